@@ -38,10 +38,10 @@ pub fn for_trial(trial: &TrialRecord) -> Vec<String> {
 }
 
 /// Whether other work kept the machine so busy that the trial is not conclusive: a sleeping thread was late. Lateness
-/// of the generator alone is not counted, since the load itself may cause it.
+/// of the generator alone is not counted, since the load itself may cause it. Or a link of `[network]` did not keep up.
 pub fn is_disturbed(trial: &TrialRecord) -> bool {
     let around = trial.surroundings.as_ref();
-    around.is_some_and(|around| around.noise.p99_us > NOISE_US)
+    trial.has_faulty_link() || around.is_some_and(|around| around.noise.p99_us > NOISE_US)
 }
 
 #[cfg(test)]
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
     use crate::error::RunVerdict;
     use crate::figures::{Details, Figures};
-    use crate::raw::{NoiseRecord, Surroundings};
+    use crate::raw::{LinkRecord, NoiseRecord, Surroundings};
 
     fn trial(late: f64, noise: f64, dropped: u64) -> TrialRecord {
         TrialRecord {
@@ -78,6 +78,7 @@ mod tests {
                 ..Surroundings::default()
             }),
             digest: None,
+            links: Vec::new(),
         }
     }
 
@@ -88,6 +89,12 @@ mod tests {
         assert_eq!(all.len(), 3);
         assert!(all[0].contains("242 ms") && all[1].contains("12.0 ms") && all[2].contains(" 3 "));
         assert!(is_disturbed(&trial(0.0, 12_000.0, 0)) && !is_disturbed(&trial(242.0, 3_900.0, 3)));
+        let mut slow = trial(0.0, 0.0, 0);
+        slow.links.push(LinkRecord {
+            faults: vec!["up: the link cannot keep up".to_owned()],
+            ..LinkRecord::default()
+        });
+        assert!(is_disturbed(&slow));
         let mut simulated = trial(242.0, 12_000.0, 3);
         simulated.surroundings = None;
         assert!(for_trial(&simulated).is_empty() && !is_disturbed(&simulated));

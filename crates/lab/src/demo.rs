@@ -581,6 +581,7 @@ fn write_records(
         remarks,
         surroundings: Some(results.surroundings),
         digest: None,
+        links: Vec::new(),
     };
     let machine = net::machine();
     raw.finish(&RunRecord {

@@ -110,6 +110,29 @@ pub struct TrialRecord {
     pub surroundings: Option<Surroundings>,
     /// Digest of the event log; `null` on sockets.
     pub digest: Option<String>,
+    /// Links of `[network]`, on sockets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<LinkRecord>,
+}
+
+impl TrialRecord {
+    /// Whether a link of `[network]` was not as configured, so that the figures say nothing of the SUT.
+    pub fn has_faulty_link(&self) -> bool {
+        self.links.iter().any(|link| !link.faults.is_empty())
+    }
+}
+
+/// A link of `[network]` that carried packets in real time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LinkRecord {
+    /// Its hosts: `callers` or `called side`.
+    pub name: String,
+    /// Settings and packets in words.
+    pub remark: String,
+    /// Reasons why it was not as configured: the trial is not judged.
+    pub faults: Vec<String>,
+    /// Figures of each direction, as those of `lab link`; `up` is from the hosts to the SUT.
+    pub directions: Vec<serde_json::Value>,
 }
 
 /// A whole run.

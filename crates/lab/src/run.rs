@@ -435,6 +435,14 @@ fn judge(
         });
         remarks.push(why);
     }
+    for fault in outcomes.links.iter().flat_map(|link| &link.faults) {
+        remarks.push(format!("not judged: {fault}"));
+        // Figures of another network say nothing of the SUT.
+        for check in &mut checks {
+            check.measured = None;
+            check.holds = None;
+        }
+    }
     let verdict = figures::verdict(&checks);
     TrialRecord {
         trial: number,
@@ -451,6 +459,7 @@ fn judge(
         remarks,
         surroundings: outcomes.surroundings,
         digest: outcomes.digest,
+        links: outcomes.links,
     }
 }
 
@@ -644,6 +653,31 @@ mod tests {
         assert_eq!(seeds, (0..4).map(|n| trial_seed(7, n)).collect::<Vec<_>>());
         assert_eq!(seeds[0], 7);
         assert!(seeds[1] != seeds[2] && seeds[2] != seeds[3]);
+    }
+
+    #[test]
+    fn trial_over_a_link_that_was_not_as_configured_is_not_judged() {
+        let text = "name = \"t\"\ntitle = \"t\"\n[sut]\ndirect = true\n[callers]\nrate = 5.0\ntotal = 3\n\
+                    hold_seconds = 1.0\n[callees]\n[thresholds]\nfailed_percent = 0.0\n";
+        let level = File::parse("t", text).unwrap().levels().unwrap().remove(0);
+        let trial = Trial {
+            experiment: level.experiment.clone(),
+            number: 0,
+            seed: 1,
+        };
+        let mut outcomes = simulate(&trial).unwrap();
+        let record = judge(&level, 0, 0, 1, outcomes.clone());
+        assert_eq!(record.verdict, RunVerdict::Passed);
+        outcomes.links.push(crate::raw::LinkRecord {
+            name: "callers".to_owned(),
+            faults: vec!["callers: up: the link cannot keep up".to_owned()],
+            ..crate::raw::LinkRecord::default()
+        });
+        let record = judge(&level, 0, 0, 1, outcomes);
+        assert_eq!(record.verdict, RunVerdict::NotMeasured);
+        assert!(record.has_faulty_link());
+        let named = |remark: &String| remark.contains("callers: up: the link cannot keep up");
+        assert!(record.remarks.iter().any(named), "{:?}", record.remarks);
     }
 
     #[test]

@@ -567,7 +567,10 @@ pub(crate) fn execute(
             &mut display,
         )?;
         trial.checks.extend(steady(&trial));
-        let missed = failed_thresholds(&trial);
+        let mut missed = failed_thresholds(&trial);
+        if trial.has_faulty_link() {
+            missed.push_str("the link of [network] was not as configured");
+        }
         let good = missed.is_empty();
         trial.verdict = if good {
             RunVerdict::Passed

@@ -244,15 +244,20 @@ impl RealTimeLink {
         for (_, line) in both.filter(|(index, _)| only.is_none_or(|only| only == *index)) {
             line.set_all(words)?;
         }
+        self.set_lines(&changed);
+        Ok(())
+    }
+
+    /// Changes the settings of both directions, from now on.
+    pub fn set_lines(&mut self, changed: &BothWays) {
         let now = self.clock.now();
         for (line, settings) in self.lines.iter_mut().zip(changed) {
-            if line.settings != settings {
+            if line.settings != *settings {
                 line.emulator.set(settings.config(), now);
-                line.settings = settings;
+                line.settings = settings.clone();
                 line.judged_from = line.emulator.counts();
             }
         }
-        Ok(())
     }
 
     fn show(&self) -> Value {

@@ -167,6 +167,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/transcoding-capacity.toml"),
     ),
     (
+        "voice-over-network",
+        include_str!("../../../../scenarios/voice-over-network.toml"),
+    ),
+    (
         "volte-call-rate",
         include_str!("../../../../scenarios/volte-call-rate.toml"),
     ),

@@ -24,9 +24,10 @@ pub use codec_name::CodecName;
 pub use esp_load::{EspLoad, EspMeasurement, EspModeName};
 pub use model::{
     CallFlow, Callees, Callers, ConferenceLoad, Experiment, GeneratorSettings, HangUp, HoldKind,
-    IpVersions, Levels, LinkSettings, MediaKind, NetworkSettings, PaceKind, RegistrarLocation,
-    Registrations, StreamLoad, Sut, SutMedia, Thresholds, TransportName,
+    IpVersions, Levels, LinkSettings, MediaKind, PaceKind, RegistrarLocation, Registrations,
+    StreamLoad, Sut, SutMedia, Thresholds, TransportName,
 };
+pub use network::{DownSettings, NetworkSettings};
 pub use parse::{File, Level};
 pub use phone_load::PhoneLoad;
 pub use protection::Protection;

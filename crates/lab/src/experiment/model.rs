@@ -3,6 +3,7 @@
 use super::bound::{FigureBound, PeakPlan};
 use super::codec_name::CodecName;
 use super::esp_load::EspLoad;
+use super::network::NetworkSettings;
 use super::phone_load::PhoneLoad;
 use super::protection::Protection;
 use super::search_plan::SearchPlan;
@@ -83,7 +84,7 @@ pub struct Experiment {
     /// The load generator.
     #[serde(default, skip_serializing_if = "GeneratorSettings::is_default")]
     pub generator: GeneratorSettings,
-    /// The network, in simulation.
+    /// The network between hosts and SUT.
     #[serde(default)]
     pub network: NetworkSettings,
     /// Pass criteria.
@@ -832,41 +833,6 @@ impl Default for ConferenceLoad {
             duration_seconds: 300.0,
         }
     }
-}
-
-/// Links of a simulated network, each way between any host and the SUT. Ignored on real sockets, with a remark.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct NetworkSettings {
-    /// One-way delay, milliseconds.
-    pub delay_ms: f64,
-    /// Spread of the delay, milliseconds: uniform, added.
-    pub jitter_ms: f64,
-    /// Packet loss, percent.
-    pub loss_percent: f64,
-    /// Duplicated packets, percent.
-    pub duplicate_percent: f64,
-    /// Packets that are delayed so that later ones overtake them, percent.
-    pub reorder_percent: f64,
-    /// Mean length of a burst of losses, packets (Gilbert-Elliott); up to 1: losses are independent.
-    pub loss_burst_packets: f64,
-    /// Losses from a trace instead of a share: 0 for a packet that arrives, 1 for a lost one, repeated; each link starts at
-    /// its beginning. Empty: none.
-    pub loss_trace: String,
-    /// Packets that the receiver refuses because a bit was changed, percent.
-    pub corrupt_percent: f64,
-    /// Rate of each link in each direction, kbit/s; 0: no limit.
-    pub rate_kbit: f64,
-    /// Line framing, whose bytes count for the rate: none, ethernet, hdlc, ppp, atm, pppoa, pppoe. Empty: none.
-    pub framing: String,
-    /// Packets that wait for the line beside the one on it, at most; 0: 256 KiB of them.
-    pub queue_packets: u32,
-    /// Target of controlled delay (CoDel, RFC 8289) with an interval of 100 ms, milliseconds, below 100; 0: none.
-    pub codel_target_ms: f64,
-    /// Largest packet, bytes, at least 68; larger datagrams are lost, connections send smaller packets. 0: any.
-    pub mtu_bytes: u32,
-    /// Time after which the faults end, seconds; 0: never.
-    pub heal_seconds: f64,
 }
 
 impl Experiment {

@@ -353,15 +353,12 @@ fn check_experiment(experiment: &Experiment) -> Result<(), String> {
         check_percent("callees.busy_percent", callees.busy_percent)?;
         check_percent("callees.no_answer_percent", callees.no_answer_percent)?;
     }
-    for (name, percent) in [
-        ("loss_percent", experiment.network.loss_percent),
-        ("duplicate_percent", experiment.network.duplicate_percent),
-        ("reorder_percent", experiment.network.reorder_percent),
-        ("corrupt_percent", experiment.network.corrupt_percent),
-    ] {
-        check_percent(&format!("network.{name}"), percent)?;
-    }
     experiment.network.check()?;
+    if experiment.conference.is_some() && experiment.network.heal_seconds > 0.0 {
+        return Err(
+            "network.heal_seconds: faults of conferences do not end: remove the key".to_owned(),
+        );
+    }
     if experiment.callers.is_none()
         && experiment.registrations.is_none()
         && experiment.streams.is_none()

@@ -5,7 +5,7 @@ use super::levels::LevelSummary;
 use super::study::{capacity, search_result};
 use crate::error::RunVerdict;
 use crate::experiment::{CAPACITY, FigureBound, PEAK, ReferenceValue};
-use crate::raw::RunRecord;
+use crate::raw::{RunRecord, TrialRecord};
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
 
@@ -133,6 +133,10 @@ fn check_level(
         Some(other) => Ok(Some((level.figure(other), level.intervals.get(other)))),
         None => reference(bound.percent_of.as_ref(), &bound.name, run, levels),
     };
+    let mut trials = run.trials.iter().filter(|t| t.level == level.level);
+    if trials.any(TrialRecord::has_faulty_link) {
+        return checked(bound, place, None, None, "a link was not as configured");
+    }
     match base.map(|base| relative_to_reference(level, &bound.name, base)) {
         Ok((value, interval)) => checked(bound, place, value, interval, ""),
         Err(remark) => checked(bound, place, None, None, remark),

@@ -173,14 +173,17 @@ impl Bench {
         let file = std::fs::File::create(&path);
         let file = file.map_err(|error| failed(&path.display().to_string(), error))?;
         let errors = file.try_clone().map_err(|error| failed("log", error))?;
-        let child = Command::new("ip")
+        let mut command = Command::new("ip");
+        command
             .args(["netns", "exec", &self.names[side]])
             .args(words)
             .env("WG_PROCESS_FOREGROUND", "1")
             .stdin(Stdio::null())
             .stdout(file)
-            .stderr(errors)
-            .spawn();
+            .stderr(errors);
+        // A killed run leaves namespaces, which the next one removes, but no program that runs.
+        net::end_with_parent(&mut command);
+        let child = command.spawn();
         self.children
             .push(child.map_err(|error| failed(words[0], error))?);
         self.child_logs.push(path.clone());

@@ -556,6 +556,11 @@ impl Simulated {
         })
     }
 
+    /// Its host in the world; `None` without a SUT.
+    pub fn host(&self) -> Option<HostId> {
+        self.border
+    }
+
     /// Its address.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address

@@ -324,11 +324,6 @@ pub(super) fn on_sockets(
         remarks.extend(sut.finish()?);
     }
     remarks.extend(drop_remarks(&near, &far));
-    if experiment.network != crate::experiment::NetworkSettings::default() {
-        remarks.push(
-            "[network] is ignored on real sockets: it applies to simulations only".to_owned(),
-        );
-    }
     let all = || near.iter().chain(&far);
     let generator_cpu = all().map(|host| host.cpu_seconds).sum();
     let callers_cpu = near.iter().map(|host| host.cpu_seconds).sum();
@@ -416,6 +411,11 @@ pub(super) fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, Wor
         let number = PARTICIPANTS + instance as u8;
         targets.push((add(plan, number), target(instance)?));
     }
+    let borders = suts.iter().filter_map(Simulated::host);
+    let down: Vec<(HostId, HostId)> = borders
+        .flat_map(|border| targets.iter().map(move |(host, _)| (border, *host)))
+        .collect();
+    super::simulated::set_down_links(&mut world, &experiment.network, &down, false);
     // Opening takes no virtual time, but is reported in a step of its own.
     world.run_until(world.now() + Duration::from_millis(1));
     for (host, target) in &targets {

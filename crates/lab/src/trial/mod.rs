@@ -1,6 +1,7 @@
 //! Trials: one run of an experiment at one level, on sockets or in virtual time.
 
 mod conference;
+mod emulated;
 mod esp;
 mod hosts;
 mod isolated;
@@ -21,7 +22,7 @@ use crate::experiment::{Experiment, HoldKind};
 use crate::host::{Holdings, Results, StreamResult};
 use crate::measure::MeasureRecord;
 use crate::planes::Samples;
-use crate::raw::Surroundings;
+use crate::raw::{LinkRecord, Surroundings};
 use crate::record::{Attempt, StreamRecord};
 use std::time::Duration;
 
@@ -69,6 +70,8 @@ pub struct Outcomes {
     pub subject_ended: Option<String>,
     /// Digest of the event log, in simulation only.
     pub digest: Option<String>,
+    /// Links of `[network]`, on sockets only.
+    pub links: Vec<LinkRecord>,
 }
 
 /// Timers B and F (RFC 3261 section 17): the longest duration of a transaction that begins or ends a call.

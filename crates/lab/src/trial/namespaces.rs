@@ -1,9 +1,11 @@
 //! Network namespaces with pairs of virtual interfaces between them.
 
+use super::emulated::{CarriedLink, ENDS};
 use super::sockets::receive_buffer_errors;
 use crate::error::LabError;
 use crate::experiment::Experiment;
-use net::Network;
+use engine::Entropy;
+use net::{Clock, Network};
 use std::net::IpAddr;
 use std::process::Command;
 use std::sync::Arc;
@@ -55,66 +57,183 @@ const BORDER_INTERFACES: [&str; 2] = ["access", "core"];
 /// The other end of both pairs, in the namespaces of callers and called side.
 const FAR_INTERFACE: &str = "voice";
 
+/// MAC addresses of the hosts and of the border in each network. They are known to both ends, so that no address resolution
+/// crosses a link with faults.
+const MACS: [[&str; 2]; 2] = [
+    ["02:00:00:00:01:01", "02:00:00:00:01:02"],
+    ["02:00:00:00:02:01", "02:00:00:00:02:02"],
+];
+
 /// Namespaces of callers and called side, each linked with the namespace of the calling thread, where the border runs.
 #[derive(Debug)]
 pub(super) struct CallNetworks {
-    /// Of callers and of the called side.
-    pub sides: [Arc<Network>; 2],
+    /// Of callers and of the called side. Without a SUT (`sut.direct`) the called side is in the namespace of the calling
+    /// thread.
+    pub sides: [Option<Arc<Network>>; 2],
     /// Addresses of callers and of the called side.
     pub hosts: [IpAddr; 2],
     /// Addresses of the border towards each.
     pub border: [IpAddr; 2],
+    /// Links of `[network]`.
+    pub links: Vec<CarriedLink>,
 }
 
 impl CallNetworks {
-    /// Creates the namespaces and interfaces. The interfaces of callers and called side have GRO, without which a veth
-    /// does not take frames that XDP redirects to it, and compute checksums, which XDP does not complete.
+    /// Creates the namespaces and interfaces, with the links of `[network]` between them where it is set. The interfaces of
+    /// callers and called side have GRO, without which a veth does not take frames that XDP redirects to it, and compute
+    /// checksums, which XDP does not complete.
     ///
     /// # Errors
     /// Without the rights, or without the programs.
-    pub fn new(experiment: &Experiment) -> Result<CallNetworks, LabError> {
-        let side = |number: usize, six: bool| -> Result<(Arc<Network>, IpAddr, IpAddr), LabError> {
+    pub fn new(
+        experiment: &Experiment,
+        entropy: &mut Entropy,
+        clock: Clock,
+    ) -> Result<CallNetworks, LabError> {
+        let mut links = Vec::new();
+        let mut side = |number: usize,
+                        six: bool|
+         -> Result<(Arc<Network>, IpAddr, IpAddr), LabError> {
             let network = Network::with_loopback().map_err(|error| link_error("unshare", error))?;
-            let interface = BORDER_INTERFACES[number];
+            let network = Arc::new(network);
             let (host, border, length) = addresses(number as u16 + 1, six);
-            let nodad = if six { " nodad" } else { "" };
-            let path = network.path();
-            run_all(&[
-                format!("ip link add {interface} type veth peer name {FAR_INTERFACE}"),
-                format!("ip link set {FAR_INTERFACE} netns {}", path.display()),
-                format!("ip addr add {border}/{length} dev {interface}{nodad}"),
-                format!("ip link set {interface} up"),
-            ])?;
-            commands(
-                &network,
-                &[
-                    format!("ip addr add {host}/{length} dev {FAR_INTERFACE}{nodad}"),
-                    format!("ip link set {FAR_INTERFACE} up"),
-                    format!("ethtool -K {FAR_INTERFACE} gro on"),
-                    format!("ethtool -K {FAR_INTERFACE} tx off"),
-                ],
-            )?;
-            Ok((Arc::new(network), host, border))
+            let wired = Wire {
+                network: &network,
+                border: BORDER_INTERFACES[number],
+                macs: MACS[number],
+            };
+            let line = match experiment.network.is_set() {
+                true => Some(wired.with_line()?),
+                false => {
+                    wired.alone()?;
+                    None
+                }
+            };
+            wired.addresses((host, border), length)?;
+            if let Some(line) = line {
+                let name = ["callers", "called side"][number];
+                let entropy = entropy.fork();
+                let settings = &experiment.network;
+                links.push(CarriedLink::start(name, line, settings, entropy, clock)?);
+            }
+            Ok((network, host, border))
         };
         let [near, far] = experiment.sut.ip.sides();
-        let (near, far) = (side(0, near)?, side(1, far)?);
+        let near = side(0, near)?;
+        if experiment.sut.direct {
+            return Ok(CallNetworks {
+                sides: [Some(near.0), None],
+                hosts: [near.1, near.2],
+                border: [near.2; 2],
+                links,
+            });
+        }
+        let far = side(1, far)?;
         Ok(CallNetworks {
-            sides: [near.0, far.0],
+            sides: [Some(near.0), Some(far.0)],
             hosts: [near.1, far.1],
             border: [near.2, far.2],
+            links,
         })
     }
 
-    /// The kernel's counter `RcvbufErrors` of all three namespaces together.
+    /// Runs a closure in the namespace of a side.
+    ///
+    /// # Errors
+    /// Those of the closure; the namespace cannot be entered.
+    pub fn at_side<R: Send>(
+        &self,
+        side: usize,
+        job: impl FnOnce() -> Result<R, LabError> + Send,
+    ) -> Result<R, LabError> {
+        match &self.sides[side] {
+            Some(network) => in_namespace(network, job),
+            None => job(),
+        }
+    }
+
+    /// The kernel's counter `RcvbufErrors` of all namespaces together.
     ///
     /// # Errors
     /// If /proc cannot be read.
     pub fn receive_buffer_errors(&self) -> Result<u64, LabError> {
         let mut sum = receive_buffer_errors()?;
-        for network in &self.sides {
+        for network in self.sides.iter().flatten() {
             sum += in_namespace(network, receive_buffer_errors)?;
         }
         Ok(sum)
+    }
+}
+
+/// The interfaces between the namespace of a side and that of the calling thread.
+struct Wire<'a> {
+    network: &'a Network,
+    border: &'static str,
+    macs: [&'static str; 2],
+}
+
+impl Wire<'_> {
+    /// One pair of interfaces.
+    fn alone(&self) -> Result<(), LabError> {
+        let (border, path) = (self.border, self.network.path());
+        let [host_mac, border_mac] = self.macs;
+        run_all(&[
+            format!(
+                "ip link add {border} address {border_mac} type veth peer name {FAR_INTERFACE} address {host_mac}"
+            ),
+            format!("ip link set {FAR_INTERFACE} netns {}", path.display()),
+        ])
+    }
+
+    /// Two pairs of interfaces, whose other ends are in a third namespace, which is returned.
+    fn with_line(&self) -> Result<Arc<Network>, LabError> {
+        let line = Network::new().map_err(|error| link_error("unshare", error))?;
+        let (border, path) = (self.border, self.network.path());
+        let [host_mac, border_mac] = self.macs;
+        let [to_hosts, to_sut] = ENDS;
+        run_all(&[
+            format!(
+                "ip link add {FAR_INTERFACE} address {host_mac} type veth peer name {to_hosts}"
+            ),
+            format!("ip link set {to_hosts} netns {}", line.path().display()),
+            format!("ip link set {FAR_INTERFACE} netns {}", path.display()),
+            format!("ip link add {border} address {border_mac} type veth peer name {to_sut}"),
+            format!("ip link set {to_sut} netns {}", line.path().display()),
+        ])?;
+        let mut lines = Vec::new();
+        for end in ENDS {
+            // Without an address of its own: its packets would be carried, too.
+            lines.push(format!("ip link set {end} addrgenmode none up"));
+            lines.push(format!("ethtool -K {end} gro on"));
+        }
+        commands(&line, &lines)?;
+        Ok(Arc::new(line))
+    }
+
+    /// Addresses at both ends, and the routes of the hosts to all networks of the SUT.
+    fn addresses(&self, (host, border): (IpAddr, IpAddr), length: u8) -> Result<(), LabError> {
+        let nodad = if host.is_ipv6() { " nodad" } else { "" };
+        let [host_mac, border_mac] = self.macs;
+        let interface = self.border;
+        // The veth's end in the namespace of the hosts comes up first: frames before that would be lost.
+        commands(
+            self.network,
+            &[
+                format!("ip link set {FAR_INTERFACE} addrgenmode none up"),
+                format!("ip addr add {host}/{length} dev {FAR_INTERFACE}{nodad}"),
+                format!(
+                    "ip neigh add {border} lladdr {border_mac} dev {FAR_INTERFACE} nud permanent"
+                ),
+                format!("ip route add default via {border} dev {FAR_INTERFACE}"),
+                format!("ethtool -K {FAR_INTERFACE} gro on"),
+                format!("ethtool -K {FAR_INTERFACE} tx off"),
+            ],
+        )?;
+        run_all(&[
+            format!("ip link set {interface} addrgenmode none up"),
+            format!("ip addr add {border}/{length} dev {interface}{nodad}"),
+            format!("ip neigh add {host} lladdr {host_mac} dev {interface} nud permanent"),
+        ])
     }
 }
 

@@ -244,6 +244,7 @@ impl RunningPhone {
         };
         let log = std::fs::File::create(folder.join("log")).map_err(io)?;
         let copy = log.try_clone().map_err(io)?;
+        net::end_with_parent(&mut command);
         let started = command.stdout(log).stderr(copy).spawn();
         let child = match started {
             Ok(child) => child,

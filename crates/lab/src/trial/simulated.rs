@@ -3,6 +3,7 @@
 use super::{Outcomes, Trial, TrialHosts, WaitLimits, merge, total_held};
 use crate::error::LabError;
 use crate::esp::WireMedium;
+use crate::experiment::NetworkSettings;
 use crate::host::{Holdings, LabHost, Results};
 use crate::sut::{Simulated, simulated_addresses};
 use engine::Time;
@@ -99,7 +100,8 @@ pub(super) fn in_plain_world(
             "generator.workers: virtual time has one thread; remove the key or --simulate",
         ));
     }
-    world.set_default_link(experiment.network.link(false));
+    let [up, _] = experiment.network.links(false);
+    world.set_default_link(up);
     if experiment.conference.is_some() {
         return super::conference::in_world(trial, world);
     }
@@ -115,7 +117,14 @@ pub(super) fn in_plain_world(
     for host in [Some(near), far].into_iter().flatten() {
         world.with_engine(host, |host: &mut LabHost, _| host.begin(target, START));
     }
-    let end = run(&mut world, trial, near, far);
+    let hosts = [Some(near), far].into_iter().flatten();
+    let down: Vec<(HostId, HostId)> = match (sut.host(), far) {
+        (Some(border), _) => hosts.map(|host| (border, host)).collect(),
+        (None, Some(far)) => vec![(far, near)],
+        (None, None) => Vec::new(),
+    };
+    set_down_links(&mut world, &experiment.network, &down, false);
+    let end = run(&mut world, trial, [Some(near), far], &down);
     world.run_until(end + LINGER);
     let mut results: Vec<Results> = Vec::new();
     let mut holdings: Vec<Holdings> = Vec::new();
@@ -146,6 +155,22 @@ pub(super) fn in_plain_world(
     Ok((outcomes, world))
 }
 
+/// Sets the links of the direction from the SUT to the hosts where they differ from the others.
+pub(super) fn set_down_links(
+    world: &mut World,
+    network: &NetworkSettings,
+    pairs: &[(HostId, HostId)],
+    healed: bool,
+) {
+    if !network.is_asymmetric() {
+        return;
+    }
+    for (from, to) in pairs {
+        let [_, down] = network.links(healed);
+        world.set_link(*from, *to, down);
+    }
+}
+
 fn add(world: &mut World, name: &str, ip: IpAddr, plan: crate::host::HostPlan) -> HostId {
     let entropy = world.entropy();
     world.add_engine(name, &[ip], LabHost::new(plan, entropy))
@@ -160,7 +185,13 @@ fn address(world: &mut World, host: HostId) -> Option<SocketAddr> {
 }
 
 /// Advances the world until the trial has ended; returns the time of the end.
-fn run(world: &mut World, trial: &Trial, near: HostId, far: Option<HostId>) -> Time {
+fn run(
+    world: &mut World,
+    trial: &Trial,
+    [near, far]: [Option<HostId>; 2],
+    down: &[(HostId, HostId)],
+) -> Time {
+    let Some(near) = near else { return START };
     let network = &trial.experiment.network;
     let heal = START + Duration::from_secs_f64(network.heal_seconds.max(0.0));
     let limits = WaitLimits::of(&trial.experiment);
@@ -169,7 +200,9 @@ fn run(world: &mut World, trial: &Trial, near: HostId, far: Option<HostId>) -> T
     loop {
         world.run_until(world.now() + STEP);
         if !healed && world.now() >= heal {
-            world.set_default_link(network.link(true));
+            let [up, _] = network.links(true);
+            world.set_default_link(up);
+            set_down_links(world, network, down, true);
             healed = true;
         }
         let state = world.with_engine(near, |host: &mut LabHost, _| {

@@ -1,6 +1,7 @@
 //! A trial on real sockets: the hosts on threads of their own, apart from the SUT's threads.
 
 use super::conference::processors;
+use super::emulated::CarriedLink;
 use super::namespaces::{CallNetworks, link_error};
 use super::protected::{CALLERS, ProtectedLink};
 use super::{
@@ -12,7 +13,7 @@ use crate::esp::WireMedium;
 use crate::experiment::{Experiment, SutMedia, TransportName};
 use crate::host::{HostPlan, HostProgress, StreamPeer};
 use crate::planes::{Sample, Samples};
-use crate::raw::Surroundings;
+use crate::raw::{LinkRecord, NoiseRecord, Surroundings};
 use crate::record::{Attempt, StreamRecord};
 use crate::sut::{PortSpan, RunningSut, SutPlacement, loopback, system_entropy};
 use crate::tls::TrialCredentials;
@@ -39,6 +40,9 @@ pub fn on_sockets(
     let (allowed, refused) = with_allowed_priorities(trial);
     let trial = allowed.as_ref().unwrap_or(trial);
     let experiment = &trial.experiment;
+    if experiment.network.is_set() {
+        check_network(experiment)?;
+    }
     // A foreign SUT is reached in the network of this host, and a link has networks of its own.
     let sut = &experiment.sut;
     let all_ours = sut.address.is_none() && sut.agent().is_none() && experiment.link.is_none();
@@ -48,7 +52,9 @@ pub fn on_sockets(
             in_network(&network, || run_here(trial, true, progress))?,
             None,
         ),
-        Some(Err(error)) if experiment.sut.media == SutMedia::KernelRelay => {
+        Some(Err(error))
+            if experiment.sut.media == SutMedia::KernelRelay || experiment.network.is_set() =>
+        {
             return Err(link_error("unshare", error));
         }
         Some(Err(error)) => {
@@ -61,6 +67,29 @@ pub fn on_sockets(
     outcomes.remarks.extend(shared);
     outcomes.remarks.extend(refused);
     Ok(outcomes)
+}
+
+/// Checks that the links of `[network]` can be part of a trial on sockets.
+fn check_network(experiment: &Experiment) -> Result<(), LabError> {
+    let sut = &experiment.sut;
+    let reason = if sut.address.is_some() || sut.agent().is_some() {
+        "the system under test is reached by the network of this host; use `hornwork lab link` between two of its interfaces"
+    } else if sut.media == SutMedia::Bypass && !sut.direct {
+        "media that bypasses the border has no link of its own between callers and called side; use --simulate, or sut.media = \"anchored\""
+    } else if sut.media_nodes > 0 {
+        "media nodes are on the loopback interface; remove sut.media_nodes"
+    } else if experiment.conference.is_some() {
+        "conferences have no links on sockets; use --simulate"
+    } else if experiment.protection.is_some()
+        || experiment.esp.is_some()
+        || experiment.phone.is_some()
+        || experiment.link.is_some()
+    {
+        "[protection], [esp], [phone] and [link] have links of their own on sockets"
+    } else {
+        return Ok(());
+    };
+    Err(LabError::bad_input(format!("[network]: {reason}")))
 }
 
 /// Runs a trial in the network namespace of the calling thread, which may be its own.
@@ -179,11 +208,22 @@ fn run_calls(
     let experiment = &experiment;
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
-    let networks = match experiment.sut.media {
-        SutMedia::KernelRelay => Some(CallNetworks::new(experiment)?),
-        SutMedia::Anchored | SutMedia::Bypass => None,
+    let own_error = match experiment.network.is_set() {
+        true => Some(crate::emulator::own_error::measure()?),
+        false => None,
     };
-    let networks = networks.as_ref();
+    let has_networks = experiment.sut.media == SutMedia::KernelRelay || own_error.is_some();
+    // Its draws are apart from those of the hosts, whose seeds stay what they were without a network.
+    let mut link_entropy = Entropy::from_number(trial.seed).fork();
+    let mut all_networks = match has_networks {
+        true => Some(CallNetworks::new(experiment, &mut link_entropy, clock)?),
+        false => None,
+    };
+    let mut links = all_networks
+        .as_mut()
+        .map(|networks| std::mem::take(&mut networks.links))
+        .unwrap_or_default();
+    let networks = all_networks.as_ref();
     let elsewhere = experiment.sut.address.or(experiment.sut.agent());
     let [near, far] = match (elsewhere, networks) {
         (Some(sut), _) => [local_ip_towards(sut)?; 2],
@@ -197,7 +237,14 @@ fn run_calls(
     let near = link.as_ref().map_or(near, |_| CALLERS);
     let stream_port = match &experiment.streams {
         Some(streams) => {
-            PortSpan::free_for_calls(streams.count, [far; 2], &mut system_entropy()?)?[0].first()
+            let free = || -> Result<u16, LabError> {
+                let mut entropy = system_entropy()?;
+                Ok(PortSpan::free_for_calls(streams.count, [far; 2], &mut entropy)?[0].first())
+            };
+            match networks {
+                Some(networks) => networks.at_side(1, free)?,
+                None => free()?,
+            }
         }
         None => 0,
     };
@@ -219,7 +266,7 @@ fn run_calls(
         Ok(security)
     };
     let side = |side: usize| HostPlacement {
-        network: networks.map(|networks| networks.sides[side].clone()),
+        network: networks.and_then(|networks| networks.sides[side].clone()),
         ..HostPlacement::default()
     };
     let mut start_all =
@@ -310,6 +357,10 @@ fn run_calls(
                     packets: seen.packets_in + total_progress(&far)?.packets_in,
                 });
             }
+            let heal = experiment.network.heal_seconds;
+            if heal > 0.0 && seconds >= heal {
+                links.iter().for_each(CarriedLink::heal);
+            }
             progress(seconds, seen);
             ended = sut
                 .ended()?
@@ -350,11 +401,11 @@ fn run_calls(
     remarks.extend(drop_remarks(&near, &far));
     remarks.extend(connection_failures(&near, &far));
     remarks.extend(fewer);
-    if experiment.network != crate::experiment::NetworkSettings::default() {
-        remarks.push(
-            "[network] is ignored on real sockets: it applies to simulations only".to_owned(),
-        );
-    }
+    remarks.extend(own_error.map(|error| error.text()));
+    let noise: NoiseRecord = noise.into();
+    let links = links.drain(..).map(|link| link.finish(&noise));
+    let links = links.collect::<Result<Vec<LinkRecord>, LabError>>()?;
+    remarks.extend(links.iter().map(|link| link.remark.clone()));
     let all = || near.iter().chain(&far);
     let cpu_of = |hosts: &[HostResults]| hosts.iter().map(|host| host.cpu_seconds).sum::<f64>();
     let (callers_cpu, callees_cpu) = (cpu_of(&near), cpu_of(&far));
@@ -375,7 +426,7 @@ fn run_calls(
         leaks: sut_objects.map(|sut| sut + total_held(&holdings)),
         remarks,
         surroundings: Some(Surroundings {
-            noise: noise.into(),
+            noise,
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             subject_cpu_seconds: cpu,
@@ -392,6 +443,7 @@ fn run_calls(
         samples,
         node_calls,
         subject_ended: ended,
+        links,
         ..Outcomes::default()
     })
 }

@@ -5,6 +5,7 @@ mod broken;
 mod esp;
 mod foreign;
 mod media_plane;
+mod networks;
 mod over_tls;
 mod over_websocket;
 mod overload;

@@ -76,6 +76,7 @@ fn write_run(dir: &Path, experiment: &str, trials: Vec<Trial>) {
             checks: Vec::new(),
             leaks: Some(0),
             digest: None,
+            links: Vec::new(),
             verdict: RunVerdict::Passed,
             remarks: vec!["remark <i>one</i>".to_owned()],
             surroundings: Some(Surroundings {

@@ -1,0 +1,219 @@
+//! Trials with `[network]`: links between the hosts and the SUT, in virtual time and in real time.
+
+use lab::experiment::File;
+use lab::record::{AttemptKind, AttemptOutcome};
+use lab::trial::{Outcomes, Trial, on_sockets, simulate};
+
+fn trial(text: &str) -> Trial {
+    let file = File::parse("test", text).unwrap();
+    let experiment = file.levels().unwrap().remove(0).experiment;
+    Trial {
+        experiment,
+        number: 0,
+        seed: 7,
+    }
+}
+
+/// Ten calls of four seconds, and the tables that follow.
+fn calls(tables: &str) -> Trial {
+    trial(&format!(
+        "name = \"t\"\ntitle = \"t\"\n[callers]\nrate = 5.0\ntotal = 10\nhold_seconds = 4.0\nmedia = \"tone\"\n\
+         [callees]\nmedia = \"tone\"\n{tables}"
+    ))
+}
+
+/// Whether this machine permits links between network namespaces; prints the reason where it does not.
+fn able() -> bool {
+    let set_up = "ip link add near type veth peer name far && ethtool -K near gro on";
+    let able = std::process::Command::new("unshare")
+        .args(["-n", "sh", "-c", set_up])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .status();
+    let able = able.is_ok_and(|status| status.success());
+    if !able {
+        eprintln!("skipped: no right to a network namespace, or not installed: ethtool");
+    }
+    able
+}
+
+fn completed(outcomes: &Outcomes) -> usize {
+    let calls = outcomes.attempts.iter();
+    let calls = calls.filter(|a| a.kind == AttemptKind::Call);
+    calls
+        .filter(|a| a.outcome == AttemptOutcome::Completed)
+        .count()
+}
+
+/// Loss of the streams that `side` received, percent, and their shortest and longest mean one-way delay, milliseconds.
+fn media(outcomes: &Outcomes, side: &str) -> (f64, f64, f64) {
+    let streams = || outcomes.streams.iter().filter(|s| s.side == side);
+    let lost: u64 = streams().map(|s| s.lost).sum();
+    let expected: u64 = streams().map(|s| s.expected).sum();
+    let delays = || streams().filter_map(|s| s.one_way_mean_ms);
+    let (low, high) = (
+        delays().fold(f64::MAX, f64::min),
+        delays().fold(0.0, f64::max),
+    );
+    assert!(expected > 1_500, "{side}: {expected} packets");
+    (lost as f64 * 100.0 / expected as f64, low, high)
+}
+
+/// Losses of the direction to the border only: each stream passes it once.
+const ASYMMETRIC: &str = "[network]\ndelay_ms = 20.0\nloss_percent = 6.0\n[network.down]\nloss_percent = 0.0\ndelay_ms = 5.0";
+
+/// Delay and loss of the directions as set, both in virtual and in real time.
+fn check_asymmetric(outcomes: &Outcomes, beyond_ms: f64) {
+    assert_eq!(completed(outcomes), 10, "{:?}", outcomes.remarks);
+    for side in ["caller", "callee"] {
+        let (loss, low, high) = media(outcomes, side);
+        // About 2,000 packets: four times the standard deviation.
+        assert!((3.8..8.2).contains(&loss), "{side}: {loss} % lost");
+        assert!(
+            low >= 24.9 && high < 25.5 + beyond_ms,
+            "{side}: {low} to {high} ms"
+        );
+    }
+}
+
+#[test]
+fn directions_differ_in_virtual_time() {
+    let outcomes = simulate(&calls(ASYMMETRIC)).unwrap();
+    check_asymmetric(&outcomes, 0.0);
+    let again = simulate(&calls(ASYMMETRIC)).unwrap();
+    assert_eq!(outcomes.digest, again.digest);
+    // Without a SUT: from callers to called sides and back.
+    let direct = format!("[sut]\ndirect = true\n{ASYMMETRIC}");
+    let outcomes = simulate(&calls(&direct)).unwrap();
+    let (loss, low, high) = media(&outcomes, "callee");
+    assert!(
+        loss > 3.8 && low >= 19.9 && high < 20.5,
+        "{loss} {low} {high}"
+    );
+    let (loss, low, high) = media(&outcomes, "caller");
+    assert!(
+        loss == 0.0 && low >= 4.9 && high < 5.5,
+        "{loss} {low} {high}"
+    );
+}
+
+#[test]
+fn links_carry_calls_through_the_border_in_real_time() {
+    if !able() {
+        return;
+    }
+    let outcomes = on_sockets(&calls(ASYMMETRIC), |_, _| ()).unwrap();
+    // A stalled machine is late, but loses nothing beside the link.
+    check_asymmetric(&outcomes, 25.0);
+    assert_eq!(outcomes.links.len(), 2);
+    for (link, name) in outcomes.links.iter().zip(["callers", "called side"]) {
+        assert_eq!(link.name, name);
+        let [up, down] = &link.directions[..] else {
+            panic!("{link:?}");
+        };
+        assert_eq!(
+            (&up["direction"], &down["direction"]),
+            (&"up".into(), &"down".into())
+        );
+        assert!(up["offered"].as_u64() > Some(1_500) && down["offered"].as_u64() > Some(1_500));
+        assert!(
+            up["lost"].as_u64() > Some(50) && down["lost"] == 0,
+            "{link:?}"
+        );
+        assert_eq!(
+            (&up["loss_holds"], &up["refused"]),
+            (&true.into(), &0.into())
+        );
+        assert!(link.remark.contains("loss=6%") && link.remark.contains("late p99"));
+    }
+    let own_error = |text: &String| text.starts_with("own error at");
+    assert!(
+        outcomes.remarks.iter().any(own_error),
+        "{:?}",
+        outcomes.remarks
+    );
+}
+
+/// TLS and large messages pass a line with losses and a small MTU; IPv6 towards the called side.
+#[test]
+fn links_carry_tls_and_ipv6_in_real_time() {
+    if !able() {
+        return;
+    }
+    let text = calls("[sut]\nip = \"ipv4_to_ipv6\"\n[network]\nprofile = \"satellite\"\n");
+    let mut tls = text.clone();
+    tls.experiment.callers.as_mut().unwrap().transport = lab::experiment::TransportName::Tls;
+    for trial in [text, tls] {
+        let outcomes = on_sockets(&trial, |_, _| ()).unwrap();
+        assert_eq!(completed(&outcomes), 10, "{:?}", outcomes.remarks);
+        let (_, low, _) = media(&outcomes, "callee");
+        assert!(low > 519.0, "{low} ms");
+        let bytes = |index: usize| outcomes.links[index].directions[0]["bytes"].as_u64();
+        assert!(bytes(0) > Some(300_000) && bytes(1) > Some(300_000));
+    }
+}
+
+#[test]
+fn echo_crosses_the_link_twice_and_faults_end() {
+    if !able() {
+        return;
+    }
+    let echo = trial(
+        "name = \"t\"\ntitle = \"t\"\n[sut]\ndirect = true\n[callers]\nrate = 10.0\ntotal = 10\nhold_seconds = 4.0\n\
+         media = \"tone\"\n[callees]\nmedia = \"echo\"\n[network]\ndelay_ms = 30.0\nloss_percent = 50.0\nheal_seconds = 2.0\n",
+    );
+    let outcomes = on_sockets(&echo, |_, _| ()).unwrap();
+    assert_eq!(outcomes.links.len(), 1);
+    let streams = outcomes.streams.iter().filter(|s| s.side == "caller");
+    let rounds: Vec<f64> = streams.filter_map(|s| s.round_trip_ms).collect();
+    let least = rounds.iter().copied().fold(f64::MAX, f64::min);
+    assert!((59.9..90.0).contains(&least), "{rounds:?}");
+    let up = &outcomes.links[0].directions[0];
+    assert_eq!(up["settings"]["loss_percent"], 0.0, "{up}");
+    // Of the packets since then none is lost.
+    assert!(
+        up["lost"].as_u64() > Some(20) && up["loss_percent"] == 0.0,
+        "{up}"
+    );
+    assert!(up["loss_packets"].as_u64() > Some(200), "{up}");
+}
+
+/// A narrow line is full of the calls that it carries, in both directions of time.
+#[test]
+fn narrow_line_drops_what_exceeds_it() {
+    if !able() {
+        return;
+    }
+    // Ten calls of 82 kbit/s with the framing; the direction back is wide.
+    let tables = "[sut]\ndirect = true\n[network]\nrate_kbit = 500.0\nframing = \"hdlc\"\nqueue_packets = 20\n\
+                  [network.down]\nrate_kbit = 0.0\nqueue_packets = 0\n";
+    for (outcomes, what) in [
+        (simulate(&calls(tables)).unwrap(), "simulation"),
+        (on_sockets(&calls(tables), |_, _| ()).unwrap(), "sockets"),
+    ] {
+        let (loss, _, high) = media(&outcomes, "callee");
+        assert!(
+            loss > 5.0 && high > 20.0,
+            "{what}: {loss} % lost, {high} ms"
+        );
+        let (loss, _, _) = media(&outcomes, "caller");
+        assert_eq!(loss, 0.0, "{what}");
+    }
+}
+
+#[test]
+fn network_that_cannot_be_part_of_a_trial_is_refused() {
+    for (tables, reason) in [
+        ("[sut]\nmedia = \"bypass\"\n", "media that bypasses"),
+        ("[sut]\naddress = \"192.0.2.1:5060\"\n", "lab link"),
+        ("[sut]\nmedia_nodes = 2\n", "media nodes"),
+        ("[protection]\nkind = 0\n", "[protection]"),
+    ] {
+        let trial = calls(&format!("{tables}[network]\ndelay_ms = 5.0\n"));
+        let error = on_sockets(&trial, |_, _| ()).unwrap_err().to_string();
+        assert!(
+            error.contains("[network]") && error.contains(reason),
+            "{tables}: {error}"
+        );
+    }
+}
