@@ -1,6 +1,6 @@
 //! Network namespaces with pairs of virtual interfaces between them.
 
-use super::sockets::receive_buffer_errors;
+use super::machine::receive_buffer_errors;
 use crate::error::LabError;
 use crate::experiment::Experiment;
 use net::Network;
