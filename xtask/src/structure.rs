@@ -15,7 +15,7 @@ const PARAMETERS: [(&str, usize); 1] = [
 ];
 
 /// Layers of `border`, from the bottom. A module belongs to the layer of the longest prefix of its path, and imports only from its own
-/// layer and those below. The media node (`ng_server`) is a program of its own, and the fuzz targets use everything.
+/// layer and those below. The fuzz targets use everything.
 const LAYERS: [(&str, &[&str]); 5] = [
     (
         "values",
@@ -95,7 +95,6 @@ const LAYERS: [(&str, &[&str]); 5] = [
             "border",
             "fuzz",
             "ng_client::fuzz",
-            "ng_server",
             "operate",
             "operator",
             "registrations",
