@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Allowed dependencies between our crates. None points upward.
-const LAYERS: [(&str, &[&str]); 18] = [
+const LAYERS: [(&str, &[&str]); 19] = [
     ("engine", &[]),
     ("wire", &[]),
     ("protect", &["engine", "wire"]),
@@ -25,9 +25,15 @@ const LAYERS: [(&str, &[&str]); 18] = [
         &["engine", "wire", "protect", "codec", "media", "config"],
     ),
     (
+        "ng",
+        &[
+            "engine", "wire", "protect", "codec", "media", "config", "anchor",
+        ],
+    ),
+    (
         "border",
         &[
-            "engine", "wire", "protect", "codec", "sip", "media", "rules", "config", "anchor",
+            "engine", "wire", "protect", "codec", "sip", "media", "rules", "config", "anchor", "ng",
         ],
     ),
     ("net", &["engine", "wire"]),
@@ -41,14 +47,14 @@ const LAYERS: [(&str, &[&str]); 18] = [
         "lab",
         &[
             "engine", "wire", "protect", "codec", "sip", "media", "rules", "config", "border",
-            "net", "sim", "analyse",
+            "ng", "net", "sim", "analyse",
         ],
     ),
     (
         "hornwork",
         &[
             "engine", "wire", "protect", "codec", "sip", "media", "rules", "config", "border",
-            "net", "sim", "lab", "analyse", "console",
+            "ng", "net", "sim", "lab", "analyse", "console",
         ],
     ),
     ("xtask", &["engine"]),
@@ -69,9 +75,9 @@ const DRIVER_ONLY: [&str; 7] = [
 ];
 
 /// Crates of engines: input and time in, outputs out, and nothing else.
-const ENGINES: [&str; 12] = [
+const ENGINES: [&str; 13] = [
     "engine", "wire", "protect", "bcg729", "codec", "sip", "media", "rules", "config", "anchor",
-    "border", "sim",
+    "ng", "border", "sim",
 ];
 
 /// Standard library items that engines must not use.

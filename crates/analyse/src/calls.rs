@@ -1,6 +1,7 @@
 //! Calls from SIP messages: one call for each Call-ID of an INVITE dialog.
 
-use super::network::{CapturedDatagram, seconds};
+use super::datagram::CapturedDatagram;
+use super::report::seconds;
 use super::report::{CallReport, SdpMediaReport};
 use super::sdp::{SdpIndex, SdpMedia};
 use engine::{BoundedMap, HashKey};

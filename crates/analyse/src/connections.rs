@@ -1,8 +1,8 @@
 //! SIP over TCP: both directions of a connection are reassembled, messages are delimited by Content-Length.
 
 use super::calls::{CallTable, is_sip_start};
+use super::datagram::CapturedDatagram;
 use super::keys::FlowKey;
-use super::network::CapturedDatagram;
 use super::sdp::SdpIndex;
 use engine::{BoundedMap, HashKey};
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! DTMF digits from telephone events (RFC 4733).
 
-use super::network::seconds;
 use super::report::DtmfEvent;
+use super::report::seconds;
 use wire::rtp::TelephoneEvent;
 
 /// Events kept of a stream.

@@ -11,6 +11,7 @@
 
 mod calls;
 mod connections;
+mod datagram;
 mod dtmf;
 mod esp;
 mod file;
@@ -21,6 +22,7 @@ mod rtcp;
 mod rtp;
 mod sdp;
 mod stream;
+mod stream_report;
 mod text;
 mod types;
 
@@ -35,8 +37,8 @@ pub use report::{
 pub use text::render_text;
 pub use types::TypeSource;
 
+use datagram::CapturedDatagram;
 use engine::{Entropy, HashKey};
-use network::CapturedDatagram;
 use wire::ethernet::LinkType;
 use wire::ip::Reassembler;
 

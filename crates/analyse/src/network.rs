@@ -1,6 +1,7 @@
 //! IP packets to datagrams and segments: tunnels, fragments, ESP.
 
-use super::report::Messages;
+use super::datagram::CapturedDatagram;
+use super::report::{Messages, seconds};
 use super::{CaptureAnalyser, connections};
 use std::net::SocketAddr;
 use wire::esp::{EspView, NAT_TRAVERSAL_PORT, NatTraversalDatagram};
@@ -11,23 +12,6 @@ use wire::udp::UdpView;
 
 /// Nested IP packets deeper than this are not followed.
 const MAX_TUNNELS: usize = 6;
-
-/// A UDP datagram with its addresses and time.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CapturedDatagram<'a> {
-    pub time: u64,
-    pub source: SocketAddr,
-    pub destination: SocketAddr,
-    pub payload: &'a [u8],
-    /// Length of the payload as sent; greater than the captured length for a truncated packet.
-    pub sent_length: usize,
-}
-
-impl CapturedDatagram<'_> {
-    pub(super) fn is_truncated(&self) -> bool {
-        self.payload.len() < self.sent_length
-    }
-}
 
 /// Counters of the link and network layers.
 #[derive(Debug, Default)]
@@ -65,12 +49,6 @@ impl CaptureCounters {
         notes.add_counted("IP packets with a malformed header", self.malformed);
         notes.add_counted("jumps back in time of more than a minute", self.backwards);
     }
-}
-
-/// Seconds of nanoseconds.
-pub(super) fn seconds(nanoseconds: u64) -> f64 {
-    // Split, so that the microseconds of an epoch time survive the conversion.
-    (nanoseconds / 1_000_000_000) as f64 + (nanoseconds % 1_000_000_000) as f64 / 1e9
 }
 
 impl CaptureAnalyser {

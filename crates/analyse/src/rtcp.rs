@@ -1,7 +1,7 @@
 //! RTCP: sender and receiver reports about the streams.
 
+use super::datagram::CapturedDatagram;
 use super::keys::FlowKey;
-use super::network::CapturedDatagram;
 use super::report::{RtcpReport, VoipMetricsReport};
 use engine::{BoundedMap, HashKey};
 use std::net::{IpAddr, SocketAddr};

@@ -5,8 +5,8 @@
 //! DTLS, RTCP and other protocols these bytes are constant or jump.
 
 use super::calls::CallIndex;
+use super::datagram::CapturedDatagram;
 use super::keys::FlowKey;
-use super::network::CapturedDatagram;
 use super::report::StreamReport;
 use super::rtcp::RtcpReports;
 use super::sdp::SdpIndex;

@@ -1,8 +1,8 @@
 //! Media lines of SDP: addresses, payload types, encryption. The reader is tolerant: a bad line does not reject a
 //! capture.
 
+use super::datagram::CapturedDatagram;
 use super::keys::{EndpointKey, FlowKey};
-use super::network::CapturedDatagram;
 use super::types::{PayloadKind, TypeSource};
 use engine::{BoundedMap, HashKey};
 use std::net::{IpAddr, SocketAddr};

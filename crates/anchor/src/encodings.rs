@@ -1,6 +1,7 @@
-//! Encodings of dynamic payload types.
+//! Encodings of the received media: payload types by session description, and the codec of a source.
 
 use crate::Side;
+use media::forward::{SideStats, SourceStats};
 use smallvec::SmallVec;
 
 /// A payload type of a side of a media line, with the name of its encoding.
@@ -18,3 +19,25 @@ pub struct PayloadEncoding {
 
 /// Encodings of the dynamic payload types of a call.
 pub type Encodings = SmallVec<[PayloadEncoding; 2]>;
+
+/// The source of a side with most packets.
+pub fn main_of<'s>(sides: impl Iterator<Item = &'s SideStats>) -> Option<&'s SourceStats> {
+    sides
+        .flat_map(|side| &side.sources)
+        .max_by_key(|source| source.summary.received)
+}
+
+/// The name of the encoding with most packets of a source.
+pub fn encoding_of(
+    source: &SourceStats,
+    line: u8,
+    side: Side,
+    encodings: &Encodings,
+) -> Option<&'static str> {
+    let payload_type = source.main_payload_type?;
+    let described = encodings.iter().find(|encoding| {
+        (encoding.line, encoding.side, encoding.payload_type) == (line, side, payload_type)
+    });
+    let fixed = || wire::rtp::static_payload_type(payload_type).map(|(name, _, _)| name);
+    described.map(|encoding| encoding.name).or_else(fixed)
+}

@@ -7,7 +7,7 @@
 
 pub mod codecs;
 mod early_media;
-mod encodings;
+pub mod encodings;
 pub mod hiding;
 mod pairs;
 pub mod participant;

@@ -7,6 +7,8 @@ use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
+/// Maximum number of open media sockets: below the limit of descriptors that systems grant.
+pub const MEDIA_SOCKETS: usize = 16_000;
 /// First number of media sockets; lower ones are signalling sockets.
 pub const MEDIA_BASE: u32 = 1 << 16;
 

@@ -22,7 +22,6 @@ mod keepalive;
 mod listeners;
 mod media;
 mod ng_client;
-pub mod ng_server;
 pub mod operate;
 pub mod operator;
 mod out_of_dialog;
@@ -43,5 +42,8 @@ pub(crate) mod workers;
 #[doc(hidden)]
 pub use fuzz::{fuzz_border, fuzz_border_with_dtls};
 #[doc(hidden)]
+pub use ng::fuzz_ng_server;
+/// The media node under commands of the ng protocol.
+pub use ng::server as ng_server;
+#[doc(hidden)]
 pub use ng_client::fuzz::fuzz_ng_client;
-pub use ng_server::fuzz::fuzz_ng_server;

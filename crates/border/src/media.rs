@@ -12,9 +12,6 @@ use media::ports::PortPool;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-/// Maximum number of open media sockets: below the limit of descriptors that systems grant.
-pub(crate) const MEDIA_SOCKETS: usize = 16_000;
-
 /// Anchored media of this worker.
 #[derive(Debug)]
 pub(crate) struct BorderMedia {

@@ -1,25 +1,22 @@
 //! Media nodes that relay the media of our calls: selection, supervision and draining.
 //!
-//! Nodes are controlled by the "ng" protocol ([`client`]), as implemented by [`crate::ng_server`] and rtpengine. The
+//! Nodes are controlled by the "ng" protocol ([`ng::client`]), as implemented by [`ng::server`] and rtpengine. The
 //! state of a call at a node is a [`relay::NodeRelay`]; [`exchange`] passes the descriptions of a call through its
 //! node.
 
-pub(crate) mod client;
 mod exchange;
 mod failover;
 pub(crate) mod fuzz;
-mod origin;
 pub(crate) mod relay;
 mod statistics;
-mod terms;
 
 use crate::calls::key::CallKey;
 use crate::views::NodeView;
 use anchor::Side;
-use client::{CommandId, NgClient};
 use config::{Config, MediaNodePolicy, MediaNodeSpec, NodeLoad};
 use core::time::Duration;
 use engine::{Deadline, Entropy, EventKind, SocketId, Time, Worker};
+use ng::client::{CommandId, NgClient};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use wire::ng::Value;

@@ -8,8 +8,10 @@ mod api;
 mod commands;
 mod server;
 
-pub(crate) use access::{BearerToken, ControlPolicy, bearer, is_token, own_host, same_origin};
+pub(crate) use access::{ControlPolicy, bearer, own_host, same_origin};
 
+use crate::bearer_token::BearerToken;
+use crate::driver_setup::SIGNAL_WAIT;
 use crate::operators::Operators;
 use crate::workers::SiblingWorkers;
 use api::ApiState;
@@ -139,7 +141,7 @@ impl ConferenceControl {
     /// Longest sleep of the border's thread: short while responses are pending.
     pub(crate) fn wait(&self) -> Duration {
         match self.pending.is_empty() {
-            true => crate::service::SIGNAL_WAIT,
+            true => SIGNAL_WAIT,
             false => Duration::from_millis(1),
         }
     }

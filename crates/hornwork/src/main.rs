@@ -3,10 +3,12 @@
 
 mod alarms;
 mod background_read;
+mod bearer_token;
 mod call_tap;
 mod configuration;
 mod control;
 mod ctl;
+mod driver_setup;
 mod event_output;
 mod findings;
 mod gateway;

@@ -2,12 +2,12 @@
 
 use crate::background_read::BackgroundRead;
 use crate::configuration;
+use crate::driver_setup::{SIGNAL_WAIT, driver_config, log_machine_limits, media_keying, opened};
 use crate::log::EventLog;
 use crate::media_path::{af_xdp, kernel_relay, log_af_xdp_packets, log_kernel_relay_changes};
 use crate::notify::{Watchdog, notify};
 use crate::ports::{self, Claims, ServedPart};
 use crate::security::LoadedFiles;
-use crate::service::{SIGNAL_WAIT, driver_config, log_machine_limits, media_keying, opened};
 use crate::sounds::{self, Sounds};
 use crate::threads::ThreadSettings;
 use border::ng_server::NgServer;

@@ -1,7 +1,7 @@
 //! Certificates and keys: read from the configured files, passed to the driver, and monitored for expiry.
 
 use crate::alarms::AlarmFiles;
-use crate::control::{BearerToken, is_token};
+use crate::bearer_token::{BearerToken, is_token};
 use crate::gateway::GatewayKeys;
 use crate::http_client::HttpCredentials;
 use crate::secret_file;

@@ -1,10 +1,10 @@
 //! The additional workers: each runs a border of its own on sockets at the same addresses, and executes the requests of
 //! the first worker.
 
+use crate::driver_setup::{driver_config, opened};
 use crate::event_output::EventOutput;
 use crate::history::HistorySink;
 use crate::operators::{self, OperatorInbox, OperatorLine, WorkerContext};
-use crate::service::{driver_config, opened};
 use crate::store::RegistrationSink;
 use crate::threads::ThreadSettings;
 use border::admission::MediaOffload;

@@ -1,5 +1,6 @@
 //! `hornwork demo`: border, PBX and phones on this machine, with registrations, calls with speech, and a report.
 
+use crate::decimal::plain;
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{HangUp, MediaKind, Thresholds};
 use crate::figures::{self, Details, Figures, ThresholdCheck};
@@ -10,7 +11,7 @@ use crate::pace::{ArrivalProcess, Bounds, HoldTime};
 use crate::planes::{Sample, Samples};
 use crate::progress::DemoDisplay;
 use crate::raw::{FORMAT, MachineRecord, RawWriter, RunRecord, Surroundings, TrialRecord};
-use crate::report::{self, plain};
+use crate::report;
 use crate::run::{out_dir, unix_seconds, write_json};
 use crate::sut::{BorderThread, CpuLimits, Layout, PortSpan, system_entropy};
 use crate::terminal::columns;

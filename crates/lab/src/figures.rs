@@ -3,9 +3,11 @@
 use crate::error::RunVerdict;
 use crate::experiment::Thresholds;
 use crate::measure::MeasuredCase;
-use crate::metrics::{self, SipMetrics};
+use crate::metrics::{self, REGISTRATION_KINDS, SipMetrics};
 use crate::planes::Planes;
 use crate::record::{Attempt, AttemptKind, AttemptOutcome, StreamRecord};
+pub use crate::statistics::quantile;
+
 use crate::statistics::has_too_few_samples;
 use serde::{Deserialize, Serialize};
 
@@ -234,15 +236,6 @@ pub fn verdict<'a>(checks: impl IntoIterator<Item = &'a ThresholdCheck>) -> RunV
     verdicts.fold(RunVerdict::NotJudged, RunVerdict::or_measured)
 }
 
-/// Quantile of sorted values by linear interpolation.
-pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
-    let last = sorted.len().checked_sub(1)?;
-    let place = q.clamp(0.0, 1.0) * last as f64;
-    let low = place.floor() as usize;
-    let (a, b) = (sorted.get(low)?, sorted.get(place.ceil() as usize)?);
-    Some(a + (b - a) * (place - low as f64))
-}
-
 fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -257,14 +250,6 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 fn largest(values: impl Iterator<Item = f64>) -> Option<f64> {
     values.reduce(f64::max)
 }
-
-/// Kinds of attempts that count as registrations.
-pub(crate) const REGISTRATION_KINDS: [AttemptKind; 4] = [
-    AttemptKind::Registration,
-    AttemptKind::Refresh,
-    AttemptKind::Reregistration,
-    AttemptKind::Deregistration,
-];
 
 fn count(attempts: &[&Attempt]) -> CallCounts {
     let of = |test: &dyn Fn(&Attempt) -> bool| attempts.iter().filter(|a| test(a)).count() as u64;
@@ -656,14 +641,6 @@ mod tests {
         attempt.ended = attempt.established.map(|at| at + 1_000_000_000);
         attempt.outcome = outcome;
         attempt
-    }
-
-    #[test]
-    fn quantiles_interpolate() {
-        assert_eq!(quantile(&[], 0.5), None);
-        assert_eq!(quantile(&[3.0], 0.99), Some(3.0));
-        assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0], 0.5), Some(2.5));
-        assert_eq!(quantile(&[1.0, 2.0], 1.0), Some(2.0));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 pub mod agent;
 pub mod caveats;
 pub mod datasheet;
+pub mod decimal;
 pub mod demo;
 pub mod emulator;
 pub mod error;

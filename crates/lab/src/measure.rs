@@ -1,8 +1,7 @@
 //! Figures of cases that an experiment measures itself, beside the columns of `levels.csv`: names, samples, summaries.
 
 use crate::esp;
-use crate::figures::quantile;
-use crate::statistics::Interval;
+use crate::statistics::{Interval, quantile};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -1,9 +1,16 @@
 //! End-to-end SIP performance metrics (RFC 6076), computed from the attempt records of the calling side.
 
-use crate::figures::REGISTRATION_KINDS;
-use crate::figures::quantile;
 use crate::record::{Attempt, AttemptKind, AttemptOutcome};
+use crate::statistics::quantile;
 use serde::{Deserialize, Serialize};
+
+/// Kinds of attempts that count as registrations.
+pub(crate) const REGISTRATION_KINDS: [AttemptKind; 4] = [
+    AttemptKind::Registration,
+    AttemptKind::Refresh,
+    AttemptKind::Reregistration,
+    AttemptKind::Deregistration,
+];
 
 /// Statistics of a duration, milliseconds (seconds if the field name has that unit).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

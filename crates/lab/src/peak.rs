@@ -1,6 +1,10 @@
 //! Peak throughput, measured before the levels of an experiment as their reference: without it a SUT with nearly no
 //! throughput would pass by keeping all of it under overload.
 
+pub(crate) mod record;
+
+pub use record::{PeakRecord, PeakStep};
+
 use crate::error::LabError;
 use crate::experiment::{File, PeakPlan, SearchPlan};
 use crate::figures;
@@ -9,60 +13,6 @@ use crate::run::trial_seed;
 use crate::search::Search;
 use crate::statistics::Interval;
 use crate::trial::{Trial, on_sockets, simulate};
-use serde::{Deserialize, Serialize};
-
-/// One trial of the peak measurement.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PeakStep {
-    /// Value of the sweep.
-    pub value: f64,
-    /// Attempts that were answered in time and ended as planned, percent.
-    pub served_percent: f64,
-    /// The same attempts, per second.
-    pub in_time_per_second: f64,
-    /// Whether the share reaches [`PeakPlan::served_percent`].
-    pub good: bool,
-}
-
-/// The peak.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PeakRecord {
-    /// Attempts per second that were answered in time and ended as planned at the highest good value; the largest rate
-    /// of all trials if no value was good.
-    pub value: f64,
-    /// The highest good value of the sweep; `null` without one.
-    pub at: Option<f64>,
-    /// The lowest value above it that was not good; `null` if the highest permitted value was good.
-    pub failed_above: Option<f64>,
-    /// Interval from the peak to the failed value above it.
-    pub interval: Option<Interval>,
-    /// Trials in the order of execution.
-    pub steps: Vec<PeakStep>,
-}
-
-impl PeakRecord {
-    /// The result as a sentence.
-    pub fn sentence(&self, label: &str) -> String {
-        use crate::report::plain;
-        let value = plain(self.value);
-        match (self.at, self.failed_above) {
-            (Some(at), Some(above)) => format!(
-                "{value} per second served at {} {label}; overloaded at {} ({} trials)",
-                plain(at),
-                plain(above),
-                self.steps.len()
-            ),
-            (Some(at), None) => format!(
-                "{value} per second served at {} {label}, the highest value tried: the peak is higher",
-                plain(at)
-            ),
-            (None, _) => format!(
-                "no tried value was served nearly completely; the maximum was {value} per second ({} trials)",
-                self.steps.len()
-            ),
-        }
-    }
-}
 
 /// Seed numbers of these trials start here, above those of the trials of a run.
 const FIRST_SEED: u32 = 2_000;
@@ -108,7 +58,7 @@ pub(crate) fn measure(
             true => String::new(),
             false => format!(
                 "{} % served in time",
-                crate::report::plain(step.served_percent)
+                crate::decimal::plain(step.served_percent)
             ),
         };
         search.record_result(step.good);

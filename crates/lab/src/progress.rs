@@ -1,8 +1,8 @@
 //! Progress display of long runs: a bar on a terminal, plain lines otherwise.
 
+use crate::decimal::plain;
 use crate::host::HostProgress;
 use crate::raw::TrialRecord;
-use crate::report::plain;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 

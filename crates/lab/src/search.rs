@@ -7,6 +7,10 @@
 //! higher result. Then, beyond the RFC, the gap to the lowest rate that failed is halved until it is as small as the
 //! step of the sweep.
 
+pub(crate) mod record;
+
+pub use record::{SearchRecord, SearchTrial};
+
 use crate::caveats;
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{Experiment, File, SearchPlan};
@@ -14,8 +18,7 @@ use crate::figures::{self, ThresholdCheck};
 use crate::progress::Display;
 use crate::raw::{RawWriter, TrialRecord};
 use crate::run::{self, Executed, RunOptions};
-use crate::statistics::Interval;
-use serde::{Deserialize, Serialize};
+use record::REFUTING_TRIALS;
 use serde_json::json;
 use std::cmp::Ordering;
 use std::path::Path;
@@ -26,159 +29,6 @@ const MAX_REPEATS: u32 = 1;
 
 /// Neither weight falls below this (RFC 7502, Benchmarking Algorithm).
 const LEAST_WEIGHT: f64 = 0.10;
-
-/// One trial of a search.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SearchTrial {
-    /// Number of the trial in the run.
-    pub trial: u32,
-    /// The value tried.
-    pub value: f64,
-    /// No failure, within every threshold, steady.
-    pub good: bool,
-    /// Failed thresholds, as text; empty for a good trial. For a busy machine it mentions the repetition.
-    pub missed: String,
-    /// Whether the trial was repeated because the machine was busy; it does not count then.
-    #[serde(default, rename = "anew")]
-    pub repeated: bool,
-}
-
-/// A search with its parameters, for reports.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SearchRecord {
-    /// The benchmark by its name in RFC 7501, if it has one.
-    pub benchmark: String,
-    /// *r*: the first value tried.
-    pub start: f64,
-    /// *N*: attempts of each trial; `null` if the experiment bounds them otherwise.
-    pub attempts: Option<u64>,
-    /// *w* at the start.
-    pub increase: f64,
-    /// *d* at the start.
-    pub decrease: f64,
-    /// Good trials without a higher result after which it has converged.
-    pub confirm: u32,
-    /// Final gap between the result and the lowest failed value.
-    pub step: f64,
-    /// The highest permitted value.
-    pub highest: f64,
-    /// Test setup in the form of RFC 7502 (Test Setup Report): name and value.
-    pub setup: Vec<(String, String)>,
-    /// Trials in their order.
-    pub trials: Vec<SearchTrial>,
-    /// The highest good value.
-    pub result: Option<f64>,
-    /// The lowest value above the result that failed.
-    pub failed_above: Option<f64>,
-    /// Whether the algorithm ended within the permitted trials.
-    pub converged: bool,
-    /// Values that failed once below a good one, were repeated, and held each time.
-    #[serde(default)]
-    pub refuted: Vec<f64>,
-}
-
-impl SearchRecord {
-    /// The values below the result that failed and were not refuted by later trials, in rising order. The search
-    /// continues below them, so there are some only if its trials were used up.
-    pub fn failed_below(&self) -> Vec<f64> {
-        let mut failed: Vec<f64> = Vec::new();
-        for step in &self.trials {
-            let below = self.result.is_some_and(|result| step.value < result);
-            if !step.good && below && !step.repeated && !failed.contains(&step.value) {
-                failed.push(step.value);
-            }
-        }
-        failed.retain(|value| !self.refuted.contains(value));
-        failed.sort_by(f64::total_cmp);
-        failed
-    }
-
-    /// The failures below the result, as text; `None` without any.
-    pub fn lower_failures(&self) -> Option<String> {
-        use crate::report::plain;
-        let list = |values: &[f64]| {
-            values
-                .iter()
-                .map(|v| plain(*v))
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
-        let failed = self.failed_below();
-        let refuted: Vec<f64> = (self.refuted.iter().copied())
-            .filter(|value| self.result.is_some_and(|result| *value < result))
-            .collect();
-        match (failed.is_empty(), refuted.is_empty()) {
-            (true, true) => None,
-            (true, false) => Some(format!(
-                "not monotonic: {} failed once and held {REFUTING_TRIALS} times afterwards",
-                list(&refuted)
-            )),
-            (false, _) => Some(format!(
-                "not monotonic: {} failed below it, so the limit may be lower",
-                list(&failed)
-            )),
-        }
-    }
-
-    /// The interval of the limit: the highest good value below every failed one, and the lowest failed one above the
-    /// result.
-    pub fn interval(&self) -> Option<Interval> {
-        let result = self.result?;
-        let first = self.failed_below().first().copied();
-        let good = self
-            .trials
-            .iter()
-            .filter(|step| step.good)
-            .map(|step| step.value);
-        let low = match first {
-            None => Some(result),
-            Some(first) => good.filter(|value| *value < first).reduce(f64::max),
-        };
-        Some(Interval {
-            low,
-            high: self.failed_above,
-            samples: self.trials.len() as u64,
-            of: "trials".to_owned(),
-            method: "between the highest passed and the lowest failed value".to_owned(),
-        })
-    }
-
-    /// The result in a sentence, without its unit.
-    pub fn sentence(&self, unit: &str) -> String {
-        use crate::report::plain;
-        let mut converged = match self.converged {
-            true => String::new(),
-            false => "; not converged: all permitted trials were used".to_owned(),
-        };
-        if let Some(words) = self.lower_failures() {
-            converged.push_str("; ");
-            converged.push_str(&words);
-        }
-        match (self.result, self.failed_above) {
-            (None, _) => format!(
-                "{}: below {} {unit}{converged}",
-                self.benchmark,
-                plain(
-                    self.trials
-                        .iter()
-                        .map(|step| step.value)
-                        .fold(f64::INFINITY, f64::min)
-                )
-            ),
-            (Some(result), Some(above)) => format!(
-                "{}: {} {unit}, {} failed{converged}",
-                self.benchmark,
-                plain(result),
-                plain(above)
-            ),
-            (Some(result), None) => format!(
-                "{}: at least {} {unit}, the highest value tried{converged}",
-                self.benchmark,
-                plain(result)
-            ),
-        }
-    }
-}
 
 /// The algorithm: selects the next value.
 #[derive(Clone, Debug)]
@@ -202,9 +52,6 @@ pub struct Search {
     in_doubt: Option<(f64, u32)>,
     refuted: Vec<f64>,
 }
-
-/// Repetitions that a failed value below a good one has to hold before its failure counts as a disturbance.
-const REFUTING_TRIALS: u32 = 2;
 
 impl Search {
     /// A search that begins at `start`; values are multiples of `step`, `highest` at most.
@@ -367,7 +214,7 @@ pub fn benchmark(keys: &[String]) -> String {
 
 /// The test setup in the form of RFC 7502 (Test Setup Report).
 pub fn setup(experiment: &Experiment) -> Vec<(String, String)> {
-    use crate::report::plain;
+    use crate::decimal::plain;
     let mut rows: Vec<(&str, String)> = Vec::new();
     if let Some(callers) = &experiment.callers {
         let transport = engine::Transport::from(callers.transport);
@@ -439,7 +286,7 @@ pub fn failed_thresholds(trial: &TrialRecord) -> String {
     let names = trial.checks.iter().filter(|check| check.failed());
     let names: Vec<String> = names
         .filter_map(|check| {
-            let measured = crate::report::plain(check.measured?);
+            let measured = crate::decimal::plain(check.measured?);
             Some(format!("{} {measured}", check.name))
         })
         .collect();

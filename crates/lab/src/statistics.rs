@@ -1,6 +1,6 @@
 //! 95 % confidence intervals of figures.
 
-use crate::figures::quantile;
+use crate::decimal::plain;
 use serde::{Deserialize, Serialize};
 
 /// 95 % confidence interval of a figure, and its source.
@@ -16,6 +16,15 @@ pub struct Interval {
     pub of: String,
     /// Method of computation.
     pub method: String,
+}
+
+/// Quantile of sorted values by linear interpolation.
+pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    let place = q.clamp(0.0, 1.0) * last as f64;
+    let low = place.floor() as usize;
+    let (a, b) = (sorted.get(low)?, sorted.get(place.ceil() as usize)?);
+    Some(a + (b - a) * (place - low as f64))
 }
 
 /// Normal quantile of a two-sided interval of 95 %.
@@ -217,7 +226,6 @@ impl Interval {
 
     /// The ends as text: `1.2 to 1.5`.
     pub fn ends(&self) -> String {
-        use crate::report::plain;
         match (self.low, self.high) {
             (Some(low), Some(high)) => format!("{} to {}", plain(low), plain(high)),
             (Some(low), None) => format!("{} or more", plain(low)),
@@ -245,6 +253,14 @@ mod tests {
             found.is_some_and(|found| (found - wanted).abs() < 1e-3),
             "{found:?} {wanted}"
         );
+    }
+
+    #[test]
+    fn quantiles_interpolate() {
+        assert_eq!(quantile(&[], 0.5), None);
+        assert_eq!(quantile(&[3.0], 0.99), Some(3.0));
+        assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0], 0.5), Some(2.5));
+        assert_eq!(quantile(&[1.0, 2.0], 1.0), Some(2.0));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Tables for the terminal.
 
+use crate::decimal::plain;
 use crate::figures::ThresholdCheck;
 use crate::raw::RunRecord;
 use crate::record::AttemptOutcome;
-use crate::report::{LevelSummary, Published, compare_with_study, plain};
+use crate::report::{LevelSummary, Published, compare_with_study};
 use crate::statistics::has_too_few_samples;
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
 //! Description of an experiment in sentences: the introduction of a report states the actual workload, with overrides.
 
+use crate::decimal::plain;
 use crate::experiment::{Experiment, File, HoldKind, MediaKind, PaceKind, RegistrarLocation};
-use crate::report::plain;
 
 /// The workload of a file with its overrides, its levels and repetitions, in sentences.
 pub fn description(file: &File) -> String {

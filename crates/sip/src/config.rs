@@ -1,6 +1,6 @@
 //! Configuration of an endpoint.
 
-use crate::moved_dialogs::MovedDialogs;
+use crate::moved_table::MovedDialogs;
 use core::time::Duration;
 use engine::{Limits, Worker};
 

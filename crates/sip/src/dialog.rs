@@ -1,6 +1,6 @@
 //! Dialog state for in-dialog requests (RFC 3261 section 12), stored compactly.
 
-use crate::api::{Flow, NamedHop};
+use crate::api::{Flow, Fork, LegId, NamedHop};
 use crate::compose::without_tag;
 use crate::transport::default_port;
 use engine::Transport;
@@ -10,6 +10,21 @@ use wire::sip::{HeaderId, Message, NameAddr, Scheme, Uri};
 
 /// Forks of one INVITE that are tracked; provisional responses of further ones are indicated without a fork.
 pub(crate) const MAX_FORKS: usize = 12;
+
+/// A dialog of a leg, for requests of ours. An outgoing leg has an early dialog with each fork (RFC 3261 section 12.1).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LegDialog {
+    pub(crate) leg: LegId,
+    /// The fork of an early dialog. `None`: the confirmed dialog, or the only one of an incoming leg.
+    pub(crate) fork: Option<Fork>,
+}
+
+impl LegDialog {
+    /// The confirmed dialog of a leg, or the only one of an incoming leg.
+    pub(crate) fn confirmed(leg: LegId) -> LegDialog {
+        LegDialog { leg, fork: None }
+    }
+}
 
 /// The local side: Call-ID and our From (or To) without tag.
 #[derive(Clone, Debug, Default)]

@@ -5,10 +5,11 @@ use crate::config::EndpointConfig;
 use crate::keep_alive::PONG_WAIT;
 use crate::leg::Leg;
 use crate::outbox::OutboxItem;
+use crate::received::Received;
 use crate::timer::Timer;
 use crate::tokens::{MAGIC, TOKEN_LEN};
 use crate::transaction::{Client, ClientActive, ClientState, FingerprintKey, Server, ServerActive};
-use crate::transport::Net;
+use crate::transport::{IdleTimers, Net, NewConnection};
 use crate::usage::Usage;
 use core::hash::BuildHasher as _;
 use engine::timers::TimerWheel;
@@ -353,16 +354,18 @@ impl Endpoint {
         else {
             return;
         };
-        let idle = self.config.timers.idle;
-        let kept = self.net.add_connection(
-            connection,
-            ListenerId(local as u16),
+        let new = NewConnection {
+            id: connection,
+            local: ListenerId(local as u16),
             remote,
-            None,
+            peer: None,
+        };
+        let timers = &mut IdleTimers {
             now,
-            &mut self.wheel,
-            idle,
-        );
+            wheel: &mut self.wheel,
+            idle: self.config.timers.idle,
+        };
+        let kept = self.net.add_connection(new, timers);
         if kept.is_none() {
             self.drops.count(DropReason::SipTableFull);
             self.net.out.push_bare(OutboxItem::Close { connection });
@@ -549,7 +552,11 @@ impl Endpoint {
                     FrameError::BodyTooLong => (413, b"Request Entity Too Large"),
                     _ => (400, b"Bad Content-Length"),
                 };
-                self.refuse_stateless(&request, status, reason, &[], flow);
+                let received = Received {
+                    message: &request,
+                    flow,
+                };
+                self.refuse_stateless(received, status, reason, &[]);
             }
             _ => self.drops.count(DropReason::SipUnparsable),
         }

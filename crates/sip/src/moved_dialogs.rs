@@ -7,47 +7,12 @@
 use crate::api::{Flow, Handler, LegId, LegState, MessageContent, Refused};
 use crate::endpoint::Endpoint;
 use crate::leg::Leg;
+use crate::moved_table::DialogTag;
 use crate::outbox::PeerName;
 use crate::tokens::IdToken;
 use crate::transaction::NONE;
-use engine::worker::lock;
-use engine::{BoundedMap, ConnectionId, HashKey, Time};
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use engine::{ConnectionId, Time};
 use wire::sip::{HeaderId, Message, Method, Replaces};
-
-/// Slot and cookie of a tag.
-type Tag = (u32, u64);
-
-#[derive(Debug)]
-struct Table {
-    /// The worker that has each dialog.
-    holders: BoundedMap<Tag, u8>,
-    /// Ended dialogs in order of time. Until then retransmitted requests are handed off to their response.
-    ended: VecDeque<(Time, Tag)>,
-}
-
-impl Table {
-    fn prune(&mut self, now: Time) {
-        while let Some((_, tag)) = self.ended.pop_front_if(|(until, _)| *until <= now) {
-            self.holders.remove(&tag);
-        }
-    }
-}
-
-/// Dialogs that another worker than their first one continues, shared by all workers.
-#[derive(Clone, Debug)]
-pub struct MovedDialogs(Arc<Mutex<Table>>);
-
-impl MovedDialogs {
-    /// An empty table for at most `limit` dialogs.
-    pub fn new(limit: usize, key: HashKey) -> MovedDialogs {
-        MovedDialogs(Arc::new(Mutex::new(Table {
-            holders: BoundedMap::new(limit, key),
-            ended: VecDeque::new(),
-        })))
-    }
-}
 
 /// Present worker of a dialog that may have moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,13 +50,13 @@ impl Endpoint {
         let Some(moved) = &self.config.moved_dialogs else {
             return 0;
         };
-        let mut table = lock(&moved.0);
+        let mut table = moved.table();
         table.prune(self.now);
         table.holders.len()
     }
 
-    fn recorded_worker(&self, tag: Tag) -> Option<u8> {
-        let mut table = lock(&self.config.moved_dialogs.as_ref()?.0);
+    fn recorded_worker(&self, tag: DialogTag) -> Option<u8> {
+        let mut table = self.config.moved_dialogs.as_ref()?.table();
         table.prune(self.now);
         table.holders.get(&tag).copied()
     }
@@ -166,7 +131,7 @@ impl Endpoint {
         let name = IdToken::decode(tag.as_bytes()).ok_or(Refused::Gone)?;
         {
             let moved = self.config.moved_dialogs.as_ref().ok_or(Refused::State)?;
-            let mut table = lock(&moved.0);
+            let mut table = moved.table();
             table.prune(now);
             table
                 .holders
@@ -193,7 +158,7 @@ impl Endpoint {
     pub fn reassign(&self, detached: &DetachedDialog, to: u8) {
         let name = IdToken::decode(detached.tag.as_bytes());
         if let (Some(moved), Some(name)) = (&self.config.moved_dialogs, name)
-            && let Some(holder) = lock(&moved.0).holders.get_mut(&name)
+            && let Some(holder) = moved.table().holders.get_mut(&name)
         {
             *holder = to;
         }
@@ -272,7 +237,7 @@ impl Endpoint {
         self.adopted.remove(&name);
         let until = self.now + self.transaction_timeout();
         if let Some(moved) = &self.config.moved_dialogs {
-            let mut table = lock(&moved.0);
+            let mut table = moved.table();
             table.prune(self.now);
             table.ended.push_back((until, name));
         }

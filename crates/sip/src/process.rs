@@ -8,12 +8,23 @@ use crate::api::{
 use crate::compose::{Lines, check_edits, phrase, reason};
 use crate::credentials::StoredLogin;
 use crate::leg::uac::remote_identity;
+use crate::received::Received;
 use crate::tokens::{IdToken, MAGIC, TOKEN_LEN};
 use crate::transaction::{ClientState, Owner, ServerState};
 use crate::transport::is_sips;
 use engine::{DropReason, Time, Transport};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Method, Response};
+
+/// Our in-dialog request without a response; its transaction is removed.
+struct FailedRequest {
+    transaction: TransactionId,
+    method: Option<Method<'static>>,
+    /// It refreshed the session without a command of the handler.
+    refresh: bool,
+    /// It was sent in an early dialog.
+    early: bool,
+}
 
 impl Endpoint {
     pub(crate) fn on_message(
@@ -27,7 +38,8 @@ impl Endpoint {
             (true, Ok(())) => self.on_request(message, flow, handler),
             (true, Err(rejection)) => {
                 let reason = rejection.reason.as_bytes();
-                self.refuse_stateless(message, rejection.status, reason, &[], flow);
+                let received = Received { message, flow };
+                self.refuse_stateless(received, rejection.status, reason, &[]);
             }
             (false, Ok(())) => self.on_response(message, flow, handler),
             (false, Err(_)) => self.drops.count(DropReason::SipMalformedResponse),
@@ -38,12 +50,15 @@ impl Endpoint {
     /// valid Via.
     pub(crate) fn refuse_stateless(
         &mut self,
-        request: &Message<'_>,
+        received: Received<'_>,
         status: u16,
         reason: &[u8],
         edits: &[(HeaderId, &[u8])],
-        flow: &Flow,
     ) {
+        let Received {
+            message: request,
+            flow,
+        } = received;
         if request.method() == Method::Ack {
             self.drops.count(DropReason::SipMalformedAck);
             return;
@@ -108,6 +123,10 @@ impl Endpoint {
 
     fn on_request(&mut self, request: &Message<'_>, flow: &Flow, handler: &mut dyn Handler) {
         let now = self.now;
+        let received = Received {
+            message: request,
+            flow,
+        };
         let method = request.method();
         if flow.transport == Transport::Tls
             && let Some(connection) = flow.connection
@@ -153,7 +172,7 @@ impl Endpoint {
                     .iter()
                     .map(|(id, value)| (*id, value.as_slice()))
                     .collect();
-                self.refuse_stateless(request, answer.status, words, &headers, flow);
+                self.refuse_stateless(received, answer.status, words, &headers);
                 return;
             }
         }
@@ -167,7 +186,7 @@ impl Endpoint {
         let Some(slot) = self.open_server(key, request, flow) else {
             self.drops.count(DropReason::SipTableFull);
             let later = [(HeaderId::RetryAfter, &b"10"[..])];
-            self.refuse_stateless(request, 503, reason(503), &later, flow);
+            self.refuse_stateless(received, 503, reason(503), &later);
             return;
         };
         trusted |= tag
@@ -184,8 +203,8 @@ impl Endpoint {
         }
         match tag {
             Some(tag) => match (self.leg_of_tag(tag), self.usage_of_tag(tag)) {
-                (Some(leg), _) => self.in_dialog_request(slot, leg, request, flow, handler),
-                (_, Some(dialog)) => self.usage_request(slot, dialog, request, flow, handler),
+                (Some(leg), _) => self.in_dialog_request(slot, leg, received, handler),
+                (_, Some(dialog)) => self.usage_request(slot, dialog, received, handler),
                 _ if method == Method::Prack && self.accept_late_prack(tag, request) => {
                     self.final_response(slot, 200, &MessageContent::default());
                 }
@@ -236,7 +255,11 @@ impl Endpoint {
         if let Some(last) = server.last.as_ref() {
             self.net.out.arena.extend_from_slice(last);
         } else if plain != 0 {
-            self.rebuild_response(slot, request, flow, plain, method);
+            let received = Received {
+                message: request,
+                flow,
+            };
+            self.rebuild_response(slot, received, plain, method);
         } else {
             return;
         }
@@ -248,11 +271,14 @@ impl Endpoint {
     fn rebuild_response(
         &mut self,
         slot: u32,
-        request: &Message<'_>,
-        flow: &Flow,
+        received: Received<'_>,
         status: u16,
         method: Option<Method<'static>>,
     ) {
+        let Received {
+            message: request,
+            flow,
+        } = received;
         let tag = self.response_tag(slot);
         let mut skeleton = crate::skeleton::Skeleton::default();
         skeleton.render(request, flow.remote, &self.feedback);
@@ -496,11 +522,15 @@ impl Endpoint {
             self.drops.count(DropReason::SipStrayResponse);
             return;
         };
+        let received = Received {
+            message: response,
+            flow,
+        };
         match owner {
-            Owner::InitialInvite(leg) => self.initial_response(slot, leg, response, flow, handler),
-            Owner::InDialog(leg) => self.in_dialog_response(slot, leg, response, flow, handler),
+            Owner::InitialInvite(leg) => self.initial_response(slot, leg, received, handler),
+            Owner::InDialog(leg) => self.in_dialog_response(slot, leg, received, handler),
             Owner::OutOfDialog(number) => {
-                self.out_of_dialog_response(slot, number, response, flow, handler);
+                self.out_of_dialog_response(slot, number, received, handler);
             }
             Owner::Unowned => self.unowned_response(slot, response),
         }
@@ -510,10 +540,13 @@ impl Endpoint {
         &mut self,
         slot: u32,
         number: u64,
-        response: &Message<'_>,
-        flow: &Flow,
+        received: Received<'_>,
         handler: &mut dyn Handler,
     ) {
+        let Received {
+            message: response,
+            flow,
+        } = received;
         let now = self.now;
         let transaction = self.client_id(slot);
         if self
@@ -581,10 +614,15 @@ impl Endpoint {
         let Some(client) = self.clients.get(slot as usize) else {
             return;
         };
-        let (owner, method, refresh, fork) =
-            (client.owner, client.method, client.refresh, client.fork);
+        let owner = client.owner;
         let has_response = client.state == ClientState::Proceeding;
         let transaction = self.client_id(slot);
+        let failed = FailedRequest {
+            transaction,
+            method: client.method,
+            refresh: client.refresh,
+            early: client.fork != u8::MAX,
+        };
         self.close_client(slot);
         match owner {
             Owner::InitialInvite(leg) => {
@@ -601,7 +639,7 @@ impl Endpoint {
                 self.fail_leg(leg, reason, None, handler);
             }
             Owner::InDialog(leg) => {
-                self.leg_request_failed(leg, transaction, method, refresh, fork, handler);
+                self.leg_request_failed(leg, failed, handler);
             }
             Owner::OutOfDialog(number) => {
                 let indication = Indication::OutOfDialogTimedOut {
@@ -614,17 +652,13 @@ impl Endpoint {
         }
     }
 
-    #[allow(clippy::too_many_arguments)] // the remaining state of a removed transaction
-    fn leg_request_failed(
-        &mut self,
-        id: LegId,
-        transaction: TransactionId,
-        method: Option<Method<'static>>,
-        refresh: bool,
-        fork: u8,
-        handler: &mut dyn Handler,
-    ) {
+    fn leg_request_failed(&mut self, id: LegId, failed: FailedRequest, handler: &mut dyn Handler) {
         let now = self.now;
+        let FailedRequest {
+            transaction,
+            method,
+            ..
+        } = failed;
         let Some(leg) = self.leg_mut(id) else {
             return;
         };
@@ -640,7 +674,7 @@ impl Endpoint {
             self.end_leg(id, Ending::Unanswered, None, handler);
             return;
         }
-        if !refresh {
+        if !failed.refresh {
             let indication = Indication::TimedOut {
                 leg: id,
                 transaction,
@@ -648,7 +682,7 @@ impl Endpoint {
             handler.on_indication(self, indication, now);
         }
         // Section 12.2.1.2: a timeout ends the dialog, as 408 does.
-        if fork == u8::MAX && crate::leg::in_dialog::of_invite_usage(method) {
+        if !failed.early && crate::leg::in_dialog::of_invite_usage(method) {
             let ending = self
                 .state_of(id)
                 .is_some_and(|state| state == LegState::Ending);

@@ -3,6 +3,7 @@
 use crate::Endpoint;
 use crate::api::{Ending, Handler, Indication, LegId, LegState, MessageContent};
 use crate::compose::Lines;
+use crate::dialog::LegDialog;
 use crate::timer::Timer;
 use core::time::Duration;
 use engine::Time;
@@ -242,8 +243,9 @@ impl Endpoint {
     /// Refreshes by UPDATE without offer; retries soon if another request is pending.
     pub(crate) fn refresh(&mut self, id: LegId) {
         let now = self.now;
-        let sent =
-            self.start_leg_request(id, None, Method::Update, &MessageContent::default(), true);
+        let dialog = LegDialog::confirmed(id);
+        let content = MessageContent::default();
+        let sent = self.start_leg_request(dialog, Method::Update, &content, true);
         if sent.is_err()
             && let Some(leg) = self.leg_mut(id)
         {

@@ -145,6 +145,25 @@ pub(crate) struct StreamConnection {
     pub(crate) borrowers: u64,
 }
 
+/// A connection when it is added to the tables.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewConnection {
+    pub(crate) id: ConnectionId,
+    pub(crate) local: ListenerId,
+    pub(crate) remote: SocketAddr,
+    /// The named peer that we open it for.
+    pub(crate) peer: Option<u32>,
+}
+
+/// Starts the idle timers of connections.
+#[derive(Debug)]
+pub(crate) struct IdleTimers<'w> {
+    pub(crate) now: Time,
+    pub(crate) wheel: &'w mut TimerWheel<Timer>,
+    /// Connections without traffic for this long are closed.
+    pub(crate) idle: core::time::Duration,
+}
+
 /// Listeners, connections and the outbox.
 #[derive(Debug)]
 pub(crate) struct Net {
@@ -398,9 +417,7 @@ impl Net {
         &mut self,
         flow: &Flow,
         start: usize,
-        now: Time,
-        wheel: &mut TimerWheel<Timer>,
-        idle: core::time::Duration,
+        mut timers: IdleTimers<'_>,
     ) -> Result<Option<u32>, Refused> {
         let length = self.out.composed(start).len();
         self.check_flow(flow)?;
@@ -424,13 +441,13 @@ impl Net {
         }
         let slot = match self.connection_for(flow) {
             Some(slot) => slot,
-            None => self.open(flow, start, now, wheel, idle)?,
+            None => self.open(flow, start, &mut timers)?,
         };
         let connection = self
             .connections
             .get_mut(slot as usize)
             .ok_or(Refused::Transport)?;
-        connection.last_used = now;
+        connection.last_used = timers.now;
         let connection = connection.id;
         self.out.push(OutboxItem::Stream { connection }, start);
         Ok(Some(slot))
@@ -440,14 +457,12 @@ impl Net {
         &mut self,
         flow: &Flow,
         start: usize,
-        now: Time,
-        wheel: &mut TimerWheel<Timer>,
-        idle: core::time::Duration,
+        timers: &mut IdleTimers<'_>,
     ) -> Result<u32, Refused> {
         if let Some(id) = flow.connection.filter(|id| self.is_foreign(*id)) {
             let (local, remote) = (flow.local, flow.remote);
             return self
-                .add_foreign_connection(id, local, remote, now, wheel, idle)
+                .add_foreign_connection(id, local, remote, timers)
                 .ok_or(Refused::Full);
         }
         let local = self
@@ -468,7 +483,15 @@ impl Net {
         self.last_id += 1;
         let id = ConnectionId(self.last_id);
         let slot = self
-            .add_connection(id, flow.local, flow.remote, peer, now, wheel, idle)
+            .add_connection(
+                NewConnection {
+                    id,
+                    local: flow.local,
+                    remote: flow.remote,
+                    peer,
+                },
+                timers,
+            )
             .ok_or(Refused::Full)?;
         self.out.push_before(
             OutboxItem::Connect {
@@ -483,19 +506,18 @@ impl Net {
         Ok(slot)
     }
 
-    /// Adds a connection to the tables. `None`: they are full, or the source has too many. `peer`: the named peer that
-    /// we opened it for.
-    #[allow(clippy::too_many_arguments)] // the properties of a connection
+    /// Adds a connection to the tables. `None`: they are full, or the source has too many.
     pub(crate) fn add_connection(
         &mut self,
-        id: ConnectionId,
-        local: ListenerId,
-        remote: SocketAddr,
-        peer: Option<u32>,
-        now: Time,
-        wheel: &mut TimerWheel<Timer>,
-        idle: core::time::Duration,
+        new: NewConnection,
+        timers: &mut IdleTimers<'_>,
     ) -> Option<u32> {
+        let NewConnection {
+            id,
+            local,
+            remote,
+            peer,
+        } = new;
         let count = self.per_source.get(&remote.ip()).copied().unwrap_or(0);
         if count >= self.per_source_limit {
             return None;
@@ -505,11 +527,11 @@ impl Net {
         let plain = |listener: &SipListener| listener.transport == Transport::Tcp;
         let ours = id.0 & ConnectionId::ACCEPTED == 0;
         let reachable = ours || self.listener(local).is_some_and(plain);
-        let slot = self.insert_connection(id, (local, remote, peer), now, wheel, idle)?;
+        let slot = self.insert_connection(new, timers)?;
         let stored = self.per_source.insert(remote.ip(), count + 1).is_ok()
             && (!reachable || self.by_remote.insert((remote, local, peer), slot).is_ok());
         if !stored {
-            self.remove_connection(slot, wheel);
+            self.remove_connection(slot, timers.wheel);
             return None;
         }
         Some(slot)
@@ -517,12 +539,15 @@ impl Net {
 
     fn insert_connection(
         &mut self,
-        id: ConnectionId,
-        (local, remote, peer): (ListenerId, SocketAddr, Option<u32>),
-        now: Time,
-        wheel: &mut TimerWheel<Timer>,
-        idle: core::time::Duration,
+        new: NewConnection,
+        timers: &mut IdleTimers<'_>,
     ) -> Option<u32> {
+        let NewConnection {
+            id,
+            local,
+            remote,
+            peer,
+        } = new;
         if self.by_id.is_full() || self.by_id.get(&id).is_some() {
             return None;
         }
@@ -540,13 +565,15 @@ impl Net {
             alias: None,
             incomplete_since: None,
             framer: (!self.is_foreign(id)).then(framer),
-            last_used: now,
+            last_used: timers.now,
             pinged_at: None,
             timer: None,
             waiting_clients: BTreeSet::new(),
             borrowers: 0,
         }) as u32;
-        let timer = wheel.schedule(now + idle, Timer::Connection(slot));
+        let timer = timers
+            .wheel
+            .schedule(timers.now + timers.idle, Timer::Connection(slot));
         if let Some(connection) = self.connections.get_mut(slot as usize) {
             connection.timer = Some(timer);
         }
@@ -562,13 +589,17 @@ impl Net {
         id: ConnectionId,
         local: ListenerId,
         remote: SocketAddr,
-        now: Time,
-        wheel: &mut TimerWheel<Timer>,
-        idle: core::time::Duration,
+        timers: &mut IdleTimers<'_>,
     ) -> Option<u32> {
+        let new = NewConnection {
+            id,
+            local,
+            remote,
+            peer: None,
+        };
         match self.connection(id) {
             Some(slot) => Some(slot),
-            None => self.insert_connection(id, (local, remote, None), now, wheel, idle),
+            None => self.insert_connection(new, timers),
         }
     }
 

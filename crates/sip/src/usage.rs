@@ -13,6 +13,7 @@ use crate::credentials::StoredLogin;
 use crate::dialog::{Own, Peer};
 use crate::leg::uac::remote_identity;
 use crate::leg::write_dialog_request;
+use crate::received::Received;
 use crate::tokens::IdToken;
 use crate::transaction::Owner;
 use engine::Time;
@@ -333,10 +334,13 @@ impl Endpoint {
         &mut self,
         slot: u32,
         id: DialogId,
-        request: &Message<'_>,
-        flow: &Flow,
+        received: Received<'_>,
         handler: &mut dyn Handler,
     ) {
+        let Received {
+            message: request,
+            flow,
+        } = received;
         let now = self.now;
         if of_calls(request.method()) {
             // Calls cannot share one of these dialogs (RFC 5057 advises against it), so there is none.

@@ -10,6 +10,7 @@ use crate::api::{Flow, Handler, ListenerId};
 use crate::endpoint::Endpoint;
 use crate::outbox::OutboxItem;
 use crate::tokens::{IdToken, MAGIC};
+use crate::transport::IdleTimers;
 use core::hash::BuildHasher as _;
 use engine::{
     CloseReason, ConnectionId, Datagram, DropReason, HandoffKind, HandoffMessage, Time, Transport,
@@ -304,16 +305,14 @@ impl Endpoint {
             } => {
                 let local = ListenerId(local);
                 let transport = self.net.listener(local).map(|listener| listener.transport);
-                let idle = self.config.timers.idle;
-                let net = &mut self.net;
-                let slot = net.add_foreign_connection(
-                    connection,
-                    local,
-                    remote,
+                let timers = &mut IdleTimers {
                     now,
-                    &mut self.wheel,
-                    idle,
-                );
+                    wheel: &mut self.wheel,
+                    idle: self.config.timers.idle,
+                };
+                let slot = self
+                    .net
+                    .add_foreign_connection(connection, local, remote, timers);
                 let (Some(slot), Some(transport)) = (slot, transport) else {
                     self.drops.count(DropReason::SipTableFull);
                     return;

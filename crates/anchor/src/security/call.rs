@@ -2,7 +2,8 @@
 
 use super::sdp::{LineRewrite, SecurityAttributes, security_attributes, write_description};
 use super::side::{
-    Datagrams, KeyingContext, SecurityEvent, SecurityFailure, SecurityOutput, SideSecurity,
+    Datagrams, KeyingContext, MediaEndpoint, SecurityEvent, SecurityFailure, SecurityOutput,
+    SideSecurity,
 };
 use crate::Side;
 use crate::sdp::{LineTransport, ParsedLines, parse_media};
@@ -185,18 +186,8 @@ impl KeyingState {
             dtls: self.dtls.as_ref(),
             now: self.now,
             candidates_dropped: &mut self.candidates_dropped,
+            datagrams: &mut self.datagrams,
         }
-    }
-
-    /// The context for keying, and the queue of its datagrams.
-    fn context_and_output(&mut self) -> (KeyingContext<'_>, &mut Datagrams) {
-        let context = KeyingContext {
-            entropy: &mut self.entropy,
-            dtls: self.dtls.as_ref(),
-            now: self.now,
-            candidates_dropped: &mut self.candidates_dropped,
-        };
-        (context, &mut self.datagrams)
     }
 }
 
@@ -228,22 +219,21 @@ impl CallMedia {
             .any(|security| !security.is_pass())
     }
 
-    fn notify(
-        &self,
-        plane: &mut MediaPlane,
-        side: Side,
-        line: usize,
-        status: MediaStatus,
-        is_fatal: bool,
-    ) {
-        plane.keying.notices.push_back(MediaNotice {
+    /// A notice after which the call continues.
+    fn notice(&self, side: Side, line: usize, status: MediaStatus) -> MediaNotice {
+        MediaNotice {
             session: self.session,
             number: self.number,
             side,
             line,
             status,
-            is_fatal,
-        });
+            is_fatal: false,
+        }
+    }
+
+    fn notify(&self, plane: &mut MediaPlane, side: Side, line: usize, status: MediaStatus) {
+        let notice = self.notice(side, line, status);
+        plane.keying.notices.push_back(notice);
     }
 
     fn update_line_security(&mut self) {
@@ -282,7 +272,7 @@ impl CallMedia {
                 continue;
             };
             if let Err(failure) = security.evaluate_offer(attributes, &mut plane.keying.context()) {
-                self.notify(plane, from, index, MediaStatus::Failed(failure), false);
+                self.notify(plane, from, index, MediaStatus::Failed(failure));
                 refused |= 1 << index;
                 is_existing |= added & (1 << index) == 0;
             }
@@ -334,13 +324,7 @@ impl CallMedia {
                     .security_of(offer.from)
                     .and_then(|security| security.apply_pending(address, &mut context));
                 if let Some(SecurityEvent::Keyed(keying, suite)) = offerer_event {
-                    self.notify(
-                        plane,
-                        offer.from,
-                        index,
-                        MediaStatus::Keyed(keying, suite),
-                        false,
-                    );
+                    self.notify(plane, offer.from, index, MediaStatus::Keyed(keying, suite));
                 }
                 continue;
             };
@@ -353,18 +337,12 @@ impl CallMedia {
                 Ok(event) => {
                     for (side, event) in [(answerer, event), (offer.from, offerer_event)] {
                         if let Some(SecurityEvent::Keyed(keying, suite)) = event {
-                            self.notify(
-                                plane,
-                                side,
-                                index,
-                                MediaStatus::Keyed(keying, suite),
-                                false,
-                            );
+                            self.notify(plane, side, index, MediaStatus::Keyed(keying, suite));
                         }
                     }
                 }
                 Err(failure) => {
-                    self.notify(plane, answerer, index, MediaStatus::Failed(failure), false);
+                    self.notify(plane, answerer, index, MediaStatus::Failed(failure));
                     return Err(AnchorError::Protection);
                 }
             }
@@ -377,12 +355,12 @@ impl CallMedia {
         if !self.secures_media() {
             return;
         }
-        self.for_each_security(plane, |security, side, output, context, out| {
+        self.for_each_security(plane, |security, side, output, context| {
             security.set_signalled(side.signalled, context);
             security.resume_keying(context);
-            security.drain_dtls(side.socket, output, out);
+            security.drain_dtls(side.socket, output, context.datagrams);
             // The first check is sent at once.
-            security.timeout(side.socket, output, context, out);
+            security.timeout(side.socket, output, context);
         });
     }
 
@@ -395,9 +373,14 @@ impl CallMedia {
             &MediaEndpoint,
             &mut SecurityOutput,
             &mut KeyingContext<'_>,
-            &mut Datagrams,
         ),
     ) -> bool {
+        let [caller, callee] = &self.sides;
+        let latching = match caller.latching == callee.latching {
+            true => caller.latching,
+            // The side matters without ICE only; the wider constraint leaves authentication to the handshake.
+            false => media::Latching::Anywhere,
+        };
         let mut events: SmallVec<[(Side, usize, SecurityEvent); 2]> = SmallVec::new();
         let mut changed = false;
         for (index, line) in self.lines.iter_mut().enumerate() {
@@ -409,6 +392,7 @@ impl CallMedia {
                 let local = MediaEndpoint {
                     socket: own.rtp,
                     signalled: own.signalled_rtp,
+                    latching,
                 };
                 let Some(security) = own
                     .security
@@ -417,22 +401,27 @@ impl CallMedia {
                 else {
                     continue;
                 };
-                let (mut context, out) = plane.keying.context_and_output();
+                let mut context = plane.keying.context();
                 let mut output = SecurityOutput::default();
-                action(security, &local, &mut output, &mut context, out);
+                action(security, &local, &mut output, &mut context);
                 changed |= output.changed;
                 events.extend(output.events.into_iter().map(|event| (side, index, event)));
             }
         }
         for (side, line, event) in events {
-            let (status, is_fatal) = match event {
-                SecurityEvent::Keyed(keying, suite) => (MediaStatus::Keyed(keying, suite), false),
-                SecurityEvent::Failed(failure) => (MediaStatus::Failed(failure), true),
-                SecurityEvent::Nominated(address) => (MediaStatus::Nominated(address), false),
-                SecurityEvent::ConsentLost => (MediaStatus::ConsentLost, false),
-                SecurityEvent::IceFailed => (MediaStatus::IceFailed, false),
+            // Without keys the media of an established line cannot continue.
+            let is_fatal = matches!(event, SecurityEvent::Failed(_));
+            let status = match event {
+                SecurityEvent::Keyed(keying, suite) => MediaStatus::Keyed(keying, suite),
+                SecurityEvent::Failed(failure) => MediaStatus::Failed(failure),
+                SecurityEvent::Nominated(address) => MediaStatus::Nominated(address),
+                SecurityEvent::ConsentLost => MediaStatus::ConsentLost,
+                SecurityEvent::IceFailed => MediaStatus::IceFailed,
             };
-            self.notify(plane, side, line, status, is_fatal);
+            plane.keying.notices.push_back(MediaNotice {
+                is_fatal,
+                ..self.notice(side, line, status)
+            });
         }
         self.request_timeout(plane);
         changed
@@ -475,21 +464,12 @@ impl CallMedia {
         source: SocketAddr,
         bytes: &[u8],
     ) -> Result<(), DropReason> {
-        let [caller, callee] = &self.sides;
-        let latchings = [caller.latching, callee.latching];
         let mut result = Err(DropReason::MediaNoFlow);
-        let changed = self.for_each_security(plane, |security, local, output, context, out| {
+        let changed = self.for_each_security(plane, |security, local, output, context| {
             if local.socket != socket {
                 return;
             }
-            let [first, second] = latchings;
-            let latching = match first == second {
-                true => first,
-                // The side matters without ICE only; the wider constraint leaves authentication to the handshake.
-                false => media::Latching::Anywhere,
-            };
-            let latching = (latching, local.signalled);
-            match security.handle_datagram(socket, source, bytes, latching, context, out) {
+            match security.handle_datagram(local, source, bytes, context) {
                 Ok(now) => {
                     *output = now;
                     result = Ok(());
@@ -507,8 +487,8 @@ impl CallMedia {
     pub fn handle_keying_timeout(&mut self, plane: &mut MediaPlane) {
         self.timeout_at = None;
         self.keying_timer = None;
-        let changed = self.for_each_security(plane, |security, local, output, context, out| {
-            security.timeout(local.socket, output, context, out);
+        let changed = self.for_each_security(plane, |security, local, output, context| {
+            security.timeout(local.socket, output, context);
         });
         if changed {
             self.send_plan(plane);
@@ -547,7 +527,12 @@ impl CallMedia {
                     rewrite.port = side.pair.rtp().port();
                     let address = SocketAddr::new(advertised, rewrite.port);
                     let context = &mut plane.keying.context();
-                    side.rewrite(attributes, offers, browser, address, context, &mut rewrite);
+                    if offers {
+                        side.prepare_offer(attributes, browser, address, context);
+                    }
+                    if let Some(written) = side.rewrite(offers, address, context) {
+                        rewrite = written;
+                    }
                 }
             }
             rewrites.push(rewrite);
@@ -562,42 +547,42 @@ impl CallMedia {
     }
 }
 
-/// Socket and signalled address of a side.
-struct MediaEndpoint {
-    socket: SocketId,
-    signalled: Option<SocketAddr>,
-}
-
 impl LineSide {
-    /// The line in our description for this side.
-    fn rewrite(
+    /// Prepares our offer of the line to this side; `attributes` are those of the offerer on the other side.
+    fn prepare_offer(
         &mut self,
         attributes: Option<&SecurityAttributes<'_>>,
-        offers: bool,
         browser: bool,
         address: SocketAddr,
         context: &mut KeyingContext<'_>,
-        rewrite: &mut LineRewrite,
     ) {
         let Some(security) = &mut self.security else {
             return;
         };
-        if offers {
-            security.prepare_offer(
-                attributes.and_then(|attributes| attributes.profile),
-                browser,
-                address,
-                context,
-            );
-            let offered = || attributes.is_some_and(|attributes| attributes.mux);
-            self.mux_offered = security.receives_stun_or_dtls()
-                || match security.policy().mux {
-                    None => self.mux || offered(),
-                    Some(Mux::Offer | Mux::Require) => true,
-                    Some(Mux::Separate) => false,
-                };
-        }
+        security.prepare_offer(
+            attributes.and_then(|attributes| attributes.profile),
+            browser,
+            address,
+            context,
+        );
+        let offered = || attributes.is_some_and(|attributes| attributes.mux);
+        self.mux_offered = security.receives_stun_or_dtls()
+            || match security.policy().mux {
+                None => self.mux || offered(),
+                Some(Mux::Offer | Mux::Require) => true,
+                Some(Mux::Separate) => false,
+            };
+    }
+
+    /// The line in our description for this side; `None` without security state.
+    fn rewrite(
+        &self,
+        offers: bool,
+        address: SocketAddr,
+        context: &KeyingContext<'_>,
+    ) -> Option<LineRewrite> {
+        let security = self.security.as_ref()?;
         let mux = if offers { self.mux_offered } else { self.mux };
-        *rewrite = security.rewrite(offers, mux, address, context);
+        Some(security.rewrite(offers, mux, address, context))
     }
 }

@@ -27,6 +27,18 @@ pub struct KeyingContext<'m> {
     pub now: Time,
     /// Number of candidates above the limit.
     pub candidates_dropped: &'m mut u64,
+    /// STUN and DTLS datagrams to send.
+    pub datagrams: &'m mut Datagrams,
+}
+
+/// Our end of a side's media, and the sources that it accepts.
+pub struct MediaEndpoint {
+    /// The socket for RTP.
+    pub socket: SocketId,
+    /// The peer's signalled address.
+    pub signalled: Option<SocketAddr>,
+    /// Allowed sources, without ICE.
+    pub latching: Latching,
 }
 
 /// Description of a failed negotiation; it never contains a key.
@@ -635,12 +647,10 @@ impl SideSecurity {
     /// Processes a datagram that the forwarder passed up.
     pub fn handle_datagram(
         &mut self,
-        socket: SocketId,
+        local: &MediaEndpoint,
         source: SocketAddr,
         bytes: &[u8],
-        latching: (Latching, Option<SocketAddr>),
         context: &mut KeyingContext<'_>,
-        out: &mut Datagrams,
     ) -> Result<SecurityOutput, DropReason> {
         let mut output = SecurityOutput::default();
         match media_protocol(bytes) {
@@ -648,7 +658,7 @@ impl SideSecurity {
                 let ice = self.ice.as_mut().ok_or(DropReason::StunUnexpected)?;
                 let before = ice.selected();
                 let fed = ice.feed(bytes, source, context.now);
-                self.drain_ice(before, socket, &mut output, context, out);
+                self.drain_ice(before, local.socket, &mut output, context);
                 // Report its events even where the datagram itself is counted as bad.
                 if output.events.is_empty() {
                     fed?;
@@ -657,7 +667,7 @@ impl SideSecurity {
             MediaProtocol::Dtls => {
                 let admitted = match &self.ice {
                     Some(ice) => ice.admits(source),
-                    None => match latching {
+                    None => match (local.latching, local.signalled) {
                         (_, Some(signalled)) if signalled == source => true,
                         (Latching::SameAddress(address), _) => address == source.ip(),
                         (Latching::Anywhere, _) => true,
@@ -681,7 +691,7 @@ impl SideSecurity {
             }
             _ => return Err(DropReason::MediaMalformed),
         }
-        self.drain_dtls(socket, &mut output, out);
+        self.drain_dtls(local.socket, &mut output, context.datagrams);
         Ok(output)
     }
 
@@ -773,13 +783,12 @@ impl SideSecurity {
         socket: SocketId,
         output: &mut SecurityOutput,
         context: &mut KeyingContext<'_>,
-        out: &mut Datagrams,
     ) {
         let now = context.now;
         if let Some(ice) = &mut self.ice {
             let before = ice.selected();
             ice.timeout(now);
-            self.drain_ice(before, socket, output, context, out);
+            self.drain_ice(before, socket, output, context);
         }
         if let Some(session) = self
             .association
@@ -788,7 +797,7 @@ impl SideSecurity {
             && session.next_deadline().is_some_and(|due| due.at <= now)
         {
             session.timeout(now);
-            self.drain_dtls(socket, output, out);
+            self.drain_dtls(socket, output, context.datagrams);
         }
     }
 
@@ -810,10 +819,9 @@ impl SideSecurity {
         socket: SocketId,
         output: &mut SecurityOutput,
         context: &mut KeyingContext<'_>,
-        out: &mut Datagrams,
     ) {
         let Some(ice) = &mut self.ice else { return };
-        ice.drain(socket, out);
+        ice.drain(socket, context.datagrams);
         let mut nominated = false;
         while let Some(event) = ice.next_event(before, context.now) {
             before = ice.selected();
@@ -832,7 +840,7 @@ impl SideSecurity {
         }
         if nominated {
             self.start_handshake(context);
-            self.drain_dtls(socket, output, out);
+            self.drain_dtls(socket, output, context.datagrams);
         }
     }
 

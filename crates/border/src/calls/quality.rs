@@ -7,6 +7,7 @@ use crate::calls::Call;
 use crate::calls::ended::{EndedBy, EndedCall, ReceptionQuality, SideTotals, StatisticsSource};
 use crate::calls::key::CallSlot;
 use crate::components::Calls;
+use anchor::encodings::{encoding_of, main_of};
 use anchor::{Encodings, Side};
 use config::TrunkId;
 use engine::{Hundredths, Reason};
@@ -146,13 +147,6 @@ fn sides_of(flow: &FlowStats) -> [(Side, &SideStats); 2] {
     [(Side::Caller, caller), (Side::Callee, callee)]
 }
 
-/// The source of a side with most packets.
-pub(crate) fn main_of<'s>(sides: impl Iterator<Item = &'s SideStats>) -> Option<&'s SourceStats> {
-    sides
-        .flat_map(|side| &side.sources)
-        .max_by_key(|source| source.summary.received)
-}
-
 /// Statistics of both sides: of the first line whose codec has a quality model, otherwise of the first line with
 /// packets.
 fn reception_of(stats: &SessionStats, encodings: &Encodings) -> [ReceptionQuality; 2] {
@@ -202,21 +196,6 @@ fn reception_of(stats: &SessionStats, encodings: &Encodings) -> [ReceptionQualit
             totals: SideTotals::default(),
         }
     })
-}
-
-/// The name of the encoding with most packets of a source.
-pub(crate) fn encoding_of(
-    source: &SourceStats,
-    line: u8,
-    side: Side,
-    encodings: &Encodings,
-) -> Option<&'static str> {
-    let payload_type = source.main_payload_type?;
-    let described = encodings.iter().find(|encoding| {
-        (encoding.line, encoding.side, encoding.payload_type) == (line, side, payload_type)
-    });
-    let fixed = || wire::rtp::static_payload_type(payload_type).map(|(name, _, _)| name);
-    described.map(|encoding| encoding.name).or_else(fixed)
 }
 
 /// MOS of a source by its loss, the network delay as far as reported by RTCP, the packet time, and the delay of a

@@ -8,15 +8,12 @@ use crate::bodies::{Carried, SdpRole, has_sdp, is_multipart, session_of};
 use crate::calls::key::{CallKey, CallSlot, SideKey};
 use crate::calls::{Call, CallPhase, LinkKind, MAX_LINKS};
 use crate::components::{Calls, Components};
-use crate::ng_client::client::{CommandId, ReplyMatch};
-use crate::ng_client::origin::SdpOrigin;
 use crate::ng_client::relay::{
     DeferredKind, DeferredMessage, ForwardedAnswer, MAX_DEFERRED, NodeRelay, OfferResult,
     PendingExchange, tag,
 };
 use crate::ng_client::statistics::{quality_of, text, traffic_of};
-use crate::ng_client::terms::PartyTerms;
-use crate::ng_client::{CommandPurpose, Exchange, NodeId, PendingDelete, terms};
+use crate::ng_client::{CommandPurpose, Exchange, NodeId, PendingDelete};
 use crate::responses::refuse;
 use crate::shared::Alarm;
 use anchor::sockets::SocketWork;
@@ -24,6 +21,10 @@ use anchor::{AnchorError, Side};
 use config::{InterfaceId, MediaSecurity, TrunkId};
 use core::time::Duration;
 use engine::{DropReason, EventKind, SocketId, SocketKind};
+use ng::client::{CommandId, ReplyMatch};
+use ng::origin::SdpOrigin;
+use ng::terms;
+use ng::terms::PartyTerms;
 use sip::{Indication, LegId};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use wire::ng::Value;

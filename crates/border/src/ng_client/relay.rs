@@ -1,12 +1,12 @@
 //! State of a call at a media node, and its messages that are deferred until the node replies.
 
 use crate::ng_client::NodeId;
-use crate::ng_client::client::CommandId;
-use crate::ng_client::origin::SdpOrigin;
 use anchor::security::sdp::Profile;
 use anchor::{AnchorError, Side};
 use engine::Time;
 use engine::timers::TimerKey;
+use ng::client::CommandId;
+use ng::origin::SdpOrigin;
 use sip::{Fork, Indication, LegId, ServerTransaction};
 use smallvec::SmallVec;
 use std::collections::VecDeque;

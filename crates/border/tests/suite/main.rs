@@ -19,9 +19,8 @@ mod lossy_network;
 mod media;
 mod ng_client;
 mod ng_client_failure;
-mod ng_server;
-mod ng_server_edges;
-mod ng_server_playback;
+/// A media node in virtual time, as the tests of `ng` have it.
+#[path = "../../../ng/tests/suite/rig/mod.rs"]
 mod ng_server_rig;
 mod out_of_dialog;
 mod overload_control;

@@ -115,7 +115,7 @@ pub(super) fn of(record: &SuiteRecord, parts: &[(PartRecord, Option<Measured>)])
         let origin = format!(
             "{part}/run.json, {} trials up to {}{single}",
             values.len(),
-            crate::report::plain(highest)
+            crate::decimal::plain(highest)
         );
         costs.cost.extend(cost(id, "us", &values, origin));
     }

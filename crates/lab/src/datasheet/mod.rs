@@ -50,7 +50,7 @@ pub fn run(options: &DatasheetOptions) -> Result<RunVerdict, LabError> {
     let setting = match options.quick {
         true => Setting::quick(),
         false => Setting {
-            name: format!("{} minutes", crate::report::plain(options.minutes)),
+            name: format!("{} minutes", crate::decimal::plain(options.minutes)),
             quick: false,
             limit_s: Some(options.minutes * 60.0),
         },

@@ -1,8 +1,8 @@
 //! Other programs beside the border, each started from its subject file, with the same experiments; ours is started the same
 //! way.
 
+use crate::decimal::plain;
 use crate::error::{LabError, RunVerdict};
-use crate::report::plain;
 use crate::run::{self, RunOptions};
 use crate::study::{OwnPart, PartContext, StudyRow, TableRecord};
 use crate::subject;

@@ -6,9 +6,9 @@ pub mod engine;
 pub mod own_error;
 pub mod settings;
 
+use crate::decimal::plain;
 use crate::error::{LabError, RunVerdict};
 use crate::raw::NoiseRecord;
-use crate::report::plain;
 use crate::statistics::Interval;
 use ::engine::{Entropy, Time};
 use control::RequestQueue;

@@ -416,8 +416,8 @@ impl LineSettings {
 
     /// As text, in the form of [`LineSettings::set_all`]; a trace is named only.
     pub fn text(&self) -> String {
-        let ms = |span: Duration| format!("{}ms", crate::report::plain(span.as_secs_f64() * 1e3));
-        let percent = |share: f64| format!("{}%", crate::report::plain(share * 100.0));
+        let ms = |span: Duration| format!("{}ms", crate::decimal::plain(span.as_secs_f64() * 1e3));
+        let percent = |share: f64| format!("{}%", crate::decimal::plain(share * 100.0));
         let mut words = vec![
             format!("rate={}", self.rate_text()),
             format!("framing={}", self.framing.name()),
@@ -437,7 +437,7 @@ impl LineSettings {
         if self.loss_burst > 1.0 {
             words.push(format!(
                 "loss-burst={}",
-                crate::report::plain(self.loss_burst)
+                crate::decimal::plain(self.loss_burst)
             ));
         }
         for (name, value) in [
@@ -471,9 +471,9 @@ impl LineSettings {
         match self.rate {
             None => "none".to_owned(),
             Some(rate) if rate >= 1_000_000 => {
-                format!("{}mbit", crate::report::plain(rate as f64 / 1e6))
+                format!("{}mbit", crate::decimal::plain(rate as f64 / 1e6))
             }
-            Some(rate) => format!("{}kbit", crate::report::plain(rate as f64 / 1e3)),
+            Some(rate) => format!("{}kbit", crate::decimal::plain(rate as f64 / 1e3)),
         }
     }
 

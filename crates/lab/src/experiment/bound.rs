@@ -93,11 +93,11 @@ impl FigureBound {
     pub fn description(&self) -> String {
         let mut description = self.name.replace('_', " ");
         if let Some(at) = self.at {
-            description.push_str(&format!(" at {}", crate::report::plain(at)));
+            description.push_str(&format!(" at {}", crate::decimal::plain(at)));
         }
         match (&self.percent_of, &self.percent_of_figure) {
             (Some(ReferenceValue::Level(level)), _) => {
-                description.push_str(&format!(", % of that at {}", crate::report::plain(*level)));
+                description.push_str(&format!(", % of that at {}", crate::decimal::plain(*level)));
             }
             (Some(ReferenceValue::Name(name)), _) => {
                 description.push_str(&format!(", % of the {name}"))

@@ -16,8 +16,8 @@ pub use estimate::Estimate;
 pub use loss::{LossCheck, simulate_loss};
 pub use request::{Codec, MediaPath, PlanRequest, Protection, Redundancy, Signalling};
 
+use crate::decimal::plain;
 use crate::error::LabError;
-use crate::report::plain;
 use serde::Serialize;
 use serde_json::{Value, json};
 

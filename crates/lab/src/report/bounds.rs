@@ -1,8 +1,8 @@
 //! Bounds of figures over several levels, judged after all levels were run.
 
-use super::chart::plain;
 use super::levels::LevelSummary;
 use super::study::{capacity, search_result};
+use crate::decimal::plain;
 use crate::error::RunVerdict;
 use crate::experiment::{CAPACITY, FigureBound, PEAK, ReferenceValue};
 use crate::raw::{RunRecord, TrialRecord};

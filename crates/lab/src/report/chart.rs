@@ -3,6 +3,7 @@
 //! Axes and text are drawn in one marker colour that is then replaced by `currentColor`, so that the page sets it;
 //! series have colours of medium lightness that are visible on both backgrounds.
 
+use crate::decimal::plain;
 use plotters::prelude::*;
 
 /// Marker colour of axes and text until the SVG is written.
@@ -450,23 +451,6 @@ fn category(categories: &[String], x: f64) -> String {
         return String::new();
     }
     categories.get(index as usize).cloned().unwrap_or_default()
-}
-
-/// Formats a number without trailing zeros.
-pub fn plain(value: f64) -> String {
-    let magnitude = value.abs();
-    let text = match magnitude {
-        _ if magnitude == 0.0 => return "0".to_owned(),
-        _ if magnitude >= 100.0 => format!("{value:.0}"),
-        _ if magnitude >= 10.0 => format!("{value:.1}"),
-        _ if magnitude >= 1.0 => format!("{value:.2}"),
-        _ => format!("{value:.3}"),
-    };
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        text
-    }
 }
 
 /// Escapes text for HTML and attributes.

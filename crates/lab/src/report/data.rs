@@ -1,11 +1,12 @@
 //! Raw results sorted by level, and the counts over one level or one trial.
 
 use crate::error::LabError;
-use crate::figures::{self, Details, Figures, quantile};
+use crate::figures::{self, Details, Figures};
 use crate::measure::{self, MeasureRecord, MeasuredCase};
 use crate::planes::Planes;
 use crate::raw::{RawResults, TrialRecord};
 use crate::record::{Attempt, AttemptKind, AttemptOutcome, StreamRecord};
+use crate::statistics::quantile;
 use std::collections::BTreeMap;
 use std::path::Path;
 

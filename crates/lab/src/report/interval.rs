@@ -3,6 +3,7 @@
 use super::data::TrialSlice;
 use super::levels::{LevelSummary, trial_figure};
 use crate::figures::{self, CLASS_NAMES};
+use crate::metrics::REGISTRATION_KINDS;
 use crate::raw::TrialRecord;
 use crate::record::{Attempt, AttemptKind, AttemptOutcome, StreamRecord};
 use crate::statistics::{Interval, variance};
@@ -142,7 +143,7 @@ fn interval_of(
         IntervalMethod::Counted(test) => {
             let group = match name.starts_with("regist") {
                 true => (records.attempts.iter())
-                    .filter(|a| figures::REGISTRATION_KINDS.contains(&a.kind))
+                    .filter(|a| REGISTRATION_KINDS.contains(&a.kind))
                     .collect(),
                 false if level.attempted > 0.0 => (records.attempts.iter())
                     .filter(|a| a.kind == AttemptKind::Call)

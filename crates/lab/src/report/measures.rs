@@ -1,7 +1,8 @@
 //! Figures that an experiment measures itself: a table for each figure, with the cases as rows and the levels as columns.
 
-use super::chart::{escape, plain};
+use super::chart::escape;
 use super::levels::LevelSummary;
+use crate::decimal::plain;
 use crate::esp;
 use crate::terminal::columns;
 use std::fmt::Write;

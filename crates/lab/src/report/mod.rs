@@ -15,8 +15,9 @@ mod study;
 mod sweep;
 mod tables;
 
+pub use crate::decimal::plain;
 pub use bounds::BoundCheck;
-pub use chart::{CLASSES as RESPONSE_CLASSES, Chart, Group, PALETTE, Series, Stack, escape, plain};
+pub use chart::{CLASSES as RESPONSE_CLASSES, Chart, Group, PALETTE, Series, Stack, escape};
 pub use levels::LevelSummary;
 pub(crate) use measures::text as measures_text;
 pub(crate) use page::{STYLE, date};

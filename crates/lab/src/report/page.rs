@@ -1,7 +1,7 @@
 //! The report as one self-contained HTML page.
 
 use super::bounds::BoundCheck;
-use super::chart::{escape, plain};
+use super::chart::escape;
 use super::data::RunResults;
 use super::levels::LevelSummary;
 use super::measures;
@@ -9,6 +9,7 @@ use super::protection;
 use super::study::{capacity, search_result};
 use super::sweep;
 use super::tables::{self, grouped};
+use crate::decimal::plain;
 use crate::error::RunVerdict;
 use crate::raw::RawResults;
 use std::fmt::Write;

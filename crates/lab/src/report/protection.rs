@@ -1,7 +1,8 @@
 //! The cost of protection for a call, in one table: CPU, bandwidth, added delay, MOS.
 
-use super::chart::{escape, plain};
+use super::chart::escape;
 use super::levels::LevelSummary;
+use crate::decimal::plain;
 use crate::experiment::Protection;
 use crate::raw::RunRecord;
 use crate::statistics::Interval;

@@ -1,12 +1,12 @@
 //! Comparison of a study's figures with those of a run.
 
 use super::bounds::{reference, relative_to_reference};
-use super::chart::plain;
 use super::levels::LevelSummary;
+use crate::decimal::plain;
 use crate::error::RunVerdict;
 use crate::experiment::{CAPACITY, Study};
 use crate::raw::RunRecord;
-use crate::search::SearchRecord;
+use crate::search::record::SearchRecord;
 use crate::statistics::{Interval, has_too_few_samples};
 use serde_json::{Value, json};
 use std::cmp::Ordering;

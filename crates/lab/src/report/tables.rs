@@ -1,9 +1,10 @@
 //! The tables of the report.
 
 use super::bounds::BoundCheck;
-use super::chart::{escape, plain};
+use super::chart::escape;
 use super::levels::LevelSummary;
 use super::study::{StudyComparison, compare_with_study};
+use crate::decimal::plain;
 use crate::error::RunVerdict;
 use crate::experiment::CAPACITY;
 use crate::figures::{CLASS_NAMES, ThresholdCheck};

@@ -20,11 +20,11 @@ pub use record::{
     SuiteRecord, TableRecord,
 };
 
+use crate::decimal::plain;
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{CAPACITY, File, built_in};
 use crate::progress::duration;
 use crate::raw::MachineRecord;
-use crate::report::plain;
 use crate::run::{self, RunOptions};
 use crate::terminal;
 pub use rows::Measured;

@@ -3,9 +3,10 @@
 use super::plots::{PlacedPlot, chart};
 use super::record::{PartMode, PartRecord, Reading, SuiteRecord, TableRecord};
 use super::rows::Measured;
+use crate::decimal::plain;
 use crate::error::RunVerdict;
 use crate::progress::duration;
-use crate::report::{STYLE, date, escape, plain};
+use crate::report::{STYLE, date, escape};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 

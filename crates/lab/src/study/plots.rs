@@ -3,9 +3,10 @@
 use super::plan::{BarSpec, PlotSpec, StudyPlan};
 use super::record::{BarRecord, LineRecord, PartRecord, PlotRecord, Reading, StudyRow};
 use super::rows::Measured;
+use crate::decimal::plain;
 use crate::figures::CLASS_NAMES;
 use crate::raw::RunRecord;
-use crate::report::{Chart, Group, LevelSummary, PALETTE, RESPONSE_CLASSES, Series, Stack, plain};
+use crate::report::{Chart, Group, LevelSummary, PALETTE, RESPONSE_CLASSES, Series, Stack};
 
 /// A plot, and the part whose records it shows; empty for rows of several parts.
 pub(super) type PlacedPlot = (String, PlotRecord);

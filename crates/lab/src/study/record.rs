@@ -25,7 +25,7 @@ impl Reading {
     /// As text.
     pub fn text(&self) -> String {
         match self {
-            Reading::Number(number) => crate::report::plain(*number),
+            Reading::Number(number) => crate::decimal::plain(*number),
             Reading::Words(words) => words.clone(),
         }
     }
@@ -81,7 +81,7 @@ impl StudyRow {
     pub fn missing(&self) -> String {
         let below = self.interval.as_ref().and_then(|interval| interval.high);
         match below {
-            Some(high) => format!("below {}", crate::report::plain(high)),
+            Some(high) => format!("below {}", crate::decimal::plain(high)),
             None => "not measured".to_owned(),
         }
     }

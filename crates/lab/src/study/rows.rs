@@ -98,7 +98,7 @@ fn what(title: &str, figure: &str, unit: &str, at: &str) -> String {
 fn at(part: &Part, level: Option<f64>, label: &str) -> String {
     match level {
         Some(_) if !part.says.is_empty() => part.says.to_owned(),
-        Some(level) => format!("{label} {}", crate::report::plain(level)),
+        Some(level) => format!("{label} {}", crate::decimal::plain(level)),
         None => String::new(),
     }
 }

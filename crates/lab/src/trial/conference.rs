@@ -2,8 +2,9 @@
 //! conference at the first instance on a thread of its own, and some streams that bypass the SUT. The jitter of these
 //! streams is that of the host itself.
 
+use super::machine::{busy_percent, local_ip_towards, processors, receive_buffer_errors};
+use super::progress::{drop_remarks, watch};
 use super::protected::{CALLERS, ProtectedLink};
-use super::sockets::{busy_percent, drop_remarks, local_ip_towards, receive_buffer_errors, watch};
 use super::{
     HostPlacement, HostThread, Outcomes, Trial, WaitLimits, from_start, merge, total_held,
 };
@@ -214,25 +215,6 @@ impl CpuSample {
             host: processors()?,
         })
     }
-}
-
-/// Ticks of all processors together, and the busy ones among them: time stolen by a hypervisor is not idle.
-pub(super) fn processors() -> Result<[u64; 2], LabError> {
-    let cannot = |why: String| LabError::cannot_run(format!("/proc/stat: {why}"), "mount /proc");
-    let text = std::fs::read_to_string("/proc/stat").map_err(|error| cannot(error.to_string()))?;
-    let line = text.lines().next().unwrap_or_default();
-    // user, nice, system, idle, iowait, irq, softirq, steal; guest time is included in user (proc(5)).
-    let ticks: Vec<u64> = line
-        .split_whitespace()
-        .skip(1)
-        .take(8)
-        .filter_map(|field| field.parse().ok())
-        .collect();
-    let [_, _, _, idle, waiting, ..] = ticks.as_slice() else {
-        return Err(cannot("not in the format of proc(5)".to_owned()));
-    };
-    let all: u64 = ticks.iter().sum();
-    Ok([all, all - idle - waiting])
 }
 
 /// Runs a trial on sockets.

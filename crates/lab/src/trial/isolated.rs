@@ -1,8 +1,9 @@
 //! Voice streams over a link that bulk traffic fills: two network namespaces with a pair of virtual interfaces between
 //! them, whose rate the kernel limits, either divided into shares by `hornwork isolate` or undivided.
 
+use super::machine::receive_buffer_errors;
 use super::namespaces::{commands, in_namespace, link_error};
-use super::sockets::{drop_remarks, receive_buffer_errors, watch};
+use super::progress::{drop_remarks, watch};
 use super::{
     HostPlacement, HostThread, Outcomes, Trial, TrialHosts, WaitLimits, from_start, merge,
     total_held,
@@ -314,8 +315,8 @@ fn describe(
         |count: u64| second(count) * (link.bulk_bytes as usize + HEADER_OCTETS) as f64 * 8.0 / 1e6;
     format!(
         "link emulated at {} Mbit/s ({} of the study's 1 Gbit/s); voice {} packets/s; bulk of {} bytes: {:.0} packets/s offered ({:.0} Mbit/s), {:.0} received ({:.0} Mbit/s)",
-        crate::report::plain(link.rate_mbit),
-        crate::report::plain(link.rate_mbit / 1e3),
+        crate::decimal::plain(link.rate_mbit),
+        crate::decimal::plain(link.rate_mbit / 1e3),
         streams * 50,
         link.bulk_bytes,
         second(sent),

@@ -5,17 +5,21 @@ mod emulated;
 mod esp;
 mod hosts;
 mod isolated;
+mod machine;
 mod namespaces;
 mod phones;
+mod progress;
 mod protected;
 mod simulated;
 mod sockets;
 mod thread;
 
 pub use hosts::TrialHosts;
+pub(crate) use machine::local_ip_towards;
+pub(crate) use progress::from_start;
 pub use simulated::{simulate, simulate_watched, simulate_with_log};
 pub use sockets::on_sockets;
-pub(crate) use sockets::{SAMPLED_EVERY_S, from_start, in_network, local_ip_towards};
+pub(crate) use sockets::{SAMPLED_EVERY_S, in_network};
 pub use thread::{HostPlacement, HostResults, HostThread};
 
 use crate::experiment::{Experiment, HoldKind};

@@ -1,7 +1,7 @@
 //! Network namespaces with pairs of virtual interfaces between them.
 
 use super::emulated::{CarriedLink, ENDS};
-use super::sockets::receive_buffer_errors;
+use super::machine::receive_buffer_errors;
 use crate::error::LabError;
 use crate::experiment::Experiment;
 use engine::Entropy;

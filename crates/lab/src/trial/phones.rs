@@ -1,7 +1,7 @@
 //! Telephones of several makers, measured one after the other: each calls a receiver of the load generator, which times
 //! the packets by the kernel's receive times, while other streams load the machine.
 
-use super::sockets::receive_buffer_errors;
+use super::machine::receive_buffer_errors;
 use super::{HostThread, Outcomes, Trial, from_start, merge};
 use crate::error::LabError;
 use crate::experiment::{MediaKind, PhoneLoad};

@@ -8,6 +8,8 @@ use crate::api::{
     glare_interval,
 };
 use crate::compose::{Lines, check_edits, extra_headers, has_sdp, message_has_sdp};
+use crate::dialog::LegDialog;
+use crate::received::Received;
 use crate::tokens::IdToken;
 use crate::transaction::{NONE, Owner, ServerState};
 use core::time::Duration;
@@ -61,19 +63,19 @@ impl Endpoint {
             }
             _ => {}
         }
-        let slot = self.start_leg_request(leg, fork, method, content, false)?;
+        let slot = self.start_leg_request(LegDialog { leg, fork }, method, content, false)?;
         Ok(self.client_id(slot))
     }
 
     /// Checks and sends an in-dialog request.
     pub(crate) fn start_leg_request(
         &mut self,
-        id: LegId,
-        fork: Option<Fork>,
+        dialog: LegDialog,
         method: Method<'_>,
         content: &MessageContent<'_>,
         refresh: bool,
     ) -> Result<u32, Refused> {
+        let LegDialog { leg: id, fork } = dialog;
         let offer = has_sdp(content);
         let leg = self.leg(id).ok_or(Refused::Gone)?;
         let early = leg.setup.as_ref();
@@ -106,7 +108,7 @@ impl Endpoint {
             }
             _ => {}
         }
-        let slot = self.send_leg_request(id, fork, method, content, b"")?;
+        let slot = self.send_leg_request(dialog, method, content, b"")?;
         if let Some(client) = self.clients.get_mut(slot as usize) {
             client.offer = offer;
             client.refresh = refresh;
@@ -126,12 +128,12 @@ impl Endpoint {
     /// Composes and sends an in-dialog request.
     pub(crate) fn send_leg_request(
         &mut self,
-        id: LegId,
-        fork: Option<Fork>,
+        dialog: LegDialog,
         method: Method<'_>,
         content: &MessageContent<'_>,
         extra: &[u8],
     ) -> Result<u32, Refused> {
+        let LegDialog { leg: id, fork } = dialog;
         self.leg(id).ok_or(Refused::Gone)?;
         let (slot, cookie) = self.open_client(Owner::InDialog(id), method)?;
         let leg = self.leg_mut(id).ok_or(Refused::Gone)?;
@@ -140,7 +142,7 @@ impl Endpoint {
         let cseq = leg.cseq;
         let mut login = leg.login.take();
         let branch = IdToken::new(slot, cookie);
-        let Some((start, flow)) = self.begin_leg_request(id, fork, method, cseq, branch) else {
+        let Some((start, flow)) = self.begin_leg_request(dialog, method, cseq, branch) else {
             self.close_client(slot);
             if let Some(leg) = self.leg_mut(id) {
                 leg.login = login;
@@ -153,7 +155,7 @@ impl Endpoint {
             self.write_session_request(id);
         }
         if let Some(login) = login.as_mut() {
-            self.write_login(id, fork, method, content, login);
+            self.write_login(dialog, method, content, login);
         }
         self.write_body(content);
         if let Some(leg) = self.leg_mut(id) {
@@ -170,12 +172,12 @@ impl Endpoint {
     /// trip).
     fn write_login(
         &mut self,
-        id: LegId,
-        fork: Option<Fork>,
+        dialog: LegDialog,
         method: Method<'_>,
         content: &MessageContent<'_>,
         login: &mut crate::credentials::StoredLogin,
     ) {
+        let LegDialog { leg: id, fork } = dialog;
         let Some(leg) = self.legs.get(id.slot as usize) else {
             return;
         };
@@ -219,7 +221,11 @@ impl Endpoint {
         let _ = write!(rest, "RAck: {rseq} {} INVITE\r\n", setup.cseq);
         let free = rest.len();
         let rack = text.get(..text.len() - free).unwrap_or_default();
-        let slot = self.send_leg_request(leg, Some(fork), Method::Prack, content, rack)?;
+        let dialog = LegDialog {
+            leg,
+            fork: Some(fork),
+        };
+        let slot = self.send_leg_request(dialog, Method::Prack, content, rack)?;
         let sdp = has_sdp(content);
         if let Some(client) = self.clients.get_mut(slot as usize) {
             client.offer = sdp;
@@ -270,7 +276,7 @@ impl Endpoint {
             }
             return Ok(());
         }
-        self.send_leg_request(leg, None, Method::Bye, content, b"")?;
+        self.send_leg_request(LegDialog::confirmed(leg), Method::Bye, content, b"")?;
         self.enter_ending(leg);
         Ok(())
     }
@@ -296,7 +302,7 @@ impl Endpoint {
         let extra = self.leg_mut(id).and_then(|leg| leg.pending_bye.take());
         let extra = extra.unwrap_or_default();
         let content = MessageContent::default();
-        match self.send_leg_request(id, None, Method::Bye, &content, &extra) {
+        match self.send_leg_request(LegDialog::confirmed(id), Method::Bye, &content, &extra) {
             Ok(_) => self.enter_ending(id),
             Err(_) => self.pending_ends.push((id, Ending::Unanswered)),
         }
@@ -305,7 +311,8 @@ impl Endpoint {
     /// Sends BYE without a command of the handler, indicates the end and removes the leg.
     pub(crate) fn bye_and_end(&mut self, id: LegId, reason: Ending, handler: &mut dyn Handler) {
         let content = MessageContent::default();
-        if let Ok(slot) = self.send_leg_request(id, None, Method::Bye, &content, b"")
+        let dialog = LegDialog::confirmed(id);
+        if let Ok(slot) = self.send_leg_request(dialog, Method::Bye, &content, b"")
             && let Some(client) = self.clients.get_mut(slot as usize)
         {
             client.owner = Owner::Unowned;
@@ -399,10 +406,13 @@ impl Endpoint {
         &mut self,
         slot: u32,
         id: LegId,
-        request: &Message<'_>,
-        flow: &crate::Flow,
+        received: Received<'_>,
         handler: &mut dyn Handler,
     ) {
+        let Received {
+            message: request,
+            flow,
+        } = received;
         let fork = match self.fork_of(id, request) {
             Some(fork) => fork,
             None => {

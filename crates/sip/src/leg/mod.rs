@@ -9,7 +9,7 @@ use crate::Endpoint;
 use crate::api::{Flow, Fork, LegId, LegState, MessageContent, Prack, Refused, ServerTransaction};
 use crate::compose::Lines;
 use crate::credentials::StoredLogin;
-use crate::dialog::{Own, Peer, numeric_hop};
+use crate::dialog::{LegDialog, Own, Peer, numeric_hop};
 use crate::reliable::Reliable;
 use crate::session_timer::SessionState;
 use crate::timer::Timer;
@@ -309,12 +309,12 @@ impl Endpoint {
     /// its start and its destination.
     pub(crate) fn begin_leg_request(
         &mut self,
-        id: LegId,
-        fork: Option<Fork>,
+        dialog: LegDialog,
         method: Method<'_>,
         cseq: u32,
         branch: IdToken,
     ) -> Option<(usize, Flow)> {
+        let LegDialog { leg: id, fork } = dialog;
         let start = self.net.out.begin();
         let leg = self.legs.get(id.slot as usize)?;
         let early = fork.and_then(|fork| leg.setup.as_ref()?.forks.get(usize::from(fork.0)));

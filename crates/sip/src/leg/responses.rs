@@ -5,6 +5,8 @@ use super::{OFFER_IN, OFFER_OUT};
 use crate::Endpoint;
 use crate::api::{Ending, Fork, Handler, Indication, LegId, LegState, MessageContent};
 use crate::compose::message_has_sdp;
+use crate::dialog::LegDialog;
+use crate::received::Received;
 use crate::transaction::{ClientState, NONE};
 use engine::DropReason;
 use wire::sip::{Message, Method};
@@ -15,17 +17,17 @@ impl Endpoint {
         &mut self,
         slot: u32,
         id: LegId,
-        response: &Message<'_>,
-        flow: &crate::Flow,
+        received: Received<'_>,
         handler: &mut dyn Handler,
     ) {
+        let response = received.message;
         let now = self.now;
         let Some(client) = self.clients.get(slot as usize) else {
             return;
         };
         let status = response.status();
         if client.method == Some(Method::Invite) {
-            self.reinvite_response(slot, id, response, flow, handler);
+            self.reinvite_response(slot, id, received, handler);
             return;
         }
         if client.state == ClientState::Completed {
@@ -50,7 +52,7 @@ impl Endpoint {
         );
         let transaction = self.client_id(slot);
         self.client_other_complete(slot);
-        self.apply_final_response(id, method, offer, fork, response);
+        self.apply_final_response(LegDialog { leg: id, fork }, method, offer, response);
         if self.leg(id).is_none() {
             return;
         }
@@ -103,12 +105,12 @@ impl Endpoint {
     /// Updates offers, target and session from the final response to our request.
     fn apply_final_response(
         &mut self,
-        id: LegId,
+        dialog: LegDialog,
         method: Option<Method<'static>>,
         offer: bool,
-        fork: Option<Fork>,
         response: &Message<'_>,
     ) {
+        let LegDialog { leg: id, fork } = dialog;
         let status = response.status();
         let Some(leg) = self.leg_mut(id) else {
             return;
@@ -164,10 +166,10 @@ impl Endpoint {
         &mut self,
         slot: u32,
         id: LegId,
-        response: &Message<'_>,
-        flow: &crate::Flow,
+        received: Received<'_>,
         handler: &mut dyn Handler,
     ) {
+        let response = received.message;
         let now = self.now;
         let status = response.status();
         let state = self
@@ -182,7 +184,7 @@ impl Endpoint {
                 }
             }
             (ClientState::Calling | ClientState::Proceeding, 200..=299) => {
-                self.reinvite_accepted(slot, id, response, flow, handler);
+                self.reinvite_accepted(slot, id, received, handler);
             }
             (ClientState::Calling | ClientState::Proceeding, _) => {
                 if self.leg(id).is_some() && self.retry_request(slot, response) {
@@ -206,7 +208,7 @@ impl Endpoint {
                 }
             }
             (ClientState::Accepted, 200..=299) => {
-                self.initial_response(slot, id, response, flow, handler)
+                self.initial_response(slot, id, received, handler)
             }
             (ClientState::Completed, 300..) => {
                 self.drops.count(DropReason::SipRetransmission);
@@ -220,10 +222,10 @@ impl Endpoint {
         &mut self,
         slot: u32,
         id: LegId,
-        response: &Message<'_>,
-        flow: &crate::Flow,
+        received: Received<'_>,
         handler: &mut dyn Handler,
     ) {
+        let response = received.message;
         let now = self.now;
         let tag = response.to().ok().and_then(|to| to.tag());
         self.client_invite_accept(slot, tag.unwrap_or_default());
@@ -232,7 +234,7 @@ impl Endpoint {
         let transaction = self.client_id(slot);
         let Some(leg) = self.leg_mut(id) else {
             // The dialog has ended meanwhile; the 2xx still needs its ACK.
-            self.initial_response(slot, id, response, flow, handler);
+            self.initial_response(slot, id, received, handler);
             return;
         };
         leg.our_invite = NONE;

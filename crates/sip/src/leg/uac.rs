@@ -8,7 +8,8 @@ use crate::api::{
 };
 use crate::compose::{Lines, check_edits, extra_headers, has_sdp, message_has_sdp, without_tag};
 use crate::credentials::StoredLogin;
-use crate::dialog::{MAX_FORKS, Own, Peer, numeric_hop};
+use crate::dialog::{LegDialog, MAX_FORKS, Own, Peer, numeric_hop};
+use crate::received::Received;
 use crate::reliable::Reliable;
 use crate::tokens::{IdToken, MAGIC};
 use crate::transaction::{Accepted, ClientState, NONE, Owner};
@@ -84,7 +85,8 @@ impl Endpoint {
                 reliable: Reliable::default(),
             }));
         }
-        let Some((start, flow)) = self.begin_leg_request(id, None, Method::Invite, 1, branch)
+        let Some((start, flow)) =
+            self.begin_leg_request(LegDialog::confirmed(id), Method::Invite, 1, branch)
         else {
             self.close_client(slot);
             return Err(Refused::Transport);
@@ -124,10 +126,13 @@ impl Endpoint {
         &mut self,
         slot: u32,
         id: LegId,
-        response: &Message<'_>,
-        flow: &Flow,
+        received: Received<'_>,
         handler: &mut dyn Handler,
     ) {
+        let Received {
+            message: response,
+            flow,
+        } = received;
         let status = response.status();
         let state = self
             .clients
@@ -141,7 +146,7 @@ impl Endpoint {
             (ClientState::Calling | ClientState::Proceeding, 200..=299) => {
                 let tag = response.to().ok().and_then(|to| to.tag());
                 self.client_invite_accept(slot, tag.unwrap_or_default());
-                self.on_first_2xx(slot, id, response, flow, handler);
+                self.on_first_2xx(slot, id, received, handler);
             }
             (ClientState::Calling | ClientState::Proceeding, _) => {
                 self.on_failure_response(slot, id, response, handler);
@@ -288,10 +293,13 @@ impl Endpoint {
         &mut self,
         slot: u32,
         id: LegId,
-        response: &Message<'_>,
-        flow: &Flow,
+        received: Received<'_>,
         handler: &mut dyn Handler,
     ) {
+        let Received {
+            message: response,
+            flow,
+        } = received;
         let now = self.now;
         let Some(leg) = self.leg(id) else {
             self.end_late_fork(slot, response, flow);
@@ -797,7 +805,7 @@ impl Endpoint {
             .map_or(state.cookie, |client| client.cookie);
         let branch = ack_branch(slot, cookie, tag);
         let (start, flow) = self
-            .begin_leg_request(leg, None, Method::Ack, number, branch)
+            .begin_leg_request(LegDialog::confirmed(leg), Method::Ack, number, branch)
             .ok_or(Refused::Transport)?;
         self.request_headers(flow.local, Method::Ack, content);
         self.write_credentials(slot);

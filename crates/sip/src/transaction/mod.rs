@@ -15,6 +15,7 @@ use crate::credentials::StoredLogin;
 use crate::skeleton::Skeleton;
 use crate::timer::Timer;
 use crate::tokens::{IdToken, MAGIC};
+use crate::transport::IdleTimers;
 use core::hash::Hasher;
 use core::time::Duration;
 use engine::timers::TimerKey;
@@ -342,9 +343,7 @@ impl Endpoint {
         if tcp_when_large && flow.transport == Transport::Udp {
             self.move_to_tcp(start, &mut flow);
         }
-        let sent = self
-            .net
-            .send(&flow, start, now, &mut self.wheel, self.config.timers.idle);
+        let sent = self.transmit(&flow, start);
         let connection = match sent {
             Ok(connection) => connection,
             Err(refused) => {
@@ -554,9 +553,12 @@ impl Endpoint {
     }
 
     pub(crate) fn transmit(&mut self, flow: &Flow, start: usize) -> Result<Option<u32>, Refused> {
-        let now = self.now;
-        self.net
-            .send(flow, start, now, &mut self.wheel, self.config.timers.idle)
+        let timers = IdleTimers {
+            now: self.now,
+            wheel: &mut self.wheel,
+            idle: self.config.timers.idle,
+        };
+        self.net.send(flow, start, timers)
     }
 
     /// The client transaction with this branch.

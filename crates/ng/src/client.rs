@@ -27,7 +27,7 @@ const MAX_LATE: usize = 1_024;
 
 /// Identifies a command; numbers are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct CommandId(pub(crate) u64);
+pub struct CommandId(u64);
 
 /// A pending command.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl<W> PendingCommand<W> {
 
 /// Match of a datagram to a command.
 #[derive(Debug)]
-pub(crate) enum ReplyMatch<W> {
+pub enum ReplyMatch<W> {
     /// The reply to a pending command.
     Reply(CommandId, W, Value),
     /// The reply to an abandoned command.
@@ -69,7 +69,7 @@ pub(crate) enum ReplyMatch<W> {
 
 /// See the module's documentation. `W` is the purpose of a command.
 #[derive(Debug)]
-pub(crate) struct NgClient<W> {
+pub struct NgClient<W> {
     entropy: Entropy,
     next: u64,
     asked: BTreeMap<CommandId, PendingCommand<W>>,
@@ -79,7 +79,8 @@ pub(crate) struct NgClient<W> {
 }
 
 impl<W> NgClient<W> {
-    pub(crate) fn new(entropy: Entropy) -> NgClient<W> {
+    /// A client without commands. `entropy` makes the cookies unpredictable.
+    pub fn new(entropy: Entropy) -> NgClient<W> {
         NgClient {
             entropy,
             next: 0,
@@ -92,12 +93,12 @@ impl<W> NgClient<W> {
 
     /// Number of pending commands.
     #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.asked.len()
     }
 
     /// Number of pending commands with a purpose for which `which` is true.
-    pub(crate) fn count(&self, which: impl Fn(&W) -> bool) -> usize {
+    pub fn count(&self, which: impl Fn(&W) -> bool) -> usize {
         self.asked
             .values()
             .filter(|asked| which(&asked.purpose))
@@ -105,7 +106,7 @@ impl<W> NgClient<W> {
     }
 
     /// Sends a command; `None` at the limit of pending commands.
-    pub(crate) fn send(
+    pub fn send(
         &mut self,
         to: SocketAddr,
         purpose: W,
@@ -116,7 +117,7 @@ impl<W> NgClient<W> {
     }
 
     /// Sends a command with its own timeout.
-    pub(crate) fn send_with_timeout(
+    pub fn send_with_timeout(
         &mut self,
         to: SocketAddr,
         purpose: W,
@@ -157,7 +158,7 @@ impl<W> NgClient<W> {
     }
 
     /// Cancels a command; its reply is still matched as a late one.
-    pub(crate) fn cancel(&mut self, id: CommandId) {
+    pub fn cancel(&mut self, id: CommandId) {
         if let Some(asked) = self.take(id) {
             self.keep_late(asked);
         }
@@ -171,7 +172,7 @@ impl<W> NgClient<W> {
     }
 
     /// Matches a datagram from a node.
-    pub(crate) fn match_reply(&mut self, source: SocketAddr, bytes: &[u8]) -> ReplyMatch<W> {
+    pub fn match_reply(&mut self, source: SocketAddr, bytes: &[u8]) -> ReplyMatch<W> {
         let Ok(message) = NgMessage::parse(bytes) else {
             return ReplyMatch::Unexpected;
         };
@@ -197,7 +198,7 @@ impl<W> NgClient<W> {
     }
 
     /// Retransmits due commands; returns the commands that are abandoned.
-    pub(crate) fn handle_timeout(&mut self, now: Time) -> Vec<(CommandId, SocketAddr, W)>
+    pub fn handle_timeout(&mut self, now: Time) -> Vec<(CommandId, SocketAddr, W)>
     where
         W: Clone,
     {
@@ -236,7 +237,7 @@ impl<W> NgClient<W> {
     }
 
     /// Abandons all commands to a node.
-    pub(crate) fn abandon_node(&mut self, to: SocketAddr) -> Vec<(CommandId, W)>
+    pub fn abandon_node(&mut self, to: SocketAddr) -> Vec<(CommandId, W)>
     where
         W: Clone,
     {
@@ -253,17 +254,17 @@ impl<W> NgClient<W> {
     }
 
     /// Time of the next [`NgClient::handle_timeout`].
-    pub(crate) fn next_deadline(&self) -> Option<Time> {
+    pub fn next_deadline(&self) -> Option<Time> {
         self.due.first().map(|(at, _)| *at)
     }
 
     /// Whether a datagram may have to be sent.
-    pub(crate) fn has_output(&self) -> bool {
+    pub fn has_output(&self) -> bool {
         self.outgoing.iter().any(|id| self.asked.contains_key(id))
     }
 
     /// The next datagram: destination and bytes.
-    pub(crate) fn next_datagram(&mut self) -> Option<(SocketAddr, &[u8])> {
+    pub fn next_datagram(&mut self) -> Option<(SocketAddr, &[u8])> {
         let id = loop {
             let id = self.outgoing.pop_front()?;
             if self.asked.contains_key(&id) {

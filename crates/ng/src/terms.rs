@@ -9,16 +9,17 @@ use wire::ng::Value;
 
 /// One side of a call, for its node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PartyTerms<'c> {
+pub struct PartyTerms<'c> {
     /// Name of the interface at the node.
-    pub(super) interface: Option<&'c str>,
-    pub(super) security: &'c MediaSecurity,
+    pub interface: Option<&'c str>,
+    /// Its media security by policy.
+    pub security: &'c MediaSecurity,
     /// Profile of its last description.
-    pub(super) profile: Option<Profile>,
+    pub profile: Option<Profile>,
 }
 
 /// Options for an offer of `from` to `to`.
-pub(super) fn offer_options(from: PartyTerms<'_>, to: PartyTerms<'_>, dscp: u8) -> Value {
+pub fn offer_options(from: PartyTerms<'_>, to: PartyTerms<'_>, dscp: u8) -> Value {
     let mut terms = Value::dictionary();
     if let (Some(from), Some(to)) = (from.interface, to.interface) {
         let names: Vec<Value> = vec![from.into(), to.into()];
@@ -92,20 +93,20 @@ fn default_profile(security: &MediaSecurity) -> Profile {
 }
 
 /// Whether a description puts the other side on hold (RFC 3264 section 8.4): its side receives nothing.
-pub(super) fn puts_on_hold(sdp: &[u8]) -> bool {
+pub fn puts_on_hold(sdp: &[u8]) -> bool {
     let facts = parse_media(sdp).unwrap_or_default();
     let mut used = facts.iter().filter(|fact| fact.port != 0).peekable();
     used.peek().is_some() && used.all(|fact| !fact.direction.receives || fact.is_zero_held())
 }
 
 /// Reason of a refusal; by policy with the line and a text.
-pub(super) type PolicyRefusal = (AnchorError, Option<(usize, &'static str)>);
+pub type PolicyRefusal = (AnchorError, Option<(usize, &'static str)>);
 
 /// Checks a description against the policy of its side; returns the profile of the first RTP line.
 ///
 /// # Errors
 /// [`AnchorError::Bad`]; [`AnchorError::Protection`] with line and reason.
-pub(super) fn check_policy(
+pub fn check_policy(
     sdp: &[u8],
     security: &MediaSecurity,
 ) -> Result<Option<Profile>, PolicyRefusal> {

@@ -19,7 +19,7 @@ mod statistics;
 
 use access::{ControlConnection, ControlSockets, ReplyCache, ReplyPath};
 use anchor::security::call::unexpected_reason;
-use anchor::sockets::{MEDIA_BASE, SocketWork};
+use anchor::sockets::{MEDIA_BASE, MEDIA_SOCKETS, SocketWork};
 use anchor::{MediaPlane, MediaPool, PortReplacement};
 use branches::{BranchTable, Draining};
 use config::{Config, NgServerSpec};
@@ -146,7 +146,7 @@ impl NgServer {
         let branches = BranchTable::new(config.limits.calls, key());
         let sockets = key();
         let mark = entropy.u64().to_string().into_bytes();
-        let plane = MediaPlane::new(crate::media::MEDIA_SOCKETS, sockets, entropy.fork());
+        let plane = MediaPlane::new(MEDIA_SOCKETS, sockets, entropy.fork());
         let mut node = NgServer {
             config,
             settings,
@@ -173,7 +173,7 @@ impl NgServer {
         Some(node)
     }
 
-    /// Sets the DTLS certificate and settings for media, as [`crate::border::Border::set_dtls`].
+    /// Sets the DTLS certificate and settings for media, as `Border::set_dtls` of the border.
     pub fn set_dtls(&mut self, endpoint: protect::dtls::DtlsEndpoint) {
         self.plane.keying.dtls = Some(endpoint);
     }

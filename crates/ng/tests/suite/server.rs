@@ -1,9 +1,8 @@
 //! The media node: ng commands, with media through its forwarder, in virtual time.
 
-use crate::ng_server_rig;
+use crate::rig::*;
 
 use engine::{DropReason, Time};
-use ng_server_rig::*;
 use protect::dtls::{
     self, Certificate, CertificateFingerprint, DtlsEvent, DtlsSession, Epoch, Role, Settings,
 };

@@ -1,13 +1,13 @@
 //! A media node with its forwarder in virtual time, a commander, and parties on the network.
 #![allow(dead_code)]
 
-use border::ng_server::NgServer;
 use config::parse;
 use engine::{
     ConnectionId, Control, Datagram, Engine, Entropy, Event, Forward, HashKey, Input, MediaPacket,
     Output, PacketVerdict, RecordingCommand, SocketId, SocketKind, Time,
 };
 use media::{Forwarder, ForwarderLimits};
+use ng::server::NgServer;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -373,11 +373,11 @@ impl Rig {
     /// Nothing of any call is left.
     pub fn assert_quiet(&self) {
         let census = self.node.census();
-        let kept = border::ng_server::NgCensus {
+        let kept = ng::server::NgCensus {
             replies: census.replies,
             connections: census.connections,
             timers: census.timers,
-            ..border::ng_server::NgCensus::default()
+            ..ng::server::NgCensus::default()
         };
         assert_eq!(census, kept);
         assert_eq!(self.forwarder.sessions(), 0);

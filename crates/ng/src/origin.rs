@@ -6,7 +6,7 @@ use siphasher::sip::SipHasher13;
 
 /// The last `o=` line sent to a side.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct SdpOrigin {
+pub struct SdpOrigin {
     /// User name and session id.
     session: Box<[u8]>,
     version: u64,
@@ -32,7 +32,7 @@ fn split(sdp: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 
 impl SdpOrigin {
     /// The `o=` line of a description; `None` if it cannot be parsed.
-    pub(super) fn of(sdp: &[u8]) -> Option<SdpOrigin> {
+    pub fn of(sdp: &[u8]) -> Option<SdpOrigin> {
         let (before, value, after) = split(sdp)?;
         let mut words = value.splitn(4, |&byte| byte == b' ');
         let (user, session) = (words.next()?, words.next()?);
@@ -49,7 +49,7 @@ impl SdpOrigin {
     }
 
     /// The description with the session that the side knows.
-    pub(super) fn rewrite(&mut self, sdp: &[u8]) -> Vec<u8> {
+    pub fn rewrite(&mut self, sdp: &[u8]) -> Vec<u8> {
         let (Some((before, _, after)), Some(new)) = (split(sdp), SdpOrigin::of(sdp)) else {
             return sdp.to_vec();
         };

@@ -1,11 +1,10 @@
 //! The media node plays sounds to parties of a call, in virtual time.
 
-use crate::ng_server_rig;
+use crate::rig::*;
 
 use codec::wav::{Encoding, write};
 use codec::{Format, Kind, Unpacker, level};
 use engine::DropReason;
-use ng_server_rig::*;
 use protect::sdes;
 use protect::srtp::{ContextLimits, Inbound};
 use std::time::Duration;

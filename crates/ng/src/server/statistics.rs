@@ -1,9 +1,9 @@
 //! Replies to `query` and `delete`, in the format of rtpengine.
 
-use crate::calls::quality::{encoding_of, main_of};
 use anchor::Encodings;
 use anchor::LineSideView;
 use anchor::Side;
+use anchor::encodings::{encoding_of, main_of};
 use engine::{EventKind, Time};
 use media::forward::{SessionStats, SideStats, SourceStats};
 use media::quality::{Observation, codec_quality, rate};

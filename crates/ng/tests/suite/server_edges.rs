@@ -1,9 +1,8 @@
 //! Further tests of the media node: recording, streams, unauthorised commanders, invalid input, drain, reload.
 
-use crate::ng_server_rig;
+use crate::rig::*;
 
 use engine::{ConnectionId, DropReason, Input};
-use ng_server_rig::*;
 use std::time::Duration;
 use wire::ng::NgMessage;
 
