@@ -5,7 +5,7 @@ use super::namespaces::{in_namespace, link_error};
 use crate::emulator::ends::EndName;
 use crate::emulator::engine::{LineFigures, RealTimeLink, prepare_thread};
 use crate::emulator::settings::BothWays;
-use crate::emulator::{LATE_MS, faults, line_json};
+use crate::emulator::{faults, line_json};
 use crate::error::LabError;
 use crate::experiment::NetworkSettings;
 use crate::raw::{LinkRecord, NoiseRecord};
@@ -21,6 +21,9 @@ use std::time::Duration;
 pub(super) const ENDS: [&str; 2] = ["hosts", "sut"];
 /// Names of both directions in records.
 const DIRECTIONS: [&str; 2] = ["up", "down"];
+/// Lateness of sending beyond the host's noise above which a trial is not judged, milliseconds (99th percentile): a tenth of
+/// the packet time of voice. The hosts of the trial share the processors with the link.
+const LATE_MS: f64 = 2.0;
 /// Time after which the thread looks whether it shall end, or the faults have.
 const SLICE: Duration = Duration::from_millis(20);
 /// Wait between two looks at the interfaces once a stop signal arrived, with which the link no longer waits for packets.
