@@ -122,7 +122,7 @@ impl NetworkSettings {
     }
 
     /// The values from the SUT to the hosts, as those of a symmetric link.
-    fn from_sut(&self) -> NetworkSettings {
+    fn sut_to_hosts(&self) -> NetworkSettings {
         let down = &self.down;
         NetworkSettings {
             profile: String::new(),
@@ -170,7 +170,7 @@ impl NetworkSettings {
         self.check_direction("network")?;
         match self.down.is_empty() {
             true => Ok(()),
-            false => self.from_sut().check_direction("network.down"),
+            false => self.sut_to_hosts().check_direction("network.down"),
         }
     }
 
@@ -238,7 +238,7 @@ impl NetworkSettings {
     pub fn lines(&self, healed: bool) -> BothWays {
         let mut both = match profile(&self.profile) {
             Ok(both) => both,
-            Err(_) => [self.line(), self.from_sut().line()],
+            Err(_) => [self.line(), self.sut_to_hosts().line()],
         };
         if healed {
             for line in &mut both {
