@@ -356,7 +356,9 @@ fn calls_pass_through_esp_and_tshark_opens_them() {
         };
         assert_eq!(count(&folder, bad, keyed), 0, "{name}: ICV or checksum");
         let wrong = case.suite.lines(case.outer(), 1);
-        assert_eq!(count(&folder, "esp && rtp", Some(&wrong)), 0);
+        // Random bytes look like UDP with RTP in one of thousands of packets.
+        let by_chance = count(&folder, "esp && rtp", Some(&wrong));
+        assert!(by_chance * 50 < sent, "{name}: {by_chance} of {sent}");
         let words = std::fs::read(folder.join("wire.pcapng")).expect("capture");
         let has_sip = words.windows(7).any(|bytes| bytes == b"SIP/2.0");
         assert!(!has_sip, "{name}: SIP in the clear");
