@@ -119,8 +119,13 @@ fn study_leaves_the_network_as_it_was_and_names_a_tunnel_that_dies() {
         chmod +x programs/openvpn
         $HW lab run study-c --quick --out killed >/dev/null 2>killed.log & P=$!
         await killed.log '^\\[1/' $P
-        sleep 0.5; kill -9 $P; wait $P || true
+        # A tunnel is up.
+        await killed.log '^\\[3/' $P
+        sleep 2; kill -9 $P; wait $P || true
         ip netns list >left
+        # Tunnels end with the run.
+        sleep 1
+        for n in $(ip netns list | cut -d' ' -f1); do ip netns pids $n; done >running
         PATH=$PWD/programs:$PATH $HW lab run study-c --quick --out out >/dev/null 2>out.log & P=$!
         await out.log '^\\[3/' $P
         kill -INT $P; wait $P || echo $? >code
@@ -133,6 +138,7 @@ fn study_leaves_the_network_as_it_was_and_names_a_tunnel_that_dies() {
         return;
     }
     assert!(read(&folder, "left").contains("hwc-"));
+    assert_eq!(read(&folder, "running"), "");
     assert_eq!(read(&folder, "before"), read(&folder, "after"));
     assert_eq!(read(&folder, "code"), "130\n");
     for network in ["lan-100", "wan-64"] {
