@@ -4,5 +4,5 @@
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     wire::fuzz::fuzz_ng(data);
     border::fuzz_ng_client(data);
-    border::fuzz_ng_server(data);
+    ng::fuzz_ng_server(data);
 });

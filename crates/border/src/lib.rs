@@ -42,8 +42,4 @@ pub(crate) mod workers;
 #[doc(hidden)]
 pub use fuzz::{fuzz_border, fuzz_border_with_dtls};
 #[doc(hidden)]
-pub use ng::fuzz_ng_server;
-/// The media node under commands of the ng protocol.
-pub use ng::server as ng_server;
-#[doc(hidden)]
 pub use ng_client::fuzz::fuzz_ng_client;

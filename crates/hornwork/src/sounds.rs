@@ -1,7 +1,7 @@
 //! Sounds of a media node: a thread of its own reads the files, so that a slow disk does not delay calls.
 
-use border::ng_server::SoundRequest;
 use net::Waker;
+use ng::server::SoundRequest;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read as _};

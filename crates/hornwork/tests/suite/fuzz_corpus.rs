@@ -33,7 +33,7 @@ fn media(data: &[u8]) {
 fn ng(data: &[u8]) {
     wire::fuzz::fuzz_ng(data);
     border::fuzz_ng_client(data);
-    border::fuzz_ng_server(data);
+    ng::fuzz_ng_server(data);
 }
 
 fn border(data: &[u8]) {

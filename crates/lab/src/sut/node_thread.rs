@@ -3,10 +3,10 @@
 
 use super::PortSpan;
 use crate::error::LabError;
-use border::ng_server::NgServer;
 use engine::{Entropy, EventKind, HashKey, Time};
 use media::{Forwarder, ForwarderLimits};
 use net::{Clock, Driver, DriverConfig};
+use ng::server::NgServer;
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
