@@ -5,6 +5,7 @@ use crate::common::phones::{correlation_of, voice};
 use crate::common::{installed, scratch};
 use crate::softphone::{MIN_CORRELATION, json, phone, recorded, text};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -356,9 +357,19 @@ fn calls_pass_through_esp_and_tshark_opens_them() {
         };
         assert_eq!(count(&folder, bad, keyed), 0, "{name}: ICV or checksum");
         let wrong = case.suite.lines(case.outer(), 1);
-        // Random bytes look like UDP with RTP in one of thousands of packets.
-        let by_chance = count(&folder, "esp && rtp", Some(&wrong));
-        assert!(by_chance * 50 < sent, "{name}: {by_chance} of {sent}");
+        // Random bytes may look like RTP, but not like that of the call.
+        let sources = tshark(
+            &folder,
+            &["-Y", "esp && rtp", "-T", "fields", "-e", "rtp.ssrc"],
+            keyed,
+        );
+        let sources: BTreeSet<&str> = sources.lines().collect();
+        assert_eq!(sources.len(), 2, "{name}: {sources:?}");
+        for source in sources {
+            let of_call = format!("esp && rtp.ssrc == {source}");
+            assert!(count(&folder, &of_call, keyed) > 80, "{name}: {of_call}");
+            assert_eq!(count(&folder, &of_call, Some(&wrong)), 0, "{name}");
+        }
         let words = std::fs::read(folder.join("wire.pcapng")).expect("capture");
         let has_sip = words.windows(7).any(|bytes| bytes == b"SIP/2.0");
         assert!(!has_sip, "{name}: SIP in the clear");
