@@ -171,6 +171,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/voice-over-network.toml"),
     ),
     (
+        "voice-over-profile",
+        include_str!("../../../../scenarios/voice-over-profile.toml"),
+    ),
+    (
         "volte-call-rate",
         include_str!("../../../../scenarios/volte-call-rate.toml"),
     ),
