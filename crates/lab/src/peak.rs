@@ -53,6 +53,12 @@ pub(crate) fn measure(
                 display.update(seconds, progress)
             })?,
         };
+        if let Some(fault) = outcomes.links.iter().flat_map(|link| &link.faults).next() {
+            return Err(LabError::cannot_run(
+                format!("the peak was not measured: {fault}"),
+                "run it on an idle machine, or with a lower peak.highest",
+            ));
+        }
         let step = step(value, plan, &outcomes.attempts);
         let words = match step.good {
             true => String::new(),

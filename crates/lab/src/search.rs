@@ -414,10 +414,10 @@ pub(crate) fn execute(
             &mut display,
         )?;
         trial.checks.extend(steady(&trial));
-        let mut missed = failed_thresholds(&trial);
-        if trial.has_faulty_link() {
-            missed.push_str("the link of [network] was not as configured");
-        }
+        let missed = match trial.has_faulty_link() {
+            true => "a link of [network] was not as configured".to_owned(),
+            false => failed_thresholds(&trial),
+        };
         let good = missed.is_empty();
         trial.verdict = if good {
             RunVerdict::Passed

@@ -24,6 +24,25 @@ use std::time::Duration;
 
 /// Lateness of sending beyond the host's noise above which a link does not keep up, milliseconds (99th percentile).
 pub const LATE_MS: f64 = 1.0;
+
+/// Bound of the lateness of a link.
+#[derive(Clone, Copy, Debug)]
+pub struct LatenessBound {
+    /// 99th percentile beyond the host's noise, milliseconds.
+    pub ms: f64,
+    /// Packets from which on a direction is judged: the 99th percentile of a few packets is that of the latest one.
+    pub from_packets: u64,
+}
+
+impl LatenessBound {
+    /// A bound for any number of packets.
+    pub fn of_any(ms: f64) -> LatenessBound {
+        LatenessBound {
+            ms,
+            from_packets: 0,
+        }
+    }
+}
 /// Loss of a run and of its settings differ if the set one is outside an interval of this normal quantile (99.9 %).
 const Z999: f64 = 3.29;
 
@@ -115,7 +134,7 @@ pub fn run(options: &EmulatorOptions) -> Result<RunVerdict, LabError> {
         .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?
         .into();
     let figures = link.figures();
-    let faults = faults(&figures, &noise, options.late_ms);
+    let faults = faults(&figures, &noise, LatenessBound::of_any(options.late_ms));
     let run = EmulatorRun {
         seconds,
         noise,
@@ -132,15 +151,19 @@ pub fn run(options: &EmulatorOptions) -> Result<RunVerdict, LabError> {
 }
 
 /// Reasons why figures are not those of the settings.
-pub fn faults(figures: &[LineFigures; 2], noise: &NoiseRecord, late_ms: f64) -> Vec<String> {
+pub fn faults(
+    figures: &[LineFigures; 2],
+    noise: &NoiseRecord,
+    bound: LatenessBound,
+) -> Vec<String> {
     let mut faults = Vec::new();
     for (line, name) in figures.iter().zip(DIRECTIONS) {
         let late = (line.late_us[1] - noise.p99_us) / 1e3;
-        if late > late_ms {
+        if line.counts.arrived >= bound.from_packets && late > bound.ms {
             faults.push(format!(
                 "{name}: the link cannot keep up: packets leave {} ms late (p99, beyond the host's noise), more than {} ms",
                 plain(late),
-                plain(late_ms)
+                plain(bound.ms)
             ));
         }
         if line.losses.kernel_drops > 0 {
@@ -303,4 +326,44 @@ fn json_of(options: &EmulatorOptions, run: &EmulatorRun) -> Value {
         "kept_up": run.faults.is_empty(),
         "faults": run.faults,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ends::EndLosses;
+    use settings::LineSettings;
+    use sim::EmulatorCounts;
+
+    #[test]
+    fn each_direction_is_judged_by_its_own_packets() {
+        let line = |arrived: u64, late_ms: f64| LineFigures {
+            settings: LineSettings::default(),
+            counts: EmulatorCounts {
+                offered: arrived,
+                arrived,
+                ..EmulatorCounts::default()
+            },
+            bytes: 0,
+            exposed: (0, 0),
+            late_us: [0.0, late_ms * 1e3, late_ms * 1e3],
+            losses: EndLosses::default(),
+        };
+        let noise = NoiseRecord {
+            p99_us: 500.0,
+            ..NoiseRecord::default()
+        };
+        let bound = LatenessBound {
+            ms: 2.0,
+            from_packets: 300,
+        };
+        let judged = |up: LineFigures, down: LineFigures| faults(&[up, down], &noise, bound);
+        assert!(judged(line(300, 2.4), line(299, 9.0)).is_empty());
+        // A direction without packets leaves the other one judged.
+        let found = judged(line(300, 2.6), line(0, 0.0));
+        assert_eq!(found.len(), 1);
+        assert!(found[0].starts_with(DIRECTIONS[0]) && found[0].contains("cannot keep up"));
+        let any = LatenessBound::of_any(2.0);
+        assert_eq!(faults(&[line(1, 2.6), line(1, 2.4)], &noise, any).len(), 1);
+    }
 }

@@ -5,7 +5,7 @@ use super::study::{capacity, search_result};
 use crate::decimal::plain;
 use crate::error::RunVerdict;
 use crate::experiment::{CAPACITY, FigureBound, PEAK, ReferenceValue};
-use crate::raw::{RunRecord, TrialRecord};
+use crate::raw::RunRecord;
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
 
@@ -133,8 +133,13 @@ fn check_level(
         Some(other) => Ok(Some((level.figure(other), level.intervals.get(other)))),
         None => reference(bound.percent_of.as_ref(), &bound.name, run, levels),
     };
-    let mut trials = run.trials.iter().filter(|t| t.level == level.level);
-    if trials.any(TrialRecord::has_faulty_link) {
+    let reference_level = match bound.percent_of {
+        Some(ReferenceValue::Level(at)) => Some(at),
+        _ => level.level,
+    };
+    let mut trials = run.trials.iter();
+    if trials.any(|t| t.has_faulty_link() && (t.level == level.level || t.level == reference_level))
+    {
         return checked(bound, place, None, None, "a link was not as configured");
     }
     match base.map(|base| relative_to_reference(level, &bound.name, base)) {
@@ -227,5 +232,54 @@ fn checked(
         interval,
         holds,
         remark: remark.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::{Details, Figures};
+    use crate::raw::TrialRecord;
+    use serde_json::json;
+
+    fn trial(level: f64, faults: &[&str]) -> TrialRecord {
+        let record = json!({
+            "trial": 0, "level": level, "repetition": 0, "seed": 1, "seconds": 1.0, "figures": Figures::default(),
+            "details": Details::default(), "checks": [], "leaks": null, "verdict": "passed", "remarks": [],
+            "surroundings": null, "digest": null,
+            "links": [{ "name": "callers", "remark": "", "faults": faults, "directions": [] }],
+        });
+        serde_json::from_value(record).unwrap()
+    }
+
+    #[test]
+    fn faulty_link_of_a_level_or_of_its_reference_leaves_it_without_a_measurement() {
+        let bound = FigureBound {
+            name: "mos".to_owned(),
+            at: Some(10.0),
+            percent_of: Some(ReferenceValue::Level(0.0)),
+            most: Some(90.0),
+            ..FigureBound::default()
+        };
+        let levels = [(0.0, 4.4), (5.0, 3.9), (10.0, 3.3)].map(|(level, mos)| LevelSummary {
+            level: Some(level),
+            mos: Some(mos),
+            ..LevelSummary::default()
+        });
+        let holds = |faulty: Option<f64>| {
+            let trials = [0.0, 5.0, 10.0].map(|level| match faulty == Some(level) {
+                true => trial(level, &["up: the link cannot keep up"]),
+                false => trial(level, &[]),
+            });
+            let run = RunRecord {
+                bounds: vec![bound.clone()],
+                trials: trials.to_vec(),
+                ..RunRecord::default()
+            };
+            judge(&run, &levels)[0].holds
+        };
+        assert_eq!(holds(None), Some(true));
+        assert_eq!(holds(Some(5.0)), Some(true));
+        assert_eq!((holds(Some(0.0)), holds(Some(10.0))), (None, None));
     }
 }

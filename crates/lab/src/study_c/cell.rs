@@ -7,7 +7,7 @@ use super::record::{CellPlan, CellRecord};
 use crate::emulator::ends::EndName;
 use crate::emulator::engine::{RealTimeLink, prepare_thread};
 use crate::emulator::settings::{DIRECTIONS, profile};
-use crate::emulator::{LATE_MS, faults, line_json};
+use crate::emulator::{LATE_MS, LatenessBound, faults, line_json};
 use crate::raw::NoiseRecord;
 use engine::{Entropy, Time};
 use net::{Clock, Network, PacketSocket};
@@ -61,7 +61,7 @@ fn measure(plan: &CellPlan<'_>, record: &mut CellRecord) -> Result<(), String> {
     })?;
     captures::evaluate(plan, &captures, record)?;
     let figures = link.figures();
-    record.faults = faults(&figures, &noise, LATE_MS);
+    record.faults = faults(&figures, &noise, LatenessBound::of_any(LATE_MS));
     let lines = figures.iter().zip(DIRECTIONS);
     record.line = lines.map(|(line, name)| line_json(line, name)).collect();
     let packets: u64 = figures.iter().map(|line| line.counts.arrived).sum();

@@ -5,7 +5,7 @@ use super::namespaces::{in_namespace, link_error};
 use crate::emulator::ends::EndName;
 use crate::emulator::engine::{LineFigures, RealTimeLink, prepare_thread};
 use crate::emulator::settings::BothWays;
-use crate::emulator::{faults, line_json};
+use crate::emulator::{LatenessBound, faults, line_json};
 use crate::error::LabError;
 use crate::experiment::NetworkSettings;
 use crate::raw::{LinkRecord, NoiseRecord};
@@ -21,11 +21,12 @@ use std::time::Duration;
 pub(super) const ENDS: [&str; 2] = ["hosts", "sut"];
 /// Names of both directions in records.
 const DIRECTIONS: [&str; 2] = ["up", "down"];
-/// Lateness of sending beyond the host's noise above which a trial is not judged, milliseconds (99th percentile): a tenth of
-/// the packet time of voice. The hosts of the trial share the processors with the link.
-const LATE_MS: f64 = 2.0;
-/// Packets in each direction from which on their lateness is judged.
-const JUDGED_PACKETS: u64 = 300;
+/// Lateness of sending above which a trial is not judged: a tenth of the packet time of voice. The hosts of the trial share the
+/// processors with the link.
+const LATENESS: LatenessBound = LatenessBound {
+    ms: 2.0,
+    from_packets: 300,
+};
 /// Time after which the thread looks whether it shall end, or the faults have.
 const SLICE: Duration = Duration::from_millis(20);
 /// Wait between two looks at the interfaces once a stop signal arrived, with which the link no longer waits for packets.
@@ -94,13 +95,7 @@ impl CarriedLink {
             Some(Ok(figures)) => figures?,
             _ => return Err(link_error("a thread", "it panicked")),
         };
-        // The 99th percentile of a few packets is that of the latest one.
-        let least = figures.iter().map(|line| line.counts.arrived).min();
-        let late_ms = match least < Some(JUDGED_PACKETS) {
-            true => f64::INFINITY,
-            false => LATE_MS,
-        };
-        let faults = faults(&figures, noise, late_ms);
+        let faults = faults(&figures, noise, LATENESS);
         Ok(LinkRecord {
             name: self.name.to_owned(),
             remark: remark(self.name, &figures),
@@ -160,10 +155,11 @@ fn remark(name: &str, figures: &[LineFigures; 2]) -> String {
         let counts = &line.counts;
         let queue = counts.queue_full + counts.codel;
         format!(
-            "{direction} {}: {} packets, {} lost, {queue} dropped by the queue, late p99 {} ms",
+            "{direction} {}: {} packets, {} lost, {queue} dropped by the queue, {} by the MTU or the interface, late p99 {} ms",
             line.settings.text(),
             counts.offered,
             counts.lost,
+            counts.too_large + line.losses.refused + line.losses.unsupported,
             plain(line.late_us[1] / 1e3),
         )
     };

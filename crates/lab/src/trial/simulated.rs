@@ -124,7 +124,7 @@ pub(super) fn in_plain_world(
         (None, None) => Vec::new(),
     };
     set_down_links(&mut world, &experiment.network, &down, false);
-    let end = run(&mut world, trial, [Some(near), far], &down);
+    let end = run(&mut world, trial, (near, far), &down);
     world.run_until(end + LINGER);
     let mut results: Vec<Results> = Vec::new();
     let mut holdings: Vec<Holdings> = Vec::new();
@@ -188,10 +188,9 @@ fn address(world: &mut World, host: HostId) -> Option<SocketAddr> {
 fn run(
     world: &mut World,
     trial: &Trial,
-    [near, far]: [Option<HostId>; 2],
+    (near, far): (HostId, Option<HostId>),
     down: &[(HostId, HostId)],
 ) -> Time {
-    let Some(near) = near else { return START };
     let network = &trial.experiment.network;
     let heal = START + Duration::from_secs_f64(network.heal_seconds.max(0.0));
     let limits = WaitLimits::of(&trial.experiment);

@@ -52,9 +52,13 @@ pub fn on_sockets(
             in_network(&network, || run_here(trial, true, progress))?,
             None,
         ),
-        Some(Err(error))
-            if experiment.sut.media == SutMedia::KernelRelay || experiment.network.is_set() =>
-        {
+        Some(Err(error)) if experiment.network.is_set() => {
+            return Err(LabError::cannot_run(
+                format!("[network] needs network namespaces: unshare: {error}"),
+                "run it as root (CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_NET_RAW), or with --simulate",
+            ));
+        }
+        Some(Err(error)) if experiment.sut.media == SutMedia::KernelRelay => {
             return Err(link_error("unshare", error));
         }
         Some(Err(error)) => {

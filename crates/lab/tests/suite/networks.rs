@@ -178,6 +178,22 @@ fn echo_crosses_the_link_twice_and_faults_end() {
     assert!(up["loss_packets"].as_u64() > Some(200), "{up}");
 }
 
+/// The kernel relay forwards media between both links.
+#[test]
+fn links_carry_media_of_the_kernel_relay() {
+    if !able() {
+        return;
+    }
+    let tables = format!("[sut]\nmedia = \"kernel_relay\"\n{ASYMMETRIC}");
+    let outcomes = on_sockets(&calls(&tables), |_, _| ()).unwrap();
+    check_asymmetric(&outcomes, 25.0);
+    assert!(
+        outcomes.kernel_relayed > Some(2_500),
+        "{:?}",
+        outcomes.kernel_relayed
+    );
+}
+
 /// A narrow line is full of the calls that it carries, in both directions of time.
 #[test]
 fn narrow_line_drops_what_exceeds_it() {
