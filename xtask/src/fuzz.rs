@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 
 /// The targets; `fuzz/Cargo.toml` has one binary for each.
-pub const TARGETS: [&str; 15] = [
+pub const TARGETS: [&str; 16] = [
     "sip",
     "sdp",
     "media",
@@ -15,6 +15,7 @@ pub const TARGETS: [&str; 15] = [
     "capture",
     "srtp",
     "esp",
+    "ike",
     "codec",
     "rules",
     "ws",

@@ -1,6 +1,7 @@
 //! `[gateway]`: the IPsec gateway for the traffic of this machine and of the networks behind it.
 
 use super::address::Cidr;
+use super::ike::{IkeSpec, IkeTunnelSpec};
 use super::one_or_many::OneOrMany;
 use super::sink::{Sink, one_line, optional_seconds, seconds};
 use super::tls::FilePath;
@@ -13,6 +14,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use wire::esp::NAT_TRAVERSAL_PORT;
 
+/// Default of `rekey_delay_s`.
+const REKEY_DELAY_S: u32 = 30;
 /// Longest name of a network interface (IFNAMSIZ without the final zero), bytes.
 const LONGEST_DEVICE: usize = 15;
 
@@ -30,14 +33,14 @@ pub(super) struct RawGateway {
     #[serde(default)]
     pub encapsulation: Encapsulation,
     /// Key file: lines of Wireshark's `esp_sa` table (docs/esp.md), one for each direction of each tunnel. Only its owner may
-    /// have access to it. Of several lines that send to a peer the last one is used; all that receive are.
-    pub key_file: String,
+    /// have access to it. Of several lines that send to a peer the last one is used; all that receive are. Required without
+    /// `[gateway.ike]`.
+    pub key_file: Option<String>,
     /// File with the used sequence numbers, which must outlast the keys. Default: `gateway.numbers` in the state directory
     /// of the service (STATE_DIRECTORY), otherwise `KEY_FILE.numbers`.
     pub numbers_file: Option<String>,
-    /// Key exchange by IKEv2. It is not available: `true` is refused.
-    #[serde(default)]
-    pub ike: bool,
+    /// Key exchange by IKEv2, in the place of a key file.
+    pub ike: Option<super::ike::RawIke>,
     /// Allows algorithms that must not be used any more (RFC 8221), and NULL encryption.
     #[serde(default)]
     pub allow_weak: bool,
@@ -70,10 +73,9 @@ pub(super) struct RawGateway {
     #[serde(default)]
     pub lifetime_bytes: u64,
     /// Seconds after a reload until new keys seal, if the peer does not use its new ones before. Both ends must reload
-    /// within this time.
-    #[serde(default = "rekey_delay")]
+    /// within this time. Default: 30.
     #[schemars(range(max = 3_600))]
-    pub rekey_delay_s: u32,
+    pub rekey_delay_s: Option<u32>,
     /// Seconds for which keys that are no longer in the file open packets.
     #[serde(default = "rekey_grace")]
     #[schemars(range(max = 86_400))]
@@ -98,7 +100,8 @@ pub(super) struct RawGateway {
 pub(super) struct RawTunnel {
     /// Name, for the log.
     pub name: String,
-    /// Outer address of the peer: `ADDRESS`, or `ADDRESS:PORT` if its UDP port is not 4500. Each peer has one tunnel.
+    /// Outer address of the peer: `ADDRESS`, or `ADDRESS:PORT` if its UDP port is not 4500. `any` with `[gateway.ike]`: the peer
+    /// sets the tunnel up. With a key file, each peer has one tunnel.
     pub peer: String,
     /// The peer's address and port follow its authenticated packets, because a NAT may change them. UDP only.
     #[serde(default)]
@@ -107,7 +110,17 @@ pub(super) struct RawTunnel {
     pub local_networks: OneOrMany<String>,
     /// Networks behind the peer; the longest prefix that contains a destination selects the tunnel.
     pub remote_networks: OneOrMany<String>,
+    /// Identity of the peer, with `[gateway.ike]`. Default: its address.
+    pub remote_id: Option<String>,
+    /// File with the secret that both ends share, one line, with `[gateway.ike]`. Only its owner may have access to it. Without it
+    /// both ends have certificates.
+    pub secret_file: Option<String>,
+    /// This end sets the tunnel up, and again when it is lost, with `[gateway.ike]`. Default: true, unless the peer is `any`.
+    pub initiate: Option<bool>,
 }
+
+/// Peer of any address.
+const ANY_PEER: &str = "any";
 
 /// Carrier of ESP packets.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
@@ -147,10 +160,6 @@ fn window() -> u16 {
     1_024
 }
 
-fn rekey_delay() -> u32 {
-    30
-}
-
 fn rekey_grace() -> u32 {
     120
 }
@@ -172,8 +181,8 @@ pub struct GatewaySpec {
     pub local: SocketAddr,
     /// Carrier of ESP packets.
     pub carrier: EspCarrier,
-    /// Key file.
-    pub key_file: FilePath,
+    /// Where the keys come from.
+    pub keys: GatewayKeySource,
     /// File with the used sequence numbers.
     pub numbers_file: Option<PathBuf>,
     /// Allows weak algorithms.
@@ -204,17 +213,41 @@ pub struct GatewaySpec {
     pub tunnels: Vec<TunnelSpec>,
 }
 
+/// Where the keys of a gateway come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GatewayKeySource {
+    /// A file.
+    File(FilePath),
+    /// A key exchange.
+    Ike(Box<IkeSpec>),
+}
+
+impl GatewaySpec {
+    /// The place of the keys in the configuration, for mistakes in their files: that of the key file, or of the table of the key
+    /// exchange.
+    pub fn key_place(&self) -> &FilePath {
+        match &self.keys {
+            GatewayKeySource::File(file) => file,
+            GatewayKeySource::Ike(ike) => &ike.place,
+        }
+    }
+}
+
 /// A tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelSpec {
     /// Name.
     pub name: String,
-    /// Outer address of the peer.
-    pub peer: SocketAddr,
+    /// Outer address of the peer; any if absent.
+    pub peer: Option<SocketAddr>,
     /// The address follows authenticated packets.
     pub peer_behind_nat: bool,
+    /// Networks on this side.
+    pub local_networks: Vec<AddressPrefix>,
     /// Networks behind the peer.
     pub remote_networks: Vec<AddressPrefix>,
+    /// Key exchange; present if the gateway has one.
+    pub ike: Option<IkeTunnelSpec>,
     /// Packets that are sent into the tunnel; those of the other direction are reversed.
     pub selectors: Vec<TrafficSelector>,
 }
@@ -281,7 +314,12 @@ fn selectors(local: &[AddressPrefix], remote: &[AddressPrefix]) -> Vec<TrafficSe
     selectors
 }
 
-fn tunnel(raw: &RawTunnel, at: usize, gateway: &RawGateway, sink: &mut Sink<'_>) -> TunnelSpec {
+fn tunnel(
+    raw: &RawTunnel,
+    at: usize,
+    (gateway, ike): (&RawGateway, Option<&IkeSpec>),
+    sink: &mut Sink<'_>,
+) -> TunnelSpec {
     let path = |key: &str| format!("gateway.tunnel[{at}].{key}");
     if raw.name.is_empty() || !one_line(&raw.name) {
         let message = "the name is empty, or has control characters";
@@ -307,13 +345,25 @@ fn tunnel(raw: &RawTunnel, at: usize, gateway: &RawGateway, sink: &mut Sink<'_>)
             );
         }
     }
+    let peer = match (raw.peer.as_str(), ike) {
+        (ANY_PEER, Some(_)) => None,
+        (text, _) => Some(outer_address(text, &path("peer"), sink)),
+    };
     TunnelSpec {
         name: raw.name.clone(),
-        peer: outer_address(&raw.peer, &path("peer"), sink),
-        peer_behind_nat: raw.peer_behind_nat,
+        peer,
+        peer_behind_nat: raw.peer_behind_nat || peer.is_none(),
         selectors: selectors(&local, &remote),
+        ike: super::ike::tunnel(raw, at, (ike, peer.is_some()), sink),
+        local_networks: local,
         remote_networks: remote,
     }
+}
+
+/// Who the peer is: its identity in a key exchange, otherwise its address.
+fn peer_name(tunnel: &TunnelSpec) -> Option<String> {
+    let identity = tunnel.ike.as_ref().and_then(|ike| ike.remote_id.clone());
+    identity.or_else(|| Some(tunnel.peer?.ip().to_string()))
 }
 
 /// Each name, peer and remote network belongs to one tunnel.
@@ -329,12 +379,16 @@ fn unique(tunnels: &[TunnelSpec], local: SocketAddr, sink: &mut Sink<'_>) {
             let message = format!("tunnel \"{}\" exists already", tunnel.name);
             refuse("name", message, "choose another name");
         }
-        if let Some(other) = peers.insert(tunnel.peer.ip(), &tunnel.name) {
-            let message = format!("{} is the peer of tunnel \"{other}\" too", tunnel.peer.ip());
+        if let Some(peer) = peer_name(tunnel)
+            && let Some(other) = peers.insert(peer.clone(), &tunnel.name)
+        {
+            let message = format!("{peer} is the peer of tunnel \"{other}\" too");
             refuse("peer", message, "give that tunnel several networks");
         }
-        if tunnel.peer.is_ipv4() != local.is_ipv4() {
-            let message = format!("{} and {local} are of two address families", tunnel.peer);
+        if let Some(peer) = tunnel.peer
+            && peer.is_ipv4() != local.is_ipv4()
+        {
+            let message = format!("{peer} and {local} are of two address families");
             refuse("peer", message, "use outer addresses of one family");
         }
         for network in &tunnel.remote_networks {
@@ -348,16 +402,24 @@ fn unique(tunnels: &[TunnelSpec], local: SocketAddr, sink: &mut Sink<'_>) {
     }
 }
 
+fn key_source(raw: &RawGateway, ike: Option<IkeSpec>, sink: &mut Sink<'_>) -> GatewayKeySource {
+    if let Some(ike) = ike {
+        return GatewayKeySource::Ike(Box::new(ike));
+    }
+    if raw.key_file.is_none() {
+        sink.report(
+            "gateway",
+            "there are no keys",
+            "write key_file, or [gateway.ike] for a key exchange; docs/how-to/ipsec-gateway.md has both",
+        );
+    }
+    let file = raw.key_file.as_deref().unwrap_or_default();
+    GatewayKeySource::File(FilePath::new(file, "gateway.key_file", sink))
+}
+
 /// The gateway of a file.
 pub(super) fn gateway(raw: Option<&RawGateway>, sink: &mut Sink<'_>) -> Option<GatewaySpec> {
     let raw = raw?;
-    if raw.ike {
-        sink.report(
-            "gateway.ike",
-            "key exchange by IKEv2 is not available",
-            "remove `ike`, and use manual keys (key_file); docs/limits.md has the reason",
-        );
-    }
     let named = raw.device.len() <= LONGEST_DEVICE
         && !raw.device.is_empty()
         && raw.device.bytes().all(|byte| byte.is_ascii_graphic())
@@ -384,11 +446,12 @@ pub(super) fn gateway(raw: Option<&RawGateway>, sink: &mut Sink<'_>) -> Option<G
         sink.report("gateway", message, "divide them among several gateways");
     }
     let local = outer_address(&raw.local, "gateway.local", sink);
+    let ike = super::ike::ike(raw, sink);
     let tunnels: Vec<TunnelSpec> = raw
         .tunnel
         .iter()
         .enumerate()
-        .map(|(at, one)| tunnel(one, at, raw, sink))
+        .map(|(at, one)| tunnel(one, at, (raw, ike.as_ref()), sink))
         .collect();
     unique(&tunnels, local, sink);
     let mut route_sources: Vec<IpAddr> = Vec::new();
@@ -422,7 +485,7 @@ pub(super) fn gateway(raw: Option<&RawGateway>, sink: &mut Sink<'_>) -> Option<G
             Encapsulation::Udp => EspCarrier::Udp,
             Encapsulation::Ip => EspCarrier::Ip,
         },
-        key_file: FilePath::new(&raw.key_file, "gateway.key_file", sink),
+        keys: key_source(raw, ike, sink),
         numbers_file: raw.numbers_file.as_ref().map(PathBuf::from),
         allow_weak: raw.allow_weak,
         mtu: raw.mtu as usize,
@@ -437,7 +500,7 @@ pub(super) fn gateway(raw: Option<&RawGateway>, sink: &mut Sink<'_>) -> Option<G
             soft_time: time.map(|time| time * 9 / 10),
             hard_time: time,
         },
-        rekey_delay: seconds(raw.rekey_delay_s),
+        rekey_delay: seconds(raw.rekey_delay_s.unwrap_or(REKEY_DELAY_S)),
         rekey_grace: seconds(raw.rekey_grace_s),
         keep_alive: optional_seconds(raw.keep_alive_s),
         statistics: optional_seconds(raw.statistics_s),
@@ -452,7 +515,11 @@ mod tests {
     const TUNNEL: &str = "[[gateway.tunnel]]\nname=\"b\"\npeer=\"192.0.2.2\"\nlocal_networks=\"10.1.0.0/16\"\nremote_networks=[\"10.2.0.0/16\",\"10.3.0.0/16\"]\n";
 
     fn with(keys: &str, tunnels: &str) -> Result<super::GatewaySpec, String> {
-        let text = format!("[gateway]\nlocal=\"192.0.2.1\"\nkey_file=\"/k\"\n{keys}\n{tunnels}");
+        let source = match keys.contains("ike") {
+            true => "",
+            false => "key_file=\"/k\"",
+        };
+        let text = format!("[gateway]\nlocal=\"192.0.2.1\"\n{source}\n{keys}\n{tunnels}");
         parse(&text, "f")
             .map(|config| config.gateway.expect("gateway"))
             .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect::<String>())
@@ -462,7 +529,8 @@ mod tests {
     fn a_file_may_have_a_gateway_alone() {
         let spec = with("lifetime_bytes=1000\nlifetime_s=100", TUNNEL).unwrap();
         assert_eq!(spec.local, "192.0.2.1:4500".parse().unwrap());
-        assert_eq!(spec.tunnels[0].peer, "192.0.2.2:4500".parse().unwrap());
+        let peer = "192.0.2.2:4500".parse().unwrap();
+        assert_eq!(spec.tunnels[0].peer, Some(peer));
         assert_eq!(spec.tunnels[0].selectors.len(), 2);
         assert_eq!(spec.lifetime.soft_bytes, Some(900));
         assert_eq!(
@@ -472,11 +540,57 @@ mod tests {
     }
 
     #[test]
+    fn a_key_exchange_takes_the_place_of_a_key_file() {
+        let tunnel = TUNNEL.replace("192.0.2.2", "any");
+        let ids = "remote_id=\"office.example\"\nsecret_file=\"/s\"\n";
+        let spec = with("[gateway.ike]", &format!("{tunnel}{ids}")).unwrap();
+        let super::GatewayKeySource::Ike(ike) = &spec.keys else {
+            panic!("{:?}", spec.keys);
+        };
+        assert_eq!(ike.rekey, core::time::Duration::from_secs(3_600));
+        let one = &spec.tunnels[0];
+        assert!(one.peer.is_none() && one.peer_behind_nat);
+        assert!(!one.ike.as_ref().unwrap().initiates);
+        let secret = format!("{TUNNEL}secret_file=\"/s\"\n");
+        let spec = with("[gateway.ike]", &secret).unwrap();
+        assert!(spec.tunnels[0].ike.as_ref().unwrap().initiates);
+        let numbers = "numbers_file=\"/n\"\nrekey_delay_s=3\nlifetime_s=9\n[gateway.ike]";
+        for (keys, tunnels, expected) in [
+            ("key_file=\"/k\"\n[gateway.ike]", &secret, "`key_file` is for manual keys"),
+            (numbers, &secret, "`rekey_delay_s` is for manual keys"),
+            ("encapsulation=\"ip\"\n[gateway.ike]", &secret, "ESP is in UDP"),
+            ("[gateway.ike]", &TUNNEL.to_owned(), "neither a shared secret"),
+            ("[gateway.ike]", &tunnel, "needs an identity"),
+            ("[gateway.ike]\nlocal_id=\"%any\"", &secret, "no identity"),
+            ("[gateway.ike]\ncertificate=\"/c\"", &secret, "belong together"),
+            ("[gateway.ike]\nesp_proposals=\"aes128\"", &secret, "needs an integrity"),
+            ("[gateway.ike]\nesp_proposals=\"3des-sha1\"", &secret, "weak"),
+            ("[gateway.ike]\nike_proposals=\"AES\"", &secret, "no proposal"),
+            ("", &secret, "there is no [gateway.ike]"),
+            ("", &tunnel, "no address of a host"),
+        ] {
+            let said = with(keys, tunnels).unwrap_err();
+            assert!(said.contains(expected), "{keys} {tunnels}: {said}");
+        }
+        let any = format!("{tunnel}{ids}initiate=true\n");
+        let said = with("[gateway.ike]", &any).unwrap_err();
+        assert!(said.contains("sets the tunnel up itself"), "{said}");
+        let twice = format!("{secret}{}", secret.replace("\"b\"", "\"c\""));
+        let said = with("[gateway.ike]", &twice).unwrap_err();
+        assert!(said.contains("is the peer of tunnel"), "{said}");
+    }
+
+    #[test]
     fn mistakes_are_named() {
         let other = TUNNEL.replace("\"b\"", "\"c\"");
         for (keys, tunnels, expected) in [
             ("", String::new(), "there is no tunnel"),
-            ("ike=true", TUNNEL.to_owned(), "IKEv2 is not available"),
+            ("ike=true", TUNNEL.to_owned(), "must be a table"),
+            (
+                "[gateway.ike]\nrekey_s=1",
+                TUNNEL.to_owned(),
+                "rekey_s",
+            ),
             (
                 "device=\"a/b\"",
                 TUNNEL.to_owned(),

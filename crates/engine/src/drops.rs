@@ -73,6 +73,8 @@ drop_reasons! {
     SrtpIndexReused "srtp_index_reused" "A packet to be protected whose sequence number was protected before, or lies before the window: its keystream may not be used twice.";
     EspMalformed "esp_malformed" "No ESP packet, or not the IP packet to be protected: truncated, not a multiple of the cipher's block, or inconsistent lengths.";
     EspUnknownSpi "esp_unknown_spi" "An ESP packet for a security parameter index (SPI) that is not in use.";
+    EspNoAssociation "esp_no_association" "A packet for a tunnel without a security association: the key exchange has not ended, or has failed.";
+    IkeOverrun "ike_overrun" "An IKE message beyond the queue to the key exchange.";
     EspAuthentication "esp_authentication" "The integrity check value (ICV) does not match: modified in transit, or protected with another key.";
     EspReplayed "esp_replayed" "An ESP packet whose sequence number was received before.";
     EspTooOld "esp_too_old" "An ESP packet whose sequence number lies before the replay window.";

@@ -1144,7 +1144,39 @@ events! {
         tunnel: String,
         /// SPI of the security association.
         spi: String,
-        /// peer_ready (the peer uses its new one), delay, or lifetime (the old one has ended).
+        /// peer_ready (the peer uses its new one), delay, lifetime (the old one has ended), or key_exchange.
+        reason: String,
+    }
+    /// A tunnel of the IPsec gateway has keys from the key exchange.
+    GatewayTunnelUp "gateway_tunnel_up" Info {
+        /// Name of the tunnel.
+        tunnel: String,
+        /// Outer address of the peer.
+        peer: String,
+        /// Identity of the peer.
+        identity: String,
+        /// Algorithms.
+        algorithms: String,
+        /// SPI of the security association that seals.
+        spi: String,
+    }
+    /// A tunnel of the IPsec gateway has no keys any more: one end has deleted them, or the peer does not answer.
+    GatewayTunnelDown "gateway_tunnel_down" Warn {
+        /// Name of the tunnel.
+        tunnel: String,
+    }
+    /// The key exchange of the IPsec gateway has a problem with a peer or a message; at most ten in ten seconds.
+    GatewayIkeProblem "gateway_ike_problem" Warn {
+        /// Name of the tunnel; empty if the peer is unknown.
+        tunnel: String,
+        /// The words of the daemon.
+        problem: String,
+        /// Further problems since the last event.
+        suppressed: u64,
+    }
+    /// The key exchange of the IPsec gateway has failed; tunnels keep their keys until their lifetimes end.
+    GatewayIkeFailed "gateway_ike_failed" Error {
+        /// Reason.
         reason: String,
     }
     /// The outer address of a peer behind a NAT has changed.

@@ -1,7 +1,9 @@
-//! The IPsec gateway (`[gateway]`): two threads of its own beside those of signalling and media. One carries packets
-//! between a TUN device and the outer socket; the keeper does everything that may block: keys, files, log, path MTU.
+//! The IPsec gateway (`[gateway]`): threads of its own beside those of signalling and media. One carries packets between a
+//! TUN device and the outer socket; the keeper does everything that may block: keys, files, log, path MTU. With
+//! `[gateway.ike]` a third one connects the daemon of the key exchange.
 
 mod figures;
+mod ike;
 mod keeper;
 mod keys;
 mod numbers;
@@ -9,16 +11,18 @@ mod packets;
 mod role;
 
 pub(crate) use figures::GatewayFigures;
+pub(crate) use ike::ike_daemon;
 pub(crate) use keys::GatewayKeys;
 pub(crate) use role::run;
 
 use crate::log::EventLog;
-use config::{Config, GatewaySpec};
+use config::{Config, GatewayKeySource, GatewaySpec};
 use engine::{Event, EventKind};
+use ike::{IkeExchange, IkeParts, IkeRequest};
 use keeper::{Keeper, KeeperParts};
-use net::{Clock, EspSocket, EspSocketKind, TunDevice};
+use net::{Clock, EspSocket, EspSocketKind, TunDevice, Waker};
 use numbers::NumbersFile;
-use packets::PacketLoop;
+use packets::{Commands, IkeRequests, PacketLoop};
 use protect::esp::{EspCarrier, EspGateway, GatewaySettings, GatewayTunnel};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -47,6 +51,7 @@ pub(crate) struct Gateway {
     flags: Arc<Flags>,
     figures: Arc<GatewayFigures>,
     keeper: JoinHandle<()>,
+    exchange: Option<ExchangeThread>,
 }
 
 /// An error with its remedy.
@@ -77,6 +82,9 @@ pub(crate) fn check_rights(config: &Config) -> io::Result<()> {
     if !owns_device(&spec.device) {
         // The kernel puts a number in the place of %d.
         TunDevice::create("hwtun%d").map_err(|error| tun_error(&spec.device, &error))?;
+    }
+    if matches!(spec.keys, GatewayKeySource::Ike(_)) {
+        ike::check()?;
     }
     if spec.carrier == EspCarrier::Ip {
         net::may_carry_esp(spec.local.ip()).map_err(|error| raw_error(&error))?;
@@ -123,7 +131,11 @@ pub(crate) fn summary(config: &Config) -> String {
         EspCarrier::Udp => format!("UDP {}", spec.local),
         EspCarrier::Ip => format!("IP protocol 50 at {}", spec.local.ip()),
     };
-    let mut text = format!("IPsec gateway: device {}, {carrier}\n", spec.device);
+    let keys = match &spec.keys {
+        GatewayKeySource::File(file) => format!("keys of {}", file.path().display()),
+        GatewayKeySource::Ike(_) => "key exchange by IKEv2".to_owned(),
+    };
+    let mut text = format!("IPsec gateway: device {}, {carrier}, {keys}\n", spec.device);
     // Longer lists are of no use on a terminal.
     for tunnel in spec.tunnels.iter().take(20) {
         let networks: Vec<String> = tunnel
@@ -131,10 +143,12 @@ pub(crate) fn summary(config: &Config) -> String {
             .iter()
             .map(ToString::to_string)
             .collect();
+        let peer = tunnel
+            .peer
+            .map_or_else(|| "any".to_owned(), |peer| peer.to_string());
         text.push_str(&format!(
-            "tunnel {}: peer {}, networks {}\n",
+            "tunnel {}: peer {peer}, networks {}\n",
             tunnel.name,
-            tunnel.peer,
             networks.join(", ")
         ));
     }
@@ -144,8 +158,8 @@ pub(crate) fn summary(config: &Config) -> String {
     text
 }
 
-/// The file with the used sequence numbers.
-fn numbers_path(spec: &GatewaySpec) -> PathBuf {
+/// The file with the used sequence numbers of keys of a file.
+fn numbers_path(spec: &GatewaySpec, key_file: &Path) -> PathBuf {
     if let Some(path) = &spec.numbers_file {
         return path.clone();
     }
@@ -154,7 +168,7 @@ fn numbers_path(spec: &GatewaySpec) -> PathBuf {
     let folder = std::env::split_paths(&folders).next();
     match folder.filter(|folder| folder.is_absolute()) {
         Some(folder) => folder.join(NUMBERS),
-        None => beside(spec.key_file.path()),
+        None => beside(key_file),
     }
 }
 
@@ -216,28 +230,35 @@ fn open_socket(spec: &GatewaySpec) -> io::Result<EspSocket> {
     })
 }
 
+/// The tunnels, with the keys of a file where they have them.
 fn gateway_of(
     spec: &GatewaySpec,
     keys: &GatewayKeys,
-    numbers: &mut NumbersFile,
+    mut numbers: Option<&mut NumbersFile>,
     clock: Clock,
 ) -> io::Result<EspGateway> {
     let now = clock.now();
     let mut entropy = net::entropy()?;
     let (mut tunnels, mut inbound) = (Vec::new(), Vec::new());
-    for (number, (tunnel, keys)) in spec.tunnels.iter().zip(&keys.tunnels).enumerate() {
+    for (number, tunnel) in spec.tunnels.iter().enumerate() {
         let plan = GatewayTunnel {
             name: tunnel.name.clone(),
             peer: tunnel.peer,
             peer_behind_nat: tunnel.peer_behind_nat,
             remote: tunnel.remote_networks.clone(),
         };
-        tunnels.push((plan, numbers.outbound(&keys.outbound, &mut entropy, now)?));
-        for spec in &keys.inbound {
-            inbound.push((number, numbers.inbound(spec, now)?));
+        let mut sealing = None;
+        if let (Some(keys), Some(numbers)) = (keys.tunnels.get(number), &mut numbers) {
+            sealing = Some(numbers.outbound(&keys.outbound, &mut entropy, now)?);
+            for spec in &keys.inbound {
+                inbound.push((number, numbers.inbound(spec, now)?));
+            }
         }
+        tunnels.push((plan, sealing));
     }
-    numbers.write()?;
+    if let Some(numbers) = numbers {
+        numbers.write()?;
+    }
     let settings = GatewaySettings {
         carrier: spec.carrier,
         local: spec.local.ip(),
@@ -252,6 +273,70 @@ fn gateway_of(
             "correct the key file or the tunnels",
         )
     })
+}
+
+/// The thread of the key exchange.
+#[derive(Debug)]
+struct ExchangeThread {
+    requests: IkeRequests,
+    thread: JoinHandle<()>,
+}
+
+/// Starts the key exchange; it has its daemon with all connections when this returns.
+fn start_exchange((parts, requests): (IkeParts, IkeRequests)) -> io::Result<ExchangeThread> {
+    let (ready, started) = sync_channel(1);
+    let thread = std::thread::Builder::new()
+        .name("gateway-ike".to_owned())
+        .spawn(move || {
+            // The daemon ends with the thread that starts it, so that is this one.
+            let exchange = IkeExchange::new(parts).and_then(|mut exchange| {
+                exchange.set_up()?;
+                Ok(exchange)
+            });
+            let (exchange, result) = match exchange {
+                Ok(exchange) => (Some(exchange), Ok(())),
+                Err(error) => (None, Err(error)),
+            };
+            // The receiver waits for it.
+            let _ = ready.send(result);
+            if let Some(exchange) = exchange {
+                exchange.run();
+            }
+        })?;
+    started
+        .recv()
+        .unwrap_or_else(|_| Err(io::Error::other("the key exchange has panicked")))?;
+    Ok(ExchangeThread { requests, thread })
+}
+
+/// Logs the start, and weak algorithms.
+fn log_start(
+    spec: &GatewaySpec,
+    keys: &GatewayKeys,
+    gateway: &EspGateway,
+    (log, clock): (&EventLog, Clock),
+) {
+    let weak = keys.weak_algorithms();
+    if !weak.is_empty() {
+        let algorithms = weak.join(", ");
+        log.event(&Event::new(
+            clock.now(),
+            EventKind::GatewayWeakAlgorithms { algorithms },
+        ));
+    }
+    log.event(&Event::new(
+        clock.now(),
+        EventKind::GatewayStarted {
+            device: spec.device.clone(),
+            local: match spec.carrier {
+                EspCarrier::Udp => spec.local.to_string(),
+                EspCarrier::Ip => spec.local.ip().to_string(),
+            },
+            encapsulation: spec.carrier.name().to_owned(),
+            tunnels: spec.tunnels.len() as u64,
+            associations: gateway.associations() as u64,
+        },
+    ));
 }
 
 impl Gateway {
@@ -280,33 +365,38 @@ impl Gateway {
         // Rights are checked before a file is written.
         let tun = open_device(spec)?;
         let socket = open_socket(spec)?;
-        let mut numbers = NumbersFile::open(&numbers_path(spec))?;
-        let gateway = gateway_of(spec, &keys, &mut numbers, clock)?;
-        let weak = keys.weak_algorithms();
-        if !weak.is_empty() {
-            let algorithms = weak.join(", ");
-            log.event(&Event::new(
-                clock.now(),
-                EventKind::GatewayWeakAlgorithms { algorithms },
-            ));
-        }
-        log.event(&Event::new(
-            clock.now(),
-            EventKind::GatewayStarted {
-                device: spec.device.clone(),
-                local: match spec.carrier {
-                    EspCarrier::Udp => spec.local.to_string(),
-                    EspCarrier::Ip => spec.local.ip().to_string(),
-                },
-                encapsulation: spec.carrier.name().to_owned(),
-                tunnels: spec.tunnels.len() as u64,
-                associations: gateway.associations() as u64,
-            },
-        ));
+        let mut numbers = match &spec.keys {
+            GatewayKeySource::File(file) => {
+                Some(NumbersFile::open(&numbers_path(spec, file.path()))?)
+            }
+            GatewayKeySource::Ike(_) => None,
+        };
+        let gateway = gateway_of(spec, &keys, numbers.as_mut(), clock)?;
+        log_start(spec, &keys, &gateway, (log, clock));
         let figures = Arc::new(GatewayFigures::new());
         let flags = Arc::new(Flags::default());
-        let (commands, inbox) = sync_channel(QUEUE);
+        let waker = Waker::new()?;
+        let (queue, inbox) = sync_channel(QUEUE);
+        let commands = Commands::new(queue, waker.clone());
         let (reports, outbox) = sync_channel(QUEUE);
+        let (requests, ike) = match (&spec.keys, &keys.ike) {
+            (GatewayKeySource::Ike(ike), Some(files)) => {
+                let (queue, inbox) = sync_channel(QUEUE);
+                let waker = Waker::new()?;
+                let parts = IkeParts {
+                    spec: spec.clone(),
+                    ike: (**ike).clone(),
+                    files: files.clone(),
+                    commands: commands.clone(),
+                    inbox,
+                    waker: waker.clone(),
+                    log: log.clone(),
+                    clock,
+                };
+                (Some(IkeRequests::new(queue, waker)), Some(parts))
+            }
+            _ => (None, None),
+        };
         let packets = PacketLoop::new(
             packets::Parts {
                 gateway,
@@ -314,6 +404,8 @@ impl Gateway {
                 socket,
                 inbox,
                 reports,
+                waker,
+                ike: requests.clone(),
                 clock,
             },
             spec,
@@ -327,6 +419,7 @@ impl Gateway {
             keys,
             numbers,
             commands,
+            ike: requests.clone(),
             outbox,
             carrying,
             flags: flags.clone(),
@@ -337,11 +430,23 @@ impl Gateway {
         let keeper = std::thread::Builder::new()
             .name("gateway-keeper".to_owned())
             .spawn(move || keeper.run())?;
-        Ok(Gateway {
+        let mut gateway = Gateway {
             flags,
             figures,
             keeper,
-        })
+            exchange: None,
+        };
+        let started = ike.zip(requests).map(start_exchange).transpose();
+        match started {
+            Ok(exchange) => {
+                gateway.exchange = exchange;
+                Ok(gateway)
+            }
+            Err(error) => {
+                gateway.stop();
+                Err(error)
+            }
+        }
     }
 
     /// Figures for metrics.
@@ -359,7 +464,11 @@ impl Gateway {
     /// # Errors
     /// It has ended; the log has the reason.
     pub(crate) fn check(&self) -> io::Result<()> {
-        match self.flags.failed.load(Relaxed) || self.keeper.is_finished() {
+        let exchange_ended = self
+            .exchange
+            .as_ref()
+            .is_some_and(|exchange| exchange.thread.is_finished());
+        match self.flags.failed.load(Relaxed) || self.keeper.is_finished() || exchange_ended {
             true => Err(io::Error::other(
                 "the IPsec gateway has ended; the log has the reason",
             )),
@@ -367,8 +476,13 @@ impl Gateway {
         }
     }
 
-    /// Ends it, and writes the last sequence numbers.
-    pub(crate) fn stop(self) {
+    /// Ends it: deletes negotiated associations at the peers, and writes the last sequence numbers.
+    pub(crate) fn stop(mut self) {
+        if let Some(exchange) = self.exchange.take() {
+            exchange.requests.send(IkeRequest::Stop);
+            // A panic of the thread is logged by its hook.
+            let _ = exchange.thread.join();
+        }
         self.flags.stop.store(true, Relaxed);
         // A panic of the thread is logged by its hook.
         let _ = self.keeper.join();

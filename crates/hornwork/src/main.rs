@@ -139,6 +139,10 @@ impl Command {
 /// Exit codes: 0 success and no failed threshold, 1 failed threshold, 2 invalid input, 3 cannot run, 4 no figure with a
 /// threshold was measured, 130 interrupted.
 fn main() -> ExitCode {
+    // This process is to become the daemon of the key exchange; it has one thread until then.
+    if let Some(code) = gateway::ike_daemon() {
+        return code;
+    }
     let arguments = match sipp_flags::translate(std::env::args_os().collect()) {
         Ok(arguments) => Arguments::parse_from(arguments),
         Err(text) => {

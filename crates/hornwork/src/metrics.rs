@@ -257,6 +257,12 @@ pub(crate) const METRICS: &[MetricSpec] = &[
         "Security associations of the IPsec gateway.",
     ),
     spec(
+        "hornwork_gateway_tunnels_up",
+        Gauge,
+        &[],
+        "Tunnels of the IPsec gateway with a security association that seals.",
+    ),
+    spec(
         "hornwork_gateway_notices_lost_total",
         Counter,
         &[],
@@ -542,6 +548,8 @@ fn set_gateway(out: &mut MetricValues, gateway: &GatewayFigures) {
     }
     let associations = gateway.associations.load(Relaxed);
     out.set("hornwork_gateway_associations", &[], associations);
+    let up = gateway.tunnels_up.load(Relaxed);
+    out.set("hornwork_gateway_tunnels_up", &[], up);
     let lost = gateway.notices_lost.load(Relaxed);
     out.set("hornwork_gateway_notices_lost_total", &[], lost);
 }

@@ -300,7 +300,8 @@ impl LoadedFiles {
         let console = console.and_then(|console| reader.identity(console.certificate.as_ref()?));
         let gateway = config.gateway.as_ref().and_then(|gateway| {
             let failed = |(message, remedy): (String, String)| {
-                let mistake = gateway.key_file.mistake(text, file, message, remedy);
+                let place = gateway.key_place();
+                let mistake = place.mistake(text, file, message, remedy);
                 reader.mistakes.push(mistake);
             };
             GatewayKeys::read(gateway).map_err(failed).ok()

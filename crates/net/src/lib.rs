@@ -14,6 +14,7 @@ mod driver;
 mod esp_socket;
 mod gso;
 mod icmp;
+mod isolation;
 mod layer;
 mod machine;
 mod mailbox;
@@ -47,6 +48,7 @@ pub use driver::{Driver, NoForward, Plain, Turn, run_engine};
 pub use esp_socket::{
     EspSendFailure, EspSocket, EspSocketKind, OutgoingEsp, ReceivedEsp, path_mtu,
 };
+pub use isolation::{bind_mount, isolate_process, receive_descriptor, send_descriptor};
 pub use machine::{
     InterfaceCounters, KernelCounters, Machine, interface_counters, kernel_counters, machine,
 };
@@ -59,7 +61,7 @@ pub use packet::{
 };
 pub use process::{
     allowed_cpus, end_with_parent, lock_memory, may_be_realtime, open_files, page_bytes, pause,
-    pin, process_cpu, raise_open_files, raise_open_files_to, realtime, resident_bytes, thread_cpu,
+    pin, process_cpu, raise_open_files, raise_open_files_to, realtime, request_end, resident_bytes, thread_cpu,
     tight_timers, user_id,
 };
 pub use raw_ip::RawIpSocket;

@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,8 +34,19 @@ struct WakerInner {
     sleeping: AtomicBool,
 }
 
+impl AsFd for Waker {
+    /// Readable from [`Waker::wake`] to [`Waker::clear`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+}
+
 impl Waker {
-    pub(crate) fn new() -> io::Result<Waker> {
+    /// A waker of a thread that waits for it by [`crate::wait_any`].
+    ///
+    /// # Errors
+    /// Too many open files.
+    pub fn new() -> io::Result<Waker> {
         Ok(Waker(Arc::new(WakerInner {
             fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             sleeping: AtomicBool::new(false),
@@ -68,7 +79,8 @@ impl Waker {
         plane.watch(self.0.fd.as_fd(), Token::Wake, EventFlags::IN)
     }
 
-    pub(crate) fn clear(&self) {
+    /// Makes it unreadable again.
+    pub fn clear(&self) {
         let mut value = [0; 8];
         // The counter is empty if another event was processed first.
         let _ = rustix::io::read(&self.0.fd, &mut value);

@@ -76,7 +76,7 @@ impl Network {
 }
 
 /// Sets the loopback interface of the calling thread's namespace up (netdevice(7)).
-fn raise_loopback() -> io::Result<()> {
+pub(crate) fn raise_loopback() -> io::Result<()> {
     let socket = std::net::UdpSocket::bind(("0.0.0.0", 0))?;
     let mut name = [0; libc::IFNAMSIZ];
     for (into, byte) in name.iter_mut().zip(b"lo") {

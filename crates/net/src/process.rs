@@ -2,13 +2,14 @@
 
 use crate::clock::nanos;
 use rustix::process::{
-    Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit,
+    Pid, Resource, Rlimit, Signal, getrlimit, kill_process, set_parent_process_death_signal,
+    setrlimit,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::ClockId;
 use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 /// CPU time used by the calling thread.
@@ -59,6 +60,16 @@ pub fn end_with_parent(command: &mut Command) {
     unsafe {
         command.pre_exec(request);
     }
+}
+
+/// Requests the end of a child (SIGTERM).
+///
+/// # Errors
+/// It has ended.
+pub fn request_end(child: &Child) -> io::Result<()> {
+    let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let process = process.ok_or(io::ErrorKind::NotFound)?;
+    Ok(kill_process(process, Signal::TERM)?)
 }
 
 /// Suspends the calling thread; a signal ends the sleep early.

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::Duration;
 
@@ -39,6 +39,22 @@ impl TunDevice {
             0 => Ok(TunDevice { file }),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// The device that another process has created, by its open file.
+    pub fn from_descriptor(descriptor: OwnedFd) -> TunDevice {
+        TunDevice {
+            file: File::from(descriptor),
+        }
+    }
+
+    /// Gives the device an address.
+    ///
+    /// # Errors
+    /// Not permitted (CAP_NET_ADMIN), or there is no device of this name.
+    pub fn add_address(name: &str, address: IpAddr) -> io::Result<()> {
+        let index = InterfaceInfo::of(name)?.index;
+        Netlink::routes()?.add_address(index, address)
     }
 
     /// Sets the MTU of the device and sets it up, unless it is so already.

@@ -7,6 +7,7 @@ pub mod dtls;
 pub mod esp;
 mod fuzz;
 pub mod ice;
+pub mod ike;
 mod replay;
 pub mod sdes;
 pub mod srtp;
@@ -14,5 +15,7 @@ pub mod stun;
 
 #[doc(hidden)]
 pub use esp::fuzz_esp;
+#[doc(hidden)]
+pub use ike::fuzz_ike;
 #[doc(hidden)]
 pub use fuzz::{fuzz_ice, fuzz_srtp};

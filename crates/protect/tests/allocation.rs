@@ -30,7 +30,7 @@ fn gateway(tunnels: u32, suite: usize) -> EspGateway {
     for number in 0..tunnels {
         let plan = GatewayTunnel {
             name: number.to_string(),
-            peer: SocketAddr::new(local, 4500),
+            peer: Some(SocketAddr::new(local, 4500)),
             peer_behind_nat: false,
             remote: vec![
                 format!("10.{}.{}.0/24", number / 256, number % 256)
@@ -40,7 +40,7 @@ fn gateway(tunnels: u32, suite: usize) -> EspGateway {
         };
         plans.push((
             plan,
-            OutboundSa::new(spec(number), &mut entropy, Time::ZERO).unwrap(),
+            Some(OutboundSa::new(spec(number), &mut entropy, Time::ZERO).unwrap()),
         ));
         opening.push((
             number as usize,

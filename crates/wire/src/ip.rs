@@ -1,8 +1,10 @@
 //! IPv4 (RFC 791) and IPv6 (RFC 8200) headers, extension headers, fragments and their bounded reassembly.
 
 mod reassembly;
+mod udp;
 
 pub use reassembly::{Reassembler, ReassemblyLimits};
+pub use udp::UdpPacket;
 
 use crate::ethernet::{array, be16, be32};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -3,9 +3,10 @@
 
 use super::Flags;
 use super::figures::GatewayFigures;
+use super::ike::IkeRequest;
 use super::keys::{GatewayKeys, TunnelKeys};
 use super::numbers::NumbersFile;
-use super::packets::{Command, LastStates, Report};
+use super::packets::{Command, Commands, IkeRequests, LastStates, Report};
 use crate::log::EventLog;
 use config::GatewaySpec;
 use engine::{Event, EventKind, Time};
@@ -16,7 +17,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,8 +31,11 @@ pub(super) struct KeeperParts {
     pub(super) spec: GatewaySpec,
     /// Keys in use.
     pub(super) keys: GatewayKeys,
-    pub(super) numbers: NumbersFile,
-    pub(super) commands: SyncSender<Command>,
+    /// Used sequence numbers; none with a key exchange, whose keys are used by one run only.
+    pub(super) numbers: Option<NumbersFile>,
+    pub(super) commands: Commands,
+    /// The key exchange, if there is one.
+    pub(super) ike: Option<IkeRequests>,
     pub(super) outbox: Receiver<Report>,
     /// The packet thread.
     pub(super) carrying: JoinHandle<LastStates>,
@@ -45,8 +49,8 @@ pub(super) struct Keeper {
     parts: KeeperParts,
     /// Known MTU of each tunnel's path, bytes; 0: not known yet.
     paths: Vec<usize>,
-    /// Address of each peer.
-    peers: Vec<SocketAddr>,
+    /// Address of each peer, where it is known.
+    peers: Vec<Option<SocketAddr>>,
     /// SPIs that are no longer in the file, and open until this time.
     removed: HashMap<u32, Time>,
     /// The last write of sequence numbers has failed, which is logged once.
@@ -76,15 +80,18 @@ impl Keeper {
         let _ = net::block_signals();
         self.work();
         // The packet thread ends at its next tick, if it has not ended before.
-        let _ = self.parts.commands.send(Command::Stop);
+        self.parts.commands.send(Command::Stop);
         let ended = self
             .parts
             .carrying
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("the packet thread has panicked")));
-        let stored = ended.and_then(|last| {
-            self.parts.numbers.release(last);
-            self.parts.numbers.write()
+        let stored = ended.and_then(|last| match &mut self.parts.numbers {
+            Some(numbers) => {
+                numbers.release(last);
+                numbers.write()
+            }
+            None => Ok(()),
         });
         let (log, now) = (&self.parts.log, self.parts.clock.now());
         log.event(&Event::new(now, statistics(&self.parts.figures)));
@@ -136,8 +143,11 @@ impl Keeper {
         match report {
             Report::Notice(notice) => self.notice(notice),
             Report::Numbers(changed) => {
-                let reserved = self.parts.numbers.reserve(changed);
-                match self.parts.numbers.write() {
+                let Some(numbers) = &mut self.parts.numbers else {
+                    return;
+                };
+                let reserved = numbers.reserve(changed);
+                match numbers.write() {
                     Ok(()) => {
                         self.numbers_fail = false;
                         self.command(Command::Reserve(reserved));
@@ -152,7 +162,7 @@ impl Keeper {
             }
             Report::PathTooShort(tunnel, peer) => {
                 if let Some(known) = self.peers.get_mut(tunnel) {
-                    *known = peer;
+                    *known = Some(peer);
                 }
                 self.ask_path(tunnel);
             }
@@ -160,8 +170,7 @@ impl Keeper {
     }
 
     fn command(&self, command: Command) {
-        // If the packet thread has ended, its result is read at the end.
-        let _ = self.parts.commands.send(command);
+        self.parts.commands.send(command);
     }
 
     fn name(&self, tunnel: usize) -> String {
@@ -173,6 +182,10 @@ impl Keeper {
 
     fn notice(&mut self, notice: GatewayNotice) {
         let spi_text = |spi: u32| format!("{spi:#010x}");
+        if let (GatewayNotice::RekeyDue { tunnel, .. }, Some(ike)) = (notice, &self.parts.ike) {
+            ike.send(IkeRequest::Rekey(tunnel));
+            return;
+        }
         let event = match notice {
             GatewayNotice::RekeyDue {
                 tunnel,
@@ -199,7 +212,7 @@ impl Keeper {
             },
             GatewayNotice::PeerMoved { tunnel, address } => {
                 if let Some(known) = self.peers.get_mut(tunnel) {
-                    *known = address;
+                    *known = Some(address);
                 }
                 EventKind::GatewayPeerMoved {
                     tunnel: self.name(tunnel),
@@ -216,11 +229,12 @@ impl Keeper {
         if !self.parts.spec.copies_dont_fragment {
             return;
         }
-        let (Some(peer), Some(known)) = (self.peers.get(tunnel), self.paths.get_mut(tunnel)) else {
+        let peer = self.peers.get(tunnel).copied().flatten();
+        let (Some(peer), Some(known)) = (peer, self.paths.get_mut(tunnel)) else {
             return;
         };
         // Without a route the packets are counted as not sent.
-        let Ok(mtu) = net::path_mtu(self.parts.spec.local.ip(), *peer) else {
+        let Ok(mtu) = net::path_mtu(self.parts.spec.local.ip(), peer) else {
             return;
         };
         if mtu == *known || mtu == 0 {
@@ -243,15 +257,20 @@ impl Keeper {
     /// # Errors
     /// The reason; the keys in use stay.
     fn reload(&mut self) -> Result<(), String> {
-        let keys = GatewayKeys::read(&self.parts.spec)
+        let mut keys = GatewayKeys::read(&self.parts.spec)
             .map_err(|(why, remedy)| format!("{why} (remedy: {remedy})"))?;
+        if let (Some(files), Some(ike)) = (keys.ike.take(), &self.parts.ike) {
+            ike.send(IkeRequest::Files(Box::new(files)));
+        }
+        let Some(numbers) = &mut self.parts.numbers else {
+            return Ok(());
+        };
         let now = self.parts.clock.now();
         self.removed.retain(|_, until| *until > now);
         let change = KeyChange::of(&self.parts.keys, &keys, &self.removed)?;
         let mut entropy = net::entropy().map_err(|error| error.to_string())?;
         let mut rekey = GatewayRekey::default();
         let tunnels = || keys.tunnels.iter().enumerate();
-        let numbers = &mut self.parts.numbers;
         for (tunnel, keys) in tunnels() {
             if change.outbound.contains(&tunnel) {
                 let sa = numbers.outbound(&keys.outbound, &mut entropy, now);

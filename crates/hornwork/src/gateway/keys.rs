@@ -1,6 +1,7 @@
 //! The key file of the gateway: lines of the `esp_sa` format, assigned to tunnels by their outer addresses.
 
-use config::{GatewaySpec, TunnelSpec};
+use super::ike::IkeFiles;
+use config::{GatewayKeySource, GatewaySpec, TunnelSpec};
 use engine::Time;
 use protect::esp::{
     EspCarrier, EspSaLine, InboundSa, SaSpec, TrafficSelector, UdpEncapsulation, parse_esp_sa_file,
@@ -29,6 +30,8 @@ pub(crate) struct TunnelKeys {
 #[derive(Clone, Debug)]
 pub(crate) struct GatewayKeys {
     pub(super) tunnels: Vec<TunnelKeys>,
+    /// Files of the key exchange; `tunnels` is empty then.
+    pub(super) ike: Option<IkeFiles>,
 }
 
 /// A mistake, and its remedy.
@@ -104,8 +107,9 @@ fn tunnel_keys(
             false => Ok(found),
         }
     };
-    let ends = [gateway.local, tunnel.peer];
-    let back = [tunnel.peer, gateway.local];
+    let peer = tunnel.peer.ok_or("the peer has no address")?;
+    let ends = [gateway.local, peer];
+    let back = [peer, gateway.local];
     let sending = between(ends[0].ip(), ends[1].ip())?;
     let receiving = between(back[0].ip(), back[1].ip())?;
     let last = sending.last().ok_or("no line that sends")?;
@@ -152,7 +156,15 @@ impl GatewayKeys {
     /// # Errors
     /// The mistake, and its remedy.
     pub(crate) fn read(gateway: &GatewaySpec) -> Result<GatewayKeys, KeyMistake> {
-        let path = gateway.key_file.path();
+        let path = match &gateway.keys {
+            GatewayKeySource::File(file) => file.path(),
+            GatewayKeySource::Ike(ike) => {
+                return Ok(GatewayKeys {
+                    tunnels: Vec::new(),
+                    ike: Some(IkeFiles::read(gateway, ike)?),
+                });
+            }
+        };
         let text = read_text(path)?;
         let name = path.display();
         let mistake = |why: String, remedy: &str| (format!("{name}: {why}"), remedy.to_owned());
@@ -174,7 +186,7 @@ impl GatewayKeys {
             tunnels.push(keys);
         }
         check_unique(&tunnels).map_err(|why| mistake(why, "make new keys"))?;
-        Ok(GatewayKeys { tunnels })
+        Ok(GatewayKeys { tunnels, ike: None })
     }
 
     /// Weak algorithms in use, each once.

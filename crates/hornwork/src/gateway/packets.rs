@@ -2,12 +2,13 @@
 //! per packet. It never waits for another thread: its queues are bounded, and reports that do not fit are dropped.
 
 use super::figures::GatewayFigures;
+use super::ike::IkeRequest;
 use config::GatewaySpec;
 use engine::{DropReason, Time};
-use net::{Clock, EspSendFailure, EspSocket, OutgoingEsp, TunDevice};
+use net::{Clock, EspSendFailure, EspSocket, OutgoingEsp, TunDevice, Waker};
 use protect::esp::{
-    ChangedState, EspGateway, GatewayNotice, GatewayRekey, MAX_HEADROOM, MAX_TAILROOM, NotSealed,
-    PacketRoom, TOO_BIG_ROOM, write_too_big,
+    ChangedState, EspGateway, GatewayNotice, GatewayRekey, MAX_HEADROOM, MAX_TAILROOM,
+    NegotiatedPair, NotSealed, PacketRoom, TOO_BIG_ROOM, write_too_big,
 };
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +16,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::Duration;
-use wire::esp::NAT_KEEP_ALIVE;
+use wire::esp::{NAT_KEEP_ALIVE, NatTraversalDatagram};
 
 /// Interval of commands, keep-alives and published figures, and longest wait for a packet.
 const TICK: Duration = Duration::from_millis(100);
@@ -36,8 +37,65 @@ pub(super) enum Command {
     Reserve(Vec<(u32, u64)>),
     /// MTU of the path of a tunnel.
     PathMtu(usize, usize),
+    /// A negotiated association, which opens.
+    Install(Box<NegotiatedPair>),
+    /// A negotiated association seals, for a peer at this address.
+    SealWith {
+        tunnel: usize,
+        spi: u32,
+        peer: SocketAddr,
+    },
+    /// The SPIs of a deleted association: of received and of sent packets. It opens no more if the second value is true.
+    Remove([u32; 2], bool),
+    /// A message of the key exchange to a peer.
+    Send(Vec<u8>, SocketAddr),
     /// The end.
     Stop,
+}
+
+/// The way to the packet thread.
+#[derive(Clone, Debug)]
+pub(super) struct Commands {
+    queue: SyncSender<Command>,
+    waker: Waker,
+}
+
+impl Commands {
+    pub(super) fn new(queue: SyncSender<Command>, waker: Waker) -> Commands {
+        Commands { queue, waker }
+    }
+
+    /// Sends a command; waits while the queue is full. If the packet thread has ended, its result is read at the end.
+    pub(super) fn send(&self, command: Command) {
+        let _ = self.queue.send(command);
+        self.waker.wake();
+    }
+}
+
+/// The way to the key exchange.
+#[derive(Clone, Debug)]
+pub(super) struct IkeRequests {
+    queue: SyncSender<IkeRequest>,
+    waker: Waker,
+}
+
+impl IkeRequests {
+    pub(super) fn new(queue: SyncSender<IkeRequest>, waker: Waker) -> IkeRequests {
+        IkeRequests { queue, waker }
+    }
+
+    /// Sends a request; false if there is no room.
+    pub(super) fn try_send(&self, request: IkeRequest) -> bool {
+        let sent = self.queue.try_send(request).is_ok();
+        self.waker.wake();
+        sent
+    }
+
+    /// Sends a request; waits while the queue is full. If the key exchange has ended, it has no effect.
+    pub(super) fn send(&self, request: IkeRequest) {
+        let _ = self.queue.send(request);
+        self.waker.wake();
+    }
 }
 
 /// A report of the packet thread.
@@ -61,6 +119,10 @@ pub(super) struct Parts {
     pub(super) socket: EspSocket,
     pub(super) inbox: Receiver<Command>,
     pub(super) reports: SyncSender<Report>,
+    /// Wakes this thread for commands.
+    pub(super) waker: Waker,
+    /// The key exchange, if there is one.
+    pub(super) ike: Option<IkeRequests>,
     pub(super) clock: Clock,
 }
 
@@ -112,7 +174,11 @@ impl PacketLoop {
         net::block_signals()?;
         loop {
             let wait = self.next_tick.since(self.parts.clock.now());
-            let fds = [self.parts.tun.as_fd(), self.parts.socket.as_fd()];
+            let fds = [
+                self.parts.tun.as_fd(),
+                self.parts.socket.as_fd(),
+                self.parts.waker.as_fd(),
+            ];
             let ready = net::wait_any(fds, wait);
             let now = self.parts.clock.now();
             if ready[0].failed {
@@ -124,13 +190,17 @@ impl PacketLoop {
             if ready[1].readable || ready[1].failed {
                 self.open_batch(now)?;
             }
+            if ready[2].readable {
+                self.parts.waker.clear();
+            }
+            if (ready[2].readable || now >= self.next_tick) && self.commands(now)? {
+                let states = self.parts.gateway.take_changed_states(now);
+                self.publish();
+                return Ok(states);
+            }
             if now >= self.next_tick {
                 self.next_tick = now + TICK;
-                if self.tick(now)? {
-                    let states = self.parts.gateway.take_changed_states(now);
-                    self.publish();
-                    return Ok(states);
-                }
+                self.tick(now);
             }
         }
     }
@@ -207,6 +277,7 @@ impl PacketLoop {
             gateway,
             tun,
             socket,
+            ike,
             ..
         } = &mut self.parts;
         for index in 0..socket.receive()? {
@@ -219,6 +290,15 @@ impl PacketLoop {
                 continue;
             }
             let bytes = packet.bytes;
+            if let Some(ike) = ike
+                && let NatTraversalDatagram::Ike(_) = NatTraversalDatagram::parse(bytes)
+            {
+                // With the marker, as the daemon expects it on this port.
+                if !ike.try_send(IkeRequest::Received(packet.source, bytes.to_vec())) {
+                    gateway.count_drops(DropReason::IkeOverrun, 1);
+                }
+                continue;
+            }
             let opened = gateway.open(packet.source, packet.traffic_class, bytes, now);
             if let Some(inner) = opened.and_then(|place| bytes.get(place))
                 && tun.send(inner).is_err()
@@ -229,8 +309,8 @@ impl PacketLoop {
         Ok(())
     }
 
-    /// Work that depends on time; whether the thread is to end.
-    fn tick(&mut self, now: Time) -> io::Result<bool> {
+    /// Executes commands; whether the thread is to end.
+    fn commands(&mut self, now: Time) -> io::Result<bool> {
         loop {
             match self.parts.inbox.try_recv() {
                 Ok(Command::Rekey(rekey)) => {
@@ -248,14 +328,48 @@ impl PacketLoop {
                 Ok(Command::PathMtu(tunnel, mtu)) => {
                     self.parts.gateway.set_path_mtu(tunnel, Some(mtu));
                 }
+                Ok(Command::Install(pair)) => {
+                    let spi = pair.inbound.spec().spi;
+                    // The daemon chooses SPIs that are not in use; without it the tunnel's packets are counted as not sealed.
+                    if let Err(error) = self.parts.gateway.install(*pair) {
+                        tracing::error!("SPI {spi:#010x}: {error}");
+                    }
+                }
+                Ok(Command::SealWith { tunnel, spi, peer }) => {
+                    self.parts.gateway.seal_with(tunnel, spi, peer);
+                }
+                Ok(Command::Remove([spi_in, spi_out], at_once)) => {
+                    self.parts.gateway.remove_pair(spi_in, spi_out, at_once, now);
+                }
+                Ok(Command::Send(message, destination)) => self.send_message(&message, destination),
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return Ok(true),
-                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Empty) => return Ok(false),
             }
         }
+    }
+
+    /// Sends a message of the key exchange.
+    fn send_message(&mut self, message: &[u8], destination: SocketAddr) {
+        let packet = OutgoingEsp {
+            place: 0..message.len(),
+            destination,
+            traffic_class: 0,
+            dont_fragment: false,
+        };
+        let mut refused = 0;
+        self.parts
+            .socket
+            .send(message, &[packet], |_, _| refused += 1);
+        self.parts.gateway.count_drops(DropReason::SendFailed, refused);
+    }
+
+    /// Work that depends on time.
+    fn tick(&mut self, now: Time) {
         let Parts {
             gateway,
             socket,
             reports,
+            ike,
             ..
         } = &mut self.parts;
         gateway.tick(now, |destination| {
@@ -273,7 +387,7 @@ impl PacketLoop {
             .map(|notice| reports.try_send(Report::Notice(notice)));
         let lost = unsent.filter(Result::is_err).count();
         gateway.count_lost_notices(lost as u64);
-        if now >= self.next_numbers {
+        if ike.is_none() && now >= self.next_numbers {
             self.next_numbers = now + NUMBERS_INTERVAL;
             let changed = gateway.take_changed_states(now);
             if !changed.is_empty() {
@@ -282,12 +396,9 @@ impl PacketLoop {
             }
         }
         self.publish();
-        Ok(false)
     }
 
     fn publish(&self) {
-        let gateway = &self.parts.gateway;
-        self.figures
-            .publish(&gateway.counters(), gateway.drops(), gateway.associations());
+        self.figures.publish(&self.parts.gateway);
     }
 }

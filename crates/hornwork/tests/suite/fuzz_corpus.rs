@@ -22,6 +22,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("ice", protect::fuzz_ice),
     ("recode", media::fuzz_transcode),
     ("esp", protect::fuzz_esp),
+    ("ike", protect::fuzz_ike),
 ];
 
 fn media(data: &[u8]) {

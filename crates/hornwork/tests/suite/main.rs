@@ -10,6 +10,7 @@ mod esp_experiments;
 mod first_contact;
 mod fuzz_corpus;
 mod gateway;
+mod gateway_ike;
 mod guides;
 mod help;
 mod history;

@@ -15,7 +15,10 @@ const DUMP: u16 = 0x300;
 
 // linux/rtnetlink.h, linux/if_link.h, linux/if_addr.h, linux/neighbour.h
 const GET_LINK: u16 = 18;
+const NEW_ADDRESS: u16 = 20;
 const GET_ADDRESS: u16 = 22;
+/// IFA_F_NODAD: no other host can have the address.
+const WITHOUT_DETECTION: u8 = 2;
 const NEW_ROUTE: u16 = 24;
 const GET_ROUTE: u16 = 26;
 const NEW_NEIGHBOUR: u16 = 28;
@@ -298,6 +301,19 @@ impl Netlink {
             push_address(&mut body, ROUTE_PREFERRED_SOURCE, source);
         }
         self.request(NEW_ROUTE, ACKNOWLEDGE | CREATE, &body, |_, _| {})
+    }
+
+    /// Gives an interface an address, as that of a single host.
+    ///
+    /// # Errors
+    /// Not permitted (CAP_NET_ADMIN), or it has the address.
+    pub(crate) fn add_address(&mut self, interface: u32, own: IpAddr) -> io::Result<()> {
+        let (family, bits) = family(own);
+        let mut body = vec![family, bits, WITHOUT_DETECTION, 0];
+        body.extend_from_slice(&interface.to_ne_bytes());
+        push_address(&mut body, ADDRESS_LOCAL, own);
+        push_address(&mut body, ADDRESS, own);
+        self.request(NEW_ADDRESS, ACKNOWLEDGE | CREATE, &body, |_, _| {})
     }
 
     /// The link-layer address of a neighbour; `None` while it is unknown. The entry is marked as used, so that the

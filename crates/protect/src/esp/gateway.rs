@@ -8,7 +8,7 @@ use super::network_table::NetworkTable;
 use super::packet::InnerHeader;
 use super::{
     AddressPrefix, ArrivedEsp, EspCarrier, EspFailure, InboundSa, InboundState, LifetimeStatus,
-    OutboundSa, OutboundState, PacketRoom, RekeyReason, SaError, SaTable, SecurityAssociation,
+    OutboundSa, OutboundState, PacketRoom, SealedPacket, RekeyReason, SaError, SaTable, SecurityAssociation,
 };
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
@@ -23,6 +23,9 @@ const MAX_INBOUND: usize = 4 * MAX_GATEWAY_TUNNELS;
 /// Notices that wait for the driver; further ones are counted.
 const MAX_NOTICES: usize = 1_024;
 
+/// Most negotiated associations of a tunnel that wait to seal: two ends that rekey at the same time make two.
+const MAX_NEGOTIATED: usize = 8;
+
 /// Smallest MTU of a path of IPv6, bytes.
 const MINIMUM_V6_MTU: usize = 1_280;
 
@@ -31,8 +34,8 @@ const MINIMUM_V6_MTU: usize = 1_280;
 pub struct GatewayTunnel {
     /// Name, for the log.
     pub name: String,
-    /// Outer address of the peer; the port only counts in UDP.
-    pub peer: SocketAddr,
+    /// Outer address of the peer; the port only counts in UDP. `None`: known from the key exchange only.
+    pub peer: Option<SocketAddr>,
     /// The peer's address follows authenticated packets (RFC 3948, RFC 7296 section 2.23).
     pub peer_behind_nat: bool,
     /// Networks behind the peer.
@@ -144,7 +147,7 @@ pub struct GatewayCounters {
     pub opened_bytes: u64,
     /// Keep-alives received.
     pub keep_alives_received: u64,
-    /// IKE messages received; there is no IKE here.
+    /// IKE messages received that the driver has not taken.
     pub ike_messages: u64,
     /// Notices for which there was no room, here or on the way to the log.
     pub notices_lost: u64,
@@ -170,6 +173,17 @@ pub struct GatewayRekey {
     pub removed: Vec<u32>,
 }
 
+/// An association of both directions from a key exchange, made outside of the thread that carries packets.
+#[derive(Debug)]
+pub struct NegotiatedPair {
+    /// Number of its tunnel.
+    pub tunnel: usize,
+    /// It opens.
+    pub inbound: InboundSa,
+    /// It seals.
+    pub outbound: OutboundSa,
+}
+
 #[derive(Debug)]
 struct Inbound {
     sa: InboundSa,
@@ -189,11 +203,14 @@ impl SecurityAssociation for Inbound {
 #[derive(Debug)]
 struct Tunnel {
     plan: GatewayTunnel,
-    peer: SocketAddr,
-    sealing: OutboundSa,
+    peer: Option<SocketAddr>,
+    /// `None`: there are no keys, or none any more.
+    sealing: Option<OutboundSa>,
     /// Packets of `sealing` at the last time its state was written.
     written: u64,
     pending: Option<(OutboundSa, Time)>,
+    /// Negotiated ones that do not seal yet, oldest first.
+    negotiated: Vec<OutboundSa>,
     path_mtu: Option<usize>,
     last_sent: Time,
 }
@@ -211,13 +228,13 @@ pub struct EspGateway {
 }
 
 impl EspGateway {
-    /// A gateway with one association that seals for each tunnel, and those that open.
+    /// A gateway with the association that seals for each tunnel, where it has one, and those that open.
     ///
     /// # Errors
     /// An SPI is used twice, two tunnels have the same remote network, or there are too many of them.
     pub fn new(
         settings: GatewaySettings,
-        tunnels: Vec<(GatewayTunnel, OutboundSa)>,
+        tunnels: Vec<(GatewayTunnel, Option<OutboundSa>)>,
         inbound: Vec<(usize, InboundSa)>,
         key: HashKey,
         now: Time,
@@ -239,11 +256,12 @@ impl EspGateway {
                 gateway.networks.insert(*network, number)?;
             }
             gateway.tunnels.push(Tunnel {
-                peer: settings.carrier_address(plan.peer),
+                peer: plan.peer.map(|peer| settings.carrier_address(peer)),
                 plan,
                 sealing,
                 written: 0,
                 pending: None,
+                negotiated: Vec::new(),
                 path_mtu: None,
                 last_sent: now,
             });
@@ -279,10 +297,20 @@ impl EspGateway {
         self.drops.add(reason, packets);
     }
 
-    /// Number of associations: of each tunnel the one that seals and the one that will, and all that open.
+    /// Number of associations: of each tunnel the one that seals and those that may seal later, and all that open.
     pub fn associations(&self) -> usize {
-        let pending = self.tunnels.iter().filter(|t| t.pending.is_some()).count();
-        self.tunnels.len() + pending + self.inbound.len()
+        let outbound = |tunnel: &Tunnel| {
+            usize::from(tunnel.sealing.is_some())
+                + usize::from(tunnel.pending.is_some())
+                + tunnel.negotiated.len()
+        };
+        self.tunnels.iter().map(outbound).sum::<usize>() + self.inbound.len()
+    }
+
+    /// Number of tunnels with keys: their packets can be sealed.
+    pub fn tunnels_up(&self) -> usize {
+        let up = |tunnel: &&Tunnel| tunnel.sealing.is_some();
+        self.tunnels.iter().filter(up).count()
     }
 
     /// Takes the notices since the last call.
@@ -330,7 +358,7 @@ impl EspGateway {
             .get_mut(number)
             .ok_or(dropped(EspFailure::Selector))?;
         let next_header = inner.next_header();
-        let mut sealed = tunnel.sealing.seal_payload(room, next_header, now);
+        let mut sealed = tunnel.seal(room, next_header, now);
         let ended = matches!(
             sealed,
             Err(EspFailure::Expired | EspFailure::SequenceExhausted)
@@ -338,26 +366,30 @@ impl EspGateway {
         if ended && tunnel.pending.is_some() {
             let notice = tunnel.switch(number, SealingReason::Lifetime);
             note(&mut self.notices, &mut self.counters, notice);
-            sealed = tunnel.sealing.seal_payload(room, next_header, now);
+            sealed = tunnel.seal(room, next_header, now);
         }
         let mut dont_fragment = inner.dont_fragment;
         if sealed == Err(EspFailure::TooLarge) && !inner.is_v4 && inner.length <= MINIMUM_V6_MTU {
             // It must pass every path (RFC 8200 section 5): its outer packet is fragmented.
             dont_fragment = false;
-            tunnel.sealing.set_path_mtu(None);
-            sealed = tunnel.sealing.seal_payload(room, next_header, now);
-            tunnel.sealing.set_path_mtu(tunnel.path_mtu);
+            tunnel.limit_sealing(None);
+            sealed = tunnel.seal(room, next_header, now);
+            tunnel.limit_sealing(tunnel.path_mtu);
         }
-        let sealed = match (sealed, tunnel.sealing.inner_mtu()) {
+        let inner_mtu = tunnel.sealing.as_ref().and_then(OutboundSa::inner_mtu);
+        let sealed = match (sealed, inner_mtu) {
             (Ok(sealed), _) => sealed,
             (Err(EspFailure::TooLarge), Some(mtu)) => return Err(NotSealed::TooLarge { mtu }),
             (Err(failure), _) => return Err(dropped(failure)),
+        };
+        let (Some(peer), Some(sealing)) = (tunnel.peer, &tunnel.sealing) else {
+            return Err(dropped(EspFailure::NoAssociation));
         };
         tunnel.last_sent = now;
         self.counters.sealed += 1;
         self.counters.sealed_bytes += inner.length as u64;
         if let Some(reason) = sealed.rekey {
-            let spi = tunnel.sealing.spec().spi;
+            let spi = sealing.spec().spi;
             let notice = GatewayNotice::RekeyDue {
                 tunnel: number,
                 spi,
@@ -367,7 +399,7 @@ impl EspGateway {
         }
         Ok(SealedForPeer {
             tunnel: number,
-            destination: tunnel.peer,
+            destination: peer,
             traffic_class: sealed.traffic_class,
             dont_fragment,
         })
@@ -442,8 +474,8 @@ impl EspGateway {
             );
         }
         let address = self.settings.carrier_address(source);
-        if tunnel.plan.peer_behind_nat && address != tunnel.peer {
-            tunnel.peer = address;
+        if tunnel.plan.peer_behind_nat && Some(address) != tunnel.peer {
+            tunnel.peer = Some(address);
             let notice = GatewayNotice::PeerMoved {
                 tunnel: number,
                 address,
@@ -464,9 +496,10 @@ impl EspGateway {
             let idle = self.settings.keep_alive;
             if self.settings.carrier == EspCarrier::Udp
                 && idle.is_some_and(|idle| now.since(tunnel.last_sent) >= idle)
+                && let (Some(peer), Some(_)) = (tunnel.peer, &tunnel.sealing)
             {
                 tunnel.last_sent = now;
-                keep_alive(tunnel.peer);
+                keep_alive(peer);
             }
         }
         self.inbound
@@ -515,13 +548,78 @@ impl EspGateway {
         Ok(())
     }
 
+    /// Takes an association from a key exchange. It opens at once, and seals from [`EspGateway::seal_with`] on.
+    ///
+    /// # Errors
+    /// An SPI that is in use, a tunnel that does not exist, or a full table; nothing is changed.
+    pub fn install(&mut self, pair: NegotiatedPair) -> Result<(), SaError> {
+        if pair.tunnel >= self.tunnels.len() {
+            return Err(SaError::State);
+        }
+        self.insert(pair.tunnel, pair.inbound, false)?;
+        if let Some(tunnel) = self.tunnels.get_mut(pair.tunnel) {
+            let mut outbound = pair.outbound;
+            outbound.set_path_mtu(tunnel.path_mtu);
+            if tunnel.negotiated.len() >= MAX_NEGOTIATED {
+                tunnel.negotiated.remove(0);
+            }
+            tunnel.negotiated.push(outbound);
+        }
+        Ok(())
+    }
+
+    /// Seals the packets of a tunnel with the negotiated association of this SPI from now on, and sends them to `peer`. Returns
+    /// whether there is one, or it seals already.
+    pub fn seal_with(&mut self, tunnel: usize, spi: u32, peer: SocketAddr) -> bool {
+        let peer = self.settings.carrier_address(peer);
+        let Some(tunnel) = self.tunnels.get_mut(tunnel) else {
+            return false;
+        };
+        if tunnel.seals_with(spi) {
+            return true;
+        }
+        let found = tunnel.negotiated.iter().position(|sa| sa.spec().spi == spi);
+        let Some(place) = found else {
+            return false;
+        };
+        tunnel.sealing = Some(tunnel.negotiated.remove(place));
+        tunnel.written = 0;
+        tunnel.peer = Some(peer);
+        true
+    }
+
+    /// Removes an association of both directions, which the key exchange has deleted. It opens for the grace time, for packets in
+    /// flight; with `at_once`, no more. Returns whether its tunnel has no association that seals any more.
+    pub fn remove_pair(&mut self, spi_in: u32, spi_out: u32, at_once: bool, now: Time) -> bool {
+        let Some(entry) = self.inbound.get_mut(spi_in) else {
+            return false;
+        };
+        entry.removed_at = Some(now + self.settings.rekey_grace);
+        let number = entry.tunnel;
+        if at_once {
+            self.inbound.remove(spi_in);
+        }
+        let Some(tunnel) = self.tunnels.get_mut(number) else {
+            return false;
+        };
+        tunnel.negotiated.retain(|sa| sa.spec().spi != spi_out);
+        if !tunnel.seals_with(spi_out) {
+            return false;
+        }
+        tunnel.sealing = None;
+        true
+    }
+
     /// Limits the packets of a tunnel to the MTU of the path to its peer; `None`: no limit.
     pub fn set_path_mtu(&mut self, tunnel: usize, mtu: Option<usize>) {
         if let Some(tunnel) = self.tunnels.get_mut(tunnel) {
             tunnel.path_mtu = mtu;
-            tunnel.sealing.set_path_mtu(mtu);
+            tunnel.limit_sealing(mtu);
             if let Some((pending, _)) = &mut tunnel.pending {
                 pending.set_path_mtu(mtu);
+            }
+            for negotiated in &mut tunnel.negotiated {
+                negotiated.set_path_mtu(mtu);
             }
         }
     }
@@ -534,8 +632,10 @@ impl EspGateway {
     /// Allows the association that seals with this SPI to use sequence numbers up to `last`, which are reserved in a file.
     pub fn reserve(&mut self, spi: u32, last: u64) {
         for tunnel in &mut self.tunnels {
-            if tunnel.sealing.spec().spi == spi {
-                tunnel.sealing.limit_sequence(last);
+            if let Some(sealing) = &mut tunnel.sealing
+                && sealing.spec().spi == spi
+            {
+                sealing.limit_sequence(last);
             }
             if let Some((pending, _)) = &mut tunnel.pending
                 && pending.spec().spi == spi
@@ -549,7 +649,10 @@ impl EspGateway {
     pub fn take_changed_states(&mut self, now: Time) -> Vec<ChangedState> {
         let mut changed = Vec::new();
         for tunnel in &mut self.tunnels {
-            let state = tunnel.sealing.state(now);
+            let Some(sealing) = &tunnel.sealing else {
+                continue;
+            };
+            let state = sealing.state(now);
             if state.usage.packets != tunnel.written {
                 tunnel.written = state.usage.packets;
                 changed.push(ChangedState::Outbound(state));
@@ -568,18 +671,45 @@ impl EspGateway {
     /// Tunnels whose association that seals has ended, so that their packets are dropped.
     pub fn ended_tunnels(&self, now: Time) -> usize {
         let ended = |tunnel: &&Tunnel| {
-            tunnel.pending.is_none() && tunnel.sealing.lifetime(now) == LifetimeStatus::Expired
+            let sealing = tunnel.sealing.as_ref();
+            tunnel.pending.is_none()
+                && sealing.is_none_or(|sa| sa.lifetime(now) == LifetimeStatus::Expired)
         };
         self.tunnels.iter().filter(ended).count()
     }
 }
 
 impl Tunnel {
+    #[inline]
+    fn seal(
+        &mut self,
+        room: &mut PacketRoom<'_>,
+        next_header: u8,
+        now: Time,
+    ) -> Result<SealedPacket, EspFailure> {
+        match &mut self.sealing {
+            Some(sa) => sa.seal_payload(room, next_header, now),
+            None => Err(EspFailure::NoAssociation),
+        }
+    }
+
+    fn seals_with(&self, spi: u32) -> bool {
+        self.sealing
+            .as_ref()
+            .is_some_and(|sa| sa.spec().spi == spi)
+    }
+
+    fn limit_sealing(&mut self, path_mtu: Option<usize>) {
+        if let Some(sealing) = &mut self.sealing {
+            sealing.set_path_mtu(path_mtu);
+        }
+    }
+
     /// Seals with the pending association from now on.
     fn switch(&mut self, number: usize, reason: SealingReason) -> Option<GatewayNotice> {
         let (sa, _) = self.pending.take()?;
         let spi = sa.spec().spi;
-        self.sealing = sa;
+        self.sealing = Some(sa);
         self.written = 0;
         Some(GatewayNotice::SealsWith {
             tunnel: number,

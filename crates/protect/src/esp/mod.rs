@@ -33,7 +33,7 @@ pub use endpoint::{EspCarrier, EspEndpoint, EspEndpointCounters, EspEndpointPlan
 pub use fuzz::fuzz_esp;
 pub use gateway::{
     ChangedState, EspGateway, GatewayCounters, GatewayNotice, GatewayRekey, GatewaySettings,
-    GatewayTunnel, MAX_GATEWAY_TUNNELS, NotSealed, SealedForPeer, SealingReason,
+    GatewayTunnel, MAX_GATEWAY_TUNNELS, NegotiatedPair, NotSealed, SealedForPeer, SealingReason,
 };
 pub use inbound::{ArrivedEsp, InboundSa, InboundState, OpenedPacket};
 pub use lifetime::{LifetimeStatus, RekeyReason, SaLifetime, SaUsage};
@@ -69,6 +69,8 @@ pub enum EspFailure {
     Malformed,
     /// No association has this SPI.
     UnknownSpi,
+    /// The tunnel has no association that seals.
+    NoAssociation,
     /// The ICV does not match.
     Authentication,
     /// The sequence number was received before.
@@ -101,6 +103,7 @@ impl EspFailure {
         match self {
             EspFailure::Malformed => DropReason::EspMalformed,
             EspFailure::UnknownSpi => DropReason::EspUnknownSpi,
+            EspFailure::NoAssociation => DropReason::EspNoAssociation,
             EspFailure::Authentication => DropReason::EspAuthentication,
             EspFailure::Replayed => DropReason::EspReplayed,
             EspFailure::TooOld => DropReason::EspTooOld,

@@ -2,9 +2,9 @@
 
 use engine::{DropReason, Entropy, HashKey, Time};
 use protect::esp::{
-    ChangedState, EspCarrier, EspEncryption, EspGateway, EspIntegrity, EspKeys, EspSuite,
+    ChangedState, EspCarrier, EspEncryption, EspFailure, EspGateway, EspIntegrity, EspKeys, EspSuite,
     GatewayNotice, GatewayRekey, GatewaySettings, GatewayTunnel, InboundSa, MAX_HEADROOM,
-    MAX_TAILROOM, NotSealed, OutboundSa, PacketRoom, SaLifetime, SaSpec, SealedForPeer,
+    MAX_TAILROOM, NegotiatedPair, NotSealed, OutboundSa, PacketRoom, SaLifetime, SaSpec, SealedForPeer,
     SealingReason, TOO_BIG_ROOM, TrafficSelector, UdpEncapsulation, write_too_big,
 };
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -94,7 +94,7 @@ fn inbound(spec: SaSpec) -> InboundSa {
 fn tunnel(name: String, peer: SocketAddr, remote: &str) -> GatewayTunnel {
     GatewayTunnel {
         name,
-        peer,
+        peer: Some(peer),
         peer_behind_nat: false,
         remote: vec![remote.parse().unwrap()],
     }
@@ -106,7 +106,8 @@ fn hub(count: usize, change: impl Fn(SaSpec) -> SaSpec) -> EspGateway {
     for number in 0..count {
         let networks = networks(number);
         let plan = tunnel(format!("spoke {number}"), spoke(number), &networks[0]);
-        tunnels.push((plan, outbound(change(spec(number, 1, true, &networks)))));
+        let sealing = outbound(change(spec(number, 1, true, &networks)));
+        tunnels.push((plan, Some(sealing)));
         opening.push((number, inbound(spec(number, 1, false, &networks))));
     }
     EspGateway::new(
@@ -122,7 +123,8 @@ fn hub(count: usize, change: impl Fn(SaSpec) -> SaSpec) -> EspGateway {
 fn spoke_gateway(number: usize) -> EspGateway {
     let networks = networks(number);
     let plan = tunnel("hub".to_owned(), SocketAddr::new(HUB, 4500), &networks[1]);
-    let tunnels = vec![(plan, outbound(spec(number, 1, false, &networks)))];
+    let sealing = outbound(spec(number, 1, false, &networks));
+    let tunnels = vec![(plan, Some(sealing))];
     let opening = vec![(0, inbound(spec(number, 1, true, &networks)))];
     let settings = settings(spoke(number).ip());
     EspGateway::new(settings, tunnels, opening, HashKey::default(), Time::ZERO).unwrap()
@@ -308,6 +310,110 @@ fn no_packet_is_lost_while_keys_change() {
     }
 }
 
+/// A gateway without keys, at the hub or at the spoke; the peer is known from the key exchange.
+fn unkeyed(at_hub: bool) -> EspGateway {
+    let networks = networks(0);
+    let (local, remote) = match at_hub {
+        true => (HUB, &networks[0]),
+        false => (spoke(0).ip(), &networks[1]),
+    };
+    let mut plan = tunnel("peer".to_owned(), spoke(0), remote);
+    plan.peer = None;
+    let none = vec![(plan, None)];
+    EspGateway::new(settings(local), none, Vec::new(), HashKey::default(), Time::ZERO).unwrap()
+}
+
+/// An association of generation `age` from a key exchange.
+fn pair(age: u8, at_hub: bool) -> NegotiatedPair {
+    let networks = networks(0);
+    NegotiatedPair {
+        tunnel: 0,
+        inbound: inbound(spec(0, age, !at_hub, &networks)),
+        outbound: outbound(spec(0, age, at_hub, &networks)),
+    }
+}
+
+fn spi(age: u8, to_spoke: bool) -> u32 {
+    spec(0, age, to_spoke, &networks(0)).spi
+}
+
+#[test]
+fn no_packet_is_lost_while_a_key_exchange_changes_keys() {
+    let (mut hub, mut far) = (unkeyed(true), unkeyed(false));
+    let networks = networks(0);
+    let there = packet(host(&networks[1], 9), host(&networks[0], 8), 160, true);
+    let back = packet(host(&networks[0], 8), host(&networks[1], 9), 160, true);
+    let refused = seal(&mut hub, &there, Time::ZERO);
+    assert_eq!(
+        refused,
+        Err(NotSealed::Dropped(EspFailure::NoAssociation)),
+        "there are no keys"
+    );
+    assert_eq!((hub.associations(), hub.tunnels_up()), (0, 0));
+    let hub_address = SocketAddr::new(HUB, 4500);
+    // The initiator of each exchange installs last and seals first, the responder seals when the old association is deleted.
+    for age in 1..20u8 {
+        let now = Time::ZERO + Duration::from_secs(10 * u64::from(age));
+        let hub_initiates = age % 2 == 0;
+        let check = |hub: &mut EspGateway, far: &mut EspGateway| {
+            if age > 1 {
+                assert!(passes(hub, far, &there, now) && passes(far, hub, &back, now), "{age}");
+            }
+        };
+        let seal_with = |gateway: &mut EspGateway, at_hub: bool| {
+            let peer = if at_hub { spoke(0) } else { hub_address };
+            assert!(gateway.seal_with(0, spi(age, at_hub), peer));
+        };
+        for end in [!hub_initiates, hub_initiates] {
+            match end {
+                true => hub.install(pair(age, true)).unwrap(),
+                false => far.install(pair(age, false)).unwrap(),
+            }
+            check(&mut hub, &mut far);
+        }
+        match hub_initiates {
+            true => seal_with(&mut hub, true),
+            false => seal_with(&mut far, false),
+        }
+        check(&mut hub, &mut far);
+        seal_with(&mut hub, true);
+        seal_with(&mut far, false);
+        if age > 1 {
+            // A packet that was on its way meanwhile is still opened.
+            assert!(!hub.remove_pair(spi(age - 1, false), spi(age - 1, true), false, now));
+            assert!(!far.remove_pair(spi(age - 1, true), spi(age - 1, false), false, now));
+        }
+        assert!(passes(&mut hub, &mut far, &there, now));
+        assert!(passes(&mut far, &mut hub, &back, now));
+        assert_eq!((hub.tunnels_up(), far.tunnels_up()), (1, 1));
+    }
+    assert_eq!(hub.drops().total() + far.drops().total(), 1);
+    let later = Time::ZERO + Duration::from_secs(1_000);
+    hub.tick(later, |_| {});
+    assert_eq!(hub.associations(), 2, "old ones are gone");
+    assert!(hub.remove_pair(spi(19, false), spi(19, true), true, later), "the last one");
+    assert_eq!((hub.associations(), hub.tunnels_up()), (0, 0));
+    assert!(seal(&mut hub, &there, later).is_err());
+    assert_eq!(hub.drops().get(DropReason::EspNoAssociation), 2);
+}
+
+#[test]
+fn a_key_exchange_cannot_take_an_spi_twice_nor_fill_memory() {
+    let mut hub = unkeyed(true);
+    hub.install(pair(1, true)).unwrap();
+    assert!(hub.install(pair(1, true)).is_err());
+    let mut elsewhere = pair(2, true);
+    elsewhere.tunnel = 1;
+    assert!(hub.install(elsewhere).is_err());
+    assert!(!hub.seal_with(0, 77, spoke(0)));
+    assert!(!hub.seal_with(9, spi(1, true), spoke(0)));
+    for age in 2..100 {
+        hub.install(pair(age, true)).unwrap();
+    }
+    assert!(!hub.seal_with(0, spi(1, true), spoke(0)), "replaced by later ones");
+    assert!(hub.seal_with(0, spi(99, true), spoke(0)));
+}
+
 #[test]
 fn an_invalid_change_of_keys_changes_nothing() {
     let mut hub = hub(1, |spec| spec);
@@ -444,7 +550,7 @@ fn only_a_peer_behind_a_nat_moves() {
         plan.peer_behind_nat = behind_nat;
         let mut hub = EspGateway::new(
             settings(HUB),
-            vec![(plan, outbound(spec(0, 1, true, &networks)))],
+            vec![(plan, Some(outbound(spec(0, 1, true, &networks))))],
             vec![(0, inbound(spec(0, 1, false, &networks)))],
             HashKey::default(),
             Time::ZERO,
@@ -577,7 +683,7 @@ impl Simulation {
                 )
             }
         };
-        let tunnels = vec![(plan, sealing)];
+        let tunnels = vec![(plan, Some(sealing))];
         self.ends[end] =
             EspGateway::new(settings, tunnels, opening, HashKey::default(), now).expect("gateway");
     }

@@ -1,0 +1,570 @@
+//! The gateway's key exchange with a stock strongSwan, which has its own data path in user space (kernel-libipsec): both ends
+//! initiate, change keys under traffic, and one restarts; a NAT with two peers behind it; certificates; a thousand tunnels;
+//! wrong secrets; an unprivileged user. Skipped without the rights.
+
+use crate::common::{installed, root, scratch};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
+const SECRET: &str = "a-secret-of-a-test-only";
+
+/// Functions of all scripts: two sites with a link, a stock strongSwan, our gateway.
+const COMMON: &str = r#"
+set -e
+jobs_of_test=
+trap 'kill $jobs_of_test 2>/dev/null || true' EXIT
+# A network namespace: its number in the variable $1, a command that enters it in $1_in.
+site() { unshare -n sleep 120 & eval "$1=$!"; jobs_of_test="$jobs_of_test $!"; while [ "$(readlink /proc/$!/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done; eval "$1_in='nsenter --net=/proc/$!/ns/net'"; nsenter --net=/proc/$!/ns/net ip link set lo up; }
+await() { for n in $(seq ${3:-500}); do grep -q "$2" "$1" 2>/dev/null && return 0; sleep 0.02; done; echo "no $2 in $1:"; cat "$1"; return 1; }
+loss() { grep -E "packets transmitted" "$1" | sed "s/^/$1: /"; }
+gateway() { $2 "$HORNWORK" run --role gateway -c $1.toml > $1.log 2>&1 & eval "$1_pid=\$!"; jobs_of_test="$jobs_of_test $!"; await $1.log gateway_started; }
+# A stock strongSwan with the connections of $1.conf in the network $2.
+charon() {
+  mkdir -p $1.d; rm -f $1.d/vici
+  cat > $1.d/strongswan.conf <<END
+charon {
+  load = random nonce openssl kdf pem pkcs1 pkcs8 x509 pubkey constraints socket-default kernel-libipsec kernel-netlink vici
+  plugins { vici { socket = unix://$PWD/$1.d/vici }
+    kernel-libipsec { allow_peer_ts = yes } }
+  retransmit_timeout = 1
+  retransmit_tries = 3
+  block_threshold = 2000
+  cookie_threshold_ip = 2000
+  cookie_threshold = 5000
+  filelog { log { path = $PWD/$1.d/log
+    default = 1
+    ike_name = yes
+    flush_line = yes } }
+}
+END
+  STRONGSWAN_CONF=$PWD/$1.d/strongswan.conf $2 unshare -m sh -c 'mount -t tmpfs tmpfs /run; exec /usr/lib/ipsec/charon' >$1.out 2>&1 &
+  eval "$1_pid=\$!"; jobs_of_test="$jobs_of_test $!"
+  for n in $(seq 250); do [ -S $1.d/vici ] && break; sleep 0.02; done
+  swanctl --load-all --file $1.conf --uri unix://$PWD/$1.d/vici >$1.load 2>&1 || { cat $1.load; exit 1; }
+}
+ip link set lo up
+site far
+ip link add va type veth peer name vb netns $far
+ip addr add 192.0.2.1/24 dev va; ip link set va up
+$far_in sh -c "ip addr add 192.0.2.2/24 dev vb; ip link set vb up"
+ip addr add 10.1.0.1/24 dev lo; $far_in ip addr add 10.2.0.1/24 dev lo
+"#;
+
+fn able() -> bool {
+    let programs = ["unshare", "nsenter", "ip", "timeout", "ping", "swanctl", "openssl"];
+    if !installed(&programs) {
+        return false;
+    }
+    let parts = [
+        "charon",
+        "plugins/libstrongswan-vici.so",
+        "plugins/libstrongswan-kernel-libipsec.so",
+        "plugins/libstrongswan-openssl.so",
+    ];
+    let missing = |part: &&str| !Path::new("/usr/lib/ipsec").join(part).exists();
+    if parts.iter().any(missing) {
+        eprintln!("skipped: strongSwan with kernel-libipsec is not installed");
+        return false;
+    }
+    let able = Command::new("unshare")
+        .args(["-n", "ip", "tuntap", "add", "dev", "try0", "mode", "tun"])
+        .stderr(Stdio::null())
+        .status();
+    let able = able.is_ok_and(|status| status.success());
+    if !able {
+        eprintln!("skipped: no right to a network namespace with a TUN device");
+    }
+    able
+}
+
+struct Case {
+    folder: PathBuf,
+}
+
+impl Case {
+    fn new(name: &str) -> Case {
+        let case = Case {
+            folder: scratch(&format!("gateway-ike-{name}")),
+        };
+        case.write("psk", &format!("{SECRET}\n"));
+        case
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.folder.join(name);
+        std::fs::write(&path, text).expect("file");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("mode");
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder.join(name)).unwrap_or_default()
+    }
+
+    /// Runs a script; returns what it said, with the logs.
+    fn run(&self, script: &str) -> String {
+        let output: Output = Command::new("unshare")
+            .args(["-n", "-m", "timeout", "110", "bash", "-c"])
+            .arg(format!("{COMMON}{script}"))
+            .current_dir(&self.folder)
+            .env("HORNWORK", PROGRAM)
+            .stdin(Stdio::null())
+            .output()
+            .expect("unshare");
+        let said = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let logs = format!("{said}\nnear: {}", self.read("near.log"));
+        assert!(output.status.success(), "{logs}\nfar: {}", self.read("far.d/log"));
+        logs
+    }
+
+    /// Nothing but keys in order: the last statistics have no packet that could not be opened.
+    fn check_statistics(&self) {
+        let log = self.read("near.log");
+        let last = log.lines().rfind(|line| line.contains("gateway_statistics"));
+        let last = last.unwrap_or_else(|| panic!("{log}"));
+        for fault in [
+            "esp_authentication",
+            "esp_replayed",
+            "esp_too_old",
+            "esp_unknown_spi",
+            "esp_malformed",
+            "ike_overrun",
+        ] {
+            assert!(!last.contains(fault), "{last}");
+        }
+    }
+}
+
+fn lossless(said: &str, log: &str, packets: u32) {
+    let line =
+        format!("{log}: {packets} packets transmitted, {packets} received, 0% packet loss");
+    assert!(said.contains(&line), "{log}: {said}");
+}
+
+/// Our end of the tunnel to `far`.
+fn near(ike: &str, tunnel: &str) -> String {
+    format!(
+        "[gateway]\nlocal = \"192.0.2.1\"\nroute_source = \"10.1.0.1\"\nrekey_grace_s = 5\n\n[gateway.ike]\n{ike}\n\n[[gateway.tunnel]]\nname = \"far\"\nlocal_networks = \"10.1.0.0/24\"\nremote_networks = \"10.2.0.0/24\"\n{tunnel}\n"
+    )
+}
+
+/// The other end, as an engineer configures it.
+fn far(esp: &str, rekey_s: u32) -> String {
+    format!(
+        "connections {{ t {{ version = 2
+  local_addrs = 192.0.2.2
+  remote_addrs = 192.0.2.1
+  proposals = aes128-sha256-x25519
+  local {{ auth = psk }}
+  remote {{ auth = psk }}
+  children {{ net {{ local_ts = 10.2.0.0/24
+    remote_ts = 10.1.0.0/24
+    esp_proposals = {esp}
+    rekey_time = {rekey_s}s
+    life_time = {}s }} }} }} }}
+secrets {{ ike-t {{ secret = \"{SECRET}\" }} }}
+",
+        rekey_s + 60
+    )
+}
+
+const PEER: &str = "peer = \"192.0.2.2\"\nsecret_file = \"psk\"";
+
+/// Pings both ways, then 12 s of them while keys change.
+const TRAFFIC: &str = r#"
+charon far "$far_in"
+gateway near ""
+await near.log gateway_tunnel_up
+ping -q -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
+$far_in ping -q -c 40 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
+ping -q -c 1200 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-rekey.log & one=$!
+$far_in ping -q -c 1200 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-rekey-back.log & two=$!
+wait $one || true; wait $two || true; loss ping-rekey.log; loss ping-rekey-back.log
+kill -TERM $near_pid; wait $near_pid
+# Our end has deleted its associations at the peer.
+swanctl --list-sas --uri unix://$PWD/far.d/vici > far.sas; wc -c far.sas
+# Nothing is left of the daemon.
+! pgrep -f "ike-daemon|hornwork-ike" || exit 1
+"#;
+
+#[test]
+fn keys_change_under_traffic_without_a_lost_packet() {
+    if !able() {
+        return;
+    }
+    for (name, esp, ours, theirs) in [
+        ("gcm-ours", "aes128gcm16-x25519", 5, 3_600),
+        ("cbc-theirs", "aes128-sha256-x25519", 3_600, 5),
+        ("gcm-both", "aes256gcm16", 6, 6),
+    ] {
+        let case = Case::new(name);
+        case.write("near.toml", &near(&format!("rekey_s = {ours}"), PEER));
+        case.write("far.conf", &far(esp, theirs));
+        let said = case.run(TRAFFIC);
+        for (log, packets) in [
+            ("ping-there.log", 40),
+            ("ping-back.log", 40),
+            ("ping-rekey.log", 1_200),
+            ("ping-rekey-back.log", 1_200),
+        ] {
+            lossless(&said, log, packets);
+        }
+        let rekeyed = said.matches("gateway_rekeyed").count();
+        assert!(rekeyed >= 2, "{name}: {rekeyed}: {said}");
+        assert!(said.contains("\n0 far.sas"), "{name}: {said}");
+        // The secrets and keys are in no log.
+        assert!(!said.contains(SECRET), "{name}");
+        case.check_statistics();
+    }
+}
+
+/// The peer is killed without a word and started again; then our own end.
+const RESTART: &str = r#"
+charon far "$far_in"
+gateway near ""
+await near.log gateway_tunnel_up
+kill -KILL $far_pid; wait $far_pid 2>/dev/null || true
+await near.log gateway_tunnel_down 1500
+charon far "$far_in"
+for n in $(seq 1500); do [ $(grep -c gateway_tunnel_up near.log) -ge 2 ] && break; sleep 0.02; done
+ping -q -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-peer.log; loss ping-peer.log
+# Our own end, without a word: the daemon ends with it, and the peer takes the new tunnel for the old one.
+kill -KILL $near_pid; wait $near_pid 2>/dev/null || true
+for n in $(seq 250); do pgrep -f "ike-daemon|hornwork-ike" >/dev/null || break; sleep 0.02; done
+! pgrep -f "ike-daemon|hornwork-ike"
+cp near.log near-first.log
+gateway near ""
+await near.log gateway_tunnel_up
+ping -q -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-own.log; loss ping-own.log
+# The daemon alone: it is started again, and packets pass meanwhile.
+daemon=$(pgrep -n charon)
+ping -q -c 300 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-daemon.log & pinging=$!
+kill -KILL $(pgrep -P $near_pid)
+await near.log gateway_ike_failed
+for n in $(seq 500); do [ $(grep -c gateway_tunnel_up near.log) -ge 2 ] && break; sleep 0.02; done
+wait $pinging || true; loss ping-daemon.log
+grep -c gateway_tunnel_up near.log
+kill -TERM $near_pid; wait $near_pid
+"#;
+
+#[test]
+fn a_peer_and_this_end_may_restart() {
+    if !able() {
+        return;
+    }
+    let case = Case::new("restart");
+    case.write("near.toml", &near("dead_peer_s = 1", PEER));
+    case.write("far.conf", &far("aes128gcm16", 3_600));
+    let said = case.run(RESTART);
+    for (log, packets) in [
+        ("ping-peer.log", 40),
+        ("ping-own.log", 40),
+        ("ping-daemon.log", 300),
+    ] {
+        lossless(&said, log, packets);
+    }
+    assert!(said.contains("\n2\n"), "{said}");
+}
+
+/// Two peers behind a NAT with one address, and our end waits for them.
+const NAT: &str = r#"
+# far becomes the NAT: the two phones' gateways are behind it.
+site one; site two
+for peer in one two; do
+  eval "in=\$${peer}_in"; eval "pid=\$$peer"
+  case $peer in one) net=1 ;; two) net=2 ;; esac
+  $far_in ip link add to-$peer type veth peer name eth0 netns $pid
+  $far_in ip addr add 172.16.$net.1/24 dev to-$peer; $far_in ip link set to-$peer up
+  $in sh -c "ip addr add 172.16.$net.2/24 dev eth0; ip link set eth0 up; ip route add default via 172.16.$net.1; ip addr add 10.$((10 + net)).0.1/24 dev lo"
+done
+$far_in sh -c "echo 1 > /proc/sys/net/ipv4/ip_forward"
+$far_in nft -f - <<END
+table ip nat { chain post { type nat hook postrouting priority 100; oifname "vb" masquerade random; } }
+END
+gateway near ""
+charon one "$one_in"
+charon two "$two_in"
+for n in $(seq 500); do [ $(grep -c gateway_tunnel_up near.log) -ge 2 ] && break; sleep 0.02; done
+for peer in 1 2; do
+  ping -q -c 100 -i 0.01 -I 10.1.0.1 10.1$peer.0.1 > ping-$peer.log & pings="$pings $!"
+done
+for ping in $pings; do wait $ping || true; done
+loss ping-1.log; loss ping-2.log
+$one_in ping -q -c 20 -i 0.01 -I 10.11.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
+kill -TERM $near_pid; wait $near_pid
+"#;
+
+#[test]
+fn two_peers_behind_one_nat_have_tunnels() {
+    if !able() || !installed(&["nft"]) {
+        return;
+    }
+    let case = Case::new("nat");
+    let mut text =
+        "[gateway]\nlocal = \"192.0.2.1\"\nroute_source = \"10.1.0.1\"\n[gateway.ike]\nlocal_id = \"centre.example\"\n"
+            .to_owned();
+    for (number, peer) in [(1, "one"), (2, "two")] {
+        let secret = format!("secret-of-{peer}-in-a-test");
+        case.write(&format!("psk-{peer}"), &format!("{secret}\n"));
+        text.push_str(&format!(
+            "[[gateway.tunnel]]\nname = \"{peer}\"\npeer = \"any\"\nremote_id = \"{peer}.example\"\nsecret_file = \"psk-{peer}\"\nlocal_networks = \"10.1.0.0/24\"\nremote_networks = \"10.1{number}.0.0/24\"\n"
+        ));
+        let conf = format!(
+            "connections {{ t {{ version = 2
+  local_addrs = 172.16.{number}.2
+  remote_addrs = 192.0.2.1
+  local {{ auth = psk
+    id = {peer}.example }}
+  remote {{ auth = psk
+    id = centre.example }}
+  children {{ net {{ local_ts = 10.1{number}.0.0/24
+    remote_ts = 10.1.0.0/24
+    esp_proposals = aes128gcm16
+    start_action = start }} }} }} }}
+secrets {{ ike-t {{ secret = \"{secret}\" }} }}
+"
+        );
+        case.write(&format!("{peer}.conf"), &conf);
+    }
+    case.write("near.toml", &text);
+    let said = case.run(NAT);
+    lossless(&said, "ping-1.log", 100);
+    lossless(&said, "ping-2.log", 100);
+    lossless(&said, "ping-back.log", 20);
+    for peer in ["one", "two"] {
+        let up = format!("tunnel={peer} peer=192.0.2.2:");
+        let line = said.lines().find(|line| line.contains("gateway_tunnel_up") && line.contains(&up));
+        let line = line.unwrap_or_else(|| panic!("{peer}: {said}"));
+        assert!(line.contains(&format!("identity={peer}.example")), "{line}");
+        assert!(!line.contains(":4500 "), "the NAT has changed the port: {line}");
+    }
+    case.check_statistics();
+}
+
+/// An authority with two certificates; the key of ours is one of a curve.
+const CERTIFICATES: &str = r#"
+openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 30 -subj "/CN=test authority" 2>openssl.log
+for name in near far; do
+  openssl ecparam -name prime256v1 -genkey -noout -out $name.ec 2>>openssl.log
+  openssl pkcs8 -topk8 -nocrypt -in $name.ec -out $name.key
+  openssl req -new -key $name.key -out $name.csr -subj "/CN=$name.example" 2>>openssl.log
+  printf "subjectAltName=DNS:$name.example\n" > $name.ext
+  openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 30 -extfile $name.ext -out $name.pem 2>>openssl.log
+done
+mkdir -p x509 x509ca private; cp far.pem x509/; cp ca.pem x509ca/; cp far.key private/
+"$HORNWORK" check -c near.toml
+charon far "$far_in"
+gateway near ""
+await near.log gateway_tunnel_up
+ping -q -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
+kill -TERM $near_pid; wait $near_pid
+"#;
+
+#[test]
+fn certificates_prove_both_ends() {
+    if !able() {
+        return;
+    }
+    let case = Case::new("certificates");
+    let ike = "local_id = \"near.example\"\ncertificate = \"near.pem\"\nprivate_key = \"near.key\"\nauthority = \"ca.pem\"";
+    let tunnel = "peer = \"192.0.2.2\"\nremote_id = \"far.example\"";
+    case.write("near.toml", &near(ike, tunnel));
+    let certificate = case.folder.join("far.pem");
+    let conf = format!(
+        "connections {{ t {{ version = 2
+  local_addrs = 192.0.2.2
+  remote_addrs = 192.0.2.1
+  local {{ auth = pubkey
+    id = far.example
+    certs = {} }}
+  remote {{ auth = pubkey
+    id = near.example }}
+  children {{ net {{ local_ts = 10.2.0.0/24
+    remote_ts = 10.1.0.0/24
+    esp_proposals = chacha20poly1305 }} }} }} }}
+authorities {{ ca {{ cacert = {} }} }}
+secrets {{ ecdsa-far {{ file = {} }} }}
+",
+        certificate.display(),
+        case.folder.join("ca.pem").display(),
+        case.folder.join("far.key").display(),
+    );
+    case.write("far.conf", &conf);
+    let said = case.run(CERTIFICATES);
+    lossless(&said, "ping.log", 40);
+    assert!(said.contains("key exchange by IKEv2"), "{said}");
+}
+
+/// A wrong secret; then another secret by a reload.
+const WRONG: &str = r#"
+charon far "$far_in"
+gateway near ""
+await near.log gateway_ike_problem
+grep -c gateway_tunnel_up near.log || true
+cp psk.good psk.new; mv psk.new psk; kill -HUP $near_pid
+await near.log gateway_tunnel_up 1500
+ping -q -c 20 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
+kill -TERM $near_pid; wait $near_pid
+"#;
+
+#[test]
+fn a_wrong_secret_is_named_and_replaced_by_a_reload() {
+    if !able() {
+        return;
+    }
+    let case = Case::new("wrong");
+    case.write("psk", "another-secret-of-a-test\n");
+    case.write("psk.good", &format!("{SECRET}\n"));
+    case.write("near.toml", &near("", PEER));
+    case.write("far.conf", &far("aes128gcm16", 3_600));
+    let said = case.run(WRONG);
+    assert!(said.contains("\n0\n"), "no tunnel with a wrong secret: {said}");
+    assert!(said.contains("tunnel=far problem=\"received AUTHENTICATION_FAILED"), "{said}");
+    lossless(&said, "ping.log", 20);
+}
+
+/// A user with the rights of the unit and no other.
+const CONFINED: &str = r#"
+chown -R nobody:nogroup .
+# Distributions let all users open it; here it is made so for this test alone.
+mount -t tmpfs tmpfs /dev/net; mknod -m 666 /dev/net/tun c 10 200
+charon far "$far_in"
+caps="net_admin,net_bind_service"
+user="setpriv --reuid=nobody --regid=nogroup --clear-groups --inh-caps=-all,+net_admin,+net_bind_service --ambient-caps=-all,+net_admin,+net_bind_service --bounding-set=-all,+net_admin,+net_bind_service --no-new-privs"
+$user "$HORNWORK" check -c near.toml
+gateway near "$user"
+await near.log gateway_tunnel_up
+ping -q -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
+kill -TERM $near_pid; wait $near_pid
+# Without the right to a low port.
+user="setpriv --reuid=nobody --regid=nogroup --clear-groups --inh-caps=-all,+net_admin --ambient-caps=-all,+net_admin --bounding-set=-all,+net_admin --no-new-privs"
+$user "$HORNWORK" run --role gateway -c near.toml > refused.log 2>&1 || echo "exit $?"
+grep CAP_NET_BIND_SERVICE refused.log
+"#;
+
+#[test]
+fn the_rights_of_the_unit_suffice() {
+    if !able() || !installed(&["setpriv"]) {
+        return;
+    }
+    let program = root().join("target");
+    let case = Case::new("confined");
+    let reachable = Command::new("setpriv")
+        .args(["--reuid=nobody", "--regid=nogroup", "--clear-groups", "test", "-x", PROGRAM])
+        .status();
+    if !reachable.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: another user cannot reach {}", program.display());
+        return;
+    }
+    case.write("near.toml", &near("", PEER));
+    case.write("far.conf", &far("aes128gcm16", 3_600));
+    let said = case.run(CONFINED);
+    lossless(&said, "ping.log", 40);
+    assert!(said.contains("exit 3"), "{said}");
+    assert!(said.contains("CAP_NET_BIND_SERVICE"), "{said}");
+}
+
+/// A thousand tunnels to one machine, which has an identity and a network for each.
+const THOUSAND: &str = r#"
+for n in $(seq 0 999); do echo "addr add 10.$((100 + n / 250)).$((n % 250)).1/32 dev lo"; done > addresses
+$far_in ip -batch addresses
+charon far "$far_in"
+begun=$(date +%s%N)
+gateway near ""
+for n in $(seq 3000); do [ $(grep -c gateway_tunnel_up near.log) -ge 1000 ] && break; sleep 0.02; done
+echo "up: $(grep -c gateway_tunnel_up near.log) after $(( ($(date +%s%N) - begun) / 1000000 )) ms"
+received=0
+for n in $(seq 0 9 999); do
+  if ping -q -c 1 -W 2 -I 10.1.0.1 10.$((100 + n / 250)).$((n % 250)).1 >/dev/null; then received=$((received + 1)); fi
+done
+echo "answers: $received of 112"
+grep VmRSS /proc/$near_pid/status
+kill -TERM $near_pid; wait $near_pid
+"#;
+
+#[test]
+fn a_thousand_tunnels_are_negotiated() {
+    if !able() {
+        return;
+    }
+    let case = Case::new("thousand");
+    let mut text =
+        "[gateway]\nlocal = \"192.0.2.1\"\nroute_source = \"10.1.0.1\"\n[gateway.ike]\n".to_owned();
+    let (mut connections, mut secrets) = (String::new(), String::new());
+    for number in 0..1_000 {
+        let network = format!("10.{}.{}.0/24", 100 + number / 250, number % 250);
+        text.push_str(&format!(
+            "[[gateway.tunnel]]\nname = \"t{number}\"\npeer = \"192.0.2.2\"\nremote_id = \"t{number}.example\"\nsecret_file = \"psk\"\nlocal_networks = \"10.1.0.0/24\"\nremote_networks = \"{network}\"\n"
+        ));
+        connections.push_str(&format!(
+            "t{number} {{ version = 2
+  local_addrs = 192.0.2.2
+  remote_addrs = 192.0.2.1
+  unique = never
+  local {{ auth = psk
+    id = t{number}.example }}
+  remote {{ auth = psk }}
+  children {{ net {{ local_ts = {network}
+    remote_ts = 10.1.0.0/24
+    esp_proposals = aes128gcm16 }} }} }}\n"
+        ));
+    }
+    secrets.push_str(&format!("ike-t {{ secret = \"{SECRET}\" }}\n"));
+    case.write("near.toml", &text);
+    case.write(
+        "far.conf",
+        &format!("connections {{ {connections} }}\nsecrets {{ {secrets} }}\n"),
+    );
+    let said = case.run(THOUSAND);
+    let short: Vec<&str> = said.lines().take(5).collect();
+    eprintln!("{short:?}");
+    assert!(said.contains("up: 1000 after"), "{short:?}");
+    assert!(said.contains("answers: 112 of 112"), "{short:?}");
+}
+
+#[test]
+fn how_to_page_is_true() {
+    if !able() {
+        return;
+    }
+    let tail = "wait $job3; kill -TERM $job2; wait $job2 || true; kill -TERM $job1; wait $job1\n";
+    let (said, logs, call) = crate::gateway::run_page("ipsec-ikev2.md", tail);
+    assert!(said.contains(" 0% packet loss"), "{said}");
+    assert_eq!(call["established"], true, "{call:#}");
+    assert!(call["received"].as_u64() > Some(80), "{call:#}");
+    assert!(logs.contains("identity=office.example"), "{logs}");
+    assert!(logs.contains("gateway_tunnel_down"), "the office has ended: {logs}");
+}
+
+/// What the key exchange needs is named by `check`, and at the start.
+#[test]
+fn missing_parts_are_named() {
+    if !able() {
+        return;
+    }
+    let case = Case::new("missing");
+    case.write("near.toml", &near("", PEER));
+    case.write("bad.toml", &near("ike_proposals = \"aes128-sha256-no\"", PEER));
+    case.write("open.toml", &near("", &PEER.replace("psk", "open")));
+    case.write("open", "a-secret-that-others-read\n");
+    let open = std::fs::Permissions::from_mode(0o644);
+    std::fs::set_permissions(case.folder.join("open"), open).expect("mode");
+    let script = "
+expect() { code=$1; text=$2; shift 2; said=$(\"$@\" 2>&1) && got=0 || got=$?; [ $got = $code ] || { echo \"$got: $said\"; exit 1; }; echo \"$said\" | grep -q \"$text\" || { echo \"$said\"; exit 1; }; }
+expect 0 'key exchange by IKEv2' \"$HORNWORK\" check -c near.toml
+expect 2 'readable or writable by others' \"$HORNWORK\" check -c open.toml
+expect 3 'tunnel far: ' timeout 20 \"$HORNWORK\" run --role gateway -c bad.toml
+expect 3 'strongswan-charon' unshare -m sh -c 'mount -t tmpfs tmpfs /usr/lib/ipsec; exec \"$HORNWORK\" check -c near.toml'
+expect 3 'libcharon-extra-plugins' unshare -m sh -c 'mkdir e; cp /usr/lib/ipsec/plugins/*vici* e; mount --bind e /usr/lib/ipsec/plugins; exec \"$HORNWORK\" check -c near.toml'
+expect 3 'cannot have a network of its own' unshare -U --map-root-user -n sh -c 'echo 0 > /proc/sys/user/max_net_namespaces; exec \"$HORNWORK\" check -c near.toml'
+# The port is in use.
+python3 -c 'import socket,time; s=socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind((\"192.0.2.1\", 500)); time.sleep(20)' & jobs_of_test=\"$jobs_of_test $!\"; sleep 0.5
+expect 3 'cannot open UDP 192.0.2.1:500' timeout 20 \"$HORNWORK\" run --role gateway -c near.toml
+";
+    case.run(script);
+}
