@@ -556,16 +556,44 @@ mod tests {
         assert!(spec.tunnels[0].ike.as_ref().unwrap().initiates);
         let numbers = "numbers_file=\"/n\"\nrekey_delay_s=3\nlifetime_s=9\n[gateway.ike]";
         for (keys, tunnels, expected) in [
-            ("key_file=\"/k\"\n[gateway.ike]", &secret, "`key_file` is for manual keys"),
+            (
+                "key_file=\"/k\"\n[gateway.ike]",
+                &secret,
+                "`key_file` is for manual keys",
+            ),
             (numbers, &secret, "`rekey_delay_s` is for manual keys"),
-            ("encapsulation=\"ip\"\n[gateway.ike]", &secret, "ESP is in UDP"),
-            ("[gateway.ike]", &TUNNEL.to_owned(), "neither a shared secret"),
+            (
+                "encapsulation=\"ip\"\n[gateway.ike]",
+                &secret,
+                "ESP is in UDP",
+            ),
+            (
+                "[gateway.ike]",
+                &TUNNEL.to_owned(),
+                "neither a shared secret",
+            ),
             ("[gateway.ike]", &tunnel, "needs an identity"),
             ("[gateway.ike]\nlocal_id=\"%any\"", &secret, "no identity"),
-            ("[gateway.ike]\ncertificate=\"/c\"", &secret, "belong together"),
-            ("[gateway.ike]\nesp_proposals=\"aes128\"", &secret, "needs an integrity"),
-            ("[gateway.ike]\nesp_proposals=\"3des-sha1\"", &secret, "weak"),
-            ("[gateway.ike]\nike_proposals=\"AES\"", &secret, "no proposal"),
+            (
+                "[gateway.ike]\ncertificate=\"/c\"",
+                &secret,
+                "belong together",
+            ),
+            (
+                "[gateway.ike]\nesp_proposals=\"aes128\"",
+                &secret,
+                "needs an integrity",
+            ),
+            (
+                "[gateway.ike]\nesp_proposals=\"3des-sha1\"",
+                &secret,
+                "weak",
+            ),
+            (
+                "[gateway.ike]\nike_proposals=\"AES\"",
+                &secret,
+                "no proposal",
+            ),
             ("", &secret, "there is no [gateway.ike]"),
             ("", &tunnel, "no address of a host"),
         ] {
@@ -586,11 +614,7 @@ mod tests {
         for (keys, tunnels, expected) in [
             ("", String::new(), "there is no tunnel"),
             ("ike=true", TUNNEL.to_owned(), "must be a table"),
-            (
-                "[gateway.ike]\nrekey_s=1",
-                TUNNEL.to_owned(),
-                "rekey_s",
-            ),
+            ("[gateway.ike]\nrekey_s=1", TUNNEL.to_owned(), "rekey_s"),
             (
                 "device=\"a/b\"",
                 TUNNEL.to_owned(),

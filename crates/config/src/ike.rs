@@ -201,7 +201,8 @@ pub(super) fn tunnel(
             ("initiate", raw.initiate.is_some()),
         ] {
             if given {
-                let message = format!("`{key}` is for a key exchange, and there is no [gateway.ike]");
+                let message =
+                    format!("`{key}` is for a key exchange, and there is no [gateway.ike]");
                 sink.report(&path(key), message, "remove it, or add [gateway.ike]");
             }
         }
@@ -220,7 +221,11 @@ pub(super) fn tunnel(
     }
     if !has_peer && raw.initiate == Some(true) {
         let message = "a peer of any address sets the tunnel up itself";
-        sink.report(&path("initiate"), message, "remove it, or write the peer's address");
+        sink.report(
+            &path("initiate"),
+            message,
+            "remove it, or write the peer's address",
+        );
     }
     Some(IkeTunnelSpec {
         remote_id: identity(raw.remote_id.as_ref(), &path("remote_id"), sink),

@@ -43,6 +43,9 @@ enum ControlCommand {
     /// Media nodes.
     #[command(subcommand)]
     Nodes(NodeCommand),
+    /// Tunnels of the IPsec gateway: peers, keys, packets.
+    #[command(subcommand)]
+    Tunnels(TunnelCommand),
     /// Limits of calls and registrations.
     #[command(subcommand)]
     Limits(LimitCommand),
@@ -128,6 +131,12 @@ enum TrunkCommand {
 }
 
 #[derive(Debug, Subcommand)]
+enum TunnelCommand {
+    /// List the tunnels of the IPsec gateway.
+    List,
+}
+
+#[derive(Debug, Subcommand)]
 enum NodeCommand {
     /// List media nodes.
     List,
@@ -210,6 +219,16 @@ const NODES: Columns = &[
     ("DRAIN", "/drain"),
     ("CALLS", "/calls"),
     ("SESSIONS", "/sessions"),
+];
+const TUNNELS: Columns = &[
+    ("NAME", "/name"),
+    ("UP", "/up"),
+    ("SINCE", "/since"),
+    ("PEER", "/peer"),
+    ("IDENTITY", "/identity"),
+    ("ALGORITHMS", "/algorithms"),
+    ("SEALED", "/sealed"),
+    ("OPENED", "/opened"),
 ];
 const BANS: Columns = &[
     ("SOURCE", "/source"),
@@ -307,6 +326,9 @@ fn call_of(command: &ControlCommand) -> ControlCall {
         ControlCommand::Trunks(TrunkCommand::Enable { name }) => trunk(name, true),
         ControlCommand::Trunks(TrunkCommand::Disable { name }) => trunk(name, false),
         ControlCommand::Nodes(NodeCommand::List) => ControlCall::list("/v1/nodes", "nodes", NODES),
+        ControlCommand::Tunnels(TunnelCommand::List) => {
+            ControlCall::list("/v1/tunnels", "tunnels", TUNNELS)
+        }
         ControlCommand::Limits(LimitCommand::Show) => ControlCall::new("GET", "/v1/limits"),
         ControlCommand::Limits(LimitCommand::Set { calls }) => {
             ControlCall::new("PATCH", "/v1/limits").with(json!({ "calls": calls }))

@@ -288,6 +288,8 @@ fn start_exchange((parts, requests): (IkeParts, IkeRequests)) -> io::Result<Exch
     let thread = std::thread::Builder::new()
         .name("gateway-ike".to_owned())
         .spawn(move || {
+            // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
+            let _ = net::block_signals();
             // The daemon ends with the thread that starts it, so that is this one.
             let exchange = IkeExchange::new(parts).and_then(|mut exchange| {
                 exchange.set_up()?;
@@ -373,7 +375,7 @@ impl Gateway {
         };
         let gateway = gateway_of(spec, &keys, numbers.as_mut(), clock)?;
         log_start(spec, &keys, &gateway, (log, clock));
-        let figures = Arc::new(GatewayFigures::new());
+        let figures = Arc::new(GatewayFigures::new(spec, &keys, clock.now()));
         let flags = Arc::new(Flags::default());
         let waker = Waker::new()?;
         let (queue, inbox) = sync_channel(QUEUE);
@@ -390,6 +392,7 @@ impl Gateway {
                     commands: commands.clone(),
                     inbox,
                     waker: waker.clone(),
+                    figures: figures.clone(),
                     log: log.clone(),
                     clock,
                 };

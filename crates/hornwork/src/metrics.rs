@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -614,6 +615,50 @@ pub(crate) fn router(operators: Operators) -> Router {
     Router::new()
         .route("/metrics", get(scrape))
         .with_state(operators)
+}
+
+/// The values of a scrape of a gateway alone.
+async fn scrape_gateway(State(gateway): State<Arc<GatewayFigures>>) -> String {
+    let mut out = MetricValues::default();
+    set_gateway(&mut out, &gateway);
+    for (thread, seconds) in cpu_seconds() {
+        out.set("hornwork_cpu_seconds_total", &[&thread], seconds);
+    }
+    out.set("hornwork_memory_bytes", &[], memory_bytes());
+    out.text()
+}
+
+/// Starts the thread that serves the metrics of a gateway alone.
+///
+/// # Errors
+/// If the address cannot be bound, or the thread not started.
+pub(crate) fn start_gateway(
+    spec: Option<&MetricsSpec>,
+    gateway: Arc<GatewayFigures>,
+) -> io::Result<()> {
+    let Some(listen) = spec.and_then(|spec| spec.listen) else {
+        return Ok(());
+    };
+    let listener = bind(listen)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let router = Router::new()
+        .route("/metrics", get(scrape_gateway))
+        .with_state(gateway);
+    std::thread::Builder::new()
+        .name("metrics".to_owned())
+        .spawn(move || {
+            // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
+            let _ = net::block_signals();
+            runtime.block_on(async move {
+                match tokio::net::TcpListener::from_std(listener) {
+                    Ok(listener) => crate::http::serve_metrics(listener, router).await,
+                    Err(error) => tracing::error!("metrics: {error}"),
+                }
+            });
+        })?;
+    Ok(())
 }
 
 /// Starts the thread that serves metrics, appends statistics and checks alarms.

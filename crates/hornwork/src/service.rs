@@ -118,6 +118,7 @@ pub fn run(options: &ServeOptions) -> ExitCode {
         }
     };
     if gateway {
+        warn_of_ignored(&config);
         return gateway::run(&config, loaded.gateway.as_ref(), &log, clock);
     }
     if !media && config.ng_server.is_some() {
@@ -174,6 +175,23 @@ fn name_servers(text: &str) -> Vec<SocketAddr> {
         .filter_map(|rest| rest.split_whitespace().next()?.parse::<IpAddr>().ok())
         .map(|ip| SocketAddr::new(ip, 53))
         .collect()
+}
+
+/// Tables that have no effect without calls.
+fn warn_of_ignored(config: &Config) {
+    for (table, present) in [
+        ("[[interface]]", !config.interfaces.is_empty()),
+        ("[control]", config.control.is_some()),
+        ("[records]", config.records.is_some()),
+        ("[store]", config.store.is_some()),
+        ("[console]", config.console.is_some()),
+        ("[alarms]", config.alarms.is_some()),
+        ("[traces]", config.traces.is_some()),
+    ] {
+        if present {
+            tracing::warn!("{table} is ignored: with --role gateway there are no calls");
+        }
+    }
 }
 
 fn serve(

@@ -16,6 +16,6 @@ pub mod stun;
 #[doc(hidden)]
 pub use esp::fuzz_esp;
 #[doc(hidden)]
-pub use ike::fuzz_ike;
-#[doc(hidden)]
 pub use fuzz::{fuzz_ice, fuzz_srtp};
+#[doc(hidden)]
+pub use ike::fuzz_ike;

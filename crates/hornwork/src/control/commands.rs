@@ -18,6 +18,7 @@ use engine::{DropReason, Time};
 use serde::Deserialize;
 use serde_json::{Map, Value, json as value};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Entries of a list without `limit`.
@@ -43,6 +44,7 @@ pub(super) fn routes() -> Router<Arc<ApiState>> {
         .route("/v1/trunks", get(list_trunks))
         .route("/v1/trunks/{name}", get(show_trunk).patch(change_trunk))
         .route("/v1/nodes", get(list_nodes))
+        .route("/v1/tunnels", get(list_tunnels))
         .route("/v1/limits", get(show_limits).patch(change_limits))
         .route("/v1/bans", get(list_bans))
         .route("/v1/bans/{source}", delete(remove_ban))
@@ -367,6 +369,29 @@ async fn change_trunk(
     };
     shared.log_command(client, &label, &format!("enabled={enabled}"), status);
     ok(&trunk_json(&trunk.ok_or_else(|| missing("trunk"))?))
+}
+
+/// The tunnels of the IPsec gateway; none without one.
+async fn list_tunnels(State(shared): SharedState) -> Answer {
+    let gateway = shared.operators().gateway.as_deref();
+    let tunnels = gateway.map_or(&[][..], |gateway| &gateway.tunnels);
+    let tunnels: Vec<Value> = tunnels
+        .iter()
+        .map(|tunnel| {
+            let state = tunnel.state();
+            value!({
+                "name": tunnel.name,
+                "up": state.up,
+                "since": shared.time_json(state.since),
+                "peer": state.peer.map(|peer| peer.to_string()),
+                "identity": state.identity,
+                "algorithms": state.algorithms,
+                "sealed": tunnel.sealed.load(Relaxed),
+                "opened": tunnel.opened.load(Relaxed),
+            })
+        })
+        .collect();
+    ok(&value!({ "tunnels": tunnels }))
 }
 
 async fn list_nodes(State(shared): SharedState) -> Answer {

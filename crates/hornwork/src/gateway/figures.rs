@@ -1,8 +1,48 @@
 //! Figures of the gateway, which the packet thread publishes and metrics and log read.
 
-use engine::DropReason;
+use super::keys::GatewayKeys;
+use config::GatewaySpec;
+use engine::worker::lock;
+use engine::{DropReason, Time};
 use protect::esp::EspGateway;
+use std::net::SocketAddr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A tunnel as operators see it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TunnelState {
+    /// It has keys.
+    pub(crate) up: bool,
+    /// Since when it is up or down.
+    pub(crate) since: Time,
+    /// Outer address of the peer, where it is known.
+    pub(crate) peer: Option<SocketAddr>,
+    /// Identity of the peer; empty with manual keys.
+    pub(crate) identity: String,
+    /// Algorithms of the association that seals.
+    pub(crate) algorithms: String,
+}
+
+/// Figures of a tunnel.
+#[derive(Debug)]
+pub(crate) struct TunnelFigures {
+    pub(crate) name: String,
+    pub(crate) sealed: AtomicU64,
+    pub(crate) opened: AtomicU64,
+    /// Not used by the packet thread.
+    state: Mutex<TunnelState>,
+}
+
+impl TunnelFigures {
+    pub(crate) fn state(&self) -> TunnelState {
+        lock(&self.state).clone()
+    }
+
+    pub(super) fn change(&self, change: impl FnOnce(&mut TunnelState)) {
+        change(&mut lock(&self.state));
+    }
+}
 
 /// Counters since the start.
 #[derive(Debug)]
@@ -17,10 +57,29 @@ pub(crate) struct GatewayFigures {
     /// Notices that did not reach the log.
     pub(crate) notices_lost: AtomicU64,
     drops: Vec<AtomicU64>,
+    /// In the order of the configuration.
+    pub(crate) tunnels: Vec<TunnelFigures>,
 }
 
 impl GatewayFigures {
-    pub(super) fn new() -> GatewayFigures {
+    /// The figures of a gateway that starts now.
+    pub(super) fn new(spec: &GatewaySpec, keys: &GatewayKeys, now: Time) -> GatewayFigures {
+        let tunnels = spec.tunnels.iter().enumerate().map(|(number, tunnel)| {
+            let manual = keys.tunnels.get(number);
+            TunnelFigures {
+                name: tunnel.name.clone(),
+                sealed: AtomicU64::default(),
+                opened: AtomicU64::default(),
+                state: Mutex::new(TunnelState {
+                    up: manual.is_some(),
+                    since: now,
+                    peer: tunnel.peer,
+                    identity: String::new(),
+                    algorithms: manual
+                        .map_or_else(String::new, |keys| keys.outbound.suite.to_string()),
+                }),
+            }
+        });
         let zero = AtomicU64::default;
         GatewayFigures {
             sealed: zero(),
@@ -31,6 +90,7 @@ impl GatewayFigures {
             tunnels_up: zero(),
             notices_lost: zero(),
             drops: DropReason::ALL.iter().map(|_| zero()).collect(),
+            tunnels: tunnels.collect(),
         }
     }
 
@@ -43,13 +103,23 @@ impl GatewayFigures {
         self.opened_bytes.store(counters.opened_bytes, Relaxed);
         self.associations
             .store(gateway.associations() as u64, Relaxed);
-        self.tunnels_up
-            .store(gateway.tunnels_up() as u64, Relaxed);
+        self.tunnels_up.store(gateway.tunnels_up() as u64, Relaxed);
         self.notices_lost.store(counters.notices_lost, Relaxed);
+        for (figures, packets) in self.tunnels.iter().zip(gateway.tunnel_packets()) {
+            figures.sealed.store(packets.sealed, Relaxed);
+            figures.opened.store(packets.opened, Relaxed);
+        }
         for (reason, count) in gateway.drops().iter() {
             if let Some(figure) = self.drops.get(reason as usize) {
                 figure.store(count, Relaxed);
             }
+        }
+    }
+
+    /// Changes what operators see of a tunnel.
+    pub(super) fn change_tunnel(&self, number: usize, change: impl FnOnce(&mut TunnelState)) {
+        if let Some(tunnel) = self.tunnels.get(number) {
+            tunnel.change(change);
         }
     }
 

@@ -182,8 +182,9 @@ impl Keeper {
 
     fn notice(&mut self, notice: GatewayNotice) {
         let spi_text = |spi: u32| format!("{spi:#010x}");
-        if let (GatewayNotice::RekeyDue { tunnel, .. }, Some(ike)) = (notice, &self.parts.ike) {
-            ike.send(IkeRequest::Rekey(tunnel));
+        if let (GatewayNotice::RekeyDue { tunnel, spi, .. }, Some(ike)) = (notice, &self.parts.ike)
+        {
+            ike.send(IkeRequest::Rekey(tunnel, spi));
             return;
         }
         let event = match notice {
@@ -214,6 +215,9 @@ impl Keeper {
                 if let Some(known) = self.peers.get_mut(tunnel) {
                     *known = Some(address);
                 }
+                self.parts
+                    .figures
+                    .change_tunnel(tunnel, |state| state.peer = Some(address));
                 EventKind::GatewayPeerMoved {
                     tunnel: self.name(tunnel),
                     address: address.to_string(),

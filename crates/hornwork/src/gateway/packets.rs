@@ -339,7 +339,9 @@ impl PacketLoop {
                     self.parts.gateway.seal_with(tunnel, spi, peer);
                 }
                 Ok(Command::Remove([spi_in, spi_out], at_once)) => {
-                    self.parts.gateway.remove_pair(spi_in, spi_out, at_once, now);
+                    self.parts
+                        .gateway
+                        .remove_pair(spi_in, spi_out, at_once, now);
                 }
                 Ok(Command::Send(message, destination)) => self.send_message(&message, destination),
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return Ok(true),
@@ -360,7 +362,9 @@ impl PacketLoop {
         self.parts
             .socket
             .send(message, &[packet], |_, _| refused += 1);
-        self.parts.gateway.count_drops(DropReason::SendFailed, refused);
+        self.parts
+            .gateway
+            .count_drops(DropReason::SendFailed, refused);
     }
 
     /// Work that depends on time.

@@ -19,8 +19,12 @@ pub(crate) fn run(
     log: &EventLog,
     clock: Clock,
 ) -> ExitCode {
-    if config.metrics.is_some() {
-        tracing::warn!("[metrics] is ignored: with --role gateway the log has the statistics");
+    if config
+        .metrics
+        .as_ref()
+        .is_some_and(|metrics| metrics.csv.is_some())
+    {
+        tracing::warn!("`csv` in [metrics] is ignored: with --role gateway there are no calls");
     }
     match serve(config, keys, log, clock) {
         Ok(()) => {
@@ -44,11 +48,16 @@ fn serve(
     let Some(gateway) = Gateway::of(config, keys, log, clock)? else {
         return Err(io::Error::other("there is no [gateway]"));
     };
+    crate::metrics::start_gateway(config.metrics.as_ref(), gateway.figures())?;
     log.flush();
     notify("READY=1");
     let mut watchdog = Watchdog::from_environment();
+    let mut carries = Ok(());
     while signals.stops() == 0 {
-        gateway.check()?;
+        carries = gateway.check();
+        if carries.is_err() {
+            break;
+        }
         if signals.take_reload() {
             gateway.reload();
         }
@@ -60,5 +69,5 @@ fn serve(
     notify("STOPPING=1");
     gateway.stop();
     log.flush();
-    Ok(())
+    carries
 }

@@ -572,7 +572,12 @@ fn missing_rights_and_unsafe_keys_are_named() {
             3,
             "/dev/net/tun does not exist",
         ),
-        (&none, "check -c both.toml", 2, "`key_file` is for manual keys"),
+        (
+            &none,
+            "check -c both.toml",
+            2,
+            "`key_file` is for manual keys",
+        ),
         (&none, "check -c open.toml", 2, "accessible by others"),
         (&none, "check -c none.toml", 2, "cannot be read"),
         (&none, "check -c weak.toml", 2, "allow_weak = true"),
@@ -633,7 +638,7 @@ pub(crate) fn run_page(name: &str, tail: &str) -> (String, String, serde_json::V
     let wav = codec::speech::speech();
     crate::common::phones::voice(&folder, "hello.wav", wav);
     let mut script = String::from(
-        "set -e\nmount -t tmpfs tmpfs /run\nawait() { for n in $(seq 500); do grep -q \"$2\" \"$1\" 2>/dev/null && return 0; sleep 0.02; done; cat \"$1\"; return 1; }\n",
+        "set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\nmount -t tmpfs tmpfs /run\nawait() { for n in $(seq 500); do grep -q \"$2\" \"$1\" 2>/dev/null && return 0; sleep 0.02; done; cat \"$1\"; return 1; }\n",
     );
     script
         .push_str("mkdir bin; ln -s \"$HORNWORK\" bin/hornwork; export PATH=\"$PWD/bin:$PATH\"\n");

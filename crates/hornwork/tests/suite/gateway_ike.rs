@@ -53,7 +53,9 @@ ip addr add 10.1.0.1/24 dev lo; $far_in ip addr add 10.2.0.1/24 dev lo
 "#;
 
 fn able() -> bool {
-    let programs = ["unshare", "nsenter", "ip", "timeout", "ping", "swanctl", "openssl"];
+    let programs = [
+        "unshare", "nsenter", "ip", "timeout", "ping", "swanctl", "openssl",
+    ];
     if !installed(&programs) {
         return false;
     }
@@ -118,14 +120,20 @@ impl Case {
             String::from_utf8_lossy(&output.stderr)
         );
         let logs = format!("{said}\nnear: {}", self.read("near.log"));
-        assert!(output.status.success(), "{logs}\nfar: {}", self.read("far.d/log"));
+        assert!(
+            output.status.success(),
+            "{logs}\nfar: {}",
+            self.read("far.d/log")
+        );
         logs
     }
 
     /// Nothing but keys in order: the last statistics have no packet that could not be opened.
     fn check_statistics(&self) {
         let log = self.read("near.log");
-        let last = log.lines().rfind(|line| line.contains("gateway_statistics"));
+        let last = log
+            .lines()
+            .rfind(|line| line.contains("gateway_statistics"));
         let last = last.unwrap_or_else(|| panic!("{log}"));
         for fault in [
             "esp_authentication",
@@ -133,6 +141,8 @@ impl Case {
             "esp_too_old",
             "esp_unknown_spi",
             "esp_malformed",
+            "esp_no_association",
+            "esp_expired",
             "ike_overrun",
         ] {
             assert!(!last.contains(fault), "{last}");
@@ -141,8 +151,7 @@ impl Case {
 }
 
 fn lossless(said: &str, log: &str, packets: u32) {
-    let line =
-        format!("{log}: {packets} packets transmitted, {packets} received, 0% packet loss");
+    let line = format!("{log}: {packets} packets transmitted, {packets} received, 0% packet loss");
     assert!(said.contains(&line), "{log}: {said}");
 }
 
@@ -166,6 +175,7 @@ fn far(esp: &str, rekey_s: u32) -> String {
     remote_ts = 10.1.0.0/24
     esp_proposals = {esp}
     rekey_time = {rekey_s}s
+    rand_time = 1s
     life_time = {}s }} }} }} }}
 secrets {{ ike-t {{ secret = \"{SECRET}\" }} }}
 ",
@@ -178,23 +188,25 @@ const PEER: &str = "peer = \"192.0.2.2\"\nsecret_file = \"psk\"";
 /// Pings both ways, then 12 s of them while keys change.
 const TRAFFIC: &str = r#"
 charon far "$far_in"
+export RUST_LOG=debug
 gateway near ""
 await near.log gateway_tunnel_up
 ping -q -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
 $far_in ping -q -c 40 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
+sleep 0.3; curl -s http://127.0.0.1:9464/metrics > metrics.txt
 ping -q -c 1200 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-rekey.log & one=$!
 $far_in ping -q -c 1200 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-rekey-back.log & two=$!
 wait $one || true; wait $two || true; loss ping-rekey.log; loss ping-rekey-back.log
+daemon=$(pgrep -P $near_pid); grep -q charon /proc/$daemon/cmdline
 kill -TERM $near_pid; wait $near_pid
-# Our end has deleted its associations at the peer.
-swanctl --list-sas --uri unix://$PWD/far.d/vici > far.sas; wc -c far.sas
-# Nothing is left of the daemon.
-! pgrep -f "ike-daemon|hornwork-ike" || exit 1
+# Our end has deleted its associations at the peer, and its daemon has ended.
+swanctl --list-sas --uri unix://$PWD/far.d/vici 2>/dev/null > far.sas; wc -c far.sas
+[ ! -e /proc/$daemon ]
 "#;
 
 #[test]
 fn keys_change_under_traffic_without_a_lost_packet() {
-    if !able() {
+    if !able() || !installed(&["curl"]) {
         return;
     }
     for (name, esp, ours, theirs) in [
@@ -203,7 +215,9 @@ fn keys_change_under_traffic_without_a_lost_packet() {
         ("gcm-both", "aes256gcm16", 6, 6),
     ] {
         let case = Case::new(name);
-        case.write("near.toml", &near(&format!("rekey_s = {ours}"), PEER));
+        let metrics = "[metrics]\nlisten = \"127.0.0.1:9464\"\n";
+        let text = near(&format!("rekey_s = {ours}"), PEER);
+        case.write("near.toml", &format!("{metrics}{text}"));
         case.write("far.conf", &far(esp, theirs));
         let said = case.run(TRAFFIC);
         for (log, packets) in [
@@ -217,10 +231,148 @@ fn keys_change_under_traffic_without_a_lost_packet() {
         let rekeyed = said.matches("gateway_rekeyed").count();
         assert!(rekeyed >= 2, "{name}: {rekeyed}: {said}");
         assert!(said.contains("\n0 far.sas"), "{name}: {said}");
-        // The secrets and keys are in no log.
-        assert!(!said.contains(SECRET), "{name}");
+        let metrics = case.read("metrics.txt");
+        for line in [
+            "hornwork_gateway_tunnels_up 1",
+            "hornwork_gateway_packets_total{direction=\"sealed\"} 80",
+            "hornwork_gateway_packets_total{direction=\"opened\"} 80",
+        ] {
+            assert!(metrics.contains(line), "{name}: {line}: {metrics}");
+        }
+        // The secrets and keys are in no log, although everything else is.
+        assert!(
+            said.contains("charon: establishing CHILD_SA"),
+            "{name}: {said}"
+        );
+        for secret in [SECRET, "initiator key", "responder key", "secret =>", "0: "] {
+            let log = case.read("near.log");
+            let line = log.lines().find(|line| line.contains(secret));
+            assert_eq!(line, None, "{name}: {secret}");
+        }
         case.check_statistics();
     }
+}
+
+/// The peer requests new keys; our messages about them are lost for a while, packets are not.
+const LOST: &str = r#"
+charon far "$far_in"
+gateway near ""
+await near.log gateway_tunnel_up
+ping -q -c 900 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log & one=$!
+$far_in ping -q -c 900 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log & two=$!
+sleep 1
+nft -f - <<END
+table ip lossy {
+  chain out {
+    type filter hook output priority 0
+    udp sport 4500 @th,64,32 0 counter drop
+  }
+}
+END
+sleep 4.5
+nft list table ip lossy | grep -o "packets [0-9]*"
+grep -c gateway_rekeyed near.log || true
+nft delete table ip lossy
+await near.log gateway_rekeyed
+wait $one || true; wait $two || true; loss ping-there.log; loss ping-back.log
+kill -TERM $near_pid; wait $near_pid
+"#;
+
+#[test]
+fn lost_messages_about_new_keys_lose_no_packet() {
+    if !able() || !installed(&["nft"]) {
+        return;
+    }
+    let case = Case::new("lost");
+    case.write("near.toml", &near("", PEER));
+    case.write("far.conf", &far("aes128gcm16", 5));
+    let said = case.run(LOST);
+    let lost = said
+        .lines()
+        .next()
+        .and_then(|line| line.strip_prefix("packets "));
+    assert!(lost.and_then(|lost| lost.parse().ok()) > Some(0), "{said}");
+    assert_eq!(
+        said.lines().nth(1),
+        Some("0"),
+        "new keys before the peer has them: {said}"
+    );
+    lossless(&said, "ping-there.log", 900);
+    lossless(&said, "ping-back.log", 900);
+    case.check_statistics();
+}
+
+/// Both ends set the tunnel up at the same time.
+const BOTH: &str = r#"
+charon far "$far_in"
+gateway near ""
+await near.log gateway_tunnel_up
+# Their first message is repeated after a second.
+sleep 2
+ping -q -c 100 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
+$far_in ping -q -c 100 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
+grep -c "IKE_SA t.*established between" far.d/log
+kill -TERM $near_pid; wait $near_pid
+"#;
+
+#[test]
+fn both_ends_may_initiate() {
+    if !able() {
+        return;
+    }
+    let case = Case::new("both");
+    case.write("near.toml", &near("", PEER));
+    let conf = far("aes128gcm16", 3_600);
+    let conf = conf.replace("rand_time", "start_action = start\n    rand_time");
+    case.write("far.conf", &conf);
+    let said = case.run(BOTH);
+    lossless(&said, "ping-there.log", 100);
+    lossless(&said, "ping-back.log", 100);
+}
+
+/// A border in the same process, whose operators see the tunnel.
+const OPERATORS: &str = r#"
+charon far "$far_in"
+"$HORNWORK" run -c near.toml > near.log 2>&1 & near_pid=$!; jobs_of_test="$jobs_of_test $near_pid"
+await near.log gateway_tunnel_up
+ping -q -c 10 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
+sleep 0.2; "$HORNWORK" ctl --socket control.sock tunnels list --json > up.json
+"$HORNWORK" ctl --socket control.sock tunnels list
+kill -KILL $far_pid; await near.log gateway_tunnel_down 1500
+"$HORNWORK" ctl --socket control.sock tunnels list --json > down.json
+kill -TERM $near_pid; wait $near_pid
+"#;
+
+#[test]
+fn operators_see_tunnels() {
+    if !able() {
+        return;
+    }
+    let case = Case::new("operators");
+    let border = "[[interface]]\nname = \"phones\"\nlisten = \"udp:127.0.0.1:5060\"\n[control]\nsocket = \"control.sock\"\n";
+    let text = near("dead_peer_s = 1", PEER);
+    case.write("near.toml", &format!("{border}{text}"));
+    case.write("far.conf", &far("aes128gcm16", 3_600));
+    let said = case.run(OPERATORS);
+    let tunnel = |file: &str| -> serde_json::Value {
+        let mut json: serde_json::Value = serde_json::from_str(&case.read(file)).expect("json");
+        json[0].take()
+    };
+    let up = tunnel("up.json");
+    assert_eq!(up["name"], "far", "{up:#}");
+    assert_eq!(up["up"], true, "{up:#}");
+    assert_eq!(up["peer"], "192.0.2.2:4500", "{up:#}");
+    assert_eq!(up["identity"], "192.0.2.2", "{up:#}");
+    assert_eq!(up["algorithms"], "AES-GCM-16", "{up:#}");
+    assert_eq!(
+        (&up["sealed"], &up["opened"]),
+        (&10.into(), &10.into()),
+        "{up:#}"
+    );
+    let down = tunnel("down.json");
+    assert_eq!(down["up"], false, "{down:#}");
+    assert!(down["since"].as_str() > up["since"].as_str(), "{down:#}");
+    assert!(said.contains("ALGORITHMS"), "{said}");
 }
 
 /// The peer is killed without a word and started again; then our own end.
@@ -234,15 +386,15 @@ charon far "$far_in"
 for n in $(seq 1500); do [ $(grep -c gateway_tunnel_up near.log) -ge 2 ] && break; sleep 0.02; done
 ping -q -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-peer.log; loss ping-peer.log
 # Our own end, without a word: the daemon ends with it, and the peer takes the new tunnel for the old one.
+daemon=$(pgrep -P $near_pid); grep -q charon /proc/$daemon/cmdline
 kill -KILL $near_pid; wait $near_pid 2>/dev/null || true
-for n in $(seq 250); do pgrep -f "ike-daemon|hornwork-ike" >/dev/null || break; sleep 0.02; done
-! pgrep -f "ike-daemon|hornwork-ike"
+for n in $(seq 250); do [ -e /proc/$daemon ] || break; sleep 0.02; done
+[ ! -e /proc/$daemon ]
 cp near.log near-first.log
 gateway near ""
 await near.log gateway_tunnel_up
 ping -q -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-own.log; loss ping-own.log
 # The daemon alone: it is started again, and packets pass meanwhile.
-daemon=$(pgrep -n charon)
 ping -q -c 300 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-daemon.log & pinging=$!
 kill -KILL $(pgrep -P $near_pid)
 await near.log gateway_ike_failed
@@ -261,13 +413,12 @@ fn a_peer_and_this_end_may_restart() {
     case.write("near.toml", &near("dead_peer_s = 1", PEER));
     case.write("far.conf", &far("aes128gcm16", 3_600));
     let said = case.run(RESTART);
-    for (log, packets) in [
-        ("ping-peer.log", 40),
-        ("ping-own.log", 40),
-        ("ping-daemon.log", 300),
-    ] {
-        lossless(&said, log, packets);
-    }
+    lossless(&said, "ping-peer.log", 40);
+    lossless(&said, "ping-own.log", 40);
+    // The peer forgets the old association before this end has the message that says so.
+    let answered = (298..=300)
+        .any(|count| said.contains(&format!("300 packets transmitted, {count} received")));
+    assert!(answered, "{said}");
     assert!(said.contains("\n2\n"), "{said}");
 }
 
@@ -284,7 +435,12 @@ for peer in one two; do
 done
 $far_in sh -c "echo 1 > /proc/sys/net/ipv4/ip_forward"
 $far_in nft -f - <<END
-table ip nat { chain post { type nat hook postrouting priority 100; oifname "vb" masquerade random; } }
+table ip nat {
+  chain post {
+    type nat hook postrouting priority 100
+    oifname "vb" masquerade random
+  }
+}
 END
 gateway near ""
 charon one "$one_in"
@@ -338,10 +494,15 @@ secrets {{ ike-t {{ secret = \"{secret}\" }} }}
     lossless(&said, "ping-back.log", 20);
     for peer in ["one", "two"] {
         let up = format!("tunnel={peer} peer=192.0.2.2:");
-        let line = said.lines().find(|line| line.contains("gateway_tunnel_up") && line.contains(&up));
+        let line = said
+            .lines()
+            .find(|line| line.contains("gateway_tunnel_up") && line.contains(&up));
         let line = line.unwrap_or_else(|| panic!("{peer}: {said}"));
         assert!(line.contains(&format!("identity={peer}.example")), "{line}");
-        assert!(!line.contains(":4500 "), "the NAT has changed the port: {line}");
+        assert!(
+            !line.contains(":4500 "),
+            "the NAT has changed the port: {line}"
+        );
     }
     case.check_statistics();
 }
@@ -423,8 +584,14 @@ fn a_wrong_secret_is_named_and_replaced_by_a_reload() {
     case.write("near.toml", &near("", PEER));
     case.write("far.conf", &far("aes128gcm16", 3_600));
     let said = case.run(WRONG);
-    assert!(said.contains("\n0\n"), "no tunnel with a wrong secret: {said}");
-    assert!(said.contains("tunnel=far problem=\"received AUTHENTICATION_FAILED"), "{said}");
+    assert!(
+        said.starts_with("0\n"),
+        "no tunnel with a wrong secret: {said}"
+    );
+    assert!(
+        said.contains("tunnel=far problem=\"received AUTHENTICATION_FAILED"),
+        "{said}"
+    );
     lossless(&said, "ping.log", 20);
 }
 
@@ -455,7 +622,14 @@ fn the_rights_of_the_unit_suffice() {
     let program = root().join("target");
     let case = Case::new("confined");
     let reachable = Command::new("setpriv")
-        .args(["--reuid=nobody", "--regid=nogroup", "--clear-groups", "test", "-x", PROGRAM])
+        .args([
+            "--reuid=nobody",
+            "--regid=nogroup",
+            "--clear-groups",
+            "test",
+            "-x",
+            PROGRAM,
+        ])
         .status();
     if !reachable.is_ok_and(|status| status.success()) {
         eprintln!("skipped: another user cannot reach {}", program.display());
@@ -538,7 +712,10 @@ fn how_to_page_is_true() {
     assert_eq!(call["established"], true, "{call:#}");
     assert!(call["received"].as_u64() > Some(80), "{call:#}");
     assert!(logs.contains("identity=office.example"), "{logs}");
-    assert!(logs.contains("gateway_tunnel_down"), "the office has ended: {logs}");
+    assert!(
+        logs.contains("gateway_tunnel_down"),
+        "the office has ended: {logs}"
+    );
 }
 
 /// What the key exchange needs is named by `check`, and at the start.
@@ -549,7 +726,10 @@ fn missing_parts_are_named() {
     }
     let case = Case::new("missing");
     case.write("near.toml", &near("", PEER));
-    case.write("bad.toml", &near("ike_proposals = \"aes128-sha256-no\"", PEER));
+    case.write(
+        "bad.toml",
+        &near("ike_proposals = \"aes128-sha256-no\"", PEER),
+    );
     case.write("open.toml", &near("", &PEER.replace("psk", "open")));
     case.write("open", "a-secret-that-others-read\n");
     let open = std::fs::Permissions::from_mode(0o644);

@@ -8,7 +8,8 @@ use super::network_table::NetworkTable;
 use super::packet::InnerHeader;
 use super::{
     AddressPrefix, ArrivedEsp, EspCarrier, EspFailure, InboundSa, InboundState, LifetimeStatus,
-    OutboundSa, OutboundState, PacketRoom, SealedPacket, RekeyReason, SaError, SaTable, SecurityAssociation,
+    OutboundSa, OutboundState, PacketRoom, RekeyReason, SaError, SaTable, SealedPacket,
+    SecurityAssociation,
 };
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
@@ -153,6 +154,15 @@ pub struct GatewayCounters {
     pub notices_lost: u64,
 }
 
+/// Packets of a tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TunnelPackets {
+    /// Packets sealed.
+    pub sealed: u64,
+    /// Packets opened.
+    pub opened: u64,
+}
+
 /// New state of an association, to be written out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangedState {
@@ -213,6 +223,7 @@ struct Tunnel {
     negotiated: Vec<OutboundSa>,
     path_mtu: Option<usize>,
     last_sent: Time,
+    packets: TunnelPackets,
 }
 
 /// Tunnels with their associations.
@@ -264,6 +275,7 @@ impl EspGateway {
                 negotiated: Vec::new(),
                 path_mtu: None,
                 last_sent: now,
+                packets: TunnelPackets::default(),
             });
         }
         for (tunnel, sa) in inbound {
@@ -311,6 +323,11 @@ impl EspGateway {
     pub fn tunnels_up(&self) -> usize {
         let up = |tunnel: &&Tunnel| tunnel.sealing.is_some();
         self.tunnels.iter().filter(up).count()
+    }
+
+    /// Packets of each tunnel, in their order.
+    pub fn tunnel_packets(&self) -> impl Iterator<Item = TunnelPackets> + '_ {
+        self.tunnels.iter().map(|tunnel| tunnel.packets)
     }
 
     /// Takes the notices since the last call.
@@ -387,6 +404,7 @@ impl EspGateway {
         };
         tunnel.last_sent = now;
         self.counters.sealed += 1;
+        tunnel.packets.sealed += 1;
         self.counters.sealed_bytes += inner.length as u64;
         if let Some(reason) = sealed.rekey {
             let spi = sealing.spec().spi;
@@ -457,6 +475,7 @@ impl EspGateway {
         self.counters.opened += 1;
         self.counters.opened_bytes += opened.range.len() as u64;
         let tunnel = self.tunnels.get_mut(number).ok_or(EspFailure::Selector)?;
+        tunnel.packets.opened += 1;
         let (notices, counters) = (&mut self.notices, &mut self.counters);
         if let Some(reason) = opened.rekey {
             let notice = GatewayNotice::RekeyDue {
@@ -568,8 +587,8 @@ impl EspGateway {
         Ok(())
     }
 
-    /// Seals the packets of a tunnel with the negotiated association of this SPI from now on, and sends them to `peer`. Returns
-    /// whether there is one, or it seals already.
+    /// Seals the packets of a tunnel with the negotiated association of this SPI from now on, and sends them to `peer`. The one before
+    /// stays until it is removed. Returns whether there is one, or it seals already.
     pub fn seal_with(&mut self, tunnel: usize, spi: u32, peer: SocketAddr) -> bool {
         let peer = self.settings.carrier_address(peer);
         let Some(tunnel) = self.tunnels.get_mut(tunnel) else {
@@ -582,7 +601,9 @@ impl EspGateway {
         let Some(place) = found else {
             return false;
         };
-        tunnel.sealing = Some(tunnel.negotiated.remove(place));
+        let sealing = tunnel.negotiated.remove(place);
+        let before = tunnel.sealing.replace(sealing);
+        tunnel.negotiated.extend(before);
         tunnel.written = 0;
         tunnel.peer = Some(peer);
         true
@@ -694,9 +715,7 @@ impl Tunnel {
     }
 
     fn seals_with(&self, spi: u32) -> bool {
-        self.sealing
-            .as_ref()
-            .is_some_and(|sa| sa.spec().spi == spi)
+        self.sealing.as_ref().is_some_and(|sa| sa.spec().spi == spi)
     }
 
     fn limit_sealing(&mut self, path_mtu: Option<usize>) {

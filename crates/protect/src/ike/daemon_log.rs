@@ -24,6 +24,8 @@ const MAX_THREADS: usize = 1_024;
 pub struct NegotiatedChild {
     /// Name of the connection.
     pub connection: String,
+    /// The daemon's number of it.
+    pub id: u32,
     /// SPI of received packets.
     pub spi_in: u32,
     /// SPI of sent packets.
@@ -47,6 +49,28 @@ pub struct DaemonLine<'a> {
     pub connection: Option<&'a str>,
     /// The text.
     pub text: &'a str,
+}
+
+/// What a line of the log means for packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DaemonFact {
+    /// An association, which opens from now on.
+    Negotiated(NegotiatedChild),
+    /// An association whose algorithms or selectors are not supported, or that is incomplete; or a line that is too long to be read.
+    Unusable {
+        /// The daemon's number of the association, where it is known.
+        id: Option<u32>,
+        /// Reason.
+        why: String,
+    },
+    /// An association that has replaced another one seals: as the initiator at once, as the responder when the peer has deleted the
+    /// old one. Before that the peer may not have it.
+    Seals {
+        /// Name of the connection.
+        connection: String,
+        /// SPI of received packets.
+        spi_in: u32,
+    },
 }
 
 /// The four keys, in the words of the log.
@@ -100,7 +124,10 @@ fn split(line: &str) -> Option<Line<'_>> {
     let (thread, rest) = line.split_once('[')?;
     let (group, rest) = rest.split_once("] ")?;
     let thread = thread.trim().parse().ok()?;
-    let (connection, text) = match rest.strip_prefix('<').and_then(|rest| rest.split_once("> ")) {
+    let (connection, text) = match rest
+        .strip_prefix('<')
+        .and_then(|rest| rest.split_once("> "))
+    {
         Some((names, text)) => (names.rsplit_once('|').map(|(name, _)| name), text),
         None => (None, rest),
     };
@@ -213,19 +240,23 @@ fn dumped_bytes(text: &str, most: usize, into: &mut Vec<u8>) -> Option<usize> {
     (count == most).then_some(count)
 }
 
+/// `081005ce_i`, or with the end `_o`.
+fn spi(text: &str, end: &str) -> Option<u32> {
+    u32::from_str_radix(text.strip_suffix(end)?, 16).ok()
+}
+
 impl DaemonLog {
     /// A reader at the beginning of a log.
     pub fn new() -> DaemonLog {
         DaemonLog::default()
     }
 
-    /// Reads more of the log. `said` receives the lines that may be shown: without keys and secrets, and without the negotiated
-    /// associations, which `negotiated` receives. An association whose algorithms or selectors are not supported is an error.
+    /// Reads more of the log. `said` receives the lines that may be shown: without keys and secrets. `known` receives what they mean.
     pub fn read(
         &mut self,
         bytes: &[u8],
         mut said: impl FnMut(DaemonLine<'_>),
-        mut negotiated: impl FnMut(Result<NegotiatedChild, String>),
+        mut known: impl FnMut(DaemonFact),
     ) {
         for &byte in bytes {
             if byte != b'\n' {
@@ -236,10 +267,13 @@ impl DaemonLog {
                 continue;
             }
             let mut line = core::mem::take(&mut self.line);
-            if !core::mem::take(&mut self.is_too_long)
-                && let Ok(text) = core::str::from_utf8(&line)
-            {
-                self.line(text, &mut said, &mut negotiated);
+            if core::mem::take(&mut self.is_too_long) {
+                known(DaemonFact::Unusable {
+                    id: None,
+                    why: format!("a line of the daemon's log has more than {LONGEST_LINE} bytes"),
+                });
+            } else if let Ok(text) = core::str::from_utf8(&line) {
+                self.line(text, &mut said, &mut known);
             }
             // The buffer is used again.
             line.zeroize();
@@ -251,7 +285,7 @@ impl DaemonLog {
         &mut self,
         text: &str,
         said: &mut impl FnMut(DaemonLine<'_>),
-        negotiated: &mut impl FnMut(Result<NegotiatedChild, String>),
+        known: &mut impl FnMut(DaemonFact),
     ) {
         let Some(line) = split(text) else {
             // Plugins that could not be loaded, errors before the log is open.
@@ -274,8 +308,8 @@ impl DaemonLog {
                 text: line.text,
             }),
         }
-        if let Some(child) = thread.established(&line) {
-            negotiated(child);
+        if let Some(fact) = thread.established(&line) {
+            known(fact);
         }
     }
 }
@@ -342,33 +376,52 @@ impl Thread {
         }
     }
 
-    /// `[inbound ]CHILD_SA NAME{N} established with SPIs I_i O_o and TS A === B`, with which an association is complete. The line
-    /// that begins with `outbound` belongs to an association that is known already.
-    fn established(&mut self, line: &Line<'_>) -> Option<Result<NegotiatedChild, String>> {
+    /// `[inbound ]CHILD_SA NAME{N} established with SPIs I_i O_o and TS A === B`, with which an association is complete; with
+    /// `outbound ` one that is known seals.
+    fn established(&mut self, line: &Line<'_>) -> Option<DaemonFact> {
         let text = line.text;
-        let text = text.strip_prefix("inbound ").unwrap_or(text);
+        let outbound = text.strip_prefix("outbound ");
+        let text = outbound.or(text.strip_prefix("inbound ")).unwrap_or(text);
         let (name, facts) = text
             .strip_prefix("CHILD_SA ")?
             .split_once(" established with SPIs ")?;
         let connection = line.connection?;
-        let child = self.negotiated(connection, facts);
+        if outbound.is_some() {
+            let (spi_in, _) = facts.split_once(' ')?;
+            return Some(DaemonFact::Seals {
+                connection: connection.to_owned(),
+                spi_in: spi(spi_in, "_i")?,
+            });
+        }
+        // `net{1}`.
+        let id = name
+            .strip_suffix('}')
+            .and_then(|name| name.rsplit_once('{'));
+        let id = id.and_then(|(_, id)| id.parse().ok());
+        let child = id.and_then(|id| self.negotiated((connection, id), facts));
         self.begin_child();
-        Some(child.ok_or_else(|| {
-            format!("{connection} {name}: algorithms, keys or selectors are not supported")
-        }))
+        Some(match child {
+            Some(child) => DaemonFact::Negotiated(child),
+            None => DaemonFact::Unusable {
+                id,
+                why: format!(
+                    "{connection} {name}: algorithms, keys or selectors are not supported ({facts})"
+                ),
+            },
+        })
     }
 
-    fn negotiated(&self, connection: &str, facts: &str) -> Option<NegotiatedChild> {
+    fn negotiated(&self, (connection, id): (&str, u32), facts: &str) -> Option<NegotiatedChild> {
         let (spis, selectors) = facts.split_once(" and TS ")?;
         let (spi_in, spi_out) = spis.split_once(' ')?;
-        let spi = |text: &str, end: &str| {
-            let digits = text.strip_suffix(end)?;
-            u32::from_str_radix(digits, 16).ok()
-        };
         let (local, remote) = selectors.split_once(" === ")?;
         let suite = suite_of(&self.encryption, &self.integrity)?;
-        let [encryption_initiator, encryption_responder, integrity_initiator, integrity_responder] =
-            &self.keys;
+        let [
+            encryption_initiator,
+            encryption_responder,
+            integrity_initiator,
+            integrity_responder,
+        ] = &self.keys;
         let initiator = (encryption_initiator, integrity_initiator);
         let responder = (encryption_responder, integrity_responder);
         let (sends, receives) = match self.is_responder {
@@ -383,6 +436,7 @@ impl Thread {
         };
         Some(NegotiatedChild {
             connection: connection.to_owned(),
+            id,
             spi_in: spi(spi_in, "_i")?,
             spi_out: spi(spi_out, "_o")?,
             suite,
@@ -426,13 +480,17 @@ mod tests {
 13[IKE] <tunnel-0|1> CHILD_SA net{1} established with SPIs 081005ce_i 5cdf1653_o and TS 10.1.0.0/24 === 10.2.0.0/24 10.3.0.1/32[17/5060]
 ";
 
-    fn read(text: &str) -> (Vec<String>, Vec<Result<NegotiatedChild, String>>) {
+    fn read(text: &str) -> (Vec<String>, Vec<DaemonFact>) {
         let mut log = DaemonLog::new();
         let (mut said, mut children) = (Vec::new(), Vec::new());
         for part in text.as_bytes().chunks(7) {
-            log.read(part, |line| said.push(line.text.to_owned()), |child| {
-                children.push(child);
-            });
+            log.read(
+                part,
+                |line| said.push(line.text.to_owned()),
+                |child| {
+                    children.push(child);
+                },
+            );
         }
         (said, children)
     }
@@ -440,10 +498,10 @@ mod tests {
     #[test]
     fn initiator_and_responder_have_opposite_keys() {
         let (said, children) = read(INITIATOR);
-        let [Ok(child)] = &children[..] else {
+        let [DaemonFact::Negotiated(child)] = &children[..] else {
             panic!("{children:?}");
         };
-        assert_eq!(child.connection, "tunnel-0");
+        assert_eq!((child.connection.as_str(), child.id), ("tunnel-0", 1));
         assert_eq!((child.spi_in, child.spi_out), (0x0810_05ce, 0x5cdf_1653));
         assert_eq!(child.suite.to_string(), "AES-CBC+HMAC-SHA2-256-128");
         assert_eq!(child.keys_out.expose_encryption()[..2], [0x63, 0x6f]);
@@ -451,16 +509,23 @@ mod tests {
         assert_eq!(child.keys_in.expose_integrity()[0], 0xa1);
         assert_eq!(child.peer, "192.0.2.2:4500".parse().unwrap());
         assert_eq!(child.selectors.len(), 2);
-        assert_eq!(child.selectors[0].source.unwrap().address().to_string(), "10.1.0.0");
+        assert_eq!(
+            child.selectors[0].source.unwrap().address().to_string(),
+            "10.1.0.0"
+        );
         assert_eq!(child.selectors[1].protocol, Some(17));
-        assert_eq!(child.selectors[1].destination_ports, SelectorPorts::one(5_060));
+        assert_eq!(
+            child.selectors[1].destination_ports,
+            SelectorPorts::one(5_060)
+        );
         // Lines with keys are not shown.
         assert!(said.iter().all(|line| !line.contains("63 6F")), "{said:?}");
         assert_eq!(said.len(), 2, "{said:?}");
         let responder = INITIATOR.replace("IKE_AUTH response", "CREATE_CHILD_SA request");
-        let responder = responder.replace("IKE] <tunnel-0|1> CHILD", "IKE] <tunnel-0|1> inbound CHILD");
+        let responder =
+            responder.replace("IKE] <tunnel-0|1> CHILD", "IKE] <tunnel-0|1> inbound CHILD");
         let (_, children) = read(&responder);
-        let [Ok(other)] = &children[..] else {
+        let [DaemonFact::Negotiated(other)] = &children[..] else {
             panic!("{children:?}");
         };
         assert_eq!(other.keys_in, child.keys_out);
@@ -472,20 +537,37 @@ mod tests {
         for (from, to) in [
             ("AES_CBC", "CAMELLIA_CBC"),
             ("HMAC_SHA2_256_128", "AES_XCBC_96"),
-            ("integrity responder key => 32", "integrity responder key => 31"),
+            (
+                "integrity responder key => 32",
+                "integrity responder key => 31",
+            ),
             ("37 21 71 64", "37 21 71 6"),
             ("10.1.0.0/24 ===", "10.1.0.0..10.1.0.9 ==="),
             ("10.1.0.0/24 ===", "fd00::/8 ==="),
             ("received packet", "sending packet"),
         ] {
             let (_, children) = read(&INITIATOR.replace(from, to));
-            assert!(matches!(&children[..], [Err(_)]), "{from}: {children:?}");
+            let [DaemonFact::Unusable { id: Some(1), .. }] = &children[..] else {
+                panic!("{from}: {children:?}");
+            };
         }
+        let long = format!("13[IKE] <tunnel-0|1> {}\n", "x".repeat(LONGEST_LINE));
+        let (said, facts) = read(&long);
+        assert!(said.is_empty());
+        assert!(matches!(
+            &facts[..],
+            [DaemonFact::Unusable { id: None, .. }]
+        ));
         // Without a name it is no connection of ours.
         let (_, children) = read(&INITIATOR.replace("<tunnel-0|1>", "<1>"));
         assert!(children.is_empty());
         // The switch to sealing of a known association.
-        let (_, children) = read(&INITIATOR.replace("> CHILD_SA net{1} est", "> outbound CHILD_SA net{1} est"));
-        assert!(children.is_empty());
+        let (_, children) =
+            read(&INITIATOR.replace("> CHILD_SA net{1} est", "> outbound CHILD_SA net{1} est"));
+        let seals = DaemonFact::Seals {
+            connection: "tunnel-0".to_owned(),
+            spi_in: 0x0810_05ce,
+        };
+        assert_eq!(children, [seals]);
     }
 }

@@ -8,7 +8,7 @@ mod fuzz;
 mod settings;
 mod vici;
 
-pub use daemon_log::{DaemonLine, DaemonLog, NegotiatedChild};
+pub use daemon_log::{DaemonFact, DaemonLine, DaemonLog, NegotiatedChild};
 #[doc(hidden)]
 pub use fuzz::fuzz_ike;
 pub use settings::{

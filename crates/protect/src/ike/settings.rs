@@ -79,7 +79,9 @@ pub fn check_proposal(text: &str, allow_weak: bool) -> Result<(), String> {
     for part in text.split('-') {
         let weak = WEAK_CIPHERS.contains(&part) || WEAK_INTEGRITY.contains(&part);
         if weak && !allow_weak {
-            return Err(format!("{part} is weak (RFC 8221), and needs allow_weak = true"));
+            return Err(format!(
+                "{part} is weak (RFC 8221), and needs allow_weak = true"
+            ));
         }
         if COMBINED.contains(&part) {
             combined += 1;
@@ -204,8 +206,15 @@ impl IkeConnection {
             .with_list("remote_ts", &self.remote_networks)
             .with_list("esp_proposals", &self.proposals.esp)
             .with("rekey_time", seconds(self.rekey))
-            // New keys may need several attempts.
-            .with("life_time", seconds(self.rekey + OVERTIME.max(self.rekey / 10)))
+            // New keys may need several attempts; both ends shall not begin at the same time.
+            .with(
+                "rand_time",
+                seconds((self.rekey / 10).max(Duration::from_secs(1))),
+            )
+            .with(
+                "life_time",
+                seconds(self.rekey + OVERTIME.max(self.rekey / 10)),
+            )
             .with("start_action", again[0])
             .with("close_action", again[1])
             .with("dpd_action", again[2]);
@@ -253,6 +262,22 @@ impl IkeConnection {
             .with("child", CHILD_NAME)
             .with("timeout", "-1");
         ViciPacket::Command("initiate".to_owned(), message)
+    }
+
+    /// The command that renews the keys of the tunnel's packets.
+    pub fn rekey(number: usize) -> ViciPacket {
+        let message = ViciSection::new()
+            .with("ike", connection_name(number))
+            .with("child", CHILD_NAME);
+        ViciPacket::Command("rekey".to_owned(), message)
+    }
+
+    /// The command that deletes an association by the daemon's number of it; its response does not wait for the peer.
+    pub fn terminate(child: u32) -> ViciPacket {
+        let message = ViciSection::new()
+            .with("child-id", child.to_string())
+            .with("timeout", "-1");
+        ViciPacket::Command("terminate".to_owned(), message)
     }
 
     /// Authentication of this end and of the peer.
@@ -351,19 +376,28 @@ mod tests {
             panic!();
         };
         let section = message.section("tunnel-3").unwrap();
-        assert_eq!(section.section("remote").unwrap().text("id"), Some("192.0.2.2"));
+        assert_eq!(
+            section.section("remote").unwrap().text("id"),
+            Some("192.0.2.2")
+        );
         assert_eq!(section.text("remote_port"), None);
-        let child = section.section("children").unwrap().section(CHILD_NAME).unwrap();
+        let child = section
+            .section("children")
+            .unwrap()
+            .section(CHILD_NAME)
+            .unwrap();
         assert_eq!(child.text("close_action"), Some("start"));
         assert_eq!(connection_number("tunnel-3"), Some(3));
     }
 
     #[test]
     fn proposals_are_those_of_esp() {
-        for good in IkeProposals::default().esp.iter().map(String::as_str).chain([
-            "aes256-sha512",
-            "chacha20poly1305-x25519",
-        ]) {
+        for good in IkeProposals::default()
+            .esp
+            .iter()
+            .map(String::as_str)
+            .chain(["aes256-sha512", "chacha20poly1305-x25519"])
+        {
             assert_eq!(check_proposal(good, false), Ok(()), "{good}");
         }
         for (bad, why) in [

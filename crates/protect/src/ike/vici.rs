@@ -216,6 +216,21 @@ impl ViciSection {
         })
     }
 
+    /// Length of its entries, bytes.
+    fn length(&self) -> usize {
+        let entry = |(name, value): &(String, ViciValue)| {
+            let value = match value {
+                ViciValue::Value(bytes) => 2 + bytes.len(),
+                ViciValue::List(items) => {
+                    1 + items.iter().map(|item| 3 + item.len()).sum::<usize>()
+                }
+                ViciValue::Section(section) => 1 + section.length(),
+            };
+            2 + name.len() + value
+        };
+        self.entries.iter().map(entry).sum()
+    }
+
     fn write(&self, into: &mut Vec<u8>) -> Result<(), ViciError> {
         for (name, value) in &self.entries {
             match value {
@@ -253,13 +268,29 @@ fn push_name(into: &mut Vec<u8>, name: &str) -> Result<(), ViciError> {
 }
 
 fn push_value(into: &mut Vec<u8>, value: &[u8]) -> Result<(), ViciError> {
-    let length = u16::try_from(value.len()).map_err(|_| ViciError("a value of over 65,535 bytes"))?;
+    let length =
+        u16::try_from(value.len()).map_err(|_| ViciError("a value of over 65,535 bytes"))?;
     into.extend_from_slice(&length.to_be_bytes());
     into.extend_from_slice(value);
     Ok(())
 }
 
 impl ViciPacket {
+    /// Length with the length field, bytes.
+    fn length(&self) -> usize {
+        let (name, message) = match self {
+            ViciPacket::Command(name, message) | ViciPacket::Event(name, message) => {
+                (name.len(), message.length())
+            }
+            ViciPacket::Response(message) => (0, message.length()),
+            ViciPacket::Register(name) => (name.len(), 0),
+            ViciPacket::UnknownCommand | ViciPacket::Registered | ViciPacket::UnknownEvent => {
+                (0, 0)
+            }
+        };
+        4 + 2 + name + message
+    }
+
     /// Reads a packet, without its length field.
     ///
     /// # Errors
@@ -296,8 +327,8 @@ impl ViciPacket {
     /// # Errors
     /// A name or a value is too long, or the packet.
     pub fn to_bytes(&self) -> Result<Zeroizing<Vec<u8>>, ViciError> {
-        // Large enough for most messages, so that growing leaves no copy of a secret behind.
-        let mut bytes = Zeroizing::new(Vec::with_capacity(64 * 1024));
+        // Its final size at once: a growing buffer would leave copies of secrets behind.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(self.length()));
         bytes.extend_from_slice(&[0; 4]);
         match self {
             ViciPacket::Command(name, message) => {
@@ -327,7 +358,10 @@ impl ViciPacket {
             return Err(ViciError("too long"));
         }
         let field = (length as u32).to_be_bytes();
-        bytes.iter_mut().zip(field).for_each(|(to, from)| *to = from);
+        bytes
+            .iter_mut()
+            .zip(field)
+            .for_each(|(to, from)| *to = from);
         Ok(bytes)
     }
 }
@@ -339,23 +373,24 @@ mod tests {
     /// The example of the protocol's description.
     #[test]
     fn message_of_the_description() {
-        let message = ViciSection::new()
-            .with("key1", "value1")
-            .with_section(
-                "section1",
-                ViciSection::new()
-                    .with_section("sub-section", ViciSection::new().with("key2", "value2"))
-                    .with_list("list1", ["item1", "item2"]),
-            );
+        let message = ViciSection::new().with("key1", "value1").with_section(
+            "section1",
+            ViciSection::new()
+                .with_section("sub-section", ViciSection::new().with("key2", "value2"))
+                .with_list("list1", ["item1", "item2"]),
+        );
         let mut expected = vec![3, 4];
         expected.extend_from_slice(b"key1\x00\x06value1");
-        expected.extend_from_slice(b"\x01\x08section1\x01\x0bsub-section\x03\x04key2\x00\x06value2\x02");
+        expected.extend_from_slice(
+            b"\x01\x08section1\x01\x0bsub-section\x03\x04key2\x00\x06value2\x02",
+        );
         expected.extend_from_slice(b"\x04\x05list1\x05\x00\x05item1\x05\x00\x05item2\x06\x02");
         let mut written = Vec::new();
         message.write(&mut written).unwrap();
         assert_eq!(written, expected);
         let packet = ViciPacket::Event("list-sa".into(), message);
         let bytes = packet.to_bytes().unwrap();
+        assert_eq!(bytes.len(), packet.length());
         assert_eq!(bytes[..4], (bytes.len() as u32 - 4).to_be_bytes());
         assert_eq!(bytes[4..13], *b"\x07\x07list-sa");
         assert_eq!(ViciPacket::parse(&bytes[4..]).unwrap(), packet);

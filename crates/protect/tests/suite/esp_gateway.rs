@@ -2,10 +2,10 @@
 
 use engine::{DropReason, Entropy, HashKey, Time};
 use protect::esp::{
-    ChangedState, EspCarrier, EspEncryption, EspFailure, EspGateway, EspIntegrity, EspKeys, EspSuite,
-    GatewayNotice, GatewayRekey, GatewaySettings, GatewayTunnel, InboundSa, MAX_HEADROOM,
-    MAX_TAILROOM, NegotiatedPair, NotSealed, OutboundSa, PacketRoom, SaLifetime, SaSpec, SealedForPeer,
-    SealingReason, TOO_BIG_ROOM, TrafficSelector, UdpEncapsulation, write_too_big,
+    ChangedState, EspCarrier, EspEncryption, EspFailure, EspGateway, EspIntegrity, EspKeys,
+    EspSuite, GatewayNotice, GatewayRekey, GatewaySettings, GatewayTunnel, InboundSa, MAX_HEADROOM,
+    MAX_TAILROOM, NegotiatedPair, NotSealed, OutboundSa, PacketRoom, SaLifetime, SaSpec,
+    SealedForPeer, SealingReason, TOO_BIG_ROOM, TrafficSelector, UdpEncapsulation, write_too_big,
 };
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -320,7 +320,14 @@ fn unkeyed(at_hub: bool) -> EspGateway {
     let mut plan = tunnel("peer".to_owned(), spoke(0), remote);
     plan.peer = None;
     let none = vec![(plan, None)];
-    EspGateway::new(settings(local), none, Vec::new(), HashKey::default(), Time::ZERO).unwrap()
+    EspGateway::new(
+        settings(local),
+        none,
+        Vec::new(),
+        HashKey::default(),
+        Time::ZERO,
+    )
+    .unwrap()
 }
 
 /// An association of generation `age` from a key exchange.
@@ -357,7 +364,10 @@ fn no_packet_is_lost_while_a_key_exchange_changes_keys() {
         let hub_initiates = age % 2 == 0;
         let check = |hub: &mut EspGateway, far: &mut EspGateway| {
             if age > 1 {
-                assert!(passes(hub, far, &there, now) && passes(far, hub, &back, now), "{age}");
+                assert!(
+                    passes(hub, far, &there, now) && passes(far, hub, &back, now),
+                    "{age}"
+                );
             }
         };
         let seal_with = |gateway: &mut EspGateway, at_hub: bool| {
@@ -391,7 +401,10 @@ fn no_packet_is_lost_while_a_key_exchange_changes_keys() {
     let later = Time::ZERO + Duration::from_secs(1_000);
     hub.tick(later, |_| {});
     assert_eq!(hub.associations(), 2, "old ones are gone");
-    assert!(hub.remove_pair(spi(19, false), spi(19, true), true, later), "the last one");
+    assert!(
+        hub.remove_pair(spi(19, false), spi(19, true), true, later),
+        "the last one"
+    );
     assert_eq!((hub.associations(), hub.tunnels_up()), (0, 0));
     assert!(seal(&mut hub, &there, later).is_err());
     assert_eq!(hub.drops().get(DropReason::EspNoAssociation), 2);
@@ -410,7 +423,10 @@ fn a_key_exchange_cannot_take_an_spi_twice_nor_fill_memory() {
     for age in 2..100 {
         hub.install(pair(age, true)).unwrap();
     }
-    assert!(!hub.seal_with(0, spi(1, true), spoke(0)), "replaced by later ones");
+    assert!(
+        !hub.seal_with(0, spi(1, true), spoke(0)),
+        "replaced by later ones"
+    );
     assert!(hub.seal_with(0, spi(99, true), spoke(0)));
 }
 

@@ -6,22 +6,30 @@ use protect::esp::{
     InboundSa, NegotiatedPair, OutboundSa, SaLifetime, SaSpec, TrafficSelector, UdpEncapsulation,
 };
 use protect::ike::{NegotiatedChild, ViciSection, connection_number};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 use wire::esp::NAT_TRAVERSAL_PORT;
 
-/// Time after which an association that never sealed is removed: two ends that rekey at the same time make one too many.
-const UNUSED: Duration = Duration::from_secs(60);
+/// Most associations of a tunnel: a peer that makes more replaces the oldest ones.
+const MAX_CHILDREN: usize = 4;
 
 /// An association of both directions.
 #[derive(Clone, Debug)]
 pub(super) struct Child {
     pub(super) tunnel: usize,
+    /// The daemon's number of it.
+    pub(super) id: u32,
     pub(super) spi_in: u32,
     pub(super) spi_out: u32,
     pub(super) algorithms: String,
+    /// The address from which the peer negotiated it.
+    pub(super) peer: SocketAddr,
     since: Time,
+    /// It has sealed, or may: the peer has it.
+    is_up: bool,
+    /// The daemon that negotiated it has ended.
+    is_orphan: bool,
 }
 
 /// All of them.
@@ -29,8 +37,18 @@ pub(super) struct Child {
 pub(super) struct Children {
     /// By the SPI of received packets, which this end has chosen.
     known: HashMap<u32, Child>,
-    /// SPI of the association that seals, by tunnel.
+    /// The association that seals, by tunnel: its SPI of received packets.
     sealing: HashMap<usize, u32>,
+}
+
+/// What follows from the removal of an association.
+#[derive(Debug)]
+pub(super) struct RemovedChild {
+    pub(super) child: Child,
+    /// It sealed, and this one takes its place.
+    pub(super) instead: Option<Child>,
+    /// It sealed, and its tunnel has no other.
+    pub(super) is_down: bool,
 }
 
 /// The facts of an event about an association.
@@ -50,13 +68,15 @@ fn facts_of(tunnel: usize, ike: &ViciSection, child: &ViciSection) -> Option<Chi
     Some(ChildFacts {
         tunnel,
         spi_in: u32::from_str_radix(spi, 16).ok()?,
-        peer: host.zip(port).map(|(host, port)| SocketAddr::new(host, port)),
+        peer: host
+            .zip(port)
+            .map(|(host, port)| SocketAddr::new(host, port)),
         identity: ike.text("remote-id").unwrap_or_default().to_owned(),
     })
 }
 
-/// The associations of an event `child-updown`, or with `age` those of `child-rekey`: `old` or `new`.
-pub(super) fn children_of(message: &ViciSection, age: Option<&str>) -> Vec<ChildFacts> {
+/// The associations of an event `child-updown`.
+pub(super) fn children_of(message: &ViciSection) -> Vec<ChildFacts> {
     let mut found = Vec::new();
     for (name, ike) in message.sections() {
         let Some(tunnel) = connection_number(name) else {
@@ -66,22 +86,19 @@ pub(super) fn children_of(message: &ViciSection, age: Option<&str>) -> Vec<Child
             continue;
         };
         for (_, child) in children.sections() {
-            let child = match age {
-                Some(age) => child.section(age),
-                None => Some(child),
-            };
-            found.extend(child.and_then(|child| facts_of(tunnel, ike, child)));
+            found.extend(facts_of(tunnel, ike, child));
         }
     }
     found
 }
 
+/// The time after which keys are not used any more.
+fn hard_lifetime(ike: &IkeSpec) -> Duration {
+    ike.rekey * 5 / 4 + Duration::from_secs(120)
+}
+
 /// The descriptions of both directions.
-fn specs(
-    gateway: &GatewaySpec,
-    ike: &IkeSpec,
-    child: &NegotiatedChild,
-) -> (SaSpec, SaSpec) {
+fn specs(gateway: &GatewaySpec, ike: &IkeSpec, child: &NegotiatedChild) -> (SaSpec, SaSpec) {
     let (local, peer) = (gateway.local, child.peer);
     // Until a message on the port of ESP the peer's port is that of IKE.
     let port = match peer.port() {
@@ -94,7 +111,7 @@ fn specs(
             hard_bytes: gateway.lifetime.hard_bytes,
             soft_time: None,
             // The daemon renews the keys long before; if it is gone, they are not used for ever.
-            hard_time: Some(ike.rekey * 5 / 4 + Duration::from_secs(60)),
+            hard_time: Some(hard_lifetime(ike)),
         },
         dscp: gateway.dscp,
         allow_weak: gateway.allow_weak,
@@ -125,7 +142,7 @@ fn specs(
 }
 
 impl Children {
-    /// Takes a negotiated association over.
+    /// Takes a negotiated association over. Returns it with those that it replaces.
     ///
     /// # Errors
     /// It is of no tunnel, or its algorithms are not allowed.
@@ -135,7 +152,7 @@ impl Children {
         child: &NegotiatedChild,
         entropy: &mut Entropy,
         now: Time,
-    ) -> Result<NegotiatedPair, String> {
+    ) -> Result<(NegotiatedPair, Vec<Child>), String> {
         let tunnel = connection_number(&child.connection)
             .filter(|number| *number < gateway.tunnels.len())
             .ok_or_else(|| format!("{} is no tunnel", child.connection))?;
@@ -146,59 +163,117 @@ impl Children {
             inbound: InboundSa::new(inbound, now).map_err(failed)?,
             outbound: OutboundSa::new(outbound, entropy, now).map_err(failed)?,
         };
+        let replaced = self.make_room(tunnel);
         self.known.insert(
             child.spi_in,
             Child {
                 tunnel,
+                id: child.id,
                 spi_in: child.spi_in,
                 spi_out: child.spi_out,
                 algorithms: child.suite.to_string(),
+                peer: child.peer,
                 since: now,
+                is_up: false,
+                is_orphan: false,
             },
         );
-        Ok(pair)
+        Ok((pair, replaced))
+    }
+
+    /// Forgets the oldest associations of a tunnel that do not seal, so that there is room for another one.
+    fn make_room(&mut self, tunnel: usize) -> Vec<Child> {
+        let sealing = self.sealing.get(&tunnel).copied();
+        let of = |child: &&Child| child.tunnel == tunnel && Some(child.spi_in) != sealing;
+        let mut others: Vec<Child> = self.known.values().filter(of).cloned().collect();
+        others.sort_by_key(|child| core::cmp::Reverse(child.since));
+        let surplus = others.split_off(others.len().min(MAX_CHILDREN - 2));
+        for child in &surplus {
+            self.known.remove(&child.spi_in);
+        }
+        surplus
     }
 
     /// The association of an event; `None` if it is not known.
     pub(super) fn of(&self, facts: &ChildFacts) -> Option<&Child> {
+        self.with_spi(facts.tunnel, facts.spi_in)
+    }
+
+    /// The association of a tunnel with this SPI of received packets.
+    pub(super) fn with_spi(&self, tunnel: usize, spi_in: u32) -> Option<&Child> {
         self.known
-            .get(&facts.spi_in)
-            .filter(|child| child.tunnel == facts.tunnel)
+            .get(&spi_in)
+            .filter(|child| child.tunnel == tunnel)
     }
 
-    /// Whether a tunnel has an association that seals.
+    /// The association that seals the packets of a tunnel.
+    pub(super) fn sealing(&self, tunnel: usize) -> Option<&Child> {
+        self.with_spi(tunnel, *self.sealing.get(&tunnel)?)
+    }
+
+    /// Whether a tunnel has an association that seals, of the daemon that runs now.
     pub(super) fn is_up(&self, tunnel: usize) -> bool {
-        self.sealing.contains_key(&tunnel)
+        self.sealing(tunnel).is_some_and(|child| !child.is_orphan)
     }
 
-    /// Notes that an association seals; returns whether its tunnel had none before.
-    pub(super) fn seals(&mut self, tunnel: usize, spi_out: u32) -> bool {
-        self.sealing.insert(tunnel, spi_out).is_none()
-    }
-
-    /// Forgets an association; returns it, and whether its tunnel is down now.
-    pub(super) fn remove(&mut self, facts: &ChildFacts) -> Option<(Child, bool)> {
-        self.of(facts)?;
-        let child = self.known.remove(&facts.spi_in)?;
-        let is_last = self.sealing.get(&child.tunnel) == Some(&child.spi_out);
-        if is_last {
-            self.sealing.remove(&child.tunnel);
+    /// Notes that an association seals, and returns the one that sealed before.
+    pub(super) fn seals(&mut self, tunnel: usize, spi_in: u32) -> Option<Child> {
+        if let Some(child) = self.known.get_mut(&spi_in) {
+            child.is_up = true;
         }
-        Some((child, is_last))
+        let before = self.sealing.insert(tunnel, spi_in);
+        let replaced = before.filter(|before| *before != spi_in)?;
+        self.known.get(&replaced).cloned()
     }
 
-    /// Forgets associations that have not sealed for [`UNUSED`], and returns them.
-    pub(super) fn unused(&mut self, now: Time) -> Vec<Child> {
-        let sealing = &self.sealing;
-        let is_unused = |child: &Child| {
-            now.since(child.since) >= UNUSED
-                && sealing.get(&child.tunnel) != Some(&child.spi_out)
+    /// Forgets an association.
+    pub(super) fn remove(&mut self, tunnel: usize, spi_in: u32) -> Option<RemovedChild> {
+        self.with_spi(tunnel, spi_in)?;
+        let child = self.known.remove(&spi_in)?;
+        if self.sealing.get(&tunnel) != Some(&spi_in) {
+            return Some(RemovedChild {
+                child,
+                instead: None,
+                is_down: false,
+            });
+        }
+        self.sealing.remove(&tunnel);
+        let others = self.known.values();
+        let others = others.filter(|other| other.tunnel == tunnel && other.is_up);
+        let instead = others
+            .max_by_key(|other| (!other.is_orphan, other.since))
+            .cloned();
+        Some(RemovedChild {
+            is_down: instead.is_none(),
+            child,
+            instead,
+        })
+    }
+
+    /// Notes that the daemon has ended: nothing follows the associations any more.
+    pub(super) fn orphan(&mut self) {
+        for child in self.known.values_mut() {
+            child.is_orphan = true;
+        }
+    }
+
+    /// Associations that are there no more: the daemon, which listed `listed` since `asked`, does not know them; or it has ended, and
+    /// their lifetimes have.
+    pub(super) fn gone(
+        &self,
+        (listed, asked): (&HashSet<u32>, Time),
+        ike: &IkeSpec,
+        now: Time,
+    ) -> Vec<(usize, u32)> {
+        let is_gone = |child: &&Child| match child.is_orphan {
+            true => {
+                let replaced = self.is_up(child.tunnel);
+                replaced || now.since(child.since) >= hard_lifetime(ike)
+            }
+            false => child.since < asked && !listed.contains(&child.spi_in),
         };
-        let unused: Vec<Child> = self.known.values().filter(|c| is_unused(c)).cloned().collect();
-        for child in &unused {
-            self.known.remove(&child.spi_in);
-        }
-        unused
+        let gone = self.known.values().filter(is_gone);
+        gone.map(|child| (child.tunnel, child.spi_in)).collect()
     }
 }
 
@@ -222,53 +297,93 @@ mod tests {
     #[test]
     fn events_name_associations() {
         let one = ViciSection::new().with("spi-in", "081005ce");
-        let found = children_of(&event(one.clone()), None);
+        let found = children_of(&event(one));
         assert_eq!((found[0].tunnel, found[0].spi_in), (4, 0x0810_05ce));
         assert_eq!(found[0].peer, "192.0.2.2:4500".parse().ok());
         assert_eq!(found[0].identity, "centre.example");
-        let both = ViciSection::new()
-            .with_section("old", one)
-            .with_section("new", ViciSection::new().with("spi-in", "00000999"));
-        let message = event(both);
-        assert_eq!(children_of(&message, Some("old"))[0].spi_in, 0x0810_05ce);
-        assert_eq!(children_of(&message, Some("new"))[0].spi_in, 0x999);
-        assert!(children_of(&message, None).is_empty());
-        assert!(children_of(&event(ViciSection::new().with("spi-in", "x")), None).is_empty());
+        assert!(children_of(&event(ViciSection::new().with("spi-in", "x"))).is_empty());
+        assert!(children_of(&event(ViciSection::new())).is_empty());
+    }
+
+    fn at(second: u64) -> Time {
+        Time::ZERO + Duration::from_secs(second)
+    }
+
+    fn with_children(children: &[(u32, u64)]) -> Children {
+        let mut of = Children::default();
+        for &(spi, second) in children {
+            of.known.insert(
+                spi,
+                Child {
+                    tunnel: 4,
+                    id: spi,
+                    spi_in: spi,
+                    spi_out: spi + 100,
+                    algorithms: String::new(),
+                    peer: "192.0.2.2:4500".parse().unwrap(),
+                    since: at(second),
+                    is_up: false,
+                    is_orphan: false,
+                },
+            );
+        }
+        of
+    }
+
+    fn ike() -> IkeSpec {
+        let text = "[gateway]\nlocal=\"192.0.2.1\"\n[gateway.ike]\nrekey_s=100\n[[gateway.tunnel]]\nname=\"b\"\npeer=\"192.0.2.2\"\nsecret_file=\"s\"\nlocal_networks=\"10.1.0.0/16\"\nremote_networks=\"10.2.0.0/16\"\n";
+        let spec = config::parse(text, "f").unwrap().gateway.unwrap();
+        match spec.keys {
+            config::GatewayKeySource::Ike(ike) => *ike,
+            config::GatewayKeySource::File(_) => panic!(),
+        }
     }
 
     #[test]
     fn associations_are_followed_until_they_are_deleted() {
-        let mut children = Children::default();
-        let at = |second| Time::ZERO + Duration::from_secs(second);
-        for (spi, second) in [(1, 0), (2, 10), (3, 10)] {
-            children.known.insert(
-                spi,
-                Child {
-                    tunnel: 4,
-                    spi_in: spi,
-                    spi_out: spi + 100,
-                    algorithms: String::new(),
-                    since: at(second),
-                },
-            );
-        }
-        let facts = |tunnel, spi_in| ChildFacts {
-            tunnel,
-            spi_in,
-            peer: None,
-            identity: String::new(),
-        };
-        assert!(children.of(&facts(5, 1)).is_none(), "of another tunnel");
-        assert!(children.seals(4, 101));
-        assert!(!children.seals(4, 102));
-        let (_, is_down) = children.remove(&facts(4, 1)).unwrap();
-        assert!(!is_down);
-        assert!(children.unused(at(69)).is_empty());
-        let unused = children.unused(at(70));
-        assert_eq!(unused[0].spi_in, 3);
-        assert!(children.unused(at(90)).is_empty(), "the other one seals");
-        let (child, is_down) = children.remove(&facts(4, 2)).unwrap();
-        assert!(is_down && child.spi_out == 102);
-        assert!(children.remove(&facts(4, 2)).is_none());
+        let mut children = with_children(&[(1, 0), (2, 10), (3, 20)]);
+        assert!(children.with_spi(5, 1).is_none(), "of another tunnel");
+        assert!(children.seals(4, 1).is_none());
+        assert!(children.seals(4, 1).is_none());
+        assert_eq!(children.seals(4, 2).unwrap().spi_in, 1);
+        assert!(children.is_up(4) && !children.is_up(5));
+        // One that is up takes the place of a deleted one; 3 has never been.
+        let removed = children.remove(4, 2).unwrap();
+        assert!(!removed.is_down);
+        assert_eq!(removed.instead.unwrap().spi_in, 1);
+        assert!(children.seals(4, 1).is_none());
+        let removed = children.remove(4, 1).unwrap();
+        assert!(removed.is_down && removed.child.spi_out == 101);
+        assert!(children.remove(4, 1).is_none());
+    }
+
+    #[test]
+    fn the_oldest_associations_of_a_tunnel_make_room() {
+        let mut children = with_children(&[(1, 0), (2, 10), (3, 20), (4, 30)]);
+        children.seals(4, 1);
+        let surplus: Vec<u32> = children.make_room(4).iter().map(|c| c.spi_in).collect();
+        assert_eq!(surplus, [2], "the oldest one that does not seal");
+        assert!(children.make_room(4).is_empty());
+        assert!(children.make_room(5).is_empty());
+    }
+
+    #[test]
+    fn associations_that_the_daemon_does_not_know_are_gone() {
+        let mut children = with_children(&[(1, 0), (2, 10), (3, 50)]);
+        children.seals(4, 2);
+        let ike = ike();
+        let listed = HashSet::from([2]);
+        let gone = |children: &Children, now| children.gone((&listed, at(40)), &ike, at(now));
+        assert_eq!(gone(&children, 60), [(4, 1)], "3 is newer than the list");
+        // A daemon that has ended knows none: the keys are used until they end, or others take their place.
+        children.orphan();
+        assert!(!children.is_up(4));
+        assert!(gone(&children, 200).is_empty());
+        let mut ended = gone(&children, 255);
+        ended.sort_unstable();
+        assert_eq!(ended, [(4, 1), (4, 2)], "after 100 s * 5 / 4 + 120 s");
+        children.known.get_mut(&3).unwrap().is_orphan = false;
+        children.seals(4, 3);
+        assert_eq!(gone(&children, 60).len(), 2);
     }
 }

@@ -1,5 +1,6 @@
 //! The connection to VICI: commands one after the other, events in between.
 
+use engine::Time;
 use protect::ike::{MAX_VICI_PACKET, ViciPacket, ViciSection};
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -10,6 +11,8 @@ use zeroize::Zeroizing;
 
 /// Longest wait for room in the socket: the daemon reads at once.
 const WRITE: Duration = Duration::from_secs(2);
+/// Longest wait for a response, after which the daemon is taken for dead.
+const RESPONSE: Duration = Duration::from_secs(30);
 /// Bytes of a read.
 const CHUNK: usize = 64 * 1024;
 
@@ -18,6 +21,8 @@ const CHUNK: usize = 64 * 1024;
 pub(super) enum ViciFact {
     /// A command was refused: what it was, and why.
     Refused(String, String),
+    /// A command was carried out.
+    Done(String),
     /// An event.
     Event(String, ViciSection),
 }
@@ -33,8 +38,8 @@ pub(super) struct ViciClient {
     stream: UnixStream,
     received: Vec<u8>,
     waiting: VecDeque<Waiting>,
-    /// The command whose response is expected.
-    asked: Option<String>,
+    /// The command whose response is expected, and when it was sent.
+    asked: Option<(String, Time)>,
 }
 
 impl ViciClient {
@@ -61,13 +66,19 @@ impl ViciClient {
     ///
     /// # Errors
     /// The daemon has gone, or the message is too long.
-    pub(super) fn ask(&mut self, what: String, packet: &ViciPacket) -> io::Result<()> {
+    pub(super) fn ask(&mut self, what: String, packet: &ViciPacket, now: Time) -> io::Result<()> {
         let bytes = packet.to_bytes().map_err(io::Error::other)?;
         self.waiting.push_back(Waiting { what, bytes });
-        self.send_next()
+        self.send_next(now)
     }
 
-    fn send_next(&mut self) -> io::Result<()> {
+    /// The command that has had no response for [`RESPONSE`].
+    pub(super) fn overdue(&self, now: Time) -> Option<&str> {
+        let (what, since) = self.asked.as_ref()?;
+        (now.since(*since) >= RESPONSE).then_some(what)
+    }
+
+    fn send_next(&mut self, now: Time) -> io::Result<()> {
         if self.asked.is_some() {
             return Ok(());
         }
@@ -75,7 +86,7 @@ impl ViciClient {
             return Ok(());
         };
         self.stream.write_all(&next.bytes)?;
-        self.asked = Some(next.what);
+        self.asked = Some((next.what, now));
         Ok(())
     }
 
@@ -83,7 +94,7 @@ impl ViciClient {
     ///
     /// # Errors
     /// The daemon has gone, or sent something else than VICI.
-    pub(super) fn read(&mut self, mut each: impl FnMut(ViciFact)) -> io::Result<()> {
+    pub(super) fn read(&mut self, now: Time, mut each: impl FnMut(ViciFact)) -> io::Result<()> {
         let start = self.received.len();
         self.received.resize(start + CHUNK, 0);
         let space = self.received.get_mut(start..).unwrap_or_default();
@@ -110,15 +121,16 @@ impl ViciClient {
             match packet {
                 ViciPacket::Event(name, message) => each(ViciFact::Event(name, message)),
                 answer => {
-                    let what = self.asked.take().unwrap_or_default();
-                    if let Some(why) = refusal(&answer) {
-                        each(ViciFact::Refused(what, why));
-                    }
+                    let (what, _) = self.asked.take().unwrap_or_default();
+                    each(match refusal(&answer) {
+                        Some(why) => ViciFact::Refused(what, why),
+                        None => ViciFact::Done(what),
+                    });
                 }
             }
         }
         self.received.drain(..used);
-        self.send_next()
+        self.send_next(now)
     }
 }
 
@@ -154,30 +166,43 @@ mod tests {
     fn commands_take_turns_and_events_come_in_between() {
         let (here, mut daemon) = UnixStream::pair().unwrap();
         let mut client = ViciClient::new(here).unwrap();
-        client.ask("first".into(), &command("a")).unwrap();
-        client.ask("second".into(), &command("b")).unwrap();
+        let now = Time::ZERO + RESPONSE;
+        client
+            .ask("first".into(), &command("a"), Time::ZERO)
+            .unwrap();
+        client
+            .ask("second".into(), &command("b"), Time::ZERO)
+            .unwrap();
+        assert_eq!(client.overdue(Time::ZERO + Duration::from_secs(29)), None);
+        assert_eq!(client.overdue(now), Some("first"));
         assert_eq!(receive(&mut daemon), command("a"));
         let event = ViciPacket::Event("child-updown".into(), ViciSection::new());
-        let refused = ViciSection::new().with("success", "no").with("errmsg", "why");
+        let refused = ViciSection::new()
+            .with("success", "no")
+            .with("errmsg", "why");
         let mut bytes = event.to_bytes().unwrap().to_vec();
         bytes.extend_from_slice(&ViciPacket::Response(refused).to_bytes().unwrap());
         // In two parts, the second one in the middle of a packet.
         let (one, two) = bytes.split_at(20);
         let mut facts = Vec::new();
         daemon.write_all(one).unwrap();
-        client.read(|fact| facts.push(fact)).unwrap();
+        client.read(now, |fact| facts.push(fact)).unwrap();
         daemon.write_all(two).unwrap();
-        client.read(|fact| facts.push(fact)).unwrap();
+        client.read(now, |fact| facts.push(fact)).unwrap();
         assert!(
             matches!(&facts[..], [ViciFact::Event(name, _), ViciFact::Refused(what, why)]
                 if name == "child-updown" && what == "first" && why == "why"),
             "{facts:?}"
         );
         assert_eq!(receive(&mut daemon), command("b"));
-        assert_eq!(client.open(), 1);
+        assert_eq!((client.open(), client.overdue(now)), (1, None));
+        let done = ViciPacket::Response(ViciSection::new().with("success", "yes"));
+        daemon.write_all(&done.to_bytes().unwrap()).unwrap();
+        client.read(now, |fact| facts.push(fact)).unwrap();
+        assert!(matches!(facts.last(), Some(ViciFact::Done(what)) if what == "second"));
         daemon.write_all(&[0xff; 8]).unwrap();
-        assert!(client.read(|_| {}).is_err());
+        assert!(client.read(now, |_| {}).is_err());
         drop(daemon);
-        assert!(client.read(|_| {}).is_err());
+        assert!(client.read(now, |_| {}).is_err());
     }
 }

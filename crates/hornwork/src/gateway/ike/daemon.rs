@@ -15,13 +15,15 @@ use std::fs::DirBuilder;
 use std::io::{self, Read as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
+/// This program, also when its file was replaced by another version.
+const THIS_PROGRAM: &str = "/proc/self/exe";
 /// First argument of the process that becomes the daemon; not a command for users.
 const IKE_DAEMON: &str = "--ike-daemon";
 /// Second argument: tries the rights and ends.
@@ -34,6 +36,8 @@ const PLUGINS: [(&str, &str); 3] = [
     ("kernel-libipsec", "libcharon-extra-plugins"),
     ("openssl", "libstrongswan-standard-plugins"),
 ];
+/// Beginning of the names of its folders, before the number of the process.
+const FOLDER: &str = "hornwork-ike-";
 const SETTINGS: &str = "strongswan.conf";
 const ADDRESSES: &str = "addresses";
 /// Its place where the daemon looks for it.
@@ -96,6 +100,31 @@ fn addresses(gateway: &GatewaySpec) -> String {
     text
 }
 
+/// Removes folders of this user's processes that were killed.
+fn remove_stale(base: &Path) {
+    let Ok(entries) = std::fs::read_dir(base) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let process = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(FOLDER))
+            .and_then(|rest| rest.split_once('-'))
+            .and_then(|(process, _)| process.parse::<u32>().ok());
+        let is_own = entry
+            .metadata()
+            .is_ok_and(|about| about.is_dir() && about.uid() == net::user_id());
+        if let Some(process) = process
+            && is_own
+            && !Path::new(&format!("/proc/{process}")).exists()
+        {
+            // One that stays is harmless.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// A folder that only this user can enter.
 fn private_folder() -> io::Result<PathBuf> {
     let runtime = std::env::var_os("RUNTIME_DIRECTORY").unwrap_or_default();
@@ -103,8 +132,10 @@ fn private_folder() -> io::Result<PathBuf> {
     let base = runtime
         .filter(|path| path.is_absolute())
         .unwrap_or_else(std::env::temp_dir);
+    remove_stale(&base);
     let random = net::entropy()?.u64();
-    let folder = base.join(format!("hornwork-ike-{random:016x}"));
+    let process = std::process::id();
+    let folder = base.join(format!("{FOLDER}{process}-{random:016x}"));
     DirBuilder::new().mode(0o700).create(&folder)?;
     Ok(folder)
 }
@@ -115,7 +146,7 @@ fn private_folder() -> io::Result<PathBuf> {
 /// What is missing, with its remedy.
 pub(in super::super) fn check() -> io::Result<()> {
     program()?;
-    let output = Command::new(std::env::current_exe()?)
+    let output = Command::new(THIS_PROGRAM)
         .args([IKE_DAEMON, TRY])
         .stdin(Stdio::null())
         .output()?;
@@ -148,7 +179,7 @@ impl Daemon {
     fn start_in(folder: &Path, program: &Path) -> io::Result<Daemon> {
         let (here, there) = UnixStream::pair()?;
         here.set_read_timeout(Some(START))?;
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(THIS_PROGRAM);
         command
             .arg(IKE_DAEMON)
             .args([folder, program])

@@ -1,9 +1,10 @@
 //! The thread of the key exchange.
 
-use super::children::{ChildFacts, Children, children_of};
+use super::children::{Child, Children, children_of};
 use super::client::{ViciClient, ViciFact};
 use super::daemon::Daemon;
 use super::files::IkeFiles;
+use crate::gateway::GatewayFigures;
 use crate::gateway::cannot;
 use crate::gateway::packets::{Command, Commands};
 use crate::log::EventLog;
@@ -11,12 +12,14 @@ use config::{GatewaySpec, IkeSpec};
 use engine::{Entropy, Event, EventKind, Time};
 use net::{Clock, Waker};
 use protect::ike::{
-    CHILD_NAME, DaemonLine, DaemonLog, IkeConnection, NegotiatedChild, ViciPacket, ViciSection,
-    connection_name, connection_number,
+    DaemonFact, DaemonLine, DaemonLog, IkeConnection, NegotiatedChild, ViciPacket, ViciSection,
+    connection_number,
 };
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 use wire::esp::NAT_TRAVERSAL_PORT;
@@ -31,12 +34,16 @@ const TICK: Duration = Duration::from_millis(100);
 const SET_UP: Duration = Duration::from_secs(30);
 /// Longest time for deleting associations at peers at the end.
 const END: Duration = Duration::from_secs(2);
-/// Interval of looking for associations that are not used.
-const UNUSED_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval of comparing the associations with those of the daemon.
+const LIST_INTERVAL: Duration = Duration::from_secs(60);
+/// The command for it.
+const LIST: &str = "list-sas";
+/// Interval of requests for new keys until there are some.
+const REKEY_INTERVAL: Duration = Duration::from_secs(30);
 /// Interval of attempts to set up a tunnel that is down: the daemon gives an attempt up after 26 s.
 const ATTEMPT_INTERVAL: Duration = Duration::from_secs(30);
-/// Interval of looking for such tunnels.
-const DOWN_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of looking for what is due.
+const DUE_INTERVAL: Duration = Duration::from_secs(1);
 /// Wait before the daemon is started again; doubled each time, up to the second one.
 const RESTART: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 /// Messages that are passed on before the other descriptors are looked at again.
@@ -47,13 +54,14 @@ const LONGEST: usize = 65_535;
 const MAX_PROBLEMS: u64 = 10;
 const PROBLEM_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Parts of lines of the daemon's log that tell about a problem.
-const PROBLEMS: [&str; 16] = [
+/// Beginnings of lines of the daemon's log that tell about a problem. Strangers can write no beginning of a line.
+const PROBLEMS: [&str; 17] = [
     "failed to establish CHILD_SA",
     "unable to install",
-    "AUTHENTICATION_FAILED",
-    "NO_PROPOSAL_CHOSEN",
-    "TS_UNACCEPTABLE",
+    "received AUTHENTICATION_FAILED",
+    "received NO_PROPOSAL_CHOSEN",
+    "received TS_UNACCEPTABLE",
+    "traffic selectors",
     "no IKE config found",
     "no matching peer config found",
     "no acceptable proposal found",
@@ -61,7 +69,7 @@ const PROBLEMS: [&str; 16] = [
     "no shared key found",
     "no private key found",
     "no trusted",
-    "MAC mismatched",
+    "tried ",
     "giving up after",
     "peer not responding",
     "constraint check failed",
@@ -72,8 +80,8 @@ const PROBLEMS: [&str; 16] = [
 pub(in super::super) enum IkeRequest {
     /// A message of a peer on the port of ESP, after the marker or a keep-alive.
     Received(SocketAddr, Vec<u8>),
-    /// A tunnel needs new keys.
-    Rekey(usize),
+    /// The association of a tunnel with this SPI needs new keys.
+    Rekey(usize, u32),
     /// The files were read again.
     Files(Box<IkeFiles>),
     /// The end.
@@ -89,6 +97,7 @@ pub(in super::super) struct IkeParts {
     pub(in super::super) inbox: Receiver<IkeRequest>,
     /// Wakes this thread.
     pub(in super::super) waker: Waker,
+    pub(in super::super) figures: Arc<GatewayFigures>,
     pub(in super::super) log: EventLog,
     pub(in super::super) clock: Clock,
 }
@@ -113,12 +122,18 @@ pub(in super::super) struct IkeExchange {
     restart_wait: Duration,
     /// The end of the daemon was requested.
     is_ending: bool,
-    next_unused: Time,
-    next_down: Time,
+    next_list: Time,
+    next_due: Time,
+    /// The time of the last request for the daemon's associations, and those that it has listed since then.
+    listed: (Time, HashSet<u32>),
+    /// Tunnels that need new keys: the SPI of their association, and the time of the next request.
+    rekeys: BTreeMap<usize, (u32, Time)>,
     /// Last attempt to set up each tunnel, or the time at which it went down.
     attempts: Vec<Time>,
-    problems: Problems,
-    /// Commands that were refused, during the set-up.
+    /// Problems of tunnels, and those of strangers.
+    problems: [Problems; 2],
+    is_set_up: bool,
+    /// Commands that were refused during the set-up.
     refused: Vec<String>,
 }
 
@@ -148,7 +163,7 @@ impl Problems {
 
 /// What the daemon's log and events mean for the tunnels.
 enum Fact {
-    Negotiated(Result<NegotiatedChild, String>),
+    Known(DaemonFact),
     Problem(Option<String>, String),
 }
 
@@ -173,10 +188,13 @@ impl IkeExchange {
             restart_at: None,
             restart_wait: RESTART[0],
             is_ending: false,
-            next_unused: now + UNUSED_INTERVAL,
-            next_down: now + DOWN_INTERVAL,
+            next_list: now + LIST_INTERVAL,
+            next_due: now + DUE_INTERVAL,
+            listed: (now, HashSet::new()),
+            rekeys: BTreeMap::new(),
             attempts: vec![now; parts.spec.tunnels.len()],
-            problems: Problems::default(),
+            problems: Default::default(),
+            is_set_up: false,
             refused: Vec::new(),
             parts,
         };
@@ -219,7 +237,10 @@ impl IkeExchange {
             }
             let running = self.running.as_ref();
             match running.and_then(|running| running.vici.as_ref()) {
-                Some(vici) if vici.open() == 0 => return Ok(()),
+                Some(vici) if vici.open() == 0 => {
+                    self.is_set_up = true;
+                    return Ok(());
+                }
                 _ if running.is_none() => {
                     return Err(io::Error::other("[gateway.ike] the daemon has ended"));
                 }
@@ -233,8 +254,6 @@ impl IkeExchange {
 
     /// Works until the end is requested.
     pub(in super::super) fn run(mut self) {
-        // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
-        let _ = net::block_signals();
         while self.turn() {}
         if let Some(running) = &self.running {
             running.daemon.request_end();
@@ -256,17 +275,9 @@ impl IkeExchange {
         }
         self.receive_exchange();
         let now = self.now();
-        if now >= self.next_unused {
-            self.next_unused = now + UNUSED_INTERVAL;
-            for child in self.children.unused(now) {
-                self.parts
-                    .commands
-                    .send(Command::Remove([child.spi_in, child.spi_out], true));
-            }
-        }
-        if now >= self.next_down {
-            self.next_down = now + DOWN_INTERVAL;
-            self.attempt(now, ATTEMPT_INTERVAL);
+        if now >= self.next_due {
+            self.next_due = now + DUE_INTERVAL;
+            self.due(now);
         }
         if goes_on && self.restart_at.is_some_and(|at| now >= at) {
             self.restart_at = None;
@@ -275,6 +286,57 @@ impl IkeExchange {
             }
         }
         goes_on
+    }
+
+    /// What time alone makes due.
+    fn due(&mut self, now: Time) {
+        self.attempt(now, ATTEMPT_INTERVAL);
+        self.request_keys(now);
+        let vici = self
+            .running
+            .as_ref()
+            .and_then(|running| running.vici.as_ref());
+        if let Some(what) = vici.and_then(|vici| vici.overdue(now)) {
+            let error = io::Error::other(format!("the daemon does not answer: {what}"));
+            self.daemon_failed(&error);
+        }
+        if now >= self.next_list {
+            self.next_list = now + LIST_INTERVAL;
+            self.listed = (now, HashSet::new());
+            match self.running.is_some() {
+                true => self.ask(
+                    LIST.to_owned(),
+                    &ViciPacket::Command(LIST.to_owned(), ViciSection::new()),
+                ),
+                false => self.remove_gone(now),
+            }
+        }
+    }
+
+    /// Requests new keys until there are some.
+    fn request_keys(&mut self, now: Time) {
+        let mut rekeys = core::mem::take(&mut self.rekeys);
+        rekeys.retain(|tunnel, (spi, at)| {
+            let sealing = self.children.sealing(*tunnel);
+            let is_wanted =
+                sealing.is_some_and(|child| child.spi_in == *spi || child.spi_out == *spi);
+            if is_wanted && now >= *at {
+                *at = now + REKEY_INTERVAL;
+                let what = format!("rekey {}", self.name(*tunnel));
+                self.ask(what, &IkeConnection::rekey(*tunnel));
+            }
+            is_wanted
+        });
+        self.rekeys = rekeys;
+    }
+
+    /// Removes associations that the daemon does not have.
+    fn remove_gone(&mut self, now: Time) {
+        let (asked, listed) = &self.listed;
+        let gone = self.children.gone((listed, *asked), &self.parts.ike, now);
+        for (tunnel, spi_in) in gone {
+            self.remove(tunnel, spi_in);
+        }
     }
 
     /// Sets up the tunnels that are down and had no attempt within the interval.
@@ -297,7 +359,10 @@ impl IkeExchange {
 
     fn wait(&self) {
         let waker = self.parts.waker.as_fd();
-        let exchange = self.exchange.as_ref().map_or(waker, |socket| socket.as_fd());
+        let exchange = self
+            .exchange
+            .as_ref()
+            .map_or(waker, |socket| socket.as_fd());
         let Some(running) = &self.running else {
             net::wait_any([waker, exchange], TICK);
             return;
@@ -322,14 +387,10 @@ impl IkeExchange {
                 Ok(IkeRequest::Received(source, bytes)) => {
                     self.to_daemon(source, NAT_TRAVERSAL_PORT, &bytes);
                 }
-                Ok(IkeRequest::Rekey(tunnel)) => {
-                    let message = ViciSection::new()
-                        .with("ike", connection_name(tunnel))
-                        .with("child", CHILD_NAME);
-                    self.ask(
-                        format!("rekey {}", self.name(tunnel)),
-                        &ViciPacket::Command("rekey".to_owned(), message),
-                    );
+                Ok(IkeRequest::Rekey(tunnel, spi)) => {
+                    let now = self.now();
+                    self.rekeys.entry(tunnel).or_insert((spi, now));
+                    self.request_keys(now);
                 }
                 Ok(IkeRequest::Files(files)) => {
                     self.parts.files = *files;
@@ -387,7 +448,10 @@ impl IkeExchange {
         self.read_log()?;
         self.read_vici()?;
         self.send_messages()?;
-        let ended = self.running.as_mut().and_then(|running| running.daemon.ended());
+        let ended = self
+            .running
+            .as_mut()
+            .and_then(|running| running.daemon.ended());
         match ended {
             Some(status) => Err(io::Error::other(format!("the daemon has ended: {status}"))),
             None => Ok(()),
@@ -400,6 +464,7 @@ impl IkeExchange {
             return;
         }
         let now = self.now();
+        self.children.orphan();
         self.restart_at = Some(now + self.restart_wait);
         self.restart_wait = (self.restart_wait * 2).min(RESTART[1]);
         self.log(EventKind::GatewayIkeFailed {
@@ -424,7 +489,7 @@ impl IkeExchange {
             }
             Err(error) => return Err(error),
         }
-        for event in ["child-updown", "child-rekey"] {
+        for event in ["child-updown", "list-sa"] {
             self.ask(
                 format!("event {event}"),
                 &ViciPacket::Register(event.to_owned()),
@@ -478,7 +543,11 @@ impl IkeExchange {
                     local_id: ike.local_id.clone(),
                     remote_id: of_tunnel.remote_id.clone(),
                     authentication: authentication.clone(),
-                    local_networks: tunnel.local_networks.iter().map(ToString::to_string).collect(),
+                    local_networks: tunnel
+                        .local_networks
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect(),
                     remote_networks: tunnel
                         .remote_networks
                         .iter()
@@ -495,9 +564,13 @@ impl IkeExchange {
 
     /// Sends a command; without a connection to the daemon it is not sent: everything is loaded when there is one.
     fn ask(&mut self, what: String, packet: &ViciPacket) {
-        let vici = self.running.as_mut().and_then(|running| running.vici.as_mut());
+        let now = self.now();
+        let vici = self
+            .running
+            .as_mut()
+            .and_then(|running| running.vici.as_mut());
         if let Some(vici) = vici
-            && let Err(error) = vici.ask(what, packet)
+            && let Err(error) = vici.ask(what, packet, now)
         {
             self.daemon_failed(&error);
         }
@@ -524,14 +597,21 @@ impl IkeExchange {
                         tracing::debug!(connection = line.connection, "charon: {}", line.text);
                         facts.borrow_mut().extend(problem(line));
                     },
-                    |child| facts.borrow_mut().push(Fact::Negotiated(child)),
+                    |fact| facts.borrow_mut().push(Fact::Known(fact)),
                 );
             }
         }
         for fact in facts {
             match fact {
-                Fact::Negotiated(Ok(child)) => self.install(&child),
-                Fact::Negotiated(Err(why)) => self.problem(None, why),
+                Fact::Known(DaemonFact::Negotiated(child)) => self.install(&child),
+                Fact::Known(DaemonFact::Unusable { id, why }) => self.unusable(id, None, why),
+                Fact::Known(DaemonFact::Seals { connection, spi_in }) => {
+                    let tunnel = connection_number(&connection);
+                    let child = tunnel.and_then(|tunnel| self.children.with_spi(tunnel, spi_in));
+                    if let Some(child) = child.cloned() {
+                        self.seal(&child, child.peer, None);
+                    }
+                }
                 Fact::Problem(connection, text) => self.problem(connection.as_deref(), text),
             }
         }
@@ -540,8 +620,13 @@ impl IkeExchange {
 
     fn problem(&mut self, connection: Option<&str>, problem: String) {
         let now = self.now();
-        if let Some(suppressed) = self.problems.allow(now) {
-            let number = connection.and_then(connection_number);
+        let number = connection.and_then(connection_number);
+        let [of_tunnels, of_strangers] = &mut self.problems;
+        let problems = match number {
+            Some(_) => of_tunnels,
+            None => of_strangers,
+        };
+        if let Some(suppressed) = problems.allow(now) {
             self.log(EventKind::GatewayIkeProblem {
                 tunnel: number.map_or_else(String::new, |number| self.name(number)),
                 problem,
@@ -555,18 +640,41 @@ impl IkeExchange {
         let now = self.now();
         let of = (&self.parts.spec, &self.parts.ike);
         match self.children.add(of, child, &mut self.entropy, now) {
-            Ok(pair) => self.parts.commands.send(Command::Install(Box::new(pair))),
-            Err(why) => self.problem(Some(&child.connection), why),
+            Ok((pair, replaced)) => {
+                for old in replaced {
+                    let spis = [old.spi_in, old.spi_out];
+                    self.parts.commands.send(Command::Remove(spis, true));
+                    // The peer shall not use it any more.
+                    self.ask(
+                        format!("terminate {}", old.id),
+                        &IkeConnection::terminate(old.id),
+                    );
+                }
+                self.parts.commands.send(Command::Install(Box::new(pair)));
+            }
+            Err(why) => self.unusable(Some(child.id), Some(&child.connection), why),
+        }
+    }
+
+    /// Deletes an association that cannot be used: its packets would be lost.
+    fn unusable(&mut self, id: Option<u32>, connection: Option<&str>, why: String) {
+        self.problem(connection, why);
+        if let Some(id) = id {
+            self.ask(format!("terminate {id}"), &IkeConnection::terminate(id));
         }
     }
 
     fn read_vici(&mut self) -> io::Result<()> {
+        let now = self.now();
         let mut facts = Vec::new();
-        let vici = self.running.as_mut().and_then(|running| running.vici.as_mut());
+        let vici = self
+            .running
+            .as_mut()
+            .and_then(|running| running.vici.as_mut());
         if let Some(vici) = vici {
             let [ready] = net::wait_any([vici.descriptor()], Duration::ZERO);
             if ready.readable {
-                vici.read(|fact| facts.push(fact))?;
+                vici.read(now, |fact| facts.push(fact))?;
                 // It works: the next failure is a new one.
                 self.restart_wait = RESTART[0];
             }
@@ -580,9 +688,13 @@ impl IkeExchange {
             match fact {
                 ViciFact::Refused(what, why) => {
                     let reason = format!("{what}: {why}");
-                    self.refused.push(reason.clone());
+                    if !self.is_set_up {
+                        self.refused.push(reason.clone());
+                    }
                     self.log(EventKind::GatewayIkeFailed { reason });
                 }
+                ViciFact::Done(what) if what == LIST => self.remove_gone(now),
+                ViciFact::Done(_) => {}
                 ViciFact::Event(name, message) => self.event(&name, &message),
             }
         }
@@ -592,45 +704,64 @@ impl IkeExchange {
     fn event(&mut self, name: &str, message: &ViciSection) {
         match (name, message.text("up")) {
             ("child-updown", Some("yes")) => {
-                for facts in children_of(message, None) {
-                    self.seal(&facts, true);
+                for facts in children_of(message) {
+                    if let Some(child) = self.children.of(&facts).cloned() {
+                        let peer = facts.peer.unwrap_or(child.peer);
+                        self.seal(&child, peer, Some(&facts.identity));
+                    }
                 }
             }
             ("child-updown", _) => {
-                for facts in children_of(message, None) {
-                    self.remove(&facts, true);
+                for facts in children_of(message) {
+                    self.remove(facts.tunnel, facts.spi_in);
                 }
             }
-            ("child-rekey", _) => {
-                for facts in children_of(message, Some("new")) {
-                    self.seal(&facts, false);
-                }
-                for facts in children_of(message, Some("old")) {
-                    self.remove(&facts, false);
-                }
+            ("list-sa", _) => {
+                let (_, listed) = &mut self.listed;
+                listed.extend(children_of(message).iter().map(|child| child.spi_in));
             }
             _ => {}
         }
     }
 
-    /// Seals with an association from now on.
-    fn seal(&mut self, facts: &ChildFacts, is_new: bool) {
-        let (Some(child), Some(peer)) = (self.children.of(facts).cloned(), facts.peer) else {
-            return;
-        };
+    /// Seals with an association from now on, in the place of the one before, which opens for the grace time. `identity`: that of the
+    /// peer, if this is no change of keys.
+    fn seal(&mut self, child: &Child, peer: SocketAddr, identity: Option<&str>) {
         let (tunnel, spi) = (child.tunnel, child.spi_out);
-        self.parts.commands.send(Command::SealWith { tunnel, spi, peer });
-        let is_first = self.children.seals(tunnel, spi);
+        self.parts
+            .commands
+            .send(Command::SealWith { tunnel, spi, peer });
+        let replaced = self.children.seals(tunnel, child.spi_in);
+        // With new keys the old association is deleted. Otherwise both ends have made one at the same time, and each may use another.
+        if identity.is_none()
+            && let Some(old) = replaced
+        {
+            let spis = [old.spi_in, old.spi_out];
+            self.children.remove(tunnel, old.spi_in);
+            self.parts.commands.send(Command::Remove(spis, false));
+        }
+        let now = self.now();
+        self.parts.figures.change_tunnel(tunnel, |state| {
+            if !state.up {
+                state.since = now;
+            }
+            state.up = true;
+            state.peer = Some(peer);
+            state.algorithms.clone_from(&child.algorithms);
+            if let Some(identity) = identity {
+                identity.clone_into(&mut state.identity);
+            }
+        });
         let spi = format!("{spi:#010x}");
-        let event = match is_new || is_first {
-            true => EventKind::GatewayTunnelUp {
+        let event = match identity {
+            Some(identity) => EventKind::GatewayTunnelUp {
                 tunnel: self.name(tunnel),
                 peer: peer.to_string(),
-                identity: facts.identity.clone(),
-                algorithms: child.algorithms,
+                identity: identity.to_owned(),
+                algorithms: child.algorithms.clone(),
                 spi,
             },
-            false => EventKind::GatewayRekeyed {
+            None => EventKind::GatewayRekeyed {
                 tunnel: self.name(tunnel),
                 spi,
                 reason: "key_exchange".to_owned(),
@@ -639,18 +770,26 @@ impl IkeExchange {
         self.log(event);
     }
 
-    fn remove(&mut self, facts: &ChildFacts, at_once: bool) {
-        let Some((child, is_down)) = self.children.remove(facts) else {
+    /// Removes an association that is there no more; another one of its tunnel takes its place.
+    fn remove(&mut self, tunnel: usize, spi_in: u32) {
+        let Some(removed) = self.children.remove(tunnel, spi_in) else {
             return;
         };
-        let spis = [child.spi_in, child.spi_out];
-        self.parts.commands.send(Command::Remove(spis, at_once));
-        if is_down {
+        if let Some(instead) = removed.instead {
+            self.seal(&instead, instead.peer, None);
+        }
+        let spis = [removed.child.spi_in, removed.child.spi_out];
+        self.parts.commands.send(Command::Remove(spis, true));
+        if removed.is_down {
             let now = self.now();
-            if let Some(last) = self.attempts.get_mut(child.tunnel) {
+            if let Some(last) = self.attempts.get_mut(tunnel) {
                 *last = now;
             }
-            let tunnel = self.name(child.tunnel);
+            self.parts.figures.change_tunnel(tunnel, |state| {
+                state.up = false;
+                state.since = now;
+            });
+            let tunnel = self.name(tunnel);
             self.log(EventKind::GatewayTunnelDown { tunnel });
         }
     }
@@ -715,7 +854,7 @@ fn open_port(local: SocketAddr) -> io::Result<UdpSocket> {
 
 /// A line about a problem of a peer or of a message.
 fn problem(line: DaemonLine<'_>) -> Option<Fact> {
-    let is_problem = PROBLEMS.iter().any(|part| line.text.contains(part));
+    let is_problem = PROBLEMS.iter().any(|start| line.text.starts_with(start));
     is_problem.then(|| Fact::Problem(line.connection.map(str::to_owned), line.text.to_owned()))
 }
 
@@ -727,7 +866,9 @@ mod tests {
     fn problems_that_strangers_cause_are_bounded() {
         let mut problems = Problems::default();
         let at = |second| Time::ZERO + Duration::from_secs(second);
-        let allowed = (0..100).filter(|_| problems.allow(at(20)).is_some()).count();
+        let allowed = (0..100)
+            .filter(|_| problems.allow(at(20)).is_some())
+            .count();
         assert_eq!(allowed, 10);
         assert_eq!(problems.allow(at(29)), None);
         assert_eq!(problems.allow(at(30)), Some(91));
@@ -736,7 +877,19 @@ mod tests {
             connection: None,
             text,
         };
-        assert!(problem(line("no IKE config found for 192.0.2.1...192.0.2.9, sending NO_PROPOSAL_CHOSEN")).is_some());
+        assert!(
+            problem(line(
+                "no IKE config found for 192.0.2.1...192.0.2.9, sending NO_PROPOSAL_CHOSEN"
+            ))
+            .is_some()
+        );
         assert!(problem(line("IKE_SA tunnel-0[1] established")).is_none());
+        // A name that a stranger has chosen.
+        assert!(
+            problem(line(
+                "looking for peer configs matching a[b]...c[giving up after]"
+            ))
+            .is_none()
+        );
     }
 }

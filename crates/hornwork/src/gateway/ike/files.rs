@@ -33,14 +33,22 @@ impl core::fmt::Debug for IkeFiles {
     }
 }
 
+/// strongSwan reads texts that begin with `0x` and `0s` as other notations of bytes: at both ends they would be different secrets.
 fn is_secret(text: &str) -> bool {
-    text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
+    let is_notation = text.starts_with("0x") || text.starts_with("0s");
+    !is_notation
+        && text
+            .bytes()
+            .all(|byte| byte == b' ' || byte.is_ascii_graphic())
 }
 
 fn read_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileMistake> {
     let failed = |error: std::io::Error| {
         let what = format!("{} cannot be read: {error}", path.display());
-        (what, "correct the name, or the rights of the file".to_owned())
+        (
+            what,
+            "correct the name, or the rights of the file".to_owned(),
+        )
     };
     std::fs::read(path).map(Zeroizing::new).map_err(failed)
 }
@@ -75,7 +83,7 @@ impl IkeFiles {
             let file = tunnel.ike.as_ref().and_then(|ike| ike.secret_file.as_ref());
             let authentication = match (file, &certificate) {
                 (Some(file), _) => {
-                    let form = "printable characters of ASCII";
+                    let form = "printable characters of ASCII that do not begin with 0x or 0s";
                     let secret = secret_file::read(file.path(), is_secret, form)?;
                     IkeAuthentication::Secret(Zeroizing::new(secret.into_bytes()))
                 }
