@@ -1,6 +1,7 @@
 //! Calls in progress, folded from messages and events until they are written to the index of a partition.
 
 use crate::call::{CallKind, CallState, SideQuality, StoredCall};
+use crate::losses::{LossCounts, Losses};
 use crate::segment::{StoredDirection, StoredMessage};
 use engine::{Event, EventKind, EventLevel, Hundredths};
 use siphasher::sip::SipHasher13;
@@ -8,6 +9,7 @@ use slab::Slab;
 use std::collections::HashMap;
 use std::hash::Hasher as _;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use wire::sip::{HeaderId, Message, NameAddr, Uri};
 
 /// Maximum number of calls in memory. Messages of further ones are in their segments, but cannot be searched.
@@ -149,6 +151,12 @@ impl CallEntry {
         }
     }
 
+    /// Messages that the index does not have.
+    fn waiting_messages(&self) -> u64 {
+        let counts = self.chunks.iter().map(|(_, offsets)| offsets.len() as u64);
+        counts.sum()
+    }
+
     /// The words that are to be written to the index now.
     pub(crate) fn due_words(&self) -> Option<&str> {
         let due = !self.call.state.is_open() || self.last - self.call.started > WORDS_DELAY;
@@ -194,12 +202,13 @@ pub(crate) struct OpenCalls {
     swept: usize,
     /// The entry of the last message.
     last_entry: Option<usize>,
-    /// Messages that could not be indexed because of [`MAX_ENTRIES`], and events beyond [`MAX_EVENTS`].
-    pub(crate) unindexed: u64,
+    losses: Arc<Losses>,
+    /// Maximum number of entries: [`MAX_ENTRIES`].
+    room: usize,
 }
 
 impl OpenCalls {
-    pub(crate) fn new(full_text: bool, node: String) -> OpenCalls {
+    pub(crate) fn new(full_text: bool, node: String, losses: Arc<Losses>) -> OpenCalls {
         OpenCalls {
             entries: Slab::new(),
             by_call_id: HashMap::default(),
@@ -215,7 +224,8 @@ impl OpenCalls {
             node,
             swept: 0,
             last_entry: None,
-            unindexed: 0,
+            losses,
+            room: MAX_ENTRIES,
         }
     }
 
@@ -230,8 +240,7 @@ impl OpenCalls {
 
     /// Adds an entry; `None` if there are too many.
     fn create(&mut self, started: i64) -> Option<usize> {
-        if self.entries.len() >= MAX_ENTRIES {
-            self.unindexed += 1;
+        if self.entries.len() >= self.room {
             return None;
         }
         self.last_id = started.max(self.last_id + 1);
@@ -350,28 +359,27 @@ impl OpenCalls {
         }
     }
 
-    /// Folds a message; `segment` and `offset` say where it is. `correlation` is that of a capture agent.
+    /// Folds a message; `segment` and `offset` say where it is. `correlation` is that of a capture agent. Returns whether
+    /// it belongs to a call now: not without a Call-ID, and not beyond [`MAX_ENTRIES`].
     pub(crate) fn message(
         &mut self,
         stored: &StoredMessage<'_>,
         segment: u32,
         offset: u32,
         correlation: &[u8],
-    ) {
+    ) -> bool {
         self.last_entry = None;
         let Ok(message) = Message::parse_datagram(stored.bytes) else {
-            self.unindexed += 1;
-            return;
+            return false;
         };
         // A malformed value is kept too: malformed requests are often searched for.
         let Some(call_id) = message.header(HeaderId::CallId) else {
-            self.unindexed += 1;
-            return;
+            return false;
         };
         let key = key_of(CALL_ID_KEY, call_id);
         let now = stored.micros();
         let Some(at) = self.entry_for(call_id, key, correlation, now) else {
-            return;
+            return false;
         };
         let full_text = self.full_text;
         if let Some(entry) = self.entries.get_mut(at) {
@@ -389,6 +397,12 @@ impl OpenCalls {
         }
         self.mark(at);
         self.last_entry = Some(at);
+        true
+    }
+
+    /// Notes that the last message was not folded.
+    pub(crate) fn skip_message(&mut self) {
+        self.last_entry = None;
     }
 
     /// The first Call-ID of the call of the last message.
@@ -440,9 +454,12 @@ impl OpenCalls {
         match &event.kind {
             EventKind::CallOffered { call, call_id, .. } => {
                 let key = key_of(CALL_ID_KEY, call_id.as_bytes());
-                if let Some(slot) = self.entry_for(call_id.as_bytes(), key, b"", at) {
-                    self.by_call.insert(*call, slot);
-                    self.fold_event(slot, &event.kind, at);
+                match self.entry_for(call_id.as_bytes(), key, b"", at) {
+                    Some(slot) => {
+                        self.by_call.insert(*call, slot);
+                        self.fold_event(slot, &event.kind, at);
+                    }
+                    None => self.losses.add_calls(1),
                 }
             }
             EventKind::CallRouted { call, call_id, .. } => {
@@ -480,10 +497,15 @@ impl OpenCalls {
 
     fn keep_event(&mut self, kind: &EventKind, at: i64, call: Option<i64>) {
         if call.is_none() && kind.level() == EventLevel::Debug {
+            // Stored with its call only, which may have found no room.
+            let of_call = matches!(kind, EventKind::RuleEdited { .. }) || call_of(kind).is_some();
+            if of_call && self.entries.len() >= self.room {
+                self.losses.add_events(1);
+            }
             return;
         }
         if self.events.len() >= MAX_EVENTS {
-            self.unindexed += 1;
+            self.losses.add_events(1);
             return;
         }
         let mut fields = serde_json::Map::new();
@@ -545,26 +567,45 @@ impl OpenCalls {
         self.new_slices.clear();
     }
 
-    /// Removes the messages of a segment from the offset `from` on, which were not written; returns their number.
-    pub(crate) fn discard(&mut self, segment: u32, from: u32) -> u64 {
-        let mut discarded = 0;
+    /// Removes everything that waits for the database; returns the numbers of these items, without drops. Calls stay in
+    /// memory and are written with their next change.
+    pub(crate) fn discard_waiting(&mut self) -> LossCounts {
+        let mut lost = LossCounts {
+            events: self.events.len() as u64,
+            ..LossCounts::default()
+        };
+        for at in self.dirty.drain(..) {
+            let Some(entry) = self.entries.get_mut(at) else {
+                continue;
+            };
+            let messages = entry.waiting_messages();
+            entry.chunks.clear();
+            entry.call.messages = entry.call.messages.saturating_sub(messages);
+            entry.is_dirty = false;
+            lost.messages += messages;
+            lost.calls += 1;
+        }
+        self.events.clear();
+        self.new_slices.clear();
+        lost
+    }
+
+    /// Removes the messages of a segment from the offset `from` on, which were not written.
+    pub(crate) fn discard(&mut self, segment: u32, from: u32) {
         for &at in &self.dirty {
             let Some(entry) = self.entries.get_mut(at) else {
                 continue;
             };
-            let before: usize = entry.chunks.iter().map(|(_, offsets)| offsets.len()).sum();
+            let before = entry.waiting_messages();
             for (number, offsets) in &mut entry.chunks {
                 if *number == segment {
                     offsets.retain(|offset| *offset < from);
                 }
             }
             entry.chunks.retain(|(_, offsets)| !offsets.is_empty());
-            let after: usize = entry.chunks.iter().map(|(_, offsets)| offsets.len()).sum();
-            let lost = (before - after) as u64;
+            let lost = before - entry.waiting_messages();
             entry.call.messages = entry.call.messages.saturating_sub(lost);
-            discarded += lost;
         }
-        discarded
     }
 
     /// Removes entries that are over from the memory; a part of them per call.
@@ -855,5 +896,69 @@ fn fold_end(entry: &mut CallEntry, kind: &EventKind, at: i64) {
             mos: hundredths(callee_mos),
         };
         entry.add_words(reason.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::{Time, Transport};
+
+    #[test]
+    fn calls_beyond_the_room_are_counted() {
+        let losses = Arc::new(Losses::default());
+        let mut calls = OpenCalls::new(true, String::new(), losses.clone());
+        calls.room = 1;
+        let message = |calls: &mut OpenCalls, id: &str| {
+            let text = format!("OPTIONS sip:a@b SIP/2.0\r\nCall-ID: {id}\r\n\r\n");
+            let stored = StoredMessage {
+                time: 1_000,
+                direction: StoredDirection::Received,
+                transport: Transport::Udp,
+                source: "192.0.2.1:5060".parse().unwrap(),
+                destination: "192.0.2.2:5060".parse().unwrap(),
+                bytes: text.as_bytes(),
+            };
+            let offset = calls.entries.len() as u32;
+            calls.message(&stored, 1, offset, b"")
+        };
+        assert!(message(&mut calls, "one") && message(&mut calls, "one"));
+        assert!(!message(&mut calls, "two"));
+        assert_eq!(calls.last_call_id(), None);
+        let offered = |call: u64, id: &str| {
+            let kind = EventKind::CallOffered {
+                call,
+                interface: "access".into(),
+                call_id: id.into(),
+                from: "sip:1@x".into(),
+                to: "2".into(),
+                source: "udp:192.0.2.1:5060".into(),
+                trunk: None,
+            };
+            Event::new(Time(0), kind)
+        };
+        let edited = |id: &str| {
+            let kind = EventKind::RuleEdited {
+                rule: "site".into(),
+                call: 0,
+                call_id: id.into(),
+                direction: "in".into(),
+                message: "INVITE".into(),
+                headers: "X-Site".into(),
+            };
+            Event::new(Time(0), kind)
+        };
+        calls.event(&offered(1, "one"), 1);
+        calls.event(&edited("one"), 1);
+        assert_eq!((losses.counts().total(), calls.events.len()), (0, 1));
+        calls.event(&edited("two"), 1);
+        calls.event(&offered(2, "two"), 1);
+        let waiting = calls.discard_waiting();
+        let lost = losses.counts();
+        assert_eq!((lost.calls, lost.events, lost.total()), (1, 1, 2));
+        assert_eq!((waiting.messages, waiting.events), (2, 1));
+        assert_eq!((waiting.calls, waiting.drops), (1, 0));
+        let kept = calls.entries.iter().next().unwrap().1;
+        assert_eq!((kept.call.messages, kept.is_dirty), (0, false));
     }
 }

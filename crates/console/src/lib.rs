@@ -20,6 +20,7 @@ mod export;
 mod found;
 mod index;
 mod ladder;
+mod losses;
 mod pages;
 mod partition;
 mod reader;
@@ -37,6 +38,7 @@ pub use edits::{AppliedRule, Edit, applied_rules, attribute, counterpart, edits}
 pub use export::export;
 pub use found::{CallPage, LoadedMessage, StoreError, StoredEvent};
 pub use ladder::{LadderStyle, ladder, messages_in_full};
+pub use losses::{LossCounts, Losses};
 pub use pages::{PAGE_FILES, PageFile, media_type, page_file};
 pub use redact::{mask, mask_numbers, redact};
 pub use secure::{is_secure, reduce};

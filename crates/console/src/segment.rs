@@ -279,8 +279,12 @@ pub(crate) struct SegmentWriter {
     file: File,
     pub(crate) number: u32,
     buffer: Vec<u8>,
+    /// Messages in the buffer.
+    waiting: u64,
     /// Bytes in the file.
     written: u64,
+    /// Whether the end of the file is unknown, because a part of a message could not be removed.
+    is_broken: bool,
 }
 
 impl SegmentWriter {
@@ -295,7 +299,9 @@ impl SegmentWriter {
             file,
             number,
             buffer: header(),
+            waiting: 0,
             written: 0,
+            is_broken: false,
         };
         if let Err(error) = writer.flush() {
             // An empty file would be no capture; its number is used again.
@@ -309,7 +315,13 @@ impl SegmentWriter {
     pub(crate) fn append(&mut self, message: &StoredMessage<'_>) -> u32 {
         let offset = self.length();
         append(&mut self.buffer, message);
+        self.waiting += 1;
         offset as u32
+    }
+
+    /// Messages that are not written to the file yet.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting
     }
 
     /// Bytes in the file and in the buffer.
@@ -322,8 +334,9 @@ impl SegmentWriter {
         self.written
     }
 
+    /// Whether it takes no further message.
     pub(crate) fn is_full(&self) -> bool {
-        self.length() >= MAX_SEGMENT
+        self.is_broken || self.length() >= MAX_SEGMENT
     }
 
     pub(crate) fn is_due(&self) -> bool {
@@ -339,11 +352,13 @@ impl SegmentWriter {
         match &done {
             Ok(()) => self.written += self.buffer.len() as u64,
             Err(_) => {
-                self.file.set_len(self.written)?;
-                self.file.seek(SeekFrom::Start(self.written))?;
+                let cut = self.file.set_len(self.written);
+                let cut = cut.and_then(|()| self.file.seek(SeekFrom::Start(self.written)));
+                self.is_broken |= cut.is_err();
             }
         }
         self.buffer.clear();
+        self.waiting = 0;
         done
     }
 }
@@ -459,5 +474,26 @@ mod tests {
             // No panic; the content itself has no checksum.
             let _ = message_at(&damaged);
         }
+    }
+
+    #[test]
+    fn a_segment_whose_end_is_unknown_takes_no_message() {
+        // Writing there fails as on a full disk, and the file cannot be cut.
+        let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut writer = SegmentWriter {
+            file,
+            number: 1,
+            buffer: Vec::new(),
+            waiting: 0,
+            written: 0,
+            is_broken: false,
+        };
+        writer.append(&message(b"one", false));
+        writer.append(&message(b"two", true));
+        assert_eq!((writer.waiting(), writer.is_full()), (2, false));
+        let error = writer.flush().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert_eq!((writer.waiting(), writer.length()), (0, 0));
+        assert!(writer.is_full() && writer.flush().is_ok());
     }
 }

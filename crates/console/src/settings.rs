@@ -1,5 +1,6 @@
 //! Settings of a store, and its reports.
 
+use crate::losses::LossCounts;
 use std::path::PathBuf;
 
 /// The place of a store.
@@ -95,7 +96,7 @@ pub enum StoreNote {
         /// Calls that were open when the program ended.
         interrupted: u64,
     },
-    /// Nothing can be written: messages are counted and not stored.
+    /// Nothing can be written: what the memory cannot hold is counted and not stored.
     Failed {
         /// Reason.
         reason: String,
@@ -105,11 +106,8 @@ pub enum StoreNote {
         /// Duration of the outage, seconds.
         outage_s: u64,
     },
-    /// Messages and events were not stored, since the last such note.
-    Lost {
-        /// Number of messages.
-        messages: u64,
-    },
+    /// Items that were not stored, since the last such note.
+    Lost(LossCounts),
     /// A partition could not be read and was moved aside.
     Replaced {
         /// Its new path.

@@ -3,6 +3,7 @@
 use crate::call::{CallFilter, StoredCall};
 use crate::database::{DatabaseReader, DatabaseWriter};
 use crate::found::{CallPage, LoadedMessage, MAX_MESSAGES, StoreError, StoredEvent};
+use crate::losses::Losses;
 use crate::reader::FolderReader;
 use crate::segment::{StoredDirection, StoredMessage};
 use crate::settings::{StoreLocation, StoreNote, StoreSettings};
@@ -11,6 +12,7 @@ use engine::Event;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// Time within which the copies of a message at its sender and at its receiver are one message, nanoseconds.
 const SAME_MESSAGE: u64 = 2_000_000_000;
@@ -78,9 +80,12 @@ impl HistoryWriter {
         writer!(self, writer => writer.drops(at, reason, count));
     }
 
-    /// Counts messages that did not reach the store, because its queue was full.
-    pub fn count_lost(&mut self, messages: u64) {
-        writer!(self, writer => writer.count_lost(messages));
+    /// Counts of everything that is lost. The threads that fill the queue of the store add what found no room in it.
+    pub fn losses(&self) -> Arc<Losses> {
+        match &self.0 {
+            Writer::Folder(writer) => writer.losses(),
+            Writer::Database(writer) => writer.losses(),
+        }
     }
 
     /// Does the work that is due; to be called about five times per second, and after each batch of messages. `now`:
@@ -94,8 +99,8 @@ impl HistoryWriter {
         writer!(self, writer => writer.next_note())
     }
 
-    /// Writes all that is left.
-    pub fn end(self, now: i64) {
+    /// Writes all that is left. What cannot be written is counted; returns the losses that were not reported.
+    pub fn end(self, now: i64) -> Option<StoreNote> {
         match self.0 {
             Writer::Folder(writer) => writer.end(now),
             Writer::Database(writer) => writer.end(now),

@@ -1,6 +1,7 @@
 //! Writes messages, calls and events into the newest partition of a folder.
 
 use crate::index::OpenCalls;
+use crate::losses::{LossCounts, LossReport, Losses};
 use crate::partition::{Additions, Partition};
 use crate::recovery::recover;
 use crate::secure::{is_secure, reduce};
@@ -12,6 +13,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Time between transactions, microseconds. Messages are safe before, in their segment.
 const COMMIT_INTERVAL: i64 = 1_000_000;
@@ -19,8 +21,6 @@ const COMMIT_INTERVAL: i64 = 1_000_000;
 const FLUSH_INTERVAL: i64 = 200_000;
 /// Time between attempts after a failure, microseconds.
 const RETRY_INTERVAL: i64 = 2_000_000;
-/// Time between reports of lost messages, microseconds.
-const REPORT_INTERVAL: i64 = 10_000_000;
 /// Time between checks of age and size, microseconds.
 const RETENTION_INTERVAL: i64 = 10_000_000;
 /// Time between sweeps of the memory, microseconds.
@@ -31,6 +31,12 @@ const PARTITIONS: u64 = 8;
 const REMOVED: &str = "removed-";
 /// Beginning of the names of partitions that could not be read.
 const DAMAGED: &str = "damaged-";
+/// Counts of drops that wait for the index, at most.
+const MAX_DROPS: usize = 10_000;
+/// Name of the file that shows whether the disk takes data again.
+const PROBE: &str = "probe";
+/// Bytes that the disk must take before an outage is over: those of the index and of the first messages.
+const PROBE_SIZE: usize = 512 << 10;
 /// Microseconds per day.
 const DAY: i64 = 86_400_000_000;
 
@@ -61,14 +67,16 @@ pub(crate) struct FolderWriter {
     drops: Vec<(i64, &'static str, u64)>,
     reduced: Vec<u8>,
     outage: Option<Outage>,
-    lost: u64,
+    losses: Arc<Losses>,
+    report: LossReport,
+    /// Messages in the buffer of the segment that belong to no call.
+    unindexed: u64,
     notes: Vec<StoreNote>,
     /// Time of the last call of [`FolderWriter::tick`]; times of messages from agents may be wrong.
     now: i64,
     committed: i64,
     flushed: i64,
     swept: i64,
-    reported: i64,
     checked: i64,
 }
 
@@ -132,8 +140,10 @@ impl FolderWriter {
                 "another program writes to it",
             ));
         }
+        let losses = Arc::new(Losses::default());
+        let node = settings.node.clone();
         let mut writer = FolderWriter {
-            index: OpenCalls::new(settings.full_text, settings.node.clone()),
+            index: OpenCalls::new(settings.full_text, node, losses.clone()),
             root,
             _lock: lock,
             folder: PathBuf::new(),
@@ -146,13 +156,14 @@ impl FolderWriter {
             drops: Vec::new(),
             reduced: Vec::new(),
             outage: None,
-            lost: 0,
+            report: LossReport::new(losses.clone()),
+            losses,
+            unindexed: 0,
             notes: Vec::new(),
             now,
             committed: now,
             flushed: now,
             swept: now,
-            reported: i64::MIN / 2,
             checked: i64::MIN / 2,
             settings,
         };
@@ -215,7 +226,8 @@ impl FolderWriter {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let moved = self.root.join(format!("{DAMAGED}{name}"));
         std::fs::rename(folder, &moved)?;
-        self.index = OpenCalls::new(self.settings.full_text, self.settings.node.clone());
+        let node = self.settings.node.clone();
+        self.index = OpenCalls::new(self.settings.full_text, node, self.losses.clone());
         self.notes.push(StoreNote::Replaced {
             moved_to: moved.display().to_string(),
             reason,
@@ -259,7 +271,7 @@ impl FolderWriter {
     /// none. A message that cannot be stored is counted.
     pub(crate) fn message(&mut self, message: &StoredMessage<'_>, correlation: &[u8]) {
         if self.outage.is_some() {
-            self.lost += 1;
+            self.lose_message();
             return;
         }
         let mut message = *message;
@@ -272,22 +284,30 @@ impl FolderWriter {
         self.reduced = reduced;
     }
 
+    /// Counts a message that is not stored.
+    fn lose_message(&mut self) {
+        self.index.skip_message();
+        self.losses.add_messages(1);
+    }
+
     fn append(&mut self, message: &StoredMessage<'_>, correlation: &[u8]) {
         let limit = self.segment_size();
         let is_full = |segment: &SegmentWriter| segment.length() >= limit || segment.is_full();
         if self.segment.as_ref().is_none_or(is_full)
             && let Err(error) = self.next_segment()
         {
-            self.lost += 1;
+            self.lose_message();
             self.fail(&error.to_string(), self.now);
             return;
         }
         let Some(segment) = &mut self.segment else {
+            self.lose_message();
             return;
         };
         let (number, offset) = (segment.number, segment.append(message));
         let is_due = segment.is_due();
-        self.index.message(message, number, offset, correlation);
+        let is_indexed = self.index.message(message, number, offset, correlation);
+        self.unindexed += u64::from(!is_indexed);
         if is_due && let Err(error) = self.flush() {
             self.fail(&error.to_string(), self.now);
         }
@@ -319,10 +339,16 @@ impl FolderWriter {
         let Some(segment) = &mut self.segment else {
             return Ok(());
         };
+        let waiting = segment.waiting();
         let done = segment.flush();
         let (number, written) = (segment.number, segment.written());
-        if done.is_err() {
-            self.lost += self.index.discard(number, written as u32);
+        let unindexed = std::mem::take(&mut self.unindexed);
+        match done {
+            Ok(()) => self.losses.add_unindexed(unindexed),
+            Err(_) => {
+                self.losses.add_messages(waiting);
+                self.index.discard(number, written as u32);
+            }
         }
         self.set_progress(number, written);
         done
@@ -335,19 +361,21 @@ impl FolderWriter {
 
     /// Stores a number of drops since the last call for this reason.
     pub(crate) fn drops(&mut self, at: i64, reason: &'static str, count: u64) {
-        const MAX_DROPS: usize = 10_000;
-        if count > 0 && self.drops.len() < MAX_DROPS {
-            self.drops.push((at, reason, count));
+        match self.drops.len() < MAX_DROPS {
+            _ if count == 0 => {}
+            true => self.drops.push((at, reason, count)),
+            false => self.losses.add_drops(count),
         }
     }
 
-    /// Counts messages that did not reach the store, because its queue was full.
-    pub(crate) fn count_lost(&mut self, messages: u64) {
-        self.lost += messages;
+    /// Counts of everything that is lost.
+    pub(crate) fn losses(&self) -> Arc<Losses> {
+        self.losses.clone()
     }
 
     fn fail(&mut self, reason: &str, now: i64) {
         let retry_at = now + RETRY_INTERVAL;
+        self.losses.set_failing(true);
         match &mut self.outage {
             Some(outage) => outage.retry_at = retry_at,
             None => {
@@ -366,13 +394,14 @@ impl FolderWriter {
     /// microseconds since the Unix epoch.
     pub(crate) fn tick(&mut self, now: i64) {
         self.now = now;
-        if self
-            .outage
-            .as_ref()
-            .is_some_and(|outage| now < outage.retry_at)
-        {
-            return;
+        let waits = |outage: &Outage| now < outage.retry_at && now >= outage.since;
+        if !self.outage.as_ref().is_some_and(waits) {
+            self.work(now);
         }
+        self.notes.extend(self.report.due(now));
+    }
+
+    fn work(&mut self, now: i64) {
         if now - self.committed >= COMMIT_INTERVAL || now < self.committed || self.outage.is_some()
         {
             self.committed = now;
@@ -391,35 +420,41 @@ impl FolderWriter {
         if now - self.checked >= RETENTION_INTERVAL || now < self.checked {
             self.remove_old(now);
         }
-        if self.outage.is_none() && (now - self.reported >= REPORT_INTERVAL || now < self.reported)
-        {
-            let lost = std::mem::take(&mut self.lost) + std::mem::take(&mut self.index.unindexed);
-            if lost > 0 {
-                self.reported = now;
-                self.notes.push(StoreNote::Lost { messages: lost });
-            }
-        }
     }
 
     fn commit(&mut self, now: i64) {
-        let written = self
-            .flush()
-            .and_then(|()| self.write_index().map_err(sql_error));
-        if let Err(error) = written {
+        if let Err(error) = self.write(now) {
             self.fail(&error.to_string(), now);
             return;
         }
+        self.losses.set_failing(false);
         if let Some(outage) = self.outage.take() {
             let outage_s = u64::try_from((now - outage.since) / 1_000_000).unwrap_or(0);
             self.notes.push(StoreNote::Resumed { outage_s });
         }
+    }
+
+    /// Writes everything that waits, and begins a new partition if that is due.
+    fn write(&mut self, now: i64) -> io::Result<()> {
+        if self.outage.is_some() {
+            self.probe()?;
+        }
+        self.flush()?;
+        self.write_index().map_err(sql_error)?;
         let open = self.segment.as_ref().map_or(0, SegmentWriter::length);
         let is_large = self.closed_bytes + open > self.settings.size / PARTITIONS;
-        if (is_large || self.day != day_of(now))
-            && let Err(error) = self.begin_partition(now)
-        {
-            self.fail(&error.to_string(), now);
+        match is_large || self.day != day_of(now) {
+            true => self.begin_partition(now),
+            false => Ok(()),
         }
+    }
+
+    /// Whether the disk takes data: without this a full disk would seem to work whenever nothing waits.
+    fn probe(&self) -> io::Result<()> {
+        let path = self.root.join(PROBE);
+        let written = std::fs::write(&path, vec![0; PROBE_SIZE]);
+        let removed = std::fs::remove_file(&path);
+        written.and(removed)
     }
 
     fn write_index(&mut self) -> rusqlite::Result<()> {
@@ -501,11 +536,20 @@ impl FolderWriter {
         }
     }
 
-    /// Writes all that is left.
-    pub(crate) fn end(mut self, now: i64) {
-        self.commit(now);
+    /// Writes all that is left; returns the losses that were not reported.
+    pub(crate) fn end(mut self, now: i64) -> Option<StoreNote> {
+        if self.write(now).is_err() {
+            // Messages are in their segment, from which the next start completes the index.
+            let lost = self.index.discard_waiting();
+            self.losses.add(&LossCounts {
+                messages: 0,
+                drops: self.drops.iter().map(|(_, _, count)| count).sum(),
+                ..lost
+            });
+        }
         if let Some(partition) = self.partition.take() {
             partition.close();
         }
+        self.report.rest()
     }
 }

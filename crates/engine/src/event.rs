@@ -900,13 +900,19 @@ events! {
         /// Duration of the outage, seconds.
         outage_s: u64,
     }
-    /// Messages or events were not stored, because the disk or the database was too slow, full or failed; logged at most every ten
-    /// seconds.
+    /// The store of calls and messages lost part of its input: a queue was full, the disk or the database was too slow, full
+    /// or failed, or the database refused the rows. Logged at most every ten seconds, also during an outage.
     StoreMessagesLost "store_messages_lost" Warn {
         /// Folder or database of the store.
         folder: String,
-        /// Messages and events not stored since the last such event.
+        /// Messages not stored since the last such event.
         messages: u64,
+        /// Events not stored since the last such event.
+        events: u64,
+        /// Drops whose counts were not stored since the last such event.
+        drops: u64,
+        /// Calls whose record, or the last change of it, was not stored since the last such event.
+        calls: u64,
     }
     /// The index of the store was completed at the start, because the program had not ended regularly.
     StoreCompleted "store_completed" Info {

@@ -86,6 +86,11 @@ impl MessageBatch {
         self.lost
     }
 
+    /// Number of messages that found no room since the last call.
+    pub fn take_lost(&mut self) -> u64 {
+        std::mem::take(&mut self.lost)
+    }
+
     /// Empties it; the reserved memory stays.
     pub fn clear(&mut self) {
         self.messages.clear();
@@ -117,6 +122,8 @@ mod tests {
         let kept: Vec<usize> = batch.iter().map(|(_, bytes)| bytes.len()).collect();
         assert_eq!((kept, batch.lost(), batch.len()), (vec![3, 600], 1, 2));
         assert_eq!(batch.iter().next(), Some((message, &b"one"[..])));
+        assert_eq!((batch.take_lost(), batch.take_lost()), (1, 0));
+        assert!(!batch.is_empty());
         batch.clear();
         assert!(batch.is_empty());
     }

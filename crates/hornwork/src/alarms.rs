@@ -55,6 +55,8 @@ alarms! {
     RegistrationStore "registration_store" "major";
     /// The store of calls and messages cannot be written. Cleared when it is.
     Store "store" "major";
+    /// The store of calls and messages lost messages, events, drops or calls. Cleared when it lost none for 15 s.
+    StoreLoss "store_loss" "minor";
     /// A certificate expires within 30 days. Cleared when it is replaced.
     Certificate "certificate" "major";
     /// The clock of the machine was set by more than a second since the start: times in log and records count from the
@@ -128,6 +130,7 @@ struct AlarmState {
     packets: u64,
     lost: u64,
     refused: u64,
+    store_lost: u64,
 }
 
 /// Sums since the start and present states that alarms watch.
@@ -138,6 +141,8 @@ pub(crate) struct WatchedFigures {
     pub(crate) lost: u64,
     /// Requests refused to protect the border.
     pub(crate) refused: u64,
+    /// Items that the store of calls and messages lost.
+    pub(crate) store_lost: u64,
     pub(crate) overload: bool,
     pub(crate) queue_delay: Duration,
     /// Difference of the wall clock from the one that started with the program.
@@ -318,6 +323,8 @@ impl AlarmBoard {
         let refused = figures.refused.saturating_sub(state.refused);
         (state.packets, state.lost) = (figures.packets, figures.lost);
         state.refused = figures.refused;
+        let store_lost = figures.store_lost.saturating_sub(state.store_lost);
+        state.store_lost = figures.store_lost;
         let clock_error = figures.clock_error;
         let percent = match packets + lost {
             0..500 => 0.0,
@@ -342,6 +349,12 @@ impl AlarmBoard {
                 AlarmKind::Overload,
                 (overload, 1.0, 1.0),
                 format!("queueing delay {delay} ms"),
+                now,
+            ),
+            state.level(
+                AlarmKind::StoreLoss,
+                (store_lost as f64, 1.0, 1.0),
+                format!("{store_lost} messages, events, drops and calls not stored within 5 s"),
                 now,
             ),
             state.level(
@@ -465,5 +478,29 @@ mod tests {
         assert_eq!(check(1_000, 30, 25), 0, "again: the same alarm");
         assert_eq!((check(1_000, 0, 30), check(1_000, 0, 40)), (0, 0));
         assert_eq!(check(1_000, 0, 45), 1, "calm for 15 s");
+    }
+
+    #[test]
+    fn losses_of_the_store_are_one_alarm_while_they_grow() {
+        let board = AlarmBoard::default();
+        let mut figures = WatchedFigures::default();
+        let mut check = |lost, seconds| {
+            figures.store_lost += lost;
+            board.check(&figures, at(seconds))
+        };
+        assert_eq!(check(0, 5), []);
+        let raised = check(7, 10);
+        let [EventKind::AlarmRaised { alarm, detail, .. }] = &raised[..] else {
+            panic!("{raised:?}");
+        };
+        assert_eq!(alarm, "store_loss");
+        assert!(detail.starts_with("7 messages"), "{detail}");
+        assert_eq!((check(1, 15).len(), check(0, 20).len()), (0, 0));
+        assert_eq!((check(2, 25).len(), check(0, 30).len()), (0, 0));
+        assert_eq!(check(0, 40).len(), 0);
+        assert!(matches!(
+            check(0, 45)[..],
+            [EventKind::AlarmCleared { duration_s: 35, .. }]
+        ));
     }
 }

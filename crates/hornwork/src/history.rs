@@ -1,6 +1,6 @@
 //! The store of calls, messages and events. Packet threads copy messages and events into batches of bounded size and
 //! hand them to a thread of its own through a bounded queue. That thread writes them, and sends copies by HEP. Nothing
-//! blocks a packet thread: messages that find no room are counted, and the count is logged when writing works again.
+//! blocks a packet thread: messages and events that find no room are counted at once, and logged by the thread that writes.
 
 mod agents;
 pub(crate) mod location;
@@ -10,12 +10,12 @@ use agents::{AgentDrops, AgentMessage, Agents, HepSender};
 use border::border::Border;
 use config::Config;
 use console::{
-    HistoryWriter, StoreLocation, StoreNote, StoreSettings, StoredDirection, StoredMessage,
+    HistoryWriter, Losses, StoreLocation, StoreNote, StoreSettings, StoredDirection, StoredMessage,
 };
 use engine::{Drops, Event, EventKind, MessageBatch, Time};
 use net::Clock;
 use std::io;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -61,7 +61,6 @@ struct HistoryBatch {
     worker: u8,
     messages: MessageBatch,
     events: Vec<Event>,
-    events_lost: u64,
     drops: Option<Box<Drops>>,
 }
 
@@ -74,7 +73,7 @@ pub(crate) struct HistorySink {
     full: SyncSender<HistoryBatch>,
     empty: EmptyBatches,
     events: Vec<Event>,
-    events_lost: u64,
+    losses: Arc<Losses>,
     handed_over: Time,
     drops_at: Time,
     is_pending: bool,
@@ -90,7 +89,7 @@ impl HistorySink {
     pub(crate) fn event(&mut self, event: Event) {
         match self.events.len() < BATCH_EVENTS {
             true => self.events.push(event),
-            false => self.events_lost += 1,
+            false => self.losses.add_events(1),
         }
     }
 
@@ -99,6 +98,8 @@ impl HistorySink {
         let Some(messages) = border.recorded_messages() else {
             return;
         };
+        // Without an empty batch the current one fills up, and then counts the messages that find no room.
+        self.losses.add_messages(messages.take_lost());
         let counts = now.since(self.drops_at) >= DROPS_INTERVAL;
         self.is_pending = !messages.is_empty() || !self.events.is_empty();
         let due = now.since(self.handed_over) >= COLLECT_TIME
@@ -107,7 +108,6 @@ impl HistorySink {
         if !(counts || self.is_pending && due) {
             return;
         }
-        // Without an empty batch the current one fills up, and then counts the messages that are lost.
         // The writer holds the lock for the return of a batch only; in that moment the next turn tries again.
         let empty = self.empty.try_lock().ok().and_then(|mut all| all.pop());
         let Some(mut batch) = empty else {
@@ -115,7 +115,6 @@ impl HistorySink {
         };
         std::mem::swap(messages, &mut batch.messages);
         std::mem::swap(&mut self.events, &mut batch.events);
-        batch.events_lost = std::mem::take(&mut self.events_lost);
         batch.worker = self.worker;
         batch.drops = counts.then(|| Box::new(border.drops()));
         if counts {
@@ -124,7 +123,12 @@ impl HistorySink {
         self.handed_over = now;
         self.is_pending = false;
         // The queue has room for all batches; if the writer has ended, the program ends too.
-        let _ = self.full.try_send(batch);
+        if let Err(TrySendError::Full(batch) | TrySendError::Disconnected(batch)) =
+            self.full.try_send(batch)
+        {
+            self.losses.add_messages(batch.messages.len() as u64);
+            self.losses.add_events(batch.events.len() as u64);
+        }
     }
 
     /// Longest time until the next hand-over is due.
@@ -135,14 +139,20 @@ impl HistorySink {
         }
     }
 
-    /// Hands over everything that is left, at the end of the program.
+    /// Hands over everything that is left, at the end of the program. What the writer does not take in time is lost.
     pub(crate) fn finish(mut self, border: &mut Border, clock: &Clock) {
         self.drops_at = Time::ZERO;
         let until = clock.now() + END_TIMEOUT;
         loop {
             self.hand_over(border, clock.now() + DROPS_INTERVAL);
             // The writer may still have all batches.
-            if !self.is_pending || clock.now() >= until {
+            if !self.is_pending {
+                return;
+            }
+            if clock.now() >= until {
+                let left = border.recorded_messages().map_or(0, |left| left.len());
+                self.losses.add_messages(left as u64);
+                self.losses.add_events(self.events.len() as u64);
                 return;
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -153,6 +163,10 @@ impl HistorySink {
 /// The store of a running border.
 pub(crate) struct CallHistory {
     thread: JoinHandle<()>,
+    folder: String,
+    remedy: &'static str,
+    losses: Arc<Losses>,
+    log: EventLog,
     agents: Option<Agents>,
     sinks: Vec<HistorySink>,
     clock: Clock,
@@ -197,6 +211,7 @@ impl CallHistory {
                 "cannot open the store {shown}: {error}\n  remedy: {open_remedy}"
             ))
         })?;
+        let losses = writer.losses();
         let hep = HepSender::open(spec)?;
         let workers = config.sip.workers;
         let batches = (spec.queue / BATCH_BYTES / usize::from(workers)).max(MIN_BATCHES);
@@ -214,7 +229,7 @@ impl CallHistory {
                 full: full.clone(),
                 empty,
                 events: Vec::new(),
-                events_lost: 0,
+                losses: losses.clone(),
                 handed_over: Time::ZERO,
                 drops_at: Time::ZERO,
                 is_pending: false,
@@ -228,7 +243,7 @@ impl CallHistory {
             None => (None, None),
         };
         let thread = StoreThread {
-            folder: shown,
+            folder: shown.clone(),
             remedy,
             secure_content: spec.secure_content,
             writer,
@@ -250,6 +265,10 @@ impl CallHistory {
             })?;
         Ok(Some(CallHistory {
             thread,
+            folder: shown,
+            remedy,
+            losses,
+            log: log.clone(),
             agents,
             sinks,
             clock,
@@ -261,6 +280,11 @@ impl CallHistory {
         std::mem::take(&mut self.sinks)
     }
 
+    /// Counts of everything that the store could not keep.
+    pub(crate) fn losses(&self) -> Arc<Losses> {
+        self.losses.clone()
+    }
+
     /// Waits until the last messages are written. All sinks must be gone.
     pub(crate) fn end(self) {
         if let Some(agents) = self.agents {
@@ -269,6 +293,16 @@ impl CallHistory {
         let until = self.clock.now() + END_TIMEOUT;
         while !self.thread.is_finished() && self.clock.now() < until {
             std::thread::sleep(Duration::from_millis(5));
+        }
+        if !self.thread.is_finished() {
+            let seconds = END_TIMEOUT.as_secs();
+            let kind = EventKind::StoreFailed {
+                folder: self.folder,
+                reason: format!("the last messages were not written within {seconds} s of the end"),
+                remedy: self.remedy.to_owned(),
+            };
+            self.log.event(&Event::new(self.clock.now(), kind));
+            self.log.flush();
         }
     }
 }
@@ -314,7 +348,11 @@ impl StoreThread {
         let now = micros(self.clock.unix_nanos_now());
         self.writer.tick(now);
         self.notes();
-        self.writer.end(now);
+        if let Some(note) = self.writer.end(now) {
+            let kind = note_event(note, &self.folder, self.remedy);
+            self.log.event(&Event::new(self.clock.now(), kind));
+            self.log.flush();
+        }
     }
 
     fn batch(&mut self, mut batch: HistoryBatch, reduced: &mut Vec<u8>) {
@@ -349,8 +387,6 @@ impl StoreThread {
                 hep.send(&sent, self.writer.correlation().unwrap_or_default());
             }
         }
-        self.writer
-            .count_lost(batch.messages.lost() + batch.events_lost);
         if let Some(drops) = batch.drops.take() {
             self.count_drops(batch.worker, &drops);
         }
@@ -386,35 +422,9 @@ impl StoreThread {
     }
 
     fn notes(&mut self) {
-        let folder = || self.folder.clone();
         let mut events = Vec::new();
         while let Some(note) = self.writer.next_note() {
-            events.push(match note {
-                StoreNote::Completed {
-                    messages,
-                    interrupted,
-                } => EventKind::StoreCompleted {
-                    folder: folder(),
-                    messages,
-                    interrupted,
-                },
-                StoreNote::Failed { reason } => EventKind::StoreFailed {
-                    folder: folder(),
-                    reason,
-                    remedy: self.remedy.to_owned(),
-                },
-                StoreNote::Resumed { outage_s } => EventKind::StoreResumed {
-                    folder: folder(),
-                    outage_s,
-                },
-                StoreNote::Lost { messages } => EventKind::StoreMessagesLost {
-                    folder: folder(),
-                    messages,
-                },
-                StoreNote::Replaced { moved_to, reason } => {
-                    EventKind::StorePartReplaced { moved_to, reason }
-                }
-            });
+            events.push(note_event(note, &self.folder, self.remedy));
         }
         let now = self.clock.now();
         if let Some(hep) = &mut self.hep {
@@ -433,5 +443,127 @@ impl StoreThread {
                 .event(&event, micros(self.clock.unix_nanos(now)));
             self.log.flush();
         }
+    }
+}
+
+/// The event that tells a note of the store. `folder`: folder or database, as it is shown.
+fn note_event(note: StoreNote, folder: &str, remedy: &str) -> EventKind {
+    let folder = folder.to_owned();
+    match note {
+        StoreNote::Completed {
+            messages,
+            interrupted,
+        } => EventKind::StoreCompleted {
+            folder,
+            messages,
+            interrupted,
+        },
+        StoreNote::Failed { reason } => EventKind::StoreFailed {
+            folder,
+            reason,
+            remedy: remedy.to_owned(),
+        },
+        StoreNote::Resumed { outage_s } => EventKind::StoreResumed { folder, outage_s },
+        StoreNote::Lost(lost) => EventKind::StoreMessagesLost {
+            folder,
+            messages: lost.messages,
+            events: lost.events,
+            drops: lost.drops,
+            calls: lost.calls,
+        },
+        StoreNote::Replaced { moved_to, reason } => {
+            EventKind::StorePartReplaced { moved_to, reason }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::{RecordedMessage, Transport};
+
+    const CONFIGURATION: &str = "[[interface]]\nname = \"inside\"\nkind = \"core\"\n\
+        listen = \"udp:127.0.0.1:5060\"\nallow = \"127.0.0.0/8\"\n";
+
+    fn sink(batches: usize) -> (HistorySink, Receiver<HistoryBatch>) {
+        let (full, inbox) = sync_channel(batches);
+        let all = (0..batches).map(|_| HistoryBatch {
+            messages: MessageBatch::new(BATCH_BYTES),
+            ..HistoryBatch::default()
+        });
+        let sink = HistorySink {
+            worker: 0,
+            full,
+            empty: Arc::new(Mutex::new(all.collect())),
+            events: Vec::new(),
+            losses: Arc::default(),
+            handed_over: Time::ZERO,
+            drops_at: Time::ZERO,
+            is_pending: false,
+        };
+        (sink, inbox)
+    }
+
+    /// Ten times of what the queue holds, while the writer takes nothing.
+    #[test]
+    fn a_full_queue_loses_exactly_what_is_counted() {
+        const HANDED: u64 = 40_000;
+        let config = config::parse(CONFIGURATION, "test").expect("configuration");
+        let entropy = net::entropy().expect("entropy");
+        let mut border = Border::worker_pool(config, 1, entropy).remove(0);
+        let (mut sink, inbox) = sink(3);
+        let losses = sink.losses.clone();
+        sink.attach(&mut border);
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], 5060));
+        for number in 0..HANDED {
+            // Within a moment: batches are handed over when they are half full.
+            let at = Time(number);
+            let message = RecordedMessage {
+                at,
+                sent: false,
+                transport: Transport::Udp,
+                local: address,
+                remote: address,
+            };
+            let recorded = border.recorded_messages().expect("recording");
+            recorded.push(message, &[b'x'; 1_000]);
+            let trunk = "pbx".to_owned();
+            sink.event(Event::new(at, EventKind::TrunkUp { trunk }));
+            if number % 10 == 0 {
+                sink.hand_over(&mut border, at);
+            }
+        }
+        // The losses are visible while the writer is blocked.
+        let blocked = losses.counts();
+        assert!(blocked.messages > HANDED * 8 / 10, "{blocked:?}");
+        assert!(blocked.events > HANDED / 10, "{blocked:?}");
+        sink.finish(&mut border, &Clock::new());
+        let (mut messages, mut events) = (0, 0);
+        for batch in inbox.try_iter() {
+            messages += batch.messages.len() as u64;
+            events += batch.events.len() as u64;
+        }
+        let lost = losses.counts();
+        assert!(messages > 1_000 && events > 1_000, "{messages} {events}");
+        assert_eq!(messages + lost.messages, HANDED);
+        assert_eq!(events + lost.events, HANDED);
+        assert_eq!((lost.drops, lost.calls), (0, 0));
+    }
+
+    #[test]
+    fn a_writer_that_has_ended_loses_whole_batches() {
+        let config = config::parse(CONFIGURATION, "test").expect("configuration");
+        let entropy = net::entropy().expect("entropy");
+        let mut border = Border::worker_pool(config, 1, entropy).remove(0);
+        let (mut sink, inbox) = sink(2);
+        drop(inbox);
+        let losses = sink.losses.clone();
+        sink.attach(&mut border);
+        for _ in 0..5 {
+            let trunk = "pbx".to_owned();
+            sink.event(Event::new(Time::ZERO, EventKind::TrunkUp { trunk }));
+        }
+        sink.finish(&mut border, &Clock::new());
+        assert_eq!(losses.counts().events, 5);
     }
 }

@@ -5,7 +5,7 @@ use crate::alarms::{AlarmKind, CHECK_INTERVAL, WatchedFigures};
 use crate::event_output::{OUTCOMES, SETUP_BOUNDS_MS, outcomes};
 use crate::gateway::GatewayFigures;
 use crate::log::timestamp;
-use crate::operators::{Operators, Statistics, cpu_seconds};
+use crate::operators::{Operators, Statistics, StoreState, cpu_seconds};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -232,6 +232,24 @@ pub(crate) const METRICS: &[MetricSpec] = &[
         Gauge,
         &[],
         "1 while call records cannot be written.",
+    ),
+    spec(
+        "hornwork_store_lost_total",
+        Counter,
+        &["kind"],
+        "Items that the store of calls and messages could not keep, by kind: messages, events, drops (the sum of their counts), calls (their record, or the last change of it).",
+    ),
+    spec(
+        "hornwork_store_unindexed_total",
+        Counter,
+        &[],
+        "Messages that are in the files of the store and that no search finds: without SIP, without Call-ID, or beyond the calls that fit into the memory.",
+    ),
+    spec(
+        "hornwork_store_failing",
+        Gauge,
+        &[],
+        "1 while the store of calls and messages cannot be written.",
     ),
     spec(
         "hornwork_gateway_packets_total",
@@ -497,6 +515,9 @@ fn values(statistics: &Statistics, operators: &Operators) -> MetricValues {
             records.failing.load(Relaxed),
         );
     }
+    if let Some(store) = &statistics.store {
+        set_store(&mut out, store);
+    }
     if let Some(gateway) = &operators.gateway {
         set_gateway(&mut out, gateway);
     }
@@ -529,6 +550,14 @@ fn set_receivers(out: &mut MetricValues, operators: &Operators) {
         let failing = flag(counters.failing.load(Relaxed));
         out.set("hornwork_alarm_receiver_failing", &[name], failing);
     }
+}
+
+fn set_store(out: &mut MetricValues, store: &StoreState) {
+    for (kind, count) in store.lost.kinds() {
+        out.set("hornwork_store_lost_total", &[kind], count);
+    }
+    out.set("hornwork_store_unindexed_total", &[], store.unindexed);
+    out.set("hornwork_store_failing", &[], flag(store.failing));
 }
 
 fn set_gateway(out: &mut MetricValues, gateway: &GatewayFigures) {
@@ -724,6 +753,7 @@ fn figures_of(statistics: &Statistics, clock_error: Duration) -> WatchedFigures 
         packets: statistics.counts.media_packets,
         lost: statistics.counts.media_lost,
         refused: counters.authentication_failed + counters.shielded + counters.shed + shed,
+        store_lost: statistics.store.map_or(0, |store| store.lost.total()),
         overload: statistics.overload.active,
         queue_delay: statistics.overload.queue_delay,
         clock_error,

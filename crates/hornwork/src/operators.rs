@@ -14,6 +14,7 @@ use crate::records::RecordCounters;
 use crate::traces::TraceCounters;
 use border::border::{Border, BorderCounters};
 use border::views::{NodeView, OverloadView, TrunkView};
+use console::{LossCounts, Losses};
 use engine::{Drops, Time};
 use media::forward::Forwarder;
 use net::{Clock, Driver, Waker};
@@ -89,6 +90,8 @@ pub(crate) struct Operators {
     requests: Arc<(AtomicBool, Mutex<Vec<ServiceRequest>>)>,
     pub(crate) records: Option<Arc<RecordCounters>>,
     pub(crate) traces: Option<Arc<TraceCounters>>,
+    /// Losses of the store of calls and messages.
+    pub(crate) store: Option<Arc<Losses>>,
     /// Figures of the IPsec gateway.
     pub(crate) gateway: Option<Arc<GatewayFigures>>,
     pub(crate) alarms: AlarmBoard,
@@ -109,6 +112,7 @@ impl Operators {
             requests: Arc::default(),
             records,
             traces,
+            store: None,
             gateway: None,
             alarms: log.alarms(),
             log: log.clone(),
@@ -190,6 +194,7 @@ impl Operators {
         for worker in workers {
             total.add(worker);
         }
+        total.store = self.store.as_deref().map(StoreState::of);
         Ok(total)
     }
 }
@@ -252,6 +257,29 @@ pub(crate) struct Statistics {
     pub(crate) counts: EventCounts,
     pub(crate) trunks: Vec<TrunkView>,
     pub(crate) nodes: Vec<NodeView>,
+    /// The store of calls and messages; `None`: there is none.
+    pub(crate) store: Option<StoreState>,
+}
+
+/// State of the store of calls and messages.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StoreState {
+    /// Lost items since the start.
+    pub(crate) lost: LossCounts,
+    /// Messages that are in its files and that no search finds.
+    pub(crate) unindexed: u64,
+    /// Whether writing fails.
+    pub(crate) failing: bool,
+}
+
+impl StoreState {
+    fn of(losses: &Losses) -> StoreState {
+        StoreState {
+            lost: losses.counts(),
+            unindexed: losses.unindexed(),
+            failing: losses.is_failing(),
+        }
+    }
 }
 
 impl Statistics {

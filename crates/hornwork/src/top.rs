@@ -164,6 +164,7 @@ fn view(now: &Value, before: Option<&Value>) -> String {
             drops.join("  ")
         }
     ));
+    lines.extend(store_line(now));
     lines.push(String::new());
     lines.push(format!(
         "{:<30} {:<9} {:<6} {:>8}",
@@ -212,6 +213,27 @@ fn view(now: &Value, before: Option<&Value>) -> String {
     lines.iter().map(cut).collect::<Vec<_>>().join("\n") + "\n"
 }
 
+/// The store of calls and messages: whether it is written, and its losses since the start. `None`: there is none.
+fn store_line(now: &Value) -> Option<String> {
+    let store = now.get("store")?.as_object()?;
+    let state = match store.get("failing") == Some(&Value::Bool(true)) {
+        true => "FAILING",
+        false => "writing",
+    };
+    let lost = store.get("lost").and_then(Value::as_object);
+    let lost: Vec<String> = lost
+        .into_iter()
+        .flatten()
+        .filter(|(_, count)| count.as_u64() != Some(0))
+        .map(|(kind, count)| format!("{count} {kind}"))
+        .collect();
+    let lost = match lost.is_empty() {
+        true => "none".to_owned(),
+        false => lost.join("  "),
+    };
+    Some(format!("store     {state}   lost {lost}"))
+}
+
 fn span_text(seconds: f64) -> String {
     let seconds = seconds as u64;
     format!(
@@ -244,9 +266,19 @@ mod tests {
             text.contains("10.0/s offered") && text.contains("hornwork 50 %"),
             "{text}"
         );
+        assert!(!text.contains("store"), "{text}");
         assert!(
             text.contains("disabled") && text.contains("trunk_down"),
             "{text}"
+        );
+        let mut stored = at(12.0, 120);
+        stored["store"] = json!({
+            "failing": true, "unindexed": 1, "lost": { "messages": 7, "events": 2, "drops": 0, "calls": 0 },
+        });
+        let with_store = view(&stored, None);
+        assert!(
+            with_store.contains("store     FAILING   lost 7 messages  2 events\n"),
+            "{with_store}"
         );
         assert!(
             text.lines().all(|line| line.chars().count() <= WIDTH),

@@ -73,6 +73,13 @@ impl PendingMessages {
         (self.messages.len() - 1) as u32
     }
 
+    /// Removes the message that was added last.
+    pub(super) fn remove_last(&mut self) {
+        if let Some(message) = self.messages.pop() {
+            self.bytes.truncate(message.start);
+        }
+    }
+
     /// Number of messages.
     pub(super) fn len(&self) -> usize {
         self.messages.len()

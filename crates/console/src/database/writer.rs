@@ -6,6 +6,7 @@ use super::layout::{self, NodeState};
 use super::rows::{Batch, PendingMessages, Value};
 use crate::call::{CallKind, CallState, StoredCall};
 use crate::index::OpenCalls;
+use crate::losses::{LossReport, Losses};
 use crate::secure::{is_secure, reduce};
 use crate::segment::StoredMessage;
 use crate::settings::{DatabaseSettings, StoreNote, StoreSettings};
@@ -13,6 +14,7 @@ use crate::text::day_of;
 use engine::Event;
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
@@ -25,8 +27,6 @@ const COMMIT_SIZE: usize = 4 << 20;
 const MAX_PENDING: usize = 32 << 20;
 /// Time between attempts after a failure, microseconds: the first, doubled up to the last.
 const RETRY_INTERVAL: (i64, i64) = (1_000_000, 15_000_000);
-/// Time between reports of lost messages, microseconds.
-const REPORT_INTERVAL: i64 = 10_000_000;
 /// Time between checks of age and size, microseconds.
 const RETENTION_INTERVAL: i64 = 10_000_000;
 /// Time between sweeps of the memory, microseconds.
@@ -86,12 +86,12 @@ pub(crate) struct DatabaseWriter {
     marked: bool,
     reduced: Vec<u8>,
     outage: Option<Outage>,
-    lost: u64,
+    losses: Arc<Losses>,
+    report: LossReport,
     notes: Vec<StoreNote>,
     now: i64,
     committed: i64,
     swept: i64,
-    reported: i64,
     checked: i64,
 }
 
@@ -107,8 +107,10 @@ impl DatabaseWriter {
         settings: StoreSettings,
         now: i64,
     ) -> io::Result<DatabaseWriter> {
+        let losses = Arc::new(Losses::default());
+        let node = settings.node.clone();
         let mut writer = DatabaseWriter {
-            index: OpenCalls::new(settings.full_text, settings.node.clone()),
+            index: OpenCalls::new(settings.full_text, node, losses.clone()),
             database,
             settings,
             session: None,
@@ -119,12 +121,12 @@ impl DatabaseWriter {
             marked: false,
             reduced: Vec::new(),
             outage: None,
-            lost: 0,
+            report: LossReport::new(losses.clone()),
+            losses,
             notes: Vec::new(),
             now,
             committed: now,
             swept: now,
-            reported: i64::MIN / 2,
             checked: i64::MIN / 2,
         };
         match writer.connect(now) {
@@ -204,7 +206,8 @@ impl DatabaseWriter {
     /// none.
     pub(crate) fn message(&mut self, message: &StoredMessage<'_>, correlation: &[u8]) {
         if self.pending.size() >= MAX_PENDING {
-            self.lost += 1;
+            self.index.skip_message();
+            self.losses.add_messages(1);
             return;
         }
         let mut message = *message;
@@ -214,7 +217,11 @@ impl DatabaseWriter {
             message.bytes = &reduced;
         }
         let position = self.pending.push(&message);
-        self.index.message(&message, 0, position, correlation);
+        if !self.index.message(&message, 0, position, correlation) {
+            // A row of a message needs its call.
+            self.pending.remove_last();
+            self.losses.add_messages(1);
+        }
         self.reduced = reduced;
     }
 
@@ -230,19 +237,22 @@ impl DatabaseWriter {
 
     /// Stores a number of drops since the last call for this reason.
     pub(crate) fn drops(&mut self, at: i64, reason: &'static str, count: u64) {
-        if count > 0 && self.drops.len() < MAX_DROPS {
-            self.drops.push((at, reason, count));
+        match self.drops.len() < MAX_DROPS {
+            _ if count == 0 => {}
+            true => self.drops.push((at, reason, count)),
+            false => self.losses.add_drops(count),
         }
     }
 
-    /// Counts messages that did not reach the store.
-    pub(crate) fn count_lost(&mut self, messages: u64) {
-        self.lost += messages;
+    /// Counts of everything that is lost.
+    pub(crate) fn losses(&self) -> Arc<Losses> {
+        self.losses.clone()
     }
 
     fn fail(&mut self, reason: &str, now: i64) {
         // Nothing is known about the state of the connection.
         self.session = None;
+        self.losses.set_failing(true);
         let (first, last) = RETRY_INTERVAL;
         match &mut self.outage {
             Some(outage) => {
@@ -284,14 +294,7 @@ impl DatabaseWriter {
                 self.fail(&error.to_string(), now);
             }
         }
-        if self.outage.is_none() && (now - self.reported >= REPORT_INTERVAL || now < self.reported)
-        {
-            let lost = std::mem::take(&mut self.lost) + std::mem::take(&mut self.index.unindexed);
-            if lost > 0 {
-                self.reported = now;
-                self.notes.push(StoreNote::Lost { messages: lost });
-            }
-        }
+        self.notes.extend(self.report.due(now));
     }
 
     fn commit(&mut self, now: i64) {
@@ -304,6 +307,7 @@ impl DatabaseWriter {
             self.fail(&error.to_string(), now);
             return;
         }
+        self.losses.set_failing(false);
         if let Some(outage) = self.outage.take() {
             let outage_s = u64::try_from((now - outage.since) / 1_000_000).unwrap_or(0);
             self.notes.push(StoreNote::Resumed { outage_s });
@@ -321,9 +325,16 @@ impl DatabaseWriter {
             false => self.attempts = 0,
         }
         if self.attempts >= MAX_ATTEMPTS {
-            self.lost += (self.pending.len() + self.index.events.len()) as u64;
-            self.written();
+            self.discard_waiting();
         }
+    }
+
+    /// Discards and counts everything that waits.
+    fn discard_waiting(&mut self) {
+        self.losses.add(&self.index.discard_waiting());
+        self.losses
+            .add_drops(self.drops.iter().map(|(_, _, count)| count).sum());
+        self.nothing_waits();
     }
 
     /// Writes everything that waits, in one transaction.
@@ -365,11 +376,15 @@ impl DatabaseWriter {
         Ok(())
     }
 
-    /// Nothing waits any more.
+    /// The database has everything.
     fn written(&mut self) {
+        self.index.written();
+        self.nothing_waits();
+    }
+
+    fn nothing_waits(&mut self) {
         self.in_flight = None;
         self.attempts = 0;
-        self.index.written();
         self.pending.clear();
         self.drops.clear();
     }
@@ -428,11 +443,14 @@ impl DatabaseWriter {
         }
     }
 
-    /// Writes all that is left, if the server is there.
-    pub(crate) fn end(mut self, now: i64) {
+    /// Writes all that is left, if the server is there; returns the losses that were not reported.
+    pub(crate) fn end(mut self, now: i64) -> Option<StoreNote> {
         if self.outage.is_none() {
             self.commit(now);
         }
+        // Nothing is left after a commit.
+        self.discard_waiting();
+        self.report.rest()
     }
 }
 

@@ -205,17 +205,23 @@ fn a_server_that_goes_away_loses_what_the_memory_cannot_hold() {
     }
     now += SECOND;
     writer.tick(now);
-    assert!(matches!(
-        &notes(&mut writer)[..],
-        [StoreNote::Failed { .. }]
-    ));
+    // The loss is reported during the outage.
+    let all = notes(&mut writer);
+    let [StoreNote::Failed { .. }, StoreNote::Lost(lost)] = &all[..] else {
+        panic!("{all:?}");
+    };
+    let messages = lost.messages;
+    assert_eq!(lost.total(), messages);
+    assert!(writer.losses().is_failing());
     server.run();
     now += 30 * SECOND;
     writer.tick(now);
-    let all = notes(&mut writer);
-    let [StoreNote::Resumed { .. }, StoreNote::Lost { messages }] = &all[..] else {
-        panic!("{all:?}");
-    };
+    assert!(matches!(
+        &notes(&mut writer)[..],
+        [StoreNote::Resumed { .. }]
+    ));
+    assert!(!writer.losses().is_failing());
+    assert_eq!(writer.losses().counts().messages, messages);
     let stored = server.psql(&database, "SELECT count(*) FROM hornwork.messages");
     let stored: u64 = stored.unwrap().parse().unwrap();
     // Four messages are those of the call before.

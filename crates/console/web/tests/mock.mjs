@@ -180,7 +180,7 @@ export async function start(options = {}) {
     state.alarms.forEach((one, at) => Object.assign(one, { text: HOSTILE_LIST[at], acknowledged_by: at === 1 ? HOSTILE.markup : null }));
     state.bans[0].reason = HOSTILE.markup;
   }
-  const now = () => ({ calls_active: 118 + Math.round(Math.sin(Date.now() / 6e4) * 20), calls_per_s: 3.2, registrations: 1240, registrations_per_s: 4.1, rtp_packets_per_s: 11_800, mos: 4.21, cpu: 8.3, memory_mib: 212, drops_per_s: 0.4, answered_ratio: 0.934 });
+  const now = () => ({ calls_active: 118 + Math.round(Math.sin(Date.now() / 6e4) * 20), calls_per_s: 3.2, registrations: 1240, registrations_per_s: 4.1, rtp_packets_per_s: 11_800, mos: 4.21, cpu: 8.3, memory_mib: 212, drops_per_s: 0.4, answered_ratio: 0.934, store_lost: 0, store_failing: false });
   const session = () => ({ user: state.loggedIn ? 'erika' : null, role, csrf: 'token-1', redact: role === 'viewer', version: '0.1.0', login, oidc: login, store: options.store ?? true });
 
   const server = createServer(async (request, response) => {

@@ -390,9 +390,12 @@ test('events of the server update the pages', async () => {
     await go('#/overview');
     await page.waitForSelector('text=live');
     const at = Math.floor(Date.now() / 1000) + 5;
-    const now = { at, calls_active: 4242, calls_per_s: 1, registrations: 5, registrations_per_s: 0, rtp_packets_per_s: 1, mos: null, cpu: 0.5, memory_mib: 1, drops_per_s: 0, answered_ratio: null };
+    const now = { at, calls_active: 4242, calls_per_s: 1, registrations: 5, registrations_per_s: 0, rtp_packets_per_s: 1, mos: null, cpu: 0.5, memory_mib: 1, drops_per_s: 0, answered_ratio: null, store_lost: 37, store_failing: true };
     mock.push('overview', now);
     await page.waitForFunction(() => document.querySelector('.tiles')?.textContent.includes('4,242'));
+    const lost = page.locator('.tiles div', { hasText: 'Not stored' });
+    assert.match(await lost.textContent(), /37\s*store fails/);
+    assert.equal(await lost.locator('dd.bad').count(), 1);
     await page.getByRole('button', { name: 'Pause' }).click();
     mock.push('overview', { ...now, at: at + 5, calls_active: 17 });
     await page.waitForTimeout(300);

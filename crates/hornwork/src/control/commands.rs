@@ -5,7 +5,7 @@ use crate::alarms::{AlarmKind, RaisedAlarm};
 use crate::event_output::{OUTCOMES, outcomes};
 use crate::http::ClientAddress;
 use crate::log::timestamp;
-use crate::operators::{CommandError, NamedRegistration, cpu_seconds};
+use crate::operators::{CommandError, NamedRegistration, StoreState, cpu_seconds};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, Query, State};
@@ -188,6 +188,7 @@ async fn health(State(shared): SharedState) -> Answer {
         "calls": statistics.calls,
         "registrations": statistics.registrations,
         "alarms": { "critical": alarms[0], "major": alarms[1], "minor": alarms[2] },
+        "store": statistics.store.as_ref().map(store_json),
     }))
 }
 
@@ -236,9 +237,18 @@ async fn overview(State(shared): SharedState) -> Answer {
         "overload": statistics.overload.active,
         "cpu_s": cpu_seconds(),
         "drops": drops,
+        "store": statistics.store.as_ref().map(store_json),
         "trunks": trunks,
         "alarms": alarms,
     }))
+}
+
+/// State of the store of calls and messages.
+fn store_json(store: &StoreState) -> Value {
+    let lost = store.lost.kinds();
+    let lost = lost.map(|(kind, count)| (kind.to_owned(), Value::from(count)));
+    let lost: Map<String, Value> = lost.into_iter().collect();
+    value!({ "failing": store.failing, "lost": lost, "unindexed": store.unindexed })
 }
 
 async fn list_calls(State(shared): SharedState, query: Limit) -> Answer {

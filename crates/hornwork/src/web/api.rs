@@ -21,7 +21,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use config::ConsoleSpec;
-use console::rfc3339;
+use console::{LossCounts, Losses, rfc3339};
 use engine::{Event, EventKind};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -366,8 +366,11 @@ async fn health_of(state: &ConsoleState, wants_ready: bool) -> Response {
         .ask_all(|context| context.border.is_draining());
     let draining = asked.await;
     let critical = state.operators.alarms.active("critical");
+    let losses = state.operators.store.as_deref();
+    let is_failing = losses.is_some_and(Losses::is_failing);
     let store = match &state.store {
         None => Ok("none"),
+        Some(_) if is_failing => Ok("cannot be written"),
         Some(store) => store.read(|_| Ok("ok")).await,
     };
     let mut checks = Map::new();
@@ -377,6 +380,9 @@ async fn health_of(state: &ConsoleState, wants_ready: bool) -> Response {
         draining.as_ref().err().unwrap_or(&"ok").to_string(),
     );
     check("store", store.unwrap_or("cannot be read").to_owned());
+    if let Some(losses) = losses {
+        check("store_losses", losses_text(&losses.counts()));
+    }
     check(
         "alarms",
         match critical {
@@ -395,6 +401,18 @@ async fn health_of(state: &ConsoleState, wants_ready: bool) -> Response {
         _ => StatusCode::OK,
     };
     super::problem::respond(code, &HealthBody { status, checks })
+}
+
+/// Losses of the store for people.
+fn losses_text(lost: &LossCounts) -> String {
+    let kinds = lost.kinds().into_iter().filter(|(_, count)| *count > 0);
+    let kinds: Vec<String> = kinds
+        .map(|(kind, count)| format!("{count} {kind}"))
+        .collect();
+    match kinds.is_empty() {
+        true => "ok".to_owned(),
+        false => format!("{} lost since the start", kinds.join(", ")),
+    }
 }
 
 /// `GET /audit`.

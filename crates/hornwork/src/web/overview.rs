@@ -121,6 +121,8 @@ impl OverviewHistory {
     /// The newest figures.
     pub(super) fn now(&self) -> OverviewNow {
         let last = self.points.back().copied().unwrap_or_default().now;
+        let newest = self.last.as_ref();
+        let store = newest.and_then(|sums| sums.statistics.store);
         let minute = self.points.iter().rev().take(ANSWERED_POINTS);
         let (offered, answered) = minute.fold((0, 0), |(offered, answered), point| {
             (offered + point.offered, answered + point.answered)
@@ -138,6 +140,8 @@ impl OverviewHistory {
             // Calls that were offered before the minute may be answered within it.
             answered_ratio: (offered > 0)
                 .then(|| rounded((answered as f64 / offered as f64).min(1.0))),
+            store_lost: store.map(|store| store.lost.total()),
+            store_failing: store.is_some_and(|store| store.failing),
         }
     }
 
@@ -197,6 +201,8 @@ fn rates_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operators::StoreState;
+    use console::LossCounts;
 
     #[test]
     fn points_are_rates_and_bounded() {
@@ -221,6 +227,24 @@ mod tests {
         assert_eq!(overview.series.calls_per_s.last(), Some(&2.0));
         assert_eq!((overview.now.cpu, overview.now.mos), (20.0, Some(4.0)));
         assert_eq!(overview.now.answered_ratio, Some(0.5));
+        assert_eq!(overview.now.store_lost, None);
+        statistics.store = Some(StoreState {
+            lost: LossCounts {
+                messages: 5,
+                calls: 2,
+                ..LossCounts::default()
+            },
+            failing: true,
+            ..StoreState::default()
+        });
+        let sums = Sums {
+            at: Time::from_secs(5_000),
+            statistics,
+            cpu_s: 0.0,
+        };
+        history.add_sums(sums, 1 << 20, 5_000);
+        let now = history.now();
+        assert_eq!((now.store_lost, now.store_failing), (Some(7), true));
         assert_eq!(history.overview(60).series.at.len(), 12);
     }
 }

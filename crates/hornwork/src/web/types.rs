@@ -610,6 +610,10 @@ pub(super) struct OverviewNow {
     pub(super) drops_per_s: f64,
     /// Calls answered, as a share of those offered in the last minute; null: none.
     pub(super) answered_ratio: Option<f64>,
+    /// Messages, events, drops and calls that the store lost since the start of the border; null: there is no store.
+    pub(super) store_lost: Option<u64>,
+    /// Whether the store cannot be written.
+    pub(super) store_failing: bool,
 }
 
 /// Figures over time, a point every five seconds.
@@ -730,7 +734,7 @@ pub(super) struct AuditBody {
 pub(super) struct HealthBody {
     /// ok, degraded (a critical alarm is active), draining, failed.
     pub(super) status: &'static str,
-    /// Parts: border, store, alarms; each ok or its failure.
+    /// Parts: border, store, store_losses (with a store), alarms; each ok or its failure.
     pub(super) checks: Map<String, Value>,
 }
 

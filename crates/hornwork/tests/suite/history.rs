@@ -3,6 +3,7 @@
 
 use crate::common;
 
+use crate::operators::{ctl_json, metric, metrics};
 use common::{Process, border, example, installed, media_ports, scratch, testdata};
 use serde_json::Value;
 use std::net::UdpSocket;
@@ -307,7 +308,13 @@ fn calls_go_on_with_a_full_disk() {
     if !installed(&["sipp", "unshare", "mount"]) {
         return;
     }
-    let rig = Rig::new("store-full", "loopback-bypass.toml", "size_mib = 64");
+    let mut rig = Rig::new("store-full", "loopback-bypass.toml", "size_mib = 64");
+    let scrape = common::free_port();
+    let socket = rig.folder.join("control.sock");
+    rig.configuration.push_str(&format!(
+        "[metrics]\nlisten = \"127.0.0.1:{scrape}\"\n[control]\nsocket = \"{}\"\n",
+        socket.display()
+    ));
     std::fs::create_dir_all(&rig.store).expect("folder");
     let file = rig.folder.join("hornwork.toml");
     std::fs::write(&file, &rig.configuration).expect("configuration");
@@ -341,7 +348,22 @@ fn calls_go_on_with_a_full_disk() {
         "{}",
         callers.log()
     );
-    await_log(&border, "store_failed");
+    // The loss is visible while the disk is full.
+    let log = await_log(&border, "store_messages_lost");
+    assert!(
+        log.contains("store_failed") && !log.contains("store_resumed"),
+        "{log}"
+    );
+    assert_eq!(metric(&metrics(scrape), "hornwork_store_failing"), 1);
+    await_log(&border, "store_loss");
+    let health = ctl_json(&rig.folder, &["health"]);
+    assert_eq!(health["store"]["failing"], true, "{health}");
+    let top = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(["top", "--count", "1", "--socket"])
+        .arg(&socket)
+        .output()
+        .expect("hornwork top");
+    assert!(text(&top.stdout).contains("store     FAILING   lost"));
     // Space is freed: a larger file system has the same effect.
     let resize = format!("mount -o remount,size=64m '{}'", rig.store.display());
     let id = border.id().to_string();
@@ -350,9 +372,43 @@ fn calls_go_on_with_a_full_disk() {
         .status();
     assert!(resized.is_ok_and(|status| status.success()));
     await_log(&border, "store_resumed");
-    await_log(&border, "store_messages_lost");
     let mut callers = rig.callers(20, 100);
     assert_eq!(callers.wait(Duration::from_secs(60)), Some(true));
+    // Each message of these calls is stored or counted as lost; there are some more: retransmissions and OPTIONS.
+    let handed_in = 13 * 2_020;
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let lost = metric(
+            &metrics(scrape),
+            "hornwork_store_lost_total{kind=\"messages\"}",
+        );
+        let stored = stored_messages(&rig, &id);
+        if (handed_in..handed_in + handed_in / 20).contains(&(stored + lost)) {
+            assert!(stored > 260 && lost > 1_000, "{stored} {lost}");
+            break;
+        }
+        assert!(Instant::now() < until, "{stored} + {lost}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(metric(&metrics(scrape), "hornwork_store_failing"), 0);
+}
+
+/// Messages in the store of a border with a mount namespace of its own.
+fn stored_messages(rig: &Rig, id: &str) -> u64 {
+    let output = Command::new("nsenter")
+        .args(["-m", "-t", id, env!("CARGO_BIN_EXE_hornwork")])
+        .args(["trace", "--kind", "any", "--json", "--limit", "100000"])
+        .arg("--store")
+        .arg(&rig.store)
+        .stdin(Stdio::null())
+        .output()
+        .expect("hornwork trace");
+    let calls: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)));
+    let calls = calls.as_array().expect("an array").iter();
+    calls
+        .map(|call| call["messages"].as_u64().expect("a number"))
+        .sum()
 }
 
 /// Sends a packet to a HEP listener.

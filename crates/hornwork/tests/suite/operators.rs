@@ -165,6 +165,22 @@ fn metrics_records_and_sipp_agree_to_the_unit() {
 }
 
 #[test]
+fn alert_rules_about_the_store_pass_their_tests() {
+    if !installed(&["promtool"]) {
+        return;
+    }
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/monitoring");
+    let output = Command::new("promtool")
+        .current_dir(folder)
+        .args(["test", "rules", "hornwork.rules.test.yml"])
+        .output()
+        .expect("promtool");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+}
+
+#[test]
 fn operator_ends_calls_and_takes_a_trunk_out_of_service() {
     if !installed(&["sipp"]) {
         return;

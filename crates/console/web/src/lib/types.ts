@@ -190,6 +190,9 @@ export interface Now {
   memory_mib: number;
   drops_per_s: number;
   answered_ratio: number | null;
+  /** Items that the store lost since the start; null: there is no store. */
+  store_lost?: number | null;
+  store_failing?: boolean;
 }
 
 export interface Series {
