@@ -3,13 +3,14 @@
 #[path = "../../../console/tests/common/postgres.rs"]
 mod postgres;
 
-use crate::common::{Process, installed, scratch};
+use crate::common::{Process, free_port, installed, scratch};
 use crate::history::{Rig, await_log, text, tshark};
+use crate::operators::{metric, metrics};
 use postgres::Server;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A border that writes as this node, with call records and these further tables.
 fn rig(name: &str, node: &str, (server, database): (&Server, &str), more: &str) -> Rig {
@@ -124,6 +125,53 @@ fn a_database_has_the_calls_of_a_border_that_is_killed() {
     await_log(&border, "store_resumed");
     await_log(&border, "alarm_cleared");
     rig.await_calls(&ended, before + 100);
+}
+
+#[test]
+fn a_database_that_does_not_answer_loses_exactly_what_is_counted() {
+    if !installed(&["sipp", "pgrep"]) {
+        return;
+    }
+    let Some(server) = Server::new(&[], "") else {
+        return;
+    };
+    let database = server.database();
+    let (url, scrape) = (server.url(&database), free_port());
+    let tables = format!(
+        "[store]\ndatabase = \"{url}\"\nnode = \"edge-1\"\nqueue_mib = 4\n[metrics]\nlisten = \"127.0.0.1:{scrape}\"\n"
+    );
+    let folder = scratch("store-stopped-server");
+    let rig = Rig::with(folder, "loopback-bypass.toml", url.into(), &tables);
+    let border = rig.border();
+    let _callee = rig.callee();
+    calls(&rig, 20, 100);
+    server.signal_all("STOP");
+    // About 25 MB of messages for a queue of 4 MiB.
+    calls(&rig, 4_000, 500);
+    let name = "hornwork_store_lost_total{kind=\"messages\"}";
+    let lost = metric(&metrics(scrape), name);
+    server.signal_all("CONT");
+    assert!(lost > 1_000, "{lost} while the server does not answer");
+    await_log(&border, "store_messages_lost");
+    // Each message of these calls is stored or counted as lost; there are some more: retransmissions and OPTIONS.
+    let handed_in = 13 * 4_020;
+    let until = Instant::now() + Duration::from_secs(40);
+    loop {
+        let lost = metric(&metrics(scrape), name);
+        let stored = count(&server, &database, "SELECT count(*) FROM hornwork.messages");
+        let sum = stored.unsigned_abs() + lost;
+        if (handed_in..handed_in + handed_in / 20).contains(&sum) {
+            println!("at least {handed_in} handed in, {stored} stored, {lost} lost");
+            assert!(stored > 1_000, "{stored}");
+            break;
+        }
+        assert!(
+            Instant::now() < until,
+            "{stored} + {lost}: {}",
+            border.log()
+        );
+        std::thread::sleep(Duration::from_millis(500));
+    }
 }
 
 /// A response of the console's API.
