@@ -37,7 +37,7 @@ impl LossCounts {
         self.kinds().iter().map(|(_, count)| count).sum()
     }
 
-    /// What was lost after `before`, an earlier state of the same counts.
+    /// The losses after `before`, an earlier state of the same counts.
     #[must_use]
     pub fn since(&self, before: &LossCounts) -> LossCounts {
         LossCounts {

@@ -96,7 +96,7 @@ pub enum StoreNote {
         /// Calls that were open when the program ended.
         interrupted: u64,
     },
-    /// Nothing can be written: what the memory cannot hold is counted and not stored.
+    /// Nothing can be written: the memory keeps a bounded part, and the rest is counted.
     Failed {
         /// Reason.
         reason: String,

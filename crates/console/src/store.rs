@@ -80,7 +80,7 @@ impl HistoryWriter {
         writer!(self, writer => writer.drops(at, reason, count));
     }
 
-    /// Counts of everything that is lost. The threads that fill the queue of the store add what found no room in it.
+    /// Counts of everything that is lost. The threads that fill the queue of the store add the items that found no room in it.
     pub fn losses(&self) -> Arc<Losses> {
         match &self.0 {
             Writer::Folder(writer) => writer.losses(),
@@ -99,7 +99,7 @@ impl HistoryWriter {
         writer!(self, writer => writer.next_note())
     }
 
-    /// Writes all that is left. What cannot be written is counted; returns the losses that were not reported.
+    /// Writes all that is left, and counts the rest if that fails. Returns the losses that were not reported.
     pub fn end(self, now: i64) -> Option<StoreNote> {
         match self.0 {
             Writer::Folder(writer) => writer.end(now),

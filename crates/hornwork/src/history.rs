@@ -139,7 +139,7 @@ impl HistorySink {
         }
     }
 
-    /// Hands over everything that is left, at the end of the program. What the writer does not take in time is lost.
+    /// Hands over everything that is left, at the end of the program. Items that the writer does not take in time are lost.
     pub(crate) fn finish(mut self, border: &mut Border, clock: &Clock) {
         self.drops_at = Time::ZERO;
         let until = clock.now() + END_TIMEOUT;
@@ -504,7 +504,7 @@ mod tests {
         (sink, inbox)
     }
 
-    /// Ten times of what the queue holds, while the writer takes nothing.
+    /// More than ten times the capacity of the queue, while the writer takes nothing.
     #[test]
     fn a_full_queue_loses_exactly_what_is_counted() {
         const HANDED: u64 = 40_000;

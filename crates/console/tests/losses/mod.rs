@@ -289,7 +289,7 @@ fn rows_that_the_database_refuses_are_counted_by_kind() {
     let handed = [before.messages + 4, before.events + 2, before.drops + 5, 2];
     assert_eq!(handed, [8, 3, 12, 2]);
     assert_eq!(before.calls, 1);
-    // The next change of the call writes its record with all keys, and what follows is stored.
+    // The next change of the call writes its record with all keys, and later drops are stored.
     writer.tick(now);
     end(&mut writer, 2, now, 400);
     writer.drops(now, "sip_unparsable", 1);
