@@ -26,6 +26,7 @@ pub mod probe;
 pub mod progress;
 pub mod raw;
 pub mod record;
+mod records_page;
 pub mod report;
 pub mod run;
 pub mod search;

@@ -319,6 +319,10 @@ pub(crate) fn clear_results(dir: &Path, force: bool) -> Result<(), LabError> {
         return Ok(());
     }
     if force {
+        // The comparison was of the earlier run.
+        for name in ["compare.json", "compare.html", "compare-records.html"] {
+            let _ = std::fs::remove_file(dir.join(name));
+        }
         // Without this file the directory contains no run; all other files are overwritten.
         return std::fs::remove_file(&record).map_err(|error| {
             LabError::cannot_run(

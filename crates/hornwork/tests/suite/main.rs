@@ -21,6 +21,8 @@ mod lab_obstacles;
 mod link;
 mod names;
 mod operators;
+#[path = "../../../lab/tests/suite/page_links.rs"]
+mod page_links;
 mod pages;
 mod peer_conference;
 mod peer_node;

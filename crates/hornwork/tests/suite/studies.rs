@@ -1,6 +1,7 @@
 //! `hornwork lab plan`, studies and the data sheet, with the real program.
 
 use crate::common::scratch;
+use crate::page_links;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -152,27 +153,26 @@ fn study(folder: &Path, name: &str, more: &str) -> Value {
     record
 }
 
-/// The page is made again from the records alone.
+/// The page is made again from the records alone, and each number of it and of the parts' reports leads to its record.
 fn page_again(folder: &Path) -> String {
-    let page = folder.join("out/report.html");
-    let first = std::fs::read_to_string(&page).expect("page");
-    std::fs::remove_file(&page).expect("remove");
-    let output = hornwork(folder, "lab report out");
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let second = std::fs::read_to_string(&page).expect("page");
-    assert!(first == second, "the page differs");
-    // Every link of the page has its file or anchor.
-    for link in second
-        .split("href=\"")
-        .skip(1)
-        .filter_map(|rest| rest.split('"').next())
-    {
-        match link.strip_prefix('#') {
-            Some(anchor) => assert!(second.contains(&format!("id=\"{anchor}\"")), "{link}"),
-            None => assert!(folder.join("out").join(link).is_file(), "{link}"),
+    let out = folder.join("out");
+    let pages = ["report.html", "records.html"];
+    let same = page_links::same_again(&out, &pages, || {
+        let output = hornwork(folder, "lab report out");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    });
+    same.expect("the same pages");
+    let checked = page_links::check(&out, "report.html").expect("links");
+    assert!(checked.numbers > 5, "{checked:?}");
+    for entry in std::fs::read_dir(&out).expect("parts") {
+        let part = entry.expect("part").path();
+        if part.join("computed.json").exists() {
+            let checked = page_links::check(&part, "report.html");
+            let checked = checked.unwrap_or_else(|error| panic!("{}: {error}", part.display()));
+            assert!(checked.computed > 10, "{}: {checked:?}", part.display());
         }
     }
-    second
+    std::fs::read_to_string(out.join("report.html")).expect("page")
 }
 
 #[test]

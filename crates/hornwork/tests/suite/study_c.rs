@@ -1,7 +1,7 @@
 //! `hornwork lab run study-c`: refusals, a simulation without any right, a killed run whose left-overs the next run removes, and an interrupted run that keeps
 //! its results. The whole quick setting takes almost three minutes and is run by hand.
 
-use crate::common;
+use crate::{common, page_links};
 
 use common::{installed, scratch};
 use serde_json::Value;
@@ -249,18 +249,9 @@ fn killed_run_is_cleaned_up_and_interrupted_run_keeps_its_results() {
         assert!(out.join(record).is_file(), "{row}");
     }
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
-    for link in page
-        .split("href=\"")
-        .skip(1)
-        .filter_map(|rest| rest.split('"').next())
-    {
-        let found = match link.strip_prefix('#') {
-            Some(anchor) => page.contains(&format!("id=\"{anchor}\"")),
-            None => out.join(link).is_file(),
-        };
-        assert!(found, "{link}");
-    }
-    assert!(page.contains("href=\"matrix/cells/g723-lan-100-none.json\""));
+    let checked = page_links::check(&out, "report.html").unwrap();
+    assert!(checked.numbers > 50, "{checked:?}");
+    assert!(page.contains("href=\"records.html#matrix/cells/g723-lan-100-none.json\""));
     std::fs::remove_file(out.join("report.html")).unwrap();
     let made = Command::new(PROGRAM)
         .args(["lab", "report"])

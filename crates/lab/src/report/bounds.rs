@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 pub struct BoundCheck {
     /// Description of the figure and of its reference value.
     pub figure: String,
+    /// Name of the figure.
+    #[serde(default)]
+    pub name: String,
     /// The level; `null` for a figure of the whole run, and if the figure's description names it.
     pub level: Option<f64>,
     /// The level at which the figure was read.
@@ -224,6 +227,7 @@ fn checked(
     });
     BoundCheck {
         figure: bound.description(),
+        name: bound.name.clone(),
         level,
         at: level.or(bound.at),
         least: bound.least,

@@ -1,9 +1,8 @@
 //! Comparison of two runs of one experiment.
 
-use super::chart::escape;
 use super::data::{AttemptGroup, LevelRecords, RunResults, TrialSummary};
 use crate::error::{LabError, RunVerdict};
-use std::fmt::Write;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// Aggregation of a figure over several trials.
@@ -46,38 +45,52 @@ fn direction(name: &str) -> Option<WorseDirection> {
 }
 
 /// A row of the comparison.
-#[derive(Debug, PartialEq)]
-struct ComparisonRow {
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct ComparisonRow {
     level: String,
     figure: String,
     baseline: ComparedValue,
     new: ComparedValue,
+    /// Difference in percent of the baseline; `null` without one.
+    difference_percent: Option<f64>,
 }
 
 /// A figure measured in one run.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct ComparedValue {
     value: Option<f64>,
     /// 95 % confidence interval of the mean, or the range over the trials.
     range: Option<(f64, f64)>,
+    /// Half the width of the confidence interval; `null` for a range.
+    half_width: Option<f64>,
     confidence: bool,
     n: usize,
     /// Variance over the trials; `None` for fewer than two, and if no mean is shown.
     variance: Option<f64>,
+    /// Values of the single trials, in the order of [`ComparedValue::from`].
+    trials: Vec<Option<f64>>,
+    /// References to the trials in `run.json`.
+    from: Vec<String>,
 }
 
 /// The two runs.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct RunComparison {
-    title: String,
-    notes: Vec<String>,
-    rows: Vec<ComparisonRow>,
+    /// Name of the experiment.
+    pub title: String,
+    /// Folder of the baseline, relative to that of the new run.
+    pub baseline: String,
+    /// Other differences between the runs.
+    pub notes: Vec<String>,
+    /// The compared figures.
+    pub rows: Vec<ComparisonRow>,
     /// Only the new run has the verdict failed.
     newly_failed: bool,
     /// Smaller differences, in percent, are ignored.
-    tolerance_percent: f64,
+    pub tolerance_percent: f64,
 }
 
-const HEAD: [&str; 7] = [
+pub(super) const HEAD: [&str; 7] = [
     "level",
     "figure",
     "baseline",
@@ -87,7 +100,7 @@ const HEAD: [&str; 7] = [
     "judged",
 ];
 
-const LEGEND: &str = "Levels with n runs: counts and means are the mean of the trials with its 95 % confidence \
+pub(super) const LEGEND: &str = "Levels with n runs: counts and means are the mean of the trials with its 95 % confidence \
 interval (Student t, n - 1 degrees of freedom); quantiles and largest values are over the records of all trials, with the \
 range of the single trials in brackets. Significant: the 95 % interval of the difference of the two means (Welch) excludes \
 zero. Worse: a significant difference in the worse direction, above the tolerance; with fewer than two trials on either \
@@ -117,10 +130,11 @@ pub(super) fn compare(
         a.value.map(f64::to_bits) == b.value.map(f64::to_bits)
     };
     let mut notes = notes(&old, &new);
+    let folder = relative(dir, baseline);
     let mut rows = Vec::new();
     for level in &old_levels {
         match new_levels.iter().find(|other| same(level, other)) {
-            Some(other) => rows.extend(level_rows(level, other)),
+            Some(other) => rows.extend(level_rows(&folder, level, other)),
             None => notes.push(format!("level {}: only in the baseline", level.name())),
         }
     }
@@ -138,6 +152,7 @@ pub(super) fn compare(
     }
     Ok(RunComparison {
         title: new.raw.run.experiment.clone(),
+        baseline: folder,
         notes,
         rows,
         newly_failed: new.raw.run.verdict == RunVerdict::Failed
@@ -175,7 +190,34 @@ fn notes(old: &RunResults, new: &RunResults) -> Vec<String> {
     notes
 }
 
-fn level_rows(old: &LevelRecords<'_>, new: &LevelRecords<'_>) -> Vec<ComparisonRow> {
+/// The path from one existing folder to another.
+fn relative(from: &Path, to: &Path) -> String {
+    let (Ok(from), Ok(to)) = (from.canonicalize(), to.canonicalize()) else {
+        return to.display().to_string();
+    };
+    let common = from
+        .components()
+        .zip(to.components())
+        .take_while(|(a, b)| a == b)
+        .count();
+    let up = from.components().skip(common).map(|_| "..".to_owned());
+    let down = to.components().skip(common);
+    let down = down.map(|part| part.as_os_str().to_string_lossy().into_owned());
+    up.chain(down).collect::<Vec<String>>().join("/")
+}
+
+fn level_rows(folder: &str, old: &LevelRecords<'_>, new: &LevelRecords<'_>) -> Vec<ComparisonRow> {
+    let records = |file: &str, level: &LevelRecords<'_>| -> Vec<String> {
+        let places = level.all.places.iter();
+        places
+            .map(|place| format!("{file}#/trials/{place}"))
+            .collect()
+    };
+    let old_file = match folder {
+        "" => "run.json".to_owned(),
+        folder => format!("{folder}/run.json"),
+    };
+    let (old_from, new_from) = (records(&old_file, old), records("run.json", new));
     let (old_all, new_all) = (old.summary(), new.summary());
     let each = |level: &LevelRecords<'_>| -> Vec<TrialSummary> {
         level.trials.iter().map(|part| part.summary()).collect()
@@ -183,11 +225,22 @@ fn level_rows(old: &LevelRecords<'_>, new: &LevelRecords<'_>) -> Vec<ComparisonR
     let (old_each, new_each) = (each(old), each(new));
     figures(&old_all, &new_all)
         .into_iter()
-        .map(|figure| ComparisonRow {
-            level: old.name(),
-            baseline: figure.value(&old_all, &old_each),
-            new: figure.value(&new_all, &new_each),
-            figure: figure.name,
+        .map(|figure| {
+            let baseline = ComparedValue {
+                from: old_from.clone(),
+                ..figure.value(&old_all, &old_each)
+            };
+            let new = ComparedValue {
+                from: new_from.clone(),
+                ..figure.value(&new_all, &new_each)
+            };
+            ComparisonRow {
+                level: old.name(),
+                difference_percent: difference_percent(&baseline, &new),
+                baseline,
+                new,
+                figure: figure.name,
+            }
         })
         .filter(|row| row.baseline.value.is_some() || row.new.value.is_some())
         .collect()
@@ -195,7 +248,8 @@ fn level_rows(old: &LevelRecords<'_>, new: &LevelRecords<'_>) -> Vec<ComparisonR
 
 impl Figure {
     fn value(&self, all: &TrialSummary, each: &[TrialSummary]) -> ComparedValue {
-        let values: Vec<f64> = each.iter().filter_map(|one| (self.read)(one)).collect();
+        let trials: Vec<Option<f64>> = each.iter().map(|one| (self.read)(one)).collect();
+        let values: Vec<f64> = trials.iter().copied().flatten().collect();
         let n = values.len();
         match self.over {
             Aggregation::Records => ComparedValue {
@@ -205,9 +259,9 @@ impl Figure {
                     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                     (low, high)
                 }),
-                confidence: false,
                 n,
-                variance: None,
+                trials,
+                ..ComparedValue::default()
             },
             Aggregation::Trials => {
                 let mean = (n > 0).then(|| values.iter().sum::<f64>() / n as f64);
@@ -217,9 +271,12 @@ impl Figure {
                     range: mean
                         .zip(half)
                         .map(|(mean, half)| (mean - half, mean + half)),
+                    half_width: half,
                     confidence: true,
                     n,
                     variance: variance(&values),
+                    trials,
+                    from: Vec::new(),
                 }
             }
         }
@@ -398,15 +455,25 @@ fn plain(value: f64) -> String {
     }
 }
 
+/// Difference of two values in percent of the first; `None` if one is missing, or if only the first is 0.
+fn difference_percent(old: &ComparedValue, new: &ComparedValue) -> Option<f64> {
+    match (old.value?, new.value?) {
+        (old, new) if old == new => Some(0.0),
+        (0.0, _) => None,
+        (old, new) => Some((new - old) * 100.0 / old.abs()),
+    }
+}
+
 impl ComparisonRow {
     fn difference(&self) -> String {
-        match (self.baseline.value, self.new.value) {
-            (Some(old), Some(new)) if old == new => "0 %".to_owned(),
-            (Some(old), Some(new)) if old != 0.0 => {
-                format!("{:+.1} %", (new - old) * 100.0 / old.abs())
-            }
-            (Some(_), Some(_)) => "from 0".to_owned(),
-            _ => "-".to_owned(),
+        match (
+            self.difference_percent,
+            self.baseline.value.zip(self.new.value),
+        ) {
+            (Some(0.0), _) => "0 %".to_owned(),
+            (Some(percent), _) => format!("{percent:+.1} %"),
+            (None, Some(_)) => "from 0".to_owned(),
+            (None, None) => "-".to_owned(),
         }
     }
 
@@ -432,7 +499,8 @@ impl ComparisonRow {
             && by > old.abs() * tolerance_percent / 100.0
     }
 
-    fn cells(&self, tolerance_percent: f64) -> [String; 7] {
+    /// The cells as text.
+    pub fn cells(&self, tolerance_percent: f64) -> [String; 7] {
         [
             self.level.clone(),
             self.figure.clone(),
@@ -501,7 +569,8 @@ impl RunComparison {
         !self.worse_figures().is_empty()
     }
 
-    fn judgement(&self) -> String {
+    /// The judgement as a sentence.
+    pub fn judgement(&self) -> String {
         let worse = self.worse_figures();
         match worse.is_empty() {
             true => "not worse".to_owned(),
@@ -543,48 +612,6 @@ impl RunComparison {
             "worse_in": self.worse_figures(),
             "rows": rows,
         })
-    }
-
-    /// As an HTML page.
-    pub fn page(&self) -> String {
-        let title = escape(&self.title);
-        let mut html = format!(
-            "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
-             content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">\
-             <title>Comparison: {title}</title><style>{}</style></head><body><main><header><p class=\"kicker\">Hornwork \
-             test lab &middot; comparison</p><h1>{title}</h1></header>",
-            include_str!("style.css"),
-        );
-        for note in &self.notes {
-            let _ = write!(html, "<p class=\"note\">{}</p>", escape(note));
-        }
-        html.push_str("<section><div class=\"scroll\"><table><thead><tr>");
-        for heading in HEAD {
-            let class = if heading == HEAD[1] {
-                " class=\"words\""
-            } else {
-                ""
-            };
-            let _ = write!(html, "<th scope=\"col\"{class}>{heading}</th>");
-        }
-        html.push_str("</tr></thead><tbody>");
-        for row in &self.rows {
-            let [first, rest @ ..] = row.cells(self.tolerance_percent);
-            let _ = write!(html, "<tr><th scope=\"row\">{}</th>", escape(&first));
-            for (place, cell) in rest.iter().enumerate() {
-                let class = if place == 0 { " class=\"words\"" } else { "" };
-                let _ = write!(html, "<td{class}>{}</td>", escape(cell));
-            }
-            html.push_str("</tr>");
-        }
-        let _ = write!(
-            html,
-            "</tbody></table></div><p class=\"note\">{}</p><p class=\"note\">{}</p></section></main></body></html>",
-            escape(LEGEND),
-            escape(&self.judgement())
-        );
-        html.push('\n');
-        html
     }
 }
 
@@ -637,6 +664,7 @@ mod tests {
         let row = |old: f64, new: f64| ComparisonRow {
             level: String::new(),
             figure: String::new(),
+            difference_percent: difference_percent(&value(old), &value(new)),
             baseline: value(old),
             new: value(new),
         };
@@ -660,6 +688,7 @@ mod tests {
                 figure: figure.to_owned(),
                 baseline: value(old),
                 new: value(new),
+                difference_percent: None,
             }
         };
         let (low, high) = ([10.0, 10.1, 9.9], [12.0, 12.1, 11.9]);

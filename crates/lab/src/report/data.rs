@@ -17,6 +17,19 @@ pub(super) struct RunResults {
     pub raw: RawResults,
     /// For each trial, in the same order, the end indices of its attempts and of its streams.
     ends: Vec<(usize, usize)>,
+    /// For each trial, in the same order, its place in `run.json`.
+    places: Vec<usize>,
+    /// For each attempt, in the same order, its line in `attempts.ndjson`, from 1.
+    attempt_lines: Vec<usize>,
+    /// For each stream, in the same order, its line in `streams.ndjson`, from 1.
+    stream_lines: Vec<usize>,
+}
+
+/// Sorts records by their trial's rank, each with its line in the file, from 1.
+fn sort_with_lines<T>(records: Vec<T>, rank: impl Fn(&T) -> usize) -> (Vec<T>, Vec<usize>) {
+    let mut numbered: Vec<(T, usize)> = records.into_iter().zip(1..).collect();
+    numbered.sort_by_key(|(record, _)| rank(record));
+    numbered.into_iter().unzip()
 }
 
 impl RunResults {
@@ -27,8 +40,8 @@ impl RunResults {
     pub fn read(dir: &Path) -> Result<RunResults, LabError> {
         let RawResults {
             mut run,
-            mut attempts,
-            mut streams,
+            attempts,
+            streams,
             measures,
         } = RawResults::read(dir)?;
         let mut values: Vec<Option<u64>> = Vec::new();
@@ -42,7 +55,10 @@ impl RunResults {
             let value = trial.level.map(f64::to_bits);
             values.iter().position(|known| *known == value)
         };
-        run.trials.sort_by_key(level_of);
+        let mut placed: Vec<(TrialRecord, usize)> = run.trials.drain(..).zip(0..).collect();
+        placed.sort_by_key(|(trial, _)| level_of(trial));
+        let places;
+        (run.trials, places) = placed.into_iter().unzip();
         let mut ranks = BTreeMap::new();
         for (rank, trial) in run.trials.iter().enumerate() {
             if ranks.insert(trial.trial, rank).is_some() {
@@ -70,8 +86,8 @@ impl RunResults {
             measures.iter().map(|m| m.trial),
             &ranks,
         )?;
-        attempts.sort_by_key(|attempt| rank(attempt.trial));
-        streams.sort_by_key(|stream| rank(stream.trial));
+        let (attempts, attempt_lines) = sort_with_lines(attempts, |attempt| rank(attempt.trial));
+        let (streams, stream_lines) = sort_with_lines(streams, |stream| rank(stream.trial));
         let ends = (0..run.trials.len())
             .map(|place| {
                 (
@@ -88,7 +104,16 @@ impl RunResults {
                 measures,
             },
             ends,
+            places,
+            attempt_lines,
+            stream_lines,
         })
+    }
+
+    /// The place in `run.json` of the trial with this number.
+    pub fn place(&self, trial: u32) -> Option<usize> {
+        let mut numbered = self.raw.run.trials.iter().zip(&self.places);
+        numbered.find_map(|(record, place)| (record.trial == trial).then_some(*place))
     }
 
     /// The trials `from..to`, combined.
@@ -102,6 +127,9 @@ impl RunResults {
             trials: self.raw.run.trials.get(from..to).unwrap_or_default(),
             attempts: self.raw.attempts.get(first.0..last.0).unwrap_or_default(),
             streams: self.raw.streams.get(first.1..last.1).unwrap_or_default(),
+            places: self.places.get(from..to).unwrap_or_default(),
+            attempt_lines: self.attempt_lines.get(first.0..last.0).unwrap_or_default(),
+            stream_lines: self.stream_lines.get(first.1..last.1).unwrap_or_default(),
         }
     }
 
@@ -196,6 +224,12 @@ pub(super) struct TrialSlice<'a> {
     pub attempts: &'a [Attempt],
     /// Their streams.
     pub streams: &'a [StreamRecord],
+    /// The places of the trials in `run.json`.
+    pub places: &'a [usize],
+    /// The lines of the attempts in `attempts.ndjson`, from 1.
+    pub attempt_lines: &'a [usize],
+    /// The lines of the streams in `streams.ndjson`, from 1.
+    pub stream_lines: &'a [usize],
 }
 
 impl TrialSlice<'_> {

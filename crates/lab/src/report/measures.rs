@@ -2,8 +2,10 @@
 
 use super::chart::escape;
 use super::levels::LevelSummary;
+use super::sources;
 use crate::decimal::plain;
 use crate::esp;
+use crate::records_page::link;
 use crate::terminal::columns;
 use std::fmt::Write;
 
@@ -56,28 +58,26 @@ pub(super) fn tables(html: &mut String, levels: &[LevelSummary]) {
             escape(&figure.name.replace('_', " ")),
             escape(figure.description)
         );
-        for level in levels {
-            let _ = write!(
-                html,
-                "<th scope=\"col\">{}</th>",
-                escape(&level_name(level))
-            );
+        for (place, level) in levels.iter().enumerate() {
+            let record = sources::computed(&format!("/levels/{place}/level"));
+            let name = link(&record, &escape(&level_name(level)));
+            let _ = write!(html, "<th scope=\"col\">{name}</th>");
         }
         html.push_str("</tr></thead><tbody>");
         for (name, case) in &figure.cases {
             let _ = write!(html, "<tr><th scope=\"row\">{}</th>", escape(case));
-            for level in levels {
+            for (place, level) in levels.iter().enumerate() {
                 let value = level.measures.get(name);
+                let value = value.map_or("&ndash;".to_owned(), |value| plain(*value));
+                let value = link(&sources::figure(place, name), &value);
                 let interval = level.intervals.get(name).map(|interval| interval.ends());
                 let interval = interval.filter(|ends| !ends.is_empty());
-                let _ = match (value, interval) {
-                    (None, _) => write!(html, "<td>&ndash;</td>"),
-                    (Some(value), None) => write!(html, "<td>{}</td>", plain(*value)),
-                    (Some(value), Some(ends)) => write!(
+                let _ = match interval {
+                    None => write!(html, "<td>{value}</td>"),
+                    Some(ends) => write!(
                         html,
-                        "<td>{} <span class=\"soft\">({})</span></td>",
-                        plain(*value),
-                        escape(&ends)
+                        "<td>{value} <span class=\"soft\">({})</span></td>",
+                        link(&sources::interval(place, name), &escape(&ends))
                     ),
                 };
             }

@@ -3,14 +3,18 @@
 mod bounds;
 mod chart;
 mod compare;
+mod compare_page;
 mod csv;
 mod data;
+mod html_table;
 mod interval;
 mod levels;
 mod measures;
 mod page;
 mod plots;
 mod protection;
+mod rules;
+mod sources;
 mod study;
 mod sweep;
 mod tables;
@@ -22,11 +26,13 @@ pub use levels::LevelSummary;
 pub(crate) use measures::text as measures_text;
 pub(crate) use page::{STYLE, date};
 pub(crate) use protection::{json as protection_json, text as protection_text};
+pub(crate) use sources::computed;
 pub use study::comparison_json;
 pub(crate) use study::{capacity_of, compare_with_study};
 
 use crate::error::{LabError, RunVerdict};
 use crate::raw::RunRecord;
+use crate::records_page::{Document, RECORDS, RecordsPage};
 use data::RunResults;
 use std::path::{Path, PathBuf};
 
@@ -47,13 +53,16 @@ pub struct Published {
     pub levels: Vec<LevelSummary>,
 }
 
-/// Writes the report of a run, or of a study. For a run: writes `report.html`, `levels.csv`, `attempts.csv`, `streams.csv` and `measures.csv` beside the raw results in `dir`; returns the
-/// path of the page.
+/// Writes the report of a run: `report.html` with its `records.html` and `computed.json`, `levels.csv`, `attempts.csv`,
+/// `streams.csv` and `measures.csv` beside the raw results in `dir`, and the page of a comparison if `dir` has the record
+/// of one. Returns the path of the report.
 ///
 /// # Errors
 /// If `dir` contains no raw results or broken ones (the error names file and line), or is not writable.
 pub fn write(dir: &Path) -> Result<PathBuf, LabError> {
-    publish(dir).map(|published| published.page)
+    let published = publish(dir)?;
+    compare_page::write_again(dir)?;
+    Ok(published.page)
 }
 
 /// The record of a run, and its levels computed from the raw results; its report is written again.
@@ -92,6 +101,7 @@ pub fn publish(dir: &Path) -> Result<Published, LabError> {
     put(&dir.join("attempts.csv"), &csv::attempts(&raw.attempts))?;
     put(&dir.join("streams.csv"), &csv::streams(&raw.streams))?;
     put(&dir.join("measures.csv"), &measures::csv(&levels))?;
+    write_records(dir, &results, &levels, &bounds)?;
     let page = dir.join("report.html");
     put(&page, &page::render(&results, &levels, &bounds))?;
     Ok(Published {
@@ -100,6 +110,30 @@ pub fn publish(dir: &Path) -> Result<Published, LabError> {
         verdict,
         levels,
     })
+}
+
+/// Writes `computed.json`, and `records.html` with the records behind the report.
+fn write_records(
+    dir: &Path,
+    results: &RunResults,
+    levels: &[LevelSummary],
+    bounds: &[BoundCheck],
+) -> Result<(), LabError> {
+    let figures = sources::all(results, levels, bounds);
+    put(&dir.join(sources::FIGURES), &format!("{figures:#}\n"))?;
+    let page = RecordsPage {
+        title: &results.raw.run.title,
+        of: "report.html",
+        documents: vec![
+            Document {
+                name: sources::FIGURES.to_owned(),
+                value: figures,
+            },
+            Document::read(dir, "run.json")?,
+        ],
+        lines: &["attempts.ndjson", "streams.ndjson", "measures.ndjson"],
+    };
+    page.write(dir, RECORDS)
 }
 
 /// Comparison of two runs.
@@ -118,7 +152,8 @@ pub struct Compared {
 /// Default of the difference between runs, in percent, up to which figures count as equal.
 pub const TOLERANCE_PERCENT: f64 = 5.0;
 
-/// Compares the results in `dir` with those in `baseline`, and writes `compare.html` into `dir`. A figure is worse if
+/// Compares the results in `dir` with those in `baseline`, and writes `compare.json`, `compare.html` and its
+/// `compare-records.html` into `dir`. A figure is worse if
 /// it differs by more than `tolerance_percent` and the difference is significant over the trials.
 ///
 /// # Errors
@@ -126,8 +161,7 @@ pub const TOLERANCE_PERCENT: f64 = 5.0;
 /// `dir` is not writable.
 pub fn compare(baseline: &Path, dir: &Path, tolerance_percent: f64) -> Result<Compared, LabError> {
     let comparison = compare::compare(baseline, dir, tolerance_percent)?;
-    let page = dir.join("compare.html");
-    put(&page, &comparison.page())?;
+    let page = compare_page::publish(dir, &comparison)?;
     Ok(Compared {
         text: comparison.text(),
         json: comparison.json(),

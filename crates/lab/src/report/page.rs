@@ -3,15 +3,19 @@
 use super::bounds::BoundCheck;
 use super::chart::escape;
 use super::data::RunResults;
+use super::html_table::grouped;
 use super::levels::LevelSummary;
 use super::measures;
 use super::protection;
-use super::study::{capacity, search_result};
+use super::rules::{LARGEST, SMALLEST};
+use super::sources::{computed, extreme, figure};
+use super::study::capacity_of;
 use super::sweep;
-use super::tables::{self, grouped};
+use super::tables;
 use crate::decimal::plain;
 use crate::error::RunVerdict;
 use crate::raw::RawResults;
+use crate::records_page::{RECORDS, link};
 use std::fmt::Write;
 
 /// Style of every page.
@@ -22,7 +26,7 @@ pub fn render(results: &RunResults, levels: &[LevelSummary], bounds: &[BoundChec
     let raw = &results.raw;
     let mut html = String::with_capacity(64 << 10);
     head(&mut html, raw);
-    caveats(&mut html, raw);
+    caveats(&mut html, results);
     tiles(&mut html, raw, levels);
     facts(&mut html, raw);
     sweep::response_distribution(&mut html, results, levels);
@@ -37,9 +41,9 @@ pub fn render(results: &RunResults, levels: &[LevelSummary], bounds: &[BoundChec
     tables::media(&mut html, raw, levels);
     tables::media_plane(&mut html, raw, levels);
     tables::metrics(&mut html, raw, levels);
-    tables::outcomes(&mut html, raw);
+    tables::outcomes(&mut html, results);
     sweep::write(&mut html, results, levels);
-    tables::surroundings(&mut html, raw);
+    tables::surroundings(&mut html, results);
     plan(&mut html, raw);
     html.push_str("</main></body></html>\n");
     html
@@ -93,12 +97,20 @@ fn head(html: &mut String, raw: &RawResults) {
 }
 
 /// Caveats that limit the validity of the figures, shown above them.
-fn caveats(html: &mut String, raw: &RawResults) {
+fn caveats(html: &mut String, results: &RunResults) {
+    let raw = &results.raw;
     let trials: Vec<(String, Vec<String>)> = raw
         .run
         .trials
         .iter()
-        .map(|trial| (tables::trial_name(trial), crate::caveats::for_trial(trial)))
+        .map(|trial| {
+            let place = results.place(trial.trial).unwrap_or_default();
+            let name = link(
+                &format!("run.json#/trials/{place}"),
+                &tables::trial_name(trial),
+            );
+            (name, crate::caveats::for_trial(trial))
+        })
         .filter(|(_, caveats)| !caveats.is_empty())
         .collect();
     if trials.is_empty() {
@@ -121,88 +133,78 @@ fn caveats(html: &mut String, raw: &RawResults) {
 
 /// Tiles with the main figures.
 fn tiles(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
-    let largest = |value: &dyn Fn(&LevelSummary) -> Option<f64>| {
-        levels.iter().filter_map(value).reduce(f64::max)
-    };
-    let smallest = |value: &dyn Fn(&LevelSummary) -> Option<f64>| {
-        levels.iter().filter_map(value).reduce(f64::min)
-    };
     let trials = &raw.run.trials;
     let sum = |count: &dyn Fn(&crate::raw::TrialRecord) -> u64| -> f64 {
         trials.iter().map(count).sum::<u64>() as f64
     };
     let attempted = sum(&|t| t.figures.calls.attempted + t.details.registrations.attempted);
     let failed = sum(&|t| t.figures.calls.failed + t.details.registrations.failed);
+    let total =
+        |name: &str, value: f64| link(&computed(&format!("/totals/{name}/value")), &grouped(value));
     let mut tiles: Vec<(String, String)> = Vec::new();
     if levels.len() > 1 {
-        let found = match &raw.run.search {
-            Some(search) => search_result(search),
-            None => capacity(levels),
-        };
+        let found = capacity_of(&raw.run, levels);
         let sign = if found.is_open_above { "&ge; " } else { "" };
         let value = found.value.map_or("none".to_owned(), grouped);
         let what = format!(
             "{}: the highest level within every threshold",
-            tables::label(raw)
+            escape(tables::label(raw))
         );
-        tiles.push((format!("{sign}{value}"), what));
+        tiles.push((
+            format!("{sign}{}", link(&computed("/capacity/value"), &value)),
+            what,
+        ));
     }
     if attempted > 0.0 {
-        let what = format!("of {} attempts failed", grouped(attempted));
-        tiles.push((grouped(failed), what));
+        let what = format!("of {} attempts failed", total("attempted", attempted));
+        tiles.push((total("failed", failed), what));
     }
     let worst = |what: &str| match levels.len() {
         1 => what.to_owned(),
         _ => format!("{what}, worst level"),
     };
-    let mut add = |value: Option<f64>, unit: &str, what: &str| {
-        if let Some(value) = value {
-            tiles.push((
-                format!("{}<small>{unit}</small>", grouped(value)),
-                what.to_owned(),
-            ));
+    let mut add = |name: &str, how: &str, unit: &str, what: &str| {
+        if let Some((place, value)) = extreme(levels, name, how) {
+            let value = link(&figure(place, name), &grouped(value));
+            tiles.push((format!("{value}<small>{unit}</small>"), escape(what)));
         }
     };
     add(
-        largest(&|l| l.p99),
+        "response_p99_ms",
+        LARGEST,
         " ms",
         &worst("response time, 99th percentile"),
     );
-    add(largest(&|l| l.lost_percent), " %", &worst("media lost"));
+    add("lost_percent", LARGEST, " %", &worst("media lost"));
     add(
-        largest(&|l| l.jitter_p99),
+        "jitter_p99_ms",
+        LARGEST,
         " ms",
         &worst("jitter, 99th percentile"),
     );
-    add(smallest(&|l| l.mos), "", &worst("mean opinion score"));
+    add("mos", SMALLEST, "", &worst("mean opinion score"));
     let of_media = levels.iter().any(|l| l.cpu_us_packet.is_some());
     let divided = levels
         .iter()
         .any(|l| l.signalling_us.is_some() || l.media_us.is_some());
+    let mut cpu = |name: &str, what: &str| add(name, SMALLEST, " \u{b5}s", what);
     match of_media {
-        false => add(
-            smallest(&|l| l.cpu_us),
-            " \u{b5}s",
+        false => cpu(
+            "cpu_us_each",
             match levels.len() {
                 1 => "CPU of the SUT per attempt",
                 _ => "CPU of the SUT per attempt, best level",
             },
         ),
         true if divided => {
-            add(
-                smallest(&|l| l.signalling_us),
-                " \u{b5}s",
+            cpu(
+                "signalling_us_per_call",
                 "CPU of the SUT for the signalling of a call",
             );
-            add(
-                smallest(&|l| l.media_us),
-                " \u{b5}s",
-                "CPU of the SUT per relayed packet",
-            );
+            cpu("media_us_per_packet", "CPU of the SUT per relayed packet");
         }
-        true => add(
-            smallest(&|l| l.cpu_us_packet),
-            " \u{b5}s",
+        true => cpu(
+            "cpu_us_per_packet",
             "CPU of the SUT per media packet, signalling included: it could not be separated",
         ),
     }
@@ -213,8 +215,7 @@ fn tiles(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
     for (value, what) in tiles {
         let _ = write!(
             html,
-            "<div class=\"tile\"><strong>{value}</strong><span>{}</span></div>",
-            escape(&what)
+            "<div class=\"tile\"><strong>{value}</strong><span>{what}</span></div>"
         );
     }
     html.push_str("</div>");
@@ -229,26 +230,28 @@ fn tiles(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
 fn facts(html: &mut String, raw: &RawResults) {
     let run = &raw.run;
     let mut rows = vec![
-        ("System under test", run.subject.clone()),
+        ("System under test", "subject", run.subject.clone()),
         (
             "Ran on",
+            "driver",
             match run.driver.as_str() {
                 "simulation" => "virtual time (simulation)".to_owned(),
                 "memory" => "memory, with the clock of this machine; no sockets".to_owned(),
                 _ => "real sockets".to_owned(),
             },
         ),
-        ("Trials", run.trials.len().to_string()),
-        ("Seed", run.seed.to_string()),
-        ("Version", run.version.clone()),
+        ("Trials", "trials", run.trials.len().to_string()),
+        ("Seed", "seed", run.seed.to_string()),
+        ("Version", "version", run.version.clone()),
     ];
     if run.started > 0 {
-        rows.push(("Started", date(run.started)));
+        rows.push(("Started", "started", date(run.started)));
     }
     if let Some(machine) = &run.machine {
         let memory = machine.memory as f64 / (1u64 << 30) as f64;
         rows.push((
             "Machine",
+            "machine",
             format!(
                 "{}, {} cores, {} GiB",
                 machine.cpu,
@@ -256,18 +259,15 @@ fn facts(html: &mut String, raw: &RawResults) {
                 plain(memory)
             ),
         ));
-        rows.push(("Kernel", machine.kernel.clone()));
+        rows.push(("Kernel", "machine/kernel", machine.kernel.clone()));
     }
     if let Some(study) = &run.study {
-        rows.push(("Study rows", study.row.clone()));
+        rows.push(("Study rows", "study/row", study.row.clone()));
     }
     html.push_str("<dl class=\"facts\">");
-    for (name, value) in rows {
-        let _ = write!(
-            html,
-            "<div><dt>{name}</dt><dd>{}</dd></div>",
-            escape(&value)
-        );
+    for (name, key, value) in rows {
+        let value = link(&format!("run.json#/{key}"), &escape(&value));
+        let _ = write!(html, "<div><dt>{name}</dt><dd>{value}</dd></div>");
     }
     html.push_str("</dl>");
 }
@@ -300,8 +300,9 @@ fn plan(html: &mut String, raw: &RawResults) {
     let _ = write!(
         html,
         "<section><details><summary>The experiment file, with its overrides</summary><pre>{}</pre></details>\
-         <p class=\"note\">Raw results beside this page: run.json, attempts.ndjson, streams.ndjson, measures.ndjson; tables: levels.csv, \
-         attempts.csv, streams.csv, measures.csv.</p></section>",
+         <p class=\"note\">Each number links to its record in <a href=\"{RECORDS}\">{RECORDS}</a>, a computed one with its rule and the records \
+         behind it. Raw results beside this page: run.json, attempts.ndjson, streams.ndjson, measures.ndjson; computed from them: \
+         computed.json, levels.csv, attempts.csv, streams.csv, measures.csv.</p></section>",
         escape(&raw.run.plan)
     );
 }

@@ -2,9 +2,11 @@
 
 use super::chart::escape;
 use super::levels::LevelSummary;
+use super::sources::computed;
 use crate::decimal::plain;
 use crate::experiment::Protection;
 use crate::raw::RunRecord;
+use crate::records_page::link;
 use crate::statistics::Interval;
 use crate::terminal::columns;
 use serde_json::{Value, json};
@@ -34,7 +36,7 @@ const HEADINGS: [(&str, &str); 4] = [
     ("MOS", "mos"),
 ];
 /// Delay of single packets, from which the added delay is computed.
-const DELAY: &str = "relay_p50_ms";
+pub(super) const DELAY: &str = "relay_p50_ms";
 
 fn ends(interval: Option<&Interval>) -> Option<(f64, f64)> {
     let interval = interval?;
@@ -116,12 +118,15 @@ pub(super) fn table(html: &mut String, run: &RunRecord, levels: &[LevelSummary])
         let _ = write!(html, "<th scope=\"col\">{heading}</th>");
     }
     html.push_str("<th scope=\"col\">runs</th></tr></thead><tbody>");
-    for row in rows {
+    for (place, row) in rows.iter().enumerate() {
+        let record = |name: &str| computed(&format!("/protection/{place}/{name}"));
         let _ = write!(html, "<tr><th scope=\"row\">{}</th>", escape(&row.name));
-        for cell in row.cells {
-            let _ = write!(html, "<td>{}</td>", escape(&cell.text()));
+        for (cell, (_, name)) in row.cells.iter().zip(HEADINGS) {
+            let cell = link(&record(name), &escape(&cell.text()));
+            let _ = write!(html, "<td>{cell}</td>");
         }
-        let _ = write!(html, "<td>{}</td></tr>", row.runs);
+        let runs = link(&record("runs"), &row.runs.to_string());
+        let _ = write!(html, "<td>{runs}</td></tr>");
     }
     html.push_str("</tbody></table></div></section>");
 }

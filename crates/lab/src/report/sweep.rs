@@ -8,7 +8,11 @@ use super::tables::level_name;
 use crate::figures::CLASS_NAMES;
 use crate::raw::RawResults;
 use crate::record::AttemptKind;
+use crate::records_page::RECORDS;
 use std::fmt::Write;
+
+/// Title of the plot of response-time classes.
+const CLASSES_TITLE: &str = "Calls by class of response time";
 
 fn series(name: &str, colour: usize, points: Vec<(f64, f64)>) -> Series {
     Series {
@@ -136,9 +140,22 @@ fn figure(html: &mut String, chart: &Chart) {
     }
     let _ = write!(
         html,
-        "</figcaption><div class=\"plot\">{}</div></figure>",
+        "<a class=\"key\" href=\"{RECORDS}#{}\">records</a></figcaption><div class=\"plot\">{}</div></figure>",
+        records_of(chart.title()),
         chart.svg()
     );
+}
+
+/// Address of the records that a plot draws.
+fn records_of(title: &str) -> &'static str {
+    match title {
+        "Response time" | "Jitter" | "CPU time of the SUT" | CLASSES_TITLE => {
+            "computed.json/levels"
+        }
+        "Jitter per stream" => "streams.ndjson/1",
+        "Processors busy" => "run.json/trials",
+        _ => "attempts.ndjson/1",
+    }
 }
 
 fn classes_chart(label: &str, levels: &[LevelSummary]) -> Chart {
@@ -152,13 +169,7 @@ fn classes_chart(label: &str, levels: &[LevelSummary]) -> Chart {
             colour: CLASSES[class],
         })
         .collect();
-    Chart::stacks(
-        "Calls by class of response time",
-        label,
-        "attempts",
-        categories,
-        stacks,
-    )
+    Chart::stacks(CLASSES_TITLE, label, "attempts", categories, stacks)
 }
 
 /// Response time of each answered attempt of the last trial (at most some thousand dots).

@@ -2,7 +2,10 @@
 
 use super::bounds::BoundCheck;
 use super::chart::escape;
+use super::data::RunResults;
+use super::html_table::{HtmlTable, TableRow, count, grouped, number};
 use super::levels::LevelSummary;
+use super::sources::{computed, figure, sip_figures};
 use super::study::{StudyComparison, compare_with_study};
 use crate::decimal::plain;
 use crate::error::RunVerdict;
@@ -10,128 +13,34 @@ use crate::experiment::CAPACITY;
 use crate::figures::{CLASS_NAMES, ThresholdCheck};
 use crate::raw::{RawResults, TrialRecord};
 use crate::record::AttemptOutcome;
+use crate::records_page::{link, segment};
 use crate::statistics::has_too_few_samples;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Tables with one row per trial are folded if they have more rows than this.
 const FOLD: usize = 8;
 
-/// Formats a number, or a dash without a measurement.
-fn number(value: Option<f64>) -> String {
-    value.map_or("&ndash;".to_owned(), grouped)
-}
-
-/// Formats a number without trailing zeros, with thousands separators.
-pub(super) fn grouped(value: f64) -> String {
-    let text = plain(value);
-    let digits = text.trim_start_matches('-');
-    if digits.contains('.') || digits.len() < 5 {
-        return text;
-    }
-    let mut out = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    match text.starts_with('-') {
-        true => format!("-{out}"),
-        false => out,
-    }
-}
-
-/// Formats a count; zero is drawn faint.
-fn count(value: f64) -> String {
-    match value {
-        0.0 => "<span class=\"nil\">0</span>".to_owned(),
-        value => grouped(value),
-    }
-}
-
-/// One table.
-#[derive(Default)]
-struct HtmlTable<'a> {
-    title: &'a str,
-    note: &'a str,
-    columns: Vec<&'a str>,
-    /// Text columns, aligned to the left; the first column always is.
-    words: &'a [usize],
-    rows: Vec<TableRow>,
-    folded: bool,
-}
-
-#[derive(Default)]
-struct TableRow {
-    cells: Vec<String>,
-    class: &'static str,
-}
-
-impl From<Vec<String>> for TableRow {
-    fn from(cells: Vec<String>) -> TableRow {
-        TableRow { cells, class: "" }
-    }
-}
-
-impl HtmlTable<'_> {
-    fn write(&self, html: &mut String) {
-        if self.rows.is_empty() {
-            return;
-        }
-        let title = escape(self.title);
-        let _ = match self.folded {
-            true => write!(
-                html,
-                "<section><details><summary>{title} ({})</summary>",
-                self.rows.len()
-            ),
-            false => write!(html, "<section><h2>{title}</h2>"),
-        };
-        if !self.note.is_empty() {
-            let _ = write!(html, "<p class=\"note\">{}</p>", escape(self.note));
-        }
-        html.push_str("<div class=\"scroll\"><table><thead><tr>");
-        for (place, column) in self.columns.iter().enumerate() {
-            let _ = write!(
-                html,
-                "<th scope=\"col\"{}>{}</th>",
-                self.align(place),
-                escape(column)
-            );
-        }
-        html.push_str("</tr></thead><tbody>");
-        for row in &self.rows {
-            let _ = match row.class {
-                "" => write!(html, "<tr>"),
-                class => write!(html, "<tr class=\"{class}\">"),
-            };
-            for (place, cell) in row.cells.iter().enumerate() {
-                // A cell may bring its own attributes.
-                let _ = match (place, cell.strip_prefix("<td")) {
-                    (0, _) => write!(html, "<th scope=\"row\">{cell}</th>"),
-                    (_, Some(_)) => write!(html, "{cell}"),
-                    _ => write!(html, "<td{}>{cell}</td>", self.align(place)),
-                };
-            }
-            html.push_str("</tr>");
-        }
-        html.push_str("</tbody></table></div>");
-        html.push_str(match self.folded {
-            true => "</details></section>",
-            false => "</section>",
-        });
-    }
-
-    fn align(&self, place: usize) -> &'static str {
-        match self.words.contains(&place) {
-            true => " class=\"words\"",
-            false => "",
-        }
-    }
-}
-
 pub(super) fn level_name(level: Option<f64>) -> String {
     level.map_or("all".to_owned(), grouped)
+}
+
+/// The level as the first cell of a row.
+fn level_cell(place: usize, level: Option<f64>) -> String {
+    link(
+        &computed(&format!("/levels/{place}/level")),
+        &level_name(level),
+    )
+}
+
+/// A figure of a level as a cell.
+fn figure_cell(place: usize, name: &str, value: Option<f64>) -> String {
+    link(&figure(place, name), &number(value))
+}
+
+/// A number of a level that is drawn faint if it is zero.
+fn count_cell(place: usize, name: &str, value: f64) -> String {
+    link(&figure(place, name), &count(value))
 }
 
 pub(super) fn trial_name(trial: &TrialRecord) -> String {
@@ -164,38 +73,44 @@ fn verdict_mark(verdict: RunVerdict) -> String {
 pub(super) fn summary(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
     let calls = levels.iter().any(|level| level.attempted > 0.0);
     let registrations = levels.iter().any(|level| level.registrations > 0.0);
-    let row = |level: &LevelSummary| {
-        let mut cells = vec![level_name(level.level)];
+    let row = |(place, level): (usize, &LevelSummary)| {
+        let mut cells = vec![level_cell(place, level.level)];
+        let counts = |names: &[&str]| -> Vec<String> {
+            let each = names.iter();
+            each.map(|name| count_cell(place, name, level.figure(name).unwrap_or_default()))
+                .collect()
+        };
+        let figures = |names: &[&str]| -> Vec<String> {
+            let each = names.iter();
+            each.map(|name| figure_cell(place, name, level.figure(name)))
+                .collect()
+        };
         if calls {
-            let counts = [
-                level.attempted,
-                level.established,
-                level.completed,
-                level.failed,
-                level.peak,
-            ];
-            cells.extend(counts.map(count));
+            cells.extend(counts(&[
+                "attempted",
+                "established",
+                "completed",
+                "failed",
+                "peak_calls",
+            ]));
         }
         if registrations {
-            let counts = [
-                level.registrations,
-                level.registered,
-                level.registrations_failed,
-            ];
-            cells.extend(counts.map(count));
+            cells.extend(counts(&[
+                "registrations",
+                "registered",
+                "registrations_failed",
+            ]));
         }
         if calls || registrations {
-            cells.push(number(level.p50));
             let few = level.p99.is_some() && has_too_few_samples(level.answered, 0.99);
-            cells.push(format!(
-                "{}{}",
-                number(level.p99),
-                if few { "*" } else { "" }
-            ));
-            cells.extend([level.max, level.cpu_us].map(number));
+            cells.extend(figures(&["response_p50_ms", "response_p99_ms"]));
+            if let Some(p99) = cells.last_mut().filter(|_| few) {
+                p99.push('*');
+            }
+            cells.extend(figures(&["response_max_ms", "cpu_us_each"]));
         } else {
-            cells.extend([level.streams, level.packets].map(count));
-            cells.extend([level.lost_percent, level.jitter_p99, level.mos].map(number));
+            cells.extend(counts(&["streams", "packets"]));
+            cells.extend(figures(&["lost_percent", "jitter_p99_ms", "mos"]));
         }
         cells.push(verdict_mark(level.verdict));
         TableRow::from(cells)
@@ -244,7 +159,7 @@ pub(super) fn summary(html: &mut String, raw: &RawResults, levels: &[LevelSummar
         title: "Result by level",
         note: &note,
         columns,
-        rows: levels.iter().map(row).collect(),
+        rows: levels.iter().enumerate().map(row).collect(),
         ..HtmlTable::default()
     }
     .write(html);
@@ -254,7 +169,8 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
     let Some(study) = &raw.run.study else {
         return;
     };
-    let row = |row: &StudyComparison| {
+    let row = |(place, row): (usize, &StudyComparison)| {
+        let record = |name: &str| computed(&format!("/study/{place}{name}"));
         let figure = match row.figure.as_str() {
             name if name.starts_with("esp.") => name.to_owned(),
             CAPACITY => "highest level within every threshold".to_owned(),
@@ -266,15 +182,15 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
             remark => format!(" <span class=\"soft\">({})</span>", escape(remark)),
         };
         TableRow::from(vec![
-            level_name(row.level),
+            link(&record("/level"), &level_name(row.level)),
             escape(&figure),
             match row.study_most {
-                Some(_) => row.study_text(),
-                None => grouped(row.study_value),
+                Some(_) => link(&record(""), &row.study_text()),
+                None => link(&record("/study"), &grouped(row.study_value)),
             },
-            format!("{}{remark}", number(row.run_value)),
-            escape(&row.interval_text()),
-            escape(&row.source_text()),
+            format!("{}{remark}", link(&record("/here"), &number(row.run_value))),
+            link(&record("/interval"), &escape(&row.interval_text())),
+            link(&record("/interval"), &escape(&row.source_text())),
             escape(&row.unit),
         ])
     };
@@ -285,6 +201,7 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
     HtmlTable {
         title: "Comparison with the study",
         note: &note,
+        note_record: "run.json#/study",
         columns: vec![
             label(raw),
             "figure",
@@ -297,6 +214,7 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
         words: &[1, 3, 4, 5, 6],
         rows: compare_with_study(&raw.run, levels)
             .iter()
+            .enumerate()
             .map(row)
             .collect(),
         ..HtmlTable::default()
@@ -313,15 +231,25 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
 
 /// Bounds of the experiment's main figures over its levels, and the peak that was measured before them.
 pub(super) fn bounds(html: &mut String, raw: &RawResults, bounds: &[BoundCheck]) {
-    let row = |bound: &BoundCheck| {
+    let row = |(place, bound): (usize, &BoundCheck)| {
+        let record = |name: &str| computed(&format!("/bounds/{place}{name}"));
         let interval = bound.interval.as_ref();
         TableRow::from(vec![
             escape(&bound.figure),
-            bound.level.map_or(String::new(), grouped),
-            bound.limit(),
-            escape(&bound.measured_text()),
-            interval.map_or(String::new(), |interval| escape(&interval.ends())),
-            interval.map_or(String::new(), |interval| escape(&interval.source())),
+            link(
+                &record("/level"),
+                &bound.level.map_or(String::new(), grouped),
+            ),
+            link(&record(""), &bound.limit()),
+            link(&record(""), &escape(&bound.measured_text())),
+            link(
+                &record("/interval"),
+                &interval.map_or(String::new(), |interval| escape(&interval.ends())),
+            ),
+            link(
+                &record("/interval"),
+                &interval.map_or(String::new(), |interval| escape(&interval.source())),
+            ),
             verdict_mark(bound.verdict()),
         ])
     };
@@ -335,6 +263,7 @@ pub(super) fn bounds(html: &mut String, raw: &RawResults, bounds: &[BoundCheck])
     HtmlTable {
         title: "Main figures of the experiment",
         note: &note.unwrap_or_default(),
+        note_record: "run.json#/peak",
         columns: vec![
             "figure",
             label(raw),
@@ -345,7 +274,7 @@ pub(super) fn bounds(html: &mut String, raw: &RawResults, bounds: &[BoundCheck])
             "verdict",
         ],
         words: &[3, 4, 5],
-        rows: bounds.iter().map(row).collect(),
+        rows: bounds.iter().enumerate().map(row).collect(),
         ..HtmlTable::default()
     }
     .write(html);
@@ -370,31 +299,36 @@ pub(super) fn search(html: &mut String, raw: &RawResults) {
         search.confirm,
         plain(search.step)
     );
-    let row = |step: &crate::search::SearchTrial| {
+    let row = |(place, step): (usize, &crate::search::SearchTrial)| {
+        let record = |name: &str| format!("run.json#/search/trials/{place}/{name}");
         let verdict = if step.good { "good" } else { "failed" };
         TableRow::from(vec![
-            (step.trial + 1).to_string(),
-            grouped(step.value),
+            link(&record("trial"), &(step.trial + 1).to_string()),
+            link(&record("value"), &grouped(step.value)),
             verdict.to_owned(),
-            escape(&step.missed),
+            link(&record("missed"), &escape(&step.missed)),
         ])
     };
     HtmlTable {
         title: "Search",
         note: &note,
+        note_record: "run.json#/search",
         columns: vec!["trial", label(raw), "outcome", "failed threshold"],
         words: &[2, 3],
-        rows: search.trials.iter().map(row).collect(),
+        rows: search.trials.iter().enumerate().map(row).collect(),
         ..HtmlTable::default()
     }
     .write(html);
-    let row = |(name, value): &(String, String)| TableRow::from(vec![escape(name), escape(value)]);
+    let row = |(place, (name, value)): (usize, &(String, String))| {
+        let record = format!("run.json#/search/setup/{place}/1");
+        TableRow::from(vec![escape(name), link(&record, &escape(value))])
+    };
     HtmlTable {
         title: "Test setup",
         note: "Test Setup Report of RFC 7502.",
         columns: vec!["parameter", "value"],
         words: &[1],
-        rows: search.setup.iter().map(row).collect(),
+        rows: search.setup.iter().enumerate().map(row).collect(),
         ..HtmlTable::default()
     }
     .write(html);
@@ -428,7 +362,7 @@ fn threshold_description(check: &str) -> String {
 }
 
 /// Whether the threshold is a lower bound.
-fn is_lower_bound(check: &str) -> bool {
+pub(super) fn is_lower_bound(check: &str) -> bool {
     matches!(check, "mos" | "correlation")
 }
 
@@ -442,41 +376,96 @@ fn worse(name: &str, a: Option<f64>, b: Option<f64>) -> bool {
     }
 }
 
-/// One row per threshold with the worst of all trials.
-pub(super) fn thresholds(html: &mut String, raw: &RawResults) {
-    let trials = &raw.run.trials;
+/// A threshold over all trials.
+pub(super) struct ThresholdRow<'a> {
+    /// Key in the experiment file.
+    pub name: &'a str,
+    /// The trial with the worst value.
+    pub trial: &'a TrialRecord,
+    /// The check of that trial.
+    pub worst: &'a ThresholdCheck,
+    /// Trials with a check of this threshold, and the place of the check in each.
+    pub all: Vec<(&'a TrialRecord, usize)>,
+    /// Number of checks that failed.
+    pub failed: usize,
+    /// Number of checks without a measurement.
+    pub open: usize,
+    /// The verdict over all checks.
+    pub verdict: RunVerdict,
+}
+
+/// The thresholds in the order of their first occurrence.
+pub(super) fn threshold_rows(trials: &[TrialRecord]) -> Vec<ThresholdRow<'_>> {
     let mut names: Vec<&str> = Vec::new();
     for check in trials.iter().flat_map(|trial| &trial.checks) {
         if !names.contains(&check.name.as_str()) {
             names.push(&check.name);
         }
     }
-    let row = |name: &&str| {
-        let of: Vec<(&TrialRecord, &ThresholdCheck)> = trials
+    let row = |name: &'_ str| {
+        let of: Vec<(&TrialRecord, usize, &ThresholdCheck)> = trials
             .iter()
-            .flat_map(|trial| trial.checks.iter().map(move |check| (trial, check)))
-            .filter(|(_, check)| check.name == **name)
+            .flat_map(|trial| {
+                trial
+                    .checks
+                    .iter()
+                    .zip(0..)
+                    .map(move |(check, n)| (trial, n, check))
+            })
+            .filter(|(_, _, check)| check.name == name)
             .collect();
         let worst =
             of.iter()
                 .copied()
-                .reduce(|a, b| match worse(name, b.1.measured, a.1.measured) {
+                .reduce(|a, b| match worse(name, b.2.measured, a.2.measured) {
                     true => b,
                     false => a,
                 });
-        let failed = of.iter().filter(|(_, check)| check.failed()).count();
-        let open = of.iter().filter(|(_, check)| check.holds.is_none()).count();
-        let (trial, check) = worst?;
-        let sign = if is_lower_bound(name) { "&ge;" } else { "&le;" };
-        Some(TableRow::from(vec![
-            escape(&threshold_description(name)),
-            format!("{sign} {}", grouped(check.limit)),
-            check.measured.map_or("not measured".to_owned(), grouped),
-            trial_name(trial),
-            format!("{failed} of {}", of.len()),
-            count(open as f64),
-            verdict_mark(crate::figures::verdict(of.iter().map(|(_, check)| *check))),
-        ]))
+        let (trial, _, check) = worst?;
+        Some(ThresholdRow {
+            name: &check.name,
+            trial,
+            worst: check,
+            failed: of.iter().filter(|(_, _, check)| check.failed()).count(),
+            open: of
+                .iter()
+                .filter(|(_, _, check)| check.holds.is_none())
+                .count(),
+            verdict: crate::figures::verdict(of.iter().map(|(_, _, check)| *check)),
+            all: of.iter().map(|(trial, n, _)| (*trial, *n)).collect(),
+        })
+    };
+    names.into_iter().filter_map(row).collect()
+}
+
+/// One row per threshold with the worst of all trials.
+pub(super) fn thresholds(html: &mut String, raw: &RawResults) {
+    let row = |(place, row): (usize, ThresholdRow<'_>)| {
+        let record = |name: &str| computed(&format!("/thresholds/{place}/{name}"));
+        let sign = if is_lower_bound(row.name) {
+            "&ge;"
+        } else {
+            "&le;"
+        };
+        let measured = row
+            .worst
+            .measured
+            .map_or("not measured".to_owned(), grouped);
+        TableRow::from(vec![
+            escape(&threshold_description(row.name)),
+            link(
+                &record("limit"),
+                &format!("{sign} {}", grouped(row.worst.limit)),
+            ),
+            link(&record("worst/value"), &measured),
+            link(&record("in"), &trial_name(row.trial)),
+            link(
+                &record("failed"),
+                &format!("{} of {}", row.failed, row.all.len()),
+            ),
+            link(&record("not_measured"), &count(row.open as f64)),
+            verdict_mark(row.verdict),
+        ])
     };
     HtmlTable {
         title: "Thresholds",
@@ -491,7 +480,11 @@ pub(super) fn thresholds(html: &mut String, raw: &RawResults) {
             "verdict",
         ],
         words: &[3],
-        rows: names.iter().filter_map(row).collect(),
+        rows: threshold_rows(&raw.run.trials)
+            .into_iter()
+            .enumerate()
+            .map(row)
+            .collect(),
         ..HtmlTable::default()
     }
     .write(html);
@@ -504,18 +497,18 @@ pub(super) fn classes(html: &mut String, raw: &RawResults, levels: &[LevelSummar
         return;
     }
     let mut rows: Vec<TableRow> = Vec::new();
-    for level in levels {
+    for (place, level) in levels.iter().enumerate() {
         let all = (answered(level) + level.dropped).max(1.0);
-        let mut cells = vec![level_name(level.level)];
-        for (class, value) in level.classes.iter().enumerate() {
+        let mut cells = vec![level_cell(place, level.level)];
+        for ((class, value), name) in level.classes.iter().enumerate().zip(CLASS_NAMES) {
             let share = value * 100.0 / all;
             cells.push(format!(
                 "<td class=\"heat c{class}\" style=\"--p:{:.0}\">{}</td>",
                 share * 0.6,
-                count(value.round())
+                count_cell(place, &format!("{name} ms"), value.round())
             ));
         }
-        cells.push(count(level.dropped.round()));
+        cells.push(count_cell(place, "dropped", level.dropped.round()));
         rows.push(cells.into());
         rows.extend(study_classes(raw, level.level));
     }
@@ -535,8 +528,14 @@ pub(super) fn classes(html: &mut String, raw: &RawResults, levels: &[LevelSummar
 /// The study's classes at this level; classes that it does not state stay empty.
 fn study_classes(raw: &RawResults, level: Option<f64>) -> Option<TableRow> {
     let study = raw.run.study.as_ref()?;
-    let theirs = study.level.iter().find(|l| Some(l.at) == level)?;
-    let cell = |name: &str| theirs.figures.get(name).copied().map(grouped);
+    let mut levels = study.level.iter().zip(0..);
+    let (theirs, place) = levels.find(|(l, _)| Some(l.at) == level)?;
+    let place: usize = place;
+    let cell = |name: &str| {
+        let record = format!("run.json#/study/level/{place}/figures/{}", segment(name));
+        let value = theirs.figures.get(name).copied().map(grouped)?;
+        Some(link(&record, &value))
+    };
     let mut cells = vec!["the study".to_owned()];
     cells.extend(CLASS_NAMES.map(|name| cell(&format!("{name} ms")).unwrap_or_default()));
     cells.push(cell("dropped").unwrap_or_default());
@@ -548,7 +547,8 @@ fn study_classes(raw: &RawResults, level: Option<f64>) -> Option<TableRow> {
 }
 
 /// Outcomes by level, and folded by trial.
-pub(super) fn outcomes(html: &mut String, raw: &RawResults) {
+pub(super) fn outcomes(html: &mut String, results: &RunResults) {
+    let raw = &results.raw;
     let trials = &raw.run.trials;
     let counts = |trial: &TrialRecord, outcome: AttemptOutcome| -> u64 {
         let found = trial.details.outcomes.iter().find(|(of, _)| *of == outcome);
@@ -562,15 +562,18 @@ pub(super) fn outcomes(html: &mut String, raw: &RawResults) {
         .iter()
         .map(|outcome| outcome.name().replace('_', " "))
         .collect();
-    let row = |name: String, trials: &[TrialRecord]| {
+    let row = |of: &str, place: usize, name: String, trials: &[TrialRecord]| {
+        let record = |name: &str| computed(&format!("/outcomes/{of}/{place}/{name}"));
         let mut cells = vec![name];
         for outcome in &present {
             let sum: u64 = trials.iter().map(|trial| counts(trial, *outcome)).sum();
-            cells.push(count(sum as f64));
+            let record = record(&format!("{}/value", outcome.name()));
+            cells.push(link(&record, &count(sum as f64)));
         }
-        cells.push(statuses(trials));
+        cells.push(link(&record("refused_with/counts"), &statuses(trials)));
         let leaks: Option<u64> = trials.iter().map(|trial| trial.leaks).sum();
-        cells.push(leaks.map_or("unknown".to_owned(), |leaks| count(leaks as f64)));
+        let leaks = leaks.map_or("unknown".to_owned(), |leaks| count(leaks as f64));
+        cells.push(link(&record("left_over/value"), &leaks));
         TableRow::from(cells)
     };
     let columns = |first| {
@@ -587,7 +590,11 @@ pub(super) fn outcomes(html: &mut String, raw: &RawResults) {
         columns: columns(label(raw)),
         words: &words,
         rows: levels
-            .filter_map(|trials| Some(row(level_name(trials.first()?.level), trials)))
+            .enumerate()
+            .filter_map(|(place, trials)| {
+                let name = level_cell(place, trials.first()?.level);
+                Some(row("levels", place, name, trials))
+            })
             .collect(),
         ..HtmlTable::default()
     }
@@ -599,7 +606,11 @@ pub(super) fn outcomes(html: &mut String, raw: &RawResults) {
             words: &words,
             rows: trials
                 .iter()
-                .map(|trial| row(trial_name(trial), std::slice::from_ref(trial)))
+                .enumerate()
+                .map(|(place, trial)| {
+                    let name = trial_cell(results, trial);
+                    row("trials", place, name, std::slice::from_ref(trial))
+                })
                 .collect(),
             folded: true,
             ..HtmlTable::default()
@@ -608,12 +619,17 @@ pub(super) fn outcomes(html: &mut String, raw: &RawResults) {
     }
 }
 
-fn statuses(trials: &[TrialRecord]) -> String {
-    let mut counts = std::collections::BTreeMap::new();
+/// Number of attempts that were refused with each status, over these trials.
+pub(super) fn status_counts(trials: &[TrialRecord]) -> BTreeMap<u16, u64> {
+    let mut counts = BTreeMap::new();
     for (status, count) in trials.iter().flat_map(|trial| &trial.details.statuses) {
         *counts.entry(*status).or_insert(0u64) += count;
     }
-    let words: Vec<String> = counts
+    counts
+}
+
+fn statuses(trials: &[TrialRecord]) -> String {
+    let words: Vec<String> = status_counts(trials)
         .iter()
         .map(|(status, count)| format!("{status}: {count}"))
         .collect();
@@ -621,24 +637,24 @@ fn statuses(trials: &[TrialRecord]) -> String {
 }
 
 pub(super) fn media(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
-    let row = |level: &LevelSummary| {
+    let row = |(place, level): (usize, &LevelSummary)| {
         let mut cells = vec![
-            level_name(level.level),
-            count(level.streams),
-            count(level.packets),
+            level_cell(place, level.level),
+            count_cell(place, "streams", level.streams),
+            count_cell(place, "packets", level.packets),
         ];
         let figures = [
-            level.lost_percent,
-            level.jitter_mean,
-            level.jitter_p99,
-            level.jitter_max,
-            level.one_way,
-            level.round_trip,
-            level.mos,
-            level.correlation,
-            level.level_db,
+            "lost_percent",
+            "jitter_mean_ms",
+            "jitter_p99_ms",
+            "jitter_max_ms",
+            "one_way_ms",
+            "round_trip_ms",
+            "mos",
+            "correlation",
+            "level_db",
         ];
-        cells.extend(figures.map(number));
+        cells.extend(figures.map(|name| figure_cell(place, name, level.figure(name))));
         TableRow::from(cells)
     };
     HtmlTable {
@@ -660,7 +676,8 @@ pub(super) fn media(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
         ],
         rows: levels
             .iter()
-            .filter(|level| level.streams > 0.0)
+            .enumerate()
+            .filter(|(_, level)| level.streams > 0.0)
             .map(row)
             .collect(),
         ..HtmlTable::default()
@@ -670,26 +687,24 @@ pub(super) fn media(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
 
 /// Cost of media, and jitter of the host itself.
 pub(super) fn media_plane(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
-    let figures = |level: &LevelSummary| {
-        [
-            level.relay_p50,
-            level.relay_p99,
-            level.relay_max,
-            level.jitter_trimmed_mean,
-            level.jitter_trimmed_p99,
-            level.noise_jitter_mean,
-            level.noise_jitter_p99,
-            level.cpu_us_packet,
-            level.subject_cores,
-            level.host_cpu,
-        ]
-    };
-    let told = |level: &&LevelSummary| {
+    const FIGURES: [&str; 10] = [
+        "relay_p50_ms",
+        "relay_p99_ms",
+        "relay_max_ms",
+        "jitter_trimmed_mean_ms",
+        "jitter_trimmed_p99_ms",
+        "noise_jitter_mean_ms",
+        "noise_jitter_p99_ms",
+        "cpu_us_per_packet",
+        "subject_cores",
+        "host_cpu_percent",
+    ];
+    let told = |(_, level): &(usize, &LevelSummary)| {
         level.streams > 0.0 && (level.relay_p50.is_some() || level.noise_jitter_mean.is_some())
     };
-    let row = |level: &LevelSummary| {
-        let mut cells = vec![level_name(level.level)];
-        cells.extend(figures(level).map(number));
+    let row = |(place, level): (usize, &LevelSummary)| {
+        let mut cells = vec![level_cell(place, level.level)];
+        cells.extend(FIGURES.map(|name| figure_cell(place, name, level.figure(name))));
         TableRow::from(cells)
     };
     HtmlTable {
@@ -708,7 +723,7 @@ pub(super) fn media_plane(html: &mut String, raw: &RawResults, levels: &[LevelSu
             "SUT, cores",
             "processors busy, %",
         ],
-        rows: levels.iter().filter(told).map(row).collect(),
+        rows: levels.iter().enumerate().filter(told).map(row).collect(),
         ..HtmlTable::default()
     }
     .write(html);
@@ -721,27 +736,16 @@ pub(super) fn metrics(html: &mut String, raw: &RawResults, levels: &[LevelSummar
     if !calls && !registrations {
         return;
     }
-    let row = |level: &LevelSummary| {
-        let sip = &level.sip;
-        let mut cells = vec![level_name(level.level)];
-        if calls {
-            cells.extend(
-                [
-                    sip.session_request_delay_ms.mean,
-                    sip.failed_session_request_delay_ms.mean,
-                    sip.session_disconnect_delay_ms.mean,
-                    sip.session_duration_s.mean,
-                    sip.session_establishment_percent,
-                    sip.session_establishment_effectiveness_percent,
-                    sip.ineffective_sessions_percent,
-                    sip.session_completion_percent,
-                ]
-                .map(number),
-            );
-        }
-        if registrations {
-            cells.push(number(sip.registration_request_delay_ms.mean));
-            cells.push(number(sip.ineffective_registrations_percent));
+    let row = |(place, level): (usize, &LevelSummary)| {
+        let mut cells = vec![level_cell(place, level.level)];
+        for (name, value) in sip_figures(level) {
+            let shown = match name.contains("registration") {
+                true => registrations,
+                false => calls,
+            };
+            if shown {
+                cells.push(figure_cell(place, name, value));
+            }
         }
         TableRow::from(cells)
     };
@@ -765,33 +769,64 @@ pub(super) fn metrics(html: &mut String, raw: &RawResults, levels: &[LevelSummar
         title: "SIP metrics of RFC 6076",
         note: "Means over the attempts of all runs. SRD: INVITE to the first 18x or 2xx; SDD: BYE to its answer; SDT: 2xx to BYE; SER: answered, of all not redirected; SEER: the same with busy, unavailable and declined; ISA: 408, 500, 503, 504 or no answer; SCR: from INVITE to the answer to BYE; RRD: REGISTER to 2xx; IRA: refused or unanswered.",
         columns,
-        rows: levels.iter().map(row).collect(),
+        rows: levels.iter().enumerate().map(row).collect(),
         folded: levels.len() > FOLD,
         ..HtmlTable::default()
     }
     .write(html);
 }
 
-pub(super) fn surroundings(html: &mut String, raw: &RawResults) {
-    let row = |trial: &TrialRecord| {
+/// Growth of the SUT's memory for each accepted call or registration of a trial, bytes.
+pub(super) fn bytes_each(trial: &TrialRecord) -> Option<f64> {
+    let made = trial.details.registrations.established + trial.figures.calls.established;
+    let grew = trial.surroundings.as_ref()?.subject_grew_bytes?;
+    (made > 0).then(|| grew as f64 / made as f64)
+}
+
+/// The name of a trial as the first cell of a row.
+fn trial_cell(results: &RunResults, trial: &TrialRecord) -> String {
+    let place = results.place(trial.trial).unwrap_or_default();
+    link(&format!("run.json#/trials/{place}"), &trial_name(trial))
+}
+
+pub(super) fn surroundings(html: &mut String, results: &RunResults) {
+    let raw = &results.raw;
+    let row = |(place, trial): (usize, &TrialRecord)| {
         let around = trial.surroundings.as_ref()?;
-        let mut cells = vec![trial_name(trial), plain(trial.seconds)];
-        cells.extend(trial.details.lateness_ms.map(number));
-        cells.push(count(trial.details.not_started as f64));
-        cells.push(plain(around.noise.p99_us / 1e3));
-        cells.push(plain(around.noise.max_us / 1e3));
-        cells.push(plain(around.noise.lost_share * 100.0));
-        cells.push(count(super::data::receive_buffer_errors(around) as f64));
-        cells.push(number(around.subject_cpu_seconds));
-        cells.push(plain(around.generator_cpu_seconds));
-        cells.push(plain(around.callers_cpu_seconds));
-        let made = trial.details.registrations.established + trial.figures.calls.established;
-        let each = around.subject_grew_bytes.filter(|_| made > 0);
-        let each = each.map(|bytes| bytes as f64 / made as f64);
-        cells.push(number(each));
+        let at = results.place(trial.trial)?;
+        let record = |name: &str, html: &str| link(&format!("run.json#/trials/{at}/{name}"), html);
+        let host =
+            |name: &str, html: &str| link(&computed(&format!("/host/{place}/{name}/value")), html);
+        let around_cell = |name: &str, html: &str| record(&format!("surroundings/{name}"), html);
+        let noise = &around.noise;
+        let dropped = super::data::receive_buffer_errors(around) as f64;
+        let mut cells = vec![
+            trial_cell(results, trial),
+            record("seconds", &plain(trial.seconds)),
+        ];
+        for (n, late) in trial.details.lateness_ms.into_iter().enumerate() {
+            cells.push(record(&format!("details/lateness_ms/{n}"), &number(late)));
+        }
+        cells.extend([
+            record(
+                "details/not_started",
+                &count(trial.details.not_started as f64),
+            ),
+            host("noise_p99_ms", &plain(noise.p99_us / 1e3)),
+            host("noise_max_ms", &plain(noise.max_us / 1e3)),
+            host("noise_percent", &plain(noise.lost_share * 100.0)),
+            host("receive_buffer_errors", &count(dropped)),
+            around_cell("subject_cpu_seconds", &number(around.subject_cpu_seconds)),
+            around_cell(
+                "generator_cpu_seconds",
+                &plain(around.generator_cpu_seconds),
+            ),
+            around_cell("callers_cpu_seconds", &plain(around.callers_cpu_seconds)),
+            host("subject_bytes_each", &number(bytes_each(trial))),
+        ]);
         Some(TableRow::from(cells))
     };
-    let rows: Vec<TableRow> = raw.run.trials.iter().filter_map(row).collect();
+    let rows: Vec<TableRow> = raw.run.trials.iter().enumerate().filter_map(row).collect();
     HtmlTable {
         title: "Generator and host",
         note: "Conditions of the measurement: lateness of the generator (due to sent), noise of the host (lateness of a thread that sleeps for a millisecond at a time: 99th percentile, largest, sum in percent of the time), and datagrams dropped by the kernel (RcvbufErrors of the whole machine).",
@@ -816,17 +851,22 @@ pub(super) fn surroundings(html: &mut String, raw: &RawResults) {
         ..HtmlTable::default()
     }
     .write(html);
-    remarks(html, raw);
+    remarks(html, results);
 }
 
-fn remarks(html: &mut String, raw: &RawResults) {
+fn remarks(html: &mut String, results: &RunResults) {
+    let raw = &results.raw;
     // A remark of all trials is printed once.
-    let mut texts: Vec<(&str, Vec<String>)> = Vec::new();
+    let mut texts: Vec<(&str, String, Vec<String>)> = Vec::new();
     for trial in &raw.run.trials {
-        for remark in &trial.remarks {
-            match texts.iter_mut().find(|(known, _)| known == remark) {
-                Some((_, trials)) => trials.push(trial_name(trial)),
-                None => texts.push((remark, vec![trial_name(trial)])),
+        for (n, remark) in trial.remarks.iter().enumerate() {
+            match texts.iter_mut().find(|(known, _, _)| known == remark) {
+                Some((_, _, trials)) => trials.push(trial_name(trial)),
+                None => {
+                    let place = results.place(trial.trial).unwrap_or_default();
+                    let record = format!("run.json#/trials/{place}/remarks/{n}");
+                    texts.push((remark, record, vec![trial_name(trial)]));
+                }
             }
         }
     }
@@ -834,13 +874,14 @@ fn remarks(html: &mut String, raw: &RawResults) {
         return;
     }
     html.push_str("<section><h2>Remarks</h2><ul>");
-    for (text, trials) in texts {
+    for (text, record, trials) in texts {
         let of = match (trials.len(), trials.first()) {
             (1, Some(trial)) => trial.clone(),
             (all, _) if all == raw.run.trials.len() => "every trial".to_owned(),
             (some, _) => format!("{some} trials"),
         };
-        let _ = write!(html, "<li>{of}: {}</li>", escape(text));
+        let text = link(&record, &escape(text));
+        let _ = write!(html, "<li>{of}: {text}</li>");
     }
     html.push_str("</ul></section>");
 }
@@ -848,15 +889,6 @@ fn remarks(html: &mut String, raw: &RawResults) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn thousands_are_separated() {
-        let written = [0.0, 999.0, 1200.0, 23_400.0, -1_234_567.0, 0.25].map(grouped);
-        assert_eq!(
-            written,
-            ["0", "999", "1200", "23,400", "-1,234,567", "0.25"]
-        );
-    }
 
     #[test]
     fn worst_measurement_is_selected() {

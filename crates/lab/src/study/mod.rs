@@ -8,6 +8,7 @@ mod plan;
 mod plans;
 mod plots;
 mod record;
+mod records;
 mod rows;
 
 pub use plan::{
@@ -351,7 +352,7 @@ pub fn plan(name: &str) -> Option<StudyPlan> {
     plans::find(name)
 }
 
-/// Makes rows, verdict and page of a study from its records: `run.json` and `report.html` in `dir`.
+/// Makes rows, verdict and page of a study from its records: `run.json`, `report.html` and `records.html` in `dir`.
 ///
 /// # Errors
 /// If the records are broken, or `dir` is not writable.
@@ -399,13 +400,16 @@ pub(crate) fn publish(
     if let Some(more) = plan.publish_more {
         more(dir, record, &parts)?;
     }
-    let page = dir.join("report.html");
-    let html = page::render(&page::Page {
+    let files = records::files(dir, &parts);
+    let content = page::Page {
         record,
         parts: &parts,
         plots: &plots,
-    });
-    crate::files::replace(&page, html.as_bytes())?;
+        files: &files,
+    };
+    records::write(dir, &content)?;
+    let page = dir.join("report.html");
+    crate::files::replace(&page, page::render(&content).as_bytes())?;
     Ok(PublishedStudy {
         page,
         record: record.clone(),

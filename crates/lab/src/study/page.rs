@@ -1,12 +1,14 @@
 //! The page of a study: figures beside the study's, its plots drawn again, and the records of each number.
 
 use super::plots::{PlacedPlot, chart};
-use super::record::{PartMode, PartRecord, Reading, SuiteRecord, TableRecord};
+use super::record::{PartMode, PartRecord, Reading, StudyRow, SuiteRecord, TableRecord};
+use super::records::file_link;
 use super::rows::Measured;
 use crate::decimal::plain;
 use crate::error::RunVerdict;
 use crate::progress::duration;
-use crate::report::{STYLE, date, escape};
+use crate::records_page::{RECORDS, link, link_to};
+use crate::report::{STYLE, computed, date, escape};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -23,6 +25,8 @@ pub(super) struct Page<'a> {
     pub parts: &'a [(PartRecord, Option<Measured>)],
     /// The plots.
     pub plots: &'a [PlacedPlot],
+    /// Files of parts that the records page shows.
+    pub files: &'a BTreeSet<String>,
 }
 
 /// Renders the page.
@@ -33,7 +37,7 @@ pub(super) fn render(page: &Page<'_>) -> String {
     rows(&mut html, page.record);
     differs(&mut html, page.record);
     plots(&mut html, page.plots);
-    tables(&mut html, page.parts);
+    tables(&mut html, page);
     parts(&mut html, page);
     records(&mut html, page.parts);
     html.push_str("</main></body></html>\n");
@@ -81,35 +85,32 @@ fn head(html: &mut String, record: &SuiteRecord) {
 fn facts(html: &mut String, record: &SuiteRecord) {
     let mut facts = Vec::new();
     if !record.source.is_empty() {
-        facts.push(("Study", record.source.clone()));
+        facts.push(("Study", "source", record.source.clone()));
     }
-    facts.push(("Setting", record.setting.clone()));
+    facts.push(("Setting", "setting", record.setting.clone()));
     let driver = match record.driver.as_str() {
         "simulation" => "virtual time (simulation)",
         _ => "real sockets",
     };
-    facts.push(("Ran on", driver.to_owned()));
+    facts.push(("Ran on", "driver", driver.to_owned()));
     let seconds: f64 = record.parts.iter().map(|part| part.seconds).sum();
     if record.driver != "simulation" {
-        facts.push(("Duration", duration(seconds)));
+        facts.push(("Duration", "parts", duration(seconds)));
     }
-    facts.push(("Version", record.version.clone()));
+    facts.push(("Version", "version", record.version.clone()));
     if record.started > 0 {
-        facts.push(("Started", date(record.started)));
+        facts.push(("Started", "started", date(record.started)));
     }
     if let Some(machine) = &record.machine {
         let memory = plain(machine.memory as f64 / (1u64 << 30) as f64);
         let text = format!("{}, {} cores, {memory} GiB", machine.cpu, machine.cores);
-        facts.push(("Machine", text));
-        facts.push(("Kernel", machine.kernel.clone()));
+        facts.push(("Machine", "machine", text));
+        facts.push(("Kernel", "machine/kernel", machine.kernel.clone()));
     }
     html.push_str("<dl class=\"facts\">");
-    for (name, value) in facts {
-        let _ = write!(
-            html,
-            "<div><dt>{name}</dt><dd>{}</dd></div>",
-            escape(&value)
-        );
+    for (name, key, value) in facts {
+        let value = link(&format!("run.json#/{key}"), &escape(&value));
+        let _ = write!(html, "<div><dt>{name}</dt><dd>{value}</dd></div>");
     }
     html.push_str("</dl>");
 }
@@ -142,68 +143,50 @@ fn rows(html: &mut String, record: &SuiteRecord) {
          <th class=\"words\">figure</th>{study}<th>here</th><th class=\"words unit\">unit</th><th>95 % interval</th><th>samples</th><th class=\"words\">remark</th>\
          </tr></thead><tbody>"
     );
-    for row in &record.study {
-        let _ = write!(
-            html,
-            "<tr><th>{}</th><td class=\"words\">{}</td>",
-            escape(&row.row),
-            escape(&row.what)
-        );
-        if beside {
-            let theirs = row.study.as_ref().map_or(String::new(), Reading::text);
-            let _ = write!(html, "<td>{}</td>", escape(&theirs));
-        }
-        // Records of an experiment are listed by level at the end of the page; other parts name their files.
-        let is_own = |part: &PartRecord| part.name == row.part && part.experiment.is_empty();
-        let link = match record.parts.iter().any(is_own) && !row.record.is_empty() {
-            true => row.record.clone(),
-            false => format!("#{}", anchor(&row.part, row.level)),
-        };
-        match row.here {
-            Some(here) => {
-                let _ = write!(
-                    html,
-                    "<td><a href=\"{}\">{}</a></td>",
-                    escape(&link),
-                    plain(here)
-                );
-            }
-            None if row.interval.is_some() => {
-                let _ = write!(
-                    html,
-                    "<td><a href=\"{}\">{}</a></td>",
-                    escape(&link),
-                    escape(&row.missing())
-                );
-            }
-            None => html.push_str("<td class=\"nil\">not measured</td>"),
-        }
-        let _ = write!(html, "<td class=\"words unit\">{}</td>", escape(&row.unit));
-        let interval = row.interval.as_ref();
-        let ends = interval.map_or(String::new(), crate::statistics::Interval::ends);
-        let _ = write!(html, "<td>{}</td>", escape(&ends));
-        match (row.samples, row.record.is_empty()) {
-            (0, _) => html.push_str("<td></td>"),
-            (samples, true) => {
-                let _ = write!(html, "<td>{samples}</td>");
-            }
-            (samples, false) => {
-                let kind = interval.map_or("", |interval| interval.of.as_str());
-                let _ = write!(
-                    html,
-                    "<td><a href=\"{}\">{samples}</a> {}</td>",
-                    escape(&row.record),
-                    escape(kind)
-                );
-            }
-        }
-        let _ = write!(
-            html,
-            "<td class=\"words\">{}</td></tr>",
-            escape(&row.remark)
-        );
+    for (place, row) in record.study.iter().enumerate() {
+        study_row(html, place, row, beside);
     }
     html.push_str("</tbody></table></div></section>");
+}
+
+fn study_row(html: &mut String, place: usize, row: &StudyRow, beside: bool) {
+    let own = |key: &str, text: &str| link(&format!("run.json#/study/{place}/{key}"), text);
+    let _ = write!(
+        html,
+        "<tr><th>{}</th><td class=\"words\">{}</td>",
+        escape(&row.row),
+        escape(&row.what)
+    );
+    if beside {
+        let theirs = row.study.as_ref().map_or(String::new(), Reading::text);
+        let _ = write!(html, "<td>{}</td>", own("study", &escape(&theirs)));
+    }
+    let _ = match row.here {
+        Some(here) => write!(html, "<td>{}</td>", own("here", &plain(here))),
+        None if row.interval.is_some() => {
+            write!(
+                html,
+                "<td>{}</td>",
+                own("interval", &escape(&row.missing()))
+            )
+        }
+        None => write!(html, "<td class=\"nil\">not measured</td>"),
+    };
+    let interval = row.interval.as_ref();
+    let ends = interval.map_or(String::new(), crate::statistics::Interval::ends);
+    let samples = match row.samples {
+        0 => String::new(),
+        samples => own("samples", &samples.to_string()),
+    };
+    let kind = interval.filter(|_| row.samples > 0);
+    let _ = write!(
+        html,
+        "<td class=\"words unit\">{}</td><td>{}</td><td>{samples} {}</td><td class=\"words\">{}</td></tr>",
+        escape(&row.unit),
+        own("interval", &escape(&ends)),
+        kind.map_or(String::new(), |interval| escape(&interval.of)),
+        own("remark", &escape(&row.remark)),
+    );
 }
 
 /// Differences in the set-up: those of several rows together.
@@ -280,26 +263,32 @@ fn plots(html: &mut String, plots: &[PlacedPlot]) {
     }
 }
 
-fn tables(html: &mut String, parts: &[(PartRecord, Option<Measured>)]) {
-    for (record, measured) in parts {
+fn tables(html: &mut String, page: &Page<'_>) {
+    for (record, measured) in page.parts {
         let Some(Measured::Own(own)) = measured else {
             continue;
         };
-        for table in &own.tables {
-            one_table(html, record, table);
+        for (place, table) in own.tables.iter().enumerate() {
+            one_table(html, page, record, (place, table));
         }
         if own.notes.is_empty() {
             continue;
         }
         html.push_str("<section><h2>Remarks</h2><ul>");
-        for note in &own.notes {
-            let _ = write!(html, "<li>{}</li>", escape(note));
+        for (place, note) in own.notes.iter().enumerate() {
+            let source = format!("{}/part.json#/notes/{place}", record.name);
+            let _ = write!(html, "<li>{}</li>", link(&source, &escape(note)));
         }
         html.push_str("</ul></section>");
     }
 }
 
-fn one_table(html: &mut String, record: &PartRecord, table: &TableRecord) {
+fn one_table(
+    html: &mut String,
+    page: &Page<'_>,
+    record: &PartRecord,
+    (at, table): (usize, &TableRecord),
+) {
     let _ = write!(
         html,
         "<section><h2>{}</h2><p class=\"note\">{} Records: <a href=\"{1}/part.json\">{1}/part.json</a>.</p>\
@@ -322,16 +311,16 @@ fn one_table(html: &mut String, record: &PartRecord, table: &TableRecord) {
         html.push_str("<tr>");
         for (place, cell) in row.iter().enumerate() {
             let tag = if place == 0 { "th" } else { "td" };
-            let link = table.links.get(number).and_then(|links| links.get(place));
-            let _ = match link.filter(|link| !link.is_empty()) {
-                Some(link) => write!(
-                    html,
-                    "<{tag}><a href=\"{}\">{}</a></{tag}>",
-                    escape(link),
-                    escape(cell)
-                ),
-                None => write!(html, "<{tag}>{}</{tag}>", escape(cell)),
+            let file = table.links.get(number).and_then(|links| links.get(place));
+            let text = escape(cell);
+            let cell = match file.filter(|file| !file.is_empty()) {
+                Some(file) => file_link(page.files, file, &text),
+                None => {
+                    let cell = format!("/tables/{at}/rows/{number}/{place}");
+                    link(&format!("{}/part.json#{cell}", record.name), &text)
+                }
             };
+            let _ = write!(html, "<{tag}>{cell}</{tag}>");
         }
         html.push_str("</tr>");
     }
@@ -367,7 +356,7 @@ fn parts(html: &mut String, page: &Page<'_>) {
         "<section><h2>Parts</h2><div class=\"scroll\"><table><thead><tr><th>part</th><th class=\"words\">verdict</th>\
          <th>duration</th><th class=\"words\">records</th><th class=\"words\">command that repeats it</th></tr></thead><tbody>",
     );
-    for (part, _) in page.parts {
+    for (place, (part, _)) in page.parts.iter().enumerate() {
         let name = escape(&part.name);
         let (class, _) = badge(part.verdict);
         let verdict = match (&part.cause, part.measured) {
@@ -389,14 +378,18 @@ fn parts(html: &mut String, page: &Page<'_>) {
             (false, _) => String::new(),
             (true, true) => format!("<a href=\"{name}/part.json\">part.json</a>"),
             (true, false) => format!(
-                "<a href=\"{name}/report.html\">report</a>, <a href=\"{name}/run.json\">run.json</a>"
+                "<a href=\"{name}/report.html\">report</a>, <a href=\"{name}/{RECORDS}\">records</a>, \
+                 <a href=\"{name}/run.json\">run.json</a>"
             ),
         };
         let _ = write!(
             html,
             "<tr id=\"{name}\"><th>{name}</th><td class=\"words\">{verdict}</td><td>{}</td><td class=\"words\">{files}</td>\
              <td class=\"words\"><code>{}</code></td></tr>",
-            duration(part.seconds),
+            link(
+                &format!("run.json#/parts/{place}/seconds"),
+                &duration(part.seconds)
+            ),
             escape(&command(page, part))
         );
     }
@@ -416,21 +409,31 @@ fn records(html: &mut String, parts: &[(PartRecord, Option<Measured>)]) {
             continue;
         };
         let name = escape(&part.name);
-        for level in levels {
-            let trials: Vec<&crate::raw::TrialRecord> = run
+        let page = format!("{}/{RECORDS}", part.name);
+        for (at, level) in levels.iter().enumerate() {
+            let trials: Vec<(usize, &crate::raw::TrialRecord)> = run
                 .trials
                 .iter()
-                .filter(|trial| trial.level == level.level)
+                .enumerate()
+                .filter(|(_, trial)| trial.level == level.level)
                 .collect();
             let numbers: Vec<String> = trials
                 .iter()
-                .map(|trial| format!("{} (seed {})", trial.trial, trial.seed))
+                .map(|(place, trial)| {
+                    let text = format!("{} (seed {})", trial.trial, trial.seed);
+                    link_to(&page, &format!("run.json#/trials/{place}"), &text)
+                })
                 .collect();
             let attempts: u64 = trials
                 .iter()
-                .map(|t| t.figures.calls.attempted + t.details.registrations.attempted)
+                .map(|(_, t)| t.figures.calls.attempted + t.details.registrations.attempted)
                 .sum();
-            let streams: u64 = trials.iter().map(|trial| trial.details.streams).sum();
+            let streams: u64 = trials.iter().map(|(_, trial)| trial.details.streams).sum();
+            let sum = |name: &str, value: u64| {
+                let record = computed(&format!("/levels/{at}/sums/{name}/value"));
+                link_to(&page, &record, &value.to_string())
+            };
+            let (attempts, streams) = (sum("attempts", attempts), sum("streams", streams));
             let label = match level.level {
                 Some(value) => format!("{name}, {} {}", escape(&run.level_label), plain(value)),
                 None => name.clone(),
@@ -442,7 +445,7 @@ fn records(html: &mut String, parts: &[(PartRecord, Option<Measured>)]) {
                  <a href=\"{name}/levels.csv\">levels.csv</a>, <a href=\"{name}/attempts.ndjson\">attempts</a>, \
                  <a href=\"{name}/streams.ndjson\">streams</a></td></tr>",
                 escape(&anchor(&part.name, level.level)),
-                escape(&numbers.join(", ")),
+                numbers.join(", "),
                 level.verdict.name(),
             );
         }

@@ -74,6 +74,9 @@ pub struct StudyRow {
     /// File with the records, relative to the study's directory; empty if nothing was measured.
     #[serde(default)]
     pub record: String,
+    /// References to the records that our figure was computed from, relative to the study's directory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub from: Vec<String>,
 }
 
 impl StudyRow {

@@ -5,7 +5,8 @@ use super::record::{OwnPart, PartRecord, Reading, StudyRow};
 use crate::error::LabError;
 use crate::experiment::{CAPACITY, File, Study, built_in};
 use crate::raw::RunRecord;
-use crate::report::{LevelSummary, capacity_of, compare_with_study};
+use crate::records_page::segment;
+use crate::report::{self, LevelSummary, capacity_of, compare_with_study};
 use std::path::Path;
 
 /// Records of a part, read back.
@@ -139,12 +140,17 @@ pub(super) fn measured(
             .rows
             .iter()
             .cloned()
-            .map(|mut row| {
+            .enumerate()
+            .map(|(place, mut row)| {
                 if row.part.is_empty() {
                     row.part.clone_from(&record.name);
                 }
                 if row.record.is_empty() && row.here.is_some() {
                     row.record = format!("{}/part.json", record.name);
+                }
+                row.from = vec![format!("{}/part.json#/rows/{place}", record.name)];
+                if !row.record.is_empty() && !row.record.ends_with("/part.json") {
+                    row.from.push(format!("{}#", row.record));
                 }
                 row
             })
@@ -153,7 +159,7 @@ pub(super) fn measured(
             let study = run.study.as_ref();
             let differs = differs(study, record, quick);
             let mut rows = Vec::new();
-            for found in compare_with_study(run, levels) {
+            for (place, found) in compare_with_study(run, levels).into_iter().enumerate() {
                 let mine = |level: f64| part.levels.is_empty() || part.levels.contains(&level);
                 let elsewhere = match found.level {
                     Some(level) => !mine(level),
@@ -202,6 +208,7 @@ pub(super) fn measured(
                     },
                     record: found.run_value.map_or(String::new(), |_| file.clone()),
                     interval: found.interval,
+                    from: vec![computed(record, &format!("/study/{place}"))],
                 });
             }
             rows.extend(
@@ -235,6 +242,7 @@ fn at_level(
             part: record.name.clone(),
             remark: found.remark,
             record: found.value.map_or(String::new(), |_| file),
+            from: vec![computed(record, "/capacity")],
             ..of_spec(spec)
         };
     }
@@ -253,6 +261,11 @@ fn at_level(
             }),
     };
     let here = level.and_then(|level| level.figure(spec.figure));
+    let place = level.and_then(|level| levels.iter().position(|other| std::ptr::eq(other, level)));
+    let from = place.filter(|_| here.is_some()).map(|place| {
+        let figure = segment(spec.figure);
+        computed(record, &format!("/levels/{place}/figures/{figure}"))
+    });
     let interval = level
         .and_then(|level| level.intervals.get(spec.figure))
         .cloned();
@@ -274,8 +287,14 @@ fn at_level(
             (None, None) => "level not run".to_owned(),
         },
         record: here.map_or(String::new(), |_| file),
+        from: from.into_iter().collect(),
         ..of_spec(spec)
     }
+}
+
+/// Reference to a computed number of a part.
+fn computed(record: &PartRecord, pointer: &str) -> String {
+    format!("{}/{}", record.name, report::computed(pointer))
 }
 
 fn of_spec(spec: &RowSpec) -> StudyRow {

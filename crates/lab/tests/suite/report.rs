@@ -11,14 +11,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A separate directory for each test.
-fn directory(name: &str) -> PathBuf {
+pub(super) fn directory(name: &str) -> PathBuf {
     let dir = std::env::temp_dir().join(format!("lab-report-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).unwrap();
     dir
 }
 
-fn call(trial: u32, number: u64, response_ms: Option<u64>) -> Attempt {
+pub(super) fn call(trial: u32, number: u64, response_ms: Option<u64>) -> Attempt {
     let mut attempt = Attempt::new(
         "callers",
         AttemptKind::Call,
@@ -38,7 +38,7 @@ fn call(trial: u32, number: u64, response_ms: Option<u64>) -> Attempt {
     attempt
 }
 
-fn stream(trial: u32, received: u64, lost: u64, jitter: f64) -> StreamRecord {
+pub(super) fn stream(trial: u32, received: u64, lost: u64, jitter: f64) -> StreamRecord {
     StreamRecord {
         trial,
         workload: "callers".to_owned(),
@@ -55,10 +55,10 @@ fn stream(trial: u32, received: u64, lost: u64, jitter: f64) -> StreamRecord {
     }
 }
 
-type Trial = (Option<f64>, u32, Vec<Attempt>, Vec<StreamRecord>);
+pub(super) type Trial = (Option<f64>, u32, Vec<Attempt>, Vec<StreamRecord>);
 
 /// Writes a run as `lab run` does.
-fn write_run(dir: &Path, experiment: &str, trials: Vec<Trial>) {
+pub(super) fn write_run(dir: &Path, experiment: &str, trials: Vec<Trial>) {
     let mut writer = RawWriter::create(dir).unwrap();
     let mut records = Vec::new();
     for (number, (level, repetition, attempts, streams)) in trials.into_iter().enumerate() {
@@ -124,7 +124,7 @@ fn write_run(dir: &Path, experiment: &str, trials: Vec<Trial>) {
     writer.finish(&run).unwrap();
 }
 
-fn calls(trial: u32, responses: &[u64]) -> Vec<Attempt> {
+pub(super) fn calls(trial: u32, responses: &[u64]) -> Vec<Attempt> {
     let numbered = responses.iter().enumerate();
     numbered
         .map(|(number, ms)| call(trial, number as u64, Some(*ms)))
@@ -132,7 +132,7 @@ fn calls(trial: u32, responses: &[u64]) -> Vec<Attempt> {
 }
 
 /// Two repetitions of level 100, one of level 200; the content of each level is checked below.
-fn three_trials() -> Vec<Trial> {
+pub(super) fn three_trials() -> Vec<Trial> {
     let mut last = calls(2, &[10, 20, 200]);
     last.push(call(2, 3, None));
     vec![
@@ -224,7 +224,7 @@ fn quantiles_are_over_records_of_all_trials_and_counts_are_means() {
         "Caveats.",
         "the kernel dropped 1234 datagrams",
         "RcvbufErrors",
-        "<td>1234</td>",
+        ">1234</a></td>",
         "prefers-color-scheme:dark",
         "Distribution of the response time",
         "Attempts sent per second",
@@ -246,16 +246,19 @@ fn network_data_is_escaped_in_html() {
     write_run(&dir, "<b>made</b>", vec![(None, 0, vec![evil], vec![])]);
     lab::report::write(&dir).unwrap();
     let html = fs::read_to_string(dir.join("report.html")).unwrap();
-    for bad in [
-        "<script",
-        "<b>",
-        "<i>one",
-        "Processor <1>",
-        "href=",
-        "src=",
-        "url(",
-    ] {
+    for bad in ["<script", "<b>", "<i>one", "Processor <1>", "src=", "url("] {
         assert!(!html.contains(bad), "{bad}");
+    }
+    // Links lead to the records only.
+    let links: Vec<&str> = html.split("href=\"").skip(1).collect();
+    assert!(links.len() > 10);
+    for link in links {
+        assert!(link.starts_with("records.html"), "{}", &link[..40]);
+    }
+    let records = fs::read_to_string(dir.join("records.html")).unwrap();
+    assert!(records.contains("&lt;/svg&gt;&lt;script&gt;"));
+    for bad in ["<script", "<b>", "Processor <1>"] {
+        assert!(!records.contains(bad), "{bad}");
     }
     assert!(html.contains("&lt;script&gt;alert(1)&lt;/script&gt; &amp; "));
     assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
@@ -273,7 +276,14 @@ fn network_data_is_escaped_in_html() {
 
 #[test]
 fn same_records_give_identical_files() {
-    let files = ["report.html", "levels.csv", "attempts.csv", "streams.csv"];
+    let files = [
+        "report.html",
+        "records.html",
+        "computed.json",
+        "levels.csv",
+        "attempts.csv",
+        "streams.csv",
+    ];
     let written = |name: &str| -> Vec<Vec<u8>> {
         let dir = directory(name);
         write_run(&dir, "made", three_trials());
