@@ -349,6 +349,8 @@ pub(crate) fn publish(dir: &Path, run: &mut RunRecord) -> Result<Published, LabE
     if published.verdict != run.verdict {
         run.verdict = published.verdict;
         raw::write_run(dir, run)?;
+        // The records page shows the record as it is now.
+        return report::publish(dir);
     }
     Ok(published)
 }

@@ -174,17 +174,18 @@ fn study_row(html: &mut String, place: usize, row: &StudyRow, beside: bool) {
     };
     let interval = row.interval.as_ref();
     let ends = interval.map_or(String::new(), crate::statistics::Interval::ends);
-    let samples = match row.samples {
-        0 => String::new(),
-        samples => own("samples", &samples.to_string()),
+    let samples = match (row.samples, interval) {
+        (0, _) => String::new(),
+        (samples, Some(interval)) if interval.samples == samples => {
+            own("interval", &format!("{samples} {}", escape(&interval.of)))
+        }
+        (samples, _) => own("samples", &samples.to_string()),
     };
-    let kind = interval.filter(|_| row.samples > 0);
     let _ = write!(
         html,
-        "<td class=\"words unit\">{}</td><td>{}</td><td>{samples} {}</td><td class=\"words\">{}</td></tr>",
+        "<td class=\"words unit\">{}</td><td>{}</td><td>{samples}</td><td class=\"words\">{}</td></tr>",
         escape(&row.unit),
         own("interval", &escape(&ends)),
-        kind.map_or(String::new(), |interval| escape(&interval.of)),
         own("remark", &escape(&row.remark)),
     );
 }

@@ -80,7 +80,7 @@ fn packet_cost_has_every_case_and_the_study_beside_it() {
     assert!(main["ours"].is_number() && main["interval"]["low"].is_number());
     // The page is made again from the records alone.
     let page = fs::read_to_string(out.join("report.html")).unwrap();
-    let pages = ["report.html", "computed.json"];
+    let pages = ["report.html", "records.html", "computed.json"];
     let again = || drop(lab::report::write(&out).unwrap());
     super::page_links::same_again(&out, &pages, again).unwrap();
     let checked = super::page_links::check(&out, "report.html").unwrap();

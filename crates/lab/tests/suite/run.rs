@@ -420,7 +420,12 @@ fn search_in_virtual_time_finds_the_limit() {
     let verdict = search("call-capacity", &options(&folder, "a", &sets)).unwrap();
     let out = folder.join("a");
     let again = || drop(lab::report::write(&out).unwrap());
-    super::page_links::same_again(&out, &["report.html", "computed.json"], again).unwrap();
+    super::page_links::same_again(
+        &out,
+        &["report.html", "records.html", "computed.json"],
+        again,
+    )
+    .unwrap();
     super::page_links::check(&out, "report.html").unwrap();
     let text = json(&folder, "a");
     assert_eq!(
