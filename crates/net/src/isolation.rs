@@ -1,5 +1,5 @@
-//! A program in namespaces of its own (namespaces(7)): it has its own network, users and mounts, and reaches others only through
-//! what it is given.
+//! A program in namespaces of its own (namespaces(7)): it has its own network, users and mounts, and reaches others only by the
+//! descriptors that it is given.
 
 use crate::network::raise_loopback;
 use rustix::net::{

@@ -26,7 +26,7 @@ fn calls_that_a_crash_cut_are_marked() {
     call(&mut writer, 2, START + 1, "101", "601");
     end(&mut writer, 2, START + SECOND, 400);
     writer.tick(START + SECOND);
-    // Without `end`: what the last transaction had not is lost.
+    // Without `end`: all that is not in the last transaction is lost.
     call(&mut writer, 3, START + SECOND + 1, "102", "602");
     drop(writer);
     let mut writer = open(&place, START + 60 * SECOND);

@@ -116,7 +116,7 @@ impl GatewayFigures {
         }
     }
 
-    /// Changes what operators see of a tunnel.
+    /// Changes a tunnel as operators see it.
     pub(super) fn change_tunnel(&self, number: usize, change: impl FnOnce(&mut TunnelState)) {
         if let Some(tunnel) = self.tunnels.get(number) {
             tunnel.change(change);

@@ -630,8 +630,8 @@ fn missing_rights_and_unsafe_keys_are_named() {
     assert!(allowed.status.success(), "{}", text(&allowed));
 }
 
-/// Runs the commands of a page as they are written, those of other terminals in the background, and ends with `tail`. Returns what
-/// they said, the logs of those in the background, and the result of the call.
+/// Runs the commands of a page as they are written, those of other terminals in the background, and ends with `tail`. Returns their
+/// output, the logs of those in the background, and the result of the call.
 pub(crate) fn run_page(name: &str, tail: &str) -> (String, String, serde_json::Value) {
     let page = std::fs::read_to_string(root().join("docs/how-to").join(name)).expect("page");
     let folder = scratch(&format!("guide-{name}"));

@@ -104,7 +104,7 @@ impl Case {
         std::fs::read_to_string(self.folder.join(name)).unwrap_or_default()
     }
 
-    /// Runs a script; returns what it said, with the logs.
+    /// Runs a script; returns its output, with the logs.
     fn run(&self, script: &str) -> String {
         let output: Output = Command::new("unshare")
             .args(["-n", "-m", "timeout", "110", "bash", "-c"])
@@ -718,7 +718,7 @@ fn how_to_page_is_true() {
     );
 }
 
-/// What the key exchange needs is named by `check`, and at the start.
+/// Missing parts of the key exchange are named by `check`, and at the start.
 #[test]
 fn missing_parts_are_named() {
     if !able() {

@@ -106,7 +106,7 @@ pub(super) fn all(results: &RunResults, levels: &[LevelSummary], bounds: &[Bound
         "outcomes": outcomes(results, &records),
         "host": run.trials.iter().map(|trial| host(results, trial)).collect::<Vec<Value>>(),
     });
-    // What a run does not have is left out.
+    // Records that a run does not have are left out.
     if let Value::Object(map) = &mut all {
         map.retain(|_, value| match value {
             Value::Array(list) => !list.is_empty(),

@@ -51,7 +51,7 @@ pub struct DaemonLine<'a> {
     pub text: &'a str,
 }
 
-/// What a line of the log means for packets.
+/// The meaning of a line of the log for packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DaemonFact {
     /// An association, which opens from now on.
@@ -81,7 +81,7 @@ const KEY_NAMES: [&str; 4] = [
     "integrity responder key",
 ];
 
-/// What one thread has said since its last message.
+/// The lines of one thread since its last message.
 #[derive(Debug, Default)]
 struct Thread {
     peer: Option<SocketAddr>,
@@ -251,7 +251,7 @@ impl DaemonLog {
         DaemonLog::default()
     }
 
-    /// Reads more of the log. `said` receives the lines that may be shown: without keys and secrets. `known` receives what they mean.
+    /// Reads more of the log. `said` receives the lines that may be shown: without keys and secrets. `known` receives their meaning.
     pub fn read(
         &mut self,
         bytes: &[u8],

@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 16;
 /// A value, which may be a secret: it is wiped when dropped.
 type Bytes = Zeroizing<Vec<u8>>;
 
-/// What a key of a section has.
+/// The content of a key of a section.
 #[derive(Clone, PartialEq, Eq)]
 pub enum ViciValue {
     /// A value.

@@ -1,4 +1,4 @@
-//! The associations of the key exchange: made of what the daemon has negotiated, and followed until they are deleted.
+//! The associations of the key exchange: negotiated by the daemon, and followed until they are deleted.
 
 use config::{GatewaySpec, IkeSpec};
 use engine::{Entropy, Time};
@@ -41,7 +41,7 @@ pub(super) struct Children {
     sealing: HashMap<usize, u32>,
 }
 
-/// What follows from the removal of an association.
+/// Result of the removal of an association.
 #[derive(Debug)]
 pub(super) struct RemovedChild {
     pub(super) child: Child,

@@ -16,10 +16,10 @@ const RESPONSE: Duration = Duration::from_secs(30);
 /// Bytes of a read.
 const CHUNK: usize = 64 * 1024;
 
-/// What the daemon said.
+/// A message of the daemon.
 #[derive(Debug)]
 pub(super) enum ViciFact {
-    /// A command was refused: what it was, and why.
+    /// A command was refused: its description, and the reason.
     Refused(String, String),
     /// A command was carried out.
     Done(String),
@@ -90,7 +90,7 @@ impl ViciClient {
         Ok(())
     }
 
-    /// Reads what has arrived; it may wait unless the socket is readable.
+    /// Reads the messages that have arrived; it may wait unless the socket is readable.
     ///
     /// # Errors
     /// The daemon has gone, or sent something else than VICI.

@@ -1,4 +1,4 @@
-//! The daemon `charon`: its process, in namespaces of its own, and what connects it with this program: a TUN device for IKE
+//! The daemon `charon`: its process, in namespaces of its own, and its connections to this program: a TUN device for IKE
 //! messages, a pipe with its log, and the socket of VICI.
 //!
 //! This program starts itself with [`IKE_DAEMON`]: that process enters the namespaces, makes the device, sends its open file
@@ -143,7 +143,7 @@ fn private_folder() -> io::Result<PathBuf> {
 /// Checks that the daemon is installed and that this user may start it.
 ///
 /// # Errors
-/// What is missing, with its remedy.
+/// The missing part or right, with its remedy.
 pub(in super::super) fn check() -> io::Result<()> {
     program()?;
     let output = Command::new(THIS_PROGRAM)

@@ -42,7 +42,7 @@ const LIST: &str = "list-sas";
 const REKEY_INTERVAL: Duration = Duration::from_secs(30);
 /// Interval of attempts to set up a tunnel that is down: the daemon gives an attempt up after 26 s.
 const ATTEMPT_INTERVAL: Duration = Duration::from_secs(30);
-/// Interval of looking for what is due.
+/// Interval of the work that depends on time.
 const DUE_INTERVAL: Duration = Duration::from_secs(1);
 /// Wait before the daemon is started again; doubled each time, up to the second one.
 const RESTART: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
@@ -161,7 +161,7 @@ impl Problems {
     }
 }
 
-/// What the daemon's log and events mean for the tunnels.
+/// A fact of the daemon's log.
 enum Fact {
     Known(DaemonFact),
     Problem(Option<String>, String),
@@ -265,7 +265,7 @@ impl IkeExchange {
         }
     }
 
-    /// One wait and what follows from it; false if the end is requested.
+    /// One wait and the work after it; false if the end is requested.
     fn turn(&mut self) -> bool {
         self.wait();
         self.parts.waker.clear();
@@ -288,7 +288,7 @@ impl IkeExchange {
         goes_on
     }
 
-    /// What time alone makes due.
+    /// Work that depends on time alone.
     fn due(&mut self, now: Time) {
         self.attempt(now, ATTEMPT_INTERVAL);
         self.request_keys(now);
@@ -817,7 +817,7 @@ impl IkeExchange {
             };
             let (port, to) = (packet.source.port(), packet.destination);
             let payload = packet.payload.to_vec();
-            // What the daemon logged before it sent this message takes effect before the peer has it.
+            // Associations that the daemon logged before it sent this message open before the peer has it.
             self.buffer = core::mem::take(&mut buffer);
             sent = self.read_log();
             buffer = core::mem::take(&mut self.buffer);

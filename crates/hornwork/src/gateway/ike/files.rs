@@ -18,7 +18,7 @@ pub(in super::super) struct IkeCertificate {
     pub(super) authority: Vec<u8>,
 }
 
-/// What both ends prove themselves with.
+/// The proofs of identity of both ends.
 #[derive(Clone)]
 pub(in super::super) struct IkeFiles {
     pub(super) certificate: Option<IkeCertificate>,
