@@ -385,7 +385,7 @@ impl IkeExchange {
         for _ in 0..BATCH {
             match self.parts.inbox.try_recv() {
                 Ok(IkeRequest::Received(source, bytes)) => {
-                    self.to_daemon(source, NAT_TRAVERSAL_PORT, &bytes);
+                    self.pass_to_daemon(source, NAT_TRAVERSAL_PORT, &bytes);
                 }
                 Ok(IkeRequest::Rekey(tunnel, spi)) => {
                     let now = self.now();
@@ -414,7 +414,7 @@ impl IkeExchange {
     }
 
     /// Gives the daemon a message of a peer.
-    fn to_daemon(&mut self, source: SocketAddr, port: u16, payload: &[u8]) {
+    fn pass_to_daemon(&mut self, source: SocketAddr, port: u16, payload: &[u8]) {
         let destination = SocketAddr::new(self.parts.spec.local.ip(), port);
         let packet = UdpPacket {
             source,
@@ -437,7 +437,7 @@ impl IkeExchange {
             let Ok((length, source)) = socket.recv_from(&mut buffer) else {
                 break;
             };
-            self.to_daemon(source, IKE_PORT, buffer.get(..length).unwrap_or_default());
+            self.pass_to_daemon(source, IKE_PORT, buffer.get(..length).unwrap_or_default());
         }
         self.buffer = buffer;
     }
