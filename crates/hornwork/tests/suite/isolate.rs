@@ -180,8 +180,18 @@ fn experiment_measures_voice_beside_bulk() {
         return;
     }
     let (code, text, why) = lab(&words);
-    assert_eq!(code, Some(0), "{text}\n{why}");
+    assert!(matches!(code, Some(0 | 1)), "{text}\n{why}");
     let run: serde_json::Value = serde_json::from_str(&text).unwrap();
+    // The bound of one level cannot be left out; its failure may be the machine's.
+    let judged = run["bounds"].as_array().unwrap();
+    let of_loss = judged
+        .iter()
+        .filter(|bound| bound["name"] == "lost_percent");
+    assert!(
+        of_loss.clone().all(|bound| bound["holds"] == true),
+        "{text}"
+    );
+    assert_eq!(of_loss.count(), 2, "{text}");
     let trials = run["trials"].as_array().unwrap();
     let lost = |at: usize| trials[at]["lost_percent"].as_f64().unwrap();
     assert!(lost(0) > 2.0 && lost(1) <= 0.0, "{} {}", lost(0), lost(1));

@@ -231,8 +231,8 @@ fn study_figures_are_shown_beside_run_figures() {
         "<span class=\"mark open\">not measured</span>",
         "Comparison with the study",
         "Study U",
-        "<td>602</td>",
-        "<td>298</td>",
+        ">602</a></td>",
+        ">298</a></td>",
     ] {
         assert!(page.contains(part), "{part}");
     }
