@@ -242,8 +242,10 @@ test('every filter is in the URL and in the request; cursors turn pages', async 
     await page.selectOption('#f-limit', '100');
     await page.getByRole('button', { name: 'Search' }).click();
     await page.waitForURL(/text=/);
-    await page.waitForFunction(() => document.querySelector('h1') !== null);
-    const { query } = mock.state.requests.findLast((one) => one.path === '/api/v1/calls');
+    // The request follows the change of the URL.
+    const asked = () => mock.state.requests.findLast((one) => one.path === '/api/v1/calls' && one.query.text);
+    for (let wait = 0; wait < 250 && !asked(); wait += 1) await page.waitForTimeout(20);
+    const { query } = asked();
     assert.deepEqual(query, { ...given, from: '2026-11-25T10:00:01Z', to: '2026-11-25T11:30:00Z', limit: '100' });
     await page.reload();
     await page.waitForSelector('#f-text');
