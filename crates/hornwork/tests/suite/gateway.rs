@@ -72,6 +72,11 @@ fn able() -> bool {
     ]) {
         return false;
     }
+    may_make_tun()
+}
+
+/// Whether this user may make a network namespace with a TUN device; otherwise it is said.
+pub(crate) fn may_make_tun() -> bool {
     let able = Command::new("unshare")
         .args(["-n", "ip", "tuntap", "add", "dev", "try0", "mode", "tun"])
         .stderr(Stdio::null())

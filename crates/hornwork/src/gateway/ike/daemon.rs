@@ -246,7 +246,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Errors: it has ended already, or somebody else has removed the folder.
+        // Errors: the process has ended already, or the folder was removed.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
@@ -318,7 +318,7 @@ fn become_daemon(folder: &Path, program: &Path) -> io::Result<()> {
             net::bind_mount(Path::new("/dev/null"), names)?;
         }
     }
-    // Its files there are fixed: they must not be those of another daemon of this machine.
+    // The daemon's names below /run are fixed, and may be in use by another daemon of this machine.
     net::bind_mount(folder, Path::new("/run"))?;
     net::send_descriptor(io::stdin().as_fd(), tun.as_fd())?;
     let mut command = Command::new(program);

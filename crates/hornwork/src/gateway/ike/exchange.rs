@@ -30,7 +30,7 @@ use zeroize::Zeroizing;
 const IKE_PORT: u16 = 500;
 /// Longest wait for something to do.
 const TICK: Duration = Duration::from_millis(100);
-/// Longest time until the daemon has its connections: a thousand take less than a second.
+/// Longest time until the daemon has its connections.
 const SET_UP: Duration = Duration::from_secs(30);
 /// Longest time for deleting associations at peers at the end.
 const END: Duration = Duration::from_secs(2);
