@@ -262,6 +262,9 @@ fn serial_line_has_its_rate_and_order_is_kept() {
         "5ms",
         "--json",
         file.to_str().unwrap(),
+        // The rate and the order are judged here. Other tests may stop the link for longer than its own bound of 1 ms.
+        "--late-bound-ms",
+        "100",
     ]);
     // 100 bytes of payload are 128 as IP and 135 with HDLC: 59.26 packets/s at 64 kbit/s. Offered are about 200.
     let begin = Instant::now();
