@@ -10,6 +10,7 @@ use codec::format::Format;
 use codec::kind::Kind;
 use config::{TranscodeWhen, Transcoding};
 use media::{EventMapping, PayloadClock, TranscodePlan};
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::io::Write as _;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ const DYNAMIC: core::ops::RangeInclusive<u8> = 96..=127;
 const PACKET_MS: u32 = 20;
 
 /// Codecs in a line of a description.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct LineCodecs {
     /// Supported codecs, in the order of the line.
     known: SmallVec<[Numbered; 4]>,
@@ -103,7 +104,7 @@ fn detect_digits_for(
 }
 
 /// Codecs of a description, for a sender of media to its side.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AudioDescription {
     /// Index of the line.
     pub line: u8,
@@ -241,7 +242,7 @@ fn edit(sdp: &[u8], edits: &[Option<LineEdit>]) -> Vec<u8> {
 }
 
 /// An offer that has been forwarded.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct ForwardedOffer {
     from: Side,
     codecs: LineCodecs,
@@ -253,7 +254,7 @@ struct ForwardedOffer {
 }
 
 /// Codec state of a line.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct CodecLine {
     offered: Option<ForwardedOffer>,
     /// Transcoding plan for the media of each side.
@@ -266,7 +267,7 @@ struct CodecLine {
     assigned: [SmallVec<[(u8, AssignedType); 4]>; 2],
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum AssignedType {
     Codec(Kind),
     Events(u32),
@@ -302,7 +303,7 @@ impl CodecLine {
 }
 
 /// Codec state of a call.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct CallCodecs {
     lines: Vec<CodecLine>,
 }

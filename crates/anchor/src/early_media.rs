@@ -1,9 +1,10 @@
 //! Authorisation of early media (RFC 5009).
 
+use serde::{Deserialize, Serialize};
 use wire::sip::{HeaderId, Message};
 
 /// Authorised early media (RFC 5009 section 8).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EarlyMedia {
     /// From the callee to the caller.
     pub backward: bool,

@@ -41,3 +41,30 @@ pub fn encoding_of(
     let fixed = || wire::rtp::static_payload_type(payload_type).map(|(name, _, _)| name);
     described.map(|encoding| encoding.name).or_else(fixed)
 }
+
+/// Encodings of dynamic payload types in saved state: their names, which are those of the quality models.
+pub(crate) mod saved {
+    use codec::quality::encoding_name;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use smallvec::SmallVec;
+
+    type Names = SmallVec<[(u8, &'static str); 1]>;
+
+    pub(crate) fn serialize<S: Serializer>(
+        names: &Names,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        names.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Names, D::Error> {
+        let names = Vec::<(u8, String)>::deserialize(deserializer)?;
+        let known = names
+            .into_iter()
+            .map(|(payload_type, name)| Some((payload_type, encoding_name(&name)?)));
+        let known: Option<Names> = known.collect();
+        known.ok_or_else(|| serde::de::Error::custom("unknown encoding"))
+    }
+}

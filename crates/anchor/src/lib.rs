@@ -33,6 +33,7 @@ use pairs::{drop_side, new_side};
 use sdp::{BadSdp, LineTransport, MediaDirection, MediaFacts, ParsedLines, parse_media, rewrite};
 use security::call::{KeyingState, MediaNotice};
 use security::side::SideSecurity;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use sockets::{MediaSocketPool, SocketWork};
 use std::collections::VecDeque;
@@ -103,8 +104,17 @@ impl MediaPlane {
     }
 }
 
+/// Replaces a value by an equal one that is shared.
+fn share<T: PartialEq>(own: Option<&mut Arc<T>>, shared: &Arc<T>) {
+    if let Some(own) = own
+        && own == shared
+    {
+        *own = Arc::clone(shared);
+    }
+}
+
 /// Reason why a description was not anchored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AnchorError {
     /// It cannot be parsed.
     Bad(BadSdp),
@@ -165,7 +175,7 @@ pub enum PortReplacement {
 /// Pairs that are replaced in one call at most.
 const MAX_REPLACED_PAIRS: u8 = 8;
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct LineSide {
     pair: PortPair,
     rtp: SocketId,
@@ -176,6 +186,7 @@ struct LineSide {
     signalled_rtcp: Option<SocketAddr>,
     direction: MediaDirection,
     clock_rates: SmallVec<[(u8, u32); 2]>,
+    #[serde(with = "encodings::saved")]
     encodings: SmallVec<[(u8, &'static str); 1]>,
     special: SmallVec<[u8; 4]>,
     /// RTCP is multiplexed on the RTP port.
@@ -186,7 +197,7 @@ struct LineSide {
     security: Option<Box<SideSecurity>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct AnchoredLine {
     carriage: media::Carriage,
     /// Caller's and callee's side; a conference participant has the caller's only.
@@ -211,7 +222,7 @@ pub struct LineSideView {
 }
 
 /// An offer without its final answer.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct OpenOffer {
     from: Side,
     facts: ParsedLines,
@@ -222,7 +233,7 @@ struct OpenOffer {
 }
 
 /// Media parameters of one side of a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaSide {
     /// Pool of its ports.
     pub pool: u16,
@@ -241,7 +252,7 @@ pub struct MediaSide {
 }
 
 /// The anchored media of one call.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct CallMedia {
     session: u64,
     added: bool,
@@ -289,6 +300,27 @@ impl CallMedia {
             codecs: None,
             participant: None,
             previous_side: None,
+        }
+    }
+
+    /// Shares settings of sides that are equal to these: media that was read back has its own copies.
+    pub fn share_settings(
+        &mut self,
+        security: &Arc<MediaSecurity>,
+        transcoding: &Arc<Transcoding>,
+    ) {
+        let previous = self.previous_side.as_deref_mut();
+        let sides = self.sides.iter_mut();
+        for side in sides.chain(previous.map(|previous| &mut previous.media)) {
+            share(side.security.as_mut(), security);
+            share(side.transcoding.as_mut(), transcoding);
+        }
+        for line in self.lines.iter_mut().flatten() {
+            for side in &mut line.sides {
+                if let Some(own) = side.security.as_deref_mut() {
+                    own.share_policy(security);
+                }
+            }
         }
     }
 

@@ -4,9 +4,10 @@
 use super::{CallMedia, MediaPlane, MediaSide};
 use media::MediaCommand;
 use media::conference::{ConferenceSettings, ParticipantPlan, VoiceFormat};
+use serde::{Deserialize, Serialize};
 
 /// Settings of a participant for the forwarder.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct ParticipantSettings {
     /// Number of the conference.
     pub conference: u64,

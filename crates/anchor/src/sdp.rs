@@ -3,6 +3,7 @@
 
 use engine::Reason;
 use media::Carriage as MediaCarriage;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 pub const MAX_MEDIA: usize = 16;
 
 /// Transport of a media line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LineTransport {
     /// RTP and RTCP over UDP, with or without SRTP.
     Rtp,
@@ -32,7 +33,7 @@ impl LineTransport {
 }
 
 /// Direction of media, from the point of view of the description's sender (RFC 3264 section 5.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaDirection {
     /// The sender of the description sends media.
     pub sends: bool,
@@ -44,7 +45,7 @@ pub struct MediaDirection {
 const MAX_RATES: usize = 16;
 
 /// Parsed fields of one `m=` line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaFacts {
     /// Port; zero for a rejected or disabled line.
     pub port: u16,
@@ -61,6 +62,7 @@ pub struct MediaFacts {
     /// Payload types with their clock rates (`a=rtpmap`).
     pub clock_rates: SmallVec<[(u8, u32); 2]>,
     /// Dynamic payload types whose encoding has a quality model.
+    #[serde(with = "crate::encodings::saved")]
     pub encodings: SmallVec<[(u8, &'static str); 1]>,
     /// Payload types that are not ordinary media.
     pub special: SmallVec<[u8; 4]>,
@@ -98,7 +100,7 @@ impl MediaFacts {
 }
 
 /// Reason why a description cannot be anchored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BadSdp {
     /// Not a session description: does not begin with `v=0`.
     NotSdp,

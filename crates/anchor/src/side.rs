@@ -1,7 +1,9 @@
 //! The sides of a call.
 
+use serde::{Deserialize, Serialize};
+
 /// A side of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Side {
     /// The caller.
     Caller,

@@ -4,13 +4,14 @@
 use super::pairs::{drop_side, new_side};
 use super::{AnchorError, CallMedia, LineSide, MediaPlane, MediaSide};
 use crate::Side;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// The previous state of a side.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PreviousSide {
     side: Side,
-    media: MediaSide,
+    pub(super) media: MediaSide,
     /// Its side of each line, where it was replaced.
     lines: SmallVec<[Option<LineSide>; 2]>,
 }

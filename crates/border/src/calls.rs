@@ -11,6 +11,7 @@ pub(crate) mod media;
 pub(crate) mod quality;
 pub(crate) mod relay;
 mod reservations;
+pub mod saved;
 pub(crate) mod setup;
 pub(crate) mod table;
 pub(crate) mod transfer;
@@ -27,6 +28,7 @@ use anchor::{CallMedia, Side};
 use config::{InterfaceId, TrunkId};
 use engine::timers::TimerKey;
 use engine::{Reason, Time};
+use serde::{Deserialize, Serialize};
 use sip::{Flow, Fork, LegId, ServerTransaction, TransactionId};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -34,7 +36,7 @@ use std::net::SocketAddr;
 use wire::sip::Message;
 
 /// One value for each side.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sides<T> {
     caller: T,
     callee: T,
@@ -61,7 +63,7 @@ impl<T> Sides<T> {
 }
 
 /// State of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CallPhase {
     /// The callee has not answered.
     SetUp,
@@ -74,7 +76,7 @@ pub enum CallPhase {
 }
 
 /// An outgoing leg that is not answered yet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Branch {
     pub(crate) leg: LegId,
     /// Index into [`SetUp::hops`].
@@ -86,7 +88,7 @@ pub(crate) struct Branch {
 }
 
 /// State that is needed only until a call is answered.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SetUp {
     /// The received INVITE, template of each branch.
     pub(crate) invite: Box<[u8]>,
@@ -158,7 +160,7 @@ impl SetUp {
 }
 
 /// The best final response so far (RFC 3261 section 16.7 step 6).
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Best {
     /// Status; 0 if there is none.
     pub(crate) status: u16,
@@ -195,7 +197,7 @@ impl Best {
 }
 
 /// A forwarded request without a final response.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct ForwardedLink {
     /// The side that sent it.
     pub(crate) from: Side,
@@ -210,7 +212,7 @@ pub(crate) struct ForwardedLink {
 }
 
 /// Kinds of requests with different handling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum LinkKind {
     /// re-INVITE
     Invite,
@@ -223,7 +225,7 @@ pub(crate) enum LinkKind {
 }
 
 /// A request with an offer that waits for media sockets.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct QueuedRequest {
     /// The side that sent it.
     pub(crate) from: Side,
@@ -236,7 +238,7 @@ pub(crate) struct QueuedRequest {
 }
 
 /// A request that changes the session before the other side has sent its ACK.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct EarlyRequest {
     pub(crate) leg: LegId,
     pub(crate) server: ServerTransaction,
@@ -262,11 +264,11 @@ pub(crate) struct NewCall<'c, 'm> {
 }
 
 /// A P-Charging-Vector. Its own allocation, because few calls have one.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ChargingVector(pub(crate) Box<[u8]>);
 
 /// A call.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Call {
     /// Number among the calls of this border; for events and logs.
     pub(crate) number: u64,

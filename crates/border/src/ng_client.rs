@@ -17,6 +17,7 @@ use config::{Config, MediaNodePolicy, MediaNodeSpec, NodeLoad};
 use core::time::Duration;
 use engine::{Deadline, Entropy, EventKind, SocketId, Time, Worker};
 use ng::client::{CommandId, NgClient};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use wire::ng::Value;
@@ -45,7 +46,7 @@ struct PendingDelete {
 }
 
 /// Identifies a node; the number of a removed node is not used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NodeId(u32);
 
 /// Purpose of a command.

@@ -15,6 +15,7 @@ use config::{
 };
 use core::time::Duration;
 use engine::{Reason, Transport};
+use serde::{Deserialize, Serialize};
 use sip::Flow;
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -111,7 +112,7 @@ pub struct CallPlan {
 }
 
 /// A destination of a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopStep {
     /// Steps of the same group are adjacent, and called at the same time.
     pub group: u16,
@@ -136,7 +137,7 @@ pub struct HopStep {
 }
 
 /// Destination of a step.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StepTarget {
     /// An address.
     Address(SocketAddr, Transport),

@@ -6,9 +6,10 @@ use crate::kind::Kind;
 use crate::narrow::{G711Decoder, G711Encoder, G722Decoder, G722Encoder};
 use crate::opus::{OpusDecoder, OpusEncoder};
 use core::fmt::Write;
+use serde::{Deserialize, Serialize};
 
 /// Parameters of an Opus receiver (RFC 7587 section 6.1). Values out of range are ignored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpusParameters {
     /// `maxplaybackrate`: the highest sample rate that the receiver can use, 8000 to 48000.
     pub max_playback_rate: u32,
@@ -44,7 +45,7 @@ impl Default for OpusParameters {
 }
 
 /// A codec with its parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Format {
     /// G.711 mu-law.
     Pcmu,

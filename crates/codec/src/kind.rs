@@ -2,6 +2,7 @@
 
 use crate::g711::Law;
 use crate::quality::CodecQuality;
+use serde::{Deserialize, Serialize};
 
 /// The values of a codec before a session is negotiated. A new codec has an entry here, its parameters and coders
 /// in `format.rs`, and a module with the coders.
@@ -68,7 +69,7 @@ const G711: CodecSpec = CodecSpec {
 macro_rules! codecs {
     ($($(#[$doc:meta])* $kind:ident $spec:expr,)+) => {
         /// A codec.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum Kind {
             $($(#[$doc])* $kind,)+
         }

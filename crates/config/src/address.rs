@@ -2,12 +2,13 @@
 
 use core::fmt;
 use engine::Transport;
+use serde::{Deserialize, Serialize};
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use wire::sip::{Host, HostPort};
 
 /// A host name or address with an optional port.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostName {
     /// Name or address, without brackets.
     text: String,

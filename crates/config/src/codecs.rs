@@ -20,7 +20,7 @@ pub enum TranscodeWhen {
 }
 
 /// Transcoding towards a side.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transcoding {
     /// Codecs, best first; empty: no transcoding for this side.
     pub codecs: Vec<Kind>,

@@ -9,7 +9,7 @@ use core::time::Duration;
 use media::conference::{ConferenceSettings, MAX_MUTE_DIGITS};
 use regex::Regex;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use subtle::ConstantTimeEq as _;
@@ -158,7 +158,7 @@ pub const MAX_PIN: usize = 16;
 const MIN_PIN: usize = 4;
 
 /// The PIN of a conference. `Debug` does not show it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pin {
     /// Padded with zero bytes, which are not digits.
     digits: [u8; MAX_PIN],
@@ -200,14 +200,36 @@ impl core::fmt::Debug for Pin {
     }
 }
 
+/// An expression in saved state: its text.
+mod saved_regex {
+    use regex::Regex;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        regex: &Option<Regex>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        regex.as_ref().map(Regex::as_str).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Regex>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        let regex = text.map(|text| Regex::new(&text)).transpose();
+        regex.map_err(serde::de::Error::custom)
+    }
+}
+
 /// One `[[conference]]` entry.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ConferenceSpec {
     /// Name.
     pub name: String,
     /// Called numbers.
     pub numbers: Vec<String>,
     /// Expression for whole called numbers, in addition to `numbers`.
+    #[serde(with = "saved_regex")]
     pub regex: Option<Regex>,
     /// Interfaces from which calls come; empty: any.
     pub interfaces: Vec<InterfaceId>,

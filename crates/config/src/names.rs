@@ -1,11 +1,13 @@
 //! Names of interfaces and trunks, which other tables refer to, and their indices in the checked configuration.
 
+use serde::{Deserialize, Serialize};
+
 /// Index of an interface in [`Config::interfaces`](crate::Config::interfaces).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct InterfaceId(pub u16);
 
 /// Index of a trunk in [`Config::trunks`](crate::Config::trunks).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TrunkId(pub u16);
 
 /// Names as written, in the order of the file.

@@ -54,7 +54,7 @@ impl Ice {
 }
 
 /// Multiplexing of RTCP with RTP (rtcp-mux, RFC 5761) towards a side, if the controller of an ng server requests it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mux {
     /// Offered, whatever the other side offers.
     Offer,
@@ -65,7 +65,7 @@ pub enum Mux {
 }
 
 /// Media security towards a side.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaSecurity {
     /// SRTP policy.
     pub srtp: SrtpPolicy,

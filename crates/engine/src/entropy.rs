@@ -3,9 +3,10 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
+use serde::{Deserialize, Serialize};
 
 /// A generator of unpredictable values (ChaCha8) for tags, branches, nonces, SSRCs and hash keys.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entropy {
     generator: ChaCha8Rng,
 }

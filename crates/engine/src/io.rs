@@ -5,15 +5,16 @@ use crate::socket_filter::SocketFilter;
 use crate::time::{Deadline, Time};
 use crate::worker::HandoffMessage;
 use core::fmt;
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 /// A socket; the engine assigns the number when it requests the socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SocketId(pub u32);
 
 /// A stream connection. The engine assigns numbers below `1 << 63` ([`Output::Connect`]), the driver the others
 /// ([`Input::Accepted`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ConnectionId(pub u64);
 
 impl ConnectionId {
@@ -34,7 +35,7 @@ impl ConnectionId {
 }
 
 /// SIP transports (RFC 3261 section 18, RFC 7118).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Transport {
     /// UDP.
     Udp,

@@ -3,9 +3,10 @@
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
+use serde::{Deserialize, Serialize};
 
 /// A point in time: nanoseconds since the driver started. Plain data, so that it can be recorded and replayed.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Time(pub u64);
 
 impl Time {

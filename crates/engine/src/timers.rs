@@ -2,6 +2,7 @@
 
 use crate::time::Time;
 use core::cmp::Reverse;
+use serde::{Deserialize, Serialize};
 use slab::Slab;
 use std::collections::BinaryHeap;
 
@@ -14,7 +15,7 @@ const NONE: u32 = u32::MAX;
 
 /// Identifies a timer in a [`TimerWheel`]. The key of a timer that has fired or was cancelled is detected by its
 /// generation and has no effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimerKey {
     index: u32,
     generation: u32,

@@ -6,6 +6,7 @@
 //! because opening their sockets costs more than the rest of a call.
 
 use engine::{Entropy, SocketId};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 const MIN_REUSE_QUEUE: usize = 2_048;
 
 /// A port pair in use. It must be returned by [`PortPool::release`] or [`PortPool::set_aside`].
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortPair {
     address: IpAddr,
     port: u16,

@@ -5,6 +5,7 @@
 
 use core::time::Duration;
 use engine::{Entropy, Time};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use wire::ng::{BencodeItem, NgMessage, Value};
@@ -26,7 +27,7 @@ const MAX_PENDING: usize = 16_384;
 const MAX_LATE: usize = 1_024;
 
 /// Identifies a command; numbers are not reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CommandId(u64);
 
 /// A pending command.

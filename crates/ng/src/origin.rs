@@ -2,10 +2,11 @@
 //! same session, whose version is incremented with each change (RFC 3264 section 8).
 
 use core::hash::Hasher as _;
+use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
 /// The last `o=` line sent to a side.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SdpOrigin {
     /// User name and session id.
     session: Box<[u8]>,

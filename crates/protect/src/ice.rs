@@ -17,6 +17,7 @@ use crate::stun::{Builder, StunMessage, attribute, message_type};
 use core::fmt;
 use core::time::Duration;
 use engine::{DropReason, Entropy, Time};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -30,7 +31,7 @@ const MAX_RESPONSES: usize = 32;
 pub const CONSENT: Duration = Duration::from_secs(30);
 
 /// User fragment and password of one side.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IceCredentials {
     fragment: String,
     password: String,
@@ -100,14 +101,40 @@ pub fn host_candidate(
     candidate.to_string()
 }
 
+/// Credentials with the key of their password, which is derived again when a saved agent is read back.
+struct KeyedCredentials {
+    credentials: IceCredentials,
+    key: HmacSha1,
+}
+
+impl KeyedCredentials {
+    fn new(credentials: IceCredentials) -> KeyedCredentials {
+        KeyedCredentials {
+            key: HmacSha1::new(credentials.password.as_bytes()),
+            credentials,
+        }
+    }
+}
+
+impl Serialize for KeyedCredentials {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.credentials.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for KeyedCredentials {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<KeyedCredentials, D::Error> {
+        IceCredentials::deserialize(deserializer).map(KeyedCredentials::new)
+    }
+}
+
 /// Authenticates a request and rejects unknown mandatory attributes (RFC 8489 section 9.1.3).
 ///
 /// # Errors
 /// The status of the error response.
 fn authenticate(
     message: &StunMessage<'_>,
-    local: &IceCredentials,
-    key: &HmacSha1,
+    local: &KeyedCredentials,
     remote: Option<&IceCredentials>,
 ) -> Result<(), u16> {
     let Some(name) = message.attribute(attribute::USERNAME) else {
@@ -121,9 +148,9 @@ fn authenticate(
         Some(at) => (name.get(..at), name.get(at + 1..)),
         None => (None, None),
     };
-    let addressed = ours == Some(local.fragment.as_bytes())
+    let addressed = ours == Some(local.credentials.fragment.as_bytes())
         && remote.is_none_or(|remote| theirs == Some(remote.fragment.as_bytes()));
-    if !addressed || !message.is_authentic(key) {
+    if !addressed || !message.is_authentic(&local.key) {
         return Err(401);
     }
     match message.unknown_attributes().next() {
@@ -156,7 +183,7 @@ fn error_response(message: &StunMessage<'_>, code: u16, key: &HmacSha1) -> Vec<u
 }
 
 /// Source of an authenticated check.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct CheckSource {
     address: SocketAddr,
     /// Priority of the peer's candidate, from the check.
@@ -166,9 +193,9 @@ struct CheckSource {
 }
 
 /// A lite agent for one component of one stream.
+#[derive(Serialize, Deserialize)]
 pub struct LiteAgent {
-    local: IceCredentials,
-    key: HmacSha1,
+    local: KeyedCredentials,
     remote: Option<IceCredentials>,
     sources: Vec<CheckSource>,
     selected: Option<SocketAddr>,
@@ -179,8 +206,7 @@ impl LiteAgent {
     /// An agent with the given credentials. Those of the peer may be set later, with the answer.
     pub fn new(local: IceCredentials, remote: Option<IceCredentials>) -> LiteAgent {
         LiteAgent {
-            key: HmacSha1::new(local.password.as_bytes()),
-            local,
+            local: KeyedCredentials::new(local),
             remote,
             sources: Vec::new(),
             selected: None,
@@ -190,7 +216,7 @@ impl LiteAgent {
 
     /// Our credentials.
     pub fn local(&self) -> &IceCredentials {
-        &self.local
+        &self.local.credentials
     }
 
     /// The peer's credentials, if known.
@@ -206,8 +232,7 @@ impl LiteAgent {
     /// Restarts with new credentials (RFC 8445 section 9). The selected pair stays in use until the peer nominates
     /// again.
     pub fn restart(&mut self, local: IceCredentials, remote: Option<IceCredentials>) {
-        self.key = HmacSha1::new(local.password.as_bytes());
-        self.local = local;
+        self.local = KeyedCredentials::new(local);
         self.remote = remote;
         self.sources.clear();
     }
@@ -238,11 +263,11 @@ impl LiteAgent {
             self.record_source(&message, source, now);
             let answer = Builder::new(message_type::BINDING_SUCCESS, message.transaction())
                 .mapped_address(source)
-                .finish(Some(&self.key));
+                .finish(Some(&self.local.key));
             self.answer(source, answer);
             return Ok(());
         };
-        let answer = error_response(&message, code, &self.key);
+        let answer = error_response(&message, code, &self.local.key);
         self.answer(source, answer);
         Err(DropReason::StunUnauthenticated)
     }
@@ -275,7 +300,7 @@ impl LiteAgent {
 
     /// RFC 8489 section 9.1.3, RFC 8445 section 7.3.
     fn authenticate(&self, message: &StunMessage<'_>) -> Result<(), u16> {
-        authenticate(message, &self.local, &self.key, self.remote.as_ref())?;
+        authenticate(message, &self.local, self.remote.as_ref())?;
         match message.attribute(attribute::ICE_CONTROLLED) {
             Some(_) => Err(487),
             None => Ok(()),
@@ -345,7 +370,7 @@ impl LiteAgent {
 impl fmt::Debug for LiteAgent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lite")
-            .field("local", &self.local)
+            .field("local", &self.local.credentials)
             .field("selected", &self.selected)
             .finish_non_exhaustive()
     }

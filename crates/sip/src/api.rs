@@ -4,40 +4,41 @@ use crate::Endpoint;
 use core::fmt;
 use core::time::Duration;
 use engine::{ConnectionId, SocketId, Time, Transport};
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
 /// A leg: one side of a call, from the first INVITE to the end. Stale identifiers are recognised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LegId {
     pub(crate) slot: u32,
     pub(crate) check: u32,
 }
 
 /// A dialog that is not a call, see [`Endpoint::subscribe`]. Stale identifiers are recognised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DialogId(pub(crate) LegId);
 
 /// A client transaction: a request that we sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TransactionId {
     pub(crate) slot: u32,
     pub(crate) check: u32,
 }
 
 /// A server transaction: a received request that the handler has to answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ServerTransaction {
     pub(crate) slot: u32,
     pub(crate) check: u32,
 }
 
 /// A listener, see [`Endpoint::add_listener`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ListenerId(pub u16);
 
 /// A branch of a forked INVITE: the index of an early dialog of a leg, in order of arrival (RFC 3261 section 12.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Fork(pub u8);
 
 /// A listener. Via and Contact are written from it.
@@ -57,7 +58,7 @@ pub struct ListenerConfig {
 }
 
 /// The two ends between which a message travels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Flow {
     /// The local end.
     pub local: ListenerId,
@@ -71,7 +72,7 @@ pub struct Flow {
 
 /// The host name to which the requests of a dialog are sent. The handler resolves it (RFC 3263), see
 /// [`Endpoint::named_hop_of`].
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NamedHop {
     /// The name in lower case.
     pub host: String,
@@ -199,7 +200,7 @@ impl fmt::Debug for Login<'_> {
 }
 
 /// Source of the PRACK for reliable provisional responses on a leg that we opened (RFC 3262).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Prack {
     /// The endpoint sends it, without a body.
     #[default]
@@ -618,7 +619,7 @@ impl Census {
 }
 
 /// The state of a leg.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LegState {
     /// We sent INVITE and received no response or only provisional ones.
     Calling,

@@ -4,13 +4,14 @@ use crate::api::Login;
 use crate::compose::Lines;
 use engine::Entropy;
 use protect::digest::{Challenge, ClientSession, Secret, answer_header};
+use serde::{Deserialize, Serialize};
 use wire::sip::{HeaderId, Message};
 
 /// Realms that are answered in one request, at most.
 const MAX_REALMS: usize = 4;
 
 /// A user name, a password, and the challenges answered so far.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct StoredLogin {
     user: Vec<u8>,
     secret: Secret,

@@ -4,6 +4,7 @@ use crate::api::{Flow, Fork, LegId, NamedHop};
 use crate::compose::without_tag;
 use crate::transport::default_port;
 use engine::Transport;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::net::SocketAddr;
 use wire::sip::{HeaderId, Message, NameAddr, Scheme, Uri};
@@ -27,7 +28,7 @@ impl LegDialog {
 }
 
 /// The local side: Call-ID and our From (or To) without tag.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Own {
     text: Box<[u8]>,
     call_id: u32,
@@ -58,7 +59,7 @@ impl Own {
 }
 
 /// The remote side: address with tag, remote target, route set.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Peer {
     text: Box<[u8]>,
     remote: u32,

@@ -6,6 +6,7 @@ use crate::timer::Timer;
 use core::time::Duration;
 use engine::Time;
 use engine::timers::TimerKey;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use wire::sip::{Message, Method};
 
@@ -13,7 +14,7 @@ use wire::sip::{Message, Method};
 const MAX_QUEUED: usize = 8;
 
 /// A response that waits for PRACK of an earlier one.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum QueuedResponse {
     /// A reliable provisional response and its RSeq.
     Reliable(u32, Vec<u8>),
@@ -22,7 +23,7 @@ pub(crate) enum QueuedResponse {
 }
 
 /// Reliable provisional responses of one received INVITE.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Reliable {
     /// RSeq of the last one composed; 0: none.
     pub(crate) rseq: u32,

@@ -8,13 +8,14 @@ use crate::timer::Timer;
 use core::time::Duration;
 use engine::Time;
 use engine::timers::TimerKey;
+use serde::{Deserialize, Serialize};
 use wire::sip::{HeaderId, Message, Method, Refresher};
 
 /// The smallest valid Min-SE, in seconds (section 5).
 const FLOOR: u32 = 90;
 
 /// Session timer headers of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SessionRequest {
     /// Session-Expires in seconds; 0: none.
     pub(crate) seconds: u32,
@@ -26,7 +27,7 @@ pub(crate) struct SessionRequest {
 }
 
 /// Session timer state of a leg.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SessionState {
     /// Negotiated interval in seconds; 0: no session timer.
     pub(crate) seconds: u32,

@@ -3,12 +3,13 @@
 
 use crate::compose::Lines;
 use crate::tokens::IdToken;
+use serde::{Deserialize, Serialize};
 use std::io::Write as _;
 use std::net::SocketAddr;
 use wire::sip::{HeaderId, Message, Values, Via};
 
 /// Via, Record-Route, From, Call-ID, CSeq and To of a request, ready for a response.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Skeleton {
     bytes: Vec<u8>,
     via_end: usize,

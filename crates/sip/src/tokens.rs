@@ -1,13 +1,15 @@
 //! Branches and tags: slot and secret cookie in one token. Responses and requests are matched without a search, and the
 //! tokens cannot be guessed.
 
+use serde::{Deserialize, Serialize};
+
 /// Length of an [`IdToken`] in bytes.
 pub(crate) const TOKEN_LEN: usize = 24;
 /// Prefix of every branch (RFC 3261 section 8.1.1.7).
 pub(crate) const MAGIC: &[u8] = b"z9hG4bK";
 
 /// Eight hexadecimal digits of the slot, sixteen of the cookie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct IdToken([u8; TOKEN_LEN]);
 
 impl IdToken {

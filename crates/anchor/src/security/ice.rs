@@ -6,13 +6,14 @@ use config::Ice;
 use core::time::Duration;
 use engine::{DropReason, SocketId, Time};
 use protect::ice::{Agent, CONSENT, IceCandidate, IceCredentials, IceEvent, IceRole, LiteAgent};
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 /// Interval at which the peer's consent is checked for a lite agent (RFC 7675).
 const CONSENT_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// ICE parameters in a description of the peer.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RemoteAgent {
     pub(super) credentials: IceCredentials,
     /// The peer is a lite agent.
@@ -60,7 +61,7 @@ pub(super) enum IcePathEvent {
 }
 
 /// An ICE agent of either kind.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) enum IceAgent {
     /// With the time until which the consent given before a restart is valid.
     Lite(Box<LiteAgent>, Time),

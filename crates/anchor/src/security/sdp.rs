@@ -5,11 +5,12 @@
 
 use crate::sdp::{connection_line, origin, words, write_address};
 use protect::dtls::CertificateFingerprint;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::net::IpAddr;
 
 /// Protection of a media line by its profile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProfileTransport {
     /// `RTP/AVP`, possibly with keys (RFC 8643).
     Plain,
@@ -20,7 +21,7 @@ pub enum ProfileTransport {
 }
 
 /// Profile of a media line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
     /// Transport below RTP.
     pub transport: ProfileTransport,
@@ -59,7 +60,7 @@ impl Profile {
 }
 
 /// Role in the DTLS handshake (`a=setup`, RFC 4145, RFC 8842).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DtlsSetup {
     /// `active`
     Active,

@@ -12,6 +12,7 @@ use protect::dtls::{self, CertificateFingerprint, HashFunction, Role};
 use protect::ice::{self, host_candidate};
 use protect::sdes::{self, CryptoAttribute, SdesAgreement};
 use protect::srtp::Suite;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -60,7 +61,7 @@ pub enum SecurityEvent {
 }
 
 /// A DTLS association, or the known parameters of a future one.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct DtlsAssociation {
     /// `None` until the peer's answer or first datagram.
     role: Option<Role>,
@@ -73,7 +74,7 @@ struct DtlsAssociation {
 }
 
 /// Parameters of the open offer that come into force with our answer.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct PendingSecurity {
     keying: Option<Keying>,
     agreed: Option<SdesAgreement>,
@@ -84,7 +85,7 @@ struct PendingSecurity {
 }
 
 /// Media security of one side of a line.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct SideSecurity {
     policy: Arc<MediaSecurity>,
     /// Profile of the line on this side, in the last exchange.
@@ -123,6 +124,13 @@ const PLAIN_PROFILE: Profile = Profile {
 };
 
 impl SideSecurity {
+    /// Shares the policy if it is equal to this one.
+    pub(crate) fn share_policy(&mut self, policy: &Arc<MediaSecurity>) {
+        if self.policy == *policy {
+            self.policy = Arc::clone(policy);
+        }
+    }
+
     /// A side with this policy, without keys.
     pub fn new(policy: Arc<MediaSecurity>) -> SideSecurity {
         SideSecurity {

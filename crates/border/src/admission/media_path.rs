@@ -3,11 +3,12 @@
 
 use crate::admission::{CostPart, Price, Reservation};
 use config::{Config, InterfaceId, MediaAddress};
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Path of a call's media through this machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MediaPath {
     /// Sockets of the border.
     #[default]

@@ -11,6 +11,7 @@ use config::{Keying, MediaSecurity};
 use core::ops::{AddAssign, SubAssign};
 use engine::Transport;
 use protect::srtp::{CipherKind, Suite};
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// Memory and CPU time that are needed continuously.
@@ -244,7 +245,7 @@ impl CostPart {
 }
 
 /// A price within a call, which is kept for as long as the call lasts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct KeptPrice {
     memory: u32,
     processor: u32,
@@ -270,7 +271,7 @@ impl From<KeptPrice> for Price {
 }
 
 /// Price of SRTP of one side of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct SrtpPrice {
     line: u8,
     side: Side,
@@ -281,7 +282,7 @@ struct SrtpPrice {
 type SrtpPrices = SmallVec<[SrtpPrice; 2]>;
 
 /// Capacity that is reserved for a call, by part.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reservation {
     parts: [KeptPrice; CostPart::CALL_PARTS],
     /// Prices of SRTP, which most calls do not have.

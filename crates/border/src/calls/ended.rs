@@ -3,6 +3,7 @@
 use crate::shared::Ctx;
 use anchor::{Encodings, Side};
 use engine::{EventKind, Hundredths, Reason};
+use serde::{Deserialize, Serialize};
 
 /// The report that the end of a call waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub(crate) enum StatisticsSource {
 }
 
 /// The party that ended a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum EndedBy {
     /// A side of the call.
     Side(Side),

@@ -1,6 +1,7 @@
 //! Identity of a call.
 
 use anchor::Side;
+use serde::{Deserialize, Serialize};
 
 /// Slot of a call in the table of calls. It is reused after the end of the call; [`CallKey`] is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,7 +22,7 @@ pub(crate) struct SideKey {
 
 /// Identifies a call: its slot, and a number that distinguishes it from earlier calls in that slot. It is also the user
 /// value of the legs of the call and the number of its media session; never 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CallKey(pub(crate) u64);
 
 impl CallKey {

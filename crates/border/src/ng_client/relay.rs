@@ -7,6 +7,7 @@ use engine::Time;
 use engine::timers::TimerKey;
 use ng::client::CommandId;
 use ng::origin::SdpOrigin;
+use serde::{Deserialize, Serialize};
 use sip::{Fork, Indication, LegId, ServerTransaction};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -17,14 +18,14 @@ use wire::sip::Message;
 pub(super) const MAX_DEFERRED: usize = 64;
 
 /// A message that is deferred until the node replies to it, or to one before it.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct DeferredMessage {
     pub(super) kind: DeferredKind,
     pub(super) leg: LegId,
     pub(super) bytes: Box<[u8]>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum DeferredKind {
     Progressed(Option<Fork>, bool),
     Answered,
@@ -121,7 +122,7 @@ impl DeferredMessage {
 }
 
 /// A description that was sent to the node.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PendingExchange {
     pub(super) id: CommandId,
     /// The options, if it is the INVITE's offer; otherwise it is that of the first deferred message.
@@ -129,14 +130,14 @@ pub(super) struct PendingExchange {
 }
 
 /// The node's description for the INVITE's offer.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct OfferResult {
     pub(super) terms: Value,
     pub(super) sdp: Vec<u8>,
 }
 
 /// An answer as received and as forwarded, with its side.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ForwardedAnswer {
     pub(super) from: Side,
     pub(super) received: Box<[u8]>,
@@ -144,7 +145,7 @@ pub(super) struct ForwardedAnswer {
 }
 
 /// Failover of one call.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Failover {
     /// The failed node, and its name, which may leave the configuration in the meantime.
     pub(super) node: NodeId,
@@ -164,7 +165,7 @@ pub(crate) struct Failover {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct NodeRelay {
     /// Call-ID at nodes.
     pub(super) call_id: String,

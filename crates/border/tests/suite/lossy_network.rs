@@ -3,9 +3,11 @@
 
 use crate::virtual_network;
 
+use border::calls::saved::{RestoreError, SaveError};
 use engine::Entropy;
 use sip::{LegId, MessageContent};
 use std::time::Duration;
+use virtual_network::saved_calls::SavedCalls;
 use virtual_network::*;
 use wire::sip::Method;
 
@@ -14,6 +16,10 @@ const OUT: &str = "192.0.2.1:5060";
 fn run(seed: u64, calls: usize) -> (Vec<String>, usize) {
     let config = format!("{PLAIN}[media]\ntimeout_s=600\n");
     let mut net = VirtualNetwork::new(&config, seed);
+    run_in(&mut net, seed, calls)
+}
+
+fn run_in(net: &mut VirtualNetwork, seed: u64, calls: usize) -> (Vec<String>, usize) {
     let mut chance = Entropy::from_number(seed ^ 0x5eed);
     net.link_conditions = LinkConditions {
         loss: 0.15 * chance.unit(),
@@ -141,6 +147,79 @@ fn every_call_ends_without_state() {
         }
     }
     assert!(calls > 800, "{calls}");
+}
+
+/// Each call is written out and read back at random moments, and nothing changes. SEEDS=1000 for a long run.
+#[test]
+fn calls_that_are_read_back_go_on_as_before() {
+    let seeds = std::env::var("SEEDS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let (mut offered, mut saved, mut times) = (0, 0, 0);
+    for seed in 0..seeds.unwrap_or(40u64) {
+        let config = format!("{PLAIN}[media]\ntimeout_s=600\n");
+        let mut net = VirtualNetwork::new(&config, seed);
+        net.saved_calls = SavedCalls::new(0.3, seed);
+        let (events, calls) = run_in(&mut net, seed, 8);
+        assert_eq!(events, run(seed, 8).0, "seed {seed}");
+        let counts = net.saved_calls.saved;
+        offered += calls;
+        saved += counts.len();
+        times += counts.values().sum::<u64>();
+    }
+    println!("{saved} of {offered} calls were saved, {times} times in all");
+    // A call that ends with the next input may be missed.
+    assert!(saved * 100 >= offered * 98, "{saved} of {offered}");
+}
+
+#[test]
+fn damaged_states_of_calls_are_refused() {
+    let mut net = VirtualNetwork::new(PLAIN, 7);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer);
+    net.run(Duration::from_secs(2));
+    let numbers = net.border.call_numbers();
+    assert_eq!(numbers.len(), 1);
+    assert_eq!(net.border.save_call(99), Err(SaveError::UnknownCall));
+    let bytes = net.border.save_call(numbers[0]).expect("an answered call");
+    for length in 0..bytes.len() {
+        let result = net.border.restore_call(&bytes[..length]);
+        assert!(
+            matches!(result, Err(RestoreError::Malformed(_))),
+            "{length}: {result:?}"
+        );
+    }
+    let mut other = bytes.clone();
+    other[0] = 99;
+    assert_eq!(
+        net.border.restore_call(&other),
+        Err(RestoreError::Version(99))
+    );
+    // Any damage is refused, or changes this call alone.
+    let mut chance = Entropy::from_number(11);
+    for _ in 0..2_000 {
+        let mut damaged = bytes.clone();
+        let at = chance.below(bytes.len() as u64) as usize;
+        damaged[at] ^= 1 << chance.below(8);
+        let _ = net.border.restore_call(&damaged);
+        if net.border.call_numbers() != numbers {
+            panic!("byte {at} changed the number of the call");
+        }
+        net.border
+            .restore_call(&bytes)
+            .expect("the state as it was");
+    }
+    net.command(alice, |endpoint, now| {
+        let _ = endpoint.hang_up(leg, &MessageContent::default(), now);
+    });
+    net.run(Duration::from_secs(60));
+    assert!(net.border.census().is_quiet(), "{:#?}", net.border.census());
+    assert_eq!(
+        net.border.restore_call(&bytes),
+        Err(RestoreError::UnknownCall)
+    );
 }
 
 #[test]

@@ -4,13 +4,14 @@ use crate::forward::SidePlan;
 use codec::Format;
 use core::time::Duration;
 use engine::SocketId;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// Maximum number of digits that mute and unmute.
 pub const MAX_MUTE_DIGITS: usize = 8;
 
 /// Settings of a conference. The ones of the last participant plan are in force.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConferenceSettings {
     /// Participants at a time, without those in the lobby.
     pub max_participants: u16,
@@ -40,7 +41,7 @@ impl Default for ConferenceSettings {
 }
 
 /// Negotiated audio format of a participant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VoiceFormat {
     /// The codec, with the parameters of the participant's session description.
     pub format: Format,

@@ -5,6 +5,7 @@ use super::transcode::TranscodePlan;
 use core::fmt;
 use core::time::Duration;
 use engine::SocketId;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ pub enum Component {
 }
 
 /// Protocol of a media line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Carriage {
     /// RTP and RTCP. Packets are checked to be such; their payload may be encrypted.
     Rtp,
@@ -31,7 +32,7 @@ pub enum Carriage {
 }
 
 /// Addresses that may be latched if a side sends from another address than the signalled one (symmetric RTP, RFC 4961).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Latching {
     /// None: only the signalled address is accepted.
     Signalled,

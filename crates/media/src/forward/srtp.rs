@@ -2,6 +2,7 @@
 
 use engine::{DropReason, MediaPacket};
 use protect::srtp::{ContextLimits, Contexts, Inbound, KeyError, MasterKey, Outbound, Suite};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Synchronisation sources of one side and direction: every transfer and every announcement may bring another one.
@@ -20,7 +21,7 @@ pub enum Protection {
 }
 
 /// SRTP keys of a side.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keys {
     /// Identifies the association. Another number resets the rollover counters to zero, as a new DTLS association does
     /// (RFC 5764). New keys under the same number are a re-keying, and the counters continue (RFC 3711 section 8.1).

@@ -14,6 +14,7 @@ use codec::transcode::Transcoder;
 use core::fmt;
 use core::time::Duration;
 use engine::{DropReason, Time};
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use wire::rtp::{RtpView, TelephoneEvent};
@@ -22,7 +23,7 @@ use wire::rtp::{RtpView, TelephoneEvent};
 pub type PayloadClock = (u8, u32);
 
 /// Handling of a side's telephone events (RFC 4733).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EventMapping {
     /// Relayed as events, under this payload type and clock rate of the other side.
     Relayed(PayloadClock),
@@ -31,7 +32,7 @@ pub enum EventMapping {
 }
 
 /// How the audio of a side is transcoded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TranscodePlan {
     /// Formats that the side may send, by payload type.
     pub from: SmallVec<[(u8, Format); 2]>,

@@ -2,6 +2,7 @@
 
 use super::hash::{Algorithm, Hex, Qop, ResponseInput, Secret, quote};
 use engine::Entropy;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use wire::sip::{Credentials, HeaderId, Message, unquote};
 
@@ -9,7 +10,7 @@ use wire::sip::{Credentials, HeaderId, Message, unquote};
 const MAX_CHALLENGES: usize = 16;
 
 /// A supported challenge.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Challenge {
     /// The realm.
     pub realm: Vec<u8>,
@@ -105,7 +106,7 @@ pub fn answer_header(id: HeaderId) -> HeaderId {
 }
 
 /// Credentials for one challenge, used for all requests during the lifetime of its nonce; counts them.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct ClientSession {
     challenge: Challenge,
     username: Vec<u8>,

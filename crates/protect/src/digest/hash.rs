@@ -1,11 +1,13 @@
 //! Hash functions of Digest and the values computed with them (RFC 7616 section 3.4, RFC 2617 section 3.2.2).
 
 use md5::{Digest as _, Md5};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Sha256, Sha512_256};
 use std::fmt;
 
 /// A hash function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Hash {
     /// MD5, for old peers only.
     Md5,
@@ -16,7 +18,7 @@ pub enum Hash {
 }
 
 /// The value of the `algorithm` parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Algorithm {
     /// The hash function.
     pub hash: Hash,
@@ -78,6 +80,21 @@ impl fmt::Display for Algorithm {
 pub struct Hex {
     digits: [u8; 64],
     length: u8,
+}
+
+impl Serialize for Hex {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let digits = self.digits.get(..usize::from(self.length));
+        digits.unwrap_or_default().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hex {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Hex, D::Error> {
+        let digits = Vec::<u8>::deserialize(deserializer)?;
+        Hex::from_digits(&digits)
+            .ok_or_else(|| D::Error::custom("not a hash in hexadecimal digits"))
+    }
 }
 
 impl Hex {
@@ -195,7 +212,7 @@ pub fn user_hash(hash: Hash, username: &[u8], realm: &[u8]) -> Hex {
 }
 
 /// Quality of protection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Qop {
     /// Absent: RFC 2069.
     None,
@@ -269,7 +286,7 @@ impl ResponseInput<'_> {
 }
 
 /// Stored secret of a user.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Secret {
     /// The password itself: works with every algorithm.
     Password(Vec<u8>),

@@ -1,12 +1,13 @@
 //! Fingerprints of certificates in session descriptions (RFC 8122).
 
 use core::fmt;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha224, Sha256, Sha384, Sha512};
 use subtle::ConstantTimeEq;
 
 /// A hash function for certificate fingerprints, weakest first. MD2 and MD5 must not be used (RFC 8122 section 5) and
 /// are not supported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum HashFunction {
     /// `sha-1`, sent only by old phones.
     Sha1,
@@ -74,7 +75,7 @@ impl HashFunction {
 }
 
 /// A certificate's fingerprint.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CertificateFingerprint {
     hash: HashFunction,
     value: Vec<u8>,

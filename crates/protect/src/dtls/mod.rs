@@ -19,6 +19,7 @@ use crate::srtp::Suite;
 use core::fmt;
 use core::time::Duration;
 use engine::Time;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -44,7 +45,7 @@ impl Epoch {
 }
 
 /// Role in the handshake (`a=setup`, RFC 5763 section 5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Role {
     /// `active`: sends the ClientHello.
     Client,

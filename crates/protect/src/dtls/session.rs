@@ -6,6 +6,8 @@ use core::fmt;
 use core::time::Duration;
 use dimpl::{Dtls, Output, SrtpProfile, UnexpectedMessageError};
 use engine::{Deadline, DropReason, Time};
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
 /// Initial size of the record buffer, bytes; grows on demand of dimpl.
@@ -64,7 +66,8 @@ enum HandshakeState {
 ///
 /// It must exist as long as its media: the peer may have lost our last flight and request it again.
 pub struct DtlsSession {
-    endpoint: DtlsEndpoint,
+    /// `None` in a session that was read back.
+    endpoint: Option<DtlsEndpoint>,
     dtls: Option<Box<Dtls>>,
     role: Role,
     signalled: Option<Vec<CertificateFingerprint>>,
@@ -102,7 +105,7 @@ impl DtlsSession {
         );
         dtls.set_active(role == Role::Client);
         let mut session = DtlsSession {
-            endpoint: endpoint.clone(),
+            endpoint: Some(endpoint.clone()),
             dtls: Some(Box::new(dtls)),
             role,
             signalled: None,
@@ -179,9 +182,8 @@ impl DtlsSession {
 
     /// Advances the time: to be called at the deadline, allowed before.
     pub fn timeout(&mut self, now: Time) {
-        let instant = self.endpoint.epoch.instant(now);
-        if let Some(dtls) = &mut self.dtls
-            && let Err(error) = dtls.handle_timeout(instant)
+        if let (Some(endpoint), Some(dtls)) = (&self.endpoint, &mut self.dtls)
+            && let Err(error) = dtls.handle_timeout(endpoint.epoch.instant(now))
         {
             self.fail(failure(&error));
         }
@@ -230,14 +232,14 @@ impl DtlsSession {
     }
 
     fn poll(&mut self) -> PollResult {
-        let Some(dtls) = &mut self.dtls else {
+        let (Some(endpoint), Some(dtls)) = (&self.endpoint, &mut self.dtls) else {
             return PollResult::Done;
         };
         match dtls.poll_output(&mut self.buffer) {
             Output::Packet(packet) => return PollResult::Send(packet.len()),
             Output::BufferTooSmall { needed } => self.buffer.resize(needed, 0),
             Output::Timeout(instant) => {
-                self.deadline = Some(self.endpoint.epoch.time(instant));
+                self.deadline = Some(endpoint.epoch.time(instant));
                 if matches!(self.state, HandshakeState::Established) {
                     // Established associations are idle for the duration of their calls.
                     self.buffer = Vec::new();
@@ -277,9 +279,10 @@ impl DtlsSession {
         }
         // Without a verified certificate the peer is unauthenticated.
         self.signalled.as_ref()?;
+        let allowed = &self.endpoint.as_ref()?.settings.profiles;
         let outcome = match self.keying.take() {
             None => Err(DtlsFailure::NoProfile),
-            Some((suite, _)) if !self.endpoint.settings.profiles.contains(&suite) => {
+            Some((suite, _)) if !allowed.contains(&suite) => {
                 Err(DtlsFailure::ProfileNotAllowed(suite))
             }
             Some(_) if self.peer_certificate.is_none() => Err(DtlsFailure::Fingerprint),
@@ -314,6 +317,58 @@ impl DtlsSession {
         if self.failure.is_none() && !matches!(self.state, HandshakeState::Ended) {
             self.failure = Some(failure);
         }
+    }
+}
+
+/// A session can be saved when its handshake is over.
+#[derive(Serialize, Deserialize)]
+struct SavedSession {
+    role: Role,
+    ended: bool,
+    signalled: Option<Vec<CertificateFingerprint>>,
+}
+
+impl Serialize for DtlsSession {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let ended = match self.state {
+            HandshakeState::Handshake => {
+                return Err(S::Error::custom("a DTLS handshake is in progress"));
+            }
+            HandshakeState::Established => false,
+            HandshakeState::Ended => true,
+        };
+        let saved = SavedSession {
+            role: self.role,
+            ended,
+            signalled: self.signalled.clone(),
+        };
+        saved.serialize(serializer)
+    }
+}
+
+/// A session that is read back has its keys elsewhere. It does not send its last flight again, and drops the datagrams
+/// of the peer.
+impl<'de> Deserialize<'de> for DtlsSession {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<DtlsSession, D::Error> {
+        let saved = SavedSession::deserialize(deserializer)?;
+        Ok(DtlsSession {
+            endpoint: None,
+            dtls: None,
+            role: saved.role,
+            signalled: saved.signalled,
+            peer_certificate: None,
+            keying: None,
+            connected: !saved.ended,
+            state: match saved.ended {
+                false => HandshakeState::Established,
+                true => HandshakeState::Ended,
+            },
+            failure: None,
+            closed: false,
+            deadline: None,
+            unverified_alert: None,
+            buffer: Vec::new(),
+        })
     }
 }
 

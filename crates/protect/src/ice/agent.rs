@@ -11,12 +11,12 @@
 mod receive;
 
 use super::candidate::{CandidateType, IceCandidate, priority};
-use super::{CONSENT, IceCredentials};
-use crate::cipher::HmacSha1;
+use super::{CONSENT, IceCredentials, KeyedCredentials};
 use crate::stun::{Builder, StunMessage, attribute, message_type};
 use core::fmt;
 use core::time::Duration;
 use engine::{DropReason, Entropy, Time};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -51,7 +51,7 @@ const RENOMINATION: Duration = Duration::from_secs(1);
 const MAX_CONSENT_CHECKS: usize = 8;
 
 /// Role of the agent (RFC 8445 section 4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IceRole {
     /// Nominates the pair.
     Controlling,
@@ -76,7 +76,7 @@ impl IceRole {
 }
 
 /// A pair used for media.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Path {
     /// Number of the local address.
     pub base: u8,
@@ -87,7 +87,7 @@ pub struct Path {
 }
 
 /// Events of the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IceEvent {
     /// A pair was nominated and is valid: media uses it exclusively.
     Selected(Path),
@@ -98,7 +98,7 @@ pub enum IceEvent {
     Failed,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct LocalAddress {
     address: SocketAddr,
     preference: u16,
@@ -110,7 +110,7 @@ impl LocalAddress {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct RemoteCandidate {
     candidate: IceCandidate,
     /// Index of the first remote candidate with the same foundation.
@@ -119,7 +119,7 @@ struct RemoteCandidate {
     authenticated: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum PairState {
     Frozen,
     Waiting,
@@ -132,14 +132,14 @@ enum PairState {
 type PairId = (u8, u8);
 
 /// A sent request, as needed to process its response.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct SentRequest {
     transaction: [u8; 12],
     role: IceRole,
     nominates: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Check {
     request: SentRequest,
     bytes: Vec<u8>,
@@ -149,7 +149,7 @@ struct Check {
     due: Time,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct CandidatePair {
     id: PairId,
     state: PairState,
@@ -182,7 +182,7 @@ impl CandidatePair {
 }
 
 /// The selected pair.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Selected {
     path: Path,
     /// `None`: selected before a restart.
@@ -195,7 +195,7 @@ struct Selected {
 }
 
 /// A check received before the peer's credentials are known.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct EarlyCheck {
     base: u8,
     source: SocketAddr,
@@ -205,9 +205,9 @@ struct EarlyCheck {
 }
 
 /// The peer's credentials.
+#[derive(Serialize, Deserialize)]
 struct RemotePeer {
-    credentials: IceCredentials,
-    key: HmacSha1,
+    keyed: KeyedCredentials,
     name: Vec<u8>,
     lite: bool,
     /// Earliest time to report failure.
@@ -215,16 +215,16 @@ struct RemotePeer {
 }
 
 /// Our credentials before a restart, which the peer uses until it has the new ones.
+#[derive(Serialize, Deserialize)]
 struct PreviousCredentials {
-    credentials: IceCredentials,
-    key: HmacSha1,
+    keyed: KeyedCredentials,
     until: Time,
 }
 
 /// A full ICE agent; see the module documentation.
+#[derive(Serialize, Deserialize)]
 pub struct Agent {
-    local: IceCredentials,
-    key: HmacSha1,
+    local: KeyedCredentials,
     role: IceRole,
     tie_breaker: u64,
     entropy: Entropy,
@@ -247,8 +247,7 @@ impl Agent {
     /// An agent with these local credentials; `entropy` must be used by it alone.
     pub fn new(local: IceCredentials, role: IceRole, mut entropy: Entropy) -> Agent {
         Agent {
-            key: HmacSha1::new(local.password().as_bytes()),
-            local,
+            local: KeyedCredentials::new(local),
             role,
             tie_breaker: entropy.u64(),
             entropy,
@@ -297,12 +296,12 @@ impl Agent {
 
     /// Our credentials.
     pub fn local(&self) -> &IceCredentials {
-        &self.local
+        &self.local.credentials
     }
 
     /// The peer's credentials, if known.
     pub fn remote(&self) -> Option<&IceCredentials> {
-        self.peer.as_ref().map(|peer| &peer.credentials)
+        self.peer.as_ref().map(|peer| &peer.keyed.credentials)
     }
 
     /// Our role.
@@ -324,19 +323,22 @@ impl Agent {
     /// selected pair stays in use until a pair is nominated with the new ones.
     pub fn set_remote(&mut self, credentials: IceCredentials, lite: bool, now: Time) {
         if let Some(peer) = &mut self.peer
-            && peer.credentials == credentials
+            && peer.keyed.credentials == credentials
         {
             peer.lite = lite;
             return;
         }
         self.clear_pairs();
-        let name = format!("{}:{}", credentials.fragment(), self.local.fragment());
+        let name = format!(
+            "{}:{}",
+            credentials.fragment(),
+            self.local.credentials.fragment()
+        );
         self.peer = Some(RemotePeer {
-            key: HmacSha1::new(credentials.password().as_bytes()),
             name: name.into_bytes(),
             lite,
             fails_at: now + FAILURE_PATIENCE,
-            credentials,
+            keyed: KeyedCredentials::new(credentials),
         });
         self.next_check = now;
     }
@@ -372,7 +374,7 @@ impl Agent {
     /// Processes the early checks, once the peer's credentials and candidates are set.
     pub fn begin(&mut self, now: Time) {
         let Some(peer) = &self.peer else { return };
-        let fragment = peer.credentials.fragment().as_bytes().to_vec();
+        let fragment = peer.keyed.credentials.fragment().as_bytes().to_vec();
         for early in core::mem::take(&mut self.early) {
             if early.fragment == fragment {
                 let EarlyCheck {
@@ -390,10 +392,8 @@ impl Agent {
     /// Restarts with new local credentials (RFC 8445 section 9); those of the peer follow with [`Agent::set_remote`].
     /// The selected pair stays in use until a new pair is nominated, as long as the peer's consent holds.
     pub fn restart(&mut self, local: IceCredentials, role: IceRole, now: Time) {
-        let key = HmacSha1::new(local.password().as_bytes());
         self.previous = Some(PreviousCredentials {
-            credentials: core::mem::replace(&mut self.local, local),
-            key: core::mem::replace(&mut self.key, key),
+            keyed: core::mem::replace(&mut self.local, KeyedCredentials::new(local)),
             until: now + CONSENT,
         });
         self.peer = None;
@@ -671,7 +671,7 @@ impl Agent {
             role: self.role,
             nominates,
         };
-        Some((request, builder.finish(Some(&peer.key))))
+        Some((request, builder.finish(Some(&peer.keyed.key))))
     }
 
     fn send(&mut self, local: u8, to: SocketAddr, bytes: Vec<u8>) {
@@ -890,7 +890,7 @@ impl Agent {
 impl fmt::Debug for Agent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Agent")
-            .field("local", &self.local)
+            .field("local", &self.local.credentials)
             .field("role", &self.role)
             .field("pairs", &self.pairs)
             .field("selected", &self.selected)

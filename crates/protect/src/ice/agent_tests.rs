@@ -1,6 +1,7 @@
 //! Two agents over a simulated network with loss, delay and NAT; and a hostile peer with handcrafted messages.
 
 use super::*;
+use crate::cipher::HmacSha1;
 use crate::ice::LiteAgent;
 
 /// A NAT in front of an agent with address and port dependent filtering.

@@ -1,10 +1,11 @@
 //! Candidates in session descriptions (RFC 8839 section 5.1), and the priorities of RFC 8445.
 
 use core::fmt;
+use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
 /// Type of a candidate (RFC 8445 section 4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CandidateType {
     /// A local address of the host.
     Host,
@@ -47,7 +48,7 @@ pub const fn priority(kind: CandidateType, preference: u16, component: u8) -> u3
 const FOUNDATION: usize = 32;
 
 /// A UDP transport address of an agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IceCandidate {
     /// Candidates with the same foundation are likely to succeed or fail together.
     pub foundation: String,

@@ -8,6 +8,7 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use core::fmt;
 use core::fmt::Write as _;
+use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 /// Padding is written, and optional when parsing.
@@ -17,7 +18,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// An `a=crypto` attribute.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct CryptoAttribute {
     /// Tag, unique within the media description.
     pub tag: u32,
@@ -30,7 +31,7 @@ pub struct CryptoAttribute {
 }
 
 /// Session parameters (RFC 4568 section 6.3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionParameters {
     /// `UNENCRYPTED_SRTP`, `UNENCRYPTED_SRTCP`, `UNAUTHENTICATED_SRTP` and `KDR`.
     pub options: Options,

@@ -4,6 +4,7 @@ use super::attribute::unencrypted;
 use super::{CryptoAttribute, Reason, RejectedAttribute, SessionParameters};
 use crate::srtp::{ContextLimits, Contexts, Inbound, KeyError, MasterKey, Outbound, Suite};
 use engine::Entropy;
+use serde::{Deserialize, Serialize};
 
 /// The order by which one of several acceptable attributes is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,7 +116,7 @@ pub fn offer(policy: &Policy, entropy: &mut Entropy) -> Result<Vec<CryptoAttribu
 }
 
 /// Result of offer and answer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SdesAgreement {
     /// Our attribute: its key protects sent packets.
     pub local: CryptoAttribute,

@@ -2,6 +2,7 @@
 
 use super::Suite;
 use core::fmt;
+use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 /// Limit of SRTP packets under one master key (RFC 3711 section 9.2).
@@ -12,7 +13,7 @@ pub const MAX_SRTCP_PACKETS: u64 = 1 << 31;
 pub const MAX_MKI: usize = 128;
 
 /// A master key with its negotiated parameters.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MasterKey {
     pub(super) suite: Suite,
     pub(super) secret: Zeroizing<Vec<u8>>,
@@ -23,7 +24,7 @@ pub struct MasterKey {
 }
 
 /// Negotiated deviations from the suite (RFC 4568 section 6.3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Options {
     /// SRTP is not encrypted; it keeps its tag.
     pub unencrypted_srtp: bool,

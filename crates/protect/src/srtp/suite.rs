@@ -1,9 +1,10 @@
 //! Crypto suites: names and lengths.
 
 use core::fmt;
+use serde::{Deserialize, Serialize};
 
 /// A set of transforms (RFC 4568 section 6.2, RFC 5764 section 4.1.2, RFC 6188 section 4, RFC 7714 section 12).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Suite {
     /// AES-128 in counter mode, HMAC-SHA1 with 80 bits.
     AesCm128HmacSha1_80,

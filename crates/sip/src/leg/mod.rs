@@ -19,6 +19,7 @@ use crate::transport::SipListener;
 use core::time::Duration;
 use engine::timers::TimerKey;
 use engine::{Time, Transport};
+use serde::{Deserialize, Serialize};
 use wire::sip::{HeaderId, Method};
 
 /// Our offer has no answer yet.
@@ -27,7 +28,7 @@ pub(crate) const OFFER_OUT: u8 = 1;
 pub(crate) const OFFER_IN: u8 = 2;
 
 /// One side of a call.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Leg {
     pub(crate) cookie: u64,
     /// Our tag, if another worker began the dialog; otherwise it is made of slot and cookie.
@@ -68,7 +69,7 @@ pub(crate) struct Leg {
 }
 
 /// State of a leg until it is answered.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct LegSetup {
     /// Client transaction of the INVITE; [`NONE`] for an incoming leg.
     pub(crate) invite: u32,
@@ -84,7 +85,7 @@ pub(crate) struct LegSetup {
 }
 
 /// An early dialog of a forked INVITE of ours.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Early {
     pub(crate) peer: Peer,
     /// Highest RSeq received in order (RFC 3262 section 4); 0: none.
@@ -95,7 +96,7 @@ pub(crate) struct Early {
 }
 
 /// Our 2xx, retransmitted until its ACK (section 13.3.1.4).
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Unacked {
     pub(crate) bytes: Vec<u8>,
     pub(crate) flow: Flow,

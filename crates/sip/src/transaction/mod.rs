@@ -20,6 +20,7 @@ use core::hash::Hasher;
 use core::time::Duration;
 use engine::timers::TimerKey;
 use engine::{Time, Transport};
+use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use wire::sip::{Message, Method, Via};
 
@@ -31,7 +32,7 @@ const SPARE: usize = 64;
 const LARGE: usize = 1_300;
 
 /// Owner of a client transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Owner {
     /// The INVITE that opens this leg.
     InitialInvite(LegId),
@@ -44,7 +45,7 @@ pub(crate) enum Owner {
 }
 
 /// States of a client transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ClientState {
     /// Calling (INVITE) or Trying.
     Calling,
@@ -55,13 +56,14 @@ pub(crate) enum ClientState {
 }
 
 /// A sent request.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Client {
     pub(crate) cookie: u64,
     pub(crate) owner: Owner,
     pub(crate) timer: Option<TimerKey>,
     pub(crate) cancel: u32,
     pub(crate) state: ClientState,
+    #[serde(with = "crate::method_name")]
     pub(crate) method: Option<Method<'static>>,
     pub(crate) reliable: bool,
     /// It contained an offer.
@@ -81,7 +83,7 @@ pub(crate) struct Client {
 }
 
 /// State of a client transaction until its final response; afterwards the ACK of a failed INVITE.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ClientActive {
     /// The request, or the ACK of a failed INVITE.
     pub(crate) bytes: Vec<u8>,
@@ -97,7 +99,7 @@ pub(crate) struct ClientActive {
 }
 
 /// State of an accepted INVITE beyond its record.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Accepted {
     /// Fingerprints of the To tags of other forks, to which BYE was sent.
     pub(crate) late: Vec<u64>,
@@ -109,7 +111,7 @@ pub(crate) struct Accepted {
 }
 
 /// States of a server transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ServerState {
     /// Nothing was sent.
     Trying,
@@ -121,7 +123,7 @@ pub(crate) enum ServerState {
 }
 
 /// A received request.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Server {
     pub(crate) key: u128,
     /// Fingerprint of the INVITE without its branch, for merged requests; 0 if it is in no table.
@@ -130,6 +132,7 @@ pub(crate) struct Server {
     pub(crate) leg: Option<LegId>,
     pub(crate) timer: Option<TimerKey>,
     pub(crate) state: ServerState,
+    #[serde(with = "crate::method_name")]
     pub(crate) method: Option<Method<'static>>,
     /// It contained an offer.
     pub(crate) offer: bool,
@@ -144,7 +147,7 @@ pub(crate) struct Server {
 }
 
 /// State of a server transaction until its final response (a refused INVITE: until ACK).
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ServerActive {
     pub(crate) skeleton: Skeleton,
     pub(crate) flow: Flow,

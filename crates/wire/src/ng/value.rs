@@ -1,11 +1,12 @@
 //! Values to write.
 
 use super::bencode::BencodeItem;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Write as _;
 
 /// A value to write in canonical form.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Value {
     /// An integer.
     Integer(i64),

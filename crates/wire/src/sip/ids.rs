@@ -1,6 +1,7 @@
 //! Header names and methods: one declared list each, from which everything else is derived.
 
 use super::vector::{byte_index, splat, zeros};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Slots of the header name lookup; a power of two well above twice the number of names.
@@ -9,7 +10,7 @@ const SLOTS: usize = 512;
 macro_rules! headers {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal, $compact:literal, $list:literal;)*) => {
         /// Declared names of header fields; compact forms are recognised (RFC 3261 section 7.3.3).
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[repr(u8)]
         pub enum HeaderId {
             $(#[doc = concat!("`", $name, "`")] $variant,)*

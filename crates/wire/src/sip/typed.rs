@@ -7,6 +7,7 @@ use super::message::{Message, is_lws, is_token, number};
 use super::params::{AuthParams, Params};
 use super::uri::Uri;
 use super::vector::first;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -292,7 +293,7 @@ pub struct RAck<'a> {
 }
 
 /// The side that refreshes a session (RFC 4028).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refresher {
     /// `refresher=uac`
     Uac,

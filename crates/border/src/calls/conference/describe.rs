@@ -4,6 +4,7 @@
 use codec::{Format, Kind};
 use config::ConferenceSpec;
 use media::conference::VoiceFormat;
+use serde::{Deserialize, Serialize};
 use std::io::Write;
 use wire::sdp::{Codec, Direction, Media, Sdp};
 
@@ -126,7 +127,7 @@ fn milliseconds(value: &[u8]) -> Option<u32> {
 }
 
 /// Our descriptions in one session: the version is incremented with each change.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ConferenceDescription {
     session: u64,
     version: u64,

@@ -3,10 +3,11 @@
 use config::{MAX_PIN, Pin};
 use core::time::Duration;
 use engine::timers::TimerKey;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// State of the PIN entry of one caller.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PinEntry {
     pub(super) digits: SmallVec<[u8; MAX_PIN]>,
     pub(super) wrong_pins: u8,

@@ -9,6 +9,7 @@ use crate::request::RequestRefusal;
 use crate::shared::Ctx;
 use config::ConferenceSpec;
 use engine::{EventKind, MaybeShared, Reason, Time};
+use serde::{Deserialize, Serialize};
 use sip::{ServerTransaction, TransactionId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -244,7 +245,7 @@ impl JoinRefusal {
 }
 
 /// An answer that waits for media sockets to be opened.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PendingAnswer {
     /// The in-dialog request; `None` for the first INVITE.
     pub(super) server: Option<ServerTransaction>,
@@ -253,7 +254,7 @@ pub(super) struct PendingAnswer {
 }
 
 /// State of a call to a conference.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ParticipantState {
     pub(super) spec: Arc<ConferenceSpec>,
     pub(super) name: ConferenceKey,
@@ -272,6 +273,16 @@ pub(crate) struct ParticipantState {
 }
 
 impl ParticipantState {
+    /// Shares the entry of the conference with the configuration, if it was not changed. Entries have no comparison;
+    /// their name and text decide.
+    pub(crate) fn share_settings(&mut self, conferences: &[Arc<ConferenceSpec>]) {
+        let equal =
+            |entry: &&Arc<ConferenceSpec>| format!("{entry:?}") == format!("{:?}", self.spec);
+        if let Some(entry) = conferences.iter().find(equal) {
+            self.spec = Arc::clone(entry);
+        }
+    }
+
     /// Takes the pending in-dialog request of an ending call, to be refused.
     pub(crate) fn take_pending_transaction(&mut self) -> Option<ServerTransaction> {
         self.pending.take()?.server

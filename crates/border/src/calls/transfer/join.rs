@@ -6,10 +6,11 @@ use crate::policy::{HopStep, StepTarget};
 use anchor::Side;
 use config::{InterfaceId, TrunkId};
 use engine::timers::TimerKey;
+use serde::{Deserialize, Serialize};
 use sip::{LegId, ServerTransaction, TransactionId};
 
 /// Purpose of connecting two legs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Purpose {
     /// Refresh of the session of this side.
     Refresh,
@@ -33,7 +34,7 @@ pub(crate) enum Purpose {
 }
 
 /// The consultation call of an attended transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ConsultationCall {
     /// A call of this worker.
     Local(CallKey),
@@ -42,7 +43,7 @@ pub(crate) enum ConsultationCall {
 }
 
 /// The event that connecting two legs awaits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum AwaitedStep {
     /// Another worker was asked for the new leg.
     Leg,
@@ -59,7 +60,7 @@ pub(crate) enum AwaitedStep {
 }
 
 /// Two legs that are being connected.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Join {
     pub(crate) purpose: Purpose,
     pub(crate) stage: AwaitedStep,
@@ -119,6 +120,16 @@ impl Join {
             Purpose::Transfer { consultation, .. } => consultation,
             _ => None,
         }
+    }
+
+    /// Legs of a transfer besides those of its call.
+    pub(crate) fn legs(&self) -> impl Iterator<Item = LegId> {
+        let lent = match self.purpose {
+            Purpose::Transfer { referrer, .. } => Some(referrer),
+            Purpose::Replace { replaced } => Some(replaced),
+            Purpose::Refresh | Purpose::Reanchor { .. } => None,
+        };
+        self.new.into_iter().chain(lent)
     }
 
     /// Whether no leg exists in addition to the two of the call.

@@ -8,6 +8,7 @@ mod failures;
 mod forwarder;
 mod phone_log;
 mod programs;
+pub mod saved_calls;
 mod socket_filters;
 mod workers;
 
@@ -400,6 +401,8 @@ pub struct VirtualNetwork {
     /// The forwarder's reports are being passed to the border.
     reporting: bool,
     workers: workers::Workers,
+    /// Calls are written out and read back between inputs.
+    pub saved_calls: saved_calls::SavedCalls,
 }
 
 impl VirtualNetwork {
@@ -565,6 +568,7 @@ impl VirtualNetwork {
     pub fn run(&mut self, span: Duration) {
         let end = self.now + span;
         loop {
+            self.save_calls();
             let arrival = self.arrivals.keys().next().map(|key| key.0);
             let mut next = arrival.unwrap_or(Time::NEVER);
             let border = self.border.next_deadline().map_or(Time::NEVER, |d| d.at);

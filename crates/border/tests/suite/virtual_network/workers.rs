@@ -66,6 +66,7 @@ impl VirtualNetwork {
             wire: Vec::new(),
             reporting: false,
             workers: Workers::default(),
+            saved_calls: super::saved_calls::SavedCalls::of_environment(),
         }
     }
 

@@ -26,20 +26,20 @@ impl Agent {
         };
         // The peer may not know of a restart yet; its check gets a response and has no other effect.
         if let Some(previous) = &self.previous
-            && authenticate(message, &previous.credentials, &previous.key, None).is_ok()
+            && authenticate(message, &previous.keyed, None).is_ok()
         {
-            let bytes = answer(&previous.key);
+            let bytes = answer(&previous.keyed.key);
             self.send(base, source, bytes);
             return Ok(());
         }
-        let judged = authenticate(message, &self.local, &self.key, self.remote())
+        let judged = authenticate(message, &self.local, self.remote())
             .and_then(|()| self.resolve_role_conflict(message));
         if let Err(code) = judged {
-            let bytes = error_response(message, code, &self.key);
+            let bytes = error_response(message, code, &self.local.key);
             self.send(base, source, bytes);
             return Err(DropReason::StunUnauthenticated);
         }
-        let bytes = answer(&self.key);
+        let bytes = answer(&self.local.key);
         self.send(base, source, bytes);
         // Without a priority the candidate ranks like a relayed one.
         let priority = message.number(attribute::PRIORITY).unwrap_or(1).max(1);
@@ -176,7 +176,7 @@ impl Agent {
             return Err(DropReason::StunUnexpected);
         }
         // An unauthenticated response is ignored (RFC 8489 section 9.1.4).
-        if !message.is_authentic(&peer.key) {
+        if !message.is_authentic(&peer.keyed.key) {
             return Err(DropReason::StunUnauthenticated);
         }
         let success = message.message_type() == message_type::BINDING_SUCCESS;
