@@ -1,5 +1,5 @@
 # The doors. Each one does its own set-up on a fresh Debian 12 that has Rust, Node and make.
-.PHONY: build release install deb image sbom demo test bench tidy docs fuzz setup peers clean
+.PHONY: build release static install deb image sbom demo test bench tidy docs fuzz setup peers clean
 
 CARGO ?= cargo
 HORNWORK = target/release/hornwork
@@ -17,6 +17,15 @@ build: setup
 release: setup
 	@packaging/setup --wanted $(BOLT)
 	$(CARGO) xtask release
+
+# One file without shared libraries, for any Linux of this processor, with musl. Needs rustup for the target.
+STATIC = $(shell uname -m)-unknown-linux-musl
+static: setup
+	@packaging/setup musl-gcc:musl-tools
+	@command -v rustup >/dev/null || { echo "make static needs rustup, for the standard library of $(STATIC)"; exit 1; }
+	rustup target add $(STATIC)
+	$(CARGO) build --release --locked -p hornwork --target $(STATIC)
+	@echo "target/$(STATIC)/release/hornwork"
 
 # The program without debug information, the unit, the system user, a configuration where there is none.
 install: build

@@ -124,7 +124,8 @@ impl Receiver {
         let (from, to) = (self.filled, self.filled + count);
         for header in &mut self.headers[from..to.min(self.dirty).max(from)] {
             header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
-            header.msg_hdr.msg_controllen = if self.with_control { CONTROL * 8 } else { 0 };
+            let control = if self.with_control { CONTROL * 8 } else { 0 };
+            header.msg_hdr.msg_controllen = control as _;
             header.msg_hdr.msg_flags = 0;
             header.msg_len = 0;
         }
@@ -147,7 +148,7 @@ impl Receiver {
                     fd.as_raw_fd(),
                     self.headers[from..].as_mut_ptr(),
                     count as c_uint,
-                    libc::MSG_DONTWAIT,
+                    libc::MSG_DONTWAIT as _,
                     std::ptr::null_mut(),
                 )
             },
@@ -527,9 +528,10 @@ impl Sender {
                 Ok(n) => {
                     retries = 0;
                     for header in &self.headers[from..from + n] {
-                        result.sent += header.msg_hdr.msg_iovlen;
-                        if header.msg_hdr.msg_iovlen > 1 {
-                            result.gso_datagrams += header.msg_hdr.msg_iovlen;
+                        let segments = segments(&header.msg_hdr);
+                        result.sent += segments;
+                        if segments > 1 {
+                            result.gso_datagrams += segments;
                             self.refusals = 0;
                         }
                     }
@@ -573,7 +575,7 @@ impl Sender {
     fn send_segments_singly(&mut self, fd: BorrowedFd<'_>, burst: usize, result: &mut SendSummary) {
         let header = self.headers[burst].msg_hdr;
         let (mut i, mut retries) = (0, 0);
-        while i < header.msg_iovlen {
+        while i < segments(&header) {
             // SAFETY: the iovecs of a header are adjacent; name and payload as in `send_from`.
             let n = unsafe {
                 let iovec = *header.msg_iov.add(i);
@@ -624,7 +626,7 @@ impl Sender {
                     fd.as_raw_fd(),
                     self.headers.as_mut_ptr().add(from),
                     (self.count - from) as c_uint,
-                    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                    (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
                 )
             }
         };
@@ -634,6 +636,12 @@ impl Sender {
             Ok(n as usize)
         }
     }
+}
+
+/// Segments of a burst. The type of their number differs between C libraries.
+#[allow(clippy::unnecessary_cast)]
+fn segments(header: &libc::msghdr) -> usize {
+    header.msg_iovlen as usize
 }
 
 /// Whether the error may concern an earlier datagram (an ICMP message) instead of the current one.

@@ -298,7 +298,7 @@ impl Headers {
                     SocketAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_TCLASS),
                 };
                 message.msg_control = std::ptr::from_mut(control).cast();
-                message.msg_controllen = size_of::<ClassControl>();
+                message.msg_controllen = size_of::<ClassControl>() as _;
                 // SAFETY: the control buffer has room for a message of four bytes, and is aligned for its header.
                 unsafe {
                     let class = libc::CMSG_FIRSTHDR(message);
@@ -326,7 +326,7 @@ impl Headers {
                 fd.as_raw_fd(),
                 headers.as_mut_ptr(),
                 headers.len() as libc::c_uint,
-                libc::MSG_DONTWAIT,
+                libc::MSG_DONTWAIT as _,
             )
         };
         match sent {

@@ -36,7 +36,7 @@ pub(crate) fn next(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Option<Un
     header.msg_iov = &raw mut iovec;
     header.msg_iovlen = 1;
     header.msg_control = (&raw mut control).cast();
-    header.msg_controllen = size_of::<[u64; CONTROL]>();
+    header.msg_controllen = size_of::<[u64; CONTROL]>() as _;
     // SAFETY: the header points to a name, an iovec and a control buffer that outlive the call, with their lengths.
     let n = unsafe {
         libc::recvmsg(

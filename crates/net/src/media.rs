@@ -274,7 +274,7 @@ impl<F: Forward> MediaThread<F> {
         let thread = self.thread.as_ref()?;
         let mut id = 0;
         // SAFETY: the handle is not joined yet, so the thread's ID is valid; the clock ID is written to `id`.
-        if unsafe { libc::pthread_getcpuclockid(thread.as_pthread_t(), &raw mut id) } != 0 {
+        if unsafe { libc::pthread_getcpuclockid(thread.as_pthread_t() as _, &raw mut id) } != 0 {
             return None;
         }
         // SAFETY: all zero is a valid timespec, and it outlives the call.

@@ -89,7 +89,13 @@ pub(crate) fn raise_loopback() -> io::Result<()> {
         },
     };
     // SAFETY: the request is initialised, outlives the call, and holds the flags that SIOCSIFFLAGS reads.
-    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) } {
+    match unsafe {
+        libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCSIFFLAGS as _,
+            &raw const request,
+        )
+    } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

@@ -307,7 +307,7 @@ impl PacketSocket {
                 self.receiver.as_raw_fd(),
                 self.headers.as_mut_ptr(),
                 BATCH as libc::c_uint,
-                libc::MSG_DONTWAIT,
+                libc::MSG_DONTWAIT as _,
                 std::ptr::null_mut(),
             )
         };
@@ -421,7 +421,7 @@ impl PacketSocket {
                     self.sender.as_raw_fd(),
                     headers.as_mut_ptr().add(from),
                     (iovecs.len() - from) as libc::c_uint,
-                    libc::MSG_DONTWAIT,
+                    libc::MSG_DONTWAIT as _,
                 )
             };
             if sent > 0 {

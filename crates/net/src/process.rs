@@ -87,11 +87,18 @@ pub(crate) fn sleep(span: Duration) {
 /// # Errors
 /// Not permitted (CAP_SYS_NICE, RLIMIT_RTPRIO), or the priority is out of range.
 pub fn realtime(priority: u32) -> io::Result<()> {
-    let parameter = libc::sched_param {
-        sched_priority: i32::try_from(priority).unwrap_or(i32::MAX),
+    let priority = i32::try_from(priority).unwrap_or(i32::MAX);
+    // musl's function of this name always fails, so the kernel is called directly; its structure is the number alone.
+    // SAFETY: the number outlives the call; 0 is the calling thread.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            libc::c_long::from(0),
+            libc::c_long::from(libc::SCHED_FIFO),
+            &raw const priority,
+        )
     };
-    // SAFETY: the structure outlives the call; 0 is the calling thread.
-    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameter) } < 0 {
+    if done < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(())

@@ -231,7 +231,7 @@ impl RawSender {
                     fd.as_raw_fd(),
                     self.headers.as_mut_ptr().add(from),
                     (self.count - from) as libc::c_uint,
-                    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                    (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
                 )
             };
             if n > 0 {

@@ -50,7 +50,7 @@ pub(super) fn of(interface: u32) -> io::Result<(String, Queues)> {
     };
     let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
     // SAFETY: a request in the kernel's layout, with a value that outlives the call.
-    let done = unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL, &raw mut request) };
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL as _, &raw mut request) };
     let [_, _, _, _, _, receiving, _, _, combined] = channels.0;
     let queues = match done {
         0 => Queues::Reported(receiving.saturating_add(combined).max(1)),
