@@ -2,11 +2,11 @@
 //! hand them to a thread of its own through a bounded queue. That thread writes them, and sends copies by HEP. Nothing
 //! blocks a packet thread: messages and events that find no room are counted at once, and logged by the thread that writes.
 
-mod agents;
+pub(crate) mod agents;
 pub(crate) mod location;
 
 use crate::log::EventLog;
-use agents::{AgentDrops, AgentMessage, Agents, HepSender};
+use agents::{AgentMessage, Agents, HepCounts, HepReports, HepSender};
 use border::border::Border;
 use config::Config;
 use console::{
@@ -166,6 +166,7 @@ pub(crate) struct CallHistory {
     folder: String,
     remedy: &'static str,
     losses: Arc<Losses>,
+    hep_counts: Arc<HepCounts>,
     log: EventLog,
     agents: Option<Agents>,
     sinks: Vec<HistorySink>,
@@ -212,7 +213,8 @@ impl CallHistory {
             ))
         })?;
         let losses = writer.losses();
-        let hep = HepSender::open(spec)?;
+        let hep_counts = Arc::new(HepCounts::default());
+        let hep = HepSender::open(spec, &hep_counts)?;
         let workers = config.sip.workers;
         let batches = (spec.queue / BATCH_BYTES / usize::from(workers)).max(MIN_BATCHES);
         let (full, inbox) = sync_channel(batches * usize::from(workers));
@@ -235,13 +237,7 @@ impl CallHistory {
                 is_pending: false,
             });
         }
-        let (agents, from_agents) = match Agents::start(spec, clock)? {
-            Some((agents, messages)) => {
-                let drops = agents.drops.clone();
-                (Some(agents), Some((messages, drops)))
-            }
-            None => (None, None),
-        };
+        let (agents, from_agents) = Agents::start(spec, clock, &hep_counts)?.unzip();
         let thread = StoreThread {
             folder: shown.clone(),
             remedy,
@@ -252,7 +248,7 @@ impl CallHistory {
             returns,
             drops: vec![Drops::new(); usize::from(workers)],
             from_agents,
-            agents_reported: Time::ZERO,
+            hep_reports: HepReports::new(hep_counts.clone()),
             log: log.clone(),
             clock,
         };
@@ -268,6 +264,7 @@ impl CallHistory {
             folder: shown,
             remedy,
             losses,
+            hep_counts,
             log: log.clone(),
             agents,
             sinks,
@@ -278,6 +275,11 @@ impl CallHistory {
     /// The sinks of the workers, in their order; once.
     pub(crate) fn take_sinks(&mut self) -> Vec<HistorySink> {
         std::mem::take(&mut self.sinks)
+    }
+
+    /// Counts of HEP packets.
+    pub(crate) fn hep_counts(&self) -> Arc<HepCounts> {
+        self.hep_counts.clone()
     }
 
     /// Counts of everything that the store could not keep.
@@ -325,8 +327,8 @@ struct StoreThread {
     returns: Vec<EmptyBatches>,
     /// Drops of each worker at the last count.
     drops: Vec<Drops>,
-    from_agents: Option<(Receiver<Vec<AgentMessage>>, Arc<AgentDrops>)>,
-    agents_reported: Time,
+    from_agents: Option<Receiver<Vec<AgentMessage>>>,
+    hep_reports: HepReports,
     log: EventLog,
     clock: Clock,
 }
@@ -411,7 +413,7 @@ impl StoreThread {
     }
 
     fn agents(&mut self) {
-        let Some((inbox, _)) = &self.from_agents else {
+        let Some(inbox) = &self.from_agents else {
             return;
         };
         for messages in inbox.try_iter().take(AGENT_BATCHES) {
@@ -427,15 +429,7 @@ impl StoreThread {
             events.push(note_event(note, &self.folder, self.remedy));
         }
         let now = self.clock.now();
-        if let Some(hep) = &mut self.hep {
-            events.extend(hep.dropped(now));
-        }
-        if let Some((_, drops)) = &self.from_agents
-            && now.since(self.agents_reported) >= DROPS_INTERVAL
-        {
-            self.agents_reported = now;
-            events.extend(drops.take());
-        }
+        events.extend(self.hep_reports.take(now));
         for kind in events {
             let event = Event::new(now, kind);
             self.log.event(&event);

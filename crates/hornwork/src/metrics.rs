@@ -252,6 +252,12 @@ pub(crate) const METRICS: &[MetricSpec] = &[
         "1 while the store of calls and messages cannot be written.",
     ),
     spec(
+        "hornwork_hep_packets_total",
+        Counter,
+        &["direction", "result"],
+        "HEP packets: sent to the collector (ok, socket: refused by the socket, too long) and received from capture agents (ok, malformed, no SIP, rate limit, queue full: the store is too slow).",
+    ),
+    spec(
         "hornwork_gateway_packets_total",
         Counter,
         &["direction"],
@@ -517,6 +523,11 @@ fn values(statistics: &Statistics, operators: &Operators) -> MetricValues {
     }
     if let Some(store) = &statistics.store {
         set_store(&mut out, store);
+    }
+    if let Some(hep) = &operators.hep {
+        for (direction, result, packets) in hep.counts() {
+            out.set("hornwork_hep_packets_total", &[direction, result], packets);
+        }
     }
     if let Some(gateway) = &operators.gateway {
         set_gateway(&mut out, gateway);

@@ -9,6 +9,7 @@ pub(crate) use commands::{CommandError, NamedRegistration};
 use crate::alarms::AlarmBoard;
 use crate::event_output::EventCounts;
 use crate::gateway::GatewayFigures;
+use crate::history::agents::HepCounts;
 use crate::log::EventLog;
 use crate::records::RecordCounters;
 use crate::traces::TraceCounters;
@@ -92,6 +93,8 @@ pub(crate) struct Operators {
     pub(crate) traces: Option<Arc<TraceCounters>>,
     /// Losses of the store of calls and messages.
     pub(crate) store: Option<Arc<Losses>>,
+    /// Counts of HEP packets.
+    pub(crate) hep: Option<Arc<HepCounts>>,
     /// Figures of the IPsec gateway.
     pub(crate) gateway: Option<Arc<GatewayFigures>>,
     pub(crate) alarms: AlarmBoard,
@@ -113,6 +116,7 @@ impl Operators {
             records,
             traces,
             store: None,
+            hep: None,
             gateway: None,
             alarms: log.alarms(),
             log: log.clone(),

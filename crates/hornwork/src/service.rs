@@ -296,6 +296,7 @@ fn serve(
     let gateway = Gateway::of(border.config(), loaded.gateway.as_ref(), &log, clock)?;
     let mut operators = Operators::new(lines, counters, &log, clock);
     operators.store = history.as_ref().map(CallHistory::losses);
+    operators.hep = history.as_ref().map(CallHistory::hep_counts);
     operators.gateway = gateway.as_ref().map(Gateway::figures);
     let observed = border.config();
     if observed.metrics.is_some()

@@ -38,9 +38,7 @@ pub(crate) struct HepSender {
     agent: u32,
     key: Vec<u8>,
     buffer: Vec<u8>,
-    refused: u64,
-    too_long: u64,
-    reported: Time,
+    counts: Arc<HepCounts>,
 }
 
 impl HepSender {
@@ -48,7 +46,7 @@ impl HepSender {
     ///
     /// # Errors
     /// Its name cannot be resolved, or the system gives no socket.
-    pub(crate) fn open(spec: &StoreSpec) -> io::Result<Option<HepSender>> {
+    pub(crate) fn open(spec: &StoreSpec, counts: &Arc<HepCounts>) -> io::Result<Option<HepSender>> {
         let Some((host, port)) = &spec.hep.send else {
             return Ok(None);
         };
@@ -73,9 +71,7 @@ impl HepSender {
             agent: spec.hep.id,
             key: spec.hep.password.clone().into_bytes(),
             buffer: Vec::new(),
-            refused: 0,
-            too_long: 0,
-            reported: Time::ZERO,
+            counts: counts.clone(),
         }))
     }
 
@@ -96,7 +92,7 @@ impl HepSender {
             payload: message.bytes,
         };
         if !packet.write(&mut self.buffer) {
-            self.too_long += 1;
+            self.counts.add(HepOutcome::TooLong, 1);
             return;
         }
         // An error may belong to an earlier datagram: an absent collector is reported by ICMP.
@@ -106,39 +102,107 @@ impl HepSender {
                 false => Err(error),
             }
         });
-        match sent {
-            Ok(_) => {}
-            Err(error) if error.raw_os_error() == Some(EMSGSIZE) => self.too_long += 1,
-            Err(_) => self.refused += 1,
-        }
-    }
-
-    /// Events about packets that were not sent.
-    pub(crate) fn dropped(&mut self, now: Time) -> Vec<EventKind> {
-        if now.since(self.reported) < REPORT_INTERVAL {
-            return Vec::new();
-        }
-        let counts = [
-            ("socket", std::mem::take(&mut self.refused)),
-            ("too long", std::mem::take(&mut self.too_long)),
-        ];
-        let events = reports("sent", &counts);
-        if !events.is_empty() {
-            self.reported = now;
-        }
-        events
+        let outcome = match sent {
+            Ok(_) => HepOutcome::Sent,
+            Err(error) if error.raw_os_error() == Some(EMSGSIZE) => HepOutcome::TooLong,
+            Err(_) => HepOutcome::Socket,
+        };
+        self.counts.add(outcome, 1);
     }
 }
 
-fn reports(direction: &str, counts: &[(&str, u64)]) -> Vec<EventKind> {
-    let counts = counts.iter().filter(|(_, packets)| *packets > 0);
-    counts
-        .map(|&(reason, packets)| EventKind::HepPacketsDropped {
-            direction: direction.to_owned(),
-            reason: reason.to_owned(),
-            packets,
-        })
-        .collect()
+/// Outcomes of HEP packets.
+#[derive(Clone, Copy, Debug)]
+enum HepOutcome {
+    Sent,
+    /// The socket refused it.
+    Socket,
+    TooLong,
+    Received,
+    Malformed,
+    NoSip,
+    RateLimit,
+    /// The writer of the store is too slow.
+    QueueFull,
+}
+
+/// Direction and name of each outcome, in the order of declaration.
+const OUTCOMES: [(&str, &str); 8] = [
+    ("sent", "ok"),
+    ("sent", "socket"),
+    ("sent", "too long"),
+    ("received", "ok"),
+    ("received", "malformed"),
+    ("received", "no SIP"),
+    ("received", "rate limit"),
+    ("received", "queue full"),
+];
+
+/// Counts of HEP packets since the start. Counting never waits.
+#[derive(Debug, Default)]
+pub(crate) struct HepCounts([AtomicU64; OUTCOMES.len()]);
+
+impl HepCounts {
+    fn add(&self, outcome: HepOutcome, packets: u64) {
+        if let Some(count) = self.0.get(outcome as usize) {
+            count.fetch_add(packets, Ordering::Relaxed);
+        }
+    }
+
+    /// Direction, result and number of packets.
+    pub(crate) fn counts(&self) -> [(&'static str, &'static str, u64); OUTCOMES.len()] {
+        let mut counts = OUTCOMES.map(|(direction, result)| (direction, result, 0));
+        for (count, (_, _, packets)) in self.0.iter().zip(&mut counts) {
+            *packets = count.load(Ordering::Relaxed);
+        }
+        counts
+    }
+}
+
+/// Reports packets that were dropped.
+pub(crate) struct HepReports {
+    counts: Arc<HepCounts>,
+    /// Counts of the last report, and its time.
+    before: [u64; OUTCOMES.len()],
+    reported: Option<Time>,
+}
+
+impl HepReports {
+    pub(crate) fn new(counts: Arc<HepCounts>) -> HepReports {
+        HepReports {
+            counts,
+            before: [0; OUTCOMES.len()],
+            reported: None,
+        }
+    }
+
+    /// Events about packets that were dropped since the last report: the first ones at once, further ones after
+    /// [`REPORT_INTERVAL`].
+    pub(crate) fn take(&mut self, now: Time) -> Vec<EventKind> {
+        if self
+            .reported
+            .is_some_and(|reported| now.since(reported) < REPORT_INTERVAL)
+        {
+            return Vec::new();
+        }
+        let mut events = Vec::new();
+        for ((direction, reason, packets), before) in
+            self.counts.counts().into_iter().zip(&mut self.before)
+        {
+            let new = packets.saturating_sub(std::mem::replace(before, packets));
+            if new > 0 && reason != "ok" {
+                events.push(EventKind::HepPacketsDropped {
+                    direction: direction.to_owned(),
+                    reason: reason.to_owned(),
+                    packets: new,
+                });
+            }
+        }
+        if !events.is_empty() {
+            self.reported = Some(now);
+        }
+        events
+    }
 }
 
 /// A message of a capture agent.
@@ -165,33 +229,9 @@ impl AgentMessage {
     }
 }
 
-/// Counts of packets that were not accepted.
-#[derive(Default)]
-pub(crate) struct AgentDrops {
-    malformed: AtomicU64,
-    not_sip: AtomicU64,
-    rate: AtomicU64,
-    queue: AtomicU64,
-}
-
-impl AgentDrops {
-    /// Events about packets that were dropped since the last call.
-    pub(crate) fn take(&self) -> Vec<EventKind> {
-        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
-        let counts = [
-            ("malformed", take(&self.malformed)),
-            ("no SIP", take(&self.not_sip)),
-            ("rate limit", take(&self.rate)),
-            ("queue full", take(&self.queue)),
-        ];
-        reports("received", &counts)
-    }
-}
-
 /// The thread that receives messages of capture agents.
 pub(crate) struct Agents {
     stopping: Arc<AtomicBool>,
-    pub(crate) drops: Arc<AgentDrops>,
     thread: JoinHandle<()>,
 }
 
@@ -203,6 +243,7 @@ impl Agents {
     pub(crate) fn start(
         spec: &StoreSpec,
         clock: Clock,
+        counts: &Arc<HepCounts>,
     ) -> io::Result<Option<(Agents, Receiver<Vec<AgentMessage>>)>> {
         let Some(listen) = spec.hep.listen else {
             return Ok(None);
@@ -215,13 +256,12 @@ impl Agents {
         socket.set_read_timeout(Some(RECEIVE_WAIT))?;
         let (queue, messages) = sync_channel(WAITING);
         let stopping = Arc::new(AtomicBool::new(false));
-        let drops = Arc::new(AgentDrops::default());
         let receiver = AgentReceiver {
             socket,
             clock,
             queue,
             stopping: stopping.clone(),
-            drops: drops.clone(),
+            counts: counts.clone(),
             rate: spec.hep.rate,
             second: 0,
             accepted: 0,
@@ -234,11 +274,7 @@ impl Agents {
                 let _ = net::block_signals();
                 receiver.run();
             })?;
-        let agents = Agents {
-            stopping,
-            drops,
-            thread,
-        };
+        let agents = Agents { stopping, thread };
         Ok(Some((agents, messages)))
     }
 
@@ -255,7 +291,7 @@ struct AgentReceiver {
     clock: Clock,
     queue: SyncSender<Vec<AgentMessage>>,
     stopping: Arc<AtomicBool>,
-    drops: Arc<AgentDrops>,
+    counts: Arc<HepCounts>,
     /// Messages per second.
     rate: u32,
     second: u64,
@@ -288,17 +324,17 @@ impl AgentReceiver {
             (self.second, self.accepted) = (second, 0);
         }
         if self.accepted >= self.rate {
-            self.drops.rate.fetch_add(1, Ordering::Relaxed);
+            self.counts.add(HepOutcome::RateLimit, 1);
             return;
         }
         // Malformed packets count too: parsing them takes time.
         self.accepted += 1;
         let Ok(packet) = HepPacket::parse(bytes) else {
-            self.drops.malformed.fetch_add(1, Ordering::Relaxed);
+            self.counts.add(HepOutcome::Malformed, 1);
             return;
         };
         if packet.kind != payload_type::SIP {
-            self.drops.not_sip.fetch_add(1, Ordering::Relaxed);
+            self.counts.add(HepOutcome::NoSip, 1);
             return;
         }
         let is_plausible =
@@ -323,8 +359,10 @@ impl AgentReceiver {
         }
         let messages = std::mem::take(&mut self.waiting);
         let count = messages.len() as u64;
-        if self.queue.try_send(messages).is_err() {
-            self.drops.queue.fetch_add(count, Ordering::Relaxed);
-        }
+        let outcome = match self.queue.try_send(messages) {
+            Ok(()) => HepOutcome::Received,
+            Err(_) => HepOutcome::QueueFull,
+        };
+        self.counts.add(outcome, count);
     }
 }

@@ -421,7 +421,10 @@ fn send_hep(port: u16, bytes: &[u8]) {
 fn hep_of_agents_is_stored_and_a_flood_is_harmless() {
     let Some(data) = testdata() else { return };
     let port = common::free_port();
-    let more = format!("hep = {{ listen = \"udp:127.0.0.1:{port}\", rate = 500 }}");
+    let metrics = common::free_port();
+    let more = format!(
+        "hep = {{ listen = \"udp:127.0.0.1:{port}\", rate = 500 }}\n\n[metrics]\nlisten = \"127.0.0.1:{metrics}\""
+    );
     let rig = Rig::new("store-hep", "loopback-bypass.toml", &more);
     let border = rig.border();
     let packet = std::fs::read(data.join("hep/hep3-sip-200-options.bin")).expect("packet");
@@ -449,6 +452,15 @@ fn hep_of_agents_is_stored_and_a_flood_is_harmless() {
         log.contains("hep_packets_dropped") && log.contains("malformed"),
         "{log}"
     );
+    let text = crate::operators::metrics(metrics);
+    let packets = |result: &str| {
+        let name =
+            format!("hornwork_hep_packets_total{{direction=\"received\",result=\"{result}\"}}");
+        crate::operators::metric(&text, &name)
+    };
+    // 20,000 were sent at once: 500 in a second are looked at, and the kernel drops some.
+    assert!(packets("rate limit") > 500, "{text}");
+    assert!(packets("malformed") > 0 && packets("ok") > 0, "{text}");
 }
 
 #[test]
