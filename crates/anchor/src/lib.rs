@@ -336,6 +336,11 @@ impl CallMedia {
         self
     }
 
+    /// Whether the forwarder has a session of this media.
+    pub fn is_in_forwarder(&self) -> bool {
+        self.added
+    }
+
     /// Whether early media is limited.
     pub fn limits_early_media(&self) -> bool {
         self.early_media.is_some()

@@ -458,6 +458,12 @@ impl Control for Border {
                 last,
                 stats,
             } => {
+                let Components {
+                    ctx,
+                    quality_intervals,
+                    ..
+                } = &mut self.parts;
+                quality_intervals.report(ctx, CallKey(session), last, &stats);
                 if last {
                     self.parts.ctx.counters.media_sessions_ended += 1;
                     log_kernel_relay(&mut self.parts.ctx, CallKey(session), &stats);
@@ -473,6 +479,7 @@ impl Control for Border {
                 self.lend().participant_event(CallKey(session), event);
             }
             MediaEvent::Refused { session, .. } => {
+                self.parts.quality_intervals.remove(session);
                 let number = CallKey(session).number();
                 self.lend().record_session_statistics(number, None);
                 if self.parts.calls.slot_of(CallKey(session)).is_none() {

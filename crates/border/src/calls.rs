@@ -9,6 +9,7 @@ pub(crate) mod in_dialog;
 pub(crate) mod key;
 pub(crate) mod media;
 pub(crate) mod quality;
+pub(crate) mod quality_intervals;
 pub(crate) mod relay;
 mod reservations;
 pub mod saved;

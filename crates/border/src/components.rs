@@ -3,6 +3,7 @@
 use crate::admission::AdmissionControl;
 use crate::admission::overload::Overload;
 use crate::calls::conference::state::Conferences;
+use crate::calls::quality_intervals::QualityIntervals;
 use crate::calls::table::OngoingCalls;
 use crate::carrier::Carriers;
 use crate::keepalive::KeepAlives;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 pub(crate) struct Components {
     pub(crate) ctx: Ctx,
     pub(crate) calls: OngoingCalls,
+    pub(crate) quality_intervals: QualityIntervals,
     pub(crate) conferences: Conferences,
     pub(crate) media: BorderMedia,
     /// Media nodes that relay the media of calls.
@@ -72,6 +74,7 @@ impl Components {
         let mut parts = Components {
             ctx: Ctx::new(config, entropy),
             calls: OngoingCalls::new(share.hash_key),
+            quality_intervals: QualityIntervals::default(),
             conferences: Conferences::new(share.conferences),
             media: BorderMedia::new(plane),
             media_nodes,

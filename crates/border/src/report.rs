@@ -33,6 +33,8 @@ pub struct BorderCensus {
     pub sockets_open: usize,
     /// Calls with media at media nodes, and pending commands about calls.
     pub at_nodes: usize,
+    /// Calls whose media quality is recorded in intervals.
+    pub quality_intervals: usize,
     /// Timers of calls.
     pub timers: usize,
     /// Memory of admitted calls in KiB.
@@ -106,6 +108,7 @@ impl Border {
             sockets_busy: parts.media.plane.sockets.busy(),
             sockets_open: parts.media.plane.sockets.open(),
             at_nodes: parts.media_nodes.relayed_calls + parts.media_nodes.pending_commands(),
+            quality_intervals: parts.quality_intervals.len(),
             // Timers of our registrations do not belong to calls.
             timers: parts
                 .ctx

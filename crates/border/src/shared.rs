@@ -74,6 +74,8 @@ pub(crate) enum Alarm {
     PinTimeout(CallKey),
     /// Continue a query about a conference with its next participants.
     ConferenceQueryStep(u64),
+    /// Query the media of the next part of the calls.
+    QualityTick,
     /// Check the state of a transfer whose other call belongs to another worker.
     TransferPoll(u64, CallKey),
 }

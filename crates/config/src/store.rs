@@ -2,6 +2,7 @@
 
 use super::database::DatabaseSpec;
 use super::sink::Sink;
+use core::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -36,6 +37,8 @@ pub struct StoreSpec {
     pub secure_content: bool,
     /// Whether texts of messages are indexed for full-text search.
     pub full_text: bool,
+    /// Interval in which the quality of media is recorded; `None`: at the end of calls only.
+    pub quality_interval: Option<Duration>,
     /// Exchange of messages with other systems.
     pub hep: HepSpec,
 }
@@ -91,6 +94,11 @@ pub(super) struct RawStore {
     /// Whether display names, user agents and reasons are indexed for full-text search.
     #[serde(default = "full_text")]
     pub full_text: bool,
+    /// Seconds from one record of a call's media quality to the next: 5 to 3600; 0: quality is recorded at the end of calls only.
+    /// The first interval of a call is up to half longer or shorter, because calls take turns. Each record has packets, loss, jitter and MOS of both sides in that time. Media nodes give figures at the end only.
+    #[serde(default = "quality_interval_s")]
+    #[schemars(range(min = 0, max = 3600))]
+    pub quality_interval_s: u32,
     /// Exchange of messages with HOMER, sngrep, Kamailio and others by HEP version 3.
     #[serde(default)]
     pub hep: RawHep,
@@ -126,6 +134,10 @@ fn size_mib() -> u32 {
 
 fn queue_mib() -> u32 {
     64
+}
+
+fn quality_interval_s() -> u32 {
+    10
 }
 
 fn full_text() -> bool {
@@ -172,6 +184,7 @@ pub(super) fn store(raw: Option<&RawStore>, sink: &mut Sink<'_>) -> Option<Store
         queue: (written.queue_mib as usize) << 20,
         secure_content: written.secure_content,
         full_text: written.full_text,
+        quality_interval: quality_interval(written.quality_interval_s, sink),
         hep: HepSpec {
             send,
             id: hep.id,
@@ -180,6 +193,20 @@ pub(super) fn store(raw: Option<&RawStore>, sink: &mut Sink<'_>) -> Option<Store
             rate: hep.rate.max(1),
         },
     })
+}
+
+/// The shortest interval of quality records, seconds: that of RTCP (RFC 3550 section 6.2).
+const SHORTEST_INTERVAL: u32 = 5;
+
+fn quality_interval(seconds: u32, sink: &mut Sink<'_>) -> Option<Duration> {
+    if seconds != 0 && seconds < SHORTEST_INTERVAL {
+        sink.report(
+            "store.quality_interval_s",
+            format!("{seconds} seconds are too short"),
+            "set 5 or more, or 0 for quality at the end of calls only",
+        );
+    }
+    (seconds != 0).then(|| Duration::from_secs(seconds.max(SHORTEST_INTERVAL).into()))
 }
 
 /// The folder or the database.
@@ -273,6 +300,7 @@ fn address_of(text: &str, port: u16) -> Option<SocketAddr> {
 mod tests {
     use super::super::parse;
     use super::StorePlace;
+    use core::time::Duration;
 
     #[test]
     fn the_store_has_bounds_and_checked_addresses() {
@@ -285,6 +313,11 @@ mod tests {
         assert_eq!(with("").unwrap(), None);
         let plain = with("[store]\nfolder=\"/var/x\"\n").unwrap().unwrap();
         assert_eq!((plain.retention_days, plain.size), (30, 10 << 30));
+        assert_eq!(plain.quality_interval, Some(Duration::from_secs(10)));
+        let without = with("[store]\nfolder=\"/var/x\"\nquality_interval_s=0\n").unwrap();
+        assert_eq!(without.unwrap().quality_interval, None);
+        let short = with("[store]\nfolder=\"/var/x\"\nquality_interval_s=4\n").unwrap_err();
+        assert!(short.contains("4 seconds are too short"), "{short}");
         assert!(!plain.secure_content && plain.full_text && plain.hep.send.is_none());
         let shared =
             "[store]\nnode=\"edge-1\"\ndatabase=\"postgresql://a@/c?host=/run/postgresql\"\n";

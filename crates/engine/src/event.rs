@@ -216,6 +216,36 @@ events! {
         /// Protection of the media with the callee: none, or srtp and the crypto suite.
         callee_protection: Option<String>,
     }
+    /// Media of a call in an interval: the difference of its figures to those at the end of the interval before. Only while
+    /// calls are stored (`[store] quality_interval_s`), and for media that is relayed here. The figures of a side are those of
+    /// packets received from it, of the media line that `call_ended` rates.
+    CallMediaInterval "call_media_interval" Debug {
+        /// Number of the call.
+        call: u64,
+        /// Length of the interval, milliseconds; it ends at the time of the event.
+        interval_ms: u64,
+        /// RTP packets received from the caller.
+        caller_packets: Option<u64>,
+        /// Packets of the caller lost before they arrived here.
+        caller_lost: Option<u64>,
+        /// The same in percent of those sent.
+        caller_loss_percent: Option<Hundredths>,
+        /// Mean interarrival jitter (RFC 3550) of the source with most packets, milliseconds.
+        caller_jitter_ms: Option<Hundredths>,
+        /// Voice quality by the E-model: MOS-CQE, 1 to 4.5. The jitter buffer is taken for four times the mean jitter, at least
+        /// a packet.
+        caller_mos: Option<Hundredths>,
+        /// As `caller_packets`, for the callee.
+        callee_packets: Option<u64>,
+        /// As `caller_lost`, for the callee.
+        callee_lost: Option<u64>,
+        /// As `caller_loss_percent`, for the callee.
+        callee_loss_percent: Option<Hundredths>,
+        /// As `caller_jitter_ms`, for the callee.
+        callee_jitter_ms: Option<Hundredths>,
+        /// As `caller_mos`, for the callee.
+        callee_mos: Option<Hundredths>,
+    }
     /// The call has ended: a BYE or a refusing final response was sent or received. Its last transactions may last for
     /// 32 s more. Figures that were not measured are absent.
     CallEnded "call_ended" Info {

@@ -303,6 +303,7 @@ impl Calls<'_> {
         let number = call.number;
         call.phase = CallPhase::Answered;
         call.answered_at = Some(now);
+        self.parts.quality_intervals.start(&mut self.parts.ctx);
         call.status = 200;
         let setup_ms = now.since(call.offered_at).as_millis() as u64;
         self.parts.ctx.counters.answered += 1;

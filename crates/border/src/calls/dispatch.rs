@@ -248,6 +248,7 @@ impl Calls<'_> {
                 Alarm::TransferPoll(number, call) => {
                     self.poll_transfer(number, call);
                 }
+                Alarm::QualityTick => self.quality_tick(),
                 Alarm::OverloadCheck => self
                     .parts
                     .admission

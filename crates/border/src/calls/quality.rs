@@ -86,7 +86,7 @@ impl Calls<'_> {
 }
 
 /// Default packet time of speech in milliseconds (RFC 3551 section 4.5).
-const PACKET_MS: f64 = 20.0;
+pub(super) const PACKET_MS: f64 = 20.0;
 
 /// The trunk of the target tried last, otherwise that of the caller.
 fn trunk_of(call: &Call) -> Option<TrunkId> {
@@ -147,9 +147,8 @@ fn sides_of(flow: &FlowStats) -> [(Side, &SideStats); 2] {
     [(Side::Caller, caller), (Side::Callee, callee)]
 }
 
-/// Statistics of both sides: of the first line whose codec has a quality model, otherwise of the first line with
-/// packets.
-fn reception_of(stats: &SessionStats, encodings: &Encodings) -> [ReceptionQuality; 2] {
+/// The line whose quality is reported: the first one whose codec has a quality model, otherwise the first one with packets.
+pub(super) fn rated_line(stats: &SessionStats, encodings: &Encodings) -> Option<u8> {
     let lines = || {
         let received = |flow: &&FlowStats| flow.sides.iter().any(|side| !side.sources.is_empty());
         stats.flows.iter().filter(received)
@@ -161,15 +160,24 @@ fn reception_of(stats: &SessionStats, encodings: &Encodings) -> [ReceptionQualit
                 .is_some_and(|name| codec_quality(name).is_some())
         })
     });
-    let Some(line) = rated.or_else(|| lines().next()).map(|flow| flow.line) else {
+    rated.or_else(|| lines().next()).map(|flow| flow.line)
+}
+
+/// Round-trip time of both sides of a line together, milliseconds; 0 where it was not measured.
+pub(super) fn round_trip_of(stats: &SessionStats, line: u8) -> f64 {
+    let flows = stats.flows.iter().filter(|flow| flow.line == line);
+    let measured = flows
+        .flat_map(|flow| &flow.sides)
+        .filter_map(|side| side.round_trip);
+    measured.map(|span| span.as_secs_f64() * 1e3).sum()
+}
+
+/// Statistics of both sides: of the line whose quality is reported.
+fn reception_of(stats: &SessionStats, encodings: &Encodings) -> [ReceptionQuality; 2] {
+    let Some(line) = rated_line(stats, encodings) else {
         return Default::default();
     };
-    let round_trip_ms: f64 = lines()
-        .filter(|flow| flow.line == line)
-        .flat_map(|flow| &flow.sides)
-        .filter_map(|side| side.round_trip)
-        .map(|span| span.as_secs_f64() * 1e3)
-        .sum();
+    let round_trip_ms = round_trip_of(stats, line);
     Side::BOTH.map(|side| {
         let own = || {
             let flows = stats.flows.iter().filter(|flow| flow.line == line);

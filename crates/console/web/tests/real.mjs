@@ -67,6 +67,14 @@ async function asOperator() {
   const streams = await page.locator('.streams tbody tr').allTextContents();
   assert.equal(streams.length, 2);
   for (const text of streams) assert.match(text, /opus/);
+  const id = new URL(page.url()).hash.split('/').at(-1);
+  const detail = await page.evaluate(async (path) => (await fetch(path)).json(), `/api/v1/calls/${id}`);
+  for (const { side, packets_received, intervals } of detail.streams) {
+    assert.ok(intervals.length >= 2, `${side}: ${JSON.stringify(intervals)}`);
+    const packets = intervals.reduce((sum, one) => sum + one.packets_received, 0);
+    assert.equal(packets, packets_received, `${side}: the intervals are the whole call`);
+    assert.ok(intervals.every((one) => one.mos > 3 && one.loss_percent !== null && one.jitter_ms !== null), JSON.stringify(intervals));
+  }
   await page.screenshot({ path: `${folder}/media.png`, fullPage: true });
   step('operator: media');
 

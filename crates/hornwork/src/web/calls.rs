@@ -5,8 +5,8 @@ use super::access::Caller;
 use super::api::{Parameters, PathPart, Shared, cursor_of, limit_of};
 use super::problem::{Answer, Problem, ok};
 use super::types::{
-    CallPageBody, CallQuery, CallsBody, DecisionBody, EditBody, EventBody, MessageBody,
-    MessagePageBody, StreamBody,
+    CallPageBody, CallQuery, CallsBody, DecisionBody, EditBody, EventBody, IntervalBody,
+    MessageBody, MessagePageBody, StreamBody,
 };
 use crate::trace;
 use axum::extract::{Extension, State};
@@ -30,7 +30,8 @@ const MAX_DECISIONS: usize = 500;
 /// Longest text of a condition, octets.
 const MAX_CONDITION: usize = 1_024;
 /// Events about media, which are no decisions.
-const FIGURES: [&str; 4] = [
+const FIGURES: [&str; 5] = [
+    INTERVAL,
     "call_media",
     "media_relayed_in_kernel",
     "media_latched",
@@ -273,6 +274,30 @@ fn fields_of(event: &StoredEvent, caller: &Caller) -> Map<String, Value> {
     fields.collect()
 }
 
+/// Event with the quality of an interval, which the page draws and does not list.
+const INTERVAL: &str = "call_media_interval";
+
+/// Quality of the media received from a side in intervals.
+fn intervals(side: &str, events: &[StoredEvent]) -> Vec<IntervalBody> {
+    let events = events.iter().filter(|event| event.name == INTERVAL);
+    let bodies = events.filter_map(|event| {
+        let fields: Map<String, Value> = serde_json::from_str(&event.fields).ok()?;
+        let number = |name: &str| fields.get(name)?.as_str()?.parse::<f64>().ok();
+        let of_side = |name: &str| number(&format!("{side}_{name}"));
+        let body = IntervalBody {
+            at: rfc3339(event.at),
+            interval_ms: number("interval_ms")? as u64,
+            packets_received: of_side("packets").map(|value| value as u64),
+            lost: of_side("lost").map(|value| value as u64),
+            loss_percent: of_side("loss_percent"),
+            jitter_ms: of_side("jitter_ms"),
+            mos: of_side("mos"),
+        };
+        body.packets_received.is_some().then_some(body)
+    });
+    bodies.collect()
+}
+
 /// The media of both sides.
 fn streams(call: &StoredCall, events: &[StoredEvent]) -> Vec<StreamBody> {
     let media = events.iter().rev().find(|event| event.name == "call_media");
@@ -311,10 +336,14 @@ fn streams(call: &StoredCall, events: &[StoredEvent]) -> Vec<StreamBody> {
             loss_percent: hundredths(quality.loss),
             jitter_ms: hundredths(quality.jitter),
             mos: hundredths(quality.mos),
+            intervals: intervals(side, events),
         }
     });
     all.filter(|stream| {
-        stream.packets_received.is_some() || stream.packets_sent.is_some() || stream.mos.is_some()
+        stream.packets_received.is_some()
+            || stream.packets_sent.is_some()
+            || stream.mos.is_some()
+            || !stream.intervals.is_empty()
     })
     .collect()
 }
@@ -492,7 +521,8 @@ pub(super) async fn show(
         .iter()
         .enumerate()
         .map(|(index, message)| message_body(index, message, &call, &caller));
-    let shown = events.iter().map(|event| EventBody {
+    let shown = events.iter().filter(|event| event.name != INTERVAL);
+    let shown = shown.map(|event| EventBody {
         at: precise(event.at),
         name: event.name.clone(),
         fields: fields_of(event, &caller),

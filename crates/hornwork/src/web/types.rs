@@ -242,6 +242,27 @@ pub(super) struct StreamBody {
     pub(super) jitter_ms: Option<f64>,
     /// MOS-CQE by the E-model.
     pub(super) mos: Option<f64>,
+    /// The same in intervals, in order of time; empty if they were not recorded.
+    pub(super) intervals: Vec<IntervalBody>,
+}
+
+/// Media received from one side in an interval.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct IntervalBody {
+    /// End of the interval.
+    pub(super) at: String,
+    /// Its length, milliseconds.
+    pub(super) interval_ms: u64,
+    /// RTP packets received from this side.
+    pub(super) packets_received: Option<u64>,
+    /// Packets of this side lost before they arrived.
+    pub(super) lost: Option<u64>,
+    /// The same in percent.
+    pub(super) loss_percent: Option<f64>,
+    /// Mean interarrival jitter, milliseconds.
+    pub(super) jitter_ms: Option<f64>,
+    /// MOS-CQE by the E-model.
+    pub(super) mos: Option<f64>,
 }
 
 /// A step by which the border decided about the call.

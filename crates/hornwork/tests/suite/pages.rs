@@ -188,7 +188,7 @@ fn console_shows_real_calls_in_chromium() {
     // standing call must last until the console ends it.
     let more = format!(
         "to = {{ prefix = \"49306\" }}\n\n[[trunk]]\nname = \"phone\"\ntarget = \"udp:127.0.0.1:{phone}\"\n\n[[route]]\nto = {{ prefix = \"49307\" }}\ntrunk = \"phone\"\n\n\
-         [[trunk]]\nname = \"gone\"\ntarget = \"udp:127.0.0.1:9\"\nping_interval_s = 1\n\n[media]\ntimeout_s = 600\n\n[store]\nfolder = \"{shown}/store\"\n\n\
+         [[trunk]]\nname = \"gone\"\ntarget = \"udp:127.0.0.1:9\"\nping_interval_s = 1\n\n[media]\ntimeout_s = 600\n\n[store]\nfolder = \"{shown}/store\"\nquality_interval_s = 5\n\n\
          [console]\nlisten = \"127.0.0.1:{http}\"\naudit = \"{shown}/audit.ndjson\"\n{users}"
     );
     let text = example("loopback.toml", sip, trunk, media_ports(400), &more);
@@ -232,7 +232,7 @@ fn console_shows_real_calls_in_chromium() {
         ended.log()
     );
     hostile_call(sip);
-    // A call with media of a few seconds.
+    // A call with media that is longer than an interval.
     let local = format!("127.0.0.1:{phone}");
     let mut answering = program(
         env!("CARGO_BIN_EXE_hornwork"),
@@ -250,7 +250,7 @@ fn console_shows_real_calls_in_chromium() {
         env!("CARGO_BIN_EXE_hornwork"),
         &folder,
         "call",
-        &["phone", "call", &uri, "--seconds", "4"],
+        &["phone", "call", &uri, "--seconds", "8"],
     );
     assert_eq!(
         calling.wait(Duration::from_secs(40)),

@@ -40,6 +40,8 @@ pub struct Jitter {
 /// Figures over the running jitter at each packet but the first, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct JitterSummary {
+    /// Number of packets but the first of each timeline.
+    pub samples: u64,
     /// At the last packet.
     pub last: f64,
     /// Mean.
@@ -121,6 +123,7 @@ impl Jitter {
     pub fn summary(&self) -> Option<JitterSummary> {
         let p99 = self.histogram.quantile(0.99)?;
         Some(JitterSummary {
+            samples: self.samples,
             last: self.current / 1e6,
             mean: self.sum / self.samples as f64 / 1e6,
             p99: p99.min(self.max) / 1e6,

@@ -246,6 +246,7 @@ impl Calls<'_> {
         *call.legs.get_mut(Side::Callee) = Some(leg);
         call.phase = CallPhase::Answered;
         call.answered_at = Some(now);
+        self.parts.quality_intervals.start(&mut self.parts.ctx);
         call.status = 200;
         let setup_ms = now.since(call.offered_at).as_millis() as u64;
         self.set_early_media(slot, None);
