@@ -8,6 +8,7 @@ mod esp;
 mod generator;
 mod load;
 mod memory;
+mod pacing;
 mod registrations;
 mod relay;
 mod rules;
@@ -31,7 +32,7 @@ const LOAD_CORE: usize = 1;
 
 /// A part by its name; parts can be run one by one.
 type Part = fn(&mut Bench) -> Result<(), String>;
-const PARTS: [(&str, Part); 16] = [
+const PARTS: [(&str, Part); 17] = [
     ("calls", calls::calls),
     ("calls-beside", calls::calls_beside),
     ("held", calls::held),
@@ -39,6 +40,7 @@ const PARTS: [(&str, Part); 16] = [
     ("transports", transports::transports),
     ("header-rules", rules::header_rules),
     ("generator", generator::generator),
+    ("pacing", pacing::pacing),
     ("registrations", registrations::registrations),
     ("refreshes", registrations::refreshes),
     ("relay", relay::relay),

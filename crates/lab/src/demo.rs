@@ -300,6 +300,10 @@ impl DemoNetwork {
                 subject_grew_bytes: None,
                 generator_cpu_seconds: phones.cpu_seconds + pbx.cpu_seconds,
                 callers_cpu_seconds: phones.cpu_seconds,
+                send_lateness: crate::raw::SendLateness::of([
+                    &phones.results.send_times,
+                    &pbx.results.send_times,
+                ]),
                 resident_bytes: net::resident_bytes().map_err(|error| {
                     LabError::cannot_run(format!("/proc: {error}"), "mount /proc")
                 })?,

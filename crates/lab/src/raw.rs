@@ -4,6 +4,7 @@ use crate::error::{LabError, RunVerdict};
 use crate::experiment::{FigureBound, Study};
 use crate::figures::{Details, Figures, ThresholdCheck};
 use crate::files::{cannot_write, replace};
+use crate::host::SendTimes;
 use crate::measure::MeasureRecord;
 use crate::peak::record::PeakRecord;
 use crate::record::{Attempt, StreamRecord};
@@ -54,6 +55,36 @@ impl From<net::NoiseReport> for NoiseRecord {
     }
 }
 
+/// Lateness of the generator's RTP packets in a trial: from their due time to the end of the turn that sent them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SendLateness {
+    /// Packets sent.
+    pub packets: u64,
+    /// Packets that were not sent because they were too late.
+    pub skipped: u64,
+    /// Median, milliseconds.
+    pub p50_ms: f64,
+    /// 99th percentile.
+    pub p99_ms: f64,
+    /// Largest.
+    pub max_ms: f64,
+}
+
+impl SendLateness {
+    /// That of several hosts together; `None` if none has sent a packet.
+    pub fn of<'a>(hosts: impl IntoIterator<Item = &'a SendTimes>) -> Option<SendLateness> {
+        let mut all = SendTimes::default();
+        hosts.into_iter().for_each(|times| all.add(times));
+        Some(SendLateness {
+            packets: all.packets(),
+            skipped: all.skipped_packets(),
+            p50_ms: all.quantile_ms(0.5)?,
+            p99_ms: all.quantile_ms(0.99)?,
+            max_ms: all.quantile_ms(1.0)?,
+        })
+    }
+}
+
 /// Measurements of machine and SUT during a trial on real sockets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Surroundings {
@@ -74,6 +105,9 @@ pub struct Surroundings {
     /// Part of it of the calling and registering side.
     #[serde(default)]
     pub callers_cpu_seconds: f64,
+    /// Lateness of the generator's RTP packets; `null` if it sent none of its own.
+    #[serde(default)]
+    pub send_lateness: Option<SendLateness>,
     /// Resident memory of this process after the trial, bytes.
     pub resident_bytes: u64,
 }
@@ -119,6 +153,13 @@ impl TrialRecord {
     /// Whether a link of `[network]` was not as configured, so that the figures say nothing of the SUT.
     pub fn has_faulty_link(&self) -> bool {
         self.links.iter().any(|link| !link.faults.is_empty())
+    }
+
+    /// Whether the SUT did not get the planned load: a link was not as configured, or the generator could not keep up
+    /// with its RTP packets.
+    pub fn is_load_invalid(&self) -> bool {
+        let around = self.surroundings.as_ref();
+        self.has_faulty_link() || around.and_then(crate::caveats::starved).is_some()
     }
 }
 

@@ -441,9 +441,11 @@ fn judge(
         });
         remarks.push(why);
     }
-    for fault in outcomes.links.iter().flat_map(|link| &link.faults) {
+    let starved = outcomes.surroundings.as_ref().and_then(caveats::starved);
+    let link_faults = outcomes.links.iter().flat_map(|link| &link.faults);
+    for fault in link_faults.chain(&starved) {
         remarks.push(format!("not judged: {fault}"));
-        // Figures of another network say nothing of the SUT.
+        // Figures of another network or load say nothing of the SUT.
         for check in &mut checks {
             check.measured = None;
             check.holds = None;
@@ -662,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn trial_over_a_link_that_was_not_as_configured_is_not_judged() {
+    fn trial_without_the_planned_load_is_not_judged() {
         let text = "name = \"t\"\ntitle = \"t\"\n[sut]\ndirect = true\n[callers]\nrate = 5.0\ntotal = 3\n\
                     hold_seconds = 1.0\n[callees]\n[thresholds]\nfailed_percent = 0.0\n";
         let level = File::parse("t", text).unwrap().levels().unwrap().remove(0);
@@ -674,6 +676,7 @@ mod tests {
         let mut outcomes = simulate(&trial).unwrap();
         let record = judge(&level, 0, 0, 1, outcomes.clone());
         assert_eq!(record.verdict, RunVerdict::Passed);
+        let mut starved = outcomes.clone();
         outcomes.links.push(crate::raw::LinkRecord {
             name: "callers".to_owned(),
             faults: vec!["callers: up: the link cannot keep up".to_owned()],
@@ -683,6 +686,20 @@ mod tests {
         assert_eq!(record.verdict, RunVerdict::NotMeasured);
         assert!(record.has_faulty_link());
         let named = |remark: &String| remark.contains("callers: up: the link cannot keep up");
+        assert!(record.remarks.iter().any(named), "{:?}", record.remarks);
+        starved.surroundings = Some(crate::raw::Surroundings {
+            send_lateness: Some(crate::raw::SendLateness {
+                packets: 1_000,
+                p99_ms: 25.0,
+                ..crate::raw::SendLateness::default()
+            }),
+            ..crate::raw::Surroundings::default()
+        });
+        let record = judge(&level, 0, 0, 1, starved);
+        assert_eq!(record.verdict, RunVerdict::NotMeasured);
+        let named = |remark: &String| {
+            remark.contains("the generator could not keep up: RTP packets were sent 25.0 ms late")
+        };
         assert!(record.remarks.iter().any(named), "{:?}", record.remarks);
     }
 

@@ -414,9 +414,11 @@ pub(crate) fn execute(
             &mut display,
         )?;
         trial.checks.extend(steady(&trial));
-        let missed = match trial.has_faulty_link() {
-            true => "a link of [network] was not as configured".to_owned(),
-            false => failed_thresholds(&trial),
+        let around = trial.surroundings.as_ref();
+        let missed = match (trial.has_faulty_link(), around.and_then(caveats::starved)) {
+            (true, _) => "a link of [network] was not as configured".to_owned(),
+            (false, Some(why)) => why,
+            (false, None) => failed_thresholds(&trial),
         };
         let good = missed.is_empty();
         trial.verdict = if good {

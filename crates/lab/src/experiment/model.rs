@@ -266,6 +266,10 @@ pub struct GeneratorSettings {
     /// act like separate machines: they never delay the SUT.
     #[serde(skip_serializing_if = "is_zero_u8")]
     pub realtime_priority: u8,
+    /// Microseconds before a deadline in which the generator's threads poll instead of sleeping: sends are more exact,
+    /// and each thread may keep a processor busy. At most 200; 0: threads sleep. On sockets only.
+    #[serde(skip_serializing_if = "is_zero_u32")]
+    pub spin_us: u32,
 }
 
 impl Default for GeneratorSettings {
@@ -274,6 +278,7 @@ impl Default for GeneratorSettings {
             workers: 1,
             batch_us: 750,
             realtime_priority: 0,
+            spin_us: 0,
         }
     }
 }

@@ -541,6 +541,9 @@ fn check_generator(experiment: &Experiment) -> Result<(), String> {
     if workers == 0 || workers > MAX_GENERATORS {
         return Err(format!("generator.workers: 1 to {MAX_GENERATORS}"));
     }
+    if experiment.generator.spin_us > MAX_SPIN_US {
+        return Err(format!("generator.spin_us: at most {MAX_SPIN_US}"));
+    }
     if experiment.generator.batch_us > MAX_BATCH_US {
         return Err(format!("generator.batch_us: at most {MAX_BATCH_US}"));
     }
@@ -571,6 +574,8 @@ fn check_generator(experiment: &Experiment) -> Result<(), String> {
     Ok(())
 }
 
+/// Longest time of polling before a deadline, microseconds: timers of a busy virtual machine are late by about as much.
+const MAX_SPIN_US: u32 = 200;
 /// Longest batching delay of a generator, microseconds: beyond it the figures would be those of the generator.
 const MAX_BATCH_US: u32 = 10_000;
 /// The highest priority under SCHED_FIFO (sched(7)).

@@ -5,6 +5,7 @@ use super::packet_times::PacketTimes;
 use super::phone::{PhonePlan, PhoneRefusal};
 use super::plan::{HostPlan, MediaKind};
 use super::sdp::NegotiatedMedia;
+use super::send_times::SendTimes;
 use super::sounds::{SoundCache, SoundKind, TURN};
 use crate::record::StreamRecord;
 use codec::g711::Law;
@@ -253,6 +254,8 @@ pub(crate) struct HostMedia {
     scratch: Vec<u8>,
     packets_in: u64,
     packets_out: u64,
+    /// Lateness of the sent packets.
+    pub(super) send_times: SendTimes,
 }
 
 impl HostMedia {
@@ -285,6 +288,7 @@ impl HostMedia {
             scratch: Vec::new(),
             packets_in: 0,
             packets_out: 0,
+            send_times: SendTimes::default(),
         };
         for _ in 0..plan.media_sockets {
             plane.grow(out);
@@ -675,13 +679,15 @@ impl HostMedia {
                 continue;
             };
             let socket = SocketId(BASE + entry.socket);
-            while let Some((_, packet)) = source.next_packet(now) {
+            let skipped = source.counts().skipped;
+            while let Some((at, packet)) = source.next_packet(now) {
                 if let (Some(times), Some(view)) = (&mut entry.times[0], RtpView::parse(packet)) {
                     times.note(view.timestamp(), now);
                 }
                 if let SessionSecurity::None = entry.srtp {
                     out.datagram(socket, remote, packet);
                     self.packets_out += 1;
+                    self.send_times.queued(at);
                     continue;
                 }
                 self.scratch.clear();
@@ -691,8 +697,10 @@ impl HostMedia {
                 if let Some(sealed) = sealed.and_then(|length| self.scratch.get(..length)) {
                     out.datagram(socket, remote, sealed);
                     self.packets_out += 1;
+                    self.send_times.queued(at);
                 }
             }
+            self.send_times.skipped(source.counts().skipped - skipped);
             self.plan_next(session, generation);
         }
     }

@@ -16,12 +16,14 @@ mod plan;
 mod record;
 mod register;
 mod sdp;
+mod send_times;
 mod sounds;
 mod stream;
 
 pub use live::LiveFigures;
 pub use media::{ReceivedSpeech, SentStream, StreamResult, Transit, VoiceSide};
 pub use packet_times::PacketTimes;
+pub use send_times::SendTimes;
 pub use phone::{PhoneAudio, PhoneOccurrence, PhonePlan, PhoneRefusal, SrtpUse};
 pub use plan::{
     AnswerPlan, CallFlow, HostPlan, LoginTemplates, MediaKind, OutgoingCallPlan, RegistrationPlan,
@@ -117,6 +119,8 @@ pub struct Results {
     pub attempts: Vec<Attempt>,
     /// One per received stream.
     pub streams: Vec<StreamResult>,
+    /// Lateness of the sent packets, if it was recorded.
+    pub send_times: SendTimes,
 }
 
 /// Timers of calls and streams.
@@ -314,6 +318,17 @@ impl LabHost {
         self.inner.emits_events = wanted;
     }
 
+    /// Records the lateness of sent RTP packets from now on. The driver's owner calls [`LabHost::flushed`] after each
+    /// turn then.
+    pub fn record_send_times(&mut self) {
+        self.inner.media.send_times = SendTimes::new();
+    }
+
+    /// The outputs until now were passed to the kernel by `now`.
+    pub fn flushed(&mut self, now: Time) {
+        self.inner.media.send_times.flushed(now);
+    }
+
     /// Starts the planned work at `start`, towards `target` (the SUT).
     pub fn begin(&mut self, target: SocketAddr, start: Time) {
         self.inner.draw_connections(&mut self.endpoint);
@@ -374,6 +389,7 @@ impl LabHost {
         Results {
             attempts: self.inner.attempts.take(),
             streams: std::mem::take(&mut self.inner.received_streams),
+            send_times: std::mem::take(&mut self.inner.media.send_times),
         }
     }
 

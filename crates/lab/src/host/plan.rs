@@ -52,6 +52,8 @@ pub struct HostPlan {
     pub batch: Duration,
     /// Priority of its thread under SCHED_FIFO; 0: the default scheduler.
     pub realtime: u8,
+    /// The thread polls instead of sleeping this long before a deadline; zero: it sleeps.
+    pub spin: Duration,
     /// The part of the plans that this host executes.
     pub share: PlanShare,
     /// Seed of the plans that several hosts execute together: their random values have to agree.
@@ -80,6 +82,7 @@ impl HostPlan {
             window: None,
             batch: Duration::ZERO,
             realtime: 0,
+            spin: Duration::ZERO,
             share: PlanShare::ALL,
             plan_seed: None,
         }

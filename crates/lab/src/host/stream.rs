@@ -7,6 +7,20 @@ use super::{HostState, HostTimer};
 use crate::pace::Due;
 use crate::record::{Attempt, AttemptKind, AttemptOutcome};
 use engine::Time;
+use std::time::Duration;
+
+/// Packet time of all streams, nanoseconds.
+const PACKET_TIME_NS: u64 = 20_000_000;
+
+/// Time from the start of a stream to its first packet, below a packet time. Streams that start at a round rate would
+/// send their packets at the same few moments of each packet time, in bursts; multiples of the golden ratio spread any
+/// number of streams evenly.
+fn phase(number: u64) -> Duration {
+    // 2^64 divided by the golden ratio: the product's upper half is the fraction of the packet time.
+    let fraction = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let nanos = (u128::from(fraction) * u128::from(PACKET_TIME_NS)) >> 64;
+    Duration::from_nanos(nanos as u64)
+}
 
 impl HostState {
     pub(crate) fn start_stream(&mut self, due: Due, now: Time) {
@@ -40,6 +54,7 @@ impl HostState {
             self.record(attempt, now);
             return;
         };
+        let begin = due.at + phase(due.number);
         if let Some(mut remote) = plan.to {
             // RTP ports are even, so streams are two ports apart.
             remote.set_port(remote.port().saturating_add((due.number * 2) as u16));
@@ -51,12 +66,12 @@ impl HostState {
                 events: None,
                 send: plan.sends != MediaKind::None,
             };
-            self.media.agree(session, &agreed, now);
+            self.media.agree(session, &agreed, begin);
         }
         attempt.established = Some(now.0);
         self.streams_open.push((session, attempt));
         self.agenda
-            .push(due.at + plan.duration, HostTimer::StreamEnd(session));
+            .push(begin + plan.duration, HostTimer::StreamEnd(session));
     }
 
     pub(crate) fn end_stream(&mut self, session: u32, now: Time) {
@@ -79,5 +94,20 @@ impl HostState {
         if let Some(schedule) = &mut self.stream_schedule {
             schedule.closed();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_of_many_streams_are_spread_over_the_packet_time() {
+        let mut phases: Vec<u64> = (0..2_000).map(|n| phase(n).as_nanos() as u64).collect();
+        phases.sort_unstable();
+        let gaps = phases.windows(2).map(|pair| pair[1] - pair[0]);
+        // The mean gap is 10 us.
+        assert!(gaps.max().is_some_and(|gap| gap < 30_000));
+        assert!(phases.iter().all(|phase| *phase < PACKET_TIME_NS));
     }
 }

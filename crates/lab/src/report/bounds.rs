@@ -141,7 +141,7 @@ fn check_level(
         _ => level.level,
     };
     let mut trials = run.trials.iter();
-    if trials.any(|t| t.has_faulty_link() && (t.level == level.level || t.level == reference_level))
+    if trials.any(|t| t.is_load_invalid() && (t.level == level.level || t.level == reference_level))
     {
         return checked(bound, place, None, None, "a link was not as configured");
     }

@@ -807,6 +807,18 @@ pub(super) fn surroundings(html: &mut String, results: &RunResults) {
         for (n, late) in trial.details.lateness_ms.into_iter().enumerate() {
             cells.push(record(&format!("details/lateness_ms/{n}"), &number(late)));
         }
+        let sent = around.send_lateness;
+        let sent_cell = |name: &str, value: Option<f64>| {
+            around_cell(&format!("send_lateness/{name}"), &number(value))
+        };
+        match sent {
+            Some(sent) => cells.extend([
+                sent_cell("p50_ms", Some(sent.p50_ms)),
+                sent_cell("p99_ms", Some(sent.p99_ms)),
+                sent_cell("max_ms", Some(sent.max_ms)),
+            ]),
+            None => cells.extend([number(None), number(None), number(None)]),
+        }
         cells.extend([
             record(
                 "details/not_started",
@@ -829,11 +841,14 @@ pub(super) fn surroundings(html: &mut String, results: &RunResults) {
     let rows: Vec<TableRow> = raw.run.trials.iter().enumerate().filter_map(row).collect();
     HtmlTable {
         title: "Generator and host",
-        note: "Conditions of the measurement: lateness of the generator (due to sent), noise of the host (lateness of a thread that sleeps for a millisecond at a time: 99th percentile, largest, sum in percent of the time), and datagrams dropped by the kernel (RcvbufErrors of the whole machine).",
+        note: "Conditions of the measurement: lateness of the generator (due to sent; of attempts, and of RTP packets), noise of the host (lateness of a thread that sleeps for a millisecond at a time: 99th percentile, largest, sum in percent of the time), and datagrams dropped by the kernel (RcvbufErrors of the whole machine).",
         columns: vec![
             "trial",
             "seconds",
             "generator late p50, ms",
+            "p99, ms",
+            "max, ms",
+            "RTP sent late p50, ms",
             "p99, ms",
             "max, ms",
             "not started",

@@ -13,7 +13,7 @@ use crate::experiment::{ConferenceLoad, Experiment, HangUp, MediaKind};
 use crate::figures::{NOISE, PROBE};
 use crate::host::{CallFlow, HostPlan, HostProgress, LabHost, OutgoingCallPlan, StreamPlan};
 use crate::pace::{ArrivalProcess, Bounds, HoldTime};
-use crate::raw::Surroundings;
+use crate::raw::{SendLateness, Surroundings};
 use crate::sut::{PortSpan, RunningSut, Simulated, loopback, simulated_addresses, system_entropy};
 use codec::Format;
 use engine::{Entropy, Time, Transport};
@@ -81,6 +81,7 @@ impl ConferenceHosts {
             host.media_sockets = count as usize;
             host.window = Some(window);
             host.batch = Duration::from_micros(u64::from(experiment.generator.batch_us));
+            host.spin = Duration::from_micros(u64::from(experiment.generator.spin_us));
             host.realtime = experiment.generator.realtime_priority;
             host
         };
@@ -309,6 +310,7 @@ pub(super) fn on_sockets(
     let all = || near.iter().chain(&far);
     let generator_cpu = all().map(|host| host.cpu_seconds).sum();
     let callers_cpu = near.iter().map(|host| host.cpu_seconds).sum();
+    let send_lateness = SendLateness::of(all().map(|host| &host.results.send_times));
     let holdings: Vec<_> = all().map(|host| host.holdings).collect();
     let results = near.into_iter().chain(far).map(|host| host.results);
     let (attempts, streams) = merge(trial.number, results.collect());
@@ -335,6 +337,7 @@ pub(super) fn on_sockets(
             subject_grew_bytes: None,
             generator_cpu_seconds: generator_cpu,
             callers_cpu_seconds: callers_cpu,
+            send_lateness,
             resident_bytes: net::resident_bytes()
                 .map_err(|error| LabError::cannot_run(format!("/proc: {error}"), ""))?,
         }),

@@ -157,6 +157,7 @@ impl TrialHosts {
         let workers = generator.workers;
         for plan in self.far.iter_mut().chain([&mut self.near]) {
             plan.batch = Duration::from_micros(u64::from(generator.batch_us));
+            plan.spin = Duration::from_micros(u64::from(generator.spin_us));
             plan.realtime = generator.realtime_priority;
         }
         if workers <= 1 {

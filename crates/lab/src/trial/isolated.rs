@@ -11,7 +11,7 @@ use super::{
 use crate::error::LabError;
 use crate::experiment::LinkSettings;
 use crate::host::HostProgress;
-use crate::raw::Surroundings;
+use crate::raw::{SendLateness, Surroundings};
 use engine::{Entropy, Time};
 use net::{Clock, Network, NoiseSampler};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -278,6 +278,7 @@ pub(super) fn on_sockets(
     let all = || near.iter().chain(&far);
     let generator_cpu = all().map(|host| host.cpu_seconds).sum();
     let callers_cpu = near.iter().map(|host| host.cpu_seconds).sum();
+    let send_lateness = SendLateness::of(all().map(|host| &host.results.send_times));
     let holdings: Vec<_> = all().map(|host| host.holdings).collect();
     let results = near.into_iter().chain(far).map(|host| host.results);
     let (attempts, streams) = merge(trial.number, results.collect());
@@ -296,6 +297,7 @@ pub(super) fn on_sockets(
             subject_grew_bytes: None,
             generator_cpu_seconds: generator_cpu,
             callers_cpu_seconds: callers_cpu,
+            send_lateness,
             resident_bytes: net::resident_bytes()
                 .map_err(|error| LabError::cannot_run(format!("/proc: {error}"), ""))?,
         }),

@@ -169,6 +169,7 @@ pub(super) fn on_sockets(
             subject_grew_bytes: None,
             generator_cpu_seconds: cpu_s,
             callers_cpu_seconds: cpu_s,
+            send_lateness: None,
             resident_bytes: net::resident_bytes().map_err(|error| cannot("/proc", error))?,
         }),
         ..Outcomes::default()

@@ -14,7 +14,7 @@ use crate::esp::WireMedium;
 use crate::experiment::{Experiment, SutMedia, TransportName};
 use crate::host::{HostPlan, HostProgress, StreamPeer};
 use crate::planes::{Sample, Samples};
-use crate::raw::{LinkRecord, NoiseRecord, Surroundings};
+use crate::raw::{LinkRecord, NoiseRecord, SendLateness, Surroundings};
 use crate::sut::{PortSpan, RunningSut, SutPlacement, loopback, system_entropy};
 use crate::tls::TrialCredentials;
 use engine::Entropy;
@@ -413,6 +413,7 @@ fn run_calls(
     let all = || near.iter().chain(&far);
     let cpu_of = |hosts: &[HostResults]| hosts.iter().map(|host| host.cpu_seconds).sum::<f64>();
     let (callers_cpu, callees_cpu) = (cpu_of(&near), cpu_of(&far));
+    let send_lateness = SendLateness::of(all().map(|host| &host.results.send_times));
     let holdings: Vec<_> = all().map(|host| host.holdings).collect();
     let results = near
         .into_iter()
@@ -437,6 +438,7 @@ fn run_calls(
             subject_grew_bytes: grew,
             generator_cpu_seconds: callers_cpu + callees_cpu,
             callers_cpu_seconds: callers_cpu,
+            send_lateness,
             resident_bytes: net::resident_bytes()
                 .map_err(|error| LabError::cannot_run(format!("/proc: {error}"), ""))?,
         }),

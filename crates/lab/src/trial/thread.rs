@@ -131,12 +131,13 @@ impl HostThread {
         let thread = std::thread::Builder::new()
             .name(name.clone())
             .spawn(move || {
-                let batch = plan.batch;
+                let (batch, spin) = (plan.batch, plan.spin);
                 let realtime = Some(u32::from(plan.realtime)).filter(|priority| *priority > 0);
                 let mut host = LabHost::new(plan, entropy);
                 // The records have the same content; on sockets no event log is kept.
                 host.set_emits_events(false);
-                let settings = (placement, security, batch, realtime);
+                host.record_send_times();
+                let settings = (placement, security, (batch, spin), realtime);
                 if let Err(error) = serve(host, settings, clock, &inbox, &ready, &shared) {
                     *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 }
@@ -285,10 +286,10 @@ impl HostThread {
 
 fn serve(
     mut host: LabHost,
-    (placement, security, batch, realtime): (
+    (placement, security, (batch, spin), realtime): (
         HostPlacement,
         Option<Security>,
-        Duration,
+        (Duration, Duration),
         Option<u32>,
     ),
     clock: Clock,
@@ -304,6 +305,7 @@ fn serve(
         receive_timestamps: true,
         signalling_batching_delay: batch,
         realtime,
+        spin,
         gso_order: (!batch.is_zero()).then_some(wire::sip::call_number as fn(&[u8]) -> u32),
         stream_buffer: STREAM_BUFFER,
         ..DriverConfig::default()
@@ -320,6 +322,7 @@ fn serve(
         driver
             .turn_engine(&mut host, POLL_INTERVAL)
             .map_err(|error| error.to_string())?;
+        host.flushed(clock.now());
         while let Some(event) = driver.next_event() {
             let reason = match event.kind {
                 EventKind::TlsHandshakeFailed {
@@ -380,6 +383,8 @@ fn finish(host: &mut LabHost, driver: &Driver, clock: Clock, cpu_before: Duratio
     let holdings = host.holdings();
     let progress = host.progress();
     let results = host.finish(clock.now());
+    // A host that continues starts a new record.
+    host.record_send_times();
     let mut drops = host.drops().clone();
     drops.merge(&driver.counters().drops);
     HostResults {
