@@ -3,13 +3,14 @@
 //! The forwarder counts from the begin of a call. Its figures are queried once in an interval, and an event has the
 //! difference. Each tick looks at a part of the table of calls, so that queries and answers do not come in bursts.
 
+use crate::admission::MediaPath;
 use crate::calls::CallPhase;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::quality::{PACKET_MS, rated_line, round_trip_of};
 use crate::components::Calls;
 use crate::shared::{Alarm, Ctx};
 use anchor::encodings::encoding_of;
-use anchor::{Encodings, Side};
+use anchor::{CallMedia, Encodings, Side};
 use core::time::Duration;
 use engine::{EventKind, Hundredths, Time};
 use media::MediaCommand;
@@ -20,6 +21,9 @@ use std::collections::BTreeMap;
 
 /// Time between two parts of the table.
 const TICK: Duration = Duration::from_millis(100);
+/// Calls that are queried in a tick, at most, while the kernel relays media: it returns the streams of a call for that, and
+/// gets them again. With more calls than that, those with the longest interval come first.
+const KERNEL_QUERIES: usize = 5;
 /// Shortest interval while the configuration has none any more.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -265,37 +269,41 @@ impl Calls<'_> {
         let intervals = &mut parts.quality_intervals;
         let tick = intervals.tick % ticks;
         intervals.tick = tick + 1;
+        let mut due: Vec<(Time, CallSlot)> = Vec::new();
         for slot in slots * tick / ticks..slots * (tick + 1) / ticks {
             let slot = CallSlot(slot);
             let Some(call) = parts.calls.get(slot) else {
                 continue;
             };
-            let answered = call
-                .answered_at
-                .filter(|_| matches!(call.phase, CallPhase::Answered | CallPhase::Confirmed));
-            let media = call
-                .media
-                .as_deref()
-                .filter(|media| media.is_in_forwarder());
-            let (Some(answered), Some(media)) = (answered, media) else {
-                continue;
-            };
+            let is_answered = matches!(call.phase, CallPhase::Answered | CallPhase::Confirmed);
+            let media = call.media.as_deref();
+            let has_session = media.is_some_and(CallMedia::is_in_forwarder);
+            if let Some(answered) = call.answered_at.filter(|_| is_answered && has_session) {
+                let session = parts.calls.key_of(slot).0;
+                let baseline = intervals.baselines.get(&session);
+                due.push((baseline.map_or(answered, |baseline| baseline.since), slot));
+            }
+        }
+        if parts.media.offload.path == MediaPath::Kernel && due.len() > KERNEL_QUERIES {
+            due.sort_unstable();
+            due.truncate(KERNEL_QUERIES);
+        }
+        for (since, slot) in due {
+            let media = parts.calls.get(slot).and_then(|call| call.media.as_deref());
+            let encodings = media.map(CallMedia::encodings).unwrap_or_default();
             let session = parts.calls.key_of(slot).0;
             let baseline = intervals
                 .baselines
                 .entry(session)
                 .or_insert_with(|| Baseline {
-                    since: answered,
+                    since,
                     intervals: 0,
                     encodings: Encodings::new(),
                     totals: SideTotals::default(),
                 });
-            baseline.encodings = media.encodings();
-            parts
-                .media
-                .plane
-                .commands
-                .push_back(MediaCommand::Query(session));
+            baseline.encodings = encodings;
+            let commands = &mut parts.media.plane.commands;
+            commands.push_back(MediaCommand::Query(session));
         }
     }
 }

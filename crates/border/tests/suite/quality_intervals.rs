@@ -2,6 +2,7 @@
 
 use crate::virtual_network;
 
+use border::admission::{MediaOffload, MediaPath};
 use engine::{EventKind, Hundredths, MessageBatch};
 use sip::{LegId, MessageContent};
 use std::time::Duration;
@@ -228,6 +229,40 @@ fn calls_are_queried_apart() {
     hang_up(&mut net, alice, leg);
     assert_eq!(intervals(&net).len(), before, "shorter than an interval");
     net.assert_quiet();
+}
+
+/// While the kernel relays media, at most five calls are queried at a time; all get their turn.
+#[test]
+fn kernel_relay_is_queried_in_turns() {
+    let (mut net, alice, _) = network(&with_store("5"));
+    net.border.set_media_offload(MediaOffload {
+        path: MediaPath::Kernel,
+        ..MediaOffload::default()
+    });
+    // 5 s of 50 ticks with five calls are 250 calls: these need two and a half intervals.
+    for _ in 0..600 {
+        let offer = MessageContent::sdp(SDP_A.as_bytes());
+        net.call(alice, "sip:bob@192.0.2.1", OUT, &offer);
+        net.run(Duration::from_millis(2));
+    }
+    net.run(Duration::from_secs(30));
+    let all = intervals(&net);
+    let mut times = std::collections::BTreeMap::<_, usize>::new();
+    for event in net
+        .events
+        .iter()
+        .filter(|event| event.kind.name() == "call_media_interval")
+    {
+        *times.entry(event.at).or_default() += 1;
+    }
+    assert!(times.values().all(|count| *count <= 5), "{times:?}");
+    let calls: std::collections::BTreeSet<u64> = all.iter().map(|one| one.0).collect();
+    let standing = net.border.call_numbers().len();
+    assert!(
+        standing > 300 && calls.len() == standing,
+        "{} of {standing}",
+        calls.len()
+    );
 }
 
 /// Without a store, or with an interval of 0, there are none.

@@ -23,12 +23,12 @@ mod stream;
 pub use live::LiveFigures;
 pub use media::{ReceivedSpeech, SentStream, StreamResult, Transit, VoiceSide};
 pub use packet_times::PacketTimes;
-pub use send_times::SendTimes;
 pub use phone::{PhoneAudio, PhoneOccurrence, PhonePlan, PhoneRefusal, SrtpUse};
 pub use plan::{
     AnswerPlan, CallFlow, HostPlan, LoginTemplates, MediaKind, OutgoingCallPlan, RegistrationPlan,
     StreamPeer, StreamPlan,
 };
+pub use send_times::SendTimes;
 
 use crate::pace::AttemptSchedule;
 use crate::record::Attempt;
