@@ -119,6 +119,7 @@ impl Components {
     /// Starts the processing of an input.
     pub(crate) fn begin(&mut self, now: Time) {
         self.ctx.now = now;
+        self.ctx.inputs += 1;
         self.media.plane.keying.now = now;
         self.resolver.current_query = None;
         self.publish_call_count();

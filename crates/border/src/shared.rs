@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub(crate) struct Ctx {
     /// Time of the current input.
     pub(crate) now: Time,
+    /// Number of inputs and reports so far.
+    pub(crate) inputs: u64,
     pub(crate) config: Arc<Config>,
     pub(crate) events: EventQueue,
     pub(crate) counters: BorderCounters,
@@ -26,6 +28,7 @@ impl Ctx {
     pub(crate) fn new(config: Arc<Config>, entropy: Entropy) -> Ctx {
         Ctx {
             now: Time::ZERO,
+            inputs: 0,
             config,
             events: EventQueue {
                 wanted: true,

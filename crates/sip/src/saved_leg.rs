@@ -69,7 +69,8 @@ impl Endpoint {
     /// Whether a saved leg and its transactions have their places in this endpoint.
     pub fn knows_leg(&self, saved: &SavedLeg) -> bool {
         let SavedLeg(parts) = saved;
-        self.leg(parts.id).is_some()
+        let known = self.leg(parts.id);
+        known.is_some_and(|leg| leg.cookie == parts.leg.cookie)
             && parts.clients.iter().all(|(slot, saved)| {
                 let client = self.clients.get(*slot as usize);
                 client.is_some_and(|client| client.cookie == saved.cookie)

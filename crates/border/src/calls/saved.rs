@@ -19,6 +19,8 @@ const VERSION: u16 = 1;
 #[derive(Serialize, Deserialize)]
 struct CallParts<C, L> {
     version: u16,
+    /// Inputs that the border had processed.
+    inputs: u64,
     slot: u32,
     call: C,
     legs: Vec<L>,
@@ -44,6 +46,8 @@ pub enum RestoreError {
     UnknownCall,
     /// A leg has ended.
     UnknownLeg,
+    /// The border has processed an input since the call was saved: ports, timers and transactions may be others.
+    Stale,
 }
 
 impl core::fmt::Display for SaveError {
@@ -68,6 +72,7 @@ impl core::fmt::Display for RestoreError {
             RestoreError::UnknownCall => {
                 f.write_str("the call has ended, or is not of this border")
             }
+            RestoreError::Stale => f.write_str("the border has gone on since the call was saved"),
             RestoreError::UnknownLeg => f.write_str("a leg of the call has ended"),
         }
     }
@@ -114,6 +119,7 @@ impl Border {
         let legs = call.all_legs();
         let parts: CallParts<&Call, LegToSave<'_>> = CallParts {
             version: VERSION,
+            inputs: self.parts.ctx.inputs,
             slot: slot.0 as u32,
             call,
             legs: legs
@@ -135,8 +141,14 @@ impl Border {
         if version != VERSION {
             return Err(RestoreError::Version(version));
         }
-        let parts: CallParts<Call, SavedLeg> = postcard::from_bytes(bytes).map_err(malformed)?;
+        let (parts, rest): (CallParts<Call, SavedLeg>, _) =
+            postcard::take_from_bytes(bytes).map_err(malformed)?;
+        if !rest.is_empty() {
+            let reason = format!("{} bytes too many", rest.len());
+            return Err(RestoreError::Malformed(reason));
+        }
         let CallParts {
+            inputs,
             slot,
             mut call,
             legs,
@@ -146,6 +158,9 @@ impl Border {
         let existing = self.parts.calls.get(slot);
         if existing.is_none_or(|existing| existing.number != call.number) {
             return Err(RestoreError::UnknownCall);
+        }
+        if inputs != self.parts.ctx.inputs {
+            return Err(RestoreError::Stale);
         }
         if !legs.iter().all(|leg| self.endpoint.knows_leg(leg)) {
             return Err(RestoreError::UnknownLeg);
