@@ -76,6 +76,7 @@ const LAYERS: [(&str, &[&str]); 5] = [
             "calls::in_dialog",
             "calls::media",
             "calls::quality",
+            "calls::quality_intervals",
             "calls::relay",
             "calls::reservations",
             "calls::setup",
@@ -93,6 +94,7 @@ const LAYERS: [(&str, &[&str]); 5] = [
         &[
             "admission::fast_path",
             "border",
+            "calls::saved",
             "fuzz",
             "ng_client::fuzz",
             "operate",

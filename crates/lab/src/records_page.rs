@@ -323,7 +323,23 @@ fn lines(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use engine::Entropy;
     use serde_json::json;
+
+    /// A page that is made from the records has the same figures as the one that was made at the end of the run.
+    #[test]
+    fn figures_are_read_exactly_as_they_were_written() {
+        let mut entropy = Entropy::from_number(5);
+        for _ in 0..100_000 {
+            let figure = entropy.unit() * 1e3;
+            let text = json!(figure).to_string();
+            assert_eq!(
+                serde_json::from_str::<f64>(&text).ok(),
+                Some(figure),
+                "{text}"
+            );
+        }
+    }
 
     #[test]
     fn numbers_are_linked_and_words_are_not() {

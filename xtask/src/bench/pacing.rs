@@ -3,6 +3,7 @@
 use super::{Bench, Bound, interleaved, median};
 use crate::process::program;
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -69,7 +70,7 @@ fn one(scratch: &Path) -> Result<Late, String> {
         .map_err(|error| format!("tshark: {error}"))?;
     // The capture must have begun before the first packet.
     std::thread::sleep(Duration::from_secs(1));
-    let ran = Command::new(program())
+    let ran = generator()
         .args(["lab", "run"])
         .arg(&plan)
         .arg("--json")
@@ -99,6 +100,18 @@ fn one(scratch: &Path) -> Result<Late, String> {
         }),
         _ => Err(format!("{}: not the figures of a run", json.display())),
     }
+}
+
+/// The program of the laboratory, without the right to a network namespace of its own: the capture must see its packets.
+fn generator() -> Command {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
+    if !is_root {
+        return Command::new(program());
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "--"]);
+    command.arg(program());
+    command
 }
 
 /// Lateness of captured packets behind a timeline of 20 ms for each stream, which begins at its earliest packet.

@@ -561,11 +561,8 @@ fn srtp_keys_are_new_at_the_new_node() {
 /// With loss and delay, no call has its media at the failed node after a while.
 #[test]
 fn no_call_stays_silent_on_lossy_links() {
-    let seeds = std::env::var("SEEDS")
-        .ok()
-        .and_then(|text| text.parse().ok());
     let (mut moved, mut ended) = (0, 0);
-    for seed in 0..seeds.unwrap_or(60u64) {
+    for seed in 0..seeds(60) {
         let mut world = World::seeded(&config(""), seed);
         let legs: Vec<LegId> = (0..6).map(|_| world.call()).collect();
         let mut chance = engine::Entropy::from_number(seed ^ 0xfade);

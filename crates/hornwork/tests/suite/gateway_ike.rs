@@ -736,8 +736,14 @@ expect 3 'tunnel far: ' timeout 20 \"$HORNWORK\" run --role gateway -c bad.toml
 expect 3 'strongswan-charon' unshare -m sh -c 'mount -t tmpfs tmpfs /usr/lib/ipsec; exec \"$HORNWORK\" check -c near.toml'
 expect 3 'libcharon-extra-plugins' unshare -m sh -c 'mkdir e; cp /usr/lib/ipsec/plugins/*vici* e; mount --bind e /usr/lib/ipsec/plugins; exec \"$HORNWORK\" check -c near.toml'
 expect 3 'cannot have a network of its own' unshare -U --map-root-user -n sh -c 'echo 0 > /proc/sys/user/max_net_namespaces; exec \"$HORNWORK\" check -c near.toml'
-# The port is in use.
-python3 -c 'import socket,time; s=socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind((\"192.0.2.1\", 500)); time.sleep(20)' & jobs_of_test=\"$jobs_of_test $!\"; sleep 0.5
+# The port is in use. The kernel may close the sockets of the gateway before a moment after its end.
+python3 -c 'import socket,time
+s=socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for n in range(500):
+  try: s.bind((\"192.0.2.1\", 500)); break
+  except OSError: time.sleep(0.02)
+print(\"bound\", flush=True); time.sleep(20)' > port.log & jobs_of_test=\"$jobs_of_test $!\"
+await port.log bound
 expect 3 'cannot open UDP 192.0.2.1:500' timeout 20 \"$HORNWORK\" run --role gateway -c near.toml
 ";
     case.run(script);

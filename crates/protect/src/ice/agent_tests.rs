@@ -73,6 +73,14 @@ impl TestHost {
     }
 }
 
+/// The agent as its written state says.
+fn read_back(agent: &Agent) -> Agent {
+    let written = serde_json::to_vec(agent).unwrap();
+    let again: Agent = serde_json::from_slice(&written).unwrap();
+    assert_eq!(serde_json::to_vec(&again).unwrap(), written);
+    again
+}
+
 /// Two hosts and the network between them.
 struct TestNetwork {
     hosts: [TestHost; 2],
@@ -193,6 +201,9 @@ impl TestNetwork {
                     );
                 }
                 self.transmit(number);
+                // Each step goes on with what the written state says.
+                let agent = &mut self.hosts[number].agent;
+                *agent = read_back(agent);
             }
         }
         panic!("no end");

@@ -315,6 +315,29 @@ fn dtls_close_is_reported() {
     assert!(b.closed);
 }
 
+/// A session can be written out once its handshake is over. One that was read back has its keys elsewhere and takes no part any more.
+#[test]
+fn session_is_read_back_after_its_handshake_only() {
+    let (client, server) = (endpoint(Settings::default()), endpoint(Settings::default()));
+    let mut ends = pair(&client, &server);
+    let refused = serde_json::to_string(&ends[0]).unwrap_err().to_string();
+    assert!(refused.contains("handshake is in progress"), "{refused}");
+    assert_media_flows(run(&mut ends, |_, _| 1, Time::from_secs(5)));
+    let written = serde_json::to_string(&ends[0]).unwrap();
+    let mut again: DtlsSession = serde_json::from_str(&written).unwrap();
+    assert_eq!(serde_json::to_string(&again).unwrap(), written);
+    assert!(again.next_deadline().is_none());
+    ends[1].close();
+    let alerts = drain(&mut ends[1], &mut Outcome::default());
+    assert!(!alerts.is_empty());
+    for alert in alerts {
+        let fed = again.feed(&alert, Time::from_secs(6));
+        assert_eq!(fed, Err(DropReason::DtlsUnexpected));
+    }
+    again.close();
+    assert!(again.next_event().is_none());
+}
+
 /// An unauthenticated alert does not end a handshake that proceeds; one that does not proceed fails with it.
 #[test]
 fn unauthenticated_alert_does_not_end_the_handshake() {

@@ -6,6 +6,7 @@ mod configurations;
 mod dns;
 mod failures;
 mod forwarder;
+mod link_conditions;
 mod phone_log;
 mod programs;
 pub mod saved_calls;
@@ -16,7 +17,7 @@ pub use phone_log::{LogEntry, PhoneEvent};
 // Not every test uses all of them.
 use dns::zone_answer;
 #[allow(unused_imports)]
-pub use {configurations::*, dns::dns_name, programs::Program};
+pub use {configurations::*, dns::dns_name, link_conditions::*, programs::Program};
 
 use border::border::Border;
 use engine::{
@@ -300,26 +301,6 @@ pub struct Phone {
     pub received: Vec<Vec<u8>>,
     /// Every one sent.
     pub sent: Vec<Vec<u8>>,
-}
-
-/// Conditions of the links.
-#[derive(Clone, Copy, Debug)]
-pub struct LinkConditions {
-    pub loss: f64,
-    pub repeat: f64,
-    pub delay: Duration,
-    pub jitter: Duration,
-}
-
-impl LinkConditions {
-    pub fn ideal() -> LinkConditions {
-        LinkConditions {
-            loss: 0.0,
-            repeat: 0.0,
-            delay: Duration::from_millis(1),
-            jitter: Duration::ZERO,
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
