@@ -12,6 +12,7 @@ use crate::process::{features, root};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 /// With this environment variable, a test that is skipped because a program is not installed is a failure.
 const COMPLETE: &str = "HORNWORK_TEST_COMPLETE";
@@ -74,6 +75,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let (mut named, mut unnamed) = (Vec::new(), Vec::new());
     for program in &programs {
         println!("\n== {}", program.name);
+        let begin = Instant::now();
         let names = match arguments.is_empty() {
             true => names(program)?,
             false => Vec::new(),
@@ -98,6 +100,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
                 all.add(&program.name, outcome);
             }
         }
+        println!("{}: {} s", program.name, begin.elapsed().as_secs());
     }
     if let Err(why) = documentation() {
         problems.push(why);

@@ -122,3 +122,9 @@ impl Shared {
         }
     }
 }
+
+/// Checks at compile time that the media thread's counters can be shared.
+const _: fn() = || {
+    fn shareable<T: Sync + Send>() {}
+    shareable::<Shared>();
+};

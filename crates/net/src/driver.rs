@@ -7,7 +7,7 @@ use crate::batch::{BATCH, Receiver};
 use crate::batching::{MediaBatcher, SignallingBatcher};
 use crate::clock::Clock;
 use crate::config::DriverConfig;
-use crate::counters::{DriverCounters, Shared};
+use crate::counters::DriverCounters;
 use crate::mailbox::WorkerMailbox;
 use crate::media::{FromMedia, MediaThread, Waker};
 use crate::plane::{Plane, Token, arrived};
@@ -33,6 +33,8 @@ use std::time::Duration;
 const MAX_WAIT: Duration = Duration::from_secs(3_600);
 /// Timeouts passed to an engine in one turn: bounds an engine that always has another deadline that is due.
 const TIMEOUTS_PER_TURN: usize = 64;
+/// Time of the timeouts of one turn, after which their output is sent and arrived packets are read.
+const TIMEOUT_SPAN: Duration = Duration::from_micros(100);
 /// Queued results (opened, connected, closed) passed to the engine in one turn.
 const RESULTS_PER_TURN: usize = 16_384;
 
@@ -1005,8 +1007,10 @@ impl<F: Forward> Driver<F> {
     {
         self.streams.timeout(&self.plane, &self.config, now);
         self.media_due(control, now)?;
+        let begin = now;
         for _ in 0..TIMEOUTS_PER_TURN {
-            let Some(deadline) = control.next_deadline() else {
+            let deadline = control.next_deadline();
+            let Some(deadline) = deadline.filter(|_| now.since(begin) < TIMEOUT_SPAN) else {
                 break;
             };
             if deadline.at > now {
@@ -1020,13 +1024,8 @@ impl<F: Forward> Driver<F> {
             }
             self.plane.shared.timeouts.add(1);
             self.input(control, Input::Timeout, now)?;
+            now = self.clock.now();
         }
         Ok(())
     }
 }
-
-/// Checks at compile time that the media thread's counters can be shared.
-const _: fn() = || {
-    fn shareable<T: Sync + Send>() {}
-    shareable::<Shared>();
-};
