@@ -119,10 +119,11 @@ fn call(name: &str, call: &[&str], answer: &[&str]) -> (std::path::PathBuf, Outp
         "caller-heard.wav",
         "--json",
         "caller.json",
-        "--seconds",
-        "4",
     ];
     arguments.extend(call);
+    if !call.contains(&"--seconds") {
+        arguments.extend(["--seconds", "4"]);
+    }
     let output = phone(&folder, &arguments);
     callee.wait(Duration::from_secs(10));
     let log = callee.log();
@@ -206,6 +207,33 @@ fn json_has_the_fields_of_the_contract() {
         "{}",
         text(&output)
     );
+}
+
+/// In 12 s each phone sends two reports at least, the second of which answers one of the other's.
+#[test]
+fn rtcp_gives_the_round_trip_and_the_reception_of_the_peer() {
+    std::thread::scope(|scope| {
+        for srtp in ["off", "sdes"] {
+            scope.spawn(move || {
+                let name = format!("softphone-rtcp-{srtp}");
+                let (folder, output, log) = call(&name, &["--seconds", "12", "--srtp", srtp], &[]);
+                let shown = text(&output);
+                assert_eq!(output.status.code(), Some(0), "{shown}\n{log}");
+                assert!(
+                    shown.contains("round trip") && shown.contains("peer received"),
+                    "{shown}"
+                );
+                for file in ["caller.json", "callee.json"] {
+                    let figures = json(&folder, file);
+                    let number = |pointer| figures.pointer(pointer).and_then(Value::as_f64);
+                    let round_trip = number("/round_trip_ms").expect("a round trip");
+                    assert!((0.0..50.0).contains(&round_trip), "{file}: {figures:#}");
+                    assert_eq!(number("/peer/lost"), Some(0.0), "{file}: {figures:#}");
+                    assert!(number("/peer/jitter_ms") < Some(20.0), "{figures:#}");
+                }
+            });
+        }
+    });
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::media::{MediaSessionPlan, StreamResult, VoiceSide};
 use super::names::hex;
 use super::phone::PhoneOccurrence;
 use super::plan::MediaKind;
-use super::sdp::{self, CodecOrder, OfferParameters};
+use super::sdp::{self, CodecOrder, OfferParameters, OwnRtcp};
 use super::{HostState, HostTimer, is_websocket};
 use crate::experiment::{HangUp, fill};
 use crate::pace::Due;
@@ -337,6 +337,9 @@ impl HostState {
             direction,
             codecs: self.codecs(call.codec),
             secure: false,
+            rtcp: call
+                .session
+                .map_or(OwnRtcp::Absent, |session| self.media.rtcp(session)),
         }
     }
 
@@ -845,7 +848,7 @@ impl HostState {
         let up = call.attempt.established.is_some();
         let caller = call.workload;
         let received = session.map(|session| self.media.received(session));
-        let result = session.and_then(|session| self.media.close(session));
+        let result = session.and_then(|session| self.media.close(session, now, &mut self.out));
         let call = self.calls.remove(key.index as usize);
         let mut attempt = call.attempt;
         attempt.ended = Some(now.0);

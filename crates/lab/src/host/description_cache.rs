@@ -130,6 +130,7 @@ impl DescriptionCache {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sdp::OwnRtcp;
     use super::*;
     use codec::Format;
     use std::net::SocketAddr;
@@ -143,6 +144,7 @@ mod tests {
             direction: Direction::SendRecv,
             codecs: Format::Pcma.into(),
             secure: false,
+            rtcp: OwnRtcp::Absent,
         }
     }
 

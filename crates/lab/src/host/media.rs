@@ -4,7 +4,8 @@ use super::outbox::HostOutbox;
 use super::packet_times::PacketTimes;
 use super::phone::{PhonePlan, PhoneRefusal};
 use super::plan::{HostPlan, MediaKind};
-use super::sdp::NegotiatedMedia;
+use super::rtcp::{PeerReport, SessionRtcp};
+use super::sdp::{NegotiatedMedia, OwnRtcp};
 use super::send_times::SendTimes;
 use super::sounds::{SoundCache, SoundKind, TURN};
 use crate::record::StreamRecord;
@@ -183,6 +184,8 @@ struct HostMediaSession {
     /// Payload type of the agreed codec.
     payload_type: u8,
     srtp: SessionSecurity,
+    /// RTCP of a phone.
+    rtcp: Option<Box<SessionRtcp>>,
     /// Playout of a phone that records.
     playout: Option<Box<Playout>>,
     /// As in [`StreamResult`].
@@ -222,6 +225,46 @@ impl SessionSecurity {
     }
 }
 
+impl SessionSecurity {
+    /// The RTCP packet as it is sent; `None`: it must not be sent.
+    fn seal_rtcp(&mut self, mut packet: Vec<u8>) -> Option<Vec<u8>> {
+        match self {
+            SessionSecurity::None => Some(packet),
+            SessionSecurity::With(contexts) => {
+                let length = packet.len();
+                packet.resize(length + MAX_OVERHEAD, 0);
+                let sealed = contexts.outbound.protect_rtcp(&mut packet, length).ok()?;
+                packet.truncate(sealed);
+                Some(packet)
+            }
+            SessionSecurity::Failed => None,
+        }
+    }
+
+    /// Unprotects an RTCP packet in place; returns its length.
+    fn open_rtcp(&mut self, packet: &mut [u8]) -> Option<usize> {
+        match self {
+            SessionSecurity::None => Some(packet.len()),
+            SessionSecurity::With(contexts) => contexts.inbound.unprotect_rtcp(packet).ok(),
+            SessionSecurity::Failed => None,
+        }
+    }
+}
+
+impl HostMediaSession {
+    /// Sends the RTCP report that is due; with `ends` the last one.
+    fn send_report(&mut self, now: Time, ends: bool, out: &mut HostOutbox) {
+        let Some(rtcp) = &mut self.rtcp else { return };
+        let report = rtcp.report(now, self.source.as_ref(), &mut self.sink, ends);
+        let path = rtcp.path(self.socket);
+        if let (Some(report), Some((socket, to))) = (report, path)
+            && let Some(sealed) = self.srtp.seal_rtcp(report)
+        {
+            out.datagram(SocketId(BASE + socket), to, &sealed);
+        }
+    }
+}
+
 /// All media of a host.
 #[derive(Debug)]
 pub(crate) struct HostMedia {
@@ -246,6 +289,8 @@ pub(crate) struct HostMedia {
     phone: Option<PhonePlan>,
     /// Playout turns of recording sessions.
     turns: TimerHeap<(u32, u32)>,
+    /// RTCP reports of phones.
+    reports: TimerHeap<(u32, u32)>,
     /// Received digits.
     digits: VecDeque<char>,
     /// Recorded audio and its sample rate.
@@ -283,6 +328,7 @@ impl HostMedia {
             window: None,
             phone: plan.phone.clone(),
             turns: TimerHeap::new(),
+            reports: TimerHeap::new(),
             digits: VecDeque::new(),
             recorded: (Vec::new(), None),
             scratch: Vec::new(),
@@ -377,8 +423,9 @@ impl HostMedia {
         let mut local = self.bind;
         local.set_port(self.next_port);
         if self.next_port != 0 {
-            // RTP on even ports (RFC 3550 section 11).
-            self.next_port = self.next_port.saturating_add(2);
+            // RTP on even ports, RTCP of a phone on the port above (RFC 3550 section 11).
+            let step = if self.phone.is_some() { 1 } else { 2 };
+            self.next_port = self.next_port.saturating_add(step);
         }
         let index = self.sockets.insert(MediaSocket {
             local: None,
@@ -427,6 +474,11 @@ impl HostMedia {
     pub(crate) fn open(&mut self, plan: MediaSessionPlan) -> Option<(u32, SocketAddr)> {
         let socket = self.idle.pop_front()?;
         let local = self.sockets.get(socket as usize)?.local?;
+        let rtcp = self
+            .phone
+            .is_some()
+            .then(|| SessionRtcp::new(self.idle.pop_front()));
+        let rtcp_socket = rtcp.as_ref().and_then(|rtcp| rtcp.socket);
         self.generation = self.generation.wrapping_add(1);
         let capture_s = if plan.listen.is_some() {
             LISTEN_SECONDS
@@ -451,11 +503,29 @@ impl HostMedia {
             format: Format::Pcma,
             payload_type: 0,
             srtp: SessionSecurity::None,
+            rtcp: rtcp.map(Box::new),
             playout: None,
             times: [None, None],
         }) as u32;
-        self.sockets.get_mut(socket as usize)?.session = Some(session);
+        for socket in [Some(socket), rtcp_socket].into_iter().flatten() {
+            self.sockets.get_mut(socket as usize)?.session = Some(session);
+        }
         Some((session, local))
+    }
+
+    /// The own RTCP of a session, for its descriptions.
+    pub(crate) fn rtcp(&self, session: u32) -> OwnRtcp {
+        let entry = self.sessions.get(session as usize);
+        let Some(rtcp) = entry.and_then(|entry| entry.rtcp.as_ref()) else {
+            return OwnRtcp::Absent;
+        };
+        let socket = rtcp
+            .socket
+            .and_then(|socket| self.sockets.get(socket as usize));
+        match socket.and_then(|socket| socket.local) {
+            Some(local) => OwnRtcp::Port(local.port()),
+            None => OwnRtcp::Mux,
+        }
     }
 
     /// Starts or changes the sent media of the session.
@@ -496,6 +566,35 @@ impl HostMedia {
             (_, Some(source)) => source.stop(),
             (_, None) if agreed.send => self.start(session, agreed, now),
             (_, None) => {}
+        }
+        self.plan_reports(session, agreed, now);
+    }
+
+    /// Begins the RTCP reports of a phone, or goes on with them.
+    fn plan_reports(&mut self, session: u32, agreed: &NegotiatedMedia, now: Time) {
+        let Some(entry) = self.sessions.get_mut(session as usize) else {
+            return;
+        };
+        let Some(rtcp) = &mut entry.rtcp else { return };
+        let ssrc = entry.source.as_ref().map(RtpSource::ssrc);
+        let next = rtcp.agree(agreed.rtcp, ssrc, &mut self.entropy, now);
+        if let Some(at) = next {
+            self.reports.push(at, (session, entry.generation));
+        }
+    }
+
+    /// Sends the reports that are due.
+    fn run_reports(&mut self, now: Time, out: &mut HostOutbox) {
+        while let Some((_, (session, generation))) = self.reports.pop_due(now) {
+            let entry = self.sessions.get_mut(session as usize);
+            let Some(entry) = entry.filter(|entry| entry.generation == generation) else {
+                continue;
+            };
+            entry.send_report(now, false, out);
+            let next = entry.rtcp.as_ref().and_then(|rtcp| rtcp.next_at());
+            if let Some(at) = next {
+                self.reports.push(at, (session, generation));
+            }
         }
     }
 
@@ -659,14 +758,17 @@ impl HostMedia {
     pub(crate) fn next_deadline(&self) -> Option<Deadline> {
         let packet = self.clock.next_at();
         let turn = self.turns.next_at();
-        Deadline::earlier(
+        let report = self.reports.next_at();
+        let media = Deadline::earlier(
             packet.map(|at| Deadline::new(at, "rtp packet")),
             turn.map(|at| Deadline::new(at, "playout turn")),
-        )
+        );
+        Deadline::earlier(media, report.map(|at| Deadline::new(at, "rtcp report")))
     }
 
     pub(crate) fn run_due(&mut self, now: Time, out: &mut HostOutbox) {
         self.run_turns(now);
+        self.run_reports(now, out);
         while let Some((_, (session, generation))) = self.clock.pop_due(now) {
             let Some(entry) = self.sessions.get_mut(session as usize) else {
                 continue;
@@ -715,8 +817,14 @@ impl HostMedia {
         else {
             return;
         };
-        // RTCP goes to the port above by default, which may belong to another session.
+        // RTCP goes to the port above by default, which may belong to another session: only phones take it.
         if wire::rtcp::is_rtcp(datagram.bytes) {
+            if let Some(rtcp) = &mut entry.rtcp
+                && let Some(length) = entry.srtp.open_rtcp(datagram.bytes)
+            {
+                let packet = datagram.bytes.get(..length).unwrap_or_default();
+                rtcp.receive(packet, datagram.arrived);
+            }
             return;
         }
         let Some(length) = entry.srtp.open(datagram.bytes) else {
@@ -791,11 +899,20 @@ impl HostMedia {
     }
 
     /// Ends a session and returns its result; `None` if no packet was sent or received.
-    pub(crate) fn close(&mut self, session: u32) -> Option<StreamResult> {
-        let entry = self.sessions.try_remove(session as usize)?;
-        if let Some(socket) = self.sockets.get_mut(entry.socket as usize) {
-            socket.session = None;
-            self.idle.push_back(entry.socket);
+    pub(crate) fn close(
+        &mut self,
+        session: u32,
+        now: Time,
+        out: &mut HostOutbox,
+    ) -> Option<StreamResult> {
+        let mut entry = self.sessions.try_remove(session as usize)?;
+        entry.send_report(now, true, out);
+        let rtcp = entry.rtcp.as_ref().and_then(|rtcp| rtcp.socket);
+        for number in [Some(entry.socket), rtcp].into_iter().flatten() {
+            if let Some(socket) = self.sockets.get_mut(number as usize) {
+                socket.session = None;
+                self.idle.push_back(number);
+            }
         }
         let window = self.window.filter(|_| entry.plan.expects_media);
         let least = window.map_or(0, |(from, to)| {
@@ -817,6 +934,11 @@ fn result(name: &str, entry: HostMediaSession, least: u64) -> Option<StreamResul
         return None;
     }
     let jitter = summary.jitter_ms;
+    let reported = entry
+        .rtcp
+        .as_ref()
+        .map(|rtcp| rtcp.peer_report(entry.format));
+    let reported: PeerReport = reported.unwrap_or_default();
     let record = StreamRecord {
         workload: name.to_owned(),
         number: entry.plan.number,
@@ -835,6 +957,9 @@ fn result(name: &str, entry: HostMediaSession, least: u64) -> Option<StreamResul
         jitter_p99_ms: jitter.map(|jitter| jitter.p99),
         jitter_max_ms: jitter.map(|jitter| jitter.max),
         delta_max_ms: summary.delta_ms.map(|delta| delta.max),
+        round_trip_ms: reported.round_trip_ms,
+        peer_lost: reported.lost,
+        peer_jitter_ms: reported.jitter_ms,
         ..StreamRecord::default()
     };
     Some(StreamResult {

@@ -15,6 +15,7 @@ mod phone_commands;
 mod plan;
 mod record;
 mod register;
+mod rtcp;
 mod sdp;
 mod send_times;
 mod sounds;

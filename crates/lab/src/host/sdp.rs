@@ -4,7 +4,7 @@ use codec::{Format, Kind};
 use sip::{Preconditions, Unmet};
 use std::net::SocketAddr;
 use wire::sdp::offer::{MediaPlan, Plan, write_answer, write_offer};
-use wire::sdp::{Codec, Direction, Sdp};
+use wire::sdp::{Codec, Direction, Media, Sdp};
 
 /// Offered payload type of telephone events at 8 kHz.
 const EVENTS: u8 = 101;
@@ -48,6 +48,24 @@ impl From<Format> for CodecOrder {
     }
 }
 
+/// RTCP of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeerRtcp {
+    /// Its address: that of `a=rtcp` (RFC 3605), or the port above RTP's.
+    pub(crate) address: SocketAddr,
+    /// It is on the port of RTP at both ends (RFC 5761).
+    pub(crate) is_mux: bool,
+}
+
+/// RTCP of the peer's media line; `is_mux`: both sides have agreed on rtcp-mux.
+fn peer_rtcp(media: &Media<'_, '_>, is_mux: bool) -> Option<PeerRtcp> {
+    let address = match is_mux {
+        true => media.rtp_address()?,
+        false => media.rtcp_address()?,
+    };
+    Some(PeerRtcp { address, is_mux })
+}
+
 /// Result of offer and answer, for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NegotiatedMedia {
@@ -61,6 +79,8 @@ pub(crate) struct NegotiatedMedia {
     pub(crate) events: Option<u8>,
     /// Whether sending is permitted.
     pub(crate) send: bool,
+    /// RTCP of the peer, for a side that has RTCP.
+    pub(crate) rtcp: Option<PeerRtcp>,
 }
 
 fn line(format: Format) -> Codec<'static> {
@@ -113,13 +133,50 @@ pub(crate) struct OfferParameters {
     pub(crate) codecs: CodecOrder,
     /// With SRTP.
     pub(crate) secure: bool,
+    /// The own RTCP.
+    pub(crate) rtcp: OwnRtcp,
+}
+
+/// RTCP of an own description.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OwnRtcp {
+    /// None.
+    #[default]
+    Absent,
+    /// On the port of RTP only, if the peer agrees.
+    Mux,
+    /// On this port, or on that of RTP if the peer agrees.
+    Port(u16),
+}
+
+impl OwnRtcp {
+    /// The lines of an offer, or of the answer to an offer.
+    fn lines(self, offered_mux: Option<bool>) -> Vec<String> {
+        let mux = || "a=rtcp-mux".to_owned();
+        let port = match self {
+            OwnRtcp::Absent => return Vec::new(),
+            OwnRtcp::Mux => None,
+            OwnRtcp::Port(port) => Some(format!("a=rtcp:{port}")),
+        };
+        match offered_mux {
+            None => port.into_iter().chain([mux()]).collect(),
+            Some(true) => vec![mux()],
+            Some(false) => port.into_iter().collect(),
+        }
+    }
 }
 
 impl OfferParameters {
     /// Whether both are equal except for identifier and version.
     pub(crate) fn equals_except_version(&self, other: &OfferParameters) -> bool {
-        let parameters =
-            |ours: &OfferParameters| (ours.address, ours.direction, ours.codecs, ours.secure);
+        let parameters = |ours: &OfferParameters| {
+            (
+                ours.address,
+                ours.direction,
+                ours.codecs,
+                (ours.secure, ours.rtcp),
+            )
+        };
         parameters(self) == parameters(other)
     }
 
@@ -152,7 +209,8 @@ impl OfferParameters {
     /// An offer with further lines of its media line, each without line end.
     pub(crate) fn offer_with(&self, extra: &[String]) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
-        self.with_plan(extra, |plan| write_offer(plan, &mut out));
+        let lines = [&self.rtcp.lines(None), extra].concat();
+        self.with_plan(&lines, |plan| write_offer(plan, &mut out));
         out
     }
 
@@ -170,7 +228,11 @@ impl OfferParameters {
         let sdp = Sdp::parse(offer).ok()?;
         let mut out = Vec::with_capacity(512);
         let mut agreed = None;
-        self.with_plan(extra, |plan| {
+        let mut all = sdp.media();
+        let audio = all.find(|media| media.line.kind == b"audio" && !media.is_rejected());
+        let is_mux = audio.is_some_and(|media| media.has_rtcp_mux());
+        let lines = [&self.rtcp.lines(Some(is_mux)), extra].concat();
+        self.with_plan(&lines, |plan| {
             write_answer(
                 &sdp,
                 plan,
@@ -179,12 +241,14 @@ impl OfferParameters {
             );
         });
         let accepted = agreed?;
+        let media = sdp.media_at(accepted.index)?;
         let agreed = NegotiatedMedia {
-            remote: sdp.media_at(accepted.index)?.rtp_address()?,
+            remote: media.rtp_address()?,
             format: format_of(&accepted.codec, &self.codecs)?,
             payload_type: accepted.codec.payload_type,
             events: accepted.events,
             send: accepted.direction.sends(),
+            rtcp: peer_rtcp(&media, is_mux),
         };
         Some((out, agreed))
     }
@@ -218,6 +282,8 @@ pub(crate) fn agreed(answer: &[u8], ours: impl Into<CodecOrder>) -> Option<Negot
         payload_type,
         events: events.map(|codec| codec.payload_type),
         send: media.effective_direction().receives(),
+        // Rtcp-mux in an answer follows that of the offer (RFC 5761 section 5.1.1).
+        rtcp: peer_rtcp(&media, media.has_rtcp_mux()),
     })
 }
 
@@ -251,7 +317,58 @@ mod tests {
             direction,
             codecs: codec.into(),
             secure: false,
+            rtcp: OwnRtcp::Absent,
         }
+    }
+
+    #[test]
+    fn rtcp_has_the_port_that_both_sides_agreed_on() {
+        let with = |port, rtcp| OfferParameters {
+            rtcp,
+            ..ours(port, Format::Pcma, Direction::SendRecv)
+        };
+        let peer = |port: u16, is_mux| {
+            let address = SocketAddr::from(([192, 0, 2, 1], port));
+            Some(PeerRtcp { address, is_mux })
+        };
+        for (offers, answers, to_answerer, to_offerer) in [
+            (
+                OwnRtcp::Port(4009),
+                OwnRtcp::Port(5009),
+                peer(5000, true),
+                peer(4000, true),
+            ),
+            (
+                OwnRtcp::Mux,
+                OwnRtcp::Mux,
+                peer(5000, true),
+                peer(4000, true),
+            ),
+            // The answer has no rtcp-mux.
+            (
+                OwnRtcp::Port(4009),
+                OwnRtcp::Absent,
+                peer(5001, false),
+                peer(4000, true),
+            ),
+        ] {
+            let offer = with(4000, offers).offer();
+            let (answer, callee) = with(5000, answers).answer(&offer).unwrap();
+            let caller = agreed(&answer, Format::Pcma).unwrap();
+            assert_eq!((caller.rtcp, callee.rtcp), (to_answerer, to_offerer));
+        }
+        let offer = with(4000, OwnRtcp::Port(4009)).offer();
+        let offer = String::from_utf8(offer).unwrap();
+        assert!(offer.contains("a=rtcp:4009\r\n"), "{offer}");
+        // A peer without rtcp-mux gets the own port.
+        let plain = offer.replace("a=rtcp-mux\r\n", "");
+        let answering = with(5000, OwnRtcp::Port(5009));
+        let (answer, callee) = answering.answer(plain.as_bytes()).unwrap();
+        let caller = agreed(&answer, Format::Pcma).unwrap();
+        assert_eq!(
+            (caller.rtcp, callee.rtcp),
+            (peer(5009, false), peer(4009, false))
+        );
     }
 
     #[test]

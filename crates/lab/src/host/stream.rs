@@ -65,6 +65,7 @@ impl HostState {
                 payload_type: plan.codec.kind().payload_type().unwrap_or_default(),
                 events: None,
                 send: plan.sends != MediaKind::None,
+                rtcp: None,
             };
             self.media.agree(session, &agreed, begin);
         }
@@ -83,7 +84,7 @@ impl HostState {
         let (_, mut attempt) = self.streams_open.swap_remove(index);
         attempt.ended = Some(now.0);
         attempt.outcome = AttemptOutcome::Completed;
-        if let Some(result) = self.media.close(session) {
+        if let Some(result) = self.media.close(session, now, &mut self.out) {
             self.keep_stream(result, &attempt);
         }
         self.close_stream();

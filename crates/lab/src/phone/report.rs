@@ -40,6 +40,10 @@ pub struct PhoneReport {
     pub jitter_ms: Option<Spread>,
     /// Longest time between two packets, milliseconds.
     pub delta_max_ms: Option<f64>,
+    /// Mean round trip by the peer's RTCP reports, milliseconds.
+    pub round_trip_ms: Option<f64>,
+    /// Lost packets and jitter (milliseconds) of the sent stream in the peer's last RTCP report.
+    pub peer: Option<(i64, f64)>,
     /// Mean opinion score of the received stream (MOS-CQE, ITU-T G.107).
     pub mos: Option<f64>,
     /// Received digits.
@@ -70,6 +74,8 @@ impl PhoneReport {
         let jitter = stream.jitter_mean_ms.zip(stream.jitter_max_ms);
         self.jitter_ms = jitter.map(|(mean, max)| Spread { mean, max });
         self.delta_max_ms = stream.delta_max_ms;
+        self.round_trip_ms = stream.round_trip_ms;
+        self.peer = stream.peer_lost.zip(stream.peer_jitter_ms);
         self.mos = stream.mos.filter(|_| stream.received > 0);
     }
 
@@ -104,6 +110,11 @@ impl PhoneReport {
                 "max": self.jitter_ms.map(|jitter| jitter.max),
             },
             "delta_ms": { "max": self.delta_max_ms },
+            "round_trip_ms": self.round_trip_ms,
+            "peer": {
+                "lost": self.peer.map(|(lost, _)| lost),
+                "jitter_ms": self.peer.map(|(_, jitter)| jitter),
+            },
             "mos": self.mos,
             "digits": self.digits,
             "sound_in": self.sound_in.map(sound_json),
@@ -163,6 +174,13 @@ impl PhoneReport {
                 format!("mean {:.3} ms, max {:.3} ms", jitter.mean, jitter.max),
             );
             line("packet interval", format!("max {delta:.3} ms"));
+        }
+        if let Some((lost, jitter)) = self.peer {
+            let text = format!("{lost} lost, jitter {jitter:.3} ms (RTCP)");
+            line("peer received", text);
+        }
+        if let Some(time) = self.round_trip_ms {
+            line("round trip", format!("{time:.3} ms (RTCP)"));
         }
         line(
             "MOS",

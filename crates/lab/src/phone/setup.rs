@@ -407,7 +407,8 @@ pub(super) fn plan(options: &PhoneOptions, peer: Option<&PhonePeer>) -> Result<H
         )));
     }
     let mut plan = HostPlan::new("phone", local_address(options, peer)?);
-    plan.media_sockets = 1;
+    // RTP and RTCP; ESP has one media socket, on which RTCP passes if the peer agrees (rtcp-mux).
+    plan.media_sockets = if options.esp.is_some() { 1 } else { 2 };
     plan.stream = (transport != Transport::Udp).then_some(transport);
     // Over TLS a phone with a peer is reached on its own connection, so that it needs no certificate.
     plan.listens = transport != Transport::Tls || peer.is_none();

@@ -335,6 +335,9 @@ impl Layout {
                 text,
                 "media = {{ address = \"{ip}\", ports = \"{ports}\" }}"
             );
+            if !self.nodes.is_empty() {
+                let _ = writeln!(text, "node_interface = \"{name}\"");
+            }
             if name == "access" && self.registrar_behind {
                 text.push_str("register = \"pass:far\"\n");
             } else if name == "access" && !self.users.is_empty() {

@@ -117,11 +117,10 @@ impl RunningSut {
     /// If one cannot be started.
     pub fn instances(
         experiment: &Experiment,
-        count: u64,
+        (count, addresses): (u64, [IpAddr; 2]),
         entropy: &mut Entropy,
         clock: Clock,
     ) -> Result<Vec<RunningSut>, LabError> {
-        let addresses = loopback(experiment);
         let placement = SutPlacement {
             addresses,
             called: &[],
@@ -322,14 +321,14 @@ fn start_nodes(
         return Ok(Vec::new());
     }
     // A node may get all calls, and so needs ports for all of them.
-    let address = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let addresses = [layout.access().ip(), layout.core().ip()];
     let calls = most_calls(experiment) * count * 2;
-    let [span, _] = PortSpan::free_for_calls(calls, [address; 2], &mut system_entropy()?)?;
+    let spans = PortSpan::free_for_calls(calls, addresses, &mut system_entropy()?)?;
     let mut nodes = Vec::new();
     for number in 0..count {
-        let control = layout::free_control(address)?;
-        let ports = span.part(number, count);
-        nodes.push(NodeThread::start(control, ports, entropy.fork(), clock)?);
+        let control = layout::free_control(Ipv4Addr::LOCALHOST.into())?;
+        let sides = [0, 1].map(|side: usize| (addresses[side], spans[side].part(number, count)));
+        nodes.push(NodeThread::start(control, sides, entropy.fork(), clock)?);
         layout.nodes.push(control);
     }
     layout.nodes_drained = usize::from(experiment.sut.media_nodes_drained);

@@ -7,7 +7,8 @@ use engine::{Entropy, EventKind, HashKey, Time};
 use media::{Forwarder, ForwarderLimits};
 use net::{Clock, Driver, DriverConfig};
 use ng::server::NgServer;
-use std::net::SocketAddr;
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -35,6 +36,9 @@ pub struct NodeThread {
     thread: Option<JoinHandle<Result<(), String>>>,
 }
 
+/// Names of the interfaces of a node, which are those of the border.
+const SIDES: [&str; 2] = ["access", "core"];
+
 fn cannot(why: impl std::fmt::Display) -> LabError {
     LabError::cannot_run(
         format!("a media node: {why}"),
@@ -43,22 +47,25 @@ fn cannot(why: impl std::fmt::Display) -> LabError {
 }
 
 impl NodeThread {
-    /// Starts a node and waits until it accepts commands at `control`; its media ports are `ports` at the same address.
+    /// Starts a node and waits until it accepts commands at `control`; its media ports are those of `sides`, towards callers and
+    /// towards the called side.
     ///
     /// # Errors
     /// If it cannot listen.
     pub fn start(
         control: SocketAddr,
-        ports: PortSpan,
+        sides: [(IpAddr, PortSpan); 2],
         entropy: Entropy,
         clock: Clock,
     ) -> Result<NodeThread, LabError> {
-        let text = format!(
-            "[ng_server]\nlisten = [\"udp:{control}\"]\n\n[[ng_server.interface]]\nname = \"default\"\n\
-             media = {{ address = \"{}\", ports = \"{}\" }}\n",
-            control.ip(),
-            ports.text()
-        );
+        let mut text = format!("[ng_server]\nlisten = [\"udp:{control}\"]\n\n");
+        for (name, (address, ports)) in SIDES.iter().zip(&sides) {
+            let _ = write!(
+                text,
+                "[[ng_server.interface]]\nname = \"{name}\"\nmedia = {{ address = \"{address}\", ports = \"{}\" }}\n",
+                ports.text()
+            );
+        }
         let (requests, inbox) = mpsc::channel();
         let (ready, wait) = mpsc::channel();
         let thread = std::thread::Builder::new()

@@ -3,6 +3,7 @@
 //! streams is that of the host itself.
 
 use super::machine::{busy_percent, local_ip_towards, processors, receive_buffer_errors};
+use super::namespaces::CallNetworks;
 use super::progress::{drop_remarks, watch};
 use super::protected::{CALLERS, ProtectedLink};
 use super::{
@@ -13,7 +14,7 @@ use crate::experiment::{ConferenceLoad, Experiment, HangUp, MediaKind};
 use crate::figures::{NOISE, PROBE};
 use crate::host::{CallFlow, HostPlan, HostProgress, LabHost, OutgoingCallPlan, StreamPlan};
 use crate::pace::{ArrivalProcess, Bounds, HoldTime};
-use crate::raw::{SendLateness, Surroundings};
+use crate::raw::{NoiseRecord, SendLateness, Surroundings};
 use crate::sut::{PortSpan, RunningSut, Simulated, loopback, simulated_addresses, system_entropy};
 use codec::Format;
 use engine::{Entropy, Time, Transport};
@@ -231,20 +232,33 @@ pub(super) fn on_sockets(
     let plan = conference_plan(trial)?;
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
-    let ip = match experiment.sut.address {
-        Some(sut) => local_ip_towards(sut)?,
-        None => loopback(experiment)[0],
+    let all_networks = CallNetworks::where_needed(experiment, trial.seed, clock)?;
+    let networks = all_networks.as_ref();
+    let (ip, border) = match (networks, experiment.sut.address) {
+        (Some(networks), _) => (networks.hosts[0], networks.border),
+        (None, Some(sut)) => (local_ip_towards(sut)?, loopback(experiment)),
+        (None, None) => (loopback(experiment)[0], loopback(experiment)),
     };
     // The bypassing streams stay in the namespace of the border.
-    let (ip, noise_ip) = match &link {
-        Some(_) => (CALLERS, IpAddr::V4(Ipv4Addr::LOCALHOST)),
-        None => (ip, ip),
+    let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let (ip, noise_ip) = match (&link, networks) {
+        (Some(_), _) => (CALLERS, localhost),
+        (None, Some(_)) => (ip, localhost),
+        (None, None) => (ip, ip),
+    };
+    let place = match networks {
+        Some(networks) => networks.placement(0),
+        None => ProtectedLink::placement(link.as_ref()),
+    };
+    let kernel_errors = || match networks {
+        Some(networks) => networks.receive_buffer_errors(),
+        None => receive_buffer_errors(),
     };
     let ports = PortSpan::free_for_calls(STREAMS, [noise_ip; 2], &mut system_entropy()?)?;
     let hosts = ConferenceHosts::of(experiment, plan, ports[0].first())?;
     let limits = wait_limits(experiment, &hosts);
     let window = hosts.window;
-    let suts = RunningSut::instances(experiment, plan.instances, &mut entropy, clock)?;
+    let suts = RunningSut::instances(experiment, (plan.instances, border), &mut entropy, clock)?;
     let target = |instance: usize| {
         let sut = suts.get(instance).and_then(RunningSut::address);
         sut.ok_or_else(|| LabError::bad_input("[conference] needs a system under test"))
@@ -257,7 +271,7 @@ pub(super) fn on_sockets(
     let receiver_at = SocketAddr::new(noise_ip, ports[0].first());
     let sender = towards(sender, receiver_at);
     let sender = start_at(sender, noise_ip, HostPlacement::default())?;
-    let mut start = |plan| start_at(plan, ip, ProtectedLink::placement(link.as_ref()));
+    let mut start = |plan| start_at(plan, ip, place.clone());
     let mut targets = vec![target(0)?, target(0)?];
     let mut near = vec![start(hosts.probe)?, sender];
     for (instance, plan) in hosts.load.into_iter().enumerate() {
@@ -270,7 +284,7 @@ pub(super) fn on_sockets(
             "raise the limit of threads (ulimit -u)",
         )
     })?;
-    let kernel_before = receive_buffer_errors()?;
+    let kernel_before = kernel_errors()?;
     let begin = clock.now() + LEAD;
     far[0].begin(targets[0], begin)?;
     for (host, target) in near.iter().zip(&targets) {
@@ -284,6 +298,9 @@ pub(super) fn on_sockets(
                 *work = Some(CpuSample::of(&suts, clock)?);
             }
         }
+        networks
+            .iter()
+            .for_each(|networks| networks.heal_at(seconds));
         progress(seconds, seen);
         Ok(ControlFlow::Continue(()))
     })?;
@@ -292,7 +309,7 @@ pub(super) fn on_sockets(
         work[1] = Some(CpuSample::of(&suts, clock)?);
     }
     let end = clock.now();
-    let kernel_after = receive_buffer_errors()?;
+    let kernel_after = kernel_errors()?;
     let noise = sampler
         .stop()
         .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
@@ -307,6 +324,10 @@ pub(super) fn on_sockets(
         remarks.extend(sut.finish()?);
     }
     remarks.extend(drop_remarks(&near, &far));
+    let noise: NoiseRecord = noise.into();
+    let finished = all_networks.map(|networks| networks.finish(&noise));
+    let (links, of_links) = finished.transpose()?.unwrap_or_default();
+    remarks.extend(of_links);
     let all = || near.iter().chain(&far);
     let generator_cpu = all().map(|host| host.cpu_seconds).sum();
     let callers_cpu = near.iter().map(|host| host.cpu_seconds).sum();
@@ -330,7 +351,7 @@ pub(super) fn on_sockets(
         leaks: holds.map(|sut| sut + total_held(&holdings)),
         remarks,
         surroundings: Some(Surroundings {
-            noise: noise.into(),
+            noise,
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             subject_cpu_seconds: spent,
@@ -347,6 +368,7 @@ pub(super) fn on_sockets(
             .map(|((first, last), spent)| spent / last.at.since(first.at).as_secs_f64()),
         host_cpu_percent: counted.and_then(|(first, last)| busy_percent(first.host, last.host)),
         digest: None,
+        links,
         ..Outcomes::default()
     })
 }

@@ -1,9 +1,12 @@
 //! Network namespaces with pairs of virtual interfaces between them.
 
+use super::HostPlacement;
 use super::emulated::{CarriedLink, ENDS};
 use super::machine::receive_buffer_errors;
+use crate::emulator::own_error;
 use crate::error::LabError;
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, SutMedia};
+use crate::raw::{LinkRecord, NoiseRecord};
 use engine::Entropy;
 use net::{Clock, Network};
 use std::net::IpAddr;
@@ -68,24 +71,52 @@ const MACS: [[&str; 2]; 2] = [
 #[derive(Debug)]
 pub(super) struct CallNetworks {
     /// Of callers and of the called side. Without a SUT (`sut.direct`) the called side is in the namespace of the calling
-    /// thread.
+    /// thread; a conference has no called side.
     pub sides: [Option<Arc<Network>>; 2],
     /// Addresses of callers and of the called side.
     pub hosts: [IpAddr; 2],
     /// Addresses of the border towards each.
     pub border: [IpAddr; 2],
     /// Links of `[network]`.
-    pub links: Vec<CarriedLink>,
+    links: Vec<CarriedLink>,
+    /// Time from the start after which the links have no faults, seconds; zero: never.
+    heal_seconds: f64,
+    /// The links' own error.
+    own_error: Option<String>,
 }
 
 impl CallNetworks {
+    /// The networks of a trial whose media passes interfaces: with the kernel relay, or with `[network]`, whose links' own error
+    /// is measured first.
+    ///
+    /// # Errors
+    /// Those of [`CallNetworks::new`].
+    pub fn where_needed(
+        experiment: &Experiment,
+        seed: u64,
+        clock: Clock,
+    ) -> Result<Option<CallNetworks>, LabError> {
+        let own_error = match experiment.network.is_set() {
+            true => Some(own_error::measure()?.text()),
+            false if experiment.sut.media == SutMedia::KernelRelay => None,
+            false => return Ok(None),
+        };
+        // Its draws are apart from those of the hosts, whose seeds stay what they were without a network.
+        let mut entropy = Entropy::from_number(seed).fork();
+        let networks = CallNetworks::new(experiment, &mut entropy, clock)?;
+        Ok(Some(CallNetworks {
+            own_error,
+            ..networks
+        }))
+    }
+
     /// Creates the namespaces and interfaces, with the links of `[network]` between them where it is set. The interfaces of
     /// callers and called side have GRO, without which a veth does not take frames that XDP redirects to it, and compute
     /// checksums, which XDP does not complete.
     ///
     /// # Errors
     /// Without the rights, or without the programs.
-    pub fn new(
+    fn new(
         experiment: &Experiment,
         entropy: &mut Entropy,
         clock: Clock,
@@ -120,21 +151,48 @@ impl CallNetworks {
         };
         let [near, far] = experiment.sut.ip.sides();
         let near = side(0, near)?;
-        if experiment.sut.direct {
-            return Ok(CallNetworks {
-                sides: [Some(near.0), None],
-                hosts: [near.1, near.2],
-                border: [near.2; 2],
-                links,
-            });
-        }
-        let far = side(1, far)?;
+        let far = match experiment.sut.direct || experiment.conference.is_some() {
+            true => (None, near.2, near.2),
+            false => {
+                let (network, host, border) = side(1, far)?;
+                (Some(network), host, border)
+            }
+        };
         Ok(CallNetworks {
-            sides: [Some(near.0), Some(far.0)],
+            sides: [Some(near.0), far.0],
             hosts: [near.1, far.1],
             border: [near.2, far.2],
             links,
+            heal_seconds: experiment.network.heal_seconds,
+            own_error: None,
         })
+    }
+
+    /// The place of the hosts of a side.
+    pub fn placement(&self, side: usize) -> HostPlacement {
+        HostPlacement {
+            network: self.sides.get(side).cloned().flatten(),
+            ..HostPlacement::default()
+        }
+    }
+
+    /// Ends the faults of the links at their time.
+    pub fn heal_at(&self, seconds: f64) {
+        if self.heal_seconds > 0.0 && seconds >= self.heal_seconds {
+            self.links.iter().for_each(CarriedLink::heal);
+        }
+    }
+
+    /// Ends the links; returns their records, and remarks.
+    ///
+    /// # Errors
+    /// An interface was gone.
+    pub fn finish(self, noise: &NoiseRecord) -> Result<(Vec<LinkRecord>, Vec<String>), LabError> {
+        let links = self.links.into_iter().map(|link| link.finish(noise));
+        let links = links.collect::<Result<Vec<LinkRecord>, LabError>>()?;
+        let mut remarks: Vec<String> = self.own_error.into_iter().collect();
+        remarks.extend(links.iter().map(|link| link.remark.clone()));
+        Ok((links, remarks))
     }
 
     /// Runs a closure in the namespace of a side.

@@ -1,6 +1,5 @@
 //! A trial on real sockets: the hosts on threads of their own, apart from the SUT's threads.
 
-use super::emulated::CarriedLink;
 use super::machine::{busy_percent, local_ip_towards, processors, receive_buffer_errors};
 use super::namespaces::{CallNetworks, link_error};
 use super::progress::{connection_failures, drop_remarks, from_start, total_progress, watch};
@@ -14,7 +13,7 @@ use crate::esp::WireMedium;
 use crate::experiment::{Experiment, SutMedia, TransportName};
 use crate::host::{HostPlan, HostProgress, StreamPeer};
 use crate::planes::{Sample, Samples};
-use crate::raw::{LinkRecord, NoiseRecord, SendLateness, Surroundings};
+use crate::raw::{NoiseRecord, SendLateness, Surroundings};
 use crate::sut::{PortSpan, RunningSut, SutPlacement, loopback, system_entropy};
 use crate::tls::TrialCredentials;
 use engine::Entropy;
@@ -80,10 +79,6 @@ fn check_network(experiment: &Experiment) -> Result<(), LabError> {
         "the system under test is reached by the network of this host; use `hornwork lab link` between two of its interfaces"
     } else if sut.media == SutMedia::Bypass && !sut.direct {
         "media that bypasses the border has no link of its own between callers and called side; use --simulate, or sut.media = \"anchored\""
-    } else if sut.media_nodes > 0 {
-        "media nodes are on the loopback interface; remove sut.media_nodes"
-    } else if experiment.conference.is_some() {
-        "conferences have no links on sockets; use --simulate"
     } else if experiment.protection.is_some()
         || experiment.esp.is_some()
         || experiment.phone.is_some()
@@ -212,21 +207,7 @@ fn run_calls(
     let experiment = &experiment;
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
-    let own_error = match experiment.network.is_set() {
-        true => Some(crate::emulator::own_error::measure()?),
-        false => None,
-    };
-    let has_networks = experiment.sut.media == SutMedia::KernelRelay || own_error.is_some();
-    // Its draws are apart from those of the hosts, whose seeds stay what they were without a network.
-    let mut link_entropy = Entropy::from_number(trial.seed).fork();
-    let mut all_networks = match has_networks {
-        true => Some(CallNetworks::new(experiment, &mut link_entropy, clock)?),
-        false => None,
-    };
-    let mut links = all_networks
-        .as_mut()
-        .map(|networks| std::mem::take(&mut networks.links))
-        .unwrap_or_default();
+    let all_networks = CallNetworks::where_needed(experiment, trial.seed, clock)?;
     let networks = all_networks.as_ref();
     let elsewhere = experiment.sut.address.or(experiment.sut.agent());
     let [near, far] = match (elsewhere, networks) {
@@ -269,9 +250,9 @@ fn run_calls(
         }
         Ok(security)
     };
-    let side = |side: usize| HostPlacement {
-        network: networks.and_then(|networks| networks.sides[side].clone()),
-        ..HostPlacement::default()
+    let side = |side: usize| match networks {
+        Some(networks) => networks.placement(side),
+        None => HostPlacement::default(),
     };
     let mut start_all =
         |plans: Vec<HostPlan>, placement: HostPlacement| -> Result<Vec<HostThread>, LabError> {
@@ -361,10 +342,9 @@ fn run_calls(
                     packets: seen.packets_in + total_progress(&far)?.packets_in,
                 });
             }
-            let heal = experiment.network.heal_seconds;
-            if heal > 0.0 && seconds >= heal {
-                links.iter().for_each(CarriedLink::heal);
-            }
+            networks
+                .iter()
+                .for_each(|networks| networks.heal_at(seconds));
             progress(seconds, seen);
             ended = sut
                 .ended()?
@@ -405,11 +385,10 @@ fn run_calls(
     remarks.extend(drop_remarks(&near, &far));
     remarks.extend(connection_failures(&near, &far));
     remarks.extend(fewer);
-    remarks.extend(own_error.map(|error| error.text()));
     let noise: NoiseRecord = noise.into();
-    let links = links.drain(..).map(|link| link.finish(&noise));
-    let links = links.collect::<Result<Vec<LinkRecord>, LabError>>()?;
-    remarks.extend(links.iter().map(|link| link.remark.clone()));
+    let finished = all_networks.map(|networks| networks.finish(&noise));
+    let (links, of_links) = finished.transpose()?.unwrap_or_default();
+    remarks.extend(of_links);
     let all = || near.iter().chain(&far);
     let cpu_of = |hosts: &[HostResults]| hosts.iter().map(|host| host.cpu_seconds).sum::<f64>();
     let (callers_cpu, callees_cpu) = (cpu_of(&near), cpu_of(&far));

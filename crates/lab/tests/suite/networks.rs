@@ -1,6 +1,7 @@
 //! Trials with `[network]`: links between the hosts and the SUT, in virtual time and in real time.
 
 use lab::experiment::File;
+use lab::figures::NOISE;
 use lab::record::{AttemptKind, AttemptOutcome};
 use lab::trial::{Outcomes, Trial, on_sockets, simulate};
 
@@ -217,12 +218,63 @@ fn narrow_line_drops_what_exceeds_it() {
     }
 }
 
+/// Calls over two media nodes, which have an address in the network of each side.
+#[test]
+fn media_nodes_relay_between_the_links() {
+    if !able() {
+        return;
+    }
+    let tables = format!("[sut]\nmedia_nodes = 2\n{ASYMMETRIC}\n");
+    let outcomes = on_sockets(&calls(&tables), |_, _| ()).unwrap();
+    assert_eq!(completed(&outcomes), 10);
+    assert_eq!(outcomes.links.len(), 2);
+    let nodes = &outcomes.node_calls;
+    assert!(nodes.len() == 2 && !nodes.contains(&0), "{nodes:?}");
+    let (loss, low, _) = media(&outcomes, "callee");
+    assert!((2.0..12.0).contains(&loss), "{loss} %");
+    // 20 ms to the node, and 5 ms from it.
+    assert!(low >= 25.0, "{low} ms");
+    let (_, low, _) = media(&outcomes, "caller");
+    assert!(low >= 25.0, "{low} ms");
+}
+
+/// Participants of a conference are behind a link; the probe hears the others with its delay and loss. The bypassing streams, which show
+/// the host's jitter, do not pass it.
+#[test]
+fn conference_has_a_link_to_its_participants() {
+    if !able() {
+        return;
+    }
+    let text = "name = \"t\"\ntitle = \"t\"\n[conference]\ncount = 1\nparticipants = 3\nrate = 20.0\nwarm_up_seconds = 1.0\n\
+                duration_seconds = 4.0\n[network]\ndelay_ms = 30.0\n[network.down]\ndelay_ms = 30.0\nloss_percent = 10.0\n";
+    let outcomes = on_sockets(&trial(text), |_, _| ()).unwrap();
+    // Three participants, and the three of the probe's conference.
+    assert_eq!(completed(&outcomes), 6);
+    assert_eq!(outcomes.links.len(), 1, "{:?}", outcomes.links);
+    assert!(outcomes.links[0].faults.is_empty(), "{:?}", outcomes.links);
+    let streams = |bypassing: bool| {
+        let all = outcomes.streams.iter();
+        all.filter(move |stream| (stream.workload == NOISE) == bypassing)
+    };
+    let percent = |bypassing: bool| {
+        let lost: u64 = streams(bypassing).map(|s| s.lost).sum();
+        let expected: u64 = streams(bypassing).map(|s| s.expected).sum();
+        assert!(expected > 300, "{expected} packets");
+        lost as f64 * 100.0 / expected as f64
+    };
+    assert!(
+        (6.0..14.0).contains(&percent(false)),
+        "{} %",
+        percent(false)
+    );
+    assert!(percent(true) < 1.0, "{} %", percent(true));
+}
+
 #[test]
 fn network_that_cannot_be_part_of_a_trial_is_refused() {
     for (tables, reason) in [
         ("[sut]\nmedia = \"bypass\"\n", "media that bypasses"),
         ("[sut]\naddress = \"192.0.2.1:5060\"\n", "lab link"),
-        ("[sut]\nmedia_nodes = 2\n", "media nodes"),
         ("[protection]\nkind = 0\n", "[protection]"),
     ] {
         let trial = calls(&format!("{tables}[network]\ndelay_ms = 5.0\n"));
