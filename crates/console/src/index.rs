@@ -590,6 +590,21 @@ impl OpenCalls {
         lost
     }
 
+    /// Corrects the numbers of messages of these calls, one message for each entry: the database refused them. The corrected
+    /// calls are written with the next transaction.
+    pub(crate) fn uncount_messages(&mut self, calls: &[i64]) {
+        for id in calls {
+            let mut all = self.entries.iter();
+            let Some((at, _)) = all.find(|(_, entry)| entry.call.id == *id) else {
+                continue;
+            };
+            if let Some(entry) = self.entries.get_mut(at) {
+                entry.call.messages = entry.call.messages.saturating_sub(1);
+            }
+            self.mark(at);
+        }
+    }
+
     /// Removes the messages of a segment from the offset `from` on, which were not written.
     pub(crate) fn discard(&mut self, segment: u32, from: u32) {
         for &at in &self.dirty {

@@ -34,6 +34,16 @@ pub(super) enum DatabaseError {
     Unusable(String),
 }
 
+impl DatabaseError {
+    /// Whether the server refuses rows because of their contents, so that it may accept others.
+    pub(super) fn concerns_rows(&self) -> bool {
+        // 22: data exception; 23: integrity; 44: check option; 54: a limit of the program is exceeded; P0: a trigger.
+        let classes = ["22", "23", "44", "54", "P0"];
+        matches!(self, DatabaseError::Refused(code, _)
+            if classes.iter().any(|class| code.starts_with(class)))
+    }
+}
+
 impl fmt::Display for DatabaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -136,7 +146,8 @@ impl Connection {
         })
     }
 
-    /// Runs statements within a time limit. After an error of any kind the connection is not to be used again.
+    /// Runs statements within a time limit. After an error of any kind that this returns the connection is not to be used
+    /// again.
     pub(super) fn run<'a, T, F>(
         &'a self,
         limit: Duration,

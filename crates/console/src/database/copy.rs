@@ -3,6 +3,7 @@
 use super::connection::DatabaseError;
 use bytes::Bytes;
 use futures_util::SinkExt as _;
+use std::ops::Range;
 use std::pin::pin;
 use tokio_postgres::Client;
 
@@ -14,26 +15,29 @@ const PART: usize = 256 << 10;
 pub(super) struct CopyRows {
     bytes: Vec<u8>,
     columns: i16,
-    rows: usize,
+    /// Where each row begins.
+    starts: Vec<usize>,
 }
 
 impl CopyRows {
     /// No rows yet; each will have this number of columns.
     pub(super) fn new(columns: i16) -> CopyRows {
-        let mut bytes = b"PGCOPY\n\xff\r\n\0".to_vec();
-        // Flags, and the length of the extension of the header.
-        bytes.extend([0; 8]);
         CopyRows {
-            bytes,
+            bytes: Vec::new(),
             columns,
-            rows: 0,
+            starts: Vec::new(),
         }
+    }
+
+    /// Number of rows.
+    pub(super) fn len(&self) -> usize {
+        self.starts.len()
     }
 
     /// Begins a row.
     pub(super) fn row(&mut self) -> &mut CopyRows {
+        self.starts.push(self.bytes.len());
         self.bytes.extend(self.columns.to_be_bytes());
-        self.rows += 1;
         self
     }
 
@@ -60,24 +64,39 @@ impl CopyRows {
         self
     }
 
-    /// Sends all rows with this statement, `COPY ... FROM STDIN (FORMAT binary)`; none if there are none.
-    pub(super) async fn send(mut self, client: &Client, copy: &str) -> Result<(), DatabaseError> {
-        if self.rows == 0 {
+    /// The bytes of these rows.
+    fn bytes_of(&self, rows: &Range<usize>) -> &[u8] {
+        let end = self.bytes.len();
+        let start_of = |row: usize| self.starts.get(row).copied().unwrap_or(end);
+        let bytes = self.bytes.get(start_of(rows.start)..start_of(rows.end));
+        bytes.unwrap_or_default()
+    }
+
+    /// Sends these rows with this statement, `COPY ... FROM STDIN (FORMAT binary)`; none if there are none.
+    pub(super) async fn send(
+        &self,
+        client: &Client,
+        copy: &str,
+        rows: Range<usize>,
+    ) -> Result<(), DatabaseError> {
+        if rows.is_empty() {
             return Ok(());
         }
-        self.bytes.extend((-1_i16).to_be_bytes());
-        let mut rest = Bytes::from(self.bytes);
         let mut sink = pin!(client.copy_in::<_, Bytes>(copy).await?);
-        while !rest.is_empty() {
-            let part = rest.split_to(PART.min(rest.len()));
-            sink.send(part).await?;
+        // Signature, flags and length of the extension of the header.
+        sink.send(Bytes::from_static(b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0"))
+            .await?;
+        for part in self.bytes_of(&rows).chunks(PART) {
+            sink.send(Bytes::copy_from_slice(part)).await?;
         }
+        // The end: instead of a number of columns.
+        sink.send(Bytes::from_static(&[0xff, 0xff])).await?;
         let written = sink.finish().await?;
-        match usize::try_from(written) == Ok(self.rows) {
+        match usize::try_from(written) == Ok(rows.len()) {
             true => Ok(()),
             false => Err(DatabaseError::Unusable(format!(
                 "{written} of {} rows were stored",
-                self.rows
+                rows.len()
             ))),
         }
     }

@@ -4,10 +4,12 @@ use super::connection::DatabaseError;
 use super::copy::CopyRows;
 use super::{call_number, without_nul, words};
 use crate::index::{CallEntry, OpenCalls};
+use crate::losses::LossCounts;
 use crate::partition::level_number;
 use crate::segment::{MAX_MESSAGE, StoredDirection, StoredMessage, TRANSPORTS};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::ops::Range;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
@@ -32,6 +34,10 @@ const MESSAGES: &str = "COPY hornwork.messages (call, at, direction, transport, 
 const EVENTS: &str =
     "COPY hornwork.events (at, call, node, level, name, fields) FROM STDIN (FORMAT binary)";
 const DROPS: &str = "COPY hornwork.drops (at, count, node, reason) FROM STDIN (FORMAT binary)";
+
+/// Rows that are refused one by one in a transaction, at most; then parts that are refused are given up as a whole, so that
+/// a table that refuses all rows takes no more than some thousand statements.
+const MAX_REFUSED: usize = 64;
 
 /// A value of a statement with its type.
 pub(super) type Value<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -119,6 +125,38 @@ impl PendingMessages {
     }
 }
 
+/// A part of the rows of a transaction, with one statement (calls: two).
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Calls,
+    Keys,
+    Numbers,
+    Words,
+    Messages,
+    Events,
+    Drops,
+}
+
+/// In the order in which they are written.
+const PARTS: [Part; 7] = [
+    Part::Calls,
+    Part::Keys,
+    Part::Numbers,
+    Part::Words,
+    Part::Messages,
+    Part::Events,
+    Part::Drops,
+];
+
+/// Rows that the server refused because of their contents.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RefusedRows {
+    /// Their numbers by kind. Rows by which a call is found count as calls.
+    pub(super) counts: LossCounts,
+    /// The calls of refused messages, as the border numbers them; one entry for each message.
+    pub(super) messages_of: Vec<i64>,
+}
+
 /// All rows of one transaction.
 #[derive(Debug)]
 pub(super) struct Batch {
@@ -143,8 +181,11 @@ pub(super) struct Batch {
     words: Vec<String>,
     word_calls: Vec<i64>,
     messages: CopyRows,
+    /// The call of each message, as the border numbers it.
+    message_calls: Vec<i64>,
     events: CopyRows,
     drops: CopyRows,
+    drop_counts: Vec<u64>,
     /// Days that need partitions.
     pub(super) days: BTreeSet<i64>,
 }
@@ -184,8 +225,10 @@ impl Batch {
             words: Vec::new(),
             word_calls: Vec::new(),
             messages: CopyRows::new(7),
+            message_calls: Vec::new(),
             events: CopyRows::new(6),
             drops: CopyRows::new(4),
+            drop_counts: Vec::new(),
             days: BTreeSet::new(),
         };
         for entry in index.dirty.iter().filter_map(|at| index.entries.get(*at)) {
@@ -205,6 +248,7 @@ impl Batch {
         }
         for &(at, reason, count) in drops {
             batch.days.insert(crate::text::day_of(at));
+            batch.drop_counts.push(count);
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             let rows = batch.drops.row().int8(at).int8(count);
             rows.int2(node).field(reason.as_bytes());
@@ -242,6 +286,7 @@ impl Batch {
         for (_, positions) in &entry.chunks {
             for &position in positions {
                 pending.copy(position, id, &mut self.messages);
+                self.message_calls.resize(self.messages.len(), call.id);
             }
         }
         if let Some(text) = entry.due_words() {
@@ -250,11 +295,20 @@ impl Batch {
         }
     }
 
-    /// Writes all rows in one transaction.
-    pub(super) async fn write(self, client: &Client) -> Result<(), DatabaseError> {
-        const IDS: Type = Type::INT8_ARRAY;
-        const SMALL: Type = Type::INT2_ARRAY;
-        const TEXT: Type = Type::TEXT_ARRAY;
+    fn len(&self, part: Part) -> usize {
+        match part {
+            Part::Calls => self.ids.len(),
+            Part::Keys => self.keys.len(),
+            Part::Numbers => self.numbers.len(),
+            Part::Words => self.words.len(),
+            Part::Messages => self.messages.len(),
+            Part::Events => self.events.len(),
+            Part::Drops => self.drops.len(),
+        }
+    }
+
+    /// Begins the transaction, and gives it its number.
+    async fn begin(&self, client: &Client) -> Result<(), DatabaseError> {
         client.batch_execute("BEGIN").await?;
         let node: [Value<'_>; 3] = [
             (&self.node, Type::INT2),
@@ -262,39 +316,139 @@ impl Batch {
             (&self.last_call, Type::INT8),
         ];
         client.execute_typed(NODE, &node).await?;
-        if !self.ids.is_empty() {
-            let calls: [Value<'_>; 10] = [
-                (&self.ids, IDS),
-                (&self.durations, IDS),
-                (&self.nodes, SMALL),
-                (&self.kinds, SMALL),
-                (&self.states, SMALL),
-                (&self.statuses, SMALL),
-                (&self.mos, SMALL),
-                (&self.trunks, TEXT),
-                (&self.codecs, TEXT),
-                (&self.protections, TEXT),
-            ];
-            client.execute_typed(CALLS, &calls).await?;
-            let texts: [Value<'_>; 2] = [(&self.ids, IDS), (&self.details, TEXT)];
-            client.execute_typed(TEXTS, &texts).await?;
+        Ok(())
+    }
+
+    /// Writes all rows in one transaction.
+    pub(super) async fn write(self, client: &Client) -> Result<(), DatabaseError> {
+        self.begin(client).await?;
+        for part in PARTS {
+            self.put(client, part, 0..self.len(part)).await?;
         }
-        if !self.keys.is_empty() {
-            let keys: [Value<'_>; 2] = [(&self.keys, IDS), (&self.key_calls, IDS)];
-            client.execute_typed(KEYS, &keys).await?;
-        }
-        if !self.numbers.is_empty() {
-            let numbers: [Value<'_>; 2] = [(&self.numbers, TEXT), (&self.number_calls, IDS)];
-            client.execute_typed(NUMBERS, &numbers).await?;
-        }
-        if !self.words.is_empty() {
-            let words: [Value<'_>; 2] = [(&self.word_calls, IDS), (&self.words, TEXT)];
-            client.execute_typed(WORDS, &words).await?;
-        }
-        self.messages.send(client, MESSAGES).await?;
-        self.events.send(client, EVENTS).await?;
-        self.drops.send(client, DROPS).await?;
         client.batch_execute("COMMIT").await?;
         Ok(())
     }
+
+    /// Begins the transaction and writes all rows that the server accepts: a part that it refuses is divided into halves
+    /// until only the refused row is left. The caller ends the transaction.
+    pub(super) async fn write_accepted(
+        self,
+        client: &Client,
+    ) -> Result<RefusedRows, DatabaseError> {
+        self.begin(client).await?;
+        // Otherwise the end of the transaction could be refused, where no row can be left out.
+        client
+            .batch_execute("SET CONSTRAINTS ALL IMMEDIATE")
+            .await?;
+        let mut refused = RefusedRows::default();
+        let mut found = 0;
+        for part in PARTS {
+            let mut waiting = vec![0..self.len(part)];
+            while let Some(rows) = waiting.pop() {
+                if rows.is_empty() {
+                    continue;
+                }
+                client.batch_execute("SAVEPOINT part").await?;
+                match self.put(client, part, rows.clone()).await {
+                    Ok(()) => client.batch_execute("RELEASE part").await?,
+                    Err(error) if error.concerns_rows() => {
+                        client
+                            .batch_execute("ROLLBACK TO part; RELEASE part")
+                            .await?;
+                        if rows.len() == 1 || found >= MAX_REFUSED {
+                            found += 1;
+                            self.count_refused(part, rows, &mut refused);
+                        } else {
+                            let middle = rows.start + rows.len() / 2;
+                            waiting.push(middle..rows.end);
+                            waiting.push(rows.start..middle);
+                        }
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(refused)
+    }
+
+    fn count_refused(&self, part: Part, rows: Range<usize>, refused: &mut RefusedRows) {
+        let (count, counts) = (rows.len() as u64, &mut refused.counts);
+        match part {
+            Part::Calls | Part::Keys | Part::Numbers | Part::Words => counts.calls += count,
+            Part::Events => counts.events += count,
+            Part::Drops => {
+                let drops = self.drop_counts.get(rows).unwrap_or_default();
+                counts.drops += drops.iter().sum::<u64>();
+            }
+            Part::Messages => {
+                counts.messages += count;
+                let calls = self.message_calls.get(rows).unwrap_or_default();
+                refused.messages_of.extend(calls);
+            }
+        }
+    }
+
+    /// Writes these rows of a part.
+    async fn put(
+        &self,
+        client: &Client,
+        part: Part,
+        rows: Range<usize>,
+    ) -> Result<(), DatabaseError> {
+        const IDS: Type = Type::INT8_ARRAY;
+        const TEXT: Type = Type::TEXT_ARRAY;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        match part {
+            Part::Calls => self.put_calls(client, rows).await,
+            Part::Messages => self.messages.send(client, MESSAGES, rows).await,
+            Part::Events => self.events.send(client, EVENTS, rows).await,
+            Part::Drops => self.drops.send(client, DROPS, rows).await,
+            Part::Keys => {
+                let (keys, calls) = (&self.keys[rows.clone()], &self.key_calls[rows]);
+                execute(client, KEYS, [(&keys, IDS), (&calls, IDS)]).await
+            }
+            Part::Numbers => {
+                let (numbers, calls) = (&self.numbers[rows.clone()], &self.number_calls[rows]);
+                execute(client, NUMBERS, [(&numbers, TEXT), (&calls, IDS)]).await
+            }
+            Part::Words => {
+                let (calls, words) = (&self.word_calls[rows.clone()], &self.words[rows]);
+                execute(client, WORDS, [(&calls, IDS), (&words, TEXT)]).await
+            }
+        }
+    }
+
+    async fn put_calls(&self, client: &Client, rows: Range<usize>) -> Result<(), DatabaseError> {
+        const IDS: Type = Type::INT8_ARRAY;
+        const SMALL: Type = Type::INT2_ARRAY;
+        const TEXT: Type = Type::TEXT_ARRAY;
+        let ids = &self.ids[rows.clone()];
+        let calls: [Value<'_>; 10] = [
+            (&ids, IDS),
+            (&&self.durations[rows.clone()], IDS),
+            (&&self.nodes[rows.clone()], SMALL),
+            (&&self.kinds[rows.clone()], SMALL),
+            (&&self.states[rows.clone()], SMALL),
+            (&&self.statuses[rows.clone()], SMALL),
+            (&&self.mos[rows.clone()], SMALL),
+            (&&self.trunks[rows.clone()], TEXT),
+            (&&self.codecs[rows.clone()], TEXT),
+            (&&self.protections[rows.clone()], TEXT),
+        ];
+        client.execute_typed(CALLS, &calls).await?;
+        let texts: [Value<'_>; 2] = [(&ids, IDS), (&&self.details[rows], TEXT)];
+        client.execute_typed(TEXTS, &texts).await?;
+        Ok(())
+    }
+}
+
+async fn execute(
+    client: &Client,
+    statement: &str,
+    values: [Value<'_>; 2],
+) -> Result<(), DatabaseError> {
+    client.execute_typed(statement, &values).await?;
+    Ok(())
 }

@@ -3,10 +3,10 @@
 use super::DAY;
 use super::connection::{Connection, DatabaseError};
 use super::layout::{self, NodeState};
-use super::rows::{Batch, PendingMessages, Value};
+use super::rows::{Batch, PendingMessages, RefusedRows, Value};
 use crate::call::{CallKind, CallState, StoredCall};
 use crate::index::OpenCalls;
-use crate::losses::{LossReport, Losses};
+use crate::losses::{LossCounts, LossReport, Losses};
 use crate::secure::{is_secure, reduce};
 use crate::segment::StoredMessage;
 use crate::settings::{DatabaseSettings, StoreNote, StoreSettings};
@@ -37,7 +37,7 @@ const MAX_DROPS: usize = 10_000;
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit of a change of the partitions.
 const LAYOUT_LIMIT: Duration = Duration::from_secs(10);
-/// Attempts to write rows that the server refuses, before they are discarded.
+/// Attempts to write without the rows that the server refuses, before everything that waits is discarded.
 const MAX_ATTEMPTS: u32 = 3;
 /// Settings of the session. The server notices the end of the network path to a border within half a minute, and then
 /// releases the name of the node.
@@ -68,6 +68,8 @@ struct InFlight {
     messages: usize,
     events: usize,
     drops: usize,
+    /// Rows that it does not have because the server refused them.
+    refused: LossCounts,
 }
 
 /// Writes to a database.
@@ -80,7 +82,7 @@ pub(crate) struct DatabaseWriter {
     pending: PendingMessages,
     drops: Vec<(i64, &'static str, u64)>,
     in_flight: Option<InFlight>,
-    /// Attempts to write the waiting rows that the server refused.
+    /// Attempts to write the waiting rows since the server refused some of them; 0: it did not.
     attempts: u32,
     /// Whether calls of the last run have been marked.
     marked: bool,
@@ -200,6 +202,8 @@ impl DatabaseWriter {
             .events
             .drain(..sent.events.min(self.index.events.len()));
         self.drops.drain(..sent.drops.min(self.drops.len()));
+        self.losses.add(&sent.refused);
+        self.attempts = 0;
     }
 
     /// Stores a message. `correlation`: an id that both legs of a call have in common, from a capture agent; empty:
@@ -302,8 +306,11 @@ impl DatabaseWriter {
             Some(_) => Ok(()),
             None => self.connect(now),
         };
-        if let Err(error) = connected.and_then(|()| self.write()) {
-            self.discard_refused(&error);
+        let written = connected.and_then(|()| {
+            self.write()
+                .inspect_err(|error| self.discard_refused(error))
+        });
+        if let Err(error) = written {
             self.fail(&error.to_string(), now);
             return;
         }
@@ -314,17 +321,13 @@ impl DatabaseWriter {
         }
     }
 
-    /// Discards and counts the waiting rows if the server refuses them again and again because of their contents: they
-    /// must not block later ones.
+    /// Has the next attempt leave out the rows that the server refuses because of their contents. If that fails again and
+    /// again, everything that waits is discarded and counted: it must not block later rows.
     fn discard_refused(&mut self, error: &DatabaseError) {
-        // 22: data exception; 23: integrity; 54: a limit of the program is exceeded.
-        let refused = matches!(error, DatabaseError::Refused(code, _)
-            if ["22", "23", "54"].iter().any(|class| code.starts_with(class)));
-        match refused {
-            true => self.attempts += 1,
-            false => self.attempts = 0,
+        if error.concerns_rows() || self.attempts > 0 {
+            self.attempts += 1;
         }
-        if self.attempts >= MAX_ATTEMPTS {
+        if self.attempts > MAX_ATTEMPTS {
             self.discard_waiting();
         }
     }
@@ -337,7 +340,7 @@ impl DatabaseWriter {
         self.nothing_waits();
     }
 
-    /// Writes everything that waits, in one transaction.
+    /// Writes everything that waits, in one transaction; after a refusal without the rows that the server refuses.
     fn write(&mut self) -> Result<(), DatabaseError> {
         let Some(session) = &mut self.session else {
             return Ok(());
@@ -367,12 +370,25 @@ impl DatabaseWriter {
             messages: self.pending.len(),
             events: self.index.events.len(),
             drops: self.drops.len(),
+            refused: LossCounts::default(),
         });
-        session
-            .connection
-            .run(WRITE_LIMIT, |client| batch.write(client))?;
+        let connection = &session.connection;
+        let mut refused = RefusedRows::default();
+        if self.attempts == 0 {
+            connection.run(WRITE_LIMIT, |client| batch.write(client))?;
+        } else {
+            refused = connection.run(WRITE_LIMIT, |client| batch.write_accepted(client))?;
+            if let Some(sent) = &mut self.in_flight {
+                sent.refused = refused.counts;
+            }
+            connection.run(WRITE_LIMIT, |client| async move {
+                Ok(client.batch_execute("COMMIT").await?)
+            })?;
+        }
         session.node.batch = number;
         self.written();
+        self.losses.add(&refused.counts);
+        self.index.uncount_messages(&refused.messages_of);
         Ok(())
     }
 
@@ -570,6 +586,7 @@ mod tests {
                 messages: 1,
                 events: 0,
                 drops: 0,
+                refused: LossCounts::default(),
             });
             if completed {
                 let node = (session.node.number, number);

@@ -252,8 +252,122 @@ fn messages_without_a_call_are_stored_in_files_only() {
     }
 }
 
+/// Ticks until the outage after a refusal is over; returns the time afterwards.
+fn tick_until_stored(writer: &mut HistoryWriter, mut now: i64) -> i64 {
+    let losses = writer.losses();
+    for _ in 0..5 {
+        now += 20 * SECOND;
+        writer.tick(now);
+        if !losses.is_failing() {
+            return now;
+        }
+    }
+    panic!("the store fails: {:?}", notes(writer));
+}
+
 #[test]
-fn rows_that_the_database_refuses_are_counted_by_kind() {
+fn of_a_transaction_only_the_refused_row_is_lost() {
+    let Some(place) = Place::database() else {
+        return;
+    };
+    let mut writer = open(&place, START);
+    let losses = writer.losses();
+    call(&mut writer, 1, START, "100", "600");
+    writer.tick(START + SECOND);
+    place.psql("ALTER TABLE hornwork.drops ADD CONSTRAINT refused CHECK (count <> 5)");
+    place
+        .psql("ALTER TABLE hornwork.events ADD CONSTRAINT refused CHECK (fields NOT LIKE '%bad%')");
+    place.psql("ALTER TABLE hornwork.numbers ADD CONSTRAINT refused CHECK (number <> '107')");
+    // A function of the administrator, with an error of its own.
+    place.psql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         IF position('sip:613@'::bytea IN NEW.bytes) > 0 AND NEW.direction = 1 THEN RAISE EXCEPTION 'no'; END IF; \
+         RETURN NEW; END $$",
+    );
+    place.psql("CREATE TRIGGER refuse BEFORE INSERT ON hornwork.messages FOR EACH ROW EXECUTE FUNCTION refuse()");
+    // At the end of a transaction, where no row can be left out.
+    place.psql(
+        "CREATE FUNCTION refuse_late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         IF NEW.details LIKE '%\"119\"%' THEN RAISE EXCEPTION 'late'; END IF; RETURN NEW; END $$",
+    );
+    for day in place
+        .psql("SELECT relname FROM pg_class WHERE relname LIKE 'texts\\_%' AND relkind = 'r'")
+        .lines()
+    {
+        place.psql(&format!(
+            "CREATE CONSTRAINT TRIGGER refuse_late AFTER INSERT ON hornwork.{day} DEFERRABLE INITIALLY DEFERRED \
+             FOR EACH ROW EXECUTE FUNCTION refuse_late()"
+        ));
+    }
+    let at = START + 2 * SECOND;
+    for number in 2..30 {
+        let (from, to) = (format!("{}", 100 + number), format!("{}", 600 + number));
+        call(&mut writer, number, at, &from, &to);
+        put_event(&mut writer, at);
+        writer.drops(at, "sip_unparsable", u64::from(number));
+    }
+    let trunk = "bad".to_owned();
+    writer.event(&Event::new(Time(0), EventKind::TrunkUp { trunk }), at);
+    writer.tick(at);
+    assert!(losses.is_failing());
+    assert_eq!(losses.counts().total(), 0);
+    let now = tick_until_stored(&mut writer, at);
+    let lost = losses.counts();
+    assert_eq!((lost.events, lost.drops), (1, 5));
+    // The number of one call, and the record of another.
+    assert_eq!(lost.calls, 2);
+    assert!(lost.messages > 0);
+    assert_eq!(
+        place.psql("SELECT count(*) FROM hornwork.drops"),
+        "27",
+        "28 rows but one"
+    );
+    // The numbers of messages are those that are stored.
+    writer.tick(now + SECOND);
+    let all = stored(&reader(&place));
+    assert_eq!((all.events, all.calls), (28, 28));
+    assert_eq!(all.messages + lost.messages, 4 * 28);
+    for (number, count) in [("107", 0), ("108", 1), ("112", 1), ("119", 0)] {
+        let filter = CallFilter {
+            number: Some(number.to_owned()),
+            ..CallFilter::default()
+        };
+        let found = reader(&place).search(&filter, None, 10).unwrap().calls;
+        assert_eq!(found.len(), count, "{number}");
+    }
+    // Later rows are stored at once.
+    call(&mut writer, 50, now + 2 * SECOND, "150", "650");
+    writer.tick(now + 3 * SECOND);
+    assert!(!losses.is_failing());
+    assert_eq!(losses.counts(), lost);
+}
+
+#[test]
+fn a_table_that_refuses_all_rows_loses_only_these() {
+    let Some(place) = Place::database() else {
+        return;
+    };
+    let mut writer = open(&place, START);
+    let losses = writer.losses();
+    writer.tick(START);
+    place.psql("ALTER TABLE hornwork.events ADD CONSTRAINT refused CHECK (level > 5)");
+    let at = START + SECOND;
+    call(&mut writer, 1, at, "100", "600");
+    for _ in 0..10_000 {
+        put_event(&mut writer, at);
+    }
+    writer.tick(at);
+    tick_until_stored(&mut writer, at);
+    let lost = losses.counts();
+    assert_eq!((lost.messages, lost.drops, lost.calls), (0, 0, 0));
+    // Those of the call too.
+    assert!(lost.events >= 10_000, "{lost:?}");
+    let all = stored(&reader(&place));
+    assert_eq!((all.messages, all.events, all.calls), (4, 0, 1));
+}
+
+#[test]
+fn a_transaction_that_is_always_refused_is_counted_by_kind() {
     let Some(place) = Place::database() else {
         return;
     };
@@ -263,14 +377,15 @@ fn rows_that_the_database_refuses_are_counted_by_kind() {
     put_event(&mut writer, START);
     writer.drops(START, "sip_unparsable", 7);
     writer.tick(START + SECOND);
-    place.psql("ALTER TABLE hornwork.drops ADD CONSTRAINT refused CHECK (count <> 5)");
+    // The row of the node is no row that can be left out.
+    place.psql("ALTER TABLE hornwork.nodes ADD CONSTRAINT refused CHECK (batch < 2)");
     let mut now = START + 2 * SECOND;
     call(&mut writer, 2, now, "101", "601");
     put_event(&mut writer, now);
     put_event(&mut writer, now);
     writer.drops(now, "sip_unparsable", 5);
     let mut all = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..4 {
         assert_eq!(losses.counts().total(), 0);
         writer.tick(now);
         assert!(losses.is_failing());
@@ -290,6 +405,7 @@ fn rows_that_the_database_refuses_are_counted_by_kind() {
     assert_eq!(handed, [8, 3, 12, 2]);
     assert_eq!(before.calls, 1);
     // The next change of the call writes its record with all keys, and later drops are stored.
+    place.psql("ALTER TABLE hornwork.nodes DROP CONSTRAINT refused");
     writer.tick(now);
     end(&mut writer, 2, now, 400);
     writer.drops(now, "sip_unparsable", 1);
