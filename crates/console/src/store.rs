@@ -3,19 +3,16 @@
 use crate::call::{CallFilter, StoredCall};
 use crate::database::{DatabaseReader, DatabaseWriter};
 use crate::found::{CallPage, LoadedMessage, MAX_MESSAGES, StoreError, StoredEvent};
+use crate::joined::{CallRecord, JoinedCall, copies};
 use crate::losses::Losses;
 use crate::reader::FolderReader;
-use crate::segment::{StoredDirection, StoredMessage};
+use crate::segment::StoredMessage;
 use crate::settings::{StoreLocation, StoreNote, StoreSettings};
 use crate::writer::FolderWriter;
 use engine::Event;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
-
-/// Time within which the copies of a message at its sender and at its receiver are one message, nanoseconds.
-const SAME_MESSAGE: u64 = 2_000_000_000;
 
 /// Writes a store. One at a time writes to a folder, or as one node to a database; any number may read.
 #[derive(Debug)]
@@ -216,10 +213,30 @@ impl HistoryReader {
             all.extend(self.messages(*call)?);
         }
         all.sort_by_key(|message| message.time);
-        Ok(match calls {
-            [_, _, ..] => without_copies(all),
-            _ => all,
-        })
+        if calls.len() > 1 {
+            let of_all: Vec<&LoadedMessage> = all.iter().collect();
+            let mut copies = copies(&of_all).into_iter();
+            all.retain(|_| copies.next().is_some_and(|copy| copy.is_none()));
+        }
+        Ok(all)
+    }
+
+    /// A call with the records of all borders that it passed, and the first `limit` of their messages.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn joined(&self, call: StoredCall, limit: usize) -> Result<JoinedCall, StoreError> {
+        let related = self.correlated(&call)?;
+        let records = [call].into_iter().chain(related).map(|call| {
+            Ok(CallRecord {
+                // One more tells whether there are more.
+                messages: self.first_messages(call.id, limit.saturating_add(1))?,
+                events: self.events(call.id)?,
+                call,
+            })
+        });
+        let records: Result<Vec<CallRecord>, StoreError> = records.collect();
+        Ok(JoinedCall::new(records?, limit))
     }
 
     /// The first messages of a call in order of time, at most `limit`.
@@ -266,65 +283,5 @@ impl HistoryReader {
         until: i64,
     ) -> Result<BTreeMap<String, u64>, StoreError> {
         reader!(self, reader => reader.drops_between(from, until))
-    }
-}
-
-/// Removes received messages that another node recorded as sent; each sent one stands for one received one. Clocks may
-/// differ, so that the copy at the receiver may be the earlier one.
-fn without_copies(all: Vec<LoadedMessage>) -> Vec<LoadedMessage> {
-    let mut sent: BTreeMap<(SocketAddr, &[u8]), Vec<&LoadedMessage>> = BTreeMap::new();
-    for message in &all {
-        if message.direction == StoredDirection::Sent {
-            let key = (message.destination, &*message.bytes);
-            sent.entry(key).or_default().push(message);
-        }
-    }
-    let keeps = all.iter().map(|message| {
-        let is_received = message.direction == StoredDirection::Received;
-        let copies = sent.get_mut(&(message.destination, &*message.bytes));
-        let Some(copies) = copies.filter(|_| is_received) else {
-            return true;
-        };
-        let copy = copies.iter().position(|other| {
-            other.node != message.node && message.time.abs_diff(other.time) <= SAME_MESSAGE
-        });
-        copy.map(|at| copies.remove(at)).is_none()
-    });
-    let keeps: Vec<bool> = keeps.collect();
-    let kept = all.into_iter().zip(keeps);
-    kept.filter_map(|(message, keeps)| keeps.then_some(message))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use engine::Transport;
-
-    fn message(node: &str, time: u64, direction: StoredDirection, bytes: &[u8]) -> LoadedMessage {
-        LoadedMessage {
-            node: node.into(),
-            time,
-            direction,
-            transport: Transport::Udp,
-            source: "192.0.2.1:5060".parse().unwrap(),
-            destination: "192.0.2.2:5060".parse().unwrap(),
-            bytes: bytes.to_vec(),
-        }
-    }
-
-    #[test]
-    fn a_message_between_nodes_is_one() {
-        use StoredDirection::{Received, Sent};
-        let all = vec![
-            message("a", 1, Sent, b"INVITE"),
-            message("b", 2, Received, b"INVITE"),
-            // A retransmission of which the second copy was lost, and one that arrived twice.
-            message("a", 3, Sent, b"INVITE"),
-            message("b", 4, Received, b"BYE"),
-            message("b", SAME_MESSAGE + 10, Received, b"INVITE"),
-        ];
-        let times: Vec<u64> = without_copies(all).iter().map(|one| one.time).collect();
-        assert_eq!(times, [1, 3, 4, SAME_MESSAGE + 10]);
     }
 }

@@ -135,14 +135,18 @@ pub(crate) fn kind(text: &str) -> Result<KindCondition, String> {
 pub(crate) fn status(text: &str) -> Result<(u16, u16), String> {
     let class = text
         .strip_suffix("xx")
-        .and_then(|class| class.parse::<u16>().ok());
+        .and_then(|class| class.parse::<u16>().ok())
+        .filter(|class| *class < 7);
     let bounds = match (class, text.split_once('-')) {
         (Some(class), _) => Some((class * 100, class * 100 + 99)),
-        (None, Some((low, high))) => low.parse().ok().zip(high.parse().ok()),
+        (None, Some((low, high))) => {
+            let (low, high) = low.parse().ok().zip(high.parse().ok()).unwrap_or_default();
+            Some((std::cmp::min(low, high), std::cmp::max(low, high)))
+        }
         (None, None) => text.parse().ok().map(|status| (status, status)),
     };
     bounds
-        .filter(|(low, high)| (100..700).contains(low) && (low..&700).contains(&high))
+        .filter(|(low, high)| *low >= 100 && *high < 700)
         .ok_or_else(|| "write a status such as 486, 5xx or 400-499".to_owned())
 }
 
@@ -159,19 +163,25 @@ pub(crate) fn state(text: &str) -> Result<CallState, String> {
 }
 
 pub(crate) fn seconds(text: &str) -> Result<i64, String> {
-    let seconds = text.parse::<f64>().ok().filter(|s| (0.0..1e9).contains(s));
-    seconds
-        .map(|seconds| (seconds * 1_000.0).round() as i64)
-        .ok_or_else(|| "write a number of seconds".to_owned())
+    let seconds = text.parse::<f64>().ok().and_then(milliseconds);
+    seconds.ok_or_else(|| "write a number of seconds below 1000000000".to_owned())
+}
+
+/// The milliseconds of a number of seconds that is a duration.
+pub(crate) fn milliseconds(seconds: f64) -> Option<i64> {
+    let is_duration = (0.0..1e9).contains(&seconds);
+    is_duration.then(|| (seconds * 1_000.0).round() as i64)
 }
 
 pub(crate) fn mos(text: &str) -> Result<u64, String> {
-    let mos = text
-        .parse::<f64>()
-        .ok()
-        .filter(|mos| (0.0..=5.0).contains(mos));
-    mos.map(|mos| (mos * 100.0).round() as u64)
-        .ok_or_else(|| "write a number from 1 to 5".to_owned())
+    let mos = text.parse::<f64>().ok().and_then(hundredths);
+    mos.ok_or_else(|| "write a number from 0 to 5".to_owned())
+}
+
+/// The hundredths of a MOS.
+pub(crate) fn hundredths(mos: f64) -> Option<u64> {
+    let is_mos = (0.0..=5.0).contains(&mos);
+    is_mos.then(|| (mos * 100.0).round() as u64)
 }
 
 impl Conditions {
@@ -461,7 +471,8 @@ mod tests {
         assert_eq!(status("486"), Ok((486, 486)));
         assert_eq!(status("5xx"), Ok((500, 599)));
         assert_eq!(status("400-499"), Ok((400, 499)));
-        for bad in ["", "9xx", "99", "499-400", "x", "700"] {
+        assert_eq!(status("499-400"), Ok((400, 499)));
+        for bad in ["", "9xx", "656xx", "99", "400-700", "a-b", "x", "700"] {
             assert!(status(bad).is_err(), "{bad}");
         }
         assert_eq!(seconds("1.5"), Ok(1_500));

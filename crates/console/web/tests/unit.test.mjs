@@ -91,6 +91,31 @@ test('a peer on both legs has two columns, agents have no border, many peers sha
   assert.deepEqual(ladder([], [], []), { participants: [], rows: [] });
 });
 
+test('a call through two borders is one ladder, with the legs of each border paired', async () => {
+  const { ladder } = await load('ladder');
+  const at = (node, rest) => ({ node, ...rest });
+  const [a, b] = ['192.0.2.2:5060', '192.0.2.3:5060'];
+  const messages = [
+    message(0, 0, 'in', 'INVITE x', at('edge-1', { from: 'caller', to: a })),
+    message(1, 1, 'out', 'INVITE x', at('edge-1', { from: a, to: 'refuses' })),
+    message(2, 1, 'out', 'INVITE x', at('edge-1', { from: a, to: b })),
+    // The copy that edge-2 received is not in the list.
+    message(3, 2, 'out', 'INVITE x', at('edge-2', { from: b, to: 'callee' })),
+    message(4, 2, 'in', '200 OK', at('edge-2', { status: 200, method: null, from: 'callee', to: b })),
+    message(5, 1, 'out', '200 OK', at('edge-2', { status: 200, method: null, from: b, to: a })),
+    message(6, 0, 'out', '200 OK', at('edge-1', { status: 200, method: null, from: a, to: 'caller' })),
+  ];
+  const stream = (node, side) => ({ node, side, started: '2026-11-25T12:00:00Z', ended: null });
+  const { participants, rows } = ladder(messages, [], [stream('edge-2', 'caller'), stream('edge-2', 'callee'), stream('edge-1', 'callee')]);
+  assert.deepEqual(participants.map((one) => one.role), ['caller', 'edge-1', 'edge-2', 'callee', 'callee']);
+  assert.deepEqual(participants.map((one) => one.border), [false, true, true, false, false]);
+  assert.deepEqual(participants.map((one) => one.address), ['caller', a, b, 'refuses', 'callee']);
+  const arrows = rows.filter((row) => row.kind === 'message').map((row) => [row.from, row.to, row.pair]);
+  assert.deepEqual(arrows, [[0, 1, 1], [1, 3, 0], [1, 2, 0], [2, 4, 2], [4, 2, 5], [2, 1, 4], [1, 0, 5]]);
+  const media = rows.filter((row) => row.kind === 'stream').map((row) => [row.from, row.to]);
+  assert.deepEqual(media, [[1, 2], [4, 2], [3, 1]]);
+});
+
 test('ten thousand messages become a ladder quickly', async () => {
   const { ladder } = await load('ladder');
   const all = Array.from({ length: 10_000 }, (_, index) => message(index, index % 2, index % 3 ? 'in' : 'out', 'OPTIONS x', { at: '2026-11-25T20:00:00.000000Z' }));

@@ -14,9 +14,9 @@ use axum::http::HeaderValue;
 use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use console::{
-    CallFilter, CallState, HistoryReader, LadderStyle, LoadedMessage, StoreError, StoredCall,
-    StoredDirection, StoredEvent, applied_rules, attribute, counterpart, edits, export, ladder,
-    mask, mask_numbers, messages_in_full, parse_time, redact, rfc3339,
+    CallFilter, CallRecord, CallState, HistoryReader, JoinedCall, LadderStyle, LoadedMessage,
+    StoreError, StoredCall, StoredDirection, StoredEvent, applied_rules, attribute, edits, export,
+    ladder, mask, mask_numbers, messages_in_full, parse_time, redact, rfc3339,
 };
 use serde_json::{Map, Value};
 use wire::sip::Message;
@@ -27,7 +27,7 @@ const MAX_MESSAGES: usize = 20_000;
 const MAX_SUMMARY: usize = 300;
 /// Steps of a decision, at most.
 const MAX_DECISIONS: usize = 500;
-/// Longest text of a condition, octets.
+/// Longest text of a condition, characters.
 const MAX_CONDITION: usize = 1_024;
 /// Events about media, which are no decisions.
 const FIGURES: [&str; 5] = [
@@ -42,8 +42,8 @@ const FIGURES: [&str; 5] = [
 fn filter_of(query: &CallQuery, caller: &Caller) -> Result<CallFilter, Problem> {
     let texts = [
         &query.number,
-        &query.user,
         &query.call_id,
+        &query.node,
         &query.trunk,
         &query.codec,
         &query.protection,
@@ -53,13 +53,10 @@ fn filter_of(query: &CallQuery, caller: &Caller) -> Result<CallFilter, Problem> 
     if texts
         .into_iter()
         .flatten()
-        .any(|text| text.len() > MAX_CONDITION || text.is_empty())
+        .any(|text| text.is_empty() || text.chars().count() > MAX_CONDITION)
     {
-        let why = format!("a condition has 1 to {MAX_CONDITION} octets");
+        let why = format!("a condition has 1 to {MAX_CONDITION} characters");
         return Err(Problem::bad(why));
-    }
-    if query.number.is_some() && query.user.is_some() {
-        return Err(Problem::bad("number and user are the same: give one"));
     }
     if query.text.is_some() && !caller.sees_bodies() {
         return Err(Problem::forbidden(
@@ -69,14 +66,21 @@ fn filter_of(query: &CallQuery, caller: &Caller) -> Result<CallFilter, Problem> 
     let parse = |name: &'static str, text: &Option<String>| {
         let parse = |text: &String| {
             parse_time(text)
-                .ok_or_else(|| Problem::bad(format!("{name}: write YYYY-MM-DD[THH:MM[:SS]]Z")))
+                .ok_or_else(|| Problem::bad(format!("{name}: write YYYY-MM-DD[THH:MM[:SS]Z]")))
         };
         text.as_ref().map(parse).transpose()
     };
     let of = |name: &str, why: String| Problem::bad(format!("{name}: {why}"));
-    let seconds = |name: &'static str, text: &Option<String>| {
-        let text = text.as_deref().map(trace::seconds);
-        text.transpose().map_err(|why| of(name, why))
+    let duration = |name: &'static str, seconds: Option<f64>| {
+        let of_one = |seconds| {
+            let why = || {
+                Problem::bad(format!(
+                    "{name}: write a number of seconds below 1000000000"
+                ))
+            };
+            trace::milliseconds(seconds).ok_or_else(why)
+        };
+        seconds.map(of_one).transpose()
     };
     let kind = query.kind.as_deref().unwrap_or("call");
     let kind = trace::kind(kind).map_err(|why| of("kind", why))?;
@@ -84,21 +88,24 @@ fn filter_of(query: &CallQuery, caller: &Caller) -> Result<CallFilter, Problem> 
         let address = text.parse::<std::net::IpAddr>();
         address.map_err(|_| Problem::bad("address: write an IP address"))
     });
-    let mos = query.mos_below.as_deref().map(trace::mos).transpose();
-    let mos = mos.map_err(|why| of("mos_below", why))?;
+    let mos = query.mos_below.map(|mos| {
+        let why = || Problem::bad("mos_below: write a number from 0 to 5");
+        trace::hundredths(mos).ok_or_else(why)
+    });
+    let mos = mos.transpose()?;
     let (state, status) = outcome_of(query.outcome.as_deref())?;
     Ok(CallFilter {
         node: query.node.clone(),
         kind: kind.first().copied(),
-        number: query.number.clone().or_else(|| query.user.clone()),
+        number: query.number.clone(),
         call_id: query.call_id.clone(),
         address: address.transpose()?.map(|address| address.to_string()),
         from: parse("from", &query.from)?,
         until: parse("to", &query.to)?,
         status,
         state,
-        duration_min: seconds("min_duration", &query.min_duration)?,
-        duration_max: seconds("max_duration", &query.max_duration)?,
+        duration_min: duration("min_duration", query.min_duration)?,
+        duration_max: duration("max_duration", query.max_duration)?,
         mos_min: None,
         // Below, not equal.
         mos_max: mos.map(|mos| mos.saturating_sub(1)),
@@ -162,22 +169,25 @@ pub(super) async fn search(
     })
 }
 
-/// A call, its messages and events.
-type LoadedCall = (StoredCall, Vec<LoadedMessage>, Vec<StoredEvent>);
+/// The call that was asked for, and all records of it.
+type LoadedCall = (StoredCall, JoinedCall);
 
 fn load(reader: &HistoryReader, id: &str) -> Result<Option<LoadedCall>, StoreError> {
     let Some(call) = reader.find(id)? else {
         return Ok(None);
     };
-    // One more tells whether there are more.
-    let messages = reader.first_messages(call.id, MAX_MESSAGES + 1)?;
-    let events = reader.events(call.id)?;
-    Ok(Some((call, messages, events)))
+    let joined = reader.joined(call.clone(), MAX_MESSAGES)?;
+    Ok(Some((call, joined)))
 }
 
 async fn loaded(state: &Shared, id: String) -> Result<LoadedCall, Problem> {
     let read = state.store()?.read(move |reader| load(reader, &id));
     read.await?.ok_or_else(|| Problem::missing("call"))
+}
+
+/// The name of a border in a store of several.
+fn node_name(node: &str) -> Option<String> {
+    (!node.is_empty()).then(|| node.to_owned())
 }
 
 /// A text, masked for callers that must not see numbers.
@@ -219,14 +229,14 @@ fn first_line(message: &LoadedMessage) -> String {
 fn message_body(
     index: usize,
     message: &LoadedMessage,
-    call: &StoredCall,
+    joined: &JoinedCall,
     caller: &Caller,
 ) -> MessageBody {
     let parsed = Message::parse_datagram(&message.bytes).ok();
     let parsed = parsed.as_ref();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let id = parsed.and_then(|parsed| parsed.call_id().ok()).map(text);
-    let leg = id.and_then(|id| call.call_ids.iter().position(|known| *known == id));
+    let leg = id.and_then(|id| joined.leg(&id));
     let line = first_line(message);
     let summary = match parsed.is_some_and(Message::is_request) {
         true => line.strip_suffix(" SIP/2.0").unwrap_or(&line),
@@ -239,8 +249,9 @@ fn message_body(
     });
     MessageBody {
         index,
+        node: node_name(&message.node),
         at: precise(micros(message)),
-        leg: leg.map(|leg| u8::from(leg > 0)),
+        leg,
         direction: match message.direction {
             StoredDirection::Received => "in",
             StoredDirection::Sent => "out",
@@ -320,6 +331,7 @@ fn streams(call: &StoredCall, events: &[StoredEvent]) -> Vec<StreamBody> {
         let count = |name: &str| field(name).and_then(|text| text.parse().ok());
         let hundredths = |value: Option<u64>| value.map(|value| value as f64 / 100.0);
         StreamBody {
+            node: node_name(&call.node),
             side,
             started: call.answered.map(rfc3339),
             ended: call.ended.map(rfc3339),
@@ -351,6 +363,7 @@ fn streams(call: &StoredCall, events: &[StoredEvent]) -> Vec<StreamBody> {
 /// Collects steps with their times.
 struct Decisions<'a> {
     caller: &'a Caller,
+    node: &'a str,
     steps: Vec<(i64, DecisionBody)>,
 }
 
@@ -365,6 +378,7 @@ impl Decisions<'_> {
             ((*name).to_owned(), Value::from(value))
         });
         let body = DecisionBody {
+            node: node_name(self.node),
             at: precise(at),
             what: what.to_owned(),
             detail: masked(detail, self.caller),
@@ -429,15 +443,16 @@ impl Decisions<'_> {
     }
 }
 
-/// The steps by which the border decided, in order of time.
-fn decision(
-    call: &StoredCall,
-    messages: &[LoadedMessage],
-    events: &[StoredEvent],
-    caller: &Caller,
-) -> Vec<DecisionBody> {
+/// The steps by which a border decided, in order of time.
+fn decision(record: &CallRecord, caller: &Caller) -> Vec<DecisionBody> {
+    let CallRecord {
+        call,
+        messages,
+        events,
+    } = record;
     let mut all = Decisions {
         caller,
+        node: &call.node,
         steps: Vec::new(),
     };
     for (index, message) in messages.iter().enumerate() {
@@ -511,29 +526,42 @@ pub(super) async fn show(
     Extension(caller): Extension<Caller>,
     PathPart(id): PathPart<String>,
 ) -> Answer {
-    let (call, mut messages, events) = loaded(&state, id).await?;
-    let of = call.clone();
-    let related = state.store()?.read(move |reader| reader.correlated(&of));
-    let related = related.await?.into_iter();
-    let truncated = messages.len() > MAX_MESSAGES;
-    messages.truncate(MAX_MESSAGES);
-    let bodies = messages
-        .iter()
-        .enumerate()
-        .map(|(index, message)| message_body(index, message, &call, &caller));
-    let shown = events.iter().filter(|event| event.name != INTERVAL);
-    let shown = shown.map(|event| EventBody {
-        at: precise(event.at),
-        name: event.name.clone(),
-        fields: fields_of(event, &caller),
-    });
+    let (call, joined) = loaded(&state, id).await?;
+    let messages = joined.messages().enumerate();
+    let messages = messages.map(|(index, message)| message_body(index, message, &joined, &caller));
+    let records = joined.records();
+    let others = records.iter().map(|record| &record.call);
+    let others = others.filter(|other| other.id != call.id).cloned();
+    let mut related: Vec<StoredCall> = others.collect();
+    related.sort_by_key(|other| other.id);
+    let nodes = records.iter().map(|record| &record.call.node);
+    let mut events: Vec<(i64, EventBody)> = Vec::new();
+    for record in records {
+        let shown = record.events.iter().filter(|event| event.name != INTERVAL);
+        events.extend(shown.map(|event| {
+            let body = EventBody {
+                node: node_name(&record.call.node),
+                at: precise(event.at),
+                name: event.name.clone(),
+                fields: fields_of(event, &caller),
+            };
+            (event.at, body)
+        }));
+    }
+    events.sort_by_key(|(at, _)| *at);
+    let streams = records.iter().map(|one| streams(&one.call, &one.events));
+    let decision = records.iter().map(|record| decision(record, &caller));
     ok(&CallPageBody {
-        messages: bodies.collect(),
-        truncated,
-        streams: streams(&call, &events),
-        decision: decision(&call, &messages, &events, &caller),
-        events: shown.collect(),
-        related: related.map(|other| call_json(other, &caller)).collect(),
+        nodes: nodes.filter(|node| !node.is_empty()).cloned().collect(),
+        messages: messages.collect(),
+        truncated: joined.is_truncated(),
+        streams: streams.flatten().collect(),
+        decision: decision.flatten().collect(),
+        events: events.into_iter().map(|(_, body)| body).collect(),
+        related: related
+            .into_iter()
+            .map(|other| call_json(other, &caller))
+            .collect(),
         call: call_json(call, &caller),
     })
 }
@@ -544,10 +572,10 @@ pub(super) async fn show_message(
     Extension(caller): Extension<Caller>,
     PathPart((id, index)): PathPart<(String, usize)>,
 ) -> Answer {
-    let (_, messages, events) = loaded(&state, id).await?;
-    let message = messages.get(index);
-    let message = message.ok_or_else(|| Problem::missing("message of this call"))?;
-    let other = counterpart(&messages, index);
+    let (_, joined) = loaded(&state, id).await?;
+    let found = joined.message(index).zip(joined.record_of(index));
+    let (message, record) = found.ok_or_else(|| Problem::missing("message of this call"))?;
+    let other = joined.counterpart(index);
     let shows_sent = message.direction == StoredDirection::Sent;
     let full = caller.sees_bodies();
     let text = |message: &LoadedMessage| match full {
@@ -555,11 +583,19 @@ pub(super) async fn show_message(
         false => redact(&message.bytes, caller.redact),
     };
     let raw = text(message);
-    let changes = other.and_then(|other| messages.get(other)).map(|other| {
+    let changes = other.map(|(_, other)| {
         let (shown, own) = (text(other), raw.as_str());
         let (received, sent, rules) = match shows_sent {
-            true => (shown.as_str(), own, applied_rules(&events, other, message)),
-            false => (own, shown.as_str(), applied_rules(&events, message, other)),
+            true => (
+                shown.as_str(),
+                own,
+                applied_rules(&record.events, other, message),
+            ),
+            false => (
+                own,
+                shown.as_str(),
+                applied_rules(&record.events, message, other),
+            ),
         };
         let mut changes = edits(received.as_bytes(), sent.as_bytes(), shows_sent, full);
         attribute(&mut changes, &rules);
@@ -578,7 +614,7 @@ pub(super) async fn show_message(
                 recorded: edit.recorded,
             })
             .collect(),
-        counterpart: other,
+        counterpart: other.map(|(at, _)| at),
         redacted: !full,
     })
 }
@@ -599,14 +635,18 @@ fn file(kind: &'static str, name: &str, bytes: Vec<u8>) -> Response {
 
 /// `GET /calls/{id}/pcap`.
 pub(super) async fn export_pcap(state: Shared, PathPart(id): PathPart<String>) -> Answer {
-    let (call, messages, _) = loaded(&state, id).await?;
+    let (call, joined) = loaded(&state, id).await?;
+    let messages: Vec<LoadedMessage> = joined.messages().cloned().collect();
     let name = format!("call-{}.pcapng", call.id);
     Ok(file("application/octet-stream", &name, export(&messages)))
 }
 
 /// `GET /calls/{id}/text`.
 pub(super) async fn export_text(state: Shared, PathPart(id): PathPart<String>) -> Answer {
-    let (call, messages, events) = loaded(&state, id).await?;
+    let (call, joined) = loaded(&state, id).await?;
+    let messages: Vec<LoadedMessage> = joined.messages().cloned().collect();
+    let events = joined.records().iter().flat_map(|record| &record.events);
+    let events: Vec<StoredEvent> = events.cloned().collect();
     let text = ladder(&call, &messages, &events, LadderStyle::default());
     let text = format!("{text}\n{}", messages_in_full(&messages));
     let name = format!("call-{}.txt", call.id);
@@ -632,9 +672,9 @@ mod tests {
     fn conditions_are_checked() {
         let operator = caller(ConsoleRole::Operator);
         let query = CallQuery {
-            user: Some("600".into()),
+            number: Some("600".into()),
             outcome: Some("4xx".into()),
-            mos_below: Some("3.5".into()),
+            mos_below: Some(3.5),
             from: Some("2026-11-25".into()),
             ..CallQuery::default()
         };
@@ -661,7 +701,19 @@ mod tests {
         assert_eq!(bad(&|query| query.outcome = Some("good".into())), 400);
         assert_eq!(bad(&|query| query.number = Some(String::new())), 400);
         assert_eq!(bad(&|query| query.trunk = Some("x".repeat(2_000))), 400);
-        assert_eq!(bad(&|query| query.mos_below = Some("NaN".into())), 400);
+        assert_eq!(bad(&|query| query.mos_below = Some(f64::NAN)), 400);
+        assert_eq!(bad(&|query| query.max_duration = Some(-1.0)), 400);
+        // The longest condition has characters of four octets.
+        let long = CallQuery {
+            node: Some("\u{1f4de}".repeat(MAX_CONDITION)),
+            ..CallQuery::default()
+        };
+        assert!(filter_of(&long, &operator).is_ok());
+        // A class of no status.
+        assert_eq!(bad(&|query| query.outcome = Some("656xx".into())), 400);
+        let uri: axum::http::Uri = "/calls?user=600".parse().unwrap();
+        let query = axum::extract::Query::<CallQuery>::try_from_uri(&uri).unwrap();
+        assert_eq!(query.number.as_deref(), Some("600"));
     }
 
     #[test]
@@ -724,7 +776,12 @@ mod tests {
             },
         ];
         let operator = caller(ConsoleRole::Operator);
-        let steps = decision(&call, &messages, &events, &operator);
+        let record = CallRecord {
+            call,
+            messages: messages.to_vec(),
+            events: events.to_vec(),
+        };
+        let steps = decision(&record, &operator);
         let names: Vec<&str> = steps.iter().map(|step| step.what.as_str()).collect();
         assert_eq!(
             names,
@@ -742,16 +799,17 @@ mod tests {
         assert_eq!(steps[2].detail, "route default chose trunk pbx");
         assert_eq!(steps[0].values["from"], "4930123456");
         let viewer = caller(ConsoleRole::Viewer);
-        let steps = decision(&call, &messages, &events, &viewer);
+        let steps = decision(&record, &viewer);
         assert_eq!(steps[0].values["from"], "********56");
-        let streams = streams(&call, &events);
+        let streams = streams(&record.call, &record.events);
         assert_eq!(streams.len(), 1, "the callee has no figures");
         assert_eq!(
             (streams[0].packets_received, streams[0].lost),
             (Some(100), Some(3))
         );
         assert_eq!(streams[0].codec.as_deref(), Some("PCMU"));
-        let body = message_body(1, &messages[1], &call, &viewer);
+        let joined = JoinedCall::new(vec![record], 100);
+        let body = message_body(1, &messages[1], &joined, &viewer);
         assert_eq!(
             (body.leg, body.summary.as_str()),
             (Some(1), "INVITE sip:*00@pbx")

@@ -2,7 +2,8 @@
 
 use config::ConsoleRole;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 /// An error.
@@ -49,48 +50,88 @@ pub(super) struct LoginBody {
     pub(super) password: String,
 }
 
+/// A whole number of JSON, which may be written with decimals (`3.0`).
+fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    // Each u32 is exact as f64.
+    let number = f64::deserialize(deserializer)?;
+    match number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number) {
+        true => Ok(number as u32),
+        false => Err(D::Error::custom(format!(
+            "{number} is no whole number from 0 to {}",
+            u32::MAX
+        ))),
+    }
+}
+
+/// As [`whole`], of a field that may be null.
+fn whole_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    #[derive(Deserialize)]
+    struct Whole(#[serde(deserialize_with = "whole")] u32);
+    let number = Option::<Whole>::deserialize(deserializer)?;
+    Ok(number.map(|Whole(number)| number))
+}
+
 /// Conditions of a search; all that are given must hold.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CallQuery {
-    /// User of From, To or the Request-URI; with `*` at the end: its beginning.
+    /// User of From, To or the Request-URI; with `*` at the end: its beginning. The name `user` is accepted as well.
+    #[serde(alias = "user")]
+    #[schemars(length(min = 1, max = 1024))]
     pub(super) number: Option<String>,
-    /// The same as `number`; only one of them may be given.
-    pub(super) user: Option<String>,
     /// Call-ID of any leg.
+    #[schemars(length(min = 1, max = 1024))]
     pub(super) call_id: Option<String>,
     /// Name of the border that recorded it, in a store of several.
+    #[schemars(length(min = 1, max = 1024))]
     pub(super) node: Option<String>,
     /// IP address of a peer.
+    #[schemars(extend("anyOf" = [{ "format": "ipv4" }, { "format": "ipv6" }]))]
     pub(super) address: Option<String>,
-    /// Begun at this time or later: RFC 3339, UTC.
+    /// Begun at this time or later: RFC 3339, or a date in UTC.
+    #[schemars(extend("anyOf" = [{ "format": "date-time" }, { "format": "date" }]))]
     pub(super) from: Option<String>,
     /// Begun before this time.
+    #[schemars(extend("anyOf" = [{ "format": "date-time" }, { "format": "date" }]))]
     pub(super) to: Option<String>,
     /// answered, failed, offered (goes on, without answer), active (goes on, answered), ended, interrupted; or a final
     /// status such as 486, 5xx or 400-499.
+    #[schemars(regex(
+        pattern = r"^(answered|failed|offered|active|ended|interrupted|[1-6]xx|[1-6][0-9]{2}(-[1-6][0-9]{2})?)$"
+    ))]
     pub(super) outcome: Option<String>,
     /// Shortest duration in seconds.
-    pub(super) min_duration: Option<String>,
+    #[schemars(extend("minimum" = 0, "exclusiveMaximum" = 1_000_000_000))]
+    pub(super) min_duration: Option<f64>,
     /// Longest duration in seconds.
-    pub(super) max_duration: Option<String>,
-    /// MOS of the worse direction below this, 1 to 5.
-    pub(super) mos_below: Option<String>,
+    #[schemars(extend("minimum" = 0, "exclusiveMaximum" = 1_000_000_000))]
+    pub(super) max_duration: Option<f64>,
+    /// MOS of the worse direction below this, 0 to 5.
+    #[schemars(range(min = 0, max = 5))]
+    pub(super) mos_below: Option<f64>,
     /// Trunk, or domain of the target.
+    #[schemars(length(min = 1, max = 1024))]
     pub(super) trunk: Option<String>,
     /// Codec of either side.
+    #[schemars(length(min = 1, max = 1024))]
     pub(super) codec: Option<String>,
     /// Media security of either side: sdes, dtls; none: neither.
+    #[schemars(length(min = 1, max = 1024))]
     pub(super) protection: Option<String>,
     /// Words in display names, user agents and reasons.
+    #[schemars(length(min = 1, max = 1024))]
     pub(super) words: Option<String>,
     /// Text in any message, exactly; not for viewers.
+    #[schemars(length(min = 1, max = 1024))]
     pub(super) text: Option<String>,
     /// call (default), registration, subscription, message, options, other, any.
+    #[schemars(extend("enum" = ["call", "registration", "subscription", "message", "options", "other", "any"]))]
     pub(super) kind: Option<String>,
     /// Calls of a page, 1 to 1000; default 100.
+    #[schemars(range(min = 1, max = 1000))]
     pub(super) limit: Option<u32>,
     /// `next` of the page before.
+    #[schemars(regex(pattern = r"^[0-9]{1,18}$"))]
     pub(super) cursor: Option<String>,
 }
 
@@ -185,9 +226,12 @@ pub(super) struct CallsBody {
 pub(super) struct MessageBody {
     /// Position in the call.
     pub(super) index: usize,
+    /// Border that recorded it, in a store of several: of a message between two of them the one that sent it.
+    pub(super) node: Option<String>,
     /// Time with microseconds.
     pub(super) at: String,
-    /// Leg: 0 of the caller, 1 of a callee; null: a Call-ID of neither.
+    /// Leg: 0 of the caller, 1 behind the first border, 2 behind the second one of a store of several, and so on; null: a
+    /// Call-ID of none.
     pub(super) leg: Option<u8>,
     /// in, out, or observed by a capture agent.
     pub(super) direction: &'static str,
@@ -214,6 +258,8 @@ pub(super) struct MessageBody {
 /// Media received from one side of a call.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct StreamBody {
+    /// Border that received it, in a store of several.
+    pub(super) node: Option<String>,
     /// caller, callee.
     pub(super) side: &'static str,
     /// Begin of the media: the answer.
@@ -265,9 +311,11 @@ pub(super) struct IntervalBody {
     pub(super) mos: Option<f64>,
 }
 
-/// A step by which the border decided about the call.
+/// A step by which a border decided about the call.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct DecisionBody {
+    /// The border, in a store of several.
+    pub(super) node: Option<String>,
     /// Time.
     pub(super) at: String,
     /// received, routed, sent, target_refused, answered, ended, or the name of an event.
@@ -281,6 +329,8 @@ pub(super) struct DecisionBody {
 /// An event of the call.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct EventBody {
+    /// Border that recorded it, in a store of several.
+    pub(super) node: Option<String>,
     /// Time.
     pub(super) at: String,
     /// Name, as in docs/events.md.
@@ -295,15 +345,17 @@ pub(super) struct CallPageBody {
     /// The call.
     #[schemars(with = "CallBody")]
     pub(super) call: Value,
-    /// Its messages in order of time; at most 20000.
+    /// Names of the borders that recorded it, in the order in which they got the call; empty in a store of one.
+    pub(super) nodes: Vec<String>,
+    /// Its messages at all borders in order of time, each once; at most 20000.
     pub(super) messages: Vec<MessageBody>,
     /// Whether it has more messages.
     pub(super) truncated: bool,
-    /// Its media.
+    /// Its media, by border in the order of `nodes`.
     pub(super) streams: Vec<StreamBody>,
-    /// How the border decided.
+    /// How the borders decided: by border in the order of `nodes`, those of one in order of time.
     pub(super) decision: Vec<DecisionBody>,
-    /// Its events.
+    /// Its events at all borders in order of time.
     pub(super) events: Vec<EventBody>,
     /// The records of other borders about the same call, in a store of several.
     #[schemars(with = "Vec<CallBody>")]
@@ -345,8 +397,10 @@ pub(super) struct MessagePageBody {
 #[serde(deny_unknown_fields)]
 pub(super) struct PageQuery {
     /// `next` of the page before.
+    #[schemars(regex(pattern = r"^[0-9]{1,18}$"))]
     pub(super) cursor: Option<String>,
     /// Entries of a page, 1 to 1000; default 100.
+    #[schemars(range(min = 1, max = 1000))]
     pub(super) limit: Option<u32>,
 }
 
@@ -438,6 +492,7 @@ pub(super) struct RegistrationQuery {
     /// `next` of the page before.
     pub(super) cursor: Option<String>,
     /// Users of a page, 1 to 1000; default 100.
+    #[schemars(range(min = 1, max = 1000))]
     pub(super) limit: Option<u32>,
 }
 
@@ -556,6 +611,8 @@ pub(super) struct LimitsBody {
 #[serde(deny_unknown_fields)]
 pub(super) struct LimitChange {
     /// Most calls.
+    #[serde(deserialize_with = "whole")]
+    #[schemars(range(max = 4_294_967_295_u32))]
     pub(super) calls: u32,
 }
 
@@ -582,6 +639,7 @@ pub(super) struct BansBody {
 #[serde(deny_unknown_fields)]
 pub(super) struct LogLevelBody {
     /// error, warn, info, debug or trace.
+    #[schemars(extend("enum" = ["error", "warn", "info", "debug", "trace"]))]
     pub(super) level: String,
 }
 
@@ -597,6 +655,8 @@ pub(super) struct DoneBody {
 #[serde(deny_unknown_fields)]
 pub(super) struct DrainBody {
     /// Seconds after which the remaining calls are ended; default: as configured.
+    #[serde(default, deserialize_with = "whole_or_null")]
+    #[schemars(range(max = 4_294_967_295_u32))]
     pub(super) timeout_s: Option<u32>,
 }
 
@@ -605,6 +665,7 @@ pub(super) struct DrainBody {
 #[serde(deny_unknown_fields)]
 pub(super) struct OverviewQuery {
     /// Seconds, 5 to 3600; default 3600.
+    #[schemars(range(min = 5, max = 3600))]
     pub(super) seconds: Option<u32>,
 }
 
@@ -762,6 +823,22 @@ pub(super) struct HealthBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whole_numbers_may_have_decimals() {
+        let calls = |text: &str| serde_json::from_str::<LimitChange>(text).map(|it| it.calls);
+        for (text, number) in [("3", 3), ("3.0", 3), ("4294967295", u32::MAX), ("-0.0", 0)] {
+            assert_eq!(calls(&format!("{{\"calls\":{text}}}")).unwrap(), number);
+        }
+        for text in ["3.5", "-1", "4294967296", "1e400", "null", "\"3\"", "true"] {
+            assert!(calls(&format!("{{\"calls\":{text}}}")).is_err(), "{text}");
+        }
+        let limit = |text: &str| serde_json::from_str::<DrainBody>(text).map(|it| it.timeout_s);
+        assert_eq!(limit("{}").unwrap(), None);
+        assert_eq!(limit("{\"timeout_s\":null}").unwrap(), None);
+        assert_eq!(limit("{\"timeout_s\":60.0}").unwrap(), Some(60));
+        assert!(limit("{\"timeout_s\":0.5}").is_err());
+    }
 
     #[test]
     fn schema_of_calls_has_the_fields_of_calls() {

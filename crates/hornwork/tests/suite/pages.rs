@@ -58,7 +58,7 @@ fn npm(folder: &Path, arguments: &[&str]) -> (Output, String) {
 
 /// A copy of the sources of the pages with the packages of their lock file; `None`, with a printed reason, if a program or the network
 /// is missing.
-fn sources() -> Option<&'static Path> {
+pub(crate) fn sources() -> Option<&'static Path> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     if !installed(&["node", "npm", "chromium"]) {
         return None;

@@ -231,5 +231,100 @@ fn a_call_through_two_borders_is_one_ladder() {
     let id = found["calls"][0]["id"].as_str().expect("a number");
     let page = api(port, &format!("calls/{id}"));
     assert_eq!(page["related"][0]["node"], "edge-2", "{page}");
-    assert_eq!(page["messages"].as_array().map(Vec::len), Some(14));
+    one_ladder(&page);
+    // The same by the record of the second border.
+    let other = page["related"][0]["id"].as_str().expect("a number");
+    let same = api(port, &format!("calls/{other}"));
+    assert_eq!(same["messages"], page["messages"]);
+    assert_eq!(same["related"][0]["id"], id);
+    edits_at_each_border(port, id, &page);
+    let text = Command::new("curl")
+        .args([
+            "-sS",
+            &format!("http://127.0.0.1:{port}/api/v1/calls/{id}/text"),
+        ])
+        .output()
+        .expect("curl");
+    let exported = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert_eq!(exported.matches("INVITE (SDP)").count(), 3, "{exported}");
+    page_in_chromium(port, id, &first.folder);
+}
+
+/// The page of a call has each message at its border, the legs from the caller to the callee, and the decisions of both borders.
+fn one_ladder(page: &Value) {
+    assert_eq!(page["nodes"], serde_json::json!(["edge-1", "edge-2"]));
+    let messages = page["messages"].as_array().expect("messages");
+    assert_eq!(messages.len(), 20, "{page}");
+    let invites = messages.iter().filter(|one| one["method"] == "INVITE");
+    let invites: Vec<(&Value, &Value, &Value)> = invites
+        .map(|one| (&one["node"], &one["direction"], &one["leg"]))
+        .collect();
+    let expected = [
+        ("edge-1", "in", 0),
+        ("edge-1", "out", 1),
+        ("edge-2", "out", 2),
+    ];
+    assert_eq!(invites.len(), expected.len(), "{page}");
+    for (invite, (node, direction, leg)) in invites.iter().zip(expected) {
+        assert_eq!(*invite, (&node.into(), &direction.into(), &leg.into()));
+    }
+    let steps = page["decision"].as_array().expect("decisions");
+    for node in ["edge-1", "edge-2"] {
+        let of_node: Vec<&str> = steps
+            .iter()
+            .filter(|step| step["node"] == node)
+            .filter_map(|step| step["what"].as_str())
+            .collect();
+        for what in ["received", "routed", "sent", "answered", "ended"] {
+            assert!(of_node.contains(&what), "{node}: {of_node:?}");
+        }
+        let events = page["events"].as_array().expect("events");
+        assert!(events.iter().any(|event| event["node"] == node));
+    }
+    // The steps of one border are together.
+    let changes = steps
+        .windows(2)
+        .filter(|two| two[0]["node"] != two[1]["node"]);
+    assert_eq!(changes.count(), 1, "{steps:?}");
+}
+
+/// The INVITE that a border sent is compared with the one that the same border received.
+fn edits_at_each_border(port: u16, id: &str, page: &Value) {
+    let messages = page["messages"].as_array().expect("messages");
+    let invites: Vec<&Value> = messages
+        .iter()
+        .filter(|one| one["method"] == "INVITE")
+        .collect();
+    for (sent, received) in [(1, 0), (2, 1)] {
+        let index = &invites[sent]["index"];
+        let shown = api(port, &format!("calls/{id}/messages/{index}"));
+        assert_eq!(shown["counterpart"], invites[received]["index"], "{shown}");
+        let edits = shown["edits"].as_array().expect("edits");
+        let of_call_id = edits.iter().find(|edit| {
+            let after = edit["after"].as_str();
+            after.is_some_and(|after| after.starts_with("Call-ID"))
+        });
+        assert!(of_call_id.is_some(), "{shown}");
+    }
+}
+
+/// The page shows both borders between caller and callee, and the decisions under their names.
+fn page_in_chromium(port: u16, id: &str, folder: &Path) {
+    let Some(sources) = crate::pages::sources() else {
+        return;
+    };
+    let output = Command::new("node")
+        .current_dir(sources)
+        .arg("tests/borders.mjs")
+        .env("CONSOLE_URL", format!("http://127.0.0.1:{port}"))
+        .env("CONSOLE_CALL", id)
+        .env("CONSOLE_FOLDER", folder)
+        .output()
+        .expect("node");
+    assert!(
+        output.status.success(),
+        "{}{}",
+        text(&output.stdout),
+        text(&output.stderr)
+    );
 }

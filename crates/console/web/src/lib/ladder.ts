@@ -51,8 +51,12 @@ const PAIR_TIME = 10e6;
 
 interface Column extends Participant {
   key: string;
+  /** Place from left to right: a leg; a border stands behind the caller, or before the other peers of its first leg. */
   side: number;
 }
+
+/** The two ends of a message, by the keys of their columns. */
+type Ends = [string, string];
 
 /** Method of the transaction: that of CSeq, because a response has none. */
 export function transactionMethod(message: Message): string {
@@ -60,42 +64,66 @@ export function transactionMethod(message: Message): string {
   return inCseq ?? message.method ?? '';
 }
 
-function peers(message: Message): { border: 'from' | 'to' | null; keys: [string, string] } {
-  const leg = message.leg ?? 'x';
-  if (message.direction === 'in') return { border: 'to', keys: [`${leg} ${message.from}`, ''] };
-  if (message.direction === 'out') return { border: 'from', keys: ['', `${leg} ${message.to}`] };
-  return { border: null, keys: [`${leg} ${message.from}`, `${leg} ${message.to}`] };
+const nodeOf = (one: { node?: string | null }) => one.node ?? '';
+const borderKey = (node: string) => `border ${node}`;
+
+/** The border of each address: a message to the address of another border ends there. */
+function borders(messages: Message[]): Map<string, string> {
+  const found = new Map<string, string>();
+  for (const message of messages) {
+    if (message.direction === 'in') found.set(message.to, nodeOf(message));
+    if (message.direction === 'out') found.set(message.from, nodeOf(message));
+  }
+  return found;
 }
 
-function columns(messages: Message[]): Column[] {
+function ends(message: Message, addresses: Map<string, string>): Ends {
+  const own = borderKey(nodeOf(message));
+  // A border that sends to itself has two columns: it is its own peer.
+  const peer = (address: string) => {
+    const node = addresses.get(address);
+    return node !== undefined && node !== nodeOf(message) ? borderKey(node) : `${message.leg ?? 'x'} ${address}`;
+  };
+  if (message.direction === 'in') return [peer(message.from), own];
+  if (message.direction === 'out') return [own, peer(message.to)];
+  return [peer(message.from), peer(message.to)];
+}
+
+function borderSide(leg: number | null): number {
+  return leg === null ? 1e6 : leg === 0 ? 0.5 : leg - 0.25;
+}
+
+function columns(messages: Message[], addresses: Map<string, string>): Column[] {
   const found = new Map<string, Column>();
-  let border = '';
-  let hasBorder = false;
-  const add = (key: string, address: string, leg: number | null) => {
-    if (found.has(key)) return;
-    const role = leg === 0 ? 'caller' : leg === null ? 'peer' : leg === 1 ? 'callee' : `leg ${leg + 1}`;
-    found.set(key, { key, address, role, border: false, side: leg === null ? 1e6 : leg });
+  const last = Math.max(0, ...messages.slice(0, 1000).map((message) => message.leg ?? 0));
+  const add = (key: string, address: string, message: Message) => {
+    const { leg } = message;
+    const isBorder = key.startsWith('border ');
+    const known = found.get(key);
+    if (!known) {
+      const side = leg === null ? 1e6 : leg;
+      const role = isBorder ? key.slice(7) || 'border' : leg === 0 ? 'caller' : leg === null ? 'peer' : leg === 1 || leg === last ? 'callee' : `leg ${leg + 1}`;
+      found.set(key, { key, address, role, border: isBorder, side: isBorder ? borderSide(leg) : side });
+    } else if (isBorder && leg !== null) {
+      known.side = Math.min(known.side, borderSide(leg));
+    }
   };
   for (const message of messages) {
-    const ends = peers(message);
-    if (ends.keys[0]) add(ends.keys[0], message.from, message.leg);
-    if (ends.keys[1]) add(ends.keys[1], message.to, message.leg);
-    if (ends.border) hasBorder = true;
-    if (ends.border && !border) border = ends.border === 'to' ? message.to : message.from;
+    const [from, to] = ends(message, addresses);
+    add(from, message.from, message);
+    add(to, message.to, message);
   }
   const all = [...found.values()];
   // Stable: peers of one leg stay in the order of their first message.
   all.sort((a, b) => a.side - b.side);
-  if (hasBorder) {
-    const at = all.findIndex((column) => column.side > 0);
-    const caller = at < 0 ? all.length : Math.max(at, 1);
-    all.splice(Math.min(caller, all.length), 0, { key: '', address: border, role: 'border', border: true, side: -1 });
-  }
+  // A border stands behind the first peer, also without a caller.
+  if (all[0]?.border && all[1] && !all[1].border) all.unshift(...all.splice(1, 1));
   return all;
 }
 
 export function ladder(messages: Message[], events: CallEvent[], streams: Stream[]): Ladder {
-  const all = columns(messages);
+  const addresses = borders(messages);
+  const all = columns(messages, addresses);
   const shown = all.slice(0, MOST);
   if (all.length > MOST) {
     shown[MOST - 1] = { key: '*', role: 'others', address: `${all.length - MOST + 1} peers`, border: false, side: 0 };
@@ -105,8 +133,17 @@ export function ladder(messages: Message[], events: CallEvent[], streams: Stream
   const rows: Row[] = [];
   const received = new Map<string, MessageRow[]>();
   const before = new Set<string>();
+  /** The column at the other end of each leg of a border. */
+  const peerOf = new Map<string, string>();
+  const legsOf = new Map<string, number[]>();
   for (const message of messages) {
-    const { keys } = peers(message);
+    const keys = ends(message, addresses);
+    for (const [own, peer] of [keys, [keys[1], keys[0]]] as const) {
+      if (!own.startsWith('border ') || message.leg === null) continue;
+      const legs = legsOf.get(own) ?? [];
+      if (!legs.includes(message.leg)) legsOf.set(own, [...legs, message.leg]);
+      if (!peerOf.has(`${message.leg} ${own}`)) peerOf.set(`${message.leg} ${own}`, peer);
+    }
     const method = transactionMethod(message);
     const identity = [message.leg, message.direction, message.from, message.to, message.cseq, message.method, message.status, message.summary].join('|');
     const row: MessageRow = {
@@ -120,11 +157,11 @@ export function ladder(messages: Message[], events: CallEvent[], streams: Stream
     };
     before.add(identity);
     rows.push(row);
-    const same = `${method} ${message.status ?? ''}`;
+    const what = `${method} ${message.status ?? ''}`;
+    const same = `${borderKey(nodeOf(message))} ${what}`;
+    const arrives = (at: string) => received.set(at, [...(received.get(at) ?? []).slice(-64), row]);
     if (message.direction === 'in') {
-      const list = received.get(same) ?? [];
-      list.push(row);
-      received.set(same, list);
+      arrives(same);
     } else if (message.direction === 'out') {
       // The latest one first; those that are too old are forgotten, so that the search stays short.
       const list = (received.get(same) ?? []).filter((other) => row.time - other.time <= PAIR_TIME).slice(-16);
@@ -137,13 +174,18 @@ export function ladder(messages: Message[], events: CallEvent[], streams: Stream
         if (message.status !== null) list.splice(at, 1);
       }
       received.set(same, list);
+      // Its copy at another border is not in the list.
+      if (keys[1].startsWith('border ')) arrives(`${keys[1]} ${what}`);
     }
   }
   for (const event of events) rows.push({ kind: 'event', time: micros(event.at), event });
-  const border = shown.findIndex((column) => column.border);
   for (const stream of streams) {
-    const peer = shown.findIndex((column) => !column.border && column.side === (stream.side === 'callee' ? 1 : 0));
-    if (border < 0 || peer < 0) continue;
+    const own = borderKey(nodeOf(stream));
+    const legs = legsOf.get(own) ?? [];
+    const leg = stream.side === 'callee' ? Math.max(...legs) : Math.min(...legs);
+    const other = peerOf.get(`${leg} ${own}`);
+    const [border, peer] = [places.get(own) ?? -1, other === undefined ? -1 : place(other)];
+    if (border < 0 || peer < 0 || (stream.side === 'callee' && legs.length < 2)) continue;
     for (const [at, begins] of [[stream.started, true], [stream.ended, false]] as const) {
       if (at) rows.push({ kind: 'stream', time: micros(at), stream, from: peer, to: border, begins });
     }

@@ -24,6 +24,8 @@ export interface SideQuality {
 
 export interface Call {
   id: string;
+  /** Border that recorded it; null in a store of one. */
+  node?: string | null;
   kind: string;
   state: string;
   call_id: string | null;
@@ -61,8 +63,10 @@ export interface CallPage {
 
 export interface Message {
   index: number;
+  /** Border that recorded it, in a store of several: of a message between two of them the one that sent it. */
+  node?: string | null;
   at: string;
-  /** 0: leg of the caller; further legs in the order of their creation. */
+  /** 0: leg of the caller; 1: behind the first border; 2: behind the second one. */
   leg: number | null;
   /** `in`: received by the border; `out`: sent; another word: seen by a capture agent. */
   direction: string;
@@ -85,6 +89,8 @@ export interface Interval {
 }
 
 export interface Stream {
+  /** Border that received it, in a store of several. */
+  node?: string | null;
   /** The side that sends it: caller or callee. */
   side: string;
   started?: string | null;
@@ -105,6 +111,7 @@ export interface Stream {
 }
 
 export interface Decision {
+  node?: string | null;
   at: string;
   what: string;
   detail: string | null;
@@ -112,6 +119,7 @@ export interface Decision {
 }
 
 export interface CallEvent {
+  node?: string | null;
   at: string;
   name: string;
   fields: Record<string, unknown> | null;
@@ -119,12 +127,16 @@ export interface CallEvent {
 
 export interface CallDetail {
   call: Call;
+  /** Borders that recorded it, in the order in which they got the call; empty in a store of one. */
+  nodes?: string[];
   messages: Message[];
   streams: Stream[];
   /** Whether the call has more messages than these. */
   truncated?: boolean;
   decision: Decision[];
   events: CallEvent[];
+  /** The records of the other borders. */
+  related?: Call[];
 }
 
 export interface Edit {
