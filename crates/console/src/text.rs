@@ -85,19 +85,42 @@ pub(crate) fn day_of(micros: i64) -> i64 {
     micros.div_euclid(DAY)
 }
 
-/// A time in UTC as `YYYY-MM-DD[THH:MM[:SS[.mmm]]][Z]`, in microseconds since the Unix epoch; a space is accepted for the T.
-pub fn parse_time(text: &str) -> Option<i64> {
-    let text = text.strip_suffix('Z').unwrap_or(text);
-    let (date, time) = match text.find(['T', ' ']) {
-        Some(at) => (text.get(..at)?, text.get(at + 1..)?),
-        None => (text, "00:00"),
+/// The offset at the end of a time of day, in minutes, and the time before it (RFC 3339, section 5.6).
+fn without_offset(time: &str) -> Option<(&str, i64)> {
+    if let Some(time) = time.strip_suffix(['Z', 'z']) {
+        return Some((time, 0));
+    }
+    let Some(at) = time.find(['+', '-']) else {
+        return Some((time, 0));
     };
+    let (time, offset) = time.split_at_checked(at)?;
+    let sign = if offset.starts_with('-') { -1 } else { 1 };
+    let (hours, minutes) = offset.get(1..)?.split_once(':')?;
+    let number = |text: &str, limit: i64| {
+        let digits = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+        let value = text.parse::<i64>().ok().filter(|_| digits)?;
+        (value < limit).then_some(value)
+    };
+    Some((
+        time,
+        sign * (number(hours, 24)? * 60 + number(minutes, 60)?),
+    ))
+}
+
+/// A time as `YYYY-MM-DD[THH:MM[:SS[.mmm]][OFFSET]]`, in microseconds since the Unix epoch. A space is accepted for the T. The
+/// offset is `Z` or that to UTC, such as `+01:00` (RFC 3339, section 5.6); without it the time is UTC.
+pub fn parse_time(text: &str) -> Option<i64> {
+    let (date, time) = match text.find(['T', 't', ' ']) {
+        Some(at) => (text.get(..at)?, text.get(at + 1..)?),
+        None => (text.strip_suffix('Z').unwrap_or(text), "00:00"),
+    };
+    let (time, offset) = without_offset(time)?;
     let mut parts = date.split('-');
     let mut next = |low: i64, high: i64| {
         let value = parts.next()?.parse::<i64>().ok()?;
         (low..=high).contains(&value).then_some(value)
     };
-    let (year, month, day) = (next(1970, 9999)?, next(1, 12)?, next(1, 31)?);
+    let (year, month, day) = (next(0, 9999)?, next(1, 12)?, next(1, 31)?);
     if parts.next().is_some() {
         return None;
     }
@@ -111,7 +134,7 @@ pub fn parse_time(text: &str) -> Option<i64> {
         let value = parts.next()?.parse::<i64>().ok()?;
         (0..limit).contains(&value).then_some(value)
     };
-    let minutes = next(24)? * 60 + next(60)?;
+    let minutes = next(24)? * 60 + next(60)? - offset;
     let seconds = match parts.next() {
         None => 0.0,
         Some(text) => text
@@ -167,6 +190,15 @@ mod tests {
         assert_eq!(parse_time(&rfc3339(at)), Some(at / 1_000 * 1_000));
         assert_eq!(parse_time("1970-01-01"), Some(0));
         assert_eq!(parse_time("2024-02-29 00:01"), Some(1_709_164_860_000_000));
+        let other_offsets = [
+            "2025-11-24T17:02:03.456789+01:00",
+            "2025-11-24t10:32:03.456789-05:30",
+            "2025-11-24 16:02:03.456789z",
+        ];
+        for same in other_offsets {
+            assert_eq!(parse_time(same), Some(at), "{same}");
+        }
+        assert_eq!(parse_time("1969-12-31T23:59:59Z"), Some(-1_000_000));
         assert_eq!(partition_name(at), "20251124-160203456789");
         assert_eq!(partition_start(&partition_name(at)), Some(at));
         assert_eq!(day_name(day_of(at)), "20251124");
@@ -180,6 +212,10 @@ mod tests {
             "2025-01-01T24:00",
             "2025-01-01T1",
             "2025-1-1-1",
+            "2025-01-01T10:00+1:00",
+            "2025-01-01T10:00+24:00",
+            "2025-01-01T10:00+01",
+            "2025-01-01T+01:00",
         ] {
             assert_eq!(parse_time(bad), None, "{bad}");
         }

@@ -21,8 +21,8 @@ use tokio::time::{sleep, timeout};
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest duration of a connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
-/// Largest body of a request, octets.
-const MAX_BODY_OCTETS: usize = 4 << 10;
+/// Largest body of a request, octets: a login of the longest user and password, each character escaped, has 6 KiB.
+const MAX_BODY_OCTETS: usize = 8 << 10;
 /// Longest time for receiving a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest head, octets.
@@ -33,7 +33,7 @@ pub(crate) const MAX_HEADERS: usize = 64;
 pub(crate) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Response to a connection beyond a limit.
-pub(crate) const BUSY_RESPONSE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 33\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{\"error\":\"too many connections\"}\n";
+pub(crate) const BUSY_RESPONSE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 47\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{\"error\":\"too many connections\",\"code\":\"busy\"}\n";
 
 /// Source of a request.
 #[derive(Clone, Copy, Debug)]

@@ -22,7 +22,7 @@ use subtle::ConstantTimeEq as _;
 const REQUESTS_PER_S: u64 = 100;
 /// Sources whose rate is known.
 const MAX_SOURCES: usize = 1_024;
-/// Longest name and password in a login, octets.
+/// Longest name and password in a login, characters; in a hash, octets.
 pub(super) const MAX_CREDENTIAL: usize = 256;
 
 /// Access rules of a configuration.

@@ -241,8 +241,12 @@ pub(super) fn limit_of(limit: Option<u32>) -> Result<usize, Problem> {
 /// # Errors
 /// It is none.
 pub(super) fn cursor_of<T: std::str::FromStr>(cursor: Option<&str>) -> Result<Option<T>, Problem> {
-    let number = cursor.map(str::parse).transpose();
-    number.map_err(|_| Problem::bad("cursor is not that of a page (`next`)"))
+    let parsed = |text: &str| {
+        let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = text.parse().ok().filter(|_| is_number);
+        number.ok_or_else(|| Problem::bad("cursor is not that of a page (`next`)"))
+    };
+    cursor.map(parsed).transpose()
 }
 
 fn session_body(state: &ConsoleState, caller: Option<&Caller>) -> SessionBody {
@@ -284,7 +288,8 @@ pub(super) async fn begin_session(
     if !policy.has_login() {
         return Err(Problem::bad("there are no users: no login is needed"));
     }
-    if login.user.len() > MAX_CREDENTIAL || login.password.len() > MAX_CREDENTIAL {
+    let is_long = |text: &str| text.chars().count() > MAX_CREDENTIAL;
+    if is_long(&login.user) || is_long(&login.password) {
         return Err(Problem::bad("user or password is too long"));
     }
     let (source, now) = (source_of(client), state.operators.clock.now());
@@ -517,7 +522,7 @@ mod tests {
         }
         assert!(limit_of(Some(0)).is_err() && limit_of(Some(1_001)).is_err());
         assert_eq!(limit_of(None).unwrap(), 100);
-        assert!(cursor_of::<i64>(Some("x")).is_err());
+        assert!(cursor_of::<i64>(Some("x")).is_err() && cursor_of::<i64>(Some("+7")).is_err());
         assert_eq!(cursor_of::<i64>(Some("7")).unwrap(), Some(7));
     }
 }

@@ -27,6 +27,19 @@ fn path_parameters(path: &str) -> impl Iterator<Item = &str> {
     parts.filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
 }
 
+/// The schema of a parameter of a path.
+fn path_schema(path: &str, name: &str) -> Value {
+    match (path, name) {
+        ("/alarms/{id}/acknowledge", _) | (_, "index") => {
+            json!({ "type": "integer", "minimum": 0 })
+        }
+        (_, "source") => {
+            json!({ "type": "string", "anyOf": [{ "format": "ipv4" }, { "format": "ipv6" }] })
+        }
+        _ => json!({ "type": "string" }),
+    }
+}
+
 /// Parameters of the query: the properties of its type.
 fn query_parameters(schema: &Schema, definitions: &Map<String, Value>) -> Vec<Value> {
     let schema = schema.as_value();
@@ -134,7 +147,8 @@ fn operation(spec: &RouteSpec, generator: &mut SchemaGenerator) -> Value {
     responses.sort_keys();
     let mut parameters: Vec<Value> = path_parameters(spec.path)
         .map(|name| {
-            json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })
+            let schema = path_schema(spec.path, name);
+            json!({ "name": name, "in": "path", "required": true, "schema": schema })
         })
         .collect();
     if let Some(query) = spec.query {
@@ -214,6 +228,59 @@ mod tests {
             Value::Array(values) => values.iter().for_each(|value| references(value, all)),
             _ => {}
         }
+    }
+
+    /// Requests that the document permits must not be refused as malformed.
+    #[test]
+    fn the_document_has_the_bounds_of_parameters() {
+        let document = document();
+        let schema = |method: &str, path: &str, name: &str| {
+            let operation = &document["paths"][&format!("{BASE}{path}")][method];
+            let mut all = operation["parameters"].as_array().unwrap().iter();
+            all.find(|one| one["name"] == name).unwrap()["schema"].clone()
+        };
+        for path in ["/calls", "/live/calls", "/registrations", "/audit"] {
+            let limit = schema("get", path, "limit");
+            assert_eq!(
+                (&limit["minimum"], &limit["maximum"]),
+                (&json!(1), &json!(1000))
+            );
+        }
+        let seconds = schema("get", "/overview", "seconds");
+        assert_eq!(
+            (&seconds["minimum"], &seconds["maximum"]),
+            (&json!(5), &json!(3600))
+        );
+        for name in ["number", "call_id", "node", "trunk", "words", "text"] {
+            let text = schema("get", "/calls", name);
+            assert_eq!(
+                (&text["minLength"], &text["maxLength"]),
+                (&json!(1), &json!(1024))
+            );
+        }
+        for name in ["from", "to", "address"] {
+            let formats = &schema("get", "/calls", name)["anyOf"];
+            assert_eq!(formats.as_array().unwrap().len(), 2, "{name}");
+        }
+        assert_eq!(
+            schema("get", "/calls", "kind")["enum"]
+                .as_array()
+                .unwrap()
+                .len(),
+            7
+        );
+        assert_eq!(
+            schema("delete", "/bans/{source}", "source")["anyOf"][0]["format"],
+            "ipv4"
+        );
+        assert_eq!(
+            schema("post", "/alarms/{id}/acknowledge", "id")["type"],
+            "integer"
+        );
+        let level = &document["components"]["schemas"]["LogLevelBody"]["properties"]["level"];
+        assert_eq!(level["enum"].as_array().unwrap().len(), 5);
+        let calls = &document["components"]["schemas"]["LimitChange"]["properties"]["calls"];
+        assert_eq!(calls["maximum"], u32::MAX);
     }
 
     #[test]

@@ -323,7 +323,7 @@ fn hostile_requests_are_refused_while_calls_go_on() {
         (&seat, "{\"locked\": true}", 400),
         (&seat, "\u{feff}{\"muted\": true}", 400),
         (room, "{\"muted\": true}", 400),
-        (room, &"x".repeat(5_000), 413),
+        (room, &"x".repeat(9_000), 413),
         ("/v1/rooms/meetings/801", "{\"locked\": true}", 404),
         ("/v1/rooms/other/800", "{\"locked\": true}", 404),
         (
@@ -356,8 +356,8 @@ fn hostile_requests_are_refused_while_calls_go_on() {
     assert_eq!(rig.with("PATCH", room, &text, "{\"locked\": true}").0, 415);
     // A chunked body has no announced length.
     let pieces = format!(
-        "PATCH {room} HTTP/1.1\r\n{own}{good}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n1388\r\n{}\r\n0\r\n\r\n",
-        "x".repeat(5_000)
+        "PATCH {room} HTTP/1.1\r\n{own}{good}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n2328\r\n{}\r\n0\r\n\r\n",
+        "x".repeat(9_000)
     );
     assert_eq!(rig.raw(&pieces).0, 413);
     // Invalid and oversized request heads.

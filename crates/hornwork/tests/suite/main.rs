@@ -59,3 +59,4 @@ mod transfer;
 mod web;
 mod web_access;
 mod web_oidc;
+mod web_schemathesis;
