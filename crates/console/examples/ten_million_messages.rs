@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p console --example ten_million_messages -- FOLDER [MESSAGES]`; ten million messages need about 6 GB.
 //! The folder must not exist; it is removed at the end. `SOCKET_FOLDER:DATABASE` instead of FOLDER names an empty database
-//! of PostgreSQL, which the role postgres writes.
+//! of PostgreSQL, which the role postgres writes. With `search` after MESSAGES, only the searches are made in a store of that
+//! size that an interrupted run has left.
 
 use console::{
     CallFilter, CallKind, DatabaseHost, DatabaseSettings, HistoryReader, HistoryWriter,
@@ -40,8 +41,12 @@ fn main() {
     let messages: u64 = arguments
         .next()
         .map_or(10_000_000, |text| text.parse().expect("a number"));
-    assert!(!folder.exists(), "{} exists", folder.display());
     let calls = messages / PER_CALL;
+    if arguments.next().as_deref() == Some("search") {
+        searches(&location, calls);
+        return;
+    }
+    assert!(!folder.exists(), "{} exists", folder.display());
     write(&location, calls);
     searches(&location, calls);
     remove(&location);
@@ -59,6 +64,14 @@ fn remove(location: &StoreLocation) {
         begun.elapsed().as_secs_f64() * 1e3
     );
     drop(writer);
+}
+
+/// The largest memory of this process so far, MiB.
+fn memory_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kib.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1_024
 }
 
 /// CPU time of this process, user and system.
@@ -83,7 +96,7 @@ fn settings(location: &StoreLocation) -> StoreSettings {
 
 fn write(location: &StoreLocation, calls: u64) {
     let mut writer = HistoryWriter::open(settings(location), START).expect("store");
-    let (begun, before) = (Instant::now(), cpu());
+    let (begun, before, losses) = (Instant::now(), cpu(), writer.losses());
     for number in 0..calls {
         let at = START + (number * 1_000_000 / RATE) as i64;
         call(&mut writer, number, at);
@@ -106,6 +119,8 @@ fn write(location: &StoreLocation, calls: u64) {
         used.as_secs_f64() * 1e6 / messages as f64,
         used.as_secs_f64() * 1e6 / calls as f64,
     );
+    let losses = losses.counts().total();
+    println!("memory at most {} MiB, {losses} items lost", memory_mib());
 }
 
 fn number_of(number: u64) -> u64 {

@@ -27,6 +27,15 @@ const ORDERED: (&str, &str) = (
     "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; SET max_parallel_workers_per_gather = 0",
     "RESET enable_seqscan; RESET enable_bitmapscan; RESET enable_sort; RESET max_parallel_workers_per_gather",
 );
+/// Settings around a search for rare words: each call that has them is looked up. The planner would read all calls in their order,
+/// to spare a sort of some thousand rows.
+const LOOKED_UP: (&str, &str) = (
+    "SET enable_mergejoin = off; SET enable_hashjoin = off",
+    "RESET enable_mergejoin; RESET enable_hashjoin",
+);
+/// Calls with some words that are expected, at most, for these to be found by the index of words and then sorted. Of more frequent
+/// words the newest calls are found sooner in the order of the calls.
+const RARE: u64 = 20_000;
 /// Bounds of the indexes of calls that failed or had poor media.
 const FAILED: u16 = 300;
 const POOR: u64 = 349;
@@ -56,8 +65,8 @@ type Values = Vec<(Box<dyn ToSql + Sync>, Type)>;
 struct Candidates {
     statement: String,
     values: Values,
-    /// Whether neither a key nor an index selects the calls.
-    is_scan: bool,
+    /// Settings of the session around the statement, and those that end them.
+    settings: Option<(&'static str, &'static str)>,
 }
 
 fn store_error(error: DatabaseError) -> StoreError {
@@ -165,7 +174,11 @@ impl DatabaseReader {
                 .find(|(_, known)| *known == name)
                 .map(|(number, _)| *number)
         });
-        let Some(mut candidates) = Candidates::new(filter, node) else {
+        let rare = match &filter.words {
+            Some(text) => self.are_rare(text)?,
+            None => false,
+        };
+        let Some(mut candidates) = Candidates::new(filter, node, rare) else {
             return Ok(page);
         };
         let mut before = before.unwrap_or(i64::MAX);
@@ -207,6 +220,19 @@ impl DatabaseReader {
         }
     }
 
+    /// Whether the server expects few calls with these words.
+    fn are_rare(&self, text: &str) -> Result<bool, StoreError> {
+        let Some(query) = words::query(text) else {
+            return Ok(false);
+        };
+        let explain = "EXPLAIN SELECT call FROM hornwork.words WHERE words @@ CAST($1 AS tsquery)";
+        let rows = self.query(explain, &vec![(Box::new(query), Type::TEXT)])?;
+        let plan: Option<&str> = rows.first().map(|row| row.get(0));
+        let expected = plan.and_then(|plan| plan.split_once(" rows=")?.1.split(' ').next());
+        let expected = expected.and_then(|rows| rows.parse::<u64>().ok());
+        Ok(expected.is_some_and(|expected| expected <= RARE))
+    }
+
     fn candidates(
         &self,
         candidates: &mut Candidates,
@@ -216,12 +242,12 @@ impl DatabaseReader {
         for (value, bound) in candidates.values.iter_mut().zip([before, chunk as i64]) {
             value.0 = Box::new(bound);
         }
-        if candidates.is_scan {
-            self.set(ORDERED.0)?;
+        if let Some((begin, _)) = candidates.settings {
+            self.set(begin)?;
         }
         let rows = self.query(&candidates.statement, &candidates.values)?;
-        if candidates.is_scan {
-            self.set(ORDERED.1)?;
+        if let Some((_, end)) = candidates.settings {
+            self.set(end)?;
         }
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
@@ -419,11 +445,12 @@ fn fits_number(filter: &CallFilter, call: &StoredCall) -> bool {
 }
 
 impl Candidates {
-    /// `None`: no call can fit. `node`: the condition on the node, if there is one, and its number, if it is known.
-    fn new(filter: &CallFilter, node: Option<Option<i16>>) -> Option<Candidates> {
+    /// `None`: no call can fit. `node`: the condition on the node, if there is one, and its number, if it is known. `rare`: few
+    /// calls have the words of the condition.
+    fn new(filter: &CallFilter, node: Option<Option<i16>>, rare: bool) -> Option<Candidates> {
         // Their values follow with each chunk.
         let mut candidates = Candidates {
-            is_scan: false,
+            settings: rare.then_some(LOOKED_UP),
             statement: String::new(),
             values: vec![(Box::new(0_i64), Type::INT8), (Box::new(0_i64), Type::INT8)],
         };
@@ -437,6 +464,18 @@ impl Candidates {
                 };
                 conditions.insert(0, condition);
                 candidates.period(filter, "keys.call", &mut conditions);
+                let mut table = table;
+                if rare {
+                    // The planner expects that a scan in the order of calls soon finds enough of them, and would read all. An
+                    // offset makes it plan the inner query for itself.
+                    let inner = conditions
+                        .extract_if(.., |condition| condition.starts_with("keys."))
+                        .collect::<Vec<_>>()
+                        .join(" AND ");
+                    table =
+                        format!("(SELECT keys.call FROM {table} AS keys WHERE {inner} OFFSET 0)");
+                    conditions.push("true".to_owned());
+                }
                 let conditions = conditions.join(" AND ");
                 format!(
                     "SELECT DISTINCT keys.call FROM {table} AS keys{join} WHERE {conditions} ORDER BY keys.call DESC LIMIT $2"
@@ -445,8 +484,10 @@ impl Candidates {
             None => {
                 let is_failed = filter.status.is_some_and(|(low, _)| low >= FAILED);
                 let is_poor = filter.mos_max.is_some_and(|mos| mos <= POOR);
-                candidates.is_scan = !is_failed && !is_poor;
+                // Neither a key nor an index selects the calls.
+                candidates.settings = (!is_failed && !is_poor).then_some(ORDERED);
                 candidates.period(filter, "calls.id", &mut conditions);
+                candidates.exact_end(filter, &mut conditions);
                 let conditions = conditions.join(" AND ");
                 format!(
                     "SELECT calls.id FROM hornwork.calls WHERE {conditions} ORDER BY calls.id DESC LIMIT $2"
@@ -474,6 +515,19 @@ impl Candidates {
             let until = self.value(until, Type::INT8);
             conditions.push(format!("{column} < {until}"));
         }
+    }
+
+    /// Calls may begin before the time of their number, by [`START_TOLERANCE`] at most. Without this condition all calls of that
+    /// time after the end would be loaded only to be discarded.
+    fn exact_end(&mut self, filter: &CallFilter, conditions: &mut Vec<String>) {
+        let Some(until) = filter.until else { return };
+        let number = self.value(call_number(until, 0), Type::INT8);
+        let until = self.value(until, Type::INT8);
+        // A quotation mark within a value of the JSON text has a backslash before it.
+        conditions.push(format!(
+            "(calls.id < {number} OR EXISTS (SELECT FROM hornwork.texts WHERE texts.id = calls.id \
+             AND CAST(substring(texts.details FROM '\"started\":(-?[0-9]+)') AS bigint) < {until}))"
+        ));
     }
 
     /// The table with the most selective condition, and the condition.
