@@ -2,8 +2,8 @@
 //! TUN device and the outer socket; the keeper does everything that may block: keys, files, log, path MTU. With
 //! `[gateway.ike]` a third one connects the daemon of the key exchange.
 
+mod exchange;
 mod figures;
-mod ike;
 mod keeper;
 mod keys;
 mod numbers;
@@ -11,18 +11,18 @@ mod packets;
 mod role;
 
 pub(crate) use figures::GatewayFigures;
-pub(crate) use ike::ike_daemon;
 pub(crate) use keys::GatewayKeys;
 pub(crate) use role::run;
 
+use crate::ike::{self, ExchangeThread, IkeParts, IkeRequests, cannot};
 use crate::log::EventLog;
 use config::{Config, GatewayKeySource, GatewaySpec};
 use engine::{Event, EventKind};
-use ike::{IkeExchange, IkeParts, IkeRequest};
+use exchange::{GatewaySink, exchange_plan};
 use keeper::{Keeper, KeeperParts};
 use net::{Clock, EspSocket, EspSocketKind, TunDevice, Waker};
 use numbers::NumbersFile;
-use packets::{Commands, IkeRequests, PacketLoop};
+use packets::{Commands, PacketLoop};
 use protect::esp::{EspCarrier, EspGateway, GatewaySettings, GatewayTunnel};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -52,11 +52,6 @@ pub(crate) struct Gateway {
     figures: Arc<GatewayFigures>,
     keeper: JoinHandle<()>,
     exchange: Option<ExchangeThread>,
-}
-
-/// An error with its remedy.
-fn cannot(what: impl std::fmt::Display, remedy: &str) -> io::Error {
-    io::Error::other(format!("{what}\n  remedy: {remedy}"))
 }
 
 const ADMIN_REMEDY: &str = "give the program CAP_NET_ADMIN (packaging/hornwork-gateway.conf), or create the device for its user: ip tuntap add dev DEVICE mode tun user USER";
@@ -275,42 +270,6 @@ fn gateway_of(
     })
 }
 
-/// The thread of the key exchange.
-#[derive(Debug)]
-struct ExchangeThread {
-    requests: IkeRequests,
-    thread: JoinHandle<()>,
-}
-
-/// Starts the key exchange; it has its daemon with all connections when this returns.
-fn start_exchange((parts, requests): (IkeParts, IkeRequests)) -> io::Result<ExchangeThread> {
-    let (ready, started) = sync_channel(1);
-    let thread = std::thread::Builder::new()
-        .name("gateway-ike".to_owned())
-        .spawn(move || {
-            // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
-            let _ = net::block_signals();
-            // The daemon ends with the thread that starts it, so that is this one.
-            let exchange = IkeExchange::new(parts).and_then(|mut exchange| {
-                exchange.set_up()?;
-                Ok(exchange)
-            });
-            let (exchange, result) = match exchange {
-                Ok(exchange) => (Some(exchange), Ok(())),
-                Err(error) => (None, Err(error)),
-            };
-            // The receiver waits for it.
-            let _ = ready.send(result);
-            if let Some(exchange) = exchange {
-                exchange.run();
-            }
-        })?;
-    started
-        .recv()
-        .unwrap_or_else(|_| Err(io::Error::other("the key exchange has panicked")))?;
-    Ok(ExchangeThread { requests, thread })
-}
-
 /// Logs the start, and weak algorithms.
 fn log_start(
     spec: &GatewaySpec,
@@ -385,15 +344,19 @@ impl Gateway {
             (GatewayKeySource::Ike(ike), Some(files)) => {
                 let (queue, inbox) = sync_channel(QUEUE);
                 let waker = Waker::new()?;
-                let parts = IkeParts {
-                    spec: spec.clone(),
-                    ike: (**ike).clone(),
-                    files: files.clone(),
+                let sink = GatewaySink {
+                    names: spec.tunnels.iter().map(|one| one.name.clone()).collect(),
                     commands: commands.clone(),
-                    inbox,
-                    waker: waker.clone(),
                     figures: figures.clone(),
                     log: log.clone(),
+                    clock,
+                };
+                let parts = IkeParts {
+                    plan: exchange_plan(spec, ike),
+                    files: files.clone(),
+                    sink: Box::new(sink),
+                    inbox,
+                    waker: waker.clone(),
                     clock,
                 };
                 (Some(IkeRequests::new(queue, waker)), Some(parts))
@@ -439,7 +402,10 @@ impl Gateway {
             keeper,
             exchange: None,
         };
-        let started = ike.zip(requests).map(start_exchange).transpose();
+        let started = ike
+            .zip(requests)
+            .map(|(parts, requests)| ExchangeThread::start("gateway-ike", parts, requests))
+            .transpose();
         match started {
             Ok(exchange) => {
                 gateway.exchange = exchange;
@@ -470,7 +436,7 @@ impl Gateway {
         let exchange_ended = self
             .exchange
             .as_ref()
-            .is_some_and(|exchange| exchange.thread.is_finished());
+            .is_some_and(ExchangeThread::has_ended);
         match self.flags.failed.load(Relaxed) || self.keeper.is_finished() || exchange_ended {
             true => Err(io::Error::other(
                 "the IPsec gateway has ended; the log has the reason",
@@ -482,9 +448,7 @@ impl Gateway {
     /// Ends it: deletes negotiated associations at the peers, and writes the last sequence numbers.
     pub(crate) fn stop(mut self) {
         if let Some(exchange) = self.exchange.take() {
-            exchange.requests.send(IkeRequest::Stop);
-            // A panic of the thread is logged by its hook.
-            let _ = exchange.thread.join();
+            exchange.stop();
         }
         self.flags.stop.store(true, Relaxed);
         // A panic of the thread is logged by its hook.

@@ -15,6 +15,7 @@ mod gateway;
 mod history;
 mod http;
 mod http_client;
+mod ike;
 mod isolate;
 mod lab_commands;
 mod lab_plan;
@@ -140,7 +141,7 @@ impl Command {
 /// threshold was measured, 130 interrupted.
 fn main() -> ExitCode {
     // This process is to become the daemon of the key exchange; it has one thread until then.
-    if let Some(code) = gateway::ike_daemon() {
+    if let Some(code) = ike::ike_daemon() {
         return code;
     }
     let arguments = match sipp_flags::translate(std::env::args_os().collect()) {

@@ -3,10 +3,10 @@
 
 use super::Flags;
 use super::figures::GatewayFigures;
-use super::ike::IkeRequest;
 use super::keys::{GatewayKeys, TunnelKeys};
 use super::numbers::NumbersFile;
-use super::packets::{Command, Commands, IkeRequests, LastStates, Report};
+use super::packets::{Command, Commands, LastStates, Report};
+use crate::ike::{IkeRequest, IkeRequests};
 use crate::log::EventLog;
 use config::GatewaySpec;
 use engine::{Event, EventKind, Time};

@@ -1,6 +1,7 @@
 //! The key file of the gateway: lines of the `esp_sa` format, assigned to tunnels by their outer addresses.
 
-use super::ike::IkeFiles;
+use super::exchange::exchange_plan;
+use crate::ike::IkeFiles;
 use config::{GatewayKeySource, GatewaySpec, TunnelSpec};
 use engine::Time;
 use protect::esp::{
@@ -161,7 +162,7 @@ impl GatewayKeys {
             GatewayKeySource::Ike(ike) => {
                 return Ok(GatewayKeys {
                     tunnels: Vec::new(),
-                    ike: Some(IkeFiles::read(gateway, ike)?),
+                    ike: Some(IkeFiles::read(&exchange_plan(gateway, ike))?),
                 });
             }
         };

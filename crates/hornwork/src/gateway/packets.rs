@@ -2,7 +2,7 @@
 //! per packet. It never waits for another thread: its queues are bounded, and reports that do not fit are dropped.
 
 use super::figures::GatewayFigures;
-use super::ike::IkeRequest;
+use crate::ike::{IkeRequest, IkeRequests};
 use config::GatewaySpec;
 use engine::{DropReason, Time};
 use net::{Clock, EspSendFailure, EspSocket, OutgoingEsp, TunDevice, Waker};
@@ -68,32 +68,6 @@ impl Commands {
     /// Sends a command; waits while the queue is full. If the packet thread has ended, its result is read at the end.
     pub(super) fn send(&self, command: Command) {
         let _ = self.queue.send(command);
-        self.waker.wake();
-    }
-}
-
-/// The way to the key exchange.
-#[derive(Clone, Debug)]
-pub(super) struct IkeRequests {
-    queue: SyncSender<IkeRequest>,
-    waker: Waker,
-}
-
-impl IkeRequests {
-    pub(super) fn new(queue: SyncSender<IkeRequest>, waker: Waker) -> IkeRequests {
-        IkeRequests { queue, waker }
-    }
-
-    /// Sends a request; false if there is no room.
-    pub(super) fn try_send(&self, request: IkeRequest) -> bool {
-        let sent = self.queue.try_send(request).is_ok();
-        self.waker.wake();
-        sent
-    }
-
-    /// Sends a request; waits while the queue is full. If the key exchange has ended, it has no effect.
-    pub(super) fn send(&self, request: IkeRequest) {
-        let _ = self.queue.send(request);
         self.waker.wake();
     }
 }

@@ -2,11 +2,11 @@
 //! messages, a pipe with its log, and the socket of VICI.
 //!
 //! This program starts itself with [`IKE_DAEMON`]: that process enters the namespaces, makes the device, sends its open file
-//! back, and becomes the daemon. In its network the daemon is a host with the gateway's outer address, so it sees the real
+//! back, and becomes the daemon. In its network the daemon is a host with this end's outer address, so it sees the real
 //! addresses of peers, and no packet reaches it but those that this program passes on.
 
-use super::super::cannot;
-use config::GatewaySpec;
+use super::cannot;
+use super::plan::ExchangePlan;
 use net::TunDevice;
 use protect::esp::AddressPrefix;
 use protect::ike::daemon_settings;
@@ -59,23 +59,22 @@ pub(super) struct Daemon {
 
 /// Where the daemon is, with all its plugins.
 fn program() -> io::Result<&'static Path> {
-    let remedy = "install strongSwan (Debian: strongswan-charon strongswan-swanctl libcharon-extra-plugins libstrongswan-standard-plugins), or use key_file";
+    let remedy = "install strongSwan (Debian: strongswan-charon strongswan-swanctl libcharon-extra-plugins libstrongswan-standard-plugins), or use manual keys";
     let found = PROGRAMS.iter().map(Path::new).find(|path| path.exists());
     let Some(program) = found else {
         return Err(cannot(
-            "[gateway.ike] needs strongSwan's daemon charon, which is not installed",
+            "IKEv2 needs strongSwan's daemon charon, which is not installed",
             remedy,
         ));
     };
     for (plugin, package) in PLUGINS {
         let file = format!("plugins/libstrongswan-{plugin}.so");
         if !program.with_file_name(file).exists() {
-            let what = format!(
-                "[gateway.ike] needs the plugin {plugin} of strongSwan, which is not installed"
-            );
+            let what =
+                format!("IKEv2 needs the plugin {plugin} of strongSwan, which is not installed");
             return Err(cannot(
                 what,
-                &format!("install it (Debian: {package}), or use key_file"),
+                &format!("install it (Debian: {package}), or use manual keys"),
             ));
         }
     }
@@ -84,9 +83,9 @@ fn program() -> io::Result<&'static Path> {
 
 /// The addresses of the daemon, one a line: the outer one, and one of each local network. Without the latter its data path, which
 /// gets no packets, refuses the tunnels.
-fn addresses(gateway: &GatewaySpec) -> String {
-    let local = gateway.local.ip();
-    let networks = gateway
+fn addresses(plan: &ExchangePlan) -> String {
+    let local = plan.local.ip();
+    let networks = plan
         .tunnels
         .iter()
         .flat_map(|tunnel| &tunnel.local_networks)
@@ -144,7 +143,7 @@ fn private_folder() -> io::Result<PathBuf> {
 ///
 /// # Errors
 /// The missing part or right, with its remedy.
-pub(in super::super) fn check() -> io::Result<()> {
+pub(crate) fn check() -> io::Result<()> {
     program()?;
     let output = Command::new(THIS_PROGRAM)
         .args([IKE_DAEMON, TRY])
@@ -159,15 +158,15 @@ pub(in super::super) fn check() -> io::Result<()> {
 }
 
 impl Daemon {
-    /// Starts the daemon of a gateway.
+    /// Starts the daemon of a key exchange.
     ///
     /// # Errors
     /// It is not installed, a right is missing, or it ends at once.
-    pub(super) fn start(gateway: &GatewaySpec) -> io::Result<Daemon> {
+    pub(super) fn start(plan: &ExchangePlan) -> io::Result<Daemon> {
         let program = program()?;
         let folder = private_folder()?;
         std::fs::write(folder.join(SETTINGS), daemon_settings())?;
-        std::fs::write(folder.join(ADDRESSES), addresses(gateway))?;
+        std::fs::write(folder.join(ADDRESSES), addresses(plan))?;
         let started = Daemon::start_in(&folder, program);
         if started.is_err() {
             // Nothing else is in it.
@@ -205,7 +204,7 @@ impl Daemon {
                 let mut said = String::new();
                 let _ = log.read_to_string(&mut said);
                 Err(io::Error::other(match said.trim() {
-                    "" => format!("[gateway.ike] the daemon did not start: {error}"),
+                    "" => format!("IKEv2: the daemon did not start: {error}"),
                     said => said.to_owned(),
                 }))
             }
@@ -278,13 +277,13 @@ pub(crate) fn ike_daemon() -> Option<ExitCode> {
 fn enter() -> io::Result<TunDevice> {
     net::isolate_process().map_err(|error| {
         cannot(
-            format!("[gateway.ike] the daemon cannot have a network of its own: {error}"),
-            "permit user namespaces to this user (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone; in a unit RestrictNamespaces, packaging/hornwork-ike.conf), give the program CAP_SYS_ADMIN, or use key_file",
+            format!("IKEv2: the daemon cannot have a network of its own: {error}"),
+            "permit user namespaces to this user (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone; in a unit RestrictNamespaces, packaging/hornwork-ike.conf), give the program CAP_SYS_ADMIN, or use manual keys",
         )
     })?;
     TunDevice::create(DEVICE).map_err(|error| {
         cannot(
-            format!("[gateway.ike] a TUN device for the daemon was denied: {error}"),
+            format!("IKEv2: a TUN device for the daemon was denied: {error}"),
             "make /dev/net/tun accessible to this user",
         )
     })
@@ -297,6 +296,11 @@ fn become_daemon(folder: &Path, program: &Path) -> io::Result<()> {
     let local = *addresses.first().ok_or(io::ErrorKind::InvalidInput)?;
     let tun = enter()?;
     TunDevice::set_up(DEVICE, DEVICE_MTU)?;
+    // A tunnel between hosts has a route to the peer's address, but the peer's messages come from this device all the same. Most
+    // machines do not check it (rp_filter 0 or 2), so an error here has no effect on them.
+    for of in ["all", DEVICE] {
+        let _ = std::fs::write(format!("/proc/sys/net/ipv4/conf/{of}/rp_filter"), "0");
+    }
     for address in addresses {
         TunDevice::add_address(DEVICE, address)?;
     }
@@ -307,7 +311,7 @@ fn become_daemon(folder: &Path, program: &Path) -> io::Result<()> {
     TunDevice::add_route(DEVICE, (everywhere, 0), None)?;
     net::bind_mount(&folder.join(SETTINGS), Path::new(SETTINGS_TARGET)).map_err(|error| {
         cannot(
-            format!("[gateway.ike] {SETTINGS_TARGET} cannot be replaced for the daemon: {error}"),
+            format!("IKEv2: {SETTINGS_TARGET} cannot be replaced for the daemon: {error}"),
             "install the package libstrongswan, which has this file",
         )
     })?;

@@ -1,7 +1,8 @@
 //! The files of a key exchange: shared secrets, and certificates with the key.
 
+use super::plan::ExchangePlan;
 use crate::secret_file;
-use config::{GatewaySpec, IkeSpec};
+use config::IkeSpec;
 use net::tls::{Anchors, Identity};
 use protect::ike::IkeAuthentication;
 use std::path::Path;
@@ -12,7 +13,7 @@ type FileMistake = (String, String);
 
 /// The certificates of this end and of the authority, and the key; PEM.
 #[derive(Clone)]
-pub(in super::super) struct IkeCertificate {
+pub(crate) struct IkeCertificate {
     pub(super) own: Vec<u8>,
     pub(super) key: Zeroizing<Vec<u8>>,
     pub(super) authority: Vec<u8>,
@@ -20,7 +21,7 @@ pub(in super::super) struct IkeCertificate {
 
 /// The proofs of identity of both ends.
 #[derive(Clone)]
-pub(in super::super) struct IkeFiles {
+pub(crate) struct IkeFiles {
     pub(super) certificate: Option<IkeCertificate>,
     /// By tunnel.
     pub(super) authentications: Vec<IkeAuthentication>,
@@ -73,15 +74,11 @@ impl IkeFiles {
     ///
     /// # Errors
     /// The mistake, and its remedy.
-    pub(in super::super) fn read(
-        gateway: &GatewaySpec,
-        ike: &IkeSpec,
-    ) -> Result<IkeFiles, FileMistake> {
-        let certificate = certificate(ike)?;
-        let mut authentications = Vec::with_capacity(gateway.tunnels.len());
-        for tunnel in &gateway.tunnels {
-            let file = tunnel.ike.as_ref().and_then(|ike| ike.secret_file.as_ref());
-            let authentication = match (file, &certificate) {
+    pub(crate) fn read(plan: &ExchangePlan) -> Result<IkeFiles, FileMistake> {
+        let certificate = certificate(&plan.ike)?;
+        let mut authentications = Vec::with_capacity(plan.tunnels.len());
+        for tunnel in &plan.tunnels {
+            let authentication = match (&tunnel.ike.secret_file, &certificate) {
                 (Some(file), _) => {
                     let form = "printable characters of ASCII that do not begin with 0x or 0s";
                     let secret = secret_file::read(file.path(), is_secret, form)?;

@@ -1,16 +1,15 @@
 //! The thread of the key exchange.
 
+use super::cannot;
 use super::children::{Child, Children, children_of};
 use super::client::{ViciClient, ViciFact};
 use super::daemon::Daemon;
 use super::files::IkeFiles;
-use crate::gateway::GatewayFigures;
-use crate::gateway::cannot;
-use crate::gateway::packets::{Command, Commands};
-use crate::log::EventLog;
-use config::{GatewaySpec, IkeSpec};
-use engine::{Entropy, Event, EventKind, Time};
+use super::plan::{ExchangePlan, SaEvent, SaSink};
+use super::request::{IkeRequest, IkeRequests};
+use engine::{Entropy, Time};
 use net::{Clock, Waker};
+use protect::esp::AddressPrefix;
 use protect::ike::{
     DaemonFact, DaemonLine, DaemonLog, IkeConnection, NegotiatedChild, ViciPacket, ViciSection,
     connection_number,
@@ -19,8 +18,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use wire::esp::NAT_TRAVERSAL_PORT;
 use wire::ip::UdpPacket;
@@ -34,6 +33,8 @@ const TICK: Duration = Duration::from_millis(100);
 const SET_UP: Duration = Duration::from_secs(30);
 /// Longest time for deleting associations at peers at the end.
 const END: Duration = Duration::from_secs(2);
+/// The traffic selector that is the peer's address alone, in strongSwan's notation.
+const PEER_ALONE: &str = "dynamic";
 /// Interval of comparing the associations with those of the daemon.
 const LIST_INTERVAL: Duration = Duration::from_secs(60);
 /// The command for it.
@@ -75,31 +76,16 @@ const PROBLEMS: [&str; 17] = [
     "constraint check failed",
 ];
 
-/// A request to the thread.
-#[derive(Debug)]
-pub(in super::super) enum IkeRequest {
-    /// A message of a peer on the port of ESP, after the marker or a keep-alive.
-    Received(SocketAddr, Vec<u8>),
-    /// The association of a tunnel with this SPI needs new keys.
-    Rekey(usize, u32),
-    /// The files were read again.
-    Files(Box<IkeFiles>),
-    /// The end.
-    Stop,
-}
-
 /// The parts of the thread.
-pub(in super::super) struct IkeParts {
-    pub(in super::super) spec: GatewaySpec,
-    pub(in super::super) ike: IkeSpec,
-    pub(in super::super) files: IkeFiles,
-    pub(in super::super) commands: Commands,
-    pub(in super::super) inbox: Receiver<IkeRequest>,
+pub(crate) struct IkeParts {
+    pub(crate) plan: ExchangePlan,
+    pub(crate) files: IkeFiles,
+    /// The user of the associations.
+    pub(crate) sink: Box<dyn SaSink>,
+    pub(crate) inbox: Receiver<IkeRequest>,
     /// Wakes this thread.
-    pub(in super::super) waker: Waker,
-    pub(in super::super) figures: Arc<GatewayFigures>,
-    pub(in super::super) log: EventLog,
-    pub(in super::super) clock: Clock,
+    pub(crate) waker: Waker,
+    pub(crate) clock: Clock,
 }
 
 /// The daemon and the connection to it.
@@ -110,9 +96,9 @@ struct Running {
     since: Time,
 }
 
-pub(in super::super) struct IkeExchange {
+pub(crate) struct IkeExchange {
     parts: IkeParts,
-    /// Port 500; none with another port than 4500.
+    /// Port 500; none if the plan does not use it.
     exchange: Option<UdpSocket>,
     running: Option<Running>,
     children: Children,
@@ -172,10 +158,9 @@ impl IkeExchange {
     ///
     /// # Errors
     /// The port is in use or needs a right; the daemon does not start.
-    pub(in super::super) fn new(parts: IkeParts) -> io::Result<IkeExchange> {
-        let local = parts.spec.local;
-        let exchange = match local.port() == NAT_TRAVERSAL_PORT {
-            true => Some(open_port(local)?),
+    pub(crate) fn new(parts: IkeParts) -> io::Result<IkeExchange> {
+        let exchange = match parts.plan.uses_port_500 {
+            true => Some(open_port(&parts.plan)?),
             false => None,
         };
         let now = parts.clock.now();
@@ -192,7 +177,7 @@ impl IkeExchange {
             next_due: now + DUE_INTERVAL,
             listed: (now, HashSet::new()),
             rekeys: BTreeMap::new(),
-            attempts: vec![now; parts.spec.tunnels.len()],
+            attempts: vec![now; parts.plan.tunnels.len()],
             problems: Default::default(),
             is_set_up: false,
             refused: Vec::new(),
@@ -206,12 +191,12 @@ impl IkeExchange {
         self.parts.clock.now()
     }
 
-    fn log(&self, kind: EventKind) {
-        self.parts.log.event(&Event::new(self.now(), kind));
+    fn tell(&mut self, event: SaEvent) {
+        self.parts.sink.take(event);
     }
 
     fn start_daemon(&mut self) -> io::Result<()> {
-        let daemon = Daemon::start(&self.parts.spec)?;
+        let daemon = Daemon::start(&self.parts.plan)?;
         self.running = Some(Running {
             daemon,
             reader: DaemonLog::new(),
@@ -225,14 +210,14 @@ impl IkeExchange {
     ///
     /// # Errors
     /// It refuses one, or does not answer in time.
-    pub(in super::super) fn set_up(&mut self) -> io::Result<()> {
+    pub(crate) fn set_up(&mut self) -> io::Result<()> {
         let until = self.now() + SET_UP;
         loop {
             self.turn();
             if !self.refused.is_empty() {
                 return Err(cannot(
-                    format!("[gateway.ike] {}", self.refused.join("; ")),
-                    "correct the proposals, identities and files of [gateway.ike] and its tunnels",
+                    format!("{}: {}", self.parts.plan.name, self.refused.join("; ")),
+                    "correct the proposals, identities and files of the key exchange and its tunnels",
                 ));
             }
             let running = self.running.as_ref();
@@ -242,18 +227,22 @@ impl IkeExchange {
                     return Ok(());
                 }
                 _ if running.is_none() => {
-                    return Err(io::Error::other("[gateway.ike] the daemon has ended"));
+                    return Err(self.failure("the daemon has ended"));
                 }
                 _ if self.now() >= until => {
-                    return Err(io::Error::other("[gateway.ike] the daemon does not answer"));
+                    return Err(self.failure("the daemon does not answer"));
                 }
                 _ => {}
             }
         }
     }
 
+    fn failure(&self, what: &str) -> io::Error {
+        io::Error::other(format!("{}: {what}", self.parts.plan.name))
+    }
+
     /// Works until the end is requested.
-    pub(in super::super) fn run(mut self) {
+    pub(crate) fn run(mut self) {
         while self.turn() {}
         if let Some(running) = &self.running {
             running.daemon.request_end();
@@ -333,7 +322,9 @@ impl IkeExchange {
     /// Removes associations that the daemon does not have.
     fn remove_gone(&mut self, now: Time) {
         let (asked, listed) = &self.listed;
-        let gone = self.children.gone((listed, *asked), &self.parts.ike, now);
+        let gone = self
+            .children
+            .gone((listed, *asked), &self.parts.plan.ike, now);
         for (tunnel, spi_in) in gone {
             self.remove(tunnel, spi_in);
         }
@@ -407,7 +398,7 @@ impl IkeExchange {
     }
 
     fn name(&self, tunnel: usize) -> String {
-        let tunnels = &self.parts.spec.tunnels;
+        let tunnels = &self.parts.plan.tunnels;
         tunnels
             .get(tunnel)
             .map_or_else(String::new, |tunnel| tunnel.name.clone())
@@ -415,7 +406,7 @@ impl IkeExchange {
 
     /// Gives the daemon a message of a peer.
     fn pass_to_daemon(&mut self, source: SocketAddr, port: u16, payload: &[u8]) {
-        let destination = SocketAddr::new(self.parts.spec.local.ip(), port);
+        let destination = SocketAddr::new(self.parts.plan.local.ip(), port);
         let packet = UdpPacket {
             source,
             destination,
@@ -467,7 +458,7 @@ impl IkeExchange {
         self.children.orphan();
         self.restart_at = Some(now + self.restart_wait);
         self.restart_wait = (self.restart_wait * 2).min(RESTART[1]);
-        self.log(EventKind::GatewayIkeFailed {
+        self.tell(SaEvent::Failed {
             reason: error.to_string(),
         });
     }
@@ -529,36 +520,29 @@ impl IkeExchange {
     }
 
     fn connections(&self) -> impl Iterator<Item = IkeConnection> + '_ {
-        let (spec, ike) = (&self.parts.spec, &self.parts.ike);
-        let tunnels = spec.tunnels.iter().zip(&self.parts.files.authentications);
+        let plan = &self.parts.plan;
+        let tunnels = plan.tunnels.iter().zip(&self.parts.files.authentications);
+        let texts = |networks: &[AddressPrefix]| networks.iter().map(ToString::to_string).collect();
         tunnels
             .enumerate()
-            .filter_map(move |(number, (tunnel, authentication))| {
-                let of_tunnel = tunnel.ike.as_ref()?;
-                Some(IkeConnection {
-                    number,
-                    local: spec.local.ip(),
-                    has_own_port: spec.local.port() != NAT_TRAVERSAL_PORT,
-                    peer: tunnel.peer,
-                    local_id: ike.local_id.clone(),
-                    remote_id: of_tunnel.remote_id.clone(),
-                    authentication: authentication.clone(),
-                    local_networks: tunnel
-                        .local_networks
-                        .iter()
-                        .map(ToString::to_string)
-                        .collect(),
-                    remote_networks: tunnel
-                        .remote_networks
-                        .iter()
-                        .map(ToString::to_string)
-                        .collect(),
-                    initiates: of_tunnel.initiates,
-                    dead_peer: ike.dead_peer,
-                    rekey: ike.rekey,
-                    ike_rekey: ike.ike_rekey,
-                    proposals: ike.proposals.clone(),
-                })
+            .map(move |(number, (tunnel, authentication))| IkeConnection {
+                number,
+                local: plan.local.ip(),
+                has_own_port: !plan.uses_port_500,
+                peer: tunnel.peer,
+                local_id: plan.ike.local_id.clone(),
+                remote_id: tunnel.ike.remote_id.clone(),
+                authentication: authentication.clone(),
+                local_networks: texts(&tunnel.local_networks),
+                remote_networks: match tunnel.remote_networks.is_empty() {
+                    true => vec![PEER_ALONE.to_owned()],
+                    false => texts(&tunnel.remote_networks),
+                },
+                initiates: tunnel.ike.initiates,
+                dead_peer: plan.ike.dead_peer,
+                rekey: plan.ike.rekey,
+                ike_rekey: plan.ike.ike_rekey,
+                proposals: plan.ike.proposals.clone(),
             })
     }
 
@@ -627,8 +611,8 @@ impl IkeExchange {
             None => of_strangers,
         };
         if let Some(suppressed) = problems.allow(now) {
-            self.log(EventKind::GatewayIkeProblem {
-                tunnel: number.map_or_else(String::new, |number| self.name(number)),
+            self.tell(SaEvent::Problem {
+                tunnel: number,
                 problem,
                 suppressed,
             });
@@ -638,19 +622,22 @@ impl IkeExchange {
     /// Opens packets with a negotiated association from now on.
     fn install(&mut self, child: &NegotiatedChild) {
         let now = self.now();
-        let of = (&self.parts.spec, &self.parts.ike);
-        match self.children.add(of, child, &mut self.entropy, now) {
+        let plan = &self.parts.plan;
+        match self.children.add(plan, child, &mut self.entropy, now) {
             Ok((pair, replaced)) => {
                 for old in replaced {
                     let spis = [old.spi_in, old.spi_out];
-                    self.parts.commands.send(Command::Remove(spis, true));
+                    self.tell(SaEvent::Deleted {
+                        spis,
+                        at_once: true,
+                    });
                     // The peer shall not use it any more.
                     self.ask(
                         format!("terminate {}", old.id),
                         &IkeConnection::terminate(old.id),
                     );
                 }
-                self.parts.commands.send(Command::Install(Box::new(pair)));
+                self.tell(SaEvent::Installed(Box::new(pair)));
             }
             Err(why) => self.unusable(Some(child.id), Some(&child.connection), why),
         }
@@ -691,7 +678,7 @@ impl IkeExchange {
                     if !self.is_set_up {
                         self.refused.push(reason.clone());
                     }
-                    self.log(EventKind::GatewayIkeFailed { reason });
+                    self.tell(SaEvent::Failed { reason });
                 }
                 ViciFact::Done(what) if what == LIST => self.remove_gone(now),
                 ViciFact::Done(_) => {}
@@ -727,10 +714,14 @@ impl IkeExchange {
     /// Seals with an association from now on, in the place of the one before, which opens for the grace time. `identity`: that of the
     /// peer, if this is no change of keys.
     fn seal(&mut self, child: &Child, peer: SocketAddr, identity: Option<&str>) {
-        let (tunnel, spi) = (child.tunnel, child.spi_out);
-        self.parts
-            .commands
-            .send(Command::SealWith { tunnel, spi, peer });
+        let tunnel = child.tunnel;
+        self.tell(SaEvent::Sealing {
+            tunnel,
+            spi: child.spi_out,
+            peer,
+            algorithms: child.algorithms.clone(),
+            identity: identity.map(str::to_owned),
+        });
         let replaced = self.children.seals(tunnel, child.spi_in);
         // With new keys the old association is deleted. Otherwise both ends have made one at the same time, and each may use another.
         if identity.is_none()
@@ -738,36 +729,11 @@ impl IkeExchange {
         {
             let spis = [old.spi_in, old.spi_out];
             self.children.remove(tunnel, old.spi_in);
-            self.parts.commands.send(Command::Remove(spis, false));
+            self.tell(SaEvent::Deleted {
+                spis,
+                at_once: false,
+            });
         }
-        let now = self.now();
-        self.parts.figures.change_tunnel(tunnel, |state| {
-            if !state.up {
-                state.since = now;
-            }
-            state.up = true;
-            state.peer = Some(peer);
-            state.algorithms.clone_from(&child.algorithms);
-            if let Some(identity) = identity {
-                identity.clone_into(&mut state.identity);
-            }
-        });
-        let spi = format!("{spi:#010x}");
-        let event = match identity {
-            Some(identity) => EventKind::GatewayTunnelUp {
-                tunnel: self.name(tunnel),
-                peer: peer.to_string(),
-                identity: identity.to_owned(),
-                algorithms: child.algorithms.clone(),
-                spi,
-            },
-            None => EventKind::GatewayRekeyed {
-                tunnel: self.name(tunnel),
-                spi,
-                reason: "key_exchange".to_owned(),
-            },
-        };
-        self.log(event);
     }
 
     /// Removes an association that is there no more; another one of its tunnel takes its place.
@@ -779,18 +745,16 @@ impl IkeExchange {
             self.seal(&instead, instead.peer, None);
         }
         let spis = [removed.child.spi_in, removed.child.spi_out];
-        self.parts.commands.send(Command::Remove(spis, true));
+        self.tell(SaEvent::Deleted {
+            spis,
+            at_once: true,
+        });
         if removed.is_down {
             let now = self.now();
             if let Some(last) = self.attempts.get_mut(tunnel) {
                 *last = now;
             }
-            self.parts.figures.change_tunnel(tunnel, |state| {
-                state.up = false;
-                state.since = now;
-            });
-            let tunnel = self.name(tunnel);
-            self.log(EventKind::GatewayTunnelDown { tunnel });
+            self.tell(SaEvent::Down { tunnel });
         }
     }
 
@@ -825,7 +789,7 @@ impl IkeExchange {
                 break;
             }
             match port {
-                NAT_TRAVERSAL_PORT => self.parts.commands.send(Command::Send(payload, to)),
+                NAT_TRAVERSAL_PORT => self.tell(SaEvent::Message(payload, to)),
                 IKE_PORT => {
                     if let Some(socket) = &self.exchange {
                         // A lost message is sent again by the daemon.
@@ -840,11 +804,78 @@ impl IkeExchange {
     }
 }
 
-fn open_port(local: SocketAddr) -> io::Result<UdpSocket> {
-    let at = SocketAddr::new(local.ip(), IKE_PORT);
+/// The thread of the key exchange.
+#[derive(Debug)]
+pub(crate) struct ExchangeThread {
+    requests: IkeRequests,
+    thread: JoinHandle<()>,
+}
+
+impl ExchangeThread {
+    /// Starts the key exchange; it has its daemon with all connections when this returns.
+    ///
+    /// # Errors
+    /// Those of [`IkeExchange::new`] and [`IkeExchange::set_up`].
+    pub(crate) fn start(
+        name: &str,
+        parts: IkeParts,
+        requests: IkeRequests,
+    ) -> io::Result<ExchangeThread> {
+        let (ready, started) = sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
+                let _ = net::block_signals();
+                // The daemon ends with the thread that starts it, so that is this one.
+                let exchange = IkeExchange::new(parts).and_then(|mut exchange| {
+                    exchange.set_up()?;
+                    Ok(exchange)
+                });
+                let (exchange, result) = match exchange {
+                    Ok(exchange) => (Some(exchange), Ok(())),
+                    Err(error) => (None, Err(error)),
+                };
+                // The receiver waits for it.
+                let _ = ready.send(result);
+                if let Some(exchange) = exchange {
+                    exchange.run();
+                }
+            })?;
+        started
+            .recv()
+            .unwrap_or_else(|_| Err(io::Error::other("the key exchange has panicked")))?;
+        Ok(ExchangeThread { requests, thread })
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Requests its end; false if it has no room for the request.
+    pub(crate) fn request_end(&self) -> bool {
+        self.requests.try_send(IkeRequest::Stop)
+    }
+
+    /// Waits for its end.
+    pub(crate) fn join(self) {
+        // A panic of the thread is logged by its hook.
+        let _ = self.thread.join();
+    }
+
+    /// Ends it: negotiated associations are deleted at the peers.
+    pub(crate) fn stop(self) {
+        self.requests.send(IkeRequest::Stop);
+        self.join();
+    }
+}
+
+fn open_port(plan: &ExchangePlan) -> io::Result<UdpSocket> {
+    let at = SocketAddr::new(plan.local.ip(), IKE_PORT);
     let socket = UdpSocket::bind(at).map_err(|error| {
         cannot(
-            format!("[gateway.ike] cannot open UDP {at}: {error}"),
+            format!("{}: cannot open UDP {at}: {error}", plan.name),
             "give the program CAP_NET_BIND_SERVICE, correct `local`, or stop the program that uses the port (strongSwan and others use 500)",
         )
     })?;

@@ -1,6 +1,7 @@
 //! The associations of the key exchange: negotiated by the daemon, and followed until they are deleted.
 
-use config::{GatewaySpec, IkeSpec};
+use super::plan::ExchangePlan;
+use config::IkeSpec;
 use engine::{Entropy, Time};
 use protect::esp::{
     InboundSa, NegotiatedPair, OutboundSa, SaLifetime, SaSpec, TrafficSelector, UdpEncapsulation,
@@ -98,8 +99,8 @@ fn hard_lifetime(ike: &IkeSpec) -> Duration {
 }
 
 /// The descriptions of both directions.
-fn specs(gateway: &GatewaySpec, ike: &IkeSpec, child: &NegotiatedChild) -> (SaSpec, SaSpec) {
-    let (local, peer) = (gateway.local, child.peer);
+fn specs(plan: &ExchangePlan, child: &NegotiatedChild) -> (SaSpec, SaSpec) {
+    let (local, peer, packets) = (plan.local, child.peer, &plan.packets);
     // Until a message on the port of ESP the peer's port is that of IKE.
     let port = match peer.port() {
         500 => NAT_TRAVERSAL_PORT,
@@ -107,19 +108,19 @@ fn specs(gateway: &GatewaySpec, ike: &IkeSpec, child: &NegotiatedChild) -> (SaSp
     };
     let of = |spi, keys: &protect::esp::EspKeys| SaSpec {
         lifetime: SaLifetime {
-            soft_bytes: gateway.lifetime.soft_bytes,
-            hard_bytes: gateway.lifetime.hard_bytes,
+            soft_bytes: packets.lifetime.soft_bytes,
+            hard_bytes: packets.lifetime.hard_bytes,
             soft_time: None,
             // The daemon renews the keys long before; if it is gone, they are not used for ever.
-            hard_time: Some(hard_lifetime(ike)),
+            hard_time: Some(hard_lifetime(&plan.ike)),
         },
-        dscp: gateway.dscp,
-        allow_weak: gateway.allow_weak,
+        dscp: packets.dscp,
+        allow_weak: packets.allow_weak,
         ..SaSpec::new(spi, child.suite, keys.clone())
     };
     let received = child.selectors.iter().map(TrafficSelector::reversed);
     let inbound = SaSpec {
-        replay_window: gateway.replay_window,
+        replay_window: packets.replay_window,
         selectors: received.collect(),
         encapsulation: Some(UdpEncapsulation {
             source_port: port,
@@ -148,15 +149,15 @@ impl Children {
     /// It is of no tunnel, or its algorithms are not allowed.
     pub(super) fn add(
         &mut self,
-        (gateway, ike): (&GatewaySpec, &IkeSpec),
+        plan: &ExchangePlan,
         child: &NegotiatedChild,
         entropy: &mut Entropy,
         now: Time,
     ) -> Result<(NegotiatedPair, Vec<Child>), String> {
         let tunnel = connection_number(&child.connection)
-            .filter(|number| *number < gateway.tunnels.len())
+            .filter(|number| *number < plan.tunnels.len())
             .ok_or_else(|| format!("{} is no tunnel", child.connection))?;
-        let (inbound, outbound) = specs(gateway, ike, child);
+        let (inbound, outbound) = specs(plan, child);
         let failed = |error| format!("SPI {:#010x}: {error}", child.spi_in);
         let pair = NegotiatedPair {
             tunnel,

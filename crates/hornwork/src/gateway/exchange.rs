@@ -1,0 +1,124 @@
+//! The gateway as the user of a key exchange: its events become commands to the packet thread, figures and events of the log.
+
+use super::figures::GatewayFigures;
+use super::packets::{Command, Commands};
+use crate::ike::{ExchangePlan, ExchangeTunnel, PacketPlan, SaEvent, SaSink};
+use crate::log::EventLog;
+use config::{GatewaySpec, IkeSpec};
+use engine::{Event, EventKind};
+use net::Clock;
+use std::sync::Arc;
+use wire::esp::NAT_TRAVERSAL_PORT;
+
+/// The key exchange of a gateway.
+pub(super) fn exchange_plan(gateway: &GatewaySpec, ike: &IkeSpec) -> ExchangePlan {
+    let tunnels = gateway.tunnels.iter().filter_map(|tunnel| {
+        Some(ExchangeTunnel {
+            name: tunnel.name.clone(),
+            peer: tunnel.peer,
+            // Each tunnel of a gateway with a key exchange has it.
+            ike: tunnel.ike.clone()?,
+            local_networks: tunnel.local_networks.clone(),
+            remote_networks: tunnel.remote_networks.clone(),
+        })
+    });
+    ExchangePlan {
+        name: "[gateway.ike]".to_owned(),
+        local: gateway.local,
+        uses_port_500: gateway.local.port() == NAT_TRAVERSAL_PORT,
+        ike: ike.clone(),
+        packets: PacketPlan {
+            lifetime: gateway.lifetime,
+            dscp: gateway.dscp,
+            allow_weak: gateway.allow_weak,
+            replay_window: gateway.replay_window,
+        },
+        tunnels: tunnels.collect(),
+    }
+}
+
+/// Takes the events of the key exchange.
+pub(super) struct GatewaySink {
+    pub(super) names: Vec<String>,
+    pub(super) commands: Commands,
+    pub(super) figures: Arc<GatewayFigures>,
+    pub(super) log: EventLog,
+    pub(super) clock: Clock,
+}
+
+impl GatewaySink {
+    fn name(&self, tunnel: usize) -> String {
+        self.names.get(tunnel).cloned().unwrap_or_default()
+    }
+
+    fn log(&self, kind: EventKind) {
+        self.log.event(&Event::new(self.clock.now(), kind));
+    }
+}
+
+impl SaSink for GatewaySink {
+    fn take(&mut self, event: SaEvent) {
+        match event {
+            SaEvent::Installed(pair) => self.commands.send(Command::Install(pair)),
+            SaEvent::Sealing {
+                tunnel,
+                spi,
+                peer,
+                algorithms,
+                identity,
+            } => {
+                self.commands.send(Command::SealWith { tunnel, spi, peer });
+                let now = self.clock.now();
+                self.figures.change_tunnel(tunnel, |state| {
+                    if !state.up {
+                        state.since = now;
+                    }
+                    state.up = true;
+                    state.peer = Some(peer);
+                    state.algorithms.clone_from(&algorithms);
+                    if let Some(identity) = &identity {
+                        identity.clone_into(&mut state.identity);
+                    }
+                });
+                let (spi, tunnel) = (format!("{spi:#010x}"), self.name(tunnel));
+                self.log(match identity {
+                    Some(identity) => EventKind::GatewayTunnelUp {
+                        tunnel,
+                        peer: peer.to_string(),
+                        identity,
+                        algorithms,
+                        spi,
+                    },
+                    None => EventKind::GatewayRekeyed {
+                        tunnel,
+                        spi,
+                        reason: "key_exchange".to_owned(),
+                    },
+                });
+            }
+            SaEvent::Deleted { spis, at_once } => {
+                self.commands.send(Command::Remove(spis, at_once));
+            }
+            SaEvent::Down { tunnel } => {
+                let now = self.clock.now();
+                self.figures.change_tunnel(tunnel, |state| {
+                    state.up = false;
+                    state.since = now;
+                });
+                let tunnel = self.name(tunnel);
+                self.log(EventKind::GatewayTunnelDown { tunnel });
+            }
+            SaEvent::Message(message, to) => self.commands.send(Command::Send(message, to)),
+            SaEvent::Problem {
+                tunnel,
+                problem,
+                suppressed,
+            } => self.log(EventKind::GatewayIkeProblem {
+                tunnel: tunnel.map_or_else(String::new, |tunnel| self.name(tunnel)),
+                problem,
+                suppressed,
+            }),
+            SaEvent::Failed { reason } => self.log(EventKind::GatewayIkeFailed { reason }),
+        }
+    }
+}
