@@ -15,6 +15,9 @@ use super::{
     store, threads, traces, users, workers,
 };
 
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
 /// Result of [`judge`].
 #[derive(Clone, Debug)]
 pub struct CheckedConfig {
@@ -125,7 +128,8 @@ fn blank(line: &str) -> String {
         .collect()
 }
 
-pub(super) fn parse(text: &str, file: &str) -> Result<Config, Vec<Mistake>> {
+/// The document of a text.
+pub(super) fn document(text: &str, file: &str) -> Result<DocumentNode, Vec<Mistake>> {
     let document = toml_edit::ImDocument::parse(text).map_err(|error| {
         vec![Mistake::new(
             text,
@@ -135,12 +139,16 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Config, Vec<Mistake>> {
             "correct the line; strings are in quotes, lists in [ ], tables begin with [name] or [[name]]".into(),
         )]
     })?;
-    let mut node = DocumentNode::document(document.as_table(), text.len());
-    let (renamed_keys, mistakes) = renamed::apply(&mut node, text, file);
-    let schema = schema::schema();
-    let mut sink = Sink::new(text, file, &node);
-    sink.mistakes = mistakes;
-    for violation in schema::violations(&schema, &node) {
+    Ok(DocumentNode::document(document.as_table(), text.len()))
+}
+
+/// The values of a document; mistakes if it violates the schema, or if the sink has some.
+pub(super) fn values<R: DeserializeOwned>(
+    (text, file): (&str, &str),
+    (node, schema): (&DocumentNode, &Value),
+    (sink, reference): (&mut Sink<'_>, &str),
+) -> Result<R, Vec<Mistake>> {
+    for violation in schema::violations(schema, node) {
         sink.mistakes.push(Mistake::new(
             text,
             file,
@@ -150,17 +158,27 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Config, Vec<Mistake>> {
         ));
     }
     if !sink.mistakes.is_empty() {
-        return Err(sink.sorted());
+        return Err(core::mem::take(&mut sink.mistakes));
     }
-    let raw: Raw = serde_json::from_value(node.to_json()).map_err(|error| {
+    serde_json::from_value(node.to_json()).map_err(|error| {
         vec![Mistake::new(
             text,
             file,
             0..0,
             error.to_string(),
-            "compare with docs/configuration.md".into(),
+            format!("compare with {reference}"),
         )]
-    })?;
+    })
+}
+
+pub(super) fn parse(text: &str, file: &str) -> Result<Config, Vec<Mistake>> {
+    let mut node = document(text, file)?;
+    let (renamed_keys, mistakes) = renamed::apply(&mut node, text, file);
+    let schema = schema::schema();
+    let mut sink = Sink::new(text, file, &node);
+    sink.mistakes = mistakes;
+    let of = (&mut sink, "docs/configuration.md");
+    let raw: Raw = values((text, file), (&node, &schema), of).map_err(in_order)?;
     let mut config = check(&raw, &mut sink);
     config.renamed_keys = renamed_keys;
     if sink.mistakes.is_empty() {
@@ -168,6 +186,12 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Config, Vec<Mistake>> {
     } else {
         Err(sink.sorted())
     }
+}
+
+/// In the order of the file.
+fn in_order(mut mistakes: Vec<Mistake>) -> Vec<Mistake> {
+    mistakes.sort_by_key(|mistake| mistake.span.start);
+    mistakes
 }
 
 fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {

@@ -1,7 +1,7 @@
 //! `[gateway]`: the IPsec gateway for the traffic of this machine and of the networks behind it.
 
 use super::address::Cidr;
-use super::ike::{IkeSpec, IkeTunnelSpec};
+use super::ike::{IkeSpec, IkeTunnelSpec, RawTunnelIke};
 use super::one_or_many::OneOrMany;
 use super::sink::{Sink, one_line, optional_seconds, seconds};
 use super::tls::FilePath;
@@ -120,7 +120,7 @@ pub(super) struct RawTunnel {
 }
 
 /// Peer of any address.
-const ANY_PEER: &str = "any";
+pub(super) const ANY_PEER: &str = "any";
 
 /// Carrier of ESP packets.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
@@ -253,7 +253,7 @@ pub struct TunnelSpec {
 }
 
 /// `ADDRESS` or `ADDRESS:PORT`, a concrete address.
-fn outer_address(text: &str, path: &str, sink: &mut Sink<'_>) -> SocketAddr {
+pub(super) fn outer_address(text: &str, path: &str, sink: &mut Sink<'_>) -> SocketAddr {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     let parsed = match (bare.parse::<IpAddr>(), text.parse::<SocketAddr>()) {
         (Ok(ip), _) => Some(SocketAddr::new(ip, NAT_TRAVERSAL_PORT)),
@@ -281,6 +281,14 @@ fn networks(texts: &OneOrMany<String>, path: &str, sink: &mut Sink<'_>) -> Vec<A
             "write a network such as \"10.1.0.0/16\", or \"0.0.0.0/0\" for all addresses",
         );
     }
+    optional_networks(texts, path, sink)
+}
+
+pub(super) fn optional_networks(
+    texts: &OneOrMany<String>,
+    path: &str,
+    sink: &mut Sink<'_>,
+) -> Vec<AddressPrefix> {
     let mut networks = Vec::new();
     for (index, text) in texts.as_slice().iter().enumerate() {
         match (Cidr::parse(text), text.parse::<AddressPrefix>()) {
@@ -354,7 +362,16 @@ fn tunnel(
         peer,
         peer_behind_nat: raw.peer_behind_nat || peer.is_none(),
         selectors: selectors(&local, &remote),
-        ike: super::ike::tunnel(raw, at, (ike, peer.is_some()), sink),
+        ike: super::ike::tunnel(
+            RawTunnelIke {
+                remote_id: raw.remote_id.as_ref(),
+                secret_file: raw.secret_file.as_ref(),
+                initiate: raw.initiate,
+            },
+            &path(""),
+            (ike, peer.is_some()),
+            sink,
+        ),
         local_networks: local,
         remote_networks: remote,
     }

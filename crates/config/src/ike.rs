@@ -1,6 +1,6 @@
 //! `[gateway.ike]`: key exchange by IKEv2 for the tunnels of the IPsec gateway.
 
-use super::gateway::{RawGateway, RawTunnel};
+use super::gateway::RawGateway;
 use super::one_or_many::OneOrMany;
 use super::sink::{Sink, one_line, seconds};
 use super::tls::{CertificateFiles, FilePath};
@@ -42,6 +42,23 @@ pub(super) struct RawIke {
     #[serde(default = "dead_peer")]
     #[schemars(range(min = 1, max = 3_600))]
     pub dead_peer_s: u32,
+}
+
+impl Default for RawIke {
+    /// The table without a key.
+    fn default() -> RawIke {
+        RawIke {
+            local_id: None,
+            certificate: None,
+            private_key: None,
+            authority: None,
+            ike_proposals: OneOrMany::default(),
+            esp_proposals: OneOrMany::default(),
+            rekey_s: rekey(),
+            ike_rekey_s: ike_rekey(),
+            dead_peer_s: dead_peer(),
+        }
+    }
 }
 
 fn rekey() -> u32 {
@@ -99,7 +116,9 @@ fn identity(text: Option<&String>, path: &str, sink: &mut Sink<'_>) -> Option<St
     Some(text.clone())
 }
 
-fn proposals(raw: &RawIke, allow_weak: bool, sink: &mut Sink<'_>) -> IkeProposals {
+/// `table`: the path of the table, here and below.
+fn proposals((raw, table): (&RawIke, &str), allow_weak: bool, sink: &mut Sink<'_>) -> IkeProposals {
+    let path = |key: &str| format!("{table}.{key}");
     let mut proposals = IkeProposals::default();
     let given = |texts: &OneOrMany<String>| texts.as_slice().to_vec();
     if !raw.ike_proposals.as_slice().is_empty() {
@@ -112,7 +131,7 @@ fn proposals(raw: &RawIke, allow_weak: bool, sink: &mut Sink<'_>) -> IkeProposal
         let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         if text.is_empty() || !text.bytes().all(is_good) {
             sink.report(
-                &raw.ike_proposals.path("gateway.ike.ike_proposals", index),
+                &raw.ike_proposals.path(&path("ike_proposals"), index),
                 format!("\"{text}\" is no proposal"),
                 "write algorithms with hyphens, for example \"aes128-sha256-x25519\"",
             );
@@ -121,7 +140,7 @@ fn proposals(raw: &RawIke, allow_weak: bool, sink: &mut Sink<'_>) -> IkeProposal
     for (index, text) in raw.esp_proposals.as_slice().iter().enumerate() {
         if let Err(why) = check_proposal(text, allow_weak) {
             sink.report(
-                &raw.esp_proposals.path("gateway.ike.esp_proposals", index),
+                &raw.esp_proposals.path(&path("esp_proposals"), index),
                 why,
                 "write for example \"aes128gcm16-x25519\" or \"aes128-sha256-x25519\"",
             );
@@ -130,20 +149,24 @@ fn proposals(raw: &RawIke, allow_weak: bool, sink: &mut Sink<'_>) -> IkeProposal
     proposals
 }
 
-fn certificate(raw: &RawIke, sink: &mut Sink<'_>) -> Option<(CertificateFiles, FilePath)> {
+fn certificate(
+    (raw, table): (&RawIke, &str),
+    sink: &mut Sink<'_>,
+) -> Option<(CertificateFiles, FilePath)> {
+    let path = |key: &str| format!("{table}.{key}");
     let given = [&raw.certificate, &raw.private_key, &raw.authority];
     let [Some(certificate), Some(key), Some(authority)] = given else {
         if given.iter().any(|text| text.is_some()) {
             let message = "certificate, private_key and authority belong together";
-            sink.report("gateway.ike", message, "write all three, or none");
+            sink.report(table, message, "write all three, or none");
         }
         return None;
     };
     let files = CertificateFiles {
-        chain: FilePath::new(certificate, "gateway.ike.certificate", sink),
-        key: FilePath::new(key, "gateway.ike.private_key", sink),
+        chain: FilePath::new(certificate, &path("certificate"), sink),
+        key: FilePath::new(key, &path("private_key"), sink),
     };
-    let authority = FilePath::new(authority, "gateway.ike.authority", sink);
+    let authority = FilePath::new(authority, &path("authority"), sink);
     Some((files, authority))
 }
 
@@ -175,25 +198,42 @@ pub(super) fn ike(gateway: &RawGateway, sink: &mut Sink<'_>) -> Option<IkeSpec> 
             "set encapsulation = \"udp\"",
         );
     }
-    Some(IkeSpec {
-        place: FilePath::new("", "gateway.ike", sink),
-        local_id: identity(raw.local_id.as_ref(), "gateway.ike.local_id", sink),
-        certificate: certificate(raw, sink),
-        proposals: proposals(raw, gateway.allow_weak, sink),
+    Some(spec((raw, "gateway.ike"), gateway.allow_weak, sink))
+}
+
+/// The settings of a table.
+pub(super) fn spec(
+    (raw, table): (&RawIke, &str),
+    allow_weak: bool,
+    sink: &mut Sink<'_>,
+) -> IkeSpec {
+    IkeSpec {
+        place: FilePath::new("", table, sink),
+        local_id: identity(raw.local_id.as_ref(), &format!("{table}.local_id"), sink),
+        certificate: certificate((raw, table), sink),
+        proposals: proposals((raw, table), allow_weak, sink),
         rekey: seconds(raw.rekey_s),
         ike_rekey: seconds(raw.ike_rekey_s),
         dead_peer: seconds(raw.dead_peer_s),
-    })
+    }
 }
 
-/// The key exchange for a tunnel. `has_peer`: the address of the peer is known.
+/// The keys of a tunnel that belong to a key exchange.
+#[derive(Clone, Copy)]
+pub(super) struct RawTunnelIke<'r> {
+    pub(super) remote_id: Option<&'r String>,
+    pub(super) secret_file: Option<&'r String>,
+    pub(super) initiate: Option<bool>,
+}
+
+/// The key exchange for a tunnel, whose keys begin with `prefix`. `has_peer`: the address of the peer is known.
 pub(super) fn tunnel(
-    raw: &RawTunnel,
-    at: usize,
+    raw: RawTunnelIke<'_>,
+    prefix: &str,
     (ike, has_peer): (Option<&IkeSpec>, bool),
     sink: &mut Sink<'_>,
 ) -> Option<IkeTunnelSpec> {
-    let path = |key: &str| format!("gateway.tunnel[{at}].{key}");
+    let path = |key: &str| format!("{prefix}{key}");
     let Some(ike) = ike else {
         for (key, given) in [
             ("remote_id", raw.remote_id.is_some()),
@@ -212,7 +252,7 @@ pub(super) fn tunnel(
         sink.report(
             &path("secret_file"),
             "the tunnel has neither a shared secret nor certificates",
-            "write secret_file, or certificate, private_key and authority in [gateway.ike]",
+            "write secret_file, or certificate, private_key and authority of the key exchange",
         );
     }
     if !has_peer && raw.remote_id.is_none() {
@@ -228,10 +268,9 @@ pub(super) fn tunnel(
         );
     }
     Some(IkeTunnelSpec {
-        remote_id: identity(raw.remote_id.as_ref(), &path("remote_id"), sink),
+        remote_id: identity(raw.remote_id, &path("remote_id"), sink),
         secret_file: raw
             .secret_file
-            .as_ref()
             .map(|file| FilePath::new(file, &path("secret_file"), sink)),
         initiates: raw.initiate.unwrap_or(has_peer),
     })

@@ -28,6 +28,7 @@ mod metrics;
 mod notify;
 mod operators;
 mod phone;
+mod phone_ike;
 mod ports;
 mod records;
 mod rules;

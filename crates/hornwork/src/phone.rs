@@ -1,16 +1,20 @@
 //! `hornwork phone`: a softphone.
 
+use crate::phone_ike::PhoneIke;
 use crate::sound_card::{Cards, SoundOptions};
 use clap::{Args, Subcommand, ValueEnum};
 use codec::{Format, Kind};
 use engine::Transport;
 use lab::host::SrtpUse;
-use lab::phone::{PhoneAccount, PhoneAction, PhoneEspOptions, PhoneOptions, PhoneTask};
+use lab::phone::{
+    PhoneAccount, PhoneAction, PhoneEspKeys, PhoneEspOptions, PhoneOptions, PhoneTask,
+};
 use lab::tls::TlsSettings;
 use lab::{LabError, RunVerdict};
 use protect::esp::{EspCarrier, VoiceShortcut};
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Subcommands of `hornwork phone`.
@@ -218,6 +222,10 @@ pub struct EspOptions {
     /// table with one line for each direction. UDP only.
     #[arg(long, value_name = "KEYFILE")]
     esp: Option<PathBuf>,
+    /// ESP with keys of IKEv2, by strongSwan's daemon: a file with the peer, its secret or certificates, and the networks
+    /// behind it (docs/how-to/phone.md). UDP only.
+    #[arg(long, value_name = "FILE", conflicts_with = "esp")]
+    ike: Option<PathBuf>,
     /// ESP: transport mode between the two phones, or tunnel mode around addresses of an own network.
     #[arg(
         long,
@@ -266,10 +274,21 @@ enum EspShortcutChoice {
 }
 
 impl EspOptions {
-    fn options(&self) -> Option<PhoneEspOptions> {
-        Some(PhoneEspOptions {
-            key_file: self.esp.clone()?,
-            tunnel: self.esp_mode == EspModeChoice::Tunnel,
+    fn keys(&self) -> Result<Option<PhoneEspKeys>, LabError> {
+        Ok(match (&self.esp, &self.ike) {
+            (Some(file), _) => Some(PhoneEspKeys::File(file.clone())),
+            (None, Some(file)) => Some(PhoneEspKeys::Exchange(Arc::new(PhoneIke::read(file)?))),
+            (None, None) => None,
+        })
+    }
+
+    fn options(&self) -> Result<Option<PhoneEspOptions>, LabError> {
+        let Some(keys) = self.keys()? else {
+            return Ok(None);
+        };
+        Ok(Some(PhoneEspOptions {
+            tunnel: self.ike.is_some() || self.esp_mode == EspModeChoice::Tunnel,
+            keys,
             carrier: self.esp_over.map(|carrier| match carrier {
                 EspCarrierChoice::Ip => EspCarrier::Ip,
                 EspCarrierChoice::Udp => EspCarrier::Udp,
@@ -281,7 +300,7 @@ impl EspOptions {
                 EspShortcutChoice::Rtp => VoiceShortcut::WithoutUdp,
                 EspShortcutChoice::Direct => VoiceShortcut::Direct,
             }),
-        })
+        }))
     }
 }
 
@@ -396,7 +415,7 @@ impl LineOptions {
             }),
             proxy: self.proxy.clone(),
             local: self.local.clone(),
-            esp: self.esp.options(),
+            esp: self.esp.options()?,
             tls: self.tls(),
             codecs: formats(&[Kind::Pcma])?,
             srtp: SrtpUse::Off,

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
-const SECRET: &str = "a-secret-of-a-test-only";
+pub const SECRET: &str = "a-secret-of-a-test-only";
 
 /// Functions of all scripts: two sites with a link, a stock strongSwan, our gateway.
-const COMMON: &str = r#"
+pub const COMMON: &str = r#"
 set -e
 jobs_of_test=
 trap 'kill $jobs_of_test 2>/dev/null || true' EXIT
@@ -53,7 +53,7 @@ $far_in sh -c "ip addr add 192.0.2.2/24 dev vb; ip link set vb up"
 ip addr add 10.1.0.1/24 dev lo; $far_in ip addr add 10.2.0.1/24 dev lo
 "#;
 
-fn able() -> bool {
+pub fn able() -> bool {
     let programs = [
         "unshare", "nsenter", "ip", "timeout", "ping", "swanctl", "openssl",
     ];
@@ -156,7 +156,7 @@ fn near(ike: &str, tunnel: &str) -> String {
 }
 
 /// The other end, as an engineer configures it.
-fn far(esp: &str, rekey_s: u32) -> String {
+pub fn far(esp: &str, rekey_s: u32) -> String {
     format!(
         "connections {{ t {{ version = 2
   local_addrs = 192.0.2.2

@@ -45,6 +45,7 @@ mod service;
 mod shared_history;
 mod softphone;
 mod softphone_esp;
+mod softphone_ike;
 mod softphone_sound;
 mod stalled;
 mod studies;

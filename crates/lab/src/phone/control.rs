@@ -55,13 +55,15 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         esp::prepare(options, esp, host.address, callee)
     });
     let (mut esp_plan, mut esp_report, mut numbers) = (None, None, None);
+    let mut exchange = None;
     if let Some(prepared) = prepared.transpose()? {
         for warning in &prepared.warnings {
             eprintln!("{warning}");
         }
         esp_plan = Some(prepared.plan);
         esp_report = Some(prepared.report);
-        numbers = Some(prepared.numbers);
+        numbers = prepared.numbers;
+        exchange = prepared.exchange;
     }
     let recording = options
         .wav_out
@@ -77,6 +79,7 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         target: peer.as_ref().map(|peer| peer.address),
         security,
         esp: esp_plan,
+        exchange,
         real_time,
         records: options.wav_out.is_some(),
         sound_out: options.sound_out.clone(),
@@ -106,6 +109,7 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         connection_failure: None,
         interrupted: false,
     };
+    control.say_exchange();
     control.actions.sort_by_key(|(at, _)| *at);
     let typed = options.reads_commands.then(read_commands);
     let result = control.work(&messages, typed.as_ref());
@@ -242,7 +246,9 @@ impl PhoneControl<'_> {
         }
         let now = self.clock.now();
         let passed = |limit: Option<Duration>| limit.is_some_and(|limit| now.since(begun) >= limit);
-        if self.stage != PhoneStage::Working {
+        // A phone that waits for the key exchange of its peer waits for a call.
+        let negotiates = self.stage == PhoneStage::Starting && self.exchanges();
+        if self.stage != PhoneStage::Working && !negotiates {
             return Ok(());
         }
         let waits = self.options.task == PhoneTask::Answer && self.established_at.is_none();
@@ -306,14 +312,38 @@ impl PhoneControl<'_> {
                 };
                 return Err(LabError::cannot_run(why, remedy));
             }
+            PhoneMessage::Negotiated(suite) => {
+                if let Some(esp) = &mut self.report.esp {
+                    esp.suite = Some(suite);
+                }
+            }
+            PhoneMessage::Note(note) => self.say(&note),
+            PhoneMessage::ExchangeFailed(why, remedy) => {
+                return Err(LabError::cannot_run(why, &remedy));
+            }
             PhoneMessage::Finished(..) => {}
         }
         Ok(())
     }
 
+    /// Whether its keys are those of a key exchange.
+    fn exchanges(&self) -> bool {
+        self.report.esp.as_ref().is_some_and(|esp| esp.exchanges)
+    }
+
+    fn say_exchange(&self) {
+        let Some(esp) = self.report.esp.as_ref().filter(|esp| esp.exchanges) else {
+            return;
+        };
+        match esp.initiates {
+            true => self.say(&format!("IKEv2 with {}: negotiating", esp.peer.ip())),
+            false => self.say(&format!("IKEv2 at {}: waiting for the peer", esp.local)),
+        }
+    }
+
     fn say_ready(&self, address: SocketAddr) {
         let transport = &self.report.transport;
-        if let Some(esp) = &self.report.esp {
+        if let Some(esp) = self.report.esp.as_ref().filter(|esp| !esp.exchanges) {
             let (mode, carrier) = (esp.mode(), esp.carrier.name());
             self.say(&format!(
                 "ESP in {mode} mode over {carrier}, {} to {}",
@@ -495,8 +525,9 @@ impl PhoneControl<'_> {
         self.report.sound_in = sound_in.map(|sound| (sound.rate(), sound.figures()));
         let sound_out = self.options.sound_out.as_ref();
         self.report.sound_out = sound_out.map(|sound| (sound.rate(), sound.figures()));
-        if let (Some(end), Some(numbers)) = (&results.esp, &mut self.numbers) {
-            numbers.write(&end.outbound, &end.inbound)?;
+        let states = results.esp.as_ref().and_then(|end| end.states.as_ref());
+        if let (Some((outbound, inbound)), Some(numbers)) = (states, &mut self.numbers) {
+            numbers.write(outbound, inbound)?;
         }
         if let (Some(report), Some(end)) = (&mut self.report.esp, results.esp) {
             report.figures = end.figures;

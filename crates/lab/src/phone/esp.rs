@@ -3,23 +3,25 @@
 //! Keys of a file are used by more than one run. Sequence numbers must not repeat under one key (RFC 4303 section
 //! 3.3.3, and the nonces of AEAD ciphers with them): a file beside the key file has the next one.
 
+use super::exchange::{PhoneKeyExchange, StartedExchange};
 use super::{PhoneOptions, PhoneTask};
 use crate::error::LabError;
 use crate::sut::system_entropy;
 use engine::Time;
 use protect::esp::{
-    AddressPrefix, EspCarrier, EspEndRole, EspEndpoint, EspEndpointPlan, EspSuite, InboundSa,
-    InboundState, OutboundSa, OutboundState, RTP_WITHOUT_UDP, SaError, SaSpec, TrafficSelector,
-    VoiceReceiver, VoiceShortcut, esp_sa_pair, parse_esp_sa_file,
+    AddressPrefix, EndpointKeys, EspCarrier, EspEndRole, EspEndpoint, EspEndpointPlan, EspSuite,
+    InboundSa, InboundState, OutboundSa, OutboundState, RTP_WITHOUT_UDP, SaError, SaSpec,
+    TrafficSelector, VoiceReceiver, VoiceShortcut, esp_sa_pair, parse_esp_sa_file,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use wire::esp::NAT_TRAVERSAL_PORT;
 use wire::ip::protocol;
 use zeroize::Zeroizing;
@@ -30,11 +32,20 @@ const RESERVED_NUMBERS: u64 = 1 << 24;
 /// The number of the last packet of an association with 32 bits.
 const LAST_SHORT_NUMBER: u64 = u32::MAX as u64;
 
+/// The keys of a phone's ESP.
+#[derive(Clone, Debug)]
+pub enum PhoneEspKeys {
+    /// A file in the format of Wireshark's `esp_sa` table.
+    File(PathBuf),
+    /// A key exchange, in tunnel mode over UDP.
+    Exchange(Arc<dyn PhoneKeyExchange>),
+}
+
 /// Options of a phone's ESP.
 #[derive(Clone, Debug)]
 pub struct PhoneEspOptions {
-    /// Key file in the format of Wireshark's `esp_sa` table.
-    pub key_file: PathBuf,
+    /// Keys.
+    pub keys: PhoneEspKeys,
     /// Tunnel mode instead of transport mode.
     pub tunnel: bool,
     /// Carrier; `None`: IP protocol 50 where the right exists, else UDP.
@@ -52,7 +63,9 @@ pub struct PhoneEspOptions {
 /// ESP of a phone, ready for its thread.
 pub(super) struct PreparedEsp {
     pub(super) plan: EspEndpointPlan,
-    pub(super) numbers: SequenceFile,
+    /// Stores the sequence numbers of manual keys.
+    pub(super) numbers: Option<SequenceFile>,
+    pub(super) exchange: Option<StartedExchange>,
     pub(super) report: EspReport,
     /// Printed once.
     pub(super) warnings: Vec<String>,
@@ -61,8 +74,8 @@ pub(super) struct PreparedEsp {
 /// The end of a phone's ESP.
 #[derive(Debug)]
 pub(super) struct EspEnd {
-    pub(super) outbound: OutboundState,
-    pub(super) inbound: InboundState,
+    /// States of manual keys.
+    pub(super) states: Option<(OutboundState, InboundState)>,
     pub(super) figures: EspFigures,
 }
 
@@ -77,8 +90,14 @@ pub struct EspFigures {
     pub opened: u64,
     /// NAT keep-alives sent and received.
     pub keep_alives: [u64; 2],
-    /// IKE messages received, and not answered.
+    /// IKE messages received; without a key exchange they are not answered.
     pub ike_messages: u64,
+    /// IKE messages that the key exchange had no room for.
+    pub ike_overruns: u64,
+    /// Associations that were negotiated.
+    pub installed: u64,
+    /// Changes to an association with new keys.
+    pub rekeyed: u64,
     /// ICMP errors.
     pub unreachable: u64,
     /// Changes of the peer's address.
@@ -94,17 +113,18 @@ pub struct EspFigures {
 impl EspEnd {
     pub(super) fn of<E: VoiceReceiver>(endpoint: &EspEndpoint<E>, now: Time) -> EspEnd {
         let counters = endpoint.counters();
-        let (outbound, inbound) = endpoint.states(now);
         let drops = endpoint.drops().iter().filter(|(_, count)| *count > 0);
         EspEnd {
-            outbound,
-            inbound,
+            states: endpoint.states(now),
             figures: EspFigures {
                 peer: Some(endpoint.peer()),
                 sealed: counters.sealed,
                 opened: counters.opened,
                 keep_alives: [counters.keep_alives_sent, counters.keep_alives_received],
                 ike_messages: counters.ike_messages,
+                ike_overruns: 0,
+                installed: counters.installed,
+                rekeyed: counters.rekeyed,
                 unreachable: counters.unreachable,
                 peer_changes: counters.peer_changes,
                 shortcut: endpoint.shortcut(),
@@ -124,8 +144,12 @@ pub struct EspReport {
     pub tunnel: bool,
     /// Carrier.
     pub carrier: EspCarrier,
-    /// Algorithms.
-    pub suite: EspSuite,
+    /// Keys of a key exchange (IKEv2).
+    pub exchanges: bool,
+    /// This end begins the key exchange.
+    pub initiates: bool,
+    /// Algorithms; `None` before the first association of a key exchange.
+    pub suite: Option<EspSuite>,
     /// Local address.
     pub local: SocketAddr,
     /// Address of the peer at the start.
@@ -138,6 +162,24 @@ impl EspReport {
     /// `transport` or `tunnel`.
     pub fn mode(&self) -> &'static str {
         if self.tunnel { "tunnel" } else { "transport" }
+    }
+
+    fn suite_text(&self) -> String {
+        self.suite
+            .map_or_else(|| "not negotiated".to_owned(), |suite| suite.to_string())
+    }
+
+    /// The protection: `esp-transport` or `esp-tunnel`; the latter with the algorithms of a key exchange.
+    pub fn protection(&self) -> String {
+        match self.exchanges {
+            true => format!("esp-{} (IKEv2, {})", self.mode(), self.suite_text()),
+            false => format!("esp-{}", self.mode()),
+        }
+    }
+
+    /// Origin of the keys.
+    pub fn keys(&self) -> &'static str {
+        if self.exchanges { "IKEv2" } else { "manual" }
     }
 
     /// Packets that were not sealed or opened.
@@ -154,7 +196,8 @@ impl EspReport {
         json!({
             "mode": self.mode(),
             "carrier": self.carrier.name(),
-            "suite": self.suite.to_string(),
+            "keys": self.keys(),
+            "suite": self.suite.map(|suite| suite.to_string()),
             "local": self.local.to_string(),
             "peer": figures.peer.unwrap_or(self.peer).to_string(),
             "sealed": figures.sealed,
@@ -162,6 +205,9 @@ impl EspReport {
             "keep_alives_sent": figures.keep_alives[0],
             "keep_alives_received": figures.keep_alives[1],
             "ike_messages": figures.ike_messages,
+            "ike_overruns": figures.ike_overruns,
+            "associations": figures.installed,
+            "rekeyed": figures.rekeyed,
             "unreachable": figures.unreachable,
             "peer_changes": figures.peer_changes,
             "shortcut": figures.shortcut.map(VoiceShortcut::name),
@@ -181,7 +227,7 @@ impl EspReport {
         let figures = &self.figures;
         let mut lines = vec![
             ("ESP", format!("{} mode, {over}", self.mode())),
-            ("algorithms", self.suite.to_string()),
+            ("algorithms", self.suite_text()),
             (
                 "ESP packets",
                 format!(
@@ -197,6 +243,15 @@ impl EspReport {
             lines.push((
                 "ESP shortcut",
                 format!("{}: {sent} sent, {received} received", shortcut.name()),
+            ));
+        }
+        if self.exchanges {
+            lines.push((
+                "IKEv2",
+                format!(
+                    "{} associations, {} times new keys",
+                    figures.installed, figures.rekeyed
+                ),
             ));
         }
         for (name, count) in &figures.drops {
@@ -334,17 +389,68 @@ fn selectors(options: &PhoneEspOptions, phone: SocketAddr) -> Vec<TrafficSelecto
         .collect()
 }
 
+/// Starts the key exchange of a phone at `phone`.
+fn prepare_exchange(
+    options: &PhoneOptions,
+    exchange: &dyn PhoneKeyExchange,
+    phone: SocketAddr,
+) -> Result<PreparedEsp, LabError> {
+    let local = exchange.local();
+    // Until the peer has begun, packets have no destination.
+    let anywhere = || match local.ip() {
+        IpAddr::V4(_) => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), NAT_TRAVERSAL_PORT),
+        IpAddr::V6(_) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), NAT_TRAVERSAL_PORT),
+    };
+    let peer = exchange.peer().unwrap_or_else(anywhere);
+    // A phone that only waits for a call waits for the peer's key exchange, too.
+    let calls = match (&options.task, &options.account) {
+        (PhoneTask::Answer, Some(account)) => account.expires_s.is_some(),
+        (PhoneTask::Answer, None) => false,
+        (PhoneTask::Call(_) | PhoneTask::Register, _) => true,
+    };
+    let started = exchange.start(phone.ip(), calls)?;
+    let initiates = started.initiates;
+    Ok(PreparedEsp {
+        plan: EspEndpointPlan {
+            carrier: EspCarrier::Udp,
+            local,
+            peer,
+            keys: EndpointKeys::Negotiated,
+            shortcut: None,
+            offers: false,
+        },
+        numbers: None,
+        exchange: Some(started),
+        report: EspReport {
+            tunnel: true,
+            carrier: EspCarrier::Udp,
+            exchanges: true,
+            initiates,
+            suite: None,
+            local,
+            peer,
+            figures: EspFigures::default(),
+        },
+        warnings: Vec::new(),
+    })
+}
+
 /// Prepares the ESP of a phone at `phone`, that calls `callee` if it calls.
 ///
 /// # Errors
-/// An option, the key file or the file of sequence numbers is invalid, or a right is missing.
+/// An option, the key file or the file of sequence numbers is invalid, or a right is missing; the key exchange does not start.
 pub(super) fn prepare(
     options: &PhoneOptions,
     esp: &PhoneEspOptions,
     phone: SocketAddr,
     callee: Option<SocketAddr>,
 ) -> Result<PreparedEsp, LabError> {
-    let path = &esp.key_file;
+    let path = match &esp.keys {
+        PhoneEspKeys::File(path) => path,
+        PhoneEspKeys::Exchange(exchange) => {
+            return prepare_exchange(options, exchange.as_ref(), phone);
+        }
+    };
     let bad = |why: String| LabError::bad_input(format!("--esp {}: {why}", path.display()));
     let (text, warning) = read_keys(path)?;
     let mut warnings: Vec<String> = warning.into_iter().collect();
@@ -414,16 +520,18 @@ pub(super) fn prepare(
             carrier,
             local,
             peer,
-            outbound,
-            inbound,
+            keys: EndpointKeys::manual(outbound, inbound),
             shortcut: esp.shortcut,
             offers: matches!(options.task, PhoneTask::Call(_)),
         },
-        numbers,
+        numbers: Some(numbers),
+        exchange: None,
         report: EspReport {
             tunnel: esp.tunnel,
             carrier,
-            suite,
+            exchanges: false,
+            initiates: false,
+            suite: Some(suite),
             local,
             peer,
             figures: EspFigures::default(),

@@ -5,13 +5,15 @@
 
 mod control;
 mod esp;
+mod exchange;
 mod recording;
 mod report;
 mod setup;
 mod thread;
 
 pub use control::run;
-pub use esp::{EspFigures, EspReport, PhoneEspOptions};
+pub use esp::{EspFigures, EspReport, PhoneEspKeys, PhoneEspOptions};
+pub use exchange::{ExchangeRequests, PhoneKeyExchange, PhoneSaEvent, StartedExchange};
 pub use report::{PhoneReport, Spread};
 pub use setup::PhoneAccount;
 

@@ -80,15 +80,13 @@ impl PhoneReport {
     }
 
     /// Name of the protection of media.
-    pub fn protection(&self) -> &'static str {
-        let tunnel = self.esp.as_ref().map(|esp| esp.tunnel);
-        match (tunnel, &self.suite) {
-            (None, None) => "none",
-            (None, Some(_)) => "srtp-sdes",
-            (Some(false), None) => "esp-transport",
-            (Some(false), Some(_)) => "esp-transport+srtp-sdes",
-            (Some(true), None) => "esp-tunnel",
-            (Some(true), Some(_)) => "esp-tunnel+srtp-sdes",
+    pub fn protection(&self) -> String {
+        let esp = self.esp.as_ref().map(EspReport::protection);
+        let srtp = self.suite.as_ref().map(|_| "srtp-sdes".to_owned());
+        let layers: Vec<String> = esp.into_iter().chain(srtp).collect();
+        match layers.is_empty() {
+            true => "none".to_owned(),
+            false => layers.join("+"),
         }
     }
 

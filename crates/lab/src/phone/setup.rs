@@ -1,6 +1,6 @@
 //! From the options of a phone to the plan of its host: addresses, rights, audio.
 
-use super::{PhoneOptions, PhonePeer, PhoneTask};
+use super::{PhoneEspKeys, PhoneOptions, PhonePeer, PhoneTask};
 use crate::error::LabError;
 use crate::experiment::{HangUp, escape};
 use crate::host::{
@@ -206,9 +206,7 @@ fn local_address(options: &PhoneOptions, peer: Option<&PhonePeer>) -> Result<Soc
             (ip, port)
         }
         None if options.esp.as_ref().is_some_and(|esp| esp.tunnel) => {
-            return Err(LabError::bad_input(
-                "--esp-mode tunnel needs --local ADDRESS: the phone's address inside of the tunnel",
-            ));
+            (inner_address(options)?, default)
         }
         None => {
             let towards = peer.map_or(ANYWHERE, |peer| peer.address);
@@ -229,6 +227,18 @@ fn local_address(options: &PhoneOptions, peer: Option<&PhonePeer>) -> Result<Soc
             "name one with --local ADDRESS:PORT",
         )
     })
+}
+
+/// The address inside of a tunnel, if no option names it: that of a tunnel between hosts is the outer one.
+fn inner_address(options: &PhoneOptions) -> Result<IpAddr, LabError> {
+    match options.esp.as_ref().map(|esp| &esp.keys) {
+        Some(PhoneEspKeys::Exchange(exchange)) if exchange.is_between_hosts() => {
+            Ok(exchange.local().ip())
+        }
+        _ => Err(LabError::bad_input(
+            "ESP in tunnel mode needs --local ADDRESS: the phone's address inside of the tunnel",
+        )),
+    }
 }
 
 /// A port that is free for UDP and TCP. A client over TLS writes it into its Contact without listening at it.
@@ -403,7 +413,7 @@ pub(super) fn plan(options: &PhoneOptions, peer: Option<&PhonePeer>) -> Result<H
     });
     if options.esp.is_some() && transport != Transport::Udp {
         return Err(LabError::bad_input(format!(
-            "--esp protects UDP only: SIP over {transport} would pass in the clear beside it (--transport udp)"
+            "--esp and --ike protect UDP only: SIP over {transport} would pass in the clear beside it (--transport udp)"
         )));
     }
     let mut plan = HostPlan::new("phone", local_address(options, peer)?);

@@ -3,6 +3,7 @@
 
 use super::PhoneAction;
 use super::esp::EspEnd;
+use super::exchange::{ExchangeEnd, StartedExchange};
 use super::setup::REALTIME_PRIORITY;
 use crate::error::LabError;
 use crate::host::{HostPlan, LabHost, PhoneOccurrence, Results};
@@ -12,7 +13,7 @@ use engine::{Entropy, EventKind};
 use media::live::LiveWriter;
 use net::tls::Security;
 use net::{Clock, Driver, DriverConfig};
-use protect::esp::{EspEndpoint, EspEndpointPlan};
+use protect::esp::{EspEndpoint, EspEndpointPlan, EspSuite};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
@@ -20,6 +21,8 @@ use std::time::Duration;
 
 /// Longest time between two looks at the commands.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Longest time for the end of a key exchange, which deletes its associations at the peer.
+const EXCHANGE_END: Duration = Duration::from_secs(3);
 /// Busy polling before each deadline in real-time mode: longer than a wake-up of the kernel takes, and far below the
 /// share of a CPU that the kernel leaves to real-time threads (sched_rt_runtime_us).
 const SPIN: Duration = Duration::from_millis(2);
@@ -39,6 +42,12 @@ pub(super) enum PhoneMessage {
     Audio(Vec<i16>, u32),
     /// It cannot work.
     Fatal(String),
+    /// An association with these algorithms seals.
+    Negotiated(EspSuite),
+    /// A line about the key exchange.
+    Note(String),
+    /// There are no keys: the reason and the remedy.
+    ExchangeFailed(String, String),
     /// The results, its last message.
     Finished(Box<PhoneResults>),
 }
@@ -69,6 +78,8 @@ pub(super) struct PhoneThreadPlan {
     pub(super) target: Option<SocketAddr>,
     pub(super) security: Option<Security>,
     pub(super) esp: Option<EspEndpointPlan>,
+    /// The key exchange of its ESP.
+    pub(super) exchange: Option<StartedExchange>,
     /// CPU of the real-time mode.
     pub(super) real_time: Option<usize>,
     /// Whether received audio is handed over as [`PhoneMessage::Audio`].
@@ -140,6 +151,21 @@ impl PhoneEngine {
         Ok(())
     }
 
+    /// Lets the key exchange work; false once it has ended.
+    fn exchange(
+        &mut self,
+        exchange: Option<&mut ExchangeEnd>,
+        messages: &SyncSender<PhoneMessage>,
+        clock: Clock,
+    ) -> bool {
+        match (self, exchange) {
+            (PhoneEngine::Esp(endpoint), Some(exchange)) => {
+                exchange.turn(endpoint, messages, clock.now())
+            }
+            _ => false,
+        }
+    }
+
     fn finish(&mut self, clock: Clock) -> PhoneResults {
         let now = clock.now();
         let host = self.host().finish(now);
@@ -164,6 +190,7 @@ fn serve(
     let mut driver = driver(&mut plan, clock)?;
     let target = plan.target;
     let entropy = system_entropy().map_err(|error: LabError| error.to_string())?;
+    let mut exchange = plan.exchange.take().map(ExchangeEnd::new);
     let mut engine = PhoneEngine::new(plan.host, plan.esp.take(), entropy);
     let mut received = ReceivedAudio {
         records: plan.records,
@@ -177,6 +204,7 @@ fn serve(
         engine
             .turn(&mut driver)
             .map_err(|error| error.to_string())?;
+        engine.exchange(exchange.as_mut(), messages, clock);
         let host = engine.host();
         if let Some(why) = host.fatal() {
             return Err(why.to_owned());
@@ -202,15 +230,41 @@ fn serve(
                     report_events(&mut driver, engine.host(), messages);
                     received.report(engine.host(), messages);
                     results.samples_lost = received.lost;
+                    if let (Some(esp), Some(exchange)) = (&mut results.esp, &exchange) {
+                        esp.figures.ike_overruns = exchange.overruns();
+                    }
                     // The receiver waits for this message.
                     let _ = messages.send(PhoneMessage::Finished(Box::new(results)));
-                    return Ok(());
+                    return end_exchange(exchange, &mut engine, (&mut driver, messages), clock);
                 }
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return Ok(()),
             }
         }
     }
+}
+
+/// Ends the key exchange: its last messages are sent.
+fn end_exchange(
+    mut exchange: Option<ExchangeEnd>,
+    engine: &mut PhoneEngine,
+    (driver, messages): (&mut Driver, &SyncSender<PhoneMessage>),
+    clock: Clock,
+) -> Result<(), String> {
+    let until = clock.now() + EXCHANGE_END;
+    let mut requested = false;
+    while let Some(exchange) = exchange.as_mut()
+        && clock.now() < until
+    {
+        requested = requested || exchange.request_end();
+        let goes_on = engine.exchange(Some(exchange), messages, clock);
+        // The last messages are sent before the loop ends.
+        engine.turn(driver).map_err(|error| error.to_string())?;
+        if !goes_on {
+            break;
+        }
+    }
+    Ok(())
 }
 
 fn act(host: &mut LabHost, action: PhoneAction, clock: Clock) -> Result<(), String> {

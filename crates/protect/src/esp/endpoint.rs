@@ -3,11 +3,12 @@
 //! The engine's UDP sockets exist only inside of this layer: nothing of it opens a UDP socket for them, so that nothing
 //! is sent or received in the clear. One outer socket carries ESP packets, in IP protocol 50 or in UDP (RFC 3948).
 
+use super::endpoint_keys::{EndpointAssociations, EndpointKeys};
 use super::packet::{Extensions, PayloadPlace};
 use super::shortcut::{self, DIRECT, Negotiation, RTP_WITHOUT_UDP, VoiceReceiver, VoiceShortcut};
 use super::{
-    ArrivedEsp, EspFailure, InboundSa, InboundState, MAX_HEADROOM, MAX_TAILROOM, OutboundSa,
-    OutboundState, PacketRoom, SaMode,
+    ArrivedEsp, EspFailure, InboundState, MAX_HEADROOM, MAX_TAILROOM, NegotiatedPair,
+    OutboundState, PacketRoom, SaError,
 };
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
@@ -25,6 +26,8 @@ use wire::udp::UdpView;
 const OUTER: SocketId = SocketId(u32::MAX);
 /// A keep-alive for the NAT's binding follows after this time without a packet (RFC 3948 section 4).
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// Messages of a key exchange that wait for their reader.
+const MAX_MESSAGES: usize = 64;
 /// First port that is given to sockets without a fixed one; RTP has even ports.
 const FIRST_PORT: u16 = 20_000;
 const UDP_HEADER: usize = UdpView::HEADER;
@@ -48,20 +51,18 @@ impl EspCarrier {
     }
 }
 
-/// The parts of an endpoint. Both associations have the same mode; that of [`SaMode::Tunnel`] is used without its
-/// addresses, as the outer socket has them.
+/// The parts of an endpoint. Associations in tunnel mode are used without their addresses, as the outer socket has them.
 #[derive(Debug)]
 pub struct EspEndpointPlan {
     /// Carrier.
     pub carrier: EspCarrier,
     /// Local address of ESP packets; the port only counts in UDP.
     pub local: SocketAddr,
-    /// Address of the peer; in UDP it follows authenticated packets, as a NAT may change it.
+    /// Address of the peer; in UDP it follows authenticated packets, as a NAT may change it. With negotiated keys it is that of the
+    /// association that seals.
     pub peer: SocketAddr,
-    /// Seals.
-    pub outbound: OutboundSa,
-    /// Opens.
-    pub inbound: InboundSa,
+    /// Keys.
+    pub keys: EndpointKeys,
     /// Shortcut of voice: offered or accepted, see `offers`.
     pub shortcut: Option<VoiceShortcut>,
     /// Offers the shortcut, and refuses to work without it; otherwise it is used if the peer offers it.
@@ -79,8 +80,12 @@ pub struct EspEndpointCounters {
     pub keep_alives_sent: u64,
     /// Keep-alives received.
     pub keep_alives_received: u64,
-    /// IKE messages received; there is no IKE here.
+    /// IKE messages received. Without a key exchange they have no effect.
     pub ike_messages: u64,
+    /// Associations that were taken from a key exchange.
+    pub installed: u64,
+    /// Changes from an association that seals to another one.
+    pub rekeyed: u64,
     /// ICMP errors for sent packets. They are not authenticated, and have no effect.
     pub unreachable: u64,
     /// Changes of the peer's address or port.
@@ -135,6 +140,8 @@ enum Queued {
     /// A place in the arena.
     Sealed(Range<usize>),
     KeepAlive,
+    /// A message of a key exchange, and its destination.
+    Message(Vec<u8>, SocketAddr),
     Event(Box<Event>),
 }
 
@@ -149,18 +156,29 @@ enum Reply {
 
 #[derive(Debug)]
 struct EspPath {
-    plan: EspEndpointPlan,
+    carrier: EspCarrier,
+    local: SocketAddr,
+    peer: SocketAddr,
+    keys: EndpointAssociations,
+    /// Received messages of a key exchange, and their sources.
+    messages: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// Shortcut that is offered or accepted, and whether it is offered.
+    shortcut: (Option<VoiceShortcut>, bool),
     outer: OuterSocket,
     sockets: Vec<InnerSocket>,
     next_port: u16,
     identification: u16,
     queue: VecDeque<Queued>,
     replies: VecDeque<Reply>,
+    /// The message that is being sent.
+    message: Vec<u8>,
     /// Sealed packets of the queue; emptied when the queue is empty.
     arena: Vec<u8>,
     now: Time,
     last_sent: Time,
     negotiation: Negotiation,
+    /// An association has sealed: the engine may work.
+    is_negotiated: bool,
     /// The last destination of media.
     media_peer: Option<SocketAddr>,
     counters: EspEndpointCounters,
@@ -175,13 +193,20 @@ impl<E: Engine> EspEndpoint<E> {
             path: EspPath {
                 negotiation: Negotiation::new(plan.shortcut),
                 media_peer: None,
-                plan,
+                is_negotiated: false,
+                carrier: plan.carrier,
+                local: plan.local,
+                peer: plan.peer,
+                keys: EndpointAssociations::new(plan.keys),
+                messages: VecDeque::new(),
+                shortcut: (plan.shortcut, plan.offers),
                 outer: OuterSocket::NotRequested,
                 sockets: Vec::new(),
                 next_port: FIRST_PORT,
                 identification: 0,
                 queue: VecDeque::new(),
                 replies: VecDeque::new(),
+                message: Vec::new(),
                 arena: Vec::new(),
                 now: Time::ZERO,
                 last_sent: Time::ZERO,
@@ -208,7 +233,7 @@ impl<E: Engine> EspEndpoint<E> {
 
     /// Address of the peer.
     pub fn peer(&self) -> SocketAddr {
-        self.path.plan.peer
+        self.path.peer
     }
 
     /// The shortcut that both ends agreed on.
@@ -216,10 +241,63 @@ impl<E: Engine> EspEndpoint<E> {
         self.path.negotiation.agreed()
     }
 
-    /// The states of both associations, to be written out.
-    pub fn states(&self, now: Time) -> (OutboundState, InboundState) {
-        let plan = &self.path.plan;
-        (plan.outbound.state(now), plan.inbound.state(now))
+    /// The states of both associations with manual keys, to be written out; negotiated keys are used by one run only.
+    pub fn states(&self, now: Time) -> Option<(OutboundState, InboundState)> {
+        self.path.keys.states(now)
+    }
+
+    /// Whether the outer socket is open, so that messages of a key exchange can be sent.
+    pub fn is_open(&self) -> bool {
+        self.path.outer == OuterSocket::Open
+    }
+
+    /// Whether an association seals.
+    pub fn seals(&self) -> bool {
+        self.path.keys.sealing_spi().is_some()
+    }
+
+    /// Number of associations that open.
+    pub fn opening(&self) -> usize {
+        self.path.keys.opening()
+    }
+
+    /// Takes an association of a key exchange. It opens at once, and seals from [`EspEndpoint::seal_with`] on.
+    ///
+    /// # Errors
+    /// [`SaError::DuplicateSpi`], [`SaError::TableFull`]; [`SaError::State`] with manual keys and in transport mode.
+    pub fn install(&mut self, pair: NegotiatedPair, now: Time) -> Result<(), SaError> {
+        self.path.keys.install(pair, now)?;
+        self.path.counters.installed += 1;
+        Ok(())
+    }
+
+    /// Seals with the negotiated association of this SPI from now on, and sends to `peer`. The first one opens the sockets of the
+    /// engine. The one before stays until it is removed. Returns whether there is one with this SPI.
+    pub fn seal_with(&mut self, spi: u32, peer: SocketAddr) -> bool {
+        let path = &mut self.path;
+        let before = path.keys.sealing_spi();
+        if !path.keys.seal_with(spi) {
+            return false;
+        }
+        path.counters.rekeyed += u64::from(before.is_some_and(|before| before != spi));
+        path.peer = peer;
+        true
+    }
+
+    /// Removes an association that the key exchange has deleted, by its SPIs of received and of sent packets. It opens for ten more
+    /// seconds, for packets on their way; with `at_once`, no more.
+    pub fn remove(&mut self, spis: [u32; 2], at_once: bool, now: Time) {
+        self.path.keys.remove(spis, at_once, now);
+    }
+
+    /// Sends a message of the key exchange, with its marker, from the outer socket.
+    pub fn send_message(&mut self, message: Vec<u8>, to: SocketAddr) {
+        self.path.queue.push_back(Queued::Message(message, to));
+    }
+
+    /// The next received message of the key exchange, with its marker, and its source.
+    pub fn next_message(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+        self.path.messages.pop_front()
     }
 
     /// Reads all outputs of the engine, and gives it the layer's replies.
@@ -268,7 +346,7 @@ impl<E: VoiceReceiver> Engine for EspEndpoint<E> {
             Input::Opened { socket: OUTER, .. } => {
                 self.path.outer = OuterSocket::Open;
                 self.path.last_sent = now;
-                if self.path.plan.offers {
+                if self.path.shortcut.1 {
                     self.path.negotiation.start(now);
                     self.path.negotiate();
                 }
@@ -279,6 +357,7 @@ impl<E: VoiceReceiver> Engine for EspEndpoint<E> {
             } => self.path.outer_failed(error),
             Input::Unreachable { .. } => self.path.counters.unreachable += 1,
             Input::Timeout => {
+                self.path.keys.forget(now);
                 self.path.keep_alive();
                 self.path.negotiate();
                 self.engine.handle(Input::Timeout, now);
@@ -303,15 +382,13 @@ impl<E: VoiceReceiver> Engine for EspEndpoint<E> {
             self.path.next_keep_alive(),
             offer.map(|at| Deadline::new(at, "ESP shortcut")),
         );
+        let end = self.path.keys.next_end();
+        let own = Deadline::earlier(own, end.map(|at| Deadline::new(at, "deleted ESP keys")));
         Deadline::earlier(self.engine.next_deadline(), own)
     }
 }
 
 impl EspPath {
-    fn is_tunnel(&self) -> bool {
-        self.plan.outbound.spec().mode != SaMode::Transport
-    }
-
     /// Takes an output of the engine.
     fn take(&mut self, output: Output<'_>) {
         match output {
@@ -371,8 +448,8 @@ impl EspPath {
     }
 
     fn outer_failed(&mut self, error: &str) {
-        let local = self.plan.local;
-        self.fail(match self.plan.carrier {
+        let local = self.local;
+        self.fail(match self.carrier {
             EspCarrier::Udp => format!("ESP over UDP at {local}: {error}"),
             EspCarrier::Ip => format!("ESP (IP protocol 50) at {}: {error}", local.ip()),
         });
@@ -388,10 +465,13 @@ impl EspPath {
         }
     }
 
-    /// The next reply; those about sockets wait for the outer socket.
+    /// The next reply; those about sockets wait for the outer socket, and for the first association of a key exchange.
     fn next_reply(&mut self) -> Option<Reply> {
+        self.is_negotiated |= self.keys.sealing_spi().is_some();
+        let failed = matches!(self.outer, OuterSocket::Failed(_));
         let waits = matches!(self.outer, OuterSocket::NotRequested | OuterSocket::Opening)
-            || self.negotiation.waits();
+            || self.negotiation.waits()
+            || !(self.is_negotiated || failed);
         match self.replies.front()? {
             Reply::Opened(..) if waits => None,
             _ => self.replies.pop_front(),
@@ -399,12 +479,12 @@ impl EspPath {
     }
 
     fn next(&mut self) -> Option<Output<'_>> {
-        let EspEndpointPlan {
+        let EspPath {
             carrier,
             local,
             peer,
             ..
-        } = self.plan;
+        } = *self;
         let destination = match carrier {
             EspCarrier::Udp => peer,
             EspCarrier::Ip => SocketAddr::new(peer.ip(), 0),
@@ -425,12 +505,22 @@ impl EspPath {
             },
             Queued::Sealed(place) => datagram(self.arena.get(place).unwrap_or_default()),
             Queued::KeepAlive => datagram(&NAT_KEEP_ALIVE),
+            Queued::Message(message, to) => {
+                self.message = message;
+                Output::Datagram {
+                    socket: OUTER,
+                    destination: to,
+                    bytes: &self.message,
+                }
+            }
             Queued::Event(event) => Output::Event(*event),
         })
     }
 
     fn next_keep_alive(&self) -> Option<Deadline> {
-        let sends = self.plan.carrier == EspCarrier::Udp && self.outer == OuterSocket::Open;
+        let sends = self.carrier == EspCarrier::Udp
+            && self.outer == OuterSocket::Open
+            && self.keys.sealing_spi().is_some();
         sends.then(|| Deadline::new(self.last_sent + KEEP_ALIVE, "NAT keep-alive"))
     }
 
@@ -455,7 +545,7 @@ impl EspPath {
 
     fn check_negotiation(&mut self) {
         if let (Some(why), Some(shortcut), OuterSocket::Open) =
-            (self.negotiation.failure(), self.plan.shortcut, &self.outer)
+            (self.negotiation.failure(), self.shortcut.0, &self.outer)
         {
             self.fail(format!("ESP shortcut \"{}\": {why}", shortcut.name()));
         }
@@ -483,7 +573,8 @@ impl EspPath {
         self.arena.resize(packet + bytes.len() + MAX_TAILROOM, 0);
         let buffer = self.arena.get_mut(from..).unwrap_or_default();
         let mut room = PacketRoom::new(buffer, MAX_HEADROOM, bytes.len());
-        let sealed = self.plan.outbound.seal_direct(&mut room, self.now);
+        let sealing = self.keys.sealing();
+        let sealed = sealing.and_then(|sa| sa.seal_direct(&mut room, self.now));
         let place = from + room.start..from + room.end;
         self.arena
             .truncate(if sealed.is_ok() { place.end } else { from });
@@ -552,8 +643,8 @@ impl EspPath {
         if source.is_ipv4() != destination.is_ipv4() {
             return Err(EspFailure::Selector);
         }
-        let is_tunnel = self.is_tunnel();
-        if !is_tunnel && destination.ip() != self.plan.peer.ip() {
+        let is_tunnel = self.keys.is_tunnel();
+        if !is_tunnel && destination.ip() != self.peer.ip() {
             return Err(EspFailure::Selector);
         }
         let ip_header = match (is_tunnel, source) {
@@ -588,10 +679,8 @@ impl EspPath {
         };
         let buffer = self.arena.get_mut(from..).unwrap_or_default();
         let mut room = PacketRoom::new(buffer, MAX_HEADROOM, length);
-        let sealed = self
-            .plan
-            .outbound
-            .seal_payload(&mut room, next_header, self.now);
+        let sealing = self.keys.sealing();
+        let sealed = sealing.and_then(|sa| sa.seal_payload(&mut room, next_header, self.now));
         let place = from + room.start..from + room.end;
         self.arena.truncate(match sealed {
             Ok(_) => place.end,
@@ -608,7 +697,7 @@ impl EspPath {
             bytes,
             ..
         } = datagram;
-        if self.plan.carrier == EspCarrier::Udp {
+        if self.carrier == EspCarrier::Udp {
             match NatTraversalDatagram::parse(bytes) {
                 NatTraversalDatagram::Esp(_) => {}
                 NatTraversalDatagram::KeepAlive => {
@@ -617,6 +706,7 @@ impl EspPath {
                 }
                 NatTraversalDatagram::Ike(_) => {
                     self.counters.ike_messages += 1;
+                    self.keep_message(source, bytes);
                     return None;
                 }
                 NatTraversalDatagram::Malformed => {
@@ -649,27 +739,41 @@ impl EspPath {
         }
     }
 
+    /// Keeps a message of the key exchange for its reader. The peer repeats a message that is dropped.
+    fn keep_message(&mut self, source: SocketAddr, bytes: &[u8]) {
+        if !self.keys.negotiates() {
+            return;
+        }
+        match self.messages.len() < MAX_MESSAGES {
+            true => self.messages.push_back((source, bytes.to_vec())),
+            false => self.drops.count(DropReason::IkeOverrun),
+        }
+    }
+
     /// A raw socket at an address of this host also receives packets for another end at the same address: with both
     /// ends on one host, the own packets.
     fn is_own_copy(&self, source: SocketAddr, bytes: &[u8]) -> bool {
-        self.plan.carrier == EspCarrier::Ip
-            && source.ip() == self.plan.local.ip()
-            && self.plan.peer.ip() == self.plan.local.ip()
-            && bytes.starts_with(&self.plan.outbound.spec().spi.to_be_bytes())
+        self.carrier == EspCarrier::Ip
+            && source.ip() == self.local.ip()
+            && self.peer.ip() == self.local.ip()
+            && self
+                .keys
+                .sealing_spi()
+                .is_some_and(|spi| bytes.starts_with(&spi.to_be_bytes()))
     }
 
     /// The content of a packet.
     fn open_packet(&mut self, outer: SocketAddr, bytes: &mut [u8]) -> Result<Opened, EspFailure> {
         let arrived = ArrivedEsp {
             source: outer.ip(),
-            destination: self.plan.local.ip(),
+            destination: self.local.ip(),
             // The driver does not report it: congestion marks of the outer header are not carried over.
             traffic_class: 0,
         };
-        let opened = self.plan.inbound.open_payload(bytes, &arrived, self.now)?;
+        let opened = self.keys.open(bytes, &arrived, self.now)?;
         self.counters.opened += 1;
-        if self.plan.carrier == EspCarrier::Udp && outer != self.plan.peer {
-            self.plan.peer = outer;
+        if self.carrier == EspCarrier::Udp && outer != self.peer {
+            self.peer = outer;
             self.counters.peer_changes += 1;
         }
         let payload = bytes.get(opened.range.clone());
@@ -677,7 +781,7 @@ impl EspPath {
         if opened.next_header == DIRECT {
             return self.open_direct(payload, opened.range);
         }
-        let (addresses, name, place) = if self.is_tunnel() {
+        let (addresses, name, place) = if self.keys.is_tunnel() {
             let place =
                 PayloadPlace::find(payload, Extensions::All).ok_or(EspFailure::Malformed)?;
             if place.is_fragment {
@@ -740,7 +844,7 @@ impl EspPath {
             return Err(EspFailure::Selector);
         };
         self.counters.shortcut_received += 1;
-        let source = self.media_peer.unwrap_or(self.plan.peer);
+        let source = self.media_peer.unwrap_or(self.peer);
         Ok((open.id, source))
     }
 }

@@ -10,6 +10,7 @@
 
 mod address;
 mod endpoint;
+mod endpoint_keys;
 mod fuzz;
 mod gateway;
 mod inbound;
@@ -29,6 +30,7 @@ mod transform;
 
 pub use address::AddressPrefix;
 pub use endpoint::{EspCarrier, EspEndpoint, EspEndpointCounters, EspEndpointPlan};
+pub use endpoint_keys::EndpointKeys;
 #[doc(hidden)]
 pub use fuzz::fuzz_esp;
 pub use gateway::{

@@ -4,8 +4,8 @@ use engine::{
     Datagram, Deadline, DropReason, Engine, Entropy, Input, Output, SocketId, SocketKind, Time,
 };
 use protect::esp::{
-    EspCarrier, EspEncryption, EspEndpoint, EspEndpointPlan, EspIntegrity, EspKeys, EspSuite,
-    InboundSa, OutboundSa, SaSpec, VoiceReceiver, VoiceShortcut,
+    EndpointKeys, EspCarrier, EspEncryption, EspEndpoint, EspEndpointPlan, EspIntegrity, EspKeys,
+    EspSuite, InboundSa, NegotiatedPair, OutboundSa, SaSpec, VoiceReceiver, VoiceShortcut,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -177,8 +177,10 @@ fn ends(suite: EspSuite, carrier: EspCarrier, inner: [&str; 2], tunnel: bool) ->
             carrier,
             local,
             peer,
-            outbound: OutboundSa::new(outbound, &mut entropy, Time::ZERO).unwrap(),
-            inbound: InboundSa::new(inbound, Time::ZERO).unwrap(),
+            keys: EndpointKeys::manual(
+                OutboundSa::new(outbound, &mut entropy, Time::ZERO).unwrap(),
+                InboundSa::new(inbound, Time::ZERO).unwrap(),
+            ),
             shortcut: None,
             offers: false,
         };
@@ -337,8 +339,10 @@ fn failures_of_the_outer_socket_are_those_of_all_sockets() {
         carrier: EspCarrier::Udp,
         local: OUTER[0].parse().unwrap(),
         peer: OUTER[1].parse().unwrap(),
-        outbound: OutboundSa::new(spec(0x1000, suite, 1), &mut entropy, Time::ZERO).unwrap(),
-        inbound: InboundSa::new(spec(0x1001, suite, 2), Time::ZERO).unwrap(),
+        keys: EndpointKeys::manual(
+            OutboundSa::new(spec(0x1000, suite, 1), &mut entropy, Time::ZERO).unwrap(),
+            InboundSa::new(spec(0x1001, suite, 2), Time::ZERO).unwrap(),
+        ),
         shortcut: None,
         offers: false,
     };
@@ -374,8 +378,10 @@ fn reserved_sequence_numbers_end() {
         carrier: EspCarrier::Udp,
         local: OUTER[0].parse().unwrap(),
         peer: OUTER[1].parse().unwrap(),
-        outbound,
-        inbound: InboundSa::new(spec(0x1001, suite, 2), Time::ZERO).unwrap(),
+        keys: EndpointKeys::manual(
+            outbound,
+            InboundSa::new(spec(0x1001, suite, 2), Time::ZERO).unwrap(),
+        ),
         shortcut: None,
         offers: false,
     };
@@ -391,7 +397,7 @@ fn reserved_sequence_numbers_end() {
     }
     assert_eq!(near.sent().len(), 2);
     assert_eq!(near.drops(DropReason::EspSequenceExhausted), 1);
-    let (state, _) = near.endpoint.states(Time::ZERO);
+    let (state, _) = near.endpoint.states(Time::ZERO).unwrap();
     assert_eq!(state.next_sequence, 3);
 }
 
@@ -419,8 +425,10 @@ fn with_shortcut(tunnel: bool, shortcuts: [Option<VoiceShortcut>; 2]) -> [End; 2
             carrier: EspCarrier::Udp,
             local,
             peer,
-            outbound: OutboundSa::new(outbound, &mut entropy, Time::ZERO).unwrap(),
-            inbound: InboundSa::new(inbound, Time::ZERO).unwrap(),
+            keys: EndpointKeys::manual(
+                OutboundSa::new(outbound, &mut entropy, Time::ZERO).unwrap(),
+                InboundSa::new(inbound, Time::ZERO).unwrap(),
+            ),
             shortcut: shortcuts[own],
             offers: own == 0,
         };
@@ -542,4 +550,199 @@ fn shortcut_without_agreement_is_refused() {
         .push_back((SocketId(1), to, rtp));
     carry(&mut near, &mut other, 0);
     assert_eq!(other.drops(DropReason::EspSelector), 1);
+}
+
+/// The halves of a negotiated association for both ends; `number` makes its SPIs and keys.
+fn negotiated(number: u8) -> [NegotiatedPair; 2] {
+    let suite = EspSuite::new(EspEncryption::AesGcm16, EspIntegrity::None);
+    let outer: [SocketAddr; 2] = OUTER.map(|text| text.parse().unwrap());
+    let of = |end: usize| {
+        let spi = 0x2000 + u32::from(number) * 2 + end as u32;
+        let spec = spec(spi, suite, number * 2 + end as u8);
+        spec.tunnel(outer[1 - end].ip(), outer[end].ip())
+    };
+    [0, 1].map(|own| NegotiatedPair {
+        tunnel: 0,
+        inbound: InboundSa::new(of(own), Time::ZERO).unwrap(),
+        outbound: OutboundSa::new(of(1 - own), &mut Entropy::from_number(9), Time::ZERO).unwrap(),
+    })
+}
+
+fn spi_in(number: u8, end: usize) -> u32 {
+    0x2000 + u32::from(number) * 2 + end as u32
+}
+
+fn spi_out(number: u8, end: usize) -> u32 {
+    spi_in(number, 1 - end)
+}
+
+/// Two ends with a key exchange that has not ended.
+fn without_keys() -> [End; 2] {
+    let outer: [SocketAddr; 2] = OUTER.map(|text| text.parse().unwrap());
+    let inner = ["10.0.0.1:5060", "10.0.0.2:5060"];
+    [0, 1].map(|own| {
+        let plan = EspEndpointPlan {
+            carrier: EspCarrier::Udp,
+            local: outer[own],
+            peer: outer[1 - own],
+            keys: EndpointKeys::Negotiated,
+            shortcut: None,
+            offers: false,
+        };
+        let mut end = End {
+            endpoint: EspEndpoint::new(Phone::at(inner[own]), plan),
+            outer: None,
+            now: Time::ZERO,
+        };
+        assert_eq!(end.sent(), []);
+        let (socket, _, local) = end.outer.unwrap();
+        end.endpoint
+            .handle(Input::Opened { socket, local }, Time::ZERO);
+        end
+    })
+}
+
+fn install(ends: &mut [End; 2], number: u8) {
+    for (end, pair) in ends.iter_mut().zip(negotiated(number)) {
+        end.endpoint.install(pair, end.now).unwrap();
+    }
+}
+
+fn seal_with(ends: &mut [End; 2], number: u8, end: usize) -> bool {
+    let peer = OUTER[1 - end].parse().unwrap();
+    ends[end].endpoint.seal_with(spi_out(number, end), peer)
+}
+
+/// A datagram of one end; it arrives at the other one, sealed with the association `number`.
+fn passes(ends: &mut [End; 2], from: usize, number: u8) {
+    let to = ["10.0.0.1:5060", "10.0.0.2:5060"][1 - from]
+        .parse()
+        .unwrap();
+    let message = vec![number; 20];
+    let engine = ends[from].endpoint.engine();
+    engine.send.push_back((SocketId(0), to, message.clone()));
+    let sent = ends[from].sent();
+    let [(_, packet)] = &sent[..] else {
+        panic!("{sent:?}");
+    };
+    assert_eq!(packet[..4], spi_out(number, from).to_be_bytes());
+    ends[1 - from].receive(OUTER[from].parse().unwrap(), packet);
+    let last = ends[1 - from].endpoint.engine().received.pop();
+    assert_eq!(last.map(|received| received.2), Some(message));
+}
+
+#[test]
+fn sockets_open_with_the_first_negotiated_association() {
+    let mut ends = without_keys();
+    assert!(ends[0].endpoint.engine().opened.is_empty());
+    assert!(ends[0].endpoint.next_deadline().is_none(), "no keep-alive");
+    // IKE messages pass in both directions meanwhile, with their marker.
+    let peer: SocketAddr = OUTER[1].parse().unwrap();
+    let message = vec![0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    ends[0].receive(peer, &message);
+    assert_eq!(
+        ends[0].endpoint.next_message(),
+        Some((peer, message.clone()))
+    );
+    assert_eq!(ends[0].endpoint.next_message(), None);
+    let elsewhere: SocketAddr = "192.0.2.9:4501".parse().unwrap();
+    ends[0].endpoint.send_message(message.clone(), elsewhere);
+    assert_eq!(ends[0].sent(), [(elsewhere, message.clone())]);
+    for _ in 0..100 {
+        ends[0].receive(peer, &message);
+    }
+    assert_eq!(ends[0].drops(DropReason::IkeOverrun), 36);
+    assert_eq!(ends[0].endpoint.counters().ike_messages, 101);
+    install(&mut ends, 1);
+    assert_eq!(ends[0].sent(), []);
+    assert!(ends[0].endpoint.engine().opened.is_empty(), "it opens only");
+    assert!(!ends[0].endpoint.seal_with(7, peer), "of another SPI");
+    for end in 0..2 {
+        assert!(seal_with(&mut ends, 1, end));
+        assert_eq!(ends[end].sent(), []);
+        assert_eq!(ends[end].endpoint.engine().opened.len(), 3);
+    }
+    passes(&mut ends, 0, 1);
+    passes(&mut ends, 1, 1);
+    assert!(ends[0].endpoint.states(Time::ZERO).is_none());
+}
+
+#[test]
+fn new_keys_lose_no_packet_at_either_end() {
+    let mut ends = without_keys();
+    install(&mut ends, 1);
+    assert!(seal_with(&mut ends, 1, 0) && seal_with(&mut ends, 1, 1));
+    for number in 2..20 {
+        install(&mut ends, number);
+        // Each end seals with the new association at a time of its own.
+        passes(&mut ends, 0, number - 1);
+        assert!(seal_with(&mut ends, number, 0));
+        passes(&mut ends, 0, number);
+        passes(&mut ends, 1, number - 1);
+        assert!(seal_with(&mut ends, number, 1));
+        // A packet with the old keys is on its way when they are deleted.
+        let to = "10.0.0.2:5060".parse().unwrap();
+        let old = number - 1;
+        assert!(seal_with(&mut ends, old, 0));
+        ends[0]
+            .endpoint
+            .engine()
+            .send
+            .push_back((SocketId(0), to, vec![0; 8]));
+        let late = ends[0].sent();
+        assert!(seal_with(&mut ends, number, 0));
+        for (end, own) in ends.iter_mut().enumerate() {
+            let spis = [spi_in(old, end), spi_out(old, end)];
+            own.endpoint.remove(spis, false, own.now);
+            assert!(own.endpoint.next_deadline().is_some());
+        }
+        ends[1].receive(OUTER[0].parse().unwrap(), &late[0].1);
+        assert_eq!(ends[1].endpoint.engine().received.pop().unwrap().2.len(), 8);
+        passes(&mut ends, 1, number);
+        // After the grace time it opens no more.
+        for end in &mut ends {
+            end.now = end.now + Duration::from_secs(10);
+            end.endpoint.handle(Input::Timeout, end.now);
+            assert_eq!(end.endpoint.opening(), 1);
+            end.sent();
+        }
+        ends[1].receive(OUTER[0].parse().unwrap(), &late[0].1);
+        assert_eq!(
+            ends[1].drops(DropReason::EspUnknownSpi),
+            u64::from(number) - 1
+        );
+    }
+    let counters = ends[1].endpoint.counters();
+    assert_eq!((counters.installed, counters.rekeyed), (19, 18));
+}
+
+#[test]
+fn packets_without_an_association_are_counted() {
+    let mut ends = without_keys();
+    install(&mut ends, 1);
+    assert!(seal_with(&mut ends, 1, 0) && seal_with(&mut ends, 1, 1));
+    let duplicate = negotiated(1).into_iter().next().unwrap();
+    assert!(ends[0].endpoint.install(duplicate, Time::ZERO).is_err());
+    for number in 2..9 {
+        let pair = negotiated(number).into_iter().next().unwrap();
+        assert!(ends[0].endpoint.install(pair, Time::ZERO).is_ok());
+    }
+    let ninth = negotiated(9).into_iter().next().unwrap();
+    assert!(ends[0].endpoint.install(ninth, Time::ZERO).is_err(), "full");
+    let spis = [spi_in(1, 0), spi_out(1, 0)];
+    ends[0].endpoint.remove(spis, true, Time::ZERO);
+    assert!(!ends[0].endpoint.seals());
+    let to = "10.0.0.2:5060".parse().unwrap();
+    let engine = ends[0].endpoint.engine();
+    engine.send.push_back((SocketId(0), to, vec![1]));
+    assert_eq!(ends[0].sent(), []);
+    assert_eq!(ends[0].drops(DropReason::EspNoAssociation), 1);
+    // Manual keys take no negotiated association.
+    let suite = EspSuite::new(EspEncryption::AesGcm16, EspIntegrity::None);
+    let inner = ["10.0.0.1:5060", "10.0.0.2:5060"];
+    let [mut manual, _] = self::ends(suite, EspCarrier::Udp, inner, true);
+    let pair = negotiated(1).into_iter().next().unwrap();
+    assert!(manual.endpoint.install(pair, Time::ZERO).is_err());
+    manual.endpoint.remove([0x1001, 0x1000], true, Time::ZERO);
+    assert!(manual.endpoint.seals());
 }

@@ -1,0 +1,185 @@
+//! A key exchange for a phone's ESP. The program has it; the phone's thread carries its messages and uses its associations.
+
+use super::thread::PhoneMessage;
+use crate::error::LabError;
+use engine::Time;
+use protect::esp::{EspEndpoint, EspSuite, NegotiatedPair, VoiceReceiver};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+
+/// Most events that are taken between two turns of the phone.
+const BATCH: usize = 64;
+
+/// An event of a key exchange.
+#[derive(Debug)]
+pub enum PhoneSaEvent {
+    /// A negotiated association opens from now on.
+    Installed(Box<NegotiatedPair>),
+    /// The association with this SPI of sent packets seals from now on, for the peer at this address; a line about it, unless it
+    /// only has new keys.
+    Sealing(u32, SocketAddr, Option<String>),
+    /// An association was deleted: its SPIs of received and of sent packets. It opens no more if the second value is true.
+    Deleted([u32; 2], bool),
+    /// A message to a peer, with its marker.
+    Message(Vec<u8>, SocketAddr),
+    /// A line for the user.
+    Note(String),
+    /// There will be no association: the reason, and the remedy.
+    Failed(String, String),
+}
+
+/// A key exchange that can be started.
+pub trait PhoneKeyExchange: std::fmt::Debug + Send + Sync {
+    /// Outer address of this end, with the port of ESP in UDP.
+    fn local(&self) -> SocketAddr;
+
+    /// Outer address of the peer; `None`: any.
+    fn peer(&self) -> Option<SocketAddr>;
+
+    /// The tunnel is one between the outer addresses of both ends.
+    fn is_between_hosts(&self) -> bool;
+
+    /// Starts it for a phone with this inner address. `initiates`: this end begins, unless its settings say otherwise.
+    ///
+    /// # Errors
+    /// A part or a right is missing; settings are refused.
+    fn start(&self, phone: IpAddr, initiates: bool) -> Result<StartedExchange, LabError>;
+}
+
+/// The way to a running key exchange.
+pub trait ExchangeRequests: Send {
+    /// Gives it a received message with its source; false if it has no room.
+    fn received(&mut self, source: SocketAddr, message: Vec<u8>) -> bool;
+
+    /// Requests its end: it deletes its associations at the peer. False if it has no room; then it is requested again.
+    fn request_end(&mut self) -> bool;
+
+    /// Waits for its end.
+    fn join(&mut self);
+}
+
+/// A running key exchange.
+pub struct StartedExchange {
+    /// Its events; the sender is dropped at its end.
+    pub events: Receiver<PhoneSaEvent>,
+    /// Requests to it.
+    pub requests: Box<dyn ExchangeRequests>,
+    /// This end begins.
+    pub initiates: bool,
+}
+
+/// A key exchange in the thread of its phone.
+pub(super) struct ExchangeEnd {
+    started: Option<StartedExchange>,
+    suites: InstalledSuites,
+    overruns: u64,
+}
+
+impl ExchangeEnd {
+    pub(super) fn new(started: StartedExchange) -> ExchangeEnd {
+        ExchangeEnd {
+            started: Some(started),
+            suites: InstalledSuites::default(),
+            overruns: 0,
+        }
+    }
+
+    /// Received messages that it had no room for.
+    pub(super) fn overruns(&self) -> u64 {
+        self.overruns
+    }
+
+    /// Passes messages in both directions, and gives associations to the endpoint. False once the key exchange has ended.
+    pub(super) fn turn<E: VoiceReceiver>(
+        &mut self,
+        endpoint: &mut EspEndpoint<E>,
+        messages: &SyncSender<PhoneMessage>,
+        now: Time,
+    ) -> bool {
+        let Some(started) = &mut self.started else {
+            return false;
+        };
+        while let Some((source, message)) = endpoint.next_message() {
+            self.overruns += u64::from(!started.requests.received(source, message));
+        }
+        // Messages before the socket is open would be lost.
+        if !endpoint.is_open() {
+            return true;
+        }
+        for _ in 0..BATCH {
+            match started.events.try_recv() {
+                Ok(event) => self.suites.take(event, endpoint, (messages, now)),
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+        true
+    }
+
+    /// Requests its end; false if that must be repeated.
+    pub(super) fn request_end(&mut self) -> bool {
+        let started = self.started.as_mut();
+        started.is_none_or(|started| started.requests.request_end())
+    }
+}
+
+impl Drop for ExchangeEnd {
+    fn drop(&mut self) {
+        let Some(StartedExchange {
+            events,
+            mut requests,
+            ..
+        }) = self.started.take()
+        else {
+            return;
+        };
+        // It does not wait for a reader of its events any more.
+        drop(events);
+        requests.request_end();
+        requests.join();
+    }
+}
+
+/// Algorithms of the associations that are installed, by SPI of sent packets.
+#[derive(Debug, Default)]
+struct InstalledSuites(Vec<(u32, EspSuite)>);
+
+impl InstalledSuites {
+    /// Uses an event.
+    fn take<E: VoiceReceiver>(
+        &mut self,
+        event: PhoneSaEvent,
+        endpoint: &mut EspEndpoint<E>,
+        (messages, now): (&SyncSender<PhoneMessage>, Time),
+    ) {
+        // The queue has room for minutes of occurrences.
+        let tell = |message| drop(messages.try_send(message));
+        match event {
+            PhoneSaEvent::Installed(pair) => {
+                let spec = pair.outbound.spec();
+                let known = (spec.spi, spec.suite);
+                match endpoint.install(*pair, now) {
+                    Ok(()) => self.0.push(known),
+                    // The daemon chooses SPIs that are not in use.
+                    Err(error) => tell(PhoneMessage::Note(format!("IKEv2: {error}"))),
+                }
+            }
+            PhoneSaEvent::Sealing(spi, peer, note) => {
+                endpoint.seal_with(spi, peer);
+                if let Some((_, suite)) = self.0.iter().find(|(known, _)| *known == spi) {
+                    tell(PhoneMessage::Negotiated(*suite));
+                }
+                if let Some(note) = note {
+                    tell(PhoneMessage::Note(note));
+                }
+            }
+            PhoneSaEvent::Deleted(spis, at_once) => {
+                self.0.retain(|(known, _)| *known != spis[1]);
+                endpoint.remove(spis, at_once, now);
+            }
+            PhoneSaEvent::Message(message, to) => endpoint.send_message(message, to),
+            PhoneSaEvent::Note(note) => tell(PhoneMessage::Note(note)),
+            PhoneSaEvent::Failed(why, remedy) => tell(PhoneMessage::ExchangeFailed(why, remedy)),
+        }
+    }
+}
