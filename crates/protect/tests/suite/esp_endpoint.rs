@@ -701,7 +701,7 @@ fn new_keys_lose_no_packet_at_either_end() {
         passes(&mut ends, 1, number);
         // After the grace time it opens no more.
         for end in &mut ends {
-            end.now = end.now + Duration::from_secs(10);
+            end.now += Duration::from_secs(10);
             end.endpoint.handle(Input::Timeout, end.now);
             assert_eq!(end.endpoint.opening(), 1);
             end.sent();
