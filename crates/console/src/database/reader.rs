@@ -33,9 +33,10 @@ const LOOKED_UP: (&str, &str) = (
     "SET enable_mergejoin = off; SET enable_hashjoin = off",
     "RESET enable_mergejoin; RESET enable_hashjoin",
 );
-/// Calls with some words that are expected, at most, for these to be found by the index of words and then sorted. Of more frequent
-/// words the newest calls are found sooner in the order of the calls.
-const RARE: u64 = 20_000;
+/// Words are rare if the server expects that at most one of so many calls has them. Then these are found by the index of words and
+/// sorted. Of more frequent words the newest calls are found sooner in the order of the calls. The server expects one of 200
+/// for words that it does not know to be frequent.
+const RARE: u64 = 100;
 /// Bounds of the indexes of calls that failed or had poor media.
 const FAILED: u16 = 300;
 const POOR: u64 = 349;
@@ -225,12 +226,18 @@ impl DatabaseReader {
         let Some(query) = words::query(text) else {
             return Ok(false);
         };
-        let explain = "EXPLAIN SELECT call FROM hornwork.words WHERE words @@ CAST($1 AS tsquery)";
-        let rows = self.query(explain, &vec![(Box::new(query), Type::TEXT)])?;
+        let with = "EXPLAIN SELECT call FROM hornwork.words WHERE words @@ CAST($1 AS tsquery)";
+        let with = self.expected_rows(with, &vec![(Box::new(query), Type::TEXT)])?;
+        let all = self.expected_rows("EXPLAIN SELECT call FROM hornwork.words", &Values::new())?;
+        Ok(with.zip(all).is_some_and(|(with, all)| with <= all / RARE))
+    }
+
+    /// The number of rows in the first line of a plan.
+    fn expected_rows(&self, explain: &str, values: &Values) -> Result<Option<u64>, StoreError> {
+        let rows = self.query(explain, values)?;
         let plan: Option<&str> = rows.first().map(|row| row.get(0));
         let expected = plan.and_then(|plan| plan.split_once(" rows=")?.1.split(' ').next());
-        let expected = expected.and_then(|rows| rows.parse::<u64>().ok());
-        Ok(expected.is_some_and(|expected| expected <= RARE))
+        Ok(expected.and_then(|rows| rows.parse().ok()))
     }
 
     fn candidates(
