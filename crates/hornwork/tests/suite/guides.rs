@@ -38,13 +38,14 @@ const ELSEWHERE: [(&str, &str); 8] = [
 ];
 
 /// Names of other programs in pages, and of figures in JSON.
-const OTHERS: [&str; 8] = [
+const OTHERS: [&str; 9] = [
     "esp_sa",
     "chan_pjsip",
     "qualify_frequency",
     "rtpengine_sock",
     "jitter_ms",
     "delta_ms",
+    "round_trip_ms",
     "sound_in",
     "sound_out",
 ];
