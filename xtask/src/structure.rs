@@ -76,7 +76,6 @@ const LAYERS: [(&str, &[&str]); 5] = [
             "calls::in_dialog",
             "calls::media",
             "calls::quality",
-            "calls::quality_intervals",
             "calls::relay",
             "calls::reservations",
             "calls::setup",

@@ -10,6 +10,7 @@ pub(crate) mod key;
 pub(crate) mod media;
 pub(crate) mod quality;
 pub(crate) mod quality_intervals;
+pub(crate) mod rated_line;
 pub(crate) mod relay;
 mod reservations;
 pub mod saved;

@@ -3,15 +3,17 @@
 //! Nothing is computed per packet: the statistics of sources are read out once.
 
 use crate::admission::MediaPath;
-use crate::calls::Call;
 use crate::calls::ended::{EndedBy, EndedCall, ReceptionQuality, SideTotals, StatisticsSource};
 use crate::calls::key::CallSlot;
+use crate::calls::rated_line::{PACKET_MS, rated_line, round_trip_of};
+use crate::calls::{Call, CallPhase};
 use crate::components::Calls;
 use anchor::encodings::{encoding_of, main_of};
-use anchor::{Encodings, Side};
+use anchor::{CallMedia, Encodings, Side};
 use config::TrunkId;
-use engine::{Hundredths, Reason};
-use media::forward::{FlowStats, SessionStats, SideStats, SourceStats};
+use engine::{Hundredths, Reason, Time};
+use media::MediaCommand;
+use media::forward::{SessionStats, SideStats, SourceStats};
 use media::quality::{Observation, codec_quality, rate};
 
 impl Calls<'_> {
@@ -85,9 +87,6 @@ impl Calls<'_> {
     }
 }
 
-/// Default packet time of speech in milliseconds (RFC 3551 section 4.5).
-pub(super) const PACKET_MS: f64 = 20.0;
-
 /// The trunk of the target tried last, otherwise that of the caller.
 fn trunk_of(call: &Call) -> Option<TrunkId> {
     (*call.trunks.get(Side::Callee))
@@ -142,36 +141,6 @@ fn path_of(call: &Call, carrier: MediaPath) -> Option<&'static str> {
     call.answered_at.map(|_| "bypass")
 }
 
-fn sides_of(flow: &FlowStats) -> [(Side, &SideStats); 2] {
-    let [caller, callee] = &flow.sides;
-    [(Side::Caller, caller), (Side::Callee, callee)]
-}
-
-/// The line whose quality is reported: the first one whose codec has a quality model, otherwise the first one with packets.
-pub(super) fn rated_line(stats: &SessionStats, encodings: &Encodings) -> Option<u8> {
-    let lines = || {
-        let received = |flow: &&FlowStats| flow.sides.iter().any(|side| !side.sources.is_empty());
-        stats.flows.iter().filter(received)
-    };
-    let rated = lines().find(|flow| {
-        sides_of(flow).iter().any(|(side, own)| {
-            main_of(core::iter::once(*own))
-                .and_then(|source| encoding_of(source, flow.line, *side, encodings))
-                .is_some_and(|name| codec_quality(name).is_some())
-        })
-    });
-    rated.or_else(|| lines().next()).map(|flow| flow.line)
-}
-
-/// Round-trip time of both sides of a line together, milliseconds; 0 where it was not measured.
-pub(super) fn round_trip_of(stats: &SessionStats, line: u8) -> f64 {
-    let flows = stats.flows.iter().filter(|flow| flow.line == line);
-    let measured = flows
-        .flat_map(|flow| &flow.sides)
-        .filter_map(|side| side.round_trip);
-    measured.map(|span| span.as_secs_f64() * 1e3).sum()
-}
-
 /// Statistics of both sides: of the line whose quality is reported.
 fn reception_of(stats: &SessionStats, encodings: &Encodings) -> [ReceptionQuality; 2] {
     let Some(line) = rated_line(stats, encodings) else {
@@ -217,4 +186,45 @@ fn mos(source: &SourceStats, codec: &str, network_ms: f64) -> Option<Hundredths>
         delay_ms: network_ms + PACKET_MS + buffer,
     };
     Some(Hundredths::of(rate(quality, &observed).mos))
+}
+
+/// Calls that are queried in a tick, at most, while the kernel relays media: it returns the streams of a call for that, and
+/// gets them again. With more calls than that, those with the longest interval come first.
+const KERNEL_QUERIES: usize = 5;
+impl Calls<'_> {
+    /// Queries the media of a part of the calls.
+    pub(crate) fn quality_tick(&mut self) {
+        let parts = &mut *self.parts;
+        let intervals = &mut parts.quality_intervals;
+        let Some((tick, ticks)) = intervals.tick(&mut parts.ctx, !parts.calls.is_empty()) else {
+            return;
+        };
+        let slots = parts.calls.capacity();
+        let mut due: Vec<(Time, CallSlot)> = Vec::new();
+        for slot in slots * tick / ticks..slots * (tick + 1) / ticks {
+            let slot = CallSlot(slot);
+            let Some(call) = parts.calls.get(slot) else {
+                continue;
+            };
+            let is_answered = matches!(call.phase, CallPhase::Answered | CallPhase::Confirmed);
+            let media = call.media.as_deref();
+            let has_session = media.is_some_and(CallMedia::is_in_forwarder);
+            if let Some(answered) = call.answered_at.filter(|_| is_answered && has_session) {
+                let session = parts.calls.key_of(slot).0;
+                due.push((intervals.since(session).unwrap_or(answered), slot));
+            }
+        }
+        if parts.media.offload.path == MediaPath::Kernel && due.len() > KERNEL_QUERIES {
+            due.sort_unstable();
+            due.truncate(KERNEL_QUERIES);
+        }
+        for (since, slot) in due {
+            let media = parts.calls.get(slot).and_then(|call| call.media.as_deref());
+            let encodings = media.map(CallMedia::encodings).unwrap_or_default();
+            let session = parts.calls.key_of(slot).0;
+            intervals.query(session, since, encodings);
+            let commands = &mut parts.media.plane.commands;
+            commands.push_back(MediaCommand::Query(session));
+        }
+    }
 }

@@ -3,17 +3,13 @@
 //! The forwarder counts from the begin of a call. Its figures are queried once in an interval, and an event has the
 //! difference. Each tick looks at a part of the table of calls, so that queries and answers do not come in bursts.
 
-use crate::admission::MediaPath;
-use crate::calls::CallPhase;
-use crate::calls::key::{CallKey, CallSlot};
-use crate::calls::quality::{PACKET_MS, rated_line, round_trip_of};
-use crate::components::Calls;
+use crate::calls::key::CallKey;
+use crate::calls::rated_line::{PACKET_MS, rated_line, round_trip_of};
 use crate::shared::{Alarm, Ctx};
 use anchor::encodings::encoding_of;
-use anchor::{CallMedia, Encodings, Side};
+use anchor::{Encodings, Side};
 use core::time::Duration;
 use engine::{EventKind, Hundredths, Time};
-use media::MediaCommand;
 use media::forward::{SessionStats, SideStats, SourceStats};
 use media::quality::{Observation, codec_quality, rate};
 use smallvec::SmallVec;
@@ -21,9 +17,6 @@ use std::collections::BTreeMap;
 
 /// Time between two parts of the table.
 const TICK: Duration = Duration::from_millis(100);
-/// Calls that are queried in a tick, at most, while the kernel relays media: it returns the streams of a call for that, and
-/// gets them again. With more calls than that, those with the longest interval come first.
-const KERNEL_QUERIES: usize = 5;
 /// Shortest interval while the configuration has none any more.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -116,6 +109,35 @@ impl QualityIntervals {
             self.is_running = true;
             ctx.timers.schedule(ctx.now + TICK, Alarm::QualityTick);
         }
+    }
+
+    /// Begins a tick, and the next one if there are calls. Returns its number within an interval and the number of ticks in one; `None`
+    /// without intervals.
+    pub(crate) fn tick(&mut self, ctx: &mut Ctx, has_calls: bool) -> Option<(usize, usize)> {
+        self.is_running = false;
+        if has_calls {
+            self.start(ctx);
+        }
+        let ticks = (interval(ctx)?.as_millis() / TICK.as_millis()).max(1) as usize;
+        let tick = self.tick % ticks;
+        self.tick = tick + 1;
+        Some((tick, ticks))
+    }
+
+    /// The end of the last interval of a session.
+    pub(crate) fn since(&self, session: u64) -> Option<Time> {
+        self.baselines.get(&session).map(|baseline| baseline.since)
+    }
+
+    /// The figures of a session are queried: its first interval began at `since`.
+    pub(crate) fn query(&mut self, session: u64, since: Time, encodings: Encodings) {
+        let baseline = self.baselines.entry(session).or_insert_with(|| Baseline {
+            since,
+            intervals: 0,
+            encodings: Encodings::new(),
+            totals: SideTotals::default(),
+        });
+        baseline.encodings = encodings;
     }
 
     /// Number of calls with intervals.
@@ -249,61 +271,6 @@ impl Baseline {
             loss_percent: loss_percent.map(Hundredths::of),
             jitter_ms: jitter.map(Hundredths::of),
             mos,
-        }
-    }
-}
-
-impl Calls<'_> {
-    /// Queries the media of a part of the calls.
-    pub(crate) fn quality_tick(&mut self) {
-        let parts = &mut *self.parts;
-        parts.quality_intervals.is_running = false;
-        if !parts.calls.is_empty() {
-            parts.quality_intervals.start(&mut parts.ctx);
-        }
-        let Some(interval) = interval(&parts.ctx) else {
-            return;
-        };
-        let slots = parts.calls.capacity();
-        let ticks = (interval.as_millis() / TICK.as_millis()).max(1) as usize;
-        let intervals = &mut parts.quality_intervals;
-        let tick = intervals.tick % ticks;
-        intervals.tick = tick + 1;
-        let mut due: Vec<(Time, CallSlot)> = Vec::new();
-        for slot in slots * tick / ticks..slots * (tick + 1) / ticks {
-            let slot = CallSlot(slot);
-            let Some(call) = parts.calls.get(slot) else {
-                continue;
-            };
-            let is_answered = matches!(call.phase, CallPhase::Answered | CallPhase::Confirmed);
-            let media = call.media.as_deref();
-            let has_session = media.is_some_and(CallMedia::is_in_forwarder);
-            if let Some(answered) = call.answered_at.filter(|_| is_answered && has_session) {
-                let session = parts.calls.key_of(slot).0;
-                let baseline = intervals.baselines.get(&session);
-                due.push((baseline.map_or(answered, |baseline| baseline.since), slot));
-            }
-        }
-        if parts.media.offload.path == MediaPath::Kernel && due.len() > KERNEL_QUERIES {
-            due.sort_unstable();
-            due.truncate(KERNEL_QUERIES);
-        }
-        for (since, slot) in due {
-            let media = parts.calls.get(slot).and_then(|call| call.media.as_deref());
-            let encodings = media.map(CallMedia::encodings).unwrap_or_default();
-            let session = parts.calls.key_of(slot).0;
-            let baseline = intervals
-                .baselines
-                .entry(session)
-                .or_insert_with(|| Baseline {
-                    since,
-                    intervals: 0,
-                    encodings: Encodings::new(),
-                    totals: SideTotals::default(),
-                });
-            baseline.encodings = encodings;
-            let commands = &mut parts.media.plane.commands;
-            commands.push_back(MediaCommand::Query(session));
         }
     }
 }

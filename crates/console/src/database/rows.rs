@@ -343,7 +343,7 @@ impl Batch {
         let mut refused = RefusedRows::default();
         let mut found = 0;
         for part in PARTS {
-            let mut waiting = vec![0..self.len(part)];
+            let mut waiting: Vec<_> = std::iter::once(0..self.len(part)).collect();
             while let Some(rows) = waiting.pop() {
                 if rows.is_empty() {
                     continue;

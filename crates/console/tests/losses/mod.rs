@@ -304,7 +304,7 @@ fn of_a_transaction_only_the_refused_row_is_lost() {
         let (from, to) = (format!("{}", 100 + number), format!("{}", 600 + number));
         call(&mut writer, number, at, &from, &to);
         put_event(&mut writer, at);
-        writer.drops(at, "sip_unparsable", u64::from(number));
+        writer.drops(at, "sip_unparsable", number);
     }
     let trunk = "bad".to_owned();
     writer.event(&Event::new(Time(0), EventKind::TrunkUp { trunk }), at);
