@@ -16,6 +16,10 @@ use media::MediaCommand;
 use media::forward::{SessionStats, SideStats, SourceStats};
 use media::quality::{Observation, codec_quality, rate};
 
+/// Calls that are queried in a tick, at most, while the kernel relays media: it returns the streams of a call for that, and
+/// gets them again. With more calls than that, those with the longest interval come first.
+const KERNEL_QUERIES: usize = 5;
+
 impl Calls<'_> {
     /// Logs the end of a call, or postpones it until the pending report; once.
     pub(crate) fn log_call_end(
@@ -188,9 +192,6 @@ fn mos(source: &SourceStats, codec: &str, network_ms: f64) -> Option<Hundredths>
     Some(Hundredths::of(rate(quality, &observed).mos))
 }
 
-/// Calls that are queried in a tick, at most, while the kernel relays media: it returns the streams of a call for that, and
-/// gets them again. With more calls than that, those with the longest interval come first.
-const KERNEL_QUERIES: usize = 5;
 impl Calls<'_> {
     /// Queries the media of a part of the calls.
     pub(crate) fn quality_tick(&mut self) {
