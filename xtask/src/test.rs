@@ -1,6 +1,7 @@
 //! The test suite. Every test program of the workspace runs on its own; failed and skipped tests are listed at the end.
 //!
-//! Tests with other programs mostly wait, so these test programs run more threads than there are cores ([`THREADS`]). Tests that take
+//! Tests with other programs mostly wait. So the test programs that use them ([`FIRST`]) are built and started first, and unit tests are
+//! built and examples of the documentation run on the time that they leave idle; they run more threads than there are cores ([`THREADS`]). Tests that take
 //! turns have a process of their own beside them ([`TURNS`]). Tests that bound a delay or a loss are named in `xtask/apart.txt`
 //! and run after the others of their program, one at a time.
 //!
@@ -26,8 +27,12 @@ const MAX_UNNAMED: usize = 3;
 const MESSAGE_LINES: usize = 12;
 /// The tests that run one at a time.
 const APART: &str = "xtask/apart.txt";
-/// Test programs whose tests mostly wait, with their threads for each core.
-const THREADS: [(&str, usize); 2] = [("hornwork suite", 2), ("lab suite", 2)];
+/// What is built first: the test programs in `tests` of each crate, and the programs that they start.
+const FIRST: [&str; 2] = ["--test", "*"];
+/// What is built next: the unit tests. `cargo xtask tidy` sees to the examples.
+const REST: [&str; 2] = ["--lib", "--bins"];
+/// Test programs whose tests mostly wait, the longest first, with their threads for each core.
+const THREADS: [(&str, usize); 3] = [("hornwork suite", 2), ("lab suite", 2), ("net suite", 3)];
 /// Tests that take turns among themselves, by the beginning of their names. They run one at a time in a process of their own, beside
 /// the others of their program: waiting for its turn, each would occupy a thread.
 const TURNS: [(&str, &str); 1] = [("hornwork suite", "peer_phones::")];
@@ -66,64 +71,105 @@ struct Outcome {
 /// # Errors
 /// Tests do not build or fail; a test program aborts; a test is skipped for a missing program where [`COMPLETE`] is set.
 pub fn run(arguments: &[String]) -> Result<(), String> {
-    let flaky = reasons(FLAKY)?;
-    let apart = reasons(APART)?;
-    let programs = build()?;
-    let mut all = Outcome::default();
-    let mut problems = Vec::new();
-    let mut failed = 0;
-    let (mut named, mut unnamed) = (Vec::new(), Vec::new());
-    for program in &programs {
+    let mut run = Run {
+        arguments: arguments.to_vec(),
+        known_flaky: reasons(FLAKY)?,
+        apart: reasons(APART)?,
+        ..Run::default()
+    };
+    let mut first = build(&FIRST, false)?;
+    // The sort is stable: the others keep cargo's order.
+    first.sort_by_key(|program| program.name != THREADS[0].0);
+    let rest = std::thread::spawn(|| Ok::<_, String>((build(&REST, true)?, documentation())));
+    for program in &first {
+        run.program(program)?;
+    }
+    let (rest, documentation) = rest.join().map_err(|_| "a thread has panicked")??;
+    for program in &rest {
+        run.program(program)?;
+    }
+    run.problems.extend(documentation.err());
+    run.end(first.len() + rest.len())
+}
+
+/// A run of all test programs.
+#[derive(Debug, Default)]
+struct Run {
+    arguments: Vec<String>,
+    /// Tests that the list names, with the reasons.
+    known_flaky: Vec<(String, String)>,
+    apart: Vec<(String, String)>,
+    all: Outcome,
+    problems: Vec<String>,
+    failed: usize,
+    /// Flaky tests with a reason in the list.
+    named: Vec<String>,
+    /// Flaky tests without one.
+    unnamed: Vec<String>,
+}
+
+impl Run {
+    /// Runs one test program, and its failed tests again.
+    fn program(&mut self, program: &Program) -> Result<(), String> {
         println!("\n== {}", program.name);
         let begin = Instant::now();
-        let names = match arguments.is_empty() {
+        let names = match self.arguments.is_empty() {
             true => names(program)?,
             false => Vec::new(),
         };
-        for step in steps(program, arguments, &names, &apart) {
+        for step in steps(program, &self.arguments, &names, &self.apart) {
             for outcome in side_by_side(program, &step)? {
                 if outcome.aborted {
-                    problems.push(format!("{}: aborted", program.name));
+                    self.problems.push(format!("{}: aborted", program.name));
                 }
                 for test in &outcome.failed {
-                    let name = format!("{} {test}", program.name);
-                    if !passes_alone(program, test)? {
-                        failed += 1;
-                        problems.push(format!("{name}: failed, and failed alone"));
-                        continue;
-                    }
-                    match flaky.iter().find(|(known, _)| *known == name) {
-                        Some((_, why)) => named.push(format!("{name}: {why}")),
-                        None => unnamed.push(format!("{name}: no reason in {FLAKY}")),
-                    }
+                    self.retry(program, test)?;
                 }
-                all.add(&program.name, outcome);
+                self.all.add(&program.name, outcome);
             }
         }
         println!("{}: {} s", program.name, begin.elapsed().as_secs());
+        Ok(())
     }
-    if let Err(why) = documentation() {
-        problems.push(why);
-    }
-    if unnamed.len() >= MAX_UNNAMED {
-        failed += unnamed.len();
-        problems.extend(
-            unnamed
-                .iter()
-                .map(|test| format!("flaky, {} of them: {test}", unnamed.len())),
-        );
-    }
-    named.append(&mut unnamed);
-    summary(&all, failed, &named, programs.len());
-    let complete = std::env::var_os(COMPLETE).is_some_and(|value| !value.is_empty());
-    for (test, why) in &all.skipped {
-        if complete && why.starts_with(MISSING) {
-            problems.push(format!("{test}: skipped, {why}"));
+
+    /// Decides whether a failed test is flaky.
+    fn retry(&mut self, program: &Program, test: &str) -> Result<(), String> {
+        let name = format!("{} {test}", program.name);
+        if !passes_alone(program, test)? {
+            self.failed += 1;
+            self.problems
+                .push(format!("{name}: failed, and failed alone"));
+            return Ok(());
         }
+        match self.known_flaky.iter().find(|(known, _)| *known == name) {
+            Some((_, why)) => self.named.push(format!("{name}: {why}")),
+            None => self.unnamed.push(format!("{name}: no reason in {FLAKY}")),
+        }
+        Ok(())
     }
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(format!("failed:\n  {}", problems.join("\n  "))),
+
+    /// Prints the summary; the verdict over all test programs.
+    fn end(mut self, programs: usize) -> Result<(), String> {
+        if self.unnamed.len() >= MAX_UNNAMED {
+            self.failed += self.unnamed.len();
+            self.problems.extend(
+                self.unnamed
+                    .iter()
+                    .map(|test| format!("flaky, {} of them: {test}", self.unnamed.len())),
+            );
+        }
+        self.named.append(&mut self.unnamed);
+        summary(&self.all, self.failed, &self.named, programs);
+        let complete = std::env::var_os(COMPLETE).is_some_and(|value| !value.is_empty());
+        for (test, why) in &self.all.skipped {
+            if complete && why.starts_with(MISSING) {
+                self.problems.push(format!("{test}: skipped, {why}"));
+            }
+        }
+        match self.problems.is_empty() {
+            true => Ok(()),
+            false => Err(format!("failed:\n  {}", self.problems.join("\n  "))),
+        }
     }
 }
 
@@ -268,12 +314,28 @@ fn passes_alone(program: &Program, test: &str) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Builds the test programs and gives them in cargo's order.
-fn build() -> Result<Vec<Program>, String> {
-    let mut child = Command::new("cargo")
-        .current_dir(root())
+/// `cargo`, on time that nothing else wants if `idle` (and `chrt` is there).
+fn cargo(idle: bool) -> Command {
+    let chrt = idle && Command::new("chrt").arg("--version").output().is_ok();
+    let mut command = match chrt {
+        true => Command::new("chrt"),
+        false => Command::new("cargo"),
+    };
+    if chrt {
+        command.args(["--idle", "0", "cargo"]);
+    }
+    command.current_dir(root());
+    command
+}
+
+/// Builds the test programs that `targets` selects (arguments of cargo's), and gives them in cargo's order. A build on idle time
+/// shows no progress: it runs beside tests.
+fn build(targets: &[&str], idle: bool) -> Result<Vec<Program>, String> {
+    let mut child = cargo(idle)
         .args(["test", "--locked", "--workspace", "--no-run"])
         .args(features())
+        .args(targets)
+        .args(idle.then_some("--quiet"))
         .arg("--message-format=json-render-diagnostics")
         .stdout(Stdio::piped())
         .spawn()
@@ -433,15 +495,18 @@ fn figure(summary: &str, word: &str) -> u32 {
 
 /// Runs the examples of the documentation.
 fn documentation() -> Result<(), String> {
-    let status = Command::new("cargo")
-        .current_dir(root())
-        .args(["test", "--locked", "--workspace", "--doc"])
+    let output = cargo(true)
+        .args(["test", "--locked", "--workspace", "--doc", "--quiet"])
         .args(features())
-        .status()
+        .output()
         .map_err(|error| format!("cargo: {error}"))?;
-    match status.success() {
+    match output.status.success() {
         true => Ok(()),
-        false => Err("examples of the documentation".into()),
+        false => Err(format!(
+            "examples of the documentation:\n{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        )),
     }
 }
 

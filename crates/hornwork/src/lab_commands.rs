@@ -198,7 +198,7 @@ pub struct LabAgentOptions {
 /// Options of `hornwork lab search`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example: hornwork lab search call-rate --simulate --set callers.duration_seconds=1 --set levels.to=400 --out results/search"
+    after_help = "Example: hornwork lab search call-rate --simulate --set callers.duration_seconds=1 --set search.highest=800 --out results/search"
 )]
 pub struct LabSearchOptions {
     /// Name of a built-in experiment, or a file; its [levels] define the range and the step.

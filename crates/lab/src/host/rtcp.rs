@@ -109,7 +109,10 @@ impl SessionRtcp {
         let before = endpoint.remote().reports;
         endpoint.receive(packet, now);
         let remote = endpoint.remote();
-        if let Some(time) = remote.round_trip.filter(|_| remote.reports > before) {
+        // A report that names no sender report of ours (LSR 0, RFC 3550 section 6.4.1) has no round trip.
+        let measured =
+            remote.reports > before && remote.report.is_some_and(|report| report.last_sr != 0);
+        if let Some(time) = remote.round_trip.filter(|_| measured) {
             self.round_trips.0 += time.as_secs_f64() * 1e3;
             self.round_trips.1 += 1;
         }

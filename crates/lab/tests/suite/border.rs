@@ -231,10 +231,10 @@ fn small_network(seed: u64) -> Trial {
     }
 }
 
-/// The small network with faults, for `HORNWORK_SEEDS` seeds, 50 by default.
+/// The small network with faults, for `HORNWORK_SEEDS` seeds, 30 by default.
 fn seeds() -> u64 {
     let wanted = std::env::var("HORNWORK_SEEDS").ok();
-    wanted.and_then(|n| n.parse().ok()).unwrap_or(50)
+    wanted.and_then(|n| n.parse().ok()).unwrap_or(30)
 }
 
 type OutcomeCounts = std::collections::BTreeMap<(AttemptKind, AttemptOutcome), u64>;
