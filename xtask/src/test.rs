@@ -32,7 +32,7 @@ const FIRST: [&str; 2] = ["--test", "*"];
 /// What is built next: the unit tests. `cargo xtask tidy` sees to the examples.
 const REST: [&str; 2] = ["--lib", "--bins"];
 /// Test programs whose tests mostly wait, the longest first, with their threads for each core.
-const THREADS: [(&str, usize); 3] = [("hornwork suite", 2), ("lab suite", 2), ("net suite", 3)];
+const THREADS: [(&str, usize); 2] = [("hornwork suite", 2), ("lab suite", 2)];
 /// Tests that take turns among themselves, by the beginning of their names. They run one at a time in a process of their own, beside
 /// the others of their program: waiting for its turn, each would occupy a thread.
 const TURNS: [(&str, &str); 1] = [("hornwork suite", "peer_phones::")];

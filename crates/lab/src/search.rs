@@ -312,12 +312,36 @@ fn steady(trial: &TrialRecord) -> Option<ThresholdCheck> {
     })
 }
 
+/// A setting of the sweep that the plan of the search replaces, and the plan's setting.
+fn ignored(plan: &SearchPlan, set: &[String]) -> Option<(&'static str, &'static str)> {
+    let replaced = [
+        ("levels.from", "search.start", plan.start),
+        ("levels.to", "search.highest", plan.highest),
+        ("levels.step", "search.step", plan.step),
+        ("levels.values", "search.start", plan.start),
+    ];
+    let is_set = |name: &str| {
+        let names = set.iter().filter_map(|item| item.split_once('='));
+        names.map(|(key, _)| key.trim()).any(|key| key == name)
+    };
+    replaced
+        .into_iter()
+        .find(|(sweep, _, value)| value.is_some() && is_set(sweep))
+        .map(|(sweep, instead, _)| (sweep, instead))
+}
+
 /// Searches the capacity of the built-in experiment of this name, or of the file at this path.
 ///
 /// # Errors
-/// [`LabError`] if the file is wrong, has no sweep by from, to and step, or if the machine cannot run it.
+/// [`LabError`] if the file is wrong, has no sweep by from, to and step, if a setting of the sweep has no effect, or if the machine cannot
+/// run it.
 pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabError> {
     let file = run::load(name_or_file, options)?;
+    if let Some((setting, instead)) = ignored(&file.experiment().search, &options.set) {
+        return Err(LabError::bad_input(format!(
+            "{setting} has no effect on this search: {instead} is set in the experiment; set {instead}"
+        )));
+    }
     let dir = run::out_dir(options.out.as_deref(), &file.experiment().name)?;
     let Executed {
         record,

@@ -76,8 +76,7 @@ fn earlier_results_are_kept_unless_forced() {
     let out = folder.join("run");
     let out = out.to_str().expect("UTF-8");
     let run = "run small-network --simulate --repeat 1 --out";
-    let search =
-        "search call-rate --simulate --set callers.duration_seconds=1 --set search.highest=800 --out";
+    let search = "search call-rate --simulate --set callers.duration_seconds=1 --set search.highest=800 --out";
     // The search replaces the results of the run.
     for (command, forced) in [(run, false), (run, true), (search, true)] {
         let with = |more: &[&str]| {

@@ -470,7 +470,9 @@ fn documented_lab_commands_run() {
                 "{command} --repeat 1 --set levels.to=100 --set callers.rate=50 --set callers.hold_seconds=1"
             ),
             SEARCH => {
-                format!("{command} --simulate --set callers.duration_seconds=1 --set levels.to=400")
+                format!(
+                    "{command} --simulate --set callers.duration_seconds=1 --set search.highest=800"
+                )
             }
             _ => command.to_owned(),
         };

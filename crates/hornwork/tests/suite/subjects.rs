@@ -254,7 +254,8 @@ fn end_of_agent_or_subject_has_a_clear_outcome() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let end = Instant::now() + Duration::from_secs(20);
+        // Beside other tests, the laboratory takes long to begin.
+        let end = Instant::now() + Duration::from_secs(60);
         while agent.process.log().matches("started mine").count() == started {
             assert!(Instant::now() < end, "{}", agent.process.log());
             std::thread::sleep(Duration::from_millis(20));

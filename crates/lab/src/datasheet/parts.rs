@@ -218,7 +218,7 @@ pub fn plan(minutes: f64) -> StudyPlan {
             "5000",
             &[],
             vec![
-                "levels.to=20000".to_owned(),
+                "search.highest=20000".to_owned(),
                 "callers.hold_seconds=25".to_owned(),
                 "search.trials=3".to_owned(),
                 "thresholds.leaks=".to_owned(),

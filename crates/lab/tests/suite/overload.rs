@@ -43,7 +43,7 @@ fn levels(name: &str, sets: &[&str]) -> Vec<(f64, f64)> {
 
 #[test]
 fn throughput_holds_at_twice_and_ten_times_the_peak() {
-    let levels = levels("overload", &["callers.duration_seconds=10.0"]);
+    let levels = levels("overload", &["callers.duration_seconds=20.0"]);
     assert_eq!(levels.len(), 3);
     assert!(
         (0.999..=1.001).contains(&(levels[0].0 / PEAK)),
@@ -61,7 +61,7 @@ fn throughput_holds_at_twice_and_ten_times_the_peak() {
 fn two_workers_hold_the_sum_of_their_peaks() {
     let sets = [
         "sut.workers=2",
-        "callers.duration_seconds=10.0",
+        "callers.duration_seconds=20.0",
         "levels.values=[1250, 2500, 12500]",
     ];
     let levels = levels("overload-workers", &sets);

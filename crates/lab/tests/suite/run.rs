@@ -404,6 +404,21 @@ fn every_built_in_experiment_runs_in_virtual_time() {
 }
 
 #[test]
+fn settings_without_effect_on_a_search_are_refused() {
+    let folder = scratch("search-ignored");
+    for (set, instead) in [
+        ("levels.from=100", "search.start"),
+        ("levels.to=400", "search.highest"),
+        ("levels.step=50", "search.step"),
+        ("levels.values=[100]", "search.start"),
+    ] {
+        let error = search("call-rate", &options(&folder, "a", &[set])).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains(instead), "{set}: {error}");
+    }
+}
+
+#[test]
 fn search_in_virtual_time_finds_the_limit() {
     let folder = scratch("search");
     // At most 8 concurrent calls are admitted; the search has to find this limit.
