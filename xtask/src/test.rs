@@ -1,7 +1,7 @@
 //! The test suite. Every test program of the workspace runs on its own; failed and skipped tests are listed at the end.
 //!
-//! Tests with other programs mostly wait. So the test programs that use them ([`FIRST`]) are built and started first, and unit tests are
-//! built and examples of the documentation run on the time that they leave idle; they run more threads than there are cores ([`THREADS`]). Tests that take
+//! Tests with other programs mostly wait. Their test programs ([`FIRST`]) are built and started first, and unit tests are built and
+//! doc tests run at idle priority beside them. They run more threads than there are cores ([`THREADS`]). Tests that take
 //! turns have a process of their own beside them ([`TURNS`]). Tests that bound a delay or a loss are named in `xtask/apart.txt`
 //! and run after the others of their program, one at a time.
 //!
@@ -27,9 +27,9 @@ const MAX_UNNAMED: usize = 3;
 const MESSAGE_LINES: usize = 12;
 /// The tests that run one at a time.
 const APART: &str = "xtask/apart.txt";
-/// What is built first: the test programs in `tests` of each crate, and the programs that they start.
+/// Cargo's arguments for the first build: the test programs in `tests` of each crate, and the programs that they start.
 const FIRST: [&str; 2] = ["--test", "*"];
-/// What is built next: the unit tests. `cargo xtask tidy` sees to the examples.
+/// Cargo's arguments for the second build: the unit tests. Clippy (`cargo xtask tidy`) compiles the examples.
 const REST: [&str; 2] = ["--lib", "--bins"];
 /// Test programs whose tests mostly wait, the longest first, with their threads for each core.
 const THREADS: [(&str, usize); 2] = [("hornwork suite", 2), ("lab suite", 2)];
@@ -80,11 +80,16 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let mut first = build(&FIRST, false)?;
     // The sort is stable: the others keep cargo's order.
     first.sort_by_key(|program| program.name != THREADS[0].0);
-    let rest = std::thread::spawn(|| Ok::<_, String>((build(&REST, true)?, documentation())));
+    let rest = std::thread::spawn(|| (build(&REST, true), documentation()));
     for program in &first {
         run.program(program)?;
     }
-    let (rest, documentation) = rest.join().map_err(|_| "a thread has panicked")??;
+    let (rest, documentation) = rest.join().map_err(|_| "a thread has panicked")?;
+    // The results of the programs that ran are shown in any case.
+    let rest = rest.unwrap_or_else(|why| {
+        run.problems.push(why);
+        Vec::new()
+    });
     for program in &rest {
         run.program(program)?;
     }
@@ -314,7 +319,7 @@ fn passes_alone(program: &Program, test: &str) -> Result<bool, String> {
     Ok(true)
 }
 
-/// `cargo`, on time that nothing else wants if `idle` (and `chrt` is there).
+/// `cargo`; at idle priority (SCHED_IDLE) if `idle` is set and `chrt` is installed.
 fn cargo(idle: bool) -> Command {
     let chrt = idle && Command::new("chrt").arg("--version").output().is_ok();
     let mut command = match chrt {
@@ -328,8 +333,8 @@ fn cargo(idle: bool) -> Command {
     command
 }
 
-/// Builds the test programs that `targets` selects (arguments of cargo's), and gives them in cargo's order. A build on idle time
-/// shows no progress: it runs beside tests.
+/// Builds the test programs that `targets` selects (arguments of cargo's), and gives them in cargo's order. A build at idle
+/// priority shows no progress: it runs beside tests.
 fn build(targets: &[&str], idle: bool) -> Result<Vec<Program>, String> {
     let mut child = cargo(idle)
         .args(["test", "--locked", "--workspace", "--no-run"])
