@@ -234,6 +234,7 @@ const CASES: &[BrokenCase] = &[
             "esp.rounds=3",
             "esp.packets=8",
             "esp.openssl_seconds=0",
+            "thresholds.figure=[{ name = \"esp.wrong_packets\", most = 0 }]",
         ],
         broken: &["esp.damaged_percent=50"],
         failing: "esp.wrong packets",
