@@ -1,9 +1,9 @@
 //! The test suite. Every test program of the workspace runs on its own; failed and skipped tests are listed at the end.
 //!
-//! Tests with other programs mostly wait. Their test programs ([`FIRST`]) are built and started first, and unit tests are built and
-//! doc tests run at idle priority beside them. They run more threads than there are cores ([`THREADS`]). Tests that take
-//! turns have a process of their own beside them ([`TURNS`]). Tests that bound a delay or a loss are named in `xtask/apart.txt`
-//! and run after the others of their program, one at a time.
+//! Tests with other programs mostly wait. Their test programs ([`FIRST`]) are built and started first. They run more threads than there
+//! are cores ([`THREADS`]). Tests that take turns have a process of their own beside them ([`TURNS`]). Tests that bound a delay or a
+//! loss are named in `xtask/apart.txt` and run after the others of their program, one at a time. At idle priority beside all these,
+//! unit tests are built and run, doc tests run, and so do tests that compute and wait for nothing ([`COMPUTED`]).
 //!
 //! A test that fails is run again, alone. If it passes [`RETRIES`] times in turn it is flaky: shown with its message at the end of the
 //! run. Flaky tests that `xtask/flaky.txt` does not name with a reason are a failure of the run from [`MAX_UNNAMED`] on: a machine that
@@ -36,6 +36,25 @@ const THREADS: [(&str, usize); 2] = [("hornwork suite", 2), ("lab suite", 2)];
 /// Tests that take turns among themselves, by the beginning of their names. They run one at a time in a process of their own, beside
 /// the others of their program: waiting for its turn, each would occupy a thread.
 const TURNS: [(&str, &str); 1] = [("hornwork suite", "peer_phones::")];
+/// Tests that need no clock and no socket (simulations and decoders), by test program and the beginning of their names. They run at
+/// idle priority beside the others.
+const COMPUTED: [(&str, &str); 15] = [
+    ("analyse suite", ""),
+    ("border suite", ""),
+    ("codec suite", ""),
+    ("engine timers", ""),
+    ("lab suite", "broken::broken_sut_fails_part"),
+    ("lab suite", "overload::"),
+    ("lab suite", "run::"),
+    ("media allocation", ""),
+    ("media suite", ""),
+    ("ng suite", ""),
+    ("protect suite", ""),
+    ("rules suite", ""),
+    ("sim suite", ""),
+    ("sip suite", ""),
+    ("wire suite", ""),
+];
 /// Mark of a skipped test in its output.
 const SKIPPED: &str = "skipped: ";
 /// Beginning of a reason that the installation of a package removes.
@@ -77,24 +96,106 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         apart: reasons(APART)?,
         ..Run::default()
     };
-    let mut first = build(&FIRST, false)?;
+    let mut first = build(&FIRST, Priority::Normal)?;
     // The sort is stable: the others keep cargo's order.
     first.sort_by_key(|program| program.name != THREADS[0].0);
-    let rest = std::thread::spawn(|| (build(&REST, true), documentation()));
+    let idle = Idle::start(&first, !arguments.is_empty());
     for program in &first {
         run.program(program)?;
     }
-    let (rest, documentation) = rest.join().map_err(|_| "a thread has panicked")?;
-    // The results of the programs that ran are shown in any case.
-    let rest = rest.unwrap_or_else(|why| {
-        run.problems.push(why);
-        Vec::new()
-    });
-    for program in &rest {
-        run.program(program)?;
+    let rest = run.join(idle)?;
+    if !arguments.is_empty() {
+        for program in &rest {
+            run.program(program)?;
+        }
     }
-    run.problems.extend(documentation.err());
     run.end(first.len() + rest.len())
+}
+
+/// What goes on at idle priority beside the tests of other programs.
+struct Idle {
+    builds: std::thread::JoinHandle<UnitTests>,
+    /// Runs the tests that compute ([`COMPUTED`]).
+    computes: std::thread::JoinHandle<Result<Vec<Finished>, String>>,
+}
+
+/// The unit tests and the examples of the documentation.
+struct UnitTests {
+    programs: Result<Vec<Program>, String>,
+    /// Those that have run.
+    finished: Result<Vec<Finished>, String>,
+    documentation: Result<(), String>,
+}
+
+/// A test program that has run at idle priority.
+struct Finished {
+    program: Program,
+    outcome: Outcome,
+    output: String,
+    seconds: u64,
+}
+
+impl Idle {
+    /// Starts the builds. Runs the unit tests, and the tests of these programs that compute, unless the run has arguments.
+    fn start(programs: &[Program], has_arguments: bool) -> Self {
+        let programs = match has_arguments {
+            true => Vec::new(),
+            false => programs.to_vec(),
+        };
+        let computes = move || programs.iter().filter_map(computed).collect();
+        Self {
+            builds: std::thread::spawn(move || unit_tests(!has_arguments)),
+            computes: std::thread::spawn(computes),
+        }
+    }
+}
+
+fn unit_tests(run: bool) -> UnitTests {
+    let programs = build(&REST, Priority::Idle);
+    let all = programs.iter().flatten().filter(|_| run);
+    let finished = all.map(|program| at_idle_priority(program, &[])).collect();
+    UnitTests {
+        programs,
+        finished,
+        documentation: documentation(),
+    }
+}
+
+/// Runs the tests of a program that compute, if it has any.
+fn computed(program: &Program) -> Option<Result<Finished, String>> {
+    let run = || {
+        let names = names(program)?;
+        let begins = COMPUTED.iter().filter(|(name, _)| *name == program.name);
+        for (name, begin) in begins {
+            if !names.iter().any(|test| test.starts_with(begin)) {
+                return Err(format!("{name} has no test that begins with {begin}"));
+            }
+        }
+        let mut tests: Vec<&String> = names.iter().collect();
+        tests.retain(|test| is_computed(program, test));
+        match tests.is_empty() {
+            true => Ok(None),
+            false => at_idle_priority(program, &run_of(None, &tests)).map(Some),
+        }
+    };
+    run().transpose()
+}
+
+fn is_computed(program: &Program, test: &str) -> bool {
+    let mut tests = COMPUTED.iter();
+    tests.any(|(name, begin)| *name == program.name && test.starts_with(begin))
+}
+
+/// Runs a test program at idle priority.
+fn at_idle_priority(program: &Program, arguments: &[String]) -> Result<Finished, String> {
+    let begin = Instant::now();
+    let (outcome, output) = execute(program, arguments, Priority::Idle, false)?;
+    Ok(Finished {
+        program: program.clone(),
+        outcome,
+        output,
+        seconds: begin.elapsed().as_secs(),
+    })
 }
 
 /// A run of all test programs.
@@ -116,24 +217,69 @@ struct Run {
 impl Run {
     /// Runs one test program, and its failed tests again.
     fn program(&mut self, program: &Program) -> Result<(), String> {
-        println!("\n== {}", program.name);
-        let begin = Instant::now();
-        let names = match self.arguments.is_empty() {
+        let mut names = match self.arguments.is_empty() {
             true => names(program)?,
             false => Vec::new(),
         };
+        let all = names.len();
+        names.retain(|name| !is_computed(program, name));
+        if all > 0 && names.is_empty() {
+            return Ok(());
+        }
+        println!("\n== {}", program.name);
+        let begin = Instant::now();
         for step in steps(program, &self.arguments, &names, &self.apart) {
             for outcome in side_by_side(program, &step)? {
-                if outcome.aborted {
-                    self.problems.push(format!("{}: aborted", program.name));
-                }
-                for test in &outcome.failed {
-                    self.retry(program, test)?;
-                }
-                self.all.add(&program.name, outcome);
+                self.add(program, outcome)?;
             }
         }
         println!("{}: {} s", program.name, begin.elapsed().as_secs());
+        Ok(())
+    }
+
+    /// Adds the outcome of a program; runs its failed tests again.
+    fn add(&mut self, program: &Program, outcome: Outcome) -> Result<(), String> {
+        if outcome.aborted {
+            self.problems.push(format!("{}: aborted", program.name));
+        }
+        for test in &outcome.failed {
+            self.retry(program, test)?;
+        }
+        self.all.add(&program.name, outcome);
+        Ok(())
+    }
+
+    /// Waits for what goes on at idle priority. The results of the programs that ran are kept in any case. Gives the programs of the
+    /// unit tests.
+    fn join(&mut self, idle: Idle) -> Result<Vec<Program>, String> {
+        let panicked = |_| "a thread has panicked";
+        let computed = idle.computes.join().map_err(panicked)?;
+        let units = idle.builds.join().map_err(panicked)?;
+        self.problems.extend(units.documentation.err());
+        for finished in [computed, units.finished] {
+            match finished {
+                Ok(finished) => finished.into_iter().try_for_each(|run| self.show(run))?,
+                Err(why) => self.problems.push(why),
+            }
+        }
+        Ok(units.programs.unwrap_or_else(|why| {
+            self.problems.push(why);
+            Vec::new()
+        }))
+    }
+
+    /// Shows what a test program printed, and adds its outcome.
+    fn show(&mut self, finished: Finished) -> Result<(), String> {
+        let Finished {
+            program,
+            outcome,
+            output,
+            seconds,
+        } = finished;
+        println!("\n== {}, at idle priority", program.name);
+        print!("{output}");
+        self.add(&program, outcome)?;
+        println!("{}: {seconds} s at idle priority", program.name);
         Ok(())
     }
 
@@ -252,7 +398,7 @@ fn side_by_side(program: &Program, runs: &[Vec<String>]) -> Result<Vec<Outcome>,
     std::thread::scope(|scope| {
         let start = |(number, arguments): (usize, &Vec<String>)| {
             let arguments = arguments.clone();
-            scope.spawn(move || execute(program, &arguments, number == 0))
+            scope.spawn(move || execute(program, &arguments, Priority::Normal, number == 0))
         };
         let running: Vec<_> = runs.iter().enumerate().map(start).collect();
         let mut outcomes = Vec::new();
@@ -311,7 +457,7 @@ fn passes_alone(program: &Program, test: &str) -> Result<bool, String> {
     let exact = ["--exact", test, "--test-threads=1"].map(str::to_owned);
     for retry in 1..=RETRIES {
         println!("\n== retried alone, {retry}: {} {test}", program.name);
-        let (outcome, _) = execute(program, &exact, true)?;
+        let (outcome, _) = execute(program, &exact, Priority::Normal, true)?;
         if outcome.aborted || !outcome.failed.is_empty() {
             return Ok(false);
         }
@@ -319,28 +465,39 @@ fn passes_alone(program: &Program, test: &str) -> Result<bool, String> {
     Ok(true)
 }
 
-/// `cargo`; at idle priority (SCHED_IDLE) if `idle` is set and `chrt` is installed.
-fn cargo(idle: bool) -> Command {
-    let chrt = idle && Command::new("chrt").arg("--version").output().is_ok();
-    let mut command = match chrt {
-        true => Command::new("chrt"),
-        false => Command::new("cargo"),
-    };
-    if chrt {
-        command.args(["--idle", "0", "cargo"]);
+/// Priority of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Priority {
+    Normal,
+    /// SCHED_IDLE, if `chrt` is installed.
+    Idle,
+}
+
+/// The command that runs a program.
+fn command(program: &Path, priority: Priority) -> Command {
+    let chrt = || Command::new("chrt").arg("--version").output().is_ok();
+    if priority == Priority::Normal || !chrt() {
+        return Command::new(program);
     }
+    let mut command = Command::new("chrt");
+    command.args(["--idle", "0"]).arg(program);
+    command
+}
+
+fn cargo(priority: Priority) -> Command {
+    let mut command = command(Path::new("cargo"), priority);
     command.current_dir(root());
     command
 }
 
 /// Builds the test programs that `targets` selects (arguments of cargo's), and gives them in cargo's order. A build at idle
 /// priority shows no progress: it runs beside tests.
-fn build(targets: &[&str], idle: bool) -> Result<Vec<Program>, String> {
-    let mut child = cargo(idle)
+fn build(targets: &[&str], priority: Priority) -> Result<Vec<Program>, String> {
+    let mut child = cargo(priority)
         .args(["test", "--locked", "--workspace", "--no-run"])
         .args(features())
         .args(targets)
-        .args(idle.then_some("--quiet"))
+        .args((priority == Priority::Idle).then_some("--quiet"))
         .arg("--message-format=json-render-diagnostics")
         .stdout(Stdio::piped())
         .spawn()
@@ -380,10 +537,11 @@ fn artifact(line: &str) -> Option<Program> {
 fn execute(
     program: &Program,
     arguments: &[String],
+    priority: Priority,
     show: bool,
 ) -> Result<(Outcome, String), String> {
     let fail = |error| format!("{}: {error}", program.executable.display());
-    let mut child = Command::new(&program.executable)
+    let mut child = command(&program.executable, priority)
         .current_dir(&program.folder)
         .env("CARGO_MANIFEST_DIR", &program.folder)
         .arg("--show-output")
@@ -500,7 +658,7 @@ fn figure(summary: &str, word: &str) -> u32 {
 
 /// Runs the examples of the documentation.
 fn documentation() -> Result<(), String> {
-    let output = cargo(true)
+    let output = cargo(Priority::Idle)
         .args(["test", "--locked", "--workspace", "--doc", "--quiet"])
         .args(features())
         .output()
@@ -609,7 +767,7 @@ test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; 
             executable: "/bin/false".into(),
             folder: "/".into(),
         };
-        let (outcome, _) = execute(&program, &[], true).expect("it starts");
+        let (outcome, _) = execute(&program, &[], Priority::Normal, true).expect("it starts");
         assert!(outcome.aborted);
     }
 

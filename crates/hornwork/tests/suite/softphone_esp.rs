@@ -315,75 +315,83 @@ fn calls_pass_through_esp_and_tshark_opens_them() {
     if !able() {
         return;
     }
-    for case in CASES {
-        let Ended { folder, code, logs } = case.run();
-        let name = case.name;
-        assert_eq!(code, Some(0), "{name}: {logs}");
-        let figures = [json(&folder, "caller.json"), json(&folder, "callee.json")];
-        for figures in &figures {
-            let mode = if case.tunnel { "tunnel" } else { "transport" };
-            assert_eq!(figures["established"], true, "{name}: {logs}");
-            assert_eq!(figures["protection"], format!("esp-{mode}"));
-            assert_eq!(figures["esp"]["mode"], mode);
-            assert_eq!(figures["esp"]["carrier"], case.over);
-            assert_eq!(number(figures, "/esp/dropped"), 0, "{name}: {figures:#}");
-            assert!(number(figures, "/received") > 80, "{name}: {figures:#}");
-            assert_eq!(number(figures, "/lost"), 0, "{name}: {figures:#}");
+    // Each capture is read beside the next call.
+    std::thread::scope(|scope| {
+        for case in CASES {
+            let ended = case.run();
+            scope.spawn(move || judge(case, ended));
         }
-        let (samples, _) = recorded(&folder, "callee-heard.wav");
-        let heard = correlation_of(&samples, codec::speech::speech());
-        assert!(heard > MIN_CORRELATION, "{name}: correlation {heard}");
-        // The judge: every packet of the call is ESP, opens with the key file, and has a right ICV and checksum.
-        let keys = case.suite.lines(case.outer(), 0);
-        let sealed = number(&figures[0], "/esp/sealed") + number(&figures[1], "/esp/sealed");
-        // The last packet may find no phone any more: the ICMP message quotes it.
-        let on_wire = count(&folder, "esp && !icmp && !icmpv6", None);
-        assert_eq!(on_wire, sealed, "{name}: packets on the wire");
-        let clear = count(
-            &folder,
-            "(sip || rtp || udp) && !esp && !(udp.port == 9) && !mdns",
-            None,
+    });
+}
+
+fn judge(case: Case, ended: Ended) {
+    let Ended { folder, code, logs } = ended;
+    let name = case.name;
+    assert_eq!(code, Some(0), "{name}: {logs}");
+    let figures = [json(&folder, "caller.json"), json(&folder, "callee.json")];
+    for figures in &figures {
+        let mode = if case.tunnel { "tunnel" } else { "transport" };
+        assert_eq!(figures["established"], true, "{name}: {logs}");
+        assert_eq!(figures["protection"], format!("esp-{mode}"));
+        assert_eq!(figures["esp"]["mode"], mode);
+        assert_eq!(figures["esp"]["carrier"], case.over);
+        assert_eq!(number(figures, "/esp/dropped"), 0, "{name}: {figures:#}");
+        assert!(number(figures, "/received") > 80, "{name}: {figures:#}");
+        assert_eq!(number(figures, "/lost"), 0, "{name}: {figures:#}");
+    }
+    let (samples, _) = recorded(&folder, "callee-heard.wav");
+    let heard = correlation_of(&samples, codec::speech::speech());
+    assert!(heard > MIN_CORRELATION, "{name}: correlation {heard}");
+    // The judge: every packet of the call is ESP, opens with the key file, and has a right ICV and checksum.
+    let keys = case.suite.lines(case.outer(), 0);
+    let sealed = number(&figures[0], "/esp/sealed") + number(&figures[1], "/esp/sealed");
+    // The last packet may find no phone any more: the ICMP message quotes it.
+    let on_wire = count(&folder, "esp && !icmp && !icmpv6", None);
+    assert_eq!(on_wire, sealed, "{name}: packets on the wire");
+    let clear = count(
+        &folder,
+        "(sip || rtp || udp) && !esp && !(udp.port == 9) && !mdns",
+        None,
+    );
+    assert_eq!(clear, 0, "{name}: in the clear");
+    let keyed = Some(keys.as_str());
+    let rtp = count(&folder, "esp && rtp", keyed);
+    let sent = number(&figures[0], "/sent") + number(&figures[1], "/sent");
+    println!("{name}: {on_wire} ESP packets, {rtp} RTP of {sent} sent");
+    assert_eq!(rtp, sent, "{name}: RTP that tshark finds");
+    assert!(count(&folder, "esp && sip", keyed) >= 4, "{name}: SIP");
+    // The kernel leaves the checksum of an outer UDP header to the interface, which has none.
+    let bad = match case.over {
+        "udp" => "esp.icv_bad == 1",
+        _ => "esp && (esp.icv_bad == 1 || udp.checksum.status == 0 || ip.checksum.status == 0)",
+    };
+    assert_eq!(count(&folder, bad, keyed), 0, "{name}: ICV or checksum");
+    let wrong = case.suite.lines(case.outer(), 1);
+    // Random bytes may look like RTP, but not like that of the call.
+    let sources = tshark(
+        &folder,
+        &["-Y", "esp && rtp", "-T", "fields", "-e", "rtp.ssrc"],
+        keyed,
+    );
+    let sources: BTreeSet<&str> = sources.lines().collect();
+    assert_eq!(sources.len(), 2, "{name}: {sources:?}");
+    for source in sources {
+        let of_call = format!("esp && rtp.ssrc == {source}");
+        assert!(count(&folder, &of_call, keyed) > 80, "{name}: {of_call}");
+        assert_eq!(count(&folder, &of_call, Some(&wrong)), 0, "{name}");
+    }
+    let words = std::fs::read(folder.join("wire.pcapng")).expect("capture");
+    let has_sip = words.windows(7).any(|bytes| bytes == b"SIP/2.0");
+    assert!(!has_sip, "{name}: SIP in the clear");
+    for log in ["call.log", "answer.log"] {
+        let log = std::fs::read_to_string(folder.join(log)).expect("log");
+        let secret = key(case.suite.1, 0);
+        assert!(!log.contains(&secret[2..]), "{name}: a key was printed");
+        assert_eq!(
+            log.contains("is weak (RFC 8221)"),
+            case.weak,
+            "{name}: {log}"
         );
-        assert_eq!(clear, 0, "{name}: in the clear");
-        let keyed = Some(keys.as_str());
-        let rtp = count(&folder, "esp && rtp", keyed);
-        let sent = number(&figures[0], "/sent") + number(&figures[1], "/sent");
-        println!("{name}: {on_wire} ESP packets, {rtp} RTP of {sent} sent");
-        assert_eq!(rtp, sent, "{name}: RTP that tshark finds");
-        assert!(count(&folder, "esp && sip", keyed) >= 4, "{name}: SIP");
-        // The kernel leaves the checksum of an outer UDP header to the interface, which has none.
-        let bad = match case.over {
-            "udp" => "esp.icv_bad == 1",
-            _ => "esp && (esp.icv_bad == 1 || udp.checksum.status == 0 || ip.checksum.status == 0)",
-        };
-        assert_eq!(count(&folder, bad, keyed), 0, "{name}: ICV or checksum");
-        let wrong = case.suite.lines(case.outer(), 1);
-        // Random bytes may look like RTP, but not like that of the call.
-        let sources = tshark(
-            &folder,
-            &["-Y", "esp && rtp", "-T", "fields", "-e", "rtp.ssrc"],
-            keyed,
-        );
-        let sources: BTreeSet<&str> = sources.lines().collect();
-        assert_eq!(sources.len(), 2, "{name}: {sources:?}");
-        for source in sources {
-            let of_call = format!("esp && rtp.ssrc == {source}");
-            assert!(count(&folder, &of_call, keyed) > 80, "{name}: {of_call}");
-            assert_eq!(count(&folder, &of_call, Some(&wrong)), 0, "{name}");
-        }
-        let words = std::fs::read(folder.join("wire.pcapng")).expect("capture");
-        let has_sip = words.windows(7).any(|bytes| bytes == b"SIP/2.0");
-        assert!(!has_sip, "{name}: SIP in the clear");
-        for log in ["call.log", "answer.log"] {
-            let log = std::fs::read_to_string(folder.join(log)).expect("log");
-            let secret = key(case.suite.1, 0);
-            assert!(!log.contains(&secret[2..]), "{name}: a key was printed");
-            assert_eq!(
-                log.contains("is weak (RFC 8221)"),
-                case.weak,
-                "{name}: {log}"
-            );
-        }
     }
 }
 
