@@ -1,6 +1,8 @@
 //! Overload control by the queueing delay that the kernel reports for each datagram. Above the limit new requests are
 //! refused at once, at a fraction of the cost of a call, while messages of existing calls keep their order.
 //!
+//! - The responses to a new request arrive at other sockets than it does: their queueing delay counts for it, too. Each socket gets the
+//!   same share of a busy thread, and the queue of one may be short while that of another grows.
 //! - The queue stays near the limit, so that the processor always has work.
 //! - Refusals cost time, too: at ten times the peak they would take all of it. They are limited to a share of the
 //!   accepted calls; beyond that a socket filter ([`SocketFilter`]) drops a share of the new calls before they are
@@ -89,6 +91,10 @@ pub(crate) struct Overload {
     queue_delay: Duration,
     /// Socket of the current message; `None` for a stream.
     socket: Option<SocketId>,
+    /// Both delays by which a new request is judged: the longer ones of its own and those of calls' messages.
+    judged_age: Duration,
+    judged_delay: Duration,
+    call_delays: CallDelays,
     /// Sockets whose queue is too long, or was so recently; an idle socket gives no information about another.
     queues: Vec<SocketQueue>,
     /// Whether the delay has been above the limit for long enough on the socket of the current message.
@@ -111,6 +117,44 @@ pub(crate) struct Overload {
     service_time: ServiceTime,
     flood: FloodDetector,
     targets: DelayTargets,
+}
+
+/// Time for which the delay of a message of a call says something about the queue of its socket.
+const CALL_DELAY_VALID: Duration = Duration::from_millis(50);
+
+/// Queueing delays of the datagrams that matched a transaction or dialog, by socket. Their sockets are those that the responses to new
+/// requests arrive at, or ones like them; a flood of other messages at a socket does not count for requests at the others.
+#[derive(Debug, Default)]
+struct CallDelays(Vec<CallDelay>);
+
+/// Of the latest such datagram of a socket.
+#[derive(Clone, Copy, Debug)]
+struct CallDelay {
+    socket: SocketId,
+    /// Time at which it was processed.
+    at: Time,
+    /// As [`Overload::age`] and [`Overload::queue_delay`].
+    age: Duration,
+    queue_delay: Duration,
+}
+
+impl CallDelays {
+    fn record(&mut self, latest: CallDelay) {
+        match self.0.iter_mut().find(|of| of.socket == latest.socket) {
+            Some(of) => *of = latest,
+            None => self.0.push(latest),
+        }
+    }
+
+    /// The longest age and queueing delay of the last moments; zero if no message was processed.
+    fn longest(&mut self, now: Time) -> (Duration, Duration) {
+        self.0.retain(|of| now.since(of.at) <= CALL_DELAY_VALID);
+        let delays = self.0.iter();
+        delays.fold(
+            (Duration::ZERO, Duration::ZERO),
+            |(age, queue_delay), of| (age.max(of.age), queue_delay.max(of.queue_delay)),
+        )
+    }
 }
 
 /// Rate of accepted new calls before an overload.
@@ -150,6 +194,10 @@ impl AcceptRate {
     }
 }
 
+fn before(now: Time, past: Duration) -> Time {
+    Time(now.0.saturating_sub(past.as_nanos() as u64))
+}
+
 impl Overload {
     /// For one of `workers` workers.
     pub(crate) fn new(shed_lists: Arc<ShedLists>, workers: u8) -> Overload {
@@ -157,6 +205,9 @@ impl Overload {
             age: Duration::ZERO,
             queue_delay: Duration::ZERO,
             socket: None,
+            judged_age: Duration::ZERO,
+            judged_delay: Duration::ZERO,
+            call_delays: CallDelays::default(),
             queues: Vec::new(),
             is_sustained: false,
             refused: 0,
@@ -188,7 +239,7 @@ impl Overload {
 
     /// Time of arrival of the current message.
     fn arrived(&self, now: Time) -> Time {
-        Time(now.0.saturating_sub(self.age.as_nanos() as u64))
+        before(now, self.age)
     }
 
     /// The queue of the current message's socket, where one is kept.
@@ -269,12 +320,15 @@ impl Overload {
         overload.socket = Some(socket);
         overload.is_sustained = false;
         let limit = ctx.config.sip.queueing_delay.unwrap_or(Duration::MAX);
-        let arrived = overload.arrived(now);
-        let is_queued = age > limit / 2;
-        let queued_at = Time(now.0.saturating_sub(queue_delay.as_nanos() as u64));
+        let queued_at = before(now, queue_delay);
         overload
             .service_time
             .record_message(queued_at, queue_delay > limit / BUSY_DIVISOR, now);
+        let (call_age, call_delay) = overload.call_delays.longest(now);
+        let (age, queue_delay) = (age.max(call_age), queue_delay.max(call_delay));
+        (overload.judged_age, overload.judged_delay) = (age, queue_delay);
+        let arrived = before(now, age);
+        let is_queued = age > limit / 2;
         if age > limit {
             let since = overload.queue(now).map(|queue| {
                 queue.record_delay(queue_delay);
@@ -307,10 +361,24 @@ impl Overload {
         }
     }
 
+    /// Records that the current message matched a transaction or dialog.
+    pub(crate) fn record_call_message(&mut self, now: Time) {
+        if let Some(socket) = self.socket {
+            self.call_delays.record(CallDelay {
+                socket,
+                at: now,
+                age: self.age,
+                queue_delay: self.queue_delay,
+            });
+        }
+    }
+
     /// Records a message without queueing delay: streams have backpressure.
     pub(crate) fn record_no_queue(&mut self) {
         self.age = Duration::ZERO;
         self.queue_delay = Duration::ZERO;
+        self.judged_age = Duration::ZERO;
+        self.judged_delay = Duration::ZERO;
         self.socket = None;
     }
 
@@ -342,8 +410,8 @@ impl Overload {
             return None;
         }
         let Overload {
-            age,
-            queue_delay,
+            judged_age: age,
+            judged_delay: queue_delay,
             targets,
             ..
         } = *self;
@@ -396,7 +464,7 @@ impl Overload {
             ctx.timers.schedule(now + END_AFTER, Alarm::OverloadCheck);
             // The messages since the beginning give a first sample at once.
             self.schedule_update(ctx, Duration::ZERO);
-            let age = self.age;
+            let age = self.judged_age;
             ctx.events.tell(now, || EventKind::Overload {
                 state: "started".to_owned(),
                 queue_delay_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),

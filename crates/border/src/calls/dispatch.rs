@@ -12,6 +12,9 @@ use wire::sip::Message;
 impl Handler for Components {
     fn on_indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
         debug_assert_eq!(self.ctx.now, now);
+        if matches_known(&indication) {
+            self.admission.overload.record_call_message(now);
+        }
         let mut calls = Calls {
             endpoint,
             parts: self,
@@ -40,6 +43,25 @@ impl Handler for Components {
             parts: self,
         };
         calls.take_over_given_legs();
+    }
+}
+
+/// Whether a received message caused the indication, and it matched a transaction or dialog.
+fn matches_known(indication: &Indication<'_>) -> bool {
+    match indication {
+        Indication::Progressed { .. }
+        | Indication::Answered { .. }
+        | Indication::Acked { .. }
+        | Indication::Cancelled { .. }
+        | Indication::Pracked { .. }
+        | Indication::Request { .. }
+        | Indication::RequestCancelled { .. }
+        | Indication::Response { .. }
+        | Indication::InDialog { .. }
+        | Indication::OutOfDialogResponse { .. } => true,
+        Indication::Failed { response, .. } => response.is_some(),
+        Indication::Ended { message, .. } => message.is_some(),
+        _ => false,
     }
 }
 

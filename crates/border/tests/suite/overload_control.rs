@@ -165,3 +165,44 @@ fn neighbours_get_feedback_on_request() {
         .header("Via");
     assert!(via.contains(";oc;") && !via.contains("oc="), "{via}");
 }
+
+/// Calls every 20 ms for four seconds while messages at the address `lagging` were queued for 300 ms, and `flood` arrives there from a
+/// stranger with each call. Returns answered and refused calls.
+fn calls_with_a_queue_at(lagging: &str, flood: Option<&[u8]>) -> (usize, usize) {
+    let other = "[[interface]]\nname='other'\nkind='core'\nlisten=['udp:203.0.113.1:5060']\nmedia={address='203.0.113.1'}\n";
+    let mut net = VirtualNetwork::new(&(other.to_owned() + PLAIN), 1);
+    let caller = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    net.lag = (lagging.parse().ok(), Duration::from_millis(300));
+    for _ in 0..200 {
+        net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
+        if let Some(message) = flood {
+            net.send_raw("10.3.0.1:5060", lagging, message);
+        }
+        net.run(Duration::from_millis(20));
+    }
+    net.run(seconds(2));
+    let reported = net.phone_events(caller);
+    let count = |wanted: PhoneEvent| reported.iter().filter(|event| **event == wanted).count();
+    (
+        count(PhoneEvent::Answered),
+        count(PhoneEvent::Failed(Failure::Response, 503)),
+    )
+}
+
+#[test]
+fn the_queue_of_responses_counts_for_new_calls() {
+    // The queue where new calls arrive is empty.
+    let (answered, refused) = calls_with_a_queue_at("198.51.100.1:5060", None);
+    assert!(answered >= 5 && refused >= 100, "{answered}, {refused}");
+    // Messages of no call, at whatever address, are no reason to refuse one.
+    let response = b"SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP 203.0.113.1:5060;branch=z9hG4bKnone\r\n\
+        From: <sip:a@b>;tag=1\r\nTo: <sip:c@d>;tag=2\r\nCall-ID: none\r\nCSeq: 1 INVITE\r\nContent-Length: 0\r\n\r\n";
+    let options = b"OPTIONS sip:203.0.113.1 SIP/2.0\r\nVia: SIP/2.0/UDP 10.3.0.1:5060;branch=z9hG4bK1\r\n\
+        From: <sip:a@b>;tag=1\r\nTo: <sip:c@d>\r\nCall-ID: other\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n";
+    for flood in [&response[..], options] {
+        let outcome = calls_with_a_queue_at("203.0.113.1:5060", Some(flood));
+        assert_eq!(outcome, (200, 0));
+    }
+}

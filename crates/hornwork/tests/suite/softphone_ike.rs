@@ -129,7 +129,8 @@ fn good(figures: &Value, packets: u64, said: &str) {
     assert!(figures["mos"].as_f64() > Some(4.0), "{figures:#}");
 }
 
-/// Keys of IKEv2 with `rekeyed` changes at least, and no packet that was dropped.
+/// Keys of IKEv2 with `rekeyed` changes at least, and no packet that was dropped. The peer's system may answer the last packet of the
+/// call by an ICMP message in the tunnel, which the selectors of a call do not allow.
 fn negotiated(figures: &Value, suite: &str, rekeyed: u64, said: &str) {
     assert_eq!(
         figures["protection"],
@@ -139,7 +140,12 @@ fn negotiated(figures: &Value, suite: &str, rekeyed: u64, said: &str) {
     assert_eq!(figures["esp"]["keys"], "IKEv2");
     assert_eq!(figures["esp"]["suite"], suite);
     assert!(number(figures, "/esp/rekeyed") >= rekeyed, "{figures:#}");
-    assert_eq!(number(figures, "/esp/dropped"), 0, "{figures:#}\n{said}");
+    let dropped = number(figures, "/esp/dropped");
+    let by_selector = figures["esp"]["drops"]["esp_selector"].as_u64();
+    assert!(
+        dropped == 0 || (dropped == 1 && by_selector == Some(1)),
+        "{figures:#}\n{said}"
+    );
     assert_eq!(number(figures, "/esp/ike_overruns"), 0, "{figures:#}");
 }
 
