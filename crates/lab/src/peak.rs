@@ -46,7 +46,7 @@ pub(crate) fn measure(
             number,
             seed: trial_seed(file.experiment().seed, FIRST_SEED + number),
         };
-        display.begin(number, Some(value), 0);
+        display.begin(Some(value), 0);
         let outcomes = match simulated {
             true => simulate(&trial)?,
             false => on_sockets(&trial, |seconds, progress| {

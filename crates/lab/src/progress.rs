@@ -20,6 +20,8 @@ pub struct Display {
     expected: Option<f64>,
     /// Completed trials.
     completed: u32,
+    /// Trials begun since the start or [`Display::restart`].
+    begun: u32,
     /// Time of the last count of due attempts, and the count.
     last_count: (f64, u64),
     last_rate: f64,
@@ -87,6 +89,7 @@ impl Display {
             last_line: 0.0,
             expected,
             completed: 0,
+            begun: 0,
             last_count: (0.0, 0),
             last_rate: 0.0,
         }
@@ -102,14 +105,20 @@ impl Display {
         format!(", about {} left", duration(left))
     }
 
+    /// The trials that follow are counted from one.
+    pub fn restart(&mut self) {
+        self.begun = 0;
+    }
+
     /// A trial begins.
-    pub fn begin(&mut self, number: u32, level: Option<f64>, repetition: u32) {
+    pub fn begin(&mut self, level: Option<f64>, repetition: u32) {
+        self.begun += 1;
         let level = level
             .map(|level| format!(" at {}", plain(level)))
             .unwrap_or_default();
         self.now = format!(
             "trial {} of {}{level}, run {}",
-            number + 1,
+            self.begun,
             self.total,
             repetition + 1
         );

@@ -176,9 +176,12 @@ pub(crate) fn execute(file: &File, options: &RunOptions, dir: &Path) -> Result<E
     let mut display = Display::new(&run.title, planned, seconds);
     if let Some(plan) = &file.experiment().peak {
         run.peak = Some(peak::measure(file, plan, options.simulate, &mut display)?);
+        display.restart();
     }
-    'run: for (index, level) in levels.iter().enumerate() {
-        for repetition in 0..file.experiment().repeat {
+    // The levels take turns: a machine that becomes slower or faster affects all of them.
+    'run: for repetition in 0..file.experiment().repeat {
+        for (index, level) in levels.iter().enumerate() {
+            // Where the trial stands in the record: the runs of a level follow each other there.
             let number = index as u32 * file.experiment().repeat + repetition;
             let trial = run_trial(
                 level,
@@ -192,7 +195,9 @@ pub(crate) fn execute(file: &File, options: &RunOptions, dir: &Path) -> Result<E
             match trial {
                 Ok(record) => {
                     run.verdict = run.verdict.and(record.verdict);
-                    run.trials.push(record);
+                    let trials = &mut run.trials;
+                    let place = trials.partition_point(|before| before.trial < number);
+                    trials.insert(place, record);
                 }
                 Err(error) if run.trials.is_empty() => return Err(error),
                 // The trials before it stay.
@@ -204,7 +209,7 @@ pub(crate) fn execute(file: &File, options: &RunOptions, dir: &Path) -> Result<E
                 }
             }
             if net::stops() > 0 {
-                mark_interrupted(&mut run);
+                mark_interrupted(&mut run, number);
                 break 'run;
             }
         }
@@ -302,11 +307,11 @@ pub(crate) fn probe(file: &File, options: &RunOptions) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Marks a run as interrupted by the user; its last trial is the one that was running.
-pub(crate) fn mark_interrupted(run: &mut RunRecord) {
+/// Records that the user ended a run during one of its trials.
+pub(crate) fn mark_interrupted(run: &mut RunRecord, trial: u32) {
     run.cut_short = true;
     run.title.push_str(" (interrupted)");
-    if let Some(last) = run.trials.last_mut() {
+    if let Some(last) = run.trials.iter_mut().find(|record| record.trial == trial) {
         let text = format!("interrupted by the user after {:.1} s", last.seconds);
         last.remarks.push(text);
     }
@@ -371,7 +376,7 @@ pub(crate) fn run_trial(
         number,
         seed,
     };
-    display.begin(number, level.value, repetition);
+    display.begin(level.value, repetition);
     let outcomes = if simulated {
         simulate(&trial)?
     } else {

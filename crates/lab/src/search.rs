@@ -472,7 +472,7 @@ pub(crate) fn execute(
         });
         record.trials.push(trial);
         if net::stops() > 0 {
-            run::mark_interrupted(&mut record);
+            run::mark_interrupted(&mut record, number);
             break;
         }
     }

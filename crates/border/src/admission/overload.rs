@@ -123,7 +123,8 @@ pub(crate) struct Overload {
 const CALL_DELAY_VALID: Duration = Duration::from_millis(50);
 
 /// Queueing delays of the datagrams that matched a transaction or dialog, by socket. Their sockets are those that the responses to new
-/// requests arrive at, or ones like them; a flood of other messages at a socket does not count for requests at the others.
+/// requests arrive at, or ones like them; a flood of other messages at a socket does not count for requests at the others. Only lasting
+/// queues are kept, not those after a stall of the thread.
 #[derive(Debug, Default)]
 struct CallDelays(Vec<CallDelay>);
 
@@ -144,6 +145,10 @@ impl CallDelays {
             Some(of) => *of = latest,
             None => self.0.push(latest),
         }
+    }
+
+    fn forget(&mut self, socket: SocketId) {
+        self.0.retain(|of| of.socket != socket);
     }
 
     /// The longest age and queueing delay of the last moments; zero if no message was processed.
@@ -325,10 +330,10 @@ impl Overload {
             .service_time
             .record_message(queued_at, queue_delay > limit / BUSY_DIVISOR, now);
         let (call_age, call_delay) = overload.call_delays.longest(now);
-        let (age, queue_delay) = (age.max(call_age), queue_delay.max(call_delay));
-        (overload.judged_age, overload.judged_delay) = (age, queue_delay);
-        let arrived = before(now, age);
-        let is_queued = age > limit / 2;
+        let queue_delay = queue_delay.max(call_delay);
+        (overload.judged_age, overload.judged_delay) = (age.max(call_age), queue_delay);
+        let arrived = overload.arrived(now);
+        let is_queued = overload.judged_age > limit / 2;
         if age > limit {
             let since = overload.queue(now).map(|queue| {
                 queue.record_delay(queue_delay);
@@ -342,6 +347,8 @@ impl Overload {
             overload.is_sustained = since.is_some_and(|since| now.since(since) >= MIN_DURATION)
                 || overload.is_flooded(now);
         } else if is_queued {
+            // The queue of calls' messages lasts already.
+            overload.is_sustained = call_age > limit;
             if let Some(queue) = overload.queue(now) {
                 queue.above_since = None;
                 queue.record_delay(queue_delay);
@@ -363,7 +370,12 @@ impl Overload {
 
     /// Records that the current message matched a transaction or dialog.
     pub(crate) fn record_call_message(&mut self, now: Time) {
-        if let Some(socket) = self.socket {
+        let Some(socket) = self.socket else {
+            return;
+        };
+        if !self.is_overloaded() {
+            self.call_delays.forget(socket);
+        } else {
             self.call_delays.record(CallDelay {
                 socket,
                 at: now,

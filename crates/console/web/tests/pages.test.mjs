@@ -327,6 +327,7 @@ test('operators change state, with the CSRF token', async () => {
     await page.getByRole('button', { name: 'Acknowledge trunk_down' }).click();
     await page.waitForFunction(() => document.querySelectorAll('main button').length > 0 && document.querySelector('main').textContent.match(/erika/g)?.length === 2);
     await go('#/system');
+    await page.waitForFunction(() => document.querySelector('main').textContent.includes('branch.example'));
     await page.getByRole('button', { name: 'Remove 203.0.113.66' }).click();
     await confirm('Remove');
     await page.waitForFunction(() => document.querySelector('main').textContent.includes('No source is banned'));

@@ -8,7 +8,7 @@ use super::types::{
     AlarmBody, AlarmsBody, BanBody, BansBody, DoneBody, DrainBody, DropsBody, LimitChange,
     LimitsBody, LiveCallBody, LiveCallsBody, LogLevelBody, NodeBody, NodesBody, OverviewQuery,
     PageQuery, RegistrationBody, RegistrationQuery, RegistrationsBody, TargetBody, TrunkBody,
-    TrunkChange, TrunksBody,
+    TrunkChange, TrunksBody, TunnelBody, TunnelsBody,
 };
 use crate::alarms::{AlarmKind, RaisedAlarm};
 use axum::body::Body;
@@ -19,6 +19,7 @@ use border::border::CallInfo;
 use border::calls::CallPhase;
 use border::views::TrunkView;
 use console::{mask, mask_numbers};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Longest series, seconds.
@@ -237,6 +238,28 @@ pub(super) async fn list_nodes(State(state): Shared) -> Answer {
     });
     ok(&NodesBody {
         nodes: nodes.collect(),
+    })
+}
+
+/// `GET /tunnels`.
+pub(super) async fn list_tunnels(State(state): Shared) -> Answer {
+    let gateway = state.operators().gateway.as_deref();
+    let tunnels = gateway.map_or(&[][..], |gateway| &gateway.tunnels);
+    let tunnels = tunnels.iter().map(|tunnel| {
+        let now = tunnel.state();
+        TunnelBody {
+            name: tunnel.name.clone(),
+            up: now.up,
+            since: state.time(now.since),
+            peer: now.peer.map(|peer| peer.to_string()),
+            identity: now.identity,
+            algorithms: now.algorithms,
+            sealed: tunnel.sealed.load(Relaxed),
+            opened: tunnel.opened.load(Relaxed),
+        }
+    });
+    ok(&TunnelsBody {
+        tunnels: tunnels.collect(),
     })
 }
 

@@ -6,7 +6,7 @@ use super::types::{
     AlarmsBody, AuditBody, BansBody, CallPageBody, CallQuery, CallsBody, DoneBody, DrainBody,
     DropsBody, HealthBody, LimitChange, LimitsBody, LiveCallsBody, LogLevelBody, LoginBody,
     MessagePageBody, NodesBody, Overview, OverviewQuery, PageQuery, RegistrationQuery,
-    RegistrationsBody, ReportsBody, SessionBody, TrunkBody, TrunkChange, TrunksBody,
+    RegistrationsBody, ReportsBody, SessionBody, TrunkBody, TrunkChange, TrunksBody, TunnelsBody,
 };
 use super::{calls, guard, live, oidc_login, openapi, pages};
 use axum::Router;
@@ -229,6 +229,13 @@ pub(super) static ROUTES: &[RouteSpec] = &[
         "Media nodes.",
         Json(schema::<NodesBody>),
         || get(live::list_nodes),
+    ),
+    route(
+        ("GET", "/tunnels"),
+        Some(Viewer),
+        "Tunnels of the IPsec gateway.",
+        Json(schema::<TunnelsBody>),
+        || get(live::list_tunnels),
     ),
     route(
         ("GET", "/limits"),

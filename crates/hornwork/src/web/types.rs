@@ -593,6 +593,34 @@ pub(super) struct NodesBody {
     pub(super) nodes: Vec<NodeBody>,
 }
 
+/// A tunnel of the IPsec gateway.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct TunnelBody {
+    /// Name.
+    pub(super) name: String,
+    /// Whether it has keys.
+    pub(super) up: bool,
+    /// Since when it is up or down.
+    pub(super) since: String,
+    /// Outer address of the peer, where it is known.
+    pub(super) peer: Option<String>,
+    /// Identity of the peer; empty with manual keys.
+    pub(super) identity: String,
+    /// Algorithms of the association that seals.
+    pub(super) algorithms: String,
+    /// Packets sealed since the start.
+    pub(super) sealed: u64,
+    /// Packets opened since the start.
+    pub(super) opened: u64,
+}
+
+/// Tunnels of the IPsec gateway.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct TunnelsBody {
+    /// In the order of the configuration; none without a gateway.
+    pub(super) tunnels: Vec<TunnelBody>,
+}
+
 /// Capacities.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct LimitsBody {

@@ -332,6 +332,7 @@ await near.log gateway_tunnel_up
 ping -q -c 10 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
 sleep 0.2; "$HORNWORK" ctl --socket control.sock tunnels list --json > up.json
 "$HORNWORK" ctl --socket control.sock tunnels list
+curl -s http://127.0.0.1:8080/api/v1/tunnels > console.json
 kill -KILL $far_pid; await near.log gateway_tunnel_down 1500
 "$HORNWORK" ctl --socket control.sock tunnels list --json > down.json
 kill -TERM $near_pid; wait $near_pid
@@ -339,11 +340,11 @@ kill -TERM $near_pid; wait $near_pid
 
 #[test]
 fn operators_see_tunnels() {
-    if !able() {
+    if !able() || !installed(&["curl"]) {
         return;
     }
     let case = Case::new("operators");
-    let border = "[[interface]]\nname = \"phones\"\nlisten = \"udp:127.0.0.1:5060\"\n[control]\nsocket = \"control.sock\"\n";
+    let border = "[[interface]]\nname = \"phones\"\nlisten = \"udp:127.0.0.1:5060\"\n[control]\nsocket = \"control.sock\"\n[console]\nlisten = \"127.0.0.1:8080\"\n";
     let text = near("dead_peer_s = 1", PEER);
     case.write("near.toml", &format!("{border}{text}"));
     case.write("far.conf", &far("aes128gcm16", 3_600));
@@ -363,6 +364,9 @@ fn operators_see_tunnels() {
         (&10.into(), &10.into()),
         "{up:#}"
     );
+    let console: serde_json::Value =
+        serde_json::from_str(&case.read("console.json")).expect("json");
+    assert_eq!(console["tunnels"][0], up);
     let down = tunnel("down.json");
     assert_eq!(down["up"], false, "{down:#}");
     assert!(down["since"].as_str() > up["since"].as_str(), "{down:#}");

@@ -175,7 +175,7 @@ fn classes_chart(label: &str, levels: &[LevelSummary]) -> Chart {
 /// Response time of each answered attempt of the last trial (at most some thousand dots).
 fn scatter(raw: &RawResults) -> Chart {
     const DOTS: usize = 3_000;
-    let last = raw.run.trials.len().saturating_sub(1) as u32;
+    let last = raw.run.trials.last().map(|trial| trial.trial);
     let kinds = [
         AttemptKind::Call,
         AttemptKind::Registration,
@@ -186,7 +186,7 @@ fn scatter(raw: &RawResults) -> Chart {
     let all: Vec<(f64, f64)> = raw
         .attempts
         .iter()
-        .filter(|attempt| attempt.trial == last && kinds.contains(&attempt.kind))
+        .filter(|attempt| Some(attempt.trial) == last && kinds.contains(&attempt.kind))
         .filter_map(|attempt| Some((attempt.due as f64 / 1e9, attempt.response_ms()?)))
         .collect();
     let stride = all.len().div_ceil(DOTS).max(1);
@@ -205,10 +205,10 @@ fn scatter(raw: &RawResults) -> Chart {
 /// Concurrent calls over time, last trial.
 fn open_calls(raw: &RawResults) -> Chart {
     const POINTS: usize = 1_000;
-    let last = raw.run.trials.len().saturating_sub(1) as u32;
+    let last = raw.run.trials.last().map(|trial| trial.trial);
     let mut changes: Vec<(u64, f64)> = Vec::new();
     for attempt in &raw.attempts {
-        let counted = attempt.trial == last
+        let counted = Some(attempt.trial) == last
             && matches!(attempt.kind, AttemptKind::Call | AttemptKind::Stream);
         if let (true, Some(from), Some(to)) = (counted, attempt.established, attempt.ended) {
             changes.extend([(from, 1.0), (to, -1.0)]);

@@ -491,6 +491,32 @@ fn unrefreshed_users_are_deregistered_at_the_end() {
 }
 
 #[test]
+fn levels_take_turns_and_their_runs_follow_each_other_in_the_record() {
+    let folder = scratch("turns");
+    run("call-capacity", &options(&folder, "a", &SHORT)).unwrap();
+    let raw = lab::raw::RawResults::read(&folder.join("a")).unwrap();
+    let levels: Vec<f64> = raw.run.trials.iter().filter_map(|t| t.level).collect();
+    let repeat = levels.iter().filter(|level| **level == levels[0]).count();
+    assert!(repeat > 1 && levels.is_sorted(), "{levels:?}");
+    assert!(
+        raw.run
+            .trials
+            .iter()
+            .map(|t| t.trial)
+            .eq(0..levels.len() as u32)
+    );
+    // The attempts are written as they happen.
+    let text = fs::read_to_string(folder.join("a/attempts.ndjson")).unwrap();
+    let mut trials: Vec<usize> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Attempt>(line).unwrap().trial as usize)
+        .collect();
+    trials.dedup();
+    let turns = (0..repeat).flat_map(|run| (run..levels.len()).step_by(repeat));
+    assert_eq!(trials, turns.collect::<Vec<_>>());
+}
+
+#[test]
 fn terminal_table_shows_pooled_quantiles() {
     let folder = scratch("table");
     run("call-capacity", &options(&folder, "a", &SHORT)).unwrap();

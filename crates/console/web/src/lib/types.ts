@@ -189,6 +189,17 @@ export interface Trunk {
   targets?: { address: string; up: boolean }[];
 }
 
+export interface Tunnel {
+  name: string;
+  up: boolean;
+  since: string;
+  peer: string | null;
+  identity: string;
+  algorithms: string;
+  sealed: number;
+  opened: number;
+}
+
 export interface Now {
   at?: number;
   calls_active: number;
