@@ -112,7 +112,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     run.end(first.len() + rest.len())
 }
 
-/// What goes on at idle priority beside the tests of other programs.
+/// Builds and tests at idle priority, beside the tests of other programs.
 struct Idle {
     builds: std::thread::JoinHandle<UnitTests>,
     /// Runs the tests that compute ([`COMPUTED`]).
@@ -249,7 +249,7 @@ impl Run {
         Ok(())
     }
 
-    /// Waits for what goes on at idle priority. The results of the programs that ran are kept in any case. Gives the programs of the
+    /// Waits for the builds and tests at idle priority. The results of the programs that ran are kept in any case. Gives the programs of the
     /// unit tests.
     fn join(&mut self, idle: Idle) -> Result<Vec<Program>, String> {
         let panicked = |_| "a thread has panicked";
