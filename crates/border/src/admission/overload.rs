@@ -122,9 +122,16 @@ pub(crate) struct Overload {
 /// Time for which the delay of a message of a call says something about the queue of its socket.
 const CALL_DELAY_VALID: Duration = Duration::from_millis(50);
 
+/// Least share of the datagrams read at a socket that match a transaction or dialog where its queue counts for other sockets.
+const MIN_CALL_SHARE: f64 = 0.25;
+/// Time for which the share of a socket is kept without a further such datagram.
+const CALL_SHARE_VALID: Duration = Duration::from_secs(1);
+/// Weight of one datagram in that share.
+const CALL_SHARE_WEIGHT: f64 = 1.0 / 32.0;
+
 /// Queueing delays of the datagrams that matched a transaction or dialog, by socket. Their sockets are those that the responses to new
-/// requests arrive at, or ones like them; a flood of other messages at a socket does not count for requests at the others. Only lasting
-/// queues are kept, not those after a stall of the thread.
+/// requests arrive at, or ones like them. Only lasting queues are kept, not those after a stall of the thread, and only queues of such
+/// datagrams count: a flood of other messages at a socket is no reason to refuse requests at another.
 #[derive(Debug, Default)]
 struct CallDelays(Vec<CallDelay>);
 
@@ -137,12 +144,26 @@ struct CallDelay {
     /// As [`Overload::age`] and [`Overload::queue_delay`].
     age: Duration,
     queue_delay: Duration,
+    /// Part of the latest datagrams of the socket that matched, 0 to 1.
+    share: f64,
 }
 
 impl CallDelays {
-    fn record(&mut self, latest: CallDelay) {
+    /// A datagram was read at this socket; whether it matches is not known yet.
+    fn record_read(&mut self, socket: SocketId) {
+        if let Some(of) = self.0.iter_mut().find(|of| of.socket == socket) {
+            of.share -= of.share * CALL_SHARE_WEIGHT;
+        }
+    }
+
+    /// The datagram that was read last matches. The share of `latest` is set here.
+    fn record(&mut self, mut latest: CallDelay) {
+        latest.share = CALL_SHARE_WEIGHT;
         match self.0.iter_mut().find(|of| of.socket == latest.socket) {
-            Some(of) => *of = latest,
+            Some(of) => {
+                latest.share += of.share;
+                *of = latest;
+            }
             None => self.0.push(latest),
         }
     }
@@ -151,10 +172,13 @@ impl CallDelays {
         self.0.retain(|of| of.socket != socket);
     }
 
-    /// The longest age and queueing delay of the last moments; zero if no message was processed.
+    /// The longest age and queueing delay of the last moments; zero if no message was processed, or few of them matched.
     fn longest(&mut self, now: Time) -> (Duration, Duration) {
-        self.0.retain(|of| now.since(of.at) <= CALL_DELAY_VALID);
-        let delays = self.0.iter();
+        self.0.retain(|of| now.since(of.at) <= CALL_SHARE_VALID);
+        let delays = self
+            .0
+            .iter()
+            .filter(|of| now.since(of.at) <= CALL_DELAY_VALID && of.share >= MIN_CALL_SHARE);
         delays.fold(
             (Duration::ZERO, Duration::ZERO),
             |(age, queue_delay), of| (age.max(of.age), queue_delay.max(of.queue_delay)),
@@ -329,6 +353,7 @@ impl Overload {
         overload
             .service_time
             .record_message(queued_at, queue_delay > limit / BUSY_DIVISOR, now);
+        overload.call_delays.record_read(socket);
         let (call_age, call_delay) = overload.call_delays.longest(now);
         let queue_delay = queue_delay.max(call_delay);
         (overload.judged_age, overload.judged_delay) = (age.max(call_age), queue_delay);
@@ -381,6 +406,7 @@ impl Overload {
                 at: now,
                 age: self.age,
                 queue_delay: self.queue_delay,
+                share: 0.0,
             });
         }
     }
