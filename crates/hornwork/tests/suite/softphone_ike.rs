@@ -129,8 +129,7 @@ fn good(figures: &Value, packets: u64, said: &str) {
     assert!(figures["mos"].as_f64() > Some(4.0), "{figures:#}");
 }
 
-/// Keys of IKEv2 with `rekeyed` changes at least, and no packet that was dropped. The peer's system may answer the last packet of the
-/// call by an ICMP message in the tunnel, which the selectors of a call do not allow.
+/// Keys of IKEv2 with `rekeyed` changes at least, and no packet that was dropped.
 fn negotiated(figures: &Value, suite: &str, rekeyed: u64, said: &str) {
     assert_eq!(
         figures["protection"],
@@ -140,12 +139,7 @@ fn negotiated(figures: &Value, suite: &str, rekeyed: u64, said: &str) {
     assert_eq!(figures["esp"]["keys"], "IKEv2");
     assert_eq!(figures["esp"]["suite"], suite);
     assert!(number(figures, "/esp/rekeyed") >= rekeyed, "{figures:#}");
-    let dropped = number(figures, "/esp/dropped");
-    let by_selector = figures["esp"]["drops"]["esp_selector"].as_u64();
-    assert!(
-        dropped == 0 || (dropped == 1 && by_selector == Some(1)),
-        "{figures:#}\n{said}"
-    );
+    assert_eq!(number(figures, "/esp/dropped"), 0, "{figures:#}\n{said}");
     assert_eq!(number(figures, "/esp/ike_overruns"), 0, "{figures:#}");
 }
 
@@ -375,8 +369,13 @@ fn missing_parts_are_named_and_no_right_is_needed_to_begin() {
     let said = case.run(MISSING);
     match said.contains("unprivileged: called") {
         true => {
-            let figures = json(&case.folder, "caller.json");
+            let mut figures = json(&case.folder, "caller.json");
             good(&figures, 100, &said);
+            // The kernel of the peer may answer the last packet of the call by an ICMP message in the tunnel, which the selectors of a
+            // call do not allow.
+            if figures["esp"]["drops"] == serde_json::json!({ "esp_selector": 1 }) {
+                figures["esp"]["dropped"] = 0.into();
+            }
             negotiated(&figures, "AES-GCM-16", 0, &said);
         }
         false => eprintln!("skipped: another user cannot reach {PROGRAM}"),
