@@ -2,7 +2,7 @@
 //! media.
 
 pub use crate::counters::{BorderCounters, CallOutcome};
-pub use crate::report::{BorderCensus, CallInfo};
+pub use crate::report::{BorderCensus, CallInfo, LiveMedia};
 
 use crate::admission::{MediaOffload, Price};
 use crate::calls::key::CallKey;

@@ -3,9 +3,10 @@
 use crate::admission::{CostPart, Price};
 use crate::border::Border;
 use crate::calls::CallPhase;
+use crate::calls::key::CallSlot;
 use crate::counters::BorderCounters;
 use anchor::Side;
-use engine::Time;
+use engine::{Hundredths, Time};
 use wire::sip::NameAddr;
 
 /// Sizes of all tables of the border. Tests check them for leaks.
@@ -63,6 +64,19 @@ impl BorderCensus {
     }
 }
 
+/// Media received from one side of a call in progress, in its last interval of quality (`[store] quality_interval_s`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveMedia {
+    /// Name of the codec, by session description.
+    pub codec: Option<String>,
+    /// Packets lost before they arrived here or at the media node, percent of those sent.
+    pub loss_percent: Option<Hundredths>,
+    /// Mean interarrival jitter (RFC 3550), milliseconds.
+    pub jitter_ms: Option<Hundredths>,
+    /// Voice quality by the E-model: MOS-CQE, 1 to 4.5.
+    pub mos: Option<Hundredths>,
+}
+
 /// A call, as a plain value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallInfo {
@@ -88,11 +102,26 @@ pub struct CallInfo {
     pub answered_at: Option<Time>,
     /// Whether its media is anchored at the border or a media node.
     pub anchored: bool,
+    /// Media of caller and callee.
+    pub media: [LiveMedia; 2],
     /// Values stored by header rules.
     pub tags: Vec<(String, String)>,
 }
 
 impl Border {
+    fn live_media(&self, slot: CallSlot, call: u64) -> [LiveMedia; 2] {
+        let session = self.parts.calls.key_of(slot).0;
+        let Some(latest) = self.parts.quality_intervals.latest(session, call) else {
+            return Default::default();
+        };
+        latest.each_ref().map(|side| LiveMedia {
+            codec: side.codec.clone(),
+            loss_percent: side.loss_percent,
+            jitter_ms: side.jitter_ms,
+            mos: side.mos,
+        })
+    }
+
     /// Sizes of all tables.
     pub fn census(&self) -> BorderCensus {
         let parts = &self.parts;
@@ -160,7 +189,7 @@ impl Border {
             .filter(|(_, call)| {
                 call.number <= last && after.is_none_or(|after| call.number > after)
             })
-            .map(|(_, call)| {
+            .map(|(slot, call)| {
                 let call_id = |side| {
                     let leg = call.leg(side)?;
                     let id = self.endpoint.call_id_of(leg)?;
@@ -203,6 +232,7 @@ impl Border {
                     offered_at: call.offered_at,
                     answered_at: call.answered_at,
                     anchored: call.media.is_some() || call.relay.is_some(),
+                    media: self.live_media(slot, call.number),
                     tags: call
                         .tags
                         .iter()

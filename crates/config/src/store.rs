@@ -96,7 +96,7 @@ pub(super) struct RawStore {
     pub full_text: bool,
     /// Seconds from one record of a call's media quality to the next: 5 to 3600; 0: quality is recorded at the end of calls only.
     /// The first interval of a call is up to half longer or shorter, because calls take turns. While the kernel relays media, at most 50 calls
-    /// are queried in a second, and intervals are longer with more calls. Each record has packets, loss, jitter and MOS of both sides in that time. Media nodes give figures at the end only.
+    /// are queried in a second, and intervals are longer with more calls. Each record has packets, loss, jitter and MOS of both sides in that time. At media nodes at most 1,000 calls are queried in a second.
     #[serde(default = "quality_interval_s")]
     #[schemars(range(min = 0, max = 3600))]
     pub quality_interval_s: u32,

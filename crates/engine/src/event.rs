@@ -216,9 +216,9 @@ events! {
         /// Protection of the media with the callee: none, or srtp and the crypto suite.
         callee_protection: Option<String>,
     }
-    /// Media of a call in an interval: the difference of its figures to those at the end of the interval before. Only while
-    /// calls are stored (`[store] quality_interval_s`), and for media that is relayed here. The figures of a side are those of
-    /// packets received from it, of the media line that `call_ended` rates.
+    /// Media of a call in an interval: the difference of its figures to those at the end of the interval before. Only while calls are stored
+    /// (`[store] quality_interval_s`), and for media that is relayed here or by a media node. The figures of a side are those of packets received
+    /// from it, of the media line that `call_ended` rates; at a node, of its first media line, with rtpengine's last RTCP report in the interval.
     CallMediaInterval "call_media_interval" Debug {
         /// Number of the call.
         call: u64,
@@ -356,7 +356,7 @@ events! {
     }
     /// Admission control refused calls because memory or CPU time is exhausted; logged at most every ten seconds.
     AdmissionRefused "admission_refused" Info {
-        /// The exhausted resource: memory or processor.
+        /// The exhausted resource: memory, processor, or gateway (CPU time of the IPsec gateway's thread).
         resource: String,
         /// Calls that are up.
         calls: u64,

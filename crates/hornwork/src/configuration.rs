@@ -417,8 +417,12 @@ pub fn capacity(config: &Config, offload: &MediaOffload) -> String {
     let protected = protected.map_or(String::new(), |calls| {
         format!(", {calls} if one side has SRTP")
     });
+    let through_gateway = config.gateway.as_ref().map_or(String::new(), |_| {
+        let calls = (Price::GATEWAY / Price::GATEWAY_SIDE).min(most);
+        format!(", {calls} if one side is behind a tunnel of the gateway")
+    });
     format!(
-        "capacity: {anchored}{protected}, or {} with media bypass: {} MiB, {} % of a core; beyond that {}\n",
+        "capacity: {anchored}{protected}{through_gateway}, or {} with media bypass: {} MiB, {} % of a core; beyond that {}\n",
         fit(Price::of_call(false, [None, None])),
         limit.memory / 1_024,
         limit.processor / 10_000,

@@ -195,6 +195,9 @@ const CALLS: Columns = &[
     ("TO", "/to"),
     ("IN", "/legs/0/interface"),
     ("TRUNK", "/legs/1/trunk"),
+    ("CODEC", "/legs/0/codec"),
+    ("MOS CALLER", "/legs/0/media/mos"),
+    ("MOS CALLEE", "/legs/1/media/mos"),
     ("SECONDS", "/duration_s"),
 ];
 const REGISTRATIONS: Columns = &[

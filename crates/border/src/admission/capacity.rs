@@ -12,6 +12,7 @@ use core::time::Duration;
 use engine::{EventKind, Reason, Time};
 use protect::srtp::Suite;
 use sip::Flow;
+use std::net::IpAddr;
 use wire::sip::HeaderId;
 
 /// Share of the machine that established calls may take by default: in the study's test the border used 56 % of its
@@ -76,10 +77,19 @@ impl RecentWork {
     }
 }
 
+/// Whether packets to this address go through a tunnel of the IPsec gateway.
+fn is_behind_tunnel(config: &Config, address: IpAddr) -> bool {
+    let tunnels = config.gateway.iter().flat_map(|gateway| &gateway.tunnels);
+    let mut networks = tunnels.flat_map(|tunnel| &tunnel.remote_networks);
+    networks.any(|network| network.contains(address.to_canonical()))
+}
+
 /// Capacity that is reserved for calls.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
     reserved: [Price; CostPart::ALL.len()],
+    /// Sides of calls behind tunnels of the IPsec gateway.
+    gateway_sides: u64,
     handshakes: RecentWork,
     refused: u64,
     reported_at: Option<Time>,
@@ -141,8 +151,22 @@ impl Reservation {
         let anchored = plan.media == MediaMode::Anchor;
         let callee_interface = first.map_or(origin.interface, |step| step.interface);
         let interfaces = [origin.interface, callee_interface];
+        let place = first.map(|step| &step.place);
+        let callee_address = match place {
+            Some(StepTarget::Address(address, _)) => Some(address.ip()),
+            Some(StepTarget::Flow(flow)) => Some(flow.remote.ip()),
+            Some(StepTarget::Name(..)) | None => None,
+        };
         let path = anchored.then(|| offload.path_between(config, interfaces));
         let mut reservation = Reservation::of_call(path, [Some(flow.transport), callee.flatten()]);
+        // Media of a side comes from where its signalling comes from, or from near it.
+        let addresses = [Some(flow.remote.ip()), callee_address];
+        let through_gateway = |address: &IpAddr| is_behind_tunnel(config, *address);
+        let sides = addresses
+            .iter()
+            .flatten()
+            .filter(|address| through_gateway(address));
+        reservation.gateway_sides = sides.count() as u8;
         if anchored {
             // With `srtp = "require"` the side has keys or the call ends. Their kind is not known yet: reserve the
             // most expensive one.
@@ -211,7 +235,12 @@ impl Reservations {
         for (_, price) in by_parts {
             reserved += price;
         }
-        let exceeded = reserved.exceeded(reservation.total(), limit);
+        let gateway_max = Price::GATEWAY / Price::GATEWAY_SIDE / workers;
+        let own_sides = u64::from(reservation.gateway_sides);
+        let through_gateway = own_sides > 0 && self.gateway_sides + own_sides > gateway_max;
+        let exceeded = reserved
+            .exceeded(reservation.total(), limit)
+            .or(through_gateway.then_some("gateway"));
         let Some(resource) = exceeded.filter(|_| !is_emergency_uri(uri)) else {
             return Ok(self.record(reservation));
         };
@@ -226,7 +255,9 @@ impl Reservations {
             ctx.events.tell(ctx.now, || EventKind::AdmissionRefused {
                 resource: resource.to_owned(),
                 calls: load.calls as u64,
-                calls_max: limit.capacity_for(reservation.total()),
+                calls_max: limit
+                    .capacity_for(reservation.total())
+                    .min(gateway_max.checked_div(own_sides).unwrap_or(u64::MAX)),
                 path: reservation.path().map(|path| path.name().to_owned()),
                 refused,
                 memory: format_parts(&by_parts, limit.memory, |price| price.memory),
@@ -247,6 +278,7 @@ impl Reservations {
         for (part, price) in reservation.parts() {
             self.add(part, price);
         }
+        self.gateway_sides += u64::from(reservation.gateway_sides);
         reservation
     }
 
@@ -285,6 +317,8 @@ impl Reservations {
         for (part, price) in reservation.parts() {
             self.reserved[part as usize] -= price;
         }
+        let sides = u64::from(reservation.gateway_sides);
+        self.gateway_sides = self.gateway_sides.saturating_sub(sides);
     }
 }
 

@@ -8,6 +8,8 @@ use crate::calls::key::CallSlot;
 use crate::calls::rated_line::{PACKET_MS, rated_line, round_trip_of};
 use crate::calls::{Call, CallPhase};
 use crate::components::Calls;
+use crate::ng_client::NodeId;
+use crate::ng_client::relay::NodeRelay;
 use anchor::encodings::{encoding_of, main_of};
 use anchor::{CallMedia, Encodings, Side};
 use config::TrunkId;
@@ -19,6 +21,8 @@ use media::quality::{Observation, codec_quality, rate};
 /// Calls that are queried in a tick, at most, while the kernel relays media: it returns the streams of a call for that, and
 /// gets them again. With more calls than that, those with the longest interval come first.
 const KERNEL_QUERIES: usize = 5;
+/// Calls at media nodes that are queried in a tick, at most. With more, those with the longest interval come first.
+const NODE_QUERIES: usize = 100;
 
 impl Calls<'_> {
     /// Logs the end of a call, or postpones it until the pending report; once.
@@ -84,6 +88,7 @@ impl Calls<'_> {
 
     /// The last report of a media node about a call.
     pub(crate) fn record_node_statistics(&mut self, number: u64, reception: [ReceptionQuality; 2]) {
+        self.parts.quality_intervals.remove_at_node(number);
         if let Some(ended) = self.parts.calls.ended.remove(&number) {
             ended.report(&mut self.parts.ctx, number, None, reception);
             self.finish_drain_if_idle();
@@ -202,17 +207,27 @@ impl Calls<'_> {
         };
         let slots = parts.calls.capacity();
         let mut due: Vec<(Time, CallSlot)> = Vec::new();
+        let mut at_nodes: Vec<(Time, CallSlot, NodeId)> = Vec::new();
         for slot in slots * tick / ticks..slots * (tick + 1) / ticks {
             let slot = CallSlot(slot);
             let Some(call) = parts.calls.get(slot) else {
                 continue;
             };
             let is_answered = matches!(call.phase, CallPhase::Answered | CallPhase::Confirmed);
+            let Some(answered) = call.answered_at.filter(|_| is_answered) else {
+                continue;
+            };
             let media = call.media.as_deref();
-            let has_session = media.is_some_and(CallMedia::is_in_forwarder);
-            if let Some(answered) = call.answered_at.filter(|_| is_answered && has_session) {
+            if media.is_some_and(CallMedia::is_in_forwarder) {
                 let session = parts.calls.key_of(slot).0;
                 due.push((intervals.since(session).unwrap_or(answered), slot));
+            }
+            let relay = call.relay.as_deref();
+            if let Some(node) = relay.and_then(NodeRelay::established_node)
+                && !parts.media_nodes.is_down(node)
+            {
+                let since = intervals.since_at_node(call.number).unwrap_or(answered);
+                at_nodes.push((since, slot, node));
             }
         }
         if parts.media.offload.path == MediaPath::Kernel && due.len() > KERNEL_QUERIES {
@@ -226,6 +241,12 @@ impl Calls<'_> {
             intervals.query(session, since, encodings);
             let commands = &mut parts.media.plane.commands;
             commands.push_back(MediaCommand::Query(session));
+        }
+        at_nodes.sort_unstable_by_key(|(since, ..)| *since);
+        for (since, slot, node) in at_nodes.into_iter().take(NODE_QUERIES) {
+            let key = parts.calls.key_of(slot);
+            parts.quality_intervals.query_node(key.number(), since);
+            parts.query_call(slot, key, node);
         }
     }
 }

@@ -879,11 +879,16 @@ impl Calls<'_> {
                     }
                     if ours && unknown {
                         self.handle_lost_call(key, node, &reason_of(&reply));
+                    } else if ours {
+                        let (call, name) =
+                            (key.number(), self.parts.media_nodes.name(node).to_owned());
+                        self.parts.report_interval(call, &name, false, &reply);
                     }
                 }
                 CommandPurpose::Delete(number, node, last) => {
-                    self.parts.report_statistics(number, node, &reply);
+                    self.parts.report_statistics(number, node.clone(), &reply);
                     if last {
+                        self.parts.report_interval(number, &node, true, &reply);
                         let heard = quality_of(&reply, Side::BOTH.map(tag));
                         self.record_node_statistics(number, heard);
                     }

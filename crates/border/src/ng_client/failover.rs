@@ -10,7 +10,8 @@ use crate::bodies::session_of;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::{Call, CallPhase, LinkKind};
 use crate::components::{Calls, Components};
-use crate::ng_client::relay::{Failover, NodeRelay};
+use crate::ng_client::relay::{Failover, NodeRelay, tag};
+use crate::ng_client::statistics::{figures_of, text};
 use crate::ng_client::{CommandPurpose, NodeId, PendingDelete};
 use crate::shared::Alarm;
 use anchor::{AnchorError, Side};
@@ -445,8 +446,8 @@ impl Components {
         relay.is_some_and(|relay| relay.node.is_none_or(|node| self.media_nodes.is_down(node)))
     }
 
-    /// Queries whether a node still has a call.
-    pub(super) fn query_call(&mut self, slot: CallSlot, key: CallKey, node: NodeId) {
+    /// Queries whether a node still has a call, and its figures.
+    pub(crate) fn query_call(&mut self, slot: CallSlot, key: CallKey, node: NodeId) {
         let now = self.ctx.now;
         let Some(relay) = self.relay_mut(slot) else {
             return;
@@ -456,6 +457,19 @@ impl Components {
             .with("call-id", relay.call_id.as_str());
         self.media_nodes
             .send_command(node, CommandPurpose::Query(key, node), &body, now);
+    }
+
+    /// Reports an interval of quality by the figures of a call at a node.
+    pub(super) fn report_interval(&mut self, call: u64, node: &str, last: bool, reply: &Value) {
+        if text(reply, "result") == Some(b"ok") {
+            let figures = figures_of(reply, Side::BOTH.map(tag));
+            let Components {
+                ctx,
+                quality_intervals,
+                ..
+            } = self;
+            quality_intervals.report_node(ctx, (call, node), last, &figures);
+        }
     }
 
     /// Sends due queries about calls, and kept deletions.

@@ -202,6 +202,12 @@ pub(crate) struct NodeRelay {
 }
 
 impl NodeRelay {
+    /// The node that has the call, unless the call is being moved.
+    pub(crate) fn established_node(&self) -> Option<NodeId> {
+        self.node
+            .filter(|_| self.established && self.failover.is_none())
+    }
+
     pub(crate) fn new(call_id: String) -> NodeRelay {
         NodeRelay {
             call_id,

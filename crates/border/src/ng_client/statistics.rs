@@ -1,6 +1,7 @@
 //! Figures in the replies of nodes.
 
 use crate::calls::ended::{ReceptionQuality, SideTotals};
+use crate::calls::quality_intervals::{NodeFigures, NodeReport, SourceTotals};
 use engine::Hundredths;
 use wire::ng::Value;
 
@@ -51,31 +52,91 @@ pub(super) fn sessions(reply: &Value) -> Option<u64> {
     }
 }
 
+/// The source of a side's first RTP stream in a reply.
+struct Source<'v> {
+    ssrc: i64,
+    figures: &'v Value,
+    /// Received packets; rtpengine counts them by stream.
+    packets: Option<u64>,
+    codec: Option<String>,
+}
+
+impl Source<'_> {
+    fn of<'v>(reply: &'v Value, tag: &str) -> Option<Source<'v>> {
+        let media = items(get(reply, &["tags", tag, "medias"])).first()?;
+        let stream = items(get(media, &["streams"])).first()?;
+        let Some(Value::Integer(ssrc)) = get(stream, &["SSRC"]) else {
+            return None;
+        };
+        let codec = text(media, "codec").map(|name| String::from_utf8_lossy(name).into_owned());
+        let figures = get(reply, &["SSRC", &ssrc.to_string()])?;
+        let of_stream = || integer(stream, &["stats", "packets"]);
+        Some(Source {
+            ssrc: *ssrc,
+            figures,
+            packets: integer(figures, &["packets"]).or_else(of_stream),
+            codec: codec.filter(|name| !name.is_empty()),
+        })
+    }
+}
+
+/// Figures of both sides in a reply to `query` or `delete`, counted since the node has the call.
+pub(super) fn figures_of(reply: &Value, tags: [&str; 2]) -> [Option<NodeFigures>; 2] {
+    tags.map(|tag| {
+        let source = Source::of(reply, tag)?;
+        let figures = source.figures;
+        let received = source.packets?;
+        let lost = integer(figures, &["cumulative loss"]).unwrap_or(0);
+        let microseconds = |path: &[&str]| number(figures, path) as f64 / 1e3;
+        Some(NodeFigures {
+            totals: SourceTotals {
+                ssrc: u32::try_from(source.ssrc).unwrap_or_default(),
+                received,
+                expected: received + lost,
+                lost,
+                jitter_samples: number(figures, &["jitter samples"]),
+                jitter_sum: microseconds(&["jitter sum"]),
+            },
+            round_trip_ms: microseconds(&["average MOS", "round-trip time"]),
+            report: last_report(figures),
+            codec: source.codec,
+        })
+    })
+}
+
+/// The last RTCP report of a source, as rtpengine keeps it.
+fn last_report(figures: &Value) -> Option<NodeReport> {
+    let last = items(get(figures, &["MOS progression", "entries"])).last()?;
+    Some(NodeReport {
+        at: integer(last, &["reported at"])?,
+        jitter_ms: integer(last, &["jitter"])?,
+        // Ten times the score; 0 without a round-trip time.
+        mos: integer(last, &["MOS"]).filter(|tenths| *tenths > 0)?,
+    })
+}
+
 /// Quality of both sides in a reply to `delete`: of each side the source of its first RTP stream.
 pub(super) fn quality_of(reply: &Value, tags: [&str; 2]) -> [ReceptionQuality; 2] {
     tags.map(|tag| {
-        let media = items(get(reply, &["tags", tag, "medias"])).first();
-        let stream = media.and_then(|media| items(get(media, &["streams"])).first());
-        let of_stream = stream.and_then(|stream| match get(stream, &["SSRC"]) {
-            Some(Value::Integer(number)) => Some(*number),
-            _ => None,
-        });
-        let source = of_stream.and_then(|ssrc| get(reply, &["SSRC", &ssrc.to_string()]));
-        let Some(source) = source else {
+        let Some(Source {
+            figures: source,
+            packets,
+            codec,
+            ..
+        }) = Source::of(reply, tag)
+        else {
             return ReceptionQuality::default();
         };
-        let codec = media.and_then(|media| text(media, "codec"));
-        let codec = codec.map(|name| String::from_utf8_lossy(name).into_owned());
         ReceptionQuality {
-            codec: codec.filter(|name| !name.is_empty()),
-            loss_percent: loss(source),
+            codec,
+            loss_percent: loss(source, packets),
             jitter_ms: integer(source, &["average MOS", "jitter"])
                 .or_else(|| integer(source, &["jitter"]))
                 .map(|ms| Hundredths(ms * 100)),
             // Ten times the score.
             mos: integer(source, &["average MOS", "MOS"]).map(|tenths| Hundredths(tenths * 10)),
             totals: SideTotals {
-                packets: integer(source, &["packets"]),
+                packets,
                 lost: integer(source, &["cumulative loss"]),
                 ..SideTotals::default()
             },
@@ -84,9 +145,9 @@ pub(super) fn quality_of(reply: &Value, tags: [&str; 2]) -> [ReceptionQuality; 2
 }
 
 /// Loss of a source in percent, as exactly as reported.
-fn loss(source: &Value) -> Option<Hundredths> {
+fn loss(source: &Value, packets: Option<u64>) -> Option<Hundredths> {
     let lost = integer(source, &["cumulative loss"]);
-    let counted = lost.zip(integer(source, &["packets"]).filter(|packets| *packets > 0));
+    let counted = lost.zip(packets.filter(|packets| *packets > 0));
     match counted {
         Some((lost, packets)) => {
             let sent = lost + packets;
@@ -126,5 +187,53 @@ pub(super) fn traffic_of(reply: &Value, tags: [&str; 2]) -> NodeTraffic {
         packets,
         octets: number(reply, &["totals", "RTP", "bytes"]),
         errors: number(reply, &["totals", "RTP", "errors"]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// rtpengine counts packets by stream, and keeps the RTCP reports about a source.
+    #[test]
+    fn figures_of_rtpengine_are_read() {
+        let report = Value::dictionary()
+            .with("MOS", 43u64)
+            .with("jitter", 2u64)
+            .with("packet loss", 1u64)
+            .with("reported at", 1_795_855_561u64);
+        let source = Value::dictionary()
+            .with("cumulative loss", 4u64)
+            .with(
+                "average MOS",
+                report.clone().with("round-trip time", 537u64),
+            )
+            .with(
+                "MOS progression",
+                Value::dictionary().with("entries", vec![report]),
+            );
+        let stream = Value::dictionary()
+            .with("SSRC", 7u64)
+            .with("flags", vec![Value::from("RTP")])
+            .with("stats", Value::dictionary().with("packets", 396u64));
+        let media = Value::dictionary()
+            .with("codec", "PCMA")
+            .with("streams", vec![stream]);
+        let party = Value::dictionary().with("medias", vec![media]);
+        let reply = Value::dictionary()
+            .with("SSRC", Value::dictionary().with("7", source))
+            .with("tags", Value::dictionary().with("caller", party));
+        let [caller, callee] = figures_of(&reply, ["caller", "callee"]);
+        let caller = caller.expect("figures");
+        assert_eq!((caller.totals.received, caller.totals.lost), (396, 4));
+        assert_eq!(caller.totals.jitter_samples, 0);
+        assert_eq!(caller.codec.as_deref(), Some("PCMA"));
+        assert!((caller.round_trip_ms - 0.537).abs() < 1e-9);
+        let report = caller.report.expect("a report");
+        assert_eq!((report.jitter_ms, report.mos), (2, 43));
+        assert!(callee.is_none());
+        let [heard, _] = quality_of(&reply, ["caller", "callee"]);
+        assert_eq!(heard.totals.packets, Some(396));
+        assert_eq!(heard.loss_percent, Some(Hundredths(100)));
     }
 }

@@ -25,7 +25,7 @@ impl World {
     }
 
     /// The description that a phone received last in a leg.
-    fn last_description(&self, phone: usize, leg: Option<LegId>) -> String {
+    pub fn last_description(&self, phone: usize, leg: Option<LegId>) -> String {
         let entry = self.net.log(phone).iter().rev();
         let mut entry = entry.filter(|entry| leg.is_none() || entry.leg == leg);
         let found = entry.find(|entry| !entry.bytes.is_empty() && entry.body().contains("m=audio"));

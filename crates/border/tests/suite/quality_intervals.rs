@@ -1,9 +1,11 @@
 //! Quality of media in intervals, while calls are stored.
 
+use crate::ng_client;
 use crate::virtual_network;
 
 use border::admission::{MediaOffload, MediaPath};
 use engine::{EventKind, Hundredths, MessageBatch};
+use ng_client::World;
 use sip::{LegId, MessageContent};
 use std::time::Duration;
 use virtual_network::*;
@@ -128,6 +130,15 @@ fn loss_shows_in_its_intervals() {
     speak(&mut net, (alice, bob), 600..1_100, |sequence| {
         sequence % 10 == 5
     });
+    // The last interval of a call in progress.
+    let live = net.border.calls_after(None, 1).remove(0).media;
+    let codecs = live.each_ref().map(|side| side.codec.as_deref());
+    assert_eq!(codecs, [Some("PCMU"), Some("PCMU")]);
+    assert!(
+        (940..=1_060).contains(&live[0].loss_percent.unwrap().0),
+        "{live:?}"
+    );
+    assert!(live[0].mos < live[1].mos, "{live:?}");
     hang_up(&mut net, alice, leg);
     let all = intervals(&net);
     assert!((4..=6).contains(&all.len()), "{all:#?}");
@@ -275,4 +286,92 @@ fn intervals_can_be_off() {
         hang_up(&mut net, alice, leg);
         assert_eq!(intervals(&net).len(), 0);
     }
+}
+
+/// A border with a store whose calls are at media nodes.
+fn at_nodes() -> World {
+    let store = "[store]\nfolder=\"/var/lib/x\"\nquality_interval_s=5\n";
+    let mut world =
+        World::new(&ng_client::config("").replacen("[media]", &format!("{store}[media]"), 1));
+    let messages = Some(MessageBatch::new(1 << 20));
+    world.net.border.record_messages(messages);
+    world
+}
+
+/// Audio of both sides to the ports that they were given last; the packets of the caller that `lost` names are lost before the node.
+fn speak_at_node(world: &mut World, sequences: std::ops::Range<u16>, lost: impl Fn(u16) -> bool) {
+    let address = |body: &str| {
+        let rest = body.split("c=IN IP4 ").nth(1).unwrap();
+        format!("{}:{}", rest.lines().next().unwrap(), port_of(body))
+    };
+    let from_caller = address(&world.last_description(world.alice, None));
+    let from_callee = address(&world.last_description(world.bob, None));
+    for sequence in sequences {
+        if !lost(sequence) {
+            let packet = rtp(sequence, 1);
+            world.net.send_raw("10.1.0.1:4000", &from_caller, &packet);
+        }
+        let packet = rtp(sequence, 9);
+        world.net.send_raw("10.2.0.1:5000", &from_callee, &packet);
+        world.net.run(Duration::from_millis(20));
+    }
+}
+
+/// The figures of a media node have intervals, too, which add up to the call.
+#[test]
+fn intervals_at_a_media_node_add_up_to_the_call() {
+    let mut world = at_nodes();
+    let leg = world.call();
+    speak_at_node(&mut world, 0..600, |_| false);
+    world.net.link_conditions.jitter = Duration::from_millis(15);
+    speak_at_node(&mut world, 600..1_200, |sequence| sequence % 10 == 5);
+    world.net.link_conditions.jitter = Duration::ZERO;
+    let live = world.net.border.calls_after(None, 1).remove(0).media;
+    assert_eq!(live[0].codec.as_deref(), Some("PCMU"));
+    assert!(live[0].mos < live[1].mos, "{live:?}");
+    world.bye(leg);
+    let all = intervals(&world.net);
+    assert!((4..=7).contains(&all.len()), "{all:#?}");
+    let [first, _] = all[0].2;
+    assert_eq!(
+        (first.1, first.3),
+        (Some(0), Some(Hundredths(0))),
+        "{all:#?}"
+    );
+    assert!(first.4 > Some(Hundredths(430)), "{all:#?}");
+    let [caller, callee] = all[all.len() - 2].2;
+    assert!((900..=1_100).contains(&caller.2.unwrap().0), "{all:#?}");
+    assert!((400..=700).contains(&caller.3.unwrap().0), "{all:#?}");
+    assert!(caller.4 < Some(Hundredths(360)), "{all:#?}");
+    assert_eq!(callee.1, Some(0), "{all:#?}");
+    let sum = |of: fn(&[Side; 2]) -> Option<u64>| -> u64 {
+        all.iter().filter_map(|(_, _, sides)| of(sides)).sum()
+    };
+    assert_eq!(sum(|sides| sides[0].0), 1_140);
+    assert_eq!(sum(|sides| sides[0].1), 60);
+    assert_eq!(sum(|sides| sides[1].0), 1_200);
+    assert_eq!(world.net.border.census().quality_intervals, 0);
+    world.assert_quiet();
+}
+
+/// Another node counts from its own begin: nothing that the first one counted is taken off.
+#[test]
+fn intervals_go_on_at_another_node() {
+    let mut world = at_nodes();
+    let leg = world.call();
+    speak_at_node(&mut world, 0..600, |_| false);
+    let first = usize::from(world.calls() == [0, 1]);
+    world.nodes[first].0.borrow_mut().dead = true;
+    world.net.run(Duration::from_secs(8));
+    assert_eq!(world.event_count("call_reanchored"), 1);
+    let before = intervals(&world.net).len();
+    speak_at_node(&mut world, 600..1_200, |_| false);
+    world.bye(leg);
+    let all = intervals(&world.net);
+    let later: u64 = all[before..]
+        .iter()
+        .filter_map(|(_, _, sides)| sides[1].0)
+        .sum();
+    assert_eq!(later, 600, "{all:#?}");
+    assert_eq!(world.net.border.census().quality_intervals, 0);
 }

@@ -493,6 +493,55 @@ fn emergency_calls_are_accepted_under_limits() {
     assert_eq!(led.count() as u64, helped);
 }
 
+/// A side behind a tunnel takes CPU time of the gateway's thread, which other calls leave free.
+#[test]
+fn calls_above_the_capacity_of_the_gateway_are_refused() {
+    let gateway = "[gateway]\nlocal='203.0.113.1'\nkey_file='/k'\n[[gateway.tunnel]]\nname='site'\n\
+                   peer='203.0.113.2'\nlocal_networks='192.0.2.0/24'\nremote_networks='10.1.0.0/24'\n";
+    let config = format!("{PLAIN}\n[limits]\nmemory_mib=1000\ncpu_percent=100000\n{gateway}");
+    let mut net = VirtualNetwork::new(&config, 1);
+    let inside = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let outside = net.phone("10.1.1.1:5060", PhoneBehaviour::answering(SDP_A));
+    net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    let fit = (Price::GATEWAY / Price::GATEWAY_SIDE) as usize;
+    let mut call = |phone, number| -> Vec<_> {
+        let call = |_| {
+            let leg = net.call(phone, "sip:2000@192.0.2.1", OUT, &offer);
+            net.run(Duration::from_millis(2));
+            leg
+        };
+        (0..number).map(call).collect()
+    };
+    let legs = [call(inside, fit + 5), call(outside, 5)];
+    net.run(seconds(2));
+    let count = |net: &VirtualNetwork, phone, wanted: PhoneEvent| {
+        let events = net.phone_events(phone);
+        events.iter().filter(|event| **event == wanted).count()
+    };
+    let refused = PhoneEvent::Failed(Failure::Response, 503);
+    assert_eq!(count(&net, inside, PhoneEvent::Answered), fit);
+    assert_eq!(count(&net, inside, refused), 5);
+    assert_eq!(count(&net, outside, PhoneEvent::Answered), 5);
+    let told = net.events.iter().find_map(|event| match &event.kind {
+        EventKind::AdmissionRefused {
+            resource,
+            calls_max,
+            ..
+        } => Some((resource.clone(), *calls_max)),
+        _ => None,
+    });
+    assert_eq!(told, Some(("gateway".to_owned(), fit as u64)));
+    // The capacity is free again when a call ends.
+    net.command(inside, |endpoint, now| {
+        let _ = endpoint.bye(legs[0][0], &MessageContent::default(), now);
+    });
+    net.run(seconds(40));
+    net.call(inside, "sip:2000@192.0.2.1", OUT, &offer);
+    net.run(seconds(2));
+    assert_eq!(count(&net, inside, PhoneEvent::Answered), fit + 1);
+}
+
 /// Calls reserve capacity. Without free capacity they get the configured status; it is free again when calls end.
 #[test]
 fn calls_above_the_capacity_are_refused() {

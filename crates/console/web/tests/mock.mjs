@@ -169,7 +169,7 @@ export async function start(options = {}) {
       { id: 2, name: 'loss', since: rfc(START - 2000e6), cleared: rfc(START - 1500e6), severity: 'minor', text: 'loss 2.3 % over 60 s', acknowledged_by: 'erika', acknowledged_at: rfc(START - 1900e6) },
       { id: 3, name: 'certificate', since: rfc(Date.now() * 1000 - 200e6), cleared: null, severity: 'critical', text: 'certificate of interface access expires in 3 days', acknowledged_by: null, acknowledged_at: null },
     ],
-    live: Array.from({ length: empty ? 0 : 14 }, (_, id) => ({ id: id + 1, call_id: `live${id}@192.0.2.10`, from: String(1000 + id), to: '600', started: rfc(Date.now() * 1000 - id * 9e6), state: id % 4 ? 'answered' : 'offered', trunk: 'pbx', interface: 'access', answered: id % 4 ? rfc(Date.now() * 1000 - id * 8e6) : null })),
+    live: Array.from({ length: empty ? 0 : 14 }, (_, id) => ({ id: id + 1, call_id: `live${id}@192.0.2.10`, from: String(1000 + id), to: '600', started: rfc(Date.now() * 1000 - id * 9e6), state: id % 4 ? 'answered' : 'offered', trunk: 'pbx', interface: 'access', answered: id % 4 ? rfc(Date.now() * 1000 - id * 8e6) : null, media: [4.36, 3.7].map((mos) => ({ codec: id % 4 ? 'PCMA' : null, loss_percent: id % 4 ? 0.5 : null, jitter_ms: id % 4 ? 1.2 : null, mos: id % 4 ? mos : null })) })),
     registrations: Array.from({ length: empty ? 0 : 60 }, (_, id) => ({ aor: `${1000 + id}@example.com`, contact: `sip:${1000 + id}@10.0.0.${id}:5060`, source: `192.0.2.${id}:5060`, transport: 'udp', expires_s: 3600 - id * 13, interface: 'access' })),
     bans: empty ? [] : [{ source: '203.0.113.66', reason: 'authentication failures', remaining_s: 512 }],
   };

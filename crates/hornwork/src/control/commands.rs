@@ -12,9 +12,9 @@ use axum::extract::{Extension, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
-use border::border::CallInfo;
+use border::border::{CallInfo, LiveMedia};
 use border::calls::CallPhase;
-use engine::{DropReason, Time};
+use engine::{DropReason, Hundredths, Time};
 use serde::Deserialize;
 use serde_json::{Map, Value, json as value};
 use std::sync::Arc;
@@ -84,11 +84,21 @@ impl ApiState {
     fn call_json(&self, call: &CallInfo) -> Value {
         let now = self.operators().clock.now();
         let leg = |index: usize| {
+            let media = call.media.get(index);
+            let figure = |of: fn(&LiveMedia) -> Option<Hundredths>| {
+                media.and_then(of).map(|value| value.0 as f64 / 100.0)
+            };
             value!({
                 "call_id": call.call_ids.get(index).cloned().flatten(),
                 "interface": call.interfaces.get(index),
                 "trunk": call.trunks.get(index).cloned().flatten(),
                 "address": call.addresses.get(index).cloned().flatten(),
+                "codec": media.and_then(|media| media.codec.as_deref()),
+                "media": {
+                    "loss_percent": figure(|media| media.loss_percent),
+                    "jitter_ms": figure(|media| media.jitter_ms),
+                    "mos": figure(|media| media.mos),
+                },
             })
         };
         let tags: Map<String, Value> = call

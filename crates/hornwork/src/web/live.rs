@@ -6,19 +6,20 @@ use super::api::{ConsoleState, Parameters, PathPart, Shared, body_of, cursor_of,
 use super::problem::{Answer, Problem, ok};
 use super::types::{
     AlarmBody, AlarmsBody, BanBody, BansBody, DoneBody, DrainBody, DropsBody, LimitChange,
-    LimitsBody, LiveCallBody, LiveCallsBody, LogLevelBody, NodeBody, NodesBody, OverviewQuery,
-    PageQuery, RegistrationBody, RegistrationQuery, RegistrationsBody, TargetBody, TrunkBody,
-    TrunkChange, TrunksBody, TunnelBody, TunnelsBody,
+    LimitsBody, LiveCallBody, LiveCallsBody, LiveMediaBody, LogLevelBody, NodeBody, NodesBody,
+    OverviewQuery, PageQuery, RegistrationBody, RegistrationQuery, RegistrationsBody, TargetBody,
+    TrunkBody, TrunkChange, TrunksBody, TunnelBody, TunnelsBody,
 };
 use crate::alarms::{AlarmKind, RaisedAlarm};
 use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
-use border::border::CallInfo;
+use border::border::{CallInfo, LiveMedia};
 use border::calls::CallPhase;
 use border::views::TrunkView;
 use console::{mask, mask_numbers};
+use engine::Hundredths;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -52,6 +53,7 @@ impl ConsoleState {
             trunk: callee_trunk.or(caller_trunk),
             addresses: call.addresses.to_vec(),
             anchored: call.anchored,
+            media: call.media.into_iter().map(media_body).collect(),
         }
     }
 
@@ -76,6 +78,16 @@ impl ConsoleState {
     pub(super) fn alarms(&self) -> Vec<AlarmBody> {
         let alarms = self.operators().alarms.list();
         alarms.iter().map(|alarm| self.alarm_body(alarm)).collect()
+    }
+}
+
+fn media_body(media: LiveMedia) -> LiveMediaBody {
+    let figure = |value: Hundredths| value.0 as f64 / 100.0;
+    LiveMediaBody {
+        codec: media.codec,
+        loss_percent: media.loss_percent.map(figure),
+        jitter_ms: media.jitter_ms.map(figure),
+        mos: media.mos.map(figure),
     }
 }
 

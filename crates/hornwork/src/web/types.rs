@@ -431,6 +431,21 @@ pub(super) struct LiveCallBody {
     pub(super) addresses: Vec<Option<String>>,
     /// Whether media is anchored.
     pub(super) anchored: bool,
+    /// Media received from caller and callee in the last interval of quality.
+    pub(super) media: Vec<LiveMediaBody>,
+}
+
+/// Media received from one side of a call in progress, in its last interval of quality; figures that were not measured are null.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct LiveMediaBody {
+    /// Codec.
+    pub(super) codec: Option<String>,
+    /// Lost packets, percent of those sent.
+    pub(super) loss_percent: Option<f64>,
+    /// Mean interarrival jitter, milliseconds.
+    pub(super) jitter_ms: Option<f64>,
+    /// MOS-CQE, 1 to 4.5.
+    pub(super) mos: Option<f64>,
 }
 
 /// Calls in progress.

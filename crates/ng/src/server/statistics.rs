@@ -287,6 +287,12 @@ fn source_value(source: &SourceStats, side: &SideStats, codec: Option<&str>) -> 
     if let Some(jitter) = jitter {
         value.set("jitter", jitter.round() as i64);
     }
+    if let Some(jitter) = &summary.jitter_ms {
+        // Not in rtpengine: with sums, two queries give the mean of the time between them. Microseconds.
+        value.set("jitter samples", jitter.samples);
+        let sum = jitter.mean * jitter.samples as f64 * 1e3;
+        value.set("jitter sum", sum.round() as i64);
+    }
     if let Some(codec) = codec.and_then(codec_quality)
         && summary.received > 1
     {

@@ -167,6 +167,15 @@ export interface LiveCall {
   state: string;
   interface?: string | null;
   trunk: string | null;
+  /** Media received from caller and callee in the last interval of quality. */
+  media?: LiveMedia[];
+}
+
+export interface LiveMedia {
+  codec: string | null;
+  loss_percent: number | null;
+  jitter_ms: number | null;
+  mos: number | null;
 }
 
 export interface Registration {
