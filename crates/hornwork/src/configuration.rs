@@ -418,7 +418,7 @@ pub fn capacity(config: &Config, offload: &MediaOffload) -> String {
         format!(", {calls} if one side has SRTP")
     });
     let through_gateway = config.gateway.as_ref().map_or(String::new(), |_| {
-        let calls = (Price::GATEWAY / Price::GATEWAY_SIDE).min(most);
+        let calls = (Price::GATEWAY / Price::GATEWAY_SIDE).min(sockets);
         format!(", {calls} if one side is behind a tunnel of the gateway")
     });
     format!(

@@ -49,6 +49,7 @@ pub(crate) struct NodeFigures {
 pub(crate) struct NodeReport {
     /// Time by the clock of the node, seconds.
     pub(crate) at: u64,
+    /// Interarrival jitter, milliseconds.
     pub(crate) jitter_ms: u64,
     /// Ten times the MOS.
     pub(crate) mos: u64,
@@ -314,7 +315,7 @@ impl QualityIntervals {
         let (now, span) = (ctx.now, ctx.now.since(baseline.since));
         let is_due = core::mem::take(&mut baseline.is_due) || last;
         if is_due && span >= shortest(ctx, last, baseline.intervals) {
-            if baseline.node != node {
+            if baseline.node != node || baseline.is_counted_anew(figures) {
                 baseline.node = node.to_owned();
                 baseline.totals = SideTotals::default();
             }
@@ -327,9 +328,12 @@ impl QualityIntervals {
                 let report = side.as_ref().and_then(|side| side.report);
                 report.map_or(0, |report| report.at)
             });
-            baseline.totals = figures
-                .each_ref()
-                .map(|side| side.iter().map(|side| side.totals).collect());
+            for (totals, side) in baseline.totals.iter_mut().zip(figures) {
+                // A side without figures keeps those that it had.
+                if let Some(side) = side {
+                    *totals = smallvec::smallvec![side.totals];
+                }
+            }
             baseline.since = now;
             baseline.intervals += 1;
         }
@@ -422,6 +426,19 @@ impl Baseline {
 }
 
 impl NodeBaseline {
+    /// Whether the node has counted from zero since the last interval: it was restarted, and got the call again.
+    fn is_counted_anew(&self, figures: &[Option<NodeFigures>; 2]) -> bool {
+        self.totals.iter().zip(figures).any(|(before, now)| {
+            let now = now.as_ref().map(|now| now.totals);
+            let known = before
+                .iter()
+                .find(|before| now.is_some_and(|now| now.ssrc == before.ssrc));
+            known
+                .zip(now)
+                .is_some_and(|(before, now)| now.received < before.received)
+        })
+    }
+
     fn quality(
         &self,
         figures: &[Option<NodeFigures>; 2],

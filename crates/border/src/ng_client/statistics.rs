@@ -86,11 +86,16 @@ pub(super) fn figures_of(reply: &Value, tags: [&str; 2]) -> [Option<NodeFigures>
         let source = Source::of(reply, tag)?;
         let figures = source.figures;
         let received = source.packets?;
+        // Packets of a stream go on with another source.
+        let ssrc = match integer(figures, &["packets"]) {
+            Some(_) => u32::try_from(source.ssrc).unwrap_or_default(),
+            None => 0,
+        };
         let lost = integer(figures, &["cumulative loss"]).unwrap_or(0);
         let microseconds = |path: &[&str]| number(figures, path) as f64 / 1e3;
         Some(NodeFigures {
             totals: SourceTotals {
-                ssrc: u32::try_from(source.ssrc).unwrap_or_default(),
+                ssrc,
                 received,
                 expected: received + lost,
                 lost,
@@ -226,6 +231,10 @@ mod tests {
         let [caller, callee] = figures_of(&reply, ["caller", "callee"]);
         let caller = caller.expect("figures");
         assert_eq!((caller.totals.received, caller.totals.lost), (396, 4));
+        assert_eq!(
+            caller.totals.ssrc, 0,
+            "packets of the stream, not of the source"
+        );
         assert_eq!(caller.totals.jitter_samples, 0);
         assert_eq!(caller.codec.as_deref(), Some("PCMA"));
         assert!((caller.round_trip_ms - 0.537).abs() < 1e-9);

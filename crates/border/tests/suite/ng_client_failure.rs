@@ -20,7 +20,7 @@ impl World {
     }
 
     /// Restarts a node without its calls.
-    fn restart(&mut self, node: usize) {
+    pub fn restart(&mut self, node: usize) {
         *self.nodes[node].0.borrow_mut() = NodeHost::new(node);
     }
 

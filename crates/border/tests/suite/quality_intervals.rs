@@ -375,3 +375,25 @@ fn intervals_go_on_at_another_node() {
     assert_eq!(later, 600, "{all:#?}");
     assert_eq!(world.net.border.census().quality_intervals, 0);
 }
+
+/// A node that is restarted and gets its call again counts from zero.
+#[test]
+fn intervals_go_on_at_a_restarted_node() {
+    let mut world = at_nodes();
+    let leg = world.call();
+    speak_at_node(&mut world, 0..600, |_| false);
+    let home = usize::from(world.calls() == [0, 1]);
+    // The other node is down: the call returns to its own one.
+    world.nodes[1 - home].0.borrow_mut().dead = true;
+    world.net.run(Duration::from_secs(2));
+    world.restart(home);
+    world.net.run(Duration::from_secs(6));
+    assert_eq!(world.event_count("call_reanchored"), 1);
+    assert_eq!(world.calls()[home], 1);
+    let before = intervals(&world.net).len();
+    speak_at_node(&mut world, 600..1_000, |_| false);
+    world.bye(leg);
+    let all = intervals(&world.net);
+    let later = all[before..].iter().filter_map(|(_, _, sides)| sides[1].0);
+    assert_eq!(later.sum::<u64>(), 400, "{all:#?}");
+}
