@@ -143,7 +143,9 @@ overload control refuses by their queueing delay, or sheds unread, are no calls 
 - A thread of its own writes. If the disk is full or slow, calls go on: records wait in a queue of 65,536 events, further ones are counted, and
   reported by `records_recovered` or `records_lost`.
 - `running.journal` has the calls in progress. After a crash their records are written at the next start with `cut` set; a call that began less
-  than 0.1 s before the crash may be missing. After a power failure the last second may be missing.
+  than 0.1 s before the crash may be missing. After a power failure the last second may be missing. Their media is that of the complete
+  [intervals](store.md) (jitter and MOS are means, weighted by packets), which need `[store]`, otherwise null; codec, protection and path are null.
+- `media` has all its fields in every record. They are null where the border sees no media.
 - INVITEs with Replaces become part of the call that they replace. After a transfer the second leg is the last one.
 ";
 

@@ -113,7 +113,8 @@ impl Border {
         self.endpoint.recorded_messages()
     }
 
-    /// Enables or disables the events that only call records need: `call_refused`. Initially disabled.
+    /// Enables or disables the events that only call records and the store need: `call_refused` and `trunk_skipped`.
+    /// Initially disabled.
     pub fn set_call_records(&mut self, wanted: bool) {
         self.parts.ctx.events.records = wanted;
     }

@@ -2,11 +2,13 @@
 //! and registrations through a trait, uses a random number that is one of the facts, and changes nothing.
 
 mod order;
+mod skipped;
 
 #[cfg(test)]
 mod tests;
 
 pub use order::in_order;
+pub use skipped::{SkipReason, SkippedTrunk};
 
 use crate::emergency::is_emergency_uri;
 use config::{
@@ -47,6 +49,8 @@ pub struct Facts<'a> {
 
 /// State of trunks and registrations.
 pub trait RoutingState {
+    /// Whether the operator lets a trunk take calls.
+    fn trunk_in_service(&self, trunk: TrunkId) -> bool;
     /// Whether a target of a trunk is up.
     fn target_up(&self, trunk: TrunkId, target: usize) -> bool;
     /// Whether overload control permits another new call to a trunk; `random` decides if it accepts a share of them.
@@ -109,6 +113,8 @@ pub struct CallPlan {
     pub steps: Vec<HopStep>,
     /// Ring timeout.
     pub ring_timeout: Duration,
+    /// Trunks of the route that get no INVITE.
+    pub skipped: Vec<SkippedTrunk>,
 }
 
 /// A destination of a call.
@@ -158,25 +164,30 @@ pub struct Refusal {
     pub why: Reason,
     /// Retry-After in seconds.
     pub retry_after: Option<u32>,
+    /// The route that decided.
+    pub route: Option<String>,
+    /// Trunks of the route that get no INVITE.
+    pub skipped: Vec<SkippedTrunk>,
 }
 
 impl Refusal {
-    fn plan(why: Reason) -> Plan {
-        Plan::Refuse(Refusal {
+    fn new(why: Reason, retry_after: Option<u32>) -> Refusal {
+        Refusal {
             status: why.status(),
             reason: None,
             why,
-            retry_after: None,
-        })
+            retry_after,
+            route: None,
+            skipped: Vec::new(),
+        }
+    }
+
+    fn plan(why: Reason) -> Plan {
+        Plan::Refuse(Refusal::new(why, None))
     }
 
     fn later(why: Reason, seconds: u32) -> Plan {
-        Plan::Refuse(Refusal {
-            status: why.status(),
-            reason: None,
-            why,
-            retry_after: Some(seconds),
-        })
+        Plan::Refuse(Refusal::new(why, Some(seconds)))
     }
 }
 
@@ -512,8 +523,8 @@ impl Router<'_> {
             RouteAction::Reject { status, reason } => Some(Plan::Refuse(Refusal {
                 status: *status,
                 reason: reason.clone(),
-                why: Reason::RefusedByRoute,
-                retry_after: None,
+                route: Some(route.name.clone()),
+                ..Refusal::new(Reason::RefusedByRoute, None)
             })),
             // A service cannot be registered.
             RouteAction::Registered if called.service.is_some() => None,
@@ -624,6 +635,7 @@ impl Router<'_> {
                 media,
                 steps,
                 ring_timeout: self.config.sip.ring_timeout,
+                skipped: Vec::new(),
             })
         })
     }
@@ -638,7 +650,7 @@ impl Router<'_> {
         let mut random = self.facts.random;
         let keys = trunks.iter().map(|trunk| (trunk.priority, trunk.weight));
         let mut steps = Vec::new();
-        let (mut full, mut throttled) = (false, false);
+        let mut skipped = Vec::new();
         let for_help = is_emergency_uri(self.facts.to);
         for at in in_order(keys, &mut random) {
             let Some(id) = trunks.get(at).map(|entry| entry.trunk) else {
@@ -647,18 +659,24 @@ impl Router<'_> {
             let Some(trunk) = self.config.trunk(id) else {
                 continue;
             };
-            if trunk
-                .max_calls
-                .is_some_and(|most| self.view.trunk_calls(id) >= most)
-            {
-                full = true;
+            let calls = self.view.trunk_calls(id);
+            let full = trunk.max_calls.filter(|most| calls >= *most);
+            let reason = match full {
+                _ if !self.view.trunk_in_service(id) => Some(SkipReason::OutOfService),
+                Some(max_calls) => Some(SkipReason::Full { calls, max_calls }),
+                None if trunk.overload_control
+                    && !for_help
+                    && !self.view.trunk_takes(id, self.facts.random) =>
+                {
+                    Some(SkipReason::Overloaded)
+                }
+                None => None,
+            };
+            if let Some(reason) = reason {
+                skipped.push(SkippedTrunk { trunk: id, reason });
                 continue;
             }
-            if trunk.overload_control && !for_help && !self.view.trunk_takes(id, self.facts.random)
-            {
-                throttled = true;
-                continue;
-            }
+            let before = steps.len();
             let keys = trunk
                 .targets
                 .iter()
@@ -671,21 +689,26 @@ impl Router<'_> {
                     steps.push(self.step(id, trunk, index, target, called, group));
                 }
             }
+            if steps.len() == before {
+                let targets = trunk.targets.len();
+                let reason = SkipReason::Down { targets };
+                skipped.push(SkippedTrunk { trunk: id, reason });
+            }
         }
         if steps.is_empty() {
-            return match (full, throttled) {
-                // The caller should try other systems; the Retry-After of our trunk does not concern it (RFC 7339
-                // section 5.10.2).
-                (_, true) => Refusal::plan(Reason::OverloadOfTrunks),
-                (true, _) => Refusal::later(Reason::TrunksFull, 5),
-                (false, _) => Refusal::later(Reason::TrunksDown, 30),
-            };
+            let (why, retry_after) = skipped::refusal(&skipped);
+            return Plan::Refuse(Refusal {
+                route: Some(route.to_owned()),
+                skipped,
+                ..Refusal::new(why, retry_after)
+            });
         }
         Plan::Call(CallPlan {
             route: route.to_owned(),
             media,
             steps,
             ring_timeout: self.config.sip.ring_timeout,
+            skipped,
         })
     }
 

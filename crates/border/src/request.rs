@@ -1,7 +1,7 @@
 //! Origin and refusal of a request that creates a dialog or a transaction.
 
 use crate::headers::text;
-use crate::policy::Refusal;
+use crate::policy::{Refusal, SkippedTrunk};
 use crate::shared::Ctx;
 use config::{Authenticate, Config, InterfaceId, InterfaceKind, Register, TrunkId};
 use engine::{EventKind, Reason};
@@ -78,6 +78,19 @@ pub(crate) struct RequestRefusal {
     pub(crate) reason: Option<String>,
     pub(crate) why: Reason,
     pub(crate) headers: Vec<(HeaderId, Vec<u8>)>,
+    /// The decision behind it, of a call.
+    pub(crate) decision: Option<Box<RefusedBy>>,
+}
+
+/// Parts of the configuration that refused a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RefusedBy {
+    /// Name of the route.
+    pub(crate) route: Option<String>,
+    /// Index of the header rule.
+    pub(crate) rule: Option<u16>,
+    /// Trunks of the route that were skipped.
+    pub(crate) skipped: Vec<SkippedTrunk>,
 }
 
 impl RequestRefusal {
@@ -92,6 +105,7 @@ impl RequestRefusal {
             reason: None,
             why,
             headers: Vec::new(),
+            decision: None,
         }
     }
 
@@ -124,6 +138,13 @@ impl From<Refusal> for RequestRefusal {
             reason: refusal.reason,
             why: refusal.why,
             headers: headers.into_iter().collect(),
+            decision: refusal.route.map(|route| {
+                Box::new(RefusedBy {
+                    route: Some(route),
+                    rule: None,
+                    skipped: refusal.skipped,
+                })
+            }),
         }
     }
 }

@@ -21,6 +21,10 @@ pub(crate) struct RoutingSnapshot<'a> {
 }
 
 impl RoutingState for RoutingSnapshot<'_> {
+    fn trunk_in_service(&self, trunk: TrunkId) -> bool {
+        self.trunks.is_enabled(trunk)
+    }
+
     fn target_up(&self, trunk: TrunkId, target: usize) -> bool {
         self.trunks.target_up(trunk, target)
     }

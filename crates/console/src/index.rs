@@ -1,16 +1,19 @@
 //! Calls in progress, folded from messages and events until they are written to the index of a partition.
 
-use crate::call::{CallKind, CallState, SideQuality, StoredCall};
+mod fold;
+
+use crate::call::{CallKind, CallState, StoredCall};
 use crate::losses::{LossCounts, Losses};
-use crate::segment::{StoredDirection, StoredMessage};
-use engine::{Event, EventKind, EventLevel, Hundredths};
+use crate::segment::StoredMessage;
+use engine::{Event, EventKind, EventLevel};
+use fold::{fold_addresses, fold_event, fold_message, fold_words};
 use siphasher::sip::SipHasher13;
 use slab::Slab;
 use std::collections::HashMap;
 use std::hash::Hasher as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use wire::sip::{HeaderId, Message, NameAddr, Uri};
+use wire::sip::{HeaderId, Message, Uri};
 
 /// Maximum number of calls in memory. Messages of further ones are in their segments, but cannot be searched.
 const MAX_ENTRIES: usize = 400_000;
@@ -263,10 +266,11 @@ impl OpenCalls {
         }))
     }
 
-    /// Takes a call of the index back into memory, after a restart.
-    pub(crate) fn restore(&mut self, call: StoredCall, slice: i64) {
+    /// Takes a call of the index back into memory, after a restart. `last`: time of its last message or event.
+    pub(crate) fn restore(&mut self, call: StoredCall, slice: i64, last: Option<i64>) {
         let (ids, number) = (call.call_ids.clone(), call.call);
-        let last = call.started;
+        let known = [last, call.answered].into_iter().flatten().max();
+        let last = known.map_or(call.started, |known| known.max(call.started));
         let at = self.entries.insert(CallEntry {
             call,
             inserted: true,
@@ -466,6 +470,8 @@ impl OpenCalls {
                 if let Some(&slot) = self.by_call.get(call) {
                     self.add_leg(slot, call_id);
                     self.fold_event(slot, &event.kind, at);
+                    let id = self.entries.get(slot).map(|entry| entry.call.id);
+                    self.keep_event(&event.kind, at, id);
                 }
             }
             EventKind::CallAnswered { call, .. } | EventKind::CallEnded { call, .. } => {
@@ -476,13 +482,12 @@ impl OpenCalls {
             // Visible in the messages.
             EventKind::CallProgressed { .. } => {}
             kind => {
-                let slot = match kind {
-                    // Rules are applied before the call has a number; the messages follow their events.
-                    EventKind::RuleEdited { call_id, .. } if !call_id.is_empty() => {
+                let slot = match call_id_of(kind) {
+                    Some(call_id) => {
                         let key = key_of(CALL_ID_KEY, call_id.as_bytes());
                         self.entry_for(call_id.as_bytes(), key, b"", at)
                     }
-                    kind => call_of(kind).and_then(|call| self.by_call.get(&call).copied()),
+                    None => call_of(kind).and_then(|call| self.by_call.get(&call).copied()),
                 };
                 if let Some(slot) = slot {
                     self.fold_event(slot, kind, at);
@@ -498,7 +503,7 @@ impl OpenCalls {
     fn keep_event(&mut self, kind: &EventKind, at: i64, call: Option<i64>) {
         if call.is_none() && kind.level() == EventLevel::Debug {
             // Stored with its call only, which may have found no room.
-            let of_call = matches!(kind, EventKind::RuleEdited { .. }) || call_of(kind).is_some();
+            let of_call = call_id_of(kind).is_some() || call_of(kind).is_some();
             if of_call && self.entries.len() >= self.room {
                 self.losses.add_events(1);
             }
@@ -508,13 +513,18 @@ impl OpenCalls {
             self.losses.add_events(1);
             return;
         }
+        let level = match kind {
+            // One for each call: found with the call, not in the list of all events.
+            EventKind::CallRouted { .. } => EventLevel::Debug,
+            kind => kind.level(),
+        };
         let mut fields = serde_json::Map::new();
         kind.fields(&mut |name, value| {
             fields.insert(name.to_owned(), value.to_string().into());
         });
         self.events.push(PendingEvent {
             at,
-            level: kind.level(),
+            level,
             name: kind.name(),
             call,
             fields: serde_json::Value::Object(fields).to_string(),
@@ -671,6 +681,17 @@ impl OpenCalls {
     }
 }
 
+/// The Call-ID of the call that an event is about, where it is told before the call has a number: rules, and decisions about
+/// a new call. The messages follow these events.
+fn call_id_of(kind: &EventKind) -> Option<&str> {
+    match kind {
+        EventKind::RuleEdited { call_id, .. }
+        | EventKind::TrunkSkipped { call_id, .. }
+        | EventKind::CallRefused { call_id, .. } => (!call_id.is_empty()).then_some(call_id),
+        _ => None,
+    }
+}
+
 /// The number of the call that an event is about.
 fn call_of(kind: &EventKind) -> Option<u64> {
     let mut call = None;
@@ -682,241 +703,10 @@ fn call_of(kind: &EventKind) -> Option<u64> {
     call
 }
 
-fn fold_addresses(entry: &mut CallEntry, stored: &StoredMessage<'_>) {
-    match stored.direction {
-        StoredDirection::Received => entry.add_peer(stored.source),
-        StoredDirection::Sent => entry.add_peer(stored.destination),
-        StoredDirection::Observed => {
-            entry.add_peer(stored.source);
-            entry.add_peer(stored.destination);
-        }
-    }
-    let transport = stored.transport.uri_name();
-    if !entry.call.transports.iter().any(|known| known == transport) {
-        entry.call.transports.push(transport.to_owned());
-    }
-}
-
-fn fold_message(entry: &mut CallEntry, message: &Message<'_>, call_id: &[u8], now: i64) {
-    let first_leg = entry
-        .call
-        .call_ids
-        .first()
-        .is_some_and(|id| id.as_bytes() == call_id);
-    if message.is_request() {
-        let is_first = entry.call.method.is_empty();
-        let method = message.method();
-        let method = method.as_bytes();
-        if is_first {
-            entry.call.method = text_of(method);
-            entry.call.kind = match entry.call.call {
-                Some(_) => CallKind::Call,
-                None => CallKind::of_method(method),
-            };
-        }
-        let user = |address: Option<NameAddr<'_>>| address.map(|address| user_of(address.uri));
-        // Later requests of a dialog have the same users, or those of the other direction.
-        if is_first || method == b"INVITE" {
-            let (from, to) = (message.from().ok(), message.to().ok());
-            if is_first {
-                let tag = from.as_ref().and_then(NameAddr::tag).unwrap_or_default();
-                entry.caller_tag = tag.get(..MAX_TEXT).unwrap_or(tag).to_vec();
-                entry.call.from = user(from).unwrap_or_default();
-                entry.call.to = user(to).unwrap_or_default();
-            }
-            let numbers = [user(from), user(to), Some(user_of(message.request_uri()))];
-            for number in numbers.into_iter().flatten() {
-                entry.add_number(number);
-            }
-        }
-        if first_leg && method == b"BYE" && entry.call.state == CallState::Answered {
-            let tag = message.from().ok().and_then(|from| from.tag());
-            let by_caller = tag == Some(entry.caller_tag.as_slice());
-            entry.call.ended_by = if by_caller { "caller" } else { "callee" }.to_owned();
-            entry.call.ended = Some(now);
-            entry.call.state = CallState::Ended;
-        }
-        return;
-    }
-    if entry.call.from.is_empty()
-        && let (Ok(from), Ok(to)) = (message.from(), message.to())
-    {
-        (entry.call.from, entry.call.to) = (user_of(from.uri), user_of(to.uri));
-        let numbers = [entry.call.from.clone(), entry.call.to.clone()];
-        numbers
-            .into_iter()
-            .for_each(|number| entry.add_number(number));
-        // An agent may report the response alone.
-        if entry.call.method.is_empty()
-            && let Ok(cseq) = message.cseq()
-        {
-            entry.call.kind = CallKind::of_method(cseq.method.as_bytes());
-        }
-    }
-    let status = message.status();
-    if first_leg && status >= 200 {
-        fold_final(entry, message, status, now);
-    }
-}
-
-/// A final response on the first leg.
-fn fold_final(entry: &mut CallEntry, message: &Message<'_>, status: u16, now: i64) {
-    let Ok(cseq) = message.cseq() else { return };
-    let call = &mut entry.call;
-    // A response alone, without its request, answers no call that is known here.
-    if call.kind != CallKind::Call || call.method.is_empty() {
-        call.status = Some(status);
-        if !matches!(status, 401 | 407) {
-            call.state = CallState::Ended;
-            call.ended = Some(now);
-        }
-        return;
-    }
-    if cseq.method.as_bytes() != b"INVITE" || !matches!(call.state, CallState::Offered) {
-        return;
-    }
-    call.status = Some(if status < 300 { 200 } else { status });
-    match status {
-        ..300 => {
-            call.state = CallState::Answered;
-            call.answered = Some(now);
-        }
-        // The caller sends the request again, with credentials.
-        401 | 407 => {}
-        _ => {
-            call.state = CallState::Ended;
-            call.ended = Some(now);
-            call.reason = text_of(message.reason());
-        }
-    }
-}
-
-fn fold_words(entry: &mut CallEntry, message: &Message<'_>) {
-    if entry.words.len() >= MAX_WORDS || entry.words_written {
-        return;
-    }
-    let headers = [
-        HeaderId::UserAgent,
-        HeaderId::Server,
-        HeaderId::Reason,
-        HeaderId::Warning,
-        HeaderId::Subject,
-    ];
-    for value in headers.into_iter().filter_map(|id| message.header(id)) {
-        entry.add_words(value);
-    }
-    if message.is_request() {
-        for address in [message.from(), message.to()].into_iter().flatten() {
-            if !address.display.is_empty() {
-                entry.add_words(address.display);
-            }
-        }
-    }
-}
-
-fn hundredths(value: &Option<Hundredths>) -> Option<u64> {
-    value.as_ref().map(|value| value.0)
-}
-
-fn fold_event(entry: &mut CallEntry, kind: &EventKind, at: i64) {
-    match kind {
-        EventKind::CallOffered {
-            call,
-            interface,
-            from,
-            to,
-            trunk,
-            ..
-        } => {
-            entry.call.trunk = trunk.clone().unwrap_or_default();
-            entry.call.kind = CallKind::Call;
-            entry.call.call = Some(*call);
-            entry.call.state = CallState::Offered;
-            entry.call.ended = None;
-            entry.call.interface.clone_from(interface);
-            if entry.call.from.is_empty() {
-                (entry.call.from, entry.call.to) =
-                    (user_of(from.as_bytes()), user_of(to.as_bytes()));
-            }
-            for number in [user_of(from.as_bytes()), user_of(to.as_bytes())] {
-                entry.add_number(number);
-            }
-        }
-        EventKind::CallRouted { route, trunk, .. } => {
-            // The target that is tried last is the one that counts; a user has no trunk.
-            entry.call.route.clone_from(route);
-            if let Some(trunk) = trunk {
-                entry.call.trunk.clone_from(trunk);
-            }
-        }
-        EventKind::CallAnswered { .. } => {
-            entry.call.state = CallState::Answered;
-            entry.call.answered = Some(at);
-            entry.call.status = Some(200);
-        }
-        EventKind::CallEnded { .. } => fold_end(entry, kind, at),
-        EventKind::MediaSecurityAgreed { side, keying, .. } => {
-            let index = usize::from(side == "callee");
-            entry.keying[index].clone_from(keying);
-            let [caller, callee] = &entry.keying;
-            let named = |keying: &String| match keying.is_empty() {
-                true => "none".to_owned(),
-                false => keying.clone(),
-            };
-            entry.call.protection = match caller == callee {
-                true => caller.clone(),
-                false => format!("{}/{}", named(caller), named(callee)),
-            };
-        }
-        _ => {}
-    }
-}
-
-fn fold_end(entry: &mut CallEntry, kind: &EventKind, at: i64) {
-    if let EventKind::CallEnded {
-        ended_by,
-        reason,
-        status,
-        duration_ms,
-        path,
-        codec,
-        caller_loss_percent,
-        caller_jitter_ms,
-        caller_mos,
-        callee_loss_percent,
-        callee_jitter_ms,
-        callee_mos,
-        ..
-    } = kind
-    {
-        let call = &mut entry.call;
-        call.state = CallState::Ended;
-        call.ended = Some(at);
-        if let Some(ms) = duration_ms {
-            call.answered = Some(at - i64::try_from(*ms).unwrap_or(0) * 1_000);
-        }
-        call.ended_by.clone_from(ended_by);
-        call.reason.clone_from(reason);
-        call.status = Some(*status);
-        call.path = path.clone().unwrap_or_default();
-        call.codec = codec.clone().unwrap_or_default();
-        call.caller = SideQuality {
-            loss: hundredths(caller_loss_percent),
-            jitter: hundredths(caller_jitter_ms),
-            mos: hundredths(caller_mos),
-        };
-        call.callee = SideQuality {
-            loss: hundredths(callee_loss_percent),
-            jitter: hundredths(callee_jitter_ms),
-            mos: hundredths(callee_mos),
-        };
-        entry.add_words(reason.as_bytes());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::segment::StoredDirection;
     use engine::{Time, Transport};
 
     #[test]

@@ -100,6 +100,17 @@ pub(crate) struct Partition {
     chunk: i64,
 }
 
+/// A call without an end.
+#[derive(Debug)]
+pub(crate) struct OpenCall {
+    pub(crate) call: StoredCall,
+    pub(crate) slice: i64,
+    /// Time of its last event.
+    pub(crate) last_event: Option<i64>,
+    /// Segment and offset of its last message.
+    pub(crate) last_message: Option<(u32, u32)>,
+}
+
 /// All that one transaction adds.
 #[derive(Debug)]
 pub(crate) struct Additions<'a> {
@@ -166,19 +177,39 @@ impl Partition {
         )
     }
 
-    /// Calls that have not ended, with their slices.
-    pub(crate) fn open_calls(&self) -> Sql<Vec<(StoredCall, i64)>> {
+    /// Calls that have not ended.
+    pub(crate) fn open_calls(&self) -> Sql<Vec<OpenCall>> {
         let mut select = self.connection.prepare(
-            "SELECT texts.details, texts.slice FROM calls JOIN texts USING (id) WHERE calls.state < 2",
+            "SELECT texts.details, texts.slice, (SELECT max(at) FROM events WHERE events.call = calls.id) FROM calls JOIN texts USING (id)
+  WHERE calls.state < 2",
+        )?;
+        let mut last_chunk = self.connection.prepare(
+            "SELECT segment, offsets FROM chunks WHERE call = ?1 ORDER BY number DESC LIMIT 1",
         )?;
         let mut rows = select.query([])?;
         let mut calls = Vec::new();
         while let Some(row) = rows.next()? {
             let text: String = row.get(0)?;
             // A row that cannot be read is not restored.
-            if let Ok(call) = serde_json::from_str::<StoredCall>(&text) {
-                calls.push((call, row.get(1)?));
-            }
+            let Ok(call) = serde_json::from_str::<StoredCall>(&text) else {
+                continue;
+            };
+            let mut chunk = last_chunk.query([call.id])?;
+            let last_message = match chunk.next()? {
+                Some(chunk) => {
+                    let offsets: Vec<u8> = chunk.get(1)?;
+                    let last = offsets.last_chunk::<4>();
+                    let segment: u32 = chunk.get(0)?;
+                    last.map(|bytes| (segment, u32::from_le_bytes(*bytes)))
+                }
+                None => None,
+            };
+            calls.push(OpenCall {
+                call,
+                slice: row.get(1)?,
+                last_event: row.get(2)?,
+                last_message,
+            });
         }
         Ok(calls)
     }

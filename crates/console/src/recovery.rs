@@ -1,8 +1,8 @@
 //! Completion of the index from the segments after a crash.
 
 use crate::index::OpenCalls;
-use crate::partition::{Partition, Sql};
-use crate::segment;
+use crate::partition::Partition;
+use crate::segment::{self, SegmentReader};
 use std::fs::OpenOptions;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
@@ -26,8 +26,7 @@ pub(crate) fn recover(
     partition: &Partition,
     index: &mut OpenCalls,
 ) -> Result<(Recovered, Vec<(u32, u64)>), String> {
-    let sql = |done: Sql<()>| done.map_err(|error| error.to_string());
-    sql(restore(partition, index))?;
+    restore(folder, partition, index)?;
     let indexed = partition.progress().map_err(|error| error.to_string())?;
     let mut recovered = Recovered::default();
     let mut progress = Vec::new();
@@ -47,12 +46,27 @@ pub(crate) fn recover(
     Ok((recovered, progress))
 }
 
-fn restore(partition: &Partition, index: &mut OpenCalls) -> Sql<()> {
-    let (slice, id) = partition.last()?;
+fn restore(folder: &Path, partition: &Partition, index: &mut OpenCalls) -> Result<(), String> {
+    let sql = |error: rusqlite::Error| error.to_string();
+    let (slice, id) = partition.last().map_err(sql)?;
     index.slice = slice;
     index.last_id = index.last_id.max(id);
-    for (call, slice) in partition.open_calls()? {
-        index.restore(call, slice);
+    let mut open: Option<(u32, SegmentReader)> = None;
+    for one in partition.open_calls().map_err(sql)? {
+        let mut last = one.last_event;
+        if let Some((number, offset)) = one.last_message {
+            if open.as_ref().is_none_or(|(known, _)| *known != number) {
+                // A segment that retention has removed, or that cannot be read, says nothing.
+                open = SegmentReader::open(folder, number)
+                    .ok()
+                    .map(|reader| (number, reader));
+            }
+            let message = open
+                .as_mut()
+                .and_then(|(_, reader)| reader.read(offset).ok().flatten());
+            last = last.max(message.map(|message| message.micros()));
+        }
+        index.restore(one.call, one.slice, last);
     }
     Ok(())
 }

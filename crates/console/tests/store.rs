@@ -496,10 +496,91 @@ fn pages_have_every_call_once_in(place: &Place) {
 }
 
 #[test]
+fn refused_calls_keep_the_decision() {
+    for place in places("refused") {
+        let mut writer = open(&place, START);
+        let event = |kind| Event::new(Time(0), kind);
+        let skipped = EventKind::TrunkSkipped {
+            call_id: "a".into(),
+            route: "main".into(),
+            trunk: "pbx".into(),
+            reason: "out of service".into(),
+        };
+        let refused = EventKind::CallRefused {
+            interface: "access".into(),
+            call_id: "a".into(),
+            from: "sip:100@example.net".into(),
+            to: "sip:600@example.net".into(),
+            source: "udp:192.0.2.10:5060".into(),
+            trunk: None,
+            status: 503,
+            reason: "all trunks are out of service".into(),
+            route: Some("main".into()),
+            rule: None,
+        };
+        writer.event(&event(skipped), START);
+        writer.event(&event(refused.clone()), START);
+        let peer = "192.0.2.10:5060";
+        let invite = request("INVITE", "a", "<sip:100@example.net>", "600", "");
+        put(&mut writer, START, false, peer, &invite);
+        let unavailable = "503 Service Unavailable";
+        let answer = response(unavailable, "INVITE", "a", "<sip:100@example.net>", "600");
+        put(&mut writer, START + 1, true, peer, &answer);
+        // A looped INVITE of a call in progress is no end of that call.
+        call(&mut writer, 7, START + SECOND, "101", "601");
+        let mut looped = refused;
+        if let EventKind::CallRefused {
+            call_id, status, ..
+        } = &mut looped
+        {
+            (*call_id, *status) = ("a-7".into(), 482);
+        }
+        writer.event(&event(looped), START + 2 * SECOND);
+        writer.tick(START + 3 * SECOND);
+        let reader = reader(&place);
+        let stored = reader.find("a").unwrap().unwrap();
+        assert_eq!((stored.state, stored.status), (CallState::Ended, Some(503)));
+        assert_eq!(
+            (
+                stored.route.as_str(),
+                stored.interface.as_str(),
+                stored.ended_by.as_str()
+            ),
+            ("main", "access", "border")
+        );
+        assert_eq!(stored.reason, "all trunks are out of service");
+        let names = |id| {
+            let events = reader.events(id).unwrap();
+            events.into_iter().map(|one| one.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(stored.id), ["trunk_skipped", "call_refused"]);
+        let up = reader.find("a-7").unwrap().unwrap();
+        assert_eq!((up.state, up.status), (CallState::Answered, Some(200)));
+        assert_eq!(names(up.id), ["call_routed", "call_refused"]);
+    }
+}
+
+#[test]
 fn a_crash_loses_nothing_that_was_written() {
     let place = Place::folder("crash");
     let mut writer = open(&place, START);
     call(&mut writer, 1, START, "100", "600");
+    let interval = EventKind::CallMediaInterval {
+        call: 1,
+        interval_ms: 900,
+        caller_packets: Some(45),
+        caller_lost: Some(0),
+        caller_loss_percent: None,
+        caller_jitter_ms: None,
+        caller_mos: None,
+        callee_packets: None,
+        callee_lost: None,
+        callee_loss_percent: None,
+        callee_jitter_ms: None,
+        callee_mos: None,
+    };
+    writer.event(&Event::new(Time(0), interval), START + 900_000);
+    call(&mut writer, 3, START + 10_000, "103", "603");
     writer.tick(START + SECOND);
     // Written to the segment, but not to the index.
     call(&mut writer, 2, START + SECOND, "101", "601");
@@ -526,7 +607,7 @@ fn a_crash_loses_nothing_that_was_written() {
         note,
         Some(StoreNote::Completed {
             messages: 4,
-            interrupted: 3
+            interrupted: 4
         })
     );
     assert_eq!(std::fs::metadata(&segment).unwrap().len(), complete as u64);
@@ -536,7 +617,10 @@ fn a_crash_loses_nothing_that_was_written() {
         (first.state, first.trunk.as_str()),
         (CallState::Interrupted, "pbx")
     );
-    assert!(first.ended.is_some());
+    // The end is the last event or message that was seen.
+    assert_eq!(first.ended, Some(START + 900_000));
+    let third = reader.find("a-3").unwrap().unwrap();
+    assert_eq!(third.ended, Some(START + 10_000 + 3_000));
     let second = reader.find("b-2").unwrap().unwrap();
     assert_eq!((second.messages, second.to.as_str()), (2, "601"));
     assert_eq!(reader.messages(second.id).unwrap().len(), 2);

@@ -135,7 +135,7 @@ events! {
         /// Trunk of the caller.
         trunk: Option<String>,
     }
-    /// An INVITE was refused before it became a call. Composed only if call records are written.
+    /// An INVITE was refused before it became a call. Composed only if calls are recorded or stored.
     CallRefused "call_refused" Debug {
         /// Name of the interface that received it.
         interface: String,
@@ -152,6 +152,21 @@ events! {
         /// Status of the response.
         status: u16,
         /// Reason.
+        reason: String,
+        /// The route that decided.
+        route: Option<String>,
+        /// The header rule that refused it.
+        rule: Option<String>,
+    }
+    /// A trunk of the route gets no INVITE of this call. Composed only if calls are recorded or stored.
+    TrunkSkipped "trunk_skipped" Debug {
+        /// Call-ID of the first leg.
+        call_id: String,
+        /// Name of the route.
+        route: String,
+        /// Name of the trunk.
+        trunk: String,
+        /// Reason, with the figures that decided.
         reason: String,
     }
     /// The INVITE of a call was sent to a target; logged for each target that is tried.

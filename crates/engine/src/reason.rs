@@ -107,6 +107,7 @@ reasons! {
     OverloadOfTrunks 503 "overload control of all trunks rejects the call" "The trunks have asked for less load (RFC 7339).";
     TrunksFull 503 "all trunks are at their call limit" "Every trunk of the route has as many calls as its `max_calls` allows.";
     TrunksDown 503 "all trunks are down" "No target of the trunks of the route answers OPTIONS.";
+    TrunksOutOfService 503 "all trunks are out of service" "The operator has taken every trunk of the route that could take the call out of service.";
     RefusedByRoute 0 "refused by a route" "A route has the action `reject`; status and reason phrase are its own.";
     RefusedByRule 0 "refused by a header rule" "A header rule has the action `reject`; status and reason phrase are its own.";
     NoRoute 404 "no route" "No route matches, and the called number is no registered user.";

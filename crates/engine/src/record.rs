@@ -164,7 +164,7 @@ record! {
 }
 
 record! {
-    /// Media received from the peer of a leg, measured here; null for media bypass.
+    /// Media received from the peer of a leg, measured here; all fields are null for media bypass, and for a leg without media.
     MediaFields {
         /// RTP packets received from the peer, of all its streams.
         packets_received: Option<u64>,
@@ -227,6 +227,7 @@ pub fn is_recorded(event: &EventKind) -> bool {
             | EventKind::CallAnswered { .. }
             | EventKind::CallTagged { .. }
             | EventKind::CallMedia { .. }
+            | EventKind::CallMediaInterval { .. }
             | EventKind::CallEnded { .. }
             | EventKind::CallRefused { .. }
     )
@@ -324,7 +325,7 @@ impl RecordBuilder {
                     trunk,
                     ..LegFields::default()
                 };
-                None
+                Some(RecordChange::Running(record.clone()))
             }
             EventKind::CallAnswered { call, setup_ms } => {
                 let record = self.open.get_mut(&call)?;
@@ -342,6 +343,11 @@ impl RecordBuilder {
             EventKind::CallMedia { call, .. } => {
                 add_media(self.open.get_mut(&call)?, event.kind);
                 None
+            }
+            EventKind::CallMediaInterval { call, .. } => {
+                let record = self.open.get_mut(&call)?;
+                add_interval(record, event.kind);
+                Some(RecordChange::Running(record.clone()))
             }
             EventKind::CallRefused { .. } => {
                 Some(RecordChange::Ended(self.refused(at, event.kind)))
@@ -382,6 +388,8 @@ impl RecordBuilder {
             trunk,
             status,
             reason,
+            route,
+            rule: _,
         } = kind
         {
             record.fields.call_id.clone_from(&call_id);
@@ -390,6 +398,7 @@ impl RecordBuilder {
             record.fields.status = status;
             record.fields.ended_by = "border".to_owned();
             record.fields.reason = reason;
+            record.fields.route = route;
             record.fields.trunk.clone_from(&trunk);
             record.legs[0].leg = LegFields {
                 call_id: Some(call_id),
@@ -442,6 +451,55 @@ fn add_media(record: &mut CallRecord, kind: EventKind) {
         delay_ms: callee_delay_ms,
         ..MediaFields::default()
     });
+}
+
+/// Adds an interval of a running call, which stands for its media if the program ends before the call; `call_media` and
+/// `call_ended` replace it.
+fn add_interval(record: &mut CallRecord, kind: EventKind) {
+    let EventKind::CallMediaInterval {
+        caller_packets,
+        caller_lost,
+        caller_jitter_ms,
+        caller_mos,
+        callee_packets,
+        callee_lost,
+        callee_jitter_ms,
+        callee_mos,
+        ..
+    } = kind
+    else {
+        return;
+    };
+    let sides = [
+        (caller_packets, caller_lost, caller_jitter_ms, caller_mos),
+        (callee_packets, callee_lost, callee_jitter_ms, callee_mos),
+    ];
+    for (leg, (packets, lost, jitter_ms, mos)) in record.legs.iter_mut().zip(sides) {
+        let Some(packets) = packets else { continue };
+        let media = leg.media.get_or_insert_with(MediaFields::default);
+        let before = media.packets_received.unwrap_or(0);
+        // Means are weighted by packets.
+        let mean = |known: Option<Hundredths>, new: Option<Hundredths>| match (known, new) {
+            (Some(known), Some(new)) if before.saturating_add(packets) > 0 => {
+                let sum = known.0.saturating_mul(before);
+                let sum = sum.saturating_add(new.0.saturating_mul(packets));
+                Some(Hundredths(sum / before.saturating_add(packets)))
+            }
+            (known, new) => known.or(new),
+        };
+        media.jitter_ms = mean(media.jitter_ms, jitter_ms);
+        media.mos = mean(media.mos, mos);
+        let packets = before.saturating_add(packets);
+        media.packets_received = Some(packets);
+        if let Some(lost) = lost {
+            media.lost = Some(media.lost.unwrap_or(0).saturating_add(lost));
+        }
+        let sent = media.lost.unwrap_or(0).saturating_add(packets);
+        media.loss_percent = media
+            .lost
+            .filter(|_| sent > 0)
+            .map(|lost| Hundredths(lost.saturating_mul(10_000) / sent));
+    }
 }
 
 /// Completes a record with the event of its end.
@@ -578,8 +636,15 @@ mod tests {
         let mut builder = RecordBuilder::new("5".into());
         let first = add(&mut builder, 100, offered(7));
         assert!(matches!(first, Some(RecordChange::Running(_))));
-        assert_eq!(add(&mut builder, 101, routed(7, "first")), None);
-        assert_eq!(add(&mut builder, 102, routed(7, "pbx")), None);
+        for (ms, trunk) in [(101, "first"), (102, "pbx")] {
+            // A crash while it rings leaves the target in the journal.
+            let Some(RecordChange::Running(record)) = add(&mut builder, ms, routed(7, trunk))
+            else {
+                panic!("not journaled");
+            };
+            assert_eq!(record.legs[1].leg.trunk.as_deref(), Some(trunk));
+            assert_eq!(record.fields.route.as_deref(), Some("default"));
+        }
         let answered = EventKind::CallAnswered {
             call: 7,
             setup_ms: Some(900),
@@ -623,15 +688,66 @@ mod tests {
             to: "sip:2@x".into(),
             source: "udp:192.0.2.1:5060".into(),
             trunk: None,
-            status: 404,
-            reason: "no route".into(),
+            status: 403,
+            reason: "refused by a route".into(),
+            route: Some("premium".into()),
+            rule: None,
         };
         let Some(RecordChange::Ended(record)) = add(&mut builder, 1, refused) else {
             panic!("no record");
         };
-        assert_eq!((record.fields.status, record.fields.answered), (404, None));
+        assert_eq!((record.fields.status, record.fields.answered), (403, None));
+        assert_eq!(record.fields.route.as_deref(), Some("premium"));
         assert_eq!(record.fields.ended_by, "border");
         assert_eq!(record.legs[1], LegRecord::default());
+    }
+
+    #[test]
+    fn intervals_stand_for_the_media_of_a_running_call() {
+        let mut builder = RecordBuilder::new("5".into());
+        add(&mut builder, 1, offered(1));
+        let interval =
+            |packets: u64, lost: u64, jitter: u64, mos: u64| EventKind::CallMediaInterval {
+                call: 1,
+                interval_ms: 10_000,
+                caller_packets: Some(packets),
+                caller_lost: Some(lost),
+                caller_loss_percent: None,
+                caller_jitter_ms: Some(Hundredths(jitter)),
+                caller_mos: Some(Hundredths(mos)),
+                callee_packets: None,
+                callee_lost: None,
+                callee_loss_percent: None,
+                callee_jitter_ms: None,
+                callee_mos: None,
+            };
+        add(&mut builder, 10_000, interval(300, 0, 100, 440));
+        let Some(RecordChange::Running(record)) =
+            add(&mut builder, 20_000, interval(100, 100, 300, 400))
+        else {
+            panic!("not journaled");
+        };
+        let caller = record.legs[0].media.as_ref().unwrap();
+        assert_eq!(
+            (caller.packets_received, caller.lost),
+            (Some(400), Some(100))
+        );
+        assert_eq!(caller.loss_percent, Some(Hundredths(2_000)));
+        assert_eq!(
+            (caller.jitter_ms, caller.mos),
+            (Some(Hundredths(150)), Some(Hundredths(430)))
+        );
+        assert_eq!(record.legs[1].media, None);
+        // The figures of the whole call replace them.
+        add(&mut builder, 25_000, media(1));
+        let Some(RecordChange::Ended(record)) = add(&mut builder, 25_000, ended(1)) else {
+            panic!("no record");
+        };
+        let caller = record.legs[0].media.as_ref().unwrap();
+        assert_eq!(
+            (caller.packets_received, caller.jitter_ms),
+            (Some(79), None)
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod alarms;
+mod announcement;
 mod background_read;
 mod bearer_token;
 mod call_tap;

@@ -1,5 +1,6 @@
 //! `hornwork run --role media`: runs a media node from its configuration until its last call has drained.
 
+use crate::announcement::announce;
 use crate::background_read::BackgroundRead;
 use crate::configuration;
 use crate::driver_setup::{SIGNAL_WAIT, driver_config, log_machine_limits, media_keying, opened};
@@ -90,7 +91,7 @@ pub fn serve(
     log_machine_limits(&config);
     let claims = Claims::of(ServedPart::Node)?;
     let claimed = claims.claim_at_start(&config)?;
-    print!("{}", configuration::node_summary(&config));
+    announce(configuration::node_summary(&config));
     let mut entropy = net::entropy()?;
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
     let relay = kernel_relay(&config, &log, &clock)?;

@@ -1,6 +1,7 @@
 //! `hornwork run`: runs the border from its configuration until its last call has drained.
 
 use crate::alarms::AlarmOutput;
+use crate::announcement::announce;
 use crate::background_read::BackgroundRead;
 use crate::call_tap::call_tap;
 use crate::configuration;
@@ -208,7 +209,7 @@ fn serve(
     let config = with_servers(config);
     let claims = Claims::of(ServedPart::Border)?;
     let claimed = claims.claim_at_start(&config)?;
-    print!("{}", configuration::summary(&config));
+    announce(configuration::summary(&config));
     for note in ports::remarks(&config) {
         log.event(&Event::new(clock.now(), note));
     }
@@ -219,7 +220,9 @@ fn serve(
     let mut borders = Border::worker_pool(config.clone(), workers, entropy);
     for border in &mut borders {
         border.reserve(PREALLOCATED_TRANSACTIONS);
-        border.set_call_records(config.records.is_some() || config.traces.is_some());
+        border.set_call_records(
+            config.records.is_some() || config.traces.is_some() || config.store.is_some(),
+        );
     }
     let keying = media_keying(&clock)?;
     for border in &mut borders {
@@ -230,7 +233,7 @@ fn serve(
     let relay = relay.as_ref();
     let af_xdp = af_xdp(&config, &log, &clock)?;
     let offload = media_offload(relay, af_xdp.as_ref());
-    print!("{}", configuration::capacity(&config, &offload));
+    announce(configuration::capacity(&config, &offload));
     for border in &mut borders {
         border.set_media_offload(offload.clone());
     }

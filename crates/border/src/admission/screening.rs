@@ -7,6 +7,7 @@ use crate::emergency::is_emergency_uri;
 use crate::endpoint_settings::ALLOW;
 use crate::headers::{address_of, text};
 use crate::out_of_dialog::OPTIONS_SUPPORTED;
+use crate::policy::SkippedTrunk;
 use crate::request::{RequestRefusal, address_of_record, too_many};
 use config::{Authenticate, InterfaceId, Register, TrunkId};
 use engine::EventKind;
@@ -112,19 +113,56 @@ impl Components {
         let trunk =
             interface.and_then(|interface| self.listeners.trunk_at(&self.ctx, interface, &flow));
         let config = self.ctx.config.clone();
+        let call_id = request.call_id().unwrap_or_default();
+        let by = refused.decision.as_deref();
+        let route = by.and_then(|by| by.route.clone());
+        if let Some(by) = by {
+            self.report_skipped_trunks(
+                call_id,
+                by.route.as_deref().unwrap_or_default(),
+                &by.skipped,
+            );
+        }
         self.ctx
             .events
             .tell(self.ctx.now, || EventKind::CallRefused {
                 interface: interface
                     .map_or_else(String::new, |interface| config.interface_name(interface)),
-                call_id: text(request.call_id().unwrap_or_default()),
+                call_id: text(call_id),
                 from: text(request.from().map(|from| from.uri).unwrap_or_default()),
                 to: text(request.request_uri()),
                 source: address_of(&flow),
                 trunk: config.name_of_trunk(trunk),
                 status: refused.status,
                 reason: refused.why.text().to_owned(),
+                route,
+                rule: by
+                    .and_then(|by| by.rule)
+                    .map(|rule| config.rules.name(rule).to_owned()),
             });
+    }
+
+    /// Writes an event for each trunk of the route that a call is not sent to.
+    pub(crate) fn report_skipped_trunks(
+        &mut self,
+        call_id: &[u8],
+        route: &str,
+        skipped: &[SkippedTrunk],
+    ) {
+        if !self.ctx.events.records {
+            return;
+        }
+        let config = self.ctx.config.clone();
+        for one in skipped {
+            self.ctx
+                .events
+                .tell(self.ctx.now, || EventKind::TrunkSkipped {
+                    call_id: text(call_id),
+                    route: route.to_owned(),
+                    trunk: config.name_of_trunk(Some(one.trunk)).unwrap_or_default(),
+                    reason: one.reason.to_string(),
+                });
+        }
     }
 
     fn enforce_limits(&mut self, request: &Message<'_>, flow: Flow) -> Option<StatelessResponse> {

@@ -193,7 +193,7 @@ impl Calls<'_> {
                 best: super::Best::default(),
                 breadth: breadth_of(request),
                 share: None,
-                route: plan.route.into(),
+                route: plan.route.clone().into(),
                 anchor: plan.media == MediaMode::Anchor,
                 user,
                 source: flow.remote,
@@ -238,6 +238,9 @@ impl Calls<'_> {
             source: address_of(&flow),
             trunk: config.name_of_trunk(origin.trunk),
         });
+        let call_id = request.call_id().unwrap_or_default();
+        self.parts
+            .report_skipped_trunks(call_id, &plan.route, &plan.skipped);
         self.parts.log_initial_tags(slot);
         self.call_next_hops_with(slot, request);
         self.settle_set_up(slot);

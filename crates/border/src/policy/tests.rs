@@ -19,6 +19,9 @@ impl RoutingState for StaticRoutingState {
     fn trunk_takes(&self, trunk: TrunkId, _random: u64) -> bool {
         !self.throttled.contains(&trunk)
     }
+    fn trunk_in_service(&self, _trunk: TrunkId) -> bool {
+        true
+    }
     fn target_up(&self, trunk: TrunkId, target: usize) -> bool {
         !self.down.contains(&(trunk.0, target))
     }

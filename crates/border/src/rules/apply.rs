@@ -5,7 +5,7 @@ use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::relay::Forwarded;
 use crate::components::{Calls, Components};
 use crate::headers::EditList;
-use crate::request::{RequestOrigin, RequestRefusal};
+use crate::request::{RefusedBy, RequestOrigin, RequestRefusal};
 use crate::rules::{AdmittedRequest, MAX_TAGS, RuleInput, RuleOutcome, RuleOutput, Tags};
 use ::rules::{Effects, MessageContext, RuleDirection, RuleRefusal, RuleTag};
 use anchor::Side;
@@ -497,6 +497,10 @@ fn keep(tags: &mut Tags, tag: &RuleTag) {
 fn refused(refusal: RuleRefusal) -> RequestRefusal {
     RequestRefusal {
         reason: refusal.reason.map(Into::into),
+        decision: Some(Box::new(RefusedBy {
+            rule: Some(refusal.rule),
+            ..RefusedBy::default()
+        })),
         ..RequestRefusal::with_status(refusal.status, Reason::RefusedByRule)
     }
 }

@@ -191,7 +191,8 @@ impl DatabaseWriter {
             call.id = (call.id - i64::from(node)) / super::NODES;
             // Numbers of calls begin anew with each start of the border.
             call.call = None;
-            self.index.restore(call, 0);
+            let last = call.ended;
+            self.index.restore(call, 0, last);
         }
     }
 
@@ -473,7 +474,8 @@ impl DatabaseWriter {
 /// Marks the open calls of a node as interrupted, because its border has just started. Returns them.
 async fn mark_cut_calls(client: &Client, node: i16) -> Result<Vec<StoredCall>, DatabaseError> {
     let select = "SELECT calls.id, texts.details, \
-        (SELECT max(at) / 1000 FROM hornwork.messages WHERE messages.call = calls.id) \
+        greatest((SELECT max(at) / 1000 FROM hornwork.messages WHERE messages.call = calls.id), \
+        (SELECT max(at) FROM hornwork.events WHERE events.call = calls.id)) \
         FROM hornwork.calls JOIN hornwork.texts ON texts.id = calls.id WHERE calls.node = $1 AND calls.state < 2";
     let rows = client.query_typed(select, &[(&node, Type::INT2)]).await?;
     let mut cut = Vec::new();

@@ -25,14 +25,16 @@ fn leg_json(leg: &LegRecord, clock: &Clock) -> Value {
     leg.leg.fields(&mut |name, value| {
         object.insert(name.to_owned(), json_of(value, clock));
     });
-    let media = leg.media.as_ref().map(|media| {
-        let mut object = Map::new();
-        media.fields(&mut |name, value| {
-            object.insert(name.to_owned(), json_of(value, clock));
+    // Readers find the same fields in every record; without media that the border sees all are null.
+    let none = MediaFields::default();
+    let mut media = Map::new();
+    leg.media
+        .as_ref()
+        .unwrap_or(&none)
+        .fields(&mut |name, value| {
+            media.insert(name.to_owned(), json_of(value, clock));
         });
-        Value::Object(object)
-    });
-    object.insert("media".to_owned(), media.unwrap_or_default());
+    object.insert("media".to_owned(), Value::Object(media));
     Value::Object(object)
 }
 

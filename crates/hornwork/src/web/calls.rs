@@ -19,7 +19,7 @@ use console::{
     ladder, mask, mask_numbers, messages_in_full, parse_time, redact, rfc3339,
 };
 use serde_json::{Map, Value};
-use wire::sip::Message;
+use wire::sip::{Message, Method};
 
 /// Messages of a call that are read, at most.
 const MAX_MESSAGES: usize = 20_000;
@@ -364,8 +364,22 @@ fn streams(call: &StoredCall, events: &[StoredEvent]) -> Vec<StreamBody> {
 struct Decisions<'a> {
     caller: &'a Caller,
     node: &'a str,
-    steps: Vec<(i64, DecisionBody)>,
+    /// Time, order among steps of the same time, step.
+    steps: Vec<(i64, u8, DecisionBody)>,
+    /// Call-IDs of legs whose INVITE was cancelled.
+    cancelled: Vec<Vec<u8>>,
 }
+
+/// Order of steps of the same microsecond; other steps are between the first two.
+const STEP_ORDER: [&str; 7] = [
+    "received",
+    "",
+    "routed",
+    "sent",
+    "target_refused",
+    "answered",
+    "ended",
+];
 
 impl Decisions<'_> {
     fn add(&mut self, at: i64, what: &str, detail: &str, values: &[(&str, &str)]) {
@@ -384,7 +398,8 @@ impl Decisions<'_> {
             detail: masked(detail, self.caller),
             values: values.collect(),
         };
-        self.steps.push((at, body));
+        let order = STEP_ORDER.iter().position(|known| *known == what);
+        self.steps.push((at, order.unwrap_or(1) as u8, body));
     }
 
     fn message(&mut self, message: &LoadedMessage, call: &StoredCall, is_first: bool) {
@@ -427,12 +442,23 @@ impl Decisions<'_> {
                 ("request_uri", &uri),
             ];
             self.add(at, "sent", &detail, &values);
+        } else if message.direction == StoredDirection::Sent
+            && parsed.is_request()
+            && parsed.method() == Method::Cancel
+        {
+            let id = parsed.call_id().unwrap_or_default();
+            self.cancelled.push(id.to_vec());
         } else if message.direction == StoredDirection::Received
             && !parsed.is_request()
             && is_invite
             && !is_caller
             && parsed.status() >= 300
         {
+            // 487 is the end of an INVITE that we cancelled.
+            let id = parsed.call_id().unwrap_or_default();
+            if parsed.status() == 487 && self.cancelled.iter().any(|known| known == id) {
+                return;
+            }
             let source = message.source.to_string();
             let line = first_line(message);
             let status = line.strip_prefix("SIP/2.0 ").unwrap_or(&line);
@@ -440,6 +466,14 @@ impl Decisions<'_> {
             let values = [("address", source.as_str()), ("status", status)];
             self.add(at, "target_refused", &detail, &values);
         }
+    }
+}
+
+/// A route in a sentence; one without a name is called `route N`.
+fn route_text(name: &str) -> String {
+    match name.starts_with("route ") {
+        true => name.to_owned(),
+        false => format!("route {name}"),
     }
 }
 
@@ -454,22 +488,12 @@ fn decision(record: &CallRecord, caller: &Caller) -> Vec<DecisionBody> {
         caller,
         node: &call.node,
         steps: Vec::new(),
+        cancelled: Vec::new(),
     };
     for (index, message) in messages.iter().enumerate() {
         all.message(message, call, index == 0);
     }
-    let sent = all.steps.iter().rev().find(|(_, step)| step.what == "sent");
-    if let Some(at) = sent.map(|(at, _)| *at)
-        && !call.route.is_empty()
-    {
-        let target = match call.trunk.is_empty() {
-            true => "a registered contact or a domain".to_owned(),
-            false => format!("trunk {}", call.trunk),
-        };
-        let detail = format!("route {} chose {target}", call.route);
-        let values = [("route", call.route.as_str()), ("trunk", &call.trunk)];
-        all.add(at - 1, "routed", &detail, &values);
-    }
+    let mut is_refused = false;
     for event in events {
         if FIGURES.contains(&event.name.as_str()) {
             continue;
@@ -480,6 +504,48 @@ fn decision(record: &CallRecord, caller: &Caller) -> Vec<DecisionBody> {
             .filter(|(name, _)| *name != "call")
             .filter_map(|(name, value)| Some((name.as_str(), value.as_str()?)))
             .collect();
+        let value = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default();
+        match event.name.as_str() {
+            "call_routed" => {
+                let target = match value("trunk") {
+                    "" => value("target").to_owned(),
+                    trunk => format!("trunk {trunk}"),
+                };
+                let detail = format!(
+                    "{} chose {target} ({})",
+                    route_text(value("route")),
+                    value("address")
+                );
+                all.add(event.at, "routed", &detail, &values);
+                continue;
+            }
+            "trunk_skipped" => {
+                let detail = format!(
+                    "{} skipped trunk {}: {}",
+                    route_text(value("route")),
+                    value("trunk"),
+                    value("reason")
+                );
+                all.add(event.at, "trunk_skipped", &detail, &values);
+                continue;
+            }
+            "call_refused" => {
+                is_refused = true;
+                let by = match (value("rule"), value("route")) {
+                    ("", "") => "the border".to_owned(),
+                    ("", route) => route_text(route),
+                    (rule, _) => format!("header rule {rule}"),
+                };
+                let detail = format!(
+                    "{by} refused the call: {} {}",
+                    value("status"),
+                    value("reason")
+                );
+                all.add(event.at, "refused", &detail, &values);
+                continue;
+            }
+            _ => {}
+        }
         let detail: Vec<String> = values
             .iter()
             .map(|(name, value)| format!("{name} {value}"))
@@ -501,7 +567,8 @@ fn decision(record: &CallRecord, caller: &Caller) -> Vec<DecisionBody> {
         ];
         all.add(at, "answered", "the call was answered", &values);
     }
-    if let Some(at) = call.ended {
+    // The refusal is the end, too, unless that of a repeated INVITE.
+    if let Some(at) = call.ended.filter(|_| !is_refused || call.call.is_some()) {
         let status = call.status.map(|status| status.to_string());
         let status = status.unwrap_or_default();
         let by = match call.ended_by.as_str() {
@@ -516,8 +583,8 @@ fn decision(record: &CallRecord, caller: &Caller) -> Vec<DecisionBody> {
         ];
         all.add(at, "ended", detail.trim_end(), &values);
     }
-    all.steps.sort_by_key(|(at, _)| *at);
-    all.steps.into_iter().map(|(_, step)| step).collect()
+    all.steps.sort_by_key(|(at, order, _)| (*at, *order));
+    all.steps.into_iter().map(|(_, _, step)| step).collect()
 }
 
 /// `GET /calls/{id}`.
@@ -770,6 +837,17 @@ mod tests {
                 fields: r#"{"rule":"night","call":"7","text":"closed"}"#.into(),
             },
             StoredEvent {
+                at: 1_999_000,
+                name: "trunk_skipped".into(),
+                fields: r#"{"call_id":"1","route":"default","trunk":"backup","reason":"out of service"}"#.into(),
+            },
+            // At the same time as the INVITE that it led to.
+            StoredEvent {
+                at: 2_000_000,
+                name: "call_routed".into(),
+                fields: r#"{"call":"7","route":"default","target":"pbx","address":"udp:192.0.2.2:5060","trunk":"pbx"}"#.into(),
+            },
+            StoredEvent {
                 at: 4_999_000,
                 name: "call_media".into(),
                 fields: r#"{"call":"7","caller_packets":"100","caller_lost":"3","caller_protection":"none"}"#.into(),
@@ -788,6 +866,7 @@ mod tests {
             [
                 "received",
                 "rule_logged",
+                "trunk_skipped",
                 "routed",
                 "sent",
                 "target_refused",
@@ -796,7 +875,14 @@ mod tests {
             ]
         );
         assert_eq!(steps[1].detail, "rule night: closed");
-        assert_eq!(steps[2].detail, "route default chose trunk pbx");
+        assert_eq!(
+            steps[2].detail,
+            "route default skipped trunk backup: out of service"
+        );
+        assert_eq!(
+            steps[3].detail,
+            "route default chose trunk pbx (udp:192.0.2.2:5060)"
+        );
         assert_eq!(steps[0].values["from"], "4930123456");
         let viewer = caller(ConsoleRole::Viewer);
         let steps = decision(&record, &viewer);

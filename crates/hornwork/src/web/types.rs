@@ -318,7 +318,7 @@ pub(super) struct DecisionBody {
     pub(super) node: Option<String>,
     /// Time.
     pub(super) at: String,
-    /// received, routed, sent, target_refused, answered, ended, or the name of an event.
+    /// received, trunk_skipped, routed, refused, sent, target_refused, answered, ended, or the name of an event.
     pub(super) what: String,
     /// In a sentence.
     pub(super) detail: String,

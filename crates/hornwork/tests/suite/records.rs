@@ -155,6 +155,12 @@ fn calls_cut_by_kill_9_have_records_after_the_restart() {
             (&200.into(), &"border stopped".into())
         );
         assert!(record["duration_s"].as_f64() > Some(0.5), "{record}");
+        assert_eq!(record["trunk"], "server", "{record}");
+        assert_eq!(
+            record["legs"][1]["address"],
+            format!("udp:127.0.0.1:{trunk}")
+        );
+        assert!(record["legs"][1]["media"].is_object(), "{record}");
     }
     assert!(second.log().contains("calls_cut"), "{}", second.log());
     second.signal("KILL");

@@ -368,6 +368,76 @@ fn unread_log_blocks_no_packet_and_no_signal() {
     );
 }
 
+/// The summary at the start is longer than the free part of a pipe of one page that is nearly full, and `/dev/full` takes nothing.
+#[test]
+fn standard_output_that_takes_nothing_stops_neither_start_nor_end() {
+    let folder = scratch("stalled-output");
+    let ng = free_port();
+    let node = std::fs::read_to_string(common::root().join("examples/media-node.toml"));
+    let (low, high) = media_ports(200);
+    let node = node
+        .expect("example")
+        .replace("27000-32767", &format!("{low}-{high}"))
+        .replace("udp:127.0.0.1:2223", &format!("udp:127.0.0.1:{ng}"))
+        .replace(", \"tcp:127.0.0.1:2223\", \"ws:127.0.0.1:2224\"", "");
+    let pings = |_: u16| {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
+        let _ = socket.set_read_timeout(Some(Duration::from_millis(200)));
+        let mut answer = [0; 512];
+        let ping = b"1 d7:command4:pinge";
+        socket.send_to(ping, ("127.0.0.1", ng)).is_ok() && socket.recv(&mut answer).is_ok()
+    };
+    let (sip, trunk) = (free_port(), free_port());
+    let text = example("loopback.toml", sip, trunk, media_ports(200), "");
+    let serves: [(&str, &str, &dyn Fn(u16) -> bool); 2] =
+        [("all", &text, &answers_options), ("media", &node, &pings)];
+    for (role, text, is_served) in serves {
+        let file = folder.join(format!("{role}.toml"));
+        std::fs::write(&file, text).expect("file");
+        let (full_reader, mut full) = std::io::pipe().expect("pipe");
+        fill(&mut full);
+        let (closed_reader, closed) = std::io::pipe().expect("pipe");
+        drop(closed_reader);
+        let device = std::fs::OpenOptions::new().write(true).open("/dev/full");
+        let outputs: [(&str, Stdio); 3] = [
+            ("full pipe", full.into()),
+            ("closed pipe", closed.into()),
+            ("full device", device.expect("/dev/full").into()),
+        ];
+        for (name, output) in outputs {
+            let log = std::fs::File::create(folder.join("log")).expect("log");
+            let mut child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+                .args(["run", "--role", role, "-c"])
+                .arg(&file)
+                .stdin(Stdio::null())
+                .stdout(output)
+                .stderr(log)
+                .spawn()
+                .expect("hornwork");
+            let end = Instant::now() + Duration::from_secs(30);
+            while !is_served(sip) {
+                let ended = child.try_wait().expect("its state");
+                let log = std::fs::read_to_string(folder.join("log")).unwrap_or_default();
+                assert!(
+                    ended.is_none() && Instant::now() < end,
+                    "{role}, {name}: {ended:?}\n{log}"
+                );
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            signal(&child, "TERM");
+            let end = Instant::now() + Duration::from_secs(10);
+            while child.try_wait().expect("its state").is_none() {
+                if Instant::now() > end {
+                    let _ = child.kill();
+                    panic!("{role}, {name}: the program does not end");
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        drop(full_reader);
+    }
+}
+
 #[test]
 fn lost_lines_are_reported_when_the_log_is_read_again() {
     let folder = scratch("stalled-lost-lines");

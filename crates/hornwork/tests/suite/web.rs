@@ -257,6 +257,57 @@ pub(crate) fn entries(value: &Value, key: &str) -> Vec<Value> {
 }
 
 #[test]
+fn refused_calls_are_explained() {
+    let rig = Rig::new("web-refused", "");
+    let out = rig.change("PUT", "/trunks/server", "{\"enabled\":false}");
+    assert_eq!(out.status, 200);
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
+    let _ = socket.set_read_timeout(Some(Duration::from_secs(10)));
+    let local = socket.local_addr().expect("address");
+    let sip = rig.sip;
+    let invite = format!(
+        "INVITE sip:4930600@127.0.0.1:{sip} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bKrefused\r\nMax-Forwards: 70\r\n\
+         From: <sip:100@{local}>;tag=1\r\nTo: <sip:4930600@127.0.0.1:{sip}>\r\nCall-ID: refused-1\r\nCSeq: 1 INVITE\r\n\
+         Contact: <sip:100@{local}>\r\nContent-Length: 0\r\n\r\n"
+    );
+    let target = ("127.0.0.1", sip);
+    socket.send_to(invite.as_bytes(), target).expect("sent");
+    let mut answer = [0; 4_096];
+    loop {
+        let length = socket.recv(&mut answer).expect("an answer");
+        if answer[..length].starts_with(b"SIP/2.0 503") {
+            break;
+        }
+    }
+    let page = until("the call is in the store", || {
+        let found = rig.get("/calls?call_id=refused-1");
+        let call = entries(&found, "calls").first().cloned()?;
+        (call["ended_by"] == "border").then(|| rig.get("/calls/refused-1"))
+    });
+    assert_eq!(page["call"]["reason"], "all trunks are out of service");
+    let decision = entries(&page, "decision");
+    let steps: Vec<(&str, &str)> = decision
+        .iter()
+        .filter_map(|step| Some((step["what"].as_str()?, step["detail"].as_str()?)))
+        .collect();
+    assert_eq!(
+        steps[1..],
+        [
+            (
+                "trunk_skipped",
+                "route 1 skipped trunk server: out of service"
+            ),
+            (
+                "refused",
+                "route 1 refused the call: 503 all trunks are out of service"
+            ),
+        ],
+        "{page}"
+    );
+    assert_eq!(steps[0].0, "received");
+}
+
+#[test]
 fn calls_are_found_shown_explained_and_exported() {
     if !installed(&["sipp"]) {
         return;
