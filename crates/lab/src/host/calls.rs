@@ -11,7 +11,7 @@ use super::names::hex;
 use super::phone::PhoneOccurrence;
 use super::plan::MediaKind;
 use super::sdp::{self, CodecOrder, OfferParameters, OwnRtcp};
-use super::{HostState, HostTimer, is_websocket};
+use super::{HostState, HostTimer, identity, is_websocket};
 use crate::experiment::{HangUp, fill};
 use crate::pace::Due;
 use crate::record::{Attempt, AttemptKind, AttemptOutcome};
@@ -374,7 +374,9 @@ impl HostState {
         call_id.push('-');
         hex(u64::from(key.generation), 1, &mut call_id);
         call_id.push('-');
-        hex(u64::from(self.entropy.u32()), 8, &mut call_id);
+        let planned = u64::from(self.entropy.u32());
+        let unique = identity(planned, &mut self.identities) & 0xffff_ffff;
+        hex(unique, 8, &mut call_id);
         let turn = if plan.cycle > 0 {
             number % plan.cycle
         } else {

@@ -160,6 +160,8 @@ pub struct LabHost {
 pub(crate) struct HostState {
     pub(crate) plan: HostPlan,
     pub(crate) entropy: Entropy,
+    /// Random values of this run, from `plan.identity_seed`.
+    pub(crate) identities: Option<Entropy>,
     pub(crate) udp: ListenerId,
     /// The listener of streams; for WebSockets it is not opened, as they are outgoing only.
     pub(crate) stream: Option<(ListenerId, Transport)>,
@@ -233,7 +235,11 @@ impl LabHost {
             .connections
             .max(connections + connections / 10 + 100);
         config.limits.connections_per_source = config.limits.connections;
-        let mut endpoint = Endpoint::new(config, entropy.fork());
+        // The fork is taken in any case, so that the plan stays that of the seed.
+        let planned = entropy.fork();
+        let mut identities = plan.identity_seed.map(Entropy::from_number);
+        let tags_and_branches = identities.as_mut().map(Entropy::fork);
+        let mut endpoint = Endpoint::new(config, tags_and_branches.unwrap_or(planned));
         let unreachable_host = format!("{:012x}.invalid", entropy.u64() >> 16);
         // INVITE and BYE, or a request and its repetition with credentials.
         let requests = plan.attempts_remembered * 2;
@@ -310,6 +316,7 @@ impl LabHost {
                 fatal: None,
                 plan,
                 entropy,
+                identities,
             },
         }
     }
@@ -532,6 +539,11 @@ impl Handler for HostState {
             other => self.call_indication(endpoint, other, now),
         }
     }
+}
+
+/// The random part of a Call-ID: the planned one, mixed with a value of this run if there are such.
+pub(crate) fn identity(planned: u64, identities: &mut Option<Entropy>) -> u64 {
+    planned ^ identities.as_mut().map_or(0, Entropy::u64)
 }
 
 impl HostState {

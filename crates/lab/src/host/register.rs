@@ -1,7 +1,7 @@
 //! Registrations: first, refresh, removal; each is an attempt.
 
 use super::phone::PhoneOccurrence;
-use super::{HostState, HostTimer, is_websocket};
+use super::{HostState, HostTimer, identity, is_websocket};
 use crate::experiment::fill;
 use crate::pace::{AttemptSchedule, Due};
 use crate::record::{Attempt, AttemptKind, AttemptOutcome};
@@ -72,11 +72,13 @@ impl HostState {
             .map(|target| target.to_string())
             .unwrap_or_default();
         let index = self.registrations.len() as u32;
+        let planned = self.entropy.u64();
+        let unique = identity(planned, &mut self.identities);
         self.registrations.push(UserRegistration {
             user,
             password,
             number: due.number,
-            call_id: format!("r{index:x}-{:016x}", self.entropy.u64()),
+            call_id: format!("r{index:x}-{unique:016x}"),
             cseq: 0,
             attempt: Some(attempt),
             // Refreshes at a rate are counted by their own plan.

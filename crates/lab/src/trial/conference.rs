@@ -263,7 +263,9 @@ pub(super) fn on_sockets(
         let sut = suts.get(instance).and_then(RunningSut::address);
         sut.ok_or_else(|| LabError::bad_input("[conference] needs a system under test"))
     };
-    let mut start_at = |plan: HostPlan, ip: IpAddr, placement: HostPlacement| {
+    let mut identities = super::sockets::identities(experiment)?;
+    let mut start_at = |mut plan: HostPlan, ip: IpAddr, placement: HostPlacement| {
+        plan.identity_seed = identities.as_mut().map(Entropy::u64);
         HostThread::start_in(placement, at_address(plan, ip), None, entropy.fork(), clock)
     };
     let [sender, receiver] = hosts.noise;

@@ -196,6 +196,12 @@ fn with_allowed_priorities(trial: &Trial) -> (Option<Trial>, Option<String>) {
     (Some(shared), Some(remark))
 }
 
+/// Randomness of this run for Call-IDs, tags and branches at a SUT that goes on after the trial: it remembers those of the
+/// trials before, and a second run with the same seed would repeat them.
+pub(super) fn identities(experiment: &Experiment) -> Result<Option<Entropy>, LabError> {
+    experiment.sut.address.map(|_| system_entropy()).transpose()
+}
+
 /// Runs a trial of calls and registrations.
 fn run_calls(
     trial: &Trial,
@@ -254,10 +260,12 @@ fn run_calls(
         Some(networks) => networks.placement(side),
         None => HostPlacement::default(),
     };
+    let mut identities = identities(experiment)?;
     let mut start_all =
         |plans: Vec<HostPlan>, placement: HostPlacement| -> Result<Vec<HostThread>, LabError> {
-            let start = |plan: HostPlan| {
+            let start = |mut plan: HostPlan| {
                 let security = security(&plan)?;
+                plan.identity_seed = identities.as_mut().map(Entropy::u64);
                 HostThread::start_in(placement.clone(), plan, security, entropy.fork(), clock)
             };
             plans.into_iter().map(start).collect()
