@@ -27,6 +27,7 @@ pub mod progress;
 pub mod raw;
 pub mod record;
 mod records_page;
+mod refusal;
 pub mod report;
 pub mod run;
 pub mod search;

@@ -3,11 +3,12 @@
 use crate::agent::{self, AgentAccess, Described};
 use crate::caveats;
 use crate::error::{LabError, RunVerdict};
-use crate::experiment::{BUILT_IN, File, Level, Sut, Thresholds, built_in};
+use crate::experiment::{BUILT_IN, Experiment, File, Level, Sut, Thresholds, built_in};
 use crate::figures::{self, ThresholdCheck};
 use crate::peak;
 use crate::progress::Display;
 use crate::raw::{self, FORMAT, MachineRecord, RawWriter, RunRecord, TrialRecord};
+use crate::refusal::UniformRefusal;
 use crate::report::{self, Published};
 use crate::subject::{self, SubjectPlace, TakenLoad};
 use crate::trial::{Outcomes, Trial, on_sockets, simulate};
@@ -91,7 +92,12 @@ pub fn show(name: &str) -> Result<&'static str, LabError> {
 /// # Errors
 /// If it does not exist, or contains a mistake.
 pub fn load(name_or_file: &str, options: &RunOptions) -> Result<File, LabError> {
-    let mut overrides = options.set.clone();
+    let text = match built_in(name_or_file) {
+        Some(text) => text.to_owned(),
+        None => read(name_or_file)?,
+    };
+    let mut overrides = for_other_system(&text, &options.set);
+    overrides.extend(options.set.iter().cloned());
     if let Some(seed) = options.seed {
         // TOML integers end at 2^63 - 1.
         let seed = i64::try_from(seed)
@@ -101,14 +107,31 @@ pub fn load(name_or_file: &str, options: &RunOptions) -> Result<File, LabError> 
     if let Some(repeat) = options.repeat {
         overrides.push(format!("repeat={repeat}"));
     }
-    let file = match built_in(name_or_file) {
-        Some(text) => File::parse_with(name_or_file, text, &overrides)?,
-        None => File::parse_with(name_or_file, &read(name_or_file)?, &overrides)?,
-    };
+    let file = File::parse_with(name_or_file, &text, &overrides)?;
     for warning in file.warnings() {
         eprintln!("warning: {warning}");
     }
     Ok(file)
+}
+
+/// Overrides for a run at another system than that of the file: its list of differences from a study describes the system
+/// of the file.
+fn for_other_system(text: &str, overrides: &[String]) -> Vec<String> {
+    let other = overrides.iter().filter_map(|set| set.split_once('='));
+    let other = other
+        .filter(|(key, _)| matches!(*key, "sut.address" | "sut.subject"))
+        .map(|(_, value)| value.trim_matches(['"', '\'']))
+        .rfind(|value| !value.is_empty());
+    let has_study = text.lines().any(|line| line.trim() == "[study]");
+    match other.filter(|_| has_study) {
+        None => Vec::new(),
+        Some(other) => {
+            let differs = format!(
+                "The system under test is another one ({other}): how it, its machine and its load differ from those of the study is not known here"
+            );
+            vec![format!("study.differs=[{differs:?}]")]
+        }
+    }
 }
 
 /// Reads an experiment file.
@@ -130,6 +153,8 @@ pub(crate) struct Executed {
     pub published: Published,
     /// Number of planned trials.
     pub planned: u32,
+    /// Why the run ended before all trials, with the remedy.
+    pub refused: Option<String>,
 }
 
 /// Runs the built-in experiment of this name, or the file at this path.
@@ -143,6 +168,7 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabEr
         record: run,
         published,
         planned,
+        refused,
     } = execute(&file, options, &dir)?;
     write_json(options.json.as_deref(), &run_json(&run, &published))?;
     // Standard output is reserved for JSON if it was requested there.
@@ -150,6 +176,9 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabEr
         let table = crate::terminal::table(&run, &published);
         let page = published.page.display();
         crate::terminal::print(&format!("{table}report: {page}\n"));
+    }
+    if let Some(refused) = refused {
+        eprintln!("{refused}");
     }
     match run.cut_short {
         true => Err(LabError::Interrupted(format!(
@@ -178,6 +207,7 @@ pub(crate) fn execute(file: &File, options: &RunOptions, dir: &Path) -> Result<E
         run.peak = Some(peak::measure(file, plan, options.simulate, &mut display)?);
         display.restart();
     }
+    let mut refused = None;
     // The levels take turns: a machine that becomes slower or faster affects all of them.
     'run: for repetition in 0..file.experiment().repeat {
         for (index, level) in levels.iter().enumerate() {
@@ -193,8 +223,9 @@ pub(crate) fn execute(file: &File, options: &RunOptions, dir: &Path) -> Result<E
                 &mut display,
             );
             match trial {
-                Ok(record) => {
+                Ok(mut record) => {
                     run.verdict = run.verdict.and(record.verdict);
+                    refused = refused_by_all(&level.experiment, &mut record);
                     let trials = &mut run.trials;
                     let place = trials.partition_point(|before| before.trial < number);
                     trials.insert(place, record);
@@ -212,8 +243,12 @@ pub(crate) fn execute(file: &File, options: &RunOptions, dir: &Path) -> Result<E
                 mark_interrupted(&mut run, number);
                 break 'run;
             }
+            if refused.is_some() {
+                break 'run;
+            }
         }
     }
+    let refused = refused.map(|why| stopped_by_refusal(&mut run, planned, &why));
     // Trials with a protected access side run in virtual time where the machine permits no link.
     let simulated = |trial: &TrialRecord| trial.digest.is_some();
     if run.driver == "sockets" && !run.trials.is_empty() && run.trials.iter().all(simulated) {
@@ -226,7 +261,26 @@ pub(crate) fn execute(file: &File, options: &RunOptions, dir: &Path) -> Result<E
         record: run,
         published,
         planned,
+        refused,
     })
+}
+
+/// The reason and the remedy, if the SUT refused every attempt of a trial with one status.
+fn refused_by_all(experiment: &Experiment, record: &mut TrialRecord) -> Option<String> {
+    let refusal = UniformRefusal::of(experiment, record)?;
+    let (text, remedy) = (refusal.text(), refusal.remedy(experiment));
+    record.remarks.push(format!("{text}: {remedy}"));
+    Some(format!("{text}\n  remedy: {remedy}"))
+}
+
+/// Marks a run whose further trials were omitted, because the SUT would refuse them like the last one.
+fn stopped_by_refusal(run: &mut RunRecord, planned: u32, why: &str) -> String {
+    let done = run.trials.len();
+    if done as u32 >= planned {
+        return why.to_owned();
+    }
+    run.title.push_str(" (stopped: every attempt was refused)");
+    format!("stopped after trial {done} of {planned}: {why}")
 }
 
 /// From now on Ctrl-C ends trials, not the program.
@@ -301,10 +355,7 @@ pub(crate) fn probe(file: &File, options: &RunOptions) -> Result<(), LabError> {
         return Ok(());
     }
     let mut entropy = crate::sut::system_entropy()?;
-    if let Some(warning) = crate::probe::probe_sut(file.experiment(), &mut entropy)? {
-        eprintln!("warning: {warning}");
-    }
-    Ok(())
+    crate::probe::probe_sut(file.experiment(), &mut entropy)
 }
 
 /// Records that the user ended a run during one of its trials.

@@ -347,6 +347,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, La
         record,
         published,
         planned,
+        ..
     } = execute(file, options, &dir)?;
     let mut value = run::run_json(&record, &published);
     if let Some(object) = value.as_object_mut() {
@@ -505,6 +506,7 @@ pub(crate) fn execute(
     let published = run::publish(dir, &mut record)?;
     display.finish();
     Ok(Executed {
+        refused: None,
         record,
         published,
         planned: plan.trials,

@@ -1,6 +1,6 @@
 //! First use of the test lab.
 
-use crate::common::{root, scratch};
+use crate::common::{border, example, free_port, media_ports, root, scratch};
 use std::io::Read;
 use std::process::{Command, Output, Stdio};
 
@@ -200,6 +200,125 @@ fn unreachable_sut_is_detected_before_the_run() {
         "{error}"
     );
     assert!(!out.join("run.json").exists(), "nothing was run");
+}
+
+#[test]
+fn silent_sut_is_detected_before_the_run_unless_the_probe_is_skipped() {
+    let folder = scratch("first-contact-silent");
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let subject = format!("sut.address={}", silent.local_addr().expect("an address"));
+    let run = |out: &str, more: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+            .args(["lab", "run", "call-capacity", "--repeat", "1"])
+            .args(["--set", &subject, "--set", "levels.values=[2]"])
+            .args(["--set", "callees.address=127.0.0.1:0", "--out", out])
+            .args(["--set", "callers.rate=10", "--set", "settle_seconds=1"])
+            .args(more)
+            .current_dir(&folder)
+            .output()
+            .expect("the program starts");
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, error) = run("probed", &[]);
+    assert_eq!(code, Some(3), "{error}");
+    assert!(
+        error.contains("silence after 3 OPTIONS within 3 s") && error.contains("--no-probe"),
+        "{error}"
+    );
+    assert!(!folder.join("probed/run.json").exists(), "nothing was run");
+    let (code, error) = run("unprobed", &["--no-probe"]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(folder.join("unprobed/run.json").exists());
+}
+
+/// A border that goes on between the runs, with a route to the called side of the test lab; and that side.
+fn pbx(
+    folder: &std::path::Path,
+    interface: &str,
+    tables: &str,
+) -> (crate::common::Process, [String; 2]) {
+    let (sip, callees) = (free_port(), free_port());
+    let text = example("loopback.toml", sip, callees, media_ports(400), tables);
+    let text = text.replace(
+        "kind = \"access\"",
+        &format!("kind = \"access\"\n{interface}"),
+    );
+    let sets = [
+        format!("sut.address=127.0.0.1:{sip}"),
+        format!("callees.address=127.0.0.1:{callees}"),
+    ];
+    (border(folder, &text, sip), sets)
+}
+
+/// Runs `call-capacity` at 20 and 40 calls; returns exit status and output.
+fn measure(folder: &std::path::Path, sets: &[String], out: &str) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hornwork"));
+    command
+        .args(["lab", "run", "call-capacity", "--repeat", "2", "--out", out])
+        .current_dir(folder);
+    let short = [
+        "levels.values=[20, 40]",
+        "callers.rate=40",
+        "callers.hold_seconds=0.5",
+        // The speed of this machine is not under test.
+        "thresholds.response_p99_ms=",
+        "thresholds.one_way_ms=",
+        "thresholds.round_trip_ms=",
+        "thresholds.figure=",
+    ];
+    for set in sets.iter().map(String::as_str).chain(short) {
+        command.args(["--set", set]);
+    }
+    let output = command.output().expect("the program starts");
+    let said = text(&output.stdout) + &text(&output.stderr);
+    (output.status.code(), said)
+}
+
+#[test]
+fn second_run_at_the_same_pbx_passes_like_the_first() {
+    let folder = scratch("first-contact-again");
+    let (border, sets) = pbx(&folder, "", "");
+    let mut plans = Vec::new();
+    for out in ["first", "second"] {
+        let (code, said) = measure(&folder, &sets, out);
+        assert_eq!(code, Some(0), "{said}\n{}", border.log());
+        assert!(said.contains("verdict: passed"), "{said}");
+        // Differences from the study are those of the built-in border.
+        assert!(
+            !said.contains("here a border passes them") && said.contains("is another one"),
+            "{said}"
+        );
+        let attempts = std::fs::read_to_string(folder.join(out).join("attempts.ndjson"));
+        let due: Vec<u64> = attempts
+            .expect("records")
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"))
+            .filter(|attempt| attempt["kind"] == "call")
+            .map(|attempt| attempt["due"].as_u64().expect("a time"))
+            .collect();
+        plans.push(due);
+    }
+    // The seed still decides the plan.
+    assert_eq!(plans[0].len(), 120);
+    assert_eq!(plans[0], plans[1]);
+}
+
+#[test]
+fn run_ends_when_every_call_of_a_level_is_refused_alike() {
+    let folder = scratch("first-contact-refused");
+    let user = "[[user]]\nname = \"1000\"\npassword = \"secret-1000\"\n";
+    let (_border, sets) = pbx(&folder, "authenticate = \"digest\"", user);
+    let (code, said) = measure(&folder, &sets, "results");
+    assert_eq!(code, Some(1), "{said}");
+    for words in [
+        "stopped after trial 1 of 4: every attempt (20) was refused with 407",
+        "remedy: the system requires credentials: --set callers.user=NAME",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
+    let record = std::fs::read_to_string(folder.join("results/run.json")).expect("record");
+    assert!(record.contains("was refused with 407"), "{record}");
+    assert!(folder.join("results/report.html").exists());
 }
 
 #[test]
