@@ -13,7 +13,7 @@ use lab::tls::TlsSettings;
 use lab::{LabError, RunVerdict};
 use protect::esp::{EspCarrier, VoiceShortcut};
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +31,14 @@ pub enum PhoneSubcommand {
         after_help = "Example: hornwork phone sound\n\nExit status 0: listed, 3: this build has no sound cards."
     )]
     Sound,
+    /// Write the built-in speech to a WAV file, for --wav-in.
+    #[command(
+        after_help = "Example: hornwork phone speech hello.wav\n\nExit status 0: written, 3: the file cannot be written."
+    )]
+    Speech {
+        /// The file: 16-bit PCM, 8 kHz; replaced if it exists.
+        file: PathBuf,
+    },
 }
 
 /// Options of `hornwork phone register`.
@@ -60,7 +68,7 @@ pub struct RegisterOptions {
 /// Options of `hornwork phone call`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example: hornwork phone call sip:600@127.0.0.1:5060 --wav-in hello.wav --wav-out heard.wav --seconds 3\n\n\
+    after_help = "Example: hornwork phone call sip:600@127.0.0.1:5060 --wav-out heard.wav --seconds 3\n\n\
                   Exit status 0: done, 1: the call failed or its MOS is below --min-mos, 2: invalid input, 3: could not run,\n\
                   130: interrupted."
 )]
@@ -87,7 +95,7 @@ pub struct CallOptions {
 /// Options of `hornwork phone answer`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example: hornwork phone answer --local 127.0.0.1:5062 --wav-in hello.wav --wait 2 --seconds 3\n\n\
+    after_help = "Example: hornwork phone answer --local 127.0.0.1:5062 --wav-out heard.wav --wait 2 --seconds 3\n\n\
                   Exit status as for `hornwork phone call`; 1 without a call in the time of --wait."
 )]
 pub struct AnswerOptions {
@@ -129,6 +137,7 @@ pub struct PasswordOptions {
 #[derive(Debug, Args)]
 pub struct InCallOptions {
     /// Audio to send: a WAV file of at most 600 s, at any usual sample rate; silence without it, and after its end.
+    /// `hornwork phone speech` writes one.
     #[arg(long, value_name = "FILE")]
     wav_in: Option<PathBuf>,
     /// Repeat the file of --wav-in.
@@ -485,8 +494,25 @@ pub fn run(command: PhoneSubcommand) -> Result<RunVerdict, LabError> {
             lab::terminal::print(&crate::sound_card::list()?);
             return Ok(RunVerdict::NotJudged);
         }
+        PhoneSubcommand::Speech { file } => {
+            speech(&file)?;
+            return Ok(RunVerdict::NotJudged);
+        }
     };
     lab::phone::run(&options)
+}
+
+fn speech(file: &Path) -> Result<(), LabError> {
+    let samples = codec::speech::speech();
+    let cannot = |error: &dyn std::fmt::Display| {
+        LabError::cannot_run(
+            format!("{}: {error}", file.display()),
+            "name a writable file",
+        )
+    };
+    let wav = codec::wav::write(codec::wav::Encoding::Pcm16, codec::speech::RATE, 1, samples)
+        .map_err(|error| cannot(&error))?;
+    std::fs::write(file, wav).map_err(|error| cannot(&error))
 }
 
 fn register(options: RegisterOptions) -> Result<PhoneOptions, LabError> {

@@ -640,8 +640,6 @@ fn missing_rights_and_unsafe_keys_are_named() {
 pub(crate) fn run_page(name: &str, tail: &str) -> (String, String, serde_json::Value) {
     let page = std::fs::read_to_string(root().join("docs/how-to").join(name)).expect("page");
     let folder = scratch(&format!("guide-{name}"));
-    let wav = codec::speech::speech();
-    crate::common::phones::voice(&folder, "hello.wav", wav);
     let mut script = String::from(
         "set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\nmount -t tmpfs tmpfs /run\nawait() { for n in $(seq 500); do grep -q \"$2\" \"$1\" 2>/dev/null && return 0; sleep 0.02; done; cat \"$1\"; return 1; }\n",
     );

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Every command that has no subcommands; those of `ctl` are commands to a running border, in the tests of operators.
-const COMMANDS: [&str; 29] = [
+const COMMANDS: [&str; 30] = [
     "run",
     "ctl",
     "top",
@@ -35,6 +35,7 @@ const COMMANDS: [&str; 29] = [
     "phone call",
     "phone answer",
     "phone sound",
+    "phone speech",
     "completions",
     "man",
 ];

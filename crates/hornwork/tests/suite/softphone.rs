@@ -5,6 +5,7 @@ use crate::common::phones::{correlation_of, until, voice};
 use crate::common::{Process, border, example, free_port, media_ports, scratch};
 use codec::wav::Wav;
 use serde_json::Value;
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -295,6 +296,20 @@ fn failures_are_named() {
         text(&output)
     );
     assert_eq!(json(&folder, "figures.json")["established"], false);
+    // An address at which nothing answers: the phone is ended before the last retransmission.
+    let silent = UdpSocket::bind("127.0.0.1:0").expect("socket");
+    let address = silent.local_addr().expect("address");
+    let mut waiting = Process::start(
+        Command::new(env!("CARGO_BIN_EXE_hornwork"))
+            .args(["phone", "call", &format!("sip:1@{address}")])
+            .stdin(Stdio::null()),
+        &folder.join("silent.log"),
+    );
+    silent.recv_from(&mut [0; 2_048]).expect("an INVITE");
+    waiting.signal("INT");
+    assert_eq!(waiting.wait(Duration::from_secs(20)), Some(false));
+    let said = format!("not established: no response from {address}\n");
+    assert!(waiting.log().contains(&said), "{}", waiting.log());
     let tcp = format!("{closed};transport=tcp");
     let output = phone(&folder, &["call", &tcp]);
     assert_eq!(output.status.code(), Some(1));
@@ -525,8 +540,6 @@ fn registered_phones_call_through_the_border() {
             .expect("an example")
             .replace("5060", &sip.to_string());
         let example = example.replace("601", "1002").replace("600", "1003");
-        let hello = folder.join("hello.wav");
-        std::fs::copy(folder.join("caller.wav"), &hello).expect("file");
         std::fs::write(folder.join("1002.password"), "secret-1002").expect("file");
         let words: Vec<&str> = example.split(' ').skip(2).collect();
         let output = phone(&folder, &words);

@@ -106,6 +106,7 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         },
         numbers,
         registered: false,
+        progressed: false,
         connection_failure: None,
         interrupted: false,
     };
@@ -158,6 +159,8 @@ struct PhoneControl<'o> {
     /// Stores the sequence numbers of ESP.
     numbers: Option<SequenceFile>,
     registered: bool,
+    /// A provisional response arrived.
+    progressed: bool,
     connection_failure: Option<String>,
     interrupted: bool,
 }
@@ -370,7 +373,10 @@ impl PhoneControl<'_> {
 
     fn event(&mut self, event: PhoneOccurrence) -> Result<(), LabError> {
         match event {
-            PhoneOccurrence::Progress { status } => self.say(&format!("progress: {status}")),
+            PhoneOccurrence::Progress { status } => {
+                self.progressed = true;
+                self.say(&format!("progress: {status}"));
+            }
             PhoneOccurrence::Incoming { from } => self.say(&format!("call from {from:?}")),
             PhoneOccurrence::Established { format, suite } => {
                 self.report.established = true;
@@ -466,6 +472,17 @@ impl PhoneControl<'_> {
             (AttemptOutcome::TimedOut, _) => {
                 format!("no response from {address}: {}", outcome.description())
             }
+            // The end of the phone did not wait for the peer.
+            (AttemptOutcome::Unfinished, _) if self.established_at.is_some() => {
+                "ended by this phone; the other side did not confirm it".to_owned()
+            }
+            (AttemptOutcome::Unfinished, _) if self.progressed => {
+                "ended by this phone before an answer".to_owned()
+            }
+            (AttemptOutcome::Unfinished, _) => match self.options.task {
+                PhoneTask::Call(_) => format!("no response from {address}"),
+                _ => "ended by this phone before an answer".to_owned(),
+            },
             _ if reason.is_empty() => outcome.description().to_owned(),
             _ => format!("{}: {reason}", outcome.description()),
         }
