@@ -88,7 +88,22 @@ test "$(stat -c '%U:%G %a' /etc/hornwork/hornwork.toml)" = 'root:hornwork 640'
 for file in /usr/share/man/man1/hornwork.1.gz /usr/share/man/man1/hornwork-run.1.gz \
   /usr/share/bash-completion/completions/hornwork /usr/share/zsh/vendor-completions/_hornwork \
   /usr/share/fish/vendor_completions.d/hornwork.fish /usr/lib/systemd/system/hornwork.service \
-  /usr/share/doc/hornwork/examples/pbx.toml; do test -s "$file" || { echo "no $file"; exit 1; }; done
+  /usr/share/doc/hornwork/examples/pbx.toml /usr/share/doc/hornwork/examples/browser/index.html \
+  /usr/share/doc/hornwork/examples/browser/phone.js /usr/share/doc/hornwork/examples/browser/package-lock.json; do test -s "$file" || { echo "no $file"; exit 1; }; done
+ip link set lo up
+# An address that the packaged configuration and the example have, and this machine does not.
+for address in $(grep -hoE '(udp|tcp):[0-9.]+' /etc/hornwork/hornwork.toml /usr/share/doc/hornwork/examples/pbx.toml | cut -d : -f 2 | sort -u); do
+  ip address add "$address/32" dev lo 2>/dev/null || true
+done
+for file in /etc/hornwork/hornwork.toml /usr/share/doc/hornwork/examples/pbx.toml; do
+  hornwork run -c "$file" > /run.log 2>&1 &
+  border=$!
+  for n in $(seq 100); do grep -q socket_opened /run.log && break; sleep 0.1; done
+  kill -TERM $border
+  wait $border || { echo "$file did not run"; cat /run.log; exit 1; }
+  grep -q socket_opened /run.log || { echo "no socket of $file"; cat /run.log; exit 1; }
+  echo "ran $file"
+done
 dpkg -P hornwork
 for file in /usr/bin/hornwork /etc/hornwork/hornwork.toml /usr/share/man/man1/hornwork.1.gz; do
   test ! -e "$file" || { echo "$file stays"; exit 1; }
@@ -106,6 +121,7 @@ fn debian_package_is_installed_run_and_purged() {
         "objcopy",
         "gzip",
         "systemd-sysusers",
+        "ip",
     ] {
         if Command::new(program).arg("--version").output().is_err() {
             println!("skipped: not installed: {program}");
@@ -129,7 +145,7 @@ fn debian_package_is_installed_run_and_purged() {
     let names = String::from_utf8_lossy(&built.stdout).into_owned();
     let package = names.lines().next().expect("a package");
     let overlay = Command::new("unshare")
-        .args(["-m", "sh", "-c", INSTALL_IN_OVERLAY, "sh", package])
+        .args(["-m", "-n", "sh", "-c", INSTALL_IN_OVERLAY, "sh", package])
         .output()
         .expect("unshare");
     let log = format!(
@@ -147,6 +163,7 @@ fn debian_package_is_installed_run_and_purged() {
         return;
     }
     assert!(overlay.status.success() && log.contains("purged"), "{log}");
+    assert_eq!(log.matches("\nran /").count(), 2, "{log}");
     // Lintian judges the packages where it is installed.
     let mut lintian = Command::new("lintian");
     lintian.args(["--fail-on", "error,warning", package]);
