@@ -79,7 +79,24 @@ function streams(started) {
   return [{ ...one('caller', 4.37, false), intervals: undefined }, one('callee', 3.8, true)];
 }
 
+/** Number of a call in progress: its messages end with the ACK, its streams have intervals until now. */
+export const RUNNING = 500;
+
+function running() {
+  const started = Date.now() * 1000 - 93e6;
+  const at = (s) => rfc(started + s * 1_000_000);
+  const list = messages(started).filter((one) => !one.cseq.startsWith('90000'));
+  const stream = (side, mos) => ({
+    side, codec: 'PCMA', protection: null, path: 'sockets', started: at(1.5), ended: null, packets_received: 4498, lost: 2, packets_sent: null, remote_lost: null, delay_ms: null, loss_percent: 0.04, jitter_ms: 1.1, mos,
+    intervals: Array.from({ length: 9 }, (_, number) => ({ at: at(11.5 + number * 10), loss_percent: 0, jitter_ms: 1.1, mos: mos - (number % 3) * 0.1 })),
+  });
+  const none = { loss_percent: null, jitter_ms: null, mos: null };
+  const summary = { ...call(RUNNING), state: 'answered', started: at(0), answered: at(1.5), ended: null, duration_s: null, ended_by: null, reason: null, mos: null, caller: none, callee: none, messages: list.length };
+  return { call: summary, messages: list, streams: [stream('caller', 4.4), stream('callee', 4.1)], decision: [], events: [] };
+}
+
 function detail(id, more, hostile) {
+  if (Number(id) === RUNNING) return running();
   const summary = call(Number(id));
   const started = Date.parse(summary.started.slice(0, 19) + 'Z') * 1000 + Number(summary.started.slice(20, 26));
   const list = messages(started, more);

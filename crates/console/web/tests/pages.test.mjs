@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { close, open } from './browser.mjs';
-import { HOSTILE, start } from './mock.mjs';
+import { HOSTILE, RUNNING, start } from './mock.mjs';
 
 const PAGES = ['overview', 'search', 'calls/7', 'live', 'registrations', 'trunks', 'drops', 'alarms', 'reports', 'system', 'audit'];
 
@@ -31,6 +31,19 @@ test('every page loads without an error in the console, and its title names it',
       assert.equal(await page.locator('h1').count(), 1, path);
     }
     assert.equal(titles.size, PAGES.length);
+  });
+});
+
+test('the page of a call in progress has its streams and the addresses of both interfaces', async () => {
+  await using({}, {}, async ({ page, go, axe }) => {
+    await go(`#/calls/${RUNNING}`);
+    const border = page.locator('.who.border');
+    assert.match(await border.textContent(), /192\.0\.2\.1:5060.*198\.51\.100\.1:5060/s);
+    const sent = page.locator('.row', { hasText: 'INVITE' }).nth(1);
+    assert.match(await sent.locator('.sr').textContent(), /border 198\.51\.100\.1:5060 to callee/);
+    const heading = await page.locator('.columns').boundingBox();
+    assert.ok(heading.height >= (await border.boundingBox()).height, 'the heading holds both addresses');
+    assert.deepEqual(await axe(), []);
   });
 });
 
@@ -403,7 +416,12 @@ test('events of the server update the pages', async () => {
     mock.push('overview', { ...now, at: at + 5, calls_active: 17 });
     await page.waitForTimeout(300);
     assert.ok((await page.locator('.tiles').textContent()).includes('4,242'));
-    assert.equal(await page.locator('.nav .count').textContent(), '2 open');
+    assert.equal(await page.locator('.nav .count').textContent(), '2 unacknowledged');
+    const tile = (name) => page.locator('.tiles div', { hasText: name }).locator('dd').textContent();
+    mock.state.alarms[0].acknowledged_by = 'erika';
+    mock.push('alarm', mock.state.alarms[0]);
+    await page.waitForFunction(() => document.querySelector('.nav .count')?.textContent === '1 unacknowledged');
+    assert.deepEqual([await tile('Active alarms'), await tile('Unacknowledged')], ['2', '1']);
     for (const alarm of mock.state.alarms) alarm.cleared = '2026-11-25T20:00:00Z';
     mock.push('alarm', mock.state.alarms[0]);
     await page.waitForFunction(() => document.querySelector('.nav .count') === null);

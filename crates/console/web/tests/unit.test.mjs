@@ -84,7 +84,7 @@ test('a peer on both legs has two columns, agents have no border, many peers sha
   const same = ladder([message(0, 0, 'in', 'INVITE x', { from: 'p' }), message(1, 1, 'out', 'INVITE x', { to: 'p' })], [], []);
   assert.deepEqual(same.participants.map((one) => one.role), ['caller', 'border', 'callee']);
   const seen = ladder([message(0, null, 'observed', 'INVITE x', { from: 'p', to: 'q' })], [], []);
-  assert.deepEqual(seen.participants.map((one) => one.address), ['p', 'q']);
+  assert.deepEqual(seen.participants.map((one) => one.addresses), [['p'], ['q']]);
   const many = ladder(Array.from({ length: 40 }, (_, index) => message(index, 1, 'out', 'INVITE x', { to: `t${index}` })), [], []);
   assert.equal(many.participants.length, 12);
   assert.ok(many.rows.every((row) => row.from < 12 && row.to < 12));
@@ -109,11 +109,52 @@ test('a call through two borders is one ladder, with the legs of each border pai
   const { participants, rows } = ladder(messages, [], [stream('edge-2', 'caller'), stream('edge-2', 'callee'), stream('edge-1', 'callee')]);
   assert.deepEqual(participants.map((one) => one.role), ['caller', 'edge-1', 'edge-2', 'callee', 'callee']);
   assert.deepEqual(participants.map((one) => one.border), [false, true, true, false, false]);
-  assert.deepEqual(participants.map((one) => one.address), ['caller', a, b, 'refuses', 'callee']);
+  assert.deepEqual(participants.map((one) => one.addresses), [['caller'], [a], [b], ['refuses'], ['callee']]);
   const arrows = rows.filter((row) => row.kind === 'message').map((row) => [row.from, row.to, row.pair]);
   assert.deepEqual(arrows, [[0, 1, 1], [1, 3, 0], [1, 2, 0], [2, 4, 2], [4, 2, 5], [2, 1, 4], [1, 0, 5]]);
   const media = rows.filter((row) => row.kind === 'stream').map((row) => [row.from, row.to]);
   assert.deepEqual(media, [[1, 2], [4, 2], [3, 1]]);
+});
+
+test('a border with two interfaces has both addresses, and a message those that it had', async () => {
+  const { direction, ladder } = await load('ladder');
+  const [inner, outer] = ['127.20.0.10:5060', '127.20.0.11:5060'];
+  const messages = [
+    message(0, 0, 'in', 'INVITE x', { from: '127.20.0.2:5060', to: inner }),
+    message(1, 1, 'out', 'INVITE x', { from: outer, to: '127.20.0.3:5060' }),
+  ];
+  const { participants, rows } = ladder(messages, [], [{ side: 'caller', started: '2026-11-25T20:00:05Z', ended: null }]);
+  assert.deepEqual(participants.map((one) => one.addresses), [['127.20.0.2:5060'], [inner, outer], ['127.20.0.3:5060']]);
+  assert.deepEqual(rows.map((row) => direction(row, participants)), [
+    `caller 127.20.0.2:5060 to border ${inner}`,
+    `border ${outer} to callee 127.20.0.3:5060`,
+    `caller 127.20.0.2:5060 to border ${inner}, ${outer}`,
+  ]);
+  assert.equal(direction({ kind: 'event' }, participants), '');
+});
+
+test('the time axis has the intervals of streams, and the present time of a call in progress', async () => {
+  const { ladder, timeBounds } = await load('ladder');
+  const seconds = (text) => Date.parse(text) / 1000;
+  const { rows } = ladder([message(0, 0, 'in', 'INVITE x'), message(2, 0, 'in', 'ACK x')], [], []);
+  const stream = { side: 'caller', intervals: [{ at: '2026-11-25T20:00:12Z' }, { at: '2026-11-25T20:00:22Z' }] };
+  const within = ({ from, until }, first, last) => {
+    assert.ok(from < seconds(first) && from > seconds(first) - 1, `${from}`);
+    assert.ok(until > seconds(last) && until < seconds(last) + 1, `${until}`);
+  };
+  within(timeBounds(rows, [], null), '2026-11-25T20:00:00Z', '2026-11-25T20:00:02Z');
+  within(timeBounds(rows, [stream], null), '2026-11-25T20:00:00Z', '2026-11-25T20:00:22Z');
+  within(timeBounds(rows, [stream], seconds('2026-11-25T20:00:25Z')), '2026-11-25T20:00:00Z', '2026-11-25T20:00:25Z');
+  // A clock that is behind hides nothing.
+  within(timeBounds(rows, [stream], seconds('2026-11-25T19:00:00Z')), '2026-11-25T20:00:00Z', '2026-11-25T20:00:22Z');
+  assert.ok(timeBounds([], [], null).from < timeBounds([], [], null).until);
+});
+
+test('active alarms are counted with the acknowledged ones, and apart', async () => {
+  const { countAlarms } = await load('alarms');
+  const alarm = (more) => ({ cleared: null, acknowledged_by: null, acknowledged_at: null, ...more });
+  const all = [alarm(), alarm({ acknowledged_by: 'erika' }), alarm({ cleared: '2026-11-25T20:00:00Z' })];
+  assert.deepEqual(countAlarms(all), { active: 2, unacknowledged: 1 });
 });
 
 test('ten thousand messages become a ladder quickly', async () => {

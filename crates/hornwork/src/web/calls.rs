@@ -309,9 +309,55 @@ fn intervals(side: &str, events: &[StoredEvent]) -> Vec<IntervalBody> {
     bodies.collect()
 }
 
-/// The media of both sides.
+/// Quality of a stream as far as its intervals tell.
+#[derive(Default)]
+struct IntervalTotals {
+    packets_received: Option<u64>,
+    lost: Option<u64>,
+    loss_percent: Option<f64>,
+    jitter_ms: Option<f64>,
+    mos: Option<f64>,
+}
+
+impl IntervalTotals {
+    /// Sums of the packets; means of jitter and MOS, weighted by the packets of each interval.
+    fn of(intervals: &[IntervalBody]) -> IntervalTotals {
+        let sum = |value: fn(&IntervalBody) -> Option<u64>| {
+            let values = intervals.iter().filter_map(value);
+            values.reduce(u64::saturating_add)
+        };
+        let mean = |value: fn(&IntervalBody) -> Option<f64>| {
+            let known = intervals.iter().filter_map(|one| {
+                let packets = one.packets_received.filter(|packets| *packets > 0)?;
+                Some((value(one)?, packets as f64))
+            });
+            let (total, weight) = known.fold((0.0, 0.0), |(total, weight), (value, packets)| {
+                (total + value * packets, weight + packets)
+            });
+            // Two decimals, as the quality of a call that ended.
+            (weight > 0.0).then(|| (total / weight * 100.0).round() / 100.0)
+        };
+        let (packets_received, lost) = (sum(|one| one.packets_received), sum(|one| one.lost));
+        let loss_percent = packets_received.zip(lost).and_then(|(packets, lost)| {
+            let sent = packets.saturating_add(lost);
+            let loss = lost as f64 * 100.0 / sent as f64;
+            (sent > 0).then(|| (loss * 100.0).round() / 100.0)
+        });
+        IntervalTotals {
+            packets_received,
+            lost,
+            loss_percent,
+            jitter_ms: mean(|one| one.jitter_ms),
+            mos: mean(|one| one.mos),
+        }
+    }
+}
+
+/// The media of both sides. The figures of the whole call are in an event at its end; before, and after an interruption,
+/// the intervals have them.
 fn streams(call: &StoredCall, events: &[StoredEvent]) -> Vec<StreamBody> {
     let media = events.iter().rev().find(|event| event.name == "call_media");
+    let is_measured = media.is_some();
     let media = media.map(|event| &*event.fields).unwrap_or("{}");
     let media: Map<String, Value> = serde_json::from_str(media).unwrap_or_default();
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
@@ -330,6 +376,11 @@ fn streams(call: &StoredCall, events: &[StoredEvent]) -> Vec<StreamBody> {
         let field = |name: &str| media.get(&format!("{side}_{name}")).and_then(Value::as_str);
         let count = |name: &str| field(name).and_then(|text| text.parse().ok());
         let hundredths = |value: Option<u64>| value.map(|value| value as f64 / 100.0);
+        let intervals = intervals(side, events);
+        let totals = match is_measured {
+            true => IntervalTotals::default(),
+            false => IntervalTotals::of(&intervals),
+        };
         StreamBody {
             node: node_name(&call.node),
             side,
@@ -340,15 +391,15 @@ fn streams(call: &StoredCall, events: &[StoredEvent]) -> Vec<StreamBody> {
                 .map(str::to_owned)
                 .or_else(|| side_of(&call.protection, index)),
             path: text(&call.path),
-            packets_received: count("packets"),
-            lost: count("lost"),
+            packets_received: count("packets").or(totals.packets_received),
+            lost: count("lost").or(totals.lost),
             packets_sent: count("sent"),
             remote_lost: count("remote_lost"),
             delay_ms: field("delay_ms").and_then(|text| text.parse().ok()),
-            loss_percent: hundredths(quality.loss),
-            jitter_ms: hundredths(quality.jitter),
-            mos: hundredths(quality.mos),
-            intervals: intervals(side, events),
+            loss_percent: hundredths(quality.loss).or(totals.loss_percent),
+            jitter_ms: hundredths(quality.jitter).or(totals.jitter_ms),
+            mos: hundredths(quality.mos).or(totals.mos),
+            intervals,
         }
     });
     all.filter(|stream| {
@@ -900,5 +951,52 @@ mod tests {
             (body.leg, body.summary.as_str()),
             (Some(1), "INVITE sip:*00@pbx")
         );
+    }
+
+    #[test]
+    fn streams_of_a_running_call_have_the_figures_of_their_intervals() {
+        let call = StoredCall {
+            answered: Some(1_000_000),
+            ..StoredCall::default()
+        };
+        let event = |at: i64, name: &str, fields: &str| StoredEvent {
+            at,
+            name: name.into(),
+            fields: fields.into(),
+        };
+        let mut events = vec![
+            event(
+                11_000_000,
+                INTERVAL,
+                r#"{"interval_ms":"10000","caller_packets":"300","caller_lost":"0","caller_jitter_ms":"1.00","caller_mos":"4.40"}"#,
+            ),
+            event(
+                21_000_000,
+                INTERVAL,
+                r#"{"interval_ms":"10000","caller_packets":"100","caller_lost":"100","caller_jitter_ms":"5.00","caller_mos":"2.00"}"#,
+            ),
+            // Silence has neither jitter nor MOS.
+            event(
+                31_000_000,
+                INTERVAL,
+                r#"{"interval_ms":"10000","caller_packets":"0","caller_lost":"0"}"#,
+            ),
+        ];
+        let all = streams(&call, &events);
+        assert_eq!(all.len(), 1, "the callee has no intervals");
+        let one = &all[0];
+        assert_eq!((one.packets_received, one.lost), (Some(400), Some(100)));
+        assert_eq!(one.loss_percent, Some(20.0));
+        assert_eq!((one.jitter_ms, one.mos), (Some(2.0), Some(3.8)));
+        assert_eq!(one.intervals.len(), 3);
+        // The figures of the whole call replace the sums.
+        let whole = r#"{"call":"7","caller_packets":"401","caller_lost":"99"}"#;
+        events.push(event(31_500_000, "call_media", whole));
+        let all = streams(&call, &events);
+        assert_eq!(
+            (all[0].packets_received, all[0].lost),
+            (Some(401), Some(99))
+        );
+        assert_eq!((all[0].jitter_ms, all[0].mos), (None, None));
     }
 }

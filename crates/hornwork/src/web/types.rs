@@ -272,9 +272,9 @@ pub(super) struct StreamBody {
     pub(super) protection: Option<String>,
     /// Media path.
     pub(super) path: Option<String>,
-    /// RTP packets received from this side.
+    /// RTP packets received from this side. Of a call that is in progress or was interrupted: sum of the intervals.
     pub(super) packets_received: Option<u64>,
-    /// Packets of this side lost before they arrived.
+    /// Packets of this side lost before they arrived. Of a call in progress or interrupted: sum of the intervals.
     pub(super) lost: Option<u64>,
     /// RTP packets sent to this side.
     pub(super) packets_sent: Option<u64>,
@@ -282,11 +282,12 @@ pub(super) struct StreamBody {
     pub(super) remote_lost: Option<u64>,
     /// One-way delay between the border and this side, milliseconds.
     pub(super) delay_ms: Option<f64>,
-    /// Packets of this side lost, percent.
+    /// Packets of this side lost, percent. Of a call in progress or interrupted: by the sums of the intervals.
     pub(super) loss_percent: Option<f64>,
-    /// Mean interarrival jitter, milliseconds.
+    /// Mean interarrival jitter, milliseconds. Of a call in progress or interrupted: mean of the intervals, weighted by
+    /// their packets.
     pub(super) jitter_ms: Option<f64>,
-    /// MOS-CQE by the E-model.
+    /// MOS-CQE by the E-model. Of a call in progress or interrupted: mean of the intervals, weighted by their packets.
     pub(super) mos: Option<f64>,
     /// The same in intervals, in order of time; empty if they were not recorded.
     pub(super) intervals: Vec<IntervalBody>,

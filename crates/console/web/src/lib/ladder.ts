@@ -5,7 +5,8 @@ import type { CallEvent, Message, Stream } from './types';
 
 export interface Participant {
   role: string;
-  address: string;
+  /** Addresses of its messages in the order of their first ones: a border has one on each interface. */
+  addresses: string[];
   border: boolean;
 }
 
@@ -96,6 +97,7 @@ function borderSide(leg: number | null): number {
 function columns(messages: Message[], addresses: Map<string, string>): Column[] {
   const found = new Map<string, Column>();
   const last = Math.max(0, ...messages.slice(0, 1000).map((message) => message.leg ?? 0));
+  const seen = new Map<string, Set<string>>();
   const add = (key: string, address: string, message: Message) => {
     const { leg } = message;
     const isBorder = key.startsWith('border ');
@@ -103,10 +105,12 @@ function columns(messages: Message[], addresses: Map<string, string>): Column[] 
     if (!known) {
       const side = leg === null ? 1e6 : leg;
       const role = isBorder ? key.slice(7) || 'border' : leg === 0 ? 'caller' : leg === null ? 'peer' : leg === 1 || leg === last ? 'callee' : `leg ${leg + 1}`;
-      found.set(key, { key, address, role, border: isBorder, side: isBorder ? borderSide(leg) : side });
+      seen.set(key, new Set());
+      found.set(key, { key, addresses: [], role, border: isBorder, side: isBorder ? borderSide(leg) : side });
     } else if (isBorder && leg !== null) {
       known.side = Math.min(known.side, borderSide(leg));
     }
+    seen.get(key)?.add(address);
   };
   for (const message of messages) {
     const [from, to] = ends(message, addresses);
@@ -114,6 +118,7 @@ function columns(messages: Message[], addresses: Map<string, string>): Column[] 
     add(to, message.to, message);
   }
   const all = [...found.values()];
+  for (const column of all) column.addresses = [...(seen.get(column.key) ?? [])];
   // Stable: peers of one leg stay in the order of their first message.
   all.sort((a, b) => a.side - b.side);
   // A border stands behind the first peer, also without a caller.
@@ -126,7 +131,7 @@ export function ladder(messages: Message[], events: CallEvent[], streams: Stream
   const all = columns(messages, addresses);
   const shown = all.slice(0, MOST);
   if (all.length > MOST) {
-    shown[MOST - 1] = { key: '*', role: 'others', address: `${all.length - MOST + 1} peers`, border: false, side: 0 };
+    shown[MOST - 1] = { key: '*', role: 'others', addresses: [`${all.length - MOST + 1} peers`], border: false, side: 0 };
   }
   const places = new Map(all.map((column, at) => [column.key, Math.min(at, MOST - 1)]));
   const place = (key: string) => places.get(key) ?? 0;
@@ -191,7 +196,40 @@ export function ladder(messages: Message[], events: CallEvent[], streams: Stream
     }
   }
   rows.sort((a, b) => a.time - b.time);
-  return { participants: shown.map(({ role, address, border }) => ({ role, address, border })), rows };
+  return { participants: shown.map(({ role, addresses, border }) => ({ role, addresses, border })), rows };
+}
+
+/** Sender and receiver of a message or of a stream in words: a message has its own two addresses. */
+export function direction(row: Row, participants: Participant[]): string {
+  if (row.kind === 'event') return '';
+  const name = (column: number, address?: string) => {
+    const one = participants[column];
+    return one ? `${one.role} ${address ?? one.addresses.join(', ')}` : (address ?? 'unknown');
+  };
+  return row.kind === 'message'
+    ? `${name(row.from, row.message.from)} to ${name(row.to, row.message.to)}`
+    : `${name(row.from)} to ${name(row.to)}`;
+}
+
+/**
+ * First and last time of a call in seconds: of its messages and events, of the intervals of its streams, and the present time
+ * of a call in progress.
+ */
+export function timeBounds(rows: Row[], streams: Stream[], now: number | null): { from: number; until: number } {
+  let least = Infinity;
+  let most = -Infinity;
+  const add = (time: number) => {
+    if (!Number.isFinite(time)) return;
+    least = Math.min(least, time);
+    most = Math.max(most, time);
+  };
+  for (const row of rows) add(row.time / 1e6);
+  for (const stream of streams) for (const one of stream.intervals ?? []) add(micros(one.at) / 1e6);
+  // The clock of the browser may be behind.
+  if (now !== null && Number.isFinite(least)) add(Math.max(now, least));
+  if (!Number.isFinite(least)) [least, most] = [0, 1];
+  const margin = Math.max((most - least) * 0.01, 0.005);
+  return { from: least - margin, until: most + margin };
 }
 
 /** The words of an arrow. */

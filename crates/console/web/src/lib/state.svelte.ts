@@ -2,6 +2,7 @@
 
 import { change, get, onExpired, session as readSession, setCsrf, url, type ApiError } from './api';
 import { asApiError, Resource } from './resource.svelte';
+import { countAlarms, type AlarmCounts } from './alarms';
 import type { Alarm, Now, Role, Session } from './types';
 
 const RANK: Record<Role, number> = { viewer: 0, operator: 1, admin: 2 };
@@ -109,8 +110,9 @@ class LiveState {
 class AlarmState {
   list = new Resource<{ alarms: Alarm[] }>();
 
-  get open(): number {
-    return (this.list.data?.alarms ?? []).filter((alarm) => !alarm.cleared && !alarm.acknowledged_by && !alarm.acknowledged_at).length;
+  /** Numbers of active alarms, and of those that no operator acknowledged. */
+  get counts(): AlarmCounts {
+    return countAlarms(this.list.data?.alarms ?? []);
   }
 
   refresh(): Promise<boolean> {
