@@ -1,5 +1,5 @@
-//! Trials in which the SUT refused every attempt with one status: credentials or a dial plan are missing, and higher loads
-//! cannot change that. The run ends with the remedy.
+//! Trials in which the SUT refused every attempt with one status, or answered none: credentials, a dial plan or the system are
+//! missing, and higher loads cannot change that. The run ends with the remedy.
 
 use crate::experiment::Experiment;
 use crate::raw::TrialRecord;
@@ -8,9 +8,10 @@ use crate::record::AttemptOutcome;
 /// Statuses that come and go with the load or with the state of the called side.
 const PASSING: [u16; 7] = [408, 482, 486, 487, 491, 600, 603];
 
-/// Every attempt of a trial was refused with the same status.
+/// Every attempt of a trial was refused with the same status, or got no final response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UniformRefusal {
+    /// 0: no final response.
     status: u16,
     attempts: u64,
 }
@@ -24,6 +25,14 @@ impl UniformRefusal {
             return None;
         }
         let details = &trial.details;
+        let started = || {
+            let outcomes = details.outcomes.iter();
+            outcomes.filter(|(outcome, count)| outcome.was_started() && *count > 0)
+        };
+        if started().all(|(outcome, _)| *outcome == AttemptOutcome::TimedOut) {
+            let attempts = started().map(|(_, count)| count).sum();
+            return (attempts > 0).then_some(UniformRefusal { status: 0, attempts });
+        }
         let [(status, attempts)] = details.statuses.as_slice() else {
             return None;
         };
@@ -39,7 +48,10 @@ impl UniformRefusal {
     /// As a sentence.
     pub(crate) fn text(self) -> String {
         let UniformRefusal { status, attempts } = self;
-        format!("every attempt ({attempts}) was refused with {status}")
+        match status {
+            0 => format!("no attempt ({attempts}) had a final response"),
+            _ => format!("every attempt ({attempts}) was refused with {status}"),
+        }
     }
 
     /// The keys that change it.
@@ -56,6 +68,7 @@ impl UniformRefusal {
         };
         let dialled = callers.map_or("", |callers| callers.dial.as_str());
         match self.status {
+            0 => "start the system, correct sut.address, or open the firewalls in between".to_owned(),
             401 | 407 if has_password => format!(
                 "the system refuses the credentials: correct {table}.user and {table}.password"
             ),
@@ -136,6 +149,14 @@ mod tests {
     }
 
     #[test]
+    fn silence_ends_a_run() {
+        use AttemptOutcome::{Completed, TimedOut};
+        let shown = refusal("", &[(TimedOut, 7)], &[]);
+        assert!(shown.starts_with("no attempt (7) had a final response: start the system"));
+        assert_eq!(refusal("", &[(TimedOut, 7), (Completed, 1)], &[]), "");
+    }
+
+    #[test]
     fn other_results_and_overload_do_not_end_a_run() {
         use AttemptOutcome::{Completed, LimitReached, Refused, TimedOut};
         assert_ne!(
@@ -148,7 +169,6 @@ mod tests {
             (&[(Refused, 7)], &[(404, 3), (407, 4)]),
             (&[(Refused, 7)], &[(503, 7)]),
             (&[(Refused, 7)], &[(486, 7)]),
-            (&[(Refused, 7)], &[(0, 7)]),
             (&[(Completed, 7)], &[]),
         ] {
             assert_eq!(

@@ -265,7 +265,7 @@ pub(crate) fn execute(file: &File, options: &RunOptions, dir: &Path) -> Result<E
     })
 }
 
-/// The reason and the remedy, if the SUT refused every attempt of a trial with one status.
+/// The reason and the remedy, if the SUT refused every attempt of a trial with one status, or answered none.
 fn refused_by_all(experiment: &Experiment, record: &mut TrialRecord) -> Option<String> {
     let refusal = UniformRefusal::of(experiment, record)?;
     let (text, remedy) = (refusal.text(), refusal.remedy(experiment));
@@ -279,7 +279,7 @@ fn stopped_by_refusal(run: &mut RunRecord, planned: u32, why: &str) -> String {
     if done as u32 >= planned {
         return why.to_owned();
     }
-    run.title.push_str(" (stopped: every attempt was refused)");
+    run.title.push_str(" (stopped: every attempt failed alike)");
     format!("stopped after trial {done} of {planned}: {why}")
 }
 
@@ -355,7 +355,10 @@ pub(crate) fn probe(file: &File, options: &RunOptions) -> Result<(), LabError> {
         return Ok(());
     }
     let mut entropy = crate::sut::system_entropy()?;
-    crate::probe::probe_sut(file.experiment(), &mut entropy)
+    if let Some(warning) = crate::probe::probe_sut(file.experiment(), &mut entropy)? {
+        eprintln!("warning: {warning}");
+    }
+    Ok(())
 }
 
 /// Records that the user ended a run during one of its trials.

@@ -202,35 +202,6 @@ fn unreachable_sut_is_detected_before_the_run() {
     assert!(!out.join("run.json").exists(), "nothing was run");
 }
 
-#[test]
-fn silent_sut_is_detected_before_the_run_unless_the_probe_is_skipped() {
-    let folder = scratch("first-contact-silent");
-    let silent = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
-    let subject = format!("sut.address={}", silent.local_addr().expect("an address"));
-    let run = |out: &str, more: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_hornwork"))
-            .args(["lab", "run", "call-capacity", "--repeat", "1"])
-            .args(["--set", &subject, "--set", "levels.values=[2]"])
-            .args(["--set", "callees.address=127.0.0.1:0", "--out", out])
-            .args(["--set", "callers.rate=10", "--set", "settle_seconds=1"])
-            .args(more)
-            .current_dir(&folder)
-            .output()
-            .expect("the program starts");
-        (output.status.code(), text(&output.stderr))
-    };
-    let (code, error) = run("probed", &[]);
-    assert_eq!(code, Some(3), "{error}");
-    assert!(
-        error.contains("silence after 3 OPTIONS within 3 s") && error.contains("--no-probe"),
-        "{error}"
-    );
-    assert!(!folder.join("probed/run.json").exists(), "nothing was run");
-    let (code, error) = run("unprobed", &["--no-probe"]);
-    assert_eq!(code, Some(1), "{error}");
-    assert!(folder.join("unprobed/run.json").exists());
-}
-
 /// A border that goes on between the runs, with a route to the called side of the test lab; and that side.
 fn pbx(
     folder: &std::path::Path,
