@@ -31,7 +31,10 @@ impl UniformRefusal {
         };
         if started().all(|(outcome, _)| *outcome == AttemptOutcome::TimedOut) {
             let attempts = started().map(|(_, count)| count).sum();
-            return (attempts > 0).then_some(UniformRefusal { status: 0, attempts });
+            return (attempts > 0).then_some(UniformRefusal {
+                status: 0,
+                attempts,
+            });
         }
         let [(status, attempts)] = details.statuses.as_slice() else {
             return None;

@@ -699,8 +699,11 @@ pub fn write_json(path: Option<&Path>, value: &Value) -> Result<(), LabError> {
     text.push('\n');
     let result = if path == Path::new("-") {
         std::io::stdout().write_all(text.as_bytes())
-    } else {
+    } else if std::fs::metadata(path).is_ok_and(|known| !known.is_file()) {
+        // A pipe or a device.
         std::fs::write(path, text)
+    } else {
+        return crate::files::replace(path, text.as_bytes());
     };
     result.map_err(|error| {
         LabError::cannot_run(

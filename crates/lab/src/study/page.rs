@@ -6,6 +6,7 @@ use super::records::file_link;
 use super::rows::Measured;
 use crate::decimal::plain;
 use crate::error::RunVerdict;
+use crate::experiment::{EspMeasurement, File};
 use crate::progress::duration;
 use crate::records_page::{RECORDS, link, link_to};
 use crate::report::{STYLE, computed, date, escape};
@@ -56,6 +57,15 @@ fn badge(verdict: RunVerdict) -> (&'static str, &'static str) {
     }
 }
 
+/// Whether a built-in experiment measures processing time also in virtual time.
+fn uses_the_clock(experiment: &str) -> bool {
+    let text = crate::experiment::built_in(experiment).unwrap_or_default();
+    File::parse(experiment, text).is_ok_and(|file| {
+        let load = file.experiment().esp.as_ref();
+        load.is_some_and(|load| load.measure != EspMeasurement::Bandwidth)
+    })
+}
+
 fn head(html: &mut String, record: &SuiteRecord) {
     let title = escape(&record.title);
     let (class, verdict) = badge(record.verdict);
@@ -70,9 +80,24 @@ fn head(html: &mut String, record: &SuiteRecord) {
         escape(&record.about),
     );
     if record.driver == "simulation" {
-        html.push_str(
-            "<aside class=\"care\"><strong>Simulation.</strong> Nothing was measured on this machine: the figures were computed in virtual \
-             time. See what differs below.</aside>",
+        let timed: Vec<&str> = record
+            .parts
+            .iter()
+            .filter(|part| part.measured && uses_the_clock(&part.experiment))
+            .map(|part| part.name.as_str())
+            .collect();
+        let except = match timed.is_empty() {
+            true => String::new(),
+            false => format!(
+                ", except the processing times of {}, which the clock of this machine measured in memory",
+                timed.join(", ")
+            ),
+        };
+        let _ = write!(
+            html,
+            "<aside class=\"care\"><strong>Simulation.</strong> The figures were computed in virtual time{}. See what differs \
+             below.</aside>",
+            escape(&except)
         );
     }
     if record.cut_short {

@@ -283,6 +283,9 @@ fn at_level(
         level: level.and_then(|level| level.level).or(spec.at),
         remark: match (here, level) {
             (Some(_), _) => String::new(),
+            (None, Some(_)) if spec.figure.starts_with("cpu") => {
+                "not measured: CPU time does not exist in virtual time, and is known of local processes only".to_owned()
+            }
             (None, Some(_)) => "not measured".to_owned(),
             (None, None) => "level not run".to_owned(),
         },
