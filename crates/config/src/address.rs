@@ -154,6 +154,22 @@ impl Cidr {
         }
     }
 
+    /// Whether the network is too wide to restrict sources: shorter than /8 of IPv4 (10.0.0.0/8 is the widest private
+    /// network), or /16 of IPv6, except private networks (fc00::/7).
+    pub fn is_open(&self) -> bool {
+        self.bits < self.shortest()
+    }
+
+    /// The shortest prefix that restricts sources.
+    fn shortest(&self) -> u8 {
+        match self.address {
+            IpAddr::V4(_) => 8,
+            // fc00::/7, the addresses that no provider routes (RFC 4193).
+            IpAddr::V6(ip) if ip.octets()[0] & 0xfe == 0xfc => 7,
+            IpAddr::V6(_) => 16,
+        }
+    }
+
     /// Whether the network contains `address`. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();

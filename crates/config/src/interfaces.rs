@@ -138,13 +138,14 @@ pub(super) struct RawInterface {
     /// 0.0.0.0 or [::].
     pub advertise: Option<String>,
     /// Networks (`ADDRESS/BITS`) whose requests are accepted. Requests from other sources are dropped without a
-    /// response. Empty: all sources.
+    /// response. Empty: all sources. Networks shorter than /8 (IPv4) or /16 (IPv6, except fc00::/7) do not restrict
+    /// sources: `hornwork check` warns as if all were allowed.
     #[serde(default)]
     pub allow: OneOrMany<String>,
     /// `digest`: calls and registrations must authenticate as a configured `[[user]]`. `trunk`: the trunk of `register
     /// = "pass:TRUNK"` authenticates, and its challenges are forwarded; until a source is registered it reaches that
     /// trunk alone, except by routes with `unauthenticated`. `none`: no authentication; `hornwork check` warns of each
-    /// trunk and phone that is reachable without it.
+    /// trunk, phone and conference that is reachable without it.
     #[serde(default)]
     pub authenticate: Authenticate,
     /// Treatment of REGISTER: `local` (the embedded registrar), `pass:TRUNK` (forwarded to that trunk, with our Contact

@@ -55,7 +55,8 @@ pub(super) struct RawTrunk {
     pub interface: Option<String>,
     /// Addresses: `[udp:|tcp:|tls:]HOST[:PORT]`, a table with `address`, `priority` and `weight`, or a list of these.
     pub target: OneOrMany<RawTarget>,
-    /// Networks from which requests of the trunk come, in addition to its targets.
+    /// Networks from which requests of the trunk come, in addition to its targets. These requests need no
+    /// authentication; `hornwork check` warns of networks shorter than /8 (IPv4) or /16 (IPv6, except fc00::/7).
     #[serde(default)]
     pub sources: OneOrMany<String>,
     /// Domain in Request-URI, From and To of requests to the trunk. Default: the host of the target.

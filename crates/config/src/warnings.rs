@@ -1,35 +1,100 @@
-//! Warnings of `hornwork check`: trunks and phones that are reachable without authentication, and former names of keys.
+//! Warnings of `hornwork check`: trunks, phones and conferences that are reachable without authentication, and former names of keys.
 
+use super::address::Cidr;
 use super::interfaces::{Authenticate, InterfaceKind, InterfaceSpec, Register};
 use super::model::Config;
 use super::names::{InterfaceId, TrunkId};
 use super::routes::{Match, RouteAction, RouteSpec};
+use super::trunks::Trunk;
+use ::rules::PeerKind;
 
 impl Config {
-    /// Warnings, one sentence each: former names of keys, and trunks and phones that unauthenticated sources reach,
-    /// unless `allow`, `authenticate = "trunk"` or `unauthenticated = true` of a route permits it explicitly.
+    /// Warnings, one sentence each: former names of keys, and trunks, phones and conferences that unauthenticated sources
+    /// reach, unless `allow`, `authenticate = "trunk"`, `unauthenticated = true` of a route or the PIN of a conference
+    /// permits it explicitly. Networks as wide as [`Cidr::is_open`] do not restrict sources.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.renamed_keys.clone();
         for (index, interface) in self.interfaces.iter().enumerate() {
             let id = InterfaceId(u16::try_from(index).unwrap_or(u16::MAX));
-            if interface.authenticate != Authenticate::None || !interface.allow.is_empty() {
+            let restricted =
+                !interface.allow.is_empty() && !interface.allow.iter().any(Cidr::is_open);
+            if restricted {
                 continue;
             }
-            let name = &interface.name;
-            if interface.register == Register::Local {
-                warnings.push(format!(
-                    "interface {name}: any source may register as any user and then receives the calls of that user; set authenticate = \"digest\", or `allow`"
-                ));
-            }
-            // A core interface serves only trunks, unless it registers phones.
-            if interface.kind == InterfaceKind::Core && interface.register == Register::Refuse {
+            let trunks = self.trunks.iter().filter(|trunk| trunk.interface == id);
+            warnings.extend(trunks.filter_map(|trunk| self.open_trunk(interface, trunk)));
+            // A core interface without `allow` serves only trunks, unless it registers phones.
+            let closed_core = interface.kind == InterfaceKind::Core
+                && interface.register == Register::Refuse
+                && interface.allow.is_empty();
+            if interface.authenticate == Authenticate::Digest || closed_core {
                 continue;
             }
-            if self.open_routes(id, name, &mut warnings) {
-                self.open_default(interface, &mut warnings);
+            self.open_rules(id, interface, &mut warnings);
+            if interface.authenticate == Authenticate::None {
+                self.open_interface(id, interface, &mut warnings);
             }
         }
         warnings
+    }
+
+    /// The warning for a trunk whose requests come from any source.
+    fn open_trunk(&self, interface: &InterfaceSpec, trunk: &Trunk) -> Option<String> {
+        let network = trunk.sources.iter().find(|network| network.is_open())?;
+        Some(format!(
+            "trunk {}: any source of {network} counts as this trunk and needs no authentication; set `sources` to the addresses of the trunk, or `allow` of interface {}",
+            trunk.name, interface.name
+        ))
+    }
+
+    /// Adds warnings for header rules that send requests of unauthenticated sources to a trunk.
+    fn open_rules(&self, id: InterfaceId, interface: &InterfaceSpec, warnings: &mut Vec<String>) {
+        let kind = match interface.kind {
+            InterfaceKind::Access => PeerKind::Access,
+            InterfaceKind::Core => PeerKind::Core,
+        };
+        for (rule, trunk) in self.rules.routes_of(id.0, kind) {
+            // The trunk of registrations authenticates.
+            let authenticates = matches!(
+                (interface.authenticate, interface.register),
+                (Authenticate::Trunk, Register::Pass(passing)) if self.trunk_name(passing) == trunk
+            );
+            if !authenticates {
+                warnings.push(format!(
+                    "interface {}: any source reaches trunk {trunk} by {} without authentication; set `authenticate` or `allow` of the interface, or `kind` or `trunk` of the rule",
+                    interface.name,
+                    quoted("rule", rule)
+                ));
+            }
+        }
+    }
+
+    /// Adds warnings for an interface without authentication.
+    fn open_interface(
+        &self,
+        id: InterfaceId,
+        interface: &InterfaceSpec,
+        warnings: &mut Vec<String>,
+    ) {
+        let name = &interface.name;
+        if interface.register == Register::Local {
+            warnings.push(format!(
+                "interface {name}: any source may register as any user and then receives the calls of that user; set authenticate = \"digest\", or `allow`"
+            ));
+        }
+        for conference in &self.conferences {
+            let concerns = conference.from_trunks.is_empty()
+                && (conference.interfaces.is_empty() || conference.interfaces.contains(&id));
+            if concerns && conference.pin.is_none() {
+                warnings.push(format!(
+                    "interface {name}: any source reaches conference {} without authentication; set `pin`, `interface` or `from_trunk` of the conference, or `authenticate` or `allow` of the interface",
+                    conference.name
+                ));
+            }
+        }
+        if self.open_routes(id, name, warnings) {
+            self.open_default(interface, warnings);
+        }
     }
 
     fn trunk_name(&self, id: TrunkId) -> &str {
@@ -57,7 +122,7 @@ impl Config {
             if let Some(reached) = reached.filter(|_| !route.unauthenticated) {
                 warnings.push(format!(
                     "interface {name}: any source reaches {reached} by {} without authentication; set `authenticate` or `allow` of the interface, or unauthenticated = true in the route",
-                    quoted(&route.name)
+                    quoted("route", &route.name)
                 ));
             }
             if route.matches_every_call() {
@@ -108,9 +173,15 @@ impl Match {
 }
 
 /// `route 3`, or the configured name in quotes.
-fn quoted(name: &str) -> String {
-    match name.strip_prefix("route ") {
+fn quoted(table: &str, name: &str) -> String {
+    let number = name
+        .strip_prefix(table)
+        .and_then(|rest| rest.strip_prefix(' '));
+    match number {
         Some(number) if number.bytes().all(|byte| byte.is_ascii_digit()) => name.to_owned(),
-        _ => format!("route \"{name}\""),
+        _ => format!("{table} \"{name}\""),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use crate::condition::Condition;
 use crate::context::{MessageContext, PeerKind, PeerRef, RuleDirection};
 use crate::effects::{Effects, HeaderName, MessageView};
 use crate::prepared::prepare_fields;
-use crate::spec::{Diagnosis, MessageFilter, RuleError, RuleNames, RuleSpec};
+use crate::spec::{Diagnosis, MessageFilter, RuleError, RuleNames, RuleSpec, Verb};
 use core::fmt;
 use std::sync::Arc;
 use wire::sip::Method;
@@ -181,6 +181,35 @@ impl RuleSet {
             Some(rules) => !rules.is_empty(),
             None => false,
         }
+    }
+
+    /// Rules that may send requests of peers of this interface and kind, which are not trunks, to a trunk: name of the
+    /// rule and of the trunk. Conditions in CEL are not evaluated.
+    pub fn routes_of(&self, interface: u16, kind: PeerKind) -> Vec<(&str, &str)> {
+        let compiled = &*self.0;
+        let peer = PeerRef {
+            interface,
+            kind,
+            trunk: None,
+        };
+        let mut found = Vec::new();
+        for (spec, rule) in compiled.specs.iter().zip(&compiled.rules) {
+            let applies = spec.direction == RuleDirection::In
+                && spec.on != MessageFilter::Response
+                && rule.matches_peer(&peer);
+            if !applies {
+                continue;
+            }
+            for action in &spec.actions {
+                if action.verb == Verb::Route {
+                    found.push((spec.name.as_str(), action.object.as_str()));
+                }
+            }
+            if spec.stop && spec.when.is_none() && spec.methods.is_empty() {
+                break;
+            }
+        }
+        found
     }
 
     /// Evaluates the rules for a message and adds the results to `effects`.
