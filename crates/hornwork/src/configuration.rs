@@ -314,9 +314,9 @@ pub fn summary(config: &Config) -> String {
         text.push_str(&route_line(config, route));
     }
     if config.routes.is_empty() {
-        text.push_str(
-            "calls: to the registered user, otherwise to a trunk other than the one they came from\n",
-        );
+        for (id, interface) in (0..).map(InterfaceId).zip(&config.interfaces) {
+            text.push_str(&default_line(config, id, interface));
+        }
     }
     for node in &config.media_nodes {
         let most = match node.max_calls {
@@ -527,6 +527,54 @@ fn conference_line(config: &Config, room: &ConferenceSpec) -> String {
         parts.push("with a PIN".to_owned());
     }
     format!("conference {}: {}\n", room.name, parts.join("; "))
+}
+
+/// The destination of calls from an interface without routes.
+fn default_line(config: &Config, id: InterfaceId, interface: &InterfaceSpec) -> String {
+    let keeps = |interface: &InterfaceSpec| interface.register == Register::Local;
+    let kept = config.interfaces.iter().any(keeps);
+    let passing = match interface.register {
+        Register::Pass(trunk) => Some(trunk),
+        Register::Local | Register::Refuse => None,
+    };
+    let otherwise = |registered: bool, trunks: Vec<&str>| match (registered, &trunks[..]) {
+        (true, []) => "to the registered user, otherwise refused".to_owned(),
+        (true, names) => format!("to the registered user, otherwise to {}", names.join(", ")),
+        (false, []) => "refused".to_owned(),
+        (false, names) => format!("to {}", names.join(", ")),
+    };
+    let others = |from: Option<TrunkId>| -> Vec<&str> {
+        let trunks = (0..).map(TrunkId).zip(&config.trunks);
+        let trunks = trunks.filter(|(id, _)| Some(*id) != from);
+        trunks.map(|(_, trunk)| trunk.name.as_str()).collect()
+    };
+    let mut parts: Vec<String> = Vec::new();
+    for (trunk, spec) in (0..).map(TrunkId).zip(&config.trunks) {
+        if spec.interface == id {
+            let forwarded = |other: &InterfaceSpec| other.register == Register::Pass(trunk);
+            let registered = kept || config.interfaces.iter().any(forwarded);
+            let target = otherwise(registered, others(Some(trunk)));
+            parts.push(format!("from trunk {} {target}", spec.name));
+        }
+    }
+    // A core interface without `allow` serves only trunks, unless it registers phones.
+    let open = interface.authenticate == Authenticate::None;
+    let core = interface.kind == InterfaceKind::Core;
+    let refuses = interface.register == Register::Refuse;
+    let target = match core && open && refuses && interface.allow.is_empty() {
+        true => otherwise(false, Vec::new()),
+        false => {
+            // Other sources cannot authenticate there.
+            let registered = kept && (keeps(interface) || core || !open || !refuses);
+            let trunks = passing.map_or_else(|| others(None), |id| vec![trunk_name(config, id)]);
+            otherwise(registered, trunks)
+        }
+    };
+    parts.push(match parts.is_empty() {
+        true => target,
+        false => format!("from other sources {target}"),
+    });
+    format!("calls from {}: {}\n", interface.name, parts.join("; "))
 }
 
 fn route_line(config: &Config, route: &RouteSpec) -> String {

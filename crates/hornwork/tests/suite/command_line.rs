@@ -596,6 +596,57 @@ fn demo_that_cannot_run_fails_at_once() {
     );
 }
 
+/// The destination of calls without routes, one line for each interface.
+#[test]
+fn check_prints_the_destination_of_calls_without_routes() {
+    let folder = scratch("destinations");
+    let file = folder.join("border.toml");
+    let lines = |path: &Path| {
+        let output = hornwork(&["check", &path.display().to_string()]);
+        assert_eq!(code(&output), 0, "{}", error(&output));
+        let log = String::from_utf8_lossy(&output.stdout).into_owned();
+        let lines = log.lines().filter(|line| line.starts_with("calls"));
+        lines.map(str::to_owned).collect::<Vec<String>>()
+    };
+    assert_eq!(
+        lines(&root().join("packaging/hornwork.toml")),
+        [
+            "calls from outside: to pbx",
+            "calls from inside: from trunk pbx to the registered user, otherwise refused; from other sources refused",
+        ]
+    );
+    let written = |text: &str| {
+        std::fs::write(&file, text).expect("file");
+        lines(&file)
+    };
+    let core = "[[interface]]\nname = \"inside\"\nkind = \"core\"\nlisten = \"udp:127.0.0.2:5060\"\n\
+        [[trunk]]\nname = \"pbx\"\ninterface = \"inside\"\ntarget = \"192.0.2.2\"\n";
+    let access = |keys: &str| {
+        format!("[[interface]]\nname = \"outside\"\nlisten = \"udp:127.0.0.1:5060\"\n{keys}")
+    };
+    let user = "[[user]]\nname = \"1\"\npassword = \"x\"\n";
+    let local = access("register = \"local\"\nauthenticate = \"digest\"\n");
+    assert_eq!(
+        written(&format!("{local}{core}{user}")),
+        [
+            "calls from outside: to the registered user, otherwise to pbx",
+            "calls from inside: from trunk pbx to the registered user, otherwise refused; from other sources refused",
+        ]
+    );
+    let carrier =
+        "[[trunk]]\nname = \"carrier\"\ninterface = \"outside\"\ntarget = \"192.0.2.3\"\n";
+    assert_eq!(
+        written(&format!("{}{core}{carrier}", access(""))),
+        [
+            "calls from outside: from trunk carrier to pbx; from other sources to pbx, carrier",
+            "calls from inside: from trunk pbx to carrier; from other sources refused",
+        ]
+    );
+    let route = "[[route]]\ntrunk = \"pbx\"\n";
+    let none: [&str; 0] = [];
+    assert_eq!(written(&format!("{}{core}{route}", access(""))), none);
+}
+
 /// Lines that are not TOML, unknown keys, contradictions and missing files, each in its own part of one file.
 #[test]
 fn mistakes_of_all_stages_are_reported_at_once() {
