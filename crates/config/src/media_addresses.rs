@@ -236,13 +236,17 @@ fn media_ports(text: &str, at: &str, sink: &mut Sink<'_>) -> Option<(u16, u16)> 
         );
         return None;
     }
-    if first % 2 == 1 || last % 2 == 0 {
+    // The corrected range is checked further, so that a mistake in it is not reported only after the correction.
+    let (written_first, written_last) = (first, last);
+    let (first, last) = (first & !1, last | 1);
+    if (first, last) != (written_first, written_last) {
         sink.report(
             at,
-            format!("{first}-{last} does not consist of pairs of an even and an odd port"),
-            format!("write \"{}-{}\"", first & !1, last | 1),
+            format!(
+                "{written_first}-{written_last} does not consist of pairs of an even and an odd port"
+            ),
+            format!("write \"{first}-{last}\""),
         );
-        return None;
     }
     if last - first < 3 {
         sink.report(

@@ -152,6 +152,19 @@ fn ephemeral_ports_are_a_mistake() {
         assert!(log.contains(remedy) && log.contains(reserve), "{log}");
         assert!(log.contains(&format!("{}-{}", range.0, range.1)), "{log}");
     }
+    // Together with another mistake of the same range.
+    let odd = text.replace(
+        &format!("{}-{}", range.0, range.1),
+        &format!("{}-{}", range.0, range.1 - 1),
+    );
+    let output = program(&["check", "-c"], &write_file(&folder, "odd.toml", &odd));
+    let log = output_text(&output);
+    for part in [
+        "pairs of an even and an odd port",
+        "the ephemeral ports of other programs",
+    ] {
+        assert!(log.contains(part), "{part}: {log}");
+    }
     // With a socket per port, as configured, it is a remark.
     let text = format!("{text}[media]\nsockets = \"per-port\"\n");
     let output = program(&["check", "-c"], &write_file(&folder, "border.toml", &text));
