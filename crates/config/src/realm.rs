@@ -23,8 +23,11 @@ pub(super) struct RawRealm {
     /// checked but answered with 503 and Retry-After until a delay is over. The delay doubles with each further
     /// failure. 0: no limit.
     pub source_failures: u32,
-    /// The same for one user, from all sources. A flow on which the user is registered is never delayed, and a source
-    /// from which the user has authenticated is counted separately. 0: no limit.
+    /// The same for one user, from all sources. A flow on which the user is registered is never delayed. A source from
+    /// which the user has authenticated in the last seven days, or is registered, has a count of its own for this user:
+    /// failures of other sources, and of other users at the same address (phones behind one NAT), do not delay the user
+    /// there. Each port of such a source has a third of this number, so that an attacker behind the same NAT stops
+    /// itself before it delays the phone. 0: no limit.
     pub user_failures: u32,
     /// First delay in seconds.
     #[schemars(range(min = 1, max = 86400))]

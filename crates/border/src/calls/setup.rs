@@ -397,8 +397,9 @@ impl Components {
             }
         };
         let claim = Claim {
-            source: flow.remote.ip(),
+            source: flow.remote,
             registered: self.registrar.location.holds(&aor, flow),
+            registered_host: self.registrar.location.knows_host(&aor, flow.remote.ip()),
         };
         let result = self
             .registrar

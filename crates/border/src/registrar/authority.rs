@@ -1,11 +1,11 @@
 //! Digest authentication of configured users.
 
-use super::AuthenticationFailures;
+use super::{AuthenticationFailures, FailureSource};
 use config::{Config, DigestAlgorithm, UserSecret, UserSpec};
 use core::time::Duration;
 use engine::{Entropy, Reason, Time};
 use protect::digest::{Algorithm, DigestServer, Hash, Hex, NonceKey, Refusal, ServerConfig};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use wire::sip::{HeaderId, Message, Method};
 
 /// Challenges and verification for the realm of a configuration.
@@ -54,9 +54,11 @@ pub enum Authentication {
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
     /// Source address.
-    pub source: IpAddr,
-    /// Whether the claimed address of record is registered from that source.
+    pub source: SocketAddr,
+    /// Whether the claimed address of record is registered on that flow.
     pub registered: bool,
+    /// Whether it is registered from the host of that source, on this flow or another one.
+    pub registered_host: bool,
 }
 
 /// Maximum number of nonces with recorded use.
@@ -142,7 +144,8 @@ impl Authority {
         let may_be = user.is_some_and(owns);
         // A flow on which the account is registered is never delayed: an attacker learns nothing new from there.
         let exempt = claim.registered && may_be;
-        let delay = self.failures.delay(claim.source, name.as_bytes(), now);
+        let source = FailureSource::new(claim.source, claim.registered_host && may_be);
+        let delay = self.failures.delay(source, name.as_bytes(), now);
         if let Some(after) = delay.filter(|_| !exempt) {
             return Authentication::Delayed { user: name, after };
         }
@@ -160,7 +163,7 @@ impl Authority {
             Err(Refusal::Stale) => return self.challenge(status, challenge, true, now),
             Err(_) => {
                 if !exempt {
-                    self.failures.failed(claim.source, name.as_bytes(), now);
+                    self.failures.failed(source, name.as_bytes(), now);
                 }
                 let why = match user {
                     Some(_) => Reason::WrongPassword,
@@ -177,7 +180,8 @@ impl Authority {
                 };
             }
         }
-        self.failures.succeeded(claim.source, name.as_bytes());
+        self.failures
+            .succeeded(claim.source.ip(), name.as_bytes(), now);
         match aor {
             Some(aor) if may_be => Authentication::Authenticated(aor),
             _ => failed(403, &name, Reason::ForeignAddressOfRecord),

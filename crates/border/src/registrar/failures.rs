@@ -1,21 +1,27 @@
 //! Lockout after failed authentications: counted per source and account, with a growing delay during which credentials
 //! are not checked.
 //!
-//! A source from which an account has authenticated before has its own count, so that failures of other sources do not
-//! delay a phone at its usual address. All tables are bounded.
+//! A source from which an account has authenticated before, or is registered, has its own count for that account:
+//! failures of other sources, and of other accounts at the same source (phones behind one NAT), do not delay it. A
+//! smaller budget for each port of such a source stops an attacker behind the same NAT before it delays the phone, which
+//! uses another port. All tables are bounded.
 
 use config::FailureLimits;
 use core::hash::BuildHasher as _;
 use core::time::Duration;
 use engine::{BoundedMap, Entropy, HashKey, Time};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Maximum number of entries of each table.
 const ENTRIES: usize = 65_536;
 /// Burst of events, and time until it is available again.
 const EVENTS: u32 = 20;
 const EVENTS_EVERY: Duration = Duration::from_secs(10);
+/// How long after an authentication a source counts as one of the account: longer than a weekend.
+const OWN_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
+/// Budget of a port of such a source, as a part of that of the account.
+const PORT_SHARE: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum FailureKey {
@@ -23,6 +29,46 @@ enum FailureKey {
     Account(u64),
     /// A source from which the account has authenticated.
     Own(IpAddr, u64),
+    /// A port of such a source.
+    OwnPort(IpAddr, u16, u64),
+}
+
+/// The source of credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailureSource {
+    ip: IpAddr,
+    /// `None`: ports are not distinguished.
+    port: Option<u16>,
+    registered: bool,
+}
+
+impl FailureSource {
+    /// An address; `registered`: the account is registered from its host.
+    pub fn new(address: SocketAddr, registered: bool) -> FailureSource {
+        FailureSource {
+            registered,
+            ..FailureSource::from(address)
+        }
+    }
+}
+
+impl From<SocketAddr> for FailureSource {
+    fn from(address: SocketAddr) -> FailureSource {
+        FailureSource {
+            port: Some(address.port()),
+            ..FailureSource::from(address.ip())
+        }
+    }
+}
+
+impl From<IpAddr> for FailureSource {
+    fn from(ip: IpAddr) -> FailureSource {
+        FailureSource {
+            ip,
+            port: None,
+            registered: false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,8 +84,9 @@ pub struct AuthenticationFailures {
     limits: FailureLimits,
     young: BoundedMap<FailureKey, Meter>,
     old: BoundedMap<FailureKey, Meter>,
-    own: BoundedMap<(IpAddr, u64), ()>,
-    own_before: BoundedMap<(IpAddr, u64), ()>,
+    /// Time of the last authentication of an account from a source.
+    own: BoundedMap<(IpAddr, u64), Time>,
+    own_before: BoundedMap<(IpAddr, u64), Time>,
     accounts: HashKey,
     told: u32,
     untold: u64,
@@ -79,20 +126,35 @@ impl AuthenticationFailures {
         self.limits = limits;
     }
 
+    /// Whether the account has authenticated from this source.
+    fn is_own(&self, own: &(IpAddr, u64), now: Time) -> bool {
+        let last = self.own.get(own).or_else(|| self.own_before.get(own));
+        last.is_some_and(|last| now.since(*last) <= OWN_LIFETIME)
+    }
+
     /// The meters of this source and account, each with its limit.
-    fn keys(&self, source: IpAddr, account: &[u8]) -> [Option<(FailureKey, u32)>; 2] {
-        let source = source_of(source);
+    fn keys(
+        &self,
+        from: FailureSource,
+        account: &[u8],
+        now: Time,
+    ) -> [Option<(FailureKey, u32)>; 2] {
+        let source = source_of(from.ip);
         let account = self.accounts.hash_one(account);
-        let own = (source, account);
-        if self.own.get(&own).is_some() || self.own_before.get(&own).is_some() {
+        let limit = self.limits.user;
+        if from.registered || self.is_own(&(source, account), now) {
+            let of_port = |port| {
+                let key = FailureKey::OwnPort(source, port, account);
+                (key, limit.div_ceil(PORT_SHARE))
+            };
             return [
-                Some((FailureKey::Own(source, account), self.limits.user)),
-                None,
+                Some((FailureKey::Own(source, account), limit)),
+                from.port.map(of_port),
             ];
         }
         [
             Some((FailureKey::Source(source), self.limits.source)),
-            Some((FailureKey::Account(account), self.limits.user)),
+            Some((FailureKey::Account(account), limit)),
         ]
     }
 
@@ -102,8 +164,13 @@ impl AuthenticationFailures {
     }
 
     /// Remaining delay for credentials of this account from this source; `None`: they are checked.
-    pub fn delay(&self, source: IpAddr, account: &[u8], now: Time) -> Option<Duration> {
-        let keys = self.keys(source, account).into_iter().flatten();
+    pub fn delay(
+        &self,
+        source: impl Into<FailureSource>,
+        account: &[u8],
+        now: Time,
+    ) -> Option<Duration> {
+        let keys = self.keys(source.into(), account, now).into_iter().flatten();
         let meters = keys
             .filter(|(_, limit)| *limit != 0)
             .filter_map(|(key, _)| self.meter(&key, now));
@@ -118,7 +185,9 @@ impl AuthenticationFailures {
         let mut sources: BTreeMap<IpAddr, Duration> = BTreeMap::new();
         for (key, _) in entries {
             let source = match key {
-                FailureKey::Source(source) | FailureKey::Own(source, _) => *source,
+                FailureKey::Source(source)
+                | FailureKey::Own(source, _)
+                | FailureKey::OwnPort(source, ..) => *source,
                 // The hash of an account does not tell its name.
                 FailureKey::Account(_) => continue,
             };
@@ -136,7 +205,9 @@ impl AuthenticationFailures {
         let locked = self.lockouts(now).iter().any(|(own, _)| *own == source);
         for table in [&mut self.young, &mut self.old] {
             table.retain(|key, _| match key {
-                FailureKey::Source(own) | FailureKey::Own(own, _) => *own != source,
+                FailureKey::Source(own)
+                | FailureKey::Own(own, _)
+                | FailureKey::OwnPort(own, ..) => *own != source,
                 FailureKey::Account(_) => true,
             });
         }
@@ -144,8 +215,8 @@ impl AuthenticationFailures {
     }
 
     /// Counts wrong credentials.
-    pub fn failed(&mut self, source: IpAddr, account: &[u8], now: Time) {
-        for (key, limit) in self.keys(source, account).into_iter().flatten() {
+    pub fn failed(&mut self, source: impl Into<FailureSource>, account: &[u8], now: Time) {
+        for (key, limit) in self.keys(source.into(), account, now).into_iter().flatten() {
             let mut meter = self.meter(&key, now).unwrap_or(Meter {
                 failures: 0,
                 last: now,
@@ -168,17 +239,14 @@ impl AuthenticationFailures {
     }
 
     /// The account has authenticated from this source.
-    pub fn succeeded(&mut self, source: IpAddr, account: &[u8]) {
+    pub fn succeeded(&mut self, source: IpAddr, account: &[u8], now: Time) {
         let own = (source_of(source), self.accounts.hash_one(account));
-        if self.own.get(&own).is_some() {
-            return;
-        }
-        if self.own.is_full() {
+        if self.own.is_full() && self.own.get(&own).is_none() {
             core::mem::swap(&mut self.own, &mut self.own_before);
             self.own.clear();
         }
         // There is a free entry: see above.
-        let _ = self.own.insert(own, ());
+        let _ = self.own.insert(own, now);
     }
 
     /// Whether to log a failure; the value is the number of failures that were not logged since the last one.
@@ -280,7 +348,7 @@ mod tests {
     #[test]
     fn failures_of_other_sources_do_not_delay_a_known_source() {
         let mut failures = failures();
-        failures.succeeded(ip("198.51.100.7"), b"1000");
+        failures.succeeded(ip("198.51.100.7"), b"1000", Time::ZERO);
         judged(&mut failures, "203.0.113.1", |_| "1000".to_owned(), 30);
         let now = Time::from_secs(30);
         assert!(failures.delay(ip("203.0.113.1"), b"1000", now).is_some());
@@ -300,6 +368,66 @@ mod tests {
             failures.failed(ip("198.51.100.7"), b"1000", now);
         }
         assert!(failures.delay(ip("198.51.100.7"), b"1000", now).is_some());
+    }
+
+    /// Wrong credentials for an account from a port, until they are not checked any more; returns the number of checks.
+    fn exhaust(
+        failures: &mut AuthenticationFailures,
+        (ip, port): (IpAddr, u16),
+        account: &[u8],
+        now: Time,
+    ) -> u32 {
+        let source = SocketAddr::new(ip, port);
+        let mut judged = 0;
+        while failures.delay(source, account, now).is_none() && judged < 100 {
+            judged += 1;
+            failures.failed(source, account, now);
+        }
+        judged
+    }
+
+    #[test]
+    fn attacker_behind_the_same_nat_does_not_delay_a_rebooted_phone() {
+        let mut failures = failures();
+        let office = ip("198.51.100.7");
+        failures.succeeded(office, b"1000", Time::ZERO);
+        let now = Time::from_secs(86_400);
+        // The attacker tries many users, and the phone's own user from its own port.
+        for number in 0..40u32 {
+            exhaust(&mut failures, (office, 7_000), &number.to_be_bytes(), now);
+        }
+        assert!(failures.delay(office, b"2000", now).is_some());
+        assert_eq!(exhaust(&mut failures, (office, 7_000), b"1000", now), 4);
+        // The phone comes back from another port.
+        let phone = SocketAddr::new(office, 5_062);
+        assert!(failures.delay(phone, b"1000", now).is_none());
+        // With ever new ports the attacker has the budget of the account.
+        let more: u32 = (7_001..7_100)
+            .map(|port| exhaust(&mut failures, (office, port), b"1000", now))
+            .sum();
+        assert_eq!(more, 6);
+        assert!(failures.delay(phone, b"1000", now).is_some());
+        // A source that was used long ago is like any other.
+        let late = now + OWN_LIFETIME;
+        assert_eq!(exhaust(&mut failures, (office, 7_000), b"1000", late), 10);
+    }
+
+    #[test]
+    fn source_of_a_registration_is_that_of_its_account() {
+        let mut failures = failures();
+        let office = ip("198.51.100.7");
+        let each = |number: u64| number.to_string();
+        judged(&mut failures, "198.51.100.7", each, 30);
+        let now = Time::from_secs(30);
+        let phone = SocketAddr::new(office, 5_062);
+        assert!(failures.delay(phone, b"1000", now).is_some());
+        // As after a restart with stored registrations.
+        let known = FailureSource::new(phone, true);
+        assert!(failures.delay(known, b"1000", now).is_none());
+        for _ in 0..4 {
+            failures.failed(known, b"1000", now);
+        }
+        assert!(failures.delay(known, b"1000", now).is_some());
     }
 
     #[test]
@@ -323,7 +451,7 @@ mod tests {
         for number in 0..200_000u32 {
             let source = IpAddr::from(std::net::Ipv4Addr::from(number));
             failures.failed(source, &number.to_be_bytes(), Time::from_secs(1));
-            failures.succeeded(source, b"1000");
+            failures.succeeded(source, b"1000", Time::from_secs(1));
         }
         assert!(failures.young.len() <= ENTRIES && failures.old.len() <= ENTRIES);
         assert!(failures.own.len() <= ENTRIES && failures.own_before.len() <= ENTRIES);

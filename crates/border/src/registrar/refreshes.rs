@@ -9,6 +9,7 @@ use core::time::Duration;
 use engine::Time;
 use sip::Flow;
 use smallvec::SmallVec;
+use std::net::IpAddr;
 use wire::sip::{HeaderId, Message};
 
 /// Time for which REGISTERs of a phone are answered here after the core was unreachable.
@@ -70,6 +71,13 @@ impl Location {
         self.bindings_of(user)
             .iter()
             .any(|binding| binding.flow == flow)
+    }
+
+    /// Whether this user is registered from this host.
+    pub fn knows_host(&self, user: &str, host: IpAddr) -> bool {
+        self.bindings_of(user)
+            .iter()
+            .any(|binding| binding.flow.remote.ip() == host)
     }
 
     fn answer_again(

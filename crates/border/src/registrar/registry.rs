@@ -11,7 +11,7 @@ use core::time::Duration;
 use engine::worker::lock;
 use engine::{ConnectionId, Deadline, Entropy, EventKind, Time, Transport, Worker};
 use sip::{Flow, ListenerId};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use wire::sip::Message;
 
@@ -189,6 +189,11 @@ impl Registry {
     /// See [`Location::holds`].
     pub fn holds(&self, user: &str, flow: Flow) -> bool {
         self.look(user, |part| part.holds(user, flow))
+    }
+
+    /// See [`Location::knows_host`].
+    pub fn knows_host(&self, user: &str, host: IpAddr) -> bool {
+        self.look(user, |part| part.knows_host(user, host))
     }
 
     /// See [`Location::pass`].

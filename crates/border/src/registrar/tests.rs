@@ -804,8 +804,9 @@ mod authentication {
             &config(),
             &Message::parse(text.as_bytes()).unwrap(),
             Claim {
-                source: "192.0.2.9".parse().unwrap(),
+                source: "192.0.2.9:5060".parse().unwrap(),
                 registered: false,
+                registered_host: false,
             },
             Time::from_secs(1),
         )

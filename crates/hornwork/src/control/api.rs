@@ -156,7 +156,7 @@ impl ApiState {
         let authorized = access.authorize(headers);
         match authorized {
             Err((_, WRONG_TOKEN)) => failures.failed(source, b"", now),
-            Ok(()) if checks_token => failures.succeeded(source, b""),
+            Ok(()) if checks_token => failures.succeeded(source, b"", now),
             _ => {}
         }
         Ok(authorized)

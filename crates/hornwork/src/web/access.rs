@@ -188,7 +188,7 @@ impl Access {
     /// Counts the outcome of a login or token.
     pub(super) fn judged(&mut self, good: bool, source: IpAddr, account: &[u8], now: Time) {
         match good {
-            true => self.failures.succeeded(source, account),
+            true => self.failures.succeeded(source, account, now),
             false => self.failures.failed(source, account, now),
         }
     }
