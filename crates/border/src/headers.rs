@@ -118,8 +118,28 @@ pub(crate) const CHARGING_ADDRESSES: &[u8] = b"P-Charging-Function-Addresses";
 /// Pseudonym in place of the host in Warning (RFC 3261 section 20.43).
 pub(crate) const WARN_AGENT: &[u8] = b"hornwork";
 
-/// The values of Warning without their hosts.
-pub(crate) fn warnings(message: &Message<'_>, out: &mut Vec<u8>) {
+/// The standard text of a warning code (RFC 3261 section 20.43, RFC 5630 section 6).
+fn warning_text(code: &[u8]) -> &'static [u8] {
+    match code {
+        b"300" => b"\"Incompatible network protocol\"",
+        b"301" => b"\"Incompatible network address formats\"",
+        b"302" => b"\"Incompatible transport protocol\"",
+        b"303" => b"\"Incompatible bandwidth units\"",
+        b"304" => b"\"Media type not available\"",
+        b"305" => b"\"Incompatible media format\"",
+        b"306" => b"\"Attribute not understood\"",
+        b"307" => b"\"Session description parameter not understood\"",
+        b"330" => b"\"Multicast not available\"",
+        b"331" => b"\"Unicast not available\"",
+        b"370" => b"\"Insufficient bandwidth\"",
+        b"380" => b"\"SIPS Not Allowed\"",
+        b"381" => b"\"SIPS Required\"",
+        _ => b"\"Miscellaneous warning\"",
+    }
+}
+
+/// The values of Warning without their hosts; `hides`: with the standard texts of their codes.
+pub(crate) fn warnings(message: &Message<'_>, hides: bool, out: &mut Vec<u8>) {
     if !message.has(HeaderId::Warning) {
         return;
     }
@@ -128,6 +148,7 @@ pub(crate) fn warnings(message: &Message<'_>, out: &mut Vec<u8>) {
         let (Some(code), Some(_), Some(text)) = (words.next(), words.next(), words.next()) else {
             continue;
         };
+        let text = if hides { warning_text(code) } else { text };
         if !out.is_empty() {
             out.extend_from_slice(b", ");
         }
@@ -151,14 +172,19 @@ pub(crate) fn hide_network<'e, const N: usize>(
     if message.has(HeaderId::Other) && message.header_named(CHARGING_ADDRESSES).is_some() {
         edits.push(Edit::RemoveNamed(CHARGING_ADDRESSES));
     }
-    hide_warn_agents(message, warnings, edits);
+    hide_hops(message, warnings, edits);
 }
 
-pub(crate) fn hide_warn_agents<'e, const N: usize>(
+/// Removes Path (RFC 3327), which concerns the proxies of one side, and the hosts of Warning. Path of a registration is
+/// the registrar's.
+pub(crate) fn hide_hops<'e, const N: usize>(
     message: &Message<'e>,
     warnings: &'e [u8],
     edits: &mut SmallVec<[Edit<'e>; N]>,
 ) {
+    if message.has(HeaderId::Path) && message.method() != Method::Register {
+        edits.push(Edit::Remove(HeaderId::Path));
+    }
     match (message.has(HeaderId::Warning), warnings) {
         (false, _) => {}
         (true, []) => edits.push(Edit::Remove(HeaderId::Warning)),

@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, NameAddr, TokenValue};
 
 /// Those of [`config::headers::HEADERS`] that are rewritten or removed here.
-const WRITTEN: [HeaderId; 8] = [
+const WRITTEN: [HeaderId; 11] = [
+    HeaderId::AcceptContact,
     HeaderId::AlertInfo,
     HeaderId::CallInfo,
     HeaderId::ErrorInfo,
@@ -17,8 +18,37 @@ const WRITTEN: [HeaderId; 8] = [
     HeaderId::InReplyTo,
     HeaderId::Reason,
     HeaderId::ReferredBy,
+    HeaderId::RejectContact,
     HeaderId::ReplyTo,
+    HeaderId::RetryAfter,
 ];
+
+/// Base feature tags (RFC 3840 section 9) without `description`, which is free text, and parameters of RFC 3841.
+const FEATURES: [&[u8]; 21] = [
+    b"actor",
+    b"application",
+    b"audio",
+    b"automata",
+    b"class",
+    b"control",
+    b"data",
+    b"duplex",
+    b"events",
+    b"explicit",
+    b"extensions",
+    b"isfocus",
+    b"language",
+    b"methods",
+    b"mobility",
+    b"priority",
+    b"require",
+    b"schemas",
+    b"text",
+    b"type",
+    b"video",
+];
+/// Trees of other feature tags: of standards (RFC 3840 section 12.1), and of 3GPP and GSMA in the global tree.
+const FEATURE_TREES: [&[u8]; 3] = [b"+sip.", b"+g.3gpp.", b"+g.gsma."];
 
 /// Names of headers that operators pass unchanged in practice.
 pub(crate) type PassHeaders = [Box<str>];
@@ -145,6 +175,8 @@ fn write(message: &Message<'_>, id: HeaderId, host: &impl Fn() -> Vec<u8>, out: 
             Treatment::Host => address(value, &own, out),
             Treatment::Uri => uri(value, &own, out),
             Treatment::Urn => urn(value, out),
+            Treatment::Features => features(value, out),
+            Treatment::Comment => without_comments(value, out),
             _ => {}
         }
     }
@@ -219,6 +251,48 @@ fn urn(value: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(address.uri);
         out.push(b'>');
         harmless_parameters(&address, out);
+    }
+}
+
+/// See [`Treatment::Features`].
+fn features(value: &[u8], out: &mut Vec<u8>) {
+    let Some(features) = TokenValue::parse(value) else {
+        return;
+    };
+    separate(out);
+    out.extend_from_slice(b"*");
+    for param in features.params.iter() {
+        let starts = |tree: &&[u8]| {
+            let start = param.name.get(..tree.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(tree))
+        };
+        let base = |tag: &&[u8]| tag.eq_ignore_ascii_case(param.name);
+        if FEATURES.iter().any(|tag| base(tag)) || FEATURE_TREES.iter().any(|tree| starts(tree)) {
+            parameter(param.name, param.value, out);
+        }
+    }
+}
+
+/// See [`Treatment::Comment`]: the seconds and parameters of Retry-After (RFC 3261 section 20.33).
+fn without_comments(value: &[u8], out: &mut Vec<u8>) {
+    let (mut depth, mut escaped) = (0u32, false);
+    let start = out.len();
+    for &byte in value {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if depth > 0 => escaped = true,
+            b'(' => depth += 1,
+            b')' => depth = depth.saturating_sub(1),
+            // Digits, names and separators; a comment is the only place for text.
+            _ if depth == 0 && (byte.is_ascii_alphanumeric() || b";=-".contains(&byte)) => {
+                out.push(byte);
+            }
+            _ => {}
+        }
+    }
+    let digits = out.get(start..).unwrap_or_default();
+    if !digits.first().is_some_and(u8::is_ascii_digit) {
+        out.truncate(start);
     }
 }
 

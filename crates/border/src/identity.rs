@@ -109,6 +109,7 @@ pub(crate) struct Boundary<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct IdentityTexts {
     asserted: Vec<u8>,
+    remote: Vec<u8>,
     diversion: Vec<u8>,
     history: Vec<u8>,
     privacy: Vec<u8>,
@@ -119,6 +120,7 @@ pub(crate) struct IdentityTexts {
 impl IdentityTexts {
     pub(crate) fn clear(&mut self) {
         self.asserted.clear();
+        self.remote.clear();
         self.diversion.clear();
         self.history.clear();
         self.privacy.clear();
@@ -162,6 +164,7 @@ impl Boundary<'_> {
         let wish = RequestedPrivacy::of(message);
         let IdentityTexts {
             asserted: asserted_text,
+            remote: remote_text,
             diversion: diversion_text,
             history: history_text,
             privacy: privacy_text,
@@ -205,17 +208,14 @@ impl Boundary<'_> {
             && self.wanted
             && self.policy.remote_party_id
             && (self.to || !wish.hides_identity());
-        if !remote {
-            push(
-                edits,
-                message,
-                HeaderId::RemotePartyId,
-                HeaderFate::Goes,
-                b"",
-            );
-        }
-        if !self.from {
-            // It was addressed to us, whether or not the user is authenticated (RFC 3325 section 9.2).
+        let remote = match remote {
+            true => remote_party(message, &host, remote_text),
+            false => HeaderFate::Goes,
+        };
+        push(edits, message, HeaderId::RemotePartyId, remote, remote_text);
+        if !self.from || !self.to {
+            // It was addressed to us, whether or not the user is authenticated (RFC 3325 section 9.2); untrusted peers
+            // assert nothing.
             push(
                 edits,
                 message,
@@ -406,6 +406,25 @@ fn anonymous(value: &[u8], out: &mut Vec<u8>) {
             out.push(b'=');
             out.extend_from_slice(value);
         }
+    }
+}
+
+/// The values of Remote-Party-ID with our host, like those of P-Asserted-Identity.
+fn remote_party(
+    message: &Message<'_>,
+    host: &impl Fn() -> Vec<u8>,
+    out: &mut Vec<u8>,
+) -> HeaderFate {
+    if !message.has(HeaderId::RemotePartyId) {
+        return HeaderFate::Passes;
+    }
+    let host = host();
+    for value in message.values(HeaderId::RemotePartyId) {
+        hiding::address(value, &host, out);
+    }
+    match out.is_empty() {
+        true => HeaderFate::Goes,
+        false => HeaderFate::Becomes,
     }
 }
 

@@ -68,7 +68,7 @@ impl Calls<'_> {
     /// The header fields of a request that is forwarded to `target`.
     fn forwarded_fields(&self, request: &Message<'_>, target: Flow) -> ForwardedFields {
         let mut fields = ForwardedFields::default();
-        warnings(request, &mut fields.warnings);
+        warnings(request, self.hides_from(target), &mut fields.warnings);
         promised_end_to_end(request, &mut fields.supported);
         self.refer_to_at(request, target, &mut fields.refer_to);
         fields

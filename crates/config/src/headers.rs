@@ -14,8 +14,16 @@ pub enum Treatment {
     Trust,
     /// Removed, regardless of `headers`, except between trusted sides.
     Network,
-    /// Its hosts are replaced by a pseudonym, regardless of `headers`.
+    /// Passed: it is content of the user, which the border does not change.
+    Content,
+    /// Its hosts are replaced by a pseudonym, regardless of `headers`, and its texts by the standard ones.
     Pseudonym,
+    /// Not passed in calls and other requests, regardless of `headers`; the registrar of a side has its own.
+    Registrar,
+    /// Media feature tags of the standards are passed (RFC 3840), other parameters are removed.
+    Features,
+    /// Comments are removed.
+    Comment,
     /// Its host is replaced by ours; parameters with a host are removed.
     Host,
     /// URNs are passed. Other URIs get our host and keep parameters without a host. Values with a `purpose` are
@@ -46,7 +54,7 @@ pub const HEADERS: [(HeaderId, Treatment); wire::sip::HEADER_IDS - 1] = {
         (H::ContentLength, Own),
         (H::ContentType, Passes),
         (H::Accept, Passes),
-        (H::AcceptContact, Passes),
+        (H::AcceptContact, Features),
         (H::AcceptEncoding, Passes),
         (H::AcceptLanguage, Passes),
         (H::AlertInfo, Uri),
@@ -73,7 +81,7 @@ pub const HEADERS: [(HeaderId, Treatment); wire::sip::HEADER_IDS - 1] = {
         (H::MimeVersion, Passes),
         (H::MinExpires, Passes),
         (H::MinSe, Own),
-        (H::Organization, Passes),
+        (H::Organization, Content),
         (H::PAccessNetworkInfo, Trust),
         (H::PAssertedIdentity, Trust),
         (H::PAssertedService, Trust),
@@ -84,7 +92,7 @@ pub const HEADERS: [(HeaderId, Treatment); wire::sip::HEADER_IDS - 1] = {
         (H::PPreferredIdentity, Trust),
         (H::PPreferredService, Trust),
         (H::PVisitedNetworkId, Network),
-        (H::Path, Own),
+        (H::Path, Registrar),
         (H::Priority, Passes),
         (H::Privacy, Trust),
         (H::ProxyAuthenticate, Passes),
@@ -96,13 +104,13 @@ pub const HEADERS: [(HeaderId, Treatment); wire::sip::HEADER_IDS - 1] = {
         (H::ReferredBy, Host),
         (H::ReferSub, Passes),
         (H::ReferTo, Passes),
-        (H::RejectContact, Passes),
+        (H::RejectContact, Features),
         (H::RemotePartyId, Trust),
         (H::Replaces, Passes),
         (H::ReplyTo, Host),
         (H::RequestDisposition, Passes),
         (H::Require, Own),
-        (H::RetryAfter, Passes),
+        (H::RetryAfter, Comment),
         (H::RSeq, Own),
         (H::SecurityClient, Passes),
         (H::SecurityServer, Passes),
@@ -112,7 +120,7 @@ pub const HEADERS: [(HeaderId, Treatment); wire::sip::HEADER_IDS - 1] = {
         (H::SessionExpires, Own),
         (H::SipEtag, Passes),
         (H::SipIfMatch, Passes),
-        (H::Subject, Passes),
+        (H::Subject, Content),
         (H::SubscriptionState, Passes),
         (H::Supported, Own),
         (H::Timestamp, Passes),
@@ -152,6 +160,7 @@ pub fn may_be_listed(name: &[u8]) -> bool {
         Treatment::Trust,
         Treatment::Network,
         Treatment::Pseudonym,
+        Treatment::Registrar,
     ];
     id == HeaderId::Other || !refused.contains(&treatment(id))
 }

@@ -429,7 +429,7 @@ pub(crate) fn extra_headers(content: &MessageContent<'_>) -> Vec<u8> {
 }
 
 /// The reason phrase of a status code (RFC 3261 section 21 and its extensions).
-pub(crate) fn reason(status: u16) -> &'static [u8] {
+pub fn reason(status: u16) -> &'static [u8] {
     let text = match status {
         100 => "Trying",
         180 => "Ringing",

@@ -42,6 +42,7 @@ pub use api::{
     OutOfDialogRequest, Prack, Refused, ServerTransaction, StatelessResponse, Target,
     TransactionId,
 };
+pub use compose::reason as reason_phrase;
 pub use config::{EndpointConfig, SessionConfig, TimerConfig};
 pub use endpoint::Endpoint;
 pub use moved_dialogs::DetachedDialog;

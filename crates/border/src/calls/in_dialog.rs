@@ -493,7 +493,8 @@ impl Calls<'_> {
             let call = self.parts.calls.get(slot).ok_or(481u16)?;
             let mut changes = HeaderChanges::default();
             let edits = self.pass_edits(call, to, response, &mut changes);
-            let content = Self::passed(response, &edits, body_of(carried, &buffers.sdp, response));
+            let body = body_of(carried, &buffers.sdp, response);
+            let content = Self::passed_response(response, &edits, edits.phrase(status), body);
             self.endpoint
                 .respond(link.server, status, &content, now)
                 .map_err(status_of)

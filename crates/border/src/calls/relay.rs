@@ -10,8 +10,8 @@ use crate::calls::table::OngoingCalls;
 use crate::calls::{Call, CallPhase};
 use crate::components::Calls;
 use crate::headers::{
-    EditList, OWN_TAGS, address_with_host, end_to_end_tags, hide_network, hide_warn_agents,
-    promises, warnings,
+    EditList, OWN_TAGS, address_with_host, end_to_end_tags, hide_hops, hide_network, promises,
+    warnings,
 };
 use crate::identity;
 use crate::identity::Boundary;
@@ -61,6 +61,15 @@ pub(crate) struct Edits<'e> {
     list: EditList<'e>,
     /// A header rule refuses the request with this status.
     pub(crate) refused: Option<u16>,
+    /// Whether the reason phrase of a response is replaced by that of its status.
+    hides: bool,
+}
+
+impl Edits<'_> {
+    /// The reason phrase of a forwarded response; `None`: that of the response.
+    pub(crate) fn phrase(&self, status: u16) -> Option<&'static [u8]> {
+        self.hides.then(|| sip::reason_phrase(status))
+    }
 }
 
 impl<'e> core::ops::Deref for Edits<'e> {
@@ -230,6 +239,7 @@ impl Calls<'_> {
         let mut edits = Edits {
             list: EditList::new(),
             refused: None,
+            hides: boundary.hiding.is_some(),
         };
         let list = &mut edits.list;
         self.own_edits(forwarded, &boundary, texts, list);
@@ -261,7 +271,7 @@ impl Calls<'_> {
         if message.method() == Method::Refer {
             self.refer_to(call, from, message, &mut own.refer_to);
         }
-        warnings(message, &mut own.warnings);
+        warnings(message, boundary.hiding.is_some(), &mut own.warnings);
         let own = &*own;
         if let Some(value) = message.header(HeaderId::Allow) {
             edits.push(Edit::Replace {
@@ -287,7 +297,7 @@ impl Calls<'_> {
         };
         boundary.edits(message, own_host, identity, edits);
         match boundary.from && boundary.to {
-            true => hide_warn_agents(message, &own.warnings, edits),
+            true => hide_hops(message, &own.warnings, edits),
             false => hide_network(message, &own.warnings, edits),
         }
         if let Some(value) = call.charging.as_deref().map(|vector| &vector.0)
@@ -426,6 +436,19 @@ impl Calls<'_> {
     pub(crate) fn set_early_media(&mut self, slot: CallSlot, gate: Option<EarlyMedia>) {
         if let Some(media) = self.parts.calls.media_mut(slot) {
             media.set_early_media(&mut self.parts.media.plane, gate);
+        }
+    }
+
+    /// Content that forwards a response; `phrase` is [`Edits::phrase`].
+    pub(crate) fn passed_response<'e>(
+        response: &'e Message<'e>,
+        edits: &'e [Edit<'e>],
+        phrase: Option<&'e [u8]>,
+        body: Body<'e>,
+    ) -> MessageContent<'e> {
+        MessageContent {
+            reason: phrase,
+            ..Self::passed(response, edits, body)
         }
     }
 

@@ -349,9 +349,15 @@ impl Calls<'_> {
             return;
         };
         if let (true, Purpose::Transfer { referrer, .. }) = (join.new == Some(leg), join.purpose) {
-            let _ = self
-                .endpoint
-                .notify_refer(referrer, response.status(), response.reason(), now);
+            let call = self.parts.calls.get(slot);
+            let side = call.and_then(|call| Some(*call.interfaces.get(call.side_of(referrer)?)));
+            let hides = side.is_some_and(|side| self.parts.ctx.config.hiding(side).is_some());
+            let status = response.status();
+            let phrase = match hides {
+                true => sip::reason_phrase(status),
+                false => response.reason(),
+            };
+            let _ = self.endpoint.notify_refer(referrer, status, phrase, now);
         }
     }
 

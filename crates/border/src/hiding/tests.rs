@@ -1,7 +1,7 @@
 //! The list of hidden headers against its page, and the effect on headers and SDP.
 
 use super::*;
-use anchor::hiding::{LINES, description};
+use anchor::hiding::{ATTRIBUTES, LINES, description};
 use config::headers::HEADERS;
 use wire::sip::emit;
 
@@ -15,7 +15,17 @@ const fn texts(treatment: Treatment) -> [&'static str; 2] {
             "the same",
         ],
         Treatment::Network => ["not relayed", "relayed between trusted sides in calls"],
-        Treatment::Pseudonym => ["hosts become a pseudonym", "the same"],
+        Treatment::Content => ["relayed: content of the user", "the same"],
+        Treatment::Pseudonym => [
+            "hosts become a pseudonym, texts the standard text of the code",
+            "hosts become a pseudonym",
+        ],
+        Treatment::Registrar => ["not relayed; our registrar has its own", "the same"],
+        Treatment::Features => [
+            "feature tags of RFC 3840 (except `description`), `+sip.`, `+g.3gpp.` and `+g.gsma.` are relayed, other parameters removed",
+            "relayed",
+        ],
+        Treatment::Comment => ["comments are removed", "relayed"],
         Treatment::Host => [
             "its address gets our host; parameters that name a host are removed",
             "relayed",
@@ -57,7 +67,8 @@ fn page() -> String {
         page.push_str(&format!("| `{name}` | {known} | {all} |\n"));
     }
     page.push_str(
-        "| all others | removed | relayed |\n\n\
+        "| all others | removed | relayed |\n\
+         | reason phrase of the status line | becomes the standard phrase of the status; phrases that are configured here stay | relayed |\n\n\
          Refer-To with our address on one side has our address on the other. Bodies other than session descriptions are relayed unchanged.\n\n\
          ## Lines of session descriptions\n\n\
          These apply where media is anchored here or at a media node; with media bypass descriptions are relayed unchanged.\n\
@@ -77,7 +88,14 @@ fn page() -> String {
             line.trim_end_matches(':')
         ));
     }
-    page.push_str("| all others | relayed | relayed |\n");
+    page.push_str(
+        "| other attributes of the list below | relayed | relayed |\n\
+         | all other attributes (`a=`) | removed | relayed |\n\
+         | all other lines | relayed | relayed |\n\n\
+         Attributes that are relayed; of `a=label` only values without `.` and `:`:\n\n",
+    );
+    let names: Vec<String> = ATTRIBUTES.iter().map(|name| format!("`{name}`")).collect();
+    page.push_str(&format!("{}.\n", names.join(", ")));
     page
 }
 
@@ -111,7 +129,13 @@ fn every_header_has_one_treatment() {
         assert_eq!(id as usize, index, "{}", id.name());
         let written = matches!(
             treatment,
-            Treatment::Host | Treatment::Uri | Treatment::Urn | Treatment::Text | Treatment::Goes
+            Treatment::Host
+                | Treatment::Uri
+                | Treatment::Urn
+                | Treatment::Text
+                | Treatment::Features
+                | Treatment::Comment
+                | Treatment::Goes
         );
         assert_eq!(WRITTEN.contains(&id), written, "{}", id.name());
     }
@@ -143,6 +167,10 @@ fn values_without_hosts_are_relayed() {
         "Reason: Q.850;cause=16, SIP;cause=200",
         "Answer-Mode: Auto",
         "User-to-User: 00aa;encoding=hex",
+        "Organization: Example",
+        "Accept-Contact: *;audio;+g.3gpp.icsi-ref=\"urn%3Aurn-7%3A3gpp-service.ims.icsi.mmtel\";require",
+        "Reject-Contact: *;actor=\"msg-taker\";+sip.instance=\"<urn:uuid:0>\"",
+        "Retry-After: 5;duration=3600",
     ] {
         assert_eq!(passed(&format!("{same}\n"), &[]), same);
     }
@@ -173,6 +201,15 @@ fn values_with_hosts_are_rewritten_or_removed() {
         ("Referred-By: <http://10.2.0.7/>", ""),
         ("Reply-To: <tel:+431234>", "Reply-To: <tel:+431234>"),
         ("X-Asterisk-HangupCause: Normal", ""),
+        (
+            "Accept-Contact: *;x=\"10.2.0.7\";audio;description=\"pbx7\";+uri-domain=\"pbx7\"",
+            "Accept-Contact: *;audio",
+        ),
+        (
+            "Retry-After: 5 (call (again) 10.2.0.7);duration=3600",
+            "Retry-After: 5;duration=3600",
+        ),
+        ("Retry-After: pbx7", ""),
         ("x-a: 1\nX-B: 2\nX-A: 3", ""),
     ] {
         assert_eq!(passed(&format!("{came}\n"), &[]), goes, "{came}");
@@ -199,11 +236,22 @@ fn sdp_identifying_lines_are_removed() {
     assert_eq!(
         hide(
             "v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=pbx7\r\ni=at pbx7\r\nu=http://pbx7/\r\ne=a@pbx7\r\np=+43\r\nc=IN IP4 192.0.2.1\r\n\
-             t=0 0\r\na=tool:pbx7 1.0\r\nm=audio 4000 RTP/AVP 0\r\ni=line of pbx7\r\na=toolbox\r\na=source-filter: incl IN IP4 * 10.2.0.7\r\n"
+             t=0 0\r\na=tool:pbx7 1.0\r\na=x-srv:pbx7\r\nm=audio 4000 RTP/AVP 0\r\ni=line of pbx7\r\na=ptime:20\r\na=toolbox\r\na=label:10.2.0.7\r\na=label:7\r\na=source-filter: incl IN IP4 * 10.2.0.7\r\n"
         ),
-        "v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 0\r\na=toolbox\r\n"
+        "v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 0\r\na=ptime:20\r\na=label:7\r\n"
     );
-    let plain = "v=0\ns=-\nt=0 0\n";
-    assert_eq!(hide(plain), plain);
+    // Of browsers, fax gateways, and messages and floor control beside audio.
+    for plain in [
+        "v=0\ns=-\nt=0 0\n",
+        "a=group:BUNDLE 0\na=msid-semantic: WMS\na=ice-ufrag:x\na=fingerprint:sha-256 00\na=setup:actpass\na=mid:0\n\
+         a=extmap:1 urn:ietf:params:rtp-hdrext:ssrc-audio-level\na=sendrecv\na=rtcp-mux\na=rtcp-rsize\na=rtpmap:111 opus/48000/2\n\
+         a=rtcp-fb:111 transport-cc\na=fmtp:111 minptime=10\na=ssrc:1 cname:x\na=ssrc-group:FID 1 2\na=extmap-allow-mixed\n\
+         a=candidate:1 1 udp 1 192.0.2.1 4000 typ host\na=end-of-candidates\na=rid:h send\na=simulcast:send h\na=tls-id:1\n",
+        "a=T38FaxVersion:0\na=T38MaxBitRate:14400\na=T38FaxRateManagement:transferredTCF\na=T38FaxUdpEC:t38UDPRedundancy\na=t38faxmaxbuffer:72\n",
+        "a=path:msrp://192.0.2.1:4000/x;tcp\na=accept-types:text/plain\na=floorctrl:c-s\na=confid:1\na=userid:2\na=floorid:1 mstrm:10\na=label:10\n",
+    ] {
+        assert_eq!(hide(plain), plain);
+    }
+    assert!(ATTRIBUTES.is_sorted_by(|a, b| a < b));
     assert_eq!(hide("s="), "s=-");
 }

@@ -50,14 +50,23 @@ fn between(policy: &IdentityPolicy, from: bool, to: bool) -> Boundary<'_> {
 
 #[test]
 fn asserted_identities_are_removed_from_untrusted_sides() {
-    let pai = "P-Asserted-Identity: \"A\" <sip:100@10.0.0.1>\nRemote-Party-ID: <sip:100@10.0.0.1>";
+    let pai = "P-Asserted-Identity: \"A\" <sip:100@10.0.0.1>\nRemote-Party-ID: \"A\" <sip:100@10.0.0.1;x=10.0.0.2>;party=calling;screen=yes;np=10.0.0.3";
     let pai = &format!("{}\r\n", pai.replace('\n', "\r\n"));
-    let rewritten =
-        "P-Asserted-Identity: \"A\" <sip:100@border.example>\nRemote-Party-ID: <sip:100@10.0.0.1>";
+    let rewritten = "P-Asserted-Identity: \"A\" <sip:100@border.example>\nRemote-Party-ID: \"A\" <sip:100@border.example>;party=calling;screen=yes";
     assert_eq!(passed(&between(&POLICY, true, true), pai), rewritten);
     assert_eq!(passed(&between(&POLICY, true, false), pai), rewritten);
     assert_eq!(passed(&between(&POLICY, false, true), pai), "");
     assert_eq!(passed(&between(&POLICY, false, false), pai), "");
+    // A preferred identity is for the next trusted proxy.
+    let ppi = "P-Preferred-Identity: <sip:101@10.0.0.1>";
+    assert_eq!(
+        passed(&between(&POLICY, true, true), &format!("{ppi}\r\n")),
+        ppi
+    );
+    assert_eq!(
+        passed(&between(&POLICY, true, false), &format!("{ppi}\r\n")),
+        ""
+    );
     let unwanted = Boundary {
         wanted: false,
         ..between(&POLICY, true, true)

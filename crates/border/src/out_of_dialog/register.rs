@@ -144,8 +144,9 @@ impl Calls<'_> {
         }
         let mut told = Vec::new();
         let (mut effects, mut hidden) = (Effects::default(), crate::hiding::HidingTexts::default());
+        let hides = self.hides_from(flow);
         if let Some(response) = response {
-            warnings(response, &mut told);
+            warnings(response, hides, &mut told);
         }
         let mut edits: SmallVec<[Edit<'_>; 8]> = answer
             .headers
@@ -163,7 +164,10 @@ impl Calls<'_> {
             template: response,
             edits: &edits,
             body: sip::Body::Template,
-            reason: answer.reason.map(str::as_bytes),
+            reason: answer
+                .reason
+                .map(str::as_bytes)
+                .or_else(|| hides.then(|| sip::reason_phrase(answer.status))),
         };
         if self
             .endpoint

@@ -237,7 +237,8 @@ impl Calls<'_> {
     ) {
         let now = self.parts.ctx.now;
         let mut told = Vec::new();
-        warnings(response, &mut told);
+        let hides = self.hides_from(source_flow);
+        warnings(response, hides, &mut told);
         let (mut effects, mut hidden) = (Effects::default(), hiding::HidingTexts::default());
         let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
         hide_network(response, &told, &mut edits);
@@ -245,11 +246,20 @@ impl Calls<'_> {
         let what = (response.method(), response.status());
         self.parts
             .rules_answer(source_flow, Some(response), what, &mut edits, &mut effects);
-        let content = MessageContent::from_template(response).with(&edits);
+        let content = MessageContent {
+            reason: hides.then(|| sip::reason_phrase(response.status())),
+            ..MessageContent::from_template(response).with(&edits)
+        };
         // The transaction may have ended in the meantime.
         let _ = self
             .endpoint
             .respond(server, response.status(), &content, now);
+    }
+
+    /// Whether other networks are hidden from the peer of a flow.
+    pub(crate) fn hides_from(&self, flow: Flow) -> bool {
+        let interface = self.parts.listeners.interface_of(flow.local);
+        interface.is_some_and(|interface| self.parts.ctx.config.hiding(interface).is_some())
     }
 
     /// Adds the edits for topology hiding in a response to the peer of a flow.

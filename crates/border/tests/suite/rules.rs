@@ -509,7 +509,7 @@ fn privacy_is_applied_outside_the_trust_domain() {
     assert_eq!(
         arrived,
         "From: \"Phone 1\" <sip:p1@192.0.2.1:5060>\nP-Asserted-Identity: \"Chef\" <sip:100@192.0.2.1:5060>\n\
-         P-Preferred-Identity: <sip:101@10.9.9.9>\nRemote-Party-ID: <sip:100@10.9.9.9>;privacy=off\nOrganization: Acme"
+         Remote-Party-ID: <sip:100@192.0.2.1:5060>;privacy=off\nOrganization: Acme"
     );
     let arrived = identity(TO_PHONE, false, &with(b"id"));
     assert!(

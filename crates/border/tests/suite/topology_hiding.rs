@@ -282,7 +282,7 @@ const SECRETS: [&str; 2] = ["secret-host", "10.77.0."];
 
 /// Headers that contain them, and one that is relayed.
 fn secret_headers() -> Vec<Edit<'static>> {
-    let named: [(&[u8], &[u8]); 11] = [
+    let named: [(&[u8], &[u8]); 17] = [
         (b"Subject", b"lunch"),
         (
             b"Reason",
@@ -303,6 +303,12 @@ fn secret_headers() -> Vec<Edit<'static>> {
         (b"In-Reply-To", b"7@10.77.0.7"),
         (b"X-Asterisk-HangupCause", b"secret-host"),
         (b"X-Node", b"10.77.0.7"),
+        (b"Path", b"<sip:10.77.0.7;lr>"),
+        (b"Warning", b"399 secret-host \"at secret-host\""),
+        (b"Retry-After", b"5 (at secret-host);duration=60"),
+        (b"Accept-Contact", b"*;audio;x=\"secret-host\""),
+        (b"P-Preferred-Identity", b"<sip:bob@secret-host>"),
+        (b"Remote-Party-ID", b"<sip:bob@secret-host>;party=called"),
     ];
     let edits = named.map(|(name, value)| Edit::AddNamed { name, value });
     edits.to_vec()
@@ -311,8 +317,8 @@ fn secret_headers() -> Vec<Edit<'static>> {
 /// A description that contains them wherever possible.
 fn secret_sdp(sdp: &str) -> String {
     sdp.replace("s=-\r\n", "s=secret-host\r\ni=at secret-host\r\nu=http://secret-host/\r\ne=me@secret-host\r\np=10.77.0.7\r\n")
-        .replace("t=0 0\r\n", "t=0 0\r\na=tool:secret-host 1.0\r\n")
-        + "i=secret-host\r\n"
+        .replace("t=0 0\r\n", "t=0 0\r\na=tool:secret-host 1.0\r\na=x-srv:secret-host\r\n")
+        + "i=secret-host\r\na=label:10.77.0.7\r\n"
 }
 
 fn assert_no_secrets(net: &VirtualNetwork, phones: &[usize]) {
@@ -366,7 +372,10 @@ fn exchange(net: &mut VirtualNetwork, from: (usize, LegId), to: usize, method: M
     let (transaction, subject) = came.unwrap_or_else(|| panic!("{method:?} did not pass"));
     assert_eq!(subject, "lunch", "{method:?}");
     net.command(to, |endpoint, now| {
-        let content = body().with(&headers);
+        let content = MessageContent {
+            reason: Some(b"Done by secret-host"),
+            ..body().with(&headers)
+        };
         endpoint.respond(transaction, 200, &content, now).unwrap();
     });
     net.run(seconds(1));
@@ -398,7 +407,11 @@ fn secrets_in_any_header_or_description_are_removed() {
             .unwrap();
         match cancelled {
             false => net.command(bob, |endpoint, now| {
-                endpoint.reject(theirs, 486, &answer, now).unwrap();
+                let refusal = MessageContent {
+                    reason: Some(b"Busy at secret-host"),
+                    ..answer
+                };
+                endpoint.reject(theirs, 486, &refusal, now).unwrap();
             }),
             true => {
                 net.command(bob, |endpoint, now| {
@@ -455,7 +468,10 @@ fn secrets_in_any_header_or_description_are_removed() {
             });
         if let Some(transaction) = came {
             net.command(to, |endpoint, now| {
-                let content = MessageContent::default().with(&headers);
+                let content = MessageContent {
+                    reason: Some(b"Busy at secret-host"),
+                    ..MessageContent::default().with(&headers)
+                };
                 endpoint.respond(transaction, 486, &content, now).unwrap();
             });
             net.run(seconds(1));

@@ -199,7 +199,8 @@ impl Calls<'_> {
         let status = response.status();
         let mut changes = HeaderChanges::default();
         let edits = self.pass_edits(call, Side::Callee, response, &mut changes);
-        let content = Self::passed(response, &edits, body.of(response));
+        let phrase = edits.phrase(status);
+        let content = Self::passed_response(response, &edits, phrase, body.of(response));
         let sent = self
             .endpoint
             .progress(caller, status, &content, reliable, now);
@@ -308,7 +309,9 @@ impl Calls<'_> {
         let call = self.parts.calls.get(slot).ok_or(500u16)?;
         let mut changes = HeaderChanges::default();
         let edits = self.pass_edits(call, Side::Callee, response, &mut changes);
-        let content = Self::passed(response, &edits, body.of(response));
+        let status = response.status();
+        let phrase = edits.phrase(status);
+        let content = Self::passed_response(response, &edits, phrase, body.of(response));
         self.endpoint
             .answer(caller, response.status(), &content, now)
             .map_err(|_| 500)
@@ -511,7 +514,8 @@ impl Calls<'_> {
                 };
                 let edits = self.edits_of(forwarded, &mut changes);
                 let carried = refusal_body(call, response);
-                let content = Self::passed(response, &edits, body_of(carried, b"", response));
+                let body = body_of(carried, b"", response);
+                let content = Self::passed_response(response, &edits, edits.phrase(status), body);
                 self.endpoint.reject(caller, status, &content, now)
             }
             None => {
