@@ -170,7 +170,7 @@ pub struct StoredCall {
     pub ended: Option<i64>,
     /// Final status; 200 after an answer.
     pub status: Option<u16>,
-    /// The side that ended it: caller, callee or border.
+    /// The side that ended it: caller, callee (by BYE or a refusal) or border (also if no target has responded).
     pub ended_by: String,
     /// Reason of the end.
     pub reason: String,

@@ -266,7 +266,7 @@ events! {
     CallEnded "call_ended" Info {
         /// Number of the call.
         call: u64,
-        /// The side that ended it: caller, callee or border.
+        /// The side that ended it: caller, callee (by BYE or a refusal) or border (also if no target has responded).
         ended_by: String,
         /// Reason; docs/reasons.md has them.
         reason: String,

@@ -123,7 +123,7 @@ record! {
         duration_s: RecordedSpan,
         /// Final status sent to the caller; 200 for an answered call; 0 for a call that was cut before its answer.
         status: u16,
-        /// The side that ended the call: caller, callee or border.
+        /// The side that ended the call: caller, callee (by BYE or a refusal) or border (also if no target has responded).
         ended_by: String,
         /// Reason of the end, in a few words, as in the event call_ended.
         reason: String,

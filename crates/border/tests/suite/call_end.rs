@@ -248,3 +248,44 @@ fn route_and_address_of_a_call_are_logged() {
     });
     assert_eq!(routed.unwrap(), ["all of them", "pbx", "udp:10.2.0.1:5060"]);
 }
+
+/// The party that ended a call, its reason and status.
+fn end_of(net: &VirtualNetwork) -> (String, String, u16) {
+    match ended(net) {
+        EventKind::CallEnded {
+            ended_by,
+            reason,
+            status,
+            ..
+        } => (ended_by, reason, status),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A callee that does nothing does not end the call.
+#[test]
+fn timeouts_are_ends_by_the_border() {
+    let of = |by: &str, reason: &str, status| (by.to_owned(), reason.to_owned(), status);
+    // No answer at all.
+    let mut net = VirtualNetwork::new(PLAIN, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    call(&mut net, alice);
+    net.run(seconds(60));
+    assert_eq!(
+        end_of(&net),
+        of("border", "no response from the target", 408)
+    );
+    // It rings for too long.
+    let (mut net, alice, bob) = pair(PLAIN);
+    net.phones[bob].log.behaviour.answer = None;
+    call(&mut net, alice);
+    net.run(seconds(400));
+    assert_eq!(end_of(&net), of("border", "no answer", 480));
+    // It refuses.
+    let (mut net, alice, bob) = pair(PLAIN);
+    net.phones[bob].log.behaviour.answer = Some(486);
+    call(&mut net, alice);
+    net.run(seconds(1));
+    let end = end_of(&net);
+    assert_eq!((end.0.as_str(), end.2), ("callee", 486));
+}

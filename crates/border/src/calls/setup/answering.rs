@@ -313,7 +313,7 @@ impl Calls<'_> {
         let phrase = edits.phrase(status);
         let content = Self::passed_response(response, &edits, phrase, body.of(response));
         self.endpoint
-            .answer(caller, response.status(), &content, now)
+            .answer(caller, status, &content, now)
             .map_err(|_| 500)
     }
 
@@ -460,7 +460,12 @@ impl Calls<'_> {
             Some(message) => self.reject_caller(slot, status, Some(&message)),
             None => self.reject_caller_for(slot, status, Some(why)),
         }
-        self.end_call(slot, EndedBy::Side(Side::Callee), why, None);
+        // Without a final response of a target the border has given up: timeouts, unreachable targets.
+        let by = match why {
+            Reason::Refused => EndedBy::Side(Side::Callee),
+            _ => EndedBy::Border,
+        };
+        self.end_call(slot, by, why, None);
     }
 
     /// Refuses the INVITE of the caller, with the headers of `message` if present.
