@@ -166,6 +166,8 @@ pub enum PortReplacement {
 
 /// Pairs that are replaced in one call at most.
 const MAX_REPLACED_PAIRS: u8 = 8;
+/// Time for which a pair is left out after another program was seen to use a port of it.
+const LEFT_OUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct LineSide {
@@ -558,7 +560,12 @@ impl CallMedia {
         any
     }
 
-    /// Replaces the pair of a socket that could not be opened; the pair is set aside.
+    /// Whether a pair was replaced before because another program uses a port of it.
+    pub fn has_replaced_pairs(&self) -> bool {
+        self.replaced_pairs > 0
+    }
+
+    /// Replaces the pair of a socket that could not be opened; the pair is left out for [`LEFT_OUT`].
     pub fn replace_pair(&mut self, plane: &mut MediaPlane, socket: SocketId) -> PortReplacement {
         let place = self.lines.iter().enumerate().find_map(|(index, line)| {
             let side = line.as_ref()?.sides.iter().position(|s| s.has(socket))?;
@@ -581,6 +588,10 @@ impl CallMedia {
         }
         if slot.announced {
             return PortReplacement::Announced;
+        }
+        let until = plane.keying.now + LEFT_OUT;
+        if let Some(pool) = plane.pools.get_mut(usize::from(media.pool)) {
+            pool.ports.leave_out(&slot.pair, until);
         }
         if self.replaced_pairs >= MAX_REPLACED_PAIRS {
             return PortReplacement::Exhausted;
@@ -611,7 +622,7 @@ impl CallMedia {
             }
         }
         if let Some(pool) = plane.pools.get_mut(usize::from(media.pool)) {
-            let returned = pool.ports.set_aside(old.pair);
+            let returned = pool.ports.release(old.pair);
             debug_assert!(returned.is_ok(), "a pair went back to another pool");
         }
         if self.added {

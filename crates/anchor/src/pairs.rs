@@ -12,12 +12,13 @@ pub(super) fn new_side(
     carriage: media::Carriage,
 ) -> Result<LineSide, AnchorError> {
     let exhausted = AnchorError::Exhausted(pool);
+    let now = plane.keying.now;
     let ports = &mut plane
         .pools
         .get_mut(usize::from(pool))
         .ok_or(exhausted)?
         .ports;
-    let pair = ports.allocate().ok_or(exhausted)?;
+    let pair = ports.allocate(now).ok_or(exhausted)?;
     let [rtp_before, rtcp_before] = pair.previous_sockets();
     match plane
         .sockets

@@ -672,7 +672,8 @@ events! {
         /// The media line, from 0.
         line: u64,
     }
-    /// Another program uses a media port that was assigned to a call: the call gets another port pair.
+    /// Another program uses a media port that was assigned to a call: the call gets another port pair, and the pair is
+    /// left out for 60 s. Further ports that fail in the same call are not logged.
     MediaPortInUse "media_port_in_use" Warn {
         /// Number of the call.
         call: u64,
@@ -684,6 +685,8 @@ events! {
     /// An ng client has started a call.
     NgCallStarted "ng_call_started" Info {
         /// Number of the call.
+        /// Error of the operating system.
+        error: String,
         call: u64,
         /// Call-ID in the command.
         call_id: String,

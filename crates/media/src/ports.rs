@@ -5,9 +5,9 @@
 //! at a random position in its younger half. Pairs that were never used are left alone while enough used ones wait,
 //! because opening their sockets costs more than the rest of a call.
 
-use engine::{Entropy, SocketId};
+use engine::{Entropy, SocketId, Time};
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 /// Minimum number of used pairs that wait before they are reused, as far as the range allows. At two thousand
@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 /// are still open.
 const MIN_REUSE_QUEUE: usize = 2_048;
 
-/// A port pair in use. It must be returned by [`PortPool::release`] or [`PortPool::set_aside`].
+/// A port pair in use. It must be returned by [`PortPool::release`].
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortPair {
     address: IpAddr,
@@ -71,8 +71,11 @@ pub struct PortPool {
     unused: Vec<u16>,
     /// Used pairs, the longest waiting one first.
     used: VecDeque<u16>,
-    /// Pairs of which another program was seen to use a port. Allocated only if there is no other.
+    /// Free pairs of which another program was seen to use a port. Allocated only if there is no other, and not before
+    /// the time in `left_out`.
     occupied: VecDeque<u16>,
+    /// When pairs of which another program was seen to use a port are tried again.
+    left_out: BTreeMap<u16, Time>,
     in_use: Vec<bool>,
     /// Sockets of the previous use of each pair.
     previous_sockets: Vec<[u32; 2]>,
@@ -110,20 +113,21 @@ impl PortPool {
             unused: free,
             used: VecDeque::new(),
             occupied: VecDeque::new(),
+            left_out: BTreeMap::new(),
             entropy,
             exhausted: 0,
             peak: 0,
         })
     }
 
-    /// A free pair. `None` if all are in use, which is counted.
-    pub fn allocate(&mut self) -> Option<PortPair> {
+    /// A free pair. `None` if all are in use or left out, which is counted.
+    pub fn allocate(&mut self, now: Time) -> Option<PortPair> {
         let unused = match self.used.len() < MIN_REUSE_QUEUE {
             true => self.unused.pop(),
             false => None,
         };
         let free = unused.or_else(|| self.used.pop_front());
-        let Some(index) = free.or_else(|| self.occupied.pop_front()) else {
+        let Some(index) = free.or_else(|| self.take_occupied(now)) else {
             self.exhausted += 1;
             return None;
         };
@@ -142,15 +146,24 @@ impl PortPool {
         })
     }
 
-    /// Returns a pair of which another program uses a port. It is allocated again only if no other pair is free; the
-    /// program may have ended by then.
-    ///
-    /// # Errors
-    /// As [`PortPool::release`].
-    pub fn set_aside(&mut self, pair: PortPair) -> Result<(), PortPair> {
-        let index = self.index_of(pair)?;
-        self.occupied.push_back(index);
-        Ok(())
+    /// A pair of which another program used a port; the program may have ended by now.
+    fn take_occupied(&mut self, now: Time) -> Option<u16> {
+        let due = |index: &u16| self.left_out.get(index).is_none_or(|until| *until <= now);
+        let at = self.occupied.iter().position(due)?;
+        let index = self.occupied.remove(at)?;
+        self.left_out.remove(&index);
+        Some(index)
+    }
+
+    /// Notes that another program uses a port of `pair`: once returned, it is not allocated before `until`, and then
+    /// only if no other pair is free.
+    pub fn leave_out(&mut self, pair: &PortPair, until: Time) {
+        if pair.address == self.address
+            && let Some(offset) = pair.port.checked_sub(self.first)
+            && usize::from(offset / 2) < self.in_use.len()
+        {
+            self.left_out.insert(offset / 2, until);
+        }
     }
 
     /// Marks a pair as not in use and returns its index.
@@ -175,6 +188,10 @@ impl PortPool {
     /// The pair itself, if it does not belong to this pool or is not in use. The pool is unchanged then.
     pub fn release(&mut self, pair: PortPair) -> Result<(), PortPair> {
         let index = self.index_of(pair)?;
+        if self.left_out.contains_key(&index) {
+            self.occupied.push_back(index);
+            return Ok(());
+        }
         self.used.push_back(index);
         let length = self.used.len();
         let younger = length - length / 2;

@@ -437,27 +437,36 @@ impl NgServer {
         }
         let (address, waiter) = self.plane.sockets.failed(socket).unzip();
         let text = address.map_or_else(String::new, |address: SocketAddr| address.to_string());
-        self.tell(EventKind::SocketFailed {
+        let failed = || EventKind::SocketFailed {
             purpose: "media".to_owned(),
             address: text.clone(),
             error: error.to_owned(),
-        });
+        };
         let session = waiter
             .flatten()
             .or_else(|| self.branches.session_of(socket));
         let Some(branch) = session.and_then(|session| self.branches.get_mut(session)) else {
-            return;
+            return self.tell(failed());
         };
         let (session, number) = (branch.session, branch.number);
-        match branch.media.replace_pair(&mut self.plane, socket) {
-            PortReplacement::Foreign | PortReplacement::WithoutRtcp => {}
-            PortReplacement::By(instead) => {
-                self.counters.ports_taken += 1;
-                self.tell(EventKind::MediaPortInUse {
+        let logged = branch.media.has_replaced_pairs();
+        let replaced = branch.media.replace_pair(&mut self.plane, socket);
+        // One line is logged for a call, with the first port that failed.
+        if !logged {
+            self.tell(match &replaced {
+                PortReplacement::By(instead) => EventKind::MediaPortInUse {
                     call: number,
-                    address: text,
+                    address: text.clone(),
+                    error: error.to_owned(),
                     replacement: instead.to_string(),
-                });
+                },
+                _ => failed(),
+            });
+        }
+        match replaced {
+            PortReplacement::Foreign | PortReplacement::WithoutRtcp => {}
+            PortReplacement::By(_) => {
+                self.counters.ports_taken += 1;
                 self.resume_offer(session);
             }
             PortReplacement::Exhausted | PortReplacement::Announced => {

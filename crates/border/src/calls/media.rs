@@ -8,7 +8,7 @@ use crate::components::Calls;
 use crate::shared::{Alarm, Ctx};
 use anchor::security::call::{MediaNotice, MediaStatus, unexpected_reason};
 use anchor::sockets::MEDIA_BASE;
-use anchor::{PortReplacement, Side};
+use anchor::{CallMedia, PortReplacement, Side};
 use engine::{DropReason, EventKind, Reason, SocketId};
 use std::net::SocketAddr;
 
@@ -35,6 +35,29 @@ impl OngoingCalls {
             side: side.name().to_owned(),
             address: address.to_string(),
         });
+    }
+}
+
+/// A socket that could not be opened.
+#[derive(Clone, Copy, Debug)]
+struct FailedSocket<'a> {
+    socket: SocketId,
+    place: Option<SocketAddr>,
+    error: &'a str,
+}
+
+impl FailedSocket<'_> {
+    fn address(&self) -> String {
+        self.place
+            .map_or_else(String::new, |address| address.to_string())
+    }
+
+    fn event(&self, purpose: &str) -> EventKind {
+        EventKind::SocketFailed {
+            purpose: purpose.to_owned(),
+            address: self.address(),
+            error: self.error.to_owned(),
+        }
     }
 }
 
@@ -78,13 +101,17 @@ impl Calls<'_> {
         self.call_opened_hops(slot);
     }
 
-    /// A media socket could not be opened: the call uses another port pair, or is ended.
-    fn media_failed(&mut self, slot: CallSlot, (socket, address): (SocketId, Option<SocketAddr>)) {
+    /// A media socket could not be opened: the call uses another port pair, or is ended. One line is logged for a call,
+    /// with the first port that failed.
+    fn media_failed(&mut self, slot: CallSlot, failed: FailedSocket<'_>) {
         let now = self.parts.ctx.now;
+        let socket = failed.socket;
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
         let number = call.number;
+        let media = call.media.as_deref();
+        let logged = media.is_some_and(CallMedia::has_replaced_pairs);
         let plane = &mut self.parts.media.plane;
         let replaced = call
             .media
@@ -92,18 +119,22 @@ impl Calls<'_> {
             .map_or(PortReplacement::Foreign, |media| {
                 media.replace_pair(plane, socket)
             });
+        let events = &mut self.parts.ctx.events;
+        if !logged {
+            events.tell(now, || match &replaced {
+                PortReplacement::By(instead) => EventKind::MediaPortInUse {
+                    call: number,
+                    address: failed.address(),
+                    error: failed.error.to_owned(),
+                    replacement: instead.to_string(),
+                },
+                _ => failed.event("media"),
+            });
+        }
         match replaced {
             PortReplacement::Foreign => {}
-            PortReplacement::By(instead) => {
+            PortReplacement::By(_) => {
                 self.parts.ctx.counters.ports_taken += 1;
-                self.parts
-                    .ctx
-                    .events
-                    .tell(now, || EventKind::MediaPortInUse {
-                        call: number,
-                        address: address.map_or_else(String::new, |address| address.to_string()),
-                        replacement: instead.to_string(),
-                    });
                 self.resume_call(slot);
             }
             PortReplacement::WithoutRtcp => {}
@@ -124,18 +155,13 @@ impl Calls<'_> {
                 (point.map(|point| point.address), None)
             }
         };
-        self.parts.ctx.events.tell(now, || EventKind::SocketFailed {
-            purpose: if socket.0 >= MEDIA_BASE {
-                "media"
-            } else {
-                "sip"
-            }
-            .to_owned(),
-            address: address.map_or_else(String::new, |address| address.to_string()),
-            error: error.to_owned(),
-        });
+        let failed = FailedSocket {
+            socket,
+            place: address,
+            error,
+        };
         if socket.0 < MEDIA_BASE {
-            return;
+            return self.parts.ctx.events.tell(now, || failed.event("sip"));
         }
         let waiting = waiter
             .flatten()
@@ -145,8 +171,9 @@ impl Calls<'_> {
             let uses = |call: &Call| call.media.as_ref().is_some_and(|media| media.uses(socket));
             calls.find(|(_, call)| uses(call)).map(|(slot, _)| slot)
         });
-        if let Some(slot) = user {
-            self.media_failed(slot, (socket, address));
+        match user {
+            Some(slot) => self.media_failed(slot, failed),
+            None => self.parts.ctx.events.tell(now, || failed.event("media")),
         }
     }
 

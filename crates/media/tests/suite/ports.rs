@@ -1,12 +1,14 @@
 //! The port pool: pairs, exhaustion, completeness, late reuse.
 
-use engine::Entropy;
+use core::time::Duration;
+use engine::{Entropy, Time};
 use media::ports::{EmptyRange, PortPool};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const NOW: Time = Time::ZERO;
 
 fn pool(first: u16, last: u16, seed: u64) -> PortPool {
     PortPool::new(ADDRESS, first, last, Entropy::from_number(seed)).unwrap()
@@ -16,7 +18,7 @@ fn pool(first: u16, last: u16, seed: u64) -> PortPool {
 fn pairs_are_even_and_odd() {
     let mut odd = pool(20_001, 20_008, 1);
     assert_eq!(odd.capacity(), 3, "20002 to 20007");
-    let pairs: Vec<_> = std::iter::from_fn(|| odd.allocate()).collect();
+    let pairs: Vec<_> = std::iter::from_fn(|| odd.allocate(NOW)).collect();
     let ports: BTreeSet<u16> = pairs.iter().map(|pair| pair.rtp().port()).collect();
     assert_eq!(
         ports.into_iter().collect::<Vec<_>>(),
@@ -38,14 +40,14 @@ fn pairs_are_even_and_odd() {
     }
     assert_eq!(pool(0, 65_535, 1).capacity(), 32_767);
     let mut last = pool(65_534, 65_535, 1);
-    assert_eq!(last.allocate().unwrap().rtcp().port(), 65_535);
+    assert_eq!(last.allocate(NOW).unwrap().rtcp().port(), 65_535);
 }
 
 #[test]
 fn order_is_unpredictable_and_reuse_is_late() {
     let order = |seed| {
         let mut pool = pool(20_000, 20_199, seed);
-        std::iter::from_fn(|| pool.allocate().map(|pair| pair.rtp().port())).collect::<Vec<_>>()
+        std::iter::from_fn(|| pool.allocate(NOW).map(|pair| pair.rtp().port())).collect::<Vec<_>>()
     };
     assert_ne!(order(1), order(2));
     assert_eq!(order(1), order(1));
@@ -54,10 +56,10 @@ fn order_is_unpredictable_and_reuse_is_late() {
     assert_ne!(sorted, order(1));
     let mut pool = pool(20_000, 20_199, 3);
     for _ in 0..2000 {
-        let pair = pool.allocate().unwrap();
+        let pair = pool.allocate(NOW).unwrap();
         let port = pair.rtp().port();
         pool.release(pair).unwrap();
-        let others: Vec<_> = (0..40).map(|_| pool.allocate().unwrap()).collect();
+        let others: Vec<_> = (0..40).map(|_| pool.allocate(NOW).unwrap()).collect();
         assert!(others.iter().all(|other| other.rtp().port() != port));
         others
             .into_iter()
@@ -69,12 +71,12 @@ fn order_is_unpredictable_and_reuse_is_late() {
 fn pair_of_another_pool_is_returned() {
     let mut mine = pool(20_000, 20_009, 1);
     let mut other = pool(20_000, 20_009, 1);
-    let pair = other.allocate().unwrap();
+    let pair = other.allocate(NOW).unwrap();
     let pair = mine.release(pair).unwrap_err();
     assert_eq!(mine.in_use(), 0);
     other.release(pair).unwrap();
     let mut above = pool(30_000, 30_009, 1);
-    assert!(mine.release(above.allocate().unwrap()).is_err());
+    assert!(mine.release(above.allocate(NOW).unwrap()).is_err());
 }
 
 proptest! {
@@ -84,7 +86,7 @@ proptest! {
         let mut held = Vec::new();
         for (take, which) in steps {
             if take {
-                match pool.allocate() {
+                match pool.allocate(NOW) {
                     Some(pair) => {
                         prop_assert!(!held.contains(&pair));
                         prop_assert!(pair.rtp().port() % 2 == 0);
@@ -108,7 +110,7 @@ fn unused_pairs_are_spared() {
     let mut pool = PortPool::new("192.0.2.1".parse().unwrap(), 10_000, 49_999, entropy).unwrap();
     let mut seen = std::collections::BTreeMap::new();
     for round in 0..60_000 {
-        let pair = pool.allocate().unwrap();
+        let pair = pool.allocate(NOW).unwrap();
         if let Some(last) = seen.insert(pair.rtp(), round) {
             assert!(
                 round - last > 1_000,
@@ -123,29 +125,36 @@ fn unused_pairs_are_spared() {
 }
 
 #[test]
-fn pairs_set_aside_come_last() {
+fn pairs_of_other_programs_are_left_out_and_come_last() {
     let mut pool = pool(20_000, 20_007, 3);
-    let bad = pool.allocate().unwrap();
+    let bad = pool.allocate(NOW).unwrap();
     let port = bad.rtp();
-    pool.set_aside(bad).unwrap();
+    let until = NOW + Duration::from_secs(60);
+    pool.leave_out(&bad, until);
+    pool.release(bad).unwrap();
     assert_eq!(pool.in_use(), 0, "no pair is in use");
     for _ in 0..20 {
-        let pairs: Vec<_> = (0..3).map(|_| pool.allocate().unwrap()).collect();
+        let pairs: Vec<_> = (0..3).map(|_| pool.allocate(until).unwrap()).collect();
         assert!(pairs.iter().all(|pair| pair.rtp() != port));
         for pair in pairs {
             pool.release(pair).unwrap();
         }
     }
-    let all: Vec<_> = (0..4).map(|_| pool.allocate().unwrap()).collect();
-    assert_eq!(
-        all.last().map(|pair| pair.rtp()),
-        Some(port),
-        "the other program may have ended"
-    );
-    assert!(pool.allocate().is_none());
+    let others: Vec<_> = (0..3).map(|_| pool.allocate(NOW).unwrap()).collect();
+    assert_eq!((others.len(), pool.exhausted()), (3, 0));
+    assert!(pool.allocate(NOW).is_none(), "it is left out");
+    assert_eq!((pool.in_use(), pool.exhausted()), (3, 1));
+    let again = pool.allocate(until).unwrap();
+    assert_eq!(again.rtp(), port, "the other program may have ended");
+    assert!(pool.allocate(until).is_none());
+    // It has: the pair is like any other.
+    pool.release(again).unwrap();
+    assert!(pool.allocate(NOW).is_some());
+    // Pairs of other pools.
     let mut other = PortPool::new(ADDRESS, 30_000, 30_001, Entropy::from_number(3)).unwrap();
-    assert!(
-        pool.set_aside(other.allocate().unwrap()).is_err(),
-        "the pair does not belong to this pool"
-    );
+    let foreign = other.allocate(NOW).unwrap();
+    pool.leave_out(&foreign, until);
+    other.leave_out(&others[0], until);
+    other.release(foreign).unwrap();
+    assert!(other.allocate(NOW).is_some());
 }
