@@ -195,7 +195,7 @@ events! {
         /// Status code passed on.
         status: u16,
     }
-    /// The call was answered.
+    /// The call was answered; reported once for a call, or for each branch of a call of the ng server.
     CallAnswered "call_answered" Info {
         /// Number of the call.
         call: u64,

@@ -63,6 +63,8 @@ pub(super) struct NgBranch {
     pub(super) blocked: [bool; 2],
     /// Whether both parties were known before the open offer.
     pub(super) established: bool,
+    /// Whether an offer was answered, which is logged once.
+    pub(super) answered: bool,
     pub(super) deleting: Option<TimerKey>,
     /// Number of the recording.
     pub(super) recording: Option<u64>,

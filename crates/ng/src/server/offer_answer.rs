@@ -346,6 +346,7 @@ impl NgServer {
                 interfaces: [from_name, to_name],
                 blocked: [false; 2],
                 established: false,
+                answered: false,
                 deleting: None,
                 recording: None,
                 playing: [None; 2],
@@ -455,6 +456,7 @@ impl NgServer {
             *callee = to.to_vec();
         }
         let number = branch.number;
+        let first = !core::mem::replace(&mut branch.answered, true);
         let finish = SdpFinish {
             origin: match options.replace_origin {
                 true => None,
@@ -466,10 +468,12 @@ impl NgServer {
         if let Some(call) = self.branches.call_mut(exchange.call) {
             call.signalled = self.now;
         }
-        self.tell(EventKind::CallAnswered {
-            call: number,
-            setup_ms: None,
-        });
+        if first {
+            self.tell(EventKind::CallAnswered {
+                call: number,
+                setup_ms: None,
+            });
+        }
         self.update_playback(session);
         if options.record {
             self.start_recording(session);

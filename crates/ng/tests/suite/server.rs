@@ -686,6 +686,30 @@ fn no_free_port_is_an_error_and_a_full_node_reports_it() {
     assert_eq!(text(&rig.ask(&command(&pairs)), "result"), "ok");
 }
 
+/// A provisional answer, the final one, and that of a re-INVITE.
+#[test]
+fn answer_of_a_call_is_logged_once() {
+    let mut rig = Rig::new(CONFIG);
+    let direction = [("direction", "[inside,outside]")];
+    rig.offer(&plain_a(), &direction);
+    rig.answer(&plain_b(), &[]);
+    rig.answer(&plain_b(), &[]);
+    rig.offer(&plain_a(), &[("to-tag", "b"), direction[0]]);
+    rig.answer(&plain_b(), &[]);
+    let answered = |rig: &Rig| {
+        let names = rig.names();
+        names
+            .iter()
+            .filter(|name| **name == "call_answered")
+            .count()
+    };
+    assert_eq!(answered(&rig), 1);
+    // Another call.
+    rig.offer(&plain_a(), &[("call-id", "other"), direction[0]]);
+    rig.answer(&plain_b(), &[("call-id", "other")]);
+    assert_eq!(answered(&rig), 2);
+}
+
 #[test]
 fn ports_in_use_are_skipped_before_the_reply() {
     let mut rig = Rig::new(&CONFIG.replace("20000-20039", "20000-20007"));
@@ -695,6 +719,9 @@ fn ports_in_use_are_skipped_before_the_reply() {
     let offered = rig.offer(&plain_a(), &[("direction", "[inside,outside]")]);
     assert_eq!(port_of(&offered), 20_006);
     assert!(rig.node.counters().ports_taken <= 3);
+    let failed = ["socket_failed", "media_port_in_use"];
+    let names = rig.names();
+    assert!(names.iter().filter(|name| failed.contains(name)).count() <= 1);
     rig.answer(&plain_b(), &[]);
     let towards_b = "192.0.2.1:20006";
     assert!(rig.send(B, towards_b, &rtp(9, 1)).is_some());
@@ -719,9 +746,6 @@ fn addresses_families_and_codecs_as_requested() {
         &[
             ("direction", "[outside,inside]"),
             ("address-family", "IP6"),
-    let failed = ["socket_failed", "media_port_in_use"];
-    let names = rig.names();
-    assert!(names.iter().filter(|name| failed.contains(name)).count() <= 1);
             ("flags", "[codec-strip-PCMA,loop protect]"),
         ],
     );
