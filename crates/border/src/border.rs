@@ -101,6 +101,12 @@ impl Border {
         self.parts.ctx.events.wanted = wanted;
     }
 
+    /// Enables or disables the events of refused requests (`request_refused`, `authentication_required`), which an attack
+    /// causes in large numbers; they are enabled initially.
+    pub fn set_debug_events(&mut self, wanted: bool) {
+        self.parts.ctx.events.debug = wanted;
+    }
+
     /// Records the SIP messages that are processed and sent into `batch` from now on; `None`: no recording. Malformed
     /// datagrams, keep-alives and messages of sources that are not allowed are not recorded; their drops are counted.
     pub fn record_messages(&mut self, batch: Option<MessageBatch>) {

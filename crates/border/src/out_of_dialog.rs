@@ -160,7 +160,8 @@ impl Calls<'_> {
         refused: &RequestRefusal,
         send: impl FnOnce(&mut Endpoint, &MessageContent<'_>),
     ) {
-        refused.report(&mut self.parts.ctx, request, flow);
+        let interface = self.parts.listeners.interface_of(flow.local);
+        refused.report(&mut self.parts.ctx, request, flow, interface);
         let mut effects = Effects::default();
         let mut edits: SmallVec<[Edit<'_>; 4]> = refused
             .headers

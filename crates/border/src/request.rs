@@ -71,6 +71,9 @@ impl RequestOrigin {
     }
 }
 
+/// Longest text from a refused request in an event.
+const MAX_LOGGED: usize = 200;
+
 /// A refusal with its headers.
 #[derive(Debug)]
 pub(crate) struct RequestRefusal {
@@ -109,10 +112,18 @@ impl RequestRefusal {
         }
     }
 
-    /// Logs the refusal of a request.
-    pub(crate) fn report(&self, ctx: &mut Ctx, request: &Message<'_>, flow: Flow) {
+    /// Logs the refusal of a request that arrived on `interface`.
+    pub(crate) fn report(
+        &self,
+        ctx: &mut Ctx,
+        request: &Message<'_>,
+        flow: Flow,
+        interface: Option<InterfaceId>,
+    ) {
         let method = || text(request.method().as_bytes());
-        ctx.events.tell(ctx.now, || match self.why {
+        let short = |bytes: &[u8]| text(bytes.get(..MAX_LOGGED).unwrap_or(bytes));
+        let config = &ctx.config;
+        ctx.events.tell_debug(ctx.now, || match self.why {
             Reason::AuthenticationRequired => EventKind::AuthenticationRequired {
                 method: method(),
                 status: self.status,
@@ -120,6 +131,9 @@ impl RequestRefusal {
             },
             why => EventKind::RequestRefused {
                 method: method(),
+                to: short(request.request_uri()),
+                call_id: short(request.call_id().unwrap_or_default()),
+                interface: interface.map_or_else(String::new, |id| config.interface_name(id)),
                 status: self.status,
                 reason: why.text().to_owned(),
                 source: flow.remote.to_string(),

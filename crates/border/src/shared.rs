@@ -32,6 +32,7 @@ impl Ctx {
             config,
             events: EventQueue {
                 wanted: true,
+                debug: true,
                 records: false,
                 edits: false,
                 queue: VecDeque::new(),
@@ -87,6 +88,8 @@ pub(crate) enum Alarm {
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     pub(crate) wanted: bool,
+    /// Whether events of refused requests, of level debug, are composed.
+    pub(crate) debug: bool,
     /// Whether events that only call records need are composed.
     pub(crate) records: bool,
     /// Whether events about changes by header rules are composed: while messages are stored.
@@ -99,6 +102,13 @@ impl EventQueue {
     pub(crate) fn tell(&mut self, now: Time, make: impl FnOnce() -> engine::EventKind) {
         if self.wanted {
             self.queue.push_back(Event::new(now, make()));
+        }
+    }
+
+    /// The same for frequent events of level debug.
+    pub(crate) fn tell_debug(&mut self, now: Time, make: impl FnOnce() -> engine::EventKind) {
+        if self.debug {
+            self.tell(now, make);
         }
     }
 }

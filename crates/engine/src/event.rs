@@ -318,6 +318,12 @@ events! {
     RequestRefused "request_refused" Debug {
         /// Method.
         method: String,
+        /// Request-URI, at most 200 bytes of it.
+        to: String,
+        /// Call-ID, at most 200 bytes of it.
+        call_id: String,
+        /// Name of the interface on which it arrived.
+        interface: String,
         /// Status of the response.
         status: u16,
         /// Reason.
@@ -679,14 +685,14 @@ events! {
         call: u64,
         /// Address and number of the port.
         address: String,
+        /// Error of the operating system.
+        error: String,
         /// Address and number of the RTP port used instead.
         replacement: String,
     }
     /// An ng client has started a call.
     NgCallStarted "ng_call_started" Info {
         /// Number of the call.
-        /// Error of the operating system.
-        error: String,
         call: u64,
         /// Call-ID in the command.
         call_id: String,

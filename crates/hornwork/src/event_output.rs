@@ -196,6 +196,11 @@ impl EventOutput {
         self.log.flush();
     }
 
+    /// Whether events of level debug are logged at present.
+    pub(crate) fn has_debug(&self) -> bool {
+        self.log.has_debug()
+    }
+
     /// Counts since the start.
     pub(crate) fn counts(&self) -> &EventCounts {
         &self.counts

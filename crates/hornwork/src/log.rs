@@ -289,6 +289,11 @@ impl EventLog {
         }
     }
 
+    /// Whether events of level debug are logged at present.
+    pub(crate) fn has_debug(&self) -> bool {
+        tracing::enabled!(tracing::Level::DEBUG)
+    }
+
     fn write(&self, event: &Event) {
         macro_rules! write {
             ($name:ident) => {

@@ -389,6 +389,7 @@ fn serve(
         if let Some(history) = &mut service.history {
             history.hand_over(&mut border, clock.now());
         }
+        border.set_debug_events(service.history.is_some() || service.events.has_debug());
         service.log_expiring_certificates();
         service.signals(&signals, &mut border);
         service.operator_requests(&mut border);

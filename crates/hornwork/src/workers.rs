@@ -308,6 +308,9 @@ impl WorkerLoop {
                 history.hand_over(&mut self.border, self.clock.now());
             }
             self.events.flush();
+            let stored = self.history.is_some();
+            self.border
+                .set_debug_events(stored || self.events.has_debug());
             while let Some(reply) = self.border.next_conference_reply() {
                 self.pending = self.pending.saturating_sub(1);
                 // If the receiver is gone, the program is ending.

@@ -91,7 +91,8 @@ impl Components {
             self.ctx.counters.count(CallOutcome::of(refused.status));
             self.record_refused_call(request, flow, refused);
         }
-        refused.report(&mut self.ctx, request, flow);
+        let interface = self.listeners.interface_of(flow.local);
+        refused.report(&mut self.ctx, request, flow, interface);
         NewRequestAction::Respond(StatelessResponse {
             status: refused.status,
             reason: None,

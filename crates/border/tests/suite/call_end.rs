@@ -289,3 +289,39 @@ fn timeouts_are_ends_by_the_border() {
     let end = end_of(&net);
     assert_eq!((end.0.as_str(), end.2), ("callee", 486));
 }
+
+#[test]
+fn refused_request_is_reported_with_its_call_and_interface() {
+    let config = format!("{PLAIN}[[route]]\nto={{prefix='1'}}\ntrunk='pbx'\n");
+    let (mut net, alice, _) = pair(&config);
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    let long = format!("sip:6{}@192.0.2.1", "0".repeat(400));
+    net.call(alice, &long, OUT, &offer);
+    net.run(seconds(1));
+    let refused = |net: &VirtualNetwork| {
+        let notes = net.events.iter().map(|event| event.kind.clone());
+        let refused = notes.filter(|note| note.name() == "request_refused");
+        refused.collect::<Vec<EventKind>>()
+    };
+    let notes = refused(&net);
+    let [
+        EventKind::RequestRefused {
+            to,
+            call_id,
+            interface,
+            reason,
+            ..
+        },
+    ] = &notes[..]
+    else {
+        panic!("{notes:?}");
+    };
+    assert_eq!((to.as_str(), to.len()), (&long[..200], 200));
+    assert_eq!((interface.as_str(), reason.as_str()), ("out", "no route"));
+    assert!(!call_id.is_empty());
+    // It is not composed where nothing logs it.
+    net.border.set_debug_events(false);
+    net.call(alice, "sip:600@192.0.2.1", OUT, &offer);
+    net.run(seconds(1));
+    assert_eq!(refused(&net).len(), 1);
+}
