@@ -82,13 +82,20 @@ pub fn breaches(files: &[Text]) -> Vec<String> {
 
 /// Files whose language is judged: all but the glossary, which quotes what it replaces, and texts of others.
 fn is_ours(name: &str) -> bool {
-    (name.ends_with(".rs") || name.ends_with(".md"))
+    (name.ends_with(".rs") || name.ends_with(".md") || has_toml_prose(name))
         && name != "docs/glossary.md"
         // This file names the words that it counts.
         && name != "xtask/src/language.rs"
 }
 
-/// Comments of Rust files and the text of pages outside code blocks, line by line.
+/// Files of TOML with prose: comments of subjects and manifests, and descriptions.
+fn has_toml_prose(name: &str) -> bool {
+    (name.starts_with("subjects/") && name.ends_with(".toml"))
+        || name == "Cargo.toml"
+        || name.ends_with("/Cargo.toml")
+}
+
+/// Comments of Rust files, comments and descriptions of TOML files, and the text of pages outside code blocks, line by line.
 fn prose(file: &Text) -> Vec<(usize, String)> {
     let mut fenced = false;
     let mut lines = Vec::new();
@@ -99,6 +106,10 @@ fn prose(file: &Text) -> Vec<(usize, String)> {
             if !fenced && !fence {
                 lines.push((number + 1, without_code(line)));
             }
+        } else if file.name.ends_with(".toml") {
+            let description = line.strip_prefix("description = ");
+            let prose = description.or_else(|| line.trim_start().strip_prefix('#'));
+            lines.extend(prose.map(|prose| (number + 1, without_code(prose))));
         } else if let Some(comment) = comment_of(line) {
             lines.push((number + 1, without_code(comment)));
         }
@@ -146,17 +157,31 @@ fn nominal_clauses<'a>(line: &str, words: &'a [String]) -> impl Iterator<Item = 
 
 /// `fn is_...` and `fn has_...` that take `&mut self`.
 fn questions_that_change(file: &Text) -> Vec<String> {
+    let asks = |(at, _): &(usize, &str)| {
+        let name = &file.text[at + 3..];
+        // Comments may name functions, too.
+        let line = file.text[..*at].rsplit('\n').next().unwrap_or_default();
+        !line.contains("//")
+            && (name.starts_with("is_") || name.starts_with("has_"))
+            // The receiver is the first parameter, perhaps on the next line; it has no parenthesis before it.
+            && name.split_once(')').is_some_and(|(head, _)| takes_mut_self(head))
+    };
     file.text
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| {
-            let Some((_, name)) = line.split_once("fn ") else {
-                return false;
-            };
-            (name.starts_with("is_") || name.starts_with("has_")) && line.contains("&mut self")
+        .match_indices("fn ")
+        .filter(asks)
+        .map(|(at, _)| {
+            let number = file.text[..at].lines().count();
+            format!("{}:{number}: a question takes &mut self", file.name)
         })
-        .map(|(number, _)| format!("{}:{}: a question takes &mut self", file.name, number + 1))
         .collect()
+}
+
+/// Whether the head of a function, up to its first closing parenthesis, has the receiver `&mut self`.
+fn takes_mut_self(head: &str) -> bool {
+    let words: Vec<&str> = head.split_whitespace().collect();
+    let head = words.join(" ");
+    // A lifetime may stand between: `&'a mut self`.
+    head.contains('&') && head.contains("mut self")
 }
 
 /// The words in backticks of the last column of the glossary, with the term of their row.
@@ -345,6 +370,27 @@ mod tests {
             questions_that_change(&code("    fn is_due(&self) -> bool {")).len(),
             0
         );
+        let lines =
+            "impl A {\n    fn is_due(\n        &mut self,\n        at: Time,\n    ) -> bool {";
+        assert_eq!(
+            questions_that_change(&code(lines)),
+            ["a.rs:2: a question takes &mut self"]
+        );
+        let next = "    fn is_due(\n        &self,\n    ) -> bool {}\n    fn set(&mut self) {}";
+        assert_eq!(questions_that_change(&code(next)).len(), 0);
+    }
+
+    #[test]
+    fn subjects_and_manifests_are_judged() {
+        assert!(is_ours("subjects/kamailio.toml") && is_ours("crates/codec/Cargo.toml"));
+        assert!(!is_ours("examples/pbx.toml"));
+        let file = Text {
+            name: "subjects/a.toml".to_owned(),
+            text: "# Calls that end.\nname = \"what\"\ndescription = \"All of it\"\n".to_owned(),
+        };
+        let found = prose(&file);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!(found[1], (3, "\"All of it\"".to_owned()));
     }
 
     #[test]

@@ -143,8 +143,9 @@ impl Border {
         &self.parts.ctx.config
     }
 
+    /// Whether input of `source` is processed on this socket.
     pub(crate) fn is_source_allowed(
-        &mut self,
+        &self,
         socket: SocketId,
         source: std::net::SocketAddr,
         bytes: &[u8],

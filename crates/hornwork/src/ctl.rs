@@ -59,35 +59,43 @@ enum ControlCommand {
     #[command(subcommand)]
     Alarms(AlarmCommand),
     /// Read the configuration again; a faulty one changes nothing.
+    #[command(after_help = "Example: hornwork ctl reload")]
     Reload,
     /// Refuse new calls, and end the program after the last call.
+    #[command(after_help = "Example: hornwork ctl drain --timeout 600")]
     Drain {
         /// Seconds after which the remaining calls are ended.
         #[arg(long, value_name = "SECONDS")]
         timeout: Option<u32>,
     },
     /// State of the border; exit status 1 unless it is ready and has no critical alarm.
+    #[command(after_help = "Example: hornwork ctl health")]
     Health,
     /// Discarded input by reason.
+    #[command(after_help = "Example: hornwork ctl drops")]
     Drops,
     /// Version of the running program.
+    #[command(after_help = "Example: hornwork ctl version")]
     Version,
 }
 
 #[derive(Debug, Subcommand)]
 enum CallCommand {
     /// List calls.
+    #[command(after_help = "Example: hornwork ctl calls list --limit 100")]
     List {
         /// Most calls.
         #[arg(long, default_value_t = 1_000)]
         limit: u32,
     },
     /// Show a call.
+    #[command(after_help = "Example: hornwork ctl calls show 1")]
     Show {
         /// Its number, or the Call-ID of one of its legs.
         id: String,
     },
     /// End a call.
+    #[command(after_help = "Example: hornwork ctl calls hangup 1")]
     Hangup {
         /// Its number, or the Call-ID of one of its legs.
         id: String,
@@ -97,17 +105,20 @@ enum CallCommand {
 #[derive(Debug, Subcommand)]
 enum RegistrationCommand {
     /// List registered users.
+    #[command(after_help = "Example: hornwork ctl registrations list --limit 100")]
     List {
         /// Most users.
         #[arg(long, default_value_t = 1_000)]
         limit: u32,
     },
     /// Show the contacts of a user.
+    #[command(after_help = "Example: hornwork ctl registrations show 1001")]
     Show {
         /// User part of the address of record.
         user: String,
     },
     /// Remove all contacts of a user.
+    #[command(after_help = "Example: hornwork ctl registrations delete 1001")]
     Delete {
         /// User part of the address of record.
         user: String,
@@ -117,13 +128,16 @@ enum RegistrationCommand {
 #[derive(Debug, Subcommand)]
 enum TrunkCommand {
     /// List trunks.
+    #[command(after_help = "Example: hornwork ctl trunks list")]
     List,
     /// Put a trunk into service.
+    #[command(after_help = "Example: hornwork ctl trunks enable pbx")]
     Enable {
         /// Its name.
         name: String,
     },
     /// Take a trunk out of service: it gets no new calls, those in progress go on.
+    #[command(after_help = "Example: hornwork ctl trunks disable pbx")]
     Disable {
         /// Its name.
         name: String,
@@ -133,20 +147,24 @@ enum TrunkCommand {
 #[derive(Debug, Subcommand)]
 enum TunnelCommand {
     /// List the tunnels of the IPsec gateway.
+    #[command(after_help = "Example: hornwork ctl tunnels list")]
     List,
 }
 
 #[derive(Debug, Subcommand)]
 enum NodeCommand {
     /// List media nodes.
+    #[command(after_help = "Example: hornwork ctl nodes list --json")]
     List,
 }
 
 #[derive(Debug, Subcommand)]
 enum LimitCommand {
     /// Show the limits.
+    #[command(after_help = "Example: hornwork ctl limits show")]
     Show,
     /// Change the limit of calls until the next reload or restart.
+    #[command(after_help = "Example: hornwork ctl limits set --calls 500")]
     Set {
         /// Most calls.
         #[arg(long)]
@@ -157,8 +175,10 @@ enum LimitCommand {
 #[derive(Debug, Subcommand)]
 enum BanCommand {
     /// List sources.
+    #[command(after_help = "Example: hornwork ctl bans list")]
     List,
     /// Check the credentials of a source again.
+    #[command(after_help = "Example: hornwork ctl bans remove 192.0.2.7")]
     Remove {
         /// Its address.
         source: String,
@@ -168,6 +188,7 @@ enum BanCommand {
 #[derive(Debug, Subcommand)]
 enum LogCommand {
     /// Show the level, or set it until the restart.
+    #[command(after_help = "Example: hornwork ctl log level debug")]
     Level {
         /// error, warn, info, debug or trace.
         level: Option<String>,
@@ -177,8 +198,10 @@ enum LogCommand {
 #[derive(Debug, Subcommand)]
 enum AlarmCommand {
     /// List active alarms, then cleared ones.
+    #[command(after_help = "Example: hornwork ctl alarms list")]
     List,
     /// Acknowledge an alarm.
+    #[command(after_help = "Example: hornwork ctl alarms acknowledge 1")]
     Acknowledge {
         /// Its number.
         id: u64,

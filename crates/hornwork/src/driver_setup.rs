@@ -1,5 +1,5 @@
-//! What the border, its additional workers and the media node share at their start: settings of the driver, limits of the machine,
-//! the certificate for DTLS.
+//! Start of the driver, shared by the border, its additional workers and the media node: settings, limits of the machine, the
+//! certificate for DTLS.
 
 use crate::media_path::media_addresses;
 use config::Config;

@@ -184,8 +184,11 @@ impl EventLog {
     /// # Errors
     /// If the thread cannot be started, or standard error is closed.
     pub fn start(config: &Config, clock: Clock) -> io::Result<EventLog> {
-        let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-            .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(&config.log.level));
+        let (filter, level) = match tracing_subscriber::EnvFilter::try_from_default_env() {
+            Ok(filter) => (filter.to_string(), filter.to_string()),
+            Err(_) => (directives(&config.log.level), config.log.level.clone()),
+        };
+        let filter = tracing_subscriber::EnvFilter::new(filter);
         let json = config.log.json;
         let log = EventLog {
             json,
@@ -193,7 +196,7 @@ impl EventLog {
             lines: LogLines::default(),
             alarms: AlarmBoard::default(),
             level: Arc::new(LogLevel {
-                text: Mutex::new(filter.to_string()),
+                text: Mutex::new(level),
                 set: OnceLock::new(),
             }),
         };
@@ -252,7 +255,7 @@ impl EventLog {
     /// If the level cannot be changed.
     pub(crate) fn set_level(&self, level: &str) -> Result<(), String> {
         let set = self.level.set.get().ok_or("the log has not started")?;
-        set(level)?;
+        set(&directives(level))?;
         let text = self.level.text.lock();
         level.clone_into(&mut text.unwrap_or_else(PoisonError::into_inner));
         Ok(())
@@ -309,6 +312,16 @@ impl EventLog {
             EventLevel::Debug => write!(DEBUG),
         }
     }
+}
+
+/// The filter of a level: it is that of this program. Libraries, such as the loader of BPF programs, log their internals at
+/// levels of their own, and are heard from `warn` on.
+fn directives(level: &str) -> String {
+    let libraries = match level {
+        "error" => "error",
+        _ => "warn",
+    };
+    format!("{libraries},{}={level}", env!("CARGO_CRATE_NAME"))
 }
 
 /// Formats an event as one line of JSON, as tracing does.
@@ -509,6 +522,37 @@ mod tests {
         lines.flush();
         assert!(pipe.has("lost 3\n"), "{}", pipe.text());
         assert!(!pipe.text().contains("nowhere"));
+    }
+
+    #[test]
+    fn levels_are_those_of_the_program_and_libraries_are_heard_from_warn_on() {
+        let written = |level: &str| {
+            let pipe = Pipe::default();
+            let own = pipe.clone();
+            let subscriber = tracing_subscriber::fmt()
+                .with_writer(move || own.clone())
+                .with_env_filter(tracing_subscriber::EnvFilter::new(directives(level)))
+                .finish();
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::debug!("own debug");
+                tracing::error!("own error");
+                tracing::debug!(target: "aya_obj::relocation", "foreign debug");
+                tracing::info!(target: "aya::bpf", "foreign info");
+                tracing::warn!(target: "rustls", "foreign warn");
+            });
+            pipe.text()
+        };
+        let debug = written("debug");
+        for (text, shown) in [
+            ("own debug", true),
+            ("own error", true),
+            ("foreign debug", false),
+            ("foreign info", false),
+            ("foreign warn", true),
+        ] {
+            assert_eq!(debug.contains(text), shown, "{text}: {debug}");
+        }
+        assert_eq!(written("error").lines().count(), 1);
     }
 
     #[test]

@@ -77,6 +77,9 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
+/// The same in one line.
+static VERSION_LINE: LazyLock<String> = LazyLock::new(|| VERSION.replace('\n', ", "));
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the border or media node; SIGHUP reloads the configuration, SIGTERM drains, a second SIGTERM stops at once.
@@ -177,6 +180,6 @@ fn main() -> ExitCode {
         Command::Trace(options) => trace::run(&options),
         Command::Console(command) => web::run(&command),
         Command::Completions(options) => shell::completions::<Arguments>(&options),
-        Command::Man(options) => shell::man::<Arguments>(&options),
+        Command::Man(options) => shell::man::<Arguments>(&options, &VERSION_LINE),
     }
 }

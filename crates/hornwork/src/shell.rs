@@ -2,8 +2,8 @@
 //! differ from it; and the text of `hornwork` without a command.
 
 use clap::CommandFactory;
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Options of `hornwork completions`.
@@ -56,9 +56,13 @@ pub fn completions<Arguments: CommandFactory>(options: &Completions) -> ExitCode
     ExitCode::SUCCESS
 }
 
-/// Writes the manual pages.
-pub fn man<Arguments: CommandFactory>(options: &Man) -> ExitCode {
-    match clap_mangen::generate_to(Arguments::command(), &options.directory) {
+/// Writes the manual pages. `version` is one line: it is part of the title line of each page, which a line break ends.
+pub fn man<Arguments: CommandFactory>(options: &Man, version: &'static str) -> ExitCode {
+    let mut command = Arguments::command()
+        .version(version)
+        .disable_help_subcommand(true);
+    command.build();
+    match pages(&command, &options.directory) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!(
@@ -68,4 +72,34 @@ pub fn man<Arguments: CommandFactory>(options: &Man) -> ExitCode {
             ExitCode::from(3)
         }
     }
+}
+
+/// Writes the page of a command and those of its subcommands.
+fn pages(command: &clap::Command, directory: &Path) -> io::Result<()> {
+    for inner in command.get_subcommands().filter(|one| !one.is_hide_set()) {
+        pages(inner, directory)?;
+    }
+    let page = clap_mangen::Man::new(command.clone());
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    let text = with_title(&String::from_utf8_lossy(&text), command);
+    std::fs::write(directory.join(page.get_filename()), text)
+}
+
+/// A page with a title line of our own: clap_mangen writes an empty date as no argument, so that the source takes its place, and
+/// takes the name of the subcommand for that of the program.
+fn with_title(page: &str, command: &clap::Command) -> String {
+    let name = command
+        .get_display_name()
+        .unwrap_or_else(|| command.get_name());
+    let title = format!(
+        ".TH {} 1 \"\" \"hornwork {}\" \"Hornwork manual\"",
+        name.to_uppercase(),
+        env!("CARGO_PKG_VERSION")
+    );
+    let lines = page.lines().map(|line| match line.starts_with(".TH ") {
+        true => title.as_str(),
+        false => line,
+    });
+    lines.map(|line| format!("{line}\n")).collect()
 }

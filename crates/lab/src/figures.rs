@@ -6,6 +6,7 @@ use crate::measure::MeasuredCase;
 use crate::metrics::{self, REGISTRATION_KINDS, SipMetrics};
 use crate::planes::Planes;
 use crate::record::{Attempt, AttemptKind, AttemptOutcome, StreamRecord};
+pub use crate::report::CLASS_NAMES;
 pub use crate::statistics::quantile;
 
 use crate::statistics::has_too_few_samples;
@@ -22,11 +23,6 @@ pub const IN_TIME_MS: f64 = 500.0;
 pub const NOISE: &str = "noise";
 /// Workload at which jitter is measured if it runs beside the load.
 pub const PROBE: &str = "probe";
-
-/// Names of the response-time classes.
-pub const CLASS_NAMES: [&str; 9] = [
-    "<10", "10-20", "20-30", "30-40", "40-50", "50-100", "100-150", "150-200", ">=200",
-];
 
 /// Counts of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,6 +1,7 @@
 //! Files of results: a full disk or a killed process leaves the earlier ones.
 
 use crate::error::LabError;
+use serde_json::Value;
 use std::fs;
 use std::io::{Error, ErrorKind, Write as _};
 use std::path::Path;
@@ -30,6 +31,31 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), LabError> {
     written.map_err(|error| {
         let _ = fs::remove_file(part);
         cannot_write(path, &error)
+    })
+}
+
+/// Writes JSON to a file, or to standard output for `-`.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write_json(path: Option<&Path>, value: &Value) -> Result<(), LabError> {
+    let Some(path) = path else { return Ok(()) };
+    let mut text = serde_json::to_string_pretty(value)
+        .map_err(|error| LabError::bad_input(error.to_string()))?;
+    text.push('\n');
+    let result = if path == Path::new("-") {
+        std::io::stdout().write_all(text.as_bytes())
+    } else if std::fs::metadata(path).is_ok_and(|known| !known.is_file()) {
+        // A pipe or a device.
+        std::fs::write(path, text)
+    } else {
+        return replace(path, text.as_bytes());
+    };
+    result.map_err(|error| {
+        LabError::cannot_run(
+            format!("{}: {error}", path.display()),
+            "name a writable file with --json",
+        )
     })
 }
 

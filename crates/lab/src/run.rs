@@ -170,7 +170,7 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabEr
         planned,
         refused,
     } = execute(&file, options, &dir)?;
-    write_json(options.json.as_deref(), &run_json(&run, &published))?;
+    crate::files::write_json(options.json.as_deref(), &run_json(&run, &published))?;
     // Standard output is reserved for JSON if it was requested there.
     if options.json.as_deref() != Some(Path::new("-")) {
         let table = crate::terminal::table(&run, &published);
@@ -685,31 +685,6 @@ pub(crate) fn run_json(run: &RunRecord, published: &Published) -> Value {
         "study": report::comparison_json(run, &published.levels),
         "protection": report::protection_json(run, &published.levels),
         "trials": trials,
-    })
-}
-
-/// Writes JSON to a file, or to standard output for `-`.
-///
-/// # Errors
-/// If the file cannot be written.
-pub fn write_json(path: Option<&Path>, value: &Value) -> Result<(), LabError> {
-    let Some(path) = path else { return Ok(()) };
-    let mut text = serde_json::to_string_pretty(value)
-        .map_err(|error| LabError::bad_input(error.to_string()))?;
-    text.push('\n');
-    let result = if path == Path::new("-") {
-        std::io::stdout().write_all(text.as_bytes())
-    } else if std::fs::metadata(path).is_ok_and(|known| !known.is_file()) {
-        // A pipe or a device.
-        std::fs::write(path, text)
-    } else {
-        return crate::files::replace(path, text.as_bytes());
-    };
-    result.map_err(|error| {
-        LabError::cannot_run(
-            format!("{}: {error}", path.display()),
-            "name a writable file with --json",
-        )
     })
 }
 

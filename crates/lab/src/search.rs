@@ -354,7 +354,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, La
         let found = record.search.as_ref().and_then(|search| search.result);
         object.insert("capacity".to_owned(), json!(found));
     }
-    run::write_json(options.json.as_deref(), &value)?;
+    crate::files::write_json(options.json.as_deref(), &value)?;
     if options.json.as_deref() != Some(Path::new("-")) {
         let table = crate::terminal::table(&record, &published);
         let page = published.page.display();

@@ -15,6 +15,7 @@
 mod commands;
 pub(crate) mod decoder;
 mod jitter_buffer;
+mod messages;
 mod mix_encoder;
 mod outbox;
 mod participant;
@@ -22,8 +23,9 @@ mod plan;
 mod speech;
 mod tones;
 
-pub use decoder::DecoderFigures;
-pub use participant::{MuteState, ParticipantCommand, ParticipantEvent, ParticipantFigures};
+pub use messages::{
+    DecoderFigures, MuteState, ParticipantCommand, ParticipantEvent, ParticipantFigures,
+};
 pub use plan::{ConferenceSettings, MAX_MUTE_DIGITS, ParticipantPlan, VoiceFormat};
 
 use crate::forward::sockets::{SocketOwner, SocketTable};

@@ -28,19 +28,24 @@ pub(crate) enum ActionTarget {
     Header(HeaderName),
 }
 
+/// Replacement of the matches of a regular expression.
+#[derive(Clone, Debug)]
+pub(crate) struct Replacement {
+    pub(crate) target: ActionTarget,
+    /// A part of an address; none: whole values.
+    part: Option<Part>,
+    which: ValueSelector,
+    regex: Regex,
+    with: Template,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     Add(HeaderName, ValueTemplate),
     Set(HeaderName, ValueTemplate),
     Remove(HeaderName, ValueSelector, Option<Regex>),
     RemovePart(ActionTarget, Part, ValueSelector),
-    Replace {
-        target: ActionTarget,
-        part: Option<Part>,
-        which: ValueSelector,
-        regex: Regex,
-        with: Template,
-    },
+    Replace(Replacement),
     Rewrite(ActionTarget, Part, ValueSelector, Template),
     Number(ActionTarget, ValueSelector, Renumber),
     Reject(u16, Option<Box<str>>),
@@ -163,13 +168,13 @@ fn compile(
             let with = required(spec, "with", &spec.with)?;
             let with =
                 Template::parse(with, Some(&regex)).map_err(|diagnosis| ("with", diagnosis))?;
-            Action::Replace {
+            Action::Replace(Replacement {
                 which: which(spec, &target, ValueSelector::All)?,
                 target,
                 part,
                 regex,
                 with,
-            }
+            })
         }
         Verb::Rewrite => {
             required(spec, "part", &spec.part)?;
@@ -670,22 +675,7 @@ impl Action {
             Action::RemovePart(target, part, which) => {
                 change_part(target, part, *which, context, effects, |_, _| Some(None));
             }
-            Action::Replace {
-                target,
-                part,
-                which,
-                regex,
-                with,
-            } => replace(
-                target,
-                part.as_ref(),
-                *which,
-                regex,
-                with,
-                context,
-                names,
-                effects,
-            ),
+            Action::Replace(replacement) => replacement.apply(context, names, effects),
             Action::Rewrite(target, part, which, value) => {
                 let mut text = Filled::new();
                 value.fill(&MessageView { context, effects }, names, None, &mut text);
@@ -935,40 +925,39 @@ fn change_part(
     }
 }
 
-#[allow(clippy::too_many_arguments)]
-/// Replaces the matches of a regular expression in a part or in whole values.
-fn replace(
-    target: &ActionTarget,
-    part: Option<&Part>,
-    which: ValueSelector,
-    regex: &Regex,
-    with: &Template,
-    context: &MessageContext<'_>,
-    names: &RuleNames,
-    effects: &mut Effects,
-) {
-    let part = match (target, part) {
-        (ActionTarget::RequestUri, None) => Some(&Part::Uri),
-        (_, part) => part,
-    };
-    if let Some(part) = part {
-        return change_part(target, part, which, context, effects, |view, old| {
-            replaced(old?, regex, with, view, names).map(Some)
+impl Replacement {
+    /// Replaces the matches in the part or in whole values.
+    fn apply(&self, context: &MessageContext<'_>, names: &RuleNames, effects: &mut Effects) {
+        let Replacement {
+            target,
+            part,
+            which,
+            regex,
+            with,
+        } = self;
+        let part = match (target, part.as_ref()) {
+            (ActionTarget::RequestUri, None) => Some(&Part::Uri),
+            (_, part) => part,
+        };
+        if let Some(part) = part {
+            return change_part(target, part, *which, context, effects, |view, old| {
+                replaced(old?, regex, with, view, names).map(Some)
+            });
+        }
+        let ActionTarget::Header(name) = target else {
+            return;
+        };
+        change_values(name, *which, context, effects, |view, value| {
+            match std::str::from_utf8(value) {
+                Ok(text) => match replaced(text, regex, with, view, names) {
+                    Some(new) => ValueChange::Replace(new.trim().as_bytes().to_vec()),
+                    None => ValueChange::Keep,
+                },
+                // A value that is not UTF-8 cannot match.
+                Err(_) => ValueChange::Keep,
+            }
         });
     }
-    let ActionTarget::Header(name) = target else {
-        return;
-    };
-    change_values(name, which, context, effects, |view, value| {
-        match std::str::from_utf8(value) {
-            Ok(text) => match replaced(text, regex, with, view, names) {
-                Some(new) => ValueChange::Replace(new.trim().as_bytes().to_vec()),
-                None => ValueChange::Keep,
-            },
-            // A value that is not UTF-8 cannot match.
-            Err(_) => ValueChange::Keep,
-        }
-    });
 }
 
 /// The text with every match replaced; `None` without a match.

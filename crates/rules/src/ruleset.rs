@@ -1,6 +1,6 @@
 //! Rules in order, indexed by direction, request or response, and method.
 
-use crate::action::{Action, ActionTarget};
+use crate::action::{Action, ActionTarget, Replacement};
 use crate::condition::Condition;
 use crate::context::{MessageContext, PeerKind, PeerRef, RuleDirection};
 use crate::effects::{Effects, HeaderName, MessageView};
@@ -286,7 +286,7 @@ fn edited_header(action: &Action) -> Option<String> {
             Some(header(name))
         }
         Action::RemovePart(target, ..)
-        | Action::Replace { target, .. }
+        | Action::Replace(Replacement { target, .. })
         | Action::Rewrite(target, ..)
         | Action::Number(target, ..) => Some(match target {
             ActionTarget::RequestUri => "Request-URI".to_owned(),

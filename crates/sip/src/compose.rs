@@ -518,3 +518,21 @@ pub(crate) fn phrase<'a>(status: u16, content: &MessageContent<'a>) -> &'a [u8] 
         _ => reason(status),
     }
 }
+
+/// To of a new dialog or request, without tag.
+pub(crate) fn remote_identity(
+    to: Option<&[u8]>,
+    content: &MessageContent<'_>,
+    uri: &[u8],
+) -> Vec<u8> {
+    let template = content.template.filter(|t| t.is_request());
+    let to = to.or_else(|| template.and_then(|t| t.header(HeaderId::To)));
+    match to {
+        Some(to) => {
+            let mut out = Vec::new();
+            without_tag(to, &mut out);
+            out
+        }
+        None => [b"<", uri, b">"].concat(),
+    }
+}

@@ -2,7 +2,7 @@
 
 use crate::api::*;
 use crate::config::EndpointConfig;
-use crate::keep_alive::PONG_WAIT;
+use crate::kept_flow::PONG_WAIT;
 use crate::leg::Leg;
 use crate::outbox::OutboxItem;
 use crate::received::Received;
@@ -41,7 +41,7 @@ pub struct Endpoint {
     /// Dialogs that are not calls.
     pub(crate) usages: Slab<Usage>,
     /// UDP flows with keep-alive.
-    pub(crate) kept_flows: Slab<crate::keep_alive::KeepAliveFlow>,
+    pub(crate) kept_flows: Slab<crate::kept_flow::KeepAliveFlow>,
     pub(crate) late_pracks: crate::reliable::LatePracks,
     /// Legs whose dialogs were begun by other workers, by slot and cookie of their tags.
     pub(crate) adopted: BTreeMap<(u32, u64), LegId>,

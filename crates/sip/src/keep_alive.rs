@@ -5,17 +5,14 @@
 
 use crate::Endpoint;
 use crate::api::{Flow, Handler, Indication, Refused};
+use crate::kept_flow::{BindingRequest, KeepAliveFlow, PONG_WAIT};
 use crate::outbox::OutboxItem;
 use crate::timer::Timer;
 use core::time::Duration;
 use engine::Time;
-use engine::timers::TimerKey;
-use std::net::SocketAddr;
 
 /// A ping on a stream.
 const PING: &[u8] = b"\r\n\r\n";
-/// Longest time until the response (section 4.4.1).
-pub(crate) const PONG_WAIT: Duration = Duration::from_secs(10);
 /// Transmissions of a Binding request (RFC 8489 section 6.2.1: Rc).
 const MAX_TRIES: u8 = 7;
 /// First retransmission interval (RTO), doubled each time.
@@ -24,23 +21,6 @@ const RTO: Duration = Duration::from_millis(500);
 const LAST_WAIT: Duration = Duration::from_secs(8);
 /// UDP flows with keep-alive, at most.
 const MAX_KEPT_FLOWS: usize = 1_024;
-
-/// A UDP flow with keep-alive.
-#[derive(Debug)]
-pub(crate) struct KeepAliveFlow {
-    flow: Flow,
-    /// Our address in the last response (XOR-MAPPED-ADDRESS).
-    mapped: Option<SocketAddr>,
-    pending: Option<BindingRequest>,
-}
-
-/// A Binding request without response.
-#[derive(Debug)]
-struct BindingRequest {
-    transaction: [u8; 12],
-    tries: u8,
-    timer: TimerKey,
-}
 
 impl Endpoint {
     /// Checks a flow. If it does not answer in time, or if (over UDP) our mapped address has changed,

@@ -5,9 +5,8 @@ use crate::api::{
     Ending, Failure, Flow, Handler, Indication, LegId, LegState, MessageContent, NewRequestAction,
     OutOfDialogRequest, Refused, ServerTransaction, TransactionId,
 };
-use crate::compose::{Lines, check_edits, phrase, reason};
+use crate::compose::{Lines, check_edits, phrase, reason, remote_identity};
 use crate::credentials::StoredLogin;
-use crate::leg::uac::remote_identity;
 use crate::received::Received;
 use crate::tokens::{IdToken, MAGIC, TOKEN_LEN};
 use crate::transaction::{ClientState, Owner, ServerState};

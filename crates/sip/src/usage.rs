@@ -8,11 +8,10 @@ use crate::api::{
     DialogId, Flow, Handler, Indication, LegId, MessageContent, OutOfDialogRequest, Refused,
     ServerTransaction, TransactionId,
 };
-use crate::compose::{Lines, check_edits};
+use crate::compose::{Lines, check_edits, remote_identity};
 use crate::credentials::StoredLogin;
 use crate::dialog::{Own, Peer};
-use crate::leg::uac::remote_identity;
-use crate::leg::write_dialog_request;
+use crate::dialog_request::DialogRequest;
 use crate::received::Received;
 use crate::tokens::IdToken;
 use crate::transaction::Owner;
@@ -248,10 +247,16 @@ impl Endpoint {
                 let mut lines = Lines {
                     out: &mut self.net.out.arena,
                 };
-                let (own, peer) = (&usage.own, &usage.peer);
-                write_dialog_request(
-                    &mut lines, listener, own, peer, tag, method, usage.cseq, branch,
-                );
+                let request = DialogRequest {
+                    listener,
+                    own: &usage.own,
+                    peer: &usage.peer,
+                    tag,
+                    method,
+                    cseq: usage.cseq,
+                    branch,
+                };
+                request.write(&mut lines);
                 Some((usage.peer.flow, usage.tcp_when_large))
             });
         let Some((flow, tcp)) = composed else {

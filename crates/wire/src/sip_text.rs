@@ -21,3 +21,8 @@ pub(crate) fn next_word(text: &[u8]) -> (&[u8], &[u8]) {
     let (word, rest) = text.split_at(end);
     (word, rest.trim_ascii_start())
 }
+
+/// White space inside a header value, folds included.
+pub(crate) fn is_lws(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
+}

@@ -1,4 +1,4 @@
-//! What only a shared database has: several nodes, a server that goes away, TLS, passwords, versions.
+//! Tests of a shared database only: several nodes, a server that goes away, TLS, passwords, versions.
 
 use super::postgres::Server;
 use super::{

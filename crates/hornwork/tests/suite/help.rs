@@ -1,15 +1,15 @@
 //! Help texts, completions, manual pages and `hornwork` without arguments. Every command has an example in its help, and the example
 //! works.
 
-use crate::common::{root, scratch};
+use crate::common::{Process, border, example, free_port, installed, media_ports, root, scratch};
+use crate::operators::{ctl_json, until};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Every command that has no subcommands; those of `ctl` are commands to a running border, in the tests of operators.
-const COMMANDS: [&str; 30] = [
+/// Every command that has no subcommands but those of `ctl`.
+const COMMANDS: [&str; 29] = [
     "run",
-    "ctl",
     "top",
     "check",
     "schema",
@@ -40,23 +40,93 @@ const COMMANDS: [&str; 30] = [
     "man",
 ];
 
-/// Examples that other tests run: servers and their clients, the tools that need rights or a store, and phones, which need
-/// a peer.
-const RUN_ELSEWHERE: [&str; 14] = [
-    "run",
-    "ctl",
-    "top",
-    "demo",
-    "isolate",
-    "lab agent",
-    "lab link",
-    "trace",
-    "console hash-password",
-    "lab datasheet",
-    "phone register",
-    "phone call",
-    "phone answer",
-    "phone sound",
+/// Commands to a running border. A change is made after the commands that need the state before.
+const CONTROL: [&str; 23] = [
+    "calls list",
+    "calls show",
+    "calls hangup",
+    "registrations list",
+    "registrations show",
+    "registrations delete",
+    "alarms list",
+    "alarms acknowledge",
+    "trunks list",
+    "trunks disable",
+    "trunks enable",
+    "nodes list",
+    "tunnels list",
+    "limits show",
+    "limits set",
+    "bans list",
+    "bans remove",
+    "log level",
+    "health",
+    "drops",
+    "version",
+    "reload",
+    "drain",
+];
+
+/// Commands whose examples need rights, a peer, minutes, or a terminal, with the test that runs the command: its file and name.
+const RUN_ELSEWHERE: [(&str, &str, &str); 13] = [
+    (
+        "run",
+        "command_line.rs",
+        "foreign_address_is_a_hint_and_prevents_the_start",
+    ),
+    (
+        "top",
+        "operators.rs",
+        "commands_report_state_and_refuse_mistakes",
+    ),
+    ("demo", "command_line.rs", "demo_output_follows_contract"),
+    (
+        "isolate",
+        "isolate.rs",
+        "commands_are_only_shown_by_default",
+    ),
+    (
+        "lab agent",
+        "subjects.rs",
+        "agent_starts_subjects_for_owners_of_its_token",
+    ),
+    (
+        "lab link",
+        "link.rs",
+        "delay_and_loss_are_those_of_the_settings",
+    ),
+    ("trace", "history.rs", "calls_are_found_with_both_legs"),
+    (
+        "console hash-password",
+        "pages.rs",
+        "console_shows_real_calls_in_chromium",
+    ),
+    (
+        "lab datasheet",
+        "studies.rs",
+        "datasheet_has_costs_that_a_plan_takes",
+    ),
+    // These run the example itself.
+    (
+        "phone register",
+        "softphone.rs",
+        "registered_phones_call_through_the_border",
+    ),
+    (
+        "phone call",
+        "softphone.rs",
+        "registered_phones_call_through_the_border",
+    ),
+    (
+        "phone answer",
+        "softphone.rs",
+        "registered_phones_call_through_the_border",
+    ),
+    (
+        "phone sound",
+        "softphone_sound.rs",
+        "speech_passes_microphone_and_loudspeaker",
+    ),
 ];
 
 fn hornwork(arguments: &[&str]) -> Output {
@@ -88,7 +158,10 @@ fn list_of_commands_is_complete() {
     let mut found = Vec::new();
     for name in subcommands(&text(&hornwork(&["--help"]).stdout)) {
         let inner = subcommands(&text(&hornwork(&[&name, "--help"]).stdout));
-        if inner.is_empty() || name == "ctl" {
+        if name == "ctl" {
+            continue;
+        }
+        if inner.is_empty() {
             found.push(name);
         } else {
             found.extend(inner.iter().map(|inner| format!("{name} {inner}")));
@@ -141,21 +214,14 @@ fn every_command_has_an_example_that_works() {
     for command in COMMANDS {
         let mut arguments: Vec<&str> = command.split(' ').collect();
         arguments.push("--help");
-        let help = text(&hornwork(&arguments).stdout);
-        let example = help.lines().find_map(|line| line.strip_prefix("Example: "));
-        let example =
-            example.unwrap_or_else(|| panic!("{command}: no example in its help:\n{help}"));
-        assert!(
-            example.starts_with(&format!("hornwork {command}")),
-            "{command}: {example}"
-        );
-        if RUN_ELSEWHERE.contains(&command) {
+        let example = example_of(command, &text(&hornwork(&arguments).stdout));
+        if RUN_ELSEWHERE.iter().any(|(other, ..)| *other == command) {
             continue;
         }
         // The directory of the example has a result already.
         let line = match command {
             "lab run" => format!("{example} --force"),
-            _ => example.to_owned(),
+            _ => example,
         };
         let output = shell(&folder, &line);
         // 1: a threshold was missed, or the compared run is worse.
@@ -168,10 +234,201 @@ fn every_command_has_an_example_that_works() {
             text(&output.stderr)
         );
     }
-    for page in ["hornwork.1", "hornwork-run.1", "hornwork-lab-run.1"] {
-        let page_text = std::fs::read_to_string(folder.join(page)).expect(page);
-        assert!(page_text.contains(".SH NAME"), "{page}");
+}
+
+/// The example in a help text.
+fn example_of(command: &str, help: &str) -> String {
+    let example = help.lines().find_map(|line| line.strip_prefix("Example: "));
+    let example = example.unwrap_or_else(|| panic!("{command}: no example in its help:\n{help}"));
+    let begins = format!("hornwork {command}");
+    let rest = example.strip_prefix(&begins);
+    assert!(
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')),
+        "{command}: {example}"
+    );
+    example.to_owned()
+}
+
+/// A border with a registered phone, a call to it and an alarm about a trunk that does not answer.
+fn operated(folder: &Path) -> [Process; 3] {
+    let sip = free_port();
+    let more = format!(
+        "[[trunk]]\nname = \"pbx\"\ntarget = \"udp:127.0.0.1:{}\"\nping_interval_s = 1\nping_failures = 1\n\
+         [control]\nsocket = \"{}\"\n",
+        free_port(),
+        folder.join("control.sock").display()
+    );
+    let text = example("loopback-uc.toml", sip, sip + 1, media_ports(100), &more);
+    let border = border(folder, &text, sip);
+    let phone = |arguments: &[&str], log: &str| {
+        let mut command = Command::new("timeout");
+        command
+            .args(["90", env!("CARGO_BIN_EXE_hornwork"), "phone"])
+            .args(arguments);
+        Process::start(command.current_dir(folder), &folder.join(log))
+    };
+    let uri = |user: u16| format!("sip:{user}@127.0.0.1:{sip}");
+    let (caller, callee) = (uri(1000), uri(1001));
+    let register = ["answer", "--register", &callee, "--password", "secret-1001"];
+    let answering = phone(
+        &[&register[..], &["--wait", "60", "--seconds", "60"]].concat(),
+        "callee.log",
+    );
+    let is_empty = |words: &[&str]| ctl_json(folder, words).as_array().is_none_or(Vec::is_empty);
+    until("the phone is registered", || {
+        !is_empty(&["registrations", "list"])
+    });
+    let call = ["call", &callee, "--user", &caller, "--password"];
+    let calling = phone(
+        &[&call[..], &["secret-1000", "--seconds", "60"]].concat(),
+        "caller.log",
+    );
+    until("the call is up", || {
+        ctl_json(folder, &["calls", "list"])[0]["state"] == "answered"
+    });
+    until("the trunk is down", || !is_empty(&["alarms", "list"]));
+    [border, answering, calling]
+}
+
+#[test]
+fn every_command_to_a_border_has_an_example_that_works() {
+    let mut found = Vec::new();
+    for name in subcommands(&text(&hornwork(&["ctl", "--help"]).stdout)) {
+        let inner = subcommands(&text(&hornwork(&["ctl", &name, "--help"]).stdout));
+        match inner.is_empty() {
+            true => found.push(name),
+            false => found.extend(inner.iter().map(|inner| format!("{name} {inner}"))),
+        }
     }
+    found.sort();
+    let mut expected = CONTROL.map(str::to_owned).to_vec();
+    expected.sort();
+    assert_eq!(found, expected);
+    let folder = folder();
+    let _running = operated(&folder);
+    let number = |list: &str| ctl_json(&folder, &[list, "list"])[0]["id"].to_string();
+    for command in CONTROL {
+        let words = format!("ctl {command} --help");
+        let words: Vec<&str> = words.split(' ').collect();
+        let example = example_of(&format!("ctl {command}"), &text(&hornwork(&words).stdout));
+        // The numbers of the call and of the alarm are those of this border.
+        let line = match command {
+            "calls show" | "calls hangup" => {
+                example.replace(" 1", &format!(" {}", number("calls")))
+            }
+            "alarms acknowledge" => example.replace(" 1", &format!(" {}", number("alarms"))),
+            _ => example,
+        };
+        let line = format!("{line} --socket control.sock");
+        let output = shell(&folder, &line);
+        let shown = format!("{}{}", text(&output.stdout), text(&output.stderr));
+        match command {
+            // No source is banned.
+            "bans remove" => assert!(shown.contains("192.0.2.7"), "{line}: {shown}"),
+            _ => assert!(output.status.success(), "{line}: {shown}"),
+        }
+    }
+}
+
+/// The text of a function of a file and of those of the same file that it calls.
+fn reached(file: &str, function: &str) -> String {
+    let body = |name: &str| {
+        let at = file.find(&format!("fn {name}("))?;
+        // Methods are indented; both kinds end with a brace at the indentation of their first line.
+        let line = file[..at].rsplit('\n').next().unwrap_or_default();
+        let indentation = line.len() - line.trim_start().len();
+        let end = format!("\n{}}}\n", " ".repeat(indentation));
+        let rest = &file[at..];
+        Some(&rest[..rest.find(&end).unwrap_or(rest.len())])
+    };
+    let names = file.split("fn ").skip(1).filter_map(|rest| {
+        let name = rest.split('(').next()?;
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        (!name.is_empty() && name.chars().all(is_name)).then_some(name)
+    });
+    let names: Vec<&str> = names.collect();
+    let (mut all, mut next, mut done) = (String::new(), vec![function], Vec::new());
+    while let Some(name) = next.pop() {
+        if done.contains(&name) {
+            continue;
+        }
+        done.push(name);
+        let body = body(name).unwrap_or_default();
+        all.push_str(body);
+        let called = names.iter().filter(|one| body.contains(&format!("{one}(")));
+        next.extend(called.copied());
+    }
+    all
+}
+
+#[test]
+fn commands_run_elsewhere_are_run_by_the_named_test() {
+    for (command, name, test) in RUN_ELSEWHERE {
+        assert!(COMMANDS.contains(&command), "{command}");
+        let path = root().join("crates/hornwork/tests/suite").join(name);
+        let file = std::fs::read_to_string(&path).expect(name);
+        assert!(
+            file.contains(&format!("#[test]\nfn {test}(")),
+            "{command}: {name} has no test {test}"
+        );
+        let body = reached(&file, test);
+        for word in command.split(' ') {
+            assert!(
+                body.contains(&format!("\"{word}\"")),
+                "{command}: {test} of {name} does not contain {word}"
+            );
+        }
+    }
+}
+
+#[test]
+fn manual_pages_have_a_title_in_one_line() {
+    let folder = scratch("man");
+    let output = hornwork(&["man", &folder.display().to_string()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let version = env!("CARGO_PKG_VERSION");
+    let files = std::fs::read_dir(&folder).expect("folder");
+    let mut names: Vec<String> = files
+        .map(|file| file.expect("file").file_name().display().to_string())
+        .collect();
+    names.sort();
+    for command in COMMANDS {
+        let name = format!("hornwork-{}.1", command.replace(' ', "-"));
+        assert!(names.contains(&name), "{name}");
+    }
+    for name in &names {
+        let page = std::fs::read_to_string(folder.join(name)).expect(name);
+        let title = name.trim_end_matches(".1").to_uppercase();
+        let expected = format!(".TH {title} 1 \"\" \"hornwork {version}\" \"Hornwork manual\"");
+        let mut lines = page.lines().skip_while(|line| !line.starts_with(".TH "));
+        assert_eq!(lines.next(), Some(expected.as_str()), "{name}");
+        assert_eq!(lines.next(), Some(".SH NAME"), "{name}");
+    }
+    if !installed(&["man", "groff"]) {
+        return;
+    }
+    let output = Command::new("man")
+        .args(["-l", "hornwork-run.1"])
+        .current_dir(&folder)
+        .env("MANWIDTH", "100")
+        .env("MANPAGER", "cat")
+        .output()
+        .expect("man");
+    let shown = text(&output.stdout);
+    let lines: Vec<&str> = shown
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    assert!(
+        lines[0].starts_with("HORNWORK-RUN(1)") && lines[0].contains("Hornwork manual"),
+        "{shown}"
+    );
+    assert_eq!(lines[1], "NAME", "{shown}");
+    let last = lines.last().expect("a footer");
+    assert!(
+        last.starts_with(&format!("hornwork {version}")) && last.ends_with("HORNWORK-RUN(1)"),
+        "{shown}"
+    );
 }
 
 #[test]

@@ -143,7 +143,7 @@ pub fn run(options: &EmulatorOptions) -> Result<RunVerdict, LabError> {
         faults,
     };
     say(&text_of(&run));
-    crate::run::write_json(options.json.as_deref(), &json_of(options, &run))?;
+    crate::files::write_json(options.json.as_deref(), &json_of(options, &run))?;
     Ok(match run.faults.is_empty() {
         true => RunVerdict::Passed,
         false => RunVerdict::Failed,

@@ -199,8 +199,8 @@ impl HostState {
         }
     }
 
-    /// Whether the request is authorized; otherwise it has been challenged.
-    fn is_authorized(
+    /// Challenges a request without valid credentials; whether it has them.
+    fn authorize(
         &mut self,
         endpoint: &mut Endpoint,
         transaction: ServerTransaction,
@@ -258,7 +258,7 @@ impl HostState {
         request: &Message<'_>,
         now: Time,
     ) {
-        if !self.is_authorized(endpoint, transaction, request, now) {
+        if !self.authorize(endpoint, transaction, request, now) {
             return;
         }
         let expires = request.header(HeaderId::Expires).unwrap_or(b"3600");

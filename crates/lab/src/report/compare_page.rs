@@ -2,8 +2,8 @@
 
 use super::chart::escape;
 use super::compare::{HEAD, LEGEND, RunComparison};
-use super::page::STYLE;
 use super::put;
+use super::style::STYLE;
 use crate::error::LabError;
 use crate::records_page::{Document, RecordsPage, link_to};
 use std::fmt::Write;

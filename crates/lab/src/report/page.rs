@@ -10,6 +10,7 @@ use super::protection;
 use super::rules::{LARGEST, SMALLEST};
 use super::sources::{computed, extreme, figure};
 use super::study::capacity_of;
+use super::style::STYLE;
 use super::sweep;
 use super::tables;
 use crate::decimal::plain;
@@ -17,9 +18,6 @@ use crate::error::RunVerdict;
 use crate::raw::RawResults;
 use crate::records_page::{RECORDS, link};
 use std::fmt::Write;
-
-/// Style of every page.
-pub(crate) const STYLE: &str = include_str!("style.css");
 
 /// Renders the page.
 pub fn render(results: &RunResults, levels: &[LevelSummary], bounds: &[BoundCheck]) -> String {

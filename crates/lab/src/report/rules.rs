@@ -1,4 +1,4 @@
-//! How each figure of a level was computed from the records: the rule in words, and the records.
+//! Computation of each figure of a level: the rule in words, and the records.
 
 use super::levels::LevelSummary;
 use crate::figures::CLASS_NAMES;

@@ -2,6 +2,7 @@
 //! rate.
 
 use super::jitter_buffer::{JitterBuffer, PlayoutStep, SlotContent};
+use super::messages::DecoderFigures;
 use super::plan::VoiceFormat;
 use super::speech::SpeechDetector;
 use super::{MAX_TURN, TURN_MS};
@@ -15,19 +16,6 @@ use engine::{DropReason, Time};
 const HISTORY: usize = 6;
 /// Samples that a payload may leave for later turns: 120 ms at 48 kHz.
 const MAX_QUEUED: usize = codec::coder::MAX_SAMPLES;
-
-/// Counters of a participant decoder.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DecoderFigures {
-    /// Payloads decoded.
-    pub decoded: u64,
-    /// G.729 payloads without speech, by their gains, that were not decoded.
-    pub skipped: u64,
-    /// Concealed samples, at the codec's rate.
-    pub concealed: u64,
-    /// The present delay of the jitter buffer in microseconds.
-    pub wait_us: u64,
-}
 
 /// The last payloads that were not decoded.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! A participant of a conference: its side, decoder, encoder, digits and RTCP.
 
-use super::decoder::{DecoderFigures, ParticipantDecoder};
+use super::decoder::ParticipantDecoder;
+use super::messages::{MuteState, ParticipantCommand, ParticipantEvent, ParticipantFigures};
 use super::mix_encoder::{EncodingKey, MixEncoder, ParticipantStream};
 use super::plan::{ParticipantPlan, VoiceFormat};
 use super::tones::ToneSequence;
@@ -21,55 +22,6 @@ const EVENT_HANG: Duration = Duration::from_millis(120);
 /// Mean interval between RTCP reports (RFC 3550 section 6.2); each interval is between half of it and one and a half
 /// times.
 const REPORT_INTERVAL_MS: u64 = 5_000;
-
-/// An action of a participant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ParticipantEvent {
-    /// It muted itself.
-    Muted,
-    /// It unmuted itself.
-    Unmuted,
-    /// It entered a digit in the lobby: `0` to `9`, `*`, `#`, `A` to `D`.
-    Digit(u8),
-}
-
-/// A command of control about a participant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ParticipantCommand {
-    /// Mutes the participant, which cannot undo this by digits.
-    Mute,
-    /// Unmutes the participant, regardless of the cause of muting.
-    Unmute,
-    /// Moves the participant from the lobby into the conference.
-    Admit,
-    /// Plays the tone for a wrong PIN and prompts for the PIN again.
-    RejectPin,
-}
-
-/// Whether and by which side a participant is muted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MuteState {
-    /// Not muted.
-    #[default]
-    Unmuted,
-    /// Muted by its own digits.
-    ByParticipant,
-    /// Muted by control.
-    ByControl,
-}
-
-/// State of a participant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ParticipantFigures {
-    /// Counters of its decoder.
-    pub decoder: DecoderFigures,
-    /// Whether its audio is in the present mix.
-    pub in_mix: bool,
-    /// Whether and by which side it is muted.
-    pub muted: MuteState,
-    /// Whether it is in the lobby.
-    pub in_lobby: bool,
-}
 
 #[derive(Debug)]
 pub(super) struct Participant {

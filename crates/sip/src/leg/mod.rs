@@ -10,17 +10,17 @@ use crate::api::{Flow, Fork, LegId, LegState, MessageContent, Prack, Refused, Se
 use crate::compose::Lines;
 use crate::credentials::StoredLogin;
 use crate::dialog::{LegDialog, Own, Peer, numeric_hop};
+use crate::dialog_request::DialogRequest;
 use crate::reliable::Reliable;
-use crate::session_timer::SessionState;
+use crate::session_state::SessionState;
 use crate::timer::Timer;
-use crate::tokens::{IdToken, MAGIC};
+use crate::tokens::IdToken;
 use crate::transaction::{ClientState, NONE, Owner};
-use crate::transport::SipListener;
 use core::time::Duration;
+use engine::Time;
 use engine::timers::TimerKey;
-use engine::{Time, Transport};
 use serde::{Deserialize, Serialize};
-use wire::sip::{HeaderId, Method};
+use wire::sip::Method;
 
 /// Our offer has no answer yet.
 pub(crate) const OFFER_OUT: u8 = 1;
@@ -325,70 +325,20 @@ impl Endpoint {
         let mut lines = Lines {
             out: &mut self.net.out.arena,
         };
-        write_dialog_request(
-            &mut lines, listener, &leg.own, peer, tag, method, cseq, branch,
-        );
+        let request = DialogRequest {
+            listener,
+            own: &leg.own,
+            peer,
+            tag,
+            method,
+            cseq,
+            branch,
+        };
+        request.write(&mut lines);
         Some((start, peer.flow))
     }
 
     pub(crate) fn schedule_unacked(&mut self, id: LegId, at: Time) -> TimerKey {
         self.wheel.schedule(at, Timer::Unacked(id.slot))
     }
-}
-
-/// Writes an in-dialog request up to its own headers: request line, Via, Route, From, To, Call-ID, CSeq.
-#[allow(clippy::too_many_arguments)] // the parts of an in-dialog request
-pub(crate) fn write_dialog_request(
-    lines: &mut Lines<'_>,
-    listener: &SipListener,
-    own: &Own,
-    peer: &Peer,
-    tag: IdToken,
-    method: Method<'_>,
-    cseq: u32,
-    branch: IdToken,
-) {
-    let mut routes = wire::sip::Values::list(peer.routes());
-    // With a strict router its URI is the Request-URI, and the target becomes the last route (section 12.2.1.1).
-    let strict = peer
-        .strict
-        .then(|| routes.next().and_then(wire::sip::NameAddr::parse))
-        .flatten();
-    lines.request_line(method, strict.map_or(peer.target(), |route| route.uri));
-    lines
-        .raw(b"Via: ")
-        .raw(&listener.via)
-        .raw(MAGIC)
-        .raw(branch.as_bytes());
-    if listener.transport == Transport::Udp {
-        lines.raw(b";rport");
-    }
-    lines.end();
-    match strict {
-        None => {
-            if !peer.routes().is_empty() {
-                lines.header(HeaderId::Route, peer.routes());
-            }
-        }
-        Some(_) => {
-            for route in routes {
-                lines.header(HeaderId::Route, route);
-            }
-            lines
-                .name(HeaderId::Route)
-                .raw(b"<")
-                .text(peer.target())
-                .raw(b">")
-                .end();
-        }
-    }
-    lines
-        .name(HeaderId::From)
-        .text(own.local())
-        .raw(b";tag=")
-        .raw(tag.as_bytes())
-        .end()
-        .header(HeaderId::To, peer.remote())
-        .header(HeaderId::CallId, own.call_id())
-        .cseq(cseq, method.as_bytes());
 }

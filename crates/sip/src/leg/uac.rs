@@ -6,7 +6,9 @@ use crate::api::{
     Body, Failure, Flow, Fork, Handler, Indication, Invite, LegId, LegState, MessageContent, Prack,
     Refused,
 };
-use crate::compose::{Lines, check_edits, extra_headers, has_sdp, message_has_sdp, without_tag};
+use crate::compose::{
+    Lines, check_edits, extra_headers, has_sdp, message_has_sdp, remote_identity,
+};
 use crate::credentials::StoredLogin;
 use crate::dialog::{LegDialog, MAX_FORKS, Own, Peer, numeric_hop};
 use crate::received::Received;
@@ -22,6 +24,16 @@ const MAX_LATE: usize = 32;
 const FORGOTTEN: u32 = 1_000;
 /// Retries of one request after challenges and too small intervals, at most.
 const MAX_TRIES: u8 = 4;
+
+/// The parts of an ACK or BYE in the dialog of a 2xx that has no leg.
+struct RequestFrom2xx<'a> {
+    peer: &'a Peer,
+    method: Method<'a>,
+    response: &'a Message<'a>,
+    flow: &'a Flow,
+    branch: IdToken,
+    number: u32,
+}
 
 impl Endpoint {
     /// Opens a call: sends INVITE (RFC 3261 section 13.2.1).
@@ -702,8 +714,15 @@ impl Endpoint {
                 Err(_) => return,
             },
         };
-        let Some(start) = self.write_from_2xx(slot, &peer, method, response, &flow, branch, number)
-        else {
+        let request = RequestFrom2xx {
+            peer: &peer,
+            method,
+            response,
+            flow: &flow,
+            branch,
+            number,
+        };
+        let Some(start) = self.write_from_2xx(slot, &request) else {
             self.close_client(client);
             return;
         };
@@ -714,17 +733,15 @@ impl Endpoint {
         };
     }
 
-    #[allow(clippy::too_many_arguments)] // the parts of a dialog without a leg
-    fn write_from_2xx(
-        &mut self,
-        slot: u32,
-        peer: &Peer,
-        method: Method<'_>,
-        response: &Message<'_>,
-        flow: &Flow,
-        branch: IdToken,
-        number: u32,
-    ) -> Option<usize> {
+    fn write_from_2xx(&mut self, slot: u32, request: &RequestFrom2xx<'_>) -> Option<usize> {
+        let RequestFrom2xx {
+            peer,
+            method,
+            response,
+            flow,
+            branch,
+            number,
+        } = *request;
         let start = self.net.out.begin();
         let listener = self.net.listeners.get(usize::from(flow.local.0))?;
         let mut lines = Lines {
@@ -901,24 +918,6 @@ impl Endpoint {
 /// The branch of the ACK for a 2xx: constant for one 2xx, different from the INVITE's.
 fn ack_branch(slot: u32, cookie: u64, tag: u64) -> IdToken {
     IdToken::new(slot, cookie.rotate_left(17) ^ tag)
-}
-
-/// To of a new dialog or request, without tag.
-pub(crate) fn remote_identity(
-    to: Option<&[u8]>,
-    content: &MessageContent<'_>,
-    uri: &[u8],
-) -> Vec<u8> {
-    let template = content.template.filter(|t| t.is_request());
-    let to = to.or_else(|| template.and_then(|t| t.header(HeaderId::To)));
-    match to {
-        Some(to) => {
-            let mut out = Vec::new();
-            without_tag(to, &mut out);
-            out
-        }
-        None => [b"<", uri, b">"].concat(),
-    }
 }
 
 /// Whether the peer supports UPDATE (RFC 3311 section 4).

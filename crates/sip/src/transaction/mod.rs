@@ -160,7 +160,7 @@ pub(crate) struct ServerActive {
     /// Bytes that may still be sent over UDP to an untrusted source.
     pub(crate) bound: Option<usize>,
     /// Session timer headers of the request, see `session_timer`.
-    pub(crate) session: Option<crate::session_timer::SessionRequest>,
+    pub(crate) session: Option<crate::session_state::SessionRequest>,
 }
 
 impl ServerActive {

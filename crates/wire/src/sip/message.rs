@@ -4,7 +4,7 @@ use super::header_cache::HeaderCache;
 use super::ids::{HEADER_IDS, HeaderId, Method};
 use super::list::Values;
 use super::vector::first;
-pub(super) use crate::sip_text::number;
+pub(super) use crate::sip_text::{is_lws, number};
 use smallvec::SmallVec;
 use std::fmt;
 
@@ -597,11 +597,6 @@ fn status_line<'a>(line: &'a [u8], faults: &mut MessageFaults) -> Option<Start<'
         status,
         reason,
     })
-}
-
-/// White space inside a header value, folds included.
-pub(super) fn is_lws(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
 /// Characters of `token` (RFC 3261 section 25.1).

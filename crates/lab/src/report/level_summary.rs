@@ -1,0 +1,116 @@
+//! The figures of one level.
+
+use crate::error::RunVerdict;
+use crate::metrics::SipMetrics;
+use crate::statistics::Interval;
+use std::collections::BTreeMap;
+
+/// Names of the response-time classes.
+pub const CLASS_NAMES: [&str; 9] = [
+    "<10", "10-20", "20-30", "30-40", "40-50", "50-100", "100-150", "150-200", ">=200",
+];
+
+/// One level.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LevelSummary {
+    /// Value of the sweep.
+    pub level: Option<f64>,
+    /// Repetitions.
+    pub repetitions: usize,
+    /// Calls due; this and the following counts are means over the repetitions.
+    pub attempted: f64,
+    /// Calls established.
+    pub established: f64,
+    /// Calls completed.
+    pub completed: f64,
+    /// Calls failed.
+    pub failed: f64,
+    /// Most calls at a time.
+    pub peak: f64,
+    /// Registrations due.
+    pub registrations: f64,
+    /// Registrations accepted.
+    pub registered: f64,
+    /// Registrations failed.
+    pub registrations_failed: f64,
+    /// Sent, and never answered with 2xx.
+    pub dropped: f64,
+    /// Answered with 300 or above.
+    pub refused: f64,
+    /// Attempts per response-time class.
+    pub classes: [f64; CLASS_NAMES.len()],
+    /// Median response time, ms.
+    pub p50: Option<f64>,
+    /// 99th percentile.
+    pub p99: Option<f64>,
+    /// Largest response time; `None` if only `run.json` was read.
+    pub max: Option<f64>,
+    /// CPU time of the SUT per call or registration, microseconds.
+    pub cpu_us: Option<f64>,
+    /// Attempts answered with 2xx, per second of the time in which they were due.
+    pub per_second: Option<f64>,
+    /// Of these, the ones answered in time that ended as planned.
+    pub in_time_per_second: Option<f64>,
+    /// Streams received.
+    pub streams: f64,
+    /// Packets received.
+    pub packets: f64,
+    /// Lost, percent.
+    pub lost_percent: Option<f64>,
+    /// Mean jitter, ms.
+    pub jitter_mean: Option<f64>,
+    /// 99th percentile of the jitter.
+    pub jitter_p99: Option<f64>,
+    /// Largest jitter over the repetitions.
+    pub jitter_max: Option<f64>,
+    /// Longest time between two packets over the repetitions, ms.
+    pub delta_max: Option<f64>,
+    /// Mean of the runs' mean jitter without the best and the worst run, ms; of all runs if there are fewer than three.
+    pub jitter_trimmed_mean: Option<f64>,
+    /// The same for the runs' 99th percentiles.
+    pub jitter_trimmed_p99: Option<f64>,
+    /// Jitter of the host, ms, trimmed in the same way: mean.
+    pub noise_jitter_mean: Option<f64>,
+    /// 99th percentile of the host's jitter.
+    pub noise_jitter_p99: Option<f64>,
+    /// Number of cores that the SUT kept busy.
+    pub subject_cores: Option<f64>,
+    /// Load of all processors, percent.
+    pub host_cpu: Option<f64>,
+    /// One-way delay of the worst stream, ms.
+    pub one_way: Option<f64>,
+    /// Delay of single packets, ms: median.
+    pub relay_p50: Option<f64>,
+    /// 99th percentile.
+    pub relay_p99: Option<f64>,
+    /// Largest over the repetitions.
+    pub relay_max: Option<f64>,
+    /// CPU time of the SUT per media packet, microseconds.
+    pub cpu_us_packet: Option<f64>,
+    /// CPU time of the signalling of one call, microseconds, if it could be divided from that of media.
+    pub signalling_us: Option<f64>,
+    /// CPU time of the media path per relayed packet, microseconds, if it could be divided.
+    pub media_us: Option<f64>,
+    /// Spread of the calls over the media nodes, percent of their mean; the largest of the runs.
+    pub node_spread: Option<f64>,
+    /// Smallest share of the media packets that the kernel relay forwarded, percent.
+    pub kernel_relay: Option<f64>,
+    /// Round trip of the worst stream, ms.
+    pub round_trip: Option<f64>,
+    /// MOS.
+    pub mos: Option<f64>,
+    /// Smallest speech correlation.
+    pub correlation: Option<f64>,
+    /// Speech level farthest from zero, dB.
+    pub level_db: Option<f64>,
+    /// The metrics of RFC 6076 over the attempts of all runs; empty if only `run.json` was read.
+    pub sip: SipMetrics,
+    /// Answered attempts of all runs, from which the response-time quantiles are computed.
+    pub answered: u64,
+    /// Figures that the experiment measures itself, by name.
+    pub measures: BTreeMap<String, f64>,
+    /// 95 % confidence intervals of the figures, by name; empty if only `run.json` was read.
+    pub intervals: BTreeMap<String, Interval>,
+    /// Verdict over all trials of the level.
+    pub verdict: RunVerdict,
+}
