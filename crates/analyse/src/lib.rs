@@ -223,6 +223,7 @@ impl CaptureAnalyser {
 }
 
 /// Takes any bytes as a capture, for fuzzing.
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub fn fuzz_capture(data: &[u8]) {
     if let Ok(analysis) = analyse_bytes(data) {

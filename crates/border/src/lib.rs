@@ -12,6 +12,7 @@ pub mod conferences;
 mod counters;
 mod emergency;
 mod endpoint_settings;
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
 mod headers;
@@ -39,7 +40,9 @@ pub mod trunks;
 pub mod views;
 pub(crate) mod workers;
 
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use fuzz::{fuzz_border, fuzz_border_with_dtls};
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use ng_client::fuzz::fuzz_ng_client;

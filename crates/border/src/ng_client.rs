@@ -6,6 +6,7 @@
 
 mod exchange;
 mod failover;
+#[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 pub(crate) mod relay;
 mod statistics;

@@ -7,6 +7,7 @@
 pub mod coder;
 pub mod dtmf;
 pub mod format;
+#[cfg(feature = "fuzz")]
 mod fuzz;
 pub mod g711;
 pub mod g722;
@@ -30,6 +31,7 @@ pub mod wav;
 
 pub use coder::{AudioDecoder, AudioEncoder, CodecError, EncodedFrame};
 pub use format::{Format, OpusParameters};
+#[cfg(feature = "fuzz")]
 pub use fuzz::fuzz_codec;
 pub use kind::{CodecSpec, Kind};
 pub use packet::{Content, Packet, Packetiser, PacketiserSettings, Unpacker};

@@ -21,6 +21,7 @@
 
 mod digits;
 pub(crate) mod flow;
+#[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 mod generated;
 mod latch;

@@ -16,6 +16,7 @@ pub mod sink;
 pub mod source;
 pub mod stats;
 
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use forward::fuzz::{fuzz_forward, fuzz_transcode};
 pub use forward::{

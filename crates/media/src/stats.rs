@@ -405,6 +405,7 @@ pub struct Summary {
 
 /// Treats arbitrary bytes as a sequence of RTP and RTCP packets, for fuzzing. Each packet is preceded by its length
 /// (one byte) and the milliseconds since the last one (one byte).
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub fn fuzz_rtp_rtcp(mut data: &[u8]) {
     let mut statistics = ReceiveStatistics::new(256);

@@ -7,5 +7,6 @@ pub mod origin;
 pub mod server;
 pub mod terms;
 
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use server::fuzz::fuzz_ng_server;

@@ -7,6 +7,7 @@
 mod access;
 mod branches;
 mod commands;
+#[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 mod offer_answer;
 mod options;

@@ -5,6 +5,7 @@ pub mod cipher;
 pub mod digest;
 pub mod dtls;
 pub mod esp;
+#[cfg(feature = "fuzz")]
 mod fuzz;
 pub mod ice;
 pub mod ike;
@@ -13,9 +14,12 @@ pub mod sdes;
 pub mod srtp;
 pub mod stun;
 
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use esp::fuzz_esp;
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use fuzz::{fuzz_ice, fuzz_srtp};
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use ike::fuzz_ike;

@@ -24,9 +24,11 @@ mod template;
 mod types;
 mod value;
 
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
 
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use fuzz::fuzz_rules;
 

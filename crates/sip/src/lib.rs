@@ -14,6 +14,7 @@ mod dialog;
 mod dialog_request;
 mod endpoint;
 mod fast_path;
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
 mod handler;

@@ -4,6 +4,7 @@
 pub mod capture;
 pub mod esp;
 pub mod ethernet;
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
 pub mod hep;
@@ -21,9 +22,11 @@ pub mod tcp;
 pub mod udp;
 pub mod ws;
 
+#[cfg(feature = "fuzz")]
 mod packets;
 
 /// Parses `data` as a capture and as packets of every layer, for fuzzing.
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub fn fuzz_packets(data: &[u8]) {
     packets::fuzz(data);

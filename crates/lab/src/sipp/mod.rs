@@ -12,6 +12,7 @@ pub mod distribution;
 pub mod engine;
 pub mod ere;
 mod flow;
+#[cfg(feature = "fuzz")]
 mod fuzz;
 pub mod incoming;
 mod init;
@@ -36,6 +37,7 @@ pub use options::ScenarioOptions;
 pub use run::run;
 
 /// Fuzz target: reads and compiles any bytes as a scenario and, if they compile, runs it for a while against any bytes.
+#[cfg(feature = "fuzz")]
 pub fn fuzz_scenario(data: &[u8]) {
     fuzz::scenario(data);
 }

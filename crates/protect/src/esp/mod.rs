@@ -11,6 +11,7 @@
 mod address;
 mod endpoint;
 mod endpoint_keys;
+#[cfg(feature = "fuzz")]
 mod fuzz;
 mod gateway;
 mod inbound;
@@ -31,6 +32,7 @@ mod transform;
 pub use address::AddressPrefix;
 pub use endpoint::{EspCarrier, EspEndpoint, EspEndpointCounters, EspEndpointPlan};
 pub use endpoint_keys::EndpointKeys;
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use fuzz::fuzz_esp;
 pub use gateway::{

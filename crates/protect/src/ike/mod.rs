@@ -4,11 +4,13 @@
 //! of an association, so they are read from its log, which is a pipe to this program ([`DaemonLog`]).
 
 mod daemon_log;
+#[cfg(feature = "fuzz")]
 mod fuzz;
 mod settings;
 mod vici;
 
 pub use daemon_log::{DaemonFact, DaemonLine, DaemonLog, NegotiatedChild};
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use fuzz::fuzz_ike;
 pub use settings::{
