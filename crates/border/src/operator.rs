@@ -2,13 +2,13 @@
 //! program passes them between its packet threads and the control interface.
 
 use crate::border::Border;
+use crate::registrar::LockedOut;
 use crate::views::{NodeView, OverloadView, RegistrationView, TrunkView};
 use anchor::Side;
 use config::{Config, InterfaceId, TrunkId};
 use core::time::Duration;
 use engine::{Reason, Time};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 impl Border {
@@ -135,18 +135,18 @@ impl Border {
         self.parts.media_nodes.views()
     }
 
-    /// Sources whose credentials are not checked because of failures, with the remaining time; sorted.
-    pub fn lockouts(&mut self, now: Time) -> Vec<(IpAddr, Duration)> {
+    /// Sources and accounts whose credentials are not checked because of failures, with the remaining time; sorted.
+    pub fn lockouts(&mut self, now: Time) -> Vec<(LockedOut, Duration)> {
         self.parts.registrar.authority.lock().lockouts(now)
     }
 
-    /// Ends the lockout of a source; returns whether there was one.
-    pub fn remove_lockout(&mut self, source: IpAddr, now: Time) -> bool {
+    /// Ends the lockout of a source or an account; returns whether there was one.
+    pub fn remove_lockout(&mut self, lockout: &LockedOut, now: Time) -> bool {
         self.parts
             .registrar
             .authority
             .lock()
-            .remove_lockout(source, now)
+            .remove_lockout(lockout, now)
     }
 
     /// State of overload control.

@@ -16,7 +16,7 @@ mod stored_tests;
 mod tests;
 
 pub use authority::{Authentication, Authority, Claim};
-pub use failures::{AuthenticationFailures, FailureSource};
+pub use failures::{AuthenticationFailures, FailureSource, LockedOut};
 pub use forwarding::Passing;
 pub use rate_limit::RegistrationLimiter;
 pub use registry::{Registry, SharedRegistry};

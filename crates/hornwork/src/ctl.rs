@@ -49,7 +49,7 @@ enum ControlCommand {
     /// Limits of calls and registrations.
     #[command(subcommand)]
     Limits(LimitCommand),
-    /// Sources whose credentials are not checked, because of failures.
+    /// Sources and users whose credentials are not checked, because of failures.
     #[command(subcommand)]
     Bans(BanCommand),
     /// Log.
@@ -174,13 +174,13 @@ enum LimitCommand {
 
 #[derive(Debug, Subcommand)]
 enum BanCommand {
-    /// List sources.
+    /// List sources and users.
     #[command(after_help = "Example: hornwork ctl bans list")]
     List,
-    /// Check the credentials of a source again.
+    /// Check the credentials of a source or a user again.
     #[command(after_help = "Example: hornwork ctl bans remove 192.0.2.7")]
     Remove {
-        /// Its address.
+        /// Address of the source, or user:NAME.
         source: String,
     },
 }

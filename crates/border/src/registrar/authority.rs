@@ -1,6 +1,6 @@
 //! Digest authentication of configured users.
 
-use super::{AuthenticationFailures, FailureSource};
+use super::{AuthenticationFailures, FailureSource, LockedOut};
 use config::{Config, DigestAlgorithm, UserSecret, UserSpec};
 use core::time::Duration;
 use engine::{Entropy, Reason, Time};
@@ -189,13 +189,13 @@ impl Authority {
     }
 
     /// See [`AuthenticationFailures::lockouts`].
-    pub fn lockouts(&self, now: Time) -> Vec<(IpAddr, Duration)> {
+    pub fn lockouts(&self, now: Time) -> Vec<(LockedOut, Duration)> {
         self.failures.lockouts(now)
     }
 
     /// See [`AuthenticationFailures::remove_lockout`].
-    pub fn remove_lockout(&mut self, source: IpAddr, now: Time) -> bool {
-        self.failures.remove_lockout(source, now)
+    pub fn remove_lockout(&mut self, lockout: &LockedOut, now: Time) -> bool {
+        self.failures.remove_lockout(lockout, now)
     }
 
     /// Whether to log a failure: see [`AuthenticationFailures::take_report`].

@@ -7,6 +7,7 @@
 //! uses another port. All tables are bounded.
 
 use config::FailureLimits;
+use core::fmt;
 use core::hash::BuildHasher as _;
 use core::time::Duration;
 use engine::{BoundedMap, Entropy, HashKey, Time};
@@ -15,6 +16,12 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Maximum number of entries of each table.
 const ENTRIES: usize = 65_536;
+/// Maximum number of names of locked accounts in each table.
+const NAMES: usize = 4_096;
+/// Characters of a name that are kept.
+const NAME: usize = 64;
+/// Text before the name of an account where a source or an account can stand. No address begins with it.
+const USER: &str = "user:";
 /// Burst of events, and time until it is available again.
 const EVENTS: u32 = 20;
 const EVENTS_EVERY: Duration = Duration::from_secs(10);
@@ -78,6 +85,35 @@ struct Meter {
     until: Time,
 }
 
+/// A source or an account whose credentials are not checked.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LockedOut {
+    /// A source; of IPv6, its /64.
+    Source(IpAddr),
+    /// The user name in the credentials, at most 64 characters of it. Such a user need not exist.
+    Account(String),
+}
+
+impl LockedOut {
+    /// Reads an address, or `user:NAME`.
+    pub fn parse(text: &str) -> Option<LockedOut> {
+        match text.strip_prefix(USER) {
+            Some("") => None,
+            Some(name) => Some(LockedOut::Account(name.to_owned())),
+            None => text.parse().ok().map(LockedOut::Source),
+        }
+    }
+}
+
+impl fmt::Display for LockedOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LockedOut::Source(source) => source.fmt(f),
+            LockedOut::Account(name) => write!(f, "{USER}{name}"),
+        }
+    }
+}
+
 /// Failures of sources and accounts.
 #[derive(Debug)]
 pub struct AuthenticationFailures {
@@ -88,6 +124,9 @@ pub struct AuthenticationFailures {
     own: BoundedMap<(IpAddr, u64), Time>,
     own_before: BoundedMap<(IpAddr, u64), Time>,
     accounts: HashKey,
+    /// Names of locked accounts, for operators.
+    names: BoundedMap<u64, Box<str>>,
+    names_before: BoundedMap<u64, Box<str>>,
     told: u32,
     untold: u64,
     since: Option<Time>,
@@ -115,6 +154,8 @@ impl AuthenticationFailures {
             own: BoundedMap::new(ENTRIES, key),
             own_before: BoundedMap::new(ENTRIES, key),
             accounts: HashKey::new(entropy),
+            names: BoundedMap::new(NAMES, key),
+            names_before: BoundedMap::new(NAMES, key),
             told: 0,
             untold: 0,
             since: None,
@@ -178,40 +219,92 @@ impl AuthenticationFailures {
         (until > now).then(|| until.since(now))
     }
 
-    /// Sources whose credentials are not checked at present, with the remaining time; sorted.
-    pub fn lockouts(&self, now: Time) -> Vec<(IpAddr, Duration)> {
-        let tables = [&self.young, &self.old].into_iter();
-        let entries = tables.flat_map(|table| table.iter_unordered());
-        let mut sources: BTreeMap<IpAddr, Duration> = BTreeMap::new();
-        for (key, _) in entries {
-            let source = match key {
+    /// Sources and accounts whose credentials are not checked at present, with the remaining time; sorted. Of locked
+    /// accounts, the last 4,096 at least have a name and are listed.
+    pub fn lockouts(&self, now: Time) -> Vec<(LockedOut, Duration)> {
+        let mut all: BTreeMap<LockedOut, Duration> = BTreeMap::new();
+        for (key, meter) in self.locked(now) {
+            let locked = match key {
                 FailureKey::Source(source)
                 | FailureKey::Own(source, _)
-                | FailureKey::OwnPort(source, ..) => *source,
-                // The hash of an account does not tell its name.
-                FailureKey::Account(_) => continue,
+                | FailureKey::OwnPort(source, ..) => LockedOut::Source(source),
+                FailureKey::Account(account) => match self.name(account) {
+                    Some(name) => LockedOut::Account(name.to_owned()),
+                    None => continue,
+                },
             };
-            if let Some(meter) = self.meter(key, now).filter(|meter| meter.until > now) {
-                let left = sources.entry(source).or_default();
-                *left = (*left).max(meter.until.since(now));
-            }
+            let left = all.entry(locked).or_default();
+            *left = (*left).max(meter.until.since(now));
         }
-        sources.into_iter().collect()
+        all.into_iter().collect()
     }
 
-    /// Forgets the failures of a source. Returns whether it was locked out.
-    pub fn remove_lockout(&mut self, source: IpAddr, now: Time) -> bool {
-        let source = source_of(source);
-        let locked = self.lockouts(now).iter().any(|(own, _)| *own == source);
-        for table in [&mut self.young, &mut self.old] {
-            table.retain(|key, _| match key {
-                FailureKey::Source(own)
-                | FailureKey::Own(own, _)
-                | FailureKey::OwnPort(own, ..) => *own != source,
-                FailureKey::Account(_) => true,
-            });
+    /// Meters of present lockouts. A key may occur twice.
+    fn locked(&self, now: Time) -> impl Iterator<Item = (FailureKey, Meter)> {
+        let tables = [&self.young, &self.old].into_iter();
+        let entries = tables.flat_map(|table| table.iter_unordered());
+        entries.filter_map(move |(key, _)| {
+            let meter = self.meter(key, now).filter(|meter| meter.until > now)?;
+            Some((*key, meter))
+        })
+    }
+
+    fn name(&self, account: u64) -> Option<&str> {
+        let name = self.names.get(&account);
+        name.or_else(|| self.names_before.get(&account))
+            .map(|name| &**name)
+    }
+
+    /// Forgets the failures of a source, or those of an account at all sources. Returns whether it was locked out. An
+    /// account is found by its full name, also if it is not listed, and by its listed name.
+    pub fn remove_lockout(&mut self, lockout: &LockedOut, now: Time) -> bool {
+        let (source, account) = match lockout {
+            LockedOut::Source(source) => (Some(source_of(*source)), None),
+            LockedOut::Account(name) => (None, Some(name.as_str())),
+        };
+        let hash = account.map(|name| self.accounts.hash_one(name.as_bytes()));
+        let concerns = |key: &FailureKey| match key {
+            FailureKey::Source(own) => Some(*own) == source,
+            FailureKey::Own(own, account) | FailureKey::OwnPort(own, _, account) => {
+                Some(*own) == source || Some(*account) == hash
+            }
+            FailureKey::Account(own) => {
+                Some(*own) == hash || (account.is_some() && self.name(*own) == account)
+            }
+        };
+        let removed = |table: &BoundedMap<FailureKey, Meter>| -> Vec<FailureKey> {
+            let keys = table.iter_unordered().map(|(key, _)| *key);
+            keys.filter(concerns).collect()
+        };
+        let removed = [removed(&self.young), removed(&self.old)].concat();
+        let locked = self.locked(now).any(|(key, _)| concerns(&key));
+        for key in removed {
+            self.young.remove(&key);
+            self.old.remove(&key);
+            if let FailureKey::Account(account) = key {
+                self.names.remove(&account);
+                self.names_before.remove(&account);
+            }
         }
         locked
+    }
+
+    /// Keeps the name of a locked account.
+    fn keep_name(&mut self, account: &[u8]) {
+        let hash = self.accounts.hash_one(account);
+        if self.names.get(&hash).is_some() {
+            return;
+        }
+        if self.names.is_full() {
+            core::mem::swap(&mut self.names, &mut self.names_before);
+            self.names.clear();
+        }
+        let name: String = String::from_utf8_lossy(account)
+            .chars()
+            .take(NAME)
+            .collect();
+        // There is a free entry: see above.
+        let _ = self.names.insert(hash, name.into_boxed_str());
     }
 
     /// Counts wrong credentials.
@@ -228,6 +321,9 @@ impl AuthenticationFailures {
                 let doubled = (meter.failures - limit).min(20);
                 let delay = self.limits.delay.saturating_mul(1 << doubled);
                 meter.until = now + delay.min(self.limits.longest);
+                if matches!(key, FailureKey::Account(_)) {
+                    self.keep_name(account);
+                }
             }
             if self.young.is_full() && self.young.get(&key).is_none() {
                 core::mem::swap(&mut self.young, &mut self.old);
@@ -446,6 +542,59 @@ mod tests {
     }
 
     #[test]
+    fn locked_accounts_are_listed_and_removable_by_name() {
+        let mut failures = failures();
+        let long = "x".repeat(300);
+        for name in ["1001", long.as_str(), ""] {
+            for number in 0..10u32 {
+                let source = IpAddr::from(std::net::Ipv4Addr::from(0xcb00_7100 + number));
+                failures.failed(source, name.as_bytes(), Time::from_secs(1));
+            }
+        }
+        let now = Time::from_secs(2);
+        let listed = |failures: &AuthenticationFailures| -> Vec<String> {
+            let all = failures.lockouts(now);
+            all.iter().map(|(who, _)| who.to_string()).collect()
+        };
+        let short = format!("user:{}", "x".repeat(NAME));
+        assert_eq!(listed(&failures), ["user:", "user:1001", &short]);
+        let left = failures.lockouts(now)[1].1;
+        assert_eq!(left, Duration::from_secs(29));
+        assert!(failures.delay(ip("192.0.2.1"), b"1001", now).is_some());
+        // What is listed can be removed.
+        for text in ["user:1001", &short] {
+            let lockout = LockedOut::parse(text).unwrap();
+            assert!(failures.remove_lockout(&lockout, now), "{text}");
+            assert!(!failures.remove_lockout(&lockout, now), "{text}");
+        }
+        assert!(failures.delay(ip("192.0.2.1"), b"1001", now).is_none());
+        assert!(
+            failures
+                .delay(ip("192.0.2.1"), long.as_bytes(), now)
+                .is_none()
+        );
+        let other = LockedOut::parse("user:1002").unwrap();
+        assert!(!failures.remove_lockout(&other, now));
+        // An account at its usual source is locked out there only: the source is listed, and either finds it.
+        failures.succeeded(ip("198.51.100.7"), b"1003");
+        for removed in ["user:1003", "198.51.100.7"] {
+            for _ in 0..10 {
+                failures.failed(ip("198.51.100.7"), b"1003", now);
+            }
+            assert!(listed(&failures).contains(&"198.51.100.7".to_owned()));
+            assert!(failures.remove_lockout(&LockedOut::parse(removed).unwrap(), now));
+            assert!(failures.delay(ip("198.51.100.7"), b"1003", now).is_none());
+        }
+        for bad in ["", "user:", "nobody", "203.0.113.1:5060"] {
+            assert_eq!(LockedOut::parse(bad), None, "{bad}");
+        }
+        assert_eq!(
+            LockedOut::parse("2001:db8::1").map(|one| one.to_string()),
+            Some("2001:db8::1".to_owned())
+        );
+    }
+
+    #[test]
     fn memory_is_bounded() {
         let mut failures = failures();
         for number in 0..200_000u32 {
@@ -453,6 +602,10 @@ mod tests {
             failures.failed(source, &number.to_be_bytes(), Time::from_secs(1));
             failures.succeeded(source, b"1000", Time::from_secs(1));
         }
+        for number in 0..10_000u32 {
+            failures.keep_name(&number.to_be_bytes());
+        }
+        assert!(failures.names.len() <= NAMES && failures.names_before.len() <= NAMES);
         assert!(failures.young.len() <= ENTRIES && failures.old.len() <= ENTRIES);
         assert!(failures.own.len() <= ENTRIES && failures.own_before.len() <= ENTRIES);
     }

@@ -2,6 +2,7 @@
 
 use crate::virtual_network;
 
+use border::registrar::LockedOut;
 use engine::{EventKind, Transport};
 use sip::{Flow, Login, MessageContent, OutOfDialogRequest, Target};
 use std::time::Duration;
@@ -226,6 +227,28 @@ fn challenge_lockout_limits_attempts_and_spares_the_registered_phone() {
     // Nor is it at another port of the attacker's address.
     let moved = net.phone("198.51.100.7:6060", PhoneBehaviour::answering(SDP_A));
     assert_eq!(register(&mut net, moved, "1000", "1000", "right"), 200);
+}
+
+/// The right owner at a new address is locked out by the failures of others: operators see it and can end it.
+#[test]
+fn locked_account_is_listed_and_unlocked_by_its_name() {
+    let mut net = VirtualNetwork::new(&users(""), 5);
+    for number in 0..10 {
+        let source = format!("203.0.113.{}:5060", number + 1);
+        let attacker = net.phone(&source, PhoneBehaviour::answering(SDP_B));
+        assert_eq!(register(&mut net, attacker, "1000", "1000", "wrong"), 401);
+    }
+    let owner = net.phone("198.51.100.7:5060", PhoneBehaviour::answering(SDP_A));
+    assert_eq!(register(&mut net, owner, "1000", "1000", "right"), 503);
+    let now = net.now;
+    let listed = net.border.lockouts(now);
+    let names: Vec<String> = listed.iter().map(|(who, _)| who.to_string()).collect();
+    assert_eq!(names, ["user:1000"]);
+    let lockout = LockedOut::parse("user:1000").unwrap();
+    assert!(net.border.remove_lockout(&lockout, now));
+    assert!(!net.border.remove_lockout(&lockout, now));
+    assert!(net.border.lockouts(now).is_empty());
+    assert_eq!(register(&mut net, owner, "1000", "1000", "right"), 200);
 }
 
 /// A registered phone at the same address as an attacker is recognised by its flow.

@@ -3,9 +3,9 @@
 use super::{Operators, ServiceRequest};
 use crate::alarms::Acknowledgement;
 use border::border::CallInfo;
+use border::registrar::LockedOut;
 use border::views::{RegistrationView, TrunkView};
 use engine::Event;
-use std::net::IpAddr;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -182,11 +182,11 @@ impl Operators {
         self.limits().await
     }
 
-    /// Sources whose credentials are not checked, with the remaining time.
+    /// Sources and users whose credentials are not checked, with the remaining time.
     ///
     /// # Errors
     /// As [`Operators::ask`].
-    pub(crate) async fn bans(&self) -> Result<Vec<(IpAddr, Duration)>, &'static str> {
+    pub(crate) async fn bans(&self) -> Result<Vec<(LockedOut, Duration)>, &'static str> {
         self.ask(0, |context| {
             let now = context.now;
             context.border.lockouts(now)
@@ -194,17 +194,18 @@ impl Operators {
         .await
     }
 
-    /// Has the credentials of a source checked again; false if it was not banned.
+    /// Has the credentials of a source (its address) or a user (`user:NAME`) checked again; false if it was not banned.
     ///
     /// # Errors
-    /// No address; or as [`Operators::ask`].
+    /// Neither address nor user; or as [`Operators::ask`].
     pub(crate) async fn remove_ban(&self, source: &str) -> Result<bool, CommandError> {
-        let address: IpAddr = source
-            .parse()
-            .map_err(|_| CommandError::BadValue(format!("\"{source}\" is not an IP address")))?;
+        let lockout = LockedOut::parse(source).ok_or_else(|| {
+            let why = format!("\"{source}\" is neither an IP address nor user:NAME");
+            CommandError::BadValue(why)
+        })?;
         let removed = self.ask(0, move |context| {
             let now = context.now;
-            context.border.remove_lockout(address, now)
+            context.border.remove_lockout(&lockout, now)
         });
         Ok(removed.await?)
     }

@@ -17,6 +17,7 @@ use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use border::border::{CallInfo, LiveMedia};
 use border::calls::CallPhase;
+use border::registrar::LockedOut;
 use border::views::TrunkView;
 use console::{mask, mask_numbers};
 use engine::Hundredths;
@@ -294,10 +295,18 @@ pub(super) async fn change_limits(state: Shared, headers: HeaderMap, body: Body)
 }
 
 /// `GET /bans`.
-pub(super) async fn list_bans(State(state): Shared) -> Answer {
+pub(super) async fn list_bans(
+    State(state): Shared,
+    Extension(caller): Extension<Caller>,
+) -> Answer {
     let bans = state.operators().bans().await?;
     let bans = bans.into_iter().map(|(source, left)| BanBody {
-        source: source.to_string(),
+        source: match source {
+            LockedOut::Account(name) if caller.redact => {
+                LockedOut::Account(mask(&name)).to_string()
+            }
+            source => source.to_string(),
+        },
         reason: "authentication failures",
         remaining_s: left.as_secs(),
     });

@@ -34,7 +34,11 @@ fn path_schema(path: &str, name: &str) -> Value {
             json!({ "type": "integer", "minimum": 0 })
         }
         (_, "source") => {
-            json!({ "type": "string", "anyOf": [{ "format": "ipv4" }, { "format": "ipv6" }] })
+            json!({ "type": "string", "anyOf": [
+                { "format": "ipv4" },
+                { "format": "ipv6" },
+                { "pattern": "^user:." },
+            ] })
         }
         _ => json!({ "type": "string" }),
     }

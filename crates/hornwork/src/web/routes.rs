@@ -255,14 +255,14 @@ pub(super) static ROUTES: &[RouteSpec] = &[
     route(
         ("GET", "/bans"),
         Some(Viewer),
-        "Sources whose SIP credentials are not checked, because of failures.",
+        "Sources and users whose SIP credentials are not checked, because of failures.",
         Json(schema::<BansBody>),
         || get(live::list_bans),
     ),
     route(
         ("DELETE", "/bans/{source}"),
         Some(Operator),
-        "Check the credentials of a source again.",
+        "Check the credentials of a source (its address) or of a user (user:NAME) again.",
         Json(schema::<DoneBody>),
         || delete(live::remove_ban),
     ),

@@ -660,10 +660,10 @@ pub(super) struct LimitChange {
     pub(super) calls: u32,
 }
 
-/// A source whose credentials are not checked.
+/// A source or a user whose credentials are not checked.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct BanBody {
-    /// Address, or /64 of IPv6.
+    /// Address, or /64 of IPv6; of a user, `user:` and the name.
     pub(super) source: String,
     /// Reason.
     pub(super) reason: &'static str,
@@ -671,10 +671,10 @@ pub(super) struct BanBody {
     pub(super) remaining_s: u64,
 }
 
-/// Sources whose credentials are not checked.
+/// Sources and users whose credentials are not checked.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct BansBody {
-    /// By address.
+    /// Sources by address, then users by name.
     pub(super) bans: Vec<BanBody>,
 }
 
