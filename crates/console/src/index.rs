@@ -1,6 +1,7 @@
 //! Calls in progress, folded from messages and events until they are written to the index of a partition.
 
 mod fold;
+mod reports;
 
 use crate::call::{CallKind, CallState, StoredCall};
 use crate::losses::{LossCounts, Losses};
@@ -481,6 +482,7 @@ impl OpenCalls {
             }
             // Visible in the messages.
             EventKind::CallProgressed { .. } => {}
+            EventKind::RtcpReport { call_id, .. } => self.report(call_id, &event.kind, at),
             kind => {
                 let slot = match call_id_of(kind) {
                     Some(call_id) => {

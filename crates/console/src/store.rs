@@ -67,6 +67,15 @@ impl HistoryWriter {
         }
     }
 
+    /// Whether a call with this Call-ID, or correlation id of a capture agent, is in progress or has ended within about half a
+    /// minute: further events about it find their call.
+    pub fn knows(&self, call_id: &str) -> bool {
+        match &self.0 {
+            Writer::Folder(writer) => writer.knows(call_id),
+            Writer::Database(writer) => writer.knows(call_id),
+        }
+    }
+
     /// Stores an event that happened at `at`, microseconds since the Unix epoch.
     pub fn event(&mut self, event: &Event, at: i64) {
         writer!(self, writer => writer.event(event, at));

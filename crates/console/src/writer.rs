@@ -313,6 +313,11 @@ impl FolderWriter {
         }
     }
 
+    /// Whether a call with this Call-ID, or correlation id, is in progress or has ended just now.
+    pub(crate) fn knows(&self, call_id: &str) -> bool {
+        self.index.knows(call_id)
+    }
+
     /// The first Call-ID of the call of the last message.
     pub(crate) fn correlation(&self) -> Option<&str> {
         self.index.last_call_id()

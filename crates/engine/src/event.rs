@@ -988,7 +988,7 @@ events! {
     HepPacketsDropped "hep_packets_dropped" Info {
         /// received or sent.
         direction: String,
-        /// Reason: malformed, no SIP, rate limit, queue full, socket (the network did not accept it), too long.
+        /// Reason: malformed, no SIP (nor RTCP), no report (RTCP without a report block), unknown call (RTCP of a call that is not stored), rate limit, queue full, socket (the network did not accept it), too long.
         reason: String,
         /// Packets since the last such event.
         packets: u64,
@@ -1274,6 +1274,27 @@ events! {
         kind: String,
         /// Its outcome.
         outcome: String,
+    }
+    /// A capture agent has sent an RTCP report about a call (HEP). In the store only.
+    RtcpReport "rtcp_report" Debug {
+        /// Call-ID, or correlation id of the agent.
+        call_id: String,
+        /// Number of the agent.
+        agent: u32,
+        /// Address from which the RTCP packet came.
+        source: String,
+        /// Address to which it was sent.
+        destination: String,
+        /// SSRC of the reporter.
+        ssrc: u32,
+        /// SSRC of the stream that the reporter received.
+        media_ssrc: u32,
+        /// Loss since the report before, percent (fraction lost).
+        loss_percent: Hundredths,
+        /// Packets lost since the beginning of the stream.
+        packets_lost: u32,
+        /// Interarrival jitter in units of the RTP timestamp: the report does not have the clock rate.
+        jitter_units: u32,
     }
 }
 

@@ -6,7 +6,7 @@ pub(crate) mod agents;
 pub(crate) mod location;
 
 use crate::log::EventLog;
-use agents::{AgentMessage, Agents, HepCounts, HepReports, HepSender};
+use agents::{AgentPacket, Agents, HepCounts, HepReports, HepSender};
 use border::border::Border;
 use config::Config;
 use console::{
@@ -46,12 +46,25 @@ const DATABASE_REMEDY: &str =
 /// One line about the store; empty without one.
 pub fn summary(config: &Config) -> String {
     config.store.as_ref().map_or_else(String::new, |store| {
-        format!(
+        let mut text = format!(
             "store: calls and messages in {}, for {} days, {} MiB at most\n",
             location::location(&store.place),
             store.retention_days,
             store.size >> 20
-        )
+        );
+        if let Some((host, port)) = &store.hep.send {
+            let id = store.hep.id;
+            text.push_str(&format!(
+                "HEP: copies of messages to udp:{host}:{port}, as agent {id}\n"
+            ));
+        }
+        if let Some(listen) = store.hep.listen {
+            let rate = store.hep.rate;
+            text.push_str(&format!(
+                "HEP: from capture agents at udp:{listen}, at most {rate} packets per second\n"
+            ));
+        }
+        text
     })
 }
 
@@ -238,6 +251,13 @@ impl CallHistory {
             });
         }
         let (agents, from_agents) = Agents::start(spec, clock, &hep_counts)?.unzip();
+        if let Some(listen) = spec.hep.listen {
+            let note = EventKind::SocketOpened {
+                purpose: "hep".to_owned(),
+                address: format!("udp:{listen}"),
+            };
+            log.event(&Event::new(clock.now(), note));
+        }
         let thread = StoreThread {
             folder: shown.clone(),
             remedy,
@@ -248,6 +268,7 @@ impl CallHistory {
             returns,
             drops: vec![Drops::new(); usize::from(workers)],
             from_agents,
+            hep_counts: hep_counts.clone(),
             hep_reports: HepReports::new(hep_counts.clone()),
             log: log.clone(),
             clock,
@@ -327,7 +348,8 @@ struct StoreThread {
     returns: Vec<EmptyBatches>,
     /// Drops of each worker at the last count.
     drops: Vec<Drops>,
-    from_agents: Option<Receiver<Vec<AgentMessage>>>,
+    from_agents: Option<Receiver<Vec<AgentPacket>>>,
+    hep_counts: Arc<HepCounts>,
     hep_reports: HepReports,
     log: EventLog,
     clock: Clock,
@@ -416,9 +438,29 @@ impl StoreThread {
         let Some(inbox) = &self.from_agents else {
             return;
         };
-        for messages in inbox.try_iter().take(AGENT_BATCHES) {
-            for message in &messages {
-                self.writer.message(&message.stored(), &message.correlation);
+        for packets in inbox.try_iter().take(AGENT_BATCHES) {
+            for packet in packets {
+                match packet {
+                    AgentPacket::Message(message) => {
+                        self.writer.message(&message.stored(), &message.correlation);
+                    }
+                    AgentPacket::Reports(time, reports) => {
+                        let is_known = reports.iter().any(|report| match report {
+                            EventKind::RtcpReport { call_id, .. } => self.writer.knows(call_id),
+                            _ => false,
+                        });
+                        if !is_known {
+                            self.hep_counts.add_unknown_call();
+                            continue;
+                        }
+                        self.hep_counts.add_received();
+                        for report in reports {
+                            // The store goes by the time that is passed to it.
+                            let event = Event::new(Time::ZERO, report);
+                            self.writer.event(&event, micros(time));
+                        }
+                    }
+                }
             }
         }
     }

@@ -4,7 +4,7 @@
 use crate::alarms::{AlarmKind, CHECK_INTERVAL, WatchedFigures};
 use crate::event_output::{OUTCOMES, SETUP_BOUNDS_MS, outcomes};
 use crate::gateway::GatewayFigures;
-use crate::log::timestamp;
+use crate::log::{EventLog, timestamp};
 use crate::operators::{Operators, Statistics, StoreState, cpu_seconds};
 use axum::Router;
 use axum::extract::State;
@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use config::MetricsSpec;
 use engine::{DropReason, Event, EventKind};
+use net::Clock;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -255,7 +256,7 @@ pub(crate) const METRICS: &[MetricSpec] = &[
         "hornwork_hep_packets_total",
         Counter,
         &["direction", "result"],
-        "HEP packets: sent to the collector (ok, socket: refused by the socket, too long) and received from capture agents (ok, malformed, no SIP, rate limit, queue full: the store is too slow).",
+        "HEP packets: sent to the collector (ok, socket: refused by the socket, too long) and received from capture agents (ok, malformed, no SIP: neither SIP nor RTCP, no report: RTCP without a report block, unknown call: RTCP of a call that is not stored, rate limit, queue full: the store is too slow).",
     ),
     spec(
         "hornwork_gateway_packets_total",
@@ -675,11 +676,13 @@ async fn scrape_gateway(State(gateway): State<Arc<GatewayFigures>>) -> String {
 pub(crate) fn start_gateway(
     spec: Option<&MetricsSpec>,
     gateway: Arc<GatewayFigures>,
+    (log, clock): (&EventLog, Clock),
 ) -> io::Result<()> {
     let Some(listen) = spec.and_then(|spec| spec.listen) else {
         return Ok(());
     };
     let listener = bind(listen)?;
+    report_listener(listen, log, clock);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -725,6 +728,9 @@ pub(crate) fn start(spec: Option<&MetricsSpec>, operators: Operators) -> io::Res
             .map(tokio::net::TcpListener::from_std)
             .transpose()?
     };
+    if let Some(listen) = spec.and_then(|spec| spec.listen) {
+        report_listener(listen, &operators.log, operators.clock);
+    }
     std::thread::Builder::new()
         .name("metrics".to_owned())
         .spawn(move || {
@@ -742,6 +748,14 @@ pub(crate) fn start(spec: Option<&MetricsSpec>, operators: Operators) -> io::Res
             });
         })?;
     Ok(())
+}
+
+fn report_listener(listen: std::net::SocketAddr, log: &EventLog, clock: Clock) {
+    let note = EventKind::SocketOpened {
+        purpose: "metrics".to_owned(),
+        address: format!("http://{listen}"),
+    };
+    log.event(&Event::new(clock.now(), note));
 }
 
 fn bind(listen: std::net::SocketAddr) -> io::Result<std::net::TcpListener> {

@@ -24,6 +24,8 @@ pub mod ip_protocol {
 pub mod payload_type {
     /// SIP.
     pub const SIP: u8 = 1;
+    /// RTCP as JSON.
+    pub const RTCP_JSON: u8 = 5;
 }
 
 /// A message in HEP.

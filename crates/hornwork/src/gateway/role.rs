@@ -48,7 +48,8 @@ fn serve(
     let Some(gateway) = Gateway::of(config, keys, log, clock)? else {
         return Err(io::Error::other("there is no [gateway]"));
     };
-    crate::metrics::start_gateway(config.metrics.as_ref(), gateway.figures())?;
+    let figures = gateway.figures();
+    crate::metrics::start_gateway(config.metrics.as_ref(), figures, (log, clock))?;
     log.flush();
     notify("READY=1");
     let mut watchdog = Watchdog::from_environment();

@@ -2,8 +2,9 @@
 
 use config::StoreSpec;
 use console::{StoredDirection, StoredMessage};
-use engine::{EventKind, Time, Transport};
+use engine::{EventKind, Hundredths, Time, Transport};
 use net::Clock;
+use serde::Deserialize;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::sync::Arc;
@@ -29,6 +30,8 @@ const CLOCK_TOLERANCE: u64 = 1_000_000_000;
 const AGE_TOLERANCE: u64 = 1_500_000_000;
 /// The error of Linux for a datagram that is too long.
 const EMSGSIZE: i32 = 90;
+/// Report blocks of an RTCP packet that are stored, at most.
+const MAX_REPORTS: usize = 8;
 /// Longest correlation id of an agent.
 const MAX_CORRELATION: usize = 256;
 
@@ -122,12 +125,16 @@ enum HepOutcome {
     Malformed,
     NoSip,
     RateLimit,
+    /// RTCP without a report block.
+    NoReport,
+    /// RTCP of a call that the store does not know.
+    UnknownCall,
     /// The writer of the store is too slow.
     QueueFull,
 }
 
 /// Direction and name of each outcome, in the order of declaration.
-const OUTCOMES: [(&str, &str); 8] = [
+const OUTCOMES: [(&str, &str); 10] = [
     ("sent", "ok"),
     ("sent", "socket"),
     ("sent", "too long"),
@@ -135,6 +142,8 @@ const OUTCOMES: [(&str, &str); 8] = [
     ("received", "malformed"),
     ("received", "no SIP"),
     ("received", "rate limit"),
+    ("received", "no report"),
+    ("received", "unknown call"),
     ("received", "queue full"),
 ];
 
@@ -147,6 +156,16 @@ impl HepCounts {
         if let Some(count) = self.0.get(outcome as usize) {
             count.fetch_add(packets, Ordering::Relaxed);
         }
+    }
+
+    /// Counts a packet about a call that the store does not know.
+    pub(crate) fn add_unknown_call(&self) {
+        self.add(HepOutcome::UnknownCall, 1);
+    }
+
+    /// Counts a packet that was stored.
+    pub(crate) fn add_received(&self) {
+        self.add(HepOutcome::Received, 1);
     }
 
     /// Direction, result and number of packets.
@@ -205,6 +224,14 @@ impl HepReports {
     }
 }
 
+/// A packet of a capture agent.
+pub(crate) enum AgentPacket {
+    /// A SIP message.
+    Message(AgentMessage),
+    /// An RTCP packet: its reports, and their time in nanoseconds.
+    Reports(u64, Vec<EventKind>),
+}
+
 /// A message of a capture agent.
 pub(crate) struct AgentMessage {
     time: u64,
@@ -244,7 +271,7 @@ impl Agents {
         spec: &StoreSpec,
         clock: Clock,
         counts: &Arc<HepCounts>,
-    ) -> io::Result<Option<(Agents, Receiver<Vec<AgentMessage>>)>> {
+    ) -> io::Result<Option<(Agents, Receiver<Vec<AgentPacket>>)>> {
         let Some(listen) = spec.hep.listen else {
             return Ok(None);
         };
@@ -289,7 +316,7 @@ impl Agents {
 struct AgentReceiver {
     socket: UdpSocket,
     clock: Clock,
-    queue: SyncSender<Vec<AgentMessage>>,
+    queue: SyncSender<Vec<AgentPacket>>,
     stopping: Arc<AtomicBool>,
     counts: Arc<HepCounts>,
     /// Messages per second.
@@ -297,7 +324,7 @@ struct AgentReceiver {
     second: u64,
     /// Messages of this second.
     accepted: u32,
-    waiting: Vec<AgentMessage>,
+    waiting: Vec<AgentPacket>,
 }
 
 impl AgentReceiver {
@@ -333,15 +360,23 @@ impl AgentReceiver {
             self.counts.add(HepOutcome::Malformed, 1);
             return;
         };
-        if packet.kind != payload_type::SIP {
+        if packet.kind != payload_type::SIP && packet.kind != payload_type::RTCP_JSON {
             self.counts.add(HepOutcome::NoSip, 1);
             return;
         }
         let is_plausible =
             packet.time <= now + CLOCK_TOLERANCE && packet.time + AGE_TOLERANCE >= now;
+        let time = if is_plausible { packet.time } else { now };
+        if packet.kind == payload_type::RTCP_JSON {
+            match reports_of(&packet) {
+                Ok(reports) => self.waiting.push(AgentPacket::Reports(time, reports)),
+                Err(outcome) => self.counts.add(outcome, 1),
+            }
+            return;
+        }
         let correlation = packet.correlation.get(..MAX_CORRELATION);
-        self.waiting.push(AgentMessage {
-            time: if is_plausible { packet.time } else { now },
+        self.waiting.push(AgentPacket::Message(AgentMessage {
+            time,
             transport: match packet.protocol {
                 ip_protocol::UDP => Transport::Udp,
                 _ => Transport::Tcp,
@@ -350,7 +385,7 @@ impl AgentReceiver {
             destination: packet.destination,
             correlation: correlation.unwrap_or(packet.correlation).to_vec(),
             bytes: packet.payload.to_vec(),
-        });
+        }));
     }
 
     fn hand_over(&mut self) {
@@ -358,11 +393,115 @@ impl AgentReceiver {
             return;
         }
         let messages = std::mem::take(&mut self.waiting);
-        let count = messages.len() as u64;
-        let outcome = match self.queue.try_send(messages) {
-            Ok(()) => HepOutcome::Received,
-            Err(_) => HepOutcome::QueueFull,
+        let packets = messages.len() as u64;
+        let is_message = |packet: &&AgentPacket| matches!(packet, AgentPacket::Message(_));
+        let sip = messages.iter().filter(is_message).count() as u64;
+        match self.queue.try_send(messages) {
+            // Reports are counted when their calls are looked for.
+            Ok(()) => self.counts.add(HepOutcome::Received, sip),
+            Err(_) => self.counts.add(HepOutcome::QueueFull, packets),
+        }
+    }
+}
+
+/// An RTCP packet as rtpengine, heplify and FreeSWITCH write it (HEP protocol 5).
+#[derive(Deserialize)]
+struct RtcpJson {
+    ssrc: u32,
+    #[serde(default)]
+    report_blocks: Vec<ReportBlock>,
+}
+
+#[derive(Deserialize)]
+struct ReportBlock {
+    source_ssrc: u32,
+    fraction_lost: u8,
+    packets_lost: i64,
+    ia_jitter: u32,
+}
+
+/// The reports of an RTCP packet as events; or the reason why there is none.
+fn reports_of(packet: &HepPacket<'_>) -> Result<Vec<EventKind>, HepOutcome> {
+    let parsed: RtcpJson =
+        serde_json::from_slice(packet.payload).map_err(|_| HepOutcome::Malformed)?;
+    let call_id = std::str::from_utf8(packet.correlation).unwrap_or_default();
+    if call_id.is_empty() || call_id.len() > MAX_CORRELATION {
+        return Err(HepOutcome::UnknownCall);
+    }
+    let blocks = parsed.report_blocks.iter().take(MAX_REPORTS);
+    let reports = blocks.map(|block| EventKind::RtcpReport {
+        call_id: call_id.to_owned(),
+        agent: packet.agent,
+        source: packet.source.to_string(),
+        destination: packet.destination.to_string(),
+        ssrc: parsed.ssrc,
+        media_ssrc: block.source_ssrc,
+        loss_percent: Hundredths::of(f64::from(block.fraction_lost) * 100.0 / 256.0),
+        packets_lost: cumulative(block.packets_lost),
+        jitter_units: block.ia_jitter,
+    });
+    let reports: Vec<EventKind> = reports.collect();
+    match reports.is_empty() {
+        true => Err(HepOutcome::NoReport),
+        false => Ok(reports),
+    }
+}
+
+/// The cumulative number of lost packets. It is a signed number of 24 bits (RFC 3550, section 6.4.1), negative with
+/// duplicates, which agents write with and without sign.
+fn cumulative(lost: i64) -> u32 {
+    match lost {
+        0..0x80_0000 => lost as u32,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that rtpengine 10.5.3.5 (Debian 12) sent for a sender report with one block, with `--homer` and `--homer-id=77`.
+    const RTPENGINE: &[u8] = include_bytes!("../../tests/suite/hep_rtcp_of_rtpengine.bin");
+
+    #[test]
+    fn rtcp_of_rtpengine_is_read() {
+        let packet = HepPacket::parse(RTPENGINE).unwrap();
+        let expected = EventKind::RtcpReport {
+            call_id: "rtpe-7@192.0.2.1".into(),
+            agent: 77,
+            source: "127.0.7.8:40001".into(),
+            destination: "127.0.7.7:31001".into(),
+            ssrc: 0x1111_1111,
+            media_ssrc: 0x2222_2222,
+            loss_percent: Hundredths(977),
+            packets_lost: 10,
+            jitter_units: 40,
         };
-        self.counts.add(outcome, count);
+        assert_eq!(reports_of(&packet).ok(), Some(vec![expected]));
+        let with = |correlation: &'static [u8], payload: &'static [u8]| {
+            let packet = HepPacket {
+                correlation,
+                payload,
+                ..packet
+            };
+            reports_of(&packet)
+                .err()
+                .map(|outcome| OUTCOMES[outcome as usize].1)
+        };
+        let id = b"a".as_slice();
+        assert_eq!(with(id, b"{}"), Some("malformed"));
+        assert_eq!(with(id, b"\x81\xc8"), Some("malformed"));
+        assert_eq!(with(id, b"{\"ssrc\":1}"), Some("no report"));
+        let report = b"{\"ssrc\":1,\"report_blocks\":[{\"source_ssrc\":2,\"fraction_lost\":0,\"ia_jitter\":0,\"packets_lost\":16777215}]}";
+        assert_eq!(with(b"", report), Some("unknown call"));
+        assert_eq!(
+            with(&[b'x'; MAX_CORRELATION + 1], report),
+            Some("unknown call")
+        );
+        assert_eq!(with(id, report), None);
+        assert_eq!(
+            [-1, 16_777_215, 8_388_607].map(cumulative),
+            [0, 0, 8_388_607]
+        );
     }
 }

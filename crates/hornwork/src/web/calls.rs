@@ -30,7 +30,8 @@ const MAX_DECISIONS: usize = 500;
 /// Longest text of a condition, characters.
 const MAX_CONDITION: usize = 1_024;
 /// Events about media, which are no decisions.
-const FIGURES: [&str; 5] = [
+const FIGURES: [&str; 6] = [
+    "rtcp_report",
     INTERVAL,
     "call_media",
     "media_relayed_in_kernel",

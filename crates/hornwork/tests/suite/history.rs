@@ -463,6 +463,79 @@ fn hep_of_agents_is_stored_and_a_flood_is_harmless() {
     assert!(packets("malformed") > 0 && packets("ok") > 0, "{text}");
 }
 
+/// Bytes that rtpengine sent with `--homer` and `--homer-id=77` for a sender report of a call `rtpe-7@192.0.2.1`.
+const RTCP: &[u8] = include_bytes!("hep_rtcp_of_rtpengine.bin");
+
+#[test]
+fn rtcp_of_rtpengine_becomes_an_event_of_its_call() {
+    let (port, metrics) = (common::free_port(), common::free_port());
+    let more = format!(
+        "hep = {{ send = \"udp:127.0.0.1:9\", listen = \"udp:127.0.0.1:{port}\" }}\n\n[metrics]\nlisten = \"127.0.0.1:{metrics}\""
+    );
+    let rig = Rig::new("store-hep-rtcp", "loopback-bypass.toml", &more);
+    let border = rig.border();
+    for socket in [
+        format!("purpose=hep address=udp:127.0.0.1:{port}"),
+        format!("purpose=metrics address=http://127.0.0.1:{metrics}"),
+    ] {
+        await_log(&border, &socket);
+    }
+    let log = border.log();
+    assert!(
+        log.contains("HEP: copies of messages to udp:127.0.0.1:9, as agent"),
+        "{log}"
+    );
+    assert!(
+        log.contains(&format!(
+            "HEP: from capture agents at udp:127.0.0.1:{port}, at most"
+        )),
+        "{log}"
+    );
+    let count = |result: &str| {
+        let text = crate::operators::metrics(metrics);
+        let name =
+            format!("hornwork_hep_packets_total{{direction=\"received\",result=\"{result}\"}}");
+        crate::operators::metric(&text, &name)
+    };
+    // Before its call, and of another protocol.
+    send_hep(port, RTCP);
+    let mut other = RTCP.to_vec();
+    let kind = other.windows(6).position(|six| six == b"\0\0\0\x0b\0\x07");
+    other[kind.expect("the protocol type") + 6] = 34;
+    send_hep(port, &other);
+    crate::operators::until("counted", || {
+        (count("unknown call"), count("no SIP")) == (1, 1)
+    });
+    let id = "rtpe-7@192.0.2.1";
+    let phone = UdpSocket::bind("127.0.0.1:0").expect("socket");
+    let local = phone.local_addr().expect("address");
+    let invite = format!(
+        "INVITE sip:600@127.0.0.1 SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bKrtcp\r\nMax-Forwards: 70\r\n\
+         From: <sip:1@127.0.0.1>;tag=1\r\nTo: <sip:600@127.0.0.1>\r\nCall-ID: {id}\r\nCSeq: 1 INVITE\r\n\
+         Contact: <sip:1@{local}>\r\nContent-Length: 0\r\n\r\n"
+    );
+    phone
+        .send_to(invite.as_bytes(), ("127.0.0.1", rig.sip))
+        .expect("sent");
+    rig.await_calls(&["--call-id", id], 1);
+    send_hep(port, RTCP);
+    crate::operators::until("stored", || count("ok") == 1);
+    let ladder = || text(&rig.trace(&[id]).stdout);
+    crate::operators::until("in the ladder", || ladder().contains("rtcp_report"));
+    let ladder = ladder();
+    for field in [
+        "agent=77",
+        "source=127.0.7.8:40001",
+        "ssrc=286331153",
+        "media_ssrc=572662306",
+        "loss_percent=9.77",
+        "packets_lost=10",
+        "jitter_units=40",
+    ] {
+        assert!(ladder.contains(field), "{field}: {ladder}");
+    }
+}
+
 #[test]
 fn kamailio_sends_hep_to_us() {
     if !installed(&["kamailio"]) {
