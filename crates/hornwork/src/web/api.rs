@@ -123,12 +123,12 @@ impl ConsoleState {
         timestamp(self.operators.clock.unix_nanos(at))
     }
 
-    /// Writes the audit log.
+    /// Writes the audit log. `action`: method and path, and the values that the command accepted.
     pub(super) fn audit(
         &self,
         client: ClientAddress,
         caller: Option<&Caller>,
-        action: &str,
+        action: (&str, &str),
         status: StatusCode,
     ) {
         let user = caller.map_or("-", |caller| &caller.user);
@@ -143,14 +143,14 @@ impl ConsoleState {
         user: (&str, &str),
         status: StatusCode,
     ) {
-        self.audit_user(client, user, "login", status);
+        self.audit_user(client, user, ("login", ""), status);
     }
 
     fn audit_user(
         &self,
         client: ClientAddress,
         (user, role): (&str, &str),
-        action: &str,
+        (action, value): (&str, &str),
         status: StatusCode,
     ) {
         let clock = &self.operators.clock;
@@ -160,6 +160,7 @@ impl ConsoleState {
             role: role.to_owned(),
             source: source_of(client).to_string(),
             action: action.to_owned(),
+            value: value.to_owned(),
             outcome: status.as_u16().to_string(),
         });
         if let Some(error) = failed {
@@ -170,7 +171,7 @@ impl ConsoleState {
         let note = EventKind::ControlCommand {
             source: format!("console {user} {}", source_of(client)),
             request: action.chars().take(200).collect(),
-            value: String::new(),
+            value: value.to_owned(),
             status: status.as_u16(),
         };
         self.operators.log.event(&Event::new(clock.now(), note));
@@ -296,7 +297,7 @@ pub(super) async fn begin_session(
     let account = login.user.as_bytes();
     let name: String = login.user.chars().filter(|c| !c.is_control()).collect();
     let refuse = |problem: Problem| {
-        state.audit_user(client, (&name, "-"), "login", problem.status());
+        state.audit_user(client, (&name, "-"), ("login", ""), problem.status());
         Err(problem)
     };
     if let Some(seconds) = state.access().locked_out(&policy, source, account, now) {
@@ -332,7 +333,7 @@ pub(super) async fn begin_session(
         csrf: Some(csrf),
         session: None,
     };
-    state.audit(client, Some(&caller), "login", StatusCode::OK);
+    state.audit(client, Some(&caller), ("login", ""), StatusCode::OK);
     let mut response = ok(&session_body(&state, Some(&caller)))?;
     if let Ok(value) = HeaderValue::from_str(&policy.set_cookie(&cookie)) {
         response.headers_mut().insert(SET_COOKIE, value);

@@ -33,6 +33,9 @@ pub(super) struct AuditEntry {
     pub(super) action: String,
     /// Status of the response.
     pub(super) outcome: String,
+    /// Values that a command accepted, `name=value`; empty for others, and for refused ones.
+    #[serde(default)]
+    pub(super) value: String,
 }
 
 #[derive(Default)]
@@ -156,6 +159,7 @@ mod tests {
             role: "operator".into(),
             source: "127.0.0.1".into(),
             action: action.into(),
+            value: "level=debug".into(),
             outcome: "200".into(),
         }
     }
@@ -169,11 +173,16 @@ mod tests {
             assert!(log.add(entry(&format!("{number}\n\"x\""))).is_none());
         }
         drop(log);
-        // A line that a crash cut off.
+        // A line that a crash cut off comes last.
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        // An entry of an earlier version.
+        file.write_all(b"{\"at\":\"2\",\"user\":\"a\",\"role\":\"admin\",\"source\":\"::1\",\"action\":\"old\",\"outcome\":\"200\"}\n").unwrap();
         file.write_all(b"{\"at\":\"2").unwrap();
         let log = AuditLog::open(Some(&path)).unwrap();
-        let (first, next) = log.page(None, 2);
+        let (first, next) = log.page(None, 1);
+        assert_eq!((&*first[0].action, &*first[0].value), ("old", ""));
+        let (first, next) = log.page(next, 2);
+        assert_eq!(first[0].value, "level=debug");
         assert_eq!(first[0].action, "4\n\"x\"");
         let (second, next) = log.page(next, 2);
         assert_eq!(second[0].action, "2\n\"x\"");

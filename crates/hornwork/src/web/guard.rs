@@ -3,7 +3,7 @@
 
 use super::access::{Caller, ClientNames, Presented, is_equal};
 use super::api::ConsoleState;
-use super::problem::Problem;
+use super::problem::{AcceptedValues, Problem};
 use crate::control::{own_host, same_origin};
 use crate::http::ClientAddress;
 use axum::extract::{Extension, Request, State};
@@ -149,13 +149,15 @@ pub(super) async fn permit(
         None
     };
     if let Some(problem) = refused {
-        state.audit(client, Some(&caller), &action, problem.status());
+        state.audit(client, Some(&caller), (&action, ""), problem.status());
         return problem.into_response();
     }
     request.extensions_mut().insert(caller.clone());
     let response = next.run(request).await;
     if route.audited {
-        state.audit(client, Some(&caller), &action, response.status());
+        let values = response.extensions().get::<AcceptedValues>();
+        let values = values.map_or("", |AcceptedValues(values)| values);
+        state.audit(client, Some(&caller), (&action, values), response.status());
     }
     response
 }

@@ -3,7 +3,7 @@
 
 use super::access::Caller;
 use super::api::{ConsoleState, Parameters, PathPart, Shared, body_of, cursor_of, limit_of};
-use super::problem::{Answer, Problem, ok};
+use super::problem::{Answer, Problem, accepted, ok};
 use super::types::{
     AlarmBody, AlarmsBody, BanBody, BansBody, DoneBody, DrainBody, DropsBody, LimitChange,
     LimitsBody, LiveCallBody, LiveCallsBody, LiveMediaBody, LogLevelBody, NodeBody, NodesBody,
@@ -235,7 +235,10 @@ pub(super) async fn change_trunk(
     let TrunkChange { enabled } = body_of(&headers, body).await?;
     let trunk = state.operators().enable_trunk(name, enabled).await?;
     let trunk = trunk.ok_or_else(|| Problem::missing("trunk"))?;
-    ok(&trunk_body(trunk, &state.alarms()))
+    accepted(
+        format!("enabled={enabled}"),
+        &trunk_body(trunk, &state.alarms()),
+    )
 }
 
 /// `GET /nodes`.
@@ -278,8 +281,12 @@ pub(super) async fn list_tunnels(State(state): Shared) -> Answer {
 
 /// `GET /limits`.
 pub(super) async fn show_limits(State(state): Shared) -> Answer {
+    ok(&limits(&state).await?)
+}
+
+async fn limits(state: &ConsoleState) -> Result<LimitsBody, Problem> {
     let limits = state.operators().limits().await?;
-    ok(&LimitsBody {
+    Ok(LimitsBody {
         calls: limits.calls,
         registrations: limits.registrations,
         transactions: limits.transactions,
@@ -288,10 +295,10 @@ pub(super) async fn show_limits(State(state): Shared) -> Answer {
 }
 
 /// `PUT /limits`.
-pub(super) async fn change_limits(state: Shared, headers: HeaderMap, body: Body) -> Answer {
+pub(super) async fn change_limits(State(state): Shared, headers: HeaderMap, body: Body) -> Answer {
     let LimitChange { calls } = body_of(&headers, body).await?;
     state.operators().set_call_limit(calls as usize).await?;
-    show_limits(state).await
+    accepted(format!("calls={calls}"), &limits(&state).await?)
 }
 
 /// `GET /bans`.
@@ -336,9 +343,10 @@ pub(super) async fn change_log_level(
 ) -> Answer {
     let LogLevelBody { level } = body_of(&headers, body).await?;
     state.operators().set_log_level(&level)?;
-    ok(&LogLevelBody {
+    let body = LogLevelBody {
         level: state.operators().log.level(),
-    })
+    };
+    accepted(format!("level={level}"), &body)
 }
 
 /// `POST /reload`.
@@ -356,7 +364,8 @@ pub(super) async fn drain(State(state): Shared, headers: HeaderMap, body: Body) 
     };
     let limit = timeout_s.map(|seconds| Duration::from_secs(seconds.into()));
     state.operators().drain(limit);
-    ok(&DoneBody { done: 1 })
+    let values = timeout_s.map_or_else(String::new, |seconds| format!("timeout_s={seconds}"));
+    accepted(values, &DoneBody { done: 1 })
 }
 
 /// `GET /overview`.

@@ -130,5 +130,16 @@ pub(super) fn ok(value: &impl Serialize) -> Answer {
     Ok(respond(StatusCode::OK, value))
 }
 
+/// Values that a command accepted, for the audit log: `name=value`. Never a secret.
+#[derive(Clone, Debug)]
+pub(super) struct AcceptedValues(pub(super) String);
+
+/// A successful JSON response to a command with these values.
+pub(super) fn accepted(values: String, value: &impl Serialize) -> Answer {
+    let mut response = respond(StatusCode::OK, value);
+    response.extensions_mut().insert(AcceptedValues(values));
+    Ok(response)
+}
+
 /// Result of a handler.
 pub(super) type Answer = Result<Response, Problem>;
