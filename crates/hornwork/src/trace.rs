@@ -69,7 +69,7 @@ struct Conditions {
     #[arg(long)]
     node: Option<String>,
     /// IP address of a peer.
-    #[arg(long)]
+    #[arg(long, value_parser = address)]
     address: Option<std::net::IpAddr>,
     /// Begun at this time or later: YYYY-MM-DD[THH:MM[:SS]], UTC.
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -176,6 +176,18 @@ pub(crate) fn milliseconds(seconds: f64) -> Option<i64> {
 pub(crate) fn mos(text: &str) -> Result<u64, String> {
     let mos = text.parse::<f64>().ok().and_then(hundredths);
     mos.ok_or_else(|| "write a number from 0 to 5".to_owned())
+}
+
+/// An IP address; of version 6 also in brackets, as in a URI.
+pub(crate) fn address(text: &str) -> Result<std::net::IpAddr, String> {
+    let inner = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let address = match inner {
+        Some(inner) => inner.parse::<std::net::Ipv6Addr>().map(Into::into),
+        None => text.parse(),
+    };
+    address.map_err(|_| format!("write an IP address, not \"{text}\""))
 }
 
 /// The hundredths of a MOS.

@@ -85,15 +85,17 @@ fn filter_of(query: &CallQuery, caller: &Caller) -> Result<CallFilter, Problem> 
     };
     let kind = query.kind.as_deref().unwrap_or("call");
     let kind = trace::kind(kind).map_err(|why| of("kind", why))?;
-    let address = query.address.as_deref().map(|text| {
-        let address = text.parse::<std::net::IpAddr>();
-        address.map_err(|_| Problem::bad("address: write an IP address"))
-    });
-    let mos = query.mos_below.map(|mos| {
-        let why = || Problem::bad("mos_below: write a number from 0 to 5");
-        trace::hundredths(mos).ok_or_else(why)
-    });
-    let mos = mos.transpose()?;
+    let address = query
+        .address
+        .as_deref()
+        .map(|text| trace::address(text).map_err(|why| of("address", why)));
+    let mos = |name: &'static str, mos: Option<f64>| {
+        let of_one = |mos| {
+            let why = || Problem::bad(format!("{name}: write a number from 0 to 5"));
+            trace::hundredths(mos).ok_or_else(why)
+        };
+        mos.map(of_one).transpose()
+    };
     let (state, status) = outcome_of(query.outcome.as_deref())?;
     Ok(CallFilter {
         node: query.node.clone(),
@@ -107,7 +109,7 @@ fn filter_of(query: &CallQuery, caller: &Caller) -> Result<CallFilter, Problem> 
         state,
         duration_min: duration("min_duration", query.min_duration)?,
         duration_max: duration("max_duration", query.max_duration)?,
-        mos_min: None,
+        mos_min: mos("min_mos", query.min_mos)?,
         // Below, not equal.
         mos_max: mos.map(|mos| mos.saturating_sub(1)),
         trunk: query.trunk.clone(),
@@ -794,14 +796,15 @@ mod tests {
             number: Some("600".into()),
             outcome: Some("4xx".into()),
             mos_below: Some(3.5),
+            min_mos: Some(2.25),
             from: Some("2026-11-25".into()),
             ..CallQuery::default()
         };
         let filter = filter_of(&query, &operator).unwrap();
         assert_eq!(filter.number.as_deref(), Some("600"));
         assert_eq!(
-            (filter.status, filter.mos_max),
-            (Some((400, 499)), Some(349))
+            (filter.status, filter.mos_min, filter.mos_max),
+            (Some((400, 499)), Some(225), Some(349))
         );
         let text = CallQuery {
             text: Some("x".into()),
@@ -821,6 +824,7 @@ mod tests {
         assert_eq!(bad(&|query| query.number = Some(String::new())), 400);
         assert_eq!(bad(&|query| query.trunk = Some("x".repeat(2_000))), 400);
         assert_eq!(bad(&|query| query.mos_below = Some(f64::NAN)), 400);
+        assert_eq!(bad(&|query| query.min_mos = Some(5.1)), 400);
         assert_eq!(bad(&|query| query.max_duration = Some(-1.0)), 400);
         // The longest condition has characters of four octets.
         let long = CallQuery {

@@ -106,6 +106,9 @@ pub(super) struct CallQuery {
     /// Longest duration in seconds.
     #[schemars(extend("minimum" = 0, "exclusiveMaximum" = 1_000_000_000))]
     pub(super) max_duration: Option<f64>,
+    /// MOS of the worse direction at least this, 0 to 5.
+    #[schemars(range(min = 0, max = 5))]
+    pub(super) min_mos: Option<f64>,
     /// MOS of the worse direction below this, 0 to 5.
     #[schemars(range(min = 0, max = 5))]
     pub(super) mos_below: Option<f64>,
