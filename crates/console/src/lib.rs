@@ -42,7 +42,7 @@ pub use joined::{CallRecord, JoinedCall};
 pub use ladder::{LadderStyle, ladder, messages_in_full};
 pub use losses::{LossCounts, Losses};
 pub use pages::{PAGE_FILES, PageFile, media_type, page_file};
-pub use redact::{mask, mask_numbers, redact};
+pub use redact::{MaskedUsers, mask, mask_numbers, mask_phrase, redact};
 pub use secure::{is_secure, reduce};
 pub use segment::{StoredDirection, StoredMessage};
 pub use settings::{DatabaseHost, DatabaseSettings, StoreLocation, StoreNote, StoreSettings};

@@ -10,6 +10,7 @@ mod guard;
 mod hashing;
 mod history;
 mod live;
+mod masking;
 mod oidc;
 mod oidc_login;
 mod openapi;

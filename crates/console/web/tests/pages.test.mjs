@@ -248,7 +248,7 @@ test('keyboard from search to call to message', async () => {
 test('every filter is in the URL and in the request; cursors turn pages', async () => {
   await using({}, {}, async ({ page, go }, mock) => {
     await go('#/search');
-    const given = { number: '600', kind: 'any', words: 'Phone', call_id: 'x@y', address: '192.0.2.1', outcome: '200', trunk: 'pbx', min_duration: '1.5', max_duration: '90', mos_below: '3.6', codec: 'PCMA', protection: 'none', text: 'a b&c' };
+    const given = { number: '600', kind: 'any', words: 'Phone', call_id: 'x@y', address: '192.0.2.1', outcome: '200', trunk: 'pbx', min_duration: '1.5', max_duration: '90', min_mos: '2.5', mos_below: '3.6', codec: 'PCMA', protection: 'none', text: 'a b&c' };
     for (const [name, value] of Object.entries(given)) await page.fill(`#f-${name}`, value);
     await page.fill('#f-from', '2026-11-25T10:00:01');
     await page.fill('#f-to', '2026-11-25T11:30:00');
@@ -343,7 +343,7 @@ test('operators change state, with the CSRF token', async () => {
     await page.waitForFunction(() => document.querySelector('main').textContent.includes('branch.example'));
     await page.getByRole('button', { name: 'Remove 203.0.113.66' }).click();
     await confirm('Remove');
-    await page.waitForFunction(() => document.querySelector('main').textContent.includes('No source is banned'));
+    await page.waitForFunction(() => document.querySelector('main').textContent.includes('No source or user is banned'));
     const changes = mock.state.requests.filter((one) => one.method !== 'GET');
     assert.equal(changes.length, 6);
     assert.ok(changes.every((one) => one.csrf === 'token-1'));

@@ -3,6 +3,7 @@
 
 use super::access::Caller;
 use super::api::{Parameters, PathPart, Shared, cursor_of, limit_of};
+use super::masking::{exact_numbers, users_of};
 use super::problem::{Answer, Problem, ok};
 use super::types::{
     CallPageBody, CallQuery, CallsBody, DecisionBody, EditBody, EventBody, IntervalBody,
@@ -15,8 +16,8 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use console::{
     CallFilter, CallRecord, CallState, HistoryReader, JoinedCall, LadderStyle, LoadedMessage,
-    StoreError, StoredCall, StoredDirection, StoredEvent, applied_rules, attribute, edits, export,
-    ladder, mask, mask_numbers, messages_in_full, parse_time, redact, rfc3339,
+    MaskedUsers, StoreError, StoredCall, StoredDirection, StoredEvent, applied_rules, attribute,
+    edits, export, ladder, mask, mask_numbers, messages_in_full, parse_time, redact, rfc3339,
 };
 use serde_json::{Map, Value};
 use wire::sip::{Message, Method};
@@ -40,7 +41,7 @@ const FIGURES: [&str; 6] = [
 ];
 
 /// The filter of a query.
-fn filter_of(query: &CallQuery, caller: &Caller) -> Result<CallFilter, Problem> {
+pub(super) fn filter_of(query: &CallQuery, caller: &Caller) -> Result<CallFilter, Problem> {
     let texts = [
         &query.number,
         &query.call_id,
@@ -63,6 +64,9 @@ fn filter_of(query: &CallQuery, caller: &Caller) -> Result<CallFilter, Problem> 
         return Err(Problem::forbidden(
             "viewers must not search the text of messages",
         ));
+    }
+    if caller.redact {
+        exact_numbers(query)?;
     }
     let parse = |name: &'static str, text: &Option<String>| {
         let parse = |text: &String| {
@@ -111,7 +115,7 @@ fn filter_of(query: &CallQuery, caller: &Caller) -> Result<CallFilter, Problem> 
         duration_max: duration("max_duration", query.max_duration)?,
         mos_min: mos("min_mos", query.min_mos)?,
         // Below, not equal.
-        mos_max: mos.map(|mos| mos.saturating_sub(1)),
+        mos_max: mos("mos_below", query.mos_below)?.map(|mos| mos.saturating_sub(1)),
         trunk: query.trunk.clone(),
         codec: query.codec.clone(),
         protection: query.protection.clone(),
@@ -142,11 +146,14 @@ fn outcome_of(text: Option<&str>) -> Result<OutcomeFilter, Problem> {
 }
 
 /// A call as JSON, as this caller may see it.
-fn call_json(mut call: StoredCall, caller: &Caller) -> Value {
+pub(super) fn call_json(mut call: StoredCall, caller: &Caller) -> Value {
     if caller.redact {
+        let mut users = MaskedUsers::default();
+        users.add(&call.from);
+        users.add(&call.to);
+        call.reason = users.mask(&call.reason);
         call.from = mask(&call.from);
         call.to = mask(&call.to);
-        call.reason = mask_numbers(&call.reason);
     }
     call.json()
 }
@@ -229,7 +236,7 @@ fn first_line(message: &LoadedMessage) -> String {
     line.chars().take(MAX_SUMMARY).collect()
 }
 
-fn message_body(
+pub(super) fn message_body(
     index: usize,
     message: &LoadedMessage,
     joined: &JoinedCall,
@@ -276,7 +283,7 @@ fn message_body(
     }
 }
 
-fn fields_of(event: &StoredEvent, caller: &Caller) -> Map<String, Value> {
+pub(super) fn fields_of(event: &StoredEvent, caller: &Caller) -> Map<String, Value> {
     let fields = serde_json::from_str::<Map<String, Value>>(&event.fields).unwrap_or_default();
     let fields = fields.into_iter().map(|(name, value)| {
         let value = match value {
@@ -532,7 +539,7 @@ fn route_text(name: &str) -> String {
 }
 
 /// The steps by which a border decided, in order of time.
-fn decision(record: &CallRecord, caller: &Caller) -> Vec<DecisionBody> {
+pub(super) fn decision(record: &CallRecord, caller: &Caller) -> Vec<DecisionBody> {
     let CallRecord {
         call,
         messages,
@@ -672,7 +679,7 @@ pub(super) async fn show(
     events.sort_by_key(|(at, _)| *at);
     let streams = records.iter().map(|one| streams(&one.call, &one.events));
     let decision = records.iter().map(|record| decision(record, &caller));
-    ok(&CallPageBody {
+    let mut body = CallPageBody {
         nodes: nodes.filter(|node| !node.is_empty()).cloned().collect(),
         messages: messages.collect(),
         truncated: joined.is_truncated(),
@@ -684,7 +691,11 @@ pub(super) async fn show(
             .map(|other| call_json(other, &caller))
             .collect(),
         call: call_json(call, &caller),
-    })
+    };
+    if caller.redact {
+        body.mask_users(&users_of(&joined));
+    }
+    ok(&body)
 }
 
 /// `GET /calls/{id}/messages/{index}`.
@@ -699,9 +710,10 @@ pub(super) async fn show_message(
     let other = joined.counterpart(index);
     let shows_sent = message.direction == StoredDirection::Sent;
     let full = caller.sees_bodies();
+    let users = caller.redact.then(|| users_of(&joined));
     let text = |message: &LoadedMessage| match full {
         true => String::from_utf8_lossy(&message.bytes).into_owned(),
-        false => redact(&message.bytes, caller.redact),
+        false => redact(&message.bytes, users.as_ref()),
     };
     let raw = text(message);
     let changes = other.map(|(_, other)| {

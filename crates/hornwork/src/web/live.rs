@@ -138,6 +138,12 @@ pub(super) async fn list_registrations(
     Parameters(query): Parameters<RegistrationQuery>,
 ) -> Answer {
     let limit = limit_of(query.limit)?;
+    if caller.redact && query.cursor.is_some() {
+        // Which user follows a name tells hidden digits.
+        return Err(Problem::forbidden(
+            "cursor: numbers are masked for this user, so that only the first page is shown; use aor",
+        ));
+    }
     let page = state
         .operators()
         .registrations(query.aor, query.cursor, limit + 1);

@@ -6,7 +6,7 @@ use axum::body::{Body, Bytes};
 use axum::http::HeaderValue;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::Response;
-use console::mask_numbers;
+use console::{mask_numbers, mask_phrase};
 use engine::{Event, EventKind};
 use hyper::body::{Frame, SizeHint};
 use net::Clock;
@@ -168,7 +168,10 @@ pub(super) fn change_of(event: &Event, clock: &Clock, redact: bool) -> Option<Ca
             ..
         } => Some(CallChange {
             status: Some(*status),
-            reason: Some(masked(reason)),
+            reason: Some(match redact {
+                true => mask_phrase(reason),
+                false => reason.clone(),
+            }),
             ended_by: Some(ended_by.to_string()),
             ..change(*call, "ended")
         }),

@@ -60,4 +60,5 @@ mod transfer;
 mod web;
 mod web_access;
 mod web_oidc;
+mod web_privacy;
 mod web_schemathesis;

@@ -23,8 +23,8 @@ const PASSWORD: &str = "correct horse battery";
 /// A border with store and console.
 pub(crate) struct Rig {
     pub(crate) folder: PathBuf,
-    sip: u16,
-    trunk: u16,
+    pub(crate) sip: u16,
+    pub(crate) trunk: u16,
     pub(crate) http: u16,
     pub(crate) border: Process,
 }
@@ -187,7 +187,7 @@ impl Rig {
     }
 
     /// A request of the API with the token of a role.
-    fn of(&self, role: &str, method: &str, path: &str, body: &str) -> Answer {
+    pub(crate) fn of(&self, role: &str, method: &str, path: &str, body: &str) -> Answer {
         let token = TOKENS.iter().find(|(name, _)| *name == role).expect("role");
         let header = format!("Authorization: Bearer {}\r\n", token.1);
         self.with(method, &format!("/api/v1{path}"), &header, body)

@@ -272,6 +272,7 @@ export interface AuditEntry {
   role: string | null;
   source: string;
   action: string;
+  value: string;
   outcome: string;
 }
 
