@@ -138,6 +138,9 @@ overload control refuses by their queueing delay, or sheds unread, are no calls 
 
 - `cdr.ndjson` has one JSON object a line: the fields of the call, then `legs` (caller, callee), each with its `media`, and `tags` of header
   rules. `cdr.csv` has the same as columns, those of the legs with the prefixes `caller_` and `callee_`.
+- Texts are as received, also those that a caller chose freely (Call-ID, From, reason phrase). A spreadsheet takes a cell that begins with `=`,
+  `+`, `-`, `@`, tab or carriage return for a formula, and would compute it. In `cdr.csv` such a text has an apostrophe (`'`) before it: spreadsheets show it as
+  text. Programs that need the value as received read `cdr.ndjson`, or remove this apostrophe.
 - A file is renamed to `cdr-DATE` at `rotate_mib` or `rotate_h`, and removed after `keep_days` or beyond `keep_mib`. A file that another program
   renames is created anew.
 - A thread of its own writes. If the disk is full or slow, calls go on: records wait in a queue of 65,536 events, further ones are counted, and

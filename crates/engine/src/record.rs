@@ -132,7 +132,7 @@ record! {
         /// Route of the last target: name of the route, default, registration, rule, redirect or transfer; null if no
         /// target was tried.
         route: Option<String>,
-        /// Media path: sockets, kernel, af_xdp, conference, node or bypass; null without media.
+        /// Media path: sockets, kernel, af_xdp, conference, node or bypass, also if no packet came; null for a call that ended before it had one.
         path: Option<String>,
         /// Number of targets that were tried.
         targets: u64,

@@ -72,10 +72,15 @@ pub(super) fn csv_header() -> String {
     columns.join(",") + "\n"
 }
 
-/// A cell as in RFC 4180.
+/// First characters of cells that spreadsheets take for formulas.
+const FORMULA: [char; 6] = ['=', '+', '-', '@', '\t', '\r'];
+
+/// A cell as in RFC 4180. An apostrophe before a text that a spreadsheet would take for a formula makes it a text there, too:
+/// a caller chooses Call-ID and From.
 fn cell(value: &Value) -> String {
     let text = match value {
         Value::Null => return String::new(),
+        Value::String(text) if text.starts_with(FORMULA) => format!("'{text}"),
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
@@ -192,6 +197,29 @@ mod tests {
         let commas = csv_header().matches(',').count();
         assert_eq!(line.matches(',').count(), commas + 1);
         assert_eq!(line.matches('\n').count(), 1);
+    }
+
+    #[test]
+    fn csv_has_no_formulas() {
+        for (text, expected) in [
+            ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+            ("=1,\"2\"", "\"'=1,\"\"2\"\"\""),
+            ("+1", "'+1"),
+            ("-1", "'-1"),
+            ("@x", "'@x"),
+            ("\t=1", "'\t=1"),
+            ("\r=1", "\"'\r=1\""),
+            ("sip:=1@x", "sip:=1@x"),
+        ] {
+            assert_eq!(cell(&text.into()), expected);
+        }
+        // Figures are none.
+        assert_eq!(cell(&(-1).into()), "-1");
+        let mut record = record();
+        record.fields.call_id = "=1+1".into();
+        let object = json(&record, false, &Clock::new());
+        assert_eq!(object["call_id"], "=1+1", "JSON as received");
+        assert!(csv(&object).contains(",'=1+1,"));
     }
 
     #[test]
