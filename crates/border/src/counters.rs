@@ -1,22 +1,39 @@
 //! Counters of the border.
 
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallOutcome {
-    /// Answered, and ended by either side.
-    Completed,
-    /// Cancelled by the caller.
-    Cancelled,
-    /// 486, 600, 603: declined by the callee.
-    Declined,
-    /// 408, 480, 487: no answer.
-    Unanswered,
-    /// Other statuses from 401 to 499.
-    Refused,
-    /// 300 to 399.
-    Redirected,
-    /// 5xx and all others.
-    Failed,
+/// Declares the outcomes once: enum, labels of metrics, and their reference.
+macro_rules! outcomes {
+    ($count:literal $($(#[doc = $text:literal])* $variant:ident $name:literal)*) => {
+        /// How a call ended.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum CallOutcome {
+            $($(#[doc = $text])* $variant,)*
+        }
+
+        impl CallOutcome {
+            /// Labels of metrics, in the order of declaration.
+            pub const NAMES: [&'static str; $count] = [$($name,)*];
+            /// Labels with their meanings.
+            pub const REFERENCE: [(&'static str, &'static str); $count] =
+                [$(($name, concat!($($text),*)),)*];
+        }
+    };
+}
+
+outcomes! { 7
+    /// Answered, whichever side ended it.
+    Completed "completed"
+    /// Cancelled by the caller before an answer.
+    Cancelled "cancelled"
+    /// Declined by the callee: 486, 600, 603.
+    Declined "declined"
+    /// Not answered: 408, 480, 487.
+    Unanswered "unanswered"
+    /// Refused by the border or the target: all other statuses from 400 to 499, and from 604 to 699.
+    Refused "refused"
+    /// Redirected: 300 to 399.
+    Redirected "redirected"
+    /// Failed: 500 to 599, 601, 602.
+    Failed "failed"
 }
 
 impl CallOutcome {

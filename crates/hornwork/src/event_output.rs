@@ -20,15 +20,7 @@ const MAX_TRUNKS: usize = 4_096;
 pub(crate) type OutcomeCounts = [u64; OUTCOMES.len()];
 
 /// Outcomes of calls as labels of metrics.
-pub(crate) const OUTCOMES: [&str; 7] = [
-    "completed",
-    "cancelled",
-    "declined",
-    "unanswered",
-    "refused",
-    "redirected",
-    "failed",
-];
+pub(crate) const OUTCOMES: [&str; 7] = CallOutcome::NAMES;
 
 /// Ended calls by outcome, in the order of [`OUTCOMES`].
 pub(crate) fn outcomes(counters: &BorderCounters) -> OutcomeCounts {

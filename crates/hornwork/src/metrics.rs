@@ -12,6 +12,7 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use border::border::CallOutcome;
 use config::MetricsSpec;
 use engine::{DropReason, Event, EventKind};
 use net::Clock;
@@ -105,7 +106,7 @@ pub(crate) const METRICS: &[MetricSpec] = &[
         "hornwork_calls_total",
         Counter,
         &["result"],
-        "Calls ended, by result; their sum is the number of call records.",
+        "Calls ended since the start, by result; their sum is the number of call records of this run, without those of calls that a crash cut.",
     ),
     spec(
         "hornwork_call_setup_seconds",
@@ -353,9 +354,11 @@ pub(crate) fn markdown() -> String {
             spec.help
         );
     }
-    page.push_str("\n`result` is one of: ");
-    page.push_str(&OUTCOMES.join(", "));
-    page.push_str(".\n\n## Alarms\n\n`alarm_raised` and `alarm_cleared` are logged, and `hornwork ctl alarms list` shows them.\n\n| name | severity | meaning |\n| --- | --- | --- |\n");
+    page.push_str("\n## Results of calls\n\n`result` of `hornwork_calls_total` and `hornwork_trunk_calls_total`, by the final status that the caller got:\n\n| result | meaning |\n| --- | --- |\n");
+    for (name, text) in CallOutcome::REFERENCE {
+        let _ = writeln!(page, "| `{name}` | {} |", text.trim());
+    }
+    page.push_str("\nCounters begin at 0 with each start. After a crash the calls that it cut are in none of them: their records are written at the next start, with `cut` set, and counted in `hornwork_records_total{result=\"cut\"}`. So the results of a run add up to its records without the cut ones, as long as none are lost.\n\n## Alarms\n\n`alarm_raised` and `alarm_cleared` are logged, and `hornwork ctl alarms list` shows them.\n\n| name | severity | meaning |\n| --- | --- | --- |\n");
     for (name, severity, text) in AlarmKind::REFERENCE {
         let _ = writeln!(page, "| `{name}` | {severity} | {} |", text.trim());
     }
