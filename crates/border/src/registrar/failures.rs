@@ -561,7 +561,7 @@ mod tests {
         let left = failures.lockouts(now)[1].1;
         assert_eq!(left, Duration::from_secs(29));
         assert!(failures.delay(ip("192.0.2.1"), b"1001", now).is_some());
-        // What is listed can be removed.
+        // Listed names can be removed.
         for text in ["user:1001", &short] {
             let lockout = LockedOut::parse(text).unwrap();
             assert!(failures.remove_lockout(&lockout, now), "{text}");

@@ -53,8 +53,7 @@ pub(super) fn users_of(joined: &JoinedCall) -> MaskedUsers {
 }
 
 impl CallPageBody {
-    /// Masks the users of the call in all texts, in addition to what is masked already: short numbers and names are known
-    /// as such from the call only.
+    /// Masks the users of the call in all texts: short numbers and names are known as such from the call only.
     pub(super) fn mask_users(&mut self, users: &MaskedUsers) {
         let masked = |fields: &mut Map<String, Value>| {
             let fields = fields.iter_mut();
