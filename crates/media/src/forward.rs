@@ -45,7 +45,7 @@ pub use statistics::{Counters, FlowStats, MAX_SOURCES, SessionStats, SideStats, 
 pub use transcode::{EventMapping, PayloadClock, TranscodePlan};
 
 use crate::conference::{
-    BridgeLimits, ConferenceBridge, ParticipantCommand, ParticipantEvent, ParticipantPlan,
+    BridgeLimits, ConferenceBridge, ParticipantPlan,
 };
 use core::time::Duration;
 use engine::timers::{TimerHeap, TimerKey, TimerWheel};

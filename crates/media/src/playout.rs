@@ -2,7 +2,8 @@
 //! participant decoder of a conference.
 
 use crate::conference::VoiceFormat;
-use crate::conference::decoder::{DecoderFigures, ParticipantDecoder};
+use crate::conference::DecoderFigures;
+use crate::conference::decoder::ParticipantDecoder;
 use codec::{CodecError, Format};
 use core::time::Duration;
 use engine::{DropReason, Time};

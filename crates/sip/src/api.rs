@@ -3,7 +3,7 @@
 pub use crate::handler::Handler;
 use core::fmt;
 use core::time::Duration;
-use engine::{ConnectionId, SocketId, Time, Transport};
+use engine::{ConnectionId, SocketId, Transport};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use wire::sip::{Edit, HeaderId, Message, Method};
