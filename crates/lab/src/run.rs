@@ -5,6 +5,7 @@ use crate::caveats;
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{BUILT_IN, Experiment, File, Level, Sut, Thresholds, built_in};
 use crate::figures::{self, ThresholdCheck};
+pub use crate::files::write_json;
 use crate::peak;
 use crate::progress::Display;
 use crate::raw::{self, FORMAT, MachineRecord, RawWriter, RunRecord, TrialRecord};
