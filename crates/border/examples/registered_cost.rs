@@ -128,7 +128,7 @@ fn passed(count: usize, stored: bool) {
     assert_eq!(bench.border.counters().refreshed, count as u64);
 }
 
-/// Full registrations: asked for proof, and proven.
+/// Full registrations: challenged, then authenticated.
 fn proven(count: usize) {
     let mut config = String::from(
         "[[interface]]\nname='a'\nlisten='udp:192.0.2.1:5060'\nregister='local'\nauthenticate='digest'\n\
