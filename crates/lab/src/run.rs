@@ -15,7 +15,6 @@ use crate::subject::{self, SubjectPlace, TakenLoad};
 use crate::trial::{Outcomes, Trial, on_sockets, simulate};
 use engine::Entropy;
 use serde_json::{Value, json};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 

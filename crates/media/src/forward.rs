@@ -44,9 +44,7 @@ pub use srtp::{Keys, Protection};
 pub use statistics::{Counters, FlowStats, MAX_SOURCES, SessionStats, SideStats, SourceStats};
 pub use transcode::{EventMapping, PayloadClock, TranscodePlan};
 
-use crate::conference::{
-    BridgeLimits, ConferenceBridge, ParticipantPlan,
-};
+use crate::conference::{BridgeLimits, ConferenceBridge, ParticipantPlan};
 use core::time::Duration;
 use engine::timers::{TimerHeap, TimerKey, TimerWheel};
 use engine::{

@@ -1,8 +1,8 @@
 //! Playout of a received stream for one listener: jitter buffer, decoder and concealment, in turns of 20 ms. It uses the
 //! participant decoder of a conference.
 
-use crate::conference::VoiceFormat;
 use crate::conference::DecoderFigures;
+use crate::conference::VoiceFormat;
 use crate::conference::decoder::ParticipantDecoder;
 use codec::{CodecError, Format};
 use core::time::Duration;

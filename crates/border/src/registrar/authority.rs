@@ -5,7 +5,7 @@ use config::{Config, DigestAlgorithm, UserSecret, UserSpec};
 use core::time::Duration;
 use engine::{Entropy, Reason, Time};
 use protect::digest::{Algorithm, DigestServer, Hash, Hex, NonceKey, Refusal, ServerConfig};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use wire::sip::{HeaderId, Message, Method};
 
 /// Challenges and verification for the realm of a configuration.

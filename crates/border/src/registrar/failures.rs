@@ -576,7 +576,7 @@ mod tests {
         let other = LockedOut::parse("user:1002").unwrap();
         assert!(!failures.remove_lockout(&other, now));
         // An account at its usual source is locked out there only: the source is listed, and either finds it.
-        failures.succeeded(ip("198.51.100.7"), b"1003");
+        failures.succeeded(ip("198.51.100.7"), b"1003", Time::ZERO);
         for removed in ["user:1003", "198.51.100.7"] {
             for _ in 0..10 {
                 failures.failed(ip("198.51.100.7"), b"1003", now);

@@ -1,6 +1,6 @@
 //! Bounds of figures over several levels, judged after all levels were run.
 
-use super::levels::LevelSummary;
+use super::level_summary::LevelSummary;
 use super::study::{capacity, search_result};
 use crate::decimal::plain;
 use crate::error::RunVerdict;

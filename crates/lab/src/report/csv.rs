@@ -1,6 +1,6 @@
 //! The tables of the report as comma-separated values (RFC 4180).
 
-use super::levels::LevelSummary;
+use super::level_summary::LevelSummary;
 use crate::figures::CLASS_NAMES;
 use crate::record::{Attempt, StreamRecord};
 use std::fmt::Write;

@@ -1,7 +1,8 @@
 //! 95 % confidence intervals of the figures of a level.
 
 use super::data::TrialSlice;
-use super::levels::{LevelSummary, trial_figure};
+use super::level_summary::LevelSummary;
+use super::levels::trial_figure;
 use crate::figures::{self, CLASS_NAMES};
 use crate::metrics::REGISTRATION_KINDS;
 use crate::raw::TrialRecord;

@@ -1,7 +1,7 @@
 //! Figures that an experiment measures itself: a table for each figure, with the cases as rows and the levels as columns.
 
 use super::chart::escape;
-use super::levels::LevelSummary;
+use super::level_summary::LevelSummary;
 use super::sources;
 use crate::decimal::plain;
 use crate::esp;

@@ -4,7 +4,7 @@ use super::bounds::BoundCheck;
 use super::chart::escape;
 use super::data::RunResults;
 use super::html_table::grouped;
-use super::levels::LevelSummary;
+use super::level_summary::LevelSummary;
 use super::measures;
 use super::protection;
 use super::rules::{LARGEST, SMALLEST};

@@ -1,7 +1,7 @@
 //! The cost of protection for a call, in one table: CPU, bandwidth, added delay, MOS.
 
 use super::chart::escape;
-use super::levels::LevelSummary;
+use super::level_summary::LevelSummary;
 use super::sources::computed;
 use crate::decimal::plain;
 use crate::experiment::Protection;

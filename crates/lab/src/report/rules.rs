@@ -1,6 +1,6 @@
 //! Computation of each figure of a level: the rule in words, and the records.
 
-use super::levels::LevelSummary;
+use super::level_summary::LevelSummary;
 use crate::figures::CLASS_NAMES;
 
 /// The rule of a figure.

@@ -4,7 +4,7 @@
 
 use super::bounds::BoundCheck;
 use super::data::{LevelRecords, RunResults, receive_buffer_errors};
-use super::levels::LevelSummary;
+use super::level_summary::LevelSummary;
 use super::rules::{LARGEST, Rule, SMALLEST, SUM, rule};
 use super::study::{capacity_of, compare_with_study};
 use super::{protection, tables};

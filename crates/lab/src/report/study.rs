@@ -1,7 +1,7 @@
 //! Comparison of a study's figures with those of a run.
 
 use super::bounds::{reference, relative_to_reference};
-use super::levels::LevelSummary;
+use super::level_summary::LevelSummary;
 use crate::decimal::plain;
 use crate::error::RunVerdict;
 use crate::experiment::{CAPACITY, Study};

@@ -2,7 +2,7 @@
 
 use super::chart::{CLASSES, Chart, PALETTE, Series, Stack, escape};
 use super::data::RunResults;
-use super::levels::LevelSummary;
+use super::level_summary::LevelSummary;
 use super::plots;
 use super::tables::level_name;
 use crate::figures::CLASS_NAMES;

@@ -4,7 +4,7 @@ use super::bounds::BoundCheck;
 use super::chart::escape;
 use super::data::RunResults;
 use super::html_table::{HtmlTable, TableRow, count, grouped, number};
-use super::levels::LevelSummary;
+use super::level_summary::LevelSummary;
 use super::sources::{computed, figure, sip_figures};
 use super::study::{StudyComparison, compare_with_study};
 use crate::decimal::plain;
