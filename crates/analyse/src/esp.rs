@@ -4,7 +4,7 @@
 use super::keys::FlowKey;
 use super::report::EspReport;
 use engine::{BoundedMap, HashKey};
-use protect::esp::{EspFailure, EspSaLine, EspTransform};
+use protect::esp::{EspEncryption, EspFailure, EspSaLine, EspTransform};
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use wire::esp::{EspView, unencrypted_payload};
@@ -140,6 +140,13 @@ impl EspAssociations {
                 Ok(_) => association.opened += 1,
                 Err(_) => association.failed += 1,
             }
+            // A wrong key of the integrity protection hides nothing.
+            let is_plain = key.line.suite.encryption == EspEncryption::Null
+                && (opened.is_ok()
+                    || CHECK_VALUES
+                        .iter()
+                        .any(|length| unencrypted_payload(packet, &esp, *length).is_some()));
+            association.plain_packets += u64::from(is_plain);
             let (protocol, payload) = opened.ok()?;
             return Some((protocol, Cow::Owned(payload)));
         }

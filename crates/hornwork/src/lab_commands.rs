@@ -456,8 +456,12 @@ fn analyse(
     if let Some(path) = keys {
         let failed = |error: String| LabError::bad_input(format!("{}: {error}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-        let lines = protect::esp::parse_esp_sa_file(&text);
-        analyser = analyser.with_esp_keys(lines.map_err(|error| failed(error.to_string()))?);
+        let keys = protect::esp::parse_esp_capture_keys(&text);
+        let keys = keys.map_err(|error| failed(error.to_string()))?;
+        for note in &keys.notes {
+            eprintln!("{}: {note}", path.display());
+        }
+        analyser = analyser.with_esp_keys(keys.lines);
     }
     let analysis = analyse::analyse_file_with(analyser, capture)
         .map_err(|error| LabError::bad_input(error.to_string()))?;

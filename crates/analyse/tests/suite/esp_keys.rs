@@ -4,7 +4,7 @@ use analyse::{Analysis, CaptureAnalyser, analyse_file_with};
 use engine::{Entropy, Time};
 use protect::esp::{
     EspEncryption, EspIntegrity, EspKeys, EspSuite, MAX_HEADROOM, MAX_TAILROOM, OutboundSa,
-    PacketRoom, SaSpec, UdpEncapsulation, parse_esp_sa_file,
+    PacketRoom, SaSpec, UdpEncapsulation, parse_esp_capture_keys, parse_esp_sa_file,
 };
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -395,6 +395,58 @@ fn lines_match_by_address_and_spi() {
     assert!(parse("\"IPv6\",\"2001:db8::7\",\"*\"", "*").matches(v6, v6, 1));
     assert!(parse("\"IPv6\",\"2001:db8:*:*:*:*:*:7\",\"*\"", "*").matches(v6, v6, 1));
     assert!(!parse("\"IPv6\",\"2001:db8:*:*:*:*:*:8\",\"*\"", "*").matches(v6, v6, 1));
+    // As tshark: wildcards beside ::, wildcard digits, hexadecimal addresses.
+    for (address, expected) in [
+        ("2001:db8::*", true),
+        ("2001:db9::*", false),
+        ("*::7", false),
+        ("2001:db*::7", true),
+        ("0x20010db800000000000000000000000*", true),
+        ("0x20010db8000000000000000000000008", false),
+    ] {
+        let line = parse(&format!("\"IPv6\",\"{address}\",\"*\""), "*");
+        assert_eq!(line.matches(v6, v6, 1), expected, "{address}");
+    }
+    for (address, expected) in [
+        ("0xC0000201", true),
+        ("0xC00002**", true),
+        ("0xC0000202", false),
+    ] {
+        let line = parse(&format!("\"IPv4\",\"{address}\",\"*\""), "*");
+        assert_eq!(line.matches(source, destination, 1), expected, "{address}");
+    }
+}
+
+/// Lines with other algorithms are left out with a note; HMAC without a key is not verified; NULL is not encrypted.
+#[test]
+fn other_lines_of_a_key_file_are_used() {
+    let suite = EspSuite::new(EspEncryption::Null, EspIntegrity::HmacSha1);
+    let mut spec = SaSpec::new(0x1000, suite, EspKeys::new(b"", &[7; 20]));
+    spec.allow_weak = true;
+    let good = line(false, &spec);
+    let other = good.replace("\"NULL\",\"\"", "\"CAST5-CBC [RFC2144]\",\"0x00\"");
+    let other = other.replace("0x00001000", "*");
+    let keyless = good.replace(&hex(&[7; 20]), "");
+    let mut capture = PcapWriter::new(LinkType::Raw);
+    let packet = seal(&mut outbound(&spec), &options(1));
+    capture.frame(0, &packet);
+    let path = file("null.pcap", &capture.finish());
+    for (keys, notes) in [
+        (format!("{other}\n{good}\n"), 1),
+        (format!("{other}\n{keyless}\n"), 2),
+    ] {
+        assert_eq!(parse_esp_sa_file(&keys).unwrap_err().line, 1);
+        let read = parse_esp_capture_keys(&keys).unwrap();
+        assert_eq!((read.lines.len(), read.notes.len()), (1, notes), "{keys}");
+        let note = read.notes[0].to_string();
+        assert!(note.contains("line 1") && note.contains("CAST5"), "{note}");
+        let analyser = CaptureAnalyser::default().with_esp_keys(read.lines);
+        let analysis = analyse_file_with(analyser, &path).unwrap();
+        let esp = &analysis.esp[0];
+        assert_eq!((esp.opened, esp.failed, esp.encrypted), (1, 0, false));
+    }
+    // Other mistakes are errors as before.
+    assert_eq!(parse_esp_capture_keys("\"IPv5\"").unwrap_err().line, 1);
 }
 
 #[test]

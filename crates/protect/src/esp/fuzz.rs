@@ -2,7 +2,8 @@
 
 use super::{
     ArrivedEsp, EspFailure, EspIntegrity, EspKeys, EspSuite, InboundSa, InboundState, MAX_HEADROOM,
-    MAX_TAILROOM, OutboundSa, PacketRoom, SaSpec, SaTable, TrafficSelector, parse_esp_sa_file,
+    MAX_TAILROOM, OutboundSa, PacketRoom, SaSpec, SaTable, TrafficSelector, parse_esp_capture_keys,
+    parse_esp_sa_file,
 };
 use core::net::{IpAddr, Ipv4Addr};
 use engine::{Drops, Entropy, HashKey, Time};
@@ -14,6 +15,7 @@ use engine::{Drops, Entropy, HashKey, Time};
 pub fn fuzz_esp(data: &[u8]) {
     if let Ok(text) = core::str::from_utf8(data) {
         let _ = parse_esp_sa_file(text);
+        let _ = parse_esp_capture_keys(text);
     }
     let Some((&[suite, options, window], rest)) = data.split_first_chunk::<3>() else {
         return;

@@ -44,7 +44,9 @@ pub use inbound::{ArrivedEsp, InboundSa, InboundState, OpenedPacket};
 pub use lifetime::{LifetimeStatus, RekeyReason, SaLifetime, SaUsage};
 pub use outbound::{OutboundSa, OutboundState, SealedPacket};
 pub use packet::PacketRoom;
-pub use sa_file::{EspSaFileError, EspSaLine, parse_esp_sa_file};
+pub use sa_file::{
+    EspCaptureKeys, EspSaFileError, EspSaLine, parse_esp_capture_keys, parse_esp_sa_file,
+};
 pub use sa_pair::{EspEndRole, EspSaPair, esp_sa_pair};
 pub use selector::{PacketFacts, SelectorPorts, TrafficSelector};
 pub use shortcut::{RTP_WITHOUT_UDP, VoiceReceiver, VoiceShortcut};

@@ -6,7 +6,7 @@
 use super::spec::EspKeys;
 use super::{EspEncryption, EspIntegrity, EspSuite, EspTransform};
 use core::fmt;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use zeroize::Zeroizing;
 
 /// Lines of a file beyond this are refused.
@@ -29,17 +29,17 @@ impl fmt::Display for EspSaFileError {
 
 impl std::error::Error for EspSaFileError {}
 
-/// An address with wildcards: hexadecimal digits, each absent if it is `*`.
+/// An address with wildcards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AddressPattern {
     Any,
     One(IpAddr),
     /// The first bits of an address.
     Prefix(super::AddressPrefix),
-    /// An IPv4 address with `*` in place of some numbers.
-    Octets([Option<u8>; 4]),
-    /// An IPv6 address with `*` in place of some groups.
-    Groups([Option<u16>; 8]),
+    /// An IPv4 address and the mask of its bits that count.
+    Bits4(u32, u32),
+    /// The same of an IPv6 address.
+    Bits6(u128, u128),
 }
 
 /// A line: an association with its keys.
@@ -107,24 +107,70 @@ impl AddressPattern {
             let prefix = text.parse().ok()?;
             return Some(AddressPattern::Prefix(prefix));
         }
-        if v6 {
-            let groups: Vec<Option<u16>> = text
-                .split(':')
-                .map(|group| match group {
-                    "*" | "****" => Some(None),
-                    digits => u16::from_str_radix(digits, 16).ok().map(Some),
+        let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+        match (digits, v6) {
+            (Some(digits), true) => {
+                let (value, mask) = masked(digits, 32)?;
+                Some(match mask {
+                    u128::MAX => AddressPattern::One(Ipv6Addr::from_bits(value).into()),
+                    mask => AddressPattern::Bits6(value, mask),
                 })
-                .collect::<Option<_>>()?;
-            return Some(AddressPattern::Groups(groups.try_into().ok()?));
+            }
+            (Some(digits), false) => {
+                let (value, mask) = masked(digits, 8)?;
+                Some(match (value as u32, mask as u32) {
+                    (value, u32::MAX) => AddressPattern::One(Ipv4Addr::from_bits(value).into()),
+                    (value, mask) => AddressPattern::Bits4(value, mask),
+                })
+            }
+            (None, true) => AddressPattern::of_groups(text),
+            (None, false) => AddressPattern::of_octets(text),
         }
-        let octets: Vec<Option<u8>> = text
-            .split('.')
-            .map(|octet| match octet {
-                "*" => Some(None),
-                digits => digits.parse().ok().map(Some),
-            })
-            .collect::<Option<_>>()?;
-        Some(AddressPattern::Octets(octets.try_into().ok()?))
+    }
+
+    /// An IPv4 address with `*` in place of some numbers.
+    fn of_octets(text: &str) -> Option<AddressPattern> {
+        let (mut value, mut mask, mut count) = (0u32, 0u32, 0);
+        for octet in text.split('.') {
+            let (number, bits) = match octet {
+                "*" => (0, 0),
+                digits => (digits.parse::<u8>().ok()?, 0xff),
+            };
+            value = value << 8 | u32::from(number);
+            mask = mask << 8 | bits;
+            count += 1;
+        }
+        (count == 4).then_some(AddressPattern::Bits4(value, mask))
+    }
+
+    /// An IPv6 address with `*` in place of some groups or digits; `::` stands for groups of zeros.
+    fn of_groups(text: &str) -> Option<AddressPattern> {
+        let groups = |text: &str| -> Option<Vec<(u128, u128)>> {
+            let parts = text.split(':').filter(|_| !text.is_empty());
+            parts
+                .map(|group| match group {
+                    "*" => Some((0, 0)),
+                    digits => masked(digits, 4),
+                })
+                .collect()
+        };
+        let all = match text.split_once("::") {
+            Some((before, behind)) => {
+                let (mut all, behind) = (groups(before)?, groups(behind)?);
+                let zeros = 8usize.checked_sub(all.len() + behind.len())?;
+                all.extend(core::iter::repeat_n((0, 0xffff), zeros));
+                all.extend(behind);
+                all
+            }
+            None => groups(text)?,
+        };
+        if all.len() != 8 {
+            return None;
+        }
+        let (value, mask) = all.into_iter().fold((0, 0), |(value, mask), group| {
+            (value << 16 | group.0, mask << 16 | group.1)
+        });
+        Some(AddressPattern::Bits6(value, mask))
     }
 
     pub(super) fn matches(&self, address: IpAddr) -> bool {
@@ -132,16 +178,87 @@ impl AddressPattern {
             (AddressPattern::Any, _) => true,
             (AddressPattern::One(one), address) => *one == address,
             (AddressPattern::Prefix(prefix), address) => prefix.contains(address),
-            (AddressPattern::Octets(octets), IpAddr::V4(v4)) => octets
-                .iter()
-                .zip(v4.octets())
-                .all(|(want, octet)| want.is_none_or(|want| want == octet)),
-            (AddressPattern::Groups(groups), IpAddr::V6(v6)) => groups
-                .iter()
-                .zip(v6.segments())
-                .all(|(want, group)| want.is_none_or(|want| want == group)),
+            (AddressPattern::Bits4(value, mask), IpAddr::V4(v4)) => v4.to_bits() & mask == *value,
+            (AddressPattern::Bits6(value, mask), IpAddr::V6(v6)) => v6.to_bits() & mask == *value,
             _ => false,
         }
+    }
+}
+
+/// Up to `most` hexadecimal digits, `*` for any: the value and the mask of its bits that count. Missing digits at the front are
+/// zeros.
+fn masked(digits: &str, most: usize) -> Option<(u128, u128)> {
+    let length = digits.chars().count();
+    if length == 0 || length > most {
+        return None;
+    }
+    let start = (0, (1u128 << (4 * (most - length))).wrapping_sub(1));
+    digits.chars().try_fold(start, |(value, mask), digit| {
+        let (number, bits) = match digit {
+            '*' => (0, 0),
+            digit => (digit.to_digit(16)?, 15),
+        };
+        Some((value << 4 | u128::from(number), mask << 4 | bits))
+    })
+}
+
+/// The lines of a file for captures.
+#[derive(Clone, Debug, Default)]
+pub struct EspCaptureKeys {
+    /// Associations.
+    pub lines: Vec<EspSaLine>,
+    /// Lines that are not used, or not in full, each with the reason.
+    pub notes: Vec<EspSaFileError>,
+}
+
+/// Reads a file for captures, as Wireshark does: a line with algorithms that are not supported is left out, and HMAC without a key
+/// is not verified. Both are noted.
+///
+/// # Errors
+/// The first line that is no association.
+pub fn parse_esp_capture_keys(text: &str) -> Result<EspCaptureKeys, EspSaFileError> {
+    let mut keys = EspCaptureKeys::default();
+    for (number, line) in associations(text) {
+        let failed = |message| EspSaFileError {
+            line: number,
+            message,
+        };
+        if keys.lines.len() >= MAX_LINES {
+            return Err(failed(format!("more than {MAX_LINES} associations")));
+        }
+        match parse_line(line, true) {
+            Ok((line, note)) => {
+                keys.lines.push(line);
+                keys.notes.extend(note.map(failed));
+            }
+            Err(LineError::Algorithm(why)) => {
+                keys.notes.push(failed(format!("left out: {why}")));
+            }
+            Err(LineError::Mistake(why)) => return Err(failed(why)),
+        }
+    }
+    Ok(keys)
+}
+
+/// The lines of a file with their numbers.
+fn associations(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines()
+        .enumerate()
+        .map(|(index, line)| (index + 1, line.trim_start_matches('\u{feff}').trim()))
+        .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+}
+
+/// A mistake in a line.
+enum LineError {
+    /// Its algorithms are unknown, unsupported, or do not fit together.
+    Algorithm(String),
+    /// Another one.
+    Mistake(String),
+}
+
+impl From<String> for LineError {
+    fn from(why: String) -> LineError {
+        LineError::Mistake(why)
     }
 }
 
@@ -151,24 +268,24 @@ impl AddressPattern {
 /// The first line that is no association, or whose algorithm is unknown.
 pub fn parse_esp_sa_file(text: &str) -> Result<Vec<EspSaLine>, EspSaFileError> {
     let mut lines = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim_start_matches('\u{feff}').trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
+    for (number, line) in associations(text) {
         let failed = |message| EspSaFileError {
-            line: index + 1,
+            line: number,
             message,
         };
         if lines.len() >= MAX_LINES {
             return Err(failed(format!("more than {MAX_LINES} associations")));
         }
-        lines.push(parse_line(line).map_err(failed)?);
+        let parsed = parse_line(line, false).map_err(|error| match error {
+            LineError::Algorithm(why) | LineError::Mistake(why) => failed(why),
+        });
+        lines.push(parsed?.0);
     }
     Ok(lines)
 }
 
-fn parse_line(line: &str) -> Result<EspSaLine, String> {
+/// A line, and a note about it. `lenient`: HMAC without a key is not verified.
+fn parse_line(line: &str, lenient: bool) -> Result<(EspSaLine, Option<String>), LineError> {
     let fields = split_fields(line)?;
     let (required, sequence) = match fields.as_slice() {
         [a, b, c, d, e, f, g, h] => ([a, b, c, d, e, f, g, h], None),
@@ -179,7 +296,8 @@ fn parse_line(line: &str) -> Result<EspSaLine, String> {
             return Err(format!(
                 "an association has 8 fields, or 10 with the length of sequence numbers, not {}",
                 fields.len()
-            ));
+            )
+            .into());
         }
     };
     let [
@@ -195,7 +313,7 @@ fn parse_line(line: &str) -> Result<EspSaLine, String> {
     let v6 = match protocol.to_ascii_lowercase().as_str() {
         "ipv4" => false,
         "ipv6" => true,
-        _ => return Err(format!("protocol \"{protocol}\" is neither IPv4 nor IPv6")),
+        _ => return Err(format!("protocol \"{protocol}\" is neither IPv4 nor IPv6").into()),
     };
     let address = |text: &str| {
         AddressPattern::parse(text, v6)
@@ -203,7 +321,16 @@ fn parse_line(line: &str) -> Result<EspSaLine, String> {
     };
     let encryption_key = parse_key(encryption_key)?;
     let authentication_key = parse_key(authentication_key)?;
-    let (suite, unverified_icv) = suite_of(encryption, authentication)?;
+    let (mut suite, mut unverified_icv) =
+        suite_of(encryption, authentication).map_err(LineError::Algorithm)?;
+    let mut note = None;
+    if lenient && authentication_key.is_empty() && suite.integrity != EspIntegrity::None {
+        note = Some(format!(
+            "\"{authentication}\" has no key: packets are opened without verification"
+        ));
+        unverified_icv = Some(suite.integrity.icv_length());
+        suite = EspSuite::new(suite.encryption, EspIntegrity::None);
+    }
     let keys = EspKeys::new(&encryption_key, &authentication_key);
     let line = EspSaLine {
         v6,
@@ -219,7 +346,7 @@ fn parse_line(line: &str) -> Result<EspSaLine, String> {
         },
     };
     line.transform().map_err(|error| error.to_string())?;
-    Ok(line)
+    Ok((line, note))
 }
 
 /// Fields in double quotes, separated by commas; `\"`, `\\` and `\xHH` are escapes, as Wireshark writes them.
