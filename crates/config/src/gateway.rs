@@ -400,7 +400,15 @@ fn unique(tunnels: &[TunnelSpec], local: SocketAddr, sink: &mut Sink<'_>) {
             && let Some(other) = peers.insert(peer.clone(), &tunnel.name)
         {
             let message = format!("{peer} is the peer of tunnel \"{other}\" too");
-            refuse("peer", message, "give that tunnel several networks");
+            let remedy = match tunnel.ike {
+                Some(_) => {
+                    "give that tunnel several networks, or each tunnel a remote_id of its own"
+                }
+                None => {
+                    "write all networks behind that peer into one tunnel: remote_networks takes a list"
+                }
+            };
+            refuse("peer", message, remedy);
         }
         if let Some(peer) = tunnel.peer
             && peer.is_ipv4() != local.is_ipv4()
@@ -419,6 +427,31 @@ fn unique(tunnels: &[TunnelSpec], local: SocketAddr, sink: &mut Sink<'_>) {
     }
 }
 
+/// No tunnel takes the packets to a peer itself: ESP packets would be sealed again. A larger network that contains a peer is
+/// possible if there is a longer route to the peer, which is seen at the start.
+fn loops(tunnels: &[TunnelSpec], sink: &mut Sink<'_>) {
+    let mut peers: BTreeMap<IpAddr, &str> = BTreeMap::new();
+    for tunnel in tunnels {
+        peers.extend(tunnel.peer.map(|peer| (peer.ip(), tunnel.name.as_str())));
+    }
+    for (at, tunnel) in tunnels.iter().enumerate() {
+        for network in &tunnel.remote_networks {
+            let of_peer = peers.get(&network.address());
+            let Some(peer) = of_peer.filter(|_| *network == AddressPrefix::from(network.address()))
+            else {
+                continue;
+            };
+            sink.report(
+                &format!("gateway.tunnel[{at}].remote_networks"),
+                format!(
+                    "{network} is the outer address of `peer` of tunnel \"{peer}\": its ESP packets would be routed into the tunnel themselves"
+                ),
+                "leave the address of the peer out of remote_networks, or set routes = false and add routes yourself",
+            );
+        }
+    }
+}
+
 fn key_source(raw: &RawGateway, ike: Option<IkeSpec>, sink: &mut Sink<'_>) -> GatewayKeySource {
     if let Some(ike) = ike {
         return GatewayKeySource::Ike(Box::new(ike));
@@ -429,6 +462,10 @@ fn key_source(raw: &RawGateway, ike: Option<IkeSpec>, sink: &mut Sink<'_>) -> Ga
             "there are no keys",
             "write key_file, or [gateway.ike] for a key exchange; docs/how-to/ipsec-gateway.md has both",
         );
+    }
+    if raw.key_file.as_deref() == Some("") {
+        let remedy = "write the name of a file; docs/esp.md has its format";
+        sink.report("gateway.key_file", "the file name is empty", remedy);
     }
     let file = raw.key_file.as_deref().unwrap_or_default();
     GatewayKeySource::File(FilePath::new(file, "gateway.key_file", sink))
@@ -471,6 +508,9 @@ pub(super) fn gateway(raw: Option<&RawGateway>, sink: &mut Sink<'_>) -> Option<G
         .map(|(at, one)| tunnel(one, at, (raw, ike.as_ref()), sink))
         .collect();
     unique(&tunnels, local, sink);
+    if raw.routes {
+        loops(&tunnels, sink);
+    }
     let mut route_sources: Vec<IpAddr> = Vec::new();
     for (index, text) in raw.route_source.as_slice().iter().enumerate() {
         let parsed = text.parse::<IpAddr>().ok();
@@ -557,6 +597,14 @@ mod tests {
     }
 
     #[test]
+    fn a_tunnel_may_have_all_addresses() {
+        let all = TUNNEL.replace("[\"10.2.0.0/16\",\"10.3.0.0/16\"]", "\"0.0.0.0/0\"");
+        assert!(with("", &all).is_ok());
+        let own = TUNNEL.replace("10.2.0.0/16", "192.0.2.2/32");
+        assert!(with("routes=false", &own).is_ok());
+    }
+
+    #[test]
     fn a_key_exchange_takes_the_place_of_a_key_file() {
         let tunnel = TUNNEL.replace("192.0.2.2", "any");
         let ids = "remote_id=\"office.example\"\nsecret_file=\"/s\"\n";
@@ -571,6 +619,7 @@ mod tests {
         let secret = format!("{TUNNEL}secret_file=\"/s\"\n");
         let spec = with("[gateway.ike]", &secret).unwrap();
         assert!(spec.tunnels[0].ike.as_ref().unwrap().initiates);
+        let unnamed = format!("{TUNNEL}secret_file=\"\"\n");
         let numbers = "numbers_file=\"/n\"\nrekey_delay_s=3\nlifetime_s=9\n[gateway.ike]";
         for (keys, tunnels, expected) in [
             (
@@ -589,6 +638,7 @@ mod tests {
                 &TUNNEL.to_owned(),
                 "neither a shared secret",
             ),
+            ("[gateway.ike]", &unnamed, "the file name is empty"),
             ("[gateway.ike]", &tunnel, "needs an identity"),
             ("[gateway.ike]\nlocal_id=\"%any\"", &secret, "no identity"),
             (
@@ -676,6 +726,11 @@ mod tests {
                 "",
                 format!("{TUNNEL}{}", other.replace("192.0.2.2", "192.0.2.3")),
                 "another tunnel has the remote network",
+            ),
+            (
+                "",
+                TUNNEL.replace("10.2.0.0/16", "192.0.2.2/32"),
+                "192.0.2.2/32 is the outer address of `peer` of tunnel \"b\"",
             ),
             (
                 "encapsulation=\"ip\"",

@@ -248,6 +248,10 @@ pub(super) fn tunnel(
         }
         return None;
     };
+    if raw.secret_file.is_some_and(|file| file.is_empty()) {
+        let remedy = "write the name of the file with the secret";
+        sink.report(&path("secret_file"), "the file name is empty", remedy);
+    }
     if raw.secret_file.is_none() && ike.certificate.is_none() {
         sink.report(
             &path("secret_file"),

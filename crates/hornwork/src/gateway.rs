@@ -203,7 +203,39 @@ fn open_device(spec: &GatewaySpec) -> io::Result<TunDevice> {
             )
         })?;
     }
+    check_peer_routes(spec)?;
     Ok(tun)
+}
+
+/// The packets to peers do not go through the device: they would be sealed again and again. Without this check only
+/// `esp_selector` would count.
+fn check_peer_routes(spec: &GatewaySpec) -> io::Result<()> {
+    let networks = || {
+        spec.tunnels
+            .iter()
+            .flat_map(|tunnel| &tunnel.remote_networks)
+    };
+    for tunnel in &spec.tunnels {
+        let Some(peer) = tunnel.peer.map(|peer| peer.ip()) else {
+            continue;
+        };
+        let Some(network) = networks().find(|network| network.contains(peer)) else {
+            continue;
+        };
+        // Without a route, or without the local address, nothing loops; the socket names the latter.
+        if TunDevice::is_route(&spec.device, spec.local.ip(), peer).unwrap_or(false) {
+            return Err(cannot(
+                format!(
+                    "[gateway] tunnel {}: remote_networks {network} contains the outer address of `peer`, {peer}, and there is no longer route to it: its ESP packets would be routed into {}",
+                    tunnel.name, spec.device
+                ),
+                &format!(
+                    "add a route to the peer outside of the tunnel (ip route add {peer} via GATEWAY), or leave its address out of remote_networks"
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn open_socket(spec: &GatewaySpec) -> io::Result<EspSocket> {

@@ -95,6 +95,16 @@ impl TunDevice {
         Netlink::routes()?.add_route(index, network, source)
     }
 
+    /// Whether packets from a local address to another host leave through the interface.
+    ///
+    /// # Errors
+    /// There is no such interface, or the kernel refuses the query.
+    pub fn is_route(name: &str, own: IpAddr, to: IpAddr) -> io::Result<bool> {
+        let index = InterfaceInfo::of(name)?.index;
+        let route = Netlink::routes()?.route(own, to)?;
+        Ok(route.is_some_and(|route| route.interface == index))
+    }
+
     /// Reads the next packet that the host has sent to the device, and returns its length; `None` if none waits.
     ///
     /// # Errors

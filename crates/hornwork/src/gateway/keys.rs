@@ -180,8 +180,12 @@ impl GatewayKeys {
         let mut tunnels = Vec::with_capacity(gateway.tunnels.len());
         for tunnel in &gateway.tunnels {
             let keys = tunnel_keys(tunnel, gateway, &by_ends).map_err(|why| {
-                let remedy =
-                    "write one line for each direction, with the outer addresses of both ends";
+                let remedy = match why.contains("is weak") {
+                    true => "make keys for other algorithms at both ends, or set allow_weak = true in [gateway]",
+                    false => {
+                        "write one line for each direction, with the outer addresses of both ends"
+                    }
+                };
                 mistake(format!("tunnel {}: {why}", tunnel.name), remedy)
             })?;
             tunnels.push(keys);

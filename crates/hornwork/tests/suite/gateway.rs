@@ -629,6 +629,26 @@ fn missing_rights_and_unsafe_keys_are_named() {
     let said = text(&elsewhere);
     assert_eq!(elsewhere.status.code(), Some(3), "{said}");
     assert!(said.contains("cannot open UDP 192.0.2.1:4500"), "{said}");
+    // A network that contains the peer takes its packets into the tunnel, unless there is a longer route to the peer.
+    let looping = |remote: &str| config("far", "keys", ends, ["10.1.0.0/24", remote], "");
+    std::fs::write(folder.join("loop.toml"), looping("192.0.2.0/24")).expect("file");
+    std::fs::write(folder.join("full.toml"), looping("0.0.0.0/0")).expect("file");
+    std::fs::write(folder.join("peer.toml"), looping("192.0.2.2/32")).expect("file");
+    let script = "ip link set lo up; ip addr add 192.0.2.1/32 dev lo; exec \"$HORNWORK\" run --role gateway -c loop.toml";
+    let refused = run(&folder, script, &[]);
+    let said = text(&refused);
+    assert_eq!(refused.status.code(), Some(3), "{said}");
+    assert!(
+        said.contains("contains the outer address of `peer`, 192.0.2.2"),
+        "{said}"
+    );
+    let script = "ip link set lo up; ip link add d0 type dummy; ip addr add 192.0.2.1/24 dev d0; ip link set d0 up; \"$HORNWORK\" run --role gateway -c full.toml >full.log 2>&1 & gateway=$!; for n in $(seq 250); do grep -q gateway_started full.log && break; sleep 0.02; done; kill -TERM $gateway; wait $gateway; cat full.log; grep -q gateway_started full.log";
+    let full = run(&folder, script, &[]);
+    assert!(full.status.success(), "{}", text(&full));
+    let own = run(&folder, "exec \"$HORNWORK\" check -c peer.toml", &[]);
+    let said = text(&own);
+    assert_eq!(own.status.code(), Some(2), "{said}");
+    assert!(said.contains("is the outer address of `peer`"), "{said}");
     // Weak algorithms run where they are allowed.
     write("weak.toml", "weak", "allow_weak = true");
     let allowed = run(&folder, "\"$HORNWORK\" check -c weak.toml", &[]);
