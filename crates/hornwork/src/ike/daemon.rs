@@ -186,6 +186,8 @@ impl Daemon {
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         net::end_with_parent(&mut command);
+        // Ctrl-C of a terminal stops this program, which then ends the daemon: it deletes its associations at the peers before.
+        command.process_group(0);
         let mut child = command.spawn()?;
         // The other end belongs to the child alone.
         drop(command);

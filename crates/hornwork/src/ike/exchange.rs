@@ -458,9 +458,12 @@ impl IkeExchange {
         self.children.orphan();
         self.restart_at = Some(now + self.restart_wait);
         self.restart_wait = (self.restart_wait * 2).min(RESTART[1]);
-        self.tell(SaEvent::Failed {
-            reason: error.to_string(),
-        });
+        // A service manager stops the daemon together with this program: that is no failure.
+        if net::stops() == 0 {
+            self.tell(SaEvent::Failed {
+                reason: error.to_string(),
+            });
+        }
     }
 
     /// Connects to VICI once the daemon listens, and gives it all connections.

@@ -294,6 +294,15 @@ expect 3 "NO_PROPOSAL_CHOSEN" $call esp.toml
 expect 3 "TS_UNACCEPTABLE" $call networks.toml
 kill -KILL $far_pid; wait $far_pid 2>/dev/null || true
 expect 3 "IKEv2 with 192.0.2.2: giving up after" $call near.toml
+# Ctrl-C of a terminal goes to all processes of the group: the daemon is in another one, and the phone ends in order.
+set -m
+"$HORNWORK" phone call sip:600@10.2.0.1 --local 10.1.0.1 --ike near.toml </dev/null >ctrl-c.log 2>&1 & interrupted=$!
+set +m
+await ctrl-c.log negotiating
+for n in $(seq 250); do pgrep -P $interrupted >/dev/null && break; sleep 0.02; done
+kill -INT -- -$interrupted
+wait $interrupted && code=0 || code=$?
+[ $code = 130 ] || { echo "Ctrl-C: $code"; cat ctrl-c.log; exit 1; }
 # A phone that waits for its peer ends in the time of --wait.
 expect 1 "no call within the time of --wait" timeout 20 "$HORNWORK" phone answer --wait 1 --local 10.1.0.1:5060 --ike wait.toml
 "#;
