@@ -56,7 +56,7 @@ pub struct RegisterOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
     expires: u32,
     /// Remove the registration and end after this time [default: at Ctrl-C].
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     seconds: Option<Duration>,
     /// Write the result as JSON to this file; - is standard output.
     #[arg(long, value_name = "FILE")]
@@ -84,7 +84,7 @@ pub struct CallOptions {
     #[command(flatten)]
     password: PasswordOptions,
     /// Longest ringing.
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "60", allow_negative_numbers = true, value_parser = seconds)]
     ring_seconds: Duration,
     #[command(flatten)]
     call: InCallOptions,
@@ -108,10 +108,10 @@ pub struct AnswerOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
     expires: u32,
     /// Longest wait for a call [default: until Ctrl-C].
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     wait: Option<Duration>,
     /// Time from the INVITE to the answer.
-    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "0", allow_negative_numbers = true, value_parser = seconds)]
     answer_after: Duration,
     #[command(flatten)]
     call: InCallOptions,
@@ -151,8 +151,9 @@ pub struct InCallOptions {
     /// Longest delay of the jitter buffer of --wav-out and --sound-out, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(20..=1000))]
     jitter_buffer_ms: u64,
-    /// Hang up this long after the answer [default: when the peer hangs up, or at Ctrl-C].
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    /// Hang up this long after the answer, or later, once the digits of --dtmf are sent [default: when the peer hangs up,
+    /// or at Ctrl-C].
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     seconds: Option<Duration>,
     /// Codecs in order of preference: opus, g722, pcma, pcmu, g729. An answer keeps the order of the caller.
     #[arg(
@@ -170,13 +171,13 @@ pub struct InCallOptions {
     #[arg(long, value_name = "DIGITS", value_parser = digits)]
     dtmf: Option<String>,
     /// Put the call on hold this long after the answer.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     hold_at: Option<Duration>,
     /// Resume the call this long after the answer.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", requires = "hold_at", allow_negative_numbers = true, value_parser = seconds)]
     resume_at: Option<Duration>,
     /// Transfer the call to a URI (blind, by REFER) this long after the answer.
-    #[arg(long, num_args = 2, value_names = ["SECONDS", "URI"])]
+    #[arg(long, num_args = 2, allow_negative_numbers = true, value_names = ["SECONDS", "URI"])]
     transfer_at: Option<Vec<String>>,
     /// Read commands from standard input even if it is no terminal: h, t URI, digits, q, each with Enter.
     #[arg(long)]
@@ -185,7 +186,7 @@ pub struct InCallOptions {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Lowest acceptable mean opinion score; below it the exit status is 1.
-    #[arg(long, value_name = "MOS")]
+    #[arg(long, value_name = "MOS", allow_negative_numbers = true, value_parser = mean_opinion_score)]
     min_mos: Option<f64>,
     /// Pin the thread of the phone, run it under SCHED_FIFO, poll before deadlines, lock memory; refused if a right is
     /// missing.
@@ -202,7 +203,7 @@ pub struct LineOptions {
     /// Next hop instead of the host of the URI.
     #[arg(long, value_name = "HOST[:PORT]")]
     proxy: Option<String>,
-    /// Local address [default: that of the route to the peer; port 5060 for an answer without --register].
+    /// Local address [default: that of the route to the peer; for an answer without --register port 5060, over TLS 5061].
     #[arg(long, value_name = "ADDRESS[:PORT]")]
     local: Option<String>,
     #[command(flatten)]
@@ -235,28 +236,38 @@ pub struct EspOptions {
     /// behind it (docs/how-to/phone.md). UDP only.
     #[arg(long, value_name = "FILE", conflicts_with = "esp")]
     ike: Option<PathBuf>,
-    /// ESP: transport mode between the two phones, or tunnel mode around addresses of an own network.
-    #[arg(
-        long,
-        value_name = "MODE",
-        default_value = "transport",
-        requires = "esp"
-    )]
-    esp_mode: EspModeChoice,
+    /// ESP: transport mode between the two phones, or tunnel mode around addresses of an own network [default: transport].
+    #[arg(long, value_name = "MODE", requires = "esp", conflicts_with = "ike")]
+    esp_mode: Option<EspModeChoice>,
     /// ESP: carrier [default: ip if the right for raw sockets exists, else udp].
-    #[arg(long, value_name = "CARRIER", requires = "esp")]
+    #[arg(long, value_name = "CARRIER", requires = "esp", conflicts_with = "ike")]
     esp_over: Option<EspCarrierChoice>,
     /// ESP: local address of its packets, and port in UDP [default: --local, or in tunnel mode the key file; port 4500].
-    #[arg(long, value_name = "ADDRESS[:PORT]", requires = "esp")]
+    #[arg(
+        long,
+        value_name = "ADDRESS[:PORT]",
+        requires = "esp",
+        conflicts_with = "ike"
+    )]
     esp_local: Option<String>,
     /// ESP: address of the peer, and port in UDP [default: the key file, or the called host; port 4500].
-    #[arg(long, value_name = "ADDRESS[:PORT]", requires = "esp")]
+    #[arg(
+        long,
+        value_name = "ADDRESS[:PORT]",
+        requires = "esp",
+        conflicts_with = "ike"
+    )]
     esp_peer: Option<String>,
     /// ESP: a shortcut of voice between two phones of this program. A call is refused if the peer does not have the same.
-    #[arg(long, value_name = "SHORTCUT", requires = "esp")]
+    #[arg(
+        long,
+        value_name = "SHORTCUT",
+        requires = "esp",
+        conflicts_with = "ike"
+    )]
     esp_shortcut: Option<EspShortcutChoice>,
     /// ESP: allow algorithms that must not be used any more (RFC 8221), and NULL encryption.
-    #[arg(long, requires = "esp")]
+    #[arg(long, requires = "esp", conflicts_with = "ike")]
     esp_allow_weak: bool,
 }
 
@@ -296,7 +307,7 @@ impl EspOptions {
             return Ok(None);
         };
         Ok(Some(PhoneEspOptions {
-            tunnel: self.ike.is_some() || self.esp_mode == EspModeChoice::Tunnel,
+            tunnel: self.ike.is_some() || self.esp_mode == Some(EspModeChoice::Tunnel),
             keys,
             carrier: self.esp_over.map(|carrier| match carrier {
                 EspCarrierChoice::Ip => EspCarrier::Ip,
@@ -337,6 +348,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if seconds <= 1e9 => Ok(duration),
         _ => Err("not from 0 to 1000000000 seconds".to_owned()),
+    }
+}
+
+/// A mean opinion score (ITU-T P.800.1). 5 is more than any call has: such a bound tests the exit status.
+fn mean_opinion_score(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(mos) if (0.0..=5.0).contains(&mos) => Ok(mos),
+        _ => Err("not from 0 to 5".to_owned()),
     }
 }
 
@@ -472,6 +491,13 @@ impl InCallOptions {
         let mut actions = Vec::new();
         let digits = self.dtmf.clone().map(PhoneAction::Digits);
         actions.extend(digits.map(|digits| (Duration::from_secs(1), digits)));
+        if let (Some(hold), Some(resume)) = (self.hold_at, self.resume_at)
+            && resume <= hold
+        {
+            return Err(LabError::bad_input(
+                "--resume-at: the call is resumed after --hold-at, not before it",
+            ));
+        }
         actions.extend(self.hold_at.map(|at| (at, PhoneAction::Hold(true))));
         actions.extend(self.resume_at.map(|at| (at, PhoneAction::Hold(false))));
         if let Some([at, uri]) = self.transfer_at.as_deref() {

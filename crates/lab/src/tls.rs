@@ -43,6 +43,11 @@ impl Default for TlsSettings {
     }
 }
 
+/// A file of an option or of an experiment is invalid.
+fn invalid(error: &CredentialError) -> LabError {
+    LabError::bad_input(format!("TLS: {error}\n  remedy: {}", error.remedy))
+}
+
 fn unusable(error: &CredentialError) -> LabError {
     LabError::cannot_run(error.to_string(), error.remedy.clone())
 }
@@ -61,7 +66,7 @@ impl TlsSettings {
     pub fn security(&self, listening: &[(SocketAddr, bool)]) -> Result<Security, LabError> {
         let identity = match (&self.certificate, &self.key) {
             (Some(chain), Some(key)) => {
-                Some(Identity::read(chain, key).map_err(|error| unusable(&error))?)
+                Some(Identity::read(chain, key).map_err(|error| invalid(&error))?)
             }
             (None, None) => None,
             _ => {
@@ -86,7 +91,7 @@ impl TlsSettings {
         }
         let anchors = match (self.verify, &self.ca) {
             (false, _) => None,
-            (true, Some(file)) => Some(Anchors::read(file).map_err(|error| unusable(&error))?),
+            (true, Some(file)) => Some(Anchors::read(file).map_err(|error| invalid(&error))?),
             // A server that verifies no clients does not need the system's authorities.
             (true, None) if !listening.is_empty() => return Ok(security),
             (true, None) => Some(Anchors::system().map_err(|error| unusable(&error))?),

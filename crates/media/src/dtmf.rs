@@ -65,6 +65,7 @@ pub struct EventSender {
     pause: u32,
     gap: u32,
     volume: u8,
+    sent: u64,
 }
 
 impl EventSender {
@@ -76,7 +77,13 @@ impl EventSender {
             pause: 0,
             gap,
             volume: volume.min(63),
+            sent: 0,
         }
+    }
+
+    /// Digits of which the first end packet was sent.
+    pub fn sent(&self) -> u64 {
+        self.sent
     }
 
     /// Queues `digits`, each to last `duration` timestamp units.
@@ -134,6 +141,7 @@ impl EventSender {
             timestamp: running.timestamp,
             marker,
         };
+        self.sent += u64::from(end && running.ends == 0);
         running.ends += u8::from(end);
         if running.ends >= END_PACKETS {
             self.running = None;

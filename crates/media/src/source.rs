@@ -253,6 +253,11 @@ impl RtpSource {
         self.events.push(digits, units).map(|()| true)
     }
 
+    /// Digits that were sent.
+    pub fn digits_sent(&self) -> u64 {
+        self.events.sent()
+    }
+
     /// Whether digits are still being sent.
     pub fn is_sending_digits(&self) -> bool {
         !self.events.is_idle()

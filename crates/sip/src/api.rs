@@ -500,6 +500,8 @@ pub enum Indication<'m> {
         transaction: TransactionId,
         /// The handler's number.
         user: u64,
+        /// [`Failure::TimedOut`] or [`Failure::Transport`].
+        reason: Failure,
     },
     /// An answered leg has ended. It is removed when this call returns.
     Ended {

@@ -644,6 +644,7 @@ impl Endpoint {
                 let indication = Indication::OutOfDialogTimedOut {
                     transaction,
                     user: number,
+                    reason,
                 };
                 handler.on_indication(self, indication, now);
             }

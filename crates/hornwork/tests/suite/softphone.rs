@@ -349,7 +349,7 @@ fn failures_are_named() {
         first.log()
     );
     drop(callee);
-    let cases: [(&[&str], i32, &str); 11] = [
+    let cases: [(&[&str], i32, &str); 23] = [
         (&["call", "tel:+4930"], 2, "no SIP URI"),
         (
             &["call", "sip:a@127.0.0.1", "--wav-in", "missing.wav"],
@@ -385,6 +385,80 @@ fn failures_are_named() {
             2,
             "--transport tls",
         ),
+        (
+            &["call", "sip:a@127.0.0.1", "--json", "/nonexistent/a.json"],
+            3,
+            "--json /nonexistent/a.json",
+        ),
+        (
+            &["call", "sip:a@127.0.0.1", "--local", "::1"],
+            2,
+            "two families",
+        ),
+        (
+            &["call", "sip:a@127.0.0.1", "--ca", "missing.pem"],
+            2,
+            "--ca has no effect over UDP",
+        ),
+        (
+            &["call", "sip:a@127.0.0.1", "--tls-name", "a.example"],
+            2,
+            "--tls-name has no effect over UDP",
+        ),
+        (
+            &["call", "sips:a@127.0.0.1", "--ca", "missing.pem"],
+            2,
+            "missing.pem",
+        ),
+        (
+            &["call", "sip:a@127.0.0.1", "--seconds", "-1"],
+            2,
+            "not from 0 to",
+        ),
+        (
+            &["call", "sip:a@127.0.0.1", "--min-mos", "7"],
+            2,
+            "not from 0 to 5",
+        ),
+        (
+            &["call", "sip:a@127.0.0.1", "--resume-at", "2"],
+            2,
+            "--hold-at",
+        ),
+        (
+            &[
+                "call",
+                "sip:a@127.0.0.1",
+                "--hold-at",
+                "2",
+                "--resume-at",
+                "1",
+            ],
+            2,
+            "--resume-at",
+        ),
+        (
+            &["call", "sip:a@127.0.0.1", "--transfer-at", "1", "sip:<b>"],
+            2,
+            "no SIP URI",
+        ),
+        (
+            &["register", &closed, "--password", "x"],
+            1,
+            "unreachable over UDP",
+        ),
+        (
+            &[
+                "call",
+                "sip:a@127.0.0.1",
+                "--ike",
+                "missing.toml",
+                "--esp-mode",
+                "transport",
+            ],
+            2,
+            "cannot be used with",
+        ),
     ];
     for (arguments, code, wanted) in cases {
         let output = phone(&folder, arguments);
@@ -392,6 +466,150 @@ fn failures_are_named() {
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {shown}");
         assert!(shown.contains(wanted), "{arguments:?}: {shown}");
     }
+}
+
+/// A key exchange has the settings of its file: an option of manual keys beside it is refused, not ignored.
+#[test]
+fn options_of_manual_keys_are_refused_beside_a_key_exchange() {
+    let folder = scratch("softphone-ike-options");
+    for option in [
+        &["--esp-mode", "transport"][..],
+        &["--esp-mode", "tunnel"],
+        &["--esp-over", "ip"],
+        &["--esp-local", "127.0.0.1"],
+        &["--esp-peer", "127.0.0.1"],
+        &["--esp-shortcut", "rtp"],
+        &["--esp-allow-weak"],
+    ] {
+        let mut arguments = vec!["call", "sip:a@127.0.0.1", "--ike", "ike.toml"];
+        arguments.extend(option);
+        let output = phone(&folder, &arguments);
+        let shown = text(&output);
+        assert_eq!(output.status.code(), Some(2), "{option:?}: {shown}");
+        assert!(
+            shown.contains("cannot be used with") && shown.contains("--ike"),
+            "{option:?}: {shown}"
+        );
+    }
+}
+
+/// Sends an INVITE to a phone, as a caller that only listens; the socket and the request.
+fn ringing(callee: &str) -> std::net::UdpSocket {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("socket");
+    socket
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("timeout");
+    let own = socket.local_addr().expect("address");
+    let offer = format!(
+        "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio {} RTP/AVP 8\r\n",
+        free_port()
+    );
+    let invite = format!(
+        "INVITE sip:600@{callee} SIP/2.0\r\nVia: SIP/2.0/UDP {own};branch=z9hG4bKring\r\nMax-Forwards: 70\r\n\
+         From: <sip:a@{own}>;tag=1\r\nTo: <sip:600@{callee}>\r\nCall-ID: ring-{own}\r\nCSeq: 1 INVITE\r\n\
+         Contact: <sip:a@{own}>\r\nContent-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{offer}",
+        offer.len()
+    );
+    socket.send_to(invite.as_bytes(), callee).expect("sent");
+    socket
+}
+
+/// The first final response that arrives.
+fn final_status(socket: &std::net::UdpSocket) -> String {
+    let mut packet = [0; 2_048];
+    loop {
+        let length = socket.recv(&mut packet).expect("a final response");
+        let text = String::from_utf8_lossy(&packet[..length]).into_owned();
+        let status = text.split(' ').nth(1).unwrap_or_default().to_owned();
+        if !status.starts_with('1') {
+            return status;
+        }
+    }
+}
+
+/// A call that rings is refused on the wire, whether the phone is interrupted or its time is over.
+#[test]
+fn ringing_call_is_refused_at_the_end() {
+    for interrupts in [true, false] {
+        let folder = scratch(&format!("softphone-refuses-{interrupts}"));
+        let local = format!("127.0.0.1:{}", free_port());
+        let wait = if interrupts { "40" } else { "4" };
+        let mut callee = Process::start(
+            Command::new(env!("CARGO_BIN_EXE_hornwork"))
+                .args(["phone", "answer", "--local", &local, "--wait", wait])
+                .args(["--answer-after", "30"])
+                .stdin(Stdio::null()),
+            &folder.join("answer.log"),
+        );
+        assert!(until(
+            &callee,
+            "waiting for a call",
+            Duration::from_secs(20)
+        ));
+        let socket = ringing(&local);
+        assert!(until(&callee, "call from", Duration::from_secs(10)));
+        if interrupts {
+            let id = callee.id().to_string();
+            let sent = Command::new("kill").args(["-INT", &id]).status();
+            assert!(sent.is_ok_and(|status| status.success()));
+        }
+        assert_eq!(final_status(&socket), "480", "{}", callee.log());
+        assert_eq!(callee.wait(Duration::from_secs(10)), Some(false));
+    }
+}
+
+/// A peer that sends nothing: the call ends with the time of --ring-seconds, not with the transaction after 32 s.
+#[test]
+fn silent_peer_ends_the_call_in_time() {
+    let folder = scratch("softphone-silent");
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").expect("socket");
+    let uri = format!("sip:600@{}", silent.local_addr().expect("address"));
+    let begun = std::time::Instant::now();
+    let output = phone(&folder, &["call", &uri, "--ring-seconds", "1"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(
+        text(&output).contains("no response from"),
+        "{}",
+        text(&output)
+    );
+    assert!(begun.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn phone_waits_at_the_port_of_its_transport() {
+    let folder = scratch("softphone-ports");
+    Authority::new(&folder, "ca").issue("own", "localhost");
+    let wait = ["answer", "--local", "127.0.0.77", "--wait", "0"];
+    let mut tls = wait.to_vec();
+    tls.extend(["--transport", "tls", "--certificate", "own.pem", "--key"]);
+    let output = phone(&folder, &[&tls[..], &["own.key"][..]].concat());
+    let shown = text(&output);
+    assert!(shown.contains("127.0.0.77:5061 over TLS"), "{shown}");
+    let output = phone(&folder, &wait);
+    let shown = text(&output);
+    assert!(shown.contains("127.0.0.77:5060 over UDP"), "{shown}");
+    // A key of another certificate, and a file without one.
+    Authority::new(&folder, "ca").issue("other", "localhost");
+    let output = phone(&folder, &[&tls[..], &["other.key"][..]].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    let call = ["call", "sips:a@127.0.0.1", "--ca", "own.key"];
+    let output = phone(&folder, &call);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+}
+
+/// The call lasts until the digits are sent.
+#[test]
+fn digits_are_sent_before_the_call_ends() {
+    let (folder, output, log) = call(
+        "softphone-digits",
+        &["--dtmf", "12345", "--seconds", "1.1"],
+        &[],
+    );
+    let shown = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{shown}\n{log}");
+    assert_eq!(json(&folder, "caller.json")["digits_sent"], "12345");
+    assert!(json(&folder, "caller.json")["transfer"].is_null());
+    assert_eq!(json(&folder, "callee.json")["digits"], "12345", "{log}");
 }
 
 #[test]
@@ -608,6 +826,8 @@ fn refused_transfer_leaves_the_call() {
     assert!(shown.contains("transfer: refused with 603"), "{shown}");
     let figures = json(&folder, "caller.json");
     assert!(figures["received"].as_u64() > Some(150), "{figures:#}");
+    let transfer = serde_json::json!({ "to": "sip:7@127.0.0.1", "status": 603 });
+    assert_eq!(figures["transfer"], transfer);
 }
 
 #[test]

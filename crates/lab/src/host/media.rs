@@ -293,6 +293,7 @@ pub(crate) struct HostMedia {
     reports: TimerHeap<(u32, u32)>,
     /// Received digits.
     digits: VecDeque<char>,
+    digits_sent: u64,
     /// Recorded audio and its sample rate.
     recorded: (Vec<i16>, Option<u32>),
     /// Buffer for outgoing packets.
@@ -330,6 +331,7 @@ impl HostMedia {
             turns: TimerHeap::new(),
             reports: TimerHeap::new(),
             digits: VecDeque::new(),
+            digits_sent: 0,
             recorded: (Vec::new(), None),
             scratch: Vec::new(),
             packets_in: 0,
@@ -743,6 +745,11 @@ impl HostMedia {
         self.digits.pop_front()
     }
 
+    /// Digits that were sent in all sessions.
+    pub(crate) fn digits_sent(&self) -> u64 {
+        self.digits_sent
+    }
+
     /// Sends digits in a session.
     pub(crate) fn send_digits(&mut self, session: u32, digits: &str) -> Result<(), PhoneRefusal> {
         let entry = self.sessions.get_mut(session as usize);
@@ -782,6 +789,7 @@ impl HostMedia {
             };
             let socket = SocketId(BASE + entry.socket);
             let skipped = source.counts().skipped;
+            let digits = source.digits_sent();
             while let Some((at, packet)) = source.next_packet(now) {
                 if let (Some(times), Some(view)) = (&mut entry.times[0], RtpView::parse(packet)) {
                     times.note(view.timestamp(), now);
@@ -803,6 +811,7 @@ impl HostMedia {
                 }
             }
             self.send_times.skipped(source.counts().skipped - skipped);
+            self.digits_sent += source.digits_sent() - digits;
             self.plan_next(session, generation);
         }
     }

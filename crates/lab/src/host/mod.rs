@@ -532,8 +532,8 @@ impl Handler for HostState {
             Indication::OutOfDialogResponse { user, response, .. } => {
                 self.registration_answered(user, response, now);
             }
-            Indication::OutOfDialogTimedOut { user, .. } => {
-                self.registration_timed_out(user, now);
+            Indication::OutOfDialogTimedOut { user, reason, .. } => {
+                self.registration_failed(user, reason, now);
             }
             Indication::FlowFailed { .. } => {}
             other => self.call_indication(endpoint, other, now),

@@ -58,6 +58,11 @@ impl LabHost {
         self.inner.media.send_digits(session, digits)
     }
 
+    /// Digits that were sent, those of calls that have ended included.
+    pub fn digits_sent(&self) -> u64 {
+        self.inner.media.digits_sent()
+    }
+
     /// Moves the audio recorded since the last call to the end of `out`; returns its sample rate in Hz.
     pub fn take_recording(&mut self, out: &mut Vec<i16>) -> Option<u32> {
         self.inner.media.take_recording(out)

@@ -7,7 +7,9 @@ use crate::pace::{AttemptSchedule, Due};
 use crate::record::{Attempt, AttemptKind, AttemptOutcome};
 use engine::{Entropy, Time, Transport};
 use protect::digest::{Algorithm, DigestServer, NonceKey, Refusal, Secret, ServerConfig};
-use sip::{Endpoint, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target};
+use sip::{
+    Endpoint, Failure, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target,
+};
 use std::time::Duration;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
@@ -283,8 +285,13 @@ impl HostState {
         self.respond(endpoint, transaction, 200, &content, now);
     }
 
-    pub(crate) fn registration_timed_out(&mut self, user: u64, now: Time) {
-        self.registration_over(user as u32, AttemptOutcome::TimedOut, 0, String::new(), now);
+    /// There was no response. A phone says whether the request could be sent.
+    pub(crate) fn registration_failed(&mut self, user: u64, reason: Failure, now: Time) {
+        let why = match (reason, &self.plan.phone) {
+            (Failure::Transport, Some(_)) => "connection failed".to_owned(),
+            _ => String::new(),
+        };
+        self.registration_over(user as u32, AttemptOutcome::TimedOut, 0, why, now);
     }
 
     fn registration_over(

@@ -2,8 +2,9 @@
 //! the statistics.
 
 use super::esp::{self, SequenceFile};
+use super::json_file::JsonFile;
 use super::recording::WavRecording;
-use super::report::PhoneReport;
+use super::report::{PhoneReport, PhoneTransfer};
 use super::thread::{self, PhoneCommand, PhoneMessage, PhoneResults, PhoneThreadPlan};
 use super::{PhoneAction, PhoneOptions, PhonePeer, PhoneTask, setup};
 use crate::error::{LabError, RunVerdict};
@@ -24,6 +25,11 @@ const QUEUE: usize = 2_048;
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Longest wait for the answer to BYE, CANCEL or the removal of a registration.
 const LAST_ANSWER: Duration = Duration::from_secs(2);
+/// Wait after the refusal of an incoming call: without an ACK the response is sent again after T1, 500 ms (RFC 3261 section
+/// 17.2.1).
+const REFUSAL: Duration = Duration::from_millis(600);
+/// Time for the answer to the CANCEL after --ring-seconds; the peer has sent 100 at most until then.
+const CANCELLED: Duration = Duration::from_secs(1);
 /// Longest wait for the thread's results.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -36,11 +42,7 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         true => Some(setup::check_real_time()?),
         false => None,
     };
-    for (_, action) in &options.actions {
-        if let PhoneAction::Transfer(uri) = action {
-            setup::parsed_uri(uri)?;
-        }
-    }
+    let actions = setup::actions(options)?;
     let peer = setup::peer(options)?;
     let host = setup::plan(options, peer.as_ref())?;
     let transport = host.stream.unwrap_or(Transport::Udp);
@@ -70,6 +72,7 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         .as_deref()
         .map(WavRecording::create)
         .transpose()?;
+    let json = options.json.as_deref().map(JsonFile::create).transpose()?;
     net::Signals::install()
         .map_err(|error| LabError::cannot_run(format!("signals: {error}"), ""))?;
     let (commands, inbox) = mpsc::channel();
@@ -97,7 +100,11 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         clock: Clock::new(),
         // Registration and calls share the standard output with JSON if it is written there.
         quiet: options.json.as_deref() == Some(Path::new("-")),
-        actions: options.actions.clone(),
+        actions,
+        rings: false,
+        progressed: false,
+        begun: Time::ZERO,
+        ready_after: Duration::ZERO,
         established_at: None,
         report: PhoneReport {
             transport: transport.uri_name().to_uppercase(),
@@ -113,10 +120,11 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
     control.say_exchange();
     control.actions.sort_by_key(|(at, _)| *at);
     let typed = options.reads_commands.then(read_commands);
+    control.note_plans();
     let result = control.work(&messages, typed.as_ref());
     drop(messages);
     // Without a receiver of its commands' sender the thread ends by itself.
-    let ended = control.end(result);
+    let ended = control.end(result, json);
     let _ = thread.join();
     ended
 }
@@ -154,6 +162,13 @@ struct PhoneControl<'o> {
     clock: Clock,
     quiet: bool,
     actions: Vec<(Duration, PhoneAction)>,
+    /// An incoming call is neither answered nor refused.
+    rings: bool,
+    /// The called end has sent a response.
+    progressed: bool,
+    begun: Time,
+    /// Time from the beginning until the sockets were open.
+    ready_after: Duration,
     established_at: Option<Time>,
     report: PhoneReport,
     /// Stores the sequence numbers of ESP.
@@ -172,6 +187,26 @@ impl PhoneControl<'_> {
         }
     }
 
+    /// Notes the planned digits and the planned transfer: the report says if they were not sent.
+    fn note_plans(&mut self) {
+        for (_, action) in self.actions.clone() {
+            self.note(&action);
+        }
+    }
+
+    fn note(&mut self, action: &PhoneAction) {
+        match action {
+            PhoneAction::Digits(digits) => self.report.digits_sent[0].push_str(digits),
+            PhoneAction::Transfer(to) => {
+                self.report.transfer = Some(PhoneTransfer {
+                    to: to.clone(),
+                    status: None,
+                });
+            }
+            PhoneAction::Hold(_) | PhoneAction::ToggleHold | PhoneAction::HangUp => {}
+        }
+    }
+
     fn send(&self, command: PhoneCommand) -> Result<(), LabError> {
         self.commands
             .send(command)
@@ -184,7 +219,8 @@ impl PhoneControl<'_> {
         messages: &Receiver<PhoneMessage>,
         typed: Option<&Receiver<String>>,
     ) -> Result<Box<PhoneResults>, LabError> {
-        let begun = self.clock.now();
+        self.begun = self.clock.now();
+        let begun = self.begun;
         while self.stage != PhoneStage::Over {
             match messages.recv_timeout(POLL_INTERVAL) {
                 Ok(message) => self.message(message)?,
@@ -211,11 +247,13 @@ impl PhoneControl<'_> {
         while let Some(line) = typed.and_then(|lines| lines.try_recv().ok()) {
             match PhoneAction::parse(&line) {
                 Ok(PhoneAction::HangUp) => self.stop()?,
-                Ok(PhoneAction::Transfer(uri)) => match setup::parsed_uri(&uri) {
-                    Ok(uri) => self.send(PhoneCommand::Act(PhoneAction::Transfer(uri)))?,
+                Ok(action) => match setup::checked(action) {
+                    Ok(action) => {
+                        self.note(&action);
+                        self.send(PhoneCommand::Act(action))?;
+                    }
                     Err(error) => self.say(&error.to_string()),
                 },
-                Ok(action) => self.send(PhoneCommand::Act(action))?,
                 Err(error) => self.say(&error),
             }
         }
@@ -245,7 +283,7 @@ impl PhoneControl<'_> {
         if let PhoneStage::Ending(limit) = self.stage
             && self.clock.now() >= limit
         {
-            self.stage = PhoneStage::Over;
+            self.leave()?;
         }
         let now = self.clock.now();
         let passed = |limit: Option<Duration>| limit.is_some_and(|limit| now.since(begun) >= limit);
@@ -258,6 +296,23 @@ impl PhoneControl<'_> {
         if waits && passed(self.options.ring_limit) {
             "no call within the time of --wait".clone_into(&mut self.report.reason);
             self.stop()?;
+        } else if matches!(self.options.task, PhoneTask::Call(_))
+            && !self.progressed
+            && self.stage == PhoneStage::Working
+            && passed(
+                self.options
+                    .ring_limit
+                    .map(|limit| limit + self.ready_after + CANCELLED),
+            )
+        {
+            // Without a response there is nothing to cancel yet (RFC 3261 section 9.1).
+            let peer = self.peer.as_ref().map(|peer| peer.address.to_string());
+            self.report.reason = format!(
+                "no response from {} in the time of --ring-seconds",
+                peer.unwrap_or_default()
+            );
+            self.stop()?;
+            self.stage = PhoneStage::Ending(now);
         } else if self.options.task == PhoneTask::Register && passed(self.options.limit) {
             self.stop()?;
         }
@@ -272,10 +327,12 @@ impl PhoneControl<'_> {
         self.send(PhoneCommand::Act(PhoneAction::HangUp))?;
         let calls =
             matches!(self.options.task, PhoneTask::Call(_)) || self.established_at.is_some();
-        match calls {
-            true => self.stage = PhoneStage::Ending(self.clock.now() + LAST_ANSWER),
-            false => self.leave()?,
-        }
+        let wait = match (calls, self.rings) {
+            (true, _) => LAST_ANSWER,
+            (false, true) => REFUSAL,
+            (false, false) => return self.leave(),
+        };
+        self.stage = PhoneStage::Ending(self.clock.now() + wait);
         Ok(())
     }
 
@@ -293,6 +350,7 @@ impl PhoneControl<'_> {
         match message {
             PhoneMessage::Ready(address) => {
                 self.stage = PhoneStage::Working;
+                self.ready_after = self.clock.now().since(self.begun);
                 self.say_ready(address);
             }
             PhoneMessage::Event(event) => self.event(event)?,
@@ -377,8 +435,12 @@ impl PhoneControl<'_> {
                 self.progressed = true;
                 self.say(&format!("progress: {status}"));
             }
-            PhoneOccurrence::Incoming { from } => self.say(&format!("call from {from:?}")),
+            PhoneOccurrence::Incoming { from } => {
+                self.rings = true;
+                self.say(&format!("call from {from:?}"));
+            }
             PhoneOccurrence::Established { format, suite } => {
+                (self.rings, self.progressed) = (false, true);
                 self.report.established = true;
                 self.report.codec = format.map(|format| format.kind().name().to_owned());
                 self.report.suite = suite;
@@ -416,6 +478,9 @@ impl PhoneControl<'_> {
 
     /// The transferor hangs up once the new call is answered (RFC 5589 section 6.1).
     fn transfer(&mut self, status: u16, reported: bool) -> Result<(), LabError> {
+        if let Some(transfer) = &mut self.report.transfer {
+            transfer.status = Some(status);
+        }
         match (reported, status) {
             (false, 200..300) => self.say("transfer: accepted"),
             (false, _) => self.say(&format!("transfer: refused with {status}")),
@@ -436,7 +501,12 @@ impl PhoneControl<'_> {
         reason: &str,
     ) -> Result<(), LabError> {
         let established = self.established_at.is_some();
-        let text = self.reason(outcome, status, reason);
+        self.rings = false;
+        let text = match self.stage {
+            // The phone has given up, and its reason stands.
+            PhoneStage::Over if !self.report.reason.is_empty() => self.report.reason.clone(),
+            _ => self.reason(outcome, status, reason),
+        };
         if self.report.reason.is_empty() || !established {
             self.report.reason.clone_from(&text);
             self.report.status = if established { 0 } else { status };
@@ -534,10 +604,15 @@ impl PhoneControl<'_> {
     }
 
     /// Writes statistics and recording, and judges.
-    fn end(mut self, result: Result<Box<PhoneResults>, LabError>) -> Result<RunVerdict, LabError> {
+    fn end(
+        mut self,
+        result: Result<Box<PhoneResults>, LabError>,
+        json: Option<JsonFile>,
+    ) -> Result<RunVerdict, LabError> {
         let recorded = self.recording.take().map_or(Ok(()), WavRecording::finish);
         let results = *result?;
         self.report.recording_lost = results.samples_lost;
+        self.report.digits_sent[1].clone_from(&results.digits_sent);
         let sound_in = self.options.sound_in.as_ref();
         self.report.sound_in = sound_in.map(|sound| (sound.rate(), sound.figures()));
         let sound_out = self.options.sound_out.as_ref();
@@ -560,10 +635,10 @@ impl PhoneControl<'_> {
         if self.interrupted && self.report.reason.is_empty() {
             "interrupted".clone_into(&mut self.report.reason);
         }
-        crate::run::write_json(self.options.json.as_deref(), &self.report.to_json())?;
         if !self.quiet {
             crate::terminal::print(&self.report.text(self.options));
         }
+        json.map_or(Ok(()), |json| json.write(&self.report.to_json()))?;
         if self.interrupted {
             return Err(LabError::Interrupted("interrupted".to_owned()));
         }

@@ -6,6 +6,7 @@
 mod control;
 mod esp;
 mod exchange;
+mod json_file;
 mod recording;
 mod report;
 mod setup;
@@ -14,8 +15,9 @@ mod thread;
 pub use control::run;
 pub use esp::{EspFigures, EspReport, PhoneEspKeys, PhoneEspOptions};
 pub use exchange::{ExchangeRequests, PhoneKeyExchange, PhoneSaEvent, StartedExchange};
-pub use report::{PhoneReport, Spread};
+pub use report::{PhoneReport, PhoneTransfer, Spread};
 pub use setup::PhoneAccount;
+pub(crate) use setup::voice_call;
 
 use crate::host::SrtpUse;
 use crate::tls::TlsSettings;

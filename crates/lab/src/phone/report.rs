@@ -15,6 +15,16 @@ pub struct Spread {
     pub max: f64,
 }
 
+/// A transfer that was requested.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PhoneTransfer {
+    /// Its target.
+    pub to: String,
+    /// The last status: that of the new call if the peer reported it, otherwise the response to REFER; `None` if the request was
+    /// not sent or not answered.
+    pub status: Option<u16>,
+}
+
 /// The result of a phone's task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PhoneReport {
@@ -48,6 +58,10 @@ pub struct PhoneReport {
     pub mos: Option<f64>,
     /// Received digits.
     pub digits: String,
+    /// Digits to send, and those of them that were sent.
+    pub digits_sent: [String; 2],
+    /// The requested transfer.
+    pub transfer: Option<PhoneTransfer>,
     /// Final status of a refused request; 0 without.
     pub status: u16,
     /// Reason of the end or of the failure.
@@ -115,6 +129,11 @@ impl PhoneReport {
             },
             "mos": self.mos,
             "digits": self.digits,
+            "digits_sent": self.digits_sent[1],
+            "transfer": self.transfer.as_ref().map(|transfer| json!({
+                "to": transfer.to,
+                "status": transfer.status,
+            })),
             "sound_in": self.sound_in.map(sound_json),
             "sound_out": self.sound_out.map(sound_json),
             "status": self.status,
@@ -189,6 +208,20 @@ impl PhoneReport {
         );
         if !self.digits.is_empty() {
             line("digits received", self.digits.clone());
+        }
+        let [wanted, sent] = &self.digits_sent;
+        if wanted.len() != sent.len() {
+            let counts = format!("{} of {}", sent.len(), wanted.len());
+            line(
+                "digits sent",
+                format!("{counts} before the end of the call"),
+            );
+        }
+        if let Some(PhoneTransfer { status: None, .. }) = &self.transfer {
+            line(
+                "transfer",
+                "not answered, or not requested before the end".to_owned(),
+            );
         }
         for (name, sound) in [
             ("microphone", self.sound_in),

@@ -1,6 +1,6 @@
 //! From the options of a phone to the plan of its host: addresses, rights, audio.
 
-use super::{PhoneEspKeys, PhoneOptions, PhonePeer, PhoneTask};
+use super::{PhoneAction, PhoneEspKeys, PhoneOptions, PhonePeer, PhoneTask};
 use crate::error::LabError;
 use crate::experiment::{HangUp, escape};
 use crate::host::{
@@ -8,6 +8,7 @@ use crate::host::{
     PhonePlan, RegistrationPlan, SrtpUse, StreamPeer,
 };
 use crate::pace::{ArrivalProcess, Bounds, HoldTime};
+use crate::tls::TlsSettings;
 use crate::trial::local_ip_towards;
 use codec::resample::Resampler;
 use codec::wav::Wav;
@@ -21,6 +22,8 @@ use wire::sip::{Scheme, Uri};
 const MAX_AUDIO_S: u32 = 600;
 /// An address to which the default route is asked for; nothing is sent to it (RFC 5737).
 const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9);
+/// More than a digit takes, with its end packets and the pause behind it.
+const DIGIT: Duration = Duration::from_millis(300);
 /// Priority under SCHED_FIFO in real-time mode: below the threads of the kernel that serve interrupts (50).
 pub(super) const REALTIME_PRIORITY: u32 = 49;
 
@@ -91,6 +94,49 @@ pub(super) fn parsed_uri(text: &str) -> Result<String, LabError> {
     }
 }
 
+/// The action with a complete URI.
+///
+/// # Errors
+/// The target of a transfer is no SIP URI.
+pub(super) fn checked(action: PhoneAction) -> Result<PhoneAction, LabError> {
+    match action {
+        PhoneAction::Transfer(uri) => {
+            let target = parsed_uri(&uri)?;
+            // It is written between angle brackets into Refer-To.
+            match target
+                .contains(|c: char| c.is_whitespace() || c.is_control() || "<>\"".contains(c))
+            {
+                true => Err(LabError::bad_input(format!(
+                    "{uri:?} is no SIP URI: write sip:USER@HOST[:PORT]"
+                ))),
+                false => Ok(PhoneAction::Transfer(target)),
+            }
+        }
+        action => Ok(action),
+    }
+}
+
+/// The planned actions with complete URIs.
+///
+/// # Errors
+/// As [`checked`].
+pub(super) fn actions(options: &PhoneOptions) -> Result<Vec<(Duration, PhoneAction)>, LabError> {
+    let actions = options.actions.iter();
+    actions
+        .map(|(at, action)| Ok((*at, checked(action.clone())?)))
+        .collect()
+}
+
+/// Duration of the call, if it has one: not before the planned digits are sent.
+fn call_limit(options: &PhoneOptions) -> Option<Duration> {
+    let limit = options.limit?;
+    let sent = options.actions.iter().map(|(at, action)| match action {
+        PhoneAction::Digits(digits) => *at + DIGIT * (digits.len() as u32 + 1),
+        _ => Duration::ZERO,
+    });
+    sent.chain([limit]).max()
+}
+
 fn transport_of(uri: &Uri<'_>, options: &PhoneOptions) -> Result<Transport, LabError> {
     let named = uri.params.get(b"transport").map(<[u8]>::to_ascii_lowercase);
     let named = match named.as_deref() {
@@ -113,6 +159,32 @@ fn transport_of(uri: &Uri<'_>, options: &PhoneOptions) -> Result<Transport, LabE
         Some(transport) => Ok(transport),
         None if secure => Ok(Transport::Tls),
         None => Ok(Transport::Udp),
+    }
+}
+
+/// The port of SIP (RFC 3261 section 19.1.2).
+fn port_of(transport: Transport) -> u16 {
+    match transport {
+        Transport::Tls => 5061,
+        _ => 5060,
+    }
+}
+
+/// Refuses options of TLS that would have no effect.
+fn check_tls(options: &PhoneOptions, transport: Transport) -> Result<(), LabError> {
+    let tls = &options.tls;
+    let named = [
+        ("--ca", tls.ca.is_some()),
+        ("--certificate", tls.certificate.is_some()),
+        ("--tls-name", !tls.name.is_empty()),
+        ("--insecure", !tls.verify),
+    ];
+    match named.iter().find(|(_, named)| *named) {
+        Some((option, _)) if transport != Transport::Tls => Err(LabError::bad_input(format!(
+            "{option} has no effect over {}: add --transport tls, or a sips: URI",
+            transport.uri_name().to_uppercase()
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -160,10 +232,7 @@ pub(super) fn peer(options: &PhoneOptions) -> Result<Option<PhonePeer>, LabError
         .ok_or_else(|| LabError::bad_input(format!("{text:?} is no SIP URI")))?;
     let transport = transport_of(&uri, options)?;
     let host = uri.host.to_string();
-    let default = match transport {
-        Transport::Tls => 5061,
-        _ => 5060,
-    };
+    let default = port_of(transport);
     let (next, port) = match &options.proxy {
         Some(proxy) => split_host(proxy, default)?,
         None => (host.clone(), uri.port.unwrap_or(default)),
@@ -185,11 +254,15 @@ pub(super) fn peer(options: &PhoneOptions) -> Result<Option<PhonePeer>, LabError
 }
 
 /// The local address: a concrete one, as it is written into messages.
-fn local_address(options: &PhoneOptions, peer: Option<&PhonePeer>) -> Result<SocketAddr, LabError> {
+fn local_address(
+    options: &PhoneOptions,
+    peer: Option<&PhonePeer>,
+    transport: Transport,
+) -> Result<SocketAddr, LabError> {
     // A phone without a registrar is called at the port of SIP; behind ESP no other program has its ports.
     let default = match (peer, &options.esp) {
         (Some(_), None) => 0,
-        _ => 5060,
+        _ => port_of(transport),
     };
     let (ip, port) = match &options.local {
         Some(text) => {
@@ -202,6 +275,12 @@ fn local_address(options: &PhoneOptions, peer: Option<&PhonePeer>) -> Result<Soc
                 return Err(LabError::bad_input(
                     "--local: a concrete address is needed, as it is written into messages",
                 ));
+            }
+            if let Some(peer) = peer.filter(|peer| peer.address.is_ipv4() != ip.is_ipv4()) {
+                return Err(LabError::bad_input(format!(
+                    "--local {ip} and the peer {} are addresses of two families",
+                    peer.address.ip()
+                )));
             }
             (ip, port)
         }
@@ -318,7 +397,7 @@ fn outgoing(options: &PhoneOptions, peer: &PhonePeer) -> Result<OutgoingCallPlan
             ..Bounds::default()
         },
         duration: None,
-        hold: HoldTime::Fixed(options.limit.map_or(0.0, |limit| limit.as_secs_f64())),
+        hold: HoldTime::Fixed(call_limit(options).map_or(0.0, |limit| limit.as_secs_f64())),
         dial: escape(&peer.user),
         from: escape(&from),
         cycle: 0,
@@ -397,10 +476,54 @@ fn answering(options: &PhoneOptions) -> AnswerPlan {
     let mut plan = AnswerPlan::new("phone", MediaKind::Speech);
     plan.answer = options.answer_after;
     plan.codec = first_codec(options);
-    plan.hang_up = options
-        .limit
-        .map(|limit| HoldTime::Fixed(limit.as_secs_f64()));
+    plan.hang_up = call_limit(options).map(|limit| HoldTime::Fixed(limit.as_secs_f64()));
     plan
+}
+
+/// The plan of a phone at `local` that calls `to` and plays speech in G.711, for trials in virtual time.
+///
+/// # Errors
+/// Never for addresses.
+pub(crate) fn voice_call(
+    local: SocketAddr,
+    to: SocketAddr,
+    duration: Duration,
+) -> Result<HostPlan, LabError> {
+    let options = PhoneOptions {
+        task: PhoneTask::Call(format!("sip:600@{to}")),
+        account: None,
+        transport: Some(Transport::Udp),
+        proxy: None,
+        local: Some(local.to_string()),
+        esp: None,
+        tls: TlsSettings::default(),
+        codecs: vec![codec::Format::Pcma],
+        srtp: SrtpUse::Off,
+        wav_in: None,
+        repeats: true,
+        wav_out: None,
+        sound_in: None,
+        sound_out: None,
+        max_playout_delay: Duration::from_millis(200),
+        limit: Some(duration),
+        ring_limit: None,
+        answer_after: Duration::ZERO,
+        actions: Vec::new(),
+        reads_commands: false,
+        json: None,
+        min_mos: None,
+        real_time: false,
+    };
+    let peer = peer(&options)?;
+    let mut plan = plan(&options, peer.as_ref())?;
+    if let Some(phone) = &mut plan.phone {
+        phone.audio = Some(PhoneAudio {
+            samples: codec::speech::speech().to_vec(),
+            rate: codec::speech::RATE,
+            repeats: true,
+        });
+    }
+    Ok(plan)
 }
 
 /// The plan of the host.
@@ -416,7 +539,8 @@ pub(super) fn plan(options: &PhoneOptions, peer: Option<&PhonePeer>) -> Result<H
             "--esp and --ike protect UDP only: SIP over {transport} would pass in the clear beside it (--transport udp)"
         )));
     }
-    let mut plan = HostPlan::new("phone", local_address(options, peer)?);
+    check_tls(options, transport)?;
+    let mut plan = HostPlan::new("phone", local_address(options, peer, transport)?);
     // RTP and RTCP; ESP has one media socket, on which RTCP passes if the peer agrees (rtcp-mux).
     plan.media_sockets = if options.esp.is_some() { 1 } else { 2 };
     plan.stream = (transport != Transport::Udp).then_some(transport);

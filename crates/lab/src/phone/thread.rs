@@ -58,6 +58,8 @@ pub(super) struct PhoneResults {
     pub(super) host: Results,
     /// Samples that the queue had no room for.
     pub(super) samples_lost: u64,
+    /// Digits that were sent, of those that were accepted.
+    pub(super) digits_sent: String,
     pub(super) esp: Option<EspEnd>,
 }
 
@@ -176,6 +178,7 @@ impl PhoneEngine {
         PhoneResults {
             host,
             samples_lost: 0,
+            digits_sent: String::new(),
             esp,
         }
     }
@@ -200,6 +203,7 @@ fn serve(
         lost: 0,
     };
     let mut begun = false;
+    let mut digits = String::new();
     loop {
         engine
             .turn(&mut driver)
@@ -220,13 +224,24 @@ fn serve(
         loop {
             match commands.try_recv() {
                 Ok(PhoneCommand::Act(action)) => {
-                    if let Err(why) = act(engine.host(), action, clock) {
-                        let _ = messages.try_send(PhoneMessage::Refused(why));
+                    let accepted = match &action {
+                        PhoneAction::Digits(accepted) => accepted.clone(),
+                        _ => String::new(),
+                    };
+                    match act(engine.host(), action, clock) {
+                        Ok(()) => digits.push_str(&accepted),
+                        Err(why) => drop(messages.try_send(PhoneMessage::Refused(why))),
                     }
                 }
                 Ok(PhoneCommand::Deregister) => engine.host().deregister(clock.now()),
                 Ok(PhoneCommand::Finish) => {
+                    // Outputs of the commands before it leave with a turn of the driver.
+                    engine
+                        .turn(&mut driver)
+                        .map_err(|error| error.to_string())?;
+                    let sent = usize::try_from(engine.host().digits_sent()).unwrap_or(usize::MAX);
                     let mut results = engine.finish(clock);
+                    results.digits_sent = digits.chars().take(sent).collect();
                     report_events(&mut driver, engine.host(), messages);
                     received.report(engine.host(), messages);
                     results.samples_lost = received.lost;
