@@ -111,6 +111,64 @@ fn every_esp_experiment_runs_and_leaves_its_figures() {
     assert_eq!(kbit, Some(105.6));
 }
 
+/// In virtual time the user agent of this program is measured; other programs are not.
+#[test]
+fn phones_in_virtual_time_are_measured_or_say_why_not() {
+    let folder = scratch("esp-experiments-phones");
+    let sets = ["repeat=1", "phone.duration_seconds=3"];
+    let (code, run) = run(&folder, "phone-jitter", &sets, true);
+    assert_eq!(code, Some(0), "{run:#}");
+    assert_eq!(run["verdict"], "passed", "{run:#}");
+    for (index, ours) in [true, false, false, true].into_iter().enumerate() {
+        let trial = &run["trials"][index];
+        let mean = trial["figures"]["jitter_ms"]["mean"].as_f64();
+        let delta = trial["figures"]["jitter_ms"]["delta_max"].as_f64();
+        let remarks = trial["remarks"].to_string();
+        if ours {
+            assert!(mean < Some(0.1) && mean.is_some(), "{trial:#}");
+            assert_eq!(delta, Some(20.0), "{trial:#}");
+            assert!(remarks.contains("virtual time"), "{remarks}");
+        } else {
+            assert_eq!(mean, None, "{trial:#}");
+            assert!(remarks.contains("not measured"), "{remarks}");
+        }
+    }
+}
+
+/// Without the right of the real-time mode the trial says which right is missing.
+#[test]
+fn phone_without_the_right_of_real_time_is_named() {
+    let folder = scratch("esp-experiments-no-right");
+    let out = folder.join("out");
+    let dropped = Command::new("setpriv")
+        .args([
+            "--bounding-set",
+            "-sys_nice",
+            "--inh-caps",
+            "-sys_nice",
+            "true",
+        ])
+        .status();
+    if !dropped.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: setpriv cannot change the user");
+        return;
+    }
+    let output = Command::new("setpriv")
+        .args(["--bounding-set", "-sys_nice", "--inh-caps", "-sys_nice"])
+        .args(["prlimit", "--rtprio=0:0"])
+        .arg(env!("CARGO_BIN_EXE_hornwork"))
+        .args(["lab", "run", "phone-jitter", "--repeat", "1"])
+        .args(["--set", "levels.values=[1]"])
+        .args(["--set", "phone.duration_seconds=1"])
+        .args(["--set", "phone.load_streams=2", "--no-probe", "--out"])
+        .arg(&out)
+        .output()
+        .expect("setpriv");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = std::fs::read_to_string(out.join("run.json")).unwrap_or_default();
+    assert!(text.contains("SCHED_FIFO"), "{said} {text}");
+}
+
 /// A fault between sealing and opening fails the run with exit code 1.
 #[test]
 fn damaged_packets_fail_the_run() {

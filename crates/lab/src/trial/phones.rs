@@ -6,12 +6,15 @@ use super::{HostThread, Outcomes, Trial, from_start, merge};
 use crate::error::LabError;
 use crate::experiment::{MediaKind, PhoneLoad};
 use crate::figures::NOISE;
-use crate::host::{AnswerPlan, HostPlan, HostProgress, StreamPlan};
+use crate::host::{AnswerPlan, HostPlan, HostProgress, LabHost, StreamPlan};
+use crate::phone;
 use crate::raw::Surroundings;
 use crate::record::{Attempt, AttemptKind, AttemptOutcome};
+use crate::sut::simulated_addresses;
 use codec::{Format, speech, wav};
 use engine::{Entropy, Time};
 use net::{Clock, NoiseSampler};
+use sim::World;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -26,6 +29,8 @@ const LOAD_PORT: u16 = 30_000;
 /// Ports of the telephones.
 const PHONE_PORT: u16 = 5_070;
 const PHONE_MEDIA_PORT: u16 = 20_000;
+/// Host number of the telephone in the simulated networks.
+const SIMULATED_HOST: u8 = 1;
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// A call lasts this much longer than the measurement.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -95,13 +100,9 @@ pub(super) fn on_sockets(
     let span = |value: f64| Duration::try_from_secs_f64(value).unwrap_or_default();
     let (warm_up, measured) = (span(plan.warm_up_seconds), span(plan.duration_seconds));
     let mut start_host = |plan: HostPlan| HostThread::start(plan, None, entropy.fork(), clock);
-    let mut receiver = HostPlan::new("receiver", SocketAddr::from((LOOPBACK, RECEIVER_PORT)));
-    receiver.media_sockets = 1;
-    receiver.window = Some((Duration::from_secs(4) + warm_up, measured));
+    let address = SocketAddr::from((LOOPBACK, RECEIVER_PORT));
+    let mut receiver = receiver(address, (Duration::from_secs(4) + warm_up, measured));
     receiver.realtime = trial.experiment.generator.realtime_priority;
-    let mut answers = AnswerPlan::new("receiver", MediaKind::Speech);
-    answers.expects = MediaKind::Speech;
-    receiver.answers = Some(answers);
     let receiver = start_host(receiver)?;
     let load = (plan.load_streams > 0)
         .then(|| {
@@ -118,7 +119,7 @@ pub(super) fn on_sockets(
         host.begin(host.address(), start)?;
     }
     let call_s = plan.warm_up_seconds + plan.duration_seconds + 4.0 + MARGIN.as_secs_f64();
-    let phone = RunningPhone::start(telephone, call_s)?;
+    let mut phone = RunningPhone::start(telephone, call_s)?;
     // The window begins 4 s after the warm-up, so that the start of the program is not in it.
     receiver.begin(receiver.address(), start)?;
     let begun = clock.now();
@@ -132,11 +133,14 @@ pub(super) fn on_sockets(
             answered.get_or_insert(now);
         }
         match answered {
+            // A right is missing, for example: no call follows.
+            None if phone.has_ended() => break,
             None if now.since(begun) > CALL_TIMEOUT => break,
             Some(at) if seen.up == 0 || now.since(at) > span(call_s) + MARGIN => break,
             _ => {}
         }
     }
+    let said = answered.is_none().then(|| phone.last_words());
     drop(phone);
     let end = clock.now();
     let kernel_after = receive_buffer_errors()?;
@@ -155,12 +159,18 @@ pub(super) fn on_sockets(
     let received = streams
         .iter()
         .any(|stream| stream.workload == "receiver" && stream.received > 0);
-    attempts.push(attempt(trial.number, telephone, received, end.since(start)));
+    let mut call = attempt(trial.number, telephone, received, end.since(start));
+    let mut remarks = vec![format!("the telephone was {}", telephone.name())];
+    if let Some(said) = said.filter(|said| !said.is_empty()) {
+        remarks.push(format!("no call: {}: {said}", telephone.name()));
+        call.why = said;
+    }
+    attempts.push(call);
     Ok(Outcomes {
         attempts,
         streams,
         seconds: end.since(start).as_secs_f64(),
-        remarks: vec![format!("the telephone was {}", telephone.name())],
+        remarks,
         surroundings: Some(Surroundings {
             noise: noise.into(),
             receive_buffer_errors_before: kernel_before,
@@ -174,6 +184,82 @@ pub(super) fn on_sockets(
         }),
         ..Outcomes::default()
     })
+}
+
+/// Runs a trial in virtual time: the user agent of this program calls the receiver. Programs and the load of the machine have no
+/// virtual time.
+pub(super) fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabError> {
+    let plan = trial.experiment.phone.as_ref();
+    let plan = plan.ok_or_else(|| LabError::bad_input("no [phone]"))?;
+    let telephone = Telephone::of(plan);
+    if !matches!(telephone, Telephone::Ours { .. }) {
+        let remarks = vec![format!(
+            "{}: not measured, a program of its own has no virtual time",
+            telephone.name()
+        )];
+        let outcomes = Outcomes {
+            remarks,
+            ..Outcomes::default()
+        };
+        return Ok((outcomes, world));
+    }
+    let span = |value: f64| Duration::try_from_secs_f64(value).unwrap_or_default();
+    let (warm_up, measured) = (span(plan.warm_up_seconds), span(plan.duration_seconds));
+    let [phone_ip, receiver_ip] = simulated_addresses(&trial.experiment, SIMULATED_HOST);
+    let to = SocketAddr::new(receiver_ip, RECEIVER_PORT);
+    let call = phone::voice_call(
+        SocketAddr::new(phone_ip, PHONE_PORT),
+        to,
+        warm_up + measured + 2 * MARGIN,
+    )?;
+    let receiver = receiver(to, (warm_up, measured));
+    let mut add = |name: &str, plan: HostPlan| {
+        let (ip, entropy) = (plan.address.ip(), world.entropy());
+        world.add_engine(name, &[ip], LabHost::new(plan, entropy))
+    };
+    let hosts = [add("receiver", receiver), add("phone", call)];
+    // Opening takes no virtual time, but is reported in a step of its own.
+    world.run_until(world.now() + Duration::from_millis(1));
+    let start = Time::from_secs(1);
+    for host in hosts {
+        world.with_engine(host, |host: &mut LabHost, _| host.begin(to, start));
+    }
+    let end = start + warm_up + measured + 4 * MARGIN;
+    world.run_until(end);
+    let mut results = Vec::new();
+    for host in hosts {
+        let ended = world.with_engine(host, |host: &mut LabHost, now| host.finish(now));
+        results.push(ended.ok_or_else(|| LabError::bad_input("a simulated host is down"))?);
+    }
+    let (mut attempts, mut streams) = merge(trial.number, results);
+    attempts.clear();
+    // What the phone itself receives is no figure of the experiment.
+    streams.retain(|stream| stream.workload == "receiver");
+    let received = streams.iter().any(|stream| stream.received > 0);
+    attempts.push(attempt(trial.number, telephone, received, end.since(start)));
+    let outcomes = Outcomes {
+        attempts,
+        streams,
+        seconds: end.since(start).as_secs_f64(),
+        remarks: vec![format!(
+            "{}: its user agent in virtual time, without threads and without the load of the machine",
+            telephone.name()
+        )],
+        digest: Some(format!("{:032x}", world.digest())),
+        ..Outcomes::default()
+    };
+    Ok((outcomes, world))
+}
+
+/// The receiver. Its window begins after the warm-up.
+fn receiver(address: SocketAddr, window: (Duration, Duration)) -> HostPlan {
+    let mut plan = HostPlan::new("receiver", address);
+    plan.media_sockets = 1;
+    plan.window = Some(window);
+    let mut answers = AnswerPlan::new("receiver", MediaKind::Speech);
+    answers.expects = MediaKind::Speech;
+    plan.answers = Some(answers);
+    plan
 }
 
 /// The call of the telephone, as an attempt.
@@ -259,6 +345,23 @@ impl RunningPhone {
             phone.dial_linphone(&voice)?;
         }
         Ok(phone)
+    }
+
+    fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
+    /// The end of its output, in one line.
+    fn last_words(&self) -> String {
+        let text = std::fs::read(self.folder.join("log")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .collect();
+        let last = lines.get(lines.len().saturating_sub(3)..);
+        last.unwrap_or_default().join("; ")
     }
 
     /// Types the call into linphone's console, which takes commands a moment after its start.

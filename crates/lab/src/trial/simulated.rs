@@ -58,6 +58,9 @@ fn in_world(trial: &Trial, world: World) -> Result<(Outcomes, World), LabError> 
     if experiment.esp.is_some() {
         return Ok((super::esp::run(trial, WireMedium::Memory)?, world));
     }
+    if experiment.phone.is_some() {
+        return super::phones::in_world(trial, world);
+    }
     if experiment.protection.is_some() {
         return super::protected::in_world(trial, world);
     }
@@ -83,11 +86,6 @@ pub(super) fn in_plain_world(
     if experiment.uses_tls() {
         return Err(LabError::bad_input(
             "TLS is not supported in virtual time: remove --simulate, or set the transport to udp or tcp",
-        ));
-    }
-    if experiment.phone.is_some() {
-        return Err(LabError::bad_input(
-            "[phone] measures programs of this machine, whose timing does not exist in virtual time: remove --simulate",
         ));
     }
     if experiment.link.is_some() {
