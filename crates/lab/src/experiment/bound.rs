@@ -89,9 +89,9 @@ impl FigureBound {
         }
     }
 
-    /// Description of the figure: `in time per second at 1530, % of the peak`.
+    /// Description of the figure: `in_time_per_second at 1530, % of the peak`. Names stay as they are written in files.
     pub fn description(&self) -> String {
-        let mut description = self.name.replace('_', " ");
+        let mut description = self.name.clone();
         if let Some(at) = self.at {
             description.push_str(&format!(" at {}", crate::decimal::plain(at)));
         }
@@ -102,9 +102,7 @@ impl FigureBound {
             (Some(ReferenceValue::Name(name)), _) => {
                 description.push_str(&format!(", % of the {name}"))
             }
-            (None, Some(figure)) => {
-                description.push_str(&format!(", % of {}", figure.replace('_', " ")))
-            }
+            (None, Some(figure)) => description.push_str(&format!(", % of {figure}")),
             (None, None) => {}
         }
         description
