@@ -642,7 +642,7 @@ fn missing_rights_and_unsafe_keys_are_named() {
         said.contains("contains the outer address of `peer`, 192.0.2.2"),
         "{said}"
     );
-    let script = "ip link set lo up; ip link add d0 type dummy; ip addr add 192.0.2.1/24 dev d0; ip link set d0 up; \"$HORNWORK\" run --role gateway -c full.toml >full.log 2>&1 & gateway=$!; for n in $(seq 250); do grep -q gateway_started full.log && break; sleep 0.02; done; kill -TERM $gateway; wait $gateway; cat full.log; grep -q gateway_started full.log";
+    let script = "ip link set lo up; ip link add d0 type veth peer name d1; ip addr add 192.0.2.1/24 dev d0; ip link set d0 up; ip link set d1 up; \"$HORNWORK\" run --role gateway -c full.toml >full.log 2>&1 & gateway=$!; for n in $(seq 250); do grep -q gateway_started full.log && break; sleep 0.02; done; kill -TERM $gateway; wait $gateway; cat full.log; grep -q gateway_started full.log";
     let full = run(&folder, script, &[]);
     assert!(full.status.success(), "{}", text(&full));
     let own = run(&folder, "exec \"$HORNWORK\" check -c peer.toml", &[]);
