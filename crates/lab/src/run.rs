@@ -241,6 +241,15 @@ pub(crate) fn execute(file: &File, options: &RunOptions, dir: &Path) -> Result<E
             }
             if net::stops() > 0 {
                 mark_interrupted(&mut run, number);
+                // The trials that are missing might have failed.
+                let failed = run
+                    .trials
+                    .iter()
+                    .any(|trial| trial.verdict == RunVerdict::Failed);
+                run.verdict = match failed {
+                    true => RunVerdict::Failed,
+                    false => RunVerdict::NotJudged,
+                };
                 break 'run;
             }
             if refused.is_some() {
@@ -361,13 +370,21 @@ pub(crate) fn probe(file: &File, options: &RunOptions) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Records that the user ended a run during one of its trials.
+/// Records that the user ended a run during one of its trials. That trial is not judged: calls that were open at the
+/// interruption count as failures and leftovers in its figures, and the SUT is not at fault.
 pub(crate) fn mark_interrupted(run: &mut RunRecord, trial: u32) {
     run.cut_short = true;
     run.title.push_str(" (interrupted)");
     if let Some(last) = run.trials.iter_mut().find(|record| record.trial == trial) {
         let text = format!("interrupted by the user after {:.1} s", last.seconds);
         last.remarks.push(text);
+        last.remarks.push("not judged: cut short".to_owned());
+        for check in &mut last.checks {
+            check.measured = None;
+            check.holds = None;
+        }
+        last.leaks = None;
+        last.verdict = RunVerdict::NotJudged;
     }
 }
 
@@ -698,6 +715,30 @@ mod tests {
         assert_eq!(seeds, (0..4).map(|n| trial_seed(7, n)).collect::<Vec<_>>());
         assert_eq!(seeds[0], 7);
         assert!(seeds[1] != seeds[2] && seeds[2] != seeds[3]);
+    }
+
+    #[test]
+    fn trial_that_the_user_interrupts_is_not_judged() {
+        let text = "name = \"t\"\ntitle = \"t\"\n[sut]\ndirect = true\n[callers]\nrate = 5.0\ntotal = 3\n\
+                    hold_seconds = 1.0\n[callees]\n[thresholds]\nleaks = 0\n";
+        let file = File::parse("t", text).unwrap();
+        let level = file.levels().unwrap().remove(0);
+        let trial = Trial {
+            experiment: level.experiment.clone(),
+            number: 0,
+            seed: 1,
+        };
+        let mut outcomes = simulate(&trial).unwrap();
+        outcomes.leaks = Some(3);
+        let record = judge(&level, 0, 0, 1, outcomes);
+        assert_eq!(record.verdict, RunVerdict::Failed);
+        let mut run = new_run(&file, true).unwrap();
+        run.trials.push(record);
+        mark_interrupted(&mut run, 0);
+        let trial = &run.trials[0];
+        assert!(run.cut_short && trial.leaks.is_none());
+        assert_eq!(trial.verdict, RunVerdict::NotJudged);
+        assert!(trial.checks.iter().all(|check| check.holds.is_none()));
     }
 
     #[test]

@@ -67,6 +67,7 @@ fn head(html: &mut String, raw: &RawResults) {
             RunVerdict::Passed => "passed: within every threshold that was measured",
             RunVerdict::Failed => "failed: a threshold was missed",
             RunVerdict::NotMeasured => "not measured: no figure with a threshold was measured",
+            RunVerdict::NotJudged if run.cut_short => "not judged: cut short",
             RunVerdict::NotJudged => "not judged: no threshold applies",
         },
     );
