@@ -144,7 +144,7 @@ pub struct LabRunOptions {
     scenario: crate::scenario::Scenario,
     #[command(flatten)]
     subject: SubjectOption,
-    /// Override a value of the experiment: --set callers.rate=5
+    /// Override a value of the experiment: --set callers.hold_seconds=5
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// Write the figures as JSON to this file; - is standard output.

@@ -108,10 +108,23 @@ pub fn load(name_or_file: &str, options: &RunOptions) -> Result<File, LabError> 
         overrides.push(format!("repeat={repeat}"));
     }
     let file = File::parse_with(name_or_file, &text, &overrides)?;
+    if let Some(key) = set_by_levels(file.experiment(), &options.set) {
+        return Err(LabError::bad_input(format!(
+            "--set {key} has no effect: each level of this experiment sets {key}\n  remedy: --set levels.values=[...] for a run, --set search.start=... for a search"
+        )));
+    }
     for warning in file.warnings() {
         eprintln!("warning: {warning}");
     }
     Ok(file)
+}
+
+/// A key that the user sets although the levels of the experiment replace its value.
+fn set_by_levels<'s>(experiment: &Experiment, overrides: &'s [String]) -> Option<&'s str> {
+    let levels = experiment.levels.as_ref()?;
+    let keys = overrides.iter().filter_map(|set| set.split_once('='));
+    let mut keys = keys.map(|(key, _)| key.trim());
+    keys.find(|key| levels.set.iter().any(|known| known == key))
 }
 
 /// Overrides for a run at another system than that of the file: its list of differences from a study describes the system
@@ -715,6 +728,19 @@ mod tests {
         assert_eq!(seeds, (0..4).map(|n| trial_seed(7, n)).collect::<Vec<_>>());
         assert_eq!(seeds[0], 7);
         assert!(seeds[1] != seeds[2] && seeds[2] != seeds[3]);
+    }
+
+    #[test]
+    fn settings_that_the_levels_replace_are_refused() {
+        let options = |set: &str| RunOptions {
+            set: vec![set.to_owned()],
+            ..RunOptions::default()
+        };
+        let error = load("call-rate", &options("callers.rate=5")).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("levels.values"), "{error}");
+        assert!(load("call-rate", &options("callers.hold_seconds=5")).is_ok());
+        assert!(load("small-network", &options("callers.rate=5")).is_ok());
     }
 
     #[test]
