@@ -113,7 +113,6 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         },
         numbers,
         registered: false,
-        progressed: false,
         connection_failure: None,
         interrupted: false,
     };
@@ -174,8 +173,6 @@ struct PhoneControl<'o> {
     /// Stores the sequence numbers of ESP.
     numbers: Option<SequenceFile>,
     registered: bool,
-    /// A provisional response arrived.
-    progressed: bool,
     connection_failure: Option<String>,
     interrupted: bool,
 }
