@@ -16,6 +16,9 @@ use std::fmt::Write;
 /// Additions to the style of the reports.
 const MORE_STYLE: &str = "a{color:var(--accent)}td a{text-decoration-color:color-mix(in srgb,var(--accent) 40%,transparent)}\
     td.words{min-width:190px}td.unit{min-width:90px;max-width:150px;color:var(--soft)}tr:target>*{background:var(--study)}\
+    @media(max-width:640px){table.stack thead{display:none}table.stack tr{display:block;padding:6px 0;border-bottom:1px solid var(--rule)}\
+    table.stack th,table.stack td{display:flex;gap:10px;text-align:left;min-width:0;max-width:none;padding:1px 4px;border:0;white-space:normal}\
+    table.stack td::before{content:attr(data-name);flex:0 0 84px;color:var(--soft)}table.stack td:empty{display:none}}\
     @media print{details{display:block}a{color:inherit;text-decoration:none}}";
 
 /// Everything that the page shows, from the records alone.
@@ -164,7 +167,7 @@ fn rows(html: &mut String, record: &SuiteRecord) {
     let study = if beside { "<th>study</th>" } else { "" };
     let _ = write!(
         html,
-        "<section><h2>{title}</h2><p class=\"note\">{note}</p><div class=\"scroll\"><table><thead><tr><th>row</th>\
+        "<section><h2>{title}</h2><p class=\"note\">{note}</p><div class=\"scroll\"><table class=\"stack\"><thead><tr><th>row</th>\
          <th class=\"words\">figure</th>{study}<th>here</th><th class=\"words unit\">unit</th><th>95 % interval</th><th>samples</th><th class=\"words\">remark</th>\
          </tr></thead><tbody>"
     );
@@ -178,24 +181,35 @@ fn study_row(html: &mut String, place: usize, row: &StudyRow, beside: bool) {
     let own = |key: &str, text: &str| link(&format!("run.json#/study/{place}/{key}"), text);
     let _ = write!(
         html,
-        "<tr><th>{}</th><td class=\"words\">{}</td>",
+        "<tr><th>{}</th><td class=\"words\" data-name=\"figure\">{}</td>",
         escape(&row.row),
         escape(&row.what)
     );
     if beside {
         let theirs = row.study.as_ref().map_or(String::new(), Reading::text);
-        let _ = write!(html, "<td>{}</td>", own("study", &escape(&theirs)));
+        let _ = write!(
+            html,
+            "<td data-name=\"study\">{}</td>",
+            own("study", &escape(&theirs))
+        );
     }
     let _ = match row.here {
-        Some(here) => write!(html, "<td>{}</td>", own("here", &plain(here))),
+        Some(here) => write!(
+            html,
+            "<td data-name=\"here\">{}</td>",
+            own("here", &plain(here))
+        ),
         None if row.interval.is_some() => {
             write!(
                 html,
-                "<td>{}</td>",
+                "<td data-name=\"here\">{}</td>",
                 own("interval", &escape(&row.missing()))
             )
         }
-        None => write!(html, "<td class=\"nil\">not measured</td>"),
+        None => write!(
+            html,
+            "<td class=\"nil\" data-name=\"here\">not measured</td>"
+        ),
     };
     let interval = row.interval.as_ref();
     let ends = interval.map_or(String::new(), crate::statistics::Interval::ends);
@@ -208,7 +222,8 @@ fn study_row(html: &mut String, place: usize, row: &StudyRow, beside: bool) {
     };
     let _ = write!(
         html,
-        "<td class=\"words unit\">{}</td><td>{}</td><td>{samples}</td><td class=\"words\">{}</td></tr>",
+        "<td class=\"words unit\" data-name=\"unit\">{}</td><td data-name=\"95 % interval\">{}</td><td data-name=\"samples\">{samples}</td>\
+         <td class=\"words\" data-name=\"remark\">{}</td></tr>",
         escape(&row.unit),
         own("interval", &escape(&ends)),
         own("remark", &escape(&row.remark)),

@@ -136,7 +136,7 @@ fn own_parts_are_reported_and_failures_have_their_cause() {
         "one cipher is missing",
         "<li>lines are emulated</li>",
         "<td><a href=\"own/aes.json\">1</a></td>",
-        "<td><a href=\"records.html#run.json/study/1/here\">5</a></td>",
+        "<td data-name=\"here\"><a href=\"records.html#run.json/study/1/here\">5</a></td>",
     ] {
         assert!(html.contains(text), "{text}");
     }

@@ -274,6 +274,6 @@ pub const SIMULATION_DIFFERS: [&str; 4] = [
 pub const COMMON_DIFFERS: [&str; 4] = [
     "frames of 24 bytes each 30 ms (G.723.1) without a codec; the study used NetMeeting and names none",
     "no H.323 signalling and no video; RTCP each 5 s",
-    "delay, jitter and loss of the long distance are taken from the study: there they agree by construction, and only their change by a protection is a result",
+    "delay, jitter and loss of the long distance are set from the study's own figures; packets keep their order there, which lengthens the delay and lowers the jitter: only the change by a protection is a result",
     "jitter is that of RFC 3550; the study does not define its measure",
 ];

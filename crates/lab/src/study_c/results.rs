@@ -169,7 +169,11 @@ fn ranks(found: &Found) -> Vec<StudyRow> {
     let in_study = |row: &&super::RankRow| row.study.iter().any(|rank| *rank > 0);
     for row in found.ranking.iter().filter(in_study) {
         let names = ["security", "latency", "jitter", "loss"];
-        for ((name, study), here) in names.iter().zip(row.study).zip(row.here) {
+        for (index, ((name, study), here)) in names.iter().zip(row.study).zip(row.here).enumerate()
+        {
+            let shared = found.ranking.iter().filter(in_study);
+            let shared = shared.filter(|other| here.is_some() && other.here[index] == here);
+            let is_shared = shared.count() > 1;
             rows.push(StudyRow {
                 row: "C4".to_owned(),
                 what: format!("rank of {} by {name} (1 is best)", row.label),
@@ -180,7 +184,9 @@ fn ranks(found: &Found) -> Vec<StudyRow> {
                 unit: "rank".to_owned(),
                 figure: (*name).to_owned(),
                 remark: match here {
-                    Some(_) => "equal ranks: the intervals overlap".to_owned(),
+                    Some(_) if is_shared && *name == "security" => "shared rank".to_owned(),
+                    Some(_) if is_shared => "shared rank: the intervals overlap".to_owned(),
+                    Some(_) => String::new(),
                     None => "not measured in all networks".to_owned(),
                 },
                 record: here.map_or(String::new(), |_| file(RANKING)),
