@@ -154,12 +154,20 @@ overload control refuses by their queueing delay, or sheds unread, are no calls 
 
 /// The program describes its own configuration and metrics.
 fn program(arguments: &[&str]) -> Result<String, String> {
-    let output = Command::new("cargo")
+    // The build of the tests, which may run beside this: another set of features would compile everything again, and replace
+    // the program that they run.
+    let mut build = Command::new("cargo");
+    build.current_dir(root());
+    build.args(["test", "--locked", "--quiet", "--workspace", "--no-run"]);
+    build.args(features()).args(["--test", "*"]);
+    let built = build.output().map_err(|e| e.to_string())?;
+    if !built.status.success() {
+        return Err(String::from_utf8_lossy(&built.stderr).into_owned());
+    }
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let output = Command::new(target.join("debug/hornwork"))
         .current_dir(root())
-        .args(["run", "--locked", "--quiet", "-p", "hornwork"])
-        // As the tests, which run beside this: another set of features would replace the program that they run.
-        .args(features())
-        .arg("--")
         .args(arguments)
         .output()
         .map_err(|e| e.to_string())?;
