@@ -20,7 +20,7 @@ const LONG: [(&str, usize); 12] = [
     ("crates/border/src/ng_client/exchange.rs", 1_036),
     ("crates/border/tests/suite/virtual_network/mod.rs", 1_054),
     ("crates/lab/src/sipp/engine.rs", 1_002),
-    ("crates/media/src/conference.rs", 1_104),
+    ("crates/media/src/conference.rs", 1_105),
     ("crates/net/src/driver.rs", 1_032),
     ("crates/net/src/plane.rs", 1_055),
     ("crates/sip/src/process.rs", 1_045),

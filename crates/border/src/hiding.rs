@@ -267,7 +267,7 @@ fn features(value: &[u8], out: &mut Vec<u8>) {
             start.is_some_and(|start| start.eq_ignore_ascii_case(tree))
         };
         let base = |tag: &&[u8]| tag.eq_ignore_ascii_case(param.name);
-        if FEATURES.iter().any(|tag| base(tag)) || FEATURE_TREES.iter().any(|tree| starts(tree)) {
+        if FEATURES.iter().any(base) || FEATURE_TREES.iter().any(starts) {
             parameter(param.name, param.value, out);
         }
     }

@@ -227,7 +227,6 @@ fn port_in_use_is_skipped_with_its_pair() {
         net.run(seconds(1));
         assert_eq!(net.border.census().ports, 0);
     }
-    // A pair that was found in use is tried again only when no other is left.
     let taken = net.border.counters().ports_taken;
     assert!((1..=6).contains(&taken), "{taken}");
     let reported = net.names();
@@ -270,7 +269,6 @@ fn ports_in_use_are_tried_once_a_minute_and_logged_once() {
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     assert_eq!((lines(&net), net.border.counters().ports_taken), (1, taken));
-    // The other programs have ended.
     net.occupied.clear();
     net.run(seconds(60));
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
@@ -550,7 +548,6 @@ fn rtcp_uses_its_signalled_port_without_mux() {
     );
     net.run(seconds(1));
     assert_eq!(arrivals(&net, "10.2.0.1:5777"), [sender_report()]);
-    // On the RTP port it is rejected.
     net.send_raw(
         "10.1.0.1:4000",
         &format!("192.0.2.1:{port}"),

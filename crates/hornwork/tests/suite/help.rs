@@ -42,12 +42,13 @@ const COMMANDS: [&str; 29] = [
 
 /// Commands to a running border. A change is made after the commands that need the state before.
 const CONTROL: [&str; 23] = [
-    "calls list",
-    "calls show",
-    "calls hangup",
     "registrations list",
     "registrations show",
     "registrations delete",
+    "calls list",
+    "calls show",
+    // The phone leaves after its call.
+    "calls hangup",
     "alarms list",
     "alarms acknowledge",
     "trunks list",

@@ -248,7 +248,10 @@ fn a_killed_border_has_all_calls_but_those_of_the_last_second() {
     let log = await_log(&second, "store_completed");
     assert!(!log.contains("store_failed"), "{log}");
     let ended = rig.calls(&["--number", "600", "--state", "ended"]);
-    let whole = ended.iter().filter(|call| call["messages"] == 13).count();
+    let whole = ended
+        .iter()
+        .filter(|call| call["messages"].as_u64() >= Some(13))
+        .count();
     assert!(whole >= 200, "{whole} of {}", ended.len());
     // Calls that were up are marked, and none stays open.
     assert!(

@@ -389,7 +389,8 @@ fn standard_output_that_takes_nothing_stops_neither_start_nor_end() {
     };
     let (sip, trunk) = (free_port(), free_port());
     let text = example("loopback.toml", sip, trunk, media_ports(200), "");
-    let serves: [(&str, &str, &dyn Fn(u16) -> bool); 2] =
+    type Probe<'p> = &'p dyn Fn(u16) -> bool;
+    let serves: [(&str, &str, Probe<'_>); 2] =
         [("all", &text, &answers_options), ("media", &node, &pings)];
     for (role, text, is_served) in serves {
         let file = folder.join(format!("{role}.toml"));

@@ -60,8 +60,7 @@ impl VoiceSide {
     }
 }
 
-/// Transit of packets, by the media clock of their sender; delays follow from it once the sender's timeline is
-/// available.
+/// Transit of packets, by the media clock of their sender; delays follow once the sender's timeline is available.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Transit {
     /// Timestamp of the first packet.

@@ -134,7 +134,7 @@ pub(super) fn on_sockets(
         }
         match answered {
             // A right is missing, for example: no call follows.
-            None if phone.has_ended() => break,
+            None if phone.ended_by_now() => break,
             None if now.since(begun) > CALL_TIMEOUT => break,
             Some(at) if seen.up == 0 || now.since(at) > span(call_s) + MARGIN => break,
             _ => {}
@@ -347,7 +347,7 @@ impl RunningPhone {
         Ok(phone)
     }
 
-    fn has_ended(&mut self) -> bool {
+    fn ended_by_now(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
