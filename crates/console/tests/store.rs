@@ -444,7 +444,8 @@ fn calls_are_found_by_every_condition_in(place: &Place) {
     assert_eq!(reader.find(&call.id.to_string()).unwrap().unwrap(), call);
     assert_eq!(reader.messages(call.id).unwrap().len(), 4);
     let second = reader.find("a-2").unwrap().unwrap();
-    assert_eq!(reader.events(second.id).unwrap().len(), 1);
+    // The route and the media security.
+    assert_eq!(reader.events(second.id).unwrap().len(), 2);
     let drops = reader.drops_between(START, START + 1).unwrap();
     assert_eq!(drops.get("sip_unparsable"), Some(&3));
 }

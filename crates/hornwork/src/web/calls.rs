@@ -21,7 +21,7 @@ use console::{
     MaskedUsers, StoreError, StoredCall, StoredDirection, StoredEvent, applied_rules, attribute,
     edits, export, ladder, mask, mask_numbers, messages_in_full, parse_time, redact, rfc3339,
 };
-use decision::decision;
+pub(super) use decision::decision;
 use serde_json::{Map, Value};
 use wire::sip::Message;
 

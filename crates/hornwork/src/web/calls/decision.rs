@@ -121,7 +121,7 @@ fn route_text(name: &str) -> String {
 }
 
 /// The steps by which a border decided, in order of time.
-pub(super) fn decision(record: &CallRecord, caller: &Caller) -> Vec<DecisionBody> {
+pub(in crate::web) fn decision(record: &CallRecord, caller: &Caller) -> Vec<DecisionBody> {
     let CallRecord {
         call,
         messages,
