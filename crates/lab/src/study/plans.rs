@@ -111,13 +111,17 @@ impl Part {
             .map(|levels| levels.iter().filter_map(|level| level.value).collect())
             .unwrap_or_default();
         if levels.len() > 3 {
-            let places = [0, levels.len() / 2, levels.len() - 1];
             let study = experiment.study.as_ref();
             let of_study = |level: f64| {
                 study.is_some_and(|study| {
                     study.at == Some(level) || study.level.iter().any(|known| known.at == level)
                 })
             };
+            let middle = match levels.iter().any(|level| of_study(*level)) {
+                true => 0,
+                false => levels.len() / 2,
+            };
+            let places = [0, middle, levels.len() - 1];
             let some: Vec<String> = levels
                 .iter()
                 .enumerate()
