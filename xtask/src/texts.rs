@@ -12,7 +12,7 @@ const LINES: usize = 1_000;
 const LONG: [(&str, usize); 12] = [
     // Both modes, every algorithm, every fault.
     ("crates/protect/tests/suite/esp.rs", 1_001),
-    ("crates/config/src/tests.rs", 1_060),
+    ("crates/border/tests/suite/media.rs", 1_002),
     // All requests of the console, by all roles.
     ("crates/hornwork/tests/suite/web.rs", 1_287),
     // The list of all events.

@@ -163,9 +163,8 @@ impl Calls<'_> {
         if socket.0 < MEDIA_BASE {
             return self.parts.ctx.events.tell(now, || failed.event("sip"));
         }
-        let waiting = waiter
-            .flatten()
-            .and_then(|key| self.parts.calls.slot_of(CallKey(key)));
+        let waiter = waiter.flatten();
+        let waiting = waiter.and_then(|key| self.parts.calls.slot_of(CallKey(key)));
         let user = waiting.or_else(|| {
             let mut calls = self.parts.calls.iter();
             let uses = |call: &Call| call.media.as_ref().is_some_and(|media| media.uses(socket));
@@ -173,6 +172,8 @@ impl Calls<'_> {
         });
         match user {
             Some(slot) => self.media_failed(slot, failed),
+            // Its call has ended, and needs it no more; the line of that call has been logged.
+            None if waiter.is_some() => {}
             None => self.parts.ctx.events.tell(now, || failed.event("media")),
         }
     }

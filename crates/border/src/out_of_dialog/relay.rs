@@ -16,7 +16,7 @@ use config::IdentityPassing;
 use engine::Reason;
 use sip::{Flow, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target};
 use smallvec::SmallVec;
-use wire::sip::{Edit, Message, Method};
+use wire::sip::{Edit, HeaderId, Message, Method};
 
 /// Next hop of a request.
 #[derive(Clone, Copy, Debug)]
@@ -242,6 +242,12 @@ impl Calls<'_> {
         let (mut effects, mut hidden) = (Effects::default(), hiding::HidingTexts::default());
         let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
         hide_network(response, &told, &mut edits);
+        // No identity of the other side (RFC 3325): a response to a request outside a dialog needs none.
+        for id in [HeaderId::RemotePartyId, HeaderId::PPreferredIdentity] {
+            if hides && response.has(id) {
+                edits.push(Edit::Remove(id));
+            }
+        }
         self.hide_from(source_flow, response, &mut hidden, &mut edits);
         let what = (response.method(), response.status());
         self.parts

@@ -269,6 +269,7 @@ fn ports_in_use_are_tried_once_a_minute_and_logged_once() {
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     assert_eq!((lines(&net), net.border.counters().ports_taken), (1, taken));
+    // The other programs have ended.
     net.occupied.clear();
     net.run(seconds(60));
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
@@ -548,6 +549,7 @@ fn rtcp_uses_its_signalled_port_without_mux() {
     );
     net.run(seconds(1));
     assert_eq!(arrivals(&net, "10.2.0.1:5777"), [sender_report()]);
+    // On the RTP port it is rejected.
     net.send_raw(
         "10.1.0.1:4000",
         &format!("192.0.2.1:{port}"),
