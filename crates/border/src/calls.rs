@@ -269,6 +269,46 @@ pub(crate) struct NewCall<'c, 'm> {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ChargingVector(pub(crate) Box<[u8]>);
 
+/// The acknowledgement that a 2xx to INVITE waits for.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PendingAck {
+    /// The side whose 2xx is not acknowledged by the other side yet; until then neither side may change the session.
+    pub(crate) due: Option<Side>,
+    /// Whether we have acknowledged that 2xx: only an ACK with an answer must come from the other side.
+    pub(crate) sent: bool,
+    /// A request of the acknowledged side that waits for the ACK of the other side.
+    pub(crate) request: Option<Box<EarlyRequest>>,
+}
+
+/// Times, status and end of a call, for events and statistics.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct CallSummary {
+    pub(crate) offered_at: Time,
+    pub(crate) answered_at: Option<Time>,
+    /// Status of the final response to the caller, 0 before it.
+    pub(crate) status: u16,
+    /// The side that ended the call, and the reason.
+    pub(crate) end: Option<(EndedBy, Reason)>,
+    /// Whether the statistics have counted it.
+    pub(crate) counted: bool,
+    /// Whether the end of the call was logged.
+    pub(crate) logged: bool,
+}
+
+impl CallSummary {
+    /// That of a call that was offered at this time.
+    pub(crate) fn offered(now: Time) -> CallSummary {
+        CallSummary {
+            offered_at: now,
+            answered_at: None,
+            status: 0,
+            end: None,
+            counted: false,
+            logged: false,
+        }
+    }
+}
+
 /// A call.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Call {
@@ -288,30 +328,16 @@ pub(crate) struct Call {
     pub(crate) links: Vec<ForwardedLink>,
     pub(crate) held: Option<Box<QueuedRequest>>,
     pub(crate) join: Option<Box<Join>>,
-    /// The side whose 2xx is not acknowledged by the other side yet; until then neither side may change the session.
-    pub(crate) ack_due: Option<Side>,
-    /// Whether we have acknowledged that 2xx: only an ACK with an answer must come from the other side.
-    pub(crate) ack_sent: bool,
-    /// A request of the acknowledged side that waits for the ACK of the other side.
-    pub(crate) early_request: Option<Box<EarlyRequest>>,
+    pub(crate) ack: PendingAck,
     /// Reservation of admission control.
     pub(crate) reservation: Reservation,
     /// Whether transcoding is included in the reservation.
     pub(crate) transcoded: bool,
     /// Hash of the Request-URI sent to the callee: an INVITE of ours that returns with it has looped.
     pub(crate) mark: u64,
-    pub(crate) offered_at: Time,
-    pub(crate) answered_at: Option<Time>,
-    /// The side that ended the call, and the reason, for the event.
-    pub(crate) end: Option<(EndedBy, Reason)>,
+    pub(crate) summary: CallSummary,
     /// Values stored by header rules.
     pub(crate) tags: Tags,
-    /// The status for the event.
-    pub(crate) status: u16,
-    /// Whether its outcome was counted.
-    pub(crate) counted: bool,
-    /// Whether its end was logged.
-    pub(crate) end_logged: bool,
     /// Its participant in a conference, which replaces the other side.
     pub(crate) participant: Option<Box<ParticipantState>>,
     /// P-Charging-Vector of the trusted side, for messages of the other one.

@@ -229,8 +229,8 @@ impl Border {
                     call_ids: Side::BOTH.map(call_id),
                     interfaces: Side::BOTH.map(interface),
                     trunks: Side::BOTH.map(trunk),
-                    offered_at: call.offered_at,
-                    answered_at: call.answered_at,
+                    offered_at: call.summary.offered_at,
+                    answered_at: call.summary.answered_at,
                     anchored: call.media.is_some() || call.relay.is_some(),
                     media: self.live_media(slot, call.number),
                     tags: call

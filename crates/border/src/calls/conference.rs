@@ -15,7 +15,7 @@ use crate::calls::conference::state::{CalledConference, ParticipantState, Pendin
 use crate::calls::ended::EndedBy;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::table::OngoingCalls;
-use crate::calls::{Call, CallPhase, NewCall, Sides};
+use crate::calls::{Call, CallPhase, CallSummary, NewCall, PendingAck, Sides};
 use crate::components::{Calls, Components};
 use crate::headers::{address_of, text};
 use crate::policy::{Facts, called_number};
@@ -172,18 +172,11 @@ impl Calls<'_> {
             links: Vec::new(),
             held: None,
             join: None,
-            ack_due: None,
-            ack_sent: false,
-            early_request: None,
+            ack: PendingAck::default(),
             mark: 0,
             reservation,
-            offered_at: now,
-            answered_at: None,
-            end: None,
+            summary: CallSummary::offered(now),
             tags,
-            status: 0,
-            counted: false,
-            end_logged: false,
             charging: None,
             transcoded: false,
             participant: Some(Box::new(ParticipantState {
@@ -302,10 +295,10 @@ impl Calls<'_> {
         }
         let number = call.number;
         call.phase = CallPhase::Answered;
-        call.answered_at = Some(now);
+        call.summary.answered_at = Some(now);
         self.parts.quality_intervals.start(&mut self.parts.ctx);
-        call.status = 200;
-        let setup_ms = now.since(call.offered_at).as_millis() as u64;
+        call.summary.status = 200;
+        let setup_ms = now.since(call.summary.offered_at).as_millis() as u64;
         self.parts.ctx.counters.answered += 1;
         self.parts.ctx.events.tell(now, || EventKind::CallAnswered {
             call: number,

@@ -23,7 +23,7 @@ impl Calls<'_> {
             return self.transfer_cancelled(slot, leg);
         }
         *call.legs.get_mut(Side::Caller) = None;
-        call.status = 487;
+        call.summary.status = 487;
         self.parts
             .calls
             .count_outcome(&mut self.parts.ctx, slot, CallOutcome::Cancelled);
@@ -93,7 +93,7 @@ impl Calls<'_> {
             _ => EndedBy::Border,
         };
         if why == Ending::NoPrack {
-            call.status = 500;
+            call.summary.status = 500;
             self.parts
                 .calls
                 .count_outcome(&mut self.parts.ctx, slot, CallOutcome::Failed);
@@ -111,7 +111,7 @@ impl Calls<'_> {
             return;
         };
         let other = call.leg(from.other()).filter(|_| call.join.is_none());
-        let ack_due = call.ack_due.take();
+        let ack_due = call.ack.due.take();
         if let Some(other) = other {
             if ack_due == Some(from.other()) {
                 let _ = self.endpoint.ack(other, &MessageContent::default(), now);
@@ -171,8 +171,8 @@ impl Calls<'_> {
             return;
         };
         call.phase = CallPhase::Ending;
-        if call.end.is_none() {
-            call.end = Some(end);
+        if call.summary.end.is_none() {
+            call.summary.end = Some(end);
         }
         let edit = reason.map(|value| {
             [Edit::Add {
@@ -182,7 +182,7 @@ impl Calls<'_> {
         });
         let edits: &[Edit<'_>] = edit.as_ref().map_or(&[], |edit| edit);
         let content = MessageContent::default().with(edits);
-        let ack_due = call.ack_due.take();
+        let ack_due = call.ack.due.take();
         let legs = Side::BOTH.map(|side| (side, call.leg(side)));
         let mut branches = Vec::new();
         if let Some(set_up) = call.set_up.as_deref_mut() {
@@ -204,7 +204,7 @@ impl Calls<'_> {
         }
         let asked = std::mem::take(&mut call.links).into_iter();
         let held = call.held.take().map(|held| held.server);
-        let early = call.early_request.take().map(|early| early.server);
+        let early = call.ack.request.take().map(|early| early.server);
         let participant = call
             .participant
             .as_deref_mut()
@@ -307,7 +307,7 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        if call.end_logged {
+        if call.summary.logged {
             return;
         }
         let media = call.media.as_deref();
@@ -316,9 +316,9 @@ impl Calls<'_> {
             false => StatisticsSource::Nothing,
         };
         let encodings = media.map(CallMedia::encodings).unwrap_or_default();
-        let (answered, status) = (call.answered_at.is_some(), call.status);
+        let (answered, status) = (call.summary.answered_at.is_some(), call.summary.status);
         if call.participant.is_some() && !answered && status == 0 {
-            call.status = 487;
+            call.summary.status = 487;
         }
         if call.relay.is_some() {
             awaited = StatisticsSource::Node;
@@ -353,7 +353,11 @@ impl Calls<'_> {
             return;
         }
         self.release_media(slot);
-        let status = self.parts.calls.get(slot).map_or(0, |call| call.status);
+        let status = self
+            .parts
+            .calls
+            .get(slot)
+            .map_or(0, |call| call.summary.status);
         self.parts
             .calls
             .count_outcome(&mut self.parts.ctx, slot, CallOutcome::of(status));
@@ -362,7 +366,7 @@ impl Calls<'_> {
         };
         self.parts.admission.reservations.release(&call.reservation);
         if let Some(trunk) = *call.trunks.get(Side::Callee)
-            && call.answered_at.is_some()
+            && call.summary.answered_at.is_some()
         {
             self.parts.trunks.end_call(Some(trunk));
         }
@@ -381,7 +385,7 @@ impl OngoingCalls {
     /// Counts the outcome of a call; only the first one counts.
     pub(crate) fn count_outcome(&mut self, ctx: &mut Ctx, slot: CallSlot, outcome: CallOutcome) {
         if let Some(call) = self.get_mut(slot)
-            && !std::mem::replace(&mut call.counted, true)
+            && !std::mem::replace(&mut call.summary.counted, true)
         {
             ctx.counters.count(outcome);
         }

@@ -53,8 +53,8 @@ impl Calls<'_> {
         if call.participant.is_some() {
             return self.participant_acked(slot, ack);
         }
-        let due = call.ack_due.take();
-        let sent = std::mem::take(&mut call.ack_sent);
+        let due = call.ack.due.take();
+        let sent = std::mem::take(&mut call.ack.sent);
         self.parts.calls.free_set_up(slot);
         if first {
             self.parts.confirm_failover(slot);
@@ -126,8 +126,8 @@ impl Calls<'_> {
             self.ack_at_once(slot, (side, leg), response);
         }
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.ack_due = Some(side);
-            call.ack_sent = at_once;
+            call.ack.due = Some(side);
+            call.ack.sent = at_once;
         }
     }
 
@@ -163,7 +163,7 @@ impl Calls<'_> {
     fn pass_early_request(&mut self, slot: CallSlot) {
         let now = self.parts.ctx.now;
         let call = self.parts.calls.get_mut(slot);
-        let Some(early) = call.and_then(|call| call.early_request.take()) else {
+        let Some(early) = call.and_then(|call| call.ack.request.take()) else {
             return;
         };
         match Message::parse(&early.request) {
@@ -219,7 +219,7 @@ impl Calls<'_> {
             return self.referred(slot.side(from), leg, transaction, request);
         }
         let busy = call.links.len() >= MAX_LINKS;
-        let joining = call.join.is_some() || call.ack_due.is_some();
+        let joining = call.join.is_some() || call.ack.due.is_some();
         let negotiates = matches!(request.method(), Method::Invite | Method::Update);
         let held = call.held.is_some();
         // With a media node, an offer in UPDATE would conflict with ours.
@@ -579,7 +579,8 @@ impl Calls<'_> {
     pub(crate) fn request_cancelled(&mut self, slot: CallSlot, transaction: ServerTransaction) {
         if let Some(call) = self.parts.calls.get_mut(slot) {
             call.links.retain(|link| link.server != transaction);
-            call.early_request
+            call.ack
+                .request
                 .take_if(|early| early.server == transaction);
             if call
                 .held
@@ -607,13 +608,13 @@ impl OngoingCalls {
         let Some(call) = self.get_mut(slot) else {
             return false;
         };
-        let early = call.ack_sent && call.ack_due == Some(from);
+        let early = call.ack.sent && call.ack.due == Some(from);
         let changes = matches!(request.method(), Method::Invite | Method::Refer);
-        let free = call.join.is_none() && call.held.is_none() && call.early_request.is_none();
+        let free = call.join.is_none() && call.held.is_none() && call.ack.request.is_none();
         if !(early && changes && free) {
             return false;
         }
-        call.early_request = Some(Box::new(EarlyRequest {
+        call.ack.request = Some(Box::new(EarlyRequest {
             leg,
             server,
             request: request.bytes().into(),

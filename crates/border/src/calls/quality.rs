@@ -38,15 +38,16 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        if core::mem::replace(&mut call.end_logged, true) {
+        if core::mem::replace(&mut call.summary.logged, true) {
             return;
         }
-        let (by, why) = call.end.unwrap_or((EndedBy::Border, Reason::Done));
+        let (by, why) = call.summary.end.unwrap_or((EndedBy::Border, Reason::Done));
         let ended = EndedCall {
             by,
             why,
-            status: call.status,
+            status: call.summary.status,
             duration_ms: call
+                .summary
                 .answered_at
                 .map(|answered| now.since(answered).as_millis() as u64),
             trunk: config.name_of_trunk(trunk_of(call)).map(Into::into),
@@ -147,7 +148,7 @@ fn path_of(call: &Call, carrier: MediaPath) -> Option<&'static str> {
             MediaPath::Sockets | MediaPath::Kernel => "sockets",
         });
     }
-    call.answered_at.map(|_| "bypass")
+    call.summary.answered_at.map(|_| "bypass")
 }
 
 /// Statistics of both sides: of the line whose quality is reported.
@@ -214,7 +215,7 @@ impl Calls<'_> {
                 continue;
             };
             let is_answered = matches!(call.phase, CallPhase::Answered | CallPhase::Confirmed);
-            let Some(answered) = call.answered_at.filter(|_| is_answered) else {
+            let Some(answered) = call.summary.answered_at.filter(|_| is_answered) else {
                 continue;
             };
             let media = call.media.as_deref();

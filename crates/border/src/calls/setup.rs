@@ -9,7 +9,9 @@ use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::setup::hunting::MAX_BREADTH;
 use crate::calls::table::OngoingCalls;
 use crate::calls::transfer::join::existing_leg_step;
-use crate::calls::{Call, CallPhase, ChargingVector, NewCall, SetUp, Sides};
+use crate::calls::{
+    Call, CallPhase, CallSummary, ChargingVector, NewCall, PendingAck, SetUp, Sides,
+};
 use crate::components::{Calls, Components};
 use crate::counters::CallOutcome;
 use crate::headers::{address_of, text};
@@ -206,18 +208,11 @@ impl Calls<'_> {
             links: Vec::new(),
             held: None,
             join: None,
-            ack_due: None,
-            ack_sent: false,
-            early_request: None,
+            ack: PendingAck::default(),
             mark: 0,
             reservation,
-            offered_at: now,
-            answered_at: None,
-            end: None,
+            summary: CallSummary::offered(now),
             tags,
-            status: 0,
-            counted: false,
-            end_logged: false,
             participant: None,
             charging: None,
         });

@@ -102,7 +102,7 @@ impl Calls<'_> {
         let ready = self.parts.calls.get(slot).is_some_and(|call| {
             call.phase == CallPhase::Confirmed
                 && call.join.is_none()
-                && call.ack_due.is_none()
+                && call.ack.due.is_none()
                 && call.leg(from.other()).is_some()
         });
         if !ready {
@@ -198,7 +198,7 @@ impl Calls<'_> {
         if call.participant.is_some() {
             return self.refresh_participant(slot, leg);
         }
-        let changes = call.join.is_some() || call.ack_due.is_some();
+        let changes = call.join.is_some() || call.ack.due.is_some();
         // A leg whose other end was taken by a transfer is refreshed after its return.
         let whole = call.leg(side.other()).is_some();
         if changes || !whole || call.phase != CallPhase::Confirmed {
@@ -234,7 +234,7 @@ impl Calls<'_> {
         if early_only {
             return Err(RequestRefusal::new(Reason::ReplacesAnswered));
         }
-        if call.join.is_some() || call.ack_due.is_some() {
+        if call.join.is_some() || call.ack.due.is_some() {
             return Err(RequestRefusal::new(Reason::ReplacesChanging));
         }
         if call.relay.is_some() {

@@ -218,7 +218,7 @@ impl Components {
         body.set("command", command);
         body.set("call-id", relay.call_id.as_str());
         body.set("from-tag", tag(one));
-        let existing = relay.established && first.is_none() && call.answered_at.is_some();
+        let existing = relay.established && first.is_none() && call.summary.answered_at.is_some();
         if !offers || existing {
             body.set("to-tag", tag(other));
         }
@@ -469,7 +469,7 @@ impl Components {
             Indication::Acked { leg, request } if has_sdp(request) => {
                 let from = call.side_of(leg)?;
                 let answers = relay.open_offer == Some(from.other());
-                (answers && call.ack_due == Some(from.other())).then_some((from, SdpRole::Answer))
+                (answers && call.ack.due == Some(from.other())).then_some((from, SdpRole::Answer))
             }
             Indication::Pracked { request, .. } if has_sdp(request) => {
                 let set_up = call.set_up.as_deref()?;
@@ -492,7 +492,7 @@ impl Components {
                     || call.held.is_some()
                     || call.links.len() >= MAX_LINKS
                     || call.join.is_some()
-                    || (invites && call.ack_due.is_some())
+                    || (invites && call.ack.due.is_some())
                     || call.links.iter().any(glare);
                 (!refused).then_some((from, SdpRole::Offer))
             }

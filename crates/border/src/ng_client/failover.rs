@@ -70,7 +70,7 @@ fn is_busy(call: &Call, relay: &NodeRelay) -> bool {
         link.offer || matches!(link.kind, LinkKind::Invite | LinkKind::Update)
     };
     call.join.is_some()
-        || call.ack_due.is_some()
+        || call.ack.due.is_some()
         || call.held.is_some()
         || relay.is_busy()
         || call.links.iter().any(negotiates)
@@ -88,7 +88,7 @@ impl Calls<'_> {
             };
             let calls = self.parts.calls.iter().filter(|(_, call)| at(call));
             let mut slots: Vec<(Time, u64, CallSlot)> = calls
-                .map(|(slot, call)| (call.offered_at, call.number, slot))
+                .map(|(slot, call)| (call.summary.offered_at, call.number, slot))
                 .collect();
             slots.sort_unstable();
             for (_, _, slot) in slots {

@@ -246,10 +246,10 @@ impl Calls<'_> {
         }
         *call.legs.get_mut(Side::Callee) = Some(leg);
         call.phase = CallPhase::Answered;
-        call.answered_at = Some(now);
+        call.summary.answered_at = Some(now);
         self.parts.quality_intervals.start(&mut self.parts.ctx);
-        call.status = 200;
-        let setup_ms = now.since(call.offered_at).as_millis() as u64;
+        call.summary.status = 200;
+        let setup_ms = now.since(call.summary.offered_at).as_millis() as u64;
         self.set_early_media(slot, None);
         let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
         buffers.sdp.clear();
@@ -489,7 +489,7 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        call.status = status;
+        call.summary.status = status;
         let Some(caller) = call.legs.get_mut(Side::Caller).take() else {
             return;
         };

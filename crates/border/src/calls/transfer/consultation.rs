@@ -44,7 +44,7 @@ impl Calls<'_> {
             // Its media is at a media node.
             return Err(488);
         }
-        if call.join.is_some() || call.ack_due.is_some() || call.held.is_some() {
+        if call.join.is_some() || call.ack.due.is_some() || call.held.is_some() {
             return Err(491);
         }
         // Another transfer may have it.
