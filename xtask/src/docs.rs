@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// Every generated document: its path and its current text.
 fn all() -> Result<Vec<(PathBuf, String)>, String> {
-    Ok(vec![
+    let mut documents = vec![
         (root().join("docs/events.md"), events()),
         (
             root().join("docs/configuration.md"),
@@ -22,7 +22,11 @@ fn all() -> Result<Vec<(PathBuf, String)>, String> {
         (root().join("docs/records.md"), records()),
         (root().join("docs/reasons.md"), reasons()),
         crate::benchmarks::page()?,
-    ])
+    ];
+    for (_, text) in &mut documents {
+        *text = crate::prose::wrapped(text);
+    }
+    Ok(documents)
 }
 
 /// Writes them.

@@ -12,6 +12,7 @@ mod language;
 mod pages;
 mod postlink;
 mod process;
+mod prose;
 mod sbom;
 mod structure;
 mod subjects;
@@ -29,7 +30,7 @@ usage: cargo xtask COMMAND
                   flaky if it then passes three times alone; three flaky tests that xtask/flaky.txt does not name fail the run.
                   Tests of xtask/apart.txt run one at a time.
                   With HORNWORK_TEST_COMPLETE=1 a test that is skipped for a missing program fails the run
-  docs            regenerate the documents
+  docs            regenerate the documents, wrap the prose of all pages
   bench [ROUNDS] [PART...]   CPU per call beside Kamailio, memory per call, load generator beside SIPp ...: all parts
                   and 5 rounds by default, every bar beside its figure at the end; fails if a bar is missed
   release         build the program with profile-guided optimisation and a new profile; bench does so for its second column
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.first().map(String::as_str) {
         Some("tidy") => tidy::run(),
         Some("test") => test::run(&arguments[1..]),
-        Some("docs") => docs::write(),
+        Some("docs") => docs::write().and_then(|()| prose::write()),
         Some("bench") => bench::run(&arguments[1..]),
         Some("release") => guided::run(),
         Some("fuzz") => fuzz::run(&arguments[1..]),
