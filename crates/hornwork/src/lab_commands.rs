@@ -424,7 +424,13 @@ fn experiment(options: LabRunOptions) -> Result<RunVerdict, LabError> {
     }
     match lab::study::is_study(&options.experiment) {
         true => lab::study::run(&options.experiment, &run, options.quick),
-        false if options.quick => Err(quick_refused()),
+        false if options.quick => {
+            // A mistyped study is named as such.
+            if !Path::new(&options.experiment).exists() {
+                lab::run::show(&options.experiment)?;
+            }
+            Err(quick_refused())
+        }
         false => lab::run::run(&options.experiment, &run),
     }
 }

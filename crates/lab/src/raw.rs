@@ -113,7 +113,7 @@ pub struct Surroundings {
 }
 
 /// One trial.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrialRecord {
     /// Number in the run.
     pub trial: u32,

@@ -242,6 +242,9 @@ pub struct StreamRecord {
     pub expected: u64,
     /// Packets missing.
     pub lost: u64,
+    /// Those that were missed between received packets, by the second since the first one; empty without.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_by_second: Vec<u32>,
     /// Repeats.
     pub duplicates: u64,
     /// First arrivals out of order.

@@ -2,6 +2,7 @@
 
 use crate::agent::{self, AgentAccess, Described};
 use crate::caveats;
+use crate::decimal::counted;
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{BUILT_IN, Experiment, File, Level, Sut, Thresholds, built_in};
 use crate::figures::{self, ThresholdCheck};
@@ -70,13 +71,19 @@ pub fn list() -> Vec<BuiltIn> {
 
 fn unknown_experiment(name: &str) -> LabError {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-    let near = config::did_you_mean(name, names.iter().copied())
+    let mut studies: Vec<&str> = crate::study::NAMES.to_vec();
+    studies.push(crate::study_c::NAME);
+    let near = config::did_you_mean(name, names.iter().chain(&studies).copied())
         .map(|near| format!("did you mean {near:?}? "))
         .unwrap_or_default();
-    LabError::bad_input(format!(
-        "no built-in experiment or file {name:?}; {near}built-in experiments: {}",
-        names.join(", ")
-    ))
+    let studies = studies.join(", ");
+    LabError::bad_input(match name.starts_with("study") {
+        true => format!("no study {name:?}; {near}studies: {studies}"),
+        false => format!(
+            "no built-in experiment, study or file {name:?}; {near}studies: {studies}; built-in experiments: {}",
+            names.join(", ")
+        ),
+    })
 }
 
 /// The file of a built-in experiment, as TOML.
@@ -195,8 +202,9 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabEr
     }
     match run.cut_short {
         true => Err(LabError::Interrupted(format!(
-            "interrupted: {} of {planned} trials were started; figures and report cover the measurements until then",
-            run.trials.len()
+            "interrupted: {} of {} started; figures and report cover the measurements until then",
+            run.trials.len(),
+            counted(planned, "trial")
         ))),
         false => Ok(run.verdict),
     }

@@ -12,6 +12,7 @@ pub(crate) mod record;
 pub use record::{SearchRecord, SearchTrial};
 
 use crate::caveats;
+use crate::decimal::counted;
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{Experiment, File, SearchPlan};
 use crate::figures::{self, ThresholdCheck};
@@ -366,8 +367,9 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, La
     }
     match record.cut_short {
         true => Err(LabError::Interrupted(format!(
-            "interrupted after {} of at most {planned} trials; figures and report contain the results until then",
+            "interrupted after {} of at most {}; figures and report contain the results until then",
             record.trials.len(),
+            counted(planned, "trial")
         ))),
         false => Ok(record.verdict),
     }

@@ -2,7 +2,7 @@
 
 use super::control::{LinkRequest, RequestQueue};
 use super::ends::{EndLosses, EndName, LinkEnd, corrupt};
-use super::settings::{BothWays, DIRECTIONS, LineSettings};
+use super::settings::{BothWays, DIRECTIONS, LineSettings, check_effect, keys_of};
 use crate::error::LabError;
 use engine::{Entropy, Time};
 use hdrhistogram::Histogram;
@@ -240,10 +240,15 @@ impl RealTimeLink {
             self.lines[0].settings.clone(),
             self.lines[1].settings.clone(),
         ];
+        let is_meant = |index: usize| only.is_none_or(|only| only == index);
         let both = changed.iter_mut().enumerate();
-        for (_, line) in both.filter(|(index, _)| only.is_none_or(|only| only == *index)) {
+        for (_, line) in both.filter(|(index, _)| is_meant(*index)) {
             line.set_all(words)?;
         }
+        let both = changed.iter().enumerate();
+        let meant: Vec<_> = both.filter(|(index, _)| is_meant(*index)).collect();
+        let meant: Vec<_> = meant.into_iter().map(|(_, line)| line).collect();
+        check_effect(&meant, keys_of(words))?;
         self.set_lines(&changed);
         Ok(())
     }

@@ -6,7 +6,7 @@ pub mod engine;
 pub mod own_error;
 pub mod settings;
 
-use crate::decimal::plain;
+use crate::decimal::{counted, plain};
 use crate::error::{LabError, RunVerdict};
 use crate::raw::NoiseRecord;
 use crate::statistics::Interval;
@@ -174,8 +174,8 @@ pub fn faults(
         }
         if line.counts.over_limit > 0 {
             faults.push(format!(
-                "{name}: {} packets exceeded the number that the link holds; set a shorter queue",
-                line.counts.over_limit
+                "{name}: {} exceeded the number that the link holds; set a shorter queue",
+                counted(line.counts.over_limit, "packet")
             ));
         }
         if !loss_holds(line) {

@@ -7,7 +7,7 @@ use super::html_table::{HtmlTable, TableRow, count, grouped, number};
 use super::level_summary::LevelSummary;
 use super::sources::{computed, figure, sip_figures};
 use super::study::{StudyComparison, compare_with_study};
-use crate::decimal::plain;
+use crate::decimal::{counted, plain};
 use crate::error::RunVerdict;
 use crate::experiment::CAPACITY;
 use crate::figures::{CLASS_NAMES, ThresholdCheck};
@@ -893,7 +893,7 @@ fn remarks(html: &mut String, results: &RunResults) {
         let of = match (trials.len(), trials.first()) {
             (1, Some(trial)) => trial.clone(),
             (all, _) if all == raw.run.trials.len() => "every trial".to_owned(),
-            (some, _) => format!("{some} trials"),
+            (some, _) => counted(some, "trial"),
         };
         let text = link(&record, &escape(text));
         let _ = write!(html, "<li>{of}: {text}</li>");

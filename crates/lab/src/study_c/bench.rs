@@ -20,6 +20,11 @@ const WIREGUARD: u16 = 51_820;
 /// Longest start of a tunnel.
 const START: Duration = Duration::from_secs(15);
 
+/// Folder for files with keys: in memory, and gone after a restart.
+const KEYS: &str = "/run";
+/// Folder of the sockets of wireguard-go.
+const WIREGUARD_SOCKETS: &str = "/var/run/wireguard";
+
 /// Programs with the purpose and the Debian package of each.
 fn remedy(program: &str) -> String {
     let package = match program {
@@ -75,6 +80,8 @@ pub struct Bench {
     /// Their logs.
     child_logs: Vec<PathBuf>,
     sockets: Vec<PathBuf>,
+    /// Files with keys, as long as a program reads them.
+    keys: Vec<PathBuf>,
     logs: PathBuf,
 }
 
@@ -121,6 +128,7 @@ impl Bench {
             children: Vec::new(),
             child_logs: Vec::new(),
             sockets: Vec::new(),
+            keys: Vec::new(),
             logs: logs.to_owned(),
         })
     }
@@ -246,8 +254,21 @@ impl Bench {
         Ok(())
     }
 
+    /// A file for a key of a host, in memory and not beside the results, where the next run finds those of a killed one.
+    fn key_file(&mut self, side: usize, name: &str) -> PathBuf {
+        let path = Path::new(KEYS).join(format!("{}-{name}.key", self.names[side]));
+        self.keys.push(path.clone());
+        path
+    }
+
+    fn remove_keys(&mut self) {
+        for key in self.keys.drain(..) {
+            let _ = std::fs::remove_file(key);
+        }
+    }
+
     fn openvpn(&mut self, cipher: &str, name: &str) -> Result<(), String> {
-        let key = self.logs.join(format!("{}-{name}.key", self.names[0]));
+        let key = self.key_file(0, name);
         let key_text = key.display().to_string();
         program("openvpn", &["--genkey", "secret", &key_text])?;
         let port = OPENVPN.to_string();
@@ -292,7 +313,7 @@ impl Bench {
             let mut hosts = networks[..2].iter();
             hosts.all(|network| has_interface(network, "tun0"))
         })?;
-        let _ = std::fs::remove_file(&key);
+        self.remove_keys();
         self.media_interfaces = ["tun0", "tun0"].map(str::to_owned);
         self.media_addresses = addresses(INNER);
         self.reach()?;
@@ -308,7 +329,7 @@ impl Bench {
     fn wireguard(&mut self) -> Result<(), String> {
         let mut keys = Vec::new();
         for side in [0, 1] {
-            let path = self.logs.join(format!("{}-wg.key", self.names[side]));
+            let path = self.key_file(side, "wg");
             let text = path.display().to_string();
             script(&format!("umask 077; wg genkey > '{text}'"))
                 .map_err(|error| format!("{error}; {}", remedy("wg")))?;
@@ -330,7 +351,7 @@ impl Bench {
                 program("wireguard-go", &["--version"])?;
                 let log = self.spawn(side, &["wireguard-go", "-f", interface], "wireguard")?;
                 self.sockets.push(PathBuf::from(format!(
-                    "/var/run/wireguard/{interface}.sock"
+                    "{WIREGUARD_SOCKETS}/{interface}.sock"
                 )));
                 let network = self.networks[side].clone();
                 let socket = self.sockets.last().cloned().unwrap_or_default();
@@ -352,9 +373,7 @@ impl Bench {
                 INNER[other], LINE[other], INNER[side]
             ))?;
         }
-        for (path, _) in keys {
-            let _ = std::fs::remove_file(path);
-        }
+        self.remove_keys();
         self.media_interfaces = interfaces;
         self.media_addresses = addresses(INNER);
         self.reach()
@@ -447,6 +466,7 @@ impl Drop for Bench {
             let _ = child.kill();
             let _ = child.wait();
         }
+        self.remove_keys();
         for socket in &self.sockets {
             let _ = std::fs::remove_file(socket);
         }
@@ -462,7 +482,42 @@ fn remove_namespace(name: &str) {
     }
 }
 
-/// Removes namespaces that killed runs have left, with the programs in them; returns their names.
+/// Whether a process of this number is this program.
+fn runs(process: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{process}/comm"))
+        .is_ok_and(|comm| comm.trim() == "hornwork")
+}
+
+/// The run that a name belongs to: `hwc-PROCESS-...`, or `aPROCESSwCELL.sock` of WireGuard.
+fn owner(name: &str) -> Option<u32> {
+    let rest = match name.strip_prefix(PREFIX) {
+        Some(rest) => rest.split('-').next()?,
+        None => {
+            let interface = name.strip_suffix(".sock")?;
+            let (process, cell) = interface.strip_prefix(['a', 'b'])?.split_once('w')?;
+            cell.parse::<u32>().ok()?;
+            process
+        }
+    };
+    rest.parse().ok()
+}
+
+/// Removes the files of killed runs in a folder; returns their names.
+fn remove_files(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut removed = Vec::new();
+    for entry in entries {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_ours = name.ends_with(".key") || name.ends_with(".sock");
+        let is_left = is_ours && owner(&name).is_some_and(|owner| !runs(owner));
+        if is_left && std::fs::remove_file(entry.path()).is_ok() {
+            removed.push(name);
+        }
+    }
+    removed
+}
+
+/// Removes namespaces that killed runs have left, with the programs in them, and their files with keys; returns their names.
 ///
 /// # Errors
 /// `ip` is missing, or may not change namespaces.
@@ -471,14 +526,7 @@ pub fn remove_left_overs() -> Result<Vec<String>, LabError> {
     let list = program("ip", &["netns", "list"]).map_err(missing)?;
     let mut removed = Vec::new();
     for name in list.lines().filter_map(|line| line.split(' ').next()) {
-        let owner = name
-            .strip_prefix(PREFIX)
-            .and_then(|rest| rest.split('-').next())
-            .and_then(|process| process.parse::<u32>().ok());
-        let Some(owner) = owner else { continue };
-        let runs = std::fs::read_to_string(format!("/proc/{owner}/comm"))
-            .is_ok_and(|comm| comm.trim() == "hornwork");
-        if runs {
+        if !name.starts_with(PREFIX) || owner(name).is_none_or(runs) {
             continue;
         }
         let inside = program("ip", &["netns", "pids", name]).map_err(missing)?;
@@ -488,5 +536,42 @@ pub fn remove_left_overs() -> Result<Vec<String>, LabError> {
         program("ip", &["netns", "del", name]).map_err(missing)?;
         removed.push(name.to_owned());
     }
+    for folder in [KEYS, WIREGUARD_SOCKETS] {
+        removed.extend(remove_files(Path::new(folder)));
+    }
     Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_killed_runs_are_removed_and_others_are_not() {
+        let folder = std::env::temp_dir().join(format!("lab-left-over-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        // Beyond the largest process number of Linux.
+        let left = [
+            "hwc-4194305-3-a-wg.key",
+            "hwc-4194305-3-a-aes-128.key",
+            "b4194305w3.sock",
+        ];
+        let others = [
+            "wg0.sock",
+            "hwc-x-a-wg.key",
+            "a12.sock",
+            "hwc-4194305-3.log",
+        ];
+        for name in left.iter().chain(&others) {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        let mut removed = remove_files(&folder);
+        removed.sort();
+        let mut expected = left.map(str::to_owned).to_vec();
+        expected.sort();
+        assert_eq!(removed, expected);
+        assert!(others.iter().all(|name| folder.join(name).exists()));
+        std::fs::remove_dir_all(folder).unwrap();
+        assert_eq!(owner("hwc-17-3-l"), Some(17));
+    }
 }
