@@ -457,7 +457,7 @@ impl Chart {
             chart
                 .draw_series(DashedLineSeries::new(line, 6, 4, style))
                 .map_err(|error| error.to_string())?;
-            let font = ("sans-serif", 12).into_font().color(&rgb("#cf5242"));
+            let font = ("sans-serif", 14).into_font().color(&rgb("#cf5242"));
             let at = (low - margin * 0.5, *limit);
             chart
                 .draw_series(std::iter::once(Text::new(name.clone(), at, font)))

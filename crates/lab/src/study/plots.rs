@@ -135,9 +135,12 @@ fn loss_over_time(
             name: (*name).to_owned(),
             ..LineRecord::default()
         };
-        for (second, (lost, expected)) in lost_by_second(&of_trial).into_iter().enumerate() {
+        let seconds = lost_by_second(&of_trial);
+        let most = seconds.iter().map(|second| second.1).fold(0.0, f64::max);
+        for (second, (lost, expected)) in seconds.into_iter().enumerate() {
             let whole = expected.round() as u64;
-            if whole == 0 {
+            // While the streams begin and end, a second has few packets.
+            if whole == 0 || expected * 2.0 < most {
                 continue;
             }
             let ends = Interval::of_share(lost as u64, whole, expected, "packets");
