@@ -291,7 +291,12 @@ fn study_runs_in_virtual_time_without_any_right() {
     );
     // Studies are compared by their rows.
     let compared = hornwork(&folder, "lab compare out out");
-    assert_eq!(compared.status.code(), Some(0), "{}", text(&compared.stderr));
+    assert_eq!(
+        compared.status.code(),
+        Some(0),
+        "{}",
+        text(&compared.stderr)
+    );
     assert!(text(&compared.stdout).contains("not worse"));
 }
 

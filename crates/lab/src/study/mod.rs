@@ -138,7 +138,10 @@ pub(crate) fn run_plan(
         .sum();
     let about = match options.simulate {
         true => "in virtual time".to_owned(),
-        false => format!("about {}", duration(seconds)),
+        false => {
+            let limit = setting.limit_s.unwrap_or(f64::INFINITY);
+            format!("about {}", duration(seconds.min(limit)))
+        }
     };
     let parts = counted(plan.parts.len(), "part");
     eprintln!("{}: {parts}, {about}", plan.title);
