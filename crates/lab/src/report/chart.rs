@@ -310,7 +310,7 @@ impl Chart {
         let longest = names.iter().map(|name| name.chars().count()).max();
         let text_width = longest.unwrap_or(0) as f64 * CHARACTER;
         let is_turned = text_width + 6.0 > width.inner() / names.len().max(1) as f64;
-        // Half of the width of a text that is turned by 45 degrees, and more.
+        // A text that is turned by 45 degrees is 0.71 of its length high.
         let turned = if is_turned {
             (text_width * 0.71) as u32
         } else {
