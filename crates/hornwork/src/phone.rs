@@ -146,6 +146,9 @@ pub struct InCallOptions {
     /// Write the received audio, as played after the jitter buffer, to this WAV file.
     #[arg(long, value_name = "FILE")]
     wav_out: Option<PathBuf>,
+    /// Compare the recording with this WAV file, which the peer plays, by the method of `hornwork lab speech`.
+    #[arg(long, value_name = "FILE", requires = "wav_out")]
+    speech_reference: Option<PathBuf>,
     #[command(flatten)]
     sound: SoundOptions,
     /// Longest delay of the jitter buffer of --wav-out and --sound-out, in milliseconds.
@@ -450,6 +453,7 @@ impl LineOptions {
             wav_in: None,
             repeats: false,
             wav_out: None,
+            speech_reference: None,
             sound_in: None,
             sound_out: None,
             max_playout_delay: Duration::from_millis(200),
@@ -478,6 +482,7 @@ impl InCallOptions {
         phone.wav_in = self.wav_in;
         phone.repeats = self.repeats;
         phone.wav_out = self.wav_out;
+        phone.speech_reference = self.speech_reference;
         phone.max_playout_delay = Duration::from_millis(self.jitter_buffer_ms);
         phone.limit = self.seconds;
         phone.reads_commands = self.commands || std::io::stdin().is_terminal();

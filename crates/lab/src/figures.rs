@@ -1,7 +1,9 @@
 //! Figures of a trial, computed from its raw records alone.
 
+use crate::conversation::TalkOver;
 use crate::error::RunVerdict;
 use crate::experiment::Thresholds;
+use crate::hops::DelaySplit;
 use crate::measure::MeasuredCase;
 use crate::metrics::{self, REGISTRATION_KINDS, SipMetrics};
 use crate::planes::Planes;
@@ -126,6 +128,12 @@ pub struct Details {
     /// CPU time of the SUT per media packet received at either side, microseconds.
     #[serde(default)]
     pub cpu_us_per_packet: Option<f64>,
+    /// The delay of media packets by hop, for trials that have the stamps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_split: Option<DelaySplit>,
+    /// Effect of the delay on a conversation, if both directions have a one-way delay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub talk_over: Option<TalkOver>,
     /// Number of calls per media node.
     #[serde(default)]
     pub node_calls: Vec<u64>,
@@ -352,6 +360,8 @@ fn details(
         one_way_ms: largest(streams.iter().filter_map(|s| s.one_way_mean_ms)),
         round_trip_ms: largest(streams.iter().filter_map(|s| s.round_trip_ms)),
         relay_ms: relay(&streams),
+        delay_split: None,
+        talk_over: None,
         cpu_us_per_packet: None,
         planes: Planes::default(),
         node_calls: Vec::new(),

@@ -262,7 +262,16 @@ pub struct StreamRecord {
     pub one_way_mean_ms: Option<f64>,
     /// Largest one-way delay.
     pub one_way_max_ms: Option<f64>,
-    /// Delay of single packets, milliseconds, from sending to arrival, if measured: median.
+    /// Median one-way delay, if the arrival of single packets was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub one_way_p50_ms: Option<f64>,
+    /// 99th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub one_way_p99_ms: Option<f64>,
+    /// Delay of single packets, milliseconds, from sending to arrival, if measured: mean.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay_mean_ms: Option<f64>,
+    /// Median.
     #[serde(default)]
     pub relay_p50_ms: Option<f64>,
     /// 99th percentile.

@@ -6,6 +6,8 @@ use crate::error::{LabError, RunVerdict};
 use crate::experiment::{BUILT_IN, Experiment, File, Level, Sut, Thresholds, built_in};
 use crate::figures::{self, ThresholdCheck};
 pub use crate::files::write_json;
+use crate::hops::{self, DelaySplit};
+use crate::link;
 use crate::peak;
 use crate::progress::Display;
 use crate::raw::{self, FORMAT, MachineRecord, RawWriter, RunRecord, TrialRecord};
@@ -484,12 +486,23 @@ pub(crate) fn trial_seed(run_seed: u64, number: u32) -> u64 {
     (0..number).fold(run_seed, |_, _| entropy.u64() >> 1)
 }
 
+/// The delay by hop of a trial on sockets.
+fn split_on_sockets(outcomes: &Outcomes) -> Option<DelaySplit> {
+    let around = outcomes.surroundings.as_ref()?;
+    hops::on_sockets(
+        &figures::measured_streams(&outcomes.streams),
+        around.send_lateness.as_ref(),
+        &outcomes.links,
+        outcomes.protection_ms,
+    )
+}
+
 fn judge(
     level: &Level,
     number: u32,
     repetition: u32,
     seed: u64,
-    outcomes: Outcomes,
+    mut outcomes: Outcomes,
 ) -> TrialRecord {
     let (figures, mut details) = figures::compute(
         &outcomes.attempts,
@@ -507,6 +520,11 @@ fn judge(
         .samples
         .divide(outcomes.subject_cpu_seconds, calls, details.packets);
     details.subject_cores = outcomes.subject_cores;
+    details.delay_split = outcomes
+        .delay_split
+        .take()
+        .or_else(|| split_on_sockets(&outcomes));
+    details.talk_over = link::talk_over(&figures::measured_streams(&outcomes.streams), seed);
     details.host_cpu_percent = outcomes.host_cpu_percent;
     // On an undivided link the loss is the result of the experiment and not judged.
     let judged = level

@@ -146,6 +146,25 @@ fn failures(run: &RunRecord, label: &str) -> String {
     )
 }
 
+/// The delay by hop, and its effect on a conversation, for each trial that has them.
+fn delay_lines(run: &RunRecord) -> String {
+    let mut out = String::new();
+    for trial in &run.trials {
+        let level = trial
+            .level
+            .map(|level| format!(" at {}", plain(level)))
+            .unwrap_or_default();
+        let place = format!("{level}, run {}", trial.repetition + 1);
+        if let Some(split) = &trial.details.delay_split {
+            let _ = writeln!(out, "delay by hop{place}, mean ms: {}", split.line());
+        }
+        if let Some(talk) = &trial.details.talk_over {
+            let _ = writeln!(out, "conversation{place}: {}", talk.line());
+        }
+    }
+    out
+}
+
 /// The levels of a run with their main figures, the thresholds that failed, and the study's figures if the experiment
 /// names them.
 pub fn table(run: &RunRecord, published: &Published) -> String {
@@ -268,6 +287,7 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
             );
         }
     }
+    out.push_str(&delay_lines(run));
     if let Some(study) = &run.study {
         let rows: Vec<Vec<String>> = compare_with_study(run, levels)
             .iter()

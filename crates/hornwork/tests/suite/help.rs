@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Every command that has no subcommands but those of `ctl`.
-const COMMANDS: [&str; 29] = [
+const COMMANDS: [&str; 31] = [
     "run",
     "top",
     "check",
@@ -29,6 +29,8 @@ const COMMANDS: [&str; 29] = [
     "lab datasheet",
     "lab link",
     "lab analyse",
+    "lab speech",
+    "lab conversation",
     "lab report",
     "lab compare",
     "phone register",
@@ -184,6 +186,10 @@ fn folder(name: &str) -> std::path::PathBuf {
     let message = "OPTIONS sip:a@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.7;branch=z9hG4bK1\r\nFrom: <sip:a@192.0.2.7>;tag=1\r\n\
                    To: <sip:a@192.0.2.1>\r\nCall-ID: 1\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n";
     std::fs::write(folder.join("message"), message).expect("message");
+    // The files of `lab speech`.
+    for file in ["hello.wav", "heard.wav"] {
+        std::fs::write(folder.join(file), codec::speech::files()[0]).expect("speech");
+    }
     folder
 }
 

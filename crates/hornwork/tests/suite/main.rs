@@ -47,6 +47,7 @@ mod softphone;
 mod softphone_esp;
 mod softphone_ike;
 mod softphone_sound;
+mod speech;
 mod stalled;
 mod studies;
 mod study_c;

@@ -86,7 +86,7 @@ fn speech() -> [&'static [i16]; 2] {
 }
 
 /// A call between two phones with speech both ways and further arguments; its texts and JSON.
-fn call(name: &str, call: &[&str], answer: &[&str]) -> (std::path::PathBuf, Output, String) {
+pub fn call(name: &str, call: &[&str], answer: &[&str]) -> (std::path::PathBuf, Output, String) {
     let folder = scratch(name);
     let [caller, callee] = speech();
     voice(&folder, "caller.wav", caller);

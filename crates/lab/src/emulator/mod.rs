@@ -331,6 +331,7 @@ fn json_of(options: &EmulatorOptions, run: &EmulatorRun) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hops::DelayCounter;
     use ends::EndLosses;
     use settings::LineSettings;
     use sim::EmulatorCounts;
@@ -347,6 +348,7 @@ mod tests {
             bytes: 0,
             exposed: (0, 0),
             late_us: [0.0, late_ms * 1e3, late_ms * 1e3],
+            delays: DelayCounter::default(),
             losses: EndLosses::default(),
         };
         let noise = NoiseRecord {

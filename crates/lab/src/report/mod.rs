@@ -6,6 +6,7 @@ mod compare;
 mod compare_page;
 mod csv;
 mod data;
+mod delays;
 mod html_table;
 mod interval;
 mod level_summary;

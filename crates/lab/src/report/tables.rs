@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Tables with one row per trial are folded if they have more rows than this.
-const FOLD: usize = 8;
+pub(super) const FOLD: usize = 8;
 
 pub(super) fn level_name(level: Option<f64>) -> String {
     level.map_or("all".to_owned(), grouped)
@@ -784,7 +784,7 @@ pub(super) fn bytes_each(trial: &TrialRecord) -> Option<f64> {
 }
 
 /// The name of a trial as the first cell of a row.
-fn trial_cell(results: &RunResults, trial: &TrialRecord) -> String {
+pub(super) fn trial_cell(results: &RunResults, trial: &TrialRecord) -> String {
     let place = results.place(trial.trial).unwrap_or_default();
     link(&format!("run.json#/trials/{place}"), &trial_name(trial))
 }
