@@ -128,7 +128,7 @@ fn match_level(reference: &[f64], mut degraded: Vec<f64>) -> (Option<f64>, Vec<f
     }
     let factor = wanted / found;
     degraded.iter_mut().for_each(|sample| *sample *= factor);
-    (Some(-20.0 * factor.log10()), degraded)
+    (Some(20.0 * (found / wanted).log10()), degraded)
 }
 
 /// First frames of the patches of the reference that have speech in at least one frame.
@@ -183,7 +183,7 @@ impl<'a> Pair<'a> {
         let mut picture = bank.spectrogram(reference);
         let mut degraded_picture = bank.spectrogram(degraded);
         bands::level(&mut picture, &mut degraded_picture);
-        starts.retain(|start| start - PATCH / 2 <= degraded_picture.len());
+        starts.retain(|start| *start <= degraded_picture.len() + PATCH / 2);
         if starts.is_empty() || degraded_picture.len() == 0 {
             return Err(SpeechError::NoOverlap);
         }
@@ -210,7 +210,7 @@ impl<'a> Pair<'a> {
         Ok(SpeechQuality {
             mos: score(similarity),
             similarity,
-            delay_s: -(lag.samples as f64) / f64::from(RATE),
+            delay_s: lag.samples.wrapping_neg() as f64 / f64::from(RATE),
             level_db,
             patches: matches.len(),
             lost: matches.iter().filter(|found| found.place.is_none()).count(),
