@@ -1,9 +1,12 @@
 //! The test bed of a cell: two hosts and the line between them in named network namespaces, their firewall and tunnel.
 
+mod strongswan;
+
 use super::media::RTP;
 use super::model::{StudyProtection, Tunnel};
 use crate::error::LabError;
 use net::Network;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -25,6 +28,7 @@ fn remedy(program: &str) -> String {
     let package = match program {
         "nft" => "nftables",
         "wg" => "wireguard-tools",
+        "swanctl" => "strongswan-swanctl",
         "wireguard-go" => "wireguard-go, or a kernel with WireGuard",
         "ip" => "iproute2",
         other => other,
@@ -75,6 +79,8 @@ pub struct Bench {
     /// Their logs.
     child_logs: Vec<PathBuf>,
     sockets: Vec<PathBuf>,
+    /// Folders outside of the results.
+    folders: Vec<PathBuf>,
     logs: PathBuf,
 }
 
@@ -121,6 +127,7 @@ impl Bench {
             children: Vec::new(),
             child_logs: Vec::new(),
             sockets: Vec::new(),
+            folders: Vec::new(),
             logs: logs.to_owned(),
         })
     }
@@ -137,16 +144,18 @@ impl Bench {
             Tunnel::None => Ok(()),
             Tunnel::OpenVpn(cipher) => self.openvpn(cipher, protection.name),
             Tunnel::WireGuard => self.wireguard(),
+            Tunnel::StrongSwan => self.strongswan(),
         }
     }
 
     /// Stateful: answers, the tunnel, and the media on the interface of the media; everything else is dropped.
     fn firewall(&self) -> Result<(), String> {
+        let [ike, esp] = strongswan::PORTS;
         for name in &self.names[..2] {
             let rules = format!(
                 "table inet hornwork {{ chain input {{ type filter hook input priority 0; policy drop; \
                  iifname \"lo\" accept; ct state established,related accept; ct state invalid drop; \
-                 udp dport {{ {OPENVPN}, {WIREGUARD}, {RTP}, {} }} accept; }}; }}",
+                 udp dport {{ {OPENVPN}, {WIREGUARD}, {ike}, {esp}, {RTP}, {} }} accept; }}; }}",
                 RTP + 1
             );
             program("ip", &["netns", "exec", name, "nft", &rules]).map_err(|error| match error
@@ -450,6 +459,9 @@ impl Drop for Bench {
         for socket in &self.sockets {
             let _ = std::fs::remove_file(socket);
         }
+        for folder in &self.folders {
+            let _ = std::fs::remove_dir_all(folder);
+        }
         for name in &self.names {
             remove_namespace(name);
         }
@@ -462,23 +474,44 @@ fn remove_namespace(name: &str) {
     }
 }
 
+/// Whether a name is one of ours, and the run that gave it is over.
+fn is_left_over(name: &str) -> bool {
+    let owner = name
+        .strip_prefix(PREFIX)
+        .and_then(|rest| rest.split('-').next())
+        .and_then(|process| process.parse::<u32>().ok());
+    owner.is_some_and(|owner| {
+        !std::fs::read_to_string(format!("/proc/{owner}/comm"))
+            .is_ok_and(|comm| comm.trim() == "hornwork")
+    })
+}
+
+/// Removes folders of killed runs from the temporary directory. One that stays is harmless.
+fn remove_folders() {
+    let Ok(entries) = std::fs::read_dir(std::env::temp_dir()) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let is_own = entry
+            .metadata()
+            .is_ok_and(|about| about.is_dir() && about.uid() == net::user_id());
+        if is_own && entry.file_name().to_str().is_some_and(is_left_over) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// Removes namespaces that killed runs have left, with the programs in them; returns their names.
 ///
 /// # Errors
 /// `ip` is missing, or may not change namespaces.
 pub fn remove_left_overs() -> Result<Vec<String>, LabError> {
+    remove_folders();
     let missing = |error: String| LabError::cannot_run(error, "run it as root, with ip installed");
     let list = program("ip", &["netns", "list"]).map_err(missing)?;
     let mut removed = Vec::new();
     for name in list.lines().filter_map(|line| line.split(' ').next()) {
-        let owner = name
-            .strip_prefix(PREFIX)
-            .and_then(|rest| rest.split('-').next())
-            .and_then(|process| process.parse::<u32>().ok());
-        let Some(owner) = owner else { continue };
-        let runs = std::fs::read_to_string(format!("/proc/{owner}/comm"))
-            .is_ok_and(|comm| comm.trim() == "hornwork");
-        if runs {
+        if !is_left_over(name) {
             continue;
         }
         let inside = program("ip", &["netns", "pids", name]).map_err(missing)?;

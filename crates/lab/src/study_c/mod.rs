@@ -27,7 +27,7 @@ use crate::run::RunOptions;
 use crate::study::{
     self, OwnPart, Part, PartContext, Reading, Setting as StudySetting, StudyPlan, StudyRow,
 };
-use model::{StudyCodec, StudyNetwork, StudyProtection};
+use model::{BESIDE_THE_STUDY, StudyCodec, StudyNetwork, StudyProtection};
 use record::CellPlan;
 use serde::Serialize;
 use std::fs;
@@ -45,8 +45,9 @@ const MATRIX: &str = "matrix";
 /// Duration of the quick setting without set-up, seconds.
 const QUICK_SECONDS: f64 = 150.0;
 /// Duration of the full setting without set-up, seconds.
-pub const FULL_SECONDS: f64 =
-    (5 * (60 * PROTECTIONS.len() + 30 * (CODECS.len() - 1) * WITH_TODAYS_CODECS.len())) as f64;
+pub const FULL_SECONDS: f64 = (5
+    * (60 * (PROTECTIONS.len() + 1 - BESIDE_THE_STUDY.len())
+        + 30 * (CODECS.len() - 1) * WITH_TODAYS_CODECS.len())) as f64;
 
 /// Everything that was measured.
 struct Found {
@@ -122,17 +123,25 @@ const WITH_TODAYS_CODECS: [&str; 3] = ["none", "aes-256", "wireguard"];
 /// Bits per second of the fastest line whose load is compared with its rate.
 const SLOW_LINE: u64 = 100_000;
 
-/// Cells that run at the same time: all networks with one protection.
+/// Cells that run at the same time: all networks with one protection, or with those that the study does not have.
 type Batch = Vec<(StudyCodec, StudyNetwork, StudyProtection, u32, Duration)>;
 
 fn batches(setting: &Setting) -> Vec<Batch> {
     let mut batches = Vec::new();
     let [first, today @ ..] = CODECS;
     for repetition in 0..setting.repetitions {
-        for protection in PROTECTIONS {
-            let cell = |network| (first, network, protection, repetition, setting.call);
-            batches.push(NETWORKS.map(cell).to_vec());
-        }
+        let cells = |protection| {
+            NETWORKS.map(|network| (first, network, protection, repetition, setting.call))
+        };
+        let (beside, of_study): (Vec<_>, Vec<_>) = PROTECTIONS
+            .into_iter()
+            .partition(|protection| BESIDE_THE_STUDY.contains(&protection.name));
+        batches.extend(
+            of_study
+                .into_iter()
+                .map(|protection| cells(protection).to_vec()),
+        );
+        batches.push(beside.into_iter().flat_map(cells).collect());
         for protection in PROTECTIONS
             .into_iter()
             .filter(|protection| WITH_TODAYS_CODECS.contains(&protection.name))

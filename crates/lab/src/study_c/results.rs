@@ -1,8 +1,8 @@
 //! Rows, tables and plots of the study, and the records to which their numbers link.
 
 use super::model::{
-    CODECS, COMMON_DIFFERS, DIFFERS, FIGURES, NETWORKS, PROTECTIONS, SIMULATION_DIFFERS,
-    study_speed, study_value,
+    BESIDE_THE_STUDY, CODECS, COMMON_DIFFERS, DIFFERS, FIGURES, NETWORKS, PROTECTIONS,
+    SIMULATION_DIFFERS, study_speed, study_value,
 };
 use super::pooled::Pooled;
 use super::record::CellRecord;
@@ -108,10 +108,9 @@ fn protections(found: &Found) -> StudyRow {
         .filter(|protection| !is_measured(protection.name))
         .map(|protection| protection.label)
         .collect();
-    // WireGuard is not in the study.
     let of_study = PROTECTIONS
         .iter()
-        .filter(|protection| protection.name != "wireguard");
+        .filter(|protection| !BESIDE_THE_STUDY.contains(&protection.name));
     let measured = of_study
         .filter(|protection| is_measured(protection.name))
         .count();
@@ -125,7 +124,7 @@ fn protections(found: &Found) -> StudyRow {
         unit: "protections".to_owned(),
         figure: "protections".to_owned(),
         remark: match absent.is_empty() {
-            true => "and WireGuard, which the study does not have".to_owned(),
+            true => "and WireGuard and strongSwan, which the study does not have".to_owned(),
             false => format!("not measured: {}", absent.join(", ")),
         },
         ..StudyRow::default()
