@@ -44,6 +44,9 @@ pub fn columns(headings: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
+/// Runs with more trials print no lines about the delay of each.
+const MOST_DELAY_LINES: usize = 4;
+
 /// Reads a figure of a level.
 type LevelFigureFn = fn(&LevelSummary) -> Option<f64>;
 
@@ -149,6 +152,10 @@ fn failures(run: &RunRecord, label: &str) -> String {
 /// The delay by hop, and its effect on a conversation, for each trial that has them.
 fn delay_lines(run: &RunRecord) -> String {
     let mut out = String::new();
+    // The lines of a sweep would hide its table; the page has them.
+    if run.trials.len() > MOST_DELAY_LINES {
+        return out;
+    }
     for trial in &run.trials {
         let level = trial
             .level

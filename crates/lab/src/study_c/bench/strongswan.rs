@@ -2,7 +2,6 @@
 //! (kernel-libipsec), so that no IPsec of the kernel is needed.
 
 use super::{Bench, INNER, LINE, addresses, failed, has_interface, program};
-use std::fmt::Write as _;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -83,8 +82,8 @@ impl Bench {
         self.folders.push(folder.clone());
         let entropy = net::entropy();
         let mut entropy = entropy.map_err(|error| failed("a secret", error))?;
-        let mut secret = String::new();
-        (0..4).for_each(|_| drop(write!(secret, "{:016x}", entropy.u64())));
+        let parts: [String; 4] = std::array::from_fn(|_| format!("{:016x}", entropy.u64()));
+        let secret = parts.concat();
         let (mut sockets, mut logs) = (Vec::new(), Vec::new());
         for side in [0, 1] {
             program(
