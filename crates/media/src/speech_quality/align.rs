@@ -65,25 +65,14 @@ pub(super) fn global_lag(reference: &[f64], degraded: &[f64]) -> Lag {
     Lag { samples }
 }
 
-/// Envelope of a signal: magnitude of its analytic signal (Hilbert transform), around its mean.
+/// The rectified signal around its mean. The published implementation calculates an analytic signal (Hilbert transform) and
+/// keeps its real part, which is the signal itself; a true envelope finds the lag of coded speech less exactly.
 fn envelope(signal: &[f64]) -> Vec<f64> {
     let mean = signal.iter().sum::<f64>() / signal.len().max(1) as f64;
-    let centred: Vec<f64> = signal.iter().map(|sample| sample - mean).collect();
-    let size = signal.len().next_power_of_two();
-    let mut spectrum = transform(&centred, size);
-    let half = size / 2;
-    for value in &mut spectrum[1..half.max(1)] {
-        *value = value.scaled(2.0);
-    }
-    for value in &mut spectrum[half + 1..] {
-        *value = Complex::default();
-    }
-    fft(&mut spectrum, 1.0);
-    let scale = 1.0 / size as f64;
-    spectrum[..signal.len()]
+    let rectified = signal
         .iter()
-        .map(|value| value.re.hypot(value.im) * scale + mean)
-        .collect()
+        .map(|sample| 2.0 * (sample - mean).abs() + mean);
+    rectified.collect()
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -104,13 +93,6 @@ impl Complex {
         Complex {
             re: self.re,
             im: -self.im,
-        }
-    }
-
-    fn scaled(self, factor: f64) -> Complex {
-        Complex {
-            re: self.re * factor,
-            im: self.im * factor,
         }
     }
 }
