@@ -76,7 +76,7 @@ impl TalkOver {
         json!({
             "delay_ms": self.delay_ms,
             "seed": self.seed,
-            "model": "ITU-T P.59, parties react to what they hear",
+            "model": "ITU-T P.59, each party reacts to the speech that it hears",
             "conversations": CONVERSATIONS,
             "seconds": DURATION.as_secs(),
             "delayed": self.delayed,
@@ -266,7 +266,7 @@ impl Conversation {
                 return self.counts;
             };
             self.advance(next);
-            // What is heard at this instant comes before what is decided at it.
+            // At one instant, speech arrives before a party changes its state.
             let due = |party: &Party| arrival(party) == Some(next);
             match self.parties.iter().position(due) {
                 Some(party) => self.hear(party),

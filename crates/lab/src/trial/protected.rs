@@ -74,7 +74,7 @@ pub(super) struct ProtectedLink {
     before: u64,
 }
 
-/// What the trial records of its access side.
+/// Figures of the access side for the record of the trial.
 #[derive(Debug, Default)]
 pub(super) struct AccountedLink {
     /// CPU time of the SUT with that of its gateway.

@@ -164,26 +164,3 @@ fn signals_that_cannot_be_compared_are_refused() {
         assert!((1.0..=5.0).contains(&quality.mos), "{quality:?}");
     }
 }
-
-/// Writes the signals of these tests to a folder, for the independent judge.
-#[test]
-fn signals_are_written_for_the_judge() {
-    let Ok(folder) = std::env::var("SPEECH_QUALITY_SIGNALS") else {
-        return;
-    };
-    let speech = speech::speech();
-    let reference = wide(speech);
-    let signals = [
-        ("reference", reference.clone()),
-        ("g711", wide(&coded(Kind::Pcma, speech).unwrap())),
-        ("g729", wide(&coded(Kind::G729, speech).unwrap())),
-        ("loss3", with_losses(&reference, 3)),
-        ("loss10", with_losses(&reference, 10)),
-        ("noise", noise(reference.len())),
-        ("other", wide(speech::answer())),
-    ];
-    for (name, samples) in signals {
-        let wav = codec::wav::write(codec::wav::Encoding::Pcm16, RATE, 1, &samples).unwrap();
-        std::fs::write(format!("{folder}/{name}.wav"), wav).unwrap();
-    }
-}
