@@ -79,7 +79,7 @@ fn conversation(html: &mut String, results: &RunResults) {
             for (n, delay) in talk.delay_ms.into_iter().enumerate() {
                 cells.push(match case {
                     "delayed" => link(&format!("{record}/delay_ms/{n}"), &number(Some(delay))),
-                    _ => number(Some(0.0)),
+                    _ => "none".to_owned(),
                 });
             }
             for (name, value, interval) in [
