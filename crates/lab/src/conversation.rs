@@ -164,10 +164,10 @@ fn ends(interval: &Interval) -> String {
 
 fn shares(delays: [Duration; 2], seed: u64) -> TalkShares {
     let mut entropy = Entropy::from_number(seed);
-    let counts: Vec<Counts> = (0..CONVERSATIONS)
+    let counts: Vec<TalkCounts> = (0..CONVERSATIONS)
         .map(|_| Conversation::new(delays, entropy.fork()).run())
         .collect();
-    let of = |read: fn(&Counts) -> f64| -> (f64, Interval) {
+    let of = |read: fn(&TalkCounts) -> f64| -> (f64, Interval) {
         let values: Vec<f64> = counts.iter().map(read).collect();
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         (mean, Interval::of_mean(&values, "conversations"))
@@ -197,7 +197,7 @@ fn shares(delays: [Duration; 2], seed: u64) -> TalkShares {
 
 /// Sums of one conversation, over both ends.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct TalkCounts {
     double_ns: u64,
     silent_ns: u64,
     talk_overs: u64,
@@ -205,7 +205,7 @@ struct Counts {
 
 /// One party.
 #[derive(Debug, Default)]
-struct Party {
+struct Converser {
     talks: bool,
     /// The other party is heard.
     hears: bool,
@@ -215,7 +215,7 @@ struct Party {
     arriving: VecDeque<(Time, bool)>,
 }
 
-impl Party {
+impl Converser {
     /// Rate of its next change, in a second: its share of the rates of the chain.
     fn rate(&self) -> f64 {
         match (self.talks, self.hears) {
@@ -234,16 +234,16 @@ impl Party {
 }
 
 struct Conversation {
-    parties: [Party; 2],
+    parties: [Converser; 2],
     delays: [Duration; 2],
     entropy: Entropy,
     now: Time,
-    counts: Counts,
+    counts: TalkCounts,
 }
 
 impl Conversation {
     fn new(delays: [Duration; 2], mut entropy: Entropy) -> Conversation {
-        let mut parties: [Party; 2] = Default::default();
+        let mut parties: [Converser; 2] = Default::default();
         for party in &mut parties {
             party.draw(Time::ZERO, &mut entropy);
         }
@@ -252,14 +252,14 @@ impl Conversation {
             delays,
             entropy,
             now: Time::ZERO,
-            counts: Counts::default(),
+            counts: TalkCounts::default(),
         }
     }
 
-    fn run(mut self) -> Counts {
+    fn run(mut self) -> TalkCounts {
         let end = Time::ZERO + WARM_UP + DURATION;
         loop {
-            let arrival = |party: &Party| party.arriving.front().map(|(at, _)| *at);
+            let arrival = |party: &Converser| party.arriving.front().map(|(at, _)| *at);
             let times = self.parties.iter().flat_map(|p| [Some(p.next), arrival(p)]);
             let Some(next) = times.flatten().min().filter(|next| *next < end) else {
                 self.advance(end);
@@ -267,7 +267,7 @@ impl Conversation {
             };
             self.advance(next);
             // At one instant, speech arrives before a party changes its state.
-            let due = |party: &Party| arrival(party) == Some(next);
+            let due = |party: &Converser| arrival(party) == Some(next);
             match self.parties.iter().position(due) {
                 Some(party) => self.hear(party),
                 None => self.change(usize::from(self.parties[0].next != next)),
@@ -275,7 +275,7 @@ impl Conversation {
         }
     }
 
-    /// Counts the time until `to`.
+    /// TalkCounts the time until `to`.
     fn advance(&mut self, to: Time) {
         let from = self.now.max(Time::ZERO + WARM_UP);
         let passed = to.since(from).as_nanos() as u64;

@@ -439,7 +439,7 @@ mod tests {
     }
 
     /// Holds each packet for a while, and sends it on. A sender is one whose packets come from itself.
-    struct Node {
+    struct RelayNode {
         local: SocketAddr,
         next: Option<SocketAddr>,
         hold: Duration,
@@ -449,9 +449,9 @@ mod tests {
         sent: Vec<u8>,
     }
 
-    impl Node {
-        fn new(local: &str, next: Option<&str>, hold_ms: u64) -> Node {
-            Node {
+    impl RelayNode {
+        fn new(local: &str, next: Option<&str>, hold_ms: u64) -> RelayNode {
+            RelayNode {
                 local: local.parse().unwrap(),
                 next: next.map(|next| next.parse().unwrap()),
                 hold: Duration::from_millis(hold_ms),
@@ -463,7 +463,7 @@ mod tests {
         }
     }
 
-    impl Engine for Node {
+    impl Engine for RelayNode {
         fn handle(&mut self, input: Input<'_>, now: Time) {
             if let Input::Datagram(datagram) = input
                 && self.next.is_some()
@@ -525,12 +525,12 @@ mod tests {
         let tap = Rc::new(RefCell::new(HopTap::default()));
         let watching = Rc::clone(&tap);
         world.add_tap(move |packet| watching.borrow_mut().take(packet));
-        let mut sender = Node::new("10.0.0.1:4000", Some("10.0.0.2:4000"), 0);
+        let mut sender = RelayNode::new("10.0.0.1:4000", Some("10.0.0.2:4000"), 0);
         sender.waiting = (0..50)
             .map(|n| (Time::from_millis(1_000 + 20 * n), rtp(n as u16)))
             .collect();
-        let relay = Node::new("10.0.0.2:4000", Some("10.0.0.3:4000"), 7);
-        let receiver = Node::new("10.0.0.3:4000", None, 0);
+        let relay = RelayNode::new("10.0.0.2:4000", Some("10.0.0.3:4000"), 7);
+        let receiver = RelayNode::new("10.0.0.3:4000", None, 0);
         let nodes = [("sender", sender), ("relay", relay), ("receiver", receiver)];
         let hosts = nodes.map(|(name, node)| world.add_engine(name, &[node.local.ip()], node));
         tap.borrow_mut().set_ends([hosts[0], hosts[2]]);

@@ -106,7 +106,7 @@ pub fn compare(reference: &[i16], degraded: &[i16]) -> Result<SpeechQuality, Spe
     let lag = align::global_lag(&reference, &degraded);
     let degraded = lag.apply(&degraded);
     let (level_db, degraded) = match_level(&reference, degraded);
-    Pair::new(&reference, &degraded, starts)?.quality(lag, level_db)
+    ComparedPair::new(&reference, &degraded, starts)?.quality(lag, level_db)
 }
 
 fn samples(pcm: &[i16]) -> Vec<f64> {
@@ -156,7 +156,7 @@ fn patches_with_speech(reference: &[f64]) -> Vec<usize> {
 }
 
 /// A patch of the reference and its place in the degraded signal.
-struct Match {
+struct PatchMatch {
     /// First frame in the reference.
     start: usize,
     /// First frame in the degraded signal; `None` if it was not found.
@@ -165,7 +165,7 @@ struct Match {
 }
 
 /// Both signals with their spectrograms.
-struct Pair<'a> {
+struct ComparedPair<'a> {
     bank: FilterBank,
     reference: &'a [f64],
     degraded: &'a [f64],
@@ -173,12 +173,12 @@ struct Pair<'a> {
     degraded_picture: Spectrogram,
 }
 
-impl<'a> Pair<'a> {
+impl<'a> ComparedPair<'a> {
     fn new(
         reference: &'a [f64],
         degraded: &'a [f64],
         mut starts: Vec<usize>,
-    ) -> Result<Pair<'a>, SpeechError> {
+    ) -> Result<ComparedPair<'a>, SpeechError> {
         let bank = FilterBank::new(f64::from(RATE));
         let mut picture = bank.spectrogram(reference);
         let mut degraded_picture = bank.spectrogram(degraded);
@@ -191,7 +191,7 @@ impl<'a> Pair<'a> {
             .into_iter()
             .map(|start| (start, Patch::new(picture.cut(start, PATCH))))
             .collect();
-        Ok(Pair {
+        Ok(ComparedPair {
             bank,
             reference,
             degraded,
@@ -201,7 +201,7 @@ impl<'a> Pair<'a> {
     }
 
     fn quality(&self, lag: Lag, level_db: Option<f64>) -> Result<SpeechQuality, SpeechError> {
-        let matches: Vec<Match> = self
+        let matches: Vec<PatchMatch> = self
             .coarse_matches()
             .into_iter()
             .map(|found| self.align_finely(found))
@@ -219,7 +219,7 @@ impl<'a> Pair<'a> {
 
     /// Places of the patches with the highest sum of similarities, in their order (dynamic programming). A patch whose
     /// place adds nothing is lost.
-    fn coarse_matches(&self) -> Vec<Match> {
+    fn coarse_matches(&self) -> Vec<PatchMatch> {
         let frames = self.degraded_picture.len();
         let places: Vec<Patch> = (0..frames)
             .map(|frame| Patch::new(self.degraded_picture.cut(frame, PATCH)))
@@ -258,15 +258,15 @@ impl<'a> Pair<'a> {
         places: &[Patch],
         sums: &[Vec<f64>],
         origins: &[Vec<Option<usize>>],
-    ) -> Vec<Match> {
+    ) -> Vec<PatchMatch> {
         let last = self.patches.len() - 1;
         let mut place = first_maximum(&sums[last], self.patches[last].0.saturating_sub(SEARCH));
-        let mut matches: Vec<Match> = Vec::with_capacity(self.patches.len());
+        let mut matches: Vec<PatchMatch> = Vec::with_capacity(self.patches.len());
         for index in (0..=last).rev() {
             let (start, patch) = &self.patches[index];
             let origin = origins[index][place];
             let found = origin != Some(place);
-            matches.push(Match {
+            matches.push(PatchMatch {
                 start: *start,
                 place: found.then_some(place),
                 similarity: match found {
@@ -281,7 +281,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Aligns a patch sample by sample, and keeps the better of both results.
-    fn align_finely(&self, coarse: Match) -> Match {
+    fn align_finely(&self, coarse: PatchMatch) -> PatchMatch {
         let Some(place) = coarse.place else {
             return coarse;
         };
@@ -300,7 +300,7 @@ impl<'a> Pair<'a> {
             Patch::new(reference.cut(0, length)).compare(&Patch::new(degraded.cut(0, length)));
         match fine.mean() < coarse.similarity.mean() {
             true => coarse,
-            false => Match {
+            false => PatchMatch {
                 similarity: fine,
                 ..coarse
             },
