@@ -69,8 +69,8 @@ pub struct RegisterOptions {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example: hornwork phone call sip:600@127.0.0.1:5060 --wav-out heard.wav --seconds 3\n\n\
-                  Exit status 0: done, 1: the call failed or its MOS is below --min-mos, 2: invalid input, 3: could not run,\n\
-                  130: interrupted."
+                  Exit status 0: done, 1: the call or its transfer failed, or its MOS is below --min-mos, 2: invalid input,\n\
+                  3: could not run, 130: interrupted."
 )]
 pub struct CallOptions {
     /// The called URI: sip:USER@HOST[:PORT][;transport=tcp|tls], or sips:.

@@ -822,7 +822,7 @@ fn refused_transfer_leaves_the_call() {
         &[],
     );
     let shown = text(&output);
-    assert_eq!(output.status.code(), Some(0), "{shown}\n{log}");
+    assert_eq!(output.status.code(), Some(1), "{shown}\n{log}");
     assert!(shown.contains("transfer: refused with 603"), "{shown}");
     let figures = json(&folder, "caller.json");
     assert!(figures["received"].as_u64() > Some(150), "{figures:#}");

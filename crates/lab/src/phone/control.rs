@@ -639,7 +639,9 @@ impl PhoneControl<'_> {
         if self.interrupted {
             return Err(LabError::Interrupted("interrupted".to_owned()));
         }
-        if !self.report.established {
+        let transfer = self.report.transfer.as_ref();
+        let transferred = transfer.is_none_or(PhoneTransfer::succeeded);
+        if !self.report.established || !transferred {
             return Ok(RunVerdict::Failed);
         }
         match (self.options.min_mos, self.report.mos) {

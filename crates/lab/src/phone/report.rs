@@ -25,6 +25,13 @@ pub struct PhoneTransfer {
     pub status: Option<u16>,
 }
 
+impl PhoneTransfer {
+    /// Whether the transferee has reached its target, or the transfer was accepted without a report.
+    pub fn succeeded(&self) -> bool {
+        matches!(self.status, Some(200..300))
+    }
+}
+
 /// The result of a phone's task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PhoneReport {
