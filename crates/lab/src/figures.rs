@@ -35,6 +35,9 @@ pub struct CallCounts {
     pub completed: u64,
     /// Neither completed nor cancelled as planned.
     pub failed: u64,
+    /// Of these, the ones that were open at the end of the trial.
+    #[serde(default)]
+    pub unfinished: u64,
 }
 
 /// Quantiles of a response time, milliseconds.
@@ -254,6 +257,7 @@ fn count(attempts: &[&Attempt]) -> CallCounts {
         established: of(&|a| a.established.is_some()),
         completed: of(&|a| a.outcome == AttemptOutcome::Completed),
         failed: of(&|a| !a.outcome.is_good()),
+        unfinished: of(&|a| a.outcome == AttemptOutcome::Unfinished),
     }
 }
 
@@ -662,6 +666,7 @@ mod tests {
             established: 2,
             completed: 1,
             failed: 3,
+            unfinished: 0,
         };
         assert_eq!(figures.calls, expected);
         assert_eq!(figures.response_ms.p50, Some(10.0));

@@ -149,7 +149,15 @@ pub struct TrialRecord {
     pub links: Vec<LinkRecord>,
 }
 
+/// Remark of a trial that the user ended.
+pub(crate) const CUT_SHORT: &str = "not judged: cut short";
+
 impl TrialRecord {
+    /// Whether the user ended it.
+    pub fn is_cut_short(&self) -> bool {
+        self.remarks.iter().any(|remark| remark == CUT_SHORT)
+    }
+
     /// Whether a link of `[network]` was not as configured, so that the figures say nothing of the SUT.
     pub fn has_faulty_link(&self) -> bool {
         self.links.iter().any(|link| !link.faults.is_empty())

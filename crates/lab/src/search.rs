@@ -17,6 +17,7 @@ use crate::experiment::{Experiment, File, SearchPlan};
 use crate::figures::{self, ThresholdCheck};
 use crate::progress::Display;
 use crate::raw::{RawWriter, TrialRecord};
+use crate::refusal::UniformRefusal;
 use crate::run::{self, Executed, RunOptions};
 use record::REFUTING_TRIALS;
 use serde_json::json;
@@ -347,7 +348,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, La
         record,
         published,
         planned,
-        ..
+        refused,
     } = execute(file, options, &dir)?;
     let mut value = run::run_json(&record, &published);
     if let Some(object) = value.as_object_mut() {
@@ -363,6 +364,9 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, La
             .as_ref()
             .map_or(String::new(), |search| search.sentence(&record.level_label));
         crate::terminal::print(&format!("{table}{sentence}\nreport: {page}\n"));
+    }
+    if let Some(refused) = refused {
+        eprintln!("{refused}");
     }
     match record.cut_short {
         true => Err(LabError::Interrupted(format!(
@@ -425,6 +429,7 @@ pub(crate) fn execute(
     }
     let mut trials: Vec<SearchTrial> = Vec::new();
     let mut repeats = 0;
+    let mut refused = None;
     while let Some(value) = steps.next().filter(|_| trials.len() < plan.trials as usize) {
         let level = file.level_at(value)?;
         let number = trials.len() as u32;
@@ -458,6 +463,11 @@ pub(crate) fn execute(
             false => missed,
         };
         repeats = if again { repeats + 1 } else { 0 };
+        // Silence above a load that was carried is a result of the search.
+        let above = steps.best().is_some();
+        refused = UniformRefusal::of(&level.experiment, &trial)
+            .filter(|refusal| !(above && refusal.is_silence()))
+            .map(|refusal| run::remark_refusal(refusal, &level.experiment, &mut trial));
         // A trial that the user interrupted does not count.
         let again = again || net::stops() > 0;
         if !again {
@@ -474,6 +484,10 @@ pub(crate) fn execute(
         record.trials.push(trial);
         if net::stops() > 0 {
             run::mark_interrupted(&mut record, number);
+            refused = None;
+            break;
+        }
+        if refused.is_some() {
             break;
         }
     }
@@ -497,6 +511,7 @@ pub(crate) fn execute(
         Some(_) => RunVerdict::Passed,
         None => RunVerdict::Failed,
     };
+    let refused = refused.map(|why| run::stopped_by_refusal(&mut record, plan.trials, &why));
     record.trials.sort_by(|a, b| {
         let levels = a.level.partial_cmp(&b.level).unwrap_or(Ordering::Equal);
         levels.then(a.trial.cmp(&b.trial))
@@ -506,7 +521,7 @@ pub(crate) fn execute(
     let published = run::publish(dir, &mut record)?;
     display.finish();
     Ok(Executed {
-        refused: None,
+        refused,
         record,
         published,
         planned: plan.trials,

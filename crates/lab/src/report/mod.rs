@@ -25,6 +25,8 @@ pub use crate::decimal::plain;
 pub use bounds::BoundCheck;
 pub use chart::{CLASSES as RESPONSE_CLASSES, Chart, Group, PALETTE, Series, Stack, escape};
 pub use level_summary::{CLASS_NAMES, LevelSummary};
+#[cfg(test)]
+pub(crate) use levels::summarise;
 pub(crate) use measures::text as measures_text;
 pub(crate) use page::date;
 pub(crate) use protection::{json as protection_json, text as protection_text};
