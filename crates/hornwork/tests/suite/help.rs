@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Every command that has no subcommands but those of `ctl`.
-const COMMANDS: [&str; 29] = [
+pub(crate) const COMMANDS: [&str; 29] = [
     "run",
     "top",
     "check",
@@ -41,7 +41,7 @@ const COMMANDS: [&str; 29] = [
 ];
 
 /// Commands to a running border. A change is made after the commands that need the state before.
-const CONTROL: [&str; 23] = [
+pub(crate) const CONTROL: [&str; 23] = [
     "registrations list",
     "registrations show",
     "registrations delete",
@@ -130,7 +130,7 @@ const RUN_ELSEWHERE: [(&str, &str, &str); 13] = [
     ),
 ];
 
-fn hornwork(arguments: &[&str]) -> Output {
+pub(crate) fn hornwork(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_hornwork"))
         .args(arguments)
         .stdin(Stdio::null())
@@ -138,7 +138,7 @@ fn hornwork(arguments: &[&str]) -> Output {
         .expect("hornwork")
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -175,7 +175,7 @@ fn list_of_commands_is_complete() {
 }
 
 /// A folder in which examples find their files.
-fn folder(name: &str) -> std::path::PathBuf {
+pub(crate) fn folder(name: &str) -> std::path::PathBuf {
     let folder = scratch(name);
     symlink(root().join("examples"), folder.join("examples")).expect("link");
     symlink(env!("CARGO_BIN_EXE_hornwork"), folder.join("hornwork")).expect("link");
@@ -187,7 +187,7 @@ fn folder(name: &str) -> std::path::PathBuf {
     folder
 }
 
-fn shell(folder: &Path, line: &str) -> Output {
+pub(crate) fn shell(folder: &Path, line: &str) -> Output {
     let path = std::env::var("PATH").unwrap_or_default();
     Command::new("sh")
         .args(["-c", line])
@@ -238,7 +238,7 @@ fn every_command_has_an_example_that_works() {
 }
 
 /// The example in a help text.
-fn example_of(command: &str, help: &str) -> String {
+pub(crate) fn example_of(command: &str, help: &str) -> String {
     let example = help.lines().find_map(|line| line.strip_prefix("Example: "));
     let example = example.unwrap_or_else(|| panic!("{command}: no example in its help:\n{help}"));
     let begins = format!("hornwork {command}");
@@ -251,7 +251,7 @@ fn example_of(command: &str, help: &str) -> String {
 }
 
 /// A border with a registered phone, a call to it and an alarm about a trunk that does not answer.
-fn operated(folder: &Path) -> [Process; 3] {
+pub(crate) fn operated(folder: &Path) -> [Process; 3] {
     let sip = free_port();
     let more = format!(
         "[[trunk]]\nname = \"pbx\"\ntarget = \"udp:127.0.0.1:{}\"\nping_interval_s = 1\nping_failures = 1\n\
