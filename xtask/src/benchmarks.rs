@@ -49,6 +49,7 @@ fn sheet(record: &Value) -> Result<String, String> {
         .flatten()
         .filter_map(|part| part["seconds"].as_f64())
         .sum();
+    let mut gaps = String::new();
     let mut page = format!(
         "`hornwork lab datasheet`, setting {}, {:.0} min, {}, version {}, {}, {} cores, {}.\n\n\
          | figure | here | unit | 95 % interval | samples | remark |\n| --- | --- | --- | --- | --- | --- |\n",
@@ -60,6 +61,13 @@ fn sheet(record: &Value) -> Result<String, String> {
         machine["cores"],
         text(&machine["kernel"]),
     );
+    let not_run = record["not_run"].as_array().into_iter().flatten();
+    let not_run: Vec<String> = not_run
+        .map(|part| format!("{} ({})", text(&part["part"]), text(&part["cause"])))
+        .collect();
+    if !not_run.is_empty() {
+        let _ = write!(gaps, "\nParts that were not run: {}.\n", not_run.join(", "));
+    }
     for row in rows {
         let interval = &row["interval"];
         let ends = [&interval["low"], &interval["high"]].map(Value::as_f64);
@@ -75,6 +83,10 @@ fn sheet(record: &Value) -> Result<String, String> {
             [None, None] => String::new(),
         };
         let samples = row["samples"].as_u64().filter(|samples| *samples > 0);
+        let ends = match (ends.is_empty(), samples) {
+            (true, Some(1)) => "one sample".to_owned(),
+            _ => ends,
+        };
         let cells = [
             text(&row["what"]),
             here,
@@ -87,6 +99,7 @@ fn sheet(record: &Value) -> Result<String, String> {
         let cells = cells.map(|cell| cell.replace('|', "\\|").replace('\n', " "));
         let _ = writeln!(page, "| {} |", cells.join(" | "));
     }
+    page.push_str(&gaps);
     Ok(page)
 }
 
@@ -169,7 +182,9 @@ mod tests {
             "study": [
                 { "what": "calls | per second", "here": 1234.5, "unit": "calls/s", "interval": { "low": 1200.0, "high": null }, "samples": 3, "remark": "" },
                 { "what": "more", "here": null, "unit": "", "interval": null, "samples": 0, "remark": "not installed" },
+                { "what": "one", "here": 2.0, "unit": "us", "interval": { "low": null, "high": null }, "samples": 1, "remark": "kamailio 5.6.3" },
             ],
+            "not_run": [{ "part": "standing", "cause": "not started" }],
         });
         let text = sheet(&record).unwrap();
         assert!(
@@ -182,6 +197,14 @@ mod tests {
         );
         assert!(
             text.contains("| more | not measured |  |  |  | not installed |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| one | 2 | us | one sample | 1 | kamailio 5.6.3 |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("Parts that were not run: standing (not started)."),
             "{text}"
         );
         let page = replaced(&format!("a\n{BEGIN}\nold\n{END}\nb\n"), &text).unwrap();

@@ -7,7 +7,9 @@ use super::sink::{Sink, one_line, optional_seconds, seconds};
 use super::tls::FilePath;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use protect::esp::{AddressPrefix, EspCarrier, SaLifetime, SelectorPorts, TrafficSelector};
+use protect::esp::{
+    AddressPrefix, EspCarrier, SaLifetime, SelectorLimits, SelectorPorts, TrafficSelector,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -110,6 +112,16 @@ pub(super) struct RawTunnel {
     pub local_networks: OneOrMany<String>,
     /// Networks behind the peer; the longest prefix that contains a destination selects the tunnel.
     pub remote_networks: OneOrMany<String>,
+    /// Protocol of the packets in the tunnel (RFC 4301 section 4.4.1.1): `tcp`, `udp`, `sctp`, `dccp`, `udp-lite`, `icmp`,
+    /// `icmpv6`, or a number. Other packets are dropped in both directions. Default: all.
+    pub protocol: Option<String>,
+    /// Ports on this side, for a protocol with ports: `"5060"`, `"10000-19999"`, or a list of these. Later fragments have no ports,
+    /// and are dropped. Default: all.
+    #[serde(default)]
+    pub local_ports: OneOrMany<String>,
+    /// Ports behind the peer, in the same form.
+    #[serde(default)]
+    pub remote_ports: OneOrMany<String>,
     /// Identity of the peer, with `[gateway.ike]`. Default: its address.
     pub remote_id: Option<String>,
     /// File with the secret that both ends share, one line, with `[gateway.ike]`. Only its owner may have access to it. Without it
@@ -248,6 +260,8 @@ pub struct TunnelSpec {
     pub remote_networks: Vec<AddressPrefix>,
     /// Key exchange; present if the gateway has one.
     pub ike: Option<IkeTunnelSpec>,
+    /// Protocol and ports.
+    pub limits: SelectorLimits,
     /// Packets that are sent into the tunnel; those of the other direction are reversed.
     pub selectors: Vec<TrafficSelector>,
 }
@@ -303,23 +317,112 @@ pub(super) fn optional_networks(
     networks
 }
 
-/// Selectors from each local to each remote network of the same family.
-fn selectors(local: &[AddressPrefix], remote: &[AddressPrefix]) -> Vec<TrafficSelector> {
-    let mut selectors = Vec::new();
-    for source in local {
-        for destination in remote {
-            if source.address().is_ipv4() == destination.address().is_ipv4() {
-                selectors.push(TrafficSelector {
-                    source: Some(*source),
-                    destination: Some(*destination),
-                    protocol: None,
-                    source_ports: SelectorPorts::ANY,
-                    destination_ports: SelectorPorts::ANY,
-                });
-            }
+/// Protocols with ports, by name.
+const PORT_PROTOCOLS: [(&str, u8); 5] = [
+    ("tcp", 6),
+    ("udp", 17),
+    ("sctp", 132),
+    ("dccp", 33),
+    ("udp-lite", 136),
+];
+/// Other protocols with a name.
+const OTHER_PROTOCOLS: [(&str, u8); 2] = [("icmp", 1), ("icmpv6", 58)];
+/// Networks with ports on one side, at most: traffic selectors of a key exchange have a number of one byte (RFC 7296 section
+/// 3.13).
+const MAX_SIDE: usize = 255;
+/// Pairs of these, at most: each packet is compared with them.
+const MAX_SELECTORS: usize = 1_024;
+
+fn protocol(text: &str, path: &str, sink: &mut Sink<'_>) -> Option<u8> {
+    let mut named = PORT_PROTOCOLS.iter().chain(&OTHER_PROTOCOLS);
+    let number = match named.find(|(name, _)| *name == text) {
+        Some((_, number)) => Some(*number),
+        None => text.parse::<u8>().ok().filter(|number| *number != 0),
+    };
+    if number.is_none() {
+        sink.report(
+            path,
+            format!("\"{text}\" is no protocol"),
+            "write tcp, udp, sctp, dccp, udp-lite, icmp, icmpv6, or a number from 1 to 255",
+        );
+    }
+    number
+}
+
+fn ports(texts: &OneOrMany<String>, path: &str, sink: &mut Sink<'_>) -> Vec<SelectorPorts> {
+    let mut found = Vec::new();
+    for (index, text) in texts.as_slice().iter().enumerate() {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let parsed = first
+            .trim()
+            .parse::<u16>()
+            .ok()
+            .zip(last.trim().parse::<u16>().ok());
+        match parsed.filter(|(first, last)| *first != 0 && first <= last) {
+            Some((first, last)) => found.push(SelectorPorts { first, last }),
+            None => sink.report(
+                &texts.path(path, index),
+                format!("\"{text}\" is neither a port nor a range of ports"),
+                "write a port such as \"5060\" or a range such as \"10000-19999\"",
+            ),
         }
     }
-    selectors
+    found
+}
+
+/// Protocol and ports of a tunnel.
+fn limits(raw: &RawTunnel, at: usize, sink: &mut Sink<'_>) -> SelectorLimits {
+    let path = |key: &str| format!("gateway.tunnel[{at}].{key}");
+    let limits = SelectorLimits {
+        protocol: raw
+            .protocol
+            .as_ref()
+            .and_then(|text| protocol(text, &path("protocol"), sink)),
+        local_ports: ports(&raw.local_ports, &path("local_ports"), sink),
+        remote_ports: ports(&raw.remote_ports, &path("remote_ports"), sink),
+    };
+    let has_ports = |number: u8| PORT_PROTOCOLS.iter().any(|(_, known)| *known == number);
+    for (key, texts) in [
+        ("local_ports", &raw.local_ports),
+        ("remote_ports", &raw.remote_ports),
+    ] {
+        let fits = match raw.protocol {
+            // A mistake of the protocol itself was reported.
+            Some(_) => limits.protocol.is_none_or(has_ports),
+            None => false,
+        };
+        if !texts.as_slice().is_empty() && !fits {
+            sink.report(
+                &path(key),
+                "ports need a protocol that has them",
+                "set protocol = \"udp\", \"tcp\", \"sctp\", \"dccp\" or \"udp-lite\", or remove the ports",
+            );
+        }
+    }
+    limits
+}
+
+/// Few enough selectors for the key exchange, and for the comparison of each packet.
+fn count_selectors(tunnel: &TunnelSpec, at: usize, sink: &mut Sink<'_>) {
+    let side =
+        |networks: &[AddressPrefix], ports: &[SelectorPorts]| networks.len() * ports.len().max(1);
+    let sides = [
+        side(&tunnel.local_networks, &tunnel.limits.local_ports),
+        side(&tunnel.remote_networks, &tunnel.limits.remote_ports),
+    ];
+    let has_many = sides.iter().any(|count| *count > MAX_SIDE) && tunnel.ike.is_some();
+    if has_many || tunnel.selectors.len() > MAX_SELECTORS {
+        let message = format!(
+            "networks and ports give {} and {} selectors, more than {MAX_SIDE} on a side or {MAX_SELECTORS} pairs",
+            sides[0], sides[1]
+        );
+        let path = format!("gateway.tunnel[{at}]");
+        sink.report(
+            &path,
+            message,
+            "write fewer networks and ports, as larger networks and ranges",
+        );
+    }
 }
 
 fn tunnel(
@@ -357,11 +460,13 @@ fn tunnel(
         (ANY_PEER, Some(_)) => None,
         (text, _) => Some(outer_address(text, &path("peer"), sink)),
     };
-    TunnelSpec {
+    let limits = limits(raw, at, sink);
+    let spec = TunnelSpec {
         name: raw.name.clone(),
         peer,
         peer_behind_nat: raw.peer_behind_nat || peer.is_none(),
-        selectors: selectors(&local, &remote),
+        selectors: limits.between(&local, &remote),
+        limits,
         ike: super::ike::tunnel(
             RawTunnelIke {
                 remote_id: raw.remote_id.as_ref(),
@@ -374,7 +479,9 @@ fn tunnel(
         ),
         local_networks: local,
         remote_networks: remote,
-    }
+    };
+    count_selectors(&spec, at, sink);
+    spec
 }
 
 /// Who the peer is: its identity in a key exchange, otherwise its address.
@@ -593,6 +700,59 @@ mod tests {
         assert_eq!(
             spec.lifetime.soft_time,
             Some(core::time::Duration::from_secs(90))
+        );
+    }
+
+    #[test]
+    fn a_tunnel_may_have_a_protocol_and_ports() {
+        let limited = |more: &str| with("", &format!("{TUNNEL}{more}"));
+        let spec = limited(
+            "protocol=\"udp\"\nlocal_ports=\"5060\"\nremote_ports=[\"5060\",\"10000-10010\"]\n",
+        );
+        let tunnel = &spec.unwrap().tunnels[0];
+        assert_eq!(tunnel.selectors.len(), 4, "two remote networks, two ranges");
+        assert!(
+            tunnel
+                .selectors
+                .iter()
+                .all(|one| one.protocol == Some(17) && one.source_ports.to_string() == "5060")
+        );
+        assert_eq!(
+            tunnel.selectors[1].destination_ports.to_string(),
+            "10000-10010"
+        );
+        let spec = limited("protocol=\"112\"\n").unwrap();
+        assert_eq!(spec.tunnels[0].limits.protocol, Some(112));
+        for (more, expected) in [
+            ("protocol=\"sip\"\n", "is no protocol"),
+            ("protocol=\"0\"\n", "is no protocol"),
+            ("local_ports=\"5060\"\n", "ports need a protocol"),
+            (
+                "protocol=\"icmp\"\nremote_ports=\"8\"\n",
+                "ports need a protocol",
+            ),
+            (
+                "protocol=\"udp\"\nlocal_ports=\"0\"\n",
+                "neither a port nor a range",
+            ),
+            (
+                "protocol=\"udp\"\nlocal_ports=\"9-8\"\n",
+                "neither a port nor a range",
+            ),
+            (
+                "protocol=\"udp\"\nlocal_ports=[\"1\",\"x\"]\n",
+                "neither a port nor a range",
+            ),
+        ] {
+            let said = limited(more).unwrap_err();
+            assert!(said.contains(expected), "{more}: {said}");
+        }
+        let many: Vec<String> = (1..600).map(|port| format!("\"{port}\"")).collect();
+        let many = format!("protocol=\"tcp\"\nlocal_ports=[{}]\n", many.join(","));
+        let said = limited(&many).unwrap_err();
+        assert!(
+            said.contains("more than 255 on a side or 1024 pairs"),
+            "{said}"
         );
     }
 

@@ -16,6 +16,8 @@ const TIME_WIDTH: usize = 17;
 const COLUMN: (usize, usize) = (22, 36);
 /// Participants in a ladder, at most; the messages of further ones are in a list.
 const MAX_PARTICIPANTS: usize = 12;
+/// Addresses of a border in the header; of more only the number is written.
+const MAX_ADDRESSES: usize = 4;
 
 /// Appearance of a ladder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub struct LadderStyle {
     pub width: usize,
     /// Whether the header with the facts of the call is written.
     pub header: bool,
+    /// Messages at the beginning that were drawn before: they only define the columns.
+    pub skip: usize,
 }
 
 impl Default for LadderStyle {
@@ -31,6 +35,7 @@ impl Default for LadderStyle {
         LadderStyle {
             width: 80,
             header: true,
+            skip: 0,
         }
     }
 }
@@ -57,6 +62,47 @@ fn node_addresses(messages: &[LoadedMessage]) -> NodeAddresses {
         addresses.insert(local, message.node.clone());
     }
     addresses
+}
+
+/// The addresses of a border in the order of their first messages: it has one on each interface.
+fn addresses_of(one: &LadderColumn, messages: &[LoadedMessage]) -> Vec<String> {
+    let LadderColumn::Border(node) = one else {
+        return Vec::new();
+    };
+    let mut found: Vec<SocketAddr> = Vec::new();
+    for message in messages.iter().filter(|message| message.node == *node) {
+        let local = match message.direction {
+            StoredDirection::Received => message.destination,
+            StoredDirection::Sent => message.source,
+            StoredDirection::Observed => continue,
+        };
+        if !found.contains(&local) {
+            found.push(local);
+        }
+    }
+    match found.len() > MAX_ADDRESSES {
+        true => vec![format!("{} addresses", found.len())],
+        false => found.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// The names of the columns, and below them the addresses of borders.
+fn heading(all: &[LadderColumn], messages: &[LoadedMessage], column: usize) -> Vec<String> {
+    let addresses: Vec<Vec<String>> = all.iter().map(|one| addresses_of(one, messages)).collect();
+    let names = all.iter().map(|one| match one {
+        LadderColumn::Border(node) if node.is_empty() => centered("hornwork", column),
+        LadderColumn::Border(node) => centered(&escape_controls(node.as_bytes()), column),
+        LadderColumn::Peer(address) => centered(&address.to_string(), column),
+    });
+    let mut lines = vec![names.collect::<String>()];
+    for row in 0..addresses.iter().map(Vec::len).max().unwrap_or(0) {
+        let cells = addresses.iter().map(|addresses| {
+            let text = addresses.get(row).map_or("", String::as_str);
+            centered(text, column)
+        });
+        lines.push(cells.collect());
+    }
+    lines
 }
 
 /// A line of a ladder with its time in microseconds.
@@ -210,28 +256,13 @@ pub fn ladder(
     // The first line stands in the middle of its name.
     let margin = COLUMN.0 / 2;
     if style.header && !all.is_empty() {
-        let names = all.iter().map(|one| match one {
-            LadderColumn::Border(node) if node.is_empty() => centered("hornwork", column),
-            LadderColumn::Border(node) => centered(&escape_controls(node.as_bytes()), column),
-            LadderColumn::Peer(address) => centered(&address.to_string(), column),
-        });
-        let names: String = names.collect();
         let shift = (TIME_WIDTH + margin).saturating_sub(column / 2);
-        let _ = writeln!(out, "\n{:shift$}{}", "", names.trim_end());
+        out.push('\n');
+        for line in heading(&all, messages, column) {
+            let _ = writeln!(out, "{:shift$}{}", "", line.trim_end());
+        }
     }
-    let mut items: Vec<(i64, LadderItem<'_>)> = Vec::new();
-    items.extend(
-        messages
-            .iter()
-            .map(|message| ((message.time / 1_000) as i64, LadderItem::Message(message))),
-    );
-    items.extend(
-        events
-            .iter()
-            .map(|event| (event.at, LadderItem::Event(event))),
-    );
-    items.sort_by_key(|(at, _)| *at);
-    for (at, item) in items {
+    for (at, item) in in_order(messages.get(style.skip..).unwrap_or_default(), events) {
         let time = clock_time(at, 6);
         match item {
             LadderItem::Message(message) => {
@@ -244,6 +275,33 @@ pub fn ladder(
         }
     }
     out
+}
+
+/// Messages and events in order of time. The border stamps all outputs of one input with the same time: events of that
+/// microsecond stand between the received message and the sent ones that they explain. The web pages do the same
+/// (`web/src/lib/ladder.ts`).
+fn in_order<'a>(
+    messages: &'a [LoadedMessage],
+    events: &'a [StoredEvent],
+) -> Vec<(i64, LadderItem<'a>)> {
+    let mut items: Vec<((i64, u8), LadderItem<'_>)> = Vec::new();
+    let mut last = (i64::MIN, 0);
+    for message in messages {
+        let at = (message.time / 1_000) as i64;
+        let is_sent = message.direction == StoredDirection::Sent;
+        last = match last {
+            (time, order) if time == at && !is_sent => (at, order),
+            _ => (at, if is_sent { 2 } else { 0 }),
+        };
+        items.push((last, LadderItem::Message(message)));
+    }
+    let events = events.iter();
+    items.extend(events.map(|event| ((event.at, 1), LadderItem::Event(event))));
+    items.sort_by_key(|(key, _)| *key);
+    items
+        .into_iter()
+        .map(|((at, _), item)| (at, item))
+        .collect()
 }
 
 fn event_text(event: &StoredEvent) -> String {
@@ -345,6 +403,59 @@ mod tests {
             destination,
             bytes: bytes.as_bytes().to_vec(),
         }
+    }
+
+    #[test]
+    fn header_has_the_addresses_of_both_sides_and_events_precede_what_they_explain() {
+        let (a, b) = ("192.0.2.10:5060", "198.51.100.20:5080");
+        let text = "INVITE sip:b@x SIP/2.0\r\nCall-ID: 1\r\n\r\n";
+        let mut messages = [
+            message(1_000_000_000, false, a, text),
+            message(1_000_000_000, true, b, text),
+            message(1_000_000_900, true, b, text),
+        ];
+        for sent in &mut messages[1..] {
+            sent.source = "198.51.100.1:5070".parse().unwrap();
+        }
+        let events = [StoredEvent {
+            at: 1_000_000,
+            name: "call_routed".into(),
+            fields: r#"{"rule":"to b"}"#.into(),
+        }];
+        let drawn = ladder(
+            &StoredCall::default(),
+            &messages,
+            &events,
+            LadderStyle::default(),
+        );
+        let lines: Vec<&str> = drawn.lines().collect();
+        let heading = lines
+            .iter()
+            .position(|line| line.contains("hornwork"))
+            .unwrap();
+        assert!(
+            lines[heading].contains(a) && lines[heading].contains(b),
+            "{drawn}"
+        );
+        // One below the other, in the column of the border.
+        let column = lines[heading].find("hornwork").unwrap() + 4;
+        for (line, address) in [(1, "192.0.2.1:5060"), (2, "198.51.100.1:5070")] {
+            let line = lines[heading + line];
+            let at = line.find(address).unwrap_or_else(|| panic!("{drawn}"));
+            assert!((at..at + address.len()).contains(&column), "{drawn}");
+        }
+        let at = |text: &str| lines.iter().position(|line| line.contains(text)).unwrap();
+        assert_eq!(at("call_routed"), at("INVITE") + 1, "{drawn}");
+        assert_eq!(drawn.matches("INVITE").count(), 3, "{drawn}");
+        assert!(lines.last().unwrap().contains("INVITE"), "{drawn}");
+        // Only the last message is news.
+        let style = LadderStyle {
+            header: false,
+            skip: 2,
+            ..LadderStyle::default()
+        };
+        let news = ladder(&StoredCall::default(), &messages, &events, style);
+        assert_eq!(news.lines().count(), 2, "{news}");
     }
 
     #[test]

@@ -1128,6 +1128,15 @@ events! {
         /// The value.
         value: String,
     }
+    /// A header rule refused the INVITE of a call towards its target.
+    RuleRefused "rule_refused" Info {
+        /// Name of the rule.
+        rule: String,
+        /// Number of the call.
+        call: u64,
+        /// Status of the refusal.
+        status: u16,
+    }
     /// A header rule logged a text.
     RuleLogged "rule_logged" Info {
         /// Name of the rule.
@@ -1238,6 +1247,19 @@ events! {
     GatewayIkeFailed "gateway_ike_failed" Error {
         /// Reason.
         reason: String,
+    }
+    /// A peer has an outer address that is routed into a tunnel itself: its packets would be sealed again. It gets none, so that its
+    /// tunnel is not set up; at most one event in ten seconds. Remedy: a longer route to the peer outside of the tunnels, or remote
+    /// networks without its address.
+    GatewayPeerLoop "gateway_peer_loop" Warn {
+        /// Name of the tunnel; empty if the peer is not known yet.
+        tunnel: String,
+        /// Outer address of the peer.
+        peer: String,
+        /// The remote network that contains it.
+        network: String,
+        /// Further packets since the last event.
+        suppressed: u64,
     }
     /// The outer address of a peer behind a NAT has changed.
     GatewayPeerMoved "gateway_peer_moved" Info {

@@ -132,6 +132,8 @@ record! {
         /// Route of the last target: name of the route, default, registration, rule, redirect or transfer; null if no
         /// target was tried.
         route: Option<String>,
+        /// Header rule that refused the call; null if none did.
+        rule: Option<String>,
         /// Media path: sockets, kernel, af_xdp, conference, node or bypass, also if no packet came; null for a call that ended before it had one.
         path: Option<String>,
         /// Number of targets that were tried.
@@ -224,6 +226,7 @@ pub fn is_recorded(event: &EventKind) -> bool {
         event,
         EventKind::CallOffered { .. }
             | EventKind::CallRouted { .. }
+            | EventKind::RuleRefused { .. }
             | EventKind::CallAnswered { .. }
             | EventKind::CallTagged { .. }
             | EventKind::CallMedia { .. }
@@ -340,6 +343,10 @@ impl RecordBuilder {
                 record.tags.push((tag, value));
                 None
             }
+            EventKind::RuleRefused { call, rule, .. } => {
+                self.open.get_mut(&call)?.fields.rule = Some(rule);
+                None
+            }
             EventKind::CallMedia { call, .. } => {
                 add_media(self.open.get_mut(&call)?, event.kind);
                 None
@@ -389,7 +396,7 @@ impl RecordBuilder {
             status,
             reason,
             route,
-            rule: _,
+            rule,
         } = kind
         {
             record.fields.call_id.clone_from(&call_id);
@@ -399,6 +406,7 @@ impl RecordBuilder {
             record.fields.ended_by = "border".to_owned();
             record.fields.reason = reason;
             record.fields.route = route;
+            record.fields.rule = rule;
             record.fields.trunk.clone_from(&trunk);
             record.legs[0].leg = LegFields {
                 call_id: Some(call_id),
@@ -671,6 +679,22 @@ mod tests {
     }
 
     #[test]
+    fn rule_that_refuses_towards_the_target_is_in_the_record() {
+        let mut builder = RecordBuilder::new("5".into());
+        add(&mut builder, 1, offered(3));
+        let refused = EventKind::RuleRefused {
+            rule: "no 0900".into(),
+            call: 3,
+            status: 480,
+        };
+        add(&mut builder, 2, refused);
+        let Some(RecordChange::Ended(record)) = add(&mut builder, 3, ended(3)) else {
+            panic!("no record");
+        };
+        assert_eq!(record.fields.rule.as_deref(), Some("no 0900"));
+    }
+
+    #[test]
     fn end_of_an_unknown_call_is_a_lost_record() {
         let mut builder = RecordBuilder::new("5".into());
         assert_eq!(add(&mut builder, 1, ended(3)), Some(RecordChange::Lost));
@@ -691,13 +715,14 @@ mod tests {
             status: 403,
             reason: "refused by a route".into(),
             route: Some("premium".into()),
-            rule: None,
+            rule: Some("no 0900".into()),
         };
         let Some(RecordChange::Ended(record)) = add(&mut builder, 1, refused) else {
             panic!("no record");
         };
         assert_eq!((record.fields.status, record.fields.answered), (403, None));
         assert_eq!(record.fields.route.as_deref(), Some("premium"));
+        assert_eq!(record.fields.rule.as_deref(), Some("no 0900"));
         assert_eq!(record.fields.ended_by, "border");
         assert_eq!(record.legs[1], LegRecord::default());
     }

@@ -103,10 +103,12 @@ fn parse_and_read(
 }
 
 fn read(path: &Path) -> Result<String, ExitCode> {
-    std::fs::read_to_string(path).map_err(|error| {
-        eprintln!("hornwork: {}: {error}", path.display());
-        ExitCode::from(2)
-    })
+    std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> ExitCode {
+    eprintln!("hornwork: {}: {error}", path.display());
+    ExitCode::from(2)
 }
 
 /// The configuration and its text.
@@ -133,9 +135,15 @@ fn print_mistakes(text: &str, mistakes: &[Mistake]) {
 /// `hornwork check`: prints a summary of the configuration, or its mistakes.
 pub fn check(options: &CheckOptions) -> ExitCode {
     let path = options.file.as_ref().unwrap_or(&options.config);
-    let text = match read(path) {
+    let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(code) => return code,
+        Err(error) if options.json => {
+            let remedy = "name a readable configuration file";
+            let unread = Finding::new(FindingLevel::Mistake, format!("{error}; {remedy}"));
+            print_json(vec![unread.json(&path.display().to_string())]);
+            return ExitCode::from(2);
+        }
+        Err(error) => return unreadable(path, &error),
     };
     let (config, loaded) = match parse_and_read(path, &text, None) {
         Ok(read) => read,

@@ -6,6 +6,7 @@ mod exchange;
 mod figures;
 mod keeper;
 mod keys;
+mod loops;
 mod numbers;
 mod packets;
 mod role;
@@ -20,6 +21,7 @@ use config::{Config, GatewayKeySource, GatewaySpec};
 use engine::{Event, EventKind};
 use exchange::{GatewaySink, exchange_plan};
 use keeper::{Keeper, KeeperParts};
+use loops::PeerRoutes;
 use net::{Clock, EspSocket, EspSocketKind, TunDevice, Waker};
 use numbers::NumbersFile;
 use packets::{Commands, PacketLoop};
@@ -133,16 +135,22 @@ pub(crate) fn summary(config: &Config) -> String {
     let mut text = format!("IPsec gateway: device {}, {carrier}, {keys}\n", spec.device);
     // Longer lists are of no use on a terminal.
     for tunnel in spec.tunnels.iter().take(20) {
-        let networks: Vec<String> = tunnel
-            .remote_networks
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let limits = &tunnel.limits;
+        let networks = protect::ike::daemon_selectors(
+            &tunnel.remote_networks,
+            limits.protocol,
+            &limits.remote_ports,
+        );
+        let ports: Vec<String> = limits.local_ports.iter().map(ToString::to_string).collect();
+        let local = match ports.is_empty() {
+            true => String::new(),
+            false => format!(", local ports {}", ports.join(", ")),
+        };
         let peer = tunnel
             .peer
             .map_or_else(|| "any".to_owned(), |peer| peer.to_string());
         text.push_str(&format!(
-            "tunnel {}: peer {peer}, networks {}\n",
+            "tunnel {}: peer {peer}, networks {}{local}\n",
             tunnel.name,
             networks.join(", ")
         ));
@@ -210,20 +218,12 @@ fn open_device(spec: &GatewaySpec) -> io::Result<TunDevice> {
 /// The packets to peers do not go through the device: they would be sealed again and again. Without this check only
 /// `esp_selector` would count.
 fn check_peer_routes(spec: &GatewaySpec) -> io::Result<()> {
-    let networks = || {
-        spec.tunnels
-            .iter()
-            .flat_map(|tunnel| &tunnel.remote_networks)
-    };
+    let routes = PeerRoutes::of(spec);
     for tunnel in &spec.tunnels {
         let Some(peer) = tunnel.peer.map(|peer| peer.ip()) else {
             continue;
         };
-        let Some(network) = networks().find(|network| network.contains(peer)) else {
-            continue;
-        };
-        // Without a route, or without the local address, nothing loops; the socket names the latter.
-        if TunDevice::is_route(&spec.device, spec.local.ip(), peer).unwrap_or(false) {
+        if let Some(network) = routes.looping(peer) {
             return Err(cannot(
                 format!(
                     "[gateway] tunnel {}: remote_networks {network} contains the outer address of `peer`, {peer}, and there is no longer route to it: its ESP packets would be routed into {}",
@@ -377,6 +377,7 @@ impl Gateway {
                 let (queue, inbox) = sync_channel(QUEUE);
                 let waker = Waker::new()?;
                 let sink = GatewaySink {
+                    routes: PeerRoutes::of(spec),
                     names: spec.tunnels.iter().map(|one| one.name.clone()).collect(),
                     commands: commands.clone(),
                     figures: figures.clone(),

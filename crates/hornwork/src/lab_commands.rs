@@ -67,6 +67,38 @@ pub enum Lab {
         #[arg(long, value_name = "FILE")]
         keys: Option<PathBuf>,
     },
+    /// Compare recorded speech with its original: mean opinion score (MOS-LQO) by the algorithm of ViSQOL. Level and delay are
+    /// removed first. Exit status 2: a file is no WAV file, too short, too long (60 s), or without speech.
+    #[command(
+        after_help = "Example: hornwork lab speech --reference hello.wav --degraded heard.wav --json speech.json"
+    )]
+    Speech {
+        /// The original: a WAV file at any usual sample rate.
+        #[arg(long, value_name = "FILE")]
+        reference: PathBuf,
+        /// The recording: a WAV file at any usual sample rate.
+        #[arg(long, value_name = "FILE")]
+        degraded: PathBuf,
+        /// Write the result as JSON to this file; - is standard output.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
+    /// Simulate conversations over a delay: double talk, mutual silence and talk-over by the model of ITU-T P.59.
+    #[command(after_help = "Example: hornwork lab conversation --delay-ms 300 --json talk.json")]
+    Conversation {
+        /// One-way delay from mouth to ear, milliseconds.
+        #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(0..=10_000))]
+        delay_ms: u64,
+        /// Delay of the other direction [default: the same].
+        #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(0..=10_000))]
+        back_ms: Option<u64>,
+        /// Seed of the simulation.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Write the result as JSON to this file; - is standard output.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
     /// Write the HTML report and the CSV files of a run, or the page of a study.
     #[command(after_help = "Example: hornwork lab report results/b")]
     Report {
@@ -297,6 +329,21 @@ pub fn run(command: Lab) -> ExitCode {
             json,
             keys,
         } => analyse(&capture, json.as_deref(), keys.as_deref()),
+        Lab::Speech {
+            reference,
+            degraded,
+            json,
+        } => speech(&reference, &degraded, json.as_deref()),
+        Lab::Conversation {
+            delay_ms,
+            back_ms,
+            seed,
+            json,
+        } => conversation(
+            [delay_ms, back_ms.unwrap_or(delay_ms)],
+            seed,
+            json.as_deref(),
+        ),
         Lab::Report { dir } => lab::pages::write(&dir).map(|path| {
             println!("{}", path.display());
             RunVerdict::Passed
@@ -424,7 +471,13 @@ fn experiment(options: LabRunOptions) -> Result<RunVerdict, LabError> {
     }
     match lab::study::is_study(&options.experiment) {
         true => lab::study::run(&options.experiment, &run, options.quick),
-        false if options.quick => Err(quick_refused()),
+        false if options.quick => {
+            // A mistyped study is named as such.
+            if !Path::new(&options.experiment).exists() {
+                lab::run::show(&options.experiment)?;
+            }
+            Err(quick_refused())
+        }
         false => lab::run::run(&options.experiment, &run),
     }
 }
@@ -481,6 +534,29 @@ fn analyse(
                 )
             })?;
         }
+    }
+    Ok(RunVerdict::Passed)
+}
+
+fn speech(reference: &Path, degraded: &Path, json: Option<&Path>) -> Result<RunVerdict, LabError> {
+    let comparison = lab::speech::compare_files(reference, degraded)?;
+    lab::run::write_json(json, &comparison.to_json())?;
+    if json != Some(Path::new("-")) {
+        lab::terminal::print(&comparison.text());
+    }
+    Ok(RunVerdict::Passed)
+}
+
+fn conversation(
+    delays_ms: [u64; 2],
+    seed: u64,
+    json: Option<&Path>,
+) -> Result<RunVerdict, LabError> {
+    let delays = delays_ms.map(std::time::Duration::from_millis);
+    let talk = lab::conversation::TalkOver::simulate(delays, seed);
+    lab::run::write_json(json, &talk.to_json())?;
+    if json != Some(Path::new("-")) {
+        lab::terminal::print(&talk.text());
     }
     Ok(RunVerdict::Passed)
 }

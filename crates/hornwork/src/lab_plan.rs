@@ -1,7 +1,10 @@
 //! `hornwork lab plan`.
 
 use clap::Args;
-use lab::planner::{Codec, Costs, FILE_NAME, MediaPath, PlanRequest, Protection, Redundancy, plan};
+use lab::planner::{
+    Codec, Costs, FILE_NAME, MediaPath, PlanRequest, Protection, REAL_CALLS, RealOptions,
+    Redundancy, check_real, plan,
+};
 use lab::{LabError, RunVerdict};
 use std::path::{Path, PathBuf};
 
@@ -68,7 +71,14 @@ pub struct PlanOptions {
     /// Simulate this time of calls, too, and compare it with Erlang B, seconds.
     #[arg(long, value_name = "SECONDS")]
     simulate: Option<f64>,
-    /// Seed of the simulation.
+    /// Run calls of this kind through a border on this machine, too, and compare their CPU time with the plan's; the
+    /// directory gets the records.
+    #[arg(long, value_name = "DIR")]
+    check_real: Option<PathBuf>,
+    /// Calls at a time of that run.
+    #[arg(long, value_name = "NUMBER", default_value_t = REAL_CALLS, requires = "check_real")]
+    check_calls: u32,
+    /// Seed of the simulation and of the real run.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// File of measured costs [default: the figures of docs/benchmarks.md].
@@ -85,7 +95,7 @@ pub struct PlanOptions {
 /// `hornwork lab plan`.
 ///
 /// # Errors
-/// A value out of range or a broken file (exit code 2), a cost that was not measured (exit code 3).
+/// A value out of range or a broken file (exit code 2), a cost that was not measured, or a real run that could not be measured (exit code 3).
 pub fn run(options: &PlanOptions) -> Result<RunVerdict, LabError> {
     let request = PlanRequest {
         subscribers: options.subscribers,
@@ -115,13 +125,22 @@ pub fn run(options: &PlanOptions) -> Result<RunVerdict, LabError> {
         (None, Some(dir)) => Costs::read(&dir.join(FILE_NAME))?,
         (None, None) => Costs::built_in()?,
     };
-    let plan = plan(&request, &costs)?;
+    let mut plan = plan(&request, &costs)?;
+    if let Some(dir) = &options.check_real {
+        let options = RealOptions {
+            dir: dir.clone(),
+            calls: options.check_calls,
+            seed: options.seed,
+        };
+        plan.real_check = Some(check_real(&request, &costs, &options)?);
+    }
     lab::run::write_json(options.json.as_deref(), &plan.json())?;
     // Standard output is reserved for JSON if it was requested there.
     if options.json.as_deref() != Some(Path::new("-")) {
         lab::terminal::print(&plan.text());
     }
-    Ok(RunVerdict::Passed)
+    let check = plan.real_check.as_ref();
+    Ok(check.map_or(RunVerdict::Passed, |check| check.verdict()))
 }
 
 /// Names as in `cost-of-protection` mean the same.

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use lab::emulator::ends::EndName;
-use lab::emulator::settings::{BothWays, LineSettings, profile, set_both};
+use lab::emulator::settings::{BothWays, LineSettings, check_effect, keys_of, profile, set_both};
 use lab::emulator::{EmulatorOptions, LATE_MS};
 use lab::{LabError, RunVerdict};
 use std::path::{Path, PathBuf};
@@ -137,6 +137,16 @@ impl LinkOptions {
                 line.set_all(words)
                     .map_err(|error| format!("{name}: {error}"))?;
             }
+        }
+        let given = values.into_iter().filter(|(_, value)| value.is_some());
+        check_effect(&[&both[0], &both[1]], given.map(|(key, _)| key))
+            .map_err(|error| format!("--{error}"))?;
+        for (line, (name, words)) in both
+            .iter()
+            .zip([("--a-to-b", &self.a_to_b), ("--b-to-a", &self.b_to_a)])
+        {
+            let keys = words.iter().flat_map(|words| keys_of(words));
+            check_effect(&[line], keys).map_err(|error| format!("{name}: {error}"))?;
         }
         Ok(both)
     }

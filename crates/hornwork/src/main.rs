@@ -1,6 +1,10 @@
 //! The hornwork program: the command line. All behaviour is reachable by tests through it.
 #![forbid(unsafe_code)]
 
+// First, because its macros apply to the modules after it.
+#[macro_use]
+mod output;
+
 mod alarms;
 mod announcement;
 mod background_read;
@@ -142,7 +146,7 @@ impl Command {
     }
 }
 
-/// Exit codes: 0 success and no failed threshold, 1 failed threshold, 2 invalid input, 3 cannot run, 4 no figure with a
+/// Exit codes: 0 success and no failed threshold, 1 failed threshold, 2 invalid input, 3 cannot run or standard output lost, 4 no figure with a
 /// threshold was measured, 130 interrupted.
 fn main() -> ExitCode {
     // This process is to become the daemon of the key exchange; it has one thread until then.
@@ -150,11 +154,16 @@ fn main() -> ExitCode {
         return code;
     }
     let arguments = match sipp_flags::translate(std::env::args_os().collect()) {
-        Ok(arguments) => Arguments::parse_from(arguments),
+        Ok(arguments) => Arguments::try_parse_from(arguments),
         Err(text) => {
             eprintln!("hornwork: {text}");
             return ExitCode::from(2);
         }
+    };
+    let arguments = match arguments {
+        Ok(arguments) => arguments,
+        Err(error) if error.use_stderr() => error.exit(),
+        Err(text) => return output::help(&text),
     };
     let Some(command) = arguments.command else {
         return shell::next_steps();
@@ -162,6 +171,10 @@ fn main() -> ExitCode {
     if command.only_prints() {
         net::end_on_closed_pipe();
     }
+    output::end(run(command))
+}
+
+fn run(command: Command) -> ExitCode {
     match command {
         Command::Run(options) => service::run(&options),
         Command::Ctl(options) => ctl::run(&options),

@@ -69,8 +69,8 @@ pub struct RegisterOptions {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example: hornwork phone call sip:600@127.0.0.1:5060 --wav-out heard.wav --seconds 3\n\n\
-                  Exit status 0: done, 1: the call failed or its MOS is below --min-mos, 2: invalid input, 3: could not run,\n\
-                  130: interrupted."
+                  Exit status 0: done, 1: the call or its transfer failed, or its MOS is below --min-mos, 2: invalid input,\n\
+                  3: could not run, 130: interrupted."
 )]
 pub struct CallOptions {
     /// The called URI: sip:USER@HOST[:PORT][;transport=tcp|tls], or sips:.
@@ -146,6 +146,9 @@ pub struct InCallOptions {
     /// Write the received audio, as played after the jitter buffer, to this WAV file.
     #[arg(long, value_name = "FILE")]
     wav_out: Option<PathBuf>,
+    /// Compare the recording with this WAV file, which the peer plays, by the method of `hornwork lab speech`.
+    #[arg(long, value_name = "FILE", requires = "wav_out")]
+    speech_reference: Option<PathBuf>,
     #[command(flatten)]
     sound: SoundOptions,
     /// Longest delay of the jitter buffer of --wav-out and --sound-out, in milliseconds.
@@ -450,6 +453,7 @@ impl LineOptions {
             wav_in: None,
             repeats: false,
             wav_out: None,
+            speech_reference: None,
             sound_in: None,
             sound_out: None,
             max_playout_delay: Duration::from_millis(200),
@@ -478,6 +482,7 @@ impl InCallOptions {
         phone.wav_in = self.wav_in;
         phone.repeats = self.repeats;
         phone.wav_out = self.wav_out;
+        phone.speech_reference = self.speech_reference;
         phone.max_playout_delay = Duration::from_millis(self.jitter_buffer_ms);
         phone.limit = self.seconds;
         phone.reads_commands = self.commands || std::io::stdin().is_terminal();

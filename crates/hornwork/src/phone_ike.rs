@@ -8,7 +8,7 @@ use config::{PhoneIkeSpec, parse_phone_ike};
 use lab::LabError;
 use lab::phone::{ExchangeRequests, PhoneKeyExchange, PhoneSaEvent, StartedExchange};
 use net::{Clock, Waker};
-use protect::esp::{AddressPrefix, DEFAULT_ESP_WINDOW, SaLifetime};
+use protect::esp::{AddressPrefix, DEFAULT_ESP_WINDOW, SaLifetime, SelectorLimits};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -87,6 +87,7 @@ impl PhoneIke {
                 ike: spec.tunnel.clone(),
                 local_networks: Vec::new(),
                 remote_networks: spec.remote_networks.clone(),
+                limits: SelectorLimits::default(),
             }],
         };
         let files = IkeFiles::read(&plan)

@@ -5,7 +5,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use config::{Config, InterfaceId, TrunkId};
 use engine::Transport;
 use rules::{Effects, MessageContext, RuleDirection};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -119,9 +119,7 @@ fn attempt(config: &Config, options: &Try, bytes: &[u8]) -> Result<ExitCode, Rul
     let edits: Vec<Edit<'_>> = effects.all_edits().collect();
     let mut out = Vec::new();
     emit(&message, &edits, &mut out);
-    std::io::stdout()
-        .write_all(&out)
-        .map_err(|error| format!("standard output: {error}"))?;
+    lab::terminal::print_bytes(&out);
     let failed = effects.refused_edits > 0 || effects.failed_conditions > 0;
     Ok(ExitCode::from(u8::from(failed)))
 }

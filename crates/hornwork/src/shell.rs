@@ -52,7 +52,7 @@ pub fn completions<Arguments: CommandFactory>(options: &Completions) -> ExitCode
         "hornwork",
         &mut text,
     );
-    let _ = std::io::stdout().write_all(&text);
+    print!("{}", String::from_utf8_lossy(&text));
     ExitCode::SUCCESS
 }
 

@@ -3,7 +3,7 @@
 use crate::ctl::{DEFAULT_SOCKET, request, shown, unreachable};
 use clap::Args;
 use serde_json::Value;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -48,14 +48,10 @@ pub fn run(options: &TopOptions) -> ExitCode {
             true => format!("\x1b[H{}\x1b[J", view.replace('\n', "\x1b[K\n")),
             false => view,
         };
-        // A reader that has gone ends the program.
-        let mut out = std::io::stdout();
-        if out
-            .write_all(text.as_bytes())
-            .and_then(|()| out.flush())
-            .is_err()
-        {
-            return ExitCode::SUCCESS;
+        print!("{text}");
+        // A reader that has gone ends the program by SIGPIPE.
+        if lab::terminal::output_failure().is_some() {
+            return ExitCode::from(3);
         }
         before = Some(overview);
         views += 1;

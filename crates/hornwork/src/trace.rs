@@ -8,9 +8,9 @@ use console::{
     StoreLocation, StoredCall, StoredEvent, escape_controls, ladder, messages_in_full, parse_time,
     rfc3339,
 };
+use lab::terminal::print;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -246,12 +246,6 @@ pub fn run(options: &Trace) -> ExitCode {
     }
 }
 
-/// Prints a text. A closed pipe ends the program (see main), so that other errors of standard output are ignored.
-fn print(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    let _ = std::io::stdout().flush();
-}
-
 fn list(options: &Trace, reader: &HistoryReader) -> Result<ExitCode, StoreError> {
     let filter = options.conditions.filter();
     let page = reader.search(&filter, options.before, options.limit as usize)?;
@@ -348,7 +342,7 @@ fn one(options: &Trace, mut reader: HistoryReader, id: &str) -> Result<ExitCode,
     }
     let mut style = LadderStyle {
         width: options.width.into(),
-        header: true,
+        ..LadderStyle::default()
     };
     print(&ladder(&call, &messages, &events, style));
     for other in &related {
@@ -377,13 +371,8 @@ fn one(options: &Trace, mut reader: HistoryReader, id: &str) -> Result<ExitCode,
         if new.is_empty() && new_events.is_empty() {
             continue;
         }
-        // The columns are those of all messages.
-        let text = ladder(&call, &all, new_events, style);
-        let lines: Vec<&str> = text.lines().collect();
-        let from = lines.len().saturating_sub(new.len() + new_events.len());
-        for line in lines.get(from..).unwrap_or_default() {
-            print(&format!("{line}\n"));
-        }
+        style.skip = shown;
+        print(&ladder(&call, &all, new_events, style));
         if options.full {
             print(&messages_in_full(new));
         }

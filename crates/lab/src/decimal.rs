@@ -1,5 +1,15 @@
 //! Numbers as decimal text, for sentences, tables and charts.
 
+/// A count with its noun: `1 trial`, `2 trials`. The noun is given in the singular.
+pub fn counted<N: std::fmt::Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
+    let plural = match noun {
+        _ if count == N::from(1) => "",
+        _ if noun.ends_with(['s', 'x']) || noun.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{count} {noun}{plural}")
+}
+
 /// Formats a number without trailing zeros.
 pub fn plain(value: f64) -> String {
     let magnitude = value.abs();
@@ -14,5 +24,18 @@ pub fn plain(value: f64) -> String {
         text.trim_end_matches('0').trim_end_matches('.').to_owned()
     } else {
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counted;
+
+    #[test]
+    fn one_has_the_singular() {
+        assert_eq!(counted(1_u32, "trial"), "1 trial");
+        assert_eq!(counted(0_usize, "trial"), "0 trials");
+        assert_eq!(counted(2_u64, "loss"), "2 losses");
+        assert_eq!(counted(21_u64, "batch"), "21 batches");
     }
 }

@@ -99,7 +99,11 @@ impl LabError {
     /// The same error, with the place of the trials before it.
     #[must_use]
     pub(crate) fn after(self, trials: usize, dir: &Path) -> LabError {
-        let kept = format!("; the {trials} trials before it are in {}", dir.display());
+        let dir = dir.display();
+        let kept = match trials {
+            1 => format!("; the trial before it is in {dir}"),
+            trials => format!("; the {trials} trials before it are in {dir}"),
+        };
         match self {
             LabError::BadInput(text) => LabError::BadInput(text + &kept),
             LabError::Interrupted(text) => LabError::Interrupted(text + &kept),

@@ -1,7 +1,9 @@
 //! Figures of a trial, computed from its raw records alone.
 
+use crate::conversation::TalkOver;
 use crate::error::RunVerdict;
 use crate::experiment::Thresholds;
+use crate::hops::DelaySplit;
 use crate::measure::MeasuredCase;
 use crate::metrics::{self, REGISTRATION_KINDS, SipMetrics};
 use crate::planes::Planes;
@@ -35,6 +37,9 @@ pub struct CallCounts {
     pub completed: u64,
     /// Neither completed nor cancelled as planned.
     pub failed: u64,
+    /// Of these, the ones that were open at the end of the trial.
+    #[serde(default)]
+    pub unfinished: u64,
 }
 
 /// Quantiles of a response time, milliseconds.
@@ -126,6 +131,12 @@ pub struct Details {
     /// CPU time of the SUT per media packet received at either side, microseconds.
     #[serde(default)]
     pub cpu_us_per_packet: Option<f64>,
+    /// The delay of media packets by hop, for trials that have the stamps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_split: Option<DelaySplit>,
+    /// Effect of the delay on a conversation, if both directions have a one-way delay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub talk_over: Option<TalkOver>,
     /// Number of calls per media node.
     #[serde(default)]
     pub node_calls: Vec<u64>,
@@ -254,6 +265,7 @@ fn count(attempts: &[&Attempt]) -> CallCounts {
         established: of(&|a| a.established.is_some()),
         completed: of(&|a| a.outcome == AttemptOutcome::Completed),
         failed: of(&|a| !a.outcome.is_good()),
+        unfinished: of(&|a| a.outcome == AttemptOutcome::Unfinished),
     }
 }
 
@@ -352,6 +364,8 @@ fn details(
         one_way_ms: largest(streams.iter().filter_map(|s| s.one_way_mean_ms)),
         round_trip_ms: largest(streams.iter().filter_map(|s| s.round_trip_ms)),
         relay_ms: relay(&streams),
+        delay_split: None,
+        talk_over: None,
         cpu_us_per_packet: None,
         planes: Planes::default(),
         node_calls: Vec::new(),
@@ -662,6 +676,7 @@ mod tests {
             established: 2,
             completed: 1,
             failed: 3,
+            unfinished: 0,
         };
         assert_eq!(figures.calls, expected);
         assert_eq!(figures.response_ms.p50, Some(10.0));

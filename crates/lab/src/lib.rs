@@ -3,6 +3,7 @@
 
 pub mod agent;
 pub mod caveats;
+pub mod conversation;
 pub mod datasheet;
 pub mod decimal;
 pub mod demo;
@@ -12,6 +13,7 @@ pub mod esp;
 pub mod experiment;
 pub mod figures;
 mod files;
+pub mod hops;
 pub mod host;
 pub mod link;
 pub mod measure;
@@ -32,6 +34,7 @@ pub mod report;
 pub mod run;
 pub mod search;
 pub mod sipp;
+pub mod speech;
 pub mod statistics;
 pub mod study;
 pub mod study_c;

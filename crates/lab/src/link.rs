@@ -1,5 +1,6 @@
 //! Combines the sent and received streams of a trial and computes delay, quality and speech figures from them.
 
+use crate::conversation::{MAX_DELAY, TalkOver};
 use crate::figures::quantile;
 use crate::host::{PacketTimes, SentStream, StreamResult};
 use crate::record::StreamRecord;
@@ -7,9 +8,27 @@ use engine::Time;
 use media::audio;
 use media::quality::{self, Observation, codec_quality};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Packet time plus playout buffer, milliseconds: added to the network delay for the quality rating.
 const MOUTH_TO_EAR_MS: f64 = 20.0 + 60.0;
+
+/// The effect of the delay on a conversation: the network delays of the streams, and the delay of the ends that the quality
+/// rating has. `None` without one-way delays of both directions.
+pub(crate) fn talk_over(streams: &[&StreamRecord], seed: u64) -> Option<TalkOver> {
+    let mean = |side: &str| {
+        let delays = streams.iter().filter(|stream| stream.side == side);
+        let delays: Vec<f64> = delays.filter_map(|stream| stream.one_way_mean_ms).collect();
+        let sum: f64 = delays.iter().sum();
+        (!delays.is_empty()).then(|| sum / delays.len() as f64)
+    };
+    let delays = [mean("caller")?, mean("callee")?];
+    let to_ear = |network: f64| {
+        let seconds = (network.max(0.0) + MOUTH_TO_EAR_MS) / 1e3;
+        Duration::try_from_secs_f64(seconds).unwrap_or(MAX_DELAY)
+    };
+    Some(TalkOver::simulate(delays.map(to_ear), seed))
+}
 
 /// A point of a sender's media clock: the packet with `timestamp` was due at `at`.
 #[derive(Clone, Copy, Debug)]
@@ -39,10 +58,17 @@ pub fn complete(results: Vec<StreamResult>) -> Vec<StreamRecord> {
                 record.one_way_mean_ms = Some(delay.mean);
                 record.one_way_max_ms = Some(delay.max);
                 one_ways.insert(record.ssrc, delay.mean);
+                if let Some(came) = &result.times[1] {
+                    let delays = came.delays_from_ms(point.timestamp, point.at);
+                    record.one_way_p50_ms = quantile(&delays, 0.5);
+                    record.one_way_p99_ms = quantile(&delays, 0.99);
+                }
             }
         }
         if let (Some(sent), Some(came)) = (sent.get(&record.ssrc), &result.times[1]) {
             let delays = came.delays_ms(sent);
+            let count = delays.len().max(1) as f64;
+            record.relay_mean_ms = (!delays.is_empty()).then(|| delays.iter().sum::<f64>() / count);
             record.relay_p50_ms = quantile(&delays, 0.5);
             record.relay_p99_ms = quantile(&delays, 0.99);
             record.relay_max_ms = delays.last().copied();

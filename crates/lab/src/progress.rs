@@ -1,6 +1,6 @@
 //! Progress display of long runs: a bar on a terminal, plain lines otherwise.
 
-use crate::decimal::plain;
+use crate::decimal::{counted, plain};
 use crate::host::HostProgress;
 use crate::raw::TrialRecord;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -81,7 +81,7 @@ impl Display {
             }
             bar
         });
-        eprintln!("{title}: {total} trials{about}");
+        eprintln!("{title}: {}{about}", counted(total, "trial"));
         Display {
             bar,
             total,

@@ -62,7 +62,10 @@ pub struct SendLateness {
     pub packets: u64,
     /// Packets that were not sent because they were too late.
     pub skipped: u64,
-    /// Median, milliseconds.
+    /// Mean, milliseconds.
+    #[serde(default)]
+    pub mean_ms: f64,
+    /// Median.
     pub p50_ms: f64,
     /// 99th percentile.
     pub p99_ms: f64,
@@ -78,6 +81,7 @@ impl SendLateness {
         Some(SendLateness {
             packets: all.packets(),
             skipped: all.skipped_packets(),
+            mean_ms: all.mean_ms()?,
             p50_ms: all.quantile_ms(0.5)?,
             p99_ms: all.quantile_ms(0.99)?,
             max_ms: all.quantile_ms(1.0)?,
@@ -113,7 +117,7 @@ pub struct Surroundings {
 }
 
 /// One trial.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrialRecord {
     /// Number in the run.
     pub trial: u32,
@@ -149,7 +153,15 @@ pub struct TrialRecord {
     pub links: Vec<LinkRecord>,
 }
 
+/// Remark of a trial that the user ended.
+pub(crate) const CUT_SHORT: &str = "not judged: cut short";
+
 impl TrialRecord {
+    /// Whether the user ended it.
+    pub fn is_cut_short(&self) -> bool {
+        self.remarks.iter().any(|remark| remark == CUT_SHORT)
+    }
+
     /// Whether a link of `[network]` was not as configured, so that the figures say nothing of the SUT.
     pub fn has_faulty_link(&self) -> bool {
         self.links.iter().any(|link| !link.faults.is_empty())
@@ -172,6 +184,9 @@ pub struct LinkRecord {
     pub remark: String,
     /// Reasons why it was not as configured: the trial is not judged.
     pub faults: Vec<String>,
+    /// Time of packets in the link, both directions, milliseconds: mean, median, 99th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_ms: Option<[f64; 3]>,
     /// Figures of each direction, as those of `lab link`; `up` is from the hosts to the SUT.
     pub directions: Vec<serde_json::Value>,
 }

@@ -242,6 +242,9 @@ pub struct StreamRecord {
     pub expected: u64,
     /// Packets missing.
     pub lost: u64,
+    /// Those that were missed between received packets, by the second since the first one; empty without.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_by_second: Vec<u32>,
     /// Repeats.
     pub duplicates: u64,
     /// First arrivals out of order.
@@ -262,7 +265,16 @@ pub struct StreamRecord {
     pub one_way_mean_ms: Option<f64>,
     /// Largest one-way delay.
     pub one_way_max_ms: Option<f64>,
-    /// Delay of single packets, milliseconds, from sending to arrival, if measured: median.
+    /// Median one-way delay, if the arrival of single packets was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub one_way_p50_ms: Option<f64>,
+    /// 99th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub one_way_p99_ms: Option<f64>,
+    /// Delay of single packets, milliseconds, from sending to arrival, if measured: mean.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay_mean_ms: Option<f64>,
+    /// Median.
     #[serde(default)]
     pub relay_p50_ms: Option<f64>,
     /// 99th percentile.

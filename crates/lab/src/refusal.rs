@@ -48,6 +48,11 @@ impl UniformRefusal {
         (lasting && !others).then_some(UniformRefusal { status, attempts })
     }
 
+    /// Whether there was no final response at all.
+    pub(crate) fn is_silence(self) -> bool {
+        self.status == 0
+    }
+
     /// As a sentence.
     pub(crate) fn text(self) -> String {
         let UniformRefusal { status, attempts } = self;

@@ -2,13 +2,16 @@
 
 use crate::agent::{self, AgentAccess, Described};
 use crate::caveats;
+use crate::decimal::counted;
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{BUILT_IN, Experiment, File, Level, Sut, Thresholds, built_in};
 use crate::figures::{self, ThresholdCheck};
 pub use crate::files::write_json;
+use crate::hops::{self, DelaySplit};
+use crate::link;
 use crate::peak;
 use crate::progress::Display;
-use crate::raw::{self, FORMAT, MachineRecord, RawWriter, RunRecord, TrialRecord};
+use crate::raw::{self, CUT_SHORT, FORMAT, MachineRecord, RawWriter, RunRecord, TrialRecord};
 use crate::refusal::UniformRefusal;
 use crate::report::{self, Published};
 use crate::subject::{self, SubjectPlace, TakenLoad};
@@ -70,13 +73,19 @@ pub fn list() -> Vec<BuiltIn> {
 
 fn unknown_experiment(name: &str) -> LabError {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-    let near = config::did_you_mean(name, names.iter().copied())
+    let mut studies: Vec<&str> = crate::study::NAMES.to_vec();
+    studies.push(crate::study_c::NAME);
+    let near = config::did_you_mean(name, names.iter().chain(&studies).copied())
         .map(|near| format!("did you mean {near:?}? "))
         .unwrap_or_default();
-    LabError::bad_input(format!(
-        "no built-in experiment or file {name:?}; {near}built-in experiments: {}",
-        names.join(", ")
-    ))
+    let studies = studies.join(", ");
+    LabError::bad_input(match name.starts_with("study") {
+        true => format!("no study {name:?}; {near}studies: {studies}"),
+        false => format!(
+            "no built-in experiment, study or file {name:?}; {near}studies: {studies}; built-in experiments: {}",
+            names.join(", ")
+        ),
+    })
 }
 
 /// The file of a built-in experiment, as TOML.
@@ -195,8 +204,9 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabEr
     }
     match run.cut_short {
         true => Err(LabError::Interrupted(format!(
-            "interrupted: {} of {planned} trials were started; figures and report cover the measurements until then",
-            run.trials.len()
+            "interrupted: {} of {} started; figures and report cover the measurements until then",
+            run.trials.len(),
+            counted(planned, "trial")
         ))),
         false => Ok(run.verdict),
     }
@@ -290,13 +300,22 @@ pub(crate) fn execute(file: &File, options: &RunOptions, dir: &Path) -> Result<E
 /// The reason and the remedy, if the SUT refused every attempt of a trial with one status, or answered none.
 fn refused_by_all(experiment: &Experiment, record: &mut TrialRecord) -> Option<String> {
     let refusal = UniformRefusal::of(experiment, record)?;
+    Some(remark_refusal(refusal, experiment, record))
+}
+
+/// Adds the refusal to the remarks of its trial; returns reason and remedy.
+pub(crate) fn remark_refusal(
+    refusal: UniformRefusal,
+    experiment: &Experiment,
+    record: &mut TrialRecord,
+) -> String {
     let (text, remedy) = (refusal.text(), refusal.remedy(experiment));
     record.remarks.push(format!("{text}: {remedy}"));
-    Some(format!("{text}\n  remedy: {remedy}"))
+    format!("{text}\n  remedy: {remedy}")
 }
 
 /// Marks a run whose further trials were omitted, because the SUT would refuse them like the last one.
-fn stopped_by_refusal(run: &mut RunRecord, planned: u32, why: &str) -> String {
+pub(crate) fn stopped_by_refusal(run: &mut RunRecord, planned: u32, why: &str) -> String {
     let done = run.trials.len();
     if done as u32 >= planned {
         return why.to_owned();
@@ -383,15 +402,25 @@ pub(crate) fn probe(file: &File, options: &RunOptions) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Records that the user ended a run during one of its trials. That trial is not judged: calls that were open at the
-/// interruption count as failures and leftovers in its figures, and the SUT is not at fault.
+/// Records that the user ended a run during one of its trials. That trial is not judged, and attempts that were open at the
+/// interruption did not fail.
 pub(crate) fn mark_interrupted(run: &mut RunRecord, trial: u32) {
     run.cut_short = true;
     run.title.push_str(" (interrupted)");
     if let Some(last) = run.trials.iter_mut().find(|record| record.trial == trial) {
         let text = format!("interrupted by the user after {:.1} s", last.seconds);
         last.remarks.push(text);
-        last.remarks.push("not judged: cut short".to_owned());
+        let mut open = 0;
+        for counts in [&mut last.figures.calls, &mut last.details.registrations] {
+            open += counts.unfinished;
+            counts.failed = counts.failed.saturating_sub(counts.unfinished);
+            counts.unfinished = 0;
+        }
+        if open > 0 {
+            let text = format!("{open} attempts were open then; they do not count as failed");
+            last.remarks.push(text);
+        }
+        last.remarks.push(CUT_SHORT.to_owned());
         for check in &mut last.checks {
             check.measured = None;
             check.holds = None;
@@ -484,12 +513,23 @@ pub(crate) fn trial_seed(run_seed: u64, number: u32) -> u64 {
     (0..number).fold(run_seed, |_, _| entropy.u64() >> 1)
 }
 
+/// The delay by hop of a trial on sockets.
+fn split_on_sockets(outcomes: &Outcomes) -> Option<DelaySplit> {
+    let around = outcomes.surroundings.as_ref()?;
+    hops::on_sockets(
+        &figures::measured_streams(&outcomes.streams),
+        around.send_lateness.as_ref(),
+        &outcomes.links,
+        outcomes.protection_ms,
+    )
+}
+
 fn judge(
     level: &Level,
     number: u32,
     repetition: u32,
     seed: u64,
-    outcomes: Outcomes,
+    mut outcomes: Outcomes,
 ) -> TrialRecord {
     let (figures, mut details) = figures::compute(
         &outcomes.attempts,
@@ -507,6 +547,11 @@ fn judge(
         .samples
         .divide(outcomes.subject_cpu_seconds, calls, details.packets);
     details.subject_cores = outcomes.subject_cores;
+    details.delay_split = outcomes
+        .delay_split
+        .take()
+        .or_else(|| split_on_sockets(&outcomes));
+    details.talk_over = link::talk_over(&figures::measured_streams(&outcomes.streams), seed);
     details.host_cpu_percent = outcomes.host_cpu_percent;
     // On an undivided link the loss is the result of the experiment and not judged.
     let judged = level
@@ -745,6 +790,7 @@ mod tests {
 
     #[test]
     fn trial_that_the_user_interrupts_is_not_judged() {
+        use crate::record::AttemptOutcome;
         let text = "name = \"t\"\ntitle = \"t\"\n[sut]\ndirect = true\n[callers]\nrate = 5.0\ntotal = 3\n\
                     hold_seconds = 1.0\n[callees]\n[thresholds]\nleaks = 0\n";
         let file = File::parse("t", text).unwrap();
@@ -760,11 +806,30 @@ mod tests {
         assert_eq!(record.verdict, RunVerdict::Failed);
         let mut run = new_run(&file, true).unwrap();
         run.trials.push(record);
+        let calls = &mut run.trials[0].figures.calls;
+        (calls.failed, calls.unfinished) = (3, 2);
+        run.trials[0].details.outcomes = vec![
+            (AttemptOutcome::Unfinished, 2),
+            (AttemptOutcome::TimedOut, 1),
+        ];
         mark_interrupted(&mut run, 0);
         let trial = &run.trials[0];
+        assert_eq!(trial.figures.calls.failed, 1, "open calls did not fail");
         assert!(run.cut_short && trial.leaks.is_none());
         assert_eq!(trial.verdict, RunVerdict::NotJudged);
         assert!(trial.checks.iter().all(|check| check.holds.is_none()));
+        let published = Published {
+            page: PathBuf::new(),
+            bounds: Vec::new(),
+            verdict: RunVerdict::NotJudged,
+            levels: report::summarise(&run.trials),
+        };
+        let text = crate::terminal::table(&run, &published);
+        assert!(text.contains("verdict: not judged (cut short)"), "{text}");
+        assert!(
+            text.contains("no answer in time") && !text.contains("unfinished"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -12,11 +12,13 @@ pub(crate) mod record;
 pub use record::{SearchRecord, SearchTrial};
 
 use crate::caveats;
+use crate::decimal::counted;
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{Experiment, File, SearchPlan};
 use crate::figures::{self, ThresholdCheck};
 use crate::progress::Display;
 use crate::raw::{RawWriter, TrialRecord};
+use crate::refusal::UniformRefusal;
 use crate::run::{self, Executed, RunOptions};
 use record::REFUTING_TRIALS;
 use serde_json::json;
@@ -347,7 +349,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, La
         record,
         published,
         planned,
-        ..
+        refused,
     } = execute(file, options, &dir)?;
     let mut value = run::run_json(&record, &published);
     if let Some(object) = value.as_object_mut() {
@@ -364,10 +366,14 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, La
             .map_or(String::new(), |search| search.sentence(&record.level_label));
         crate::terminal::print(&format!("{table}{sentence}\nreport: {page}\n"));
     }
+    if let Some(refused) = refused {
+        eprintln!("{refused}");
+    }
     match record.cut_short {
         true => Err(LabError::Interrupted(format!(
-            "interrupted after {} of at most {planned} trials; figures and report contain the results until then",
+            "interrupted after {} of at most {}; figures and report contain the results until then",
             record.trials.len(),
+            counted(planned, "trial")
         ))),
         false => Ok(record.verdict),
     }
@@ -425,6 +431,7 @@ pub(crate) fn execute(
     }
     let mut trials: Vec<SearchTrial> = Vec::new();
     let mut repeats = 0;
+    let mut refused = None;
     while let Some(value) = steps.next().filter(|_| trials.len() < plan.trials as usize) {
         let level = file.level_at(value)?;
         let number = trials.len() as u32;
@@ -458,6 +465,11 @@ pub(crate) fn execute(
             false => missed,
         };
         repeats = if again { repeats + 1 } else { 0 };
+        // Silence above a load that was carried is a result of the search.
+        let above = steps.best().is_some();
+        refused = UniformRefusal::of(&level.experiment, &trial)
+            .filter(|refusal| !(above && refusal.is_silence()))
+            .map(|refusal| run::remark_refusal(refusal, &level.experiment, &mut trial));
         // A trial that the user interrupted does not count.
         let again = again || net::stops() > 0;
         if !again {
@@ -474,6 +486,10 @@ pub(crate) fn execute(
         record.trials.push(trial);
         if net::stops() > 0 {
             run::mark_interrupted(&mut record, number);
+            refused = None;
+            break;
+        }
+        if refused.is_some() {
             break;
         }
     }
@@ -497,6 +513,7 @@ pub(crate) fn execute(
         Some(_) => RunVerdict::Passed,
         None => RunVerdict::Failed,
     };
+    let refused = refused.map(|why| run::stopped_by_refusal(&mut record, plan.trials, &why));
     record.trials.sort_by(|a, b| {
         let levels = a.level.partial_cmp(&b.level).unwrap_or(Ordering::Equal);
         levels.then(a.trial.cmp(&b.trial))
@@ -506,7 +523,7 @@ pub(crate) fn execute(
     let published = run::publish(dir, &mut record)?;
     display.finish();
     Ok(Executed {
-        refused: None,
+        refused,
         record,
         published,
         planned: plan.trials,

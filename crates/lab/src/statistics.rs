@@ -234,13 +234,18 @@ impl Interval {
         }
     }
 
-    /// The source as text: `5 runs, Student's t`.
-    pub fn source(&self) -> String {
+    /// The samples as text: `5 runs`, `1 run`.
+    pub fn counted(&self) -> String {
         let of = match self.samples {
             1 => self.of.strip_suffix('s').unwrap_or(&self.of),
             _ => &self.of,
         };
-        format!("{} {of}, {}", self.samples, self.method)
+        format!("{} {of}", self.samples)
+    }
+
+    /// The source as text: `5 runs, Student's t`.
+    pub fn source(&self) -> String {
+        format!("{}, {}", self.counted(), self.method)
     }
 }
 

@@ -1,18 +1,39 @@
 //! Tables for the terminal.
 
 use crate::decimal::plain;
+use crate::error::RunVerdict;
 use crate::figures::ThresholdCheck;
-use crate::raw::RunRecord;
+use crate::raw::{RunRecord, TrialRecord};
 use crate::record::AttemptOutcome;
 use crate::report::{LevelSummary, Published, compare_with_study};
 use crate::statistics::has_too_few_samples;
 use std::fmt::Write;
+use std::sync::OnceLock;
 
-/// Prints to standard output. A closed pipe is not an error: the exit code still carries the verdict.
+/// The first error of standard output.
+static OUTPUT_FAILURE: OnceLock<std::io::Error> = OnceLock::new();
+
+/// Prints to standard output. An error does not stop the command, whose measurements and files are worth more than their
+/// text: the program ends with it ([`output_failure`]). A closed pipe is no error: the reader has read enough.
 pub fn print(text: &str) {
+    print_bytes(text.as_bytes());
+}
+
+/// As [`print`], for bytes that may be no text (a SIP message).
+pub fn print_bytes(bytes: &[u8]) {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            let _ = OUTPUT_FAILURE.set(error);
+        }
+        _ => (),
+    }
+}
+
+/// The first error of [`print`], for the exit code at the end of the program.
+pub fn output_failure() -> Option<&'static std::io::Error> {
+    OUTPUT_FAILURE.get()
 }
 
 /// Rows under headings; the first column is aligned to the left, the others to the right.
@@ -43,6 +64,9 @@ pub fn columns(headings: &[&str], rows: &[Vec<String>]) -> String {
     }
     out
 }
+
+/// Runs with more trials print no lines about the delay of each.
+const MOST_DELAY_LINES: usize = 4;
 
 /// Reads a figure of a level.
 type LevelFigureFn = fn(&LevelSummary) -> Option<f64>;
@@ -118,7 +142,8 @@ fn failures(run: &RunRecord, label: &str) -> String {
     };
     for trial in &run.trials {
         for (outcome, count) in &trial.details.outcomes {
-            if outcome.is_good() {
+            let open = *outcome == AttemptOutcome::Unfinished && trial.is_cut_short();
+            if outcome.is_good() || open {
                 continue;
             }
             if *outcome != AttemptOutcome::Refused {
@@ -144,6 +169,37 @@ fn failures(run: &RunRecord, label: &str) -> String {
         "\n{}\n",
         columns(&[label, "failed by reason", "count"], &rows)
     )
+}
+
+/// The delay by hop, and its effect on a conversation, for each trial that has them.
+fn delay_lines(run: &RunRecord) -> String {
+    let mut out = String::new();
+    // The lines of a sweep would hide its table; the page has them.
+    if run.trials.len() > MOST_DELAY_LINES {
+        return out;
+    }
+    for trial in &run.trials {
+        let level = trial
+            .level
+            .map(|level| format!(" at {}", plain(level)))
+            .unwrap_or_default();
+        let place = format!("{level}, run {}", trial.repetition + 1);
+        if let Some(split) = &trial.details.delay_split {
+            let _ = writeln!(out, "delay by hop{place}, mean ms: {}", split.line());
+        }
+        if let Some(talk) = &trial.details.talk_over {
+            let _ = writeln!(out, "conversation{place}: {}", talk.line());
+        }
+    }
+    out
+}
+
+/// A verdict, with the reason why there is none.
+fn verdict_text(verdict: RunVerdict, cut_short: bool) -> String {
+    match (verdict, cut_short) {
+        (RunVerdict::NotJudged, true) => format!("{} (cut short)", verdict.name()),
+        _ => verdict.name().to_owned(),
+    }
 }
 
 /// The levels of a run with their main figures, the thresholds that failed, and the study's figures if the experiment
@@ -190,7 +246,11 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
                 .map(number),
             );
             row.extend(more.iter().map(|(_, read)| number(read(level))));
-            row.push(level.verdict.name().to_owned());
+            let mut trials = run.trials.iter().filter(|trial| trial.level == level.level);
+            row.push(verdict_text(
+                level.verdict,
+                trials.any(TrialRecord::is_cut_short),
+            ));
             row
         })
         .collect();
@@ -239,7 +299,8 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
         let _ = writeln!(out, "{}", bound.line());
     }
     out.push_str(&failures(run, label));
-    let _ = writeln!(out, "verdict: {}", published.verdict.name());
+    let verdict = verdict_text(published.verdict, run.cut_short);
+    let _ = writeln!(out, "verdict: {verdict}");
     for trial in &run.trials {
         for check in trial.checks.iter().filter(|check| check.failed()) {
             let level = trial
@@ -268,6 +329,7 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
             );
         }
     }
+    out.push_str(&delay_lines(run));
     if let Some(study) = &run.study {
         let rows: Vec<Vec<String>> = compare_with_study(run, levels)
             .iter()

@@ -14,6 +14,7 @@ pub mod quality;
 pub mod rtcp;
 pub mod sink;
 pub mod source;
+pub mod speech_quality;
 pub mod stats;
 
 #[cfg(feature = "fuzz")]

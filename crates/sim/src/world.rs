@@ -130,7 +130,7 @@ pub struct World {
     pub(crate) entropy: Entropy,
     host_entropy: Entropy,
     pub(crate) log: Log,
-    tap: Option<Tap>,
+    taps: Vec<Tap>,
     pub(crate) counts: Counts,
     events: Vec<(HostId, Event)>,
     keep_events: bool,
@@ -169,7 +169,7 @@ impl World {
             entropy: root.fork(),
             host_entropy: root.fork(),
             log: Log::new(),
-            tap: None,
+            taps: Vec::new(),
             counts: Counts::default(),
             events: Vec::new(),
             keep_events: false,
@@ -335,9 +335,15 @@ impl World {
             .or_insert_with(|| Link::new(config, entropy))
     }
 
-    /// Passes every packet to `tap` from now on.
+    /// Passes every packet to `tap` from now on, in place of earlier taps.
     pub fn set_tap(&mut self, tap: impl FnMut(&TapRecord<'_>) + 'static) {
-        self.tap = Some(Box::new(tap));
+        self.taps.clear();
+        self.add_tap(tap);
+    }
+
+    /// Passes every packet to `tap`, too, from now on.
+    pub fn add_tap(&mut self, tap: impl FnMut(&TapRecord<'_>) + 'static) {
+        self.taps.push(Box::new(tap));
     }
 
     /// Sets the level of detail of the log; packets by default.
@@ -816,7 +822,7 @@ impl World {
         transport: TapTransport,
         bytes: &[u8],
     ) {
-        if let Some(tap) = &mut self.tap {
+        for tap in &mut self.taps {
             tap(&TapRecord {
                 at: self.now,
                 point,

@@ -320,7 +320,7 @@ do = [{ add = 'X-Sorry', value = '${status}' }]
 
 #[test]
 fn refusal_of_an_outgoing_call_reaches_the_caller() {
-    let rules = "[[rules]]\ndirection='out'\ntrunk='pbx'\nmethod='INVITE'\nwhen='uri.user == \"030123\"'\ndo=[{ reject = 480 }]\n";
+    let rules = "[[rules]]\ndirection='out'\ntrunk='pbx'\nmethod='INVITE'\nwhen='uri.user == \"030123\"'\ndo=[{ reject = 480 }]\nname='no calls'\n";
     let (mut net, alice, bob) = net(rules);
     net.call(
         alice,
@@ -332,6 +332,10 @@ fn refusal_of_an_outgoing_call_reaches_the_caller() {
     first(&net, alice, "480 INVITE");
     assert!(received_messages(&net, bob, "INVITE").is_empty());
     assert!(net.border.census().is_quiet());
+    assert!(has(&net, |note| matches!(
+        note,
+        EventKind::RuleRefused { rule, call: 1, status: 480 } if rule == "no calls"
+    )));
 }
 
 #[test]

@@ -88,6 +88,14 @@ test('a peer on both legs has two columns, agents have no border, many peers sha
   const many = ladder(Array.from({ length: 40 }, (_, index) => message(index, 1, 'out', 'INVITE x', { to: `t${index}` })), [], []);
   assert.equal(many.participants.length, 12);
   assert.ok(many.rows.every((row) => row.from < 12 && row.to < 12));
+  const event = { at: new Date(Date.UTC(2026, 10, 25, 20)).toISOString().replace('Z', '000Z'), name: 'call_routed', fields: {}, node: null };
+  const at = (one) => ({ ...one, at: event.at });
+  const turn = [at(message(0, 0, 'in', 'INVITE x')), at(message(1, 0, 'out', '100 Trying')), at(message(2, 1, 'out', 'INVITE y'))];
+  assert.deepEqual(
+    ladder(turn, [event], []).rows.map((row) => (row.kind === 'event' ? row.event.name : row.message.summary)),
+    ['INVITE x', 'call_routed', '100 Trying', 'INVITE y'],
+    'events stand before the messages of the same microsecond that they explain',
+  );
   assert.deepEqual(ladder([], [], []), { participants: [], rows: [] });
 });
 

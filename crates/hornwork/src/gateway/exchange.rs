@@ -1,12 +1,14 @@
 //! The gateway as the user of a key exchange: its events become commands to the packet thread, figures and events of the log.
 
 use super::figures::GatewayFigures;
+use super::loops::PeerRoutes;
 use super::packets::{Command, Commands};
 use crate::ike::{ExchangePlan, ExchangeTunnel, PacketPlan, SaEvent, SaSink};
 use crate::log::EventLog;
 use config::{GatewaySpec, IkeSpec};
 use engine::{Event, EventKind};
 use net::Clock;
+use std::net::IpAddr;
 use std::sync::Arc;
 use wire::esp::NAT_TRAVERSAL_PORT;
 
@@ -20,6 +22,7 @@ pub(super) fn exchange_plan(gateway: &GatewaySpec, ike: &IkeSpec) -> ExchangePla
             ike: tunnel.ike.clone()?,
             local_networks: tunnel.local_networks.clone(),
             remote_networks: tunnel.remote_networks.clone(),
+            limits: tunnel.limits.clone(),
         })
     });
     ExchangePlan {
@@ -39,6 +42,7 @@ pub(super) fn exchange_plan(gateway: &GatewaySpec, ike: &IkeSpec) -> ExchangePla
 
 /// Takes the events of the key exchange.
 pub(super) struct GatewaySink {
+    pub(super) routes: PeerRoutes,
     pub(super) names: Vec<String>,
     pub(super) commands: Commands,
     pub(super) figures: Arc<GatewayFigures>,
@@ -54,6 +58,19 @@ impl GatewaySink {
     fn log(&self, kind: EventKind) {
         self.log.event(&Event::new(self.clock.now(), kind));
     }
+
+    /// Whether packets to a peer would be routed into a tunnel, which is logged.
+    fn loops(&mut self, tunnel: Option<usize>, peer: IpAddr) -> bool {
+        let Some(network) = self.routes.looping(peer) else {
+            return false;
+        };
+        let name = tunnel.map_or_else(String::new, |tunnel| self.name(tunnel));
+        let event = self.routes.refused(name, (peer, network), self.clock.now());
+        if let Some(event) = event {
+            self.log(event);
+        }
+        true
+    }
 }
 
 impl SaSink for GatewaySink {
@@ -67,6 +84,9 @@ impl SaSink for GatewaySink {
                 algorithms,
                 identity,
             } => {
+                if self.loops(Some(tunnel), peer.ip()) {
+                    return;
+                }
                 self.commands.send(Command::SealWith { tunnel, spi, peer });
                 let now = self.clock.now();
                 self.figures.change_tunnel(tunnel, |state| {
@@ -120,5 +140,10 @@ impl SaSink for GatewaySink {
             }),
             SaEvent::Failed { reason } => self.log(EventKind::GatewayIkeFailed { reason }),
         }
+    }
+
+    /// A peer that begins is refused by silence: an answer would go into a tunnel.
+    fn may_send_to(&mut self, peer: IpAddr) -> bool {
+        !self.loops(None, peer)
     }
 }

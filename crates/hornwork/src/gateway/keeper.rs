@@ -4,6 +4,7 @@
 use super::Flags;
 use super::figures::GatewayFigures;
 use super::keys::{GatewayKeys, TunnelKeys};
+use super::loops::PeerRoutes;
 use super::numbers::NumbersFile;
 use super::packets::{Command, Commands, LastStates, Report};
 use crate::ike::{IkeRequest, IkeRequests};
@@ -51,6 +52,7 @@ pub(super) struct Keeper {
     paths: Vec<usize>,
     /// Address of each peer, where it is known.
     peers: Vec<Option<SocketAddr>>,
+    routes: PeerRoutes,
     /// SPIs that are no longer in the file, and open until this time.
     removed: HashMap<u32, Time>,
     /// The last write of sequence numbers has failed, which is logged once.
@@ -66,6 +68,7 @@ impl Keeper {
         Keeper {
             paths: vec![0; parts.spec.tunnels.len()],
             peers: peers.collect(),
+            routes: PeerRoutes::of(&parts.spec),
             removed: HashMap::new(),
             numbers_fail: false,
             next_path: now,
@@ -212,6 +215,15 @@ impl Keeper {
                 reason: reason.name().to_owned(),
             },
             GatewayNotice::PeerMoved { tunnel, address } => {
+                if let Some(network) = self.routes.looping(address.ip()) {
+                    self.command(Command::RefusePeer(tunnel, address));
+                    let (name, now) = (self.name(tunnel), self.parts.clock.now());
+                    let refused = (address.ip(), network);
+                    if let Some(event) = self.routes.refused(name, refused, now) {
+                        self.log(event);
+                    }
+                    return;
+                }
                 if let Some(known) = self.peers.get_mut(tunnel) {
                     *known = Some(address);
                 }

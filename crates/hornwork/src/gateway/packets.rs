@@ -45,6 +45,8 @@ pub(super) enum Command {
         spi: u32,
         peer: SocketAddr,
     },
+    /// A peer gets no packets at this address.
+    RefusePeer(usize, SocketAddr),
     /// The SPIs of a deleted association: of received and of sent packets. It opens no more if the second value is true.
     Remove([u32; 2], bool),
     /// A message of the key exchange to a peer.
@@ -311,6 +313,9 @@ impl PacketLoop {
                 }
                 Ok(Command::SealWith { tunnel, spi, peer }) => {
                     self.parts.gateway.seal_with(tunnel, spi, peer);
+                }
+                Ok(Command::RefusePeer(tunnel, address)) => {
+                    self.parts.gateway.refuse_peer(tunnel, address.ip());
                 }
                 Ok(Command::Remove([spi_in, spi_out], at_once)) => {
                     self.parts

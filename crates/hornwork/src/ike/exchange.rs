@@ -9,10 +9,10 @@ use super::plan::{ExchangePlan, SaEvent, SaSink};
 use super::request::{IkeRequest, IkeRequests};
 use engine::{Entropy, Time};
 use net::{Clock, Waker};
-use protect::esp::AddressPrefix;
+use protect::esp::{AddressPrefix, SelectorLimits, SelectorPorts};
 use protect::ike::{
     DaemonFact, DaemonLine, DaemonLog, IkeConnection, NegotiatedChild, ViciPacket, ViciSection,
-    connection_number,
+    connection_number, daemon_selectors,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -525,7 +525,10 @@ impl IkeExchange {
     fn connections(&self) -> impl Iterator<Item = IkeConnection> + '_ {
         let plan = &self.parts.plan;
         let tunnels = plan.tunnels.iter().zip(&self.parts.files.authentications);
-        let texts = |networks: &[AddressPrefix]| networks.iter().map(ToString::to_string).collect();
+        let texts =
+            |networks: &[AddressPrefix], limits: &SelectorLimits, ports: &[SelectorPorts]| {
+                daemon_selectors(networks, limits.protocol, ports)
+            };
         tunnels
             .enumerate()
             .map(move |(number, (tunnel, authentication))| IkeConnection {
@@ -536,10 +539,18 @@ impl IkeExchange {
                 local_id: plan.ike.local_id.clone(),
                 remote_id: tunnel.ike.remote_id.clone(),
                 authentication: authentication.clone(),
-                local_networks: texts(&tunnel.local_networks),
+                local_networks: texts(
+                    &tunnel.local_networks,
+                    &tunnel.limits,
+                    &tunnel.limits.local_ports,
+                ),
                 remote_networks: match tunnel.remote_networks.is_empty() {
                     true => vec![PEER_ALONE.to_owned()],
-                    false => texts(&tunnel.remote_networks),
+                    false => texts(
+                        &tunnel.remote_networks,
+                        &tunnel.limits,
+                        &tunnel.limits.remote_ports,
+                    ),
                 },
                 initiates: tunnel.ike.initiates,
                 dead_peer: plan.ike.dead_peer,
@@ -790,6 +801,9 @@ impl IkeExchange {
             buffer = core::mem::take(&mut self.buffer);
             if sent.is_err() {
                 break;
+            }
+            if !self.parts.sink.may_send_to(to.ip()) {
+                continue;
             }
             match port {
                 NAT_TRAVERSAL_PORT => self.tell(SaEvent::Message(payload, to)),

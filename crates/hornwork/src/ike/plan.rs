@@ -1,8 +1,8 @@
 //! The plan of a key exchange, and the events about the associations that it negotiates.
 
 use config::{IkeSpec, IkeTunnelSpec};
-use protect::esp::{AddressPrefix, NegotiatedPair, SaLifetime};
-use std::net::SocketAddr;
+use protect::esp::{AddressPrefix, NegotiatedPair, SaLifetime, SelectorLimits};
+use std::net::{IpAddr, SocketAddr};
 
 /// A key exchange for the tunnels of one outer address.
 #[derive(Clone, Debug)]
@@ -48,6 +48,8 @@ pub(crate) struct ExchangeTunnel {
     pub(crate) local_networks: Vec<AddressPrefix>,
     /// Networks behind the peer; empty: the address of the peer alone.
     pub(crate) remote_networks: Vec<AddressPrefix>,
+    /// Protocol and ports.
+    pub(crate) limits: SelectorLimits,
 }
 
 /// An event of a key exchange.
@@ -94,4 +96,9 @@ pub(crate) enum SaEvent {
 pub(crate) trait SaSink: Send {
     /// Takes an event. Events are given in the order in which they must take effect.
     fn take(&mut self, event: SaEvent);
+
+    /// Whether messages may be sent to a peer at this address; false if they would be routed into a tunnel.
+    fn may_send_to(&mut self, _peer: IpAddr) -> bool {
+        true
+    }
 }

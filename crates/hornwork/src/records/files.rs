@@ -135,6 +135,29 @@ impl RecordFile {
         if !filled || !(old || file.length >= spec.rotate_bytes) {
             return Ok(false);
         }
+        self.set_aside(spec, now)
+    }
+
+    /// Renames a file of an earlier version, whose lines have other columns.
+    fn set_aside_other_columns(&mut self, spec: &RecordsSpec, now: u64) -> io::Result<()> {
+        let Some(file) = &mut self.open else {
+            return Ok(());
+        };
+        let mut first = vec![0; self.header.len()];
+        file.file.seek(SeekFrom::Start(0))?;
+        let read = file.file.read(&mut first)?;
+        if first.get(..read) == Some(self.header.as_bytes()) {
+            return Ok(());
+        }
+        self.set_aside(spec, now)?;
+        self.ready(&spec.folder, now).map(drop)
+    }
+
+    /// Renames the file; returns whether there was one.
+    fn set_aside(&mut self, spec: &RecordsSpec, now: u64) -> io::Result<bool> {
+        let Some(file) = &self.open else {
+            return Ok(false);
+        };
         let date: String = timestamp(now)
             .chars()
             .filter(|c| !"-:.".contains(*c))
@@ -223,6 +246,9 @@ impl RecordFolder {
             dirty: false,
         };
         let cut = folder.running_before()?;
+        for file in &mut folder.files {
+            file.set_aside_other_columns(spec, now)?;
+        }
         Ok((folder, cut))
     }
 
@@ -448,6 +474,28 @@ mod tests {
 
     fn running(id: &str) -> String {
         format!("{}\n", serde_json::json!({ "running": record(id) }))
+    }
+
+    #[test]
+    fn file_with_other_columns_is_set_aside() {
+        let folder = scratch("columns");
+        let spec = spec(&folder, RecordFormat::Csv);
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("cdr.csv"), "id,call_id\na,b\n").unwrap();
+        for _ in 0..2 {
+            drop(RecordFolder::open(&spec, START).unwrap());
+        }
+        let kept = std::fs::read_to_string(folder.join("cdr.csv")).unwrap();
+        assert_eq!(kept, form::csv_header());
+        let others = std::fs::read_dir(&folder).unwrap();
+        let others: Vec<String> = others
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.starts_with("cdr-"))
+            .collect();
+        assert_eq!(others.len(), 1, "{others:?}");
+        let old = std::fs::read_to_string(folder.join(&others[0])).unwrap();
+        assert_eq!(old, "id,call_id\na,b\n");
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

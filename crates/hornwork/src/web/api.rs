@@ -5,6 +5,7 @@ use super::audit::{AuditEntry, AuditLog};
 use super::guard::{Identified, source_of};
 use super::hashing;
 use super::history::StoreReaders;
+use super::masking::NumberSearches;
 use super::overview::OverviewHistory;
 use super::problem::{Answer, Problem, ok};
 use super::stream::StreamHub;
@@ -59,6 +60,7 @@ pub(super) struct ConsoleState {
     pub(super) hub: StreamHub,
     audit: AuditLog,
     reports: Option<PathBuf>,
+    number_searches: Mutex<NumberSearches>,
 }
 
 /// The state of a handler.
@@ -83,7 +85,19 @@ impl ConsoleState {
             hub: StreamHub::new(listeners),
             audit,
             reports: spec.reports.clone(),
+            number_searches: Mutex::default(),
         })
+    }
+
+    /// Counts the search of a number by a caller for whom numbers are masked.
+    ///
+    /// # Errors
+    /// There were too many.
+    pub(super) fn admit_number_search(&self, caller: &Caller) -> Result<(), Problem> {
+        let now = self.operators.clock.now();
+        let searches = self.number_searches.lock();
+        let mut searches = searches.unwrap_or_else(PoisonError::into_inner);
+        searches.admit(&caller.user, now)
     }
 
     /// Access to the packet threads.

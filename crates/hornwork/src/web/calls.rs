@@ -6,7 +6,7 @@ mod decision;
 use super::access::Caller;
 use super::api::{Parameters, PathPart, Shared, cursor_of, limit_of};
 use super::masking::{exact_numbers, users_of};
-use super::problem::{Answer, Problem, ok};
+use super::problem::{Answer, Problem, accepted, ok};
 use super::types::{
     CallPageBody, CallQuery, CallsBody, DecisionBody, EditBody, EventBody, IntervalBody,
     MessageBody, MessagePageBody, StreamBody,
@@ -171,15 +171,23 @@ pub(super) async fn search(
     let limit = limit_of(query.limit)?;
     let before = cursor_of(query.cursor.as_deref())?;
     let store = state.store()?;
+    let masked_search = query.number.filter(|_| caller.redact);
+    if masked_search.is_some() {
+        state.admit_number_search(&caller)?;
+    }
     let page = store.read(move |reader| reader.search(&filter, before, limit));
     let page = page.await?;
     let incomplete = page.next.is_some() && page.calls.len() < limit;
     let calls = page.calls.into_iter();
-    ok(&CallsBody {
+    let body = CallsBody {
         calls: calls.map(|call| call_json(call, &caller)).collect(),
         next: page.next.map(|next| next.to_string()),
         incomplete,
-    })
+    };
+    match masked_search {
+        Some(number) => accepted(format!("number={number}"), &body),
+        None => ok(&body),
+    }
 }
 
 /// The call that was asked for, and all records of it.

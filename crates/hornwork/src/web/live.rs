@@ -3,6 +3,7 @@
 
 use super::access::Caller;
 use super::api::{ConsoleState, Parameters, PathPart, Shared, body_of, cursor_of, limit_of};
+use super::masking::is_searchable;
 use super::problem::{Answer, Problem, accepted, ok};
 use super::types::{
     AlarmBody, AlarmsBody, BanBody, BansBody, DoneBody, DrainBody, DropsBody, LimitChange,
@@ -144,6 +145,11 @@ pub(super) async fn list_registrations(
             "cursor: numbers are masked for this user, so that only the first page is shown; use aor",
         ));
     }
+    let masked_search = query.aor.clone().filter(|_| caller.redact);
+    if let Some(user) = &masked_search {
+        is_searchable("aor", user)?;
+        state.admit_number_search(&caller)?;
+    }
     let page = state
         .operators()
         .registrations(query.aor, query.cursor, limit + 1);
@@ -175,12 +181,16 @@ pub(super) async fn list_registrations(
             });
         }
     }
-    ok(&RegistrationsBody {
+    let body = RegistrationsBody {
         registrations,
         total,
         // The cursor is the name of a user.
         next: next.filter(|_| !caller.redact),
-    })
+    };
+    match masked_search {
+        Some(user) => accepted(format!("aor={user}"), &body),
+        None => ok(&body),
+    }
 }
 
 /// `DELETE /registrations/{aor}`.

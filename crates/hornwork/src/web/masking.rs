@@ -4,12 +4,67 @@
 use super::problem::Problem;
 use super::types::{CallPageBody, CallQuery};
 use console::{JoinedCall, MaskedUsers};
+use engine::Time;
 use serde_json::{Map, Value};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 /// Fields of events with users.
 const USER_FIELDS: [&str; 6] = ["from", "to", "user", "aor", "number", "called"];
 /// Fields that users do not appear in, although a user may have the same number.
 const PLAIN_FIELDS: [&str; 3] = ["call", "call_id", "status"];
+
+/// Shortest number or user, in letters and digits, that a caller may search for whom numbers are masked. A masked extension of
+/// three digits has ten candidates; a number of seven has 100,000, which [`NumberSearches`] makes a matter of days.
+const MIN_SEARCHED: usize = 7;
+/// Numbers that such a caller may search in [`SEARCH_PERIOD`].
+const MAX_SEARCHES: usize = 20;
+const SEARCH_PERIOD: Duration = Duration::from_secs(60);
+/// Callers whose searches are counted. Users of an identity provider are not bounded.
+const MAX_SEARCHERS: usize = 1_000;
+
+/// Times of the latest number searches of callers for whom numbers are masked.
+#[derive(Debug, Default)]
+pub(super) struct NumberSearches(BTreeMap<String, VecDeque<Time>>);
+
+impl NumberSearches {
+    /// Counts a search.
+    ///
+    /// # Errors
+    /// The caller has searched too many numbers.
+    pub(super) fn admit(&mut self, user: &str, now: Time) -> Result<(), Problem> {
+        let is_recent = |at: &Time| now.since(*at) < SEARCH_PERIOD;
+        if !self.0.contains_key(user) && self.0.len() >= MAX_SEARCHERS {
+            self.0
+                .retain(|_, times| times.back().is_some_and(is_recent));
+            if self.0.len() >= MAX_SEARCHERS {
+                return Err(Problem::later("too many users search numbers", 60));
+            }
+        }
+        let times = self.0.entry(user.to_owned()).or_default();
+        while times.front().is_some_and(|at| !is_recent(at)) {
+            times.pop_front();
+        }
+        if let Some(first) = times.front().filter(|_| times.len() >= MAX_SEARCHES) {
+            let wait = SEARCH_PERIOD.saturating_sub(now.since(*first)).as_secs() + 1;
+            let why = "numbers are masked for this user, who may search 20 of them in a minute";
+            return Err(Problem::later(why, wait));
+        }
+        times.push_back(now);
+        Ok(())
+    }
+}
+
+/// Refuses a short number or user: trying all of them would confirm a masked one.
+pub(super) fn is_searchable(name: &str, number: &str) -> Result<(), Problem> {
+    let length = number.chars().filter(|one| one.is_alphanumeric()).count();
+    match length >= MIN_SEARCHED {
+        true => Ok(()),
+        false => Err(Problem::forbidden(format!(
+            "{name}: numbers are masked for this user, so that only whole ones of {MIN_SEARCHED} letters and digits or more are searched"
+        ))),
+    }
+}
 
 /// Refuses conditions on parts of numbers: with them a caller for whom numbers are masked could find the hidden digits one
 /// by one.
@@ -19,6 +74,9 @@ pub(super) fn exact_numbers(query: &CallQuery) -> Result<(), Problem> {
         return Err(Problem::forbidden(
             "number: numbers are masked for this user, so that only a whole number is searched, without *",
         ));
+    }
+    if query.number.is_some() {
+        is_searchable("number", number)?;
     }
     // Words are divided at all other characters: one of digits only may be a part of a number in a display name.
     let words = query.words.as_deref().unwrap_or_default();
@@ -123,6 +181,13 @@ mod tests {
                 Some(403)
             );
         }
+        // Short ones could be confirmed by trying all.
+        for number in ["5034", "600", "ann", "123456", "+12-34 56"] {
+            assert_eq!(
+                refused(&|query| query.number = Some(number.into())),
+                Some(403)
+            );
+        }
         for words in ["030", "Anna 49", "030-1234567", "x \u{664}\u{665}"] {
             assert_eq!(
                 refused(&|query| query.words = Some(words.into())),
@@ -138,6 +203,27 @@ mod tests {
             None
         );
         assert_eq!(refused(&|query| query.address = Some("[::1]".into())), None);
+    }
+
+    #[test]
+    fn searched_numbers_are_counted_for_each_user() {
+        let mut searches = NumberSearches::default();
+        let at = |ms: u64| Time::ZERO + Duration::from_millis(ms);
+        for number in 0..20 {
+            assert!(searches.admit("ann", at(number * 10)).is_ok());
+        }
+        let refused = searches.admit("ann", at(30_000)).unwrap_err();
+        assert_eq!(refused.status().as_u16(), 429);
+        assert!(searches.admit("bob", at(30_000)).is_ok());
+        assert!(searches.admit("ann", at(60_001)).is_ok());
+        assert!(searches.admit("ann", at(60_002)).is_err());
+        // The table is bounded; users without recent searches are forgotten.
+        for number in 0..MAX_SEARCHERS + 10 {
+            let _ = searches.admit(&number.to_string(), at(60_003));
+        }
+        assert_eq!(searches.0.len(), MAX_SEARCHERS);
+        assert!(searches.admit("new", at(200_000)).is_ok());
+        assert_eq!(searches.0.len(), 1);
     }
 
     #[test]

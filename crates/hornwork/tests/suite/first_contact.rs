@@ -70,6 +70,44 @@ fn closed_pipe_ends_a_printing_command_silently() {
     }
 }
 
+/// It took 31 s, and the reason was that of a peer that does not answer.
+#[test]
+fn scenario_against_a_closed_port_ends_with_the_icmp_error() {
+    let port = free_port();
+    let target = format!("127.0.0.1:{port}");
+    let ours = [
+        "lab",
+        "run",
+        "scenarios/sipp/uac.xml",
+        &target,
+        "--calls",
+        "100",
+    ];
+    let theirs = [
+        "lab",
+        "run",
+        "-m",
+        "100",
+        "-sf",
+        "scenarios/sipp/uac.xml",
+        &target,
+    ];
+    for words in [&ours[..], &theirs] {
+        let begun = std::time::Instant::now();
+        let output = hornwork(words);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{words:?}: {error}");
+        let wanted = format!("no answer from {target}: ICMP port unreachable");
+        assert!(error.contains(&wanted), "{words:?}: {error}");
+        assert!(
+            error.contains("remedy: start the system under test"),
+            "{error}"
+        );
+        // Half a second on an idle machine.
+        assert!(begun.elapsed().as_secs() < 15, "{:?}", begun.elapsed());
+    }
+}
+
 #[test]
 fn earlier_results_are_kept_unless_forced() {
     let folder = scratch("first-contact-out");
@@ -223,12 +261,33 @@ fn pbx(
 
 /// Runs `call-capacity` at 20 and 40 calls; returns exit status and output.
 fn measure(folder: &std::path::Path, sets: &[String], out: &str) -> (Option<i32>, String) {
+    measure_by(
+        &["run", "call-capacity", "--repeat", "2"],
+        folder,
+        sets,
+        out,
+    )
+}
+
+/// The same with other words of the command.
+fn measure_by(
+    words: &[&str],
+    folder: &std::path::Path,
+    sets: &[String],
+    out: &str,
+) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hornwork"));
     command
-        .args(["lab", "run", "call-capacity", "--repeat", "2", "--out", out])
+        .arg("lab")
+        .args(words)
+        .args(["--out", out])
         .current_dir(folder);
+    // A search has no list of levels.
+    let levels: &[&str] = match words.contains(&"search") {
+        true => &["levels.from=20", "levels.to=40", "levels.step=20"],
+        false => &["levels.values=[20, 40]"],
+    };
     let short = [
-        "levels.values=[20, 40]",
         "callers.rate=40",
         "callers.hold_seconds=0.5",
         // The speed of this machine is not under test.
@@ -237,7 +296,12 @@ fn measure(folder: &std::path::Path, sets: &[String], out: &str) -> (Option<i32>
         "thresholds.round_trip_ms=",
         "thresholds.figure=",
     ];
-    for set in sets.iter().map(String::as_str).chain(short) {
+    for set in sets
+        .iter()
+        .map(String::as_str)
+        .chain(levels.iter().copied())
+        .chain(short)
+    {
         command.args(["--set", set]);
     }
     let output = command.output().expect("the program starts");
@@ -293,6 +357,16 @@ fn run_ends_when_every_call_of_a_level_is_refused_alike() {
     let record = std::fs::read_to_string(folder.join("results/run.json")).expect("record");
     assert!(record.contains("was refused with 407"), "{record}");
     assert!(folder.join("results/report.html").exists());
+    // A search ends after its first trial, too.
+    let words = ["search", "call-capacity"];
+    let (code, said) = measure_by(&words, &folder, &sets, "search");
+    assert_eq!(code, Some(1), "{said}");
+    for words in [
+        "stopped after trial 1 of ",
+        "was refused with 407\n  remedy: the system requires credentials",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
 }
 
 #[test]

@@ -2,11 +2,12 @@
 //! initiate, change keys under traffic, and one restarts; a NAT with two peers behind it; certificates; a thousand tunnels;
 //! wrong secrets; an unprivileged user. Skipped without the rights.
 
-use crate::common::{installed, root, scratch};
+use crate::common::network_case::NetworkCase;
+use crate::common::{installed, root};
 use crate::gateway::may_make_tun;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::Command;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
 pub const SECRET: &str = "a-secret-of-a-test-only";
@@ -74,72 +75,35 @@ pub fn able() -> bool {
     may_make_tun()
 }
 
-struct Case {
-    folder: PathBuf,
+/// A case whose output has the log of our end.
+fn case(name: &str) -> NetworkCase {
+    let case = NetworkCase::new(
+        &format!("gateway-ike-{name}"),
+        COMMON.to_owned(),
+        &["near.log"],
+    );
+    case.write("psk", &format!("{SECRET}\n"));
+    case
 }
 
-impl Case {
-    fn new(name: &str) -> Case {
-        let case = Case {
-            folder: scratch(&format!("gateway-ike-{name}")),
-        };
-        case.write("psk", &format!("{SECRET}\n"));
-        case
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        let path = self.folder.join(name);
-        std::fs::write(&path, text).expect("file");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("mode");
-    }
-
-    fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.folder.join(name)).unwrap_or_default()
-    }
-
-    /// Runs a script; returns its output, with the logs.
-    fn run(&self, script: &str) -> String {
-        let output: Output = Command::new("unshare")
-            .args(["-n", "-m", "timeout", "110", "bash", "-c"])
-            .arg(format!("{COMMON}{script}"))
-            .current_dir(&self.folder)
-            .env("HORNWORK", PROGRAM)
-            .stdin(Stdio::null())
-            .output()
-            .expect("unshare");
-        let said = format!(
-            "{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let logs = format!("{said}\nnear: {}", self.read("near.log"));
-        assert!(
-            output.status.success(),
-            "{logs}\nfar: {}",
-            self.read("far.d/log")
-        );
-        logs
-    }
-
-    /// Nothing but keys in order: the last statistics have no packet that could not be opened.
-    fn check_statistics(&self) {
-        let log = self.read("near.log");
-        let last = log
-            .lines()
-            .rfind(|line| line.contains("gateway_statistics"));
-        let last = last.unwrap_or_else(|| panic!("{log}"));
-        for fault in [
-            "esp_authentication",
-            "esp_replayed",
-            "esp_too_old",
-            "esp_unknown_spi",
-            "esp_malformed",
-            "esp_no_association",
-            "esp_expired",
-            "ike_overrun",
-        ] {
-            assert!(!last.contains(fault), "{last}");
-        }
+/// Nothing but keys in order: the last statistics have no packet that could not be opened.
+fn check_statistics(case: &NetworkCase) {
+    let log = case.read("near.log");
+    let last = log
+        .lines()
+        .rfind(|line| line.contains("gateway_statistics"));
+    let last = last.unwrap_or_else(|| panic!("{log}"));
+    for fault in [
+        "esp_authentication",
+        "esp_replayed",
+        "esp_too_old",
+        "esp_unknown_spi",
+        "esp_malformed",
+        "esp_no_association",
+        "esp_expired",
+        "ike_overrun",
+    ] {
+        assert!(!last.contains(fault), "{last}");
     }
 }
 
@@ -207,7 +171,7 @@ fn keys_change_under_traffic_without_a_lost_packet() {
         ("cbc-theirs", "aes128-sha256-x25519", 3_600, 5),
         ("gcm-both", "aes256gcm16", 6, 6),
     ] {
-        let case = Case::new(name);
+        let case = case(name);
         let metrics = "[metrics]\nlisten = \"127.0.0.1:9464\"\n";
         let text = near(&format!("rekey_s = {ours}"), PEER);
         case.write("near.toml", &format!("{metrics}{text}"));
@@ -242,7 +206,7 @@ fn keys_change_under_traffic_without_a_lost_packet() {
             let line = log.lines().find(|line| line.contains(secret));
             assert_eq!(line, None, "{name}: {secret}");
         }
-        case.check_statistics();
+        check_statistics(&case);
     }
 }
 
@@ -276,7 +240,7 @@ fn lost_messages_about_new_keys_lose_no_packet() {
     if !able() || !installed(&["nft"]) {
         return;
     }
-    let case = Case::new("lost");
+    let case = case("lost");
     case.write("near.toml", &near("", PEER));
     case.write("far.conf", &far("aes128gcm16", 5));
     let said = case.run(LOST);
@@ -292,7 +256,7 @@ fn lost_messages_about_new_keys_lose_no_packet() {
     );
     lossless(&said, "ping-there.log", 900);
     lossless(&said, "ping-back.log", 900);
-    case.check_statistics();
+    check_statistics(&case);
 }
 
 /// Both ends set the tunnel up at the same time.
@@ -314,7 +278,7 @@ fn both_ends_may_initiate() {
     if !able() {
         return;
     }
-    let case = Case::new("both");
+    let case = case("both");
     case.write("near.toml", &near("", PEER));
     let conf = far("aes128gcm16", 3_600);
     let conf = conf.replace("rand_time", "start_action = start\n    rand_time");
@@ -322,6 +286,126 @@ fn both_ends_may_initiate() {
     let said = case.run(BOTH);
     lossless(&said, "ping-there.log", 100);
     lossless(&said, "ping-back.log", 100);
+}
+
+/// UDP from a port to a port, which the other end sends back: prints whether an answer came.
+const PORTS: &str = r#"
+cat > echo.py <<END
+import socket, select
+socks = []
+for port in (5060, 10005, 7000):
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); one.bind(("10.2.0.1", port)); socks.append(one)
+print("ready", flush=True)
+while True:
+    for one in select.select(socks, [], [])[0]:
+        data, peer = one.recvfrom(100); one.sendto(data, peer)
+END
+cat > ask.py <<END
+import socket, sys
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); one.settimeout(float(sys.argv[3]))
+one.bind(("10.1.0.1", int(sys.argv[1]))); one.sendto(b"x", ("10.2.0.1", int(sys.argv[2])))
+try: print(sys.argv[1], sys.argv[2], one.recv(100) == b"x")
+except TimeoutError: print(sys.argv[1], sys.argv[2], False)
+END
+charon far "$far_in"
+$far_in python3 echo.py > echo.log 2>&1 & jobs_of_test="$jobs_of_test $!"; await echo.log ready
+gateway near ""
+await near.log gateway_tunnel_up
+python3 ask.py 5060 5060 5; python3 ask.py 5060 10005 5
+python3 ask.py 5060 7000 0.5; python3 ask.py 5061 5060 0.5
+ping -q -c 3 -i 0.05 -W 1 -I 10.1.0.1 10.2.0.1 > ping.log || true; loss ping.log
+swanctl --list-sas --uri unix://$PWD/far.d/vici 2>/dev/null
+kill -TERM $near_pid; wait $near_pid
+"#;
+
+/// The tunnel has UDP between two ports only. A peer that permits everything takes our narrower proposal; one with the same
+/// selectors has them, too.
+#[test]
+fn tunnels_may_have_protocol_and_ports() {
+    if !able() || !installed(&["python3"]) {
+        return;
+    }
+    let limits =
+        "protocol = \"udp\"\nlocal_ports = \"5060\"\nremote_ports = [\"5060\", \"10000-10010\"]";
+    let open = far("aes128gcm16", 3_600);
+    let limited = open
+        .replace(
+            "local_ts = 10.2.0.0/24",
+            "local_ts = 10.2.0.0/24[udp/5060],10.2.0.0/24[udp/10000-10010]",
+        )
+        .replace(
+            "remote_ts = 10.1.0.0/24",
+            "remote_ts = 10.1.0.0/24[udp/5060]",
+        );
+    for (name, theirs) in [("ports-open", open), ("ports-limited", limited)] {
+        let case = case(name);
+        case.write("near.toml", &near("", &format!("{PEER}\n{limits}")));
+        case.write("far.conf", &theirs);
+        let said = case.run(PORTS);
+        for line in [
+            "5060 5060 True",
+            "5060 10005 True",
+            "5060 7000 False",
+            "5061 5060 False",
+        ] {
+            assert!(said.contains(line), "{name}: {line}: {said}");
+        }
+        assert!(
+            said.contains("3 packets transmitted, 0 received"),
+            "{name}: {said}"
+        );
+        assert!(said.contains("10.1.0.0/24[udp/"), "{name}: {said}");
+        let log = case.read("near.log");
+        let last = log
+            .lines()
+            .rfind(|line| line.contains("gateway_statistics"));
+        let last = last.unwrap_or_default();
+        // Two datagrams and three pings.
+        assert!(last.contains("esp_selector"), "{name}: {last}");
+        check_statistics(&case);
+    }
+}
+
+/// A peer of any address sets the tunnel up from an address that is routed into the tunnel.
+const LOOPING: &str = r#"
+# A kernel with strict reverse path filtering would not even deliver the peer's messages.
+for filter in all va; do echo 0 > /proc/sys/net/ipv4/conf/$filter/rp_filter; done
+gateway near ""
+charon far "$far_in"
+await near.log gateway_peer_loop
+sleep 1
+grep -c "gateway_tunnel_up" near.log || true
+grep -c "gateway_peer_loop" near.log
+kill -TERM $near_pid; wait $near_pid
+"#;
+
+#[test]
+fn peer_behind_its_own_tunnel_is_refused() {
+    if !able() {
+        return;
+    }
+    let case = case("loop");
+    let tunnel = "peer = \"any\"\nremote_id = \"192.0.2.2\"\nsecret_file = \"psk\"";
+    let text = near("", tunnel).replace(
+        "remote_networks = \"10.2.0.0/24\"",
+        "remote_networks = [\"10.2.0.0/24\", \"192.0.2.2/32\"]",
+    );
+    case.write("near.toml", &text);
+    let theirs = far("aes128gcm16", 3_600);
+    case.write(
+        "far.conf",
+        &theirs.replace("rand_time", "start_action = start\n    rand_time"),
+    );
+    let said = case.run(LOOPING);
+    let counts: Vec<&str> = said
+        .lines()
+        .filter(|line| line.parse::<u32>().is_ok())
+        .collect();
+    assert_eq!(counts, ["0", "1"], "{said}");
+    assert!(
+        said.contains("peer=192.0.2.2") && said.contains("network=192.0.2.2/32"),
+        "{said}"
+    );
 }
 
 /// A border in the same process, whose operators see the tunnel.
@@ -343,7 +427,7 @@ fn operators_see_tunnels() {
     if !able() || !installed(&["curl"]) {
         return;
     }
-    let case = Case::new("operators");
+    let case = case("operators");
     let border = "[[interface]]\nname = \"phones\"\nlisten = \"udp:127.0.0.1:5060\"\n[control]\nsocket = \"control.sock\"\n[console]\nlisten = \"127.0.0.1:8080\"\n";
     let text = near("dead_peer_s = 1", PEER);
     case.write("near.toml", &format!("{border}{text}"));
@@ -407,7 +491,7 @@ fn a_peer_and_this_end_may_restart() {
     if !able() {
         return;
     }
-    let case = Case::new("restart");
+    let case = case("restart");
     case.write("near.toml", &near("dead_peer_s = 1", PEER));
     case.write("far.conf", &far("aes128gcm16", 3_600));
     let said = case.run(RESTART);
@@ -458,7 +542,7 @@ fn two_peers_behind_one_nat_have_tunnels() {
     if !able() || !installed(&["nft"]) {
         return;
     }
-    let case = Case::new("nat");
+    let case = case("nat");
     let mut text =
         "[gateway]\nlocal = \"192.0.2.1\"\nroute_source = \"10.1.0.1\"\n[gateway.ike]\nlocal_id = \"centre.example\"\n"
             .to_owned();
@@ -502,7 +586,7 @@ secrets {{ ike-t {{ secret = \"{secret}\" }} }}
             "the NAT has changed the port: {line}"
         );
     }
-    case.check_statistics();
+    check_statistics(&case);
 }
 
 /// An authority with two certificates; the key of ours is one of a curve.
@@ -529,7 +613,7 @@ fn certificates_prove_both_ends() {
     if !able() {
         return;
     }
-    let case = Case::new("certificates");
+    let case = case("certificates");
     let ike = "local_id = \"near.example\"\ncertificate = \"near.pem\"\nprivate_key = \"near.key\"\nauthority = \"ca.pem\"";
     let tunnel = "peer = \"192.0.2.2\"\nremote_id = \"far.example\"";
     case.write("near.toml", &near(ike, tunnel));
@@ -576,7 +660,7 @@ fn a_wrong_secret_is_named_and_replaced_by_a_reload() {
     if !able() {
         return;
     }
-    let case = Case::new("wrong");
+    let case = case("wrong");
     case.write("psk", "another-secret-of-a-test\n");
     case.write("psk.good", &format!("{SECRET}\n"));
     case.write("near.toml", &near("", PEER));
@@ -618,7 +702,7 @@ fn the_rights_of_the_unit_suffice() {
         return;
     }
     let program = root().join("target");
-    let case = Case::new("confined");
+    let case = case("confined");
     let reachable = Command::new("setpriv")
         .args([
             "--reuid=nobody",
@@ -664,7 +748,7 @@ fn a_thousand_tunnels_are_negotiated() {
     if !able() {
         return;
     }
-    let case = Case::new("thousand");
+    let case = case("thousand");
     let mut text =
         "[gateway]\nlocal = \"192.0.2.1\"\nroute_source = \"10.1.0.1\"\n[gateway.ike]\n".to_owned();
     let (mut connections, mut secrets) = (String::new(), String::new());
@@ -722,7 +806,7 @@ fn missing_parts_are_named() {
     if !able() {
         return;
     }
-    let case = Case::new("missing");
+    let case = case("missing");
     case.write("near.toml", &near("", PEER));
     case.write(
         "bad.toml",

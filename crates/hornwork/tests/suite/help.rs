@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Every command that has no subcommands but those of `ctl`.
-const COMMANDS: [&str; 29] = [
+pub(crate) const COMMANDS: [&str; 31] = [
     "run",
     "top",
     "check",
@@ -29,6 +29,8 @@ const COMMANDS: [&str; 29] = [
     "lab datasheet",
     "lab link",
     "lab analyse",
+    "lab speech",
+    "lab conversation",
     "lab report",
     "lab compare",
     "phone register",
@@ -41,7 +43,7 @@ const COMMANDS: [&str; 29] = [
 ];
 
 /// Commands to a running border. A change is made after the commands that need the state before.
-const CONTROL: [&str; 23] = [
+pub(crate) const CONTROL: [&str; 23] = [
     "registrations list",
     "registrations show",
     "registrations delete",
@@ -130,7 +132,7 @@ const RUN_ELSEWHERE: [(&str, &str, &str); 13] = [
     ),
 ];
 
-fn hornwork(arguments: &[&str]) -> Output {
+pub(crate) fn hornwork(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_hornwork"))
         .args(arguments)
         .stdin(Stdio::null())
@@ -138,7 +140,7 @@ fn hornwork(arguments: &[&str]) -> Output {
         .expect("hornwork")
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -175,7 +177,7 @@ fn list_of_commands_is_complete() {
 }
 
 /// A folder in which examples find their files.
-fn folder(name: &str) -> std::path::PathBuf {
+pub(crate) fn folder(name: &str) -> std::path::PathBuf {
     let folder = scratch(name);
     symlink(root().join("examples"), folder.join("examples")).expect("link");
     symlink(env!("CARGO_BIN_EXE_hornwork"), folder.join("hornwork")).expect("link");
@@ -184,10 +186,14 @@ fn folder(name: &str) -> std::path::PathBuf {
     let message = "OPTIONS sip:a@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.7;branch=z9hG4bK1\r\nFrom: <sip:a@192.0.2.7>;tag=1\r\n\
                    To: <sip:a@192.0.2.1>\r\nCall-ID: 1\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n";
     std::fs::write(folder.join("message"), message).expect("message");
+    // The files of `lab speech`.
+    for file in ["hello.wav", "heard.wav"] {
+        std::fs::write(folder.join(file), codec::speech::files()[0]).expect("speech");
+    }
     folder
 }
 
-fn shell(folder: &Path, line: &str) -> Output {
+pub(crate) fn shell(folder: &Path, line: &str) -> Output {
     let path = std::env::var("PATH").unwrap_or_default();
     Command::new("sh")
         .args(["-c", line])
@@ -238,7 +244,7 @@ fn every_command_has_an_example_that_works() {
 }
 
 /// The example in a help text.
-fn example_of(command: &str, help: &str) -> String {
+pub(crate) fn example_of(command: &str, help: &str) -> String {
     let example = help.lines().find_map(|line| line.strip_prefix("Example: "));
     let example = example.unwrap_or_else(|| panic!("{command}: no example in its help:\n{help}"));
     let begins = format!("hornwork {command}");
@@ -251,7 +257,7 @@ fn example_of(command: &str, help: &str) -> String {
 }
 
 /// A border with a registered phone, a call to it and an alarm about a trunk that does not answer.
-fn operated(folder: &Path) -> [Process; 3] {
+pub(crate) fn operated(folder: &Path) -> [Process; 3] {
     let sip = free_port();
     let more = format!(
         "[[trunk]]\nname = \"pbx\"\ntarget = \"udp:127.0.0.1:{}\"\nping_interval_s = 1\nping_failures = 1\n\

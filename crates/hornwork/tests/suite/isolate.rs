@@ -199,6 +199,38 @@ fn experiment_measures_voice_beside_bulk() {
     assert!(remarks.contains("emulated at 5 Mbit/s"), "{remarks}");
 }
 
+/// A link that is slower than the voice itself: no share saves it.
+#[test]
+fn shares_below_the_voice_fail_the_experiment() {
+    if namespace().is_none() {
+        return;
+    }
+    let folder = scratch("isolation-broken");
+    for (rate, code) in [("5", 0), ("1", 1)] {
+        let rate = format!("link.rate_mbit={rate}");
+        let log = Command::new(PROGRAM)
+            .args(["lab", "run", "isolation", "--json", "-", "--set", &rate])
+            .args(["--set", "streams.duration_seconds=2"])
+            .args(["--set", "streams.count=40"])
+            // Jitter depends on the machine.
+            .args(["--set", "thresholds.jitter_p99_ms=", "--set"])
+            .arg("thresholds.figure=[{ name = \"lost_percent\", at = 1, most = 0 }]")
+            .current_dir(&folder)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&log.stdout).into_owned();
+        let why = String::from_utf8_lossy(&log.stderr).into_owned();
+        assert_eq!(log.status.code(), Some(code), "{rate}: {text}\n{why}");
+        let run: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let bound = &run["bounds"][0];
+        assert_eq!(
+            (&bound["holds"], &bound["at"]),
+            (&(code == 0).into(), &1.0.into()),
+            "{bound}"
+        );
+    }
+}
+
 #[test]
 fn invalid_requests_are_refused_with_reason() {
     let folder = scratch("isolate");

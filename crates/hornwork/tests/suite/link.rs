@@ -258,6 +258,8 @@ fn serial_line_has_its_rate_and_order_is_kept() {
     let link = hosts.link(&[
         "--profile",
         "serial-64",
+        "--delay",
+        "5ms",
         "--jitter",
         "5ms",
         "--json",
@@ -387,6 +389,7 @@ fn other_programs_measure_the_same() {
     assert_eq!(ask("set a-to-b delay=5ms rate=none"), "ok");
     assert!(ask("set delay=5parsecs").starts_with("error: delay"));
     assert!(ask("dance").starts_with("error: expected"));
+    assert!(ask("set b-to-a loss-burst=3").contains("set loss"));
     let shown: Value = serde_json::from_str(&ask("show")).unwrap();
     assert_eq!(shown[0]["settings"]["delay_ms"], 5.0);
     assert_eq!(shown[1]["settings"]["delay_ms"], 25.0);
@@ -493,6 +496,28 @@ fn bad_values_and_missing_interfaces_have_their_exit_codes() {
         let (code, text) = with(bad);
         assert_eq!(code, Some(2), "{bad:?}: {text}");
     }
+    // Values without effect are refused with the remedy, in the words of the option.
+    for (bad, words) in [
+        (
+            &["--framing", "hdlc"][..],
+            "--framing has no effect without a rate",
+        ),
+        (&["--loss-burst", "3"], "set loss"),
+        (
+            &["--rate", "none/64kbit", "--a-to-b", "queue=9"],
+            "--a-to-b: queue",
+        ),
+        (
+            &["--delay", "1ms", "--jitter", "5ms"],
+            "set delay to at least 5ms",
+        ),
+    ] {
+        let (code, text) = with(bad);
+        assert!(code == Some(2) && text.contains(words), "{bad:?}: {text}");
+    }
+    // It has one in the direction with a rate: only the interfaces are missing.
+    let (code, text) = with(&["--rate", "64kbit/none", "--framing", "hdlc"]);
+    assert_eq!(code, Some(3), "{text}");
     assert_eq!(refused(&["--a", "x"]).0, Some(2));
     let (code, text) = with(&["--seconds", "1"]);
     assert_eq!(code, Some(3), "{text}");

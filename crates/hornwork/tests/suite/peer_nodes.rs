@@ -3,6 +3,7 @@
 use crate::common;
 
 use common::{Process, answers_options, border, free_port, installed, media_ports, root, scratch};
+use serde_json::Value;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -240,6 +241,104 @@ fn speech_passes_rtpengine() {
     assert_speech(&log, 2);
     assert!(!log.contains("media_node_failed"), "{log}");
     assert_eq!(log.matches(" path=node").count(), 2, "{log}");
+}
+
+/// Packets of a side in the intervals of a stored call, and those that have a value of `name`.
+fn of_intervals(events: &[Value], side: &str, name: &str) -> (u64, usize) {
+    let text = |event: &Value, field: &str| {
+        let value = event["fields"][format!("{side}_{field}")].as_str();
+        value.map(str::to_owned)
+    };
+    let packets = events.iter().filter_map(|event| text(event, "packets"));
+    let packets = packets.map(|packets| packets.parse::<u64>().expect("a number"));
+    let known = events.iter().filter(|event| text(event, name).is_some());
+    (packets.sum(), known.count())
+}
+
+/// Our softphones send speech and RTCP for 16 s through rtpengine: the store has its figures of each interval.
+#[test]
+fn intervals_of_quality_come_from_rtpengine() {
+    let folder = scratch("nodes-intervals");
+    let Some((_rtpengine, node)) = rtpengine(&folder) else {
+        return;
+    };
+    let (sip, core, called) = (free_port(), free_port(), free_port());
+    let store = folder.join("store");
+    let text = format!(
+        "[[interface]]\nname='access'\nkind='access'\nlisten='udp:127.0.0.1:{sip}'\nmedia={{address='127.0.0.1',ports='18000-18003'}}\n\
+         [[interface]]\nname='core'\nkind='core'\nlisten='udp:127.0.0.1:{core}'\nmedia={{address='127.0.0.1',ports='18000-18003'}}\n\
+         [[trunk]]\nname='server'\ninterface='core'\ntarget='udp:127.0.0.1:{called}'\n\
+         [[route]]\ntrunk='server'\n[media]\nanchor='nodes'\n\
+         [[media_node]]\nname='rtpengine'\ncontrol='udp:127.0.0.1:{node}'\n\
+         [store]\nfolder='{}'\nquality_interval_s=5\n",
+        store.display()
+    );
+    let border = border(&folder, &text, sip);
+    let phone = |words: &[&str], log: &str| {
+        Process::start(
+            Command::new(env!("CARGO_BIN_EXE_hornwork"))
+                .arg("phone")
+                .args(words)
+                .current_dir(&folder)
+                .stdin(Stdio::null()),
+            &folder.join(log),
+        )
+    };
+    let local = format!("127.0.0.1:{called}");
+    let answer = [
+        "answer",
+        "--local",
+        &local,
+        "--wait",
+        "60",
+        "--seconds",
+        "30",
+    ];
+    let _answering = phone(&answer, "answer.log").at_port(called);
+    let uri = format!("sip:600@127.0.0.1:{sip}");
+    let mut calling = phone(&["call", &uri, "--seconds", "16"], "call.log");
+    let ended = calling.wait(Duration::from_secs(60));
+    assert_eq!(ended, Some(true), "{}\n{}", calling.log(), border.log());
+    let end = Instant::now() + PATIENCE;
+    let call = loop {
+        let trace = |more: &[&str]| -> Value {
+            let output = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+                .args(["trace", "--json", "--store"])
+                .arg(&store)
+                .args(more)
+                .output()
+                .expect("hornwork");
+            serde_json::from_slice(&output.stdout).unwrap_or_default()
+        };
+        let id = trace(&["--number", "600"])[0]["call_id"].clone();
+        let call = trace(&[id.as_str().unwrap_or("none")]);
+        if call["state"] == "ended" {
+            break call;
+        }
+        assert!(Instant::now() < end, "{call:#}\n{}", border.log());
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let all = call["events"].as_array().expect("events");
+    let intervals = all
+        .iter()
+        .filter(|event| event["event"] == "call_media_interval");
+    let intervals: Vec<Value> = intervals.cloned().collect();
+    // The first one takes 2.5 to 7.5 s, the others 5 s.
+    assert!((2..=4).contains(&intervals.len()), "{call:#}");
+    let media = all.iter().find(|event| event["event"] == "call_media");
+    let media = &media.unwrap_or_else(|| panic!("{call:#}"))["fields"];
+    for side in ["caller", "callee"] {
+        let (packets, with_mos) = of_intervals(&intervals, side, "mos");
+        let (_, with_jitter) = of_intervals(&intervals, side, "jitter_ms");
+        let total = media[format!("{side}_packets")].as_str().expect("packets");
+        let total: u64 = total.parse().expect("a number");
+        // 50 in a second, less what a busy machine withholds; the rest after the last interval is in the total.
+        assert!(
+            (200..=total).contains(&packets),
+            "{side}: {packets} of {total}\n{call:#}"
+        );
+        assert!(with_mos > 0 && with_jitter > 0, "{side}: {call:#}");
+    }
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn speech() -> [&'static [i16]; 2] {
 }
 
 /// A call between two phones with speech both ways and further arguments; its texts and JSON.
-fn call(name: &str, call: &[&str], answer: &[&str]) -> (std::path::PathBuf, Output, String) {
+pub fn call(name: &str, call: &[&str], answer: &[&str]) -> (std::path::PathBuf, Output, String) {
     let folder = scratch(name);
     let [caller, callee] = speech();
     voice(&folder, "caller.wav", caller);
@@ -822,7 +822,7 @@ fn refused_transfer_leaves_the_call() {
         &[],
     );
     let shown = text(&output);
-    assert_eq!(output.status.code(), Some(0), "{shown}\n{log}");
+    assert_eq!(output.status.code(), Some(1), "{shown}\n{log}");
     assert!(shown.contains("transfer: refused with 603"), "{shown}");
     let figures = json(&folder, "caller.json");
     assert!(figures["received"].as_u64() > Some(150), "{figures:#}");

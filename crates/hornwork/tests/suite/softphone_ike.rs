@@ -2,14 +2,14 @@
 //! own data path (kernel-libipsec) and a phone in the clear behind it. Keys change under traffic; a peer restarts; wrong
 //! settings and missing parts are named. A capture of the wire is read by tshark. Skipped without the rights.
 
+use crate::common::installed;
+use crate::common::network_case::NetworkCase;
 use crate::common::phones::{correlation_of, voice};
-use crate::common::{installed, scratch};
 use crate::gateway_ike::{COMMON, SECRET, able, far};
 use crate::softphone::{MIN_CORRELATION, json, recorded};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
 
@@ -41,77 +41,42 @@ call() {
 expect() { code=$1; text=$2; shift 2; said=$("$@" 2>&1 </dev/null) && got=0 || got=$?; [ $got = $code ] || { echo "$got: $said"; exit 1; }; echo "$said" | grep -q -- "$text" || { echo "no $text: $said"; exit 1; }; }
 "#;
 
-struct Case {
-    folder: PathBuf,
+/// A case with audio for both phones, whose output has their logs.
+fn case(name: &str) -> NetworkCase {
+    let functions = format!("{COMMON}{PHONES}");
+    let case = NetworkCase::new(
+        &format!("softphone-ike-{name}"),
+        functions,
+        &["call.log", "answer.log"],
+    );
+    case.write("psk", &format!("{SECRET}\n"));
+    voice(&case.folder, "caller.wav", codec::speech::speech());
+    voice(&case.folder, "callee.wav", codec::speech::answer());
+    case
 }
 
-impl Case {
-    fn new(name: &str) -> Case {
-        let folder = scratch(&format!("softphone-ike-{name}"));
-        voice(&folder, "caller.wav", codec::speech::speech());
-        voice(&folder, "callee.wav", codec::speech::answer());
-        let case = Case { folder };
-        case.write("psk", &format!("{SECRET}\n"));
-        case
-    }
+/// Packets of the wire that a filter of tshark shows.
+fn count(case: &NetworkCase, filter: &str) -> usize {
+    let output = Command::new("tshark")
+        .args(["-r", "wire.pcapng", "-o", "rtp.heuristic_rtp:TRUE"])
+        .args(["--enable-heuristic", "rtp_udp", "-Y", filter])
+        .current_dir(&case.folder)
+        .output()
+        .expect("tshark");
+    String::from_utf8_lossy(&output.stdout).lines().count()
+}
 
-    fn write(&self, name: &str, text: &str) {
-        let path = self.folder.join(name);
-        std::fs::write(&path, text).expect("file");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("mode");
+/// On the wire is nothing of the call but ESP in UDP, and the key exchange.
+fn check_wire(case: &NetworkCase, least: usize) {
+    let esp = count(case, "esp && udp.port == 4500");
+    assert!(esp > least, "{esp} ESP packets");
+    assert!(count(case, "isakmp") >= 4);
+    for clear in ["sip", "rtp", "udp.port == 5060", "ip.addr == 10.0.0.0/8"] {
+        assert_eq!(count(case, clear), 0, "{clear}");
     }
-
-    fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.folder.join(name)).unwrap_or_default()
-    }
-
-    /// Runs a script; returns its output with the logs.
-    fn run(&self, script: &str) -> String {
-        let output = Command::new("unshare")
-            .args(["-n", "-m", "timeout", "110", "bash", "-c"])
-            .arg(format!("{COMMON}{PHONES}{script}"))
-            .current_dir(&self.folder)
-            .env("HORNWORK", PROGRAM)
-            .stdin(Stdio::null())
-            .output()
-            .expect("unshare");
-        let said = format!(
-            "{}{}\ncall: {}\nanswer: {}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr),
-            self.read("call.log"),
-            self.read("answer.log"),
-        );
-        assert!(
-            output.status.success(),
-            "{said}\nfar: {}",
-            self.read("far.d/log")
-        );
-        said
-    }
-
-    /// Packets of the wire that a filter of tshark shows.
-    fn count(&self, filter: &str) -> usize {
-        let output = Command::new("tshark")
-            .args(["-r", "wire.pcapng", "-o", "rtp.heuristic_rtp:TRUE"])
-            .args(["--enable-heuristic", "rtp_udp", "-Y", filter])
-            .current_dir(&self.folder)
-            .output()
-            .expect("tshark");
-        String::from_utf8_lossy(&output.stdout).lines().count()
-    }
-
-    /// On the wire is nothing of the call but ESP in UDP, and the key exchange.
-    fn check_wire(&self, least: usize) {
-        let esp = self.count("esp && udp.port == 4500");
-        assert!(esp > least, "{esp} ESP packets");
-        assert!(self.count("isakmp") >= 4);
-        for clear in ["sip", "rtp", "udp.port == 5060", "ip.addr == 10.0.0.0/8"] {
-            assert_eq!(self.count(clear), 0, "{clear}");
-        }
-        let other = "udp && !(udp.port == 4500) && !(udp.port == 500) && !(udp.port == 9) && !icmp && !mdns";
-        assert_eq!(self.count(other), 0, "{other}");
-    }
+    let other =
+        "udp && !(udp.port == 4500) && !(udp.port == 500) && !(udp.port == 9) && !icmp && !mdns";
+    assert_eq!(count(case, other), 0, "{other}");
 }
 
 fn number(figures: &Value, pointer: &str) -> u64 {
@@ -166,7 +131,7 @@ fn two_phones_change_keys_in_a_call_without_a_lost_packet() {
             5,
         ),
     ] {
-        let case = Case::new(name);
+        let case = case(name);
         case.write(
             "near.toml",
             &format!("peer = \"192.0.2.2\"\nsecret_file = \"psk\"\n[ike]\nrekey_s = 5\nesp_proposals = \"{proposal}\"\n"),
@@ -193,7 +158,7 @@ fn two_phones_change_keys_in_a_call_without_a_lost_packet() {
             );
         }
         assert!(said.contains("IKEv2: tunnel to 192.0.2.1:4500"), "{said}");
-        case.check_wire(1_200);
+        check_wire(&case, 1_200);
         assert!(!said.contains(SECRET), "{said}");
     }
 }
@@ -231,7 +196,7 @@ fn a_phone_behind_a_stock_strongswan_is_called() {
     if !able() || !installed(&["tshark"]) {
         return;
     }
-    let case = Case::new("stock");
+    let case = case("stock");
     let ends = "local = \"192.0.2.1\"\npeer = \"192.0.2.2\"\nremote_networks = \"10.2.0.0/24\"\nsecret_file = \"psk\"\n";
     case.write("near.toml", &format!("{ends}[ike]\nrekey_s = 6\n"));
     case.write("wait.toml", ends);
@@ -240,7 +205,7 @@ fn a_phone_behind_a_stock_strongswan_is_called() {
     let first = json(&case.folder, "first.json");
     good(&first, 500, &said);
     negotiated(&first, "AES-GCM-16", 2, &said);
-    case.check_wire(1_000);
+    check_wire(&case, 1_000);
     let answered = json(&case.folder, "callee.json");
     good(&answered, 100, &said);
     negotiated(&answered, "AES-GCM-16", 0, &said);
@@ -270,7 +235,7 @@ fn a_restarted_peer_negotiates_again_during_the_call() {
     if !able() {
         return;
     }
-    let case = Case::new("restart");
+    let case = case("restart");
     case.write("near.toml", "peer = \"192.0.2.2\"\nremote_networks = \"10.2.0.0/24\"\nsecret_file = \"psk\"\n[ike]\ndead_peer_s = 1\n");
     case.write("far.conf", &far("aes128gcm16", 3_600));
     let said = case.run(RESTART);
@@ -312,7 +277,7 @@ fn failures_of_the_negotiation_are_named() {
     if !able() {
         return;
     }
-    let case = Case::new("refused");
+    let case = case("refused");
     let near = "peer = \"192.0.2.2\"\nremote_networks = \"10.2.0.0/24\"\nsecret_file = \"psk\"\n";
     case.write("other", "another-secret-of-a-test\n");
     case.write("near.toml", near);
@@ -365,7 +330,7 @@ fn missing_parts_are_named_and_no_right_is_needed_to_begin() {
     if !able() || !installed(&["setpriv", "python3"]) {
         return;
     }
-    let case = Case::new("missing");
+    let case = case("missing");
     let near = "peer = \"192.0.2.2\"\nremote_networks = \"10.2.0.0/24\"\nsecret_file = \"psk\"\n";
     case.write("near.toml", near);
     case.write("wait.toml", &format!("local = \"192.0.2.1\"\n{near}"));

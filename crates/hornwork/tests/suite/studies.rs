@@ -1,6 +1,6 @@
 //! `hornwork lab plan`, studies and the data sheet, with the real program.
 
-use crate::common::scratch;
+use crate::common::{self, scratch};
 use crate::page_links;
 use serde_json::Value;
 use std::path::Path;
@@ -86,6 +86,85 @@ fn plan_simulates_the_calls_that_it_provides_for() {
         "{}",
         plan["check"]
     );
+}
+
+/// A few calls through a border on loopback: wide costs agree with them, and costs that are far too low do not.
+#[test]
+fn plan_is_compared_with_a_real_run() {
+    let folder = scratch("plan-real");
+    let built_in =
+        std::fs::read_to_string(common::root().join("crates/lab/src/planner/costs.toml"))
+            .expect("costs");
+    let of_call = |value: f64, high: f64| {
+        let (before, rest) = built_in
+            .split_once("id = \"call.bypass.udp\"")
+            .expect("a cost");
+        let (_, after) = rest.split_once("unit =").expect("its unit");
+        format!(
+            "{before}id = \"call.bypass.udp\"\nvalue = {value:.3}\nlow = 0.001\nhigh = {high:.3}\nunit ={after}"
+        )
+    };
+    std::fs::write(folder.join("wide.toml"), of_call(100.0, 1e6)).expect("file");
+    std::fs::write(folder.join("low.toml"), of_call(0.001, 0.002)).expect("file");
+    let line = "lab plan --subscribers 10000 --busy-hour-calls 2 --hold 60 --protection none --path bypass --check-calls 20";
+    let output = hornwork(
+        &folder,
+        &format!("{line} --costs wide.toml --check-real wide --json plan.json"),
+    );
+    let (out, error) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    assert!(out.contains("within the interval of the plan"), "{out}");
+    let check = &read(&folder.join("plan.json"))["real_check"];
+    assert_eq!(
+        (&check["agrees"], &check["calls_at_a_time"]),
+        (&true.into(), &20.into())
+    );
+    let runs = check["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 3);
+    for run in runs {
+        let (calls, cpu) = (run["calls"].as_u64(), run["cpu_seconds"].as_f64());
+        assert!(
+            calls.is_some_and(|calls| calls > 50) && cpu.is_some_and(|cpu| cpu > 0.0),
+            "{run}"
+        );
+        // The prediction is that of the costs for these calls: 100 us each.
+        let predicted = run["predicted_seconds"]["value"].as_f64().expect("seconds");
+        assert!(
+            (predicted - calls.unwrap_or(0) as f64 * 1e-4).abs() < 1e-9,
+            "{run}"
+        );
+    }
+    assert!(check["measured_seconds"].as_f64().expect("seconds") > 0.0);
+    assert!(folder.join("wide/report.html").is_file() && folder.join("wide/run.json").is_file());
+    let output = hornwork(
+        &folder,
+        &format!("{line} --costs low.toml --check-real low"),
+    );
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let out = text(&output.stdout);
+    assert!(
+        out.contains("times the upper end of the plan's interval"),
+        "{out}"
+    );
+    let line = "lab plan --subscribers 10000 --busy-hour-calls 2 --hold 60";
+    for (more, word) in [
+        (
+            "--protection none --path bypass --check-real wide",
+            "another directory",
+        ),
+        (
+            "--protection none --check-real new --check-calls 0",
+            "--check-calls",
+        ),
+        ("--protection esp --check-real new", "--check-real"),
+        ("--protection none --check-calls 5", "--check-real"),
+    ] {
+        let output = hornwork(&folder, &format!("{line} {more}"));
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{more}: {error}");
+        assert!(error.contains(word), "{more}: {error}");
+        assert!(!folder.join("new").exists(), "{more}");
+    }
 }
 
 #[test]
@@ -210,10 +289,15 @@ fn study_runs_in_virtual_time_without_any_right() {
         study(&other, "study-u", "--simulate --seed 7")["study"],
         record["study"]
     );
-    // A study is no run of one experiment.
+    // Studies are compared by their rows.
     let compared = hornwork(&folder, "lab compare out out");
-    assert_eq!(compared.status.code(), Some(2));
-    assert!(text(&compared.stderr).contains("holds a study"));
+    assert_eq!(
+        compared.status.code(),
+        Some(0),
+        "{}",
+        text(&compared.stderr)
+    );
+    assert!(text(&compared.stdout).contains("not worse"));
 }
 
 #[test]
@@ -300,6 +384,13 @@ fn options_that_do_not_fit_are_refused() {
         ("lab run small-network --quick --simulate", "--quick"),
         ("lab datasheet --out out --minutes 0", "--minutes"),
         ("lab datasheet --out out --minutes nan", "--minutes"),
+        // A mistyped study is answered with the studies, not with the experiments.
+        ("lab run study-x --out out", "did you mean \"study-"),
+        (
+            "lab run study-x --quick --out out",
+            "studies: study-u, study-v, study-s, study-b, study-c",
+        ),
+        ("lab run call-rat --out out", "did you mean \"call-rate\"?"),
     ] {
         let output = hornwork(&folder, line);
         assert_eq!(output.status.code(), Some(2), "{line}");
@@ -344,6 +435,16 @@ fn datasheet_has_costs_that_a_plan_takes() {
     assert_eq!(output.status.code(), Some(130), "{error}");
     let record = read(&folder.join("out/run.json"));
     assert_eq!(record["cut_short"], true);
+    // Parts that are left out are named before, and by the verdict.
+    assert!(
+        error.contains("not in this setting: media-kernel, standing"),
+        "{error}"
+    );
+    let not_run = record["not_run"].as_array().expect("parts");
+    assert!(
+        not_run.iter().any(|part| part["part"] == "standing"),
+        "{not_run:?}"
+    );
     let rows = record["study"].as_array().expect("rows");
     assert!(rows.iter().all(|row| row["study"].is_null()));
     let measured = rows
@@ -355,6 +456,7 @@ fn datasheet_has_costs_that_a_plan_takes() {
     assert!(costs.contains("call.bypass.udp"), "{costs}");
     let page = page_again(&folder);
     assert!(page.contains("Data sheet of this machine") && page.contains("Interrupted"));
+    assert!(page.contains("Not complete.") && page.contains("one sample"));
     // The page names machine and kernel.
     let kernel = record["machine"]["kernel"].as_str().expect("kernel");
     assert!(page.contains(kernel));

@@ -81,6 +81,85 @@ fn simulate(out: &Path, seed: &str) -> Vec<Value> {
     run["study"].as_array().unwrap().clone()
 }
 
+/// Compares a study with itself in another folder: nothing differs, and the page is made again from its record.
+fn compare_and_report_again(baseline: &Path, new: &Path) {
+    let json = new.join("comparison.json");
+    let lab = |words: &[&std::ffi::OsStr]| {
+        let done = Command::new(PROGRAM)
+            .arg("lab")
+            .args(words)
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&done.stderr).into_owned();
+        (
+            done.status.code(),
+            String::from_utf8_lossy(&done.stdout).into_owned() + &error,
+        )
+    };
+    let words = [
+        "compare".as_ref(),
+        baseline.as_os_str(),
+        new.as_os_str(),
+        "--json".as_ref(),
+        json.as_os_str(),
+    ];
+    let (code, text) = lab(&words);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("not worse"), "{text}");
+    let compared: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    let rows = compared["rows"].as_array().unwrap();
+    assert!(rows.len() > 90 && rows.iter().all(|row| row["worse"] == false));
+    let loss = rows
+        .iter()
+        .find(|row| row["what"] == "loss, Perth to Barcelona, no security")
+        .unwrap();
+    assert_eq!(
+        (&loss["difference_percent"], &loss["significant"]),
+        (&0.0.into(), &false.into())
+    );
+    assert!(
+        loss["new"]["interval"]["high"].as_f64().unwrap() > 0.0,
+        "{loss}"
+    );
+    let page = std::fs::read_to_string(new.join("compare.html")).unwrap();
+    let checked = page_links::check(new, "compare.html").unwrap();
+    assert!(checked.numbers > 100, "{checked:?}");
+    std::fs::remove_file(new.join("compare.html")).unwrap();
+    let (code, text) = lab(&["report".as_ref(), new.as_os_str()]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(
+        std::fs::read_to_string(new.join("compare.html")).unwrap(),
+        page
+    );
+    // A latency that has doubled is worse; an experiment is no study.
+    let changed = baseline.with_file_name("study-c-changed");
+    let _ = std::fs::remove_dir_all(&changed);
+    std::fs::create_dir_all(&changed).unwrap();
+    let mut run: Value =
+        serde_json::from_str(&std::fs::read_to_string(new.join("run.json")).unwrap()).unwrap();
+    for row in run["study"].as_array_mut().unwrap() {
+        if row["what"] == "latency, 64 kbit/s, AES-256" {
+            for pointer in ["/here", "/interval/low", "/interval/high"] {
+                let value = row.pointer_mut(pointer).unwrap();
+                *value = (value.as_f64().unwrap() * 2.0).into();
+            }
+        }
+    }
+    std::fs::write(changed.join("run.json"), run.to_string()).unwrap();
+    let (code, text) = lab(&["compare".as_ref(), new.as_os_str(), changed.as_os_str()]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("worse than the baseline: C3 latency, 64 kbit/s, AES-256"),
+        "{text}"
+    );
+    std::fs::write(changed.join("run.json"), "{\"experiment\": \"call-rate\"}").unwrap();
+    let (code, text) = lab(&["compare".as_ref(), new.as_os_str(), changed.as_os_str()]);
+    assert!(
+        code == Some(2) && text.contains("with an experiment"),
+        "{text}"
+    );
+}
+
 #[test]
 fn simulation_needs_no_program_and_repeats_its_bytes() {
     let (out, again, other) = (
@@ -114,7 +193,34 @@ fn simulation_needs_no_program_and_repeats_its_bytes() {
     );
     let speed = rows.iter().find(|row| row["row"] == "C5").unwrap();
     assert!(speed["here"].is_null() && speed["remark"] != "", "{speed}");
+    // Ranks have the interval of those that the figures allow.
+    let ranks: Vec<&Value> = rows.iter().filter(|row| row["row"] == "C4").collect();
+    assert_eq!(ranks.len(), 24);
+    for row in ranks {
+        let end = |name: &str| {
+            row["interval"][name]
+                .as_f64()
+                .unwrap_or_else(|| panic!("{row}"))
+        };
+        let rank = row["here"].as_f64().unwrap();
+        assert!(end("low") <= rank && rank <= end("high"), "{row}");
+    }
+    // Six seconds do not fill the queue of the slow line; without a VPN nothing could.
+    let remark = |what: &str| {
+        let row = rows.iter().find(|row| row["what"] == what).unwrap();
+        assert_eq!(row["here"], 0.0, "{row}");
+        row["remark"].as_str().unwrap().to_owned()
+    };
+    let full = remark("loss, 38 kbit/s, AES-256");
+    assert!(
+        full.contains("fill the queue") && full.contains("after 26 s"),
+        "{full}"
+    );
+    let below = remark("loss, 38 kbit/s, no security");
+    assert!(below.contains("below the rate of the line"), "{below}");
+    compare_and_report_again(&out, &again);
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("no recommendation"));
     for words in [
         "<strong>Simulation.</strong>",
         "AMD EPYC",
@@ -198,10 +304,14 @@ fn killed_run_is_cleaned_up_and_interrupted_run_keeps_its_results() {
     }
     killed.kill().unwrap();
     killed.wait().unwrap();
+    // As if it had been killed while a program read it: the process has ended.
+    let key = Path::new("/run").join(format!("{name}0-a-wg.key"));
+    std::fs::write(&key, "").unwrap();
     assert!(namespaces().contains(&name));
 
     let (mut child, mut lines) = start(&out);
     assert!(!namespaces().contains(&name), "{}", namespaces());
+    assert!(!key.exists(), "{}", key.display());
     let id = child.id().to_string();
     assert!(
         Command::new("kill")

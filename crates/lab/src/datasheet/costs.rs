@@ -1,5 +1,6 @@
 //! Costs for `lab plan --from`, from the records of a data sheet.
 
+use crate::decimal::{counted, plain};
 use crate::error::{LabError, RunVerdict};
 use crate::planner::{Cost, Costs, FILE_NAME, FORMAT};
 use crate::raw::TrialRecord;
@@ -109,13 +110,13 @@ pub(super) fn of(record: &SuiteRecord, parts: &[(PartRecord, Option<Measured>)])
             .filter_map(read)
             .collect();
         let single = match values.len() {
-            1 => ", interval assumed: 25 %",
+            1 => ", one sample, interval assumed: 25 %",
             _ => "",
         };
         let origin = format!(
-            "{part}/run.json, {} trials up to {}{single}",
-            values.len(),
-            crate::decimal::plain(highest)
+            "{part}/run.json, {} up to {}{single}",
+            counted(values.len(), "trial"),
+            plain(highest)
         );
         costs.cost.extend(cost(id, "us", &values, origin));
     }
@@ -130,7 +131,11 @@ pub(super) fn of(record: &SuiteRecord, parts: &[(PartRecord, Option<Measured>)])
             .filter(|row| row.figure.starts_with("memory."))
         {
             if let Some(here) = row.here {
-                let origin = format!("{}/part.json: {}", part.name, row.what);
+                let single = match row.samples {
+                    0 | 1 => ", one sample, interval assumed: 25 %",
+                    _ => "",
+                };
+                let origin = format!("{}/part.json: {}{single}", part.name, row.what);
                 costs
                     .cost
                     .extend(cost(&row.figure, "bytes", &[here], origin));

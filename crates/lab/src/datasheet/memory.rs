@@ -179,11 +179,13 @@ fn one(context: &PartContext<'_>, load: &Load) -> Result<(StudyRow, f64), LabErr
         row: "X1".to_owned(),
         what: load.what.to_owned(),
         here: Some(grew / count as f64),
-        interval: Some(Interval::none(count, "objects")),
-        samples: count,
+        interval: Some(Interval::none(1, "runs")),
+        samples: 1,
         unit: "bytes".to_owned(),
         figure: load.id.to_owned(),
-        remark: "growth of the resident memory at its peak, divided by their number".to_owned(),
+        remark: format!(
+            "growth of the resident memory at its peak, divided by the number of them: {count}"
+        ),
         record: format!("memory/{}/run.json", load.id),
         ..StudyRow::default()
     };

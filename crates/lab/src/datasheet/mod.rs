@@ -50,7 +50,10 @@ pub fn run(options: &DatasheetOptions) -> Result<RunVerdict, LabError> {
     let setting = match options.quick {
         true => Setting::quick(),
         false => Setting {
-            name: format!("{} minutes", crate::decimal::plain(options.minutes)),
+            name: match options.minutes {
+                1.0 => "1 minute".to_owned(),
+                minutes => format!("{} minutes", crate::decimal::plain(minutes)),
+            },
             quick: false,
             limit_s: Some(options.minutes * 60.0),
         },

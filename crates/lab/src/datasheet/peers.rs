@@ -93,6 +93,10 @@ pub(super) fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
     for (name, _) in subject::BUILT_IN {
         let file = subject::show(name).and_then(|text| subject::SubjectFile::parse(name, text))?;
         let loads = LOADS.iter().filter(|load| load.subjects.contains(&name));
+        let version = match file.missing().is_empty() {
+            true => file.version(),
+            false => "not installed".to_owned(),
+        };
         let mut results = Vec::new();
         for load in loads {
             if net::stops() > 0 {
@@ -103,7 +107,10 @@ pub(super) fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
                 .check_installed()
                 .and_then(|()| measured(context, load, name));
             match rows {
-                Ok(rows) => {
+                Ok(mut rows) => {
+                    for row in rows.iter_mut().filter(|row| row.here.is_some()) {
+                        row.remark.clone_from(&version);
+                    }
                     results.push(summary(load, &rows));
                     part.rows.extend(rows);
                 }
@@ -122,10 +129,6 @@ pub(super) fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
         if results.is_empty() {
             continue;
         }
-        let version = match file.missing().is_empty() {
-            true => file.version(),
-            false => "not installed".to_owned(),
-        };
         table
             .rows
             .push(vec![name.to_owned(), version, results.join("; ")]);

@@ -2,8 +2,9 @@
 
 use super::control::{LinkRequest, RequestQueue};
 use super::ends::{EndLosses, EndName, LinkEnd, corrupt};
-use super::settings::{BothWays, DIRECTIONS, LineSettings};
+use super::settings::{BothWays, DIRECTIONS, LineSettings, check_effect, keys_of};
 use crate::error::LabError;
+use crate::hops::DelayCounter;
 use engine::{Entropy, Time};
 use hdrhistogram::Histogram;
 use net::{Clock, wait_readable};
@@ -22,13 +23,22 @@ const BATCH: usize = 64;
 /// Buffers kept for reuse.
 const SPARE: usize = 4_096;
 
+/// A packet, and the time at which it entered the link.
+#[derive(Clone, Debug, Default)]
+struct LinkPacket {
+    bytes: Vec<u8>,
+    entered: Time,
+}
+
 /// One direction of a running link.
 #[derive(Debug)]
 struct Line {
     settings: LineSettings,
-    emulator: Emulator<Vec<u8>>,
+    emulator: Emulator<LinkPacket>,
     /// Time between the due time of a packet and the end of the call that sent it, nanoseconds.
     lateness: Histogram<u64>,
+    /// Time between the entry of a packet and the end of the call that sent it.
+    delays: DelayCounter,
     bytes: u64,
     /// Losses are judged against the settings since this count.
     judged_from: EmulatorCounts,
@@ -47,6 +57,8 @@ pub struct LineFigures {
     pub exposed: (u64, u64),
     /// Lateness of sending: median, 99th percentile, largest, microseconds.
     pub late_us: [f64; 3],
+    /// Time of packets in the link.
+    pub(crate) delays: DelayCounter,
     /// Losses at the end at which packets enter, and refusals at that at which they leave.
     pub losses: EndLosses,
 }
@@ -59,7 +71,8 @@ pub struct RealTimeLink {
     clock: Clock,
     entropy: Entropy,
     spare: Vec<Vec<u8>>,
-    due: Vec<Time>,
+    /// Entry and due time of each packet of the batch.
+    due: Vec<(Time, Time)>,
     batch: Vec<Vec<u8>>,
 }
 
@@ -89,6 +102,7 @@ impl RealTimeLink {
             settings: settings.clone(),
             emulator: Emulator::new(Link::new(settings.config(), entropy.fork()), LIMIT),
             lateness: lateness(),
+            delays: DelayCounter::default(),
             bytes: 0,
             judged_from: EmulatorCounts::default(),
         });
@@ -159,13 +173,16 @@ impl RealTimeLink {
         for (end, line) in self.ends.iter_mut().zip(&mut self.lines) {
             let spare = &mut self.spare;
             let mut enter = |at: Time, bytes: &[u8], length: usize| {
-                let mut packet = spare.pop().unwrap_or_default();
-                packet.clear();
-                packet.extend_from_slice(bytes);
+                let mut packet = LinkPacket {
+                    bytes: spare.pop().unwrap_or_default(),
+                    entered: at,
+                };
+                packet.bytes.clear();
+                packet.bytes.extend_from_slice(bytes);
                 if let Err((packet, _)) = line.emulator.push(packet, length, at)
                     && spare.len() < SPARE
                 {
-                    spare.push(packet);
+                    spare.push(packet.bytes);
                 }
             };
             busy |= end.receive(&self.clock, &mut enter).map_err(end_failed)?;
@@ -188,13 +205,13 @@ impl RealTimeLink {
                             corrupt: is_corrupt,
                         } => {
                             if is_corrupt {
-                                corrupt(out.form(), &mut packet, self.entropy.u64());
+                                corrupt(out.form(), &mut packet.bytes, self.entropy.u64());
                             }
-                            line.bytes += packet.len() as u64;
-                            self.due.push(at);
-                            self.batch.push(packet);
+                            line.bytes += packet.bytes.len() as u64;
+                            self.due.push((packet.entered, at));
+                            self.batch.push(packet.bytes);
                         }
-                        Passage::Dropped { packet, .. } => self.spare.push(packet),
+                        Passage::Dropped { packet, .. } => self.spare.push(packet.bytes),
                     }
                 }
                 if self.batch.is_empty() {
@@ -202,9 +219,10 @@ impl RealTimeLink {
                 }
                 out.send(&self.batch);
                 let sent = self.clock.now();
-                for due in self.due.drain(..) {
+                for (entered, due) in self.due.drain(..) {
                     line.lateness
                         .saturating_record(sent.since(due).as_nanos() as u64);
+                    line.delays.record(sent.since(entered).as_nanos() as u64);
                 }
                 self.spare.append(&mut self.batch);
                 self.spare.truncate(SPARE);
@@ -240,10 +258,15 @@ impl RealTimeLink {
             self.lines[0].settings.clone(),
             self.lines[1].settings.clone(),
         ];
+        let is_meant = |index: usize| only.is_none_or(|only| only == index);
         let both = changed.iter_mut().enumerate();
-        for (_, line) in both.filter(|(index, _)| only.is_none_or(|only| only == *index)) {
+        for (_, line) in both.filter(|(index, _)| is_meant(*index)) {
             line.set_all(words)?;
         }
+        let both = changed.iter().enumerate();
+        let meant: Vec<_> = both.filter(|(index, _)| is_meant(*index)).collect();
+        let meant: Vec<_> = meant.into_iter().map(|(_, line)| line).collect();
+        check_effect(&meant, keys_of(words))?;
         self.set_lines(&changed);
         Ok(())
     }
@@ -292,6 +315,7 @@ impl RealTimeLink {
                     counts.lost - line.judged_from.lost,
                 ),
                 late_us: [quantile(0.5).min(max), quantile(0.99).min(max), max],
+                delays: line.delays.clone(),
                 losses: EndLosses {
                     refused: losses[1 - index].refused,
                     ..losses[index]

@@ -6,7 +6,7 @@ pub mod engine;
 pub mod own_error;
 pub mod settings;
 
-use crate::decimal::plain;
+use crate::decimal::{counted, plain};
 use crate::error::{LabError, RunVerdict};
 use crate::raw::NoiseRecord;
 use crate::statistics::Interval;
@@ -174,8 +174,8 @@ pub fn faults(
         }
         if line.counts.over_limit > 0 {
             faults.push(format!(
-                "{name}: {} packets exceeded the number that the link holds; set a shorter queue",
-                line.counts.over_limit
+                "{name}: {} exceeded the number that the link holds; set a shorter queue",
+                counted(line.counts.over_limit, "packet")
             ));
         }
         if !loss_holds(line) {
@@ -331,6 +331,7 @@ fn json_of(options: &EmulatorOptions, run: &EmulatorRun) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hops::DelayCounter;
     use ends::EndLosses;
     use settings::LineSettings;
     use sim::EmulatorCounts;
@@ -347,6 +348,7 @@ mod tests {
             bytes: 0,
             exposed: (0, 0),
             late_us: [0.0, late_ms * 1e3, late_ms * 1e3],
+            delays: DelayCounter::default(),
             losses: EndLosses::default(),
         };
         let noise = NoiseRecord {

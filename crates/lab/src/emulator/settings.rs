@@ -374,6 +374,68 @@ impl LineSettings {
         Ok(())
     }
 
+    /// Why a value that was set for this key has no effect, and the remedy; `None` if it has one.
+    fn without_effect(&self, key: &str) -> Option<String> {
+        let no_rate = self.rate.is_none();
+        let is_steady = self.jitter.is_zero();
+        let ms = |span: Duration| crate::decimal::plain(span.as_secs_f64() * 1e3);
+        let why = match key {
+            "framing" if no_rate && self.framing != Framing::None => {
+                "without a rate, for which its bytes count: set rate, such as 64kbit".to_owned()
+            }
+            "queue" if no_rate => {
+                "without a rate, because no packet waits: set rate, such as 64kbit".to_owned()
+            }
+            "codel" if no_rate && self.codel.is_some() => {
+                "without a rate, because no packet waits: set rate, such as 64kbit".to_owned()
+            }
+            "codel" if self.codel.is_some() && self.queue == QueueLength::Packets(0) => {
+                "with a queue of 0 packets: set queue, such as 50".to_owned()
+            }
+            "jitter" | "delay" | "jitter-kind"
+                if self.jitter_kind != JitterKind::Tail && self.jitter > self.delay =>
+            {
+                let (jitter, delay) = (ms(self.jitter), ms(self.delay));
+                return Some(format!(
+                    "jitter {jitter}ms is above the delay of {delay}ms, and no delay is below zero: set delay to at least {jitter}ms, \
+                     or jitter-kind to tail"
+                ));
+            }
+            "jitter-kind" if is_steady => "without jitter: set jitter, such as 2ms".to_owned(),
+            "order" if is_steady && !self.is_ordered => {
+                "without jitter: set jitter, such as 2ms, or reorder, such as 1%".to_owned()
+            }
+            "loss-burst" if self.loss_burst > 1.0 && self.loss_trace.is_some() => {
+                "with a trace, which has bursts of its own: remove it".to_owned()
+            }
+            "loss-burst" if self.loss_burst > 1.0 && self.loss <= 0.0 => {
+                "without losses: set loss, such as 1%".to_owned()
+            }
+            "reorder-by" if self.reorder <= 0.0 => {
+                "without reordering: set reorder, such as 1%".to_owned()
+            }
+            "reorder" if self.reorder > 0.0 && self.reorder_by.is_zero() => {
+                "with reorder-by 0: set reorder-by, such as 20ms".to_owned()
+            }
+            "loss-burst" | "duplicate" | "corrupt" | "reorder"
+                if self.loss >= 1.0 && self.loss_trace.is_none() && self.has_value(key) =>
+            {
+                "with a loss of 100%, because no packet arrives: lower loss".to_owned()
+            }
+            _ => return None,
+        };
+        Some(format!("{key} has no effect {why}"))
+    }
+
+    fn has_value(&self, key: &str) -> bool {
+        match key {
+            "loss-burst" => self.loss_burst > 1.0,
+            "duplicate" => self.duplicate > 0.0,
+            "corrupt" => self.corrupt > 0.0,
+            _ => self.reorder > 0.0,
+        }
+    }
+
     /// The configuration of the engine.
     pub fn config(&self) -> LinkConfig {
         let (delay, jitter) = (self.delay, self.jitter);
@@ -518,6 +580,30 @@ pub fn set_both(both: &mut BothWays, key: &str, value: &str) -> Result<(), Strin
     both[1].set(key, back)
 }
 
+/// Refuses values that were set for these keys and have no effect in any of these directions.
+///
+/// # Errors
+/// The text names the key, the reason and the remedy.
+pub fn check_effect<'a>(
+    lines: &[&LineSettings],
+    keys: impl IntoIterator<Item = &'a str>,
+) -> Result<(), String> {
+    for key in keys {
+        let reasons: Option<Vec<String>> =
+            lines.iter().map(|line| line.without_effect(key)).collect();
+        if let Some(reason) = reasons.and_then(|reasons| reasons.into_iter().next()) {
+            return Err(reason);
+        }
+    }
+    Ok(())
+}
+
+/// The keys of values given as for [`LineSettings::set_all`].
+pub fn keys_of(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split([' ', ',']);
+    words.filter_map(|word| Some(word.split_once('=')?.0))
+}
+
 /// The longest time that a packet waits in an idle link: delay with jitter and reordering.
 pub fn longest_delay(both: &BothWays) -> Time {
     let line = |line: &LineSettings| line.delay + line.jitter * 5 + line.reorder_by;
@@ -593,9 +679,64 @@ mod tests {
     }
 
     #[test]
+    fn values_without_effect_are_refused_with_the_remedy() {
+        for (text, words) in [
+            ("framing=hdlc", "set rate"),
+            ("queue=50", "set rate"),
+            ("codel=on", "set rate"),
+            ("rate=64kbit queue=0 codel=on", "set queue"),
+            ("delay=2ms jitter=5ms", "set delay to at least 5ms"),
+            ("jitter=5ms jitter-kind=normal", "jitter-kind to tail"),
+            ("jitter-kind=tail", "set jitter"),
+            ("order=free", "set jitter"),
+            ("loss-burst=3", "set loss"),
+            ("reorder-by=5ms", "set reorder"),
+            ("reorder=1% reorder-by=0", "set reorder-by"),
+            ("loss=100% loss-burst=3", "lower loss"),
+            ("loss=100% duplicate=1%", "lower loss"),
+            ("loss=100% corrupt=1%", "lower loss"),
+        ] {
+            let mut line = LineSettings::default();
+            line.set_all(text).unwrap();
+            let error = check_effect(&[&line], keys_of(text)).unwrap_err();
+            assert!(error.contains(words), "{text}: {error}");
+            // Keys that were not set are not judged.
+            assert_eq!(check_effect(&[&line], ["mtu"]), Ok(()));
+        }
+        for text in [
+            "rate=64kbit framing=hdlc queue=50 codel=on",
+            "jitter=5ms jitter-kind=tail order=free",
+            "delay=20ms jitter=20ms order=kept",
+            "loss=1% loss-burst=3 duplicate=1% corrupt=1% reorder=1% reorder-by=5ms",
+            "framing=none loss-burst=1 codel=off reorder=0%",
+        ] {
+            let mut line = LineSettings::default();
+            line.set_all(text).unwrap();
+            assert_eq!(check_effect(&[&line], keys_of(text)), Ok(()), "{text}");
+        }
+        // An effect in one direction is one.
+        let mut both = BothWays::default();
+        set_both(&mut both, "rate", "1mbit/none").unwrap();
+        set_both(&mut both, "framing", "ethernet").unwrap();
+        assert_eq!(check_effect(&[&both[0], &both[1]], ["framing"]), Ok(()));
+        assert!(check_effect(&[&both[1]], ["framing"]).is_err());
+    }
+
+    #[test]
     fn every_profile_is_valid_and_has_its_rate() {
         for known in PROFILES {
             let both = profile(known.name).unwrap();
+            for line in &both {
+                assert_eq!(
+                    check_effect(
+                        &[line],
+                        LineSettings::KEYS
+                            .into_iter()
+                            .filter(|key| *key != "jitter-kind" && *key != "reorder-by")
+                    ),
+                    Ok(())
+                );
+            }
             assert!(both.iter().all(|line| line.rate.is_some()));
             assert!(!known.about.is_empty());
         }

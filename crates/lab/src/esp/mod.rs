@@ -134,6 +134,47 @@ pub(crate) fn is_figure(name: &str) -> bool {
         && parts.next().is_none()
 }
 
+/// Description and unit of a figure; `None` for another name.
+pub(crate) fn describe(name: &str) -> Option<(String, &'static str)> {
+    if !is_figure(name) {
+        return None;
+    }
+    let mut parts = name.split('.').skip(1);
+    let figure = parts.next()?;
+    let (_, description) = FIGURES.iter().find(|(known, _)| *known == figure)?;
+    let unit = [
+        ("_us", "us"),
+        ("_percent", "%"),
+        ("_kbit", "kbit/s"),
+        ("_bytes", "bytes"),
+        ("_packets", "packets"),
+        ("packets_per_second", "packets/s"),
+    ];
+    let unit = unit.iter().find(|(end, _)| figure.ends_with(end))?.1;
+    // The unit of the table's description; "percent of ..." names its base.
+    let words = match description.rsplit_once(", ") {
+        Some((words, last)) if !last.starts_with("percent of") => words,
+        _ => description,
+    };
+    let mut words = words.to_owned();
+    if let Some(first) = words.get(..1) {
+        let first = first.to_ascii_lowercase();
+        words.replace_range(..1, &first);
+    }
+    match parts.next() {
+        Some("clear") => words.push_str(", without ESP"),
+        Some(case) => {
+            words.push_str(", ");
+            words.push_str(&case.to_ascii_uppercase());
+        }
+        None => {}
+    }
+    if let Some(mode) = parts.next() {
+        words.push_str(&format!(" in {mode} mode"));
+    }
+    Some((words, unit))
+}
+
 /// Addresses of the outer header.
 const OUTER: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0, 2)];
 /// Port of UDP encapsulation.
@@ -199,6 +240,22 @@ fn carriages(plan: &EspLoad) -> Vec<EspCarriage> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_figure_has_words_and_a_unit() {
+        for (figure, _) in FIGURES {
+            let (words, unit) = describe(&format!("esp.{figure}")).unwrap();
+            assert!(!words.is_empty() && !unit.is_empty() && !words.contains('_'));
+        }
+        let described = describe("esp.in_us.aes-cbc-sha1.tunnel").unwrap();
+        assert_eq!(
+            described,
+            ("opening, AES-CBC-SHA1 in tunnel mode".to_owned(), "us")
+        );
+        let described = describe("esp.in_us.clear").unwrap();
+        assert_eq!(described.0, "opening, without ESP");
+        assert_eq!(describe("response_p50_ms"), None);
+    }
 
     #[test]
     fn names_of_figures() {

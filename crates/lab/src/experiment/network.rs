@@ -168,6 +168,21 @@ impl NetworkSettings {
             };
         }
         self.check_direction("network")?;
+        let back = self.sut_to_hosts();
+        // A value may have its effect in one direction only.
+        if self.framing_value() != Some(Framing::None) && self.rate_kbit.max(back.rate_kbit) <= 0.0
+        {
+            return Err(
+                "network.framing has no effect without a rate: set network.rate_kbit".to_owned(),
+            );
+        }
+        let losses = |of: &NetworkSettings| of.loss_percent > 0.0;
+        if self.loss_burst_packets > 1.0 && !losses(self) && !losses(&back) {
+            return Err(
+                "network.loss_burst_packets has no effect without losses: set network.loss_percent"
+                    .to_owned(),
+            );
+        }
         match self.down.is_empty() {
             true => Ok(()),
             false => self.sut_to_hosts().check_direction("network.down"),
@@ -378,6 +393,8 @@ mod tests {
             assert!(error.contains(key), "{error}");
         };
         bad(|n| n.framing = "x25".to_owned(), "network.framing");
+        bad(|n| n.framing = "hdlc".to_owned(), "set network.rate_kbit");
+        bad(|n| n.loss_burst_packets = 3.0, "set network.loss_percent");
         bad(|n| n.rate_kbit = -1.0, "rate_kbit");
         bad(|n| n.rate_kbit = f64::NAN, "rate_kbit");
         bad(|n| n.queue_packets = 5, "rate_kbit");

@@ -1,5 +1,6 @@
 //! Media of a host: sockets, sessions, sending and receiving.
 
+use super::loss_by_second::LossBySecond;
 use super::outbox::HostOutbox;
 use super::packet_times::PacketTimes;
 use super::phone::{PhonePlan, PhoneRefusal};
@@ -178,6 +179,7 @@ struct HostMediaSession {
     echoed: u64,
     may_send: bool,
     sink: RtpSink,
+    losses: LossBySecond,
     transit: Transit,
     format: Format,
     /// Payload type of the agreed codec.
@@ -500,6 +502,7 @@ impl HostMedia {
                 capture_s,
                 ..SinkConfig::default()
             }),
+            losses: LossBySecond::default(),
             transit: Transit::default(),
             format: Format::Pcma,
             payload_type: 0,
@@ -817,10 +820,8 @@ impl HostMedia {
 
     pub(crate) fn receive(&mut self, datagram: Datagram<'_>, out: &mut HostOutbox) {
         let index = datagram.socket.0 - BASE;
-        let session = self
-            .sockets
-            .get(index as usize)
-            .and_then(|socket| socket.session);
+        let socket = self.sockets.get(index as usize);
+        let session = socket.and_then(|socket| socket.session);
         let Some(entry) = session.and_then(|session| self.sessions.get_mut(session as usize))
         else {
             return;
@@ -852,6 +853,7 @@ impl HostMedia {
             if entry.sink.ssrc() != Some(view.ssrc()) {
                 entry.transit = Transit::default();
                 entry.times[1] = None;
+                entry.losses = LossBySecond::default();
             }
             let clock_rate = entry.format.kind().rtp_clock();
             entry.transit.receive(view.timestamp(), arrived, clock_rate);
@@ -869,6 +871,8 @@ impl HostMedia {
         {
             self.digits.push_back(digit);
         }
+        let sequence = entry.sink.statistics().sequence();
+        entry.losses.note(arrived, sequence);
         if let (Some(playout), Some(view)) = (&mut entry.playout, RtpView::parse(packet))
             && view.payload_type() == entry.payload_type
             && let Some(payload) = view.payload()
@@ -934,19 +938,14 @@ impl HostMedia {
 /// `least`: packets expected, independent of sequence numbers: a stream that ends early shows no gap.
 fn result(name: &str, entry: HostMediaSession, least: u64) -> Option<StreamResult> {
     let summary = entry.sink.statistics().summary();
-    let sent = entry
-        .source
-        .as_ref()
-        .map_or(entry.echoed, |source| source.counts().packets);
+    let source = entry.source.as_ref();
+    let sent = source.map_or(entry.echoed, |source| source.counts().packets);
     if sent == 0 && summary.received == 0 {
         return None;
     }
     let jitter = summary.jitter_ms;
-    let reported = entry
-        .rtcp
-        .as_ref()
-        .map(|rtcp| rtcp.peer_report(entry.format));
-    let reported: PeerReport = reported.unwrap_or_default();
+    let rtcp = entry.rtcp.as_ref();
+    let reported = rtcp.map_or_else(PeerReport::default, |rtcp| rtcp.peer_report(entry.format));
     let record = StreamRecord {
         workload: name.to_owned(),
         number: entry.plan.number,
@@ -957,6 +956,7 @@ fn result(name: &str, entry: HostMediaSession, least: u64) -> Option<StreamResul
         received: summary.received,
         expected: summary.expected.max(least),
         lost: summary.expected.max(least).saturating_sub(summary.unique),
+        lost_by_second: entry.losses.seconds(),
         duplicates: summary.duplicates,
         out_of_order: summary.out_of_order,
         first: entry.sink.statistics().first_at().map(|at| at.0),

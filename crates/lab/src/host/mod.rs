@@ -6,6 +6,7 @@
 mod calls;
 mod description_cache;
 mod live;
+mod loss_by_second;
 mod media;
 mod names;
 mod outbox;

@@ -50,6 +50,19 @@ impl PacketTimes {
         }
     }
 
+    /// Delays in milliseconds of these arrival times from a schedule on which the packet with `timestamp` is due at `at`, in rising
+    /// order.
+    pub fn delays_from_ms(&self, timestamp: u32, at: Time) -> Vec<f64> {
+        let media = i64::from(self.timestamp.wrapping_sub(timestamp) as i32) * NANOS;
+        let base = (self.at.0 as i64).wrapping_sub(at.0 as i64) - media;
+        let came = self.nanos.iter().filter(|came| **came != NO_PACKET);
+        let mut delays: Vec<f64> = came
+            .map(|came| (base + i64::from(*came)) as f64 / 1e6)
+            .collect();
+        delays.sort_by(f64::total_cmp);
+        delays
+    }
+
     /// Delays in milliseconds between the send times in `sent` and these arrival times, in rising order.
     pub fn delays_ms(&self, sent: &PacketTimes) -> Vec<f64> {
         let timestamp_offset = i64::from(self.timestamp.wrapping_sub(sent.timestamp) as i32);
@@ -95,8 +108,11 @@ mod tests {
             came.get_or_insert_with(|| PacketTimes::new(timestamp, arrived))
                 .note(timestamp, arrived);
         }
-        let delays = came.unwrap().delays_ms(&sent);
+        let delays = came.as_ref().unwrap().delays_ms(&sent);
         assert_eq!(delays, [5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 45.0]);
+        // From the schedule, the lateness of the sender counts: packets 2, 3, 4, 6, 7, 8, 9 were 2, 0, 1, 0, 1, 2, 0 ms late.
+        let delays = came.unwrap().delays_from_ms(start, ms(1_000));
+        assert_eq!(delays, [5.0, 5.0, 6.0, 6.0, 7.0, 7.0, 45.0]);
     }
 
     #[test]

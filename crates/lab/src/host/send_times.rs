@@ -69,6 +69,12 @@ impl SendTimes {
         self.skipped
     }
 
+    /// Mean lateness, milliseconds; `None` without packets.
+    pub fn mean_ms(&self) -> Option<f64> {
+        let late = self.late.as_ref().filter(|late| !late.is_empty())?;
+        Some(late.mean() / 1e3)
+    }
+
     /// Lateness at a quantile, milliseconds; `None` without packets.
     pub fn quantile_ms(&self, quantile: f64) -> Option<f64> {
         let late = self.late.as_ref().filter(|late| !late.is_empty())?;
@@ -96,6 +102,8 @@ mod tests {
         };
         near(0.5, 0.1);
         near(0.99, 3.0);
+        let mean = times.mean_ms().unwrap();
+        assert!((mean - 0.39).abs() < 0.002, "{mean}");
         let mut both = SendTimes::default();
         both.add(&times);
         both.add(&times);

@@ -1,6 +1,6 @@
 //! The record of a peak, as a run and its report contain it.
 
-use crate::decimal::plain;
+use crate::decimal::{counted, plain};
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
 
@@ -39,18 +39,18 @@ impl PeakRecord {
         let value = plain(self.value);
         match (self.at, self.failed_above) {
             (Some(at), Some(above)) => format!(
-                "{value} per second served at {} {label}; overloaded at {} ({} trials)",
+                "{value} per second served at {} {label}; overloaded at {} ({})",
                 plain(at),
                 plain(above),
-                self.steps.len()
+                counted(self.steps.len(), "trial")
             ),
             (Some(at), None) => format!(
                 "{value} per second served at {} {label}, the highest value tried: the peak is higher",
                 plain(at)
             ),
             (None, _) => format!(
-                "no tried value was served nearly completely; the maximum was {value} per second ({} trials)",
-                self.steps.len()
+                "no tried value was served nearly completely; the maximum was {value} per second ({})",
+                counted(self.steps.len(), "trial")
             ),
         }
     }

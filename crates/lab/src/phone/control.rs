@@ -72,6 +72,10 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         .as_deref()
         .map(WavRecording::create)
         .transpose()?;
+    // A reference that cannot be read is refused before the call, not after it.
+    if let Some(reference) = &options.speech_reference {
+        crate::speech::read(reference)?;
+    }
     let json = options.json.as_deref().map(JsonFile::create).transpose()?;
     net::Signals::install()
         .map_err(|error| LabError::cannot_run(format!("signals: {error}"), ""))?;
@@ -600,6 +604,20 @@ impl PhoneControl<'_> {
         Ok(())
     }
 
+    /// Compares the finished recording with the file that the peer has played.
+    fn compare_speech(&mut self) {
+        let files = self
+            .options
+            .speech_reference
+            .as_ref()
+            .zip(self.options.wav_out.as_ref());
+        let Some((reference, recording)) = files.filter(|_| self.report.established) else {
+            return;
+        };
+        let compared = crate::speech::compare_call(reference, recording);
+        self.report.speech = Some(compared.map_err(|error| error.to_string()));
+    }
+
     /// Writes statistics and recording, and judges.
     fn end(
         mut self,
@@ -629,6 +647,7 @@ impl PhoneControl<'_> {
             .rfind(|attempt| attempt.established.is_some());
         let streams = link::complete(std::mem::take(&mut results.streams));
         self.report.add(attempt, streams.last());
+        self.compare_speech();
         if self.interrupted && self.report.reason.is_empty() {
             "interrupted".clone_into(&mut self.report.reason);
         }
@@ -639,7 +658,9 @@ impl PhoneControl<'_> {
         if self.interrupted {
             return Err(LabError::Interrupted("interrupted".to_owned()));
         }
-        if !self.report.established {
+        let transfer = self.report.transfer.as_ref();
+        let transferred = transfer.is_none_or(PhoneTransfer::succeeded);
+        if !self.report.established || !transferred {
             return Ok(RunVerdict::Failed);
         }
         match (self.options.min_mos, self.report.mos) {

@@ -38,7 +38,10 @@ impl JsonFile {
         let text = format!("{value:#}\n");
         let written = match &mut self.file {
             Some(file) => file.write_all(text.as_bytes()),
-            None => std::io::stdout().write_all(text.as_bytes()),
+            None => {
+                crate::terminal::print(&text);
+                return Ok(());
+            }
         };
         written.map_err(|error| cannot(&self.path, &error))
     }

@@ -66,6 +66,8 @@ pub struct PhoneOptions {
     pub repeats: bool,
     /// WAV file for received audio.
     pub wav_out: Option<PathBuf>,
+    /// WAV file that the peer plays: the recording is compared with it.
+    pub speech_reference: Option<PathBuf>,
     /// Samples of a microphone, sent in place of `wav_in`.
     pub sound_in: Option<LiveReader>,
     /// Where received audio is played.

@@ -3,6 +3,7 @@
 use super::{EspReport, PhoneOptions, PhoneTask};
 use crate::record::{Attempt, StreamRecord};
 use media::live::LiveFigures;
+use media::speech_quality::SpeechQuality;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -23,6 +24,13 @@ pub struct PhoneTransfer {
     /// The last status: that of the new call if the peer reported it, otherwise the response to REFER; `None` if the request was
     /// not sent or not answered.
     pub status: Option<u16>,
+}
+
+impl PhoneTransfer {
+    /// Whether the transferee has reached its target, or the transfer was accepted without a report.
+    pub fn succeeded(&self) -> bool {
+        matches!(self.status, Some(200..300))
+    }
 }
 
 /// The result of a phone's task.
@@ -56,6 +64,8 @@ pub struct PhoneReport {
     pub peer: Option<(i64, f64)>,
     /// Mean opinion score of the received stream (MOS-CQE, ITU-T G.107).
     pub mos: Option<f64>,
+    /// The recording compared with its reference, or the reason why that was not possible; `None`: not requested.
+    pub speech: Option<Result<SpeechQuality, String>>,
     /// Received digits.
     pub digits: String,
     /// Digits to send, and those of them that were sent.
@@ -128,6 +138,7 @@ impl PhoneReport {
                 "jitter_ms": self.peer.map(|(_, jitter)| jitter),
             },
             "mos": self.mos,
+            "speech_mos": self.speech.as_ref().and_then(|speech| speech.as_ref().ok()).map(|speech| speech.mos),
             "digits": self.digits,
             "digits_sent": self.digits_sent[1],
             "transfer": self.transfer.as_ref().map(|transfer| json!({
@@ -206,6 +217,17 @@ impl PhoneReport {
                 None => "not measured: no packet was received".to_owned(),
             },
         );
+        match &self.speech {
+            Some(Ok(speech)) => line(
+                "speech MOS",
+                format!(
+                    "{:.2} (MOS-LQO, as ViSQOL, over {} patches)",
+                    speech.mos, speech.patches
+                ),
+            ),
+            Some(Err(reason)) => line("speech MOS", format!("not measured: {reason}")),
+            None => {}
+        }
         if !self.digits.is_empty() {
             line("digits received", self.digits.clone());
         }

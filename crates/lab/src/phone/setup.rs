@@ -502,6 +502,7 @@ pub(crate) fn voice_call(
         wav_in: None,
         repeats: true,
         wav_out: None,
+        speech_reference: None,
         sound_in: None,
         sound_out: None,
         max_playout_delay: Duration::from_millis(200),

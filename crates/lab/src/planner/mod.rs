@@ -7,6 +7,7 @@ mod costs;
 mod erlang;
 mod estimate;
 mod loss;
+mod real;
 mod request;
 mod text;
 
@@ -14,6 +15,7 @@ pub use costs::{Cost, Costs, FILE_NAME, FORMAT, KNOWN};
 pub use erlang::{MOST_ERLANGS, erlang_b, erlang_c, lines_for, mean_wait};
 pub use estimate::Estimate;
 pub use loss::{LossCheck, simulate_loss};
+pub use real::{REAL_CALLS, RealCheck, RealOptions, RealRun, check_real};
 pub use request::{Codec, MediaPath, PlanRequest, Protection, Redundancy, Signalling};
 
 use crate::decimal::plain;
@@ -56,6 +58,8 @@ pub struct Plan {
     pub bandwidth_mbit: Estimate,
     /// A simulation of the calls, if it was requested.
     pub check: Option<LossCheck>,
+    /// A real run of a few such calls, if it was requested.
+    pub real_check: Option<RealCheck>,
 }
 
 /// Bytes of an Ethernet frame on the wire beside its payload: preamble, header, check sequence, gap.
@@ -171,6 +175,7 @@ pub fn plan(request: &PlanRequest, costs: &Costs) -> Result<Plan, LabError> {
         memory_gib,
         bandwidth_mbit: bandwidth,
         check,
+        real_check: None,
     })
 }
 
@@ -547,6 +552,7 @@ impl Plan {
             "measured_on": self.measured_on,
             "steps": self.steps,
             "check": self.check,
+            "real_check": self.real_check,
         })
     }
 

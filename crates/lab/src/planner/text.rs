@@ -86,6 +86,9 @@ impl Plan {
                 }
             );
         }
+        if let Some(check) = &self.real_check {
+            out.push_str(&check.text());
+        }
         out
     }
 }

@@ -1,7 +1,8 @@
 //! Plots as inline SVG, readable on a light and on a dark page.
 //!
 //! Axes and text are drawn in one marker colour that is then replaced by `currentColor`, so that the page sets it;
-//! series have colours of medium lightness that are visible on both backgrounds.
+//! series have colours of medium lightness that are visible on both backgrounds. Each plot is drawn in several widths, of
+//! which the page shows one, so that its labels are readable on a phone and on paper.
 
 use crate::decimal::plain;
 use plotters::prelude::*;
@@ -9,9 +10,14 @@ use plotters::prelude::*;
 /// Marker colour of axes and text until the SVG is written.
 const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_TEXT: &str = "#010203";
-/// Size of a plot beside another one, and of one across the page.
-const SIZE: (u32, u32) = (600, 310);
-const WIDE: (u32, u32) = (1160, 340);
+/// Size of labels; plotters writes it divided by 1.24.
+const FONT: f64 = 15.0;
+/// Width of a character of a label, pixels.
+const CHARACTER: f64 = 6.6;
+/// Distance of lines of text, pixels.
+const LINE: u32 = 16;
+/// Most dots of a narrow plot.
+const NARROW_DOTS: usize = 1_000;
 
 /// Colours of series, chosen to be distinguishable with colour blindness.
 pub const PALETTE: [&str; 6] = [
@@ -22,6 +28,67 @@ pub const CLASSES: [&str; 9] = [
     "#1f8a70", "#4ba36b", "#7fb563", "#b4bd5c", "#e0b850", "#e69a47", "#de7742", "#cf5242",
     "#a93348",
 ];
+
+/// Width in which a plot is drawn; the page shows one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Width {
+    /// On a phone.
+    Narrow,
+    /// Beside another plot, and on paper.
+    Half,
+    /// Across the page.
+    Full,
+}
+
+impl Width {
+    fn size(self) -> (u32, u32) {
+        match self {
+            Width::Narrow => (330, 290),
+            Width::Half => (600, 310),
+            Width::Full => (1160, 340),
+        }
+    }
+
+    /// Class in the style of the page.
+    fn class(self) -> &'static str {
+        match self {
+            Width::Narrow => "narrow",
+            Width::Half => "half",
+            Width::Full => "full",
+        }
+    }
+
+    fn y_labels(self) -> u32 {
+        match self {
+            Width::Narrow => 48,
+            Width::Half | Width::Full => 70,
+        }
+    }
+
+    /// Pixels between the axes.
+    fn inner(self) -> f64 {
+        f64::from(self.size().0 - self.y_labels() - 24)
+    }
+
+    /// Number of labels of a numeric axis.
+    fn x_labels(self) -> usize {
+        match self {
+            Width::Narrow => 5,
+            Width::Half => 7,
+            Width::Full => 12,
+        }
+    }
+}
+
+/// A text that is added to a drawn plot.
+struct AddedText {
+    at: (i32, i32),
+    /// Degrees.
+    turned: i32,
+    /// `start`, `middle` or `end`.
+    anchor: &'static str,
+    text: String,
+}
 
 /// A named series.
 #[derive(Clone, Debug, PartialEq)]
@@ -152,10 +219,6 @@ impl Chart {
         self.wide
     }
 
-    fn size(&self) -> (u32, u32) {
-        if self.wide { WIDE } else { SIZE }
-    }
-
     /// Whether there is anything to draw.
     pub fn is_empty(&self) -> bool {
         match &self.body {
@@ -194,11 +257,23 @@ impl Chart {
         }
     }
 
-    /// The plot as an `<svg>` element; a note if it cannot be drawn.
-    pub fn svg(&self) -> String {
+    /// The plot in each width, of which the style shows one; a note if it cannot be drawn.
+    pub fn html(&self) -> String {
+        let widths: &[Width] = match self.wide {
+            true => &[Width::Full, Width::Half, Width::Narrow],
+            false => &[Width::Half, Width::Narrow],
+        };
+        let drawn = widths.iter().map(|width| {
+            let (class, svg) = (width.class(), self.svg(*width));
+            format!("<div class=\"plot {class}\">{svg}</div>")
+        });
+        drawn.collect()
+    }
+
+    fn svg(&self, width: Width) -> String {
         let mut svg = String::new();
-        match self.draw(&mut svg) {
-            Ok(()) => finish(&svg, &self.title, self.size()),
+        match self.draw(&mut svg, width) {
+            Ok(texts) => finish(&svg, &self.title, width.size(), &texts),
             Err(error) => format!(
                 "<p class=\"note\">{}: not drawn: {}</p>",
                 escape(&self.title),
@@ -207,14 +282,96 @@ impl Chart {
         }
     }
 
-    fn draw(&self, svg: &mut String) -> Result<(), String> {
-        let area = SVGBackend::with_string(svg, self.size()).into_drawing_area();
-        match &self.body {
-            ChartBody::Lines(series) => self.draw_lines(&area, series),
-            ChartBody::Stacks { categories, stacks } => self.draw_stacks(&area, categories, stacks),
-            ChartBody::Groups { categories, groups } => self.draw_groups(&area, categories, groups),
+    fn draw(&self, svg: &mut String, width: Width) -> Result<Vec<AddedText>, String> {
+        let area = SVGBackend::with_string(svg, width.size()).into_drawing_area();
+        let texts = match &self.body {
+            ChartBody::Lines(series) => self.draw_lines(&area, width, series),
+            ChartBody::Stacks { categories, stacks } => {
+                self.draw_stacks(&area, width, categories, stacks)
+            }
+            ChartBody::Groups { categories, groups } => {
+                self.draw_groups(&area, width, categories, groups)
+            }
+        }?;
+        area.present().map_err(|error| error.to_string())?;
+        Ok(texts)
+    }
+
+    /// Empty axes with grid and labels, and the texts beside them.
+    fn axes<'a, 'b>(
+        &self,
+        area: &'a Area<'b>,
+        width: Width,
+        (x, y): (std::ops::Range<f64>, std::ops::Range<f64>),
+        categories: Option<&[String]>,
+    ) -> Result<(Axes<'a, 'b>, Vec<AddedText>), String> {
+        let (columns, rows) = width.size();
+        let names = categories.unwrap_or_default();
+        let longest = names.iter().map(|name| name.chars().count()).max();
+        let text_width = longest.unwrap_or(0) as f64 * CHARACTER;
+        let is_turned = text_width + 6.0 > width.inner() / names.len().max(1) as f64;
+        // A text that is turned by 45 degrees is 0.71 of its length high.
+        let turned = if is_turned {
+            (text_width * 0.71) as u32
+        } else {
+            0
+        };
+        let lines = wrapped(&self.x, width.inner());
+        let below = 26 + turned.min(rows / 3) + LINE * lines.len() as u32;
+        let above = match width {
+            Width::Narrow => wrapped(&self.y, f64::from(columns) - 16.0),
+            Width::Half | Width::Full => Vec::new(),
+        };
+        let mut chart = ChartBuilder::on(area)
+            .margin(8)
+            .margin_right(16)
+            .margin_top(8 + LINE * above.len() as u32)
+            .x_label_area_size(below)
+            .y_label_area_size(width.y_labels())
+            .build_cartesian_2d(x.clone(), y.clone())
+            .map_err(|error| error.to_string())?;
+        let format_x = |x: &f64| match categories {
+            Some(_) if is_turned => String::new(),
+            Some(names) => category(names, *x),
+            None => plain(*x),
+        };
+        let mut mesh = chart.configure_mesh();
+        mesh.disable_x_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(INK.mix(0.12))
+            .axis_style(INK.mix(0.5))
+            .label_style(("sans-serif", FONT).into_font().color(&INK.mix(0.8)))
+            .x_label_formatter(&format_x)
+            .y_label_formatter(&|y| plain(*y))
+            .x_labels(match categories {
+                Some(names) => names.len().clamp(2, 24),
+                None => width.x_labels(),
+            })
+            .y_labels(6);
+        if above.is_empty() {
+            mesh.y_desc(self.y.as_str());
         }
-        .and_then(|()| area.present().map_err(|error| error.to_string()))
+        mesh.draw().map_err(|error| error.to_string())?;
+        let mut texts = Vec::new();
+        let bottom = chart.backend_coord(&(x.start, y.start)).1;
+        if is_turned {
+            // As many as fit beside each other.
+            let step = (names.len() as f64 * 14.0 / width.inner()).ceil().max(1.0) as usize;
+            for (place, name) in names.iter().enumerate().step_by(step) {
+                let (x, y) = chart.backend_coord(&(place as f64, y.start));
+                texts.push(AddedText {
+                    at: (x + 4, y + 14),
+                    turned: -45,
+                    anchor: "end",
+                    text: name.clone(),
+                });
+            }
+        }
+        let middle = columns as f64 - 16.0 - width.inner() / 2.0;
+        let first = bottom + below as i32 - (LINE * lines.len() as u32) as i32 + 10;
+        texts.extend(described(lines, (middle as i32, first), "middle"));
+        texts.extend(described(above, (8, 16), "start"));
+        Ok((chart, texts))
     }
 
     fn top(&self, largest: f64) -> f64 {
@@ -227,7 +384,12 @@ impl Chart {
         if top > 0.0 { top } else { 1.0 }
     }
 
-    fn draw_lines(&self, area: &Area<'_>, series: &[Series]) -> Result<(), String> {
+    fn draw_lines(
+        &self,
+        area: &Area<'_>,
+        width: Width,
+        series: &[Series],
+    ) -> Result<Vec<AddedText>, String> {
         let points = || series.iter().flat_map(|series| series.points.iter());
         let (low, high) = points().fold((f64::MAX, f64::MIN), |(low, high), (x, _)| {
             (low.min(*x), high.max(*x))
@@ -244,26 +406,18 @@ impl Chart {
             .map(|point| point.1)
             .chain(ends)
             .fold(0.0, f64::max);
+        let starts = series
+            .iter()
+            .flat_map(|series| series.spread.iter().map(|spread| spread.1));
+        // Differences can be negative.
+        let smallest = points()
+            .map(|point| point.1)
+            .chain(starts)
+            .fold(0.0, f64::min);
         let margin = (high - low) * 0.02;
-        let y = 0.0..self.top(largest);
-        let mut chart = builder(area)
-            .build_cartesian_2d(low - margin..high + margin, y)
-            .map_err(|error| error.to_string())?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(INK.mix(0.12))
-            .axis_style(INK.mix(0.5))
-            .label_style(("sans-serif", 13.5).into_font().color(&INK.mix(0.8)))
-            .x_label_formatter(&|x| plain(*x))
-            .y_label_formatter(&|y| plain(*y))
-            .x_labels(if self.wide { 12 } else { 7 })
-            .y_labels(6)
-            .x_desc(self.x.as_str())
-            .y_desc(self.y.as_str())
-            .draw()
-            .map_err(|error| error.to_string())?;
+        let y = smallest * 1.08..self.top(largest);
+        let x = low - margin..high + margin;
+        let (mut chart, texts) = self.axes(area, width, (x, y), None)?;
         for one in series {
             let colour = rgb(one.colour);
             let radius = if one.points.len() > 400 { 1 } else { 3 };
@@ -285,9 +439,14 @@ impl Chart {
             }
             if one.scatter || one.points.len() <= 60 {
                 let style = colour.mix(if one.scatter { 0.55 } else { 1.0 }).filled();
+                let stride = match width {
+                    Width::Narrow => one.points.len().div_ceil(NARROW_DOTS).max(1),
+                    Width::Half | Width::Full => 1,
+                };
                 let dots = one
                     .points
                     .iter()
+                    .step_by(stride)
                     .map(|point| Circle::new(*point, radius, style));
                 chart.draw_series(dots).map_err(|error| error.to_string())?;
             }
@@ -298,21 +457,22 @@ impl Chart {
             chart
                 .draw_series(DashedLineSeries::new(line, 6, 4, style))
                 .map_err(|error| error.to_string())?;
-            let font = ("sans-serif", 12).into_font().color(&rgb("#cf5242"));
+            let font = ("sans-serif", 14).into_font().color(&rgb("#cf5242"));
             let at = (low - margin * 0.5, *limit);
             chart
                 .draw_series(std::iter::once(Text::new(name.clone(), at, font)))
                 .map_err(|error| error.to_string())?;
         }
-        Ok(())
+        Ok(texts)
     }
 
     fn draw_stacks(
         &self,
         area: &Area<'_>,
+        width: Width,
         categories: &[String],
         stacks: &[Stack],
-    ) -> Result<(), String> {
+    ) -> Result<Vec<AddedText>, String> {
         let sum = |index: usize| {
             stacks
                 .iter()
@@ -320,24 +480,8 @@ impl Chart {
                 .sum::<f64>()
         };
         let largest = (0..categories.len()).map(sum).fold(0.0, f64::max);
-        let mut chart = builder(area)
-            .build_cartesian_2d(-0.5..categories.len() as f64 - 0.5, 0.0..self.top(largest))
-            .map_err(|error| error.to_string())?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(INK.mix(0.12))
-            .axis_style(INK.mix(0.5))
-            .label_style(("sans-serif", 13.5).into_font().color(&INK.mix(0.8)))
-            .x_label_formatter(&|x| category(categories, *x))
-            .y_label_formatter(&|y| plain(*y))
-            .x_labels(categories.len().clamp(2, if self.wide { 24 } else { 12 }))
-            .y_labels(6)
-            .x_desc(self.x.as_str())
-            .y_desc(self.y.as_str())
-            .draw()
-            .map_err(|error| error.to_string())?;
+        let ends = (-0.5..categories.len() as f64 - 0.5, 0.0..self.top(largest));
+        let (mut chart, texts) = self.axes(area, width, ends, Some(categories))?;
         // A few bars do not fill the plot.
         let half = 0.36 * (categories.len() as f64 / 6.0).min(1.0);
         for index in 0..categories.len() {
@@ -357,7 +501,7 @@ impl Chart {
                 }
             }
         }
-        Ok(())
+        Ok(texts)
     }
 }
 
@@ -365,9 +509,10 @@ impl Chart {
     fn draw_groups(
         &self,
         area: &Area<'_>,
+        width: Width,
         categories: &[String],
         groups: &[Group],
-    ) -> Result<(), String> {
+    ) -> Result<Vec<AddedText>, String> {
         let values = groups
             .iter()
             .flat_map(|group| group.values.iter().flatten());
@@ -375,32 +520,16 @@ impl Chart {
             .iter()
             .flat_map(|group| group.spread.iter().flatten().map(|ends| ends.1));
         let largest = values.copied().chain(ends).fold(0.0, f64::max);
-        let mut chart = builder(area)
-            .build_cartesian_2d(-0.5..categories.len() as f64 - 0.5, 0.0..self.top(largest))
-            .map_err(|error| error.to_string())?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(INK.mix(0.12))
-            .axis_style(INK.mix(0.5))
-            .label_style(("sans-serif", 13.5).into_font().color(&INK.mix(0.8)))
-            .x_label_formatter(&|x| category(categories, *x))
-            .y_label_formatter(&|y| plain(*y))
-            .x_labels(categories.len().clamp(2, 12))
-            .y_labels(6)
-            .x_desc(self.x.as_str())
-            .y_desc(self.y.as_str())
-            .draw()
-            .map_err(|error| error.to_string())?;
-        let width = 0.7 / groups.len().max(1) as f64;
+        let ends = (-0.5..categories.len() as f64 - 0.5, 0.0..self.top(largest));
+        let (mut chart, texts) = self.axes(area, width, ends, Some(categories))?;
+        let bar_width = 0.7 / groups.len().max(1) as f64;
         for (place, group) in groups.iter().enumerate() {
             let colour = rgb(group.colour);
-            let offset = place as f64 * width - 0.35;
+            let offset = place as f64 * bar_width - 0.35;
             for (index, value) in group.values.iter().enumerate() {
                 let Some(value) = value else { continue };
                 let from = index as f64 + offset;
-                let corners = [(from + 0.02, 0.0), (from + width - 0.02, *value)];
+                let corners = [(from + 0.02, 0.0), (from + bar_width - 0.02, *value)];
                 let bar = Rectangle::new(corners, colour.mix(0.85).filled());
                 chart
                     .draw_series(std::iter::once(bar))
@@ -408,7 +537,7 @@ impl Chart {
                 let Some(Some((low, high))) = group.spread.get(index) else {
                     continue;
                 };
-                let (middle, cap) = (from + width / 2.0, width * 0.2);
+                let (middle, cap) = (from + bar_width / 2.0, bar_width * 0.2);
                 let whisker = [
                     vec![(middle, *low), (middle, *high)],
                     vec![(middle - cap, *low), (middle + cap, *low)],
@@ -420,20 +549,42 @@ impl Chart {
                     .map_err(|error| error.to_string())?;
             }
         }
-        Ok(())
+        Ok(texts)
     }
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type Numbers = plotters::coord::types::RangedCoordf64;
+type Axes<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Numbers, Numbers>>;
 
-fn builder<'a, 'b>(area: &'a Area<'b>) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
-    let mut builder = ChartBuilder::on(area);
-    builder
-        .margin(8)
-        .margin_right(16)
-        .x_label_area_size(46)
-        .y_label_area_size(64);
-    builder
+/// A description in lines of this width in pixels; none for an empty one.
+fn wrapped(text: &str, width: f64) -> Vec<String> {
+    let most = (width / CHARACTER) as usize;
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + word.chars().count() < most => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+fn described(
+    lines: Vec<String>,
+    (x, y): (i32, i32),
+    anchor: &'static str,
+) -> impl Iterator<Item = AddedText> {
+    let line = move |(place, text): (usize, String)| AddedText {
+        at: (x, y + place as i32 * LINE as i32),
+        turned: 0,
+        anchor,
+        text,
+    };
+    lines.into_iter().enumerate().map(line)
 }
 
 fn rgb(text: &str) -> RGBColor {
@@ -468,8 +619,8 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// Sets text colour and size from the page, and an accessible name for screen readers.
-fn finish(svg: &str, title: &str, size: (u32, u32)) -> String {
+/// Sets text colour and size from the page, adds texts, and an accessible name for screen readers.
+fn finish(svg: &str, title: &str, size: (u32, u32), texts: &[AddedText]) -> String {
     let svg = svg.replace(INK_TEXT, "currentColor");
     let (width, height) = size;
     let fixed = format!("<svg width=\"{width}\" height=\"{height}\"");
@@ -477,7 +628,26 @@ fn finish(svg: &str, title: &str, size: (u32, u32)) -> String {
         "<svg role=\"img\" aria-label=\"{}\" width=\"100%\"",
         escape(title)
     );
-    svg.replacen(&fixed, &fluid, 1).trim().to_owned()
+    let svg = svg.replacen(&fixed, &fluid, 1);
+    let added: String = texts
+        .iter()
+        .map(|text| {
+            let (x, y) = text.at;
+            let turned = match text.turned {
+                0 => String::new(),
+                degrees => format!(" transform=\"rotate({degrees},{x},{y})\""),
+            };
+            format!(
+                "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{}\" font-size=\"{:.1}\" opacity=\"0.8\" fill=\"currentColor\"{turned}>{}</text>",
+                text.anchor,
+                FONT / 1.24,
+                escape(&text.text)
+            )
+        })
+        .collect();
+    let end = svg.rfind("</svg>").unwrap_or(svg.len());
+    let (before, after) = svg.split_at(end);
+    format!("{before}{added}{after}").trim().to_owned()
 }
 
 #[cfg(test)]
@@ -502,7 +672,7 @@ mod tests {
             ..bare.clone()
         };
         let lines = |series: Series| {
-            let svg = Chart::lines("t", "x", "y", vec![series]).svg();
+            let svg = Chart::lines("t", "x", "y", vec![series]).svg(Width::Half);
             svg.to_lowercase()
                 .matches(&format!("stroke=\"{}\"", PALETTE[0]))
                 .count()
@@ -520,7 +690,7 @@ mod tests {
         ] {
             let chart = Chart::lines("a \"b\"", "x", "y", vec![line(points.clone())])
                 .with_limit(Some(2.5), "limit");
-            let svg = chart.svg();
+            let svg = chart.svg(Width::Narrow);
             assert_eq!(chart.is_empty(), points.is_empty());
             if !points.is_empty() {
                 assert!(
@@ -529,6 +699,29 @@ mod tests {
                 );
                 assert!(svg.contains("currentColor") && !svg.contains(INK_TEXT));
             }
+        }
+    }
+
+    #[test]
+    fn labels_of_a_narrow_plot_are_wrapped_and_turned() {
+        let names: Vec<String> = (0..9).map(|n| format!("protection {n}")).collect();
+        let stack = Stack {
+            name: "loss".to_owned(),
+            values: vec![1.0; 9],
+            colour: CLASSES[0],
+        };
+        let x = "mean jitter of a stream, ms (lower end of each bar)";
+        let chart = Chart::stacks("t", x, "y", names, vec![stack]).with_full_width();
+        let narrow = chart.svg(Width::Narrow);
+        assert!(narrow.contains("viewBox=\"0 0 330 "), "{narrow}");
+        assert_eq!(narrow.matches("rotate(-45").count(), 9);
+        // Two lines, of which none has the whole text.
+        assert!(!narrow.contains(x) && narrow.contains(">mean jitter of a stream, ms"));
+        let full = chart.svg(Width::Full);
+        assert!(full.contains(x) && !full.contains("rotate(-45"), "{full}");
+        let html = chart.html();
+        for class in ["plot full", "plot half", "plot narrow"] {
+            assert_eq!(html.matches(class).count(), 1, "{class}");
         }
     }
 
@@ -547,7 +740,7 @@ mod tests {
             },
         ];
         let chart = Chart::stacks("t", "x", "y", vec!["100".into(), "200".into()], stacks);
-        let svg = chart.svg().to_lowercase();
+        let svg = chart.svg(Width::Half).to_lowercase();
         assert_eq!(
             svg.matches(&format!("fill=\"{}\"", CLASSES[0])).count(),
             2,

@@ -191,7 +191,7 @@ fn notes(old: &RunResults, new: &RunResults) -> Vec<String> {
 }
 
 /// The path from one existing folder to another.
-fn relative(from: &Path, to: &Path) -> String {
+pub(crate) fn relative(from: &Path, to: &Path) -> String {
     let (Ok(from), Ok(to)) = (from.canonicalize(), to.canonicalize()) else {
         return to.display().to_string();
     };

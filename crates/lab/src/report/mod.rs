@@ -6,6 +6,7 @@ mod compare;
 mod compare_page;
 mod csv;
 mod data;
+mod delays;
 mod html_table;
 mod interval;
 mod level_summary;
@@ -24,7 +25,10 @@ mod tables;
 pub use crate::decimal::plain;
 pub use bounds::BoundCheck;
 pub use chart::{CLASSES as RESPONSE_CLASSES, Chart, Group, PALETTE, Series, Stack, escape};
+pub(crate) use compare::relative;
 pub use level_summary::{CLASS_NAMES, LevelSummary};
+#[cfg(test)]
+pub(crate) use levels::summarise;
 pub(crate) use measures::text as measures_text;
 pub(crate) use page::date;
 pub(crate) use protection::{json as protection_json, text as protection_text};
@@ -77,6 +81,14 @@ pub(crate) fn read_levels(dir: &Path) -> Result<(RunRecord, Vec<LevelSummary>), 
     let mut run = crate::raw::read_run(dir)?;
     run.verdict = published.verdict;
     Ok((run, published.levels))
+}
+
+/// The streams of a run.
+///
+/// # Errors
+/// If the records are broken.
+pub(crate) fn read_streams(dir: &Path) -> Result<Vec<crate::record::StreamRecord>, LabError> {
+    Ok(RunResults::read(dir)?.raw.streams)
 }
 
 /// Writes the report as [`write()`] does, and returns the levels too.
@@ -161,12 +173,16 @@ pub const TOLERANCE_PERCENT: f64 = 5.0;
 
 /// Compares the results in `dir` with those in `baseline`, and writes `compare.json`, `compare.html` and its
 /// `compare-records.html` into `dir`. A figure is worse if
-/// it differs by more than `tolerance_percent` and the difference is significant over the trials.
+/// it differs by more than `tolerance_percent` and the difference is significant over the trials. Two studies are compared by
+/// their rows ([`crate::study::compare`]).
 ///
 /// # Errors
 /// If one of them contains no raw results, if they belong to different experiments or have no level in common, or if
 /// `dir` is not writable.
 pub fn compare(baseline: &Path, dir: &Path, tolerance_percent: f64) -> Result<Compared, LabError> {
+    if [baseline, dir].into_iter().any(crate::raw::holds_suite) {
+        return crate::study::compare(baseline, dir, tolerance_percent);
+    }
     let comparison = compare::compare(baseline, dir, tolerance_percent)?;
     let page = compare_page::publish(dir, &comparison)?;
     Ok(Compared {

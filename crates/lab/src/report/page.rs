@@ -3,6 +3,7 @@
 use super::bounds::BoundCheck;
 use super::chart::escape;
 use super::data::RunResults;
+use super::delays;
 use super::html_table::grouped;
 use super::level_summary::LevelSummary;
 use super::measures;
@@ -38,6 +39,7 @@ pub fn render(results: &RunResults, levels: &[LevelSummary], bounds: &[BoundChec
     tables::thresholds(&mut html, raw);
     tables::media(&mut html, raw, levels);
     tables::media_plane(&mut html, raw, levels);
+    delays::tables(&mut html, results);
     tables::metrics(&mut html, raw, levels);
     tables::outcomes(&mut html, results);
     sweep::write(&mut html, results, levels);

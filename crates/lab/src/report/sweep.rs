@@ -140,9 +140,9 @@ fn figure(html: &mut String, chart: &Chart) {
     }
     let _ = write!(
         html,
-        "<a class=\"key\" href=\"{RECORDS}#{}\">records</a></figcaption><div class=\"plot\">{}</div></figure>",
+        "<a class=\"key\" href=\"{RECORDS}#{}\">records</a></figcaption>{}</figure>",
         records_of(chart.title()),
-        chart.svg()
+        chart.html()
     );
 }
 

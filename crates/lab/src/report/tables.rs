@@ -7,7 +7,7 @@ use super::html_table::{HtmlTable, TableRow, count, grouped, number};
 use super::level_summary::LevelSummary;
 use super::sources::{computed, figure, sip_figures};
 use super::study::{StudyComparison, compare_with_study};
-use crate::decimal::plain;
+use crate::decimal::{counted, plain};
 use crate::error::RunVerdict;
 use crate::experiment::CAPACITY;
 use crate::figures::{CLASS_NAMES, ThresholdCheck};
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Tables with one row per trial are folded if they have more rows than this.
-const FOLD: usize = 8;
+pub(super) const FOLD: usize = 8;
 
 pub(super) fn level_name(level: Option<f64>) -> String {
     level.map_or("all".to_owned(), grouped)
@@ -784,7 +784,7 @@ pub(super) fn bytes_each(trial: &TrialRecord) -> Option<f64> {
 }
 
 /// The name of a trial as the first cell of a row.
-fn trial_cell(results: &RunResults, trial: &TrialRecord) -> String {
+pub(super) fn trial_cell(results: &RunResults, trial: &TrialRecord) -> String {
     let place = results.place(trial.trial).unwrap_or_default();
     link(&format!("run.json#/trials/{place}"), &trial_name(trial))
 }
@@ -893,7 +893,7 @@ fn remarks(html: &mut String, results: &RunResults) {
         let of = match (trials.len(), trials.first()) {
             (1, Some(trial)) => trial.clone(),
             (all, _) if all == raw.run.trials.len() => "every trial".to_owned(),
-            (some, _) => format!("{some} trials"),
+            (some, _) => counted(some, "trial"),
         };
         let text = link(&record, &escape(text));
         let _ = write!(html, "<li>{of}: {text}</li>");

@@ -107,6 +107,8 @@ pub struct SentMessage {
     pub timer: Option<TimerKey>,
     /// Retransmissions so far.
     pub count: u32,
+    /// Whether an ICMP error was received for it.
+    pub undelivered: bool,
     /// Interval before the next retransmission.
     pub interval: Duration,
     /// CSeq number of the request.
@@ -293,6 +295,7 @@ impl ScenarioCall {
         self.answered = 0;
         self.sent.bytes.clear();
         self.sent.count = 0;
+        self.sent.undelivered = false;
         self.sent.invite = false;
         self.sent.cseq = 0;
         self.routes.clear();

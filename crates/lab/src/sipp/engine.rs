@@ -6,13 +6,13 @@ use super::media::{Packetization, Recording};
 use super::program::{ScenarioProgram, StepKind};
 use super::render::{Context, ip};
 use super::schedule::{DueCall, Schedule};
-use super::settings::ScenarioSettings;
+use super::settings::{ScenarioSettings, call_id, secure};
 use super::stats::{CallFailure, Statistics};
 use super::template::{Constant, TextPiece};
 use engine::timers::{TimerHeap, TimerWheel};
 use engine::{
-    BoundedMap, ClientTls, CloseReason, ConnectionId, Deadline, Engine, Entropy, HashKey, Input,
-    Output, SocketId, SocketKind, Time, Transport,
+    BoundedMap, CloseReason, ConnectionId, Deadline, Engine, Entropy, HashKey, Input, Output,
+    SocketId, SocketKind, Time, Transport,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -124,6 +124,10 @@ pub struct ScenarioGenerator {
     /// Whether `<init>` was executed.
     pub(super) initialised: bool,
     pub(super) fatal: Option<String>,
+    /// Whether a message was received.
+    pub(super) heard: bool,
+    /// The peer whose port is closed, if it never sent a message.
+    pub(super) absent: Option<SocketAddr>,
     /// Due times of the calls started since the last [`ScenarioGenerator::settle`].
     started: Vec<DueCall>,
     idle_users: Vec<u64>,
@@ -209,6 +213,8 @@ impl ScenarioGenerator {
             state: GeneratorState::New,
             initialised: false,
             fatal: None,
+            heard: false,
+            absent: None,
             started: Vec::new(),
             idle_users: (0..users).rev().collect(),
             next_number: index + 1,
@@ -230,6 +236,11 @@ impl ScenarioGenerator {
     /// The error that prevents it from working, if any.
     pub fn fatal(&self) -> Option<&str> {
         self.fatal.as_deref()
+    }
+
+    /// The peer whose port is closed, if it never sent a message: the plan cannot succeed.
+    pub fn absent(&self) -> Option<SocketAddr> {
+        self.absent
     }
 
     /// The local address, once the sockets are open.
@@ -837,38 +848,6 @@ impl ScenarioGenerator {
     }
 }
 
-/// TLS parameters of an outgoing connection.
-fn secure(settings: &ScenarioSettings) -> Option<ClientTls<'_>> {
-    (settings.transport == Transport::Tls).then_some(ClientTls {
-        server_name: &settings.peer_name,
-        profile: "",
-    })
-}
-
-/// Appends the Call-ID of an outgoing call.
-fn call_id(settings: &ScenarioSettings, number: u64, out: &mut Vec<u8>) {
-    let mut characters = settings.call_id.chars();
-    while let Some(character) = characters.next() {
-        if character != '%' {
-            out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
-            continue;
-        }
-        match characters.next() {
-            Some('u') => super::render::decimal(number, out),
-            Some('p') => super::render::decimal(u64::from(settings.pid), out),
-            Some('s') => match settings.local.ip() {
-                std::net::IpAddr::V4(_) => ip(settings.local.ip(), out),
-                std::net::IpAddr::V6(v6) => out.extend_from_slice(v6.to_string().as_bytes()),
-            },
-            Some('%') | None => out.push(b'%'),
-            Some(other) => {
-                out.push(b'%');
-                out.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes());
-            }
-        }
-    }
-}
-
 impl ScenarioOutbox {
     /// Sends the bytes that were appended from `start` on.
     pub(super) fn send_from(&mut self, route: PeerRoute, start: usize) {
@@ -935,11 +914,11 @@ impl Engine for ScenarioGenerator {
                 connection,
                 reason: why,
             } => self.closed(connection, why, now),
-            // The generator requests neither certificates, socket filters nor delivery errors.
-            Input::Secured { .. }
-            | Input::Unreachable { .. }
-            | Input::Shed { .. }
-            | Input::Handoff(_) => {}
+            Input::Unreachable {
+                destination, bytes, ..
+            } => self.undelivered(destination, bytes, now),
+            // The generator requests neither certificates nor socket filters.
+            Input::Secured { .. } | Input::Shed { .. } | Input::Handoff(_) => {}
         }
     }
 

@@ -1,6 +1,6 @@
 //! Execution of the steps of a scenario.
 
-use super::call::{ScenarioCallPhase, VariableValue};
+use super::call::{PeerRoute, ScenarioCall, ScenarioCallPhase, VariableValue};
 use super::engine::{CallTimer, Effect, ScenarioGenerator};
 use super::perform::ExaminedMessage;
 use super::program::{
@@ -8,6 +8,7 @@ use super::program::{
 };
 use super::stats::CallFailure;
 use engine::Time;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Most steps of a call without waiting: more is an endless loop.
@@ -230,12 +231,14 @@ impl ScenarioGenerator {
         call.sent.invite = message.starts_with(b"INVITE ");
         call.sent.cseq = call.cseq;
         call.sent.count = 0;
+        call.sent.undelivered = false;
+        call.sent.interval = Duration::ZERO;
         call.answered = call.seen[0];
         if let Some(timer) = call.sent.timer.take() {
             self.wheel.cancel(timer);
         }
         let route = call.route;
-        let unreliable = matches!(route, super::call::PeerRoute::Udp(..));
+        let unreliable = matches!(route, PeerRoute::Udp(..));
         if let Some(first) = send
             .retransmit
             .filter(|_| unreliable && context.settings.retransmits)
@@ -402,6 +405,36 @@ impl ScenarioGenerator {
         let alarm = CallTimer::Retransmit(slot as u32, call.generation);
         call.sent.timer = Some(self.wheel.schedule(now + call.sent.interval, alarm));
         self.resend(slot, now);
+    }
+
+    /// An ICMP error. `quoted` is the beginning of the datagram, which names the call by its branch. A call ends at the second
+    /// error, which follows the first retransmission: a peer that is just being started misses the first message only.
+    pub(super) fn undelivered(&mut self, destination: SocketAddr, quoted: &[u8], now: Time) {
+        let concerns = |call: &ScenarioCall| {
+            let sent = call.sent.bytes.as_slice();
+            matches!(call.route, PeerRoute::Udp(_, to) if to == destination)
+                && !matches!(
+                    call.phase,
+                    ScenarioCallPhase::Free | ScenarioCallPhase::Lingering
+                )
+                && !sent.is_empty()
+                && !quoted.is_empty()
+                && (sent.starts_with(quoted) || quoted.starts_with(sent))
+        };
+        let Some(slot) = self.calls.iter().position(concerns) else {
+            return;
+        };
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let again = std::mem::replace(&mut call.sent.undelivered, true);
+        let sent = &call.sent;
+        if sent.interval.is_zero() || (again && sent.timer.is_some()) {
+            if !self.heard {
+                self.absent = Some(destination);
+            }
+            self.fail(slot, CallFailure::Unreachable, now);
+        }
     }
 
     /// Sends the last message unchanged.

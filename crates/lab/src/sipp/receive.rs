@@ -36,6 +36,7 @@ impl ScenarioGenerator {
             }
             return;
         };
+        self.heard = true;
         if self.context.settings.trace {
             self.effect(Effect::Message {
                 at: arrived,

@@ -73,7 +73,7 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> LabError {
 /// Reports of a thread.
 enum ThreadReport {
     Ready(SocketAddr),
-    Failed(String),
+    Failed(LabError),
     Effects(Vec<Effect>),
     Figures(usize, Box<Statistics>),
     Done(usize, Box<Statistics>, Duration),
@@ -182,12 +182,10 @@ fn watch(
         };
         match report {
             Some(ThreadReport::Ready(address)) => display.ready(address),
-            Some(ThreadReport::Failed(why)) => {
+            Some(ThreadReport::Failed(error)) => {
                 order.fetch_max(END, Ordering::AcqRel);
-                return Err(LabError::cannot_run(
-                    why,
-                    "free the port, choose another with --local, or raise the limit of open files",
-                ));
+                display.end();
+                return Err(error);
             }
             Some(ThreadReport::Effects(effects)) => sinks.execute(effects)?,
             Some(ThreadReport::Figures(index, statistics)) => {
@@ -262,10 +260,15 @@ fn serve(
     clock: Clock,
     order: &AtomicU32,
     reports: &Sender<ThreadReport>,
-) -> Result<(), String> {
+) -> Result<(), LabError> {
+    let failed = |why: String| {
+        let remedy = "free the port, choose another with --local, or raise the limit of open files";
+        LabError::cannot_run(why, remedy)
+    };
     let batch = generator.settings().batch;
     let config = DriverConfig {
         receive_timestamps: true,
+        report_unreachable: true,
         signalling_batching_delay: batch,
         gso_order: Some(wire::sip::call_number),
         connections: generator.settings().room,
@@ -274,7 +277,7 @@ fn serve(
         stream_buffer: STREAM_BUFFER,
         ..DriverConfig::default()
     };
-    let mut driver = Driver::plain(config, clock).map_err(|error| error.to_string())?;
+    let mut driver = Driver::plain(config, clock).map_err(|error| failed(error.to_string()))?;
     if let Some(security) = security {
         driver.set_security(security);
     }
@@ -284,7 +287,7 @@ fn serve(
     loop {
         driver
             .turn_engine(&mut generator, POLL_INTERVAL)
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| failed(error.to_string()))?;
         let now = clock.now();
         generator.settle(now);
         while let Some(event) = driver.next_event() {
@@ -297,7 +300,13 @@ fn serve(
             }
         }
         if let Some(why) = generator.fatal() {
-            return Err(why.to_owned());
+            return Err(failed(why.to_owned()));
+        }
+        if let Some(peer) = generator.absent() {
+            return Err(LabError::cannot_run(
+                format!("no answer from {peer}: ICMP port unreachable"),
+                "start the system under test, or correct the address",
+            ));
         }
         if !ready && generator.is_ready() {
             ready = true;
@@ -324,7 +333,7 @@ fn serve(
     // Messages of the last step still have to be sent.
     driver
         .turn_engine(&mut generator, Duration::ZERO)
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| failed(error.to_string()))?;
     report(reports, ThreadReport::Effects(generator.effects()));
     let cpu = net::thread_cpu().saturating_sub(cpu_before);
     let statistics = Box::new(generator.statistics().clone());

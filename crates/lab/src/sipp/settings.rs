@@ -1,8 +1,9 @@
 //! Settings of a run, besides the scenario.
 
 use crate::pace::ArrivalProcess;
+use crate::sipp::render::{decimal, ip};
 use crate::sipp::schedule::CallLimits;
-use engine::{Time, Transport};
+use engine::{ClientTls, Time, Transport};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -145,6 +146,38 @@ impl Default for ScenarioSettings {
             at_once: false,
             trace: false,
             preset: Vec::new(),
+        }
+    }
+}
+
+/// TLS parameters of an outgoing connection.
+pub(super) fn secure(settings: &ScenarioSettings) -> Option<ClientTls<'_>> {
+    (settings.transport == Transport::Tls).then_some(ClientTls {
+        server_name: &settings.peer_name,
+        profile: "",
+    })
+}
+
+/// Appends the Call-ID of an outgoing call.
+pub(super) fn call_id(settings: &ScenarioSettings, number: u64, out: &mut Vec<u8>) {
+    let mut characters = settings.call_id.chars();
+    while let Some(character) = characters.next() {
+        if character != '%' {
+            out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+            continue;
+        }
+        match characters.next() {
+            Some('u') => decimal(number, out),
+            Some('p') => decimal(u64::from(settings.pid), out),
+            Some('s') => match settings.local.ip() {
+                IpAddr::V4(_) => ip(settings.local.ip(), out),
+                IpAddr::V6(v6) => out.extend_from_slice(v6.to_string().as_bytes()),
+            },
+            Some('%') | None => out.push(b'%'),
+            Some(other) => {
+                out.push(b'%');
+                out.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes());
+            }
         }
     }
 }

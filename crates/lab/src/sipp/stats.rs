@@ -23,6 +23,8 @@ pub enum CallFailure {
     Endless,
     /// No route to the peer: no connection, no socket.
     Connection,
+    /// ICMP errors: the peer's port is closed, or its network cannot be reached.
+    Unreachable,
     /// The scenario, or the end of the run, stopped it.
     Stopped,
     /// A message could not be rendered: no challenge for `[authentication]`, or too long.
@@ -31,7 +33,7 @@ pub enum CallFailure {
 
 impl CallFailure {
     /// All, in order.
-    pub const ALL: [CallFailure; 9] = [
+    pub const ALL: [CallFailure; 10] = [
         CallFailure::Unexpected,
         CallFailure::EndedByPeer,
         CallFailure::ReceiveTimeout,
@@ -39,6 +41,7 @@ impl CallFailure {
         CallFailure::Check,
         CallFailure::Endless,
         CallFailure::Connection,
+        CallFailure::Unreachable,
         CallFailure::Stopped,
         CallFailure::Unwritable,
     ];
@@ -53,6 +56,7 @@ impl CallFailure {
             CallFailure::Check => "check_failed",
             CallFailure::Endless => "endless_loop",
             CallFailure::Connection => "no_connection",
+            CallFailure::Unreachable => "icmp_unreachable",
             CallFailure::Stopped => "stopped",
             CallFailure::Unwritable => "unwritable",
         }

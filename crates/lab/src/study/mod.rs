@@ -3,6 +3,7 @@
 //! A study has a directory with `run.json`, `report.html` and one directory for each part. The page is made from these
 //! records alone. A part that cannot run is reported with its cause; the others run nevertheless.
 
+mod compare;
 mod page;
 mod plan;
 mod plans;
@@ -11,17 +12,18 @@ mod record;
 mod records;
 mod rows;
 
+pub use compare::compare;
 pub use plan::{
     AbsentRow, Action, BarSpec, OwnAction, Part, PartContext, PlotSpec, PublishMore, RowSpec,
     Setting, StudyPlan,
 };
 pub use plans::NAMES;
 pub use record::{
-    BarRecord, FORMAT, LineRecord, OwnPart, PartMode, PartRecord, PlotRecord, Reading, StudyRow,
-    SuiteRecord, TableRecord,
+    BarRecord, FORMAT, LineRecord, NotRun, OwnPart, PartMode, PartRecord, PlotRecord, Reading,
+    StudyRow, SuiteRecord, TableRecord,
 };
 
-use crate::decimal::plain;
+use crate::decimal::{counted, plain};
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{CAPACITY, File, built_in};
 use crate::progress::duration;
@@ -136,9 +138,16 @@ pub(crate) fn run_plan(
         .sum();
     let about = match options.simulate {
         true => "in virtual time".to_owned(),
-        false => format!("about {}", duration(seconds)),
+        false => {
+            let limit = setting.limit_s.unwrap_or(f64::INFINITY);
+            format!("about {}", duration(seconds.min(limit)))
+        }
     };
-    eprintln!("{}: {} parts, {about}", plan.title, plan.parts.len());
+    let parts = counted(plan.parts.len(), "part");
+    eprintln!("{}: {parts}, {about}", plan.title);
+    if let Some(text) = announced(plan, setting, options.simulate) {
+        eprintln!("{text}");
+    }
     let clock = net::Clock::new();
     let start = clock.now();
     for (number, part) in plan.parts.iter().enumerate() {
@@ -150,7 +159,7 @@ pub(crate) fn run_plan(
             .is_some_and(|limit| elapsed + expected(part, quick) > limit && !options.simulate);
         let mut of_part = match rows::left_out(part, quick) {
             Some(why) => cause(part, why),
-            None if late => cause(part, "not started: the time of this setting was used up"),
+            None if late => cause(part, LATE),
             None => run_part(part, &dir, options, quick),
         };
         // The same seed gives the same record in virtual time.
@@ -170,6 +179,45 @@ pub(crate) fn run_plan(
     }
     let published = publish(&dir, plan, &mut record)?;
     finish(&published, options)
+}
+
+/// Cause of a part that would exceed the time of the setting.
+const LATE: &str = "not started: the time of this setting was used up";
+
+/// The parts that the setting leaves out, and those for which its time is too short, as far as the plan tells; `None`: all
+/// are run.
+fn announced(plan: &StudyPlan, setting: &Setting, simulate: bool) -> Option<String> {
+    let quick = setting.quick;
+    let mut elapsed = 0.0;
+    let (mut left_out, mut late) = (Vec::new(), Vec::new());
+    for part in &plan.parts {
+        if rows::left_out(part, quick).is_some() {
+            left_out.push(part.name.as_str());
+            continue;
+        }
+        let seconds = expected(part, quick);
+        let exceeds = setting
+            .limit_s
+            .is_some_and(|limit| elapsed + seconds > limit);
+        match exceeds && !simulate {
+            true => late.push(part.name.as_str()),
+            false => elapsed += seconds,
+        }
+    }
+    let mut texts = Vec::new();
+    if !left_out.is_empty() {
+        let names = left_out.join(", ");
+        texts.push(format!("not in this setting: {names}"));
+    }
+    if !late.is_empty() {
+        let names = late.join(", ");
+        texts.push(format!(
+            "time for about {} of {} (searches may end earlier); probably not started: {names}",
+            plan.parts.len() - late.len() - left_out.len(),
+            counted(plan.parts.len(), "part")
+        ));
+    }
+    (!texts.is_empty()).then(|| texts.join("; "))
 }
 
 /// Prints the results, and gives the verdict or the error.
@@ -380,6 +428,7 @@ pub(crate) fn publish(
         .fold(RunVerdict::NotJudged, |all, part| {
             all.or_measured(part.verdict)
         });
+    record.not_run = not_run(plan, record);
     record.study = rows::all(plan, &parts, record.setting == "quick");
     if !plan.compares {
         // The experiments' own comparisons are those of the studies.
@@ -395,7 +444,7 @@ pub(crate) fn publish(
             "X1".clone_into(&mut row.row);
         }
     }
-    let plots = plots::all(plan, &parts, &record.study);
+    let plots = plots::all(dir, plan, &parts, &record.study)?;
     record.write(dir)?;
     if let Some(more) = plan.publish_more {
         more(dir, record, &parts)?;
@@ -410,10 +459,28 @@ pub(crate) fn publish(
     records::write(dir, &content)?;
     let page = dir.join("report.html");
     crate::files::replace(&page, page::render(&content).as_bytes())?;
+    compare::write_again(dir)?;
     Ok(PublishedStudy {
         page,
         record: record.clone(),
     })
+}
+
+/// The parts of the plan without measurement; in an interrupted study those after the last one, too.
+fn not_run(plan: &StudyPlan, record: &SuiteRecord) -> Vec<NotRun> {
+    let of_part = |part: &Part| {
+        let found = record.parts.iter().find(|found| found.name == part.name);
+        let cause = match found {
+            Some(found) if found.measured => return None,
+            Some(found) => found.cause.clone(),
+            None => None,
+        };
+        Some(NotRun {
+            part: part.name.clone(),
+            cause: cause.unwrap_or_else(|| "interrupted before".to_owned()),
+        })
+    };
+    plan.parts.iter().filter_map(of_part).collect()
 }
 
 /// The rows as text for the terminal.
@@ -423,12 +490,11 @@ fn table(record: &SuiteRecord) -> String {
         .iter()
         .map(|row| {
             let here = row.here.map_or(row.missing(), plain);
-            let interval = row.interval.as_ref();
             vec![
                 format!("{:<4} {}", row.row, row.what),
                 row.study.as_ref().map_or(String::new(), Reading::text),
                 here,
-                interval.map_or(String::new(), crate::statistics::Interval::ends),
+                row.interval_text(),
                 row.unit.clone(),
             ]
         })
@@ -439,7 +505,10 @@ fn table(record: &SuiteRecord) -> String {
             text.push_str(&format!("{}: {cause}\n", part.name));
         }
     }
-    text.push_str(&format!("verdict: {}\n", record.verdict.name()));
+    let gaps = record
+        .gaps()
+        .map_or(String::new(), |gaps| format!("; {gaps}"));
+    text.push_str(&format!("verdict: {}{gaps}\n", record.verdict.name()));
     text
 }
 

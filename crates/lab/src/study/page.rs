@@ -4,7 +4,7 @@ use super::plots::{PlacedPlot, chart};
 use super::record::{PartMode, PartRecord, Reading, StudyRow, SuiteRecord, TableRecord};
 use super::records::file_link;
 use super::rows::Measured;
-use crate::decimal::plain;
+use crate::decimal::{counted, plain};
 use crate::error::RunVerdict;
 use crate::experiment::{EspMeasurement, File};
 use crate::progress::duration;
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Additions to the style of the reports.
-const MORE_STYLE: &str = "a{color:var(--accent)}td a{text-decoration-color:color-mix(in srgb,var(--accent) 40%,transparent)}\
+pub(super) const MORE_STYLE: &str = "a{color:var(--accent)}td a{text-decoration-color:color-mix(in srgb,var(--accent) 40%,transparent)}\
     td.words{min-width:190px}td.unit{min-width:90px;max-width:150px;color:var(--soft)}tr:target>*{background:var(--study)}\
     @media(max-width:640px){table.stack thead{display:none}table.stack tr{display:block;padding:6px 0;border-bottom:1px solid var(--rule)}\
     table.stack th,table.stack td{display:flex;gap:10px;text-align:left;min-width:0;max-width:none;padding:1px 4px;border:0;white-space:normal}\
@@ -78,10 +78,25 @@ fn head(html: &mut String, record: &SuiteRecord) {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\"><title>{title}</title><style>{STYLE}{MORE_STYLE}</style></head>\
          <body><main><header><p class=\"kicker\">Hornwork test lab &middot; {}</p><h1>{title}</h1>\
-         <span class=\"badge {class}\">{verdict}</span></header><p class=\"lead\">{}</p>",
+         <span class=\"badge {class}\">{verdict}{}</span></header><p class=\"lead\">{}</p>",
         escape(&record.suite),
+        match record.not_run.is_empty() {
+            true => String::new(),
+            false => format!(
+                "; {} of {} not run",
+                record.not_run.len(),
+                counted(record.planned_parts(), "part")
+            ),
+        },
         escape(&record.about),
     );
+    if let Some(gaps) = record.gaps() {
+        let gaps = link("run.json#/not_run", &escape(&gaps));
+        let _ = write!(
+            html,
+            "<aside class=\"care\"><strong>Not complete.</strong> The verdict covers the other parts: {gaps}.</aside>"
+        );
+    }
     if record.driver == "simulation" {
         let timed: Vec<&str> = record
             .parts
@@ -212,11 +227,11 @@ fn study_row(html: &mut String, place: usize, row: &StudyRow, beside: bool) {
         ),
     };
     let interval = row.interval.as_ref();
-    let ends = interval.map_or(String::new(), crate::statistics::Interval::ends);
+    let ends = row.interval_text();
     let samples = match (row.samples, interval) {
         (0, _) => String::new(),
         (samples, Some(interval)) if interval.samples == samples => {
-            own("interval", &format!("{samples} {}", escape(&interval.of)))
+            own("interval", &escape(&interval.counted()))
         }
         (samples, _) => own("samples", &samples.to_string()),
     };
@@ -293,11 +308,7 @@ fn plots(html: &mut String, plots: &[PlacedPlot]) {
                 escape(name)
             );
         }
-        let _ = write!(
-            html,
-            "</figcaption><div class=\"plot\">{}</div></figure>",
-            chart.svg()
-        );
+        let _ = write!(html, "</figcaption>{}</figure>", chart.html());
     }
     if any {
         html.push_str("</div></section>");

@@ -211,6 +211,17 @@ pub enum PlotSpec {
         /// Figures and their names in the legend.
         figures: &'static [(&'static str, &'static str)],
     },
+    /// Packets lost in each second, from the streams of the first trial of each level.
+    LossOverTime {
+        /// Title.
+        title: &'static str,
+        /// The part.
+        part: &'static str,
+        /// Levels and their names in the legend.
+        levels: &'static [(f64, &'static str)],
+        /// The study's figure, and its words.
+        study: (f64, &'static str),
+    },
     /// Figures of rows as bars, the study's beside ours.
     Rows {
         /// Title.

@@ -380,6 +380,12 @@ fn study_v() -> StudyPlan {
                 y: "CPU of the host, %",
                 figures: &[("host_cpu_percent", "all processors")],
             },
+            PlotSpec::LossOverTime {
+                title: "Loss of voice over time beside bulk traffic",
+                part: "isolation",
+                levels: &[(0.0, "without shares"), (1.0, "with shares")],
+                study: (500.0, "study without shares: over 500"),
+            },
             PlotSpec::Rows {
                 title: "Voice lost beside bulk traffic",
                 y: "packets lost, %",
@@ -759,6 +765,51 @@ fn study_b() -> StudyPlan {
                     bar("linphone", "phone-jitter-linphone", "delta_max_ms"),
                 ],
             },
+            PlotSpec::Levels {
+                title: "Cost against packet time, in",
+                part: "esp-packet-cost",
+                x: "packet time, ms",
+                scale: 1.0,
+                y: "opening a packet, us",
+                figures: &[
+                    ("esp.in_us.aes-cbc.transport", "AES, transport"),
+                    ("esp.in_us.aes-cbc.tunnel", "AES, tunnel"),
+                    ("esp.in_us.aes-cbc-sha1.transport", "AES, SHA-1, transport"),
+                    ("esp.in_us.aes-cbc-sha1.tunnel", "AES, SHA-1, tunnel"),
+                    ("esp.in_us.aes-cbc-md5.transport", "AES, MD5, transport"),
+                    ("esp.in_us.aes-cbc-md5.tunnel", "AES, MD5, tunnel"),
+                ],
+            },
+            PlotSpec::Levels {
+                title: "Cost against packet time, out",
+                part: "esp-packet-cost",
+                x: "packet time, ms",
+                scale: 1.0,
+                y: "sealing a packet, us",
+                figures: &[
+                    ("esp.out_us.aes-cbc.transport", "AES, transport"),
+                    ("esp.out_us.aes-cbc.tunnel", "AES, tunnel"),
+                    ("esp.out_us.aes-cbc-sha1.transport", "AES, SHA-1, transport"),
+                    ("esp.out_us.aes-cbc-sha1.tunnel", "AES, SHA-1, tunnel"),
+                    ("esp.out_us.aes-cbc-md5.transport", "AES, MD5, transport"),
+                    ("esp.out_us.aes-cbc-md5.tunnel", "AES, MD5, tunnel"),
+                ],
+            },
+            PlotSpec::Levels {
+                title: "Tunnel less transport mode, in",
+                part: "esp-packet-cost",
+                x: "packet time, ms",
+                scale: 1.0,
+                y: "us a packet",
+                figures: &[
+                    ("esp.tunnel_minus_transport_in_us.aes-cbc", "AES"),
+                    (
+                        "esp.tunnel_minus_transport_in_us.aes-cbc-sha1",
+                        "AES, SHA-1",
+                    ),
+                    ("esp.tunnel_minus_transport_in_us.aes-cbc-md5", "AES, MD5"),
+                ],
+            },
         ],
         compares: true,
         publish_more: None,
@@ -791,7 +842,9 @@ mod tests {
             }
             for plot in &plan.plots {
                 let parts: Vec<&str> = match plot {
-                    PlotSpec::Distribution { part } | PlotSpec::Levels { part, .. } => vec![part],
+                    PlotSpec::Distribution { part }
+                    | PlotSpec::Levels { part, .. }
+                    | PlotSpec::LossOverTime { part, .. } => vec![part],
                     PlotSpec::Rows { bars, .. } => bars.iter().map(|bar| bar.part).collect(),
                 };
                 for part in parts {

@@ -4,19 +4,27 @@ use super::plan::{BarSpec, PlotSpec, StudyPlan};
 use super::record::{BarRecord, LineRecord, PartRecord, PlotRecord, Reading, StudyRow};
 use super::rows::Measured;
 use crate::decimal::plain;
+use crate::error::LabError;
 use crate::figures::CLASS_NAMES;
 use crate::raw::RunRecord;
+use crate::record::StreamRecord;
 use crate::report::{Chart, Group, LevelSummary, PALETTE, RESPONSE_CLASSES, Series, Stack};
+use crate::statistics::Interval;
+use std::path::Path;
 
 /// A plot, and the part whose records it shows; empty for rows of several parts.
 pub(super) type PlacedPlot = (String, PlotRecord);
 
+/// Seconds of a trial that are drawn, at most.
+const MOST_SECONDS: usize = 3_600;
+
 /// All plots of a study that have something to show.
 pub(super) fn all(
+    dir: &Path,
     plan: &StudyPlan,
     parts: &[(PartRecord, Option<Measured>)],
     rows: &[StudyRow],
-) -> Vec<PlacedPlot> {
+) -> Result<Vec<PlacedPlot>, LabError> {
     let find = |name: &str| {
         parts.iter().find_map(|(record, measured)| match measured {
             Some(Measured::Experiment(run, levels)) if record.name == name => {
@@ -53,6 +61,18 @@ pub(super) fn all(
                     plots.push(((*part).to_owned(), plot));
                 }
             }
+            PlotSpec::LossOverTime {
+                title,
+                part,
+                levels,
+                study,
+            } => {
+                if let Some((run, _)) = find(part) {
+                    let streams = crate::report::read_streams(&dir.join(part))?;
+                    let plot = loss_over_time(title, run, &streams, (levels, *study));
+                    plots.push(((*part).to_owned(), plot));
+                }
+            }
             PlotSpec::Rows { title, y, bars } => {
                 plots.push((String::new(), beside(title, y, bars, rows)));
             }
@@ -64,7 +84,82 @@ pub(super) fn all(
             plots.extend(of_part.map(|plot| (record.name.clone(), plot)));
         }
     }
-    plots
+    Ok(plots)
+}
+
+/// Packets that were lost in each second, and those that were expected, of the streams of a trial.
+fn lost_by_second(streams: &[&StreamRecord]) -> Vec<(f64, f64)> {
+    let mut seconds: Vec<(f64, f64)> = Vec::new();
+    for stream in streams {
+        let (Some(first), Some(last)) = (stream.first, stream.last) else {
+            continue;
+        };
+        let (from, to) = (first as f64 / 1e9, last as f64 / 1e9);
+        let each_second = stream.expected as f64 / (to - from).max(1.0);
+        let begin = from.floor() as usize;
+        // The last, partial second of a stream has few packets.
+        let end = (to.floor() as usize).max(begin + 1).min(MOST_SECONDS);
+        if seconds.len() < end {
+            seconds.resize(end, (0.0, 0.0));
+        }
+        for (at, second) in seconds.iter_mut().enumerate().take(end).skip(begin) {
+            let covered = (to.min(at as f64 + 1.0) - from.max(at as f64)).max(0.0);
+            second.1 += each_second * covered;
+        }
+        for (number, lost) in stream.lost_by_second.iter().enumerate() {
+            if let Some(second) = seconds.get_mut(begin + number) {
+                second.0 += f64::from(*lost);
+            }
+        }
+    }
+    seconds
+}
+
+/// Lost packets over the seconds of the first trial of each level, with the intervals of their shares.
+fn loss_over_time(
+    title: &str,
+    run: &RunRecord,
+    streams: &[StreamRecord],
+    (levels, (figure, words)): (&[(f64, &str)], (f64, &str)),
+) -> PlotRecord {
+    let mut series = Vec::new();
+    for (level, name) in levels {
+        let Some(trial) = run.trials.iter().find(|trial| trial.level == Some(*level)) else {
+            continue;
+        };
+        let of_trial: Vec<&StreamRecord> = streams
+            .iter()
+            .filter(|stream| stream.trial == trial.trial)
+            .collect();
+        let mut line = LineRecord {
+            name: (*name).to_owned(),
+            ..LineRecord::default()
+        };
+        let seconds = lost_by_second(&of_trial);
+        let most = seconds.iter().map(|second| second.1).fold(0.0, f64::max);
+        for (second, (lost, expected)) in seconds.into_iter().enumerate() {
+            let whole = expected.round() as u64;
+            // While the streams begin and end, a second has few packets.
+            if whole == 0 || expected * 2.0 < most {
+                continue;
+            }
+            let ends = Interval::of_share(lost as u64, whole, expected, "packets");
+            line.points.push((second as f64, lost));
+            let spread = ends.low.zip(ends.high);
+            line.spread
+                .extend(spread.map(|(low, high)| (second as f64, low, high)));
+        }
+        if !line.points.is_empty() {
+            series.push(line);
+        }
+    }
+    PlotRecord::Lines {
+        title: title.to_owned(),
+        x: "seconds since the start of the trial".to_owned(),
+        y: "packets lost in a second".to_owned(),
+        series,
+        limit: Some((figure, words.to_owned())),
+    }
 }
 
 /// Stacked classes of the response time at each level, the study's bar before ours.
@@ -260,4 +355,53 @@ pub(super) fn chart(plot: &PlotRecord) -> Option<Chart> {
         }
     };
     (!chart.is_empty()).then_some(chart)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raw::TrialRecord;
+
+    #[test]
+    fn losses_are_drawn_in_their_second_with_their_interval() {
+        let stream = |trial, first_ms: u64, lost: &[u32]| StreamRecord {
+            trial,
+            expected: 200,
+            first: Some(first_ms * 1_000_000),
+            last: Some((first_ms + 4_000) * 1_000_000),
+            lost_by_second: lost.to_vec(),
+            ..StreamRecord::default()
+        };
+        let trial = |number, level| TrialRecord {
+            trial: number,
+            level: Some(level),
+            ..TrialRecord::default()
+        };
+        let run = RunRecord {
+            trials: vec![trial(1, 0.0), trial(2, 1.0)],
+            ..RunRecord::default()
+        };
+        let streams = [
+            stream(1, 0, &[0, 5]),
+            stream(1, 1_000, &[3, 0, 7]),
+            stream(2, 0, &[]),
+        ];
+        let names = [(0.0, "without"), (1.0, "with")];
+        let plot = loss_over_time("t", &run, &streams, (&names, (500.0, "study")));
+        let PlotRecord::Lines { series, limit, .. } = plot else {
+            panic!("lines");
+        };
+        assert_eq!(
+            series[0].points,
+            [(0.0, 0.0), (1.0, 8.0), (2.0, 0.0), (3.0, 7.0), (4.0, 0.0)]
+        );
+        // Nothing lost in a second still has an upper end.
+        let (_, low, high) = series[0].spread[0];
+        assert!(low == 0.0 && high > 0.0);
+        let (_, low, high) = series[0].spread[1];
+        assert!(low < 8.0 && high > 8.0, "{low} {high}");
+        assert!(series[1].points.iter().all(|point| point.1 == 0.0));
+        assert_eq!(series[1].points.len(), 4);
+        assert_eq!(limit, Some((500.0, "study".to_owned())));
+    }
 }

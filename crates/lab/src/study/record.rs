@@ -1,5 +1,6 @@
 //! Records of a study: `run.json` in its directory, `part.json` of parts that are no experiments.
 
+use crate::decimal::counted;
 use crate::error::{LabError, RunVerdict};
 use crate::files::{cannot_write, replace};
 use crate::raw::MachineRecord;
@@ -80,6 +81,18 @@ pub struct StudyRow {
 }
 
 impl StudyRow {
+    /// The interval in words; a single sample has none.
+    pub fn interval_text(&self) -> String {
+        let ends = self.interval.as_ref();
+        let ends = ends.filter(|ends| ends.low.is_some() || ends.high.is_some());
+        match (ends, self.here, self.samples) {
+            (Some(ends), _, _) => ends.ends(),
+            (None, Some(_), 1) => "one sample".to_owned(),
+            (None, Some(_), _) => "none".to_owned(),
+            (None, None, _) => String::new(),
+        }
+    }
+
     /// Words for a figure that has no value: a capacity may lie below the lowest load tried.
     pub fn missing(&self) -> String {
         let below = self.interval.as_ref().and_then(|interval| interval.high);
@@ -225,6 +238,15 @@ pub struct PartRecord {
     pub measured: bool,
 }
 
+/// A part of a study that was not run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NotRun {
+    /// Its name.
+    pub part: String,
+    /// The reason.
+    pub cause: String,
+}
+
 /// A whole study.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SuiteRecord {
@@ -254,8 +276,11 @@ pub struct SuiteRecord {
     pub parts: Vec<PartRecord>,
     /// Figures beside those of the study.
     pub study: Vec<StudyRow>,
-    /// Verdict over all parts.
+    /// Verdict over the parts that were measured.
     pub verdict: RunVerdict,
+    /// The others: the verdict does not cover them.
+    #[serde(default)]
+    pub not_run: Vec<NotRun>,
     /// The user interrupted it.
     pub cut_short: bool,
 }
@@ -292,6 +317,38 @@ impl OwnPart {
 }
 
 impl SuiteRecord {
+    /// The parts that the verdict does not cover, as a sentence; `None` if it covers all.
+    pub fn gaps(&self) -> Option<String> {
+        let of_cause = |cause: &str| -> Vec<&str> {
+            let same = self.not_run.iter().filter(|part| part.cause == cause);
+            same.map(|part| part.part.as_str()).collect()
+        };
+        let mut causes: Vec<&str> = Vec::new();
+        for part in &self.not_run {
+            if !causes.contains(&part.cause.as_str()) {
+                causes.push(&part.cause);
+            }
+        }
+        let texts = causes
+            .iter()
+            .map(|cause| format!("{} ({cause})", of_cause(cause).join(", ")));
+        let texts: Vec<String> = texts.collect();
+        (!texts.is_empty()).then(|| {
+            format!(
+                "{} of {} not run: {}",
+                self.not_run.len(),
+                counted(self.planned_parts(), "part"),
+                texts.join("; ")
+            )
+        })
+    }
+
+    /// Number of parts of the plan.
+    pub fn planned_parts(&self) -> usize {
+        let measured = self.parts.iter().filter(|part| part.measured).count();
+        measured + self.not_run.len()
+    }
+
     /// Reads the record of `dir`.
     ///
     /// # Errors

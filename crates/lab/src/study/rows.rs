@@ -2,6 +2,7 @@
 
 use super::plan::{AbsentRow, Action, Part, RowSpec, StudyPlan};
 use super::record::{OwnPart, PartRecord, Reading, StudyRow};
+use crate::decimal::plain;
 use crate::error::LabError;
 use crate::experiment::{CAPACITY, File, Study, built_in};
 use crate::raw::RunRecord;
@@ -41,17 +42,17 @@ pub(super) fn description(name: &str) -> (String, &'static str) {
         "dropped" => ("calls not established", "calls"),
         "refused" => ("calls refused", "calls"),
         "peak_calls" => ("most calls at a time", "calls"),
-        "registrations" => ("registrations attempted", ""),
-        "registered" => ("registrations accepted", ""),
-        "registrations_failed" => ("registrations failed", ""),
+        "registrations" => ("registrations attempted", "registrations"),
+        "registered" => ("registrations accepted", "registrations"),
+        "registrations_failed" => ("registrations failed", "registrations"),
         "response_p50_ms" => ("response time, median", "ms"),
         "response_p99_ms" => ("response time, 99th percentile", "ms"),
         "response_max_ms" => ("response time, largest", "ms"),
         "cpu_us_each" => ("CPU time of the SUT for each call or registration", "us"),
-        "established_per_second" => ("accepted per second", "/s"),
-        "in_time_per_second" => ("answered in time and completed, per second", "/s"),
-        "streams" => ("streams", ""),
-        "packets" => ("packets", ""),
+        "established_per_second" => ("calls or registrations accepted per second", "calls/s"),
+        "in_time_per_second" => ("answered in time and completed, per second", "calls/s"),
+        "streams" => ("streams", "streams"),
+        "packets" => ("packets", "packets"),
         "lost_percent" => ("packets lost", "%"),
         "jitter_mean_ms" => ("jitter, mean", "ms"),
         "jitter_p99_ms" => ("jitter, 99th percentile", "ms"),
@@ -72,12 +73,15 @@ pub(super) fn description(name: &str) -> (String, &'static str) {
         "media_us_per_packet" => ("CPU time of media for each packet", "us"),
         "node_spread_percent" => ("spread of calls over media nodes", "%"),
         "round_trip_ms" => ("round trip of the worst stream", "ms"),
-        "mos" => ("mean opinion score", ""),
+        "mos" => ("mean opinion score", "MOS, 1 to 5"),
         CAPACITY => ("highest level within every threshold", ""),
         other if other.ends_with(" ms") => {
             return (format!("response time {other}"), "calls");
         }
-        other => return (other.to_owned(), ""),
+        other => {
+            let described = crate::esp::describe(other);
+            return described.unwrap_or_else(|| (other.to_owned(), ""));
+        }
     };
     (what.to_owned(), unit)
 }
@@ -86,7 +90,10 @@ pub(super) fn description(name: &str) -> (String, &'static str) {
 fn what(title: &str, figure: &str, unit: &str, at: &str) -> String {
     let words = match figure {
         CAPACITY => format!("{title}: {}", description(CAPACITY).0),
-        figure if unit.starts_with('%') => format!("{}, {unit}", description(figure).0),
+        // The description of a figure of ESP has its base.
+        figure if unit.starts_with('%') && !figure.starts_with("esp.") => {
+            format!("{}, {unit}", description(figure).0)
+        }
         figure => description(figure).0,
     };
     match at {
@@ -99,7 +106,7 @@ fn what(title: &str, figure: &str, unit: &str, at: &str) -> String {
 fn at(part: &Part, level: Option<f64>, label: &str) -> String {
     match level {
         Some(_) if !part.says.is_empty() => part.says.to_owned(),
-        Some(level) => format!("{label} {}", crate::decimal::plain(level)),
+        Some(level) => format!("{label} {}", plain(level)),
         None => String::new(),
     }
 }
@@ -125,6 +132,26 @@ fn code(part: &Part, study: Option<&Study>) -> String {
         "" => study.map_or(String::new(), |study| study.row.clone()),
         row => row.to_owned(),
     }
+}
+
+/// The unit of a row: that of the comparison, of the figure, or of the experiment's main figure, if it is the same one.
+fn unit_of<'a>(figure: &str, unit: &'a str, study: Option<&'a Study>) -> &'a str {
+    let own = description(figure).1;
+    let main = study.filter(|study| study.ours == figure && !study.unit.starts_with('%'));
+    match (unit, main) {
+        _ if figure.starts_with("esp.") => own,
+        ("", Some(study)) if !study.unit.is_empty() => &study.unit,
+        ("", _) => own,
+        (unit, _) => unit,
+    }
+}
+
+/// Whether a figure of the study has its row: the main figure may be one of those by level.
+fn has_row(rows: &[StudyRow], figure: &str, level: Option<f64>, study: &Reading) -> bool {
+    let same = |row: &StudyRow| {
+        row.figure == figure && row.level == level && row.study.as_ref() == Some(study)
+    };
+    rows.iter().any(same)
 }
 
 /// Rows of a part that was measured.
@@ -166,20 +193,14 @@ pub(super) fn measured(
                     None => !part.levels.is_empty(),
                 };
                 // The main figure may be one of those by level.
-                let again = rows.iter().any(|row: &StudyRow| {
-                    row.figure == found.figure
-                        && row.level == found.level
-                        && row.study == Some(Reading::Number(found.study_value))
-                });
-                if elsewhere || again {
+                let theirs = match found.study_most {
+                    Some(_) => Reading::Words(found.study_text()),
+                    None => Reading::Number(found.study_value),
+                };
+                if elsewhere || has_row(&rows, &found.figure, found.level, &theirs) {
                     continue;
                 }
-                let (_, unit) = description(&found.figure);
-                let unit = if found.unit.is_empty() {
-                    unit
-                } else {
-                    &found.unit
-                };
+                let unit = unit_of(&found.figure, &found.unit, study);
                 let samples = found
                     .interval
                     .as_ref()
@@ -193,7 +214,7 @@ pub(super) fn measured(
                         unit,
                         &at(part, found.level, &run.level_label),
                     ),
-                    study: Some(Reading::Number(found.study_value)),
+                    study: Some(theirs),
                     here: found.run_value,
                     samples,
                     differs: differs.clone(),
@@ -322,10 +343,10 @@ pub(super) fn not_measured(part: &Part, record: &PartRecord, quick: bool) -> Vec
         .map_or("level", |levels| levels.label.as_str());
     let title = experiment.map_or(part.name.as_str(), |experiment| &experiment.title);
     let differs = differs(study, record, quick);
-    let base = |figure: &str, unit: &str, value: f64, level: Option<f64>| StudyRow {
+    let base = |figure: &str, unit: &str, value: Reading, level: Option<f64>| StudyRow {
         row: code(part, study),
         what: what(title, figure, unit, &at(part, level, label)),
-        study: Some(Reading::Number(value)),
+        study: Some(value),
         unit: unit.to_owned(),
         level,
         figure: figure.to_owned(),
@@ -337,7 +358,8 @@ pub(super) fn not_measured(part: &Part, record: &PartRecord, quick: bool) -> Vec
             continue;
         }
         for (figure, value) in &level.figures {
-            rows.push(base(figure, description(figure).1, *value, Some(level.at)));
+            let unit = unit_of(figure, "", study);
+            rows.push(base(figure, unit, Reading::Number(*value), Some(level.at)));
         }
     }
     if let Some(study) = study.filter(|study| {
@@ -345,7 +367,14 @@ pub(super) fn not_measured(part: &Part, record: &PartRecord, quick: bool) -> Vec
         part.levels.is_empty() || part.levels.contains(&at)
     }) && let Some(figure) = study.figure
     {
-        rows.push(base(&study.ours, &study.unit, figure, study.at));
+        let theirs = match study.figure_most {
+            Some(most) => Reading::Words(format!("{} to {}", plain(figure), plain(most))),
+            None => Reading::Number(figure),
+        };
+        if !has_row(&rows, &study.ours, study.at, &theirs) {
+            let unit = unit_of(&study.ours, &study.unit, Some(study));
+            rows.push(base(&study.ours, unit, theirs, study.at));
+        }
     }
     rows.extend(part.rows.iter().map(of_spec));
     if rows.is_empty() {
@@ -413,5 +442,46 @@ pub(super) fn left_out(part: &Part, quick: bool) -> Option<&'static str> {
     match part.action {
         Action::FullRun(why) | Action::FullSearch(why) if quick => Some(why),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::plans;
+
+    fn not_run(name: &str, quick: bool) -> Vec<StudyRow> {
+        let plan = plans::find(name).unwrap();
+        all(&plan, &[], quick)
+    }
+
+    #[test]
+    fn rows_have_readable_texts_and_units_and_are_not_repeated() {
+        for name in plans::NAMES {
+            for quick in [true, false] {
+                let rows = not_run(name, quick);
+                for (place, row) in rows.iter().enumerate() {
+                    assert!(
+                        !row.what.contains("esp.") && !row.what.contains('_'),
+                        "{row:?}"
+                    );
+                    assert!(row.figure.is_empty() || !row.unit.is_empty(), "{row:?}");
+                    let same =
+                        |other: &StudyRow| (&other.row, &other.what) == (&row.row, &row.what);
+                    assert!(!rows[..place].iter().any(same), "{row:?}");
+                }
+            }
+        }
+        let rows = not_run("study-b", false);
+        let what =
+            "opening in tunnel mode less that in transport mode, AES-CBC-SHA1; packet time, ms 10";
+        let row = rows.iter().find(|row| row.what == what).unwrap();
+        assert_eq!((row.row.as_str(), row.unit.as_str()), ("B3", "us"));
+        let gain = rows.iter().find(|row| row.row == "B4").unwrap();
+        assert_eq!(gain.study, Some(Reading::Words("6 to 14".to_owned())));
+        assert_eq!(gain.unit, "%");
+        let shielding = not_run("study-s", true);
+        let row = shielding.iter().find(|row| row.row == "S12").unwrap();
+        assert_eq!(row.unit, "accepted calls/s");
     }
 }

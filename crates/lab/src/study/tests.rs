@@ -174,3 +174,62 @@ fn options_of_experiments_are_refused() {
             .all(|(_, title, seconds)| !title.is_empty() && *seconds > 60.0)
     );
 }
+
+#[test]
+fn parts_without_time_are_announced_and_named_by_the_verdict() {
+    let setting = |minutes: f64| Setting {
+        name: String::new(),
+        quick: false,
+        limit_s: Some(minutes * 60.0),
+    };
+    let plan = crate::datasheet::plan(1.0);
+    let text = announced(&plan, &setting(1.0), false).unwrap();
+    let (_, late) = text.split_once("probably not started: ").unwrap();
+    assert!(
+        late.contains("standing") && !late.contains("calls,"),
+        "{text}"
+    );
+    assert_eq!(announced(&plan, &setting(600.0), false), None);
+    let quick = announced(&plan, &Setting::quick(), true).unwrap();
+    assert_eq!(quick, "not in this setting: media-kernel, standing");
+
+    let part = |name: &str, measured: bool, cause: Option<&str>| PartRecord {
+        name: name.to_owned(),
+        measured,
+        cause: cause.map(str::to_owned),
+        ..PartRecord::default()
+    };
+    let mut record = SuiteRecord {
+        parts: vec![
+            part("a", true, None),
+            part("b", false, Some(LATE)),
+            part("c", false, Some(LATE)),
+        ],
+        verdict: RunVerdict::Passed,
+        ..SuiteRecord::default()
+    };
+    let own = |name: &str| Part::own(name, "C1", measure, 1.0);
+    let plan = plan_of(["a", "b", "c", "d"].map(own).to_vec());
+    record.not_run = not_run(&plan, &record);
+    let text = table(&record);
+    let words = "verdict: passed; 3 of 4 parts not run: b, c (not started: the time of this setting was used up); d (interrupted before)";
+    assert!(text.contains(words), "{text}");
+    record.not_run.clear();
+    assert!(table(&record).ends_with("verdict: passed\n"));
+}
+
+#[test]
+fn one_sample_has_no_interval() {
+    let of = |interval: Option<crate::statistics::Interval>, samples| StudyRow {
+        here: Some(5.0),
+        interval,
+        samples,
+        ..StudyRow::default()
+    };
+    let none = |samples| Some(crate::statistics::Interval::none(samples, "runs"));
+    assert_eq!(of(none(1), 1).interval_text(), "one sample");
+    assert_eq!(of(None, 1).interval_text(), "one sample");
+    assert_eq!(of(none(2), 2).interval_text(), "none");
+    let ends = crate::statistics::Interval::of_mean(&[1.0, 2.0, 3.0], "runs");
+    assert_eq!(of(Some(ends.clone()), 3).interval_text(), ends.ends());
+}

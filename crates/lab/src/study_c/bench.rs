@@ -1,9 +1,12 @@
 //! The test bed of a cell: two hosts and the line between them in named network namespaces, their firewall and tunnel.
 
+mod strongswan;
+
 use super::media::RTP;
 use super::model::{StudyProtection, Tunnel};
 use crate::error::LabError;
 use net::Network;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -20,11 +23,17 @@ const WIREGUARD: u16 = 51_820;
 /// Longest start of a tunnel.
 const START: Duration = Duration::from_secs(15);
 
+/// Folder for files with keys: in memory, and gone after a restart.
+const KEYS: &str = "/run";
+/// Folder of the sockets of wireguard-go.
+const WIREGUARD_SOCKETS: &str = "/var/run/wireguard";
+
 /// Programs with the purpose and the Debian package of each.
 fn remedy(program: &str) -> String {
     let package = match program {
         "nft" => "nftables",
         "wg" => "wireguard-tools",
+        "swanctl" => "strongswan-swanctl",
         "wireguard-go" => "wireguard-go, or a kernel with WireGuard",
         "ip" => "iproute2",
         other => other,
@@ -75,6 +84,10 @@ pub struct Bench {
     /// Their logs.
     child_logs: Vec<PathBuf>,
     sockets: Vec<PathBuf>,
+    /// Folders outside of the results.
+    folders: Vec<PathBuf>,
+    /// Files with keys, as long as a program reads them.
+    keys: Vec<PathBuf>,
     logs: PathBuf,
 }
 
@@ -121,6 +134,8 @@ impl Bench {
             children: Vec::new(),
             child_logs: Vec::new(),
             sockets: Vec::new(),
+            folders: Vec::new(),
+            keys: Vec::new(),
             logs: logs.to_owned(),
         })
     }
@@ -137,16 +152,18 @@ impl Bench {
             Tunnel::None => Ok(()),
             Tunnel::OpenVpn(cipher) => self.openvpn(cipher, protection.name),
             Tunnel::WireGuard => self.wireguard(),
+            Tunnel::StrongSwan => self.strongswan(),
         }
     }
 
     /// Stateful: answers, the tunnel, and the media on the interface of the media; everything else is dropped.
     fn firewall(&self) -> Result<(), String> {
+        let [ike, esp] = strongswan::PORTS;
         for name in &self.names[..2] {
             let rules = format!(
                 "table inet hornwork {{ chain input {{ type filter hook input priority 0; policy drop; \
                  iifname \"lo\" accept; ct state established,related accept; ct state invalid drop; \
-                 udp dport {{ {OPENVPN}, {WIREGUARD}, {RTP}, {} }} accept; }}; }}",
+                 udp dport {{ {OPENVPN}, {WIREGUARD}, {ike}, {esp}, {RTP}, {} }} accept; }}; }}",
                 RTP + 1
             );
             program("ip", &["netns", "exec", name, "nft", &rules]).map_err(|error| match error
@@ -246,8 +263,21 @@ impl Bench {
         Ok(())
     }
 
+    /// A file for a key of a host, in memory and not beside the results, where the next run finds those of a killed one.
+    fn key_file(&mut self, side: usize, name: &str) -> PathBuf {
+        let path = Path::new(KEYS).join(format!("{}-{name}.key", self.names[side]));
+        self.keys.push(path.clone());
+        path
+    }
+
+    fn remove_keys(&mut self) {
+        for key in self.keys.drain(..) {
+            let _ = std::fs::remove_file(key);
+        }
+    }
+
     fn openvpn(&mut self, cipher: &str, name: &str) -> Result<(), String> {
-        let key = self.logs.join(format!("{}-{name}.key", self.names[0]));
+        let key = self.key_file(0, name);
         let key_text = key.display().to_string();
         program("openvpn", &["--genkey", "secret", &key_text])?;
         let port = OPENVPN.to_string();
@@ -292,7 +322,7 @@ impl Bench {
             let mut hosts = networks[..2].iter();
             hosts.all(|network| has_interface(network, "tun0"))
         })?;
-        let _ = std::fs::remove_file(&key);
+        self.remove_keys();
         self.media_interfaces = ["tun0", "tun0"].map(str::to_owned);
         self.media_addresses = addresses(INNER);
         self.reach()?;
@@ -308,7 +338,7 @@ impl Bench {
     fn wireguard(&mut self) -> Result<(), String> {
         let mut keys = Vec::new();
         for side in [0, 1] {
-            let path = self.logs.join(format!("{}-wg.key", self.names[side]));
+            let path = self.key_file(side, "wg");
             let text = path.display().to_string();
             script(&format!("umask 077; wg genkey > '{text}'"))
                 .map_err(|error| format!("{error}; {}", remedy("wg")))?;
@@ -330,7 +360,7 @@ impl Bench {
                 program("wireguard-go", &["--version"])?;
                 let log = self.spawn(side, &["wireguard-go", "-f", interface], "wireguard")?;
                 self.sockets.push(PathBuf::from(format!(
-                    "/var/run/wireguard/{interface}.sock"
+                    "{WIREGUARD_SOCKETS}/{interface}.sock"
                 )));
                 let network = self.networks[side].clone();
                 let socket = self.sockets.last().cloned().unwrap_or_default();
@@ -352,9 +382,7 @@ impl Bench {
                 INNER[other], LINE[other], INNER[side]
             ))?;
         }
-        for (path, _) in keys {
-            let _ = std::fs::remove_file(path);
-        }
+        self.remove_keys();
         self.media_interfaces = interfaces;
         self.media_addresses = addresses(INNER);
         self.reach()
@@ -447,8 +475,12 @@ impl Drop for Bench {
             let _ = child.kill();
             let _ = child.wait();
         }
+        self.remove_keys();
         for socket in &self.sockets {
             let _ = std::fs::remove_file(socket);
+        }
+        for folder in &self.folders {
+            let _ = std::fs::remove_dir_all(folder);
         }
         for name in &self.names {
             remove_namespace(name);
@@ -462,23 +494,72 @@ fn remove_namespace(name: &str) {
     }
 }
 
-/// Removes namespaces that killed runs have left, with the programs in them; returns their names.
+/// Whether a process of this number is this program.
+fn runs(process: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{process}/comm"))
+        .is_ok_and(|comm| comm.trim() == "hornwork")
+}
+
+/// The run that a name belongs to: `hwc-PROCESS-...`, or `aPROCESSwCELL.sock` of WireGuard.
+fn owner(name: &str) -> Option<u32> {
+    let rest = match name.strip_prefix(PREFIX) {
+        Some(rest) => rest.split('-').next()?,
+        None => {
+            let interface = name.strip_suffix(".sock")?;
+            let (process, cell) = interface.strip_prefix(['a', 'b'])?.split_once('w')?;
+            cell.parse::<u32>().ok()?;
+            process
+        }
+    };
+    rest.parse().ok()
+}
+
+/// Whether a name is one of ours, and the run that gave it is over.
+fn is_left_over(name: &str) -> bool {
+    name.starts_with(PREFIX) && owner(name).is_some_and(|owner| !runs(owner))
+}
+
+/// Removes folders of killed runs from the temporary directory. One that stays is harmless.
+fn remove_folders() {
+    let Ok(entries) = std::fs::read_dir(std::env::temp_dir()) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let is_own = entry
+            .metadata()
+            .is_ok_and(|about| about.is_dir() && about.uid() == net::user_id());
+        if is_own && entry.file_name().to_str().is_some_and(is_left_over) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Removes the files of killed runs in a folder; returns their names.
+fn remove_files(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut removed = Vec::new();
+    for entry in entries {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_ours = name.ends_with(".key") || name.ends_with(".sock");
+        let is_left = is_ours && owner(&name).is_some_and(|owner| !runs(owner));
+        if is_left && std::fs::remove_file(entry.path()).is_ok() {
+            removed.push(name);
+        }
+    }
+    removed
+}
+
+/// Removes namespaces that killed runs have left, with the programs in them, and their files with keys; returns their names.
 ///
 /// # Errors
 /// `ip` is missing, or may not change namespaces.
 pub fn remove_left_overs() -> Result<Vec<String>, LabError> {
+    remove_folders();
     let missing = |error: String| LabError::cannot_run(error, "run it as root, with ip installed");
     let list = program("ip", &["netns", "list"]).map_err(missing)?;
     let mut removed = Vec::new();
     for name in list.lines().filter_map(|line| line.split(' ').next()) {
-        let owner = name
-            .strip_prefix(PREFIX)
-            .and_then(|rest| rest.split('-').next())
-            .and_then(|process| process.parse::<u32>().ok());
-        let Some(owner) = owner else { continue };
-        let runs = std::fs::read_to_string(format!("/proc/{owner}/comm"))
-            .is_ok_and(|comm| comm.trim() == "hornwork");
-        if runs {
+        if !is_left_over(name) {
             continue;
         }
         let inside = program("ip", &["netns", "pids", name]).map_err(missing)?;
@@ -488,5 +569,42 @@ pub fn remove_left_overs() -> Result<Vec<String>, LabError> {
         program("ip", &["netns", "del", name]).map_err(missing)?;
         removed.push(name.to_owned());
     }
+    for folder in [KEYS, WIREGUARD_SOCKETS] {
+        removed.extend(remove_files(Path::new(folder)));
+    }
     Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_killed_runs_are_removed_and_others_are_not() {
+        let folder = std::env::temp_dir().join(format!("lab-left-over-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        // Beyond the largest process number of Linux.
+        let left = [
+            "hwc-4194305-3-a-wg.key",
+            "hwc-4194305-3-a-aes-128.key",
+            "b4194305w3.sock",
+        ];
+        let others = [
+            "wg0.sock",
+            "hwc-x-a-wg.key",
+            "a12.sock",
+            "hwc-4194305-3.log",
+        ];
+        for name in left.iter().chain(&others) {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        let mut removed = remove_files(&folder);
+        removed.sort();
+        let mut expected = left.map(str::to_owned).to_vec();
+        expected.sort();
+        assert_eq!(removed, expected);
+        assert!(others.iter().all(|name| folder.join(name).exists()));
+        std::fs::remove_dir_all(folder).unwrap();
+        assert_eq!(owner("hwc-17-3-l"), Some(17));
+    }
 }

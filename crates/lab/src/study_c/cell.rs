@@ -175,3 +175,76 @@ fn send(
     clock.sleep_until(end + DRAIN, Duration::ZERO);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study_c::model::{CODECS, NETWORKS, PROTECTIONS};
+    use std::path::Path;
+    use std::process::Command;
+
+    /// Whether this machine permits the test bed, and has the programs.
+    fn able() -> bool {
+        let may = Command::new("unshare").args(["-n", "-m", "true"]).status();
+        let able = may.is_ok_and(|status| status.success())
+            && [
+                "/usr/sbin/swanctl",
+                "/usr/lib/ipsec/charon",
+                "/usr/sbin/nft",
+            ]
+            .iter()
+            .all(|program| Path::new(program).exists())
+            && Path::new("/usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so").exists()
+            && Path::new("/dev/net/tun").exists();
+        if !able {
+            eprintln!(
+                "skipped: no right to namespaces, or strongSwan with kernel-libipsec or nft is not installed"
+            );
+        }
+        able
+    }
+
+    #[test]
+    fn strongswan_carries_a_call_and_leaves_nothing_behind() {
+        if !able() {
+            return;
+        }
+        let dir = std::env::temp_dir().join(format!("hornwork-strongswan-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let network = NETWORKS.into_iter().find(|known| known.name == "lan-100");
+        let protection = PROTECTIONS
+            .into_iter()
+            .find(|known| known.name == "strongswan");
+        let plan = CellPlan {
+            number: 0,
+            codec: CODECS[0],
+            network: network.unwrap(),
+            protection: protection.unwrap(),
+            repetition: 0,
+            span: Duration::from_secs(2),
+            seed: 1,
+            dir: &dir,
+            with_tshark: false,
+        };
+        let record = run(&plan);
+        assert_eq!(record.cause, None, "{record:?}");
+        // 2 s of packets each 30 ms, both ways; a machine that stalls loses none in the tunnel.
+        let sent: u64 = record.sent.iter().sum();
+        let arrived: u64 = record.arrived.iter().sum();
+        assert!(sent > 120 && arrived + 6 > sent, "{record:?}");
+        // The line has seen ESP in UDP: 128 bytes for the 64 of a packet in the clear.
+        let bytes = record.line_packet_bytes.unwrap();
+        assert!((125.0..140.0).contains(&bytes), "{bytes}");
+        let own = format!("hwc-{}-0", std::process::id());
+        let left = |folder: &Path| {
+            std::fs::read_dir(folder).is_ok_and(|entries| {
+                let mut names = entries
+                    .flatten()
+                    .filter_map(|entry| entry.file_name().into_string().ok());
+                names.any(|name| name.starts_with(&own))
+            })
+        };
+        assert!(!left(Path::new("/run/netns")) && !left(&std::env::temp_dir()));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -20,14 +20,14 @@ pub use record::{CellRecord, TsharkFigures};
 pub use speed::CipherSpeed;
 
 use crate::emulator::own_error::{self, OwnError};
-use crate::emulator::settings::profile;
+use crate::emulator::settings::{QueueLength, profile};
 use crate::error::{LabError, RunVerdict};
 use crate::files::{cannot_write, replace};
 use crate::run::RunOptions;
 use crate::study::{
     self, OwnPart, Part, PartContext, Reading, Setting as StudySetting, StudyPlan, StudyRow,
 };
-use model::{StudyCodec, StudyNetwork, StudyProtection};
+use model::{BESIDE_THE_STUDY, StudyCodec, StudyNetwork, StudyProtection};
 use record::CellPlan;
 use serde::Serialize;
 use std::fs;
@@ -42,11 +42,16 @@ pub const TITLE: &str =
     "Study C: impact of firewall and VPN ciphers on call quality over four networks";
 /// Its only part, the folder of its records.
 const MATRIX: &str = "matrix";
-/// Duration of the quick setting without set-up, seconds.
+/// Expected duration of the quick setting, seconds.
 const QUICK_SECONDS: f64 = 150.0;
-/// Duration of the full setting without set-up, seconds.
-pub const FULL_SECONDS: f64 =
-    (5 * (60 * PROTECTIONS.len() + 30 * (CODECS.len() - 1) * WITH_TODAYS_CODECS.len())) as f64;
+/// Set-up of tunnels, drain of the queues and evaluation of a batch of the full setting, seconds, as runs took.
+const BATCH_SECONDS: usize = 27;
+/// Expected duration of the full setting, seconds: five repetitions of the batches, and ten rounds of the ciphers. The page,
+/// the run and `lab list` name it.
+pub const FULL_SECONDS: f64 = (5
+    * ((60 + BATCH_SECONDS) * (PROTECTIONS.len() + 1 - BESIDE_THE_STUDY.len())
+        + (30 + BATCH_SECONDS) * WITH_TODAYS_CODECS.len())
+    + 10 * 6) as f64;
 
 /// Everything that was measured.
 struct Found {
@@ -122,17 +127,25 @@ const WITH_TODAYS_CODECS: [&str; 3] = ["none", "aes-256", "wireguard"];
 /// Bits per second of the fastest line whose load is compared with its rate.
 const SLOW_LINE: u64 = 100_000;
 
-/// Cells that run at the same time: all networks with one protection.
+/// Cells that run at the same time: all networks with one protection, or with those that the study does not have.
 type Batch = Vec<(StudyCodec, StudyNetwork, StudyProtection, u32, Duration)>;
 
 fn batches(setting: &Setting) -> Vec<Batch> {
     let mut batches = Vec::new();
     let [first, today @ ..] = CODECS;
     for repetition in 0..setting.repetitions {
-        for protection in PROTECTIONS {
-            let cell = |network| (first, network, protection, repetition, setting.call);
-            batches.push(NETWORKS.map(cell).to_vec());
-        }
+        let cells = |protection| {
+            NETWORKS.map(|network| (first, network, protection, repetition, setting.call))
+        };
+        let (beside, of_study): (Vec<_>, Vec<_>) = PROTECTIONS
+            .into_iter()
+            .partition(|protection| BESIDE_THE_STUDY.contains(&protection.name));
+        batches.extend(
+            of_study
+                .into_iter()
+                .map(|protection| cells(protection).to_vec()),
+        );
+        batches.push(beside.into_iter().flat_map(cells).collect());
         for protection in PROTECTIONS
             .into_iter()
             .filter(|protection| WITH_TODAYS_CODECS.contains(&protection.name))
@@ -316,23 +329,54 @@ fn cause_of(cells: &[&CellRecord]) -> String {
         .unwrap_or_else(|| "the run ended before it".to_owned())
 }
 
-/// Rate of the media on a slow line by protection, beside the rate of the line, from the bytes that were counted there.
-fn offered(found: &Found, network: &StudyNetwork) -> Option<String> {
+/// Media of the study's codec on a slow line.
+struct SlowLineLoad {
+    /// Rate of the line, kbit/s.
+    rate: f64,
+    /// Offered in one direction with framing, kbit/s.
+    offered: f64,
+    /// Time after which the queue is full, seconds; `None`: the line carries the media, or the queue is bounded in bytes.
+    full_after_s: Option<f64>,
+}
+
+/// The load of cells on a slow line, from the bytes that were counted there; `None` on a fast one, or without figures.
+fn slow_line_load(network: &StudyNetwork, cells: &[&CellRecord]) -> Option<SlowLineLoad> {
     let [line, _] = profile(network.profile).ok()?;
     let rate = line.rate.filter(|rate| *rate <= SLOW_LINE)? as f64 / 1e3;
+    let bytes: Vec<f64> = cells.iter().filter_map(|c| c.line_packet_bytes).collect();
+    if bytes.is_empty() {
+        return None;
+    }
+    let packet = bytes.iter().sum::<f64>() / bytes.len() as f64;
+    let bits = line.framing.line_bytes(packet.round() as usize) as f64 * 8.0;
+    let interval_ms = f64::from(CODECS[0].packet_ms);
+    let offered = bits / interval_ms;
+    let full_after_s = match line.queue {
+        QueueLength::Packets(packets) if offered > rate => {
+            Some(packets as f64 * bits / ((offered - rate) * 1e3))
+        }
+        _ => None,
+    };
+    Some(SlowLineLoad {
+        rate,
+        offered,
+        full_after_s,
+    })
+}
+
+/// Rate of the media on a slow line by protection, beside the rate of the line.
+fn offered(found: &Found, network: &StudyNetwork) -> Option<String> {
     let mut rates = Vec::new();
     let mut above = Vec::new();
+    let mut rate = 0.0;
     for protection in PROTECTIONS {
         let cells = cells_of(&found.cells, network.name, protection.name);
-        let bytes: Vec<f64> = cells.iter().filter_map(|c| c.line_packet_bytes).collect();
-        if bytes.is_empty() {
+        let Some(load) = slow_line_load(network, &cells) else {
             continue;
-        }
-        let packet = bytes.iter().sum::<f64>() / bytes.len() as f64;
-        let on_line = line.framing.line_bytes(packet.round() as usize) as f64;
-        let offered = on_line * 8.0 / f64::from(CODECS[0].packet_ms);
-        rates.push(format!("{} {offered:.1}", protection.label));
-        if offered > rate {
+        };
+        rate = load.rate;
+        rates.push(format!("{} {:.1}", protection.label, load.offered));
+        if load.offered > rate {
             above.push(protection.label);
         }
     }
@@ -351,6 +395,37 @@ fn offered(found: &Found, network: &StudyNetwork) -> Option<String> {
         network.label,
         rates.join(", ")
     ))
+}
+
+/// Why a slow line lost less than the study's one; empty if it did not.
+fn low_loss(
+    network: &StudyNetwork,
+    cells: &[&CellRecord],
+    study: Option<&Reading>,
+    high: Option<f64>,
+) -> String {
+    let Some(load) = slow_line_load(network, cells) else {
+        return String::new();
+    };
+    let lowest = study.and_then(lowest);
+    if lowest.zip(high).is_none_or(|(lowest, high)| high >= lowest) {
+        return String::new();
+    }
+    let seconds = cells.iter().map(|cell| cell.seconds).fold(0.0, f64::max);
+    let (rate, offered) = (load.rate, load.offered);
+    match load.full_after_s {
+        Some(after) if after > seconds => format!(
+            "less than the study: {offered:.1} kbit/s fill the queue of the line ({rate} kbit/s) after {after:.0} s, and the call took \
+             {seconds:.0} s; the full setting has calls of 60 s"
+        ),
+        Some(after) => format!(
+            "less than the study: the queue of the line ({rate} kbit/s) is full after {after:.0} s of {seconds:.0} s"
+        ),
+        None => format!(
+            "less than the study: {offered:.1} kbit/s with framing are below the rate of the line ({rate} kbit/s), so that no queue \
+             grows; the study names neither codec nor packet time"
+        ),
+    }
 }
 
 /// Smallest value that the study's figure allows; `None` if it is an upper bound.
@@ -404,7 +479,7 @@ fn notes(found: &Found, rows: &[StudyRow], has_tshark: bool) -> Vec<String> {
     }];
     if !found.left_overs.is_empty() {
         remarks.push(format!(
-            "removed namespaces of killed runs: {}",
+            "removed left-overs of killed runs: {}",
             found.left_overs.join(", ")
         ));
     }

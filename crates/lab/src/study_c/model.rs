@@ -46,6 +46,8 @@ pub enum Tunnel {
     OpenVpn(&'static str),
     /// WireGuard: ChaCha20-Poly1305.
     WireGuard,
+    /// strongSwan: IKEv2, ESP in UDP with AES-256-GCM in user space.
+    StrongSwan,
 }
 
 /// A protection of the study.
@@ -98,7 +100,7 @@ const fn clear(name: &'static str, label: &'static str, has_firewall: bool) -> S
 }
 
 /// The protections.
-pub const PROTECTIONS: [StudyProtection; 9] = [
+pub const PROTECTIONS: [StudyProtection; 10] = [
     clear("none", "no security", false),
     clear("firewall", "firewall", true),
     vpn(
@@ -158,7 +160,19 @@ pub const PROTECTIONS: [StudyProtection; 9] = [
         reason: "authenticated encryption, 256-bit key, forward secrecy; not in the study",
         study_ranks: [0; 4],
     },
+    StudyProtection {
+        name: "strongswan",
+        label: "strongSwan",
+        has_firewall: true,
+        tunnel: Tunnel::StrongSwan,
+        security: 1,
+        reason: "authenticated encryption (AES-256-GCM), 256-bit key, forward secrecy; not in the study",
+        study_ranks: [0; 4],
+    },
 ];
+
+/// Protections that the study does not have. They are measured at the same time.
+pub const BESIDE_THE_STUDY: [&str; 2] = ["wireguard", "strongswan"];
 
 impl StudyProtection {
     /// Neither its key nor its blocks are too short for new use.
@@ -220,7 +234,7 @@ pub fn study_value(network: &str, protection: &str, figure: &str) -> Option<Read
     use Reading::Number;
     let words = |text: &str| Reading::Words(text.to_owned());
     Some(match (network, figure, protection) {
-        (_, _, "wireguard") => return None,
+        (_, _, "wireguard" | "strongswan") => return None,
         ("wan-38", "loss", "3des") => Number(4.0),
         ("wan-38", "loss", "blowfish" | "aes-128" | "aes-256") => words("more than 10"),
         ("wan-38", "loss", _) => words("4 to 16"),

@@ -26,6 +26,29 @@ fn loss_interval(records: &[&&CellRecord], (lost, sent): (u64, u64)) -> Interval
     }
 }
 
+/// Whether both have exactly the same figures: in virtual time, on a line without losses and jitter, each repetition is the
+/// first one again, whatever its seed.
+fn is_same(a: &CellRecord, b: &CellRecord) -> bool {
+    (a.sent, a.arrived, a.loss_percent) == (b.sent, b.arrived, b.loss_percent)
+        && (&a.latency_ms, &a.jitter_ms) == (&b.latency_ms, &b.jitter_ms)
+}
+
+/// Records without repetitions of others: they are no further samples.
+fn distinct<'a>(records: Vec<&'a &'a CellRecord>) -> Vec<&'a &'a CellRecord> {
+    let mut kept: Vec<&&CellRecord> = Vec::with_capacity(records.len());
+    for record in records {
+        let timed = record
+            .latency_ms
+            .blocks
+            .iter()
+            .any(|times| !times.is_empty());
+        if !timed || !kept.iter().any(|known| is_same(known, record)) {
+            kept.push(record);
+        }
+    }
+    kept
+}
+
 /// Pools the figures of several repetitions of a cell.
 #[derive(Clone, Debug, Default)]
 pub struct Pooled {
@@ -40,7 +63,7 @@ pub struct Pooled {
 impl Pooled {
     /// Of the valid ones of these records.
     pub fn of(records: &[&CellRecord]) -> Pooled {
-        let valid: Vec<_> = records.iter().filter(|record| record.is_valid()).collect();
+        let valid = distinct(records.iter().filter(|record| record.is_valid()).collect());
         let sent: u64 = valid.iter().flat_map(|record| record.sent).sum();
         let arrived: u64 = valid.iter().flat_map(|record| record.arrived).sum();
         if sent == 0 {
@@ -114,6 +137,20 @@ mod tests {
         let (_, interval) = Pooled::of(&[&one, &a, &b]).latency.unwrap();
         assert!(width(&interval) < 1.0, "{interval:?}");
         assert_eq!(interval.source(), "3 calls, Student's t");
+    }
+
+    #[test]
+    fn repetitions_of_a_deterministic_cell_are_one_sample() {
+        let blocks = vec![vec![10.0, 20.0, 30.0, 40.0, 50.0, 60.0]];
+        let one = call(1.0, 35.0, blocks.clone());
+        let again = [one.clone(), one.clone(), one.clone(), one.clone()];
+        let all: Vec<&CellRecord> = again.iter().collect();
+        let (once, five) = (Pooled::of(&[&one]), Pooled::of(&all));
+        assert_eq!(once.latency, five.latency);
+        assert_eq!(once.loss, five.loss);
+        // Another latency is another call.
+        let other = call(1.0, 35.5, blocks);
+        assert_ne!(Pooled::of(&[&one, &other]).loss, once.loss);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::model::{NETWORKS, PROTECTIONS};
 use super::pooled::Pooled;
 use super::record::CellRecord;
 use super::{CipherSpeed, cells_of};
+use crate::statistics::Interval;
 use serde::Serialize;
 
 /// One protection in the ranking.
@@ -17,6 +18,8 @@ pub struct RankRow {
     pub study: [u8; 4],
     /// Our ranks among the VPNs; protections whose intervals overlap have the same rank. `null`: not measured.
     pub here: [Option<u8>; 4],
+    /// The best and the worst rank that the intervals of the figure allow; that of security is not measured.
+    pub rank_intervals: [Option<[u8; 2]>; 4],
     /// Latency, jitter and loss, mean over the networks.
     pub means: [Option<f64>; 3],
     /// Their 95 % intervals, mean over the networks.
@@ -29,15 +32,55 @@ pub struct RankRow {
     pub mb_per_s: Option<f64>,
 }
 
+impl RankRow {
+    /// The interval of a rank, for a study row.
+    pub fn rank_interval(&self, index: usize) -> Option<Interval> {
+        let [best, worst] = self.rank_intervals[index]?;
+        let (samples, of, method) = match index {
+            0 => (0, "assessments", "by key and block length"),
+            _ => (
+                NETWORKS.len() as u64,
+                "networks",
+                "ranks that the intervals of the figure allow",
+            ),
+        };
+        Some(Interval {
+            low: Some(f64::from(best)),
+            high: Some(f64::from(worst)),
+            samples,
+            of: of.to_owned(),
+            method: method.to_owned(),
+        })
+    }
+}
+
 /// A recommendation for a need.
 #[derive(Clone, Debug, Serialize)]
 pub struct Recommendation {
     /// The need.
     pub need: &'static str,
-    /// The protection; empty if none was measured.
+    /// The protection; empty if none was measured, or if those advised for new use do not differ.
     pub protection: &'static str,
     /// The reason.
     pub reason: String,
+}
+
+impl Recommendation {
+    fn none(need: &'static str, reason: String) -> Recommendation {
+        Recommendation {
+            need,
+            protection: "",
+            reason,
+        }
+    }
+
+    /// The protection in words.
+    pub fn named(&self) -> &'static str {
+        match self.protection {
+            "" => "no recommendation",
+            name => name,
+        }
+    }
 }
 
 const MEASURED: [&str; 3] = ["latency", "jitter", "loss"];
@@ -82,6 +125,7 @@ pub fn rank(cells: &[CellRecord], speeds: &[CipherSpeed]) -> Vec<RankRow> {
                 label: protection.label,
                 study: protection.study_ranks,
                 here: [Some(protection.security), None, None, None],
+                rank_intervals: [Some([protection.security; 2]), None, None, None],
                 means,
                 intervals,
                 reason: protection.reason,
@@ -109,6 +153,18 @@ pub fn rank(cells: &[CellRecord], speeds: &[CipherSpeed]) -> Vec<RankRow> {
             };
             rows[row].here[figure + 1] = Some(rank);
         }
+        let ranked: Vec<usize> = (0..rows.len())
+            .filter(|row| rows[*row].means[figure].is_some())
+            .collect();
+        for row in &ranked {
+            let others = || ranked.iter().filter(|other| *other != row);
+            let apart = others().filter(|other| !overlap(&rows, *row, **other, figure));
+            let (better, worse): (Vec<usize>, Vec<usize>) =
+                apart.partition(|other| value(&rows, **other) < value(&rows, *row));
+            let rank = |places: usize| u8::try_from(places).unwrap_or(u8::MAX);
+            rows[*row].rank_intervals[figure + 1] =
+                Some([rank(better.len() + 1), rank(ranked.len() - worse.len())]);
+        }
     }
     rows
 }
@@ -130,35 +186,58 @@ pub fn recommend(rows: &[RankRow]) -> Vec<Recommendation> {
         ("low loss", 3),
     ];
     needs
-        .map(|(need, index)| {
-            // Among equals the better security, then the lower latency and loss.
-            let key = |row: &&RankRow| {
-                let rank = |index: usize| row.here[index].unwrap_or(u8::MAX);
-                (rank(index), rank(0), rank(3), rank(1))
-            };
-            let measured = rows
-                .iter()
-                .filter(|row| row.is_acceptable && row.here.iter().all(Option::is_some));
-            match measured.min_by_key(key) {
-                Some(row) => Recommendation {
-                    need,
-                    protection: row.label,
-                    reason: format!(
-                        "rank {} of {need} among those advised for new use ({})",
-                        row.here[index].unwrap_or(0),
-                        row.reason
-                    ),
-                },
-                None => Recommendation {
-                    need,
-                    protection: "",
-                    reason:
-                        "no protection that is advised for new use was measured in all networks"
-                            .to_owned(),
-                },
-            }
-        })
+        .map(|(need, index)| recommendation(rows, need, index))
         .to_vec()
+}
+
+fn recommendation(rows: &[RankRow], need: &'static str, index: usize) -> Recommendation {
+    let measured: Vec<&RankRow> = rows
+        .iter()
+        .filter(|row| row.is_acceptable && row.here.iter().all(Option::is_some))
+        .collect();
+    let rank = |row: &RankRow, index: usize| row.here[index].unwrap_or(u8::MAX);
+    let labels = |rows: &[&RankRow]| {
+        let labels: Vec<&str> = rows.iter().map(|row| row.label).collect();
+        labels.join(", ")
+    };
+    let Some(best) = measured.iter().map(|row| rank(row, index)).min() else {
+        let reason = "no protection that is advised for new use was measured in all networks";
+        return Recommendation::none(need, reason.to_owned());
+    };
+    let ties: Vec<&RankRow> = measured
+        .iter()
+        .copied()
+        .filter(|row| rank(row, index) == best)
+        .collect();
+    if ties.len() > 1 && ties.len() == measured.len() {
+        let reason = format!(
+            "{} have the same rank: their intervals overlap, so that {need} does not decide",
+            labels(&ties)
+        );
+        return Recommendation::none(need, reason);
+    }
+    // Among equals the better security, then the lower loss and latency.
+    let key = |row: &&RankRow| (rank(row, 0), rank(row, 3), rank(row, 1));
+    let Some(row) = ties.iter().copied().min_by_key(key) else {
+        return Recommendation::none(need, "none was measured".to_owned());
+    };
+    let others: Vec<&RankRow> = ties
+        .into_iter()
+        .filter(|tie| tie.name != row.name)
+        .collect();
+    let because = match (others.is_empty(), measured.len()) {
+        (true, 1) => "the only one advised for new use that was measured".to_owned(),
+        (true, _) => format!("rank {best} of {need} among those advised for new use"),
+        (false, _) => format!(
+            "rank {best} of {need} as {}, with the better security",
+            labels(&others)
+        ),
+    };
+    Recommendation {
+        need,
+        protection: row.label,
+        reason: format!("{because} ({})", row.reason),
+    }
 }
 
 /// The ranking for the terminal.
@@ -192,10 +271,7 @@ pub fn text(rows: &[RankRow], recommendations: &[Recommendation]) -> String {
         &cells,
     ));
     for advice in recommendations {
-        let protection = match advice.protection {
-            "" => "none",
-            name => name,
-        };
+        let protection = advice.named();
         text.push_str(&format!(
             "for {}: {protection}: {}\n",
             advice.need, advice.reason
@@ -250,9 +326,47 @@ mod tests {
         assert_eq!(of("rc2").here, [Some(5), Some(1), Some(1), Some(1)]);
         assert_eq!(of("aes-256").here, [Some(1), Some(3), Some(1), Some(3)]);
         assert_eq!(of("blowfish").here[1], None);
+        // The best rank of AES-256 is that behind the two others; they may be first or second.
+        assert_eq!(of("aes-256").rank_intervals[1], Some([3, 3]));
+        assert_eq!(of("des").rank_intervals[1], Some([1, 2]));
+        assert_eq!(of("des").rank_intervals[2], Some([1, 3]));
+        let ends = of("des").rank_interval(2).unwrap();
+        assert_eq!(
+            (ends.low, ends.high, ends.samples),
+            (Some(1.0), Some(3.0), 4)
+        );
+        assert_eq!(of("des").rank_interval(0).unwrap().high, Some(6.0));
+        assert_eq!(of("blowfish").rank_interval(1), None);
         let advice = recommend(&rows);
         // DES is faster and not advised.
         assert!(advice.iter().all(|advice| advice.protection == "AES-256"));
         assert!(recommend(&rank(&[], &[]))[0].protection.is_empty());
+    }
+
+    #[test]
+    fn equal_ranks_are_no_recommendation() {
+        let mut cells = Vec::new();
+        for network in NETWORKS {
+            cells.push(cell(network.name, "aes-128", 10.0, 500));
+            cells.push(cell(network.name, "aes-256", 10.005, 10));
+            cells.push(cell(network.name, "wireguard", 10.002, 12));
+        }
+        let advice = recommend(&rank(&cells, &[]));
+        let of = |need: &str| advice.iter().find(|advice| advice.need == need).unwrap();
+        assert_eq!(of("low latency").protection, "");
+        assert_eq!(of("low latency").named(), "no recommendation");
+        assert!(
+            of("low latency")
+                .reason
+                .contains("AES-128, AES-256, WireGuard have the same rank")
+        );
+        assert_eq!(of("confidentiality").protection, "AES-256");
+        let loss = of("low loss");
+        assert_eq!(loss.protection, "AES-256");
+        assert!(
+            loss.reason
+                .contains("as WireGuard, with the better security"),
+            "{loss:?}"
+        );
     }
 }

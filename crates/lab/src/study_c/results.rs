@@ -1,12 +1,12 @@
 //! Rows, tables and plots of the study, and the records to which their numbers link.
 
 use super::model::{
-    CODECS, COMMON_DIFFERS, DIFFERS, FIGURES, NETWORKS, PROTECTIONS, SIMULATION_DIFFERS,
-    study_speed, study_value,
+    BESIDE_THE_STUDY, CODECS, COMMON_DIFFERS, DIFFERS, FIGURES, NETWORKS, PROTECTIONS,
+    SIMULATION_DIFFERS, study_speed, study_value,
 };
 use super::pooled::Pooled;
 use super::record::CellRecord;
-use super::{Found, MATRIX, cause_of, cells_of, write_json};
+use super::{Found, MATRIX, cause_of, cells_of, low_loss, write_json};
 use crate::error::LabError;
 use crate::report::plain;
 use crate::statistics::Interval;
@@ -108,10 +108,9 @@ fn protections(found: &Found) -> StudyRow {
         .filter(|protection| !is_measured(protection.name))
         .map(|protection| protection.label)
         .collect();
-    // WireGuard is not in the study.
     let of_study = PROTECTIONS
         .iter()
-        .filter(|protection| protection.name != "wireguard");
+        .filter(|protection| !BESIDE_THE_STUDY.contains(&protection.name));
     let measured = of_study
         .filter(|protection| is_measured(protection.name))
         .count();
@@ -125,7 +124,7 @@ fn protections(found: &Found) -> StudyRow {
         unit: "protections".to_owned(),
         figure: "protections".to_owned(),
         remark: match absent.is_empty() {
-            true => "and WireGuard, which the study does not have".to_owned(),
+            true => "and WireGuard and strongSwan, which the study does not have".to_owned(),
             false => format!("not measured: {}", absent.join(", ")),
         },
         ..StudyRow::default()
@@ -152,6 +151,10 @@ fn figures(all: &Found) -> Vec<StudyRow> {
                     unit: unit.to_owned(),
                     figure: figure.to_owned(),
                     remark: match found {
+                        Some((_, interval)) if figure == "loss" => {
+                            let study = study_value(network.name, protection.name, figure);
+                            low_loss(&network, &cells, study.as_ref(), interval.high)
+                        }
                         Some(_) => String::new(),
                         None => cause_of(&cells),
                     },
@@ -179,12 +182,15 @@ fn ranks(found: &Found) -> Vec<StudyRow> {
                 what: format!("rank of {} by {name} (1 is best)", row.label),
                 study: Some(Reading::Number(f64::from(study))),
                 here: here.map(f64::from),
-                samples: here.map_or(0, |_| NETWORKS.len() as u64),
+                interval: row.rank_interval(index),
+                samples: row.rank_interval(index).map_or(0, |ranks| ranks.samples),
                 differs: differs(found),
                 unit: "rank".to_owned(),
                 figure: (*name).to_owned(),
                 remark: match here {
-                    Some(_) if is_shared && *name == "security" => "shared rank".to_owned(),
+                    Some(_) if *name == "security" => {
+                        "by key and block length: not measured, so without uncertainty".to_owned()
+                    }
                     Some(_) if is_shared => "shared rank: the intervals overlap".to_owned(),
                     Some(_) => String::new(),
                     None => "not measured in all networks".to_owned(),
@@ -247,6 +253,10 @@ fn ranking(found: &Found) -> TableRecord {
         let mut cells = vec![row.label.to_owned()];
         for (index, (here, study)) in row.here.iter().zip(row.study).enumerate() {
             let mut text = here.map_or("not measured".to_owned(), |rank| rank.to_string());
+            if let Some([best, worst]) = row.rank_intervals[index].filter(|[low, high]| low < high)
+            {
+                text.push_str(&format!(" [{best} to {worst}]"));
+            }
             if study > 0 {
                 text.push_str(&format!(" (study {study})"));
             }
@@ -274,7 +284,8 @@ fn ranking(found: &Found) -> TableRecord {
     ];
     TableRecord {
         title: "Ranking".to_owned(),
-        note: "1 is best; means over the networks with their 95 % intervals. Protections whose intervals overlap have the same rank."
+        note: "1 is best; in brackets the ranks that the intervals allow; means over the networks with their 95 % intervals. Protections \
+               whose intervals overlap have the same rank."
             .to_owned(),
         head: head(
             "protection",
@@ -295,10 +306,7 @@ fn ranking(found: &Found) -> TableRecord {
 
 fn recommendations(found: &Found) -> TableRecord {
     let row = |advice: &super::Recommendation| {
-        let protection = match advice.protection {
-            "" => "none",
-            name => name,
-        };
+        let protection = advice.named();
         vec![
             advice.need.to_owned(),
             protection.to_owned(),
@@ -308,7 +316,7 @@ fn recommendations(found: &Found) -> TableRecord {
     let rows: Vec<Vec<String>> = found.recommendations.iter().map(row).collect();
     TableRecord {
         title: "Recommendations".to_owned(),
-        note: "Only protections that are advised for new use.".to_owned(),
+        note: "Only protections that are advised for new use; none is named for a need in which they do not differ.".to_owned(),
         head: head("need", ["protection", "reason"].map(str::to_owned)),
         links: vec![vec![String::new(), file(RANKING)]; rows.len()],
         rows,

@@ -344,7 +344,7 @@ pub(super) fn on_sockets(
     };
     let spent = counted.and_then(|(first, last)| Some(last.sut? - first.sut?));
     // The gateway's CPU time is that of the whole trial, the border's that of the measurement: they are not added.
-    let (_, measures) = ProtectedLink::account(link, (trial.number, &attempts), None)?;
+    let measures = ProtectedLink::account(link, (trial.number, &attempts), None)?.measures;
     Ok(Outcomes {
         attempts,
         streams,

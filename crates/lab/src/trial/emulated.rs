@@ -108,6 +108,7 @@ impl CarriedLink {
                     format!("{}: {fault}", self.name)
                 })
                 .collect(),
+            delay_ms: delays_of(&figures),
             directions: figures
                 .iter()
                 .zip(DIRECTIONS)
@@ -147,6 +148,14 @@ fn carry(
         }
     }
     Ok(link.figures())
+}
+
+/// Time of packets in a link, both directions: mean, median, 99th percentile.
+fn delays_of([up, down]: &[LineFigures; 2]) -> Option<[f64; 3]> {
+    let mut both = up.delays.clone();
+    both.add(&down.delays);
+    let [mean, p50, p99] = both.figures();
+    Some([mean?, p50?, p99?])
 }
 
 /// Description of a link and of the packets on it.

@@ -23,6 +23,7 @@ pub(crate) use sockets::{SAMPLED_EVERY_S, in_network};
 pub use thread::{HostPlacement, HostResults, HostThread};
 
 use crate::experiment::{Experiment, HoldKind};
+use crate::hops::DelaySplit;
 use crate::host::{Holdings, Results, StreamResult};
 use crate::measure::MeasureRecord;
 use crate::planes::Samples;
@@ -76,6 +77,10 @@ pub struct Outcomes {
     pub digest: Option<String>,
     /// Links of `[network]`, on sockets only.
     pub links: Vec<LinkRecord>,
+    /// Time of packets in the gateways of `[protection]`, milliseconds: mean, median, 99th percentile.
+    pub protection_ms: Option<[Option<f64>; 3]>,
+    /// The delay of media packets by hop, in simulation only.
+    pub delay_split: Option<DelaySplit>,
 }
 
 /// Timers B and F (RFC 3261 section 17): the longest duration of a transaction that begins or ends a call.

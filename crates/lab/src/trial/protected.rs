@@ -5,11 +5,12 @@ use super::{HostPlacement, Outcomes, Trial};
 use crate::error::LabError;
 use crate::esp::{self, EspCarriage, EspCase, EspEnds};
 use crate::experiment::{Experiment, Protection};
+use crate::hops::DelayCounter;
 use crate::measure::MeasureRecord;
 use crate::record::{Attempt, AttemptKind};
 use crate::sut::PROTECTED_BORDER as BORDER;
 use engine::{Entropy, Time};
-use net::{Network, TunDevice, interface_counters};
+use net::{Clock, Network, TunDevice, interface_counters};
 use protect::esp::{InboundSa, MAX_HEADROOM, MAX_TAILROOM, OutboundSa, PacketRoom};
 use sim::{TapPoint, TapTransport, World};
 use std::cell::RefCell;
@@ -19,6 +20,7 @@ use std::process::Command;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -41,13 +43,15 @@ fn cannot(what: &str, error: impl std::fmt::Display) -> LabError {
 }
 
 /// Counts of a gateway thread.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct GatewayCount {
     packets: u64,
     /// Bytes of the sealed IP packets.
     bytes: u64,
     refused: u64,
     cpu_seconds: f64,
+    /// From the TUN device of one gateway to that of the other; counted where packets are opened.
+    delays: Option<Box<DelayCounter>>,
 }
 
 type GatewayThread = JoinHandle<Result<GatewayCount, String>>;
@@ -70,6 +74,17 @@ pub(super) struct ProtectedLink {
     before: u64,
 }
 
+/// Figures of the access side for the record of the trial.
+#[derive(Debug, Default)]
+pub(super) struct AccountedLink {
+    /// CPU time of the SUT with that of its gateway.
+    pub(super) cpu_seconds: Option<f64>,
+    /// Figures.
+    pub(super) measures: Vec<MeasureRecord>,
+    /// Time of packets in the gateways, milliseconds: mean, median, 99th percentile.
+    pub(super) delay_ms: Option<[Option<f64>; 3]>,
+}
+
 /// Cost of the protected link.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LinkCost {
@@ -81,6 +96,8 @@ pub(super) struct LinkCost {
     /// CPU time of the border's gateway alone.
     gateway_seconds: f64,
     gateway_packets: u64,
+    /// Time of packets in both gateways, milliseconds: mean, median, 99th percentile.
+    delay_ms: Option<[Option<f64>; 3]>,
 }
 
 impl ProtectedLink {
@@ -122,21 +139,28 @@ impl ProtectedLink {
         }
     }
 
-    /// Ends the link; returns the CPU time of the SUT with that of its gateway, and the figures of the link.
+    /// Ends the link.
     pub(super) fn account(
         link: Option<ProtectedLink>,
         (trial, attempts): (u32, &[Attempt]),
         cpu_seconds: Option<f64>,
-    ) -> Result<(Option<f64>, Vec<MeasureRecord>), LabError> {
+    ) -> Result<AccountedLink, LabError> {
         let Some(link) = link else {
-            return Ok((cpu_seconds, Vec::new()));
+            return Ok(AccountedLink {
+                cpu_seconds,
+                ..AccountedLink::default()
+            });
         };
         let calls = attempts
             .iter()
             .filter(|a| a.kind == AttemptKind::Call && a.established.is_some());
         let cost = link.close(calls.count() as u64)?;
         let cpu_seconds = cpu_seconds.map(|seconds| seconds + cost.cpu_seconds);
-        Ok((cpu_seconds, cost.records(trial, attempts)))
+        Ok(AccountedLink {
+            cpu_seconds,
+            measures: cost.records(trial, attempts),
+            delay_ms: cost.delay_ms,
+        })
     }
 
     /// Ends the gateways; `calls` were made.
@@ -148,7 +172,12 @@ impl ProtectedLink {
                 let [callers_seal, callers_open] = gateways.callers.map(join);
                 let [border_seal, border_open] = gateways.border.map(join);
                 let all = [callers_seal?, callers_open?, border_seal?, border_open?];
-                let [callers_seal, _, border_seal, border_open] = all;
+                let mut delays = DelayCounter::default();
+                all.iter()
+                    .filter_map(|count| count.delays.as_deref())
+                    .for_each(|counter| delays.add(counter));
+                cost.delay_ms = Some(delays.figures());
+                let [callers_seal, _, border_seal, border_open] = &all;
                 cost.bytes = callers_seal.bytes + border_seal.bytes;
                 cost.refused = all.iter().map(|count| count.refused).sum();
                 cost.gateway_seconds = border_seal.cpu_seconds + border_open.cpu_seconds;
@@ -199,6 +228,7 @@ impl LinkCost {
             refused,
             gateway_seconds: seconds / 2.0,
             gateway_packets: packets,
+            delay_ms: None,
         }
     }
 }
@@ -271,22 +301,52 @@ impl Gateways {
             set.and_then(|()| socket.set_write_timeout(Some(WAIT)))
                 .map_err(|error| cannot("socket pair", error))?;
         }
-        let sealer = |name, tun: &Arc<TunDevice>, socket, sa| {
+        // The socket pairs keep all datagrams in order: the time of each is that at the same place of the other queue.
+        let (outward_times, outward_read) = std::sync::mpsc::channel();
+        let (inward_times, inward_read) = std::sync::mpsc::channel();
+        let clock = Clock::new();
+        let sealer = |name, tun: &Arc<TunDevice>, socket, sa, times| {
             let (tun, stop) = (tun.clone(), stopped.clone());
-            spawn(name, move || seal_all(&tun, &socket, sa, &stop))
+            let stamps = SealStamps { clock, times };
+            spawn(name, move || seal_all(&tun, &socket, sa, &stamps, &stop))
         };
-        let opener = |name, tun: &Arc<TunDevice>, socket, sa| {
+        let opener = |name, tun: &Arc<TunDevice>, socket, sa, times| {
             let (tun, stop) = (tun.clone(), stopped.clone());
-            spawn(name, move || open_all(&tun, &socket, sa, &stop))
+            let stamps = OpenStamps { clock, times };
+            spawn(name, move || open_all(&tun, &socket, sa, &stamps, &stop))
         };
         Ok(Gateways {
             callers: [
-                sealer("callers seal", &callers, to_border, outward.outbound)?,
-                opener("callers open", &callers, at_callers, inward.inbound)?,
+                sealer(
+                    "callers seal",
+                    &callers,
+                    to_border,
+                    outward.outbound,
+                    outward_times,
+                )?,
+                opener(
+                    "callers open",
+                    &callers,
+                    at_callers,
+                    inward.inbound,
+                    inward_read,
+                )?,
             ],
             border: [
-                sealer("border seal", &border, to_callers, inward.outbound)?,
-                opener("border open", &border, at_border, outward.inbound)?,
+                sealer(
+                    "border seal",
+                    &border,
+                    to_callers,
+                    inward.outbound,
+                    inward_times,
+                )?,
+                opener(
+                    "border open",
+                    &border,
+                    at_border,
+                    outward.inbound,
+                    outward_read,
+                )?,
             ],
             stopped,
         })
@@ -319,11 +379,24 @@ fn is_timeout(error: &std::io::Error) -> bool {
     )
 }
 
+/// Passes on the time at which each sealed packet was read.
+struct SealStamps {
+    clock: Clock,
+    times: Sender<Time>,
+}
+
+/// Receives these times.
+struct OpenStamps {
+    clock: Clock,
+    times: Receiver<Time>,
+}
+
 /// Seals the packets that the kernel sends, until the trial ends.
 fn seal_all(
     tun: &TunDevice,
     socket: &UnixDatagram,
     mut sa: OutboundSa,
+    stamps: &SealStamps,
     stopped: &AtomicBool,
 ) -> Result<GatewayCount, String> {
     let text = |error: std::io::Error| error.to_string();
@@ -336,6 +409,7 @@ fn seal_all(
         let Some(length) = tun.receive_within(space, WAIT).map_err(text)? else {
             continue;
         };
+        let read = stamps.clock.now();
         let mut room = PacketRoom::new(&mut buffer, MAX_HEADROOM, length);
         // The kernel's own packets of IPv6 (router solicitations) are not part of the experiment.
         if room.packet().first().is_none_or(|first| first >> 4 != 4) {
@@ -345,6 +419,8 @@ fn seal_all(
             count.refused += 1;
             continue;
         }
+        // Ahead of the packet, so that its time is there when the packet is. Without a receiver the trial is over.
+        let _ = stamps.times.send(read);
         loop {
             match socket.send(room.packet()) {
                 Ok(_) => break,
@@ -364,9 +440,11 @@ fn open_all(
     tun: &TunDevice,
     socket: &UnixDatagram,
     mut sa: InboundSa,
+    stamps: &OpenStamps,
     stopped: &AtomicBool,
 ) -> Result<GatewayCount, String> {
     let mut count = GatewayCount::default();
+    let mut delays = Box::new(DelayCounter::default());
     let mut buffer = vec![0u8; ROOM];
     while !stopped.load(Ordering::Relaxed) {
         let length = match socket.recv(&mut buffer) {
@@ -374,6 +452,7 @@ fn open_all(
             Err(error) if is_timeout(&error) => continue,
             Err(error) => return Err(error.to_string()),
         };
+        let read = stamps.times.try_recv();
         let mut room = PacketRoom::new(&mut buffer, 0, length);
         if sa.open_packet(&mut room, Time::ZERO).is_err() {
             count.refused += 1;
@@ -382,7 +461,11 @@ fn open_all(
         count.packets += 1;
         count.bytes += length as u64;
         tun.send(room.packet()).map_err(|error| error.to_string())?;
+        if let Ok(read) = read {
+            delays.record(stamps.clock.now().since(read).as_nanos() as u64);
+        }
     }
+    count.delays = Some(delays);
     Ok(finished(count))
 }
 

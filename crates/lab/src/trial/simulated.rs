@@ -4,11 +4,14 @@ use super::{Outcomes, Trial, TrialHosts, WaitLimits, merge, total_held};
 use crate::error::LabError;
 use crate::esp::WireMedium;
 use crate::experiment::NetworkSettings;
+use crate::hops::HopTap;
 use crate::host::{Holdings, LabHost, Results};
 use crate::sut::{Simulated, simulated_addresses};
 use engine::Time;
 use sim::{HostId, TapRecord, World};
+use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Host number in the simulated networks.
@@ -103,6 +106,9 @@ pub(super) fn in_plain_world(
     if experiment.conference.is_some() {
         return super::conference::in_world(trial, world);
     }
+    let hops = Rc::new(RefCell::new(HopTap::default()));
+    let watching = Rc::clone(&hops);
+    world.add_tap(move |packet| watching.borrow_mut().take(packet));
     let [near_ip, far_ip] = simulated_addresses(experiment, HOST);
     let cast = TrialHosts::of(experiment, near_ip, far_ip, STREAM_PORT)?;
     let far = cast.far.map(|plan| add(&mut world, "far", far_ip, plan));
@@ -110,6 +116,8 @@ pub(super) fn in_plain_world(
     let sut = Simulated::add(&mut world, experiment, 0, far_address)?;
     let near = add(&mut world, "near", near_ip, cast.near);
     let near_address = address(&mut world, near);
+    hops.borrow_mut()
+        .set_ends([Some(near), far].into_iter().flatten());
     let target = sut.address().or(far_address).or(near_address);
     let target = target.ok_or_else(|| LabError::bad_input("no host has an address"))?;
     for host in [Some(near), far].into_iter().flatten() {
@@ -148,6 +156,7 @@ pub(super) fn in_plain_world(
             _ => vec![format!("left over: hosts {holdings:?}, border {census:?}")],
         },
         digest: Some(format!("{:032x}", world.digest())),
+        delay_split: hops.borrow().split(experiment.protection.is_some()),
         ..Outcomes::default()
     };
     Ok((outcomes, world))

@@ -409,11 +409,13 @@ fn run_calls(
         .collect();
     let (attempts, streams) = merge(trial.number, results);
     let (attempts, streams) = from_start(attempts, streams, start);
-    let (cpu, measures) = ProtectedLink::account(link, (trial.number, &attempts), cpu)?;
+    let access = ProtectedLink::account(link, (trial.number, &attempts), cpu)?;
+    let cpu = access.cpu_seconds;
     Ok(Outcomes {
         attempts,
         streams,
-        measures,
+        measures: access.measures,
+        protection_ms: access.delay_ms,
         seconds: end.since(start).as_secs_f64(),
         leaks: sut_objects.map(|sut| sut + total_held(&holdings)),
         remarks,

@@ -275,7 +275,7 @@ const CASES: &[BrokenCase] = &[
     },
 ];
 
-/// Experiments that need sockets: TLS, and the link of `isolation`, which needs root and the program.
+/// Experiments that need sockets, each with a test of its own.
 const ON_SOCKETS: [&str; 7] = [
     "media-capacity-kernel",
     // In the suite of the program, which it calls with: `phone_that_is_stopped_fails_the_experiment`.
@@ -284,6 +284,7 @@ const ON_SOCKETS: [&str; 7] = [
     "call-rate-tls",
     "re-registration-rate-tls",
     "registration-rate-tls",
+    // In the suite of the program, which it calls: `shares_below_the_voice_fail_the_experiment`.
     "isolation",
 ];
 
@@ -417,6 +418,42 @@ fn broken_sut_fails_over_tls() {
                 "thresholds.figure=[{ name = \"capacity\", least = 50 }]",
             ],
             broken: ONE_CALL,
+            failing: "capacity",
+        },
+        false,
+    );
+}
+
+/// A registrar whose answers take seconds. Machine noise of a second is not a fault.
+#[test]
+fn slow_registrar_fails_over_tls() {
+    let slow = &["network.delay_ms=400"];
+    judge_case(
+        &BrokenCase {
+            experiment: "registration-rate-tls",
+            short: &[
+                "levels.values=[100]",
+                "registrations.users=50",
+                "thresholds.response_p99_ms=3000",
+                "thresholds.figure=[{ name = \"capacity\", least = 100 }]",
+            ],
+            broken: slow,
+            failing: "capacity",
+        },
+        false,
+    );
+    judge_case(
+        &BrokenCase {
+            experiment: "re-registration-rate-tls",
+            short: &[
+                "levels.values=[100]",
+                "registrations.rate=100",
+                "registrations.users=50",
+                "registrations.refreshes=1",
+                "thresholds.response_p99_ms=3000",
+                "thresholds.figure=[{ name = \"capacity\", least = 100 }]",
+            ],
+            broken: slow,
             failing: "capacity",
         },
         false,

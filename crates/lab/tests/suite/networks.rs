@@ -81,6 +81,24 @@ fn check_asymmetric(outcomes: &Outcomes, beyond_ms: f64) {
 fn directions_differ_in_virtual_time() {
     let outcomes = simulate(&calls(ASYMMETRIC)).unwrap();
     check_asymmetric(&outcomes, 0.0);
+    // Up and down together, both ways; the border takes no time in virtual time.
+    let split = outcomes.delay_split.as_ref().unwrap();
+    let means: Vec<_> = split
+        .hops
+        .iter()
+        .map(|hop| (hop.hop.as_str(), hop.mean_ms))
+        .collect();
+    assert_eq!(
+        means,
+        [
+            ("generator", Some(0.0)),
+            ("link", Some(25.0)),
+            ("subject", Some(0.0))
+        ]
+    );
+    assert_eq!((split.sum_ms, split.end_to_end.mean_ms), (25.0, Some(25.0)));
+    let received: u64 = outcomes.streams.iter().map(|stream| stream.received).sum();
+    assert_eq!(split.samples, received);
     let again = simulate(&calls(ASYMMETRIC)).unwrap();
     assert_eq!(outcomes.digest, again.digest);
     // Without a SUT: from callers to called sides and back.
@@ -109,6 +127,13 @@ fn links_carry_calls_through_the_border_in_real_time() {
     assert_eq!(outcomes.links.len(), 2);
     for (link, name) in outcomes.links.iter().zip(["callers", "called side"]) {
         assert_eq!(link.name, name);
+        // Half of the packets go up, and half down. A stalled machine is late.
+        let [mean, p50, p99] = link.delay_ms.unwrap();
+        assert!(
+            (12.0..35.0).contains(&mean) && p50 <= p99 && p99 >= 19.9,
+            "{:?}",
+            link.delay_ms
+        );
         let [up, down] = &link.directions[..] else {
             panic!("{link:?}");
         };

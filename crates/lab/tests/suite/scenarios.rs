@@ -208,6 +208,71 @@ fn unsupported_parts_are_rejected_by_name_and_line() {
     assert_eq!(error.lines().count(), 2);
 }
 
+/// An ICMP error for a sent message, counted from the last one; it quotes the first bytes.
+fn undelivered(bench: &mut GeneratorBench, back: usize) {
+    let sent = bench
+        .sent
+        .iter()
+        .rev()
+        .nth(back)
+        .expect("a message")
+        .clone();
+    bench.give(Input::Unreachable {
+        socket: SocketId(0),
+        destination: PEER,
+        bytes: &sent.as_bytes()[..sent.len().min(120)],
+    });
+}
+
+#[test]
+fn icmp_errors_end_a_call_at_its_second_message() {
+    let text = format!(
+        "<scenario>{}<recv response=\"200\"/></scenario>",
+        request("OPTIONS", "")
+    );
+    let mut bench = GeneratorBench::new(&text, calls(1), Vec::new());
+    undelivered(&mut bench, 0);
+    assert_eq!(bench.generator.absent(), None, "the peer may be starting");
+    bench.wait(600);
+    assert_eq!(bench.sent.len(), 2, "a retransmission");
+    undelivered(&mut bench, 0);
+    assert_eq!(bench.failed(CallFailure::Unreachable), 1);
+    assert_eq!(bench.generator.absent(), Some(PEER));
+    // Of a peer that answers later nothing is left.
+    let mut bench = GeneratorBench::new(&text, calls(1), Vec::new());
+    undelivered(&mut bench, 0);
+    bench.wait(600);
+    bench.answer("SIP/2.0 200 OK");
+    assert_eq!(bench.generator.statistics().successful, 1);
+    assert!(bench.generator.is_done() && bench.generator.absent().is_none());
+}
+
+#[test]
+fn icmp_errors_of_a_peer_that_answered_before_fail_their_call_only() {
+    let text = format!(
+        "<scenario>{}<recv response=\"200\"/></scenario>",
+        request("OPTIONS", "")
+    );
+    let mut settings = calls(2);
+    // Without retransmissions the first error is the only one.
+    settings.retransmits = false;
+    let mut bench = GeneratorBench::new(&text, settings, Vec::new());
+    bench.answer("SIP/2.0 200 OK");
+    bench.wait(1_000);
+    assert_eq!(bench.sent.len(), 2);
+    // The error of another message concerns no call.
+    bench.give(Input::Unreachable {
+        socket: SocketId(0),
+        destination: PEER,
+        bytes: b"OPTIONS sip:other",
+    });
+    assert_eq!(bench.failed(CallFailure::Unreachable), 0);
+    undelivered(&mut bench, 0);
+    assert_eq!(bench.failed(CallFailure::Unreachable), 1);
+    assert_eq!(bench.generator.absent(), None);
+    assert!(bench.generator.is_done());
+}
+
 #[test]
 fn call_is_retransmitted_answered_and_ended() {
     let text = format!(

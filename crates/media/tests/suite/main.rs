@@ -6,6 +6,7 @@ mod forward;
 mod participants;
 mod ports;
 mod quality;
+mod speech_quality;
 mod srtp;
 mod statistics;
 mod transcode;

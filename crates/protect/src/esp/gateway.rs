@@ -214,6 +214,8 @@ impl SecurityAssociation for Inbound {
 struct Tunnel {
     plan: GatewayTunnel,
     peer: Option<SocketAddr>,
+    /// An address that the peer must not have.
+    refused: Option<IpAddr>,
     /// `None`: there are no keys, or none any more.
     sealing: Option<OutboundSa>,
     /// Packets of `sealing` at the last time its state was written.
@@ -269,6 +271,7 @@ impl EspGateway {
             gateway.tunnels.push(Tunnel {
                 peer: plan.peer.map(|peer| settings.carrier_address(peer)),
                 plan,
+                refused: None,
                 sealing,
                 written: 0,
                 pending: None,
@@ -493,7 +496,8 @@ impl EspGateway {
             );
         }
         let address = self.settings.carrier_address(source);
-        if tunnel.plan.peer_behind_nat && Some(address) != tunnel.peer {
+        let is_refused = Some(address.ip()) == tunnel.refused;
+        if tunnel.plan.peer_behind_nat && Some(address) != tunnel.peer && !is_refused {
             tunnel.peer = Some(address);
             let notice = GatewayNotice::PeerMoved {
                 tunnel: number,
@@ -607,6 +611,20 @@ impl EspGateway {
         tunnel.written = 0;
         tunnel.peer = Some(peer);
         true
+    }
+
+    /// The peer of a tunnel must not have this address, although its authenticated packets come from there: packets to it would
+    /// be routed into a tunnel. Its packets are opened, and it gets none until it has another address.
+    pub fn refuse_peer(&mut self, tunnel: usize, address: IpAddr) {
+        let carrier = self.settings;
+        let Some(tunnel) = self.tunnels.get_mut(tunnel) else {
+            return;
+        };
+        tunnel.refused = Some(address);
+        if tunnel.peer.is_some_and(|peer| peer.ip() == address) {
+            let planned = tunnel.plan.peer.filter(|peer| peer.ip() != address);
+            tunnel.peer = planned.map(|peer| carrier.carrier_address(peer));
+        }
     }
 
     /// Removes an association of both directions, which the key exchange has deleted. It opens for the grace time, for packets in

@@ -48,7 +48,7 @@ pub use sa_file::{
     EspCaptureKeys, EspSaFileError, EspSaLine, parse_esp_capture_keys, parse_esp_sa_file,
 };
 pub use sa_pair::{EspEndRole, EspSaPair, esp_sa_pair};
-pub use selector::{PacketFacts, SelectorPorts, TrafficSelector};
+pub use selector::{PacketFacts, SelectorLimits, SelectorPorts, TrafficSelector};
 pub use shortcut::{RTP_WITHOUT_UDP, VoiceReceiver, VoiceShortcut};
 pub use spec::{DfPolicy, EcnPolicy, EspKeys, SaError, SaMode, SaSpec, UdpEncapsulation};
 pub use suite::{EspEncryption, EspIntegrity, EspSuite};

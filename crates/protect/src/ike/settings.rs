@@ -1,6 +1,7 @@
 //! Settings of `charon` and of its connections.
 
 use super::{ViciPacket, ViciSection};
+use crate::esp::{AddressPrefix, SelectorPorts};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use wire::esp::NAT_TRAVERSAL_PORT;
@@ -167,6 +168,29 @@ pub fn connection_name(number: usize) -> String {
 /// The number of the tunnel of a connection.
 pub fn connection_number(name: &str) -> Option<usize> {
     name.strip_prefix(CONNECTION)?.parse().ok()
+}
+
+/// The traffic selectors of one side in the daemon's notation: `10.0.0.0/24`, `10.0.0.0/24[17]` or `10.0.0.0/24[17/5060]`.
+pub fn daemon_selectors(
+    networks: &[AddressPrefix],
+    protocol: Option<u8>,
+    ports: &[SelectorPorts],
+) -> Vec<String> {
+    let mut texts = Vec::new();
+    for network in networks {
+        match (protocol, ports.is_empty()) {
+            (None, _) => texts.push(network.to_string()),
+            (Some(protocol), true) => texts.push(format!("{network}[{protocol}]")),
+            (Some(protocol), false) => {
+                texts.extend(
+                    ports
+                        .iter()
+                        .map(|ports| format!("{network}[{protocol}/{ports}]")),
+                );
+            }
+        }
+    }
+    texts
 }
 
 fn seconds(time: Duration) -> String {
@@ -388,6 +412,30 @@ mod tests {
             .unwrap();
         assert_eq!(child.text("close_action"), Some("start"));
         assert_eq!(connection_number("tunnel-3"), Some(3));
+    }
+
+    #[test]
+    fn selectors_have_protocol_and_ports() {
+        let networks = ["10.1.0.0/24".parse().unwrap(), "fd01::/64".parse().unwrap()];
+        assert_eq!(
+            daemon_selectors(&networks, None, &[]),
+            ["10.1.0.0/24", "fd01::/64"]
+        );
+        assert_eq!(
+            daemon_selectors(&networks, Some(132), &[]),
+            ["10.1.0.0/24[132]", "fd01::/64[132]"]
+        );
+        let ports = [
+            SelectorPorts::one(5_060),
+            SelectorPorts {
+                first: 6_000,
+                last: 6_010,
+            },
+        ];
+        assert_eq!(
+            daemon_selectors(&networks[..1], Some(17), &ports),
+            ["10.1.0.0/24[17/5060]", "10.1.0.0/24[17/6000-6010]"]
+        );
     }
 
     #[test]

@@ -5,7 +5,8 @@ use protect::esp::{
     ChangedState, EspCarrier, EspEncryption, EspFailure, EspGateway, EspIntegrity, EspKeys,
     EspSuite, GatewayNotice, GatewayRekey, GatewaySettings, GatewayTunnel, InboundSa, MAX_HEADROOM,
     MAX_TAILROOM, NegotiatedPair, NotSealed, OutboundSa, PacketRoom, SaLifetime, SaSpec,
-    SealedForPeer, SealingReason, TOO_BIG_ROOM, TrafficSelector, UdpEncapsulation, write_too_big,
+    SealedForPeer, SealingReason, SelectorLimits, SelectorPorts, TOO_BIG_ROOM, TrafficSelector,
+    UdpEncapsulation, write_too_big,
 };
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -595,7 +596,81 @@ fn only_a_peer_behind_a_nat_moves() {
             if behind_nat { moved } else { spoke(0) }
         );
         assert_eq!(hub.take_notices().count(), usize::from(behind_nat));
+        // An address that is routed into a tunnel: the peer gets nothing there, whatever comes from it.
+        hub.refuse_peer(0, moved.ip());
+        let (_, mut esp) = seal(&mut far, &back, Time::ZERO).unwrap();
+        assert!(hub.open(moved, 0, &mut esp, Time::ZERO).is_some());
+        let (sealed, _) = seal(&mut hub, &there, Time::ZERO).unwrap();
+        assert_eq!(sealed.destination, spoke(0));
+        assert_eq!(hub.take_notices().count(), 0);
     }
+}
+
+/// The hub has SIP over UDP only in its tunnel; the spoke sends everything.
+#[test]
+fn protocol_and_ports_are_checked_before_sealing_and_after_opening() {
+    let networks = networks(0);
+    let limits = SelectorLimits {
+        protocol: Some(17),
+        local_ports: vec![SelectorPorts::one(5_060)],
+        remote_ports: vec![SelectorPorts {
+            first: 5_060,
+            last: 5_069,
+        }],
+    };
+    let prefix = |text: &String| vec![text.parse().unwrap()];
+    let selectors = limits.between(&prefix(&networks[1]), &prefix(&networks[0]));
+    let mut sealing = spec(0, 1, true, &networks);
+    sealing.selectors.clone_from(&selectors);
+    let mut opening = spec(0, 1, false, &networks);
+    opening.selectors = selectors.iter().map(TrafficSelector::reversed).collect();
+    let mut hub = EspGateway::new(
+        settings(HUB),
+        vec![(
+            tunnel("spoke".to_owned(), spoke(0), &networks[0]),
+            Some(outbound(sealing)),
+        )],
+        vec![(0, inbound(opening))],
+        HashKey::default(),
+        Time::ZERO,
+    )
+    .unwrap();
+    let mut far = spoke_gateway(0);
+    let of = |from: Ipv4Addr, to: Ipv4Addr, protocol: u8, ports: [u16; 2]| {
+        let mut packet = packet(from, to, 20, true);
+        packet[9] = protocol;
+        packet[20..22].copy_from_slice(&ports[0].to_be_bytes());
+        packet[22..24].copy_from_slice(&ports[1].to_be_bytes());
+        packet
+    };
+    let (here, there) = (host(&networks[1], 9), host(&networks[0], 8));
+    let mut drops = 0;
+    for (protocol, near, remote, passes) in [
+        (17, 5_060, 5_060, true),
+        (17, 5_060, 5_069, true),
+        (17, 5_060, 5_070, false),
+        (17, 5_061, 5_060, false),
+        (6, 5_060, 5_060, false),
+        (1, 5_060, 5_060, false),
+    ] {
+        let what = format!("{protocol} {near} {remote}");
+        let sent = of(here, there, protocol, [near, remote]);
+        assert_eq!(
+            seal(&mut hub, &sent, Time::ZERO).is_ok(),
+            passes,
+            "sealed {what}"
+        );
+        let back = of(there, here, protocol, [remote, near]);
+        let (_, esp) = seal(&mut far, &back, Time::ZERO).unwrap();
+        let opened = open(&mut hub, &esp, Time::ZERO);
+        assert_eq!(opened.is_some(), passes, "opened {what}");
+        drops += 2 * u64::from(!passes);
+        assert_eq!(hub.drops().get(DropReason::EspSelector), drops, "{what}");
+    }
+    // A later fragment has no ports.
+    let mut fragment = of(here, there, 17, [5_060, 5_060]);
+    fragment[6..8].copy_from_slice(&[0, 9]);
+    assert!(seal(&mut hub, &fragment, Time::ZERO).is_err());
 }
 
 #[test]

@@ -30,6 +30,8 @@ enum HopError {
     Hop(Reason),
     /// No other hop is possible.
     Call(u16, Reason),
+    /// The rule of this index refuses the call, with a status.
+    Rule(u16, u16),
 }
 
 impl HopError {
@@ -137,8 +139,21 @@ impl Calls<'_> {
         let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, hop);
         let target = HopTarget { slot, index, flow };
         if let Err(why) = self.call_hop(target, invite) {
+            if let HopError::Rule(rule, status) = why {
+                self.report_refusing_rule(slot, rule, status);
+            }
             self.parts.calls.handle_hop_error(slot, why);
         }
+    }
+
+    fn report_refusing_rule(&mut self, slot: CallSlot, rule: u16, status: u16) {
+        let Some(call) = self.parts.calls.get(slot).map(|call| call.number) else {
+            return;
+        };
+        let ctx = &mut self.parts.ctx;
+        let rule = ctx.config.rules.name(rule).to_owned();
+        ctx.events
+            .tell(ctx.now, || EventKind::RuleRefused { rule, call, status });
     }
 
     fn call_hop(&mut self, target: HopTarget, invite: &Message<'_>) -> Result<(), HopError> {
@@ -297,7 +312,7 @@ impl Calls<'_> {
             .rules_out_first(&scene, Some((call, slot)), effects);
         let effects = &*effects;
         if let Some(refusal) = &effects.refusal {
-            return Err(HopError::Call(refusal.status, Reason::RefusedByRule));
+            return Err(HopError::Rule(refusal.rule, refusal.status));
         }
         let uri = effects.uri().unwrap_or(&hop.uri);
         let (from, to) = (effects.from().unwrap_or(&from), effects.to().unwrap_or(&to));
@@ -503,15 +518,15 @@ impl Calls<'_> {
 
 impl OngoingCalls {
     fn handle_hop_error(&mut self, slot: CallSlot, why: HopError) {
-        match why {
-            HopError::Hop(reason) => self.hop_failed(slot, reason.status(), None, reason),
-            HopError::Call(status, reason) => {
-                if let Some(set_up) = self.set_up_mut(slot) {
-                    set_up.next = set_up.hops.len();
-                }
-                self.hop_failed(slot, status, None, reason);
-            }
+        let (status, reason) = match why {
+            HopError::Hop(reason) => return self.hop_failed(slot, reason.status(), None, reason),
+            HopError::Call(status, reason) => (status, reason),
+            HopError::Rule(_, status) => (status, Reason::RefusedByRule),
+        };
+        if let Some(set_up) = self.set_up_mut(slot) {
+            set_up.next = set_up.hops.len();
         }
+        self.hop_failed(slot, status, None, reason);
     }
 
     /// Records the failure of a hop, if it is the best response so far.

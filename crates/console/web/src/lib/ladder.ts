@@ -126,6 +126,23 @@ function columns(messages: Message[], addresses: Map<string, string>): Column[] 
   return all;
 }
 
+/**
+ * Sorts by time. The border stamps all outputs of one input with the same time: events of that microsecond stand between
+ * the received message and the sent ones that they explain, as in the text ladder (`console/src/ladder.rs`).
+ */
+function inOrder(rows: Row[]): void {
+  const order = new Map<Row, number>();
+  let [time, sent] = [-1, false];
+  for (const row of rows) {
+    if (row.kind !== 'message') continue;
+    sent = row.message.direction === 'out' || (sent && row.time === time);
+    time = row.time;
+    order.set(row, sent ? 2 : 0);
+  }
+  const place = (row: Row) => order.get(row) ?? 1;
+  rows.sort((a, b) => a.time - b.time || place(a) - place(b));
+}
+
 export function ladder(messages: Message[], events: CallEvent[], streams: Stream[]): Ladder {
   const addresses = borders(messages);
   const all = columns(messages, addresses);
@@ -195,7 +212,7 @@ export function ladder(messages: Message[], events: CallEvent[], streams: Stream
       if (at) rows.push({ kind: 'stream', time: micros(at), stream, from: peer, to: border, begins });
     }
   }
-  rows.sort((a, b) => a.time - b.time);
+  inOrder(rows);
   return { participants: shown.map(({ role, addresses, border }) => ({ role, addresses, border })), rows };
 }
 

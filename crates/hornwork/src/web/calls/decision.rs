@@ -187,6 +187,13 @@ pub(in crate::web) fn decision(record: &CallRecord, caller: &Caller) -> Vec<Deci
                 all.add(event.at, "refused", &detail, &values);
                 continue;
             }
+            "rule_refused" => {
+                let (rule, status) = (value("rule"), value("status"));
+                let detail =
+                    format!("header rule {rule} refused the call towards its target: {status}");
+                all.add(event.at, "refused", &detail, &values);
+                continue;
+            }
             _ => {}
         }
         let detail: Vec<String> = values

@@ -54,6 +54,15 @@ impl Authority {
         self.write(file, &certificate.pem(), &key.serialize_pem());
     }
 
+    /// A certificate for `name` that no authority has signed.
+    pub fn issue_self_signed(&self, file: &str, name: &str) {
+        let names = vec![name.to_owned()];
+        let params = CertificateParams::new(names).expect("parameters");
+        let key = KeyPair::generate().expect("key");
+        let certificate = params.self_signed(&key).expect("certificate");
+        self.write(file, &certificate.pem(), &key.serialize_pem());
+    }
+
     fn write(&self, file: &str, certificate: &str, key: &str) {
         std::fs::write(self.folder.join(format!("{file}.pem")), certificate).expect("file");
         std::fs::write(self.folder.join(format!("{file}.key")), key).expect("file");

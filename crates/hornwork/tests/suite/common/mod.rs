@@ -4,6 +4,7 @@
 
 pub mod callers;
 pub mod certificates;
+pub mod network_case;
 pub mod phones;
 
 use std::fs::File;
