@@ -39,7 +39,8 @@ const ELSEWHERE: [(&str, &str); 6] = [
 ];
 
 /// Names of other programs in pages, and of figures in JSON.
-const OTHERS: [&str; 10] = [
+const OTHERS: [&str; 11] = [
+    "speech_mos",
     "digits_sent",
     "esp_sa",
     "chan_pjsip",
