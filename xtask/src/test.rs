@@ -1,9 +1,9 @@
 //! The test suite. Every test program of the workspace runs on its own; failed and skipped tests are listed at the end.
 //!
-//! Tests with other programs mostly wait. Their test programs ([`FIRST`]) are built and started first. Two of them run beside each
-//! other, with more threads than there are cores ([`THREADS`]). Tests that take turns have a process of their own beside them
-//! ([`TURNS`]). Tests that bound a delay or a loss are named in `xtask/apart.txt` and run after these, one at a time. At idle priority
-//! beside all these, unit tests are built and run, doc tests run, and so do tests that compute and wait for nothing ([`COMPUTED`]).
+//! Tests with other programs mostly wait. Their test programs ([`FIRST`]) are built and started first. They run more threads than there
+//! are cores ([`THREADS`]). Tests that take turns have a process of their own beside them ([`TURNS`]). Tests that bound a delay or a
+//! loss are named in `xtask/apart.txt` and run after the others of their program, one at a time. At idle priority beside all these,
+//! unit tests are built and run, doc tests run, and so do tests that compute and wait for nothing ([`COMPUTED`]).
 //!
 //! A test that fails is run again, alone. If it passes [`RETRIES`] times in turn it is flaky: shown with its message at the end of the
 //! run. Flaky tests that `xtask/flaky.txt` does not name with a reason are a failure of the run from [`MAX_UNNAMED`] on: a machine that
@@ -31,8 +31,8 @@ const APART: &str = "xtask/apart.txt";
 const FIRST: [&str; 2] = ["--test", "*"];
 /// Cargo's arguments for the second build: the unit tests. Clippy (`cargo xtask tidy`) compiles the examples.
 const REST: [&str; 2] = ["--lib", "--bins"];
-/// Test programs whose tests mostly wait, the longest first, with their threads for each core. They run at the same time.
-const THREADS: [(&str, usize); 2] = [("hornwork suite", 2), ("lab suite", 1)];
+/// Test programs whose tests mostly wait, the longest first, with their threads for each core.
+const THREADS: [(&str, usize); 2] = [("hornwork suite", 2), ("lab suite", 2)];
 /// Tests that take turns among themselves, by the beginning of their names. They run one at a time in a process of their own, beside
 /// the others of their program: waiting for its turn, each would occupy a thread.
 const TURNS: [(&str, &str); 1] = [("hornwork suite", "peer_phones::")];
@@ -96,31 +96,20 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         apart: reasons(APART)?,
         ..Run::default()
     };
-    let first = build(&FIRST, Priority::Normal)?;
+    let mut first = build(&FIRST, Priority::Normal)?;
+    // The sort is stable: the others keep cargo's order.
+    first.sort_by_key(|program| program.name != THREADS[0].0);
     let idle = Idle::start(&first, !arguments.is_empty());
-    let (mut waiting, others): (Vec<&Program>, Vec<&Program>) =
-        first.iter().partition(|program| mostly_waits(program));
-    waiting.sort_by_key(|program| program.name != THREADS[0].0);
-    match arguments.is_empty() {
-        true => run.programs(&waiting)?,
-        false => waiting
-            .iter()
-            .try_for_each(|program| run.programs(&[program]))?,
-    }
-    for program in others {
-        run.programs(&[program])?;
+    for program in &first {
+        run.program(program)?;
     }
     let rest = run.join(idle)?;
     if !arguments.is_empty() {
         for program in &rest {
-            run.programs(&[program])?;
+            run.program(program)?;
         }
     }
     run.end(first.len() + rest.len())
-}
-
-fn mostly_waits(program: &Program) -> bool {
-    THREADS.iter().any(|(name, _)| *name == program.name)
 }
 
 /// Builds and tests at idle priority, beside the tests of other programs.
@@ -226,51 +215,25 @@ struct Run {
 }
 
 impl Run {
-    /// Runs test programs, and their failed tests again. The first steps of all programs go on at the same time; the others follow
-    /// one after the other.
-    fn programs(&mut self, programs: &[&Program]) -> Result<(), String> {
-        let mut beside = Vec::new();
-        let mut later = Vec::new();
-        for &program in programs {
-            let mut names = match self.arguments.is_empty() {
-                true => names(program)?,
-                false => Vec::new(),
-            };
-            let all = names.len();
-            names.retain(|name| !is_computed(program, name));
-            if all > 0 && names.is_empty() {
-                continue;
-            }
-            let steps = steps(program, &self.arguments, &names, &self.apart);
-            for (number, step) in steps.into_iter().enumerate() {
-                let runs = step.into_iter().map(|arguments| (program, arguments));
-                match number {
-                    0 => beside.extend(runs),
-                    _ => later.push(runs.collect()),
-                }
-            }
-        }
-        for step in std::iter::once(beside).chain(later) {
-            self.step(&step)?;
-        }
-        Ok(())
-    }
-
-    /// Runs programs at the same time, each with its arguments.
-    fn step(&mut self, runs: &[(&Program, Vec<String>)]) -> Result<(), String> {
-        let mut shown: Vec<&str> = runs.iter().map(|(program, _)| &*program.name).collect();
-        shown.dedup();
-        if shown.is_empty() {
+    /// Runs one test program, and its failed tests again.
+    fn program(&mut self, program: &Program) -> Result<(), String> {
+        let mut names = match self.arguments.is_empty() {
+            true => names(program)?,
+            false => Vec::new(),
+        };
+        let all = names.len();
+        names.retain(|name| !is_computed(program, name));
+        if all > 0 && names.is_empty() {
             return Ok(());
         }
-        let shown = shown.join(", ");
-        println!("\n== {shown}");
+        println!("\n== {}", program.name);
         let begin = Instant::now();
-        let outcomes = side_by_side(runs)?;
-        println!("{shown}: {} s", begin.elapsed().as_secs());
-        for ((program, _), outcome) in runs.iter().zip(outcomes) {
-            self.add(program, outcome)?;
+        for step in steps(program, &self.arguments, &names, &self.apart) {
+            for outcome in side_by_side(program, &step)? {
+                self.add(program, outcome)?;
+            }
         }
+        println!("{}: {} s", program.name, begin.elapsed().as_secs());
         Ok(())
     }
 
@@ -429,13 +392,13 @@ fn names(program: &Program) -> Result<Vec<String>, String> {
     Ok(tests.map(str::to_owned).collect())
 }
 
-/// Runs test programs with their arguments at the same time. The output of the second one and of further ones is shown after that of
-/// the first.
-fn side_by_side(runs: &[(&Program, Vec<String>)]) -> Result<Vec<Outcome>, String> {
+/// Runs a test program with each of the lists of arguments at the same time. The output of the second one and of further ones is shown
+/// after that of the first.
+fn side_by_side(program: &Program, runs: &[Vec<String>]) -> Result<Vec<Outcome>, String> {
     std::thread::scope(|scope| {
-        let start = |(number, (program, arguments)): (usize, &(&Program, Vec<String>))| {
-            let (program, arguments) = ((*program).clone(), arguments.clone());
-            scope.spawn(move || execute(&program, &arguments, Priority::Normal, number == 0))
+        let start = |(number, arguments): (usize, &Vec<String>)| {
+            let arguments = arguments.clone();
+            scope.spawn(move || execute(program, &arguments, Priority::Normal, number == 0))
         };
         let running: Vec<_> = runs.iter().enumerate().map(start).collect();
         let mut outcomes = Vec::new();

@@ -152,25 +152,20 @@ fn tools() -> Vec<(&'static str, Command)> {
         command.current_dir(root()).args(arguments);
         command
     };
-    let all = ["--locked", "--workspace", "--all-targets"];
-    // Where clippy is the compiler (`.ci/run`), an ordinary build runs its lints, and the tests' build has done most of it.
-    let clippy = match clippy_compiles() {
-        true => cargo(&[&["build"], &all[..], features()].concat()),
-        false => cargo(&[&["clippy"], &all[..], features(), &["--", "-D", "warnings"]].concat()),
-    };
     vec![
         ("fmt", cargo(&["fmt", "--all", "--", "--check"])),
-        ("clippy", clippy),
+        (
+            "clippy",
+            cargo(
+                &[
+                    &["clippy", "--locked", "--workspace", "--all-targets"],
+                    features(),
+                    &["--", "-D", "warnings"],
+                ]
+                .concat(),
+            ),
+        ),
     ]
-}
-
-/// Whether the environment makes clippy the compiler of this workspace, with warnings denied.
-fn clippy_compiles() -> bool {
-    let wrapper = std::env::var_os("RUSTC_WORKSPACE_WRAPPER").map(PathBuf::from);
-    let is_clippy = wrapper.is_some_and(|path| path.ends_with("clippy-driver"));
-    let denies = std::env::var("CLIPPY_ARGS")
-        .is_ok_and(|text| text.contains("-D__CLIPPY_HACKERY__warnings"));
-    is_clippy && denies
 }
 
 /// Commits from which on subjects have a bound.
