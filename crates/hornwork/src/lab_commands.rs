@@ -368,7 +368,7 @@ fn compare(
     // Standard output is reserved for JSON if it was requested there.
     if json != Some(Path::new("-")) {
         let page = compared.page.display();
-        lab::terminal::print(&format!("{}page: {page}\n", compared.text));
+        lab::output::print(&format!("{}page: {page}\n", compared.text));
     }
     Ok(match compared.worse {
         true => RunVerdict::Failed,
@@ -422,7 +422,7 @@ fn subjects(name: Option<&str>) -> Result<RunVerdict, LabError> {
         });
     }
     for [name, state, media, words] in &rows {
-        lab::terminal::print(&format!("{name:<18} {state:<28} {media:<9} {words}\n"));
+        lab::output::print(&format!("{name:<18} {state:<28} {media:<9} {words}\n"));
     }
     Ok(RunVerdict::Passed)
 }
@@ -542,7 +542,7 @@ fn speech(reference: &Path, degraded: &Path, json: Option<&Path>) -> Result<RunV
     let comparison = lab::speech::compare_files(reference, degraded)?;
     lab::run::write_json(json, &comparison.to_json())?;
     if json != Some(Path::new("-")) {
-        lab::terminal::print(&comparison.text());
+        lab::output::print(&comparison.text());
     }
     Ok(RunVerdict::Passed)
 }
@@ -556,7 +556,7 @@ fn conversation(
     let talk = lab::conversation::TalkOver::simulate(delays, seed);
     lab::run::write_json(json, &talk.to_json())?;
     if json != Some(Path::new("-")) {
-        lab::terminal::print(&talk.text());
+        lab::output::print(&talk.text());
     }
     Ok(RunVerdict::Passed)
 }

@@ -137,7 +137,7 @@ pub fn run(options: &PlanOptions) -> Result<RunVerdict, LabError> {
     lab::run::write_json(options.json.as_deref(), &plan.json())?;
     // Standard output is reserved for JSON if it was requested there.
     if options.json.as_deref() != Some(Path::new("-")) {
-        lab::terminal::print(&plan.text());
+        lab::output::print(&plan.text());
     }
     let check = plan.real_check.as_ref();
     Ok(check.map_or(RunVerdict::Passed, |check| check.verdict()))

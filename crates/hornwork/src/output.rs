@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 /// Prints to standard output; errors are judged at the end ([`end`]).
 macro_rules! print {
-    ($($text:tt)*) => { lab::terminal::print(&format!($($text)*)) };
+    ($($text:tt)*) => { lab::output::print(&format!($($text)*)) };
 }
 
 /// Prints a line to standard output.
 macro_rules! println {
-    ($($text:tt)*) => { lab::terminal::print(&(format!($($text)*) + "\n")) };
+    ($($text:tt)*) => { lab::output::print(&(format!($($text)*) + "\n")) };
 }
 
 /// Prints to standard error. There is no place to report its errors to.
@@ -31,7 +31,7 @@ macro_rules! eprintln {
 
 /// The exit code of a command that ended with `code`: 3 if it was successful, but its output was lost.
 pub(crate) fn end(code: ExitCode) -> ExitCode {
-    let Some(error) = lab::terminal::output_failure() else {
+    let Some(error) = lab::output::output_failure() else {
         return code;
     };
     eprintln!("hornwork: standard output: {error}");

@@ -522,7 +522,7 @@ pub fn run(command: PhoneSubcommand) -> Result<RunVerdict, LabError> {
         PhoneSubcommand::Call(options) => call(*options)?,
         PhoneSubcommand::Answer(options) => answer(*options)?,
         PhoneSubcommand::Sound => {
-            lab::terminal::print(&crate::sound_card::list()?);
+            lab::output::print(&crate::sound_card::list()?);
             return Ok(RunVerdict::NotJudged);
         }
         PhoneSubcommand::Speech { file } => {

@@ -119,7 +119,7 @@ fn attempt(config: &Config, options: &Try, bytes: &[u8]) -> Result<ExitCode, Rul
     let edits: Vec<Edit<'_>> = effects.all_edits().collect();
     let mut out = Vec::new();
     emit(&message, &edits, &mut out);
-    lab::terminal::print_bytes(&out);
+    lab::output::print_bytes(&out);
     let failed = effects.refused_edits > 0 || effects.failed_conditions > 0;
     Ok(ExitCode::from(u8::from(failed)))
 }

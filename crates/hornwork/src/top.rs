@@ -50,7 +50,7 @@ pub fn run(options: &TopOptions) -> ExitCode {
         };
         print!("{text}");
         // A reader that has gone ends the program by SIGPIPE.
-        if lab::terminal::output_failure().is_some() {
+        if lab::output::output_failure().is_some() {
             return ExitCode::from(3);
         }
         before = Some(overview);

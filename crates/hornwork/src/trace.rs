@@ -8,7 +8,7 @@ use console::{
     StoreLocation, StoredCall, StoredEvent, escape_controls, ladder, messages_in_full, parse_time,
     rfc3339,
 };
-use lab::terminal::print;
+use lab::output::print;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -146,7 +146,7 @@ impl TalkOver {
                 (without.talk_overs_per_minute, &without.talk_overs),
             ),
         ];
-        out.push_str(&crate::terminal::columns(&headings, &rows));
+        out.push_str(&crate::output::columns(&headings, &rows));
         out
     }
 }

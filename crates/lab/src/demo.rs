@@ -8,6 +8,7 @@ use crate::files::write_json;
 use crate::host::{
     AnswerPlan, HostPlan, HostProgress, LoginTemplates, OutgoingCallPlan, RegistrationPlan,
 };
+use crate::output::columns;
 use crate::pace::{ArrivalProcess, Bounds, HoldTime};
 use crate::planes::{Sample, Samples};
 use crate::progress::DemoDisplay;
@@ -15,7 +16,6 @@ use crate::raw::{FORMAT, MachineRecord, RawWriter, RunRecord, Surroundings, Tria
 use crate::report;
 use crate::run::{out_dir, unix_seconds};
 use crate::sut::{BorderThread, CpuLimits, Layout, PortSpan, system_entropy};
-use crate::terminal::columns;
 use crate::trial::{HostResults, HostThread, SAMPLED_EVERY_S, from_start, in_network, merge};
 use codec::Format;
 use engine::{Entropy, EventKind, Time, Transport};
@@ -145,7 +145,7 @@ fn run_here(options: &DemoOptions) -> Result<RunVerdict, LabError> {
     if options.json.as_deref() == Some(Path::new("-")) {
         eprint!("{text}");
     } else {
-        crate::terminal::print(&text);
+        crate::output::print(&text);
     }
     demo.close(options.stay.then_some(&signals))?;
     Ok(record.verdict)

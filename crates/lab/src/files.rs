@@ -44,7 +44,7 @@ pub fn write_json(path: Option<&Path>, value: &Value) -> Result<(), LabError> {
         .map_err(|error| LabError::bad_input(error.to_string()))?;
     text.push('\n');
     let result = if path == Path::new("-") {
-        crate::terminal::print(&text);
+        crate::output::print(&text);
         return Ok(());
     } else if std::fs::metadata(path).is_ok_and(|known| !known.is_file()) {
         // A pipe or a device.

@@ -4,9 +4,9 @@
 //! own (the generator's lateness, the link's and the gateways' times), and the system under test has the rest.
 
 use crate::decimal::plain;
-use crate::raw::{LinkRecord, SendLateness};
 use crate::record::StreamRecord;
 use crate::statistics::quantile;
+use crate::trial_records::{LinkRecord, SendLateness};
 use engine::Time;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};

@@ -18,6 +18,7 @@ pub mod host;
 pub mod link;
 pub mod measure;
 pub mod metrics;
+pub mod output;
 pub mod pace;
 pub mod pages;
 pub mod peak;
@@ -43,6 +44,7 @@ pub mod sut;
 pub mod terminal;
 pub mod tls;
 pub mod trial;
+mod trial_records;
 pub mod workload;
 
 pub use error::{LabError, RunVerdict};

@@ -197,7 +197,7 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabEr
     if options.json.as_deref() != Some(Path::new("-")) {
         let table = crate::terminal::table(&run, &published);
         let page = published.page.display();
-        crate::terminal::print(&format!("{table}report: {page}\n"));
+        crate::output::print(&format!("{table}report: {page}\n"));
     }
     if let Some(refused) = refused {
         eprintln!("{refused}");

@@ -364,7 +364,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, La
             .search
             .as_ref()
             .map_or(String::new(), |search| search.sentence(&record.level_label));
-        crate::terminal::print(&format!("{table}{sentence}\nreport: {page}\n"));
+        crate::output::print(&format!("{table}{sentence}\nreport: {page}\n"));
     }
     if let Some(refused) = refused {
         eprintln!("{refused}");

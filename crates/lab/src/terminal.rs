@@ -3,67 +3,12 @@
 use crate::decimal::plain;
 use crate::error::RunVerdict;
 use crate::figures::ThresholdCheck;
+use crate::output::columns;
 use crate::raw::{RunRecord, TrialRecord};
 use crate::record::AttemptOutcome;
 use crate::report::{LevelSummary, Published, compare_with_study};
 use crate::statistics::has_too_few_samples;
 use std::fmt::Write;
-use std::sync::OnceLock;
-
-/// The first error of standard output.
-static OUTPUT_FAILURE: OnceLock<std::io::Error> = OnceLock::new();
-
-/// Prints to standard output. An error does not stop the command, whose measurements and files are worth more than their
-/// text: the program ends with it ([`output_failure`]). A closed pipe is no error: the reader has read enough.
-pub fn print(text: &str) {
-    print_bytes(text.as_bytes());
-}
-
-/// As [`print`], for bytes that may be no text (a SIP message).
-pub fn print_bytes(bytes: &[u8]) {
-    use std::io::Write as _;
-    let mut out = std::io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            let _ = OUTPUT_FAILURE.set(error);
-        }
-        _ => (),
-    }
-}
-
-/// The first error of [`print`], for the exit code at the end of the program.
-pub fn output_failure() -> Option<&'static std::io::Error> {
-    OUTPUT_FAILURE.get()
-}
-
-/// Rows under headings; the first column is aligned to the left, the others to the right.
-pub fn columns(headings: &[&str], rows: &[Vec<String>]) -> String {
-    let width = |index: usize| {
-        let cells = rows
-            .iter()
-            .filter_map(|row| row.get(index))
-            .map(|cell| cell.chars().count());
-        cells
-            .chain(headings.get(index).map(|heading| heading.chars().count()))
-            .max()
-            .unwrap_or(0)
-    };
-    let mut out = String::new();
-    let headings: Vec<String> = headings.iter().map(|&heading| heading.to_owned()).collect();
-    for row in std::iter::once(&headings).chain(rows) {
-        let mut line = String::new();
-        for (index, cell) in row.iter().enumerate() {
-            let width = width(index);
-            let _ = match index {
-                0 => write!(line, "{cell:<width$}"),
-                _ => write!(line, "  {cell:>width$}"),
-            };
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
-}
 
 /// Runs with more trials print no lines about the delay of each.
 const MOST_DELAY_LINES: usize = 4;

@@ -89,7 +89,7 @@ impl ConsoleState {
         })
     }
 
-    /// Counts the search of a number by a caller for whom numbers are masked.
+    /// Counts the search of a number by a caller with masked numbers.
     ///
     /// # Errors
     /// There were too many.

@@ -14,7 +14,7 @@ const USER_FIELDS: [&str; 6] = ["from", "to", "user", "aor", "number", "called"]
 /// Fields that users do not appear in, although a user may have the same number.
 const PLAIN_FIELDS: [&str; 3] = ["call", "call_id", "status"];
 
-/// Shortest number or user, in letters and digits, that a caller may search for whom numbers are masked. A masked extension of
+/// Shortest number or user, in letters and digits, that a caller with masked numbers may search for. A masked extension of
 /// three digits has ten candidates; a number of seven has 100,000, which [`NumberSearches`] makes a matter of days.
 const MIN_SEARCHED: usize = 7;
 /// Numbers that such a caller may search in [`SEARCH_PERIOD`].
@@ -23,7 +23,7 @@ const SEARCH_PERIOD: Duration = Duration::from_secs(60);
 /// Callers whose searches are counted. Users of an identity provider are not bounded.
 const MAX_SEARCHERS: usize = 1_000;
 
-/// Times of the latest number searches of callers for whom numbers are masked.
+/// Times of the latest number searches of callers with masked numbers.
 #[derive(Debug, Default)]
 pub(super) struct NumberSearches(BTreeMap<String, VecDeque<Time>>);
 
@@ -66,7 +66,7 @@ pub(super) fn is_searchable(name: &str, number: &str) -> Result<(), Problem> {
     }
 }
 
-/// Refuses conditions on parts of numbers: with them a caller for whom numbers are masked could find the hidden digits one
+/// Refuses conditions on parts of numbers: with them a caller with masked numbers could find the hidden digits one
 /// by one.
 pub(super) fn exact_numbers(query: &CallQuery) -> Result<(), Problem> {
     let number = query.number.as_deref().unwrap_or_default();

@@ -5,7 +5,7 @@ use crate::operators::ctl_json;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Commands with what they print. `isolate` shows its commands, `rules try` a message.
+/// Commands with their output. `isolate` shows its commands, `rules try` a message.
 const PRINTING: &[&str] = &[
     "check -c examples/pbx.toml",
     "check --json -c examples/pbx.toml",

@@ -54,7 +54,7 @@ pub fn run(options: &AgentOptions) -> Result<RunVerdict, LabError> {
     listener.set_nonblocking(true).map_err(cannot)?;
     let own = listener.local_addr().map_err(cannot)?;
     let with = if tls.is_some() { " with TLS" } else { "" };
-    crate::terminal::print(&format!("agent: listening at {own}{with}\n"));
+    crate::output::print(&format!("agent: listening at {own}{with}\n"));
     let clock = net::Clock::new();
     let gate = Arc::new(Mutex::new(Gate::default()));
     let mut sessions = Vec::new();

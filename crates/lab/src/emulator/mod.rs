@@ -92,7 +92,7 @@ pub fn run(options: &EmulatorOptions) -> Result<RunVerdict, LabError> {
     let to_stdout = options.json.as_deref() == Some(Path::new("-"));
     let say = |text: &str| match to_stdout {
         true => eprint!("{text}"),
-        false => crate::terminal::print(text),
+        false => crate::output::print(text),
     };
     let mut link = RealTimeLink::open(&options.ends, &options.settings, entropy, clock)?;
     let requests = options.control.as_deref().map(RequestQueue::start);
@@ -231,7 +231,7 @@ fn text_of(run: &EmulatorRun) -> String {
             ]
         })
         .collect();
-    let mut text = crate::terminal::columns(
+    let mut text = crate::output::columns(
         &[
             "direction",
             "in",

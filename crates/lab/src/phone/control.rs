@@ -184,7 +184,7 @@ struct PhoneControl<'o> {
 impl PhoneControl<'_> {
     fn say(&self, text: &str) {
         if !self.quiet {
-            crate::terminal::print(&format!("{text}\n"));
+            crate::output::print(&format!("{text}\n"));
         }
     }
 
@@ -652,7 +652,7 @@ impl PhoneControl<'_> {
             "interrupted".clone_into(&mut self.report.reason);
         }
         if !self.quiet {
-            crate::terminal::print(&self.report.text(self.options));
+            crate::output::print(&self.report.text(self.options));
         }
         json.map_or(Ok(()), |json| json.write(&self.report.to_json()))?;
         if self.interrupted {

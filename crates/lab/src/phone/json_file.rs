@@ -39,7 +39,7 @@ impl JsonFile {
         let written = match &mut self.file {
             Some(file) => file.write_all(text.as_bytes()),
             None => {
-                crate::terminal::print(&text);
+                crate::output::print(&text);
                 return Ok(());
             }
         };

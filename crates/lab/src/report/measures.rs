@@ -5,8 +5,8 @@ use super::level_summary::LevelSummary;
 use super::sources;
 use crate::decimal::plain;
 use crate::esp;
+use crate::output::columns;
 use crate::records_page::link;
-use crate::terminal::columns;
 use std::fmt::Write;
 
 /// A figure of an experiment, its description, and its cases.

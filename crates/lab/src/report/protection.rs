@@ -5,10 +5,10 @@ use super::level_summary::LevelSummary;
 use super::sources::computed;
 use crate::decimal::plain;
 use crate::experiment::Protection;
+use crate::output::columns;
 use crate::raw::RunRecord;
 use crate::records_page::link;
 use crate::statistics::Interval;
-use crate::terminal::columns;
 use serde_json::{Value, json};
 use std::fmt::Write;
 

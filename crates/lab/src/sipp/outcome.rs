@@ -3,7 +3,7 @@
 use super::program::{ScenarioProgram, StepKind};
 use super::stats::{CallFailure, Statistics, StepCount, TimeStatistics};
 use crate::error::RunVerdict;
-use crate::terminal::columns;
+use crate::output::columns;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use std::fmt::Write as _;

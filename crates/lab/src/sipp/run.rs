@@ -53,12 +53,12 @@ pub fn run(options: &ScenarioOptions) -> Result<RunVerdict, LabError> {
     if let Some(path) = &options.json {
         let text = format!("{:#}\n", outcome.to_json());
         match to_stdout {
-            true => crate::terminal::print(&text),
+            true => crate::output::print(&text),
             false => std::fs::write(path, text).map_err(|error| cannot_write(path, &error))?,
         }
     }
     if !to_stdout {
-        crate::terminal::print(&outcome.to_text());
+        crate::output::print(&outcome.to_text());
     }
     Ok(outcome.verdict())
 }

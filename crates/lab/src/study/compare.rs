@@ -5,10 +5,10 @@ use super::record::{StudyRow, SuiteRecord};
 use crate::decimal::{counted, plain};
 use crate::error::{LabError, RunVerdict};
 use crate::files::{cannot_write, replace};
+use crate::output;
 use crate::records_page::{Document, RecordsPage, link_to};
 use crate::report::{Compared, STYLE, escape, relative};
 use crate::statistics::Interval;
-use crate::terminal;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -366,7 +366,7 @@ impl StudyRunsCompared {
         for note in &self.notes {
             let _ = writeln!(out, "  {note}");
         }
-        let table = terminal::columns(&head, &rows);
+        let table = output::columns(&head, &rows);
         format!("{out}\n{table}\n{LEGEND}\n{}\n", self.judgement())
     }
 }

@@ -26,10 +26,10 @@ pub use record::{
 use crate::decimal::{counted, plain};
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{CAPACITY, File, built_in};
+use crate::output;
 use crate::progress::duration;
 use crate::raw::MachineRecord;
 use crate::run::{self, RunOptions};
-use crate::terminal;
 pub use rows::Measured;
 use std::path::{Path, PathBuf};
 
@@ -228,7 +228,7 @@ fn finish(published: &PublishedStudy, options: &RunOptions) -> Result<RunVerdict
     run::write_json(options.json.as_deref(), &value)?;
     if options.json.as_deref() != Some(Path::new("-")) {
         let page = published.page.display();
-        terminal::print(&format!("{}report: {page}\n", table(record)));
+        output::print(&format!("{}report: {page}\n", table(record)));
     }
     let ran = record.parts.iter().filter(|part| part.measured).count();
     if record.cut_short {
@@ -499,7 +499,7 @@ fn table(record: &SuiteRecord) -> String {
             ]
         })
         .collect();
-    let mut text = terminal::columns(&["figure", "study", "here", "95 % interval", "unit"], &rows);
+    let mut text = output::columns(&["figure", "study", "here", "95 % interval", "unit"], &rows);
     for part in &record.parts {
         if let Some(cause) = &part.cause {
             text.push_str(&format!("{}: {cause}\n", part.name));

@@ -259,7 +259,7 @@ pub fn text(rows: &[RankRow], recommendations: &[Recommendation]) -> String {
         })
         .collect();
     let mut text = String::from("ranks, 1 is best (study's in parentheses):\n");
-    text.push_str(&crate::terminal::columns(
+    text.push_str(&crate::output::columns(
         &[
             "protection",
             "security",
