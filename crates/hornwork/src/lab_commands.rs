@@ -363,7 +363,11 @@ fn compare(
     json: Option<&Path>,
     tolerance: f64,
 ) -> Result<RunVerdict, LabError> {
-    let compared = lab::report::compare(baseline, dir, tolerance)?;
+    // Studies and data sheets are compared by their rows.
+    let compared = match [baseline, dir].into_iter().any(lab::raw::holds_suite) {
+        true => lab::study::compare(baseline, dir, tolerance)?,
+        false => lab::report::compare(baseline, dir, tolerance)?,
+    };
     lab::run::write_json(json, &compared.json)?;
     // Standard output is reserved for JSON if it was requested there.
     if json != Some(Path::new("-")) {

@@ -39,6 +39,7 @@ pub mod speech;
 pub mod statistics;
 pub mod study;
 pub mod study_c;
+mod study_names;
 pub mod subject;
 pub mod sut;
 pub mod terminal;

@@ -73,8 +73,8 @@ pub fn list() -> Vec<BuiltIn> {
 
 fn unknown_experiment(name: &str) -> LabError {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-    let mut studies: Vec<&str> = crate::study::NAMES.to_vec();
-    studies.push(crate::study_c::NAME);
+    let mut studies: Vec<&str> = crate::study_names::NAMES.to_vec();
+    studies.push(crate::study_names::STUDY_C);
     let near = config::did_you_mean(name, names.iter().chain(&studies).copied())
         .map(|near| format!("did you mean {near:?}? "))
         .unwrap_or_default();

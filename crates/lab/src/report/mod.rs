@@ -173,16 +173,12 @@ pub const TOLERANCE_PERCENT: f64 = 5.0;
 
 /// Compares the results in `dir` with those in `baseline`, and writes `compare.json`, `compare.html` and its
 /// `compare-records.html` into `dir`. A figure is worse if
-/// it differs by more than `tolerance_percent` and the difference is significant over the trials. Two studies are compared by
-/// their rows ([`crate::study::compare`]).
+/// it differs by more than `tolerance_percent` and the difference is significant over the trials.
 ///
 /// # Errors
 /// If one of them contains no raw results, if they belong to different experiments or have no level in common, or if
 /// `dir` is not writable.
 pub fn compare(baseline: &Path, dir: &Path, tolerance_percent: f64) -> Result<Compared, LabError> {
-    if [baseline, dir].into_iter().any(crate::raw::holds_suite) {
-        return crate::study::compare(baseline, dir, tolerance_percent);
-    }
     let comparison = compare::compare(baseline, dir, tolerance_percent)?;
     let page = compare_page::publish(dir, &comparison)?;
     Ok(Compared {

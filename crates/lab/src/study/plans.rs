@@ -4,8 +4,7 @@ use super::plan::{AbsentRow, Action, BarSpec, Part, PlotSpec, RowSpec, StudyPlan
 use super::record::Reading;
 use crate::experiment::{BUILT_IN, File};
 
-/// Names of the studies.
-pub const NAMES: [&str; 4] = ["study-u", "study-v", "study-s", "study-b"];
+pub use crate::study_names::NAMES;
 
 /// The study of this name.
 pub fn find(name: &str) -> Option<StudyPlan> {

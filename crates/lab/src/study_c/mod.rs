@@ -35,8 +35,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Name of the study on the command line.
-pub const NAME: &str = "study-c";
+pub use crate::study_names::STUDY_C as NAME;
 /// One line about it.
 pub const TITLE: &str =
     "Study C: impact of firewall and VPN ciphers on call quality over four networks";
