@@ -51,12 +51,8 @@ fn packet_cost_has_every_case_and_the_study_beside_it() {
         "esp.packets=16",
         "esp.openssl_seconds=0",
     ];
-    let (_, result, out) = run_experiment("esp-packet-cost", false, &sets);
-    // The times are those of a test build beside other tests: only faults are judged here.
-    for bound in result["bounds"].as_array().unwrap() {
-        let holds = bound["figure"] != "esp.wrong_packets" || bound["holds"] == true;
-        assert!(holds && bound["measured"].is_number(), "{bound:#}");
-    }
+    let (verdict, result, out) = run_experiment("esp-packet-cost", false, &sets);
+    assert_eq!(verdict, RunVerdict::Passed, "{:#}", result["bounds"]);
     assert_eq!(result["driver"], "memory");
     for trial in [0, 1] {
         for suite in [
