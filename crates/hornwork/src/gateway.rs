@@ -26,6 +26,7 @@ use net::{Clock, EspSocket, EspSocketKind, TunDevice, Waker};
 use numbers::NumbersFile;
 use packets::{Commands, PacketLoop};
 use protect::esp::{EspCarrier, EspGateway, GatewaySettings, GatewayTunnel};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -383,6 +384,7 @@ impl Gateway {
                     figures: figures.clone(),
                     log: log.clone(),
                     clock,
+                    weak: BTreeSet::new(),
                 };
                 let parts = IkeParts {
                     plan: exchange_plan(spec, ike),

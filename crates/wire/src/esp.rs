@@ -73,6 +73,20 @@ impl<'a> NatTraversalDatagram<'a> {
     }
 }
 
+/// Whether a message without its marker has the header of IKEv2 (RFC 7296 section 3.1): a cheap check before anything is copied.
+pub fn is_ike_v2(message: &[u8]) -> bool {
+    const HEADER: usize = 28;
+    let Some(header) = message.first_chunk::<HEADER>() else {
+        return false;
+    };
+    let major_version = header[17] >> 4;
+    let [.., a, b, c, d] = *header;
+    let length = u32::from_be_bytes([a, b, c, d]);
+    major_version == 2
+        && !header.starts_with(&[0; 8])
+        && usize::try_from(length) == Ok(message.len())
+}
+
 /// The trailer of a decrypted ESP packet (RFC 4303 sections 2.4 to 2.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EspTrailer {
@@ -180,6 +194,22 @@ mod tests {
         assert_eq!(D::parse(&esp[..7]), D::Malformed);
         assert_eq!(D::parse(&[]), D::Malformed);
         assert_eq!(D::parse(&[0xff, 0xff]), D::Malformed);
+    }
+
+    #[test]
+    fn messages_of_a_key_exchange_are_told_from_others() {
+        let mut message = vec![0; 40];
+        message[0] = 1;
+        message[17] = 0x20;
+        message[27] = 40;
+        assert!(is_ike_v2(&message));
+        for (at, value) in [(0, 0), (17, 0x10), (27, 39), (24, 1)] {
+            let mut other = message.clone();
+            other[at] = value;
+            assert!(!is_ike_v2(&other), "byte {at}");
+        }
+        assert!(!is_ike_v2(&message[..27]));
+        assert!(!is_ike_v2(&message[..39]));
     }
 
     #[test]

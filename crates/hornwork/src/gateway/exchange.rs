@@ -8,6 +8,8 @@ use crate::log::EventLog;
 use config::{GatewaySpec, IkeSpec};
 use engine::{Event, EventKind};
 use net::Clock;
+use protect::esp::EspSuite;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use wire::esp::NAT_TRAVERSAL_PORT;
@@ -48,6 +50,8 @@ pub(super) struct GatewaySink {
     pub(super) figures: Arc<GatewayFigures>,
     pub(super) log: EventLog,
     pub(super) clock: Clock,
+    /// Weak algorithms of associations, each logged once.
+    pub(super) weak: BTreeSet<String>,
 }
 
 impl GatewaySink {
@@ -57,6 +61,14 @@ impl GatewaySink {
 
     fn log(&self, kind: EventKind) {
         self.log.event(&Event::new(self.clock.now(), kind));
+    }
+
+    /// Logs the algorithms of a new association if they are weak, and were not logged before.
+    fn log_weak(&mut self, suite: EspSuite) {
+        let algorithms = suite.to_string();
+        if suite.is_weak() && self.weak.insert(algorithms.clone()) {
+            self.log(EventKind::GatewayWeakAlgorithms { algorithms });
+        }
     }
 
     /// Whether packets to a peer would be routed into a tunnel, which is logged.
@@ -76,7 +88,10 @@ impl GatewaySink {
 impl SaSink for GatewaySink {
     fn take(&mut self, event: SaEvent) {
         match event {
-            SaEvent::Installed(pair) => self.commands.send(Command::Install(pair)),
+            SaEvent::Installed(pair) => {
+                self.log_weak(pair.outbound.spec().suite);
+                self.commands.send(Command::Install(pair));
+            }
             SaEvent::Sealing {
                 tunnel,
                 spi,

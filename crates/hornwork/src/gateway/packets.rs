@@ -16,7 +16,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::Duration;
-use wire::esp::{NAT_KEEP_ALIVE, NatTraversalDatagram};
+use wire::esp::{NAT_KEEP_ALIVE, NatTraversalDatagram, is_ike_v2};
 
 /// Interval of commands, keep-alives and published figures, and longest wait for a packet.
 const TICK: Duration = Duration::from_millis(100);
@@ -170,7 +170,8 @@ impl PacketLoop {
                 self.parts.waker.clear();
             }
             if (ready[2].readable || now >= self.next_tick) && self.commands(now)? {
-                let states = self.parts.gateway.take_changed_states(now);
+                // All of them: an earlier report may have had no room.
+                let states = self.parts.gateway.states(now);
                 self.publish();
                 return Ok(states);
             }
@@ -267,8 +268,12 @@ impl PacketLoop {
             }
             let bytes = packet.bytes;
             if let Some(ike) = ike
-                && let NatTraversalDatagram::Ike(_) = NatTraversalDatagram::parse(bytes)
+                && let NatTraversalDatagram::Ike(message) = NatTraversalDatagram::parse(bytes)
             {
+                if !is_ike_v2(message) {
+                    gateway.count_drops(DropReason::EspMalformed, 1);
+                    continue;
+                }
                 // With the marker, as the daemon expects it on this port.
                 if !ike.try_send(IkeRequest::Received(packet.source, bytes.to_vec())) {
                     gateway.count_drops(DropReason::IkeOverrun, 1);
@@ -365,16 +370,12 @@ impl PacketLoop {
             // A keep-alive that is not sent is repeated after the interval.
             socket.send(&NAT_KEEP_ALIVE, &[packet], |_, _| {});
         });
-        let unsent = gateway
-            .take_notices()
-            .map(|notice| reports.try_send(Report::Notice(notice)));
-        let lost = unsent.filter(Result::is_err).count();
-        gateway.count_lost_notices(lost as u64);
+        gateway.deliver_notices(|notice| reports.try_send(Report::Notice(notice)).is_ok());
         if ike.is_none() && now >= self.next_numbers {
             self.next_numbers = now + NUMBERS_INTERVAL;
             let changed = gateway.take_changed_states(now);
             if !changed.is_empty() {
-                // States without room are reported with the next packets; until then the reserved numbers suffice.
+                // States without room are reported with the next packets, or at the end; until then the reserved numbers suffice.
                 let _ = reports.try_send(Report::Numbers(changed));
             }
         }

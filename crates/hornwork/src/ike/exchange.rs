@@ -332,13 +332,15 @@ impl IkeExchange {
 
     /// Sets up the tunnels that are down and had no attempt within the interval.
     fn attempt(&mut self, now: Time, interval: Duration) {
-        let is_due = |connection: &IkeConnection| {
-            let last = self.attempts.get(connection.number);
-            connection.initiates
-                && !self.children.is_up(connection.number)
-                && last.is_some_and(|last| now.since(*last) >= interval)
+        // A connection has copies of secrets and certificates: it is made for tunnels that are due.
+        let is_due = |number: usize| {
+            let last = self.attempts.get(number);
+            !self.children.is_up(number) && last.is_some_and(|last| now.since(*last) >= interval)
         };
-        let due: Vec<_> = self.connections().filter(is_due).collect();
+        let due = self
+            .connections(is_due)
+            .filter(|connection| connection.initiates);
+        let due: Vec<_> = due.collect();
         for connection in due {
             if let Some(last) = self.attempts.get_mut(connection.number) {
                 *last = now;
@@ -512,7 +514,7 @@ impl IkeExchange {
                 &ViciPacket::Command("load-cert".to_owned(), authority),
             );
         }
-        let connections: Vec<_> = self.connections().collect();
+        let connections: Vec<_> = self.connections(|_| true).collect();
         for connection in connections {
             let what = format!("tunnel {}", self.name(connection.number));
             if let Some(secret) = connection.load_secret() {
@@ -522,7 +524,10 @@ impl IkeExchange {
         }
     }
 
-    fn connections(&self) -> impl Iterator<Item = IkeConnection> + '_ {
+    fn connections<'a>(
+        &'a self,
+        is_wanted: impl Fn(usize) -> bool + 'a,
+    ) -> impl Iterator<Item = IkeConnection> + 'a {
         let plan = &self.parts.plan;
         let tunnels = plan.tunnels.iter().zip(&self.parts.files.authentications);
         let texts =
@@ -531,6 +536,7 @@ impl IkeExchange {
             };
         tunnels
             .enumerate()
+            .filter(move |(number, _)| is_wanted(*number))
             .map(move |(number, (tunnel, authentication))| IkeConnection {
                 number,
                 local: plan.local.ip(),

@@ -33,7 +33,10 @@ impl IkeRequests {
     /// Sends a request; false if there is no room.
     pub(crate) fn try_send(&self, request: IkeRequest) -> bool {
         let sent = self.queue.try_send(request).is_ok();
-        self.waker.wake();
+        // Behind a full queue the thread is awake.
+        if sent {
+            self.waker.wake();
+        }
         sent
     }
 

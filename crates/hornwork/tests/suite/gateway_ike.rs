@@ -210,6 +210,35 @@ fn keys_change_under_traffic_without_a_lost_packet() {
     }
 }
 
+const UNTIL_REKEYED: &str = r#"
+charon far "$far_in"
+gateway near ""
+await near.log gateway_rekeyed
+ping -q -c 3 -i 0.05 -W 1 -I 10.1.0.1 10.2.0.1 > ping.log || true; loss ping.log
+kill -TERM $near_pid; wait $near_pid
+"#;
+
+#[test]
+fn weak_algorithms_are_logged_once() {
+    if !able() {
+        return;
+    }
+    let case = case("weak");
+    let ike = "esp_proposals = \"aes128-md5-x25519\"\nrekey_s = 5";
+    let allowed = near(ike, PEER).replace("[gateway]\n", "[gateway]\nallow_weak = true\n");
+    case.write("near.toml", &allowed);
+    case.write("far.conf", &far("aes128-md5-x25519", 3_600));
+    let said = case.run(UNTIL_REKEYED);
+    lossless(&said, "ping.log", 3);
+    let log = case.read("near.log");
+    let mut weak = log
+        .lines()
+        .filter(|line| line.contains("gateway_weak_algorithms"));
+    let first = weak.next().unwrap_or_default();
+    assert!(first.contains("MD5"), "{log}");
+    assert_eq!(weak.next(), None);
+}
+
 /// The peer requests new keys; our messages about them are lost for a while, packets are not.
 const LOST: &str = r#"
 charon far "$far_in"

@@ -169,12 +169,9 @@ impl EspReport {
             .map_or_else(|| "not negotiated".to_owned(), |suite| suite.to_string())
     }
 
-    /// The protection: `esp-transport` or `esp-tunnel`; the latter with the algorithms of a key exchange.
+    /// The protection: `esp-transport` or `esp-tunnel`. [`EspReport::keys`] has the origin of the keys.
     pub fn protection(&self) -> String {
-        match self.exchanges {
-            true => format!("esp-{} (IKEv2, {})", self.mode(), self.suite_text()),
-            false => format!("esp-{}", self.mode()),
-        }
+        format!("esp-{}", self.mode())
     }
 
     /// Origin of the keys.

@@ -140,9 +140,14 @@ impl Drop for ExchangeEnd {
     }
 }
 
-/// Algorithms of the associations that are installed, by SPI of sent packets.
+/// Algorithms of associations.
 #[derive(Debug, Default)]
-struct InstalledSuites(Vec<(u32, EspSuite)>);
+struct InstalledSuites {
+    /// Those that are installed, by SPI of sent packets.
+    installed: Vec<(u32, EspSuite)>,
+    /// Weak ones, each told once.
+    weak: Vec<EspSuite>,
+}
 
 impl InstalledSuites {
     /// Uses an event.
@@ -158,15 +163,23 @@ impl InstalledSuites {
             PhoneSaEvent::Installed(pair) => {
                 let spec = pair.outbound.spec();
                 let known = (spec.spi, spec.suite);
+                if known.1.is_weak() && !self.weak.contains(&known.1) {
+                    self.weak.push(known.1);
+                    tell(PhoneMessage::Note(format!(
+                        "warning: {} is weak (RFC 8221), and allowed by allow_weak",
+                        known.1
+                    )));
+                }
                 match endpoint.install(*pair, now) {
-                    Ok(()) => self.0.push(known),
+                    Ok(()) => self.installed.push(known),
                     // The daemon chooses SPIs that are not in use.
                     Err(error) => tell(PhoneMessage::Note(format!("IKEv2: {error}"))),
                 }
             }
             PhoneSaEvent::Sealing(spi, peer, note) => {
                 endpoint.seal_with(spi, peer);
-                if let Some((_, suite)) = self.0.iter().find(|(known, _)| *known == spi) {
+                let mut installed = self.installed.iter();
+                if let Some((_, suite)) = installed.find(|(known, _)| *known == spi) {
                     tell(PhoneMessage::Negotiated(*suite));
                 }
                 if let Some(note) = note {
@@ -174,7 +187,7 @@ impl InstalledSuites {
                 }
             }
             PhoneSaEvent::Deleted(spis, at_once) => {
-                self.0.retain(|(known, _)| *known != spis[1]);
+                self.installed.retain(|(known, _)| *known != spis[1]);
                 endpoint.remove(spis, at_once, now);
             }
             PhoneSaEvent::Message(message, to) => endpoint.send_message(message, to),

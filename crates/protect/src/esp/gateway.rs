@@ -21,7 +21,7 @@ use wire::esp::{EspView, NatTraversalDatagram};
 pub const MAX_GATEWAY_TUNNELS: usize = 10_000;
 /// Most associations that open: those in use, and during a change of keys the old ones.
 const MAX_INBOUND: usize = 4 * MAX_GATEWAY_TUNNELS;
-/// Notices that wait for the driver; further ones are counted.
+/// Notices that wait for the driver. Further ones are counted; that new keys are due is noted again with the next packet.
 const MAX_NOTICES: usize = 1_024;
 
 /// Most negotiated associations of a tunnel that wait to seal: two ends that rekey at the same time make two.
@@ -150,7 +150,7 @@ pub struct GatewayCounters {
     pub keep_alives_received: u64,
     /// IKE messages received that the driver has not taken.
     pub ike_messages: u64,
-    /// Notices for which there was no room, here or on the way to the log.
+    /// Notices for which there was no room.
     pub notices_lost: u64,
 }
 
@@ -333,9 +333,10 @@ impl EspGateway {
         self.tunnels.iter().map(|tunnel| tunnel.packets)
     }
 
-    /// Takes the notices since the last call.
-    pub fn take_notices(&mut self) -> impl Iterator<Item = GatewayNotice> + '_ {
-        self.notices.drain(..)
+    /// Passes notices on, in their order, until `take` refuses one: that one and those behind it wait for the next call.
+    pub fn deliver_notices(&mut self, mut take: impl FnMut(GatewayNotice) -> bool) {
+        let refused = self.notices.iter().position(|notice| !take(*notice));
+        self.notices.drain(..refused.unwrap_or(self.notices.len()));
     }
 
     /// Seals a complete IP packet of the inside for the peer that has its destination. On success the room holds the
@@ -402,7 +403,7 @@ impl EspGateway {
             (Err(EspFailure::TooLarge), Some(mtu)) => return Err(NotSealed::TooLarge { mtu }),
             (Err(failure), _) => return Err(dropped(failure)),
         };
-        let (Some(peer), Some(sealing)) = (tunnel.peer, &tunnel.sealing) else {
+        let (Some(peer), Some(sealing)) = (tunnel.peer, &mut tunnel.sealing) else {
             return Err(dropped(EspFailure::NoAssociation));
         };
         tunnel.last_sent = now;
@@ -416,7 +417,9 @@ impl EspGateway {
                 spi,
                 reason,
             };
-            note(&mut self.notices, &mut self.counters, notice);
+            if !note(&mut self.notices, &mut self.counters, notice) {
+                sealing.report_again();
+            }
         }
         Ok(SealedForPeer {
             tunnel: number,
@@ -486,7 +489,9 @@ impl EspGateway {
                 spi,
                 reason,
             };
-            note(notices, counters, notice);
+            if !note(notices, counters, notice) {
+                entry.sa.report_again();
+            }
         }
         if confirms && tunnel.pending.is_some() {
             note(
@@ -663,11 +668,6 @@ impl EspGateway {
         }
     }
 
-    /// Counts notices that their reader did not take.
-    pub fn count_lost_notices(&mut self, lost: u64) {
-        self.counters.notices_lost += lost;
-    }
-
     /// Allows the association that seals with this SPI to use sequence numbers up to `last`, which are reserved in a file.
     pub fn reserve(&mut self, spi: u32, last: u64) {
         for tunnel in &mut self.tunnels {
@@ -705,6 +705,20 @@ impl EspGateway {
             }
         });
         changed
+    }
+
+    /// The states of all associations, for the end; it allocates.
+    pub fn states(&mut self, now: Time) -> Vec<ChangedState> {
+        let sealing = self
+            .tunnels
+            .iter()
+            .filter_map(|tunnel| tunnel.sealing.as_ref());
+        let mut states: Vec<_> = sealing
+            .map(|sa| ChangedState::Outbound(sa.state(now)))
+            .collect();
+        self.inbound
+            .for_each_mut(|entry| states.push(ChangedState::Inbound(entry.sa.state(now))));
+        states
     }
 
     /// Tunnels whose association that seals has ended, so that their packets are dropped.
@@ -766,17 +780,20 @@ impl GatewaySettings {
     }
 }
 
+/// Adds a notice; false if there is no room, which is counted.
 fn note(
     notices: &mut Vec<GatewayNotice>,
     counters: &mut GatewayCounters,
     notice: impl Into<Option<GatewayNotice>>,
-) {
+) -> bool {
     let Some(notice) = notice.into() else {
-        return;
+        return true;
     };
-    if notices.len() < MAX_NOTICES {
+    let has_room = notices.len() < MAX_NOTICES;
+    if has_room {
         notices.push(notice);
     } else {
         counters.notices_lost += 1;
     }
+    has_room
 }

@@ -161,6 +161,11 @@ impl InboundSa {
         self.lifetime.next_bound(now)
     }
 
+    /// Nothing has taken the notice that new keys are due: the next packet gives it again.
+    pub(super) fn report_again(&mut self) {
+        self.lifetime.report_again();
+    }
+
     fn sequence_due(&self) -> bool {
         let last = if self.spec.extended_sequence {
             u64::MAX

@@ -114,6 +114,11 @@ impl LifetimeCounter {
         Some(reason)
     }
 
+    /// The reason was not passed on: the next packet returns it again.
+    pub fn report_again(&mut self) {
+        self.reported = false;
+    }
+
     fn rekey_reason(&self, sequence_due: bool, now: Time) -> Option<RekeyReason> {
         if self
             .lifetime

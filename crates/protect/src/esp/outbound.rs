@@ -150,6 +150,11 @@ impl OutboundSa {
         self.lifetime.next_bound(now)
     }
 
+    /// Nothing has taken the notice that new keys are due: the next packet gives it again.
+    pub(super) fn report_again(&mut self) {
+        self.lifetime.report_again();
+    }
+
     /// Limits sealed packets to the path MTU that an ICMP error reported (RFC 4301 section 8.2); less than 68 bytes
     /// (IPv4) or 1,280 (IPv6) is not believed. `None` lifts the limit.
     pub fn set_path_mtu(&mut self, mtu: Option<usize>) {

@@ -506,12 +506,14 @@ const AUTHENTICATIONS: [(&str, EspIntegrity); 7] = [
 ];
 
 /// Algorithms that Wireshark has and this module has not.
-const UNSUPPORTED: [&str; 4] = [
+const UNSUPPORTED: [&str; 3] = [
     "CAST5-CBC [RFC2144]",
     "TWOFISH-CBC",
-    "AES-GCM [RFC4106]",
     "MAC-RIPEMD-160-96 [RFC2857]",
 ];
+
+/// Wireshark's former name of AES-GCM, whose authentication states the length of the ICV.
+const GCM_BY_LENGTH: &str = "AES-GCM [RFC4106]";
 
 fn suite_of(encryption: &str, authentication: &str) -> Result<(EspSuite, Option<usize>), String> {
     let unknown = |kind: &str, name: &str, names: String| {
@@ -520,21 +522,39 @@ fn suite_of(encryption: &str, authentication: &str) -> Result<(EspSuite, Option<
         }
         format!("unknown {kind} \"{name}\"; Wireshark's names that are supported are {names}")
     };
-    let found = ENCRYPTIONS.iter().find(|(name, _)| *name == encryption);
-    let cipher = found.map(|(_, cipher)| *cipher).ok_or_else(|| {
-        let names = ENCRYPTIONS.map(|(name, _)| name).join(", ");
-        unknown("encryption", encryption, names)
-    })?;
     let any = authentication
         .strip_prefix("ANY ")
         .and_then(|rest| rest.strip_suffix(" bit authentication [no checking]"))
         .and_then(|bits| bits.parse::<usize>().ok())
         .filter(|bits| matches!(bits, 64 | 96 | 128 | 192 | 256));
+    if encryption == GCM_BY_LENGTH {
+        let cipher = match any {
+            Some(64) => EspEncryption::AesGcm8,
+            Some(96) => EspEncryption::AesGcm12,
+            Some(128) => EspEncryption::AesGcm16,
+            _ => {
+                return Err(format!(
+                    "encryption \"{encryption}\" needs the authentication \"ANY 64 bit authentication [no checking]\", or with \
+                     96 or 128, for the length of its ICV"
+                ));
+            }
+        };
+        return Ok((EspSuite::new(cipher, EspIntegrity::None), None));
+    }
+    let found = ENCRYPTIONS.iter().find(|(name, _)| *name == encryption);
+    let cipher = found.map(|(_, cipher)| *cipher).ok_or_else(|| {
+        let names = ENCRYPTIONS.map(|(name, _)| name).join(", ");
+        unknown("encryption", encryption, names)
+    })?;
     let integrity = AUTHENTICATIONS
         .iter()
         .find(|(name, _)| *name == authentication)
         .map(|(_, integrity)| *integrity);
-    if cipher.icv_length().is_some() && (any.is_some() || integrity != Some(EspIntegrity::None)) {
+    if let Some(icv) = cipher.icv_length() {
+        // The ICV of the cipher is verified in any case.
+        if integrity == Some(EspIntegrity::None) || any == Some(8 * icv) {
+            return Ok((EspSuite::new(cipher, EspIntegrity::None), None));
+        }
         return Err(format!(
             "encryption \"{encryption}\" authenticates itself; its authentication is \"NULL\""
         ));

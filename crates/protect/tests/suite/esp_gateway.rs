@@ -8,6 +8,7 @@ use protect::esp::{
     SealedForPeer, SealingReason, SelectorLimits, SelectorPorts, TOO_BIG_ROOM, TrafficSelector,
     UdpEncapsulation, write_too_big,
 };
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use wire::ip::IpPacket;
@@ -284,7 +285,7 @@ fn rekey_under_traffic(hub_first: bool, apart: u64) {
             if step % 10 == 0 {
                 gateway.tick(now, |_| {});
             }
-            reasons.extend(gateway.take_notices().map(|notice| match notice {
+            reasons.extend(notices(gateway).into_iter().map(|notice| match notice {
                 GatewayNotice::SealsWith { reason, .. } => reason,
                 other => panic!("{other:?}"),
             }));
@@ -449,6 +450,53 @@ fn an_invalid_change_of_keys_changes_nothing() {
     assert_eq!(hub.associations(), 2);
 }
 
+/// The notices since the last call.
+fn notices(gateway: &mut EspGateway) -> Vec<GatewayNotice> {
+    let mut notices = Vec::new();
+    gateway.deliver_notices(|notice| {
+        notices.push(notice);
+        true
+    });
+    notices
+}
+
+#[test]
+fn notices_wait_for_a_slow_reader() {
+    // More tunnels than there is room for notices.
+    const TUNNELS: usize = 1_100;
+    let mut hub = hub(TUNNELS, |mut spec| {
+        spec.lifetime.soft_bytes = Some(50);
+        spec
+    });
+    let seal_in_each = |hub: &mut EspGateway| {
+        for number in 0..TUNNELS {
+            let networks = networks(number);
+            let there = packet(host(&networks[1], 9), host(&networks[0], 8), 72, true);
+            seal(hub, &there, Time::ZERO).expect("no hard bound");
+        }
+    };
+    let mut due = BTreeSet::new();
+    for _ in 0..2 {
+        seal_in_each(&mut hub);
+        loop {
+            let mut room = 3;
+            hub.deliver_notices(|notice| {
+                let GatewayNotice::RekeyDue { tunnel, .. } = notice else {
+                    panic!("{notice:?}");
+                };
+                room -= 1;
+                assert!(room < 0 || due.insert(tunnel), "{tunnel} is noted twice");
+                room >= 0
+            });
+            if room == 3 {
+                break;
+            }
+        }
+    }
+    assert_eq!(due.len(), TUNNELS);
+    assert_eq!(hub.counters().notices_lost, TUNNELS as u64 - 1_024);
+}
+
 #[test]
 fn lifetimes_are_reported_and_end() {
     let mut hub = hub(1, |mut spec| {
@@ -464,7 +512,7 @@ fn lifetimes_are_reported_and_end() {
     for _ in 0..10 {
         seal(&mut hub, &there, Time::ZERO).expect("within the lifetime");
     }
-    let due: Vec<GatewayNotice> = hub.take_notices().collect();
+    let due = notices(&mut hub);
     assert!(
         matches!(due[..], [GatewayNotice::RekeyDue { .. }]),
         "{due:?}"
@@ -479,7 +527,7 @@ fn lifetimes_are_reported_and_end() {
     };
     hub.rekey(change, Time::ZERO).unwrap();
     seal(&mut hub, &there, Time::ZERO).expect("new keys");
-    let notices: Vec<GatewayNotice> = hub.take_notices().collect();
+    let notices = notices(&mut hub);
     assert!(
         matches!(
             notices[..],
@@ -595,14 +643,14 @@ fn only_a_peer_behind_a_nat_moves() {
             sealed.destination,
             if behind_nat { moved } else { spoke(0) }
         );
-        assert_eq!(hub.take_notices().count(), usize::from(behind_nat));
+        assert_eq!(notices(&mut hub).len(), usize::from(behind_nat));
         // An address that is routed into a tunnel: the peer gets nothing there, whatever comes from it.
         hub.refuse_peer(0, moved.ip());
         let (_, mut esp) = seal(&mut far, &back, Time::ZERO).unwrap();
         assert!(hub.open(moved, 0, &mut esp, Time::ZERO).is_some());
         let (sealed, _) = seal(&mut hub, &there, Time::ZERO).unwrap();
         assert_eq!(sealed.destination, spoke(0));
-        assert_eq!(hub.take_notices().count(), 0);
+        assert_eq!(notices(&mut hub).len(), 0);
     }
 }
 
