@@ -68,7 +68,8 @@ pub struct PlanOptions {
     /// Addresses of a node on each side; an address has media ports for 32,256 calls.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     node_addresses: u32,
-    /// Simulate this time of calls, too, and compare it with Erlang B, seconds.
+    /// Simulate this time of calls, too, in seconds: on lines, beside Erlang B, and on the nodes of the plan, before and after one
+    /// fails. Exit code 1 if the nodes do not suffice.
     #[arg(long, value_name = "SECONDS")]
     simulate: Option<f64>,
     /// Run calls of this kind through a border on this machine, too, and compare their CPU time with the plan's; the
@@ -138,6 +139,10 @@ pub fn run(options: &PlanOptions) -> Result<RunVerdict, LabError> {
     // Standard output is reserved for JSON if it was requested there.
     if options.json.as_deref() != Some(Path::new("-")) {
         lab::output::print(&plan.text());
+    }
+    let mut nodes = plan.node_check.iter();
+    if nodes.any(|check| !check.holds && !check.cut_short) {
+        return Ok(RunVerdict::Failed);
     }
     let check = plan.real_check.as_ref();
     Ok(check.map_or(RunVerdict::Passed, |check| check.verdict()))

@@ -86,6 +86,16 @@ fn plan_simulates_the_calls_that_it_provides_for() {
         "{}",
         plan["check"]
     );
+    let nodes = &plan["node_check"];
+    assert_eq!(nodes["holds"], true, "{nodes:#}");
+    assert!(
+        nodes["after"]["peak_percent"]["cores"]["value"].as_f64() > Some(1.0),
+        "{nodes:#}"
+    );
+    // Without headroom, small nodes that are full have no room for the signalling of several calls in one second.
+    let tight = "--headroom 0 --redundancy none --node-mbit 10";
+    let output = hornwork(&folder, &format!("{line} {tight}"));
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
 }
 
 /// A few calls through a border on loopback: wide costs agree with them, and costs that are far too low do not.

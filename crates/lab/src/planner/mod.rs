@@ -7,6 +7,7 @@ mod costs;
 mod erlang;
 mod estimate;
 mod loss;
+mod nodes;
 mod real;
 mod request;
 mod text;
@@ -15,11 +16,13 @@ pub use costs::{Cost, Costs, FILE_NAME, FORMAT, KNOWN};
 pub use erlang::{MOST_ERLANGS, erlang_b, erlang_c, lines_for, mean_wait};
 pub use estimate::Estimate;
 pub use loss::{LossCheck, simulate_loss};
+pub use nodes::{NodeCheck, NodePhase, PeakLoad};
 pub use real::{REAL_CALLS, RealCheck, RealOptions, RealRun, check_real};
 pub use request::{Codec, MediaPath, PlanRequest, Protection, Redundancy, Signalling};
 
 use crate::decimal::plain;
 use crate::error::LabError;
+use nodes::{UnitLoads, simulate_nodes};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -58,6 +61,8 @@ pub struct Plan {
     pub bandwidth_mbit: Estimate,
     /// A simulation of the calls, if it was requested.
     pub check: Option<LossCheck>,
+    /// A simulation of the nodes with a failure, if it was requested.
+    pub node_check: Option<NodeCheck>,
     /// A real run of a few such calls, if it was requested.
     pub real_check: Option<RealCheck>,
 }
@@ -70,6 +75,8 @@ const RTP_UDP: f64 = 20.0;
 const SRTP_TAG: f64 = 10.0;
 /// Media ports of one address: those above 1023, two for a side of a call (RTP and RTCP).
 const CALLS_OF_AN_ADDRESS: f64 = 32_256.0;
+/// Messages of a call that the planner knows: INVITE, 100, 180, 200, ACK, BYE, 200.
+const MESSAGES_OF_A_CALL: f64 = 7.0;
 const SECONDS_OF_AN_HOUR: f64 = 3_600.0;
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -81,7 +88,11 @@ fn esp_bytes(inner: f64, ip: f64) -> f64 {
 
 /// Steps, collected.
 #[derive(Default)]
-struct Steps(Vec<Step>);
+struct Steps {
+    list: Vec<Step>,
+    /// Loads of one call and of all registrations, for the simulation.
+    loads: UnitLoads,
+}
 
 impl Steps {
     fn add(
@@ -91,7 +102,7 @@ impl Steps {
         unit: &str,
         (formula, estimate): (String, Estimate),
     ) -> Estimate {
-        self.0.push(Step {
+        self.list.push(Step {
             symbol: symbol.to_owned(),
             what: what.to_owned(),
             formula,
@@ -166,15 +177,19 @@ pub fn plan(request: &PlanRequest, costs: &Costs) -> Result<Plan, LabError> {
             (seconds, request.seed),
         )
     });
+    let node_check = request
+        .simulate_seconds
+        .map(|seconds| simulate_nodes(request, &steps.loads, nodes.value as u64, seconds));
     Ok(Plan {
         request: request.clone(),
         measured_on: format!("{}, version {}", costs.machine, costs.version),
-        steps: steps.0,
+        steps: steps.list,
         nodes,
         cores,
         memory_gib,
         bandwidth_mbit: bandwidth,
         check,
+        node_check,
         real_check: None,
     })
 }
@@ -252,7 +267,7 @@ fn traffic(request: &PlanRequest, steps: &mut Steps) -> Traffic {
             )
         }
         MediaPath::Anchored => {
-            let each = 2.0 * 1_000.0 / request.packet_ms * request.activity_percent / 100.0;
+            let each = packets_of_a_call(request);
             let formula = format!(
                 "N x 2 streams x 1000 / {} ms x {} % activity = N x {}",
                 plain(request.packet_ms),
@@ -268,6 +283,11 @@ fn traffic(request: &PlanRequest, steps: &mut Steps) -> Traffic {
         registrations_per_s,
         packets_per_s,
     }
+}
+
+/// Relayed packets of a standing call per second.
+fn packets_of_a_call(request: &PlanRequest) -> f64 {
+    2.0 * 1_000.0 / request.packet_ms * request.activity_percent / 100.0
 }
 
 /// Busy cores, without headroom.
@@ -290,6 +310,8 @@ fn cpu(
         let cost = steps.cost("c_refresh", costs, &format!("refresh.{signalling}"))?;
         registration = registration.plus(cost.times(1.0 - full));
     }
+    steps.loads.call_s = call.times(1e-6);
+    steps.loads.registration_cores = registration.times(traffic.registrations_per_s * 1e-6);
     let signalling = steps.add(
         "u_sig",
         "cores busy with signalling",
@@ -309,6 +331,7 @@ fn cpu(
     if request.path == MediaPath::Anchored {
         let id = format!("packet.{}", request.protection.media());
         let packet = steps.cost("c_packet", costs, &id)?;
+        steps.loads.call_cores = packet.times(packets_of_a_call(request) * 1e-6);
         let media = steps.add(
             "u_media",
             "cores busy with media",
@@ -344,6 +367,8 @@ fn memory(
         call = call.plus(steps.cost("m_srtp", costs, "memory.srtp")?);
     }
     let registration = steps.cost("m_reg", costs, "memory.registration")?;
+    steps.loads.call_bytes = call;
+    steps.loads.registration_bytes = registration.times(request.subscribers as f64);
     let state = steps.add(
         "m_state",
         "memory for calls and registrations",
@@ -357,6 +382,7 @@ fn memory(
         ),
     );
     let process = steps.cost("m_process", costs, "memory.process")?;
+    steps.loads.process_bytes = process;
     Ok((state, process))
 }
 
@@ -369,6 +395,8 @@ fn bandwidth(
 ) -> Result<Estimate, LabError> {
     let call = steps.cost("b_call", costs, "bytes.call")?;
     let registration = steps.cost("b_reg", costs, "bytes.registration")?;
+    steps.loads.call_signalling_mbit = call.times(8e-6);
+    steps.loads.registration_mbit = registration.times(traffic.registrations_per_s * 8e-6);
     let signalling = steps.add(
         "w_sig",
         "signalling in each direction",
@@ -420,6 +448,7 @@ fn bandwidth(
                 .map(|bytes| bytes + ETHERNET),
         ),
     );
+    steps.loads.call_mbit = packet.times(packets_of_a_call(request) * 8e-6);
     Ok(steps.add(
         "bandwidth",
         "bandwidth in each direction, at the interfaces of all nodes together",
@@ -461,6 +490,20 @@ fn sizes(
             Estimate::exact(erlang_c(1, share)),
         ),
     );
+    if request.headroom_percent > 0.0 {
+        let message = steps.loads.call_s.times(1e6 / MESSAGES_OF_A_CALL);
+        steps.add(
+            "t_wait",
+            "mean time that a message waits for its worker, at this load",
+            "us",
+            (
+                format!(
+                    "p_wait x (c_call / {MESSAGES_OF_A_CALL}) / headroom: Poisson arrivals, exponential service"
+                ),
+                message.map(|service| mean_wait(1, share, service)),
+            ),
+        );
+    }
     let mut parts = vec![
         ("cores", needed.times(1.0 / f64::from(request.node_cores))),
         (
@@ -552,6 +595,7 @@ impl Plan {
             "measured_on": self.measured_on,
             "steps": self.steps,
             "check": self.check,
+            "node_check": self.node_check,
             "real_check": self.real_check,
         })
     }

@@ -201,3 +201,53 @@ fn simulation_of_a_million_subscribers_agrees_with_the_formulas() {
     );
     assert!(check.most_calls <= lines);
 }
+
+#[test]
+fn nodes_of_a_plan_carry_its_calls_also_after_a_failure() {
+    // 1,500,000 subscribers, 2 calls of 60 s: 50,000 standing calls.
+    let request = PlanRequest {
+        hold_s: 60.0,
+        simulate_seconds: Some(300.0),
+        ..request(1_500_000, Protection::Srtp)
+    };
+    let plan = planned(&request);
+    let check = plan.node_check.clone().unwrap();
+    assert_eq!(planned(&request).node_check.unwrap(), check);
+    assert!(check.holds && !check.cut_short, "{check:?}");
+    let (before, after) = (check.before, check.after.unwrap());
+    assert_eq!(before.nodes as f64, plan.nodes.value);
+    assert_eq!(after.nodes + 1, before.nodes);
+    assert!(check.cut_calls > 0 && before.arrived > 200_000, "{check:?}");
+    // What the plan states for all nodes, its nodes have together: the peak of one is near its share.
+    let busy = plan.step("u").unwrap().estimate.value;
+    let mean = 100.0 * busy / (after.nodes as f64 * f64::from(request.node_cores));
+    let peak = after.peak_percent.cores.value;
+    assert!(peak > 0.9 * mean && peak < 1.3 * mean, "{peak} {mean}");
+    assert!(before.peak_percent.cores.value < peak);
+    // One node less than the plan has: the failure is not carried.
+    let costs = Costs::built_in().unwrap();
+    let mut steps = Steps::default();
+    let traffic = traffic(&request, &mut steps);
+    cpu(&request, &costs, &traffic, &mut steps).unwrap();
+    memory(&request, &costs, &traffic, &mut steps).unwrap();
+    bandwidth(&request, &costs, &traffic, &mut steps).unwrap();
+    let few = simulate_nodes(&request, &steps.loads, before.nodes * 7 / 10, 300.0);
+    assert!(!few.holds && few.after.unwrap().refused > 0, "{few:?}");
+}
+
+#[test]
+fn redundancy_decides_how_a_failure_is_simulated() {
+    let with = |redundancy| {
+        let request = PlanRequest {
+            redundancy,
+            simulate_seconds: Some(60.0),
+            ..request(200_000, Protection::None)
+        };
+        planned(&request).node_check.unwrap()
+    };
+    let none = with(Redundancy::None);
+    assert!(none.holds && none.after.is_none() && none.cut_calls == 0);
+    let pair = with(Redundancy::Pair);
+    assert!(pair.holds && pair.cut_calls == 0);
+    assert_eq!(pair.after.unwrap().nodes, pair.before.nodes);
+}

@@ -1,6 +1,6 @@
 //! The plan as text: results, and each figure with its formula.
 
-use super::{Estimate, Plan, plain_small};
+use super::{Estimate, NodeCheck, NodePhase, Plan, plain_small};
 use std::fmt::Write;
 
 /// A number with thousands separated.
@@ -86,9 +86,48 @@ impl Plan {
                 }
             );
         }
+        if let Some(check) = &self.node_check {
+            out.push_str(&nodes_text(check));
+        }
         if let Some(check) = &self.real_check {
             out.push_str(&check.text());
         }
         out
     }
+}
+
+fn nodes_text(check: &NodeCheck) -> String {
+    let phase = |phase: &NodePhase| {
+        let peak = phase.peak_percent;
+        format!(
+            "{} nodes: {} calls arrived, {} refused; busiest node: cores {}, memory {}, bandwidth {}",
+            phase.nodes,
+            grouped(phase.arrived as f64),
+            grouped(phase.refused as f64),
+            shown(peak.cores, "%"),
+            shown(peak.memory, "%"),
+            shown(peak.bandwidth, "%"),
+        )
+    };
+    let mut out = format!(
+        "\nSimulation of the nodes, {} s each half, room for {} calls in a node:\n  all in service, {}\n",
+        plain_small(check.seconds),
+        grouped(check.calls_of_a_node as f64),
+        phase(&check.before)
+    );
+    let after = match &check.after {
+        Some(after) => format!(
+            "after a failure, {}; {} calls ended with it",
+            phase(after),
+            grouped(check.cut_calls as f64)
+        ),
+        None => "no node fails: there is no redundancy".to_owned(),
+    };
+    let verdict = match (check.holds, check.cut_short) {
+        (true, _) => "the plan holds",
+        (false, true) => "not decided: ended early, because the most calls were simulated",
+        (false, false) => "the plan does NOT hold",
+    };
+    let _ = writeln!(out, "  {after}\n  {verdict}");
+    out
 }
