@@ -36,6 +36,7 @@ mod socket;
 mod socket_filter;
 mod steer;
 mod tcp;
+mod timed_udp;
 pub mod tls;
 mod tun;
 mod xsk;
@@ -69,6 +70,7 @@ pub use record::Recorder;
 pub use relay::KernelRelay;
 pub use signals::{Signals, block_all as block_signals, end_on_closed_pipe, stops};
 pub use socket::may_carry_esp;
+pub use timed_udp::TimedUdpSocket;
 pub use tun::TunDevice;
 pub use xsk::AfXdp;
 

@@ -16,7 +16,7 @@ const FRAME: usize = 65_536 + 64;
 /// Control messages: a time stamp (32 bytes) and auxiliary data (40), in words of eight bytes.
 const CONTROL: usize = 12;
 /// Receive buffer of the kernel, bytes: half a second of small frames at the highest rate that a link is made for.
-const RECEIVE_BUFFER: libc::c_int = 16 << 20;
+pub(crate) const RECEIVE_BUFFER: libc::c_int = 16 << 20;
 /// Options of packet sockets (linux/if_packet.h). Ignoring outgoing frames needs Linux 4.20.
 const PACKET_AUXDATA: libc::c_int = 8;
 const PACKET_STATISTICS: libc::c_int = 6;
@@ -42,7 +42,7 @@ pub struct InterfaceInfo {
     pub has_ethernet: bool,
 }
 
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     match result {
         result if result < 0 => Err(io::Error::last_os_error()),
         result => Ok(result),
@@ -161,11 +161,16 @@ fn packet_socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn set_option<T>(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
+pub(crate) fn set_option<T>(
+    fd: &impl AsFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;
     let value = std::ptr::from_ref(value).cast();
     // SAFETY: the value is initialised, has the given length, and outlives the call.
-    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value, length) })?;
+    check(unsafe { libc::setsockopt(fd.as_fd().as_raw_fd(), level, name, value, length) })?;
     Ok(())
 }
 

@@ -76,24 +76,16 @@ impl Hosts {
 
     /// Starts the link and waits until it is up.
     fn link(&self, arguments: &[&str]) -> RunningLink {
-        let mut child = self
-            .command(2, PROGRAM)
-            .args(["lab", "link", "--a", "la", "--b", "lb"])
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut text = String::new();
-        while !text.contains("link is up") {
-            let before = text.len();
-            out.read_line(&mut text).unwrap();
-            assert!(text.len() > before, "the link did not start: {text}");
-        }
-        assert!(text.contains("own error at"), "{text}");
-        RunningLink { child, out }
+        self.link_between(["la", "lb"], arguments)
+    }
+
+    /// The same with other ends.
+    fn link_between(&self, [a, b]: [&str; 2], arguments: &[&str]) -> RunningLink {
+        let mut command = self.command(2, PROGRAM);
+        command
+            .args(["lab", "link", "--a", a, "--b", b])
+            .args(arguments);
+        RunningLink::start(command)
     }
 
     /// A UDP socket in a namespace.
@@ -126,6 +118,24 @@ struct RunningLink {
 }
 
 impl RunningLink {
+    fn start(mut command: Command) -> RunningLink {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut text = String::new();
+        while !text.contains("link is up") {
+            let before = text.len();
+            out.read_line(&mut text).unwrap();
+            assert!(text.len() > before, "the link did not start: {text}");
+        }
+        assert!(text.contains("own error at"), "{text}");
+        RunningLink { child, out }
+    }
+
     fn signal(&self, name: &str) {
         // The namespace's program replaces nsenter, so that the process is the link's.
         let id = self.child.id().to_string();
@@ -405,6 +415,104 @@ fn other_programs_measure_the_same() {
     };
     assert_eq!(code, Some(0), "{text}");
     assert!(!socket.exists());
+}
+
+/// Between two ports on loopback: the delay is that of the settings, and datagrams that the process did not read in time are a fault.
+#[test]
+fn ports_are_ends_of_a_link() {
+    // The link measures its own error in namespaces.
+    let Some(_hosts) = Hosts::new() else {
+        return;
+    };
+    let port = || UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (near, far) = (port(), port());
+    let [a, b] = [port(), port()].map(|socket| socket.local_addr().unwrap());
+    let address = |socket: &UdpSocket| socket.local_addr().unwrap();
+    let ends = [
+        format!("udp:{a}={}", address(&near)),
+        format!("udp:{b}={}", address(&far)),
+    ];
+    let file = scratch("link-ports").join("link.json");
+    let mut command = Command::new(PROGRAM);
+    command.args(["lab", "link", "--a", &ends[0], "--b", &ends[1]]);
+    command.args(["--delay", "20ms/5ms", "--json", file.to_str().unwrap()]);
+    let link = RunningLink::start(command);
+    for socket in [&near, &far] {
+        socket
+            .set_read_timeout(Some(Duration::from_secs(2)))
+            .unwrap();
+    }
+    let mut room = [0; 100];
+    let mut delays = [Vec::new(), Vec::new()];
+    for _ in 0..20 {
+        for (index, (from, to, end)) in [(&near, &far, a), (&far, &near, b)].into_iter().enumerate()
+        {
+            let begin = Instant::now();
+            from.send_to(b"datagram", end).unwrap();
+            assert_eq!(to.recv(&mut room).unwrap(), 8);
+            delays[index].push(begin.elapsed().as_secs_f64() * 1e3);
+        }
+    }
+    for (delays, least) in delays.into_iter().zip([20.0, 5.0]) {
+        let shortest = delays.iter().copied().fold(f64::INFINITY, f64::min);
+        assert!(shortest >= least && shortest < least + 5.0, "{delays:?}");
+    }
+    // Above the receive buffer of the stopped process: 16 MiB with the right to it, less without.
+    link.signal("-STOP");
+    for _ in 0..30_000 {
+        let _ = near.send_to(&[0; 1_000], a);
+    }
+    link.signal("-CONT");
+    std::thread::sleep(Duration::from_millis(300));
+    let (code, text) = link.end();
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("the kernel dropped"), "{text}");
+}
+
+/// Between two TUN devices, each moved to the namespace of its host.
+#[test]
+fn tun_devices_are_ends_of_a_link() {
+    let Some(hosts) = Hosts::new() else {
+        return;
+    };
+    if !installed(&["ping"]) || !Path::new("/dev/net/tun").exists() {
+        return;
+    }
+    let link = hosts.link_between(["tun:ta", "tun:tb"], &["--delay", "20ms"]);
+    for (index, device) in ["ta", "tb"].into_iter().enumerate() {
+        let holder = hosts.holders[index].id();
+        let own = index + 1;
+        let peer = 2 - index;
+        let script = format!(
+            "set -e; ip link set {device} netns {holder}; nsenter -t {holder} -n sh -ec \
+             'ip addr add 10.9.2.{own} peer 10.9.2.{peer} dev {device}; ip link set {device} up'"
+        );
+        let done = hosts
+            .command(2, "sh")
+            .args(["-c", &script])
+            .output()
+            .unwrap();
+        assert!(
+            done.status.success(),
+            "{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+    }
+    let ping = hosts
+        .command(0, "ping")
+        .args(["-q", "-c", "20", "-i", "0.02", "10.9.2.2"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ping.stdout).into_owned();
+    assert!(said.contains(" 0% packet loss"), "{said}");
+    let shortest = said
+        .split("mdev = ")
+        .nth(1)
+        .and_then(|times| times.split('/').next());
+    let shortest: f64 = shortest.unwrap().parse().unwrap();
+    assert!((40.0..45.0).contains(&shortest), "{said}");
+    let (code, text) = link.end();
+    assert_eq!(code, Some(0), "{text}");
 }
 
 /// A stopped process cannot keep up, and says so.

@@ -2,9 +2,9 @@
 
 use crate::error::LabError;
 use engine::Time;
-use net::{Clock, InterfaceInfo, PacketSocket, TunDevice};
+use net::{Clock, InterfaceInfo, PacketSocket, TimedUdpSocket, TunDevice};
 use std::io::ErrorKind;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -87,9 +87,37 @@ pub enum LinkEnd {
     /// A network interface.
     Interface(Box<PacketSocket>),
     /// A TUN device.
-    Tun(TunDevice, Box<[u8]>, u64),
+    Tun(Box<TunEnd>),
     /// A UDP port and its peer.
-    Udp(UdpSocket, SocketAddr, u64),
+    Udp(TimedUdpSocket, SocketAddr, u64),
+}
+
+/// A TUN device as an end.
+#[derive(Debug)]
+pub struct TunEnd {
+    device: TunDevice,
+    name: String,
+    room: Box<[u8]>,
+    refused: u64,
+    /// Packets that the device had dropped when the counters were set to zero.
+    forgotten: u64,
+}
+
+impl TunEnd {
+    /// Packets that the device has dropped because its queue was full: nothing read them in time.
+    fn all_drops(&self) -> u64 {
+        let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
+        dropped_of_device(&text, &self.name).unwrap_or(0)
+    }
+}
+
+/// The packets that a device dropped instead of sending them, from the text of `/proc/net/dev` (proc(5)).
+fn dropped_of_device(text: &str, name: &str) -> Option<u64> {
+    /// Place behind the name: eight counters of reception, then bytes, packets, errors and drops of sending.
+    const SEND_DROPS: usize = 8 + 3;
+    let mut devices = text.lines().filter_map(|line| line.split_once(':'));
+    let (_, counters) = devices.find(|(device, _)| device.trim() == name)?;
+    counters.split_whitespace().nth(SEND_DROPS)?.parse().ok()
 }
 
 fn interface_error(name: &str, error: &std::io::Error) -> LabError {
@@ -137,14 +165,16 @@ impl LinkEnd {
             EndName::Tun(name) => {
                 let device = TunDevice::create(name);
                 let device = device.map_err(|error| interface_error(name, &error))?;
-                Ok(LinkEnd::Tun(device, vec![0; MAX_PACKET].into(), 0))
+                Ok(LinkEnd::Tun(Box::new(TunEnd {
+                    device,
+                    name: name.clone(),
+                    room: vec![0; MAX_PACKET].into(),
+                    refused: 0,
+                    forgotten: 0,
+                })))
             }
             EndName::Udp(local, peer) => {
-                let socket = UdpSocket::bind(local).and_then(|socket| {
-                    socket.set_nonblocking(true)?;
-                    Ok(socket)
-                });
-                let socket = socket.map_err(|error| {
+                let socket = TimedUdpSocket::bind(*local).map_err(|error| {
                     LabError::cannot_run(
                         format!("udp:{local}: {error}"),
                         "name a free port of this machine",
@@ -159,7 +189,7 @@ impl LinkEnd {
     pub fn form(&self) -> PacketForm {
         match self {
             LinkEnd::Interface(socket) if socket.info().has_ethernet => PacketForm::Ethernet,
-            LinkEnd::Interface(_) | LinkEnd::Tun(..) => PacketForm::Ip,
+            LinkEnd::Interface(_) | LinkEnd::Tun(_) => PacketForm::Ip,
             LinkEnd::Udp(..) => PacketForm::Datagram,
         }
     }
@@ -186,12 +216,14 @@ impl LinkEnd {
                 })?;
                 Ok(received > 0)
             }
-            LinkEnd::Tun(device, room, _) => {
+            LinkEnd::Tun(tun) => {
+                let TunEnd { device, room, .. } = &mut **tun;
                 for _ in 0..BATCH {
                     let Some(packet) = device.receive(room)?.and_then(|length| room.get(..length))
                     else {
                         return Ok(false);
                     };
+                    // TUN devices have no time stamps.
                     sink(clock.now(), packet, packet.len());
                 }
                 Ok(true)
@@ -203,12 +235,10 @@ impl LinkEnd {
                 };
                 let mut room = [0; 65_536];
                 for _ in 0..BATCH {
-                    match socket.recv(&mut room) {
-                        Ok(length) => sink(clock.now(), &room[..length], length + headers),
-                        // An ICMP error for an earlier datagram is no end of the port.
-                        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
-                        Err(_) => return Ok(false),
-                    }
+                    let Some((length, at)) = socket.receive(clock, &mut room)? else {
+                        return Ok(false);
+                    };
+                    sink(at, room.get(..length).unwrap_or_default(), length + headers);
                 }
                 Ok(true)
             }
@@ -219,9 +249,9 @@ impl LinkEnd {
     pub fn send(&mut self, packets: &[Vec<u8>]) {
         match self {
             LinkEnd::Interface(socket) => socket.send(packets.iter().map(Vec::as_slice)),
-            LinkEnd::Tun(device, _, refused) => {
+            LinkEnd::Tun(tun) => {
                 for packet in packets {
-                    *refused += u64::from(device.send(packet).is_err());
+                    tun.refused += u64::from(tun.device.send(packet).is_err());
                 }
             }
             LinkEnd::Udp(socket, peer, refused) => {
@@ -236,7 +266,14 @@ impl LinkEnd {
     pub fn forget_losses(&mut self) {
         match self {
             LinkEnd::Interface(socket) => socket.reset_counts(),
-            LinkEnd::Tun(_, _, refused) | LinkEnd::Udp(_, _, refused) => *refused = 0,
+            LinkEnd::Tun(tun) => {
+                tun.refused = 0;
+                tun.forgotten = tun.all_drops();
+            }
+            LinkEnd::Udp(socket, _, refused) => {
+                *refused = 0;
+                socket.reset_drops();
+            }
         }
     }
 
@@ -252,8 +289,14 @@ impl LinkEnd {
                     unsupported: counts.unsupported,
                 }
             }
-            LinkEnd::Tun(_, _, refused) | LinkEnd::Udp(_, _, refused) => EndLosses {
+            LinkEnd::Tun(tun) => EndLosses {
+                refused: tun.refused,
+                kernel_drops: tun.all_drops().saturating_sub(tun.forgotten),
+                ..EndLosses::default()
+            },
+            LinkEnd::Udp(socket, _, refused) => EndLosses {
                 refused: *refused,
+                kernel_drops: socket.kernel_drops(),
                 ..EndLosses::default()
             },
         }
@@ -275,7 +318,7 @@ impl AsFd for LinkEnd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             LinkEnd::Interface(socket) => socket.as_fd(),
-            LinkEnd::Tun(device, ..) => device.as_fd(),
+            LinkEnd::Tun(tun) => tun.device.as_fd(),
             LinkEnd::Udp(socket, ..) => socket.as_fd(),
         }
     }
@@ -334,6 +377,18 @@ mod tests {
         ] {
             assert!(name(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn drops_of_a_device_are_read() {
+        let text = "Inter-|   Receive                                                |  Transmit\n \
+            face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n    \
+            lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n  hw0:  0 0 0 0 0 0 0 0 0 0 0 345 0 0 0 0\n";
+        assert_eq!(dropped_of_device(text, "lo"), Some(12));
+        assert_eq!(dropped_of_device(text, "hw0"), Some(345));
+        assert_eq!(dropped_of_device(text, "hw1"), None);
+        assert_eq!(dropped_of_device("hw1: 1 2", "hw1"), None);
+        assert_eq!(dropped_of_device("", "lo"), None);
     }
 
     #[test]
