@@ -32,7 +32,7 @@ use super::trunks::Trunk;
 use super::users::UserSpec;
 use engine::{Limits, Transport};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// A checked configuration. Every index in it is valid.
@@ -109,6 +109,15 @@ pub struct Config {
 }
 
 impl Config {
+    /// Addresses with media ports, each once.
+    pub fn media_addresses(&self) -> Vec<IpAddr> {
+        let ranges = self.media_ranges.iter();
+        let mut addresses: Vec<IpAddr> = ranges.map(|range| range.address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+    }
+
     /// The interface of an index.
     pub fn interface(&self, id: InterfaceId) -> Option<&InterfaceSpec> {
         self.interfaces.get(usize::from(id.0))

@@ -1,7 +1,6 @@
 //! Start of the driver, shared by the border, its additional workers and the media node: settings, limits of the machine, the
 //! certificate for DTLS.
 
-use crate::media_path::media_addresses;
 use config::Config;
 use engine::EventKind;
 use net::{Clock, DriverConfig, KernelRelay, MediaSockets};
@@ -23,7 +22,7 @@ pub(crate) fn driver_config(config: &Config, relay: Option<&KernelRelay>) -> Dri
             config::MediaSocketMode::Shared => MediaSockets::One,
             config::MediaSocketMode::PerPort => MediaSockets::PerPort,
         },
-        media_addresses: u8::try_from(media_addresses(config).len()).unwrap_or(u8::MAX),
+        media_addresses: u8::try_from(config.media_addresses().len()).unwrap_or(u8::MAX),
         signalling_datagram: config.limits.message_bytes,
         signalling_dscp: config.sip.dscp,
         media_dscp: config.media.dscp,

@@ -9,15 +9,6 @@ use net::{AfXdp, Clock, Driver, KernelRelay};
 use std::io;
 use std::net::IpAddr;
 
-/// Addresses of media.
-pub(crate) fn media_addresses(config: &Config) -> Vec<IpAddr> {
-    let ranges = config.media_ranges.iter();
-    let mut addresses: Vec<IpAddr> = ranges.map(|range| range.address).collect();
-    addresses.sort_unstable();
-    addresses.dedup();
-    addresses
-}
-
 /// Loads the kernel relay if configured and possible; logs the result.
 ///
 /// # Errors
@@ -37,7 +28,7 @@ pub(crate) fn kernel_relay(
     if kernel == OffloadMode::Never {
         return Ok(None);
     }
-    let started = KernelRelay::start(&media_addresses(config), config.media.dscp);
+    let started = KernelRelay::start(&config.media_addresses(), config.media.dscp);
     let (relays, why) = match &started {
         Ok(relay) => relay.state(),
         Err(error) => (false, error.to_string()),
@@ -70,7 +61,7 @@ pub(crate) fn af_xdp(config: &Config, log: &EventLog, clock: &Clock) -> io::Resu
     if wanted == OffloadMode::Never {
         return Ok(None);
     }
-    let started = AfXdp::start(&media_addresses(config), config.media.dscp);
+    let started = AfXdp::start(&config.media_addresses(), config.media.dscp);
     let (how, unserved) = match &started {
         Ok(started) => started.state(),
         Err(error) => (String::new(), error.to_string()),

@@ -5,12 +5,15 @@ use super::{DATAGRAM_COST, Layout};
 use crate::error::LabError;
 use border::admission::{MediaOffload, MediaPath};
 use border::border::{Border, BorderCensus, BorderCounters};
-use config::Config;
+use config::{Config, MediaSocketMode};
 use engine::{Control, Deadline, Engine, Entropy, Event, EventKind, HashKey, Input, Output, Time};
 use media::{Forwarder, ForwarderLimits};
 use net::tls::Security;
-use net::{ClaimError, Claimant, Clock, Driver, DriverConfig, KernelRelay, PortClaims, PortRange};
-use std::net::{IpAddr, SocketAddr};
+use net::{
+    ClaimError, Claimant, Clock, Driver, DriverConfig, KernelRelay, MediaSockets, PortClaims,
+    PortRange,
+};
+use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -364,10 +367,7 @@ struct BorderSetup {
 
 /// Loads the kernel relay for all media addresses.
 fn kernel_relay(config: &Config) -> Result<(KernelRelay, MediaOffload), String> {
-    let ranges = config.media_ranges.iter();
-    let mut addresses: Vec<IpAddr> = ranges.map(|range| range.address).collect();
-    addresses.sort_unstable();
-    addresses.dedup();
+    let addresses = config.media_addresses();
     let cannot = |why: String| format!("cannot start the kernel relay: {why}");
     let relay = KernelRelay::start(&addresses, config.media.dscp)
         .map_err(|error| cannot(error.to_string()))?;
@@ -409,6 +409,12 @@ fn serve(
         connections: config.limits.connections,
         connections_per_source: config.limits.connections_per_source,
         // As in production.
+        media_sockets: match config.media.sockets {
+            MediaSocketMode::Auto => MediaSockets::Auto,
+            MediaSocketMode::Shared => MediaSockets::One,
+            MediaSocketMode::PerPort => MediaSockets::PerPort,
+        },
+        media_addresses: u8::try_from(config.media_addresses().len()).unwrap_or(u8::MAX),
         signalling_batching_delay: config.sip.batching_delay,
         pacing_burst: config.sip.burst_bytes,
         media_batching_delay: config.media.batching_delay,
