@@ -20,7 +20,7 @@ const DATAGRAM: usize = 65_535;
 const HANDOVER: usize = 64;
 /// Batches of messages of agents that may wait for the writer.
 const WAITING: usize = 256;
-/// Longest wait for a datagram, so that the end of the program is noticed.
+/// Longest wait for a datagram, so that the end of the program is noticed; and the age at which packets are handed over.
 const RECEIVE_WAIT: Duration = Duration::from_millis(100);
 /// Interval of the reports of drops.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
@@ -293,6 +293,7 @@ impl Agents {
             second: 0,
             accepted: 0,
             waiting: Vec::new(),
+            since: Time::ZERO,
         };
         let thread = std::thread::Builder::new()
             .name("hep".to_owned())
@@ -325,6 +326,8 @@ struct AgentReceiver {
     /// Messages of this second.
     accepted: u32,
     waiting: Vec<AgentPacket>,
+    /// Time of the datagram before which none waited.
+    since: Time,
 }
 
 impl AgentReceiver {
@@ -332,13 +335,21 @@ impl AgentReceiver {
         let mut buffer = vec![0; DATAGRAM];
         while !self.stopping.load(Ordering::Acquire) {
             match self.socket.recv(&mut buffer) {
-                Ok(length) => self.packet(buffer.get(..length).unwrap_or_default()),
+                Ok(length) => {
+                    let now = self.clock.now();
+                    if self.waiting.is_empty() {
+                        self.since = now;
+                    }
+                    self.packet(buffer.get(..length).unwrap_or_default());
+                    // Some agents are never silent for as long as a receive waits.
+                    let is_due = now.since(self.since) >= RECEIVE_WAIT;
+                    if is_due || self.waiting.len() >= HANDOVER {
+                        self.hand_over();
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.hand_over(),
                 // An ICMP error of an agent, or a signal.
                 Err(_) => {}
-            }
-            if self.waiting.len() >= HANDOVER {
-                self.hand_over();
             }
         }
         self.hand_over();
@@ -462,6 +473,50 @@ mod tests {
 
     /// Bytes that rtpengine 10.5.3.5 (Debian 12) sent for a sender report with one block, with `--homer` and `--homer-id=77`.
     const RTPENGINE: &[u8] = include_bytes!("../../tests/suite/hep_rtcp_of_rtpengine.bin");
+
+    /// A packet with a SIP message, as an agent sends it.
+    fn sip_packet(payload: &[u8]) -> Vec<u8> {
+        let packet = HepPacket {
+            source: "192.0.2.1:5060".parse().unwrap(),
+            destination: "192.0.2.2:5060".parse().unwrap(),
+            protocol: ip_protocol::TCP,
+            time: 1,
+            kind: payload_type::SIP,
+            agent: 7,
+            key: b"",
+            correlation: b"",
+            payload,
+        };
+        let mut bytes = Vec::new();
+        assert!(packet.write(&mut bytes));
+        bytes
+    }
+
+    /// Less than the longest wait lies between two packets, and fewer come than are handed over at once.
+    #[test]
+    fn packets_are_handed_over_while_an_agent_is_never_silent() {
+        const PACKETS: usize = 30;
+        let port = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let listen = port.local_addr().unwrap();
+        drop(port);
+        let text = format!(
+            "[[interface]]\nname=\"x\"\nlisten=\"udp:192.0.2.1\"\n[store]\nfolder=\"/nowhere\"\nhep={{listen=\"udp:{listen}\"}}\n"
+        );
+        let spec = config::parse(&text, "test").unwrap().store.unwrap();
+        let counts = Arc::default();
+        let (agents, batches) = Agents::start(&spec, Clock::new(), &counts).unwrap().unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let bytes = sip_packet(b"OPTIONS sip:x SIP/2.0\r\n\r\n");
+        for _ in 0..PACKETS {
+            socket.send_to(&bytes, listen).unwrap();
+            std::thread::sleep(RECEIVE_WAIT * 6 / 10);
+        }
+        let early: usize = batches.try_iter().map(|batch| batch.len()).sum();
+        assert!(early >= PACKETS / 2, "{early}");
+        agents.stop();
+        let late: usize = batches.try_iter().map(|batch| batch.len()).sum();
+        assert_eq!(early + late, PACKETS);
+    }
 
     #[test]
     fn rtcp_of_rtpengine_is_read() {
