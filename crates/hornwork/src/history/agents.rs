@@ -243,6 +243,19 @@ pub(crate) struct AgentMessage {
 }
 
 impl AgentMessage {
+    /// A message over UDP.
+    #[cfg(test)]
+    pub(crate) fn observed(bytes: &[u8], time: u64) -> AgentMessage {
+        AgentMessage {
+            time,
+            transport: Transport::Udp,
+            source: (Ipv4Addr::LOCALHOST, 5_060).into(),
+            destination: (Ipv4Addr::LOCALHOST, 5_070).into(),
+            correlation: Vec::new(),
+            bytes: bytes.to_vec(),
+        }
+    }
+
     /// The message for the store.
     pub(crate) fn stored(&self) -> StoredMessage<'_> {
         StoredMessage {
