@@ -401,10 +401,7 @@ impl AgentReceiver {
         let correlation = packet.correlation.get(..MAX_CORRELATION);
         self.waiting.push(AgentPacket::Message(AgentMessage {
             time,
-            transport: match packet.protocol {
-                ip_protocol::UDP => Transport::Udp,
-                _ => Transport::Tcp,
-            },
+            transport: transport_of(&packet),
             source: packet.source,
             destination: packet.destination,
             correlation: correlation.unwrap_or(packet.correlation).to_vec(),
@@ -425,6 +422,34 @@ impl AgentReceiver {
             Ok(()) => self.counts.add(HepOutcome::Received, sip),
             Err(_) => self.counts.add(HepOutcome::QueueFull, packets),
         }
+    }
+}
+
+/// The transport of a message. HEP names UDP and TCP only; the topmost Via names that of the hop (RFC 3261 section
+/// 18.1.1), so that a message which the agent decrypted is known as such. It is found in malformed messages as well.
+fn transport_of(packet: &HepPacket<'_>) -> Transport {
+    let mut lines = packet.payload.split(|byte| *byte == b'\n').skip(1);
+    let via = lines
+        .by_ref()
+        .map_while(|line| line.trim_ascii().split_first().map(|_| line))
+        .find_map(|line| {
+            let at = line.iter().position(|byte| *byte == b':')?;
+            let (name, value) = (line.get(..at)?.trim_ascii(), line.get(at + 1..)?);
+            let is_via = name.eq_ignore_ascii_case(b"via") || name.eq_ignore_ascii_case(b"v");
+            is_via.then_some(value)
+        });
+    let via = via.unwrap_or_default();
+    // SIP/2.0/TLS, with spaces around the slashes or without.
+    let name = via.splitn(3, |byte| *byte == b'/').nth(2);
+    let name = name.unwrap_or_default().trim_ascii_start();
+    let end = name.iter().position(|byte| !byte.is_ascii_alphanumeric());
+    let name = name.get(..end.unwrap_or(name.len())).unwrap_or_default();
+    match (packet.protocol, &*name.to_ascii_uppercase()) {
+        (_, b"TLS") => Transport::Tls,
+        (_, b"WS") => Transport::Ws,
+        (_, b"WSS") => Transport::Wss,
+        (ip_protocol::UDP, _) => Transport::Udp,
+        _ => Transport::Tcp,
     }
 }
 
@@ -503,6 +528,28 @@ mod tests {
         let mut bytes = Vec::new();
         assert!(packet.write(&mut bytes));
         bytes
+    }
+
+    /// HEP of a proxy that decrypted the message: its content must not be stored.
+    #[test]
+    fn messages_that_an_agent_decrypted_have_their_own_transport() {
+        for (via, transport) in [
+            ("Via: SIP/2.0/TLS a;branch=z", Transport::Tls),
+            ("v:SIP / 2.0 / wss a, SIP/2.0/UDP b", Transport::Wss),
+            ("VIA : SIP/2.0/WS a", Transport::Ws),
+            ("Via: SIP/2.0/TCP a\r\nVia: SIP/2.0/TLS b", Transport::Tcp),
+            ("Via: SIP/2.0", Transport::Tcp),
+            ("Via: SIP/2.0/", Transport::Tcp),
+            ("To: x\r\n\r\nVia: SIP/2.0/TLS a", Transport::Tcp),
+        ] {
+            let message = format!("OPTIONS sip:x SIP/2.0\r\nFrom: SIP/2.0/TLS\r\n{via}\r\n\r\n");
+            let bytes = sip_packet(message.as_bytes());
+            let packet = HepPacket::parse(&bytes).unwrap();
+            assert_eq!(transport_of(&packet), transport, "{via}");
+        }
+        let bytes = sip_packet(b"");
+        let packet = HepPacket::parse(&bytes).unwrap();
+        assert_eq!(transport_of(&packet), Transport::Tcp);
     }
 
     /// Less than the longest wait lies between two packets, and fewer come than are handed over at once.
