@@ -62,7 +62,8 @@ alarms! {
     /// The clock of the machine was set by more than a second since the start: times in log and records count from the
     /// start, until a restart.
     Clock "clock" "minor";
-    /// A receiver of alarms or traces cannot be reached or refuses them. Cleared when it accepts them.
+    /// A receiver of alarms or traces cannot be reached or refuses them, or the name of the HEP collector cannot be
+    /// resolved. Cleared when that is over.
     ReceiverDown "receiver_down" "minor";
 }
 

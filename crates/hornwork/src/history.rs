@@ -3,11 +3,13 @@
 //! blocks a packet thread: messages and events that find no room are counted at once, and logged by the thread that writes.
 
 pub(crate) mod agents;
+mod collector;
 pub(crate) mod location;
 
 use crate::log::EventLog;
-use agents::{AgentPacket, Agents, HepCounts, HepReports, HepSender};
+use agents::{AgentPacket, Agents, HepCounts, HepReports};
 use border::border::Border;
+use collector::HepSender;
 use config::Config;
 use console::{
     HistoryWriter, Losses, StoreLocation, StoreNote, StoreSettings, StoredDirection, StoredMessage,
@@ -227,7 +229,7 @@ impl CallHistory {
         })?;
         let losses = writer.losses();
         let hep_counts = Arc::new(HepCounts::default());
-        let hep = HepSender::open(spec, &hep_counts)?;
+        let hep = HepSender::start(spec, &hep_counts, log, clock)?;
         let workers = config.sip.workers;
         let batches = (spec.queue / BATCH_BYTES / usize::from(workers)).max(MIN_BATCHES);
         let (full, inbox) = sync_channel(batches * usize::from(workers));

@@ -1,4 +1,4 @@
-//! HEP: copies of messages to a collector, and messages of capture agents.
+//! HEP: messages of capture agents, and counts of packets in both directions.
 
 use config::StoreSpec;
 use console::{StoredDirection, StoredMessage};
@@ -6,7 +6,7 @@ use engine::{EventKind, Hundredths, Time, Transport};
 use net::Clock;
 use serde::Deserialize;
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -28,97 +28,16 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 const CLOCK_TOLERANCE: u64 = 1_000_000_000;
 /// Age to which times of agents are believed, nanoseconds.
 const AGE_TOLERANCE: u64 = 1_500_000_000;
-/// The error of Linux for a datagram that is too long.
-const EMSGSIZE: i32 = 90;
 /// Report blocks of an RTCP packet that are stored, at most.
 const MAX_REPORTS: usize = 8;
 /// Longest correlation id of an agent.
 const MAX_CORRELATION: usize = 256;
 
-/// Sends copies of messages to a collector.
-pub(crate) struct HepSender {
-    socket: UdpSocket,
-    agent: u32,
-    key: Vec<u8>,
-    buffer: Vec<u8>,
-    counts: Arc<HepCounts>,
-}
-
-impl HepSender {
-    /// Opens the socket if a collector is configured.
-    ///
-    /// # Errors
-    /// Its name cannot be resolved, or the system gives no socket.
-    pub(crate) fn open(spec: &StoreSpec, counts: &Arc<HepCounts>) -> io::Result<Option<HepSender>> {
-        let Some((host, port)) = &spec.hep.send else {
-            return Ok(None);
-        };
-        let failed = |error: io::Error| {
-            io::Error::other(format!(
-                "cannot send HEP to {host}:{port}: {error}\n  remedy: correct `send` of [store] hep"
-            ))
-        };
-        let mut addresses = (host.as_str(), *port).to_socket_addrs().map_err(failed)?;
-        let target = addresses
-            .next()
-            .ok_or_else(|| failed(io::Error::other("the name has no address")))?;
-        let local: SocketAddr = match target {
-            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-        };
-        let socket = UdpSocket::bind(local).map_err(failed)?;
-        socket.connect(target).map_err(failed)?;
-        socket.set_nonblocking(true)?;
-        Ok(Some(HepSender {
-            socket,
-            agent: spec.hep.id,
-            key: spec.hep.password.clone().into_bytes(),
-            buffer: Vec::new(),
-            counts: counts.clone(),
-        }))
-    }
-
-    /// Sends a message. `correlation`: an id that both legs of a call have in common.
-    pub(crate) fn send(&mut self, message: &StoredMessage<'_>, correlation: &str) {
-        let packet = HepPacket {
-            source: message.source,
-            destination: message.destination,
-            protocol: match message.transport {
-                Transport::Udp => ip_protocol::UDP,
-                _ => ip_protocol::TCP,
-            },
-            time: message.time,
-            kind: payload_type::SIP,
-            agent: self.agent,
-            key: &self.key,
-            correlation: correlation.as_bytes(),
-            payload: message.bytes,
-        };
-        if !packet.write(&mut self.buffer) {
-            self.counts.add(HepOutcome::TooLong, 1);
-            return;
-        }
-        // An error may belong to an earlier datagram: an absent collector is reported by ICMP.
-        let sent = self.socket.send(&self.buffer).or_else(|error| {
-            match error.kind() == ErrorKind::ConnectionRefused {
-                true => self.socket.send(&self.buffer),
-                false => Err(error),
-            }
-        });
-        let outcome = match sent {
-            Ok(_) => HepOutcome::Sent,
-            Err(error) if error.raw_os_error() == Some(EMSGSIZE) => HepOutcome::TooLong,
-            Err(_) => HepOutcome::Socket,
-        };
-        self.counts.add(outcome, 1);
-    }
-}
-
 /// Outcomes of HEP packets.
 #[derive(Clone, Copy, Debug)]
-enum HepOutcome {
+pub(super) enum HepOutcome {
     Sent,
-    /// The socket refused it.
+    /// The socket refused it, or the name of the collector is not resolved.
     Socket,
     TooLong,
     Received,
@@ -152,7 +71,7 @@ const OUTCOMES: [(&str, &str); 10] = [
 pub(crate) struct HepCounts([AtomicU64; OUTCOMES.len()]);
 
 impl HepCounts {
-    fn add(&self, outcome: HepOutcome, packets: u64) {
+    pub(super) fn add(&self, outcome: HepOutcome, packets: u64) {
         if let Some(count) = self.0.get(outcome as usize) {
             count.fetch_add(packets, Ordering::Relaxed);
         }
@@ -249,8 +168,8 @@ impl AgentMessage {
         AgentMessage {
             time,
             transport: Transport::Udp,
-            source: (Ipv4Addr::LOCALHOST, 5_060).into(),
-            destination: (Ipv4Addr::LOCALHOST, 5_070).into(),
+            source: ([127, 0, 0, 1], 5_060).into(),
+            destination: ([127, 0, 0, 1], 5_070).into(),
             correlation: Vec::new(),
             bytes: bytes.to_vec(),
         }
@@ -428,16 +347,14 @@ impl AgentReceiver {
 /// The transport of a message. HEP names UDP and TCP only; the topmost Via names that of the hop (RFC 3261 section
 /// 18.1.1), so that a message which the agent decrypted is known as such. It is found in malformed messages as well.
 fn transport_of(packet: &HepPacket<'_>) -> Transport {
-    let mut lines = packet.payload.split(|byte| *byte == b'\n').skip(1);
-    let via = lines
-        .by_ref()
-        .map_while(|line| line.trim_ascii().split_first().map(|_| line))
-        .find_map(|line| {
-            let at = line.iter().position(|byte| *byte == b':')?;
-            let (name, value) = (line.get(..at)?.trim_ascii(), line.get(at + 1..)?);
-            let is_via = name.eq_ignore_ascii_case(b"via") || name.eq_ignore_ascii_case(b"v");
-            is_via.then_some(value)
-        });
+    let lines = packet.payload.split(|byte| *byte == b'\n').skip(1);
+    let mut headers = lines.take_while(|line| !line.trim_ascii().is_empty());
+    let via = headers.find_map(|line| {
+        let at = line.iter().position(|byte| *byte == b':')?;
+        let (name, value) = (line.get(..at)?.trim_ascii(), line.get(at + 1..)?);
+        let is_via = name.eq_ignore_ascii_case(b"via") || name.eq_ignore_ascii_case(b"v");
+        is_via.then_some(value)
+    });
     let via = via.unwrap_or_default();
     // SIP/2.0/TLS, with spaces around the slashes or without.
     let name = via.splitn(3, |byte| *byte == b'/').nth(2);

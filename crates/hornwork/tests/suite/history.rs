@@ -540,6 +540,26 @@ fn rtcp_of_rtpengine_becomes_an_event_of_its_call() {
 }
 
 #[test]
+fn a_border_starts_before_the_name_of_its_collector_is_known() {
+    let more = "hep = { send = \"udp:homer.does-not-exist.invalid:9060\" }";
+    let rig = Rig::new("store-no-name", "loopback-bypass.toml", more);
+    // It answers OPTIONS, which are stored.
+    let border = rig.border();
+    let until = Instant::now() + Duration::from_secs(20);
+    while rig.calls(&["--kind", "options"]).is_empty() {
+        assert!(Instant::now() < until, "{}", border.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let log = await_log(&border, "receiver_failed");
+    assert!(
+        log.contains("HEP collector udp:homer.does-not-exist.invalid:9060"),
+        "{log}"
+    );
+    let log = await_log(&border, "hep_packets_dropped");
+    assert!(log.contains("reason=socket"), "{log}");
+}
+
+#[test]
 fn kamailio_sends_hep_to_us() {
     if !installed(&["kamailio"]) {
         return;
