@@ -7,6 +7,7 @@ mod receiver;
 
 pub(crate) use output::{AlarmFiles, AlarmOutput, NoticeQueue, summary};
 
+use config::Config;
 use engine::{EventKind, Time};
 use notice::{AlarmChange, AlarmNotice};
 use std::collections::{BTreeMap, VecDeque};
@@ -119,9 +120,36 @@ impl RaisedAlarm {
     }
 }
 
+/// The objects of the configuration that can have an alarm, with a text that identifies their state: where it differs
+/// after a reload, the object begins anew.
+pub(crate) type AlarmObjects = BTreeMap<(AlarmKind, String), String>;
+
+/// The trunks, media nodes and certificates of a configuration.
+pub(crate) fn objects(
+    config: &Config,
+    certificates: impl IntoIterator<Item = String>,
+) -> AlarmObjects {
+    // A trunk without ping has no state, and one with another number of targets is up again.
+    let pinged = config.trunks.iter().filter(|one| one.ping_interval.is_some());
+    let trunks = pinged.map(|one| {
+        let key = (AlarmKind::TrunkDown, one.name.clone());
+        (key, one.targets.len().to_string())
+    });
+    let nodes = config.media_nodes.iter().map(|one| {
+        let key = (AlarmKind::MediaNodeDown, one.name.clone());
+        (key, one.control.to_string())
+    });
+    let certificates = certificates
+        .into_iter()
+        .map(|name| ((AlarmKind::Certificate, name), String::new()));
+    trunks.chain(nodes).chain(certificates).collect()
+}
+
 #[derive(Debug, Default)]
 struct AlarmState {
     last_id: u64,
+    /// `None`: all objects can have alarms.
+    objects: Option<AlarmObjects>,
     /// Receivers outside of the border, and the number of notices so far.
     receivers: Vec<NoticeQueue>,
     notices: u64,
@@ -191,6 +219,9 @@ impl AlarmState {
         now: Time,
     ) -> Option<EventKind> {
         let key = (kind, object.to_owned());
+        if !self.is_known(&key) {
+            return None;
+        }
         if let Some(alarm) = self.active.get_mut(&key) {
             alarm.calm = None;
             return None;
@@ -209,6 +240,14 @@ impl AlarmState {
             object: object.to_owned(),
             detail,
         })
+    }
+
+    /// Whether the configuration has this object. Calls of a removed trunk or node may still fail.
+    fn is_known(&self, key: &(AlarmKind, String)) -> bool {
+        use AlarmKind::{Certificate, MediaNodeDown, TrunkDown};
+        let is_configured = matches!(key.0, TrunkDown | MediaNodeDown | Certificate);
+        let objects = self.objects.as_ref().filter(|_| is_configured);
+        objects.is_none_or(|objects| objects.contains_key(key))
     }
 
     fn clear(&mut self, kind: AlarmKind, object: &str, now: Time) -> Option<EventKind> {
@@ -370,6 +409,22 @@ impl AlarmBoard {
         .collect()
     }
 
+    /// Takes over the objects of a new configuration; returns the events of alarms that are cleared because their object
+    /// is gone, or begins anew.
+    pub(crate) fn set_objects(&self, objects: AlarmObjects, now: Time) -> Vec<EventKind> {
+        let mut state = self.state();
+        let old = state.objects.replace(objects).unwrap_or_default();
+        let new = state.objects.as_ref();
+        let ends = |key: &(AlarmKind, String)| {
+            let identity = new.and_then(|new| new.get(key));
+            !state.is_known(key) || old.get(key).is_some_and(|old| Some(old) != identity)
+        };
+        let all = state.active.keys();
+        let ended: Vec<(AlarmKind, String)> = all.filter(|key| ends(key)).cloned().collect();
+        let events = ended.iter().filter_map(|(kind, object)| state.clear(*kind, object, now));
+        events.collect()
+    }
+
     /// Active alarms, then cleared ones, the newest first.
     pub(crate) fn list(&self) -> Vec<RaisedAlarm> {
         let state = self.state();
@@ -461,6 +516,57 @@ mod tests {
         ));
         assert_eq!(board.observe(&up, at(5)), None);
         assert_eq!((board.active("critical"), board.list().len()), (0, 1));
+    }
+
+    #[test]
+    fn alarms_of_removed_objects_are_cleared_at_a_reload() {
+        let board = AlarmBoard::default();
+        let objects = |text: &str, certificates: &[&str]| {
+            let text = format!("[[interface]]\nname='x'\nlisten='udp:192.0.2.1'\n{text}");
+            let config = config::parse(&text, "test").unwrap();
+            super::objects(&config, certificates.iter().map(|&name| name.to_owned()))
+        };
+        let trunk = |name: &str, target: &str, more: &str| {
+            format!("[[trunk]]\nname='{name}'\ntarget={target}\n{more}\n")
+        };
+        let (one, ping) = ("'192.0.2.2'", "ping_interval_s=5");
+        let old = trunk("kept", one, ping) + &trunk("gone", one, ping) + &trunk("mute", one, ping)
+            + &trunk("moved", one, ping);
+        assert_eq!(board.set_objects(objects(&old, &["a.pem", "b.pem"]), at(0)), []);
+        let down = |trunk: &str, seconds| {
+            let (trunk, reason) = (trunk.to_owned(), "no answer".to_owned());
+            board.observe(&EventKind::TrunkDown { trunk, reason }, at(seconds))
+        };
+        for trunk in ["kept", "gone", "mute", "moved"] {
+            assert!(down(trunk, 1).is_some());
+        }
+        let expires = |certificate: &str| {
+            let kind = EventKind::CertificateExpires {
+                certificate: certificate.into(),
+                names: String::new(),
+                valid_until: String::new(),
+                days_left: 1,
+                state: "urgent".into(),
+            };
+            board.observe(&kind, at(1))
+        };
+        assert!(expires("a.pem").is_some() && expires("b.pem").is_some());
+        let new = trunk("kept", one, ping)
+            + &trunk("mute", one, "")
+            + &trunk("moved", "['192.0.2.2','192.0.2.3']", ping);
+        let events = board.set_objects(objects(&new, &["b.pem"]), at(5));
+        let cleared = events.iter().map(|event| match event {
+            EventKind::AlarmCleared { object, duration_s: 4, .. } => &**object,
+            other => panic!("{other:?}"),
+        });
+        let mut cleared: Vec<&str> = cleared.collect();
+        cleared.sort_unstable();
+        assert_eq!(cleared, ["a.pem", "gone", "moved", "mute"]);
+        assert_eq!(board.active("critical"), 1);
+        // A call of the removed trunk fails later.
+        assert_eq!(down("gone", 6), None);
+        assert!(down("moved", 6).is_some());
+        assert_eq!(board.set_objects(objects(&new, &["b.pem"]), at(7)), []);
     }
 
     #[test]
