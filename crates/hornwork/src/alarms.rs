@@ -39,9 +39,9 @@ macro_rules! alarms {
 }
 
 alarms! {
-    /// All targets of a trunk are down. Cleared when one is up.
+    /// All targets of a trunk are down. Cleared when one was up for 15 s.
     TrunkDown "trunk_down" "critical";
-    /// A media node does not answer. Cleared when it is up.
+    /// A media node does not answer. Cleared when it was up for 15 s.
     MediaNodeDown "media_node_down" "major";
     /// Requests were refused because of the queueing delay. Cleared when none was for 15 s.
     Overload "overload" "major";
@@ -50,11 +50,11 @@ alarms! {
     /// Requests of attackers or faulty devices: at least 100 failed authentications, rate-limited or shed requests
     /// within 5 s. Cleared below 50.
     Attack "attack" "major";
-    /// Call records cannot be written. Cleared when they are.
+    /// Call records cannot be written. Cleared when they were for 15 s.
     Records "records" "critical";
-    /// Registrations cannot be written to their file. Cleared when they are.
+    /// Registrations cannot be written to their file. Cleared when they were for 15 s.
     RegistrationStore "registration_store" "major";
-    /// The store of calls and messages cannot be written. Cleared when it is.
+    /// The store of calls and messages cannot be written. Cleared when it was for 15 s.
     Store "store" "major";
     /// The store of calls and messages lost messages, events, drops or calls. Cleared when it lost none for 15 s.
     StoreLoss "store_loss" "minor";
@@ -64,9 +64,19 @@ alarms! {
     /// start, until a restart.
     Clock "clock" "minor";
     /// A receiver of alarms or traces cannot be reached or refuses them, or the name of the HEP collector cannot be
-    /// resolved. Cleared when that is over.
+    /// resolved. Cleared when that was over for 15 s.
     ReceiverDown "receiver_down" "minor";
 }
+
+/// Alarms that an event raises, and another one calms.
+const OF_EVENTS: [AlarmKind; 6] = [
+    AlarmKind::TrunkDown,
+    AlarmKind::MediaNodeDown,
+    AlarmKind::Records,
+    AlarmKind::RegistrationStore,
+    AlarmKind::Store,
+    AlarmKind::ReceiverDown,
+];
 
 impl AlarmKind {
     fn reference(self) -> (&'static str, &'static str, &'static str) {
@@ -268,13 +278,23 @@ impl AlarmState {
     }
 
     /// The condition is over; the alarm is cleared if that lasts.
-    fn calm(&mut self, kind: AlarmKind, now: Time) -> Option<EventKind> {
-        let alarm = self.active.get_mut(&(kind, String::new()))?;
+    fn calm(&mut self, kind: AlarmKind, object: &str, now: Time) -> Option<EventKind> {
+        let alarm = self.active.get_mut(&(kind, object.to_owned()))?;
         let since = *alarm.calm.get_or_insert(now);
         match now.since(since) >= CLEAR_AFTER {
-            true => self.clear(kind, "", now),
+            true => self.clear(kind, object, now),
             false => None,
         }
+    }
+
+    /// Clears alarms of events whose condition has been over for long enough.
+    fn clear_calm(&mut self, now: Time) -> Vec<EventKind> {
+        let calm = self.active.iter().filter(|((kind, _), alarm)| {
+            OF_EVENTS.contains(kind) && alarm.calm.is_some()
+        });
+        let calm: Vec<(AlarmKind, String)> = calm.map(|(key, _)| key.clone()).collect();
+        let events = calm.iter().filter_map(|(kind, object)| self.calm(*kind, object, now));
+        events.collect()
     }
 
     /// Raises above `high`, and calms below `low`.
@@ -288,7 +308,7 @@ impl AlarmState {
         if level >= high {
             self.raise(kind, "", detail, now)
         } else if level < low {
-            self.calm(kind, now)
+            self.calm(kind, "", now)
         } else {
             // Between both limits nothing changes, and the calm begins anew.
             let alarm = self.active.get_mut(&(kind, String::new()))?;
@@ -312,26 +332,26 @@ impl AlarmBoard {
             EventKind::TrunkDown { trunk, reason } => {
                 self.state().raise(TrunkDown, trunk, reason.clone(), now)
             }
-            EventKind::TrunkUp { trunk } => self.state().clear(TrunkDown, trunk, now),
+            EventKind::TrunkUp { trunk } => self.state().calm(TrunkDown, trunk, now),
             EventKind::MediaNodeDown { node, reason, .. } => {
                 self.state().raise(MediaNodeDown, node, reason.clone(), now)
             }
-            EventKind::MediaNodeUp { node, .. } => self.state().clear(MediaNodeDown, node, now),
+            EventKind::MediaNodeUp { node, .. } => self.state().calm(MediaNodeDown, node, now),
             EventKind::RecordsFailed { folder, reason, .. } => {
                 self.state().raise(Records, folder, reason.clone(), now)
             }
-            EventKind::RecordsRecovered { folder, .. } => self.state().clear(Records, folder, now),
+            EventKind::RecordsRecovered { folder, .. } => self.state().calm(Records, folder, now),
             EventKind::RegistrationStoreFailed { store, reason, .. } => {
                 self.state()
                     .raise(RegistrationStore, store, reason.clone(), now)
             }
             EventKind::RegistrationStoreRecovered { store, .. } => {
-                self.state().clear(RegistrationStore, store, now)
+                self.state().calm(RegistrationStore, store, now)
             }
             EventKind::StoreFailed { folder, reason, .. } => {
                 self.state().raise(Store, folder, reason.clone(), now)
             }
-            EventKind::StoreResumed { folder, .. } => self.state().clear(Store, folder, now),
+            EventKind::StoreResumed { folder, .. } => self.state().calm(Store, folder, now),
             EventKind::CertificateExpires {
                 certificate,
                 valid_until,
@@ -349,7 +369,7 @@ impl AlarmBoard {
                     .raise(ReceiverDown, receiver, reason.clone(), now)
             }
             EventKind::ReceiverRecovered { receiver, .. } => {
-                self.state().clear(ReceiverDown, receiver, now)
+                self.state().calm(ReceiverDown, receiver, now)
             }
             _ => None,
         }
@@ -406,6 +426,7 @@ impl AlarmBoard {
         ]
         .into_iter()
         .flatten()
+        .chain(state.clear_calm(now))
         .collect()
     }
 
@@ -491,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn flapping_trunk_is_one_alarm_until_it_is_up() {
+    fn flapping_trunk_is_one_alarm_until_it_stays_up() {
         let board = AlarmBoard::default();
         let down = EventKind::TrunkDown {
             trunk: "pbx".into(),
@@ -510,11 +531,23 @@ mod tests {
         assert!(matches!(acknowledged(1), Acknowledgement::First(_)));
         assert_eq!(acknowledged(1), Acknowledgement::Repeated);
         assert_eq!(acknowledged(2), Acknowledgement::Unknown);
-        assert!(matches!(
-            board.observe(&up, at(4)),
-            Some(EventKind::AlarmCleared { duration_s: 3, .. })
-        ));
-        assert_eq!(board.observe(&up, at(5)), None);
+        let check = |seconds| board.check(&WatchedFigures::default(), at(seconds));
+        // It answers and refuses in turn.
+        for seconds in (4..40).step_by(4) {
+            assert_eq!(board.observe(&up, at(seconds)), None);
+            assert_eq!(check(seconds + 1), []);
+            assert_eq!(board.observe(&down, at(seconds + 2)), None);
+            assert_eq!(check(seconds + 3), []);
+        }
+        assert_eq!((board.active("critical"), board.list().len()), (1, 1));
+        assert_eq!(board.observe(&up, at(40)), None);
+        assert_eq!((check(45), check(54)), (vec![], vec![]));
+        let cleared = check(55);
+        assert!(
+            matches!(cleared[..], [EventKind::AlarmCleared { id: 1, duration_s: 54, .. }]),
+            "{cleared:?}"
+        );
+        assert_eq!(board.observe(&up, at(56)), None);
         assert_eq!((board.active("critical"), board.list().len()), (0, 1));
     }
 

@@ -304,15 +304,8 @@ fn serve(
     operators.store = history.as_ref().map(CallHistory::losses);
     operators.hep = history.as_ref().map(CallHistory::hep_counts);
     operators.gateway = gateway.as_ref().map(Gateway::figures);
-    let observed = border.config();
-    if observed.metrics.is_some()
-        || observed.alarms.is_some()
-        || observed.control.is_some()
-        || observed.records.is_some()
-        || observed.console.is_some()
-    {
-        metrics::start(observed.metrics.as_ref(), operators.clone())?;
-    }
+    // Always, because it clears alarms as well.
+    metrics::start(border.config().metrics.as_ref(), operators.clone())?;
     let control = match &border.config().control {
         None => None,
         Some(spec) => {

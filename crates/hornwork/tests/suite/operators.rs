@@ -70,7 +70,8 @@ fn configuration(folder: &Path, sip: u16, trunk: u16, metrics: u16, workers: u8)
 }
 
 pub fn until(what: &str, condition: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    // An alarm is cleared 15 to 20 s after its condition.
+    let end = Instant::now() + Duration::from_secs(40);
     while !condition() {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(50));
