@@ -45,7 +45,8 @@ alarms! {
     MediaNodeDown "media_node_down" "major";
     /// Requests were refused because of the queueing delay. Cleared when none was for 15 s.
     Overload "overload" "major";
-    /// Lost RTP packets of the calls that ended within 5 s: at least 2 % of at least 500 packets. Cleared below 1 %.
+    /// Lost RTP packets of calls, by the reports of 5 s (intervals of quality with `[store]`, ends of calls otherwise): at
+    /// least 2 % of at least 500 packets. Cleared below 1 % for 15 s; with fewer packets it stays as it is, for ten minutes.
     MediaLoss "media_loss" "major";
     /// Requests of attackers or faulty devices: at least 100 failed authentications, rate-limited or shed requests
     /// within 5 s. Cleared below 50.
@@ -67,6 +68,11 @@ alarms! {
     /// resolved. Cleared when that was over for 15 s.
     ReceiverDown "receiver_down" "minor";
 }
+
+/// Fewer packets tell nothing about the loss.
+const FEWEST_PACKETS: u64 = 500;
+/// Time without enough packets after which the alarm about loss is cleared.
+const LOSS_UNKNOWN: Duration = Duration::from_secs(600);
 
 /// Alarms that an event raises, and another one calms.
 const OF_EVENTS: [AlarmKind; 6] = [
@@ -170,12 +176,14 @@ struct AlarmState {
     lost: u64,
     refused: u64,
     store_lost: u64,
+    /// Time of the last check with enough packets.
+    loss_known: Time,
 }
 
 /// Sums since the start and present states that alarms watch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WatchedFigures {
-    /// RTP packets of ended calls, and those lost before they arrived.
+    /// RTP packets of calls as far as they are reported, and those lost before they arrived.
     pub(crate) packets: u64,
     pub(crate) lost: u64,
     /// Requests refused to protect the border.
@@ -386,19 +394,26 @@ impl AlarmBoard {
         let store_lost = figures.store_lost.saturating_sub(state.store_lost);
         state.store_lost = figures.store_lost;
         let clock_error = figures.clock_error;
-        let percent = match packets + lost {
-            0..500 => 0.0,
-            all => lost as f64 * 100.0 / all as f64,
+        let all = packets + lost;
+        let percent = lost as f64 * 100.0 / all.max(1) as f64;
+        let media_loss = if all >= FEWEST_PACKETS {
+            state.loss_known = now;
+            state.level(
+                AlarmKind::MediaLoss,
+                (percent, 2.0, 1.0),
+                format!("{percent:.1} % of {all} packets"),
+                now,
+            )
+        } else if now.since(state.loss_known) >= LOSS_UNKNOWN {
+            state.clear(AlarmKind::MediaLoss, "", now)
+        } else {
+            // The next calls tell whether the loss goes on.
+            None
         };
         let overload = f64::from(u8::from(figures.overload));
         let delay = figures.queue_delay.as_millis();
         [
-            state.level(
-                AlarmKind::MediaLoss,
-                (percent, 2.0, 1.0),
-                format!("{percent:.1} % of {} packets", packets + lost),
-                now,
-            ),
+            media_loss,
             state.level(
                 AlarmKind::Attack,
                 (refused as f64, 100.0, 50.0),
@@ -618,6 +633,36 @@ mod tests {
         assert_eq!(check(1_000, 30, 25), 0, "again: the same alarm");
         assert_eq!((check(1_000, 0, 30), check(1_000, 0, 40)), (0, 0));
         assert_eq!(check(1_000, 0, 45), 1, "calm for 15 s");
+    }
+
+    /// A line that loses a tenth of the packets of one call a minute.
+    #[test]
+    fn loss_is_not_over_because_no_call_ends() {
+        let board = AlarmBoard::default();
+        let mut figures = WatchedFigures::default();
+        let mut check = |packets, lost, seconds| {
+            figures.packets += packets;
+            figures.lost += lost;
+            board.check(&figures, at(seconds))
+        };
+        let mut events = Vec::new();
+        for minute in 0..5 {
+            events.extend(check(9_000, 1_000, minute * 60 + 5));
+            for seconds in (10..=60).step_by(5) {
+                events.extend(check(20, 0, minute * 60 + seconds));
+            }
+        }
+        assert!(matches!(events[..], [EventKind::AlarmRaised { .. }]), "{events:?}");
+        // Nothing is known for ten minutes.
+        assert_eq!(check(0, 0, 244 + 600), []);
+        assert!(matches!(
+            check(0, 0, 245 + 600)[..],
+            [EventKind::AlarmCleared { .. }]
+        ));
+        // Calls without loss end it, though they are rare.
+        assert_eq!(check(9_000, 1_000, 2_000).len(), 1);
+        assert_eq!((check(9_000, 0, 2_060).len(), check(0, 0, 2_080).len()), (0, 0));
+        assert_eq!(check(9_000, 0, 2_120).len(), 1);
     }
 
     #[test]

@@ -778,8 +778,8 @@ fn figures_of(statistics: &Statistics, clock_error: Duration) -> WatchedFigures 
     let counters = &statistics.counters;
     let shed = statistics.drops.get(DropReason::SipShed);
     WatchedFigures {
-        packets: statistics.counts.media_packets,
-        lost: statistics.counts.media_lost,
+        packets: statistics.counts.reported_packets,
+        lost: statistics.counts.reported_lost,
         refused: counters.authentication_failed + counters.shielded + counters.shed + shed,
         store_lost: statistics.store.map_or(0, |store| store.lost.total()),
         overload: statistics.overload.active,
