@@ -157,6 +157,12 @@ pub(crate) const METRICS: &[MetricSpec] = &[
         "RTP packets of ended calls that were lost before they arrived.",
     ),
     spec(
+        "hornwork_rtp_packets_ended_total",
+        Counter,
+        &[],
+        "RTP packets of ended calls that arrived, those at media nodes included: the loss is hornwork_rtp_packets_lost_total in relation to the sum of both.",
+    ),
+    spec(
         "hornwork_drops_total",
         Counter,
         &["reason"],
@@ -490,6 +496,11 @@ fn values(statistics: &Statistics, operators: &Operators) -> MetricValues {
         "hornwork_rtp_packets_lost_total",
         &[],
         statistics.counts.media_lost,
+    );
+    out.set(
+        "hornwork_rtp_packets_ended_total",
+        &[],
+        statistics.counts.media_packets,
     );
     for reason in DropReason::ALL {
         out.set(

@@ -166,7 +166,7 @@ fn metrics_records_and_sipp_agree_to_the_unit() {
 }
 
 #[test]
-fn alert_rules_about_the_store_pass_their_tests() {
+fn alert_rules_pass_their_tests() {
     if !installed(&["promtool"]) {
         return;
     }
