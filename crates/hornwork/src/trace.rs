@@ -246,9 +246,18 @@ pub fn run(options: &Trace) -> ExitCode {
     }
 }
 
+/// Names the parts of the store that results lack.
+fn warn_unread(reader: &HistoryReader) {
+    for part in reader.unread() {
+        eprintln!("hornwork: {part}; its calls are missing");
+        eprintln!("  remedy: move the partition out of the folder; its pcapng files open in Wireshark");
+    }
+}
+
 fn list(options: &Trace, reader: &HistoryReader) -> Result<ExitCode, StoreError> {
     let filter = options.conditions.filter();
     let page = reader.search(&filter, options.before, options.limit as usize)?;
+    warn_unread(reader);
     if let Some(file) = &options.pcapng {
         let mut messages = Vec::new();
         for call in &page.calls {
@@ -323,6 +332,7 @@ fn one(options: &Trace, mut reader: HistoryReader, id: &str) -> Result<ExitCode,
         reader.refresh()?;
         found = reader.find(id)?;
     }
+    warn_unread(&reader);
     let Some(call) = found else {
         eprintln!("hornwork: no call {}", escape_controls(id.as_bytes()));
         return Ok(ExitCode::from(NOT_FOUND));
@@ -445,6 +455,9 @@ fn live(options: &Trace, mut reader: HistoryReader) -> Result<ExitCode, StoreErr
     let mut first = true;
     loop {
         let page = reader.search(&filter, None, LIVE_CALLS)?;
+        if first {
+            warn_unread(&reader);
+        }
         for call in page.calls.iter().rev() {
             let text = row(call);
             let is_new = known.get(&call.id) != Some(&text);

@@ -388,10 +388,10 @@ async fn health_of(state: &ConsoleState, wants_ready: bool) -> Response {
     let critical = state.operators.alarms.active("critical");
     let losses = state.operators.store.as_deref();
     let is_failing = losses.is_some_and(Losses::is_failing);
-    let store = match &state.store {
-        None => Ok("none"),
-        Some(_) if is_failing => Ok("cannot be written"),
-        Some(store) => store.read(|_| Ok("ok")).await,
+    let (is_readable, store) = match &state.store {
+        None => (true, "none".to_owned()),
+        Some(_) if is_failing => (true, "cannot be written".to_owned()),
+        Some(store) => store_text(store.read(|reader| Ok(reader.unread().len())).await),
     };
     let mut checks = Map::new();
     let mut check = |name: &str, text: String| checks.insert(name.to_owned(), Value::from(text));
@@ -399,7 +399,7 @@ async fn health_of(state: &ConsoleState, wants_ready: bool) -> Response {
         "border",
         draining.as_ref().err().unwrap_or(&"ok").to_string(),
     );
-    check("store", store.unwrap_or("cannot be read").to_owned());
+    check("store", store);
     if let Some(losses) = losses {
         check("store_losses", losses_text(&losses.counts()));
     }
@@ -413,7 +413,7 @@ async fn health_of(state: &ConsoleState, wants_ready: bool) -> Response {
     let status = match &draining {
         Err(_) => "failed",
         Ok(all) if all.contains(&true) => "draining",
-        Ok(_) if critical > 0 => "degraded",
+        Ok(_) if critical > 0 || !is_readable => "degraded",
         Ok(_) => "ok",
     };
     let code = match (status, wants_ready) {
@@ -421,6 +421,18 @@ async fn health_of(state: &ConsoleState, wants_ready: bool) -> Response {
         _ => StatusCode::OK,
     };
     super::problem::respond(code, &HealthBody { status, checks })
+}
+
+/// Whether the store is readable as a whole, and that for people. `read`: the number of parts that cannot be read.
+fn store_text(read: Result<usize, Problem>) -> (bool, String) {
+    match read {
+        Ok(0) => (true, "ok".to_owned()),
+        Ok(1) => (false, "a partition cannot be read".to_owned()),
+        Ok(parts) => (false, format!("{parts} partitions cannot be read")),
+        // Many searches are no fault of the store.
+        Err(problem) if problem.is_busy() => (true, "busy".to_owned()),
+        Err(_) => (false, "cannot be read".to_owned()),
+    }
 }
 
 /// Losses of the store for people.

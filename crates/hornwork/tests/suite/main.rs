@@ -65,3 +65,4 @@ mod web_access;
 mod web_oidc;
 mod web_privacy;
 mod web_schemathesis;
+mod web_store;
