@@ -443,10 +443,12 @@ impl CallSearch<'_> {
     }
 
     fn words(&mut self, partition: &OpenPartition, words: &str) -> Sql<()> {
-        // Each word as a string of FTS5: operators in it are text.
+        // Each word as a string of FTS5: operators in it are text. FTS5 ends a query at NUL; control characters
+        // separate words as spaces do.
         let words = words.split_whitespace();
         let query: Vec<String> = words
-            .map(|word| format!("\"{}\"", word.replace('"', "\"\"")))
+            .map(|word| word.replace(char::is_control, " ").replace('"', "\"\""))
+            .map(|word| format!("\"{word}\""))
             .collect();
         if query.is_empty() {
             return Ok(());

@@ -880,6 +880,29 @@ fn a_damaged_index_is_moved_aside() {
     assert_eq!(found(&place, &CallFilter::default()), ["a-1"]);
 }
 
+#[test]
+fn control_characters_separate_words() {
+    for place in places("words") {
+        let mut writer = open(&place, START);
+        call(&mut writer, 1, START, "100", "600");
+        end(&mut writer, 1, START + SECOND, 410);
+        writer.tick(START + 2 * SECOND);
+        for (words, expected) in [
+            ("Acme\0Phone", 1),
+            ("\0Acme\x01", 1),
+            ("Acme\0Fax", 0),
+            ("\0", 0),
+            ("\0 \u{85} \"", 0),
+        ] {
+            let filter = CallFilter {
+                words: Some(words.into()),
+                ..CallFilter::default()
+            };
+            assert_eq!(found(&place, &filter).len(), expected, "{words:?}");
+        }
+    }
+}
+
 /// A store with a call of the user 100 to 600 on each of two days, of which the index of the first one is damaged.
 fn with_damage(name: &str, damage: fn(&Path)) -> Place {
     let place = Place::folder(name);

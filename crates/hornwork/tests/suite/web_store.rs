@@ -51,3 +51,16 @@ fn a_damaged_partition_is_named_and_hides_no_call_of_the_others() {
         assert!(warning.contains(name) && warning.contains("remedy: "), "{warning}");
     }
 }
+
+#[test]
+fn words_with_control_characters_are_no_fault_of_the_store() {
+    let rig = Rig::new("web-words", "");
+    let id = short_call(&rig);
+    let found = |words: &str| entries(&rig.get(&format!("/calls?words={words}")), "calls").len();
+    // "wants" is in the Subject.
+    until("the call is found by its words", || {
+        (found("wants") == 1).then_some(())
+    });
+    assert_eq!(found("5034%00wants"), 1, "{id}");
+    assert_eq!((found("wants%00nothing"), found("%00"), found("%01%7f")), (0, 0, 0));
+}
