@@ -20,6 +20,7 @@ mod install;
 mod isolate;
 mod lab_obstacles;
 mod link;
+mod monitoring;
 mod names;
 mod operators;
 #[path = "../../../lab/tests/suite/page_links.rs"]
