@@ -1,10 +1,12 @@
 //! Alarms: conditions that an operator should look at. Each is raised once and cleared with hysteresis, so that a
 //! condition that flaps is one alarm. Changes are told to receivers outside of the border by `output`.
 
+mod disk;
 mod notice;
 mod output;
 mod receiver;
 
+pub(crate) use disk::{WatchedDisk, WrittenFolders};
 pub(crate) use output::{AlarmFiles, AlarmOutput, NoticeQueue, summary};
 
 use config::Config;
@@ -59,6 +61,9 @@ alarms! {
     Store "store" "major";
     /// The store of calls and messages lost messages, events, drops or calls. Cleared when it lost none for 15 s.
     StoreLoss "store_loss" "minor";
+    /// A file system of store, call records, registrations, audit log or statistics is almost full: less than a tenth of it, or
+    /// than 1 GiB if that is less, is free. Cleared when 1.2 times as much was free for 15 s.
+    Disk "disk" "major";
     /// A certificate expires within 30 days. Cleared when it is replaced.
     Certificate "certificate" "major";
     /// The clock of the machine was set by more than a second since the start: times in log and records count from the
@@ -308,18 +313,18 @@ impl AlarmState {
     /// Raises above `high`, and calms below `low`.
     fn level(
         &mut self,
-        kind: AlarmKind,
+        (kind, object): (AlarmKind, &str),
         (level, high, low): (f64, f64, f64),
         detail: String,
         now: Time,
     ) -> Option<EventKind> {
         if level >= high {
-            self.raise(kind, "", detail, now)
+            self.raise(kind, object, detail, now)
         } else if level < low {
-            self.calm(kind, "", now)
+            self.calm(kind, object, now)
         } else {
             // Between both limits nothing changes, and the calm begins anew.
-            let alarm = self.active.get_mut(&(kind, String::new()))?;
+            let alarm = self.active.get_mut(&(kind, object.to_owned()))?;
             alarm.calm = None;
             None
         }
@@ -399,7 +404,7 @@ impl AlarmBoard {
         let media_loss = if all >= FEWEST_PACKETS {
             state.loss_known = now;
             state.level(
-                AlarmKind::MediaLoss,
+                (AlarmKind::MediaLoss, ""),
                 (percent, 2.0, 1.0),
                 format!("{percent:.1} % of {all} packets"),
                 now,
@@ -415,25 +420,25 @@ impl AlarmBoard {
         [
             media_loss,
             state.level(
-                AlarmKind::Attack,
+                (AlarmKind::Attack, ""),
                 (refused as f64, 100.0, 50.0),
                 format!("{refused} requests refused within 5 s"),
                 now,
             ),
             state.level(
-                AlarmKind::Overload,
+                (AlarmKind::Overload, ""),
                 (overload, 1.0, 1.0),
                 format!("queueing delay {delay} ms"),
                 now,
             ),
             state.level(
-                AlarmKind::StoreLoss,
+                (AlarmKind::StoreLoss, ""),
                 (store_lost as f64, 1.0, 1.0),
                 format!("{store_lost} messages, events, drops and calls not stored within 5 s"),
                 now,
             ),
             state.level(
-                AlarmKind::Clock,
+                (AlarmKind::Clock, ""),
                 (clock_error.as_secs_f64(), 1.0, 0.5),
                 format!("set by {:.1} s", clock_error.as_secs_f64()),
                 now,
@@ -443,6 +448,19 @@ impl AlarmBoard {
         .flatten()
         .chain(state.clear_calm(now))
         .collect()
+    }
+
+    /// Checks the space of file systems; returns events of alarms.
+    pub(crate) fn check_disks(&self, disks: &[WatchedDisk], now: Time) -> Vec<EventKind> {
+        let mut state = self.state();
+        let events = disks.iter().filter_map(|disk| {
+            // The fuller, the higher.
+            let level = 1.0 / disk.room().max(f64::MIN_POSITIVE);
+            let object = (AlarmKind::Disk, disk.folder.as_str());
+            let limits = (level, 1.0, 1.0 / disk::RECOVERED);
+            state.level(object, limits, disk.detail(), now)
+        });
+        events.collect()
     }
 
     /// Takes over the objects of a new configuration; returns the events of alarms that are cleared because their object
@@ -633,6 +651,34 @@ mod tests {
         assert_eq!(check(1_000, 30, 25), 0, "again: the same alarm");
         assert_eq!((check(1_000, 0, 30), check(1_000, 0, 40)), (0, 0));
         assert_eq!(check(1_000, 0, 45), 1, "calm for 15 s");
+    }
+
+    #[test]
+    fn a_disk_is_low_below_a_tenth_and_recovers_above() {
+        let board = AlarmBoard::default();
+        let check = |total, free, seconds| {
+            let disk = WatchedDisk {
+                folder: "/var".into(),
+                space: net::DiskSpace { total, free },
+            };
+            board.check_disks(&[disk], at(seconds))
+        };
+        assert_eq!(check(1_000, 100, 0).len(), 1, "a tenth");
+        assert_eq!(check(1_000, 0, 5), [], "the same alarm");
+        assert_eq!(check(1_000, 115, 10), [], "above a tenth, but not by far");
+        assert_eq!((check(1_000, 121, 15), check(1_000, 110, 25)), (vec![], vec![]));
+        assert_eq!((check(1_000, 130, 30), check(1_000, 130, 40)), (vec![], vec![]));
+        assert!(matches!(
+            &check(1_000, 130, 45)[..],
+            [EventKind::AlarmCleared { object, .. }] if object == "/var"
+        ));
+        // A tenth of a large disk is enough for long.
+        assert_eq!(check(1 << 43, 2 << 30, 50), []);
+        let raised = check(1 << 43, 1 << 29, 55);
+        let [EventKind::AlarmRaised { detail, .. }] = &raised[..] else {
+            panic!("{raised:?}");
+        };
+        assert_eq!(detail, "512 MiB free, 0.0 %");
     }
 
     /// A line that loses a tenth of the packets of one call a minute.

@@ -1,7 +1,7 @@
 //! Metrics in the text format of Prometheus, statistics as CSV, and the periodic check of alarms. Every metric is
 //! declared once, in [`METRICS`]; docs/metrics.md is generated from it.
 
-use crate::alarms::{AlarmKind, CHECK_INTERVAL, WatchedFigures};
+use crate::alarms::{AlarmKind, CHECK_INTERVAL, WatchedDisk, WatchedFigures, WrittenFolders};
 use crate::event_output::{OUTCOMES, SETUP_BOUNDS_MS, outcomes};
 use crate::gateway::GatewayFigures;
 use crate::log::{EventLog, timestamp};
@@ -13,7 +13,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use border::border::CallOutcome;
-use config::MetricsSpec;
+use config::{Config, MetricsSpec};
 use engine::{DropReason, Event, EventKind};
 use net::Clock;
 use std::collections::BTreeMap;
@@ -23,7 +23,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -722,7 +723,9 @@ pub(crate) fn start_gateway(
 ///
 /// # Errors
 /// If the address cannot be bound, the file not written, or the thread not started.
-pub(crate) fn start(spec: Option<&MetricsSpec>, operators: Operators) -> io::Result<()> {
+pub(crate) fn start(config: &Config, operators: Operators) -> io::Result<()> {
+    let spec = config.metrics.as_ref();
+    let folders = WrittenFolders::of(config, crate::store::path_of(config));
     let listener = spec.and_then(|spec| spec.listen).map(bind).transpose()?;
     let csv = spec.and_then(StatisticsFile::of);
     if let Some(file) = &csv {
@@ -758,7 +761,7 @@ pub(crate) fn start(spec: Option<&MetricsSpec>, operators: Operators) -> io::Res
                 if let Some(file) = csv {
                     tokio::spawn(write_statistics(file, operators.clone()));
                 }
-                check_alarms(operators).await;
+                check_alarms(operators, folders).await;
             });
         })?;
     Ok(())
@@ -799,9 +802,26 @@ fn figures_of(statistics: &Statistics, clock_error: Duration) -> WatchedFigures 
     }
 }
 
-async fn check_alarms(operators: Operators) {
+/// Longest wait for the space of file systems; it is asked for again at the next check.
+const LONGEST_MEASUREMENT: Duration = Duration::from_secs(1);
+
+async fn check_alarms(operators: Operators, folders: WrittenFolders) {
+    let mut measuring: Option<JoinHandle<Vec<WatchedDisk>>> = None;
     loop {
         sleep(CHECK_INTERVAL).await;
+        // On a thread of its own, of which there is one: a remote file system may not answer.
+        let folders = folders.clone();
+        let begin = || tokio::task::spawn_blocking(move || folders.disks());
+        let mut task = measuring.take().unwrap_or_else(begin);
+        match timeout(LONGEST_MEASUREMENT, &mut task).await {
+            Ok(disks) => {
+                let now = operators.clock.now();
+                for event in operators.alarms.check_disks(&disks.unwrap_or_default(), now) {
+                    operators.log.event(&Event::new(now, event));
+                }
+            }
+            Err(_) => measuring = Some(task),
+        }
         let Ok(statistics) = operators.statistics().await else {
             continue;
         };

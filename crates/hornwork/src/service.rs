@@ -305,7 +305,7 @@ fn serve(
     operators.hep = history.as_ref().map(CallHistory::hep_counts);
     operators.gateway = gateway.as_ref().map(Gateway::figures);
     // Always, because it clears alarms as well.
-    metrics::start(border.config().metrics.as_ref(), operators.clone())?;
+    metrics::start(border.config(), operators.clone())?;
     let control = match &border.config().control {
         None => None,
         Some(spec) => {

@@ -306,6 +306,33 @@ fn calls_go_on_while_the_store_is_blocked() {
     }
 }
 
+/// A border whose store is on a file system of this size, in a mount namespace of its own; `None`, with a printed reason,
+/// without the right to make one.
+fn border_on_a_disk(rig: &Rig, file: &Path, size: &str) -> Option<Process> {
+    let script = format!(
+        "mount -t tmpfs -o size={size} none '{}' && exec '{}' run -c '{}'",
+        rig.store.display(),
+        env!("CARGO_BIN_EXE_hornwork"),
+        file.display()
+    );
+    let may = Command::new("unshare").args(["-m", "true"]).status();
+    if !may.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no right to make a mount namespace");
+        return None;
+    }
+    let border = Process::start(
+        Command::new("unshare")
+            .args(["-m", "sh", "-c", &script])
+            .stdin(Stdio::null()),
+        &rig.folder.join("border.log"),
+    );
+    let until = Instant::now() + Duration::from_secs(20);
+    while !common::answers_options(rig.sip) {
+        assert!(Instant::now() < until, "{}", border.log());
+    }
+    Some(border)
+}
+
 #[test]
 fn calls_go_on_with_a_full_disk() {
     if !installed(&["sipp", "unshare", "mount"]) {
@@ -321,28 +348,9 @@ fn calls_go_on_with_a_full_disk() {
     std::fs::create_dir_all(&rig.store).expect("folder");
     let file = rig.folder.join("hornwork.toml");
     std::fs::write(&file, &rig.configuration).expect("configuration");
-    // A small file system in a mount namespace of its own.
-    let script = format!(
-        "mount -t tmpfs -o size=3m none '{}' && exec '{}' run -c '{}'",
-        rig.store.display(),
-        env!("CARGO_BIN_EXE_hornwork"),
-        file.display()
-    );
-    let may = Command::new("unshare").args(["-m", "true"]).status();
-    if !may.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: no right to make a mount namespace");
+    let Some(border) = border_on_a_disk(&rig, &file, "3m") else {
         return;
-    }
-    let border = Process::start(
-        Command::new("unshare")
-            .args(["-m", "sh", "-c", &script])
-            .stdin(Stdio::null()),
-        &rig.folder.join("border.log"),
-    );
-    let until = Instant::now() + Duration::from_secs(20);
-    while !common::answers_options(rig.sip) {
-        assert!(Instant::now() < until, "{}", border.log());
-    }
+    };
     let _callee = rig.callee();
     let mut callers = rig.callers(2_000, 400);
     assert_eq!(
@@ -394,6 +402,37 @@ fn calls_go_on_with_a_full_disk() {
         std::thread::sleep(Duration::from_millis(200));
     }
     assert_eq!(metric(&metrics(scrape), "hornwork_store_failing"), 0);
+}
+
+#[test]
+fn a_disk_that_fills_up_is_an_alarm_before_writing_fails() {
+    if !installed(&["unshare", "mount", "nsenter"]) {
+        return;
+    }
+    let rig = Rig::new("store-low", "loopback-bypass.toml", "size_mib = 64");
+    std::fs::create_dir_all(&rig.store).expect("folder");
+    let file = rig.folder.join("hornwork.toml");
+    std::fs::write(&file, &rig.configuration).expect("configuration");
+    let Some(border) = border_on_a_disk(&rig, &file, "40m") else {
+        return;
+    };
+    let id = border.id().to_string();
+    let inside = |command: &str| {
+        let command = format!("cd '{}' && {command}", rig.store.display());
+        let done = Command::new("nsenter")
+            .args(["-m", "-t", &id, "sh", "-c", &command])
+            .status();
+        assert!(done.is_ok_and(|status| status.success()), "{command}");
+    };
+    // Less than a tenth stays free.
+    inside("head -c 37m /dev/zero > other");
+    let log = await_log(&border, "alarm_raised");
+    let alarm = format!("alarm=disk id=1 severity=major object={}", rig.store.display());
+    assert!(log.contains(&alarm) && !log.contains("store_failed"), "{log}");
+    inside("rm other");
+    crate::operators::until("it is cleared", || {
+        border.log().contains("alarm_cleared alarm=disk id=1")
+    });
 }
 
 /// Messages in the store of a border with a mount namespace of its own.
