@@ -6,10 +6,11 @@ use crate::common;
 use crate::operators::{ctl_json, metric, metrics};
 use common::{Process, border, example, installed, media_ports, scratch, testdata};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A border with a store, and the ports and folder of a test.
 pub struct Rig {
@@ -62,6 +63,8 @@ impl Rig {
                     "4000000",
                 ])
                 .args(arguments)
+                // Times in its logs.
+                .env("TZ", "UTC")
                 .stdin(Stdio::null()),
             &log,
         )
@@ -225,34 +228,76 @@ fn calls_are_found_with_both_legs() {
     }
 }
 
+/// Call-IDs of the calls of which SIPp has got the response to BYE before this time, by its log of messages.
+fn ended_before(messages: &str, time: SystemTime) -> BTreeSet<String> {
+    let since = time.duration_since(UNIX_EPOCH).expect("a time after 1970");
+    let micros = i64::try_from(since.as_micros()).expect("microseconds");
+    // As SIPp writes it, up to the microseconds.
+    let until = console::rfc3339(micros).replace('T', " ").replace('Z', "");
+    let rule = "-".repeat(47);
+    let ended = messages.split(&rule).filter_map(|entry| {
+        let (at, message) = entry.trim_start().split_once('\n')?;
+        let is_end = message.contains("message received")
+            && message.contains("\nSIP/2.0 200 ")
+            && message.contains("\nCSeq: 2 BYE");
+        let id = message.lines().find_map(|line| line.strip_prefix("Call-ID: "))?;
+        (is_end && *at < *until).then(|| id.trim().to_owned())
+    });
+    ended.collect()
+}
+
 #[test]
 fn a_killed_border_has_all_calls_but_those_of_the_last_second() {
     if !installed(&["sipp"]) {
         return;
     }
-    let rig = Rig::new("store-killed", "loopback-bypass.toml", "");
+    let mut rig = Rig::new("store-killed", "loopback-bypass.toml", "");
+    let records = rig.folder.join("records");
+    let table = format!("[records]\nfolder = \"{}\"\n", records.display());
+    rig.configuration.push_str(&table);
     let mut first = rig.border();
     let _callee = rig.callee();
-    let mut callers = rig.callers(200, 400);
-    assert_eq!(callers.wait(Duration::from_secs(60)), Some(true));
-    std::thread::sleep(Duration::from_secs(1));
-    // Further calls are being set up.
-    let more = rig.callers(3_000, 500);
-    std::thread::sleep(Duration::from_millis(700));
+    let target = format!("127.0.0.1:{}", rig.sip);
+    let burst = [
+        "-sn", "uac", &target, "-s", "600", "-r", "300", "-m", "9000", "-l", "8000",
+    ];
+    let logged = ["-trace_msg", "-message_file", "uac.messages"];
+    let more = rig.sipp("uac", rig.sip + 1, &[&burst[..], &logged].concat());
+    // In the middle of it.
+    std::thread::sleep(Duration::from_secs(3));
     first.signal("KILL");
+    let killed = SystemTime::now();
     assert_eq!(first.wait(Duration::from_secs(5)), Some(false));
     drop(more);
+    let messages = std::fs::read(rig.folder.join("uac.messages")).expect("SIPp's messages");
+    let over = ended_before(&text(&messages), killed - Duration::from_secs(1));
+    assert!(over.len() >= 50, "{}", over.len());
     // A reader needs no border.
-    assert!(rig.calls(&["--number", "600"]).len() >= 200);
+    assert!(rig.calls(&["--number", "600"]).len() >= over.len());
     let second = rig.border();
     let log = await_log(&second, "store_completed");
     assert!(!log.contains("store_failed"), "{log}");
+    // Each call that SIPp saw end more than a second before is whole, and has its record.
     let ended = rig.calls(&["--number", "600", "--state", "ended"]);
-    let whole = ended
+    let whole: BTreeSet<&str> = ended
         .iter()
         .filter(|call| call["messages"].as_u64() >= Some(13))
-        .count();
-    assert!(whole >= 200, "{whole} of {}", ended.len());
+        .filter_map(|call| call["call_ids"][0].as_str())
+        .collect();
+    let recorded = std::fs::read_to_string(records.join("cdr.ndjson")).expect("records");
+    let recorded: Vec<Value> = recorded
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .filter(|record: &Value| record["cut"] != true)
+        .collect();
+    let recorded: BTreeSet<&str> = recorded
+        .iter()
+        .filter_map(|record| record["call_id"].as_str())
+        .collect();
+    let lost = |known: &BTreeSet<&str>| -> Vec<&String> {
+        over.iter().filter(|id| !known.contains(id.as_str())).collect()
+    };
+    assert_eq!((lost(&whole), lost(&recorded)), (vec![], vec![]), "of {}", over.len());
     // Calls that were up are marked, and none stays open.
     assert!(
         rig.calls(&["--trunk", "server", "--state", "answered"])
