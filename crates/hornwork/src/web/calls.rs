@@ -18,8 +18,9 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use console::{
     CallFilter, CallRecord, CallState, HistoryReader, JoinedCall, LadderStyle, LoadedMessage,
-    MaskedUsers, StoreError, StoredCall, StoredDirection, StoredEvent, UnreadPart, applied_rules, attribute,
-    edits, export, ladder, mask, mask_numbers, messages_in_full, parse_time, redact, rfc3339,
+    MaskedUsers, StoreError, StoredCall, StoredDirection, StoredEvent, UnreadPart, applied_rules,
+    attribute, edits, export, ladder, mask, mask_numbers, messages_in_full, parse_time, redact,
+    rfc3339,
 };
 pub(super) use decision::decision;
 use serde_json::{Map, Value};

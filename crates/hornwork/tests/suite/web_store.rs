@@ -39,16 +39,24 @@ fn a_damaged_partition_is_named_and_hides_no_call_of_the_others() {
     assert_eq!(rig.get(&format!("/calls/{id}"))["call"]["to"], "6001");
     // A call that is not found may be in that partition.
     let missing = rig.with("GET", "/api/v1/calls/no-such-call", "", "");
-    assert_eq!((missing.status, &missing.json()["code"]), (503, &json!("store")));
-    let health = rig.get("/health");
-    assert_eq!(health["status"], "degraded", "{health}");
+    assert_eq!(
+        (missing.status, &missing.json()["code"]),
+        (503, &json!("store"))
+    );
+    // A check is believed for two seconds.
+    let health = until("the health is degraded", || {
+        Some(rig.get("/health")).filter(|health| health["status"] == "degraded")
+    });
     assert_eq!(health["checks"]["store"], "a partition cannot be read");
     for arguments in [["--number", "6001"], ["--call-id", &id]] {
         let output = trace(&rig, &arguments);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success() && text.contains(&id), "{text}");
         let warning = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(warning.contains(name) && warning.contains("remedy: "), "{warning}");
+        assert!(
+            warning.contains(name) && warning.contains("remedy: "),
+            "{warning}"
+        );
     }
 }
 
@@ -62,5 +70,8 @@ fn words_with_control_characters_are_no_fault_of_the_store() {
         (found("wants") == 1).then_some(())
     });
     assert_eq!(found("5034%00wants"), 1, "{id}");
-    assert_eq!((found("wants%00nothing"), found("%00"), found("%01%7f")), (0, 0, 0));
+    assert_eq!(
+        (found("wants%00nothing"), found("%00"), found("%01%7f")),
+        (0, 0, 0)
+    );
 }
