@@ -164,7 +164,11 @@ impl FolderReader {
             stopped_at: None,
         };
         // Calls may have begun shortly before the time of their number.
-        let is_late = |start: i64| filter.until.is_some_and(|until| start > until + START_TOLERANCE);
+        let is_late = |start: i64| {
+            filter
+                .until
+                .is_some_and(|until| start > until + START_TOLERANCE)
+        };
         let searched = self.partitions.iter().filter(|one| !is_late(one.start));
         self.each(searched, |partition| {
             search.partition(partition)?;

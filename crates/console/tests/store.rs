@@ -984,7 +984,8 @@ fn a_damaged_table_hides_the_calls_that_are_found_by_it_only() {
     let place = with_damage("older-numbers", |index| {
         let connection = rusqlite::Connection::open(index).unwrap();
         let query = "SELECT rootpage FROM sqlite_master WHERE name = 'numbers'";
-        let page: usize = connection.query_row(query, [], |row| row.get(0)).unwrap();
+        let page: u32 = connection.query_row(query, [], |row| row.get(0)).unwrap();
+        let page = page as usize;
         drop(connection);
         let mut bytes = std::fs::read(index).unwrap();
         bytes[(page - 1) * 4_096..page * 4_096].fill(0xff);
@@ -1010,7 +1011,9 @@ fn a_store_without_a_readable_partition_is_an_error() {
     writer.end(START + SECOND);
     let index = partition_of(&place).join("index.db");
     std::fs::write(index, b"this is no database at all").unwrap();
-    let error = HistoryReader::open(&place.location).unwrap_err().to_string();
+    let error = HistoryReader::open(&place.location)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("not a database"), "{error}");
 }
 

@@ -151,7 +151,10 @@ pub(crate) fn objects(
     certificates: impl IntoIterator<Item = String>,
 ) -> AlarmObjects {
     // A trunk without ping has no state, and one with another number of targets is up again.
-    let pinged = config.trunks.iter().filter(|one| one.ping_interval.is_some());
+    let pinged = config
+        .trunks
+        .iter()
+        .filter(|one| one.ping_interval.is_some());
     let trunks = pinged.map(|one| {
         let key = (AlarmKind::TrunkDown, one.name.clone());
         (key, one.targets.len().to_string())
@@ -302,11 +305,14 @@ impl AlarmState {
 
     /// Clears alarms of events whose condition has been over for long enough.
     fn clear_calm(&mut self, now: Time) -> Vec<EventKind> {
-        let calm = self.active.iter().filter(|((kind, _), alarm)| {
-            OF_EVENTS.contains(kind) && alarm.calm.is_some()
-        });
+        let calm = self
+            .active
+            .iter()
+            .filter(|((kind, _), alarm)| OF_EVENTS.contains(kind) && alarm.calm.is_some());
         let calm: Vec<(AlarmKind, String)> = calm.map(|(key, _)| key.clone()).collect();
-        let events = calm.iter().filter_map(|(kind, object)| self.calm(*kind, object, now));
+        let events = calm
+            .iter()
+            .filter_map(|(kind, object)| self.calm(*kind, object, now));
         events.collect()
     }
 
@@ -475,7 +481,9 @@ impl AlarmBoard {
         };
         let all = state.active.keys();
         let ended: Vec<(AlarmKind, String)> = all.filter(|key| ends(key)).cloned().collect();
-        let events = ended.iter().filter_map(|(kind, object)| state.clear(*kind, object, now));
+        let events = ended
+            .iter()
+            .filter_map(|(kind, object)| state.clear(*kind, object, now));
         events.collect()
     }
 
@@ -577,7 +585,14 @@ mod tests {
         assert_eq!((check(45), check(54)), (vec![], vec![]));
         let cleared = check(55);
         assert!(
-            matches!(cleared[..], [EventKind::AlarmCleared { id: 1, duration_s: 54, .. }]),
+            matches!(
+                cleared[..],
+                [EventKind::AlarmCleared {
+                    id: 1,
+                    duration_s: 54,
+                    ..
+                }]
+            ),
             "{cleared:?}"
         );
         assert_eq!(board.observe(&up, at(56)), None);
@@ -596,9 +611,14 @@ mod tests {
             format!("[[trunk]]\nname='{name}'\ntarget={target}\n{more}\n")
         };
         let (one, ping) = ("'192.0.2.2'", "ping_interval_s=5");
-        let old = trunk("kept", one, ping) + &trunk("gone", one, ping) + &trunk("mute", one, ping)
+        let old = trunk("kept", one, ping)
+            + &trunk("gone", one, ping)
+            + &trunk("mute", one, ping)
             + &trunk("moved", one, ping);
-        assert_eq!(board.set_objects(objects(&old, &["a.pem", "b.pem"]), at(0)), []);
+        assert_eq!(
+            board.set_objects(objects(&old, &["a.pem", "b.pem"]), at(0)),
+            []
+        );
         let down = |trunk: &str, seconds| {
             let (trunk, reason) = (trunk.to_owned(), "no answer".to_owned());
             board.observe(&EventKind::TrunkDown { trunk, reason }, at(seconds))
@@ -622,7 +642,11 @@ mod tests {
             + &trunk("moved", "['192.0.2.2','192.0.2.3']", ping);
         let events = board.set_objects(objects(&new, &["b.pem"]), at(5));
         let cleared = events.iter().map(|event| match event {
-            EventKind::AlarmCleared { object, duration_s: 4, .. } => &**object,
+            EventKind::AlarmCleared {
+                object,
+                duration_s: 4,
+                ..
+            } => &**object,
             other => panic!("{other:?}"),
         });
         let mut cleared: Vec<&str> = cleared.collect();
@@ -666,8 +690,14 @@ mod tests {
         assert_eq!(check(1_000, 100, 0).len(), 1, "a tenth");
         assert_eq!(check(1_000, 0, 5), [], "the same alarm");
         assert_eq!(check(1_000, 115, 10), [], "above a tenth, but not by far");
-        assert_eq!((check(1_000, 121, 15), check(1_000, 110, 25)), (vec![], vec![]));
-        assert_eq!((check(1_000, 130, 30), check(1_000, 130, 40)), (vec![], vec![]));
+        assert_eq!(
+            (check(1_000, 121, 15), check(1_000, 110, 25)),
+            (vec![], vec![])
+        );
+        assert_eq!(
+            (check(1_000, 130, 30), check(1_000, 130, 40)),
+            (vec![], vec![])
+        );
         assert!(matches!(
             &check(1_000, 130, 45)[..],
             [EventKind::AlarmCleared { object, .. }] if object == "/var"
@@ -698,7 +728,10 @@ mod tests {
                 events.extend(check(20, 0, minute * 60 + seconds));
             }
         }
-        assert!(matches!(events[..], [EventKind::AlarmRaised { .. }]), "{events:?}");
+        assert!(
+            matches!(events[..], [EventKind::AlarmRaised { .. }]),
+            "{events:?}"
+        );
         // Nothing is known for ten minutes.
         assert_eq!(check(0, 0, 244 + 600), []);
         assert!(matches!(
@@ -707,7 +740,10 @@ mod tests {
         ));
         // Calls without loss end it, though they are rare.
         assert_eq!(check(9_000, 1_000, 2_000).len(), 1);
-        assert_eq!((check(9_000, 0, 2_060).len(), check(0, 0, 2_080).len()), (0, 0));
+        assert_eq!(
+            (check(9_000, 0, 2_060).len(), check(0, 0, 2_080).len()),
+            (0, 0)
+        );
         assert_eq!(check(9_000, 0, 2_120).len(), 1);
     }
 

@@ -618,9 +618,8 @@ mod tests {
         let writer = HistoryWriter::open(settings, micros(clock.unix_nanos_now())).unwrap();
         let (agents, from_agents) = sync_channel(BATCHES);
         for number in 0..BATCHES {
-            let text = format!(
-                "OPTIONS sip:x SIP/2.0\r\nCall-ID: {number}\r\nCSeq: 1 OPTIONS\r\n\r\n"
-            );
+            let text =
+                format!("OPTIONS sip:x SIP/2.0\r\nCall-ID: {number}\r\nCSeq: 1 OPTIONS\r\n\r\n");
             let message = AgentMessage::observed(text.as_bytes(), clock.unix_nanos_now());
             agents.send(vec![AgentPacket::Message(message)]).unwrap();
         }

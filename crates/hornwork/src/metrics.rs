@@ -816,7 +816,10 @@ async fn check_alarms(operators: Operators, folders: WrittenFolders) {
         match timeout(LONGEST_MEASUREMENT, &mut task).await {
             Ok(disks) => {
                 let now = operators.clock.now();
-                for event in operators.alarms.check_disks(&disks.unwrap_or_default(), now) {
+                for event in operators
+                    .alarms
+                    .check_disks(&disks.unwrap_or_default(), now)
+                {
                     operators.log.event(&Event::new(now, event));
                 }
             }

@@ -345,7 +345,9 @@ impl LoadedFiles {
 
     /// The files of the certificates, as events name them.
     pub(crate) fn certificate_names(&self) -> impl Iterator<Item = String> {
-        self.certificates.keys().map(|file| file.display().to_string())
+        self.certificates
+            .keys()
+            .map(|file| file.display().to_string())
     }
 
     /// Events of certificates that have to be renewed now.

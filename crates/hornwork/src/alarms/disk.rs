@@ -44,12 +44,27 @@ impl WrittenFolders {
             StorePlace::Folder(folder) => Some(folder.clone()),
             StorePlace::Database(_) => None,
         });
-        let records = config.records.as_ref().map(|records| records.folder.clone());
-        let audit = config.console.as_ref().and_then(|console| console.audit.clone());
-        let csv = config.metrics.as_ref().and_then(|metrics| metrics.csv.clone());
+        let records = config
+            .records
+            .as_ref()
+            .map(|records| records.folder.clone());
+        let audit = config
+            .console
+            .as_ref()
+            .and_then(|console| console.audit.clone());
+        let csv = config
+            .metrics
+            .as_ref()
+            .and_then(|metrics| metrics.csv.clone());
         let files = [registrations, audit, csv].into_iter().flatten();
         let folders = files.filter_map(|file| file.parent().map(Path::to_owned));
-        WrittenFolders([store, records].into_iter().flatten().chain(folders).collect())
+        WrittenFolders(
+            [store, records]
+                .into_iter()
+                .flatten()
+                .chain(folders)
+                .collect(),
+        )
     }
 
     /// Their file systems, each once. It may take long on a remote one: not for a thread with packets.

@@ -481,7 +481,9 @@ mod tests {
         );
         let spec = config::parse(&text, "test").unwrap().store.unwrap();
         let counts = Arc::default();
-        let (agents, batches) = Agents::start(&spec, Clock::new(), &counts).unwrap().unwrap();
+        let (agents, batches) = Agents::start(&spec, Clock::new(), &counts)
+            .unwrap()
+            .unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let bytes = sip_packet(b"OPTIONS sip:x SIP/2.0\r\n\r\n");
         for _ in 0..PACKETS {

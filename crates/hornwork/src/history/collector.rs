@@ -238,7 +238,11 @@ mod tests {
         let (running, ended) = sync_channel(0);
         let log = EventLog::unwritten(Clock::new());
         let resolver = Resolver {
-            resolve: move || asked.recv().unwrap_or_else(|_| Err(io::Error::other("end"))),
+            resolve: move || {
+                asked
+                    .recv()
+                    .unwrap_or_else(|_| Err(io::Error::other("end")))
+            },
             name: "HEP collector".into(),
             sockets,
             running: ended,

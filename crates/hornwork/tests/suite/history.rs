@@ -240,7 +240,9 @@ fn ended_before(messages: &str, time: SystemTime) -> BTreeSet<String> {
         let is_end = message.contains("message received")
             && message.contains("\nSIP/2.0 200 ")
             && message.contains("\nCSeq: 2 BYE");
-        let id = message.lines().find_map(|line| line.strip_prefix("Call-ID: "))?;
+        let id = message
+            .lines()
+            .find_map(|line| line.strip_prefix("Call-ID: "))?;
         (is_end && *at < *until).then(|| id.trim().to_owned())
     });
     ended.collect()
@@ -295,9 +297,16 @@ fn a_killed_border_has_all_calls_but_those_of_the_last_second() {
         .filter_map(|record| record["call_id"].as_str())
         .collect();
     let lost = |known: &BTreeSet<&str>| -> Vec<&String> {
-        over.iter().filter(|id| !known.contains(id.as_str())).collect()
+        over.iter()
+            .filter(|id| !known.contains(id.as_str()))
+            .collect()
     };
-    assert_eq!((lost(&whole), lost(&recorded)), (vec![], vec![]), "of {}", over.len());
+    assert_eq!(
+        (lost(&whole), lost(&recorded)),
+        (vec![], vec![]),
+        "of {}",
+        over.len()
+    );
     // Calls that were up are marked, and none stays open.
     assert!(
         rig.calls(&["--trunk", "server", "--state", "answered"])
@@ -472,8 +481,14 @@ fn a_disk_that_fills_up_is_an_alarm_before_writing_fails() {
     // Less than a tenth stays free.
     inside("head -c 37m /dev/zero > other");
     let log = await_log(&border, "alarm_raised");
-    let alarm = format!("alarm=disk id=1 severity=major object={}", rig.store.display());
-    assert!(log.contains(&alarm) && !log.contains("store_failed"), "{log}");
+    let alarm = format!(
+        "alarm=disk id=1 severity=major object={}",
+        rig.store.display()
+    );
+    assert!(
+        log.contains(&alarm) && !log.contains("store_failed"),
+        "{log}"
+    );
     inside("rm other");
     crate::operators::until("it is cleared", || {
         border.log().contains("alarm_cleared alarm=disk id=1")

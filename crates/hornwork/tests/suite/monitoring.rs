@@ -21,7 +21,10 @@ fn get(port: u16, path: &str) -> Option<Value> {
 
 /// The response to an expression.
 fn query(port: u16, expression: &str) -> Value {
-    let encoded: String = expression.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let encoded: String = expression
+        .bytes()
+        .map(|byte| format!("%{byte:02x}"))
+        .collect();
     get(port, &format!("/api/v1/query?query={encoded}")).expect("JSON")
 }
 
@@ -61,7 +64,10 @@ fn prometheus_evaluates_all_rules_and_panels() {
     let prometheus = Process::start(
         Command::new("prometheus")
             .arg(format!("--config.file={}", file.display()))
-            .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                folder.join("data").display()
+            ))
             .arg(format!("--web.listen-address=127.0.0.1:{port}"))
             .stdin(Stdio::null()),
         &folder.join("prometheus.log"),

@@ -211,7 +211,9 @@ fn call_with_media(sip: u16, sequence: impl Iterator<Item = u16>, meanwhile: imp
     let (contact, to) = (header(&answered, "Contact"), header(&answered, "To"));
     let target = contact.trim_matches(['<', '>']);
     send("ACK", target, to, "");
-    let line = answered.lines().find_map(|line| line.strip_prefix("m=audio "));
+    let line = answered
+        .lines()
+        .find_map(|line| line.strip_prefix("m=audio "));
     let port = line.and_then(|line| line.split(' ').next()?.parse::<u16>().ok());
     let border = ("127.0.0.1", port.expect("a media port"));
     for number in sequence {

@@ -330,7 +330,10 @@ fn console_shows_the_loss_of_an_emulated_link() {
     std::fs::write(&file, format!("{text}\n{more}")).expect("configuration");
     let program = |host: usize, name: &str, arguments: &[&str]| {
         let mut command = hosts.command(host, env!("CARGO_BIN_EXE_hornwork"));
-        command.current_dir(&folder).args(arguments).stdin(Stdio::null());
+        command
+            .current_dir(&folder)
+            .args(arguments)
+            .stdin(Stdio::null());
         Process::start(&mut command, &folder.join(format!("{name}.log")))
     };
     let border = program(1, "border", &["run", "-c", "hornwork.toml"]);
@@ -367,5 +370,8 @@ fn console_shows_the_loss_of_an_emulated_link() {
     let text = String::from_utf8_lossy(&text).into_owned();
     println!("{text}");
     assert!(output.status.success(), "{text}");
-    assert!(text.contains("the loss of the link is on the page"), "{text}");
+    assert!(
+        text.contains("the loss of the link is on the page"),
+        "{text}"
+    );
 }
