@@ -1,7 +1,9 @@
 //! Metrics in the text format of Prometheus, statistics as CSV, and the periodic check of alarms. Every metric is
 //! declared once, in [`METRICS`]; docs/metrics.md is generated from it.
 
-use crate::alarms::{AlarmKind, CHECK_INTERVAL, WatchedDisk, WatchedFigures, WrittenFolders};
+mod alarm_check;
+
+use crate::alarms::{AlarmKind, WrittenFolders};
 use crate::event_output::{OUTCOMES, SETUP_BOUNDS_MS, outcomes};
 use crate::gateway::GatewayFigures;
 use crate::log::{EventLog, timestamp};
@@ -23,8 +25,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -761,7 +762,7 @@ pub(crate) fn start(config: &Config, operators: Operators) -> io::Result<()> {
                 if let Some(file) = csv {
                     tokio::spawn(write_statistics(file, operators.clone()));
                 }
-                check_alarms(operators, folders).await;
+                alarm_check::check_alarms(operators, folders).await;
             });
         })?;
     Ok(())
@@ -785,58 +786,6 @@ fn bind(listen: std::net::SocketAddr) -> io::Result<std::net::TcpListener> {
             "cannot listen on {listen} (metrics): {error}\n  remedy: stop the program that uses the port, or correct `listen` in [metrics]"
         ))
     })
-}
-
-/// The figures that alarms watch.
-fn figures_of(statistics: &Statistics, clock_error: Duration) -> WatchedFigures {
-    let counters = &statistics.counters;
-    let shed = statistics.drops.get(DropReason::SipShed);
-    WatchedFigures {
-        packets: statistics.counts.reported_packets,
-        lost: statistics.counts.reported_lost,
-        refused: counters.authentication_failed + counters.shielded + counters.shed + shed,
-        store_lost: statistics.store.map_or(0, |store| store.lost.total()),
-        overload: statistics.overload.active,
-        queue_delay: statistics.overload.queue_delay,
-        clock_error,
-    }
-}
-
-/// Longest wait for the space of file systems; it is asked for again at the next check.
-const LONGEST_MEASUREMENT: Duration = Duration::from_secs(1);
-
-async fn check_alarms(operators: Operators, folders: WrittenFolders) {
-    let mut measuring: Option<JoinHandle<Vec<WatchedDisk>>> = None;
-    loop {
-        sleep(CHECK_INTERVAL).await;
-        // On a thread of its own, of which there is one: a remote file system may not answer.
-        let folders = folders.clone();
-        let begin = || tokio::task::spawn_blocking(move || folders.disks());
-        let mut task = measuring.take().unwrap_or_else(begin);
-        match timeout(LONGEST_MEASUREMENT, &mut task).await {
-            Ok(disks) => {
-                let now = operators.clock.now();
-                for event in operators
-                    .alarms
-                    .check_disks(&disks.unwrap_or_default(), now)
-                {
-                    operators.log.event(&Event::new(now, event));
-                }
-            }
-            Err(_) => measuring = Some(task),
-        }
-        let Ok(statistics) = operators.statistics().await else {
-            continue;
-        };
-        let now = operators.clock.now();
-        let wall = operators.clock.unix_nanos_now();
-        let error = Duration::from_nanos(wall.abs_diff(operators.clock.unix_nanos(now)));
-        let figures = figures_of(&statistics, error);
-        for event in operators.alarms.check(&figures, now) {
-            operators.log.event(&Event::new(now, event));
-        }
-        operators.log.flush();
-    }
 }
 
 /// Columns of the statistics file.
