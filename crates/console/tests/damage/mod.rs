@@ -4,8 +4,11 @@ use super::{DAY, Place, SECOND, START, call, end, found, open, partition_of, rea
 use console::{CallFilter, HistoryReader};
 use std::path::Path;
 
+/// Damages an index.
+type Damage = fn(&Path);
+
 /// A store with a call of the user 100 to 600 on each of two days, of which the index of the first one is damaged.
-fn with_damage(name: &str, damage: fn(&Path)) -> Place {
+fn with_damage(name: &str, damage: Damage) -> Place {
     let place = Place::folder(name);
     let mut writer = open(&place, START);
     call(&mut writer, 1, START, "100", "600");
@@ -49,7 +52,7 @@ fn a_damaged_older_partition_hides_no_call_of_the_others() {
             ..all()
         },
     ];
-    let damages: [(&str, fn(&Path)); 3] = [
+    let damages: [(&str, Damage); 3] = [
         ("garbage", garbage),
         ("other-layout", other_layout),
         ("overwritten", overwritten),

@@ -76,7 +76,9 @@ impl WrittenFolders {
             let Ok(metadata) = std::fs::metadata(folder) else {
                 continue;
             };
+            // Some file systems tell no size.
             if let Ok(space) = disk_space(folder)
+                && space.total > 0
                 && devices.insert(metadata.dev())
             {
                 disks.push(WatchedDisk {
