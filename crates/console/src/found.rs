@@ -28,6 +28,22 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
+/// A part of a store that cannot be read, while others can.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadPart {
+    /// Name of the partition.
+    pub name: String,
+    /// The reason.
+    pub reason: String,
+}
+
+impl fmt::Display for UnreadPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let UnreadPart { name, reason } = self;
+        write!(f, "partition {name} of the store cannot be read: {reason}")
+    }
+}
+
 /// One page of a search, newest call first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CallPage {

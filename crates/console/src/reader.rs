@@ -3,7 +3,7 @@
 use crate::call::{CallFilter, StoredCall};
 use crate::found::{
     CallPage, LoadedMessage, MAX_EXAMINED, MAX_EXAMINED_TEXT, START_TOLERANCE, StoreError,
-    StoredEvent,
+    StoredEvent, UnreadPart,
 };
 use crate::index::{ADDRESS_KEY, CALL_ID_KEY, CONTINUED_SLICE, key_of};
 use crate::partition::{Sql, name_kind, open_for_reading};
@@ -12,7 +12,9 @@ use crate::writer::{partitions, start_of};
 use memchr::memmem;
 use rusqlite::types::Value;
 use rusqlite::{Connection, params, params_from_iter};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 /// A partition that is open for reading.
@@ -29,6 +31,8 @@ pub(crate) struct FolderReader {
     folder: PathBuf,
     /// Newest first.
     partitions: Vec<OpenPartition>,
+    /// Names of partitions that could not be read since the last refresh, with the reason.
+    unread: RefCell<BTreeMap<String, String>>,
 }
 
 /// The calls that one search has found.
@@ -50,25 +54,29 @@ impl FolderReader {
     /// Opens a store for reading.
     ///
     /// # Errors
-    /// The folder cannot be read.
+    /// As [`FolderReader::refresh`].
     pub(crate) fn open(folder: &Path) -> Result<FolderReader, StoreError> {
         let mut reader = FolderReader {
             folder: folder.to_owned(),
             partitions: Vec::new(),
+            unread: RefCell::default(),
         };
         reader.refresh()?;
         Ok(reader)
     }
 
-    /// Opens partitions that have been added, and closes those that have been removed.
+    /// Opens partitions that have been added, and closes those that have been removed. A partition that cannot be
+    /// opened does not hide the others: see [`FolderReader::unread`].
     ///
     /// # Errors
-    /// The folder or one of its partitions cannot be read.
+    /// The folder cannot be read, or none of its partitions.
     pub(crate) fn refresh(&mut self) -> Result<(), StoreError> {
         let shown = self.folder.display();
         let listed = partitions(&self.folder);
         let all = listed.map_err(|error| StoreError(format!("{shown}: {error}")))?;
         self.partitions.retain(|open| all.contains(&open.folder));
+        self.unread.borrow_mut().clear();
+        let mut failure = None;
         for folder in all {
             if self.partitions.iter().any(|open| open.folder == folder) {
                 continue;
@@ -82,21 +90,63 @@ impl FolderReader {
                 }),
                 // It was removed meanwhile, or has just been created.
                 Err(_) if !folder.join(crate::partition::INDEX_FILE).exists() => {}
-                Err(error) => {
-                    return Err(StoreError(format!("{}: {error}", folder.display())));
-                }
+                Err(error) => failure = Some(self.fail(&folder, &error)),
             }
         }
         self.partitions
             .sort_unstable_by_key(|open| std::cmp::Reverse(open.start));
-        Ok(())
+        match failure {
+            Some(error) if self.partitions.is_empty() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Partitions that could not be read since the last refresh: results lack their contents.
+    pub(crate) fn unread(&self) -> Vec<UnreadPart> {
+        let unread = self.unread.borrow();
+        let parts = unread.iter().map(|(name, reason)| UnreadPart {
+            name: name.clone(),
+            reason: reason.clone(),
+        });
+        parts.collect()
+    }
+
+    /// Notes that a partition cannot be read.
+    fn fail(&self, folder: &Path, error: &rusqlite::Error) -> StoreError {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let mut unread = self.unread.borrow_mut();
+        unread.insert(name.into_owned(), error.to_string());
+        StoreError(format!("{}: {error}", folder.display()))
+    }
+
+    /// Reads partitions in this order, until `read` breaks. One that cannot be read is noted, and the others are read.
+    ///
+    /// # Errors
+    /// None of them can be read.
+    fn each<'a>(
+        &'a self,
+        order: impl Iterator<Item = &'a OpenPartition>,
+        mut read: impl FnMut(&'a OpenPartition) -> Sql<ControlFlow<()>>,
+    ) -> Result<(), StoreError> {
+        let (mut any, mut failure) = (false, None);
+        for partition in order {
+            match read(partition) {
+                Ok(ControlFlow::Continue(())) => any = true,
+                Ok(ControlFlow::Break(())) => return Ok(()),
+                Err(error) => failure = Some(self.fail(&partition.folder, &error)),
+            }
+        }
+        match failure {
+            Some(error) if !any => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// A page of the calls for which `filter` holds, newest first. `before`: the cursor of the page; `None`: the first
     /// page.
     ///
     /// # Errors
-    /// A partition cannot be read.
+    /// No partition can be read.
     pub(crate) fn search(
         &self,
         filter: &CallFilter,
@@ -113,52 +163,51 @@ impl FolderReader {
             examined: 0,
             stopped_at: None,
         };
-        for partition in &self.partitions {
-            if filter
+        // Calls may have begun shortly before the time of their number.
+        let is_late = |start: i64| {
+            filter
                 .until
-                .is_some_and(|until| partition.start > until + START_TOLERANCE)
-            {
-                continue;
-            }
-            search
-                .partition(partition)
-                .map_err(|error| StoreError(format!("{}: {error}", partition.folder.display())))?;
-            if search.is_complete(partition.start) {
-                break;
-            }
-        }
+                .is_some_and(|until| start > until + START_TOLERANCE)
+        };
+        let searched = self.partitions.iter().filter(|one| !is_late(one.start));
+        self.each(searched, |partition| {
+            search.partition(partition)?;
+            Ok(match search.is_complete(partition.start) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            })
+        })?;
         Ok(search.page())
     }
 
     /// The call with this number in the store.
     ///
     /// # Errors
-    /// A partition cannot be read.
+    /// No partition can be read.
     pub(crate) fn call(&self, number: i64) -> Result<Option<StoredCall>, StoreError> {
-        for partition in &self.partitions {
-            if let Some(call) = self.sql(partition, load(&partition.connection, number))? {
-                return Ok(Some(call));
-            }
-        }
-        Ok(None)
-    }
-
-    fn sql<T>(&self, partition: &OpenPartition, result: Sql<T>) -> Result<T, StoreError> {
-        result.map_err(|error| StoreError(format!("{}: {error}", partition.folder.display())))
+        let mut found = None;
+        self.each(self.partitions.iter(), |partition| {
+            found = load(&partition.connection, number)?;
+            Ok(match found {
+                Some(_) => ControlFlow::Break(()),
+                None => ControlFlow::Continue(()),
+            })
+        })?;
+        Ok(found)
     }
 
     /// The first messages of a call in order of time, at most `limit`.
     ///
     /// # Errors
-    /// A partition cannot be read.
+    /// No partition can be read.
     pub(crate) fn first_messages(
         &self,
         call: i64,
         limit: usize,
     ) -> Result<Vec<LoadedMessage>, StoreError> {
         let mut messages = Vec::new();
-        for partition in self.partitions.iter().rev() {
-            let read = each_message(partition, call, &mut |message| {
+        self.each(self.partitions.iter().rev(), |partition| {
+            each_message(partition, call, &mut |message| {
                 messages.push(LoadedMessage {
                     node: String::new(),
                     time: message.time,
@@ -169,9 +218,9 @@ impl FolderReader {
                     bytes: message.bytes.to_vec(),
                 });
                 messages.len() < limit
-            });
-            self.sql(partition, read)?;
-        }
+            })?;
+            Ok(ControlFlow::Continue(()))
+        })?;
         messages.sort_by_key(|message| message.time);
         Ok(messages)
     }
@@ -179,19 +228,15 @@ impl FolderReader {
     /// The events of a call in order of time.
     ///
     /// # Errors
-    /// A partition cannot be read.
+    /// No partition can be read.
     pub(crate) fn events(&self, call: i64) -> Result<Vec<StoredEvent>, StoreError> {
         let mut events = Vec::new();
-        for partition in self.partitions.iter().rev() {
+        self.each(self.partitions.iter().rev(), |partition| {
             let query = "SELECT at, name, fields FROM events WHERE call = ?1 ORDER BY id";
-            let read = rows(
-                &partition.connection,
-                query,
-                &[Value::Integer(call)],
-                &mut events,
-            );
-            self.sql(partition, read)?;
-        }
+            let values = [Value::Integer(call)];
+            rows(&partition.connection, query, &values, &mut events)?;
+            Ok(ControlFlow::Continue(()))
+        })?;
         Ok(events)
     }
 
@@ -199,7 +244,7 @@ impl FolderReader {
     /// `level`: the lowest severity, 0 error to 3 debug.
     ///
     /// # Errors
-    /// A partition cannot be read.
+    /// No partition can be read.
     pub(crate) fn events_between(
         &self,
         (from, until): (i64, i64),
@@ -207,35 +252,33 @@ impl FolderReader {
         limit: usize,
     ) -> Result<Vec<StoredEvent>, StoreError> {
         let mut events = Vec::new();
-        for partition in &self.partitions {
+        self.each(self.partitions.iter(), |partition| {
             let query = "SELECT at, name, fields FROM events WHERE at >= ?1 AND at < ?2 AND level <= ?3 ORDER BY at DESC LIMIT ?4";
             let left = limit.saturating_sub(events.len());
             let values = [from, until, level, left as i64].map(Value::Integer);
-            self.sql(
-                partition,
-                rows(&partition.connection, query, &values, &mut events),
-            )?;
-            if events.len() >= limit || partition.start < from {
-                break;
-            }
-        }
+            rows(&partition.connection, query, &values, &mut events)?;
+            Ok(match events.len() >= limit || partition.start < from {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            })
+        })?;
         Ok(events)
     }
 
     /// Drops by reason at `from` or later and before `until`.
     ///
     /// # Errors
-    /// A partition cannot be read.
+    /// No partition can be read.
     pub(crate) fn drops_between(
         &self,
         from: i64,
         until: i64,
     ) -> Result<BTreeMap<String, u64>, StoreError> {
         let mut drops = BTreeMap::new();
-        for partition in &self.partitions {
-            let read = add_drops(&partition.connection, (from, until), &mut drops);
-            self.sql(partition, read)?;
-        }
+        self.each(self.partitions.iter(), |partition| {
+            add_drops(&partition.connection, (from, until), &mut drops)?;
+            Ok(ControlFlow::Continue(()))
+        })?;
         Ok(drops)
     }
 }
@@ -404,10 +447,12 @@ impl CallSearch<'_> {
     }
 
     fn words(&mut self, partition: &OpenPartition, words: &str) -> Sql<()> {
-        // Each word as a string of FTS5: operators in it are text.
+        // Each word as a string of FTS5: operators in it are text. FTS5 ends a query at NUL; control characters
+        // separate words as spaces do.
         let words = words.split_whitespace();
         let query: Vec<String> = words
-            .map(|word| format!("\"{}\"", word.replace('"', "\"\"")))
+            .map(|word| word.replace(char::is_control, " ").replace('"', "\"\""))
+            .map(|word| format!("\"{word}\""))
             .collect();
         if query.is_empty() {
             return Ok(());

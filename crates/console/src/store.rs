@@ -2,7 +2,7 @@
 
 use crate::call::{CallFilter, StoredCall};
 use crate::database::{DatabaseReader, DatabaseWriter};
-use crate::found::{CallPage, LoadedMessage, MAX_MESSAGES, StoreError, StoredEvent};
+use crate::found::{CallPage, LoadedMessage, MAX_MESSAGES, StoreError, StoredEvent, UnreadPart};
 use crate::joined::{CallRecord, JoinedCall, copies};
 use crate::losses::Losses;
 use crate::reader::FolderReader;
@@ -156,6 +156,15 @@ impl HistoryReader {
         match &mut self.0 {
             Reader::Folder(reader) => reader.refresh(),
             Reader::Database(reader) => reader.refresh(),
+        }
+    }
+
+    /// Parts that could not be read since the last refresh: results lack their contents.
+    pub fn unread(&self) -> Vec<UnreadPart> {
+        match &self.0 {
+            Reader::Folder(reader) => reader.unread(),
+            // A database is one part.
+            Reader::Database(_) => Vec::new(),
         }
     }
 

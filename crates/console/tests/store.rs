@@ -1,5 +1,7 @@
 //! The store as a whole: writing, searching, crashes, damage, retention, untrusted values.
 
+#[path = "damage/mod.rs"]
+mod damage;
 #[path = "database/mod.rs"]
 mod database;
 #[path = "losses/mod.rs"]
@@ -878,6 +880,29 @@ fn a_damaged_index_is_moved_aside() {
     call(&mut writer, 1, START + 3 * SECOND, "100", "601");
     writer.tick(START + 4 * SECOND);
     assert_eq!(found(&place, &CallFilter::default()), ["a-1"]);
+}
+
+#[test]
+fn control_characters_separate_words() {
+    for place in places("words") {
+        let mut writer = open(&place, START);
+        call(&mut writer, 1, START, "100", "600");
+        end(&mut writer, 1, START + SECOND, 410);
+        writer.tick(START + 2 * SECOND);
+        for (words, expected) in [
+            ("Acme\0Phone", 1),
+            ("\0Acme\x01", 1),
+            ("Acme\0Fax", 0),
+            ("\0", 0),
+            ("\0 \u{85} \"", 0),
+        ] {
+            let filter = CallFilter {
+                words: Some(words.into()),
+                ..CallFilter::default()
+            };
+            assert_eq!(found(&place, &filter).len(), expected, "{words:?}");
+        }
+    }
 }
 
 #[test]

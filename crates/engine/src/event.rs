@@ -849,14 +849,14 @@ events! {
         by: String,
     }
     /// A receiver of alarms or traces cannot be reached or refuses them: calls go on, notices and spans wait in a
-    /// bounded queue, and sending is retried.
+    /// bounded queue, and sending is retried. Or the name of the HEP collector cannot be resolved.
     ReceiverFailed "receiver_failed" Warn {
         /// Kind and address of the receiver.
         receiver: String,
         /// Reason.
         reason: String,
     }
-    /// A receiver accepts notices or spans again.
+    /// A receiver accepts notices or spans again, or the name of the HEP collector is resolved.
     ReceiverRecovered "receiver_recovered" Info {
         /// Kind and address of the receiver.
         receiver: String,
@@ -988,7 +988,7 @@ events! {
     HepPacketsDropped "hep_packets_dropped" Info {
         /// received or sent.
         direction: String,
-        /// Reason: malformed, no SIP (nor RTCP), no report (RTCP without a report block), unknown call (RTCP of a call that is not stored), rate limit, queue full, socket (the network did not accept it), too long.
+        /// Reason: malformed, no SIP (nor RTCP), no report (RTCP without a report block), unknown call (RTCP of a call that is not stored), rate limit, queue full, socket (the network did not accept it, or the name of the collector is not resolved), too long.
         reason: String,
         /// Packets since the last such event.
         packets: u64,

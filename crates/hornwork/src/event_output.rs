@@ -13,6 +13,8 @@ pub(crate) const SETUP_BOUNDS_MS: [u64; 12] = [
     10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000,
 ];
 
+/// Most calls with intervals that are known at a time; those of further calls count at their end.
+const MAX_REPORTED: usize = 500_000;
 /// Most trunks with counts of their own; a configuration has fewer.
 const MAX_TRUNKS: usize = 4_096;
 
@@ -47,6 +49,9 @@ pub(crate) struct EventCounts {
     /// RTP packets of ended calls, and those lost before they arrived.
     pub(crate) media_packets: u64,
     pub(crate) media_lost: u64,
+    /// The same of all calls as far as they are reported: by intervals, and the rest at the end.
+    pub(crate) reported_packets: u64,
+    pub(crate) reported_lost: u64,
     /// Ended calls with a MOS, and the sum of the lower MOS of their directions, hundredths.
     pub(crate) mos_calls: u64,
     pub(crate) mos_sum: u64,
@@ -63,6 +68,8 @@ impl EventCounts {
         self.setup_sum_ms += other.setup_sum_ms;
         self.media_packets += other.media_packets;
         self.media_lost += other.media_lost;
+        self.reported_packets += other.reported_packets;
+        self.reported_lost += other.reported_lost;
         self.mos_calls += other.mos_calls;
         self.mos_sum += other.mos_sum;
         self.registrations += other.registrations;
@@ -130,6 +137,64 @@ impl EventCounts {
     }
 }
 
+/// RTP packets of a call that intervals have reported, and those lost.
+type ReportedMedia = (u64, u64);
+
+/// Reports of media: intervals of quality while a call lasts, and the sum at its end.
+#[derive(Default)]
+struct MediaReports {
+    /// Calls in progress with an interval, by number.
+    open: BTreeMap<u64, ReportedMedia>,
+}
+
+impl MediaReports {
+    /// Packets, and lost ones, that an event reports anew.
+    fn news(&mut self, event: &EventKind) -> ReportedMedia {
+        let both = |one: &Option<u64>, other: &Option<u64>| one.unwrap_or(0) + other.unwrap_or(0);
+        match event {
+            EventKind::CallMediaInterval {
+                call,
+                caller_packets,
+                caller_lost,
+                callee_packets,
+                callee_lost,
+                ..
+            } => {
+                if self.open.len() >= MAX_REPORTED && !self.open.contains_key(call) {
+                    return (0, 0);
+                }
+                let new = (
+                    both(caller_packets, callee_packets),
+                    both(caller_lost, callee_lost),
+                );
+                let sum = self.open.entry(*call).or_default();
+                (sum.0, sum.1) = (sum.0 + new.0, sum.1 + new.1);
+                new
+            }
+            EventKind::CallMedia {
+                call,
+                caller_packets,
+                caller_lost,
+                callee_packets,
+                callee_lost,
+                ..
+            } => {
+                let (packets, lost) = self.open.remove(call).unwrap_or_default();
+                // A late packet is lost in its interval, and received in the sum.
+                (
+                    both(caller_packets, callee_packets).saturating_sub(packets),
+                    both(caller_lost, callee_lost).saturating_sub(lost),
+                )
+            }
+            EventKind::CallEnded { call, .. } => {
+                self.open.remove(call);
+                (0, 0)
+            }
+            _ => (0, 0),
+        }
+    }
+}
+
 /// The events of one packet thread.
 pub(crate) struct EventOutput {
     log: EventLog,
@@ -137,6 +202,7 @@ pub(crate) struct EventOutput {
     traces: Option<RecordSink>,
     recorded: Vec<Event>,
     counts: EventCounts,
+    media: MediaReports,
     console: Option<CallTap>,
 }
 
@@ -153,6 +219,7 @@ impl EventOutput {
             console,
             recorded: Vec::new(),
             counts: EventCounts::default(),
+            media: MediaReports::default(),
         }
     }
 
@@ -166,6 +233,9 @@ impl EventOutput {
     pub(crate) fn take(&mut self, event: &Event) {
         self.log.event(event);
         self.counts.count(&event.kind);
+        let (packets, lost) = self.media.news(&event.kind);
+        self.counts.reported_packets += packets;
+        self.counts.reported_lost += lost;
         if let Some(console) = &self.console {
             console.take(event);
         }
@@ -196,5 +266,52 @@ impl EventOutput {
     /// Counts since the start.
     pub(crate) fn counts(&self) -> &EventCounts {
         &self.counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn media_is_reported_once_by_intervals_and_the_end() {
+        let interval = |call, packets, lost| EventKind::CallMediaInterval {
+            call,
+            interval_ms: 10_000,
+            caller_packets: Some(packets),
+            caller_lost: Some(lost),
+            caller_loss_percent: None,
+            caller_jitter_ms: None,
+            caller_mos: None,
+            callee_packets: Some(1),
+            callee_lost: None,
+            callee_loss_percent: None,
+            callee_jitter_ms: None,
+            callee_mos: None,
+        };
+        let end = |call, packets, lost| EventKind::CallMedia {
+            call,
+            caller_packets: Some(packets),
+            caller_lost: Some(lost),
+            caller_sent: None,
+            caller_remote_lost: None,
+            caller_delay_ms: None,
+            caller_protection: None,
+            callee_packets: Some(2),
+            callee_lost: Some(0),
+            callee_sent: None,
+            callee_remote_lost: None,
+            callee_delay_ms: None,
+            callee_protection: None,
+        };
+        let mut reports = MediaReports::default();
+        // Calls in progress count.
+        assert_eq!(reports.news(&interval(1, 400, 100)), (401, 100));
+        assert_eq!(reports.news(&interval(1, 500, 0)), (501, 0));
+        // The rest at the end; a packet was late, not lost.
+        assert_eq!(reports.news(&end(1, 950, 99)), (50, 0));
+        // Without intervals all of it.
+        assert_eq!(reports.news(&end(2, 950, 99)), (952, 99));
+        assert!(reports.open.is_empty());
     }
 }

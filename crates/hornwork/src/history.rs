@@ -3,11 +3,13 @@
 //! blocks a packet thread: messages and events that find no room are counted at once, and logged by the thread that writes.
 
 pub(crate) mod agents;
+mod collector;
 pub(crate) mod location;
 
 use crate::log::EventLog;
-use agents::{AgentPacket, Agents, HepCounts, HepReports, HepSender};
+use agents::{AgentPacket, Agents, HepCounts, HepReports};
 use border::border::Border;
+use collector::HepSender;
 use config::Config;
 use console::{
     HistoryWriter, Losses, StoreLocation, StoreNote, StoreSettings, StoredDirection, StoredMessage,
@@ -227,7 +229,7 @@ impl CallHistory {
         })?;
         let losses = writer.losses();
         let hep_counts = Arc::new(HepCounts::default());
-        let hep = HepSender::open(spec, &hep_counts)?;
+        let hep = HepSender::start(spec, &hep_counts, log, clock)?;
         let workers = config.sip.workers;
         let batches = (spec.queue / BATCH_BYTES / usize::from(workers)).max(MIN_BATCHES);
         let (full, inbox) = sync_channel(batches * usize::from(workers));
@@ -358,17 +360,22 @@ struct StoreThread {
 impl StoreThread {
     fn run(mut self) {
         let mut reduced = Vec::new();
+        let mut wait = TICK;
         loop {
-            match self.inbox.recv_timeout(TICK) {
+            match self.inbox.recv_timeout(wait) {
                 Ok(batch) => self.batch(batch, &mut reduced),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            self.agents();
+            wait = match self.agents() {
+                true => Duration::ZERO,
+                false => TICK,
+            };
             self.writer.tick(micros(self.clock.unix_nanos_now()));
             self.notes();
         }
-        self.agents();
+        // The thread of the agents has ended before, so that this ends.
+        while self.agents() {}
         let now = micros(self.clock.unix_nanos_now());
         self.writer.tick(now);
         self.notes();
@@ -434,11 +441,14 @@ impl StoreThread {
         before.clone_from(drops);
     }
 
-    fn agents(&mut self) {
+    /// Stores packets of agents; whether more may wait.
+    fn agents(&mut self) -> bool {
         let Some(inbox) = &self.from_agents else {
-            return;
+            return false;
         };
+        let mut taken = 0;
         for packets in inbox.try_iter().take(AGENT_BATCHES) {
+            taken += 1;
             for packet in packets {
                 match packet {
                     AgentPacket::Message(message) => {
@@ -463,6 +473,7 @@ impl StoreThread {
                 }
             }
         }
+        taken == AGENT_BATCHES
     }
 
     fn notes(&mut self) {
@@ -516,6 +527,7 @@ fn note_event(note: StoreNote, folder: &str, remedy: &str) -> EventKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use agents::AgentMessage;
     use engine::{RecordedMessage, Transport};
 
     const CONFIGURATION: &str = "[[interface]]\nname = \"inside\"\nkind = \"core\"\n\
@@ -584,6 +596,61 @@ mod tests {
         assert_eq!(messages + lost.messages, HANDED);
         assert_eq!(events + lost.events, HANDED);
         assert_eq!((lost.drops, lost.calls), (0, 0));
+    }
+
+    /// Packets of agents are taken while they wait, not at the pace of the border's own batches.
+    #[test]
+    fn packets_of_agents_are_stored_in_rows() {
+        const BATCHES: usize = AGENT_BATCHES * 3;
+        let name = format!("hornwork-agents-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&folder);
+        let location = StoreLocation::Folder(folder.clone());
+        let settings = StoreSettings {
+            location: location.clone(),
+            node: String::new(),
+            retention_days: 1,
+            size: 1 << 30,
+            secure_content: false,
+            full_text: false,
+        };
+        let clock = Clock::new();
+        let writer = HistoryWriter::open(settings, micros(clock.unix_nanos_now())).unwrap();
+        let (agents, from_agents) = sync_channel(BATCHES);
+        for number in 0..BATCHES {
+            let text =
+                format!("OPTIONS sip:x SIP/2.0\r\nCall-ID: {number}\r\nCSeq: 1 OPTIONS\r\n\r\n");
+            let message = AgentMessage::observed(text.as_bytes(), clock.unix_nanos_now());
+            agents.send(vec![AgentPacket::Message(message)]).unwrap();
+        }
+        let (packets, inbox) = sync_channel(1);
+        let hep_counts = Arc::new(HepCounts::default());
+        let mut thread = StoreThread {
+            folder: String::new(),
+            remedy: FOLDER_REMEDY,
+            secure_content: false,
+            writer,
+            hep: None,
+            inbox,
+            returns: Vec::new(),
+            drops: Vec::new(),
+            from_agents: Some(from_agents),
+            hep_reports: HepReports::new(hep_counts.clone()),
+            hep_counts,
+            log: EventLog::unwritten(clock),
+            clock,
+        };
+        // More wait: the next turn must not wait for a batch of the border.
+        assert!(thread.agents());
+        drop(packets);
+        thread.run();
+        let reader = console::HistoryReader::open(&location).unwrap();
+        let page = reader
+            .search(&console::CallFilter::default(), None, 1_000)
+            .unwrap();
+        assert_eq!(page.calls.len(), BATCHES);
+        drop(reader);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

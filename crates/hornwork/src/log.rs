@@ -238,6 +238,21 @@ impl EventLog {
         Ok(log)
     }
 
+    /// A log that nothing writes out: a process has one that does.
+    #[cfg(test)]
+    pub(crate) fn unwritten(clock: Clock) -> EventLog {
+        EventLog {
+            json: false,
+            clock,
+            lines: LogLines::default(),
+            alarms: AlarmBoard::default(),
+            level: Arc::new(LogLevel {
+                text: Mutex::default(),
+                set: OnceLock::new(),
+            }),
+        }
+    }
+
     /// The alarms that follow the logged events.
     pub(crate) fn alarms(&self) -> AlarmBoard {
         self.alarms.clone()

@@ -1,7 +1,9 @@
 //! Metrics in the text format of Prometheus, statistics as CSV, and the periodic check of alarms. Every metric is
 //! declared once, in [`METRICS`]; docs/metrics.md is generated from it.
 
-use crate::alarms::{AlarmKind, CHECK_INTERVAL, WatchedFigures};
+mod alarm_check;
+
+use crate::alarms::{AlarmKind, WrittenFolders};
 use crate::event_output::{OUTCOMES, SETUP_BOUNDS_MS, outcomes};
 use crate::gateway::GatewayFigures;
 use crate::log::{EventLog, timestamp};
@@ -13,7 +15,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use border::border::CallOutcome;
-use config::MetricsSpec;
+use config::{Config, MetricsSpec};
 use engine::{DropReason, Event, EventKind};
 use net::Clock;
 use std::collections::BTreeMap;
@@ -155,6 +157,12 @@ pub(crate) const METRICS: &[MetricSpec] = &[
         Counter,
         &[],
         "RTP packets of ended calls that were lost before they arrived.",
+    ),
+    spec(
+        "hornwork_rtp_packets_ended_total",
+        Counter,
+        &[],
+        "RTP packets of ended calls that arrived, those at media nodes included: the loss is hornwork_rtp_packets_lost_total in relation to the sum of both.",
     ),
     spec(
         "hornwork_drops_total",
@@ -491,6 +499,11 @@ fn values(statistics: &Statistics, operators: &Operators) -> MetricValues {
         &[],
         statistics.counts.media_lost,
     );
+    out.set(
+        "hornwork_rtp_packets_ended_total",
+        &[],
+        statistics.counts.media_packets,
+    );
     for reason in DropReason::ALL {
         out.set(
             "hornwork_drops_total",
@@ -711,7 +724,9 @@ pub(crate) fn start_gateway(
 ///
 /// # Errors
 /// If the address cannot be bound, the file not written, or the thread not started.
-pub(crate) fn start(spec: Option<&MetricsSpec>, operators: Operators) -> io::Result<()> {
+pub(crate) fn start(config: &Config, operators: Operators) -> io::Result<()> {
+    let spec = config.metrics.as_ref();
+    let folders = WrittenFolders::of(config, crate::store::path_of(config));
     let listener = spec.and_then(|spec| spec.listen).map(bind).transpose()?;
     let csv = spec.and_then(StatisticsFile::of);
     if let Some(file) = &csv {
@@ -747,7 +762,7 @@ pub(crate) fn start(spec: Option<&MetricsSpec>, operators: Operators) -> io::Res
                 if let Some(file) = csv {
                     tokio::spawn(write_statistics(file, operators.clone()));
                 }
-                check_alarms(operators).await;
+                alarm_check::check_alarms(operators, folders).await;
             });
         })?;
     Ok(())
@@ -771,38 +786,6 @@ fn bind(listen: std::net::SocketAddr) -> io::Result<std::net::TcpListener> {
             "cannot listen on {listen} (metrics): {error}\n  remedy: stop the program that uses the port, or correct `listen` in [metrics]"
         ))
     })
-}
-
-/// The figures that alarms watch.
-fn figures_of(statistics: &Statistics, clock_error: Duration) -> WatchedFigures {
-    let counters = &statistics.counters;
-    let shed = statistics.drops.get(DropReason::SipShed);
-    WatchedFigures {
-        packets: statistics.counts.media_packets,
-        lost: statistics.counts.media_lost,
-        refused: counters.authentication_failed + counters.shielded + counters.shed + shed,
-        store_lost: statistics.store.map_or(0, |store| store.lost.total()),
-        overload: statistics.overload.active,
-        queue_delay: statistics.overload.queue_delay,
-        clock_error,
-    }
-}
-
-async fn check_alarms(operators: Operators) {
-    loop {
-        sleep(CHECK_INTERVAL).await;
-        let Ok(statistics) = operators.statistics().await else {
-            continue;
-        };
-        let now = operators.clock.now();
-        let wall = operators.clock.unix_nanos_now();
-        let error = Duration::from_nanos(wall.abs_diff(operators.clock.unix_nanos(now)));
-        let figures = figures_of(&statistics, error);
-        for event in operators.alarms.check(&figures, now) {
-            operators.log.event(&Event::new(now, event));
-        }
-        operators.log.flush();
-    }
 }
 
 /// Columns of the statistics file.

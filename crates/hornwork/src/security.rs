@@ -343,6 +343,13 @@ impl LoadedFiles {
             .collect()
     }
 
+    /// The files of the certificates, as events name them.
+    pub(crate) fn certificate_names(&self) -> impl Iterator<Item = String> {
+        self.certificates
+            .keys()
+            .map(|file| file.display().to_string())
+    }
+
     /// Events of certificates that have to be renewed now.
     pub fn expiry_events(&self) -> Vec<EventKind> {
         let now = wall_clock();

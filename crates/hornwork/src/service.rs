@@ -1,6 +1,6 @@
 //! `hornwork run`: runs the border from its configuration until its last call has drained.
 
-use crate::alarms::AlarmOutput;
+use crate::alarms::{self, AlarmOutput};
 use crate::announcement::announce;
 use crate::background_read::BackgroundRead;
 use crate::call_tap::call_tap;
@@ -204,9 +204,12 @@ fn serve(
 ) -> io::Result<ExitCode> {
     let signals = Signals::install()?;
     log_machine_limits(&config);
-    let alarms = AlarmOutput::start(&config, &loaded, &log, clock)?;
+    let alarm_output = AlarmOutput::start(&config, &loaded, &log, clock)?;
     let drain = config.drain.timeout;
     let config = with_servers(config);
+    // No alarm is active before.
+    let objects = alarms::objects(&config, loaded.certificate_names());
+    log.alarms().set_objects(objects, clock.now());
     let claims = Claims::of(ServedPart::Border)?;
     let claimed = claims.claim_at_start(&config)?;
     announce(configuration::summary(&config));
@@ -301,15 +304,8 @@ fn serve(
     operators.store = history.as_ref().map(CallHistory::losses);
     operators.hep = history.as_ref().map(CallHistory::hep_counts);
     operators.gateway = gateway.as_ref().map(Gateway::figures);
-    let observed = border.config();
-    if observed.metrics.is_some()
-        || observed.alarms.is_some()
-        || observed.control.is_some()
-        || observed.records.is_some()
-        || observed.console.is_some()
-    {
-        metrics::start(observed.metrics.as_ref(), operators.clone())?;
-    }
+    // Always, because it clears alarms as well.
+    metrics::start(border.config(), operators.clone())?;
     let control = match &border.config().control {
         None => None,
         Some(spec) => {
@@ -421,7 +417,7 @@ fn serve(
             if let Some(traces) = traces {
                 traces.end();
             }
-            if let Some(alarms) = alarms {
+            if let Some(alarms) = alarm_output {
                 alarms.end();
             }
             return Ok(ExitCode::SUCCESS);
@@ -713,6 +709,11 @@ impl BorderService<'_> {
                 self.claimed = claimed;
                 // Before the border opens new listeners, which need their certificates.
                 driver.set_security(loaded.security.clone());
+                // Before the events about new certificates.
+                let objects = alarms::objects(&config, loaded.certificate_names());
+                for note in self.log.alarms().set_objects(objects, now) {
+                    self.log.event(&Event::new(now, note));
+                }
                 let changes = loaded.changes(Some(&self.loaded));
                 for note in changes.into_iter().chain(loaded.expiry_events()) {
                     self.log.event(&Event::new(now, note));

@@ -47,7 +47,7 @@ fn takes_registrations(config: &Config) -> bool {
 }
 
 /// Path of the registrations file; `None` if they are kept in memory, or none are taken.
-fn path_of(config: &Config) -> Option<PathBuf> {
+pub(crate) fn path_of(config: &Config) -> Option<PathBuf> {
     if !takes_registrations(config) {
         return None;
     }

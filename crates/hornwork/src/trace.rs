@@ -4,9 +4,9 @@ use crate::history::location;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use console::{
-    CallFilter, CallKind, CallState, HistoryReader, LadderStyle, LoadedMessage, StoreError,
-    StoreLocation, StoredCall, StoredEvent, escape_controls, ladder, messages_in_full, parse_time,
-    rfc3339,
+    CallFilter, CallKind, CallPage, CallState, HistoryReader, LadderStyle, LoadedMessage,
+    StoreError, StoreLocation, StoredCall, StoredEvent, escape_controls, ladder, messages_in_full,
+    parse_time, rfc3339,
 };
 use lab::output::print;
 use serde_json::{Value, json};
@@ -17,8 +17,10 @@ use std::time::Duration;
 
 /// Interval at which `--live` looks for news.
 const LIVE_INTERVAL: Duration = Duration::from_millis(500);
-/// Calls that `--live` observes.
+/// Calls that `--live` reads at once.
 const LIVE_CALLS: usize = 200;
+/// Reads of `--live` in a row, until it reaches a call that it knows.
+const LIVE_PAGES: usize = 50;
 /// Exit code: nothing was found.
 const NOT_FOUND: u8 = 1;
 
@@ -246,9 +248,20 @@ pub fn run(options: &Trace) -> ExitCode {
     }
 }
 
+/// Names the parts of the store that results lack.
+fn warn_unread(reader: &HistoryReader) {
+    for part in reader.unread() {
+        eprintln!("hornwork: {part}; its calls are missing");
+        eprintln!(
+            "  remedy: move the partition out of the folder; its pcapng files open in Wireshark"
+        );
+    }
+}
+
 fn list(options: &Trace, reader: &HistoryReader) -> Result<ExitCode, StoreError> {
     let filter = options.conditions.filter();
     let page = reader.search(&filter, options.before, options.limit as usize)?;
+    warn_unread(reader);
     if let Some(file) = &options.pcapng {
         let mut messages = Vec::new();
         for call in &page.calls {
@@ -323,6 +336,7 @@ fn one(options: &Trace, mut reader: HistoryReader, id: &str) -> Result<ExitCode,
         reader.refresh()?;
         found = reader.find(id)?;
     }
+    warn_unread(&reader);
     let Some(call) = found else {
         eprintln!("hornwork: no call {}", escape_controls(id.as_bytes()));
         return Ok(ExitCode::from(NOT_FOUND));
@@ -437,6 +451,29 @@ fn call_json(
     json
 }
 
+/// The newest calls, back to one that is known, oldest first; whether calls before them were left out.
+fn newest(
+    mut search: impl FnMut(Option<i64>) -> Result<CallPage, StoreError>,
+    is_known: impl Fn(i64) -> bool,
+    page_size: usize,
+) -> Result<(Vec<StoredCall>, bool), StoreError> {
+    let (mut calls, mut before) = (Vec::new(), None);
+    for _ in 0..LIVE_PAGES {
+        let page = search(before)?;
+        // A page that is not full ended at the number of calls that a search examines.
+        let is_last = page.calls.len() < page_size || page.next.is_none();
+        let reaches = page.calls.iter().any(|call| is_known(call.id));
+        calls.extend(page.calls);
+        before = page.next;
+        if reaches || is_last {
+            calls.reverse();
+            return Ok((calls, false));
+        }
+    }
+    calls.reverse();
+    Ok((calls, true))
+}
+
 /// Prints calls as they begin and change.
 fn live(options: &Trace, mut reader: HistoryReader) -> Result<ExitCode, StoreError> {
     let filter = options.conditions.filter();
@@ -444,8 +481,16 @@ fn live(options: &Trace, mut reader: HistoryReader) -> Result<ExitCode, StoreErr
     print(&format!("{TABLE_HEAD}\n"));
     let mut first = true;
     loop {
-        let page = reader.search(&filter, None, LIVE_CALLS)?;
-        for call in page.calls.iter().rev() {
+        let search = |before| reader.search(&filter, before, LIVE_CALLS);
+        // At first one page is enough: its calls are no news.
+        let (calls, left_out) = newest(search, |id| first || known.contains_key(&id), LIVE_CALLS)?;
+        if first {
+            warn_unread(&reader);
+        }
+        if left_out {
+            eprintln!("hornwork: calls come faster than they are read; some are not shown");
+        }
+        for call in &calls {
             let text = row(call);
             let is_new = known.get(&call.id) != Some(&text);
             // The calls of the past are not news.
@@ -454,7 +499,7 @@ fn live(options: &Trace, mut reader: HistoryReader) -> Result<ExitCode, StoreErr
             }
             known.insert(call.id, text);
         }
-        while known.len() > LIVE_CALLS * 4 {
+        while known.len() > LIVE_CALLS * (LIVE_PAGES + 4) {
             known.pop_first();
         }
         first = false;
@@ -466,6 +511,35 @@ fn live(options: &Trace, mut reader: HistoryReader) -> Result<ExitCode, StoreErr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn live_reads_back_to_a_known_call() {
+        // Numbers from 1; a page has the ten below its cursor.
+        let pages = |last: i64| {
+            move |before: Option<i64>| {
+                let top = before.unwrap_or(last + 1);
+                let low = (top - 10).max(1);
+                let calls = (low..top).rev().map(|id| StoredCall {
+                    id,
+                    ..StoredCall::default()
+                });
+                Ok(CallPage {
+                    calls: calls.collect(),
+                    next: (low > 1).then_some(low),
+                })
+            }
+        };
+        let ids = |last, known: i64| {
+            let (calls, left_out) = newest(pages(last), |id| id <= known, 10).unwrap();
+            let ids: Vec<i64> = calls.iter().map(|call| call.id).collect();
+            (ids[0], ids.len(), left_out)
+        };
+        assert_eq!(ids(35, 34), (26, 10, false));
+        assert_eq!(ids(35, 12), (6, 30, false), "more than a page is new");
+        assert_eq!(ids(35, 0), (1, 35, false), "all of them");
+        let most = LIVE_PAGES as i64 * 10;
+        assert_eq!(ids(most + 20, 5), (21, most as usize, true));
+    }
 
     #[test]
     fn conditions_are_parsed() {

@@ -51,7 +51,8 @@ pub use esp_socket::{
 };
 pub use isolation::{bind_mount, isolate_process, receive_descriptor, send_descriptor};
 pub use machine::{
-    InterfaceCounters, KernelCounters, Machine, interface_counters, kernel_counters, machine,
+    DiskSpace, InterfaceCounters, KernelCounters, Machine, disk_space, interface_counters,
+    kernel_counters, machine,
 };
 pub use mailbox::{WorkerMailbox, worker_mailboxes};
 pub use media::Waker;

@@ -1,6 +1,7 @@
 //! Description of the machine and the kernel's UDP counters, for reports.
 
 use std::io;
+use std::path::Path;
 
 /// The machine on which a result was measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,6 +14,30 @@ pub struct Machine {
     pub kernel: String,
     /// Memory, bytes.
     pub memory: u64,
+}
+
+/// Space of a file system, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// Space for this user: used and free.
+    pub total: u64,
+    /// Free space for this user.
+    pub free: u64,
+}
+
+/// The space of the file system of a file or folder. A remote file system may take long to answer.
+///
+/// # Errors
+/// The path does not exist, or the file system does not tell.
+pub fn disk_space(path: &Path) -> io::Result<DiskSpace> {
+    let all = rustix::fs::statvfs(path)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(all.f_frsize);
+    // Some of the free blocks are reserved for root.
+    let used = all.f_blocks.saturating_sub(all.f_bfree);
+    Ok(DiskSpace {
+        total: bytes(used.saturating_add(all.f_bavail)),
+        free: bytes(all.f_bavail),
+    })
 }
 
 /// Describes this machine. Values that the kernel does not report are empty or zero.

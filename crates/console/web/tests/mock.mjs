@@ -252,7 +252,7 @@ export async function start(options = {}) {
       if (query.get('number')) all = all.filter((one) => one.to === query.get('number') || one.from === query.get('number'));
       if (query.get('outcome') === 'failed') all = all.filter((one) => one.status >= 400);
       if (hostile) all.forEach((one, at) => Object.assign(one, { from: HOSTILE_LIST[at % 6], to: HOSTILE_LIST[(at + 1) % 6], reason: HOSTILE.markup, trunk: HOSTILE.long, codec: HOSTILE.turned }));
-      return reply(200, { calls: all.slice(from, from + limit), next: from + limit < all.length ? String(from + limit) : null, incomplete: query.get('text') === 'rare' });
+      return reply(200, { calls: all.slice(from, from + limit), next: from + limit < all.length ? String(from + limit) : null, incomplete: query.get('text') === 'rare', unread: query.get('words') === 'damage' ? ['partition 20251001-000000000000 of the store cannot be read: file is not a database'] : [] });
     }
     if (route === 'GET calls') {
       if (!/^\d+$/.test(second)) return refuse(404, `no call ${second}`, 'call');

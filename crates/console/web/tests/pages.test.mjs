@@ -273,6 +273,8 @@ test('every filter is in the URL and in the request; cursors turn pages', async 
     await page.waitForFunction((text) => document.querySelector('a.row')?.textContent === text, first);
     await go('#/search?text=rare');
     await page.waitForSelector('.notice.warning');
+    await go('#/search?words=damage');
+    await page.waitForFunction(() => document.querySelector('.notice.warning')?.textContent.includes('cannot be read'));
   });
 });
 

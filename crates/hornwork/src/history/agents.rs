@@ -1,4 +1,4 @@
-//! HEP: copies of messages to a collector, and messages of capture agents.
+//! HEP: messages of capture agents, and counts of packets in both directions.
 
 use config::StoreSpec;
 use console::{StoredDirection, StoredMessage};
@@ -6,7 +6,7 @@ use engine::{EventKind, Hundredths, Time, Transport};
 use net::Clock;
 use serde::Deserialize;
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -20,7 +20,7 @@ const DATAGRAM: usize = 65_535;
 const HANDOVER: usize = 64;
 /// Batches of messages of agents that may wait for the writer.
 const WAITING: usize = 256;
-/// Longest wait for a datagram, so that the end of the program is noticed.
+/// Longest wait for a datagram, so that the end of the program is noticed; and the age at which packets are handed over.
 const RECEIVE_WAIT: Duration = Duration::from_millis(100);
 /// Interval of the reports of drops.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
@@ -28,97 +28,16 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 const CLOCK_TOLERANCE: u64 = 1_000_000_000;
 /// Age to which times of agents are believed, nanoseconds.
 const AGE_TOLERANCE: u64 = 1_500_000_000;
-/// The error of Linux for a datagram that is too long.
-const EMSGSIZE: i32 = 90;
 /// Report blocks of an RTCP packet that are stored, at most.
 const MAX_REPORTS: usize = 8;
 /// Longest correlation id of an agent.
 const MAX_CORRELATION: usize = 256;
 
-/// Sends copies of messages to a collector.
-pub(crate) struct HepSender {
-    socket: UdpSocket,
-    agent: u32,
-    key: Vec<u8>,
-    buffer: Vec<u8>,
-    counts: Arc<HepCounts>,
-}
-
-impl HepSender {
-    /// Opens the socket if a collector is configured.
-    ///
-    /// # Errors
-    /// Its name cannot be resolved, or the system gives no socket.
-    pub(crate) fn open(spec: &StoreSpec, counts: &Arc<HepCounts>) -> io::Result<Option<HepSender>> {
-        let Some((host, port)) = &spec.hep.send else {
-            return Ok(None);
-        };
-        let failed = |error: io::Error| {
-            io::Error::other(format!(
-                "cannot send HEP to {host}:{port}: {error}\n  remedy: correct `send` of [store] hep"
-            ))
-        };
-        let mut addresses = (host.as_str(), *port).to_socket_addrs().map_err(failed)?;
-        let target = addresses
-            .next()
-            .ok_or_else(|| failed(io::Error::other("the name has no address")))?;
-        let local: SocketAddr = match target {
-            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-        };
-        let socket = UdpSocket::bind(local).map_err(failed)?;
-        socket.connect(target).map_err(failed)?;
-        socket.set_nonblocking(true)?;
-        Ok(Some(HepSender {
-            socket,
-            agent: spec.hep.id,
-            key: spec.hep.password.clone().into_bytes(),
-            buffer: Vec::new(),
-            counts: counts.clone(),
-        }))
-    }
-
-    /// Sends a message. `correlation`: an id that both legs of a call have in common.
-    pub(crate) fn send(&mut self, message: &StoredMessage<'_>, correlation: &str) {
-        let packet = HepPacket {
-            source: message.source,
-            destination: message.destination,
-            protocol: match message.transport {
-                Transport::Udp => ip_protocol::UDP,
-                _ => ip_protocol::TCP,
-            },
-            time: message.time,
-            kind: payload_type::SIP,
-            agent: self.agent,
-            key: &self.key,
-            correlation: correlation.as_bytes(),
-            payload: message.bytes,
-        };
-        if !packet.write(&mut self.buffer) {
-            self.counts.add(HepOutcome::TooLong, 1);
-            return;
-        }
-        // An error may belong to an earlier datagram: an absent collector is reported by ICMP.
-        let sent = self.socket.send(&self.buffer).or_else(|error| {
-            match error.kind() == ErrorKind::ConnectionRefused {
-                true => self.socket.send(&self.buffer),
-                false => Err(error),
-            }
-        });
-        let outcome = match sent {
-            Ok(_) => HepOutcome::Sent,
-            Err(error) if error.raw_os_error() == Some(EMSGSIZE) => HepOutcome::TooLong,
-            Err(_) => HepOutcome::Socket,
-        };
-        self.counts.add(outcome, 1);
-    }
-}
-
 /// Outcomes of HEP packets.
 #[derive(Clone, Copy, Debug)]
-enum HepOutcome {
+pub(super) enum HepOutcome {
     Sent,
-    /// The socket refused it.
+    /// The socket refused it, or the name of the collector is not resolved.
     Socket,
     TooLong,
     Received,
@@ -152,7 +71,7 @@ const OUTCOMES: [(&str, &str); 10] = [
 pub(crate) struct HepCounts([AtomicU64; OUTCOMES.len()]);
 
 impl HepCounts {
-    fn add(&self, outcome: HepOutcome, packets: u64) {
+    pub(super) fn add(&self, outcome: HepOutcome, packets: u64) {
         if let Some(count) = self.0.get(outcome as usize) {
             count.fetch_add(packets, Ordering::Relaxed);
         }
@@ -243,6 +162,19 @@ pub(crate) struct AgentMessage {
 }
 
 impl AgentMessage {
+    /// A message over UDP.
+    #[cfg(test)]
+    pub(crate) fn observed(bytes: &[u8], time: u64) -> AgentMessage {
+        AgentMessage {
+            time,
+            transport: Transport::Udp,
+            source: ([127, 0, 0, 1], 5_060).into(),
+            destination: ([127, 0, 0, 1], 5_070).into(),
+            correlation: Vec::new(),
+            bytes: bytes.to_vec(),
+        }
+    }
+
     /// The message for the store.
     pub(crate) fn stored(&self) -> StoredMessage<'_> {
         StoredMessage {
@@ -293,6 +225,7 @@ impl Agents {
             second: 0,
             accepted: 0,
             waiting: Vec::new(),
+            since: Time::ZERO,
         };
         let thread = std::thread::Builder::new()
             .name("hep".to_owned())
@@ -325,6 +258,8 @@ struct AgentReceiver {
     /// Messages of this second.
     accepted: u32,
     waiting: Vec<AgentPacket>,
+    /// Time of the datagram before which none waited.
+    since: Time,
 }
 
 impl AgentReceiver {
@@ -332,13 +267,21 @@ impl AgentReceiver {
         let mut buffer = vec![0; DATAGRAM];
         while !self.stopping.load(Ordering::Acquire) {
             match self.socket.recv(&mut buffer) {
-                Ok(length) => self.packet(buffer.get(..length).unwrap_or_default()),
+                Ok(length) => {
+                    let now = self.clock.now();
+                    if self.waiting.is_empty() {
+                        self.since = now;
+                    }
+                    self.packet(buffer.get(..length).unwrap_or_default());
+                    // Some agents are never silent for as long as a receive waits.
+                    let is_due = now.since(self.since) >= RECEIVE_WAIT;
+                    if is_due || self.waiting.len() >= HANDOVER {
+                        self.hand_over();
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.hand_over(),
                 // An ICMP error of an agent, or a signal.
                 Err(_) => {}
-            }
-            if self.waiting.len() >= HANDOVER {
-                self.hand_over();
             }
         }
         self.hand_over();
@@ -377,10 +320,7 @@ impl AgentReceiver {
         let correlation = packet.correlation.get(..MAX_CORRELATION);
         self.waiting.push(AgentPacket::Message(AgentMessage {
             time,
-            transport: match packet.protocol {
-                ip_protocol::UDP => Transport::Udp,
-                _ => Transport::Tcp,
-            },
+            transport: transport_of(&packet),
             source: packet.source,
             destination: packet.destination,
             correlation: correlation.unwrap_or(packet.correlation).to_vec(),
@@ -401,6 +341,32 @@ impl AgentReceiver {
             Ok(()) => self.counts.add(HepOutcome::Received, sip),
             Err(_) => self.counts.add(HepOutcome::QueueFull, packets),
         }
+    }
+}
+
+/// The transport of a message. HEP names UDP and TCP only; the topmost Via names that of the hop (RFC 3261 section
+/// 18.1.1), so that a message which the agent decrypted is known as such. It is found in malformed messages as well.
+fn transport_of(packet: &HepPacket<'_>) -> Transport {
+    let lines = packet.payload.split(|byte| *byte == b'\n').skip(1);
+    let mut headers = lines.take_while(|line| !line.trim_ascii().is_empty());
+    let via = headers.find_map(|line| {
+        let at = line.iter().position(|byte| *byte == b':')?;
+        let (name, value) = (line.get(..at)?.trim_ascii(), line.get(at + 1..)?);
+        let is_via = name.eq_ignore_ascii_case(b"via") || name.eq_ignore_ascii_case(b"v");
+        is_via.then_some(value)
+    });
+    let via = via.unwrap_or_default();
+    // SIP/2.0/TLS, with spaces around the slashes or without.
+    let name = via.splitn(3, |byte| *byte == b'/').nth(2);
+    let name = name.unwrap_or_default().trim_ascii_start();
+    let end = name.iter().position(|byte| !byte.is_ascii_alphanumeric());
+    let name = name.get(..end.unwrap_or(name.len())).unwrap_or_default();
+    match (packet.protocol, &*name.to_ascii_uppercase()) {
+        (_, b"TLS") => Transport::Tls,
+        (_, b"WS") => Transport::Ws,
+        (_, b"WSS") => Transport::Wss,
+        (ip_protocol::UDP, _) => Transport::Udp,
+        _ => Transport::Tcp,
     }
 }
 
@@ -462,6 +428,74 @@ mod tests {
 
     /// Bytes that rtpengine 10.5.3.5 (Debian 12) sent for a sender report with one block, with `--homer` and `--homer-id=77`.
     const RTPENGINE: &[u8] = include_bytes!("../../tests/suite/hep_rtcp_of_rtpengine.bin");
+
+    /// A packet with a SIP message, as an agent sends it.
+    fn sip_packet(payload: &[u8]) -> Vec<u8> {
+        let packet = HepPacket {
+            source: "192.0.2.1:5060".parse().unwrap(),
+            destination: "192.0.2.2:5060".parse().unwrap(),
+            protocol: ip_protocol::TCP,
+            time: 1,
+            kind: payload_type::SIP,
+            agent: 7,
+            key: b"",
+            correlation: b"",
+            payload,
+        };
+        let mut bytes = Vec::new();
+        assert!(packet.write(&mut bytes));
+        bytes
+    }
+
+    /// HEP of a proxy that decrypted the message: its content must not be stored.
+    #[test]
+    fn messages_that_an_agent_decrypted_have_their_own_transport() {
+        for (via, transport) in [
+            ("Via: SIP/2.0/TLS a;branch=z", Transport::Tls),
+            ("v:SIP / 2.0 / wss a, SIP/2.0/UDP b", Transport::Wss),
+            ("VIA : SIP/2.0/WS a", Transport::Ws),
+            ("Via: SIP/2.0/TCP a\r\nVia: SIP/2.0/TLS b", Transport::Tcp),
+            ("Via: SIP/2.0", Transport::Tcp),
+            ("Via: SIP/2.0/", Transport::Tcp),
+            ("To: x\r\n\r\nVia: SIP/2.0/TLS a", Transport::Tcp),
+        ] {
+            let message = format!("OPTIONS sip:x SIP/2.0\r\nFrom: SIP/2.0/TLS\r\n{via}\r\n\r\n");
+            let bytes = sip_packet(message.as_bytes());
+            let packet = HepPacket::parse(&bytes).unwrap();
+            assert_eq!(transport_of(&packet), transport, "{via}");
+        }
+        let bytes = sip_packet(b"");
+        let packet = HepPacket::parse(&bytes).unwrap();
+        assert_eq!(transport_of(&packet), Transport::Tcp);
+    }
+
+    /// Less than the longest wait lies between two packets, and fewer come than are handed over at once.
+    #[test]
+    fn packets_are_handed_over_while_an_agent_is_never_silent() {
+        const PACKETS: usize = 30;
+        let port = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let listen = port.local_addr().unwrap();
+        drop(port);
+        let text = format!(
+            "[[interface]]\nname=\"x\"\nlisten=\"udp:192.0.2.1\"\n[store]\nfolder=\"/nowhere\"\nhep={{listen=\"udp:{listen}\"}}\n"
+        );
+        let spec = config::parse(&text, "test").unwrap().store.unwrap();
+        let counts = Arc::default();
+        let (agents, batches) = Agents::start(&spec, Clock::new(), &counts)
+            .unwrap()
+            .unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let bytes = sip_packet(b"OPTIONS sip:x SIP/2.0\r\n\r\n");
+        for _ in 0..PACKETS {
+            socket.send_to(&bytes, listen).unwrap();
+            std::thread::sleep(RECEIVE_WAIT * 6 / 10);
+        }
+        let early: usize = batches.try_iter().map(|batch| batch.len()).sum();
+        assert!(early >= PACKETS / 2, "{early}");
+        agents.stop();
+        let late: usize = batches.try_iter().map(|batch| batch.len()).sum();
+        assert_eq!(early + late, PACKETS);
+    }
 
     #[test]
     fn rtcp_of_rtpengine_is_read() {

@@ -14,7 +14,7 @@ use std::time::UNIX_EPOCH;
 
 /// Name of the journal of running calls.
 const JOURNAL: &str = "running.journal";
-/// Size of the journal from which it is rewritten with the running calls alone.
+/// Size of the journal from which it is rewritten with the running calls alone, if that makes it half as long or shorter.
 const COMPACT_BYTES: u64 = 16 << 20;
 /// Bytes at the end of a file of records that are searched for calls whose end is missing in the journal: more than one
 /// part of a batch ([`super::CHUNK`]).
@@ -200,6 +200,8 @@ pub(super) struct RecordFolder {
     journal: AppendedFile,
     /// Whether the journal lacks entries because a write failed.
     journal_incomplete: bool,
+    /// Length of the journal after it was rewritten last.
+    compacted: u64,
     dirty: bool,
 }
 
@@ -243,6 +245,7 @@ impl RecordFolder {
             files,
             journal,
             journal_incomplete: false,
+            compacted: 0,
             dirty: false,
         };
         let cut = folder.running_before()?;
@@ -398,7 +401,7 @@ impl RecordFolder {
 
     /// Whether the journal should be rewritten.
     pub(super) fn needs_compaction(&self) -> bool {
-        self.journal_incomplete || self.journal.length > COMPACT_BYTES
+        self.journal_incomplete || self.journal.length > COMPACT_BYTES.max(2 * self.compacted)
     }
 
     /// Rewrites the journal with these entries of running calls.
@@ -419,6 +422,7 @@ impl RecordFolder {
         journal.file.sync_data()?;
         std::fs::rename(&fresh, &path)?;
         journal.path = path;
+        self.compacted = journal.length;
         self.journal = journal;
         self.journal_incomplete = false;
         Ok(())
@@ -537,6 +541,39 @@ mod tests {
             assert!(text.ends_with('\n') && !text.contains("\"c\""), "{text}");
             std::fs::remove_dir_all(&folder).unwrap();
         }
+    }
+
+    /// The entries of the running calls alone are longer than the size from which the journal is rewritten.
+    #[test]
+    fn journal_of_many_standing_calls_is_rewritten_when_it_has_doubled() {
+        let folder = scratch("standing");
+        let spec = spec(&folder, RecordFormat::Ndjson);
+        let (mut files, _) = RecordFolder::open(&spec, START).unwrap();
+        let entry = |number: u32| {
+            let mut record = record(&number.to_string());
+            record.insert("from".to_owned(), "x".repeat(600).into());
+            format!("{}\n", serde_json::json!({ "running": record }))
+        };
+        let entries: String = (0..30_000).map(entry).collect();
+        assert!(entries.len() as u64 > COMPACT_BYTES);
+        let append = |files: &mut RecordFolder| {
+            let mut chunk = files.prepare(&[], entries.clone());
+            files.write(&mut chunk, START).unwrap();
+        };
+        append(&mut files);
+        assert!(files.needs_compaction());
+        files.compact(&entries, START).unwrap();
+        assert!(!files.needs_compaction());
+        append(&mut files);
+        assert!(!files.needs_compaction());
+        append(&mut files);
+        assert!(files.needs_compaction());
+        // Most calls have ended.
+        files.compact(&entry(0), START).unwrap();
+        assert!(!files.needs_compaction());
+        append(&mut files);
+        assert!(files.needs_compaction());
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -23,7 +23,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use config::ConsoleSpec;
 use console::{LossCounts, Losses, rfc3339};
-use engine::{Event, EventKind};
+use engine::{Event, EventKind, Time};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::io::{self, Read as _};
@@ -34,6 +34,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
+/// Time for which a check of the store is believed.
+const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Passwords that are checked at a time: each takes 19 MiB and tens of milliseconds of CPU time.
 const MAX_HASHING: usize = 2;
 /// Longest wait for a password check.
@@ -61,6 +63,8 @@ pub(super) struct ConsoleState {
     audit: AuditLog,
     reports: Option<PathBuf>,
     number_searches: Mutex<NumberSearches>,
+    /// The last check of the store, and its time.
+    store_check: tokio::sync::Mutex<Option<(Time, (bool, String))>>,
 }
 
 /// The state of a handler.
@@ -86,6 +90,7 @@ impl ConsoleState {
             audit,
             reports: spec.reports.clone(),
             number_searches: Mutex::default(),
+            store_check: tokio::sync::Mutex::default(),
         })
     }
 
@@ -103,6 +108,14 @@ impl ConsoleState {
     /// Access to the packet threads.
     pub(super) fn operators(&self) -> &Operators {
         &self.operators
+    }
+
+    /// Ends streams when the access rules change: users may have gone, or have another role.
+    pub(super) async fn end_streams_at_changes(&self) {
+        let mut policy = self.policy.clone();
+        while policy.changed().await.is_ok() {
+            self.hub.end_all();
+        }
     }
 
     /// The access rules in force.
@@ -130,6 +143,25 @@ impl ConsoleState {
                 "the border has no [store], so that there is no history",
             )
         })
+    }
+
+    /// Whether the store is readable as a whole, and that for people. Requests without login ask for it, so it is read at
+    /// most once in [`STORE_CHECK_INTERVAL`], and one of them at a time.
+    async fn store_check(&self) -> (bool, String) {
+        let Some(store) = &self.store else {
+            return (true, "none".to_owned());
+        };
+        let mut last = self.store_check.lock().await;
+        let now = self.operators.clock.now();
+        if let Some((at, known)) = &*last
+            && now.since(*at) < STORE_CHECK_INTERVAL
+        {
+            return known.clone();
+        }
+        let read = store.read(|reader| Ok(reader.unread().len())).await;
+        let checked = store_text(read);
+        *last = Some((self.operators.clock.now(), checked.clone()));
+        checked
     }
 
     /// A time of the border as text.
@@ -362,6 +394,7 @@ pub(super) async fn end_session(
 ) -> Answer {
     if let Some(session) = &caller.session {
         state.access().sessions.end(session);
+        state.hub.end(session);
     }
     let mut response = ok(&session_body(&state, None))?;
     if let Ok(value) = HeaderValue::from_str(&state.policy().set_cookie("")) {
@@ -388,10 +421,10 @@ async fn health_of(state: &ConsoleState, wants_ready: bool) -> Response {
     let critical = state.operators.alarms.active("critical");
     let losses = state.operators.store.as_deref();
     let is_failing = losses.is_some_and(Losses::is_failing);
-    let store = match &state.store {
-        None => Ok("none"),
-        Some(_) if is_failing => Ok("cannot be written"),
-        Some(store) => store.read(|_| Ok("ok")).await,
+    let (is_readable, store) = match &state.store {
+        None => (true, "none".to_owned()),
+        Some(_) if is_failing => (true, "cannot be written".to_owned()),
+        Some(_) => state.store_check().await,
     };
     let mut checks = Map::new();
     let mut check = |name: &str, text: String| checks.insert(name.to_owned(), Value::from(text));
@@ -399,7 +432,7 @@ async fn health_of(state: &ConsoleState, wants_ready: bool) -> Response {
         "border",
         draining.as_ref().err().unwrap_or(&"ok").to_string(),
     );
-    check("store", store.unwrap_or("cannot be read").to_owned());
+    check("store", store);
     if let Some(losses) = losses {
         check("store_losses", losses_text(&losses.counts()));
     }
@@ -413,7 +446,7 @@ async fn health_of(state: &ConsoleState, wants_ready: bool) -> Response {
     let status = match &draining {
         Err(_) => "failed",
         Ok(all) if all.contains(&true) => "draining",
-        Ok(_) if critical > 0 => "degraded",
+        Ok(_) if critical > 0 || !is_readable => "degraded",
         Ok(_) => "ok",
     };
     let code = match (status, wants_ready) {
@@ -421,6 +454,18 @@ async fn health_of(state: &ConsoleState, wants_ready: bool) -> Response {
         _ => StatusCode::OK,
     };
     super::problem::respond(code, &HealthBody { status, checks })
+}
+
+/// Whether the store is readable as a whole, and that for people. `read`: the number of parts that cannot be read.
+fn store_text(read: Result<usize, Problem>) -> (bool, String) {
+    match read {
+        Ok(0) => (true, "ok".to_owned()),
+        Ok(1) => (false, "a partition cannot be read".to_owned()),
+        Ok(parts) => (false, format!("{parts} partitions cannot be read")),
+        // Many searches are no fault of the store.
+        Err(problem) if problem.is_busy() => (true, "busy".to_owned()),
+        Err(_) => (false, "cannot be read".to_owned()),
+    }
 }
 
 /// Losses of the store for people.

@@ -18,8 +18,9 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use console::{
     CallFilter, CallRecord, CallState, HistoryReader, JoinedCall, LadderStyle, LoadedMessage,
-    MaskedUsers, StoreError, StoredCall, StoredDirection, StoredEvent, applied_rules, attribute,
-    edits, export, ladder, mask, mask_numbers, messages_in_full, parse_time, redact, rfc3339,
+    MaskedUsers, StoreError, StoredCall, StoredDirection, StoredEvent, UnreadPart, applied_rules,
+    attribute, edits, export, ladder, mask, mask_numbers, messages_in_full, parse_time, redact,
+    rfc3339,
 };
 pub(super) use decision::decision;
 use serde_json::{Map, Value};
@@ -175,14 +176,18 @@ pub(super) async fn search(
     if masked_search.is_some() {
         state.admit_number_search(&caller)?;
     }
-    let page = store.read(move |reader| reader.search(&filter, before, limit));
-    let page = page.await?;
+    let read = store.read(move |reader| {
+        let page = reader.search(&filter, before, limit)?;
+        Ok((page, reader.unread()))
+    });
+    let (page, unread) = read.await?;
     let incomplete = page.next.is_some() && page.calls.len() < limit;
     let calls = page.calls.into_iter();
     let body = CallsBody {
         calls: calls.map(|call| call_json(call, &caller)).collect(),
         next: page.next.map(|next| next.to_string()),
         incomplete,
+        unread: unread.iter().map(UnreadPart::to_string).collect(),
     };
     match masked_search {
         Some(number) => accepted(format!("number={number}"), &body),
@@ -195,7 +200,11 @@ type LoadedCall = (StoredCall, JoinedCall);
 
 fn load(reader: &HistoryReader, id: &str) -> Result<Option<LoadedCall>, StoreError> {
     let Some(call) = reader.find(id)? else {
-        return Ok(None);
+        // It may be in a part that cannot be read.
+        return match reader.unread().first() {
+            Some(unread) => Err(StoreError(unread.to_string())),
+            None => Ok(None),
+        };
     };
     let joined = reader.joined(call.clone(), MAX_MESSAGES)?;
     Ok(Some((call, joined)))

@@ -424,6 +424,7 @@ pub(super) async fn acknowledge(
 pub(super) async fn stream(State(state): Shared, Extension(caller): Extension<Caller>) -> Answer {
     let now = state.overview().now();
     let now = serde_json::to_string(&now).unwrap_or_default();
-    let added = state.hub.add(caller.redact, &[("overview", now)]);
+    let client = (caller.session, caller.redact);
+    let added = state.hub.add(client, &[("overview", now)]);
     added.ok_or_else(|| Problem::busy("too many pages listen"))
 }

@@ -98,10 +98,8 @@ impl OverviewHistory {
                 calls_per_s: rate(new.counters.offered, old.counters.offered),
                 registrations: new.registrations,
                 registrations_per_s: rate(new.counts.registrations, old.counts.registrations),
-                rtp_packets_per_s: rate(
-                    new.packets + new.relayed_in_kernel,
-                    old.packets + old.relayed_in_kernel,
-                ),
+                // Those that the kernel relays are among them.
+                rtp_packets_per_s: rate(new.packets, old.packets),
                 mos: (mos_calls > 0).then(|| rounded(mos_sum as f64 / mos_calls as f64 / 100.0)),
                 cpu: rounded(cpu),
                 memory_mib: rounded(memory as f64 / f64::from(1 << 20)),
@@ -215,6 +213,8 @@ mod tests {
             statistics.calls = 3;
             statistics.counts.mos_calls += 2;
             statistics.counts.mos_sum += 800;
+            statistics.packets += 500;
+            statistics.relayed_in_kernel += 400;
             let sums = Sums {
                 at: Time::from_secs(step * 5),
                 statistics: statistics.clone(),
@@ -225,6 +225,7 @@ mod tests {
         let overview = history.overview(3_600);
         assert_eq!(overview.series.at.len(), MAX_POINTS);
         assert_eq!(overview.series.calls_per_s.last(), Some(&2.0));
+        assert_eq!(overview.now.rtp_packets_per_s, 100.0);
         assert_eq!((overview.now.cpu, overview.now.mos), (20.0, Some(4.0)));
         assert_eq!(overview.now.answered_ratio, Some(0.5));
         assert_eq!(overview.now.store_lost, None);

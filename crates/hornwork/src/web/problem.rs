@@ -66,6 +66,11 @@ impl Problem {
         self.code == "token"
     }
 
+    /// Whether it passes without a remedy.
+    pub(super) fn is_busy(&self) -> bool {
+        self.code == "busy"
+    }
+
     pub(super) fn status(&self) -> StatusCode {
         self.status
     }
@@ -89,7 +94,8 @@ impl From<CommandError> for Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Problem {
-        Problem::busy(format!("the store cannot be read: {error}"))
+        let why = format!("the store cannot be read: {error}");
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store", why)
     }
 }
 

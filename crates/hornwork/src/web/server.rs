@@ -84,6 +84,8 @@ pub(super) fn start(
                 tokio::spawn(sample(state.clone()));
                 tokio::spawn(pass_calls(state.clone(), taps));
                 tokio::spawn(watch_alarms(state.clone()));
+                let watched = state.clone();
+                tokio::spawn(async move { watched.end_streams_at_changes().await });
                 accept(listener, limits, acceptor, state).await;
             });
         })?;

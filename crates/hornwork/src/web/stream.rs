@@ -1,6 +1,7 @@
 //! Server-sent events: figures, calls and alarms as they change. Packet threads copy call events into a bounded queue
 //! only while a page listens; a client that does not read in time is disconnected.
 
+use super::sessions::SessionKey;
 use super::types::CallChange;
 use axum::body::{Body, Bytes};
 use axum::http::HeaderValue;
@@ -31,6 +32,7 @@ const STREAM_TIME: Duration = Duration::from_secs(600);
 struct StreamClient {
     events: mpsc::Sender<Bytes>,
     redact: bool,
+    session: Option<SessionKey>,
 }
 
 /// All clients.
@@ -53,7 +55,11 @@ impl StreamHub {
     }
 
     /// Adds a client; `None`: there are too many.
-    pub(super) fn add(&self, redact: bool, first: &[(&str, String)]) -> Option<Response> {
+    pub(super) fn add(
+        &self,
+        (session, redact): (Option<SessionKey>, bool),
+        first: &[(&str, String)],
+    ) -> Option<Response> {
         let (events, queue) = mpsc::channel(MAX_WAITING);
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         clients.retain(|client| !client.events.is_closed());
@@ -64,7 +70,11 @@ impl StreamHub {
             // The queue is empty.
             let _ = events.try_send(frame(name, json));
         }
-        clients.push(StreamClient { events, redact });
+        clients.push(StreamClient {
+            events,
+            redact,
+            session,
+        });
         self.active.store(clients.len(), Ordering::Relaxed);
         let body = StreamBody {
             queue,
@@ -77,17 +87,31 @@ impl StreamHub {
         Some(response)
     }
 
+    /// Ends the streams of a session that has ended.
+    pub(super) fn end(&self, session: &SessionKey) {
+        self.retain(|client| client.session.as_ref() != Some(session));
+    }
+
+    /// Ends all streams, so that their clients are checked by new rules when they reconnect.
+    pub(super) fn end_all(&self) {
+        self.retain(|_| false);
+    }
+
+    fn retain(&self, keeps: impl FnMut(&StreamClient) -> bool) {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.retain(keeps);
+        self.active.store(clients.len(), Ordering::Relaxed);
+    }
+
     /// Sends an event to all clients; those that are behind are disconnected.
     pub(super) fn send<T: Serialize>(&self, name: &str, value: impl Fn(bool) -> T) {
         let text = |redact| serde_json::to_string(&value(redact)).unwrap_or_default();
         let frames = [false, true].map(|redact| frame(name, &text(redact)));
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        clients.retain(|client| {
+        self.retain(|client| {
             let [plain, redacted] = &frames;
             let bytes = if client.redact { redacted } else { plain };
             client.events.try_send(bytes.clone()).is_ok()
         });
-        self.active.store(clients.len(), Ordering::Relaxed);
     }
 }
 
@@ -186,6 +210,30 @@ mod tests {
     use engine::Time;
 
     #[test]
+    fn streams_end_with_their_session() {
+        let hub = StreamHub::new(Arc::default());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let _inside = runtime.enter();
+        let mut add = |session| hub.add((session, false), &[]).unwrap().into_body();
+        let mut bodies = [Some([1; 32]), Some([2; 32]), None].map(&mut add);
+        let mut is_over = |at: usize| {
+            use hyper::body::Body as _;
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            let body = Pin::new(&mut bodies[at]);
+            matches!(body.poll_frame(&mut context), Poll::Ready(None))
+        };
+        hub.end(&[2; 32]);
+        assert_eq!([0, 1, 2].map(&mut is_over), [false, true, false]);
+        assert!(hub.is_active());
+        hub.end_all();
+        assert_eq!([0, 1, 2].map(&mut is_over), [true; 3]);
+        assert!(!hub.is_active());
+    }
+
+    #[test]
     fn slow_clients_are_disconnected_and_nothing_is_copied_without_clients() {
         let (tap, mut end) = call_tap();
         let hub = StreamHub::new(end.active());
@@ -203,7 +251,9 @@ mod tests {
             .build()
             .unwrap();
         let _inside = runtime.enter();
-        let all: Vec<_> = (0..=MAX_CLIENTS).map(|_| hub.add(false, &[])).collect();
+        let all: Vec<_> = (0..=MAX_CLIENTS)
+            .map(|_| hub.add((None, false), &[]))
+            .collect();
         assert!(all[..MAX_CLIENTS].iter().all(Option::is_some) && all[MAX_CLIENTS].is_none());
         tap.take(&event);
         assert!(end.events.try_recv().is_ok());

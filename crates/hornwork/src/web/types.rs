@@ -222,6 +222,8 @@ pub(super) struct CallsBody {
     pub(super) next: Option<String>,
     /// Whether the search stopped before the page was full, because it examined many calls; `next` continues it.
     pub(super) incomplete: bool,
+    /// Parts of the store that cannot be read, with the reason: their calls are missing.
+    pub(super) unread: Vec<String>,
 }
 
 /// A message of a call.
@@ -861,7 +863,7 @@ pub(super) struct AuditBody {
 /// Health of the border.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct HealthBody {
-    /// ok, degraded (a critical alarm is active), draining, failed.
+    /// ok, degraded (a critical alarm is active, or the store cannot be read), draining, failed.
     pub(super) status: &'static str,
     /// Parts: border, store, store_losses (with a store), alarms; each ok or its failure.
     pub(super) checks: Map<String, Value>,

@@ -2,7 +2,7 @@
 //! (snmptrapd, rsyslogd).
 
 use crate::common;
-use crate::operators::{ctl, ctl_json, metrics, until};
+use crate::operators::{ctl, ctl_json, metric, metrics, until};
 
 use common::certificates::Authority;
 use common::{Process, border, example, free_port, installed, media_ports, root, scratch};
@@ -270,6 +270,28 @@ fn full_queue_of_a_silent_receiver_is_counted_and_calls_go_on() {
         let log = std::fs::read_to_string(folder.join("border.log")).unwrap_or_default();
         log.contains("receiver_lost") && log.contains("receiver_failed")
     });
+}
+
+#[test]
+fn the_alarm_of_a_removed_trunk_ends_with_the_reload() {
+    let folder = scratch("alarms-removed");
+    let ports = (free_port(), free_port(), free_port());
+    Trunk::start(ports.1).set(true);
+    let text = configuration(&folder, ports, "");
+    // Nothing listens at its port.
+    let old = "[[trunk]]\nname = \"old\"\ntarget = \"udp:127.0.0.1:9\"\nping_interval_s = 1\nping_failures = 1\n";
+    let _border = border(&folder, &format!("{text}\n{old}"), ports.0);
+    let is_healthy = || ctl(&folder, &["health"]).status.success();
+    until("the alarm of the trunk", || {
+        active(&folder, "trunk_down") && !is_healthy()
+    });
+    std::fs::write(folder.join("hornwork.toml"), text).expect("configuration");
+    assert!(ctl(&folder, &["reload"]).status.success());
+    until("the reload has ended it", || {
+        !active(&folder, "trunk_down") && is_healthy()
+    });
+    let name = "hornwork_alarms_active{severity=\"critical\"}";
+    assert_eq!(metric(&metrics(ports.2), name), 0);
 }
 
 fn active(folder: &Path, name: &str) -> bool {

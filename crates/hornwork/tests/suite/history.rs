@@ -6,10 +6,11 @@ use crate::common;
 use crate::operators::{ctl_json, metric, metrics};
 use common::{Process, border, example, installed, media_ports, scratch, testdata};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A border with a store, and the ports and folder of a test.
 pub struct Rig {
@@ -62,6 +63,8 @@ impl Rig {
                     "4000000",
                 ])
                 .args(arguments)
+                // Times in its logs.
+                .env("TZ", "UTC")
                 .stdin(Stdio::null()),
             &log,
         )
@@ -225,34 +228,85 @@ fn calls_are_found_with_both_legs() {
     }
 }
 
+/// Call-IDs of the calls of which SIPp has got the response to BYE before this time, by its log of messages.
+fn ended_before(messages: &str, time: SystemTime) -> BTreeSet<String> {
+    let since = time.duration_since(UNIX_EPOCH).expect("a time after 1970");
+    let micros = i64::try_from(since.as_micros()).expect("microseconds");
+    // As SIPp writes it, up to the microseconds.
+    let until = console::rfc3339(micros).replace('T', " ").replace('Z', "");
+    let rule = "-".repeat(47);
+    let ended = messages.split(&rule).filter_map(|entry| {
+        let (at, message) = entry.trim_start().split_once('\n')?;
+        let is_end = message.contains("message received")
+            && message.contains("\nSIP/2.0 200 ")
+            && message.contains("\nCSeq: 2 BYE");
+        let id = message
+            .lines()
+            .find_map(|line| line.strip_prefix("Call-ID: "))?;
+        (is_end && *at < *until).then(|| id.trim().to_owned())
+    });
+    ended.collect()
+}
+
 #[test]
 fn a_killed_border_has_all_calls_but_those_of_the_last_second() {
     if !installed(&["sipp"]) {
         return;
     }
-    let rig = Rig::new("store-killed", "loopback-bypass.toml", "");
+    let mut rig = Rig::new("store-killed", "loopback-bypass.toml", "");
+    let records = rig.folder.join("records");
+    let table = format!("[records]\nfolder = \"{}\"\n", records.display());
+    rig.configuration.push_str(&table);
     let mut first = rig.border();
     let _callee = rig.callee();
-    let mut callers = rig.callers(200, 400);
-    assert_eq!(callers.wait(Duration::from_secs(60)), Some(true));
-    std::thread::sleep(Duration::from_secs(1));
-    // Further calls are being set up.
-    let more = rig.callers(3_000, 500);
-    std::thread::sleep(Duration::from_millis(700));
+    let target = format!("127.0.0.1:{}", rig.sip);
+    let burst = [
+        "-sn", "uac", &target, "-s", "600", "-r", "300", "-m", "9000", "-l", "8000",
+    ];
+    let logged = ["-trace_msg", "-message_file", "uac.messages"];
+    let more = rig.sipp("uac", rig.sip + 1, &[&burst[..], &logged].concat());
+    // In the middle of it.
+    std::thread::sleep(Duration::from_secs(3));
     first.signal("KILL");
+    let killed = SystemTime::now();
     assert_eq!(first.wait(Duration::from_secs(5)), Some(false));
     drop(more);
+    let messages = std::fs::read(rig.folder.join("uac.messages")).expect("SIPp's messages");
+    let over = ended_before(&text(&messages), killed - Duration::from_secs(1));
+    assert!(over.len() >= 50, "{}", over.len());
     // A reader needs no border.
-    assert!(rig.calls(&["--number", "600"]).len() >= 200);
+    assert!(rig.calls(&["--number", "600"]).len() >= over.len());
     let second = rig.border();
     let log = await_log(&second, "store_completed");
     assert!(!log.contains("store_failed"), "{log}");
+    // Each call that SIPp saw end more than a second before is whole, and has its record.
     let ended = rig.calls(&["--number", "600", "--state", "ended"]);
-    let whole = ended
+    let whole: BTreeSet<&str> = ended
         .iter()
         .filter(|call| call["messages"].as_u64() >= Some(13))
-        .count();
-    assert!(whole >= 200, "{whole} of {}", ended.len());
+        .filter_map(|call| call["call_ids"][0].as_str())
+        .collect();
+    let recorded = std::fs::read_to_string(records.join("cdr.ndjson")).expect("records");
+    let recorded: Vec<Value> = recorded
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .filter(|record: &Value| record["cut"] != true)
+        .collect();
+    let recorded: BTreeSet<&str> = recorded
+        .iter()
+        .filter_map(|record| record["call_id"].as_str())
+        .collect();
+    let lost = |known: &BTreeSet<&str>| -> Vec<&String> {
+        over.iter()
+            .filter(|id| !known.contains(id.as_str()))
+            .collect()
+    };
+    assert_eq!(
+        (lost(&whole), lost(&recorded)),
+        (vec![], vec![]),
+        "of {}",
+        over.len()
+    );
     // Calls that were up are marked, and none stays open.
     assert!(
         rig.calls(&["--trunk", "server", "--state", "answered"])
@@ -306,6 +360,33 @@ fn calls_go_on_while_the_store_is_blocked() {
     }
 }
 
+/// A border whose store is on a file system of this size, in a mount namespace of its own; `None`, with a printed reason,
+/// without the right to make one.
+fn border_on_a_disk(rig: &Rig, file: &Path, size: &str) -> Option<Process> {
+    let script = format!(
+        "mount -t tmpfs -o size={size} none '{}' && exec '{}' run -c '{}'",
+        rig.store.display(),
+        env!("CARGO_BIN_EXE_hornwork"),
+        file.display()
+    );
+    let may = Command::new("unshare").args(["-m", "true"]).status();
+    if !may.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no right to make a mount namespace");
+        return None;
+    }
+    let border = Process::start(
+        Command::new("unshare")
+            .args(["-m", "sh", "-c", &script])
+            .stdin(Stdio::null()),
+        &rig.folder.join("border.log"),
+    );
+    let until = Instant::now() + Duration::from_secs(20);
+    while !common::answers_options(rig.sip) {
+        assert!(Instant::now() < until, "{}", border.log());
+    }
+    Some(border)
+}
+
 #[test]
 fn calls_go_on_with_a_full_disk() {
     if !installed(&["sipp", "unshare", "mount"]) {
@@ -321,28 +402,9 @@ fn calls_go_on_with_a_full_disk() {
     std::fs::create_dir_all(&rig.store).expect("folder");
     let file = rig.folder.join("hornwork.toml");
     std::fs::write(&file, &rig.configuration).expect("configuration");
-    // A small file system in a mount namespace of its own.
-    let script = format!(
-        "mount -t tmpfs -o size=3m none '{}' && exec '{}' run -c '{}'",
-        rig.store.display(),
-        env!("CARGO_BIN_EXE_hornwork"),
-        file.display()
-    );
-    let may = Command::new("unshare").args(["-m", "true"]).status();
-    if !may.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: no right to make a mount namespace");
+    let Some(border) = border_on_a_disk(&rig, &file, "3m") else {
         return;
-    }
-    let border = Process::start(
-        Command::new("unshare")
-            .args(["-m", "sh", "-c", &script])
-            .stdin(Stdio::null()),
-        &rig.folder.join("border.log"),
-    );
-    let until = Instant::now() + Duration::from_secs(20);
-    while !common::answers_options(rig.sip) {
-        assert!(Instant::now() < until, "{}", border.log());
-    }
+    };
     let _callee = rig.callee();
     let mut callers = rig.callers(2_000, 400);
     assert_eq!(
@@ -394,6 +456,43 @@ fn calls_go_on_with_a_full_disk() {
         std::thread::sleep(Duration::from_millis(200));
     }
     assert_eq!(metric(&metrics(scrape), "hornwork_store_failing"), 0);
+}
+
+#[test]
+fn a_disk_that_fills_up_is_an_alarm_before_writing_fails() {
+    if !installed(&["unshare", "mount", "nsenter"]) {
+        return;
+    }
+    let rig = Rig::new("store-low", "loopback-bypass.toml", "size_mib = 64");
+    std::fs::create_dir_all(&rig.store).expect("folder");
+    let file = rig.folder.join("hornwork.toml");
+    std::fs::write(&file, &rig.configuration).expect("configuration");
+    let Some(border) = border_on_a_disk(&rig, &file, "40m") else {
+        return;
+    };
+    let id = border.id().to_string();
+    let inside = |command: &str| {
+        let command = format!("cd '{}' && {command}", rig.store.display());
+        let done = Command::new("nsenter")
+            .args(["-m", "-t", &id, "sh", "-c", &command])
+            .status();
+        assert!(done.is_ok_and(|status| status.success()), "{command}");
+    };
+    // Less than a tenth stays free.
+    inside("head -c 37m /dev/zero > other");
+    let log = await_log(&border, "alarm_raised");
+    let alarm = format!(
+        "alarm=disk id=1 severity=major object={}",
+        rig.store.display()
+    );
+    assert!(
+        log.contains(&alarm) && !log.contains("store_failed"),
+        "{log}"
+    );
+    inside("rm other");
+    crate::operators::until("it is cleared", || {
+        border.log().contains("alarm_cleared alarm=disk id=1")
+    });
 }
 
 /// Messages in the store of a border with a mount namespace of its own.
@@ -537,6 +636,26 @@ fn rtcp_of_rtpengine_becomes_an_event_of_its_call() {
     ] {
         assert!(ladder.contains(field), "{field}: {ladder}");
     }
+}
+
+#[test]
+fn a_border_starts_before_the_name_of_its_collector_is_known() {
+    let more = "hep = { send = \"udp:homer.does-not-exist.invalid:9060\" }";
+    let rig = Rig::new("store-no-name", "loopback-bypass.toml", more);
+    // It answers OPTIONS, which are stored.
+    let border = rig.border();
+    let until = Instant::now() + Duration::from_secs(20);
+    while rig.calls(&["--kind", "options"]).is_empty() {
+        assert!(Instant::now() < until, "{}", border.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let log = await_log(&border, "receiver_failed");
+    assert!(
+        log.contains("HEP collector udp:homer.does-not-exist.invalid:9060"),
+        "{log}"
+    );
+    let log = await_log(&border, "hep_packets_dropped");
+    assert!(log.contains("reason=socket"), "{log}");
 }
 
 #[test]

@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
 
 /// Three namespaces: two hosts (10.9.1.1 and 10.9.1.2), and between them one with the ends `la` and `lb` of the link.
-struct Hosts {
+pub(crate) struct Hosts {
     /// Its namespaces are those of these processes: first host, second host, link.
     holders: Vec<Child>,
 }
 
 impl Hosts {
     /// `None` without the rights.
-    fn new() -> Option<Hosts> {
+    pub(crate) fn new() -> Option<Hosts> {
         if !installed(&["unshare", "nsenter", "ip"]) {
             return None;
         }
@@ -31,7 +31,7 @@ impl Hosts {
         };
         for _ in 0..3 {
             let mut holder = Command::new("unshare")
-                .args(["-n", "sh", "-c", "echo ready && exec sleep 120"])
+                .args(["-n", "sh", "-c", "echo ready && exec sleep 300"])
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null())
@@ -63,7 +63,7 @@ impl Hosts {
     }
 
     /// A command in a namespace: 0 and 1 are the hosts, 2 that of the link.
-    fn command(&self, index: usize, program: &str) -> Command {
+    pub(crate) fn command(&self, index: usize, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         let id = self.holders[index].id().to_string();
         command.args(["-t", &id, "-n", program]);
@@ -75,7 +75,7 @@ impl Hosts {
     }
 
     /// Starts the link and waits until it is up.
-    fn link(&self, arguments: &[&str]) -> RunningLink {
+    pub(crate) fn link(&self, arguments: &[&str]) -> RunningLink {
         self.link_between(["la", "lb"], arguments)
     }
 
@@ -112,7 +112,7 @@ impl Drop for Hosts {
     }
 }
 
-struct RunningLink {
+pub(crate) struct RunningLink {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
 }
@@ -144,7 +144,7 @@ impl RunningLink {
     }
 
     /// Ends it with Ctrl-C; returns exit code and the rest of its output.
-    fn end(mut self) -> (Option<i32>, String) {
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
         self.signal("-INT");
         let mut text = String::new();
         std::io::Read::read_to_string(&mut self.out, &mut text).unwrap();

@@ -20,6 +20,7 @@ mod install;
 mod isolate;
 mod lab_obstacles;
 mod link;
+mod monitoring;
 mod names;
 mod operators;
 #[path = "../../../lab/tests/suite/page_links.rs"]
@@ -65,3 +66,4 @@ mod web_access;
 mod web_oidc;
 mod web_privacy;
 mod web_schemathesis;
+mod web_store;

@@ -5,10 +5,10 @@ use crate::common;
 use crate::peer_sipp::sipp;
 use crate::records::wait_for_records;
 
-use common::{border, example, installed, media_ports, scratch};
+use common::{border, example, free_port, installed, media_ports, scratch};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -70,7 +70,8 @@ fn configuration(folder: &Path, sip: u16, trunk: u16, metrics: u16, workers: u8)
 }
 
 pub fn until(what: &str, condition: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    // An alarm is cleared 15 to 20 s after its condition.
+    let end = Instant::now() + Duration::from_secs(40);
     while !condition() {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(50));
@@ -164,8 +165,96 @@ fn metrics_records_and_sipp_agree_to_the_unit() {
     }
 }
 
+/// The value of the first header of this name.
+fn header<'a>(message: &'a str, name: &str) -> &'a str {
+    let mut lines = message.lines();
+    let found = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    found.unwrap_or_else(|| panic!("no {name}: {message}"))
+}
+
+/// A call to the border at `sip` that sends RTP packets with these sequence numbers and ends after `meanwhile`.
+fn call_with_media(sip: u16, sequence: impl Iterator<Item = u16>, meanwhile: impl FnOnce()) {
+    let [signalling, media] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("socket"));
+    let limit = Some(Duration::from_secs(20));
+    signalling.set_read_timeout(limit).expect("timeout");
+    signalling.connect(("127.0.0.1", sip)).expect("address");
+    let local = signalling.local_addr().expect("address");
+    let send = |method: &str, uri: &str, to: &str, body: &str| {
+        // An ACK has the number of its INVITE.
+        let number = if method == "BYE" { 2 } else { 1 };
+        let text = format!(
+            "{method} {uri} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bKmedia{method}\r\nMax-Forwards: 70\r\n\
+             From: <sip:100@{local}>;tag=1\r\nTo: {to}\r\nCall-ID: media-{local}\r\nCSeq: {number} {method}\r\n\
+             Contact: <sip:100@{local}>\r\nContent-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        signalling.send(text.as_bytes()).expect("sent");
+    };
+    let answer = |method: &str| {
+        let mut bytes = [0; 4_096];
+        loop {
+            let length = signalling.recv(&mut bytes).expect("a response");
+            let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+            if text.starts_with("SIP/2.0 200 ") && header(&text, "CSeq").ends_with(method) {
+                return text;
+            }
+            assert!(text.starts_with("SIP/2.0 1"), "{text}");
+        }
+    };
+    let uri = format!("sip:600@127.0.0.1:{sip}");
+    let port = media.local_addr().expect("address").port();
+    let offer = format!(
+        "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio {port} RTP/AVP 0\r\n"
+    );
+    send("INVITE", &uri, &format!("<{uri}>"), &offer);
+    let answered = answer("INVITE");
+    let (contact, to) = (header(&answered, "Contact"), header(&answered, "To"));
+    let target = contact.trim_matches(['<', '>']);
+    send("ACK", target, to, "");
+    let line = answered
+        .lines()
+        .find_map(|line| line.strip_prefix("m=audio "));
+    let port = line.and_then(|line| line.split(' ').next()?.parse::<u16>().ok());
+    let border = ("127.0.0.1", port.expect("a media port"));
+    for number in sequence {
+        let mut packet = vec![0x80, 0];
+        packet.extend(number.to_be_bytes());
+        packet.extend((u32::from(number) * 160).to_be_bytes());
+        packet.extend([1, 2, 3, 4]);
+        packet.resize(172, 0xff);
+        media.send_to(&packet, border).expect("sent");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    meanwhile();
+    send("BYE", target, to, "");
+    answer("BYE");
+}
+
 #[test]
-fn alert_rules_about_the_store_pass_their_tests() {
+fn packets_of_calls_are_counted_to_the_unit() {
+    if !installed(&["sipp"]) {
+        return;
+    }
+    let folder = scratch("operators-media");
+    let (sip, trunk, scrape) = (free_port(), free_port(), free_port());
+    let _border = border(&folder, &configuration(&folder, sip, trunk, scrape, 1), sip);
+    let _uas = sipp(&folder, "uas", trunk, &["-sn", "uas"]).at_port(trunk);
+    let count = |name: &str| metric(&metrics(scrape), &format!("hornwork_rtp_packets_{name}"));
+    // Two calls: 400 packets, and 300 between which 20 are missing.
+    call_with_media(sip, 1_000..1_400, || {
+        until("packets of the call count", || count("total") == 400);
+        assert_eq!((count("ended_total"), count("lost_total")), (0, 0));
+    });
+    until("the call has ended", || count("ended_total") == 400);
+    call_with_media(sip, (65_500..=u16::MAX).chain(20..284), || {
+        until("packets of both calls count", || count("total") == 700);
+    });
+    until("both calls have ended", || count("ended_total") == 700);
+    assert_eq!((count("total"), count("lost_total")), (700, 20));
+}
+
+#[test]
+fn alert_rules_pass_their_tests() {
     if !installed(&["promtool"]) {
         return;
     }

@@ -2,6 +2,7 @@
 //! running border with real calls.
 
 use crate::common::{Process, border, example, free_port, installed, media_ports, root, scratch};
+use crate::link::Hosts;
 use std::io::Write as _;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -296,4 +297,81 @@ fn console_shows_real_calls_in_chromium() {
             "{methods}"
         );
     }
+}
+
+/// Waits until the output of a program has this text.
+fn await_output(process: &Process, text: &str) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !process.log().contains(text) {
+        assert!(Instant::now() < end, "no {text} in {}", process.log());
+    }
+}
+
+/// The caller is behind a link that loses 5 % of its packets; border, console, called phone and Chromium are on the other side.
+#[test]
+fn console_shows_the_loss_of_an_emulated_link() {
+    const CALLED: &str = "4930701";
+    let Some(sources) = sources() else {
+        return;
+    };
+    let Some(hosts) = Hosts::new() else {
+        return;
+    };
+    let folder = scratch("pages-loss");
+    let (sip, trunk, http) = (5_060, 5_070, 8_080);
+    let more = format!(
+        "[store]\nfolder = \"{}/store\"\nquality_interval_s = 5\n[console]\nlisten = \"127.0.0.1:{http}\"\naudit = \"{0}/audit.ndjson\"\n",
+        folder.display()
+    );
+    let text = example("loopback.toml", sip, trunk, (20_000, 20_099), "")
+        .replace("127.0.0.1", "10.9.1.2")
+        .replace("127.0.0.0/8", "10.9.1.0/24");
+    let file = folder.join("hornwork.toml");
+    std::fs::write(&file, format!("{text}\n{more}")).expect("configuration");
+    let program = |host: usize, name: &str, arguments: &[&str]| {
+        let mut command = hosts.command(host, env!("CARGO_BIN_EXE_hornwork"));
+        command
+            .current_dir(&folder)
+            .args(arguments)
+            .stdin(Stdio::null());
+        Process::start(&mut command, &folder.join(format!("{name}.log")))
+    };
+    let border = program(1, "border", &["run", "-c", "hornwork.toml"]);
+    await_output(&border, "purpose=console");
+    let local = format!("10.9.1.2:{trunk}");
+    let mut answering = program(
+        1,
+        "answer",
+        &["phone", "answer", "--local", &local, "--wait", "60"],
+    );
+    await_output(&answering, "waiting for a call");
+    // The loss of a call of 25 s is 3 to 7 % with four standard deviations on either side, and the same with this seed.
+    let link = hosts.link(&["--a-to-b", "loss=5%", "--seed", "7", "--seconds", "200"]);
+    let uri = format!("sip:{CALLED}@10.9.1.2:{sip}");
+    let mut calling = program(0, "call", &["phone", "call", &uri, "--seconds", "25"]);
+    assert_eq!(
+        calling.wait(Duration::from_secs(90)),
+        Some(true),
+        "{}",
+        calling.log()
+    );
+    answering.wait(Duration::from_secs(60));
+    let _ = link.end();
+    await_stored(&folder.join("store"), CALLED, 1);
+    let output = hosts
+        .command(1, "node")
+        .arg(sources.join("tests/loss.mjs"))
+        .env("CONSOLE_URL", format!("http://127.0.0.1:{http}"))
+        .env("CONSOLE_NUMBER", CALLED)
+        .env("CONSOLE_FOLDER", &folder)
+        .output()
+        .expect("node");
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    println!("{text}");
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("the loss of the link is on the page"),
+        "{text}"
+    );
 }

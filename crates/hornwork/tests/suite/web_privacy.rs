@@ -10,7 +10,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 /// An INVITE between short numbers, whose texts name them once more.
-fn short_call(rig: &Rig) -> String {
+pub(crate) fn short_call(rig: &Rig) -> String {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
     let local = socket.local_addr().expect("address");
     let id = format!("short-{}", local.port());

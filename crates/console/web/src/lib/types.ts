@@ -59,6 +59,8 @@ export interface CallPage {
   calls: Call[];
   next: string | null;
   incomplete: boolean;
+  /** Parts of the store that cannot be read. */
+  unread: string[];
 }
 
 export interface Message {
