@@ -19,7 +19,7 @@ use crate::policy::{CallPlan, Facts, Plan, decide, decide_for};
 use crate::registrar::{Authentication, Claim};
 use crate::request::{RequestOrigin, RequestRefusal, address_of_record, user_at};
 use crate::shared::Alarm;
-use config::{HostName, InterfaceKind, InterfaceSpec, MediaMode, TrunkId};
+use config::{Authenticate, HostName, InterfaceKind, InterfaceSpec, MediaMode, TrunkId};
 use engine::{EventKind, Reason};
 use sip::{Flow, LegId};
 use smallvec::SmallVec;
@@ -371,9 +371,12 @@ impl Components {
             return Err(RequestRefusal::new(Reason::ForeignSource));
         }
         if !origin.requires_authentication(&self.ctx.config) {
-            let core = config
-                .interface(interface)
-                .is_some_and(|settings| settings.kind == InterfaceKind::Core);
+            // Sources of a core interface need no authentication, unless its trunk authenticates them: then they are phones,
+            // except for the resolved targets of named trunks.
+            let core = config.interface(interface).is_some_and(|settings| {
+                settings.kind == InterfaceKind::Core
+                    && (settings.authenticate == Authenticate::None || origin.located)
+            });
             let origin = RequestOrigin {
                 authenticated: core || trunk.is_some() || self.is_registered(request, flow),
                 ..origin

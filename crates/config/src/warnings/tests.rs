@@ -16,7 +16,7 @@ fn ways_without_authentication_are_warned_of() {
     let conference = |keys: &str| {
         format!("[[route]]\nreject=403\n[[conference]]\nname=\"c\"\nnumber=\"800\"\n{keys}")
     };
-    let cases: [(&str, &str, &[&str]); 32] = [
+    let cases: [(&str, &str, &[&str]); 34] = [
         ("", "", &["trunk t, u"]),
         ("allow=\"0.0.0.0/0\"\n", "", &["trunk t, u"]),
         ("allow=[\"10.0.0.0/8\",\"::/0\"]\n", "", &["trunk t, u"]),
@@ -96,6 +96,16 @@ fn ways_without_authentication_are_warned_of() {
             "kind=\"core\"\nregister=\"pass:t\"\n",
             "",
             &["trunk t without"],
+        ),
+        (
+            "kind=\"core\"\nregister=\"pass:t\"\nauthenticate=\"trunk\"\n",
+            "[[route]]\ntrunk=\"u\"\n",
+            &[],
+        ),
+        (
+            "kind=\"core\"\nregister=\"pass:t\"\nauthenticate=\"trunk\"\n",
+            &rule(""),
+            &["trunk u by rule 1"],
         ),
     ];
     for (interface, more, wanted) in cases {
