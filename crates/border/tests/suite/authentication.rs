@@ -107,50 +107,109 @@ fn contact_of_another_host_is_routed_to_its_flow() {
     }
 }
 
-/// The trunk authenticates: the INVITE with credentials reaches it with the Call-ID of the challenged INVITE.
+/// The INVITE of a phone behind the raw source `10.1.0.9:5060`.
+fn raw_invite(cseq: u32, call_id: &str, extra: &str) -> String {
+    format!(
+        "INVITE sip:2000@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 10.1.0.9:5060;branch=z9hG4bKc{cseq}{call_id}\r\n\
+         Max-Forwards: 70\r\nFrom: <sip:1000@192.0.2.1>;tag=1\r\nTo: <sip:2000@192.0.2.1>\r\nCall-ID: {call_id}\r\n\
+         CSeq: {cseq} INVITE\r\nContact: <sip:1000@10.1.0.9:5060>\r\n{extra}Content-Length: 0\r\n\r\n"
+    )
+}
+
+const CREDENTIALS: &str = "Proxy-Authorization: Digest username=\"1000\", realm=\"pbx\", nonce=\"n\", uri=\"sip:x\", response=\"r\"\r\n";
+
+/// The trunk authenticates: the INVITE with credentials reaches it with Call-ID and From tag of the challenged INVITE, and the next
+/// CSeq (RFC 3261 section 22.2).
 #[test]
-fn invite_with_credentials_keeps_its_call_id_towards_the_trunk() {
+fn invite_with_credentials_repeats_the_challenged_one_towards_the_trunk() {
     let mut net = VirtualNetwork::new(PLAIN, 5);
-    let phone = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
     let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
     net.phones[pbx].log.behaviour.progress.clear();
     net.phones[pbx].log.behaviour.answer = Some(407);
-    let invite = |cseq: u32, call_id: &str, extra: &str| {
-        format!(
-            "INVITE sip:2000@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 10.1.0.9:5060;branch=z9hG4bKc{cseq}{call_id}\r\n\
-             Max-Forwards: 70\r\nFrom: <sip:1000@192.0.2.1>;tag=1\r\nTo: <sip:2000@192.0.2.1>\r\nCall-ID: {call_id}\r\n\
-             CSeq: {cseq} INVITE\r\nContact: <sip:1000@10.1.0.9:5060>\r\n{extra}Content-Length: 0\r\n\r\n"
-        )
-    };
-    let credentials = "Proxy-Authorization: Digest username=\"1000\", realm=\"pbx\", nonce=\"n\", uri=\"sip:x\", response=\"r\"\r\n";
     let steps = [
         (1, "one", ""),
-        (2, "one", credentials),
+        (2, "one", CREDENTIALS),
+        (3, "one", CREDENTIALS),
         (1, "two", ""),
-        (2, "three", credentials),
+        (2, "three", CREDENTIALS),
     ];
     for (cseq, call_id, extra) in steps {
-        net.send_raw(
-            "10.1.0.9:5060",
-            OUT,
-            invite(cseq, call_id, extra).as_bytes(),
-        );
+        let invite = raw_invite(cseq, call_id, extra);
+        net.send_raw("10.1.0.9:5060", OUT, invite.as_bytes());
         net.run(seconds(1));
     }
-    let entry: Vec<String> = net
+    let offered: Vec<[String; 3]> = net
         .log(pbx)
         .iter()
         .filter(|entry| entry.event == PhoneEvent::Offered)
-        .map(|entry| entry.header("Call-ID").to_owned())
+        .map(|entry| {
+            let from = entry.header("From");
+            let tag = from.split("tag=").nth(1).expect("tag").to_owned();
+            let (call_id, cseq) = (entry.header("Call-ID"), entry.header("CSeq"));
+            [call_id.to_owned(), tag, cseq.to_owned()]
+        })
         .collect();
-    assert_eq!(entry.len(), 4, "{entry:?}");
-    assert_eq!(
-        entry[0], entry[1],
-        "the challenged INVITE and the one with credentials"
+    let [first, second, third, other, without] = &offered[..] else {
+        panic!("{offered:?}");
+    };
+    // Also after a second challenge.
+    for (repeated, cseq) in [(second, "2 INVITE"), (third, "3 INVITE")] {
+        assert_eq!(first[..2], repeated[..2], "Call-ID and From tag");
+        assert_eq!(repeated[2], cseq);
+    }
+    for new in [other, without] {
+        assert!(new[0] != first[0] && new[1] != first[1], "{offered:?}");
+        assert_eq!(new[2], "1 INVITE");
+    }
+    assert_ne!(other[0], without[0]);
+    assert!(!first[0].contains("one"), "the caller's Call-ID is hidden");
+}
+
+/// The dialog of a repeated INVITE, whose tag is that of the ended leg, is found by requests of the trunk.
+#[test]
+fn dialog_of_a_repeated_invite_is_found_by_its_tag() {
+    let mut net = VirtualNetwork::new(PLAIN, 5);
+    let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.phones[pbx].log.behaviour.answer = Some(407);
+    net.phones[pbx].log.behaviour.progress.clear();
+    net.send_raw("10.1.0.9:5060", OUT, raw_invite(1, "one", "").as_bytes());
+    net.run(seconds(1));
+    net.phones[pbx].log.behaviour.answer = Some(200);
+    let offer = format!(
+        "{CREDENTIALS}Content-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{SDP_A}",
+        SDP_A.len()
     );
-    assert!(entry[2] != entry[0] && entry[3] != entry[2] && entry[3] != entry[0]);
-    assert!(!entry[0].contains("one"), "the caller's Call-ID is hidden");
-    let _ = phone;
+    let invite = raw_invite(2, "one", "").replace("Content-Length: 0\r\n\r\n", &offer);
+    net.send_raw("10.1.0.9:5060", OUT, invite.as_bytes());
+    net.run(seconds(1));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let sent: Vec<String> = net.wire.iter().map(|(_, bytes)| text(bytes)).collect();
+    let answer = sent
+        .iter()
+        .find(|text| text.starts_with("SIP/2.0 200") && text.contains("CSeq: 2 INVITE"));
+    let mut lines = answer.expect("answer").split("\r\n");
+    let to = lines.find(|line| line.starts_with("To:"));
+    let to = to.expect("To").to_owned();
+    let ack = format!(
+        "ACK sip:192.0.2.1:5060 SIP/2.0\r\nVia: SIP/2.0/UDP 10.1.0.9:5060;branch=z9hG4bKack\r\nMax-Forwards: 70\r\n\
+         From: <sip:1000@192.0.2.1>;tag=1\r\n{to}\r\nCall-ID: one\r\nCSeq: 2 ACK\r\nContent-Length: 0\r\n\r\n"
+    );
+    net.send_raw("10.1.0.9:5060", OUT, ack.as_bytes());
+    net.run(seconds(1));
+    let leg = net
+        .last(pbx, |event| *event == PhoneEvent::Acked)
+        .leg
+        .expect("leg");
+    net.wire.clear();
+    net.command(pbx, |endpoint, now| {
+        endpoint
+            .hang_up(leg, &MessageContent::default(), now)
+            .unwrap();
+    });
+    net.run(seconds(1));
+    let caller = "10.1.0.9:5060".parse().unwrap();
+    let mut sent = net.wire.iter().filter(|(to, _)| *to == caller);
+    assert!(sent.any(|(_, bytes)| bytes.starts_with(b"BYE ")));
 }
 
 fn failures(net: &VirtualNetwork) -> Vec<(String, String, String, u64)> {
