@@ -128,6 +128,7 @@ impl RequestRefusal {
                 method: method(),
                 status: self.status,
                 source: flow.remote.to_string(),
+                trunk: None,
             },
             why => EventKind::RequestRefused {
                 method: method(),

@@ -455,17 +455,44 @@ impl Calls<'_> {
             503 if best.message.is_some() => 500,
             status => status,
         };
-        let why = best.why.unwrap_or(Reason::NoTarget);
+        let challenged = matches!(status, 401 | 407) && best.message.is_some();
+        let why = match best.why.unwrap_or(Reason::NoTarget) {
+            Reason::Refused if challenged && !set_up.has_credentials() => {
+                self.count_challenge(slot, status);
+                Reason::Challenged
+            }
+            why => why,
+        };
         match best.message.filter(|_| status == best.status) {
             Some(message) => self.reject_caller(slot, status, Some(&message)),
             None => self.reject_caller_for(slot, status, Some(why)),
         }
         // Without a final response of a target the border has given up: timeouts, unreachable targets.
         let by = match why {
-            Reason::Refused => EndedBy::Side(Side::Callee),
+            Reason::Refused | Reason::Challenged => EndedBy::Side(Side::Callee),
             _ => EndedBy::Border,
         };
         self.end_call(slot, by, why, None);
+    }
+
+    /// A target has challenged an INVITE without credentials: the call is not counted, because the caller repeats its INVITE.
+    fn count_challenge(&mut self, slot: CallSlot, status: u16) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        call.summary.counted = true;
+        let trunk = call.last_trunk;
+        let source = call.set_up.as_deref().map(|set_up| set_up.source);
+        let ctx = &mut self.parts.ctx;
+        ctx.counters.offered -= 1;
+        let config = &ctx.config;
+        ctx.events
+            .tell_debug(ctx.now, || EventKind::AuthenticationRequired {
+                method: "INVITE".to_owned(),
+                status,
+                source: source.map_or_else(String::new, |source| source.to_string()),
+                trunk: config.name_of_trunk(trunk),
+            });
     }
 
     /// Refuses the INVITE of the caller, with the headers of `message` if present.
