@@ -11,6 +11,7 @@ mod registry;
 mod stored;
 #[cfg(test)]
 mod stored_tests;
+mod trunk_credentials;
 
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ pub use forwarding::Passing;
 pub use rate_limit::RegistrationLimiter;
 pub use registry::{Registry, SharedRegistry};
 pub use stored::{StoredContact, StoredCore, StoredRegistration, slack};
+pub use trunk_credentials::{TrunkClaim, TrunkCredentials};
 
 use crate::policy::Contact;
 use crate::views::{ContactView, RegistrationView};

@@ -361,7 +361,8 @@ events! {
         /// The user name in the credentials.
         user: String,
         /// Reason: wrong password, unknown user, credentials that are malformed or for another target, an address of
-        /// record that does not belong to the user, or credentials not judged because of too many failures before.
+        /// record that does not belong to the user, credentials not judged because of too many failures before, or
+        /// refused by trunk NAME (with authenticate = "trunk").
         reason: String,
         /// Failures that were not logged since the last one that was.
         suppressed: u64,

@@ -78,6 +78,14 @@ impl From<IpAddr> for FailureSource {
     }
 }
 
+/// The last authentication of an account from a source.
+#[derive(Clone, Copy, Debug)]
+struct AcceptedLogin {
+    at: Time,
+    /// Hashes of the nonces that a trunk accepted last: of a REGISTER, and of another request. 0: none.
+    nonces: [u64; 2],
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Meter {
     failures: u32,
@@ -120,9 +128,9 @@ pub struct AuthenticationFailures {
     limits: FailureLimits,
     young: BoundedMap<FailureKey, Meter>,
     old: BoundedMap<FailureKey, Meter>,
-    /// Time of the last authentication of an account from a source.
-    own: BoundedMap<(IpAddr, u64), Time>,
-    own_before: BoundedMap<(IpAddr, u64), Time>,
+    /// The last authentication of an account from a source.
+    own: BoundedMap<(IpAddr, u64), AcceptedLogin>,
+    own_before: BoundedMap<(IpAddr, u64), AcceptedLogin>,
     accounts: HashKey,
     /// Names of locked accounts, for operators.
     names: BoundedMap<u64, Box<str>>,
@@ -169,8 +177,13 @@ impl AuthenticationFailures {
 
     /// Whether the account has authenticated from this source.
     fn is_own(&self, own: &(IpAddr, u64), now: Time) -> bool {
+        let last = self.last_login(own);
+        last.is_some_and(|last| now.since(last.at) <= OWN_LIFETIME)
+    }
+
+    fn last_login(&self, own: &(IpAddr, u64)) -> Option<AcceptedLogin> {
         let last = self.own.get(own).or_else(|| self.own_before.get(own));
-        last.is_some_and(|last| now.since(*last) <= OWN_LIFETIME)
+        last.copied()
     }
 
     /// The meters of this source and account, each with its limit.
@@ -337,12 +350,53 @@ impl AuthenticationFailures {
     /// The account has authenticated from this source.
     pub fn succeeded(&mut self, source: IpAddr, account: &[u8], now: Time) {
         let own = (source_of(source), self.accounts.hash_one(account));
+        self.keep_login(own, |_| {}, now);
+    }
+
+    /// A trunk has accepted credentials of the account with this nonce, in a REGISTER or another request.
+    pub fn accepted(
+        &mut self,
+        source: IpAddr,
+        account: &[u8],
+        (nonce, registers): (&[u8], bool),
+        now: Time,
+    ) {
+        let own = (source_of(source), self.accounts.hash_one(account));
+        let hash = self.accounts.hash_one(nonce);
+        let set = |[register, other]: &mut [u64; 2]| match registers {
+            true => *register = hash,
+            false => *other = hash,
+        };
+        self.keep_login(own, set, now);
+    }
+
+    /// Whether [`AuthenticationFailures::accepted`] was called last with this nonce, for such a request.
+    pub fn has_accepted(
+        &self,
+        source: IpAddr,
+        account: &[u8],
+        (nonce, registers): (&[u8], bool),
+    ) -> bool {
+        let own = (source_of(source), self.accounts.hash_one(account));
+        let hash = self.accounts.hash_one(nonce);
+        self.last_login(&own).is_some_and(|last| {
+            let [register, other] = last.nonces;
+            hash == if registers { register } else { other }
+        })
+    }
+
+    fn keep_login(&mut self, own: (IpAddr, u64), set: impl FnOnce(&mut [u64; 2]), now: Time) {
+        let mut login = AcceptedLogin {
+            at: now,
+            nonces: self.last_login(&own).map_or([0; 2], |last| last.nonces),
+        };
+        set(&mut login.nonces);
         if self.own.is_full() && self.own.get(&own).is_none() {
             core::mem::swap(&mut self.own, &mut self.own_before);
             self.own.clear();
         }
         // There is a free entry: see above.
-        let _ = self.own.insert(own, now);
+        let _ = self.own.insert(own, login);
     }
 
     /// Whether to log a failure; the value is the number of failures that were not logged since the last one.
@@ -538,7 +592,8 @@ mod tests {
             }
         }
         assert_eq!(told, 600);
-        assert_eq!(told + untold + failures.untold, 3_000);
+        let rest = failures.take_report(Time::from_secs(300)).unwrap();
+        assert_eq!(told + untold + rest, 3_000);
     }
 
     #[test]

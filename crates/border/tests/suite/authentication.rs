@@ -212,6 +212,34 @@ fn dialog_of_a_repeated_invite_is_found_by_its_tag() {
     assert!(sent.any(|(_, bytes)| bytes.starts_with(b"BYE ")));
 }
 
+/// A challenge of the trunk is no failed call; a refusal of credentials is one.
+#[test]
+fn challenge_of_the_trunk_is_no_failed_call() {
+    let mut net = VirtualNetwork::new(PLAIN, 5);
+    let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.phones[pbx].log.behaviour.progress.clear();
+    net.phones[pbx].log.behaviour.answer = Some(407);
+    for (cseq, extra, counted, reason) in [(1, "", 0, "challenged"), (2, CREDENTIALS, 1, "refused")]
+    {
+        net.events.clear();
+        let invite = raw_invite(cseq, "one", extra);
+        net.send_raw("10.1.0.9:5060", OUT, invite.as_bytes());
+        net.run(seconds(1));
+        let counters = net.border.counters();
+        assert_eq!((counters.offered, counters.refused), (counted, counted));
+        let ended = net.events.iter().find_map(|event| match &event.kind {
+            EventKind::CallEnded { reason, status, .. } => Some((reason.as_str(), *status)),
+            _ => None,
+        });
+        assert_eq!(ended, Some((reason, 407)));
+        let required = net.events.iter().find_map(|event| match &event.kind {
+            EventKind::AuthenticationRequired { trunk, .. } => trunk.as_deref(),
+            _ => None,
+        });
+        assert_eq!(required, (counted == 0).then_some("pbx"));
+    }
+}
+
 fn failures(net: &VirtualNetwork) -> Vec<(String, String, String, u64)> {
     let note = |event: &engine::Event| match &event.kind {
         EventKind::AuthenticationFailed {
@@ -286,6 +314,124 @@ fn challenge_lockout_limits_attempts_and_spares_the_registered_phone() {
     // Nor is it at another port of the attacker's address.
     let moved = net.phone("198.51.100.7:6060", PhoneBehaviour::answering(SDP_A));
     assert_eq!(register(&mut net, moved, "1000", "1000", "right"), 200);
+}
+
+fn behind_the_trunk() -> String {
+    PLAIN.replace(
+        "kind='access'\n",
+        "kind='access'\nregister='pass:pbx'\nauthenticate='trunk'\n",
+    )
+}
+
+/// A REGISTER with credentials for the trunk. Returns the status of the response.
+fn register_at_trunk(
+    net: &mut VirtualNetwork,
+    source: &str,
+    (user, nonce): (&str, &str),
+    number: usize,
+) -> u16 {
+    let text = format!(
+        "REGISTER sip:192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP {source};branch=z9hG4bKt{number}\r\nMax-Forwards: 70\r\n\
+         From: <sip:1000@192.0.2.1>;tag={number}\r\nTo: <sip:1000@192.0.2.1>\r\nCall-ID: t{number}\r\n\
+         CSeq: 1 REGISTER\r\nContact: <sip:1000@{source}>\r\nAuthorization: Digest username=\"{user}\", \
+         realm=\"pbx\", nonce=\"{nonce}\", uri=\"sip:192.0.2.1\", response=\"{number:032x}\"\r\n\
+         Content-Length: 0\r\n\r\n"
+    );
+    net.wire.clear();
+    net.send_raw(source, OUT, text.as_bytes());
+    net.run(Duration::from_millis(100));
+    let source: std::net::SocketAddr = source.parse().unwrap();
+    let sent = net.wire.iter().rev().find(|(to, _)| *to == source);
+    let answer = String::from_utf8_lossy(&sent.expect("answer").1).into_owned();
+    let status: u16 = answer[8..11].parse().unwrap();
+    assert_eq!(status == 503, answer.contains("Retry-After: "), "{answer}");
+    status
+}
+
+/// Wrong passwords that the trunk refuses are limited and logged as those that the border verifies; the right phone at its own address
+/// is not locked out, although its user name is not its address of record.
+#[test]
+fn wrong_passwords_at_the_trunk_are_limited() {
+    let mut net = VirtualNetwork::new(&behind_the_trunk(), 5);
+    let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let (phone, attacker) = ("198.51.100.7:5060", "203.0.113.9:5060");
+    assert_eq!(
+        register_at_trunk(&mut net, phone, ("u1000", "n"), 1_000),
+        200
+    );
+    net.phones[pbx].log.behaviour.outside = Some(401);
+    net.phones[pbx].log.entries.clear();
+    for number in 0..250 {
+        let status = register_at_trunk(&mut net, attacker, ("u1000", "n"), number);
+        assert!(matches!(status, 401 | 503), "{status}");
+    }
+    let registers = |net: &VirtualNetwork| {
+        let entries = net.log(pbx).iter();
+        entries
+            .filter(|entry| matches!(entry.event, PhoneEvent::OutOfDialog(_)))
+            .count()
+    };
+    // The first delay of 30 s is not over.
+    let judged = registers(&net);
+    assert_eq!(judged, 10);
+    let reported = failures(&net);
+    let reasons = |reason: &str| reported.iter().filter(|event| event.2 == reason).count();
+    assert_eq!(reasons("refused by trunk pbx"), judged);
+    assert!(reported[0].0.starts_with("203.0.113.9") && reported[0].1 == "u1000");
+    assert!(reported.len() <= 80, "bounded: {}", reported.len());
+    assert_eq!(net.border.counters().authentication_failed, 250);
+    // An INVITE with credentials is another way to try passwords.
+    let wrong = CREDENTIALS.replace("1000", "u1000");
+    let invite = raw_invite(1, "one", &wrong).replace("10.1.0.9", "203.0.113.9");
+    net.wire.clear();
+    net.send_raw(attacker, OUT, invite.as_bytes());
+    net.run(seconds(1));
+    assert!(!net.has(pbx, |event| *event == PhoneEvent::Offered));
+    net.phones[pbx].log.behaviour.outside = Some(200);
+    assert_eq!(
+        register_at_trunk(&mut net, attacker, ("u1000", "n"), 400),
+        503
+    );
+    assert_eq!(register_at_trunk(&mut net, phone, ("u1000", "m"), 401), 200);
+}
+
+/// INVITEs count as well.
+#[test]
+fn wrong_passwords_in_invites_to_the_trunk_are_limited() {
+    let mut net = VirtualNetwork::new(&behind_the_trunk(), 5);
+    let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.phones[pbx].log.behaviour.progress.clear();
+    for answer in [407, 403] {
+        net.phones[pbx].log.behaviour.answer = Some(answer);
+        net.phones[pbx].log.entries.clear();
+        for number in 0..60 {
+            let wrong = CREDENTIALS.replace("1000", &format!("u{answer}"));
+            let invite = raw_invite(1, &format!("c{answer}x{number}"), &wrong);
+            net.send_raw("10.1.0.9:5060", OUT, invite.as_bytes());
+            net.run(Duration::from_millis(100));
+        }
+        let offered = net.log(pbx).iter();
+        let offered = offered.filter(|entry| entry.event == PhoneEvent::Offered);
+        assert_eq!(offered.count(), 10, "{answer}");
+    }
+}
+
+/// A nonce with which the trunk has accepted a user has expired: the challenge is no failure, also without `stale`.
+#[test]
+fn expired_nonce_at_the_trunk_is_no_failure() {
+    let mut net = VirtualNetwork::new(&behind_the_trunk(), 5);
+    let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let phone = "198.51.100.7:5060";
+    for number in 0..40 {
+        let nonce = format!("n{number}");
+        for (status, last) in [(200, 0), (401, 1)] {
+            net.phones[pbx].log.behaviour.outside = Some(status);
+            let number = 2 * number + last;
+            let got = register_at_trunk(&mut net, phone, ("u1000", &nonce), number);
+            assert_eq!(got, status);
+        }
+    }
+    assert!(failures(&net).is_empty(), "{:?}", failures(&net));
 }
 
 /// The right owner at a new address is locked out by the failures of others: operators see it and can end it.

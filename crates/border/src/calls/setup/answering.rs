@@ -224,11 +224,18 @@ impl Calls<'_> {
         let Some(set_up) = call.set_up.as_deref_mut().filter(|set_up| known(set_up)) else {
             return self.transfer_answered(slot, leg, response);
         };
-        let cancelled = set_up
-            .branches
-            .iter()
-            .find(|branch| branch.leg == leg)
-            .is_none_or(|branch| branch.cancelled);
+        let branch = set_up.branches.iter().find(|branch| branch.leg == leg);
+        let hop = branch.map(|branch| branch.hop);
+        let cancelled = branch.is_none_or(|branch| branch.cancelled);
+        if let Some(hop) = hop {
+            self.invite_answered(slot, hop, response);
+        }
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(set_up) = call.set_up.as_deref_mut() else {
+            return;
+        };
         let Some(caller) = caller.filter(|_| !cancelled) else {
             // The call has ended or been answered by another leg.
             let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
@@ -343,6 +350,9 @@ impl Calls<'_> {
             .get(usize::from(branch.hop))
             .and_then(|hop| hop.trunk);
         self.parts.trunks.end_call(trunk);
+        if let Some(response) = response {
+            self.invite_answered(slot, branch.hop, response);
+        }
         let (status, text) = match why {
             Failure::Response => (response.map_or(500, Message::status), Reason::Refused),
             Failure::TimedOut => (408, Reason::NoResponse),
