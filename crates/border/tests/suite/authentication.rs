@@ -560,6 +560,49 @@ fn user_calls_with_and_is_reached_at_its_numbers() {
     assert!(net.has(elsewhere, |event| *event == PhoneEvent::Offered));
 }
 
+/// A PBX that registers its main number is reached at its other numbers; the Request-URI has the called number if configured so.
+#[test]
+fn system_registered_with_one_number_is_reached_at_the_others() {
+    for (place, uri) in [("to", "sip:+431234500@"), ("uri", "sip:+43123459@")] {
+        let config = users(&format!(
+            "numbers=['+4369912345','+4312345*']\ncalled_number='{place}'\n[[user]]\nname='2000'\npassword='other'\n"
+        ));
+        let mut net = VirtualNetwork::new(&config, 5);
+        let pbx = net.phone("198.51.100.7:5060", PhoneBehaviour::answering(SDP_A));
+        let other = net.phone("198.51.100.8:5060", PhoneBehaviour::answering(SDP_B));
+        let registered = register(&mut net, pbx, "+431234500", "1000", "right");
+        assert_eq!(registered, 200);
+        for to in ["+43123459", "+4369912345", "1000"] {
+            net.call_with(
+                other,
+                &format!("sip:{to}@192.0.2.1"),
+                OUT,
+                &MessageContent::sdp(SDP_A.as_bytes()),
+                |invite| {
+                    invite.from = Some(b"<sip:2000@192.0.2.1>");
+                    invite.login = Some(Login {
+                        user: b"2000",
+                        password: b"other",
+                    });
+                },
+            );
+            net.run(seconds(1));
+            let offered = net.log(pbx).iter().rev();
+            let mut offered = offered.filter(|entry| entry.event == PhoneEvent::Offered);
+            let invite = offered
+                .next()
+                .unwrap_or_else(|| panic!("{to} is not reached"));
+            assert!(invite.header("To").contains(&format!("sip:{to}@")), "{to}");
+            let line = String::from_utf8_lossy(&invite.bytes);
+            let line = line.lines().next().unwrap();
+            if to == "+43123459" {
+                assert!(line.starts_with(&format!("INVITE {uri}")), "{line}");
+            }
+            net.phones[pbx].log.entries.clear();
+        }
+    }
+}
+
 /// Credentials with session keys, computed by Python if it is installed.
 #[test]
 fn session_algorithms_are_accepted() {
