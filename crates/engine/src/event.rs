@@ -805,6 +805,11 @@ events! {
         /// Error of the operating system.
         error: String,
     }
+    /// Parts of recordings were lost, because the disk was slower than the media; logged when it takes data again.
+    RecordingLost "recording_lost" Warn {
+        /// Bytes lost.
+        bytes: u64,
+    }
     /// Registrations were read from their file at the start: their phones are reachable.
     RegistrationsRestored "registrations_restored" Info {
         /// The file.
