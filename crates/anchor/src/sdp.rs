@@ -313,8 +313,8 @@ fn connection(rest: &[u8]) -> Option<IpAddr> {
 }
 
 /// Writes `sdp` to `out` with our `address`, and for each media line the port in `ports` (zero: rejected). Attributes
-/// that would let media bypass the border (ICE candidates and credentials, `a=rtcp`) are removed; RTCP uses the next
-/// port.
+/// that would let media bypass the border (ICE candidates and credentials, `a=rtcp`, alternative addresses) are
+/// removed; RTCP uses the next port.
 pub fn rewrite(sdp: &[u8], address: IpAddr, ports: &[u16], out: &mut Vec<u8>) {
     let mut index = 0;
     out.reserve(sdp.len() + 64);
@@ -353,7 +353,13 @@ pub(super) fn bypasses_anchor(attribute: &[u8]) -> bool {
             | b"ice-mismatch"
             | b"ice-pacing"
             | b"rtcp"
-    )
+    ) || offers_alternative(name)
+}
+
+/// Whether the attribute may offer another address: RFC 6947, and of capability negotiation those of connections (RFC 7006) and of
+/// attributes such as candidates (RFC 5939).
+pub(super) fn offers_alternative(name: &[u8]) -> bool {
+    matches!(name, b"altc" | b"ccap" | b"acap")
 }
 
 /// `o=` with our address; session id and version are kept, so that versions of later offers increase.
