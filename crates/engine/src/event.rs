@@ -331,6 +331,24 @@ events! {
         /// Source address of the request.
         source: String,
     }
+    /// An INVITE of a new call was refused by the border; at most 20 are logged in ten seconds by a worker, the others as
+    /// `request_refused`. Refusals by overload control and rate limits have events of their own.
+    InviteRefused "invite_refused" Info {
+        /// Request-URI, at most 200 bytes of it.
+        to: String,
+        /// Call-ID, at most 200 bytes of it.
+        call_id: String,
+        /// Name of the interface on which it arrived.
+        interface: String,
+        /// Status of the response.
+        status: u16,
+        /// Reason.
+        reason: String,
+        /// Source address of the request.
+        source: String,
+        /// Refusals that were not logged by this event since the last one that was.
+        suppressed: u64,
+    }
     /// A request without credentials was challenged. This is no failure: the client repeats the request with
     /// credentials.
     AuthenticationRequired "authentication_required" Debug {

@@ -6,6 +6,7 @@
 //! smaller budget for each port of such a source stops an attacker behind the same NAT before it delays the phone, which
 //! uses another port. All tables are bounded.
 
+use crate::shared::ReportLimit;
 use config::FailureLimits;
 use core::fmt;
 use core::hash::BuildHasher as _;
@@ -22,9 +23,6 @@ const NAMES: usize = 4_096;
 const NAME: usize = 64;
 /// Text before the name of an account where a source or an account can stand. No address begins with it.
 const USER: &str = "user:";
-/// Burst of events, and time until it is available again.
-const EVENTS: u32 = 20;
-const EVENTS_EVERY: Duration = Duration::from_secs(10);
 /// How long after an authentication a source counts as one of the account: longer than a weekend.
 const OWN_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
 /// Budget of a port of such a source, as a part of that of the account.
@@ -135,9 +133,7 @@ pub struct AuthenticationFailures {
     /// Names of locked accounts, for operators.
     names: BoundedMap<u64, Box<str>>,
     names_before: BoundedMap<u64, Box<str>>,
-    told: u32,
-    untold: u64,
-    since: Option<Time>,
+    reports: ReportLimit,
 }
 
 /// The source of an address: of IPv6, its /64.
@@ -164,9 +160,7 @@ impl AuthenticationFailures {
             accounts: HashKey::new(entropy),
             names: BoundedMap::new(NAMES, key),
             names_before: BoundedMap::new(NAMES, key),
-            told: 0,
-            untold: 0,
-            since: None,
+            reports: ReportLimit::default(),
         }
     }
 
@@ -401,19 +395,7 @@ impl AuthenticationFailures {
 
     /// Whether to log a failure; the value is the number of failures that were not logged since the last one.
     pub fn take_report(&mut self, now: Time) -> Option<u64> {
-        if self
-            .since
-            .is_none_or(|since| now.since(since) >= EVENTS_EVERY)
-        {
-            self.since = Some(now);
-            self.told = 0;
-        }
-        if self.told >= EVENTS {
-            self.untold += 1;
-            return None;
-        }
-        self.told += 1;
-        Some(core::mem::take(&mut self.untold))
+        self.reports.take(now)
     }
 }
 
