@@ -108,7 +108,7 @@ pub enum BadSdp {
     MediaLine,
     /// More than [`MAX_MEDIA`] media lines.
     TooManyMedia,
-    /// A media line in use has no `c=` line, and the session has none (RFC 8866 section 5.7).
+    /// A media line in use has no `c=` line with a usable address, and the session has none (RFC 8866 section 5.7).
     NoConnection,
 }
 
@@ -166,12 +166,14 @@ pub fn parse_media(sdp: &[u8]) -> Result<ParsedLines, BadSdp> {
                 });
             }
             [b'c', b'=', rest @ ..] => {
-                let connected = words(rest).nth(2).is_some();
+                let connected = is_connection(rest);
                 match media.len().checked_sub(1).zip(media.last_mut()) {
                     Some((index, media)) => {
                         media.address = connection(rest);
-                        if connected {
-                            unconnected &= !(1 << index);
+                        match connected {
+                            true => unconnected &= !(1 << index),
+                            false if media.port != 0 => unconnected |= 1 << index,
+                            false => {}
                         }
                     }
                     None => {
@@ -307,14 +309,44 @@ fn address(word: &[u8]) -> Option<IpAddr> {
     (!address.is_multicast()).then_some(address)
 }
 
+/// Whether the value of a `c=` line has a unicast address of its family, or a host name.
+fn is_connection(rest: &[u8]) -> bool {
+    let mut words = words(rest).skip(1);
+    let (Some(family), Some(host)) = (words.next(), words.next()) else {
+        return false;
+    };
+    let text = std::str::from_utf8(host).unwrap_or_default();
+    match text.parse::<IpAddr>() {
+        Ok(address) => {
+            let fits = match address {
+                IpAddr::V4(_) => family.eq_ignore_ascii_case(b"IP4"),
+                IpAddr::V6(_) => family.eq_ignore_ascii_case(b"IP6"),
+            };
+            fits && !address.is_multicast()
+        }
+        Err(_) => is_host_name(text),
+    }
+}
+
+/// RFC 1123 section 2.1: the last label of a name is not numeric, so that a malformed address is none.
+fn is_host_name(text: &str) -> bool {
+    let label = |label: &str| {
+        let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        !label.is_empty() && label.bytes().all(valid)
+    };
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let last = name.rsplit('.').next().unwrap_or_default();
+    name.split('.').all(label) && !last.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// The address in the value of a `c=` line.
 fn connection(rest: &[u8]) -> Option<IpAddr> {
     words(rest).nth(2).and_then(address)
 }
 
 /// Writes `sdp` to `out` with our `address`, and for each media line the port in `ports` (zero: rejected). Attributes
-/// that would let media bypass the border (ICE candidates and credentials, `a=rtcp`) are removed; RTCP uses the next
-/// port.
+/// that would let media bypass the border (ICE candidates and credentials, `a=rtcp`, alternative addresses) are
+/// removed; RTCP uses the next port.
 pub fn rewrite(sdp: &[u8], address: IpAddr, ports: &[u16], out: &mut Vec<u8>) {
     let mut index = 0;
     out.reserve(sdp.len() + 64);
@@ -353,7 +385,13 @@ pub(super) fn bypasses_anchor(attribute: &[u8]) -> bool {
             | b"ice-mismatch"
             | b"ice-pacing"
             | b"rtcp"
-    )
+    ) || offers_alternative(name)
+}
+
+/// Whether the attribute may offer another address: RFC 6947, and of capability negotiation those of connections (RFC 7006) and of
+/// attributes such as candidates (RFC 5939).
+pub(super) fn offers_alternative(name: &[u8]) -> bool {
+    matches!(name, b"altc" | b"ccap" | b"acap")
 }
 
 /// `o=` with our address; session id and version are kept, so that versions of later offers increase.

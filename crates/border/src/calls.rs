@@ -22,6 +22,7 @@ use crate::admission::Reservation;
 use crate::calls::conference::state::ParticipantState;
 use crate::calls::ended::EndedBy;
 use crate::calls::transfer::join::Join;
+use crate::headers::has_credentials;
 use crate::ng_client::relay::NodeRelay;
 use crate::policy::HopStep;
 use crate::request::RequestOrigin;
@@ -136,6 +137,11 @@ pub(crate) struct SetUp {
 }
 
 impl SetUp {
+    /// Whether the INVITE of the caller has credentials.
+    pub(crate) fn has_credentials(&self) -> bool {
+        Message::parse(&self.invite).is_ok_and(|invite| has_credentials(&invite))
+    }
+
     /// Whether a branch or lookup is in progress.
     pub(crate) fn is_busy(&self) -> bool {
         self.locating > 0

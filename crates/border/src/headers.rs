@@ -216,6 +216,11 @@ pub(crate) fn moved_uri(uri: &[u8], host: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Whether a request has credentials, for us or for a system behind us.
+pub(crate) fn has_credentials(request: &Message<'_>) -> bool {
+    request.has(HeaderId::Authorization) || request.has(HeaderId::ProxyAuthorization)
+}
+
 /// Removes credentials that are consumed by us.
 pub(crate) fn without_credentials<'e>(request: &Message<'_>, edits: &mut EditList<'e>) {
     for id in [HeaderId::Authorization, HeaderId::ProxyAuthorization] {

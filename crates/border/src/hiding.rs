@@ -6,7 +6,7 @@
 use crate::headers::address_with_host;
 use config::headers::{NAMED, Treatment, treatment};
 use smallvec::SmallVec;
-use wire::sip::{Edit, HeaderId, Message, NameAddr, TokenValue};
+use wire::sip::{Edit, HeaderId, Message, NameAddr, TokenValue, percent_decode};
 
 /// Those of [`config::headers::HEADERS`] that are rewritten or removed here.
 const WRITTEN: [HeaderId; 11] = [
@@ -173,8 +173,8 @@ fn write(message: &Message<'_>, id: HeaderId, host: &impl Fn() -> Vec<u8>, out: 
         match treatment {
             Treatment::Text => reason(value, out),
             Treatment::Host => address(value, &own, out),
-            Treatment::Uri => uri(value, &own, out),
-            Treatment::Urn => urn(value, out),
+            Treatment::Uri => uri(value, message, &own, out),
+            Treatment::Urn => urn(value, message, out),
             Treatment::Features => features(value, out),
             Treatment::Comment => without_comments(value, out),
             _ => {}
@@ -216,22 +216,29 @@ fn has_scheme(uri: &[u8], scheme: &[u8]) -> bool {
         .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
 }
 
-/// A URN, or the name of a body part; neither contains a host.
-fn is_name(uri: &[u8]) -> bool {
-    has_scheme(uri, b"urn:") || has_scheme(uri, b"cid:")
+/// A URN, which contains no host, or the name of a part of this body, which is relayed unchanged: `cid` has a host (RFC 2392).
+fn is_name(uri: &[u8], message: &Message<'_>) -> bool {
+    let part = || {
+        let name = percent_decode(uri.get(4..).unwrap_or_default());
+        let named = [b"<", &*name, b">"].concat();
+        let mut places = message.body().windows(named.len());
+        places.any(|place| place == named)
+    };
+    has_scheme(uri, b"urn:") || has_scheme(uri, b"cid:") && part()
 }
 
 /// See [`Treatment::Uri`].
-fn uri(value: &[u8], host: &[u8], out: &mut Vec<u8>) {
+fn uri(value: &[u8], message: &Message<'_>, host: &[u8], out: &mut Vec<u8>) {
     let Some(address) = NameAddr::parse(value) else {
         return;
     };
-    if address.params.has(b"purpose") && !is_name(address.uri) {
+    let is_name = is_name(address.uri, message);
+    if address.params.has(b"purpose") && !is_name {
         return;
     }
     separate(out);
     out.push(b'<');
-    match is_name(address.uri) {
+    match is_name {
         true => out.extend_from_slice(address.uri),
         false => {
             out.extend_from_slice(b"sip:");
@@ -243,8 +250,8 @@ fn uri(value: &[u8], host: &[u8], out: &mut Vec<u8>) {
 }
 
 /// See [`Treatment::Urn`].
-fn urn(value: &[u8], out: &mut Vec<u8>) {
-    let named = NameAddr::parse(value).filter(|address| is_name(address.uri));
+fn urn(value: &[u8], message: &Message<'_>, out: &mut Vec<u8>) {
+    let named = NameAddr::parse(value).filter(|address| is_name(address.uri, message));
     if let Some(address) = named {
         separate(out);
         out.push(b'<');

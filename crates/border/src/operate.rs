@@ -53,6 +53,10 @@ impl Border {
                 .registrar
                 .location
                 .reload(config.registrar, config.limits.registrations);
+            parts
+                .registrar
+                .location
+                .set_number_prefixes(config.number_prefixes());
             parts.admission.rate_limiter.lock().reload();
             for admission in [
                 &mut parts.registrar.limiter,

@@ -201,6 +201,9 @@ impl Calls<'_> {
                 self.in_dialog_answered(&passed, response);
             }
             Some(PendingKind::Register(passed)) => {
+                let request = passed.passing.request();
+                self.parts
+                    .trunk_answered(request, passed.source_flow, response);
                 if (200..300).contains(&status) {
                     let answer =
                         self.parts

@@ -12,8 +12,8 @@ pub use skipped::{SkipReason, SkippedTrunk};
 
 use crate::emergency::is_emergency_uri;
 use config::{
-    Authenticate, Config, HostName, IdentityPassing, InterfaceId, Match, MediaMode, NumberRewrite,
-    Register, RouteAction, RouteSpec, RouteTrunk, TargetSpec, Trunk, TrunkId,
+    Authenticate, Config, HostName, IdentityPassing, InterfaceId, Match, MediaMode, Number,
+    NumberRewrite, Register, RouteAction, RouteSpec, RouteTrunk, TargetSpec, Trunk, TrunkId,
 };
 use core::time::Duration;
 use engine::{Reason, Transport};
@@ -22,6 +22,9 @@ use sip::Flow;
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use wire::sip::{Host, Scheme, Uri, percent_decode};
+
+/// Maximum number of contacts called for a number that is not registered itself.
+const MAX_CONTACTS: usize = 16;
 
 /// Facts about a new call.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +62,8 @@ pub trait RoutingState {
     fn trunk_calls(&self, trunk: TrunkId) -> u32;
     /// Contacts of a user, or the contact that was forwarded with `token`; the preferred one first.
     fn contacts(&self, user: &str, token: Option<&[u8]>) -> Vec<Contact>;
+    /// Contacts of registered users whose name begins with this prefix of numbers.
+    fn contacts_below(&self, prefix: &str) -> Vec<Contact>;
 }
 
 /// A registered contact as the target of a call.
@@ -584,15 +589,50 @@ impl Router<'_> {
         self.route_to_contacts(contacts, route, MediaMode::Anchor, user)
     }
 
-    /// Contacts registered for the called number, otherwise those of the user that the number belongs to.
+    /// Contacts registered for the called number, otherwise those of the user that the number belongs to: registered for its name,
+    /// or for other numbers of it.
     fn contacts_of(&self, user: &str) -> Vec<Contact> {
-        let contacts = self.view.contacts(user, self.token);
-        match self.config.user_called(user) {
-            Some(owner) if contacts.is_empty() && owner.name != user => {
-                self.view.contacts(&owner.name, self.token)
-            }
-            _ => contacts,
+        let mut contacts = self.view.contacts(user, self.token);
+        let Some(owner) = self
+            .config
+            .user_called(user)
+            .filter(|_| self.token.is_none())
+        else {
+            return contacts;
+        };
+        if contacts.is_empty() && owner.name != user {
+            contacts = self.view.contacts(&owner.name, None);
         }
+        if contacts.is_empty() {
+            contacts = self.contacts_of_numbers(&owner.numbers);
+        }
+        if owner.number_in_uri && owner.name != user {
+            for contact in &mut contacts {
+                contact.uri = uri_of_user(&contact.uri, user);
+            }
+        }
+        contacts
+    }
+
+    /// Contacts registered for any of these numbers, one for each flow: a system may register all its numbers.
+    fn contacts_of_numbers(&self, numbers: &[Number]) -> Vec<Contact> {
+        let mut contacts: Vec<Contact> = Vec::new();
+        for number in numbers {
+            let found = match number {
+                Number::One(number) => self.view.contacts(number, None),
+                Number::Prefix(prefix) => self.view.contacts_below(prefix),
+            };
+            for contact in found {
+                // Phones behind a proxy have its flow in common.
+                let known = contact.path.is_empty()
+                    && contacts.iter().any(|known| known.flow == contact.flow);
+                if !known && contacts.len() < MAX_CONTACTS {
+                    contacts.push(contact);
+                }
+            }
+        }
+        contacts.sort_by_key(|contact| core::cmp::Reverse(contact.q));
+        contacts
     }
 
     /// The contacts of a user; `None` if it is not registered.
@@ -761,6 +801,28 @@ fn trunk_uri(trunk: &Trunk, target: &TargetSpec, number: &str) -> Vec<u8> {
         uri.extend_from_slice(transport.uri_name().as_bytes());
     }
     uri
+}
+
+/// A sip URI with another user part; other URIs unchanged.
+fn uri_of_user(uri: &[u8], user: &str) -> Box<[u8]> {
+    let parsed = Uri::parse(uri).filter(Uri::is_sip);
+    let Some(scheme) = parsed.and_then(|_| uri.iter().position(|byte| *byte == b':')) else {
+        return uri.into();
+    };
+    let (scheme, rest) = uri.split_at(scheme + 1);
+    let host = match parsed.and_then(|uri| uri.user) {
+        // The user part contains no `@` (RFC 3261 section 25.1).
+        Some(_) => rest
+            .iter()
+            .position(|byte| *byte == b'@')
+            .map_or(0, |at| at + 1),
+        None => 0,
+    };
+    let mut out = scheme.to_vec();
+    escape_user(user, &mut out);
+    out.push(b'@');
+    out.extend_from_slice(rest.get(host..).unwrap_or_default());
+    out.into()
 }
 
 /// Appends a user part, with characters escaped that it may not contain (RFC 3261 section 25.1).

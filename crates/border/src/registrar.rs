@@ -5,12 +5,14 @@ mod authority;
 mod binding;
 mod failures;
 mod forwarding;
+mod number_index;
 mod rate_limit;
 mod refreshes;
 mod registry;
 mod stored;
 #[cfg(test)]
 mod stored_tests;
+mod trunk_credentials;
 
 #[cfg(test)]
 mod tests;
@@ -21,6 +23,7 @@ pub use forwarding::Passing;
 pub use rate_limit::RegistrationLimiter;
 pub use registry::{Registry, SharedRegistry};
 pub use stored::{StoredContact, StoredCore, StoredRegistration, slack};
+pub use trunk_credentials::{TrunkClaim, TrunkCredentials};
 
 use crate::policy::Contact;
 use crate::views::{ContactView, RegistrationView};
@@ -32,6 +35,7 @@ use engine::{
     BoundedMap, ConnectionId, Deadline, Entropy, EventKind, HashKey, MaybeShared, Reason, Time,
     Transport,
 };
+use number_index::NumberIndex;
 use sip::Flow;
 use slab::Slab;
 use smallvec::SmallVec;
@@ -97,6 +101,7 @@ pub struct Location {
     settings: Registrar,
     records: Slab<UserBindings>,
     by_user: BoundedMap<Box<str>, u32>,
+    numbers: NumberIndex,
     by_token: BoundedMap<u64, u32>,
     by_connection: BoundedMap<ConnectionId, SmallVec<[u32; 2]>>,
     /// Number of contacts of all users.
@@ -140,6 +145,7 @@ impl Location {
             settings,
             records: Slab::new(),
             by_user: BoundedMap::new(limit, HashKey::new(&mut entropy)),
+            numbers: NumberIndex::default(),
             by_token: BoundedMap::new(limit, HashKey::new(&mut entropy)),
             by_connection: BoundedMap::new(limit, HashKey::new(&mut entropy)),
             contacts: 0,
@@ -158,6 +164,12 @@ impl Location {
         self.by_user.set_limit(limit);
         self.by_token.set_limit(limit);
         self.by_connection.set_limit(limit);
+    }
+
+    /// Applies the prefixes of numbers of the configured users, see [`Location::contacts_below`].
+    pub fn set_number_prefixes(&mut self, prefixes: Vec<Box<str>>) {
+        let users = self.records.iter().map(|(_, record)| &*record.user);
+        self.numbers.set_prefixes(prefixes, users);
     }
 
     /// Number of contacts of all users.
@@ -469,6 +481,7 @@ impl Location {
                     self.records.try_remove(slot);
                     return;
                 }
+                self.numbers.insert(user);
                 slot
             }
         };
@@ -576,6 +589,7 @@ impl Location {
         }
         if empty && let Some(record) = self.records.try_remove(slot) {
             self.by_user.remove(&*record.user);
+            self.numbers.remove(&record.user);
             if let Some(timer) = record.timer {
                 self.timers.cancel(timer);
             }
@@ -652,6 +666,12 @@ impl Location {
             .collect();
         chosen.sort_by_key(|binding| core::cmp::Reverse((binding.q, binding.since)));
         chosen.into_iter().map(Binding::contact).collect()
+    }
+
+    /// Contacts of registered users whose name begins with `prefix`, which is one of [`Location::set_number_prefixes`].
+    pub fn contacts_below(&self, prefix: &str) -> Vec<Contact> {
+        let users = self.numbers.users_below(prefix);
+        users.flat_map(|user| self.contacts(user, None)).collect()
     }
 
     fn by_token_text(&self, token: &[u8]) -> Option<&Binding> {

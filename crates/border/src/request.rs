@@ -123,11 +123,27 @@ impl RequestRefusal {
         let method = || text(request.method().as_bytes());
         let short = |bytes: &[u8]| text(bytes.get(..MAX_LOGGED).unwrap_or(bytes));
         let config = &ctx.config;
+        // Failed authentications have an event of their own.
+        let is_refused_call = request.method() == Method::Invite
+            && !matches!(self.status, 401 | 407)
+            && self.why != Reason::TooManyFailures;
+        if is_refused_call && let Some(suppressed) = ctx.refused_invites.take(ctx.now) {
+            return ctx.events.tell(ctx.now, || EventKind::InviteRefused {
+                to: short(request.request_uri()),
+                call_id: short(request.call_id().unwrap_or_default()),
+                interface: interface.map_or_else(String::new, |id| config.interface_name(id)),
+                status: self.status,
+                reason: self.why.text().to_owned(),
+                source: flow.remote.to_string(),
+                suppressed,
+            });
+        }
         ctx.events.tell_debug(ctx.now, || match self.why {
             Reason::AuthenticationRequired => EventKind::AuthenticationRequired {
                 method: method(),
                 status: self.status,
                 source: flow.remote.to_string(),
+                trunk: None,
             },
             why => EventKind::RequestRefused {
                 method: method(),

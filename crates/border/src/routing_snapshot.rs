@@ -38,6 +38,16 @@ impl RoutingState for RoutingSnapshot<'_> {
     }
 
     fn contacts(&self, user: &str, token: Option<&[u8]>) -> Vec<Contact> {
+        self.placed(self.location.contacts(user, token))
+    }
+
+    fn contacts_below(&self, prefix: &str) -> Vec<Contact> {
+        self.placed(self.location.contacts_below(prefix))
+    }
+}
+
+impl RoutingSnapshot<'_> {
+    fn placed(&self, contacts: Vec<Contact>) -> Vec<Contact> {
         // A contact belongs to the listener of its flow, even if a reload changed that listener.
         let placed = |mut contact: Contact| {
             let point = self
@@ -51,8 +61,7 @@ impl RoutingState for RoutingSnapshot<'_> {
             }
             Some(contact)
         };
-        let contacts = self.location.contacts(user, token).into_iter();
-        contacts.filter_map(placed).collect()
+        contacts.into_iter().filter_map(placed).collect()
     }
 }
 

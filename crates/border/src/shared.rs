@@ -3,6 +3,7 @@
 use crate::calls::key::CallKey;
 use crate::counters::BorderCounters;
 use config::Config;
+use core::time::Duration;
 use engine::timers::TimerWheel;
 use engine::{Drops, Entropy, Event, Time};
 use sip::{LegId, ListenerId, TransactionId};
@@ -18,6 +19,8 @@ pub(crate) struct Ctx {
     pub(crate) inputs: u64,
     pub(crate) config: Arc<Config>,
     pub(crate) events: EventQueue,
+    /// Limits the events of refused INVITEs, which any source can cause.
+    pub(crate) refused_invites: ReportLimit,
     pub(crate) counters: BorderCounters,
     pub(crate) drops: Drops,
     pub(crate) entropy: Entropy,
@@ -37,11 +40,43 @@ impl Ctx {
                 edits: false,
                 queue: VecDeque::new(),
             },
+            refused_invites: ReportLimit::default(),
             counters: BorderCounters::default(),
             drops: Drops::new(),
             entropy,
             timers: TimerWheel::new(),
         }
+    }
+}
+
+/// Burst of events, and time until it is available again.
+const EVENTS: u32 = 20;
+const EVENTS_EVERY: Duration = Duration::from_secs(10);
+
+/// Limit of events of one kind.
+#[derive(Debug, Default)]
+pub(crate) struct ReportLimit {
+    told: u32,
+    untold: u64,
+    since: Option<Time>,
+}
+
+impl ReportLimit {
+    /// Whether to log an event; the value is the number of those that were not logged since the last one.
+    pub(crate) fn take(&mut self, now: Time) -> Option<u64> {
+        if self
+            .since
+            .is_none_or(|since| now.since(since) >= EVENTS_EVERY)
+        {
+            self.since = Some(now);
+            self.told = 0;
+        }
+        if self.told >= EVENTS {
+            self.untold += 1;
+            return None;
+        }
+        self.told += 1;
+        Some(core::mem::take(&mut self.untold))
     }
 }
 

@@ -179,7 +179,12 @@ impl WorkerParts {
         let trunks = Trunks::new(config, entropy.fork(), Time::ZERO);
         let authority = Authority::new(config, entropy.fork());
         let limit = config.limits.registrations;
-        let location = Location::new(config.registrar, limit, entropy.fork());
+        let mut location = Registry::Own(Box::new(Location::new(
+            config.registrar,
+            limit,
+            entropy.fork(),
+        )));
+        location.set_number_prefixes(config.number_prefixes());
         let (carriers, resolver) = (entropy.fork(), entropy.fork());
         let hash_key = HashKey::new(entropy);
         WorkerParts {
@@ -190,7 +195,7 @@ impl WorkerParts {
             worker: Worker::default(),
             trunks,
             authority: MaybeShared::Own(authority),
-            location: Registry::Own(Box::new(location)),
+            location,
             register_limiter: MaybeShared::Own(admission(config, entropy)),
             authenticated_register_limiter: MaybeShared::Own(admission(config, entropy)),
             rate_limiter: MaybeShared::Own(RateLimiter::new(entropy)),
@@ -217,6 +222,7 @@ impl WorkerParts {
         let authority = shared(Authority::new(config, entropy.fork()));
         let limit = config.limits.registrations;
         let parts = SharedRegistry::new(config.registrar, limit, worker, entropy);
+        Registry::Common(parts.clone()).set_number_prefixes(config.number_prefixes());
         let register_limiter = shared(admission(config, entropy));
         let authenticated_register_limiter = shared(admission(config, entropy));
         let rate_limiter = shared(RateLimiter::new(entropy));

@@ -150,7 +150,7 @@ pub(super) struct RawInterface {
     #[serde(default)]
     pub authenticate: Authenticate,
     /// Treatment of REGISTER: `local` (the embedded registrar), `pass:TRUNK` (forwarded to that trunk, with our Contact
-    /// in place of the phone's) or `refuse` (403). Default: `local` if there are users, otherwise `refuse`.
+    /// in place of the phone's) or `refuse` (403). Default: `local` with `authenticate = "digest"`, otherwise `refuse`.
     pub register: Option<String>,
     /// Destination of requests to a phone that is registered through this interface. `flow`: the address and port, or
     /// the connection, from which the phone registered, regardless of the host in its Contact. `address`: the address
@@ -317,7 +317,7 @@ pub(super) fn interface_of(
             "add a [[user]] with name and password, or set authenticate = \"none\"",
         );
     }
-    let register = register(interface, has_users, &path, sink);
+    let register = register(interface, &path, sink);
     let trusted = interface
         .trusted
         .unwrap_or(interface.kind == InterfaceKind::Core);
@@ -470,16 +470,12 @@ fn listen(interface: &RawInterface, path: &str, sink: &mut Sink<'_>) -> Vec<List
     listen
 }
 
-fn register(
-    interface: &RawInterface,
-    has_users: bool,
-    path: &str,
-    sink: &mut Sink<'_>,
-) -> Register {
+fn register(interface: &RawInterface, path: &str, sink: &mut Sink<'_>) -> Register {
     let at = format!("{path}.register");
     match interface.register.as_deref() {
-        None if !has_users => Register::Refuse,
-        None => Register::Local,
+        // A registrar without authentication has to be configured explicitly.
+        None if interface.authenticate == Authenticate::Digest => Register::Local,
+        None => Register::Refuse,
         Some("local") => Register::Local,
         Some("refuse") => Register::Refuse,
         Some(text) => match text.strip_prefix("pass:") {

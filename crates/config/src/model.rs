@@ -29,7 +29,7 @@ use super::store::StoreSpec;
 use super::threads::Threads;
 use super::traces::TracesSpec;
 use super::trunks::Trunk;
-use super::users::UserSpec;
+use super::users::{Number, UserSpec};
 use engine::{Limits, Transport};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -264,6 +264,17 @@ impl Config {
             let mut with = self.numbered.iter().filter_map(|name| self.users.get(name));
             with.find(|user| user.is_called(called))
         })
+    }
+
+    /// The prefixes in `numbers` of the users.
+    pub fn number_prefixes(&self) -> Vec<Box<str>> {
+        let users = self.numbered.iter().filter_map(|name| self.users.get(name));
+        let numbers = users.flat_map(|user| &user.numbers);
+        let prefixes = numbers.filter_map(|number| match number {
+            Number::Prefix(prefix) => Some(prefix.as_str().into()),
+            Number::One(_) => None,
+        });
+        prefixes.collect()
     }
 
     /// Hints about settings that are valid but may be unintended.

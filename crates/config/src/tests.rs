@@ -717,7 +717,7 @@ fn the_same_range_is_shared_and_families_have_one_each() {
 #[test]
 fn users_make_a_registrar_and_secrets_do_not_show() {
     let text = format!(
-        "{INTERFACE}[realm]\nalgorithms=[\"SHA-256\",\"MD5\"]\n[[user]]\nname=\"1000\"\npassword=\"geheim\"\n[[user]]\nname=\"1001\"\nha1=\"00112233445566778899AABBCCDDEEFF\"\n[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\nusername=\"u\"\npassword=\"geheim\"\n"
+        "{INTERFACE}authenticate=\"digest\"\n[realm]\nalgorithms=[\"SHA-256\",\"MD5\"]\n[[user]]\nname=\"1000\"\npassword=\"geheim\"\n[[user]]\nname=\"1001\"\nha1=\"00112233445566778899AABBCCDDEEFF\"\n[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\nusername=\"u\"\npassword=\"geheim\"\n"
     );
     let config = parse(&text, "f").unwrap();
     assert_eq!(config.interfaces[0].register, Register::Local);

@@ -3,7 +3,7 @@
 use super::one_or_many::OneOrMany;
 use super::sink::Sink;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// A user of the embedded registrar.
@@ -20,9 +20,24 @@ pub(super) struct RawUser {
     pub ha1: Option<String>,
     /// Telephone numbers of the user in addition to its name. The user part of From, and of the address of record in
     /// REGISTER, may be one of these, and calls to one of them go to the contacts of the user. A number such as
-    /// `+43123450`, or a prefix with a star: `+4312345*`.
+    /// `+43123450`, or a prefix with a star: `+4312345*`. A number without a registration of its own is
+    /// reached at the contacts of the name, otherwise at those of the other numbers.
     #[serde(default)]
     pub numbers: OneOrMany<String>,
+    /// Place of the called number in calls to one of `numbers`.
+    #[serde(default)]
+    pub called_number: RawCalledNumber,
+}
+
+/// Place of the called number in calls to a registered user.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawCalledNumber {
+    /// The To header. The Request-URI is the contact as registered (RFC 3261 section 16.5).
+    #[default]
+    To,
+    /// The user part of the Request-URI too, in place of that of the contact, for systems that route by it.
+    Uri,
 }
 
 /// A user: may register, and call with digest.
@@ -34,6 +49,8 @@ pub struct UserSpec {
     pub secret: UserSecret,
     /// Telephone numbers in addition to the name.
     pub numbers: Vec<Number>,
+    /// Whether the Request-URI of calls to a number has that number as user part.
+    pub number_in_uri: bool,
 }
 
 impl UserSpec {
@@ -169,10 +186,12 @@ pub(super) fn users(
         };
         let name = user.name.clone();
         let numbers = numbers(user, &path, sink);
+        let called_number = user.called_number;
         let user = UserSpec {
             name: name.clone(),
             secret,
             numbers,
+            number_in_uri: called_number == RawCalledNumber::Uri,
         };
         clashes(&user, &users, &path, sink);
         users.insert(name, user);

@@ -155,6 +155,11 @@ impl Config {
 }
 
 impl RouteSpec {
+    /// Whether it matches every call.
+    pub fn matches_every_call_anywhere(&self) -> bool {
+        self.matches_every_call() && self.interfaces.is_empty() && self.from_trunks.is_empty()
+    }
+
     /// Whether it matches every call of its interfaces.
     fn matches_every_call(&self) -> bool {
         self.from.is_empty() && self.to.is_empty() && self.action != RouteAction::Registered

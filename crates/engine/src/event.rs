@@ -331,6 +331,24 @@ events! {
         /// Source address of the request.
         source: String,
     }
+    /// An INVITE of a new call was refused by the border; at most 20 are logged in ten seconds by a worker, the others as
+    /// `request_refused`. Refusals by overload control and rate limits have events of their own.
+    InviteRefused "invite_refused" Info {
+        /// Request-URI, at most 200 bytes of it.
+        to: String,
+        /// Call-ID, at most 200 bytes of it.
+        call_id: String,
+        /// Name of the interface on which it arrived.
+        interface: String,
+        /// Status of the response.
+        status: u16,
+        /// Reason.
+        reason: String,
+        /// Source address of the request.
+        source: String,
+        /// Refusals that were not logged by this event since the last one that was.
+        suppressed: u64,
+    }
     /// A request without credentials was challenged. This is no failure: the client repeats the request with
     /// credentials.
     AuthenticationRequired "authentication_required" Debug {
@@ -340,6 +358,8 @@ events! {
         status: u16,
         /// Source address of the request.
         source: String,
+        /// The trunk that challenged an INVITE; absent for challenges of the border.
+        trunk: Option<String>,
     }
     /// A source has authenticated by digest.
     Authenticated "authenticated" Debug {
@@ -359,7 +379,8 @@ events! {
         /// The user name in the credentials.
         user: String,
         /// Reason: wrong password, unknown user, credentials that are malformed or for another target, an address of
-        /// record that does not belong to the user, or credentials not judged because of too many failures before.
+        /// record that does not belong to the user, credentials not judged because of too many failures before, or
+        /// refused by trunk NAME (with authenticate = "trunk").
         reason: String,
         /// Failures that were not logged since the last one that was.
         suppressed: u64,
@@ -801,6 +822,11 @@ events! {
         file: String,
         /// Error of the operating system.
         error: String,
+    }
+    /// Parts of recordings were lost, because the disk was slower than the media; logged when it takes data again.
+    RecordingLost "recording_lost" Warn {
+        /// Bytes lost.
+        bytes: u64,
     }
     /// Registrations were read from their file at the start: their phones are reachable.
     RegistrationsRestored "registrations_restored" Info {

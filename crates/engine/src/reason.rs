@@ -65,6 +65,7 @@ reasons! {
     NoResponse 408 "no response from the target" "A target has not responded to the INVITE within timer B, or within the answer timeout of its trunk.";
     Unreachable 503 "target is unreachable" "The INVITE cannot be sent to the target: no connection, or an ICMP error.";
     Refused 0 "refused" "The target has refused the call; the status is its own.";
+    Challenged 0 "challenged" "The target has challenged the INVITE, which had no credentials (401 or 407). This is no failed call: it has no record and is not counted. The caller repeats the INVITE with credentials, which is a call of its own.";
     NoListener 503 "no listener of the interface reaches the target" "The interface has no listener of the transport and address family of the target.";
     NameNotResolved 503 "name cannot be resolved" "The domain name of a target has no usable record (RFC 3263).";
     NoTarget 480 "no target to call" "All targets of the route were tried, and none has given a final response.";

@@ -3,7 +3,7 @@
 //! The fields are declared once; written forms (JSON, CSV) and the reference of docs/records.md follow from this list.
 
 use crate::event::{EventKind, Hundredths};
-use crate::{Event, Time};
+use crate::{Event, Reason, Time};
 use std::collections::BTreeMap;
 
 /// A value of a record, in the unit that the name of its field states.
@@ -216,6 +216,8 @@ pub enum RecordChange {
     Running(Box<CallRecord>),
     /// A call has ended: its complete record.
     Ended(Box<CallRecord>),
+    /// A call has ended by a challenge to its INVITE, which is repeated: it gets no record. Its values so far.
+    Challenged(Box<CallRecord>),
     /// A call has ended whose beginning is not known, because its events were lost.
     Lost,
 }
@@ -359,10 +361,16 @@ impl RecordBuilder {
             EventKind::CallRefused { .. } => {
                 Some(RecordChange::Ended(self.refused(at, event.kind)))
             }
-            EventKind::CallEnded { call, .. } => {
+            EventKind::CallEnded {
+                call, ref reason, ..
+            } => {
+                let challenged = reason == Reason::Challenged.text();
                 let Some(mut record) = self.open.remove(&call) else {
-                    return Some(RecordChange::Lost);
+                    return (!challenged).then_some(RecordChange::Lost);
                 };
+                if challenged {
+                    return Some(RecordChange::Challenged(record));
+                }
                 end(&mut record, at, event.kind);
                 Some(RecordChange::Ended(record))
             }
@@ -788,5 +796,23 @@ mod tests {
             panic!("no record");
         };
         assert!(record.legs.iter().all(|leg| leg.media.is_none()));
+    }
+
+    /// A challenged INVITE is repeated as a call of its own.
+    #[test]
+    fn challenged_call_has_no_record() {
+        let mut builder = RecordBuilder::new("5".into());
+        let challenged = |call| {
+            let mut end = ended(call);
+            if let EventKind::CallEnded { reason, status, .. } = &mut end {
+                (*reason, *status) = (Reason::Challenged.text().to_owned(), 407);
+            }
+            end
+        };
+        add(&mut builder, 1, offered(1));
+        let change = add(&mut builder, 2, challenged(1));
+        assert!(matches!(change, Some(RecordChange::Challenged(record)) if record.call == 1));
+        assert_eq!(builder.running().count(), 0);
+        assert_eq!(add(&mut builder, 3, challenged(2)), None);
     }
 }

@@ -4,11 +4,10 @@ use crate::findings::{self, Finding, FindingLevel};
 use crate::gateway;
 use crate::ports;
 use crate::security::LoadedFiles;
-use border::admission::{MediaOffload, MediaPath, Price};
 use clap::Args;
 use config::{
     Authenticate, ConferenceSpec, Config, InterfaceId, InterfaceKind, InterfaceSpec, MediaMode,
-    Mistake, Register, RouteAction, RouteSpec, SrtpPolicy, Trunk, TrunkId,
+    Mistake, Register, RouteAction, RouteSpec, Trunk, TrunkId,
 };
 use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
@@ -164,7 +163,7 @@ pub fn check(options: &CheckOptions) -> ExitCode {
             print!("{}", summary(&config));
             let (offload, why) = crate::machine::expected_path(&config);
             println!("media path: {} ({why})", offload.path.name());
-            print!("{}", capacity(&config, &offload));
+            print!("{}", crate::capacity::of_process(&config, &offload));
         }
         print!("{}", node_summary(&config));
         print!("{}", gateway::summary(&config));
@@ -375,67 +374,6 @@ pub fn summary(config: &Config) -> String {
         text.push_str(&format!("users: {}\n", config.users.len()));
     }
     text
-}
-
-/// Number of calls of either kind for which the machine has capacity if `offload` carries their media.
-pub fn capacity(config: &Config, offload: &MediaOffload) -> String {
-    let Some(limit) = Price::limit(&config.admission) else {
-        return String::new();
-    };
-    let most = config.limits.calls as u64;
-    let fit = |cost: Price| limit.capacity_for(cost).min(most);
-    // The faster path applies to calls between the interfaces that it serves.
-    let ways = config.interfaces.iter().enumerate().map(|(index, _)| {
-        let id = InterfaceId(u16::try_from(index).unwrap_or(u16::MAX));
-        offload.path_between(config, [id, id])
-    });
-    let served = ways.filter(|way| *way != MediaPath::Sockets).count();
-    let sockets = fit(Price::of_call_by(MediaPath::Sockets, [None, None]));
-    let anchored = match (served, offload.path) {
-        (0, _) | (_, MediaPath::Sockets) => format!("{sockets} calls with anchored media"),
-        (served, way) => {
-            let calls = fit(Price::of_call_by(way, [None, None]));
-            let (name, rest) = match way {
-                MediaPath::Kernel => ("the kernel", "in sockets (SRTP, transcoding, IPv4 to IPv6)"),
-                _ => ("AF_XDP", "in sockets"),
-            };
-            let all = config.interfaces.len();
-            match served == all {
-                true => format!("{calls} calls with anchored media in {name}, {sockets} {rest}"),
-                false => format!(
-                    "{sockets} calls with anchored media in sockets, {calls} in {name} (between {served} of {all} interfaces)"
-                ),
-            }
-        }
-    };
-    // If a side may use SRTP: the number of calls with one SRTP side, at the price of the most expensive crypto suite.
-    let sides = config
-        .interfaces
-        .iter()
-        .map(|interface| &interface.security);
-    let sides = sides.chain(config.trunks.iter().map(|trunk| &trunk.security));
-    let protected = sides
-        .filter(|security| matches!(security.srtp, SrtpPolicy::Require | SrtpPolicy::Prefer))
-        .map(|security| {
-            let mut cost = Price::of_call(true, [None, None]);
-            cost += Price::of_security(security);
-            limit.capacity_for(cost).min(most)
-        })
-        .min();
-    let protected = protected.map_or(String::new(), |calls| {
-        format!(", {calls} if one side has SRTP")
-    });
-    let through_gateway = config.gateway.as_ref().map_or(String::new(), |_| {
-        let calls = (Price::GATEWAY / Price::GATEWAY_SIDE).min(sockets);
-        format!(", {calls} if one side is behind a tunnel of the gateway")
-    });
-    format!(
-        "capacity: {anchored}{protected}{through_gateway}, or {} with media bypass: {} MiB, {} % of a core; beyond that {}\n",
-        fit(Price::of_call(false, [None, None])),
-        limit.memory / 1_024,
-        limit.processor / 10_000,
-        config.admission.status
-    )
 }
 
 fn interface_line(config: &Config, interface: &InterfaceSpec) -> String {

@@ -5,7 +5,7 @@ use crate::log::EventLog;
 use crate::records::RecordSink;
 use border::border::{BorderCounters, CallOutcome};
 use engine::record::is_recorded;
-use engine::{Event, EventKind};
+use engine::{Event, EventKind, Reason};
 use std::collections::BTreeMap;
 
 /// Upper bounds of the histogram of the time from INVITE to answer, milliseconds.
@@ -113,6 +113,8 @@ impl EventCounts {
                 self.media_packets += caller_packets.unwrap_or(0) + callee_packets.unwrap_or(0);
                 self.media_lost += caller_lost.unwrap_or(0) + callee_lost.unwrap_or(0);
             }
+            // The INVITE is repeated with credentials.
+            EventKind::CallEnded { reason, .. } if reason == Reason::Challenged.text() => {}
             EventKind::CallEnded {
                 status,
                 reason,
@@ -313,5 +315,33 @@ mod tests {
         // Without intervals all of it.
         assert_eq!(reports.news(&end(2, 950, 99)), (952, 99));
         assert!(reports.open.is_empty());
+    }
+
+    fn refused(reason: Reason) -> EventKind {
+        EventKind::CallEnded {
+            call: 1,
+            ended_by: "callee".into(),
+            reason: reason.text().into(),
+            status: 407,
+            duration_ms: None,
+            trunk: Some("pbx".into()),
+            path: None,
+            codec: None,
+            caller_loss_percent: None,
+            caller_jitter_ms: None,
+            caller_mos: None,
+            callee_loss_percent: None,
+            callee_jitter_ms: None,
+            callee_mos: None,
+        }
+    }
+
+    #[test]
+    fn challenged_calls_do_not_count_for_their_trunk() {
+        let mut counts = EventCounts::default();
+        counts.count(&refused(Reason::Challenged));
+        assert!(counts.trunks.is_empty());
+        counts.count(&refused(Reason::Refused));
+        assert_eq!(counts.trunks["pbx"][CallOutcome::Refused as usize], 1);
     }
 }

@@ -10,6 +10,7 @@ mod announcement;
 mod background_read;
 mod bearer_token;
 mod call_tap;
+mod capacity;
 mod configuration;
 mod control;
 mod ctl;

@@ -146,6 +146,7 @@ pub fn serve(
         if node.is_drained() {
             // The last messages are still to be sent.
             driver.turn(&mut node, Duration::ZERO)?;
+            driver.finish_recordings();
             service.events(&mut driver);
             log_af_xdp_packets(af_xdp.as_ref(), &driver, &service.log);
             return Ok(ExitCode::SUCCESS);

@@ -1,7 +1,9 @@
 //! Conflicts of media ports on this host: with the kernel's ephemeral ports, and with another Hornwork's claims.
 
 use crate::machine::EphemeralPorts;
-use config::{Config, MediaAddress, MediaMode, MediaRange, MediaSocketMode, Mistake};
+use config::{
+    Config, MediaAddress, MediaMode, MediaRange, MediaSocketMode, Mistake, Register, RouteSpec,
+};
 use engine::EventKind;
 use net::{ClaimError, Claimant, PortClaims, PortRange};
 use std::io;
@@ -79,11 +81,18 @@ pub(crate) enum ServedPart {
     Node,
 }
 
-/// Whether calls need media ports of the border: not if media nodes have them, or all routes have media bypass.
+/// Whether calls need media ports of the border: not if media nodes have them, or all calls take a route with media bypass. Calls to
+/// registered contacts without a route, and those that a header rule routes, are anchored.
 fn anchors_media(config: &Config) -> bool {
     let routes = &config.routes;
-    let anchored = routes.is_empty() || routes.iter().any(|route| route.media == MediaMode::Anchor);
-    !config.conferences.is_empty() || anchored && !config.media.at_nodes
+    let bypassed = routes.iter().all(|route| route.media == MediaMode::Bypass)
+        && routes.iter().any(RouteSpec::matches_every_call_anywhere)
+        && config.rules.is_empty()
+        && config
+            .interfaces
+            .iter()
+            .all(|interface| interface.register == Register::Refuse);
+    !config.conferences.is_empty() || !bypassed && !config.media.at_nodes
 }
 
 /// The media ports of a part.
@@ -165,5 +174,35 @@ impl Claims {
                 "{why}\n  remedy: set other `ports` in `media` of one of them, or stop that process"
             ))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The ports are claimed unless every call has media bypass.
+    #[test]
+    fn ports_of_configurations_with_media_bypass_are_claimed_if_a_call_may_be_anchored() {
+        let base = "[[interface]]\nname='x'\nlisten='udp:127.0.0.1:5060'\nREGISTER\n\
+             [[trunk]]\nname='t'\ntarget='127.0.0.1:5080'\n";
+        let all = "[[route]]\ntrunk='t'\nmedia='bypass'\n";
+        let some = "[[route]]\nto={prefix='1'}\ntrunk='t'\nmedia='bypass'\n";
+        let rule = "[[rules]]\ndirection='in'\ndo=[{route='t'}]\n";
+        let conference = "[[conference]]\nname='c'\nnumber='800'\n";
+        for (register, more, claimed) in [
+            ("", all.to_owned(), false),
+            ("", some.to_owned(), true),
+            ("", format!("{some}{all}"), false),
+            ("register='pass:t'", all.to_owned(), true),
+            ("", format!("{all}{rule}"), true),
+            ("", format!("{all}{conference}"), true),
+            ("", String::new(), true),
+        ] {
+            let text = base.replace("REGISTER", register) + &more;
+            let config = config::parse(&text, "f").expect("configuration");
+            let ranges = ranges(&config, ServedPart::Border);
+            assert_eq!(!ranges.is_empty(), claimed, "{text}");
+        }
     }
 }

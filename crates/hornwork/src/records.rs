@@ -327,16 +327,24 @@ impl RecordWriter {
     fn collect(&mut self, events: Vec<Event>) {
         let mut running: Vec<Box<CallRecord>> = Vec::new();
         let mut ended: Vec<Box<CallRecord>> = Vec::new();
+        let mut challenged: Vec<Box<CallRecord>> = Vec::new();
         for event in events {
             match self.builder.add(event) {
                 Some(RecordChange::Running(record)) => running.push(record),
                 Some(RecordChange::Ended(record)) => ended.push(record),
+                Some(RecordChange::Challenged(record)) => challenged.push(record),
                 Some(RecordChange::Lost) => self.lose(1),
                 None => {}
             }
         }
-        let over: BTreeSet<u64> = ended.iter().map(|record| record.call).collect();
+        let without_entry = ended.iter().chain(&challenged);
+        let over: BTreeSet<u64> = without_entry.map(|record| record.call).collect();
         let mut journal = String::new();
+        for record in challenged {
+            if self.journaled.remove(&record.call) {
+                journal += &ended_entry(&record.fields.id);
+            }
+        }
         for record in running {
             // Calls that begin and end within one collection need no entry.
             if !over.contains(&record.call) {

@@ -4,6 +4,7 @@ use crate::alarms::{self, AlarmOutput};
 use crate::announcement::announce;
 use crate::background_read::BackgroundRead;
 use crate::call_tap::call_tap;
+use crate::capacity;
 use crate::configuration;
 use crate::control::{ConferenceControl, ControlPolicy};
 use crate::driver_setup::{SIGNAL_WAIT, driver_config, log_machine_limits, media_keying, opened};
@@ -236,7 +237,7 @@ fn serve(
     let relay = relay.as_ref();
     let af_xdp = af_xdp(&config, &log, &clock)?;
     let offload = media_offload(relay, af_xdp.as_ref());
-    announce(configuration::capacity(&config, &offload));
+    announce(capacity::of_process(&config, &offload));
     for border in &mut borders {
         border.set_media_offload(offload.clone());
     }
@@ -596,7 +597,7 @@ impl BorderService<'_> {
             return;
         }
         let offload = media_offload(relay, None);
-        let capacity = configuration::capacity(border.config(), &offload);
+        let capacity = capacity::of_process(border.config(), &offload);
         tracing::info!("{}", capacity.trim_end());
         border.set_media_offload(offload.clone());
         self.siblings.set_media_offload(&offload);

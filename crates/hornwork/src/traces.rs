@@ -236,6 +236,9 @@ impl TraceBuilder {
                     self.counters.lost.fetch_add(spans, Relaxed);
                 }
             }
+            Some(RecordChange::Challenged(record)) => {
+                self.targets.remove(&record.call);
+            }
             Some(RecordChange::Lost) => {
                 // The events of its begin were lost, those of its routing perhaps not.
                 if let Some(call) = ended {

@@ -378,6 +378,7 @@ impl<F: Forward> Driver<F> {
         self.media_reports(control, now)?;
         self.timeouts(control, now)?;
         self.pass_results(control, now)?;
+        self.report_recordings(now);
         self.flush()?;
         if !self.config.signalling_batching_delay.is_zero() {
             self.signalling_batcher.end_turn(
@@ -839,7 +840,7 @@ impl<F: Forward> Driver<F> {
                     self.plane.shared.drop_one(DropReason::SipHandoffFailed);
                 }
             }
-            Output::Recording { file, command } => self.record(file, command, now),
+            Output::Recording { file, command } => self.record(file, command),
             Output::Event(event) => self.push_event(event),
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ enum Job {
     End(u64),
 }
 
-/// Longest wait for the disk when the recorder is dropped.
+/// Longest wait for the disk when the recorder ends.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A directory for recordings, and the thread that writes there. Dropping it writes the queued data, for at most two
@@ -29,6 +29,8 @@ pub struct Recorder {
     jobs: Option<Sender<Job>>,
     /// Bytes queued.
     queued_bytes: Arc<AtomicUsize>,
+    /// Bytes that were not queued, and not reported yet.
+    lost_bytes: AtomicU64,
     failures: Receiver<(String, String)>,
     thread: Option<JoinHandle<()>>,
 }
@@ -53,6 +55,7 @@ impl Recorder {
         Ok(Recorder {
             jobs: Some(jobs),
             queued_bytes,
+            lost_bytes: AtomicU64::new(0),
             failures,
             thread: Some(thread),
         })
@@ -78,9 +81,24 @@ impl Recorder {
             || !self.send_job(Job::Append(file, bytes.to_vec()))
         {
             self.queued_bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
+            let lost = bytes.len() as u64;
+            self.lost_bytes.fetch_add(lost, Ordering::Relaxed);
             return false;
         }
         true
+    }
+
+    /// Bytes lost since the last call.
+    pub(crate) fn take_lost(&self) -> u64 {
+        match self.lost_bytes.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.lost_bytes.swap(0, Ordering::Relaxed),
+        }
+    }
+
+    /// Whether the queue takes data again.
+    pub(crate) fn has_room(&self) -> bool {
+        self.queued_bytes.load(Ordering::Relaxed) <= MAX_QUEUED_BYTES / 2
     }
 
     /// Ends a recording.
@@ -94,8 +112,9 @@ impl Recorder {
     }
 }
 
-impl Drop for Recorder {
-    fn drop(&mut self) {
+impl Recorder {
+    /// Writes the queued data, for at most two seconds. Failures can be read afterwards.
+    pub(crate) fn finish(&mut self) {
         self.jobs = None;
         let Some(thread) = self.thread.take() else {
             return;
@@ -104,6 +123,12 @@ impl Drop for Recorder {
         while !thread.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.finish();
     }
 }
 
@@ -176,6 +201,27 @@ mod tests {
         assert_eq!(std::fs::read(directory.join("a.pcap")).unwrap(), b"xyz");
         assert_eq!(std::fs::read(directory.join("b.pcap")).unwrap(), b"other");
         std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// The writer takes nothing, as on a frozen disk: lost bytes are counted, and reported when the queue has room.
+    #[test]
+    fn lost_bytes_are_counted_until_the_queue_has_room() {
+        let (jobs, job_queue) = channel();
+        let (_report_failure, failures) = channel();
+        let recorder = Recorder {
+            jobs: Some(jobs),
+            queued_bytes: Arc::default(),
+            lost_bytes: AtomicU64::new(0),
+            failures,
+            thread: None,
+        };
+        let piece = vec![0; 1 << 20];
+        let taken = (0..40).filter(|_| recorder.append(1, &piece)).count();
+        assert_eq!((taken, job_queue.try_iter().count()), (32, 32));
+        assert!(!recorder.has_room());
+        recorder.queued_bytes.store(0, Ordering::Relaxed);
+        assert!(recorder.has_room());
+        assert_eq!((recorder.take_lost(), recorder.take_lost()), (8 << 20, 0));
     }
 
     #[test]

@@ -209,6 +209,16 @@ pub enum Prack {
     Handler,
 }
 
+/// An INVITE of ours that was challenged and whose leg has ended. Its repetition has the same From tag and the next CSeq (RFC 3261
+/// section 22.2).
+#[derive(Clone, Copy, Debug)]
+pub struct ChallengedInvite<'a> {
+    /// Our tag in From.
+    pub tag: &'a [u8],
+    /// The number in CSeq.
+    pub cseq: u32,
+}
+
 /// An INVITE that opens a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Invite<'a> {
@@ -220,6 +230,8 @@ pub struct Invite<'a> {
     pub to: Option<&'a [u8]>,
     /// Call-ID; `None`: a random one.
     pub call_id: Option<&'a [u8]>,
+    /// The challenged INVITE that this one repeats with credentials, with the same Call-ID.
+    pub repeats: Option<ChallengedInvite<'a>>,
     /// Headers and body.
     pub content: MessageContent<'a>,
     /// A number for the handler, see [`Endpoint::user_of`].
@@ -238,6 +250,7 @@ impl<'a> Invite<'a> {
             from: None,
             to: None,
             call_id: None,
+            repeats: None,
             content: MessageContent::default(),
             user: 0,
             login: None,

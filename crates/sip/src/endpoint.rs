@@ -43,7 +43,7 @@ pub struct Endpoint {
     /// UDP flows with keep-alive.
     pub(crate) kept_flows: Slab<crate::kept_flow::KeepAliveFlow>,
     pub(crate) late_pracks: crate::reliable::LatePracks,
-    /// Legs whose dialogs were begun by other workers, by slot and cookie of their tags.
+    /// Legs with a tag of another worker, or of the challenged INVITE that they repeat, by its slot and cookie.
     pub(crate) adopted: BTreeMap<(u32, u64), LegId>,
     pub(crate) fingerprints: FingerprintKey,
     /// Key for tags of stateless refusals. Workers that share our addresses have the same key.

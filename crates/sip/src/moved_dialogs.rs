@@ -239,7 +239,10 @@ impl Endpoint {
         if let Some(moved) = &self.config.moved_dialogs {
             let mut table = moved.table();
             table.prune(self.now);
-            table.ended.push_back((until, name));
+            // A leg that repeats a challenged INVITE has the tag of an ended leg of this worker.
+            if table.holders.get(&name).is_some() {
+                table.ended.push_back((until, name));
+            }
         }
     }
 }

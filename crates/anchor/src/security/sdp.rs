@@ -297,6 +297,7 @@ pub fn write_description(
             [b'a', b'=', rest @ ..] => {
                 let name = name_of(rest);
                 let is_ours = BORDER_ATTRIBUTES.contains(&name)
+                    || crate::sdp::offers_alternative(name)
                     || matches!(name, b"group" | b"msid-semantic");
                 let dropped = match rewrite {
                     // Lines other than RTP keep their attributes, except those that let media bypass the border.

@@ -3,6 +3,7 @@
 mod answering;
 pub(crate) mod hop_hosts;
 pub(crate) mod hunting;
+mod trunk_authentication;
 
 use crate::admission::Reservation;
 use crate::calls::key::{CallKey, CallSlot};
@@ -16,16 +17,17 @@ use crate::components::{Calls, Components};
 use crate::counters::CallOutcome;
 use crate::headers::{address_of, text};
 use crate::policy::{CallPlan, Facts, Plan, decide, decide_for};
-use crate::registrar::{Authentication, Claim};
-use crate::request::{RequestOrigin, RequestRefusal, address_of_record, user_at};
+use crate::registrar::Authentication;
+use crate::request::{RequestOrigin, RequestRefusal, user_at};
 use crate::shared::Alarm;
-use config::{HostName, InterfaceKind, InterfaceSpec, MediaMode, TrunkId};
+use config::{Authenticate, HostName, InterfaceKind, InterfaceSpec, MediaMode, TrunkId};
+use core::time::Duration;
 use engine::{EventKind, Reason};
 use sip::{Flow, LegId};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use wire::sip::{HeaderId, Message, Method};
+use wire::sip::{HeaderId, Message};
 
 impl Calls<'_> {
     /// A new INVITE.
@@ -371,9 +373,13 @@ impl Components {
             return Err(RequestRefusal::new(Reason::ForeignSource));
         }
         if !origin.requires_authentication(&self.ctx.config) {
-            let core = config
-                .interface(interface)
-                .is_some_and(|settings| settings.kind == InterfaceKind::Core);
+            self.check_trunk_credentials(request, flow)?;
+            // Sources of a core interface need no authentication, unless its trunk authenticates them: then they are phones,
+            // except for the resolved targets of named trunks.
+            let core = config.interface(interface).is_some_and(|settings| {
+                settings.kind == InterfaceKind::Core
+                    && (settings.authenticate == Authenticate::None || origin.located)
+            });
             let origin = RequestOrigin {
                 authenticated: core || trunk.is_some() || self.is_registered(request, flow),
                 ..origin
@@ -384,18 +390,7 @@ impl Components {
             authenticated: true,
             ..origin
         };
-        let aor = match request.method() {
-            Method::Register => address_of_record(request),
-            _ => {
-                let from = request.from().ok().and_then(|from| user_at(&from));
-                from.map_or_else(String::new, String::from)
-            }
-        };
-        let claim = Claim {
-            source: flow.remote,
-            registered: self.registrar.location.holds(&aor, flow),
-            registered_host: self.registrar.location.knows_host(&aor, flow.remote.ip()),
-        };
+        let (aor, claim) = self.claim_of(request, flow);
         let result = self
             .registrar
             .authority
@@ -420,25 +415,30 @@ impl Components {
                 user,
                 why,
             } => {
-                self.report_failure(flow, &aor, &user, why);
+                self.report_failure(flow, (&aor, &user), why.text());
                 Err(RequestRefusal {
                     headers,
                     ..RequestRefusal::with_status(status, why)
                 })
             }
             Authentication::Delayed { user, after } => {
-                let why = Reason::TooManyFailures;
-                self.report_failure(flow, &aor, &user, why);
-                let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
-                Err(RequestRefusal {
-                    headers: vec![(HeaderId::RetryAfter, seconds.to_string().into_bytes())],
-                    ..RequestRefusal::new(why)
-                })
+                Err(self.delayed(flow, (&aor, &user), after))
             }
         }
     }
 
-    fn report_failure(&mut self, flow: Flow, aor: &str, user: &str, why: Reason) {
+    /// Refuses credentials that are not verified because of previous failures.
+    fn delayed(&mut self, flow: Flow, account: (&str, &str), after: Duration) -> RequestRefusal {
+        let why = Reason::TooManyFailures;
+        self.report_failure(flow, account, why.text());
+        let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+        RequestRefusal {
+            headers: vec![(HeaderId::RetryAfter, seconds.to_string().into_bytes())],
+            ..RequestRefusal::new(why)
+        }
+    }
+
+    fn report_failure(&mut self, flow: Flow, (aor, user): (&str, &str), reason: &str) {
         let now = self.ctx.now;
         self.ctx.counters.authentication_failed += 1;
         let Some(untold) = self.registrar.authority.lock().report_failure(now) else {
@@ -451,7 +451,7 @@ impl Components {
                 source: flow.remote.to_string(),
                 aor: short(aor),
                 user: short(user),
-                reason: why.text().to_owned(),
+                reason: reason.to_owned(),
                 suppressed: untold,
             });
     }

@@ -1,10 +1,11 @@
 //! The table of calls, with state that outlives a call or belongs to none yet.
 
-use crate::calls::challenge::Challenged;
+use crate::calls::challenge::{Challenged, ChallengedLeg};
 use crate::calls::ended::EndedCall;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::transfer::join::Join;
 use crate::calls::{Call, SetUp};
+use crate::headers::has_credentials;
 use crate::ng_client::relay::DeferredMessage;
 use crate::shared::Ctx;
 use anchor::CallMedia;
@@ -16,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hash as _;
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
-use wire::sip::{HeaderId, Message};
+use wire::sip::Message;
 
 /// Buffers for composing messages, reused.
 #[derive(Debug, Default)]
@@ -32,7 +33,7 @@ pub(crate) struct OngoingCalls {
     sequence: u64,
     pub(crate) hash_key: HashKey,
     pub(crate) buffers: Buffers,
-    /// Call-IDs of challenged calls.
+    /// Challenged calls, whose INVITE is repeated.
     pub(crate) challenged: Challenged,
     /// Ended calls whose statistics are pending, by call number.
     pub(crate) ended: BTreeMap<u64, Box<EndedCall>>,
@@ -204,30 +205,29 @@ impl OngoingCalls {
         hasher.finish()
     }
 
-    /// Stores the Call-ID of a challenged INVITE, taken from `response`.
+    /// Stores the values of a challenged INVITE for its repetition, taken from `response`.
     pub(crate) fn store_challenge(&mut self, ctx: &Ctx, slot: CallSlot, response: &Message<'_>) {
         let now = ctx.now;
         let set_up = self.get(slot).and_then(|call| call.set_up.as_deref());
-        let (Some(set_up), Ok(call_id)) = (set_up, response.call_id()) else {
+        let (Some(set_up), Some(leg)) = (set_up, ChallengedLeg::of(response)) else {
             return;
         };
         let Ok(invite) = Message::parse(&set_up.invite) else {
             return;
         };
         let mark = self.invite_mark(&invite, set_up.source.ip());
-        self.challenged.remember(mark, call_id, now);
+        self.challenged.remember(mark, leg, now);
     }
 
-    /// The Call-ID of the first INVITE, if this one repeats it with credentials.
-    pub(crate) fn challenged_call_id(
+    /// The first INVITE, if this one repeats it with credentials.
+    pub(crate) fn challenged_leg(
         &mut self,
         ctx: &Ctx,
         slot: CallSlot,
         invite: &Message<'_>,
-    ) -> Option<Box<[u8]>> {
+    ) -> Option<ChallengedLeg> {
         let now = ctx.now;
-        let brings = [HeaderId::Authorization, HeaderId::ProxyAuthorization];
-        if !brings.into_iter().any(|id| invite.has(id)) {
+        if !has_credentials(invite) {
             return None;
         }
         let source = self.get(slot)?.set_up.as_deref()?.source.ip();

@@ -31,7 +31,7 @@ const fn texts(treatment: Treatment) -> [&'static str; 2] {
             "relayed",
         ],
         Treatment::Uri => [
-            "URNs are relayed; other URIs become ours, with their parameters except those that name a host; values with `purpose` are removed",
+            "URNs and parts of the body (`cid`) are relayed; other URIs become ours, with their parameters except those that name a host, and are removed with `purpose`",
             "relayed",
         ],
         Treatment::Urn => [
@@ -75,7 +75,8 @@ fn page() -> String {
          A description in a refusal is not relayed where media is anchored.\n\n\
          | line | towards `known` | towards `all` |\n| --- | --- | --- |\n\
          | `o=` | user `-`, our address | the same |\n\
-         | `c=`, `m=`, `a=rtcp`, `a=candidate` and other ICE attributes | ours | the same |\n",
+         | `c=`, `m=`, `a=rtcp`, `a=candidate` and other ICE attributes | ours | the same |\n\
+         | `a=altc`, `a=ccap`, `a=acap` | removed: they may offer other addresses | the same |\n",
     );
     for (start, instead) in LINES {
         let line = String::from_utf8_lossy(start);
@@ -89,9 +90,12 @@ fn page() -> String {
         ));
     }
     page.push_str(
-        "| other attributes of the list below | relayed | relayed |\n\
+        "| `a=ssrc` with a `cname` that has one of `.`, `:`, `@`, `%` | the `cname` becomes a number | relayed |\n\
+         | `a=path` of a rejected line (port 0) | removed | relayed |\n\
+         | other attributes of the list below | relayed | relayed |\n\
          | all other attributes (`a=`) | removed | relayed |\n\
-         | all other lines | relayed | relayed |\n\n\
+         | `v=`, `b=`, `t=`, `r=`, `z=` | relayed | relayed |\n\
+         | all other lines | removed | relayed |\n\n\
          Attributes that are relayed; of `a=label` only values without `.` and `:`:\n\n",
     );
     let names: Vec<String> = ATTRIBUTES.iter().map(|name| format!("`{name}`")).collect();
@@ -166,7 +170,7 @@ fn values_without_hosts_are_relayed() {
     for same in [
         "Subject: lunch at pbx.example",
         "Alert-Info: <urn:alert:source:external>;info=ring2",
-        "Call-Info: <cid:picture@a.example>;purpose=icon",
+        "Call-Info: <cid:pic%25ture@a.example>;purpose=icon\n\nContent-ID: <pic%ture@a.example>",
         "Reason: Q.850;cause=16, SIP;cause=200",
         "Answer-Mode: Auto",
         "User-to-User: 00aa;encoding=hex",
@@ -192,6 +196,10 @@ fn values_with_hosts_are_rewritten_or_removed() {
         ),
         ("Call-Info: <http://pbx/me.png>;purpose=icon", ""),
         ("Error-Info: <sip:sorry@10.2.0.7>", ""),
+        // There is no such part of the body.
+        ("Error-Info: <cid:sorry@10.2.0.7>", ""),
+        ("Call-Info: <cid:a@10.2.0.7>", "Call-Info: <sip:192.0.2.1>"),
+        ("Call-Info: <cid:a@10.2.0.7>;purpose=icon", ""),
         ("In-Reply-To: 1@10.2.0.7", ""),
         (
             "Reason: Q.850;cause=34;text=\"pbx7, 10.2.0.7; full\"",
@@ -239,7 +247,7 @@ fn sdp_identifying_lines_are_removed() {
     assert_eq!(
         hide(
             "v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=pbx7\r\ni=at pbx7\r\nu=http://pbx7/\r\ne=a@pbx7\r\np=+43\r\nc=IN IP4 192.0.2.1\r\n\
-             t=0 0\r\na=tool:pbx7 1.0\r\na=x-srv:pbx7\r\nm=audio 4000 RTP/AVP 0\r\ni=line of pbx7\r\na=ptime:20\r\na=toolbox\r\na=label:10.2.0.7\r\na=label:7\r\na=source-filter: incl IN IP4 * 10.2.0.7\r\n"
+             k=uri:http://pbx7/\r\nt=0 0\r\nx=pbx7\r\na=altc:1 IP4 10.2.0.7 4000\r\na=tool:pbx7 1.0\r\na=x-srv:pbx7\r\nm=audio 4000 RTP/AVP 0\r\ni=line of pbx7\r\na=ptime:20\r\na=toolbox\r\na=label:10.2.0.7\r\na=label:7\r\na=source-filter: incl IN IP4 * 10.2.0.7\r\n"
         ),
         "v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 0\r\na=ptime:20\r\na=label:7\r\n"
     );
@@ -257,4 +265,19 @@ fn sdp_identifying_lines_are_removed() {
     }
     assert!(ATTRIBUTES.is_sorted_by(|a, b| a < b));
     assert_eq!(hide("s="), "s=-");
+    // CNAMEs that name a host; the same one for the sources of one device.
+    assert_eq!(
+        hide(
+            "a=ssrc:1 cname:u@10.2.0.7\r\na=ssrc:2 cname:v@10.2.0.7\na=ssrc:3 cname:u@10.2.0.7\r\na=SSRC:4 CNAME:fe80::1"
+        ),
+        "a=ssrc:1 cname:1\r\na=ssrc:2 cname:2\na=ssrc:3 cname:1\r\na=SSRC:4 CNAME:3"
+    );
+    let rejected =
+        "m=message 0 TCP/MSRP *\r\na=path:msrp://10.2.0.7:1/x;tcp\r\na=accept-types:*\r\n";
+    assert_eq!(
+        hide(rejected),
+        "m=message 0 TCP/MSRP *\r\na=accept-types:*\r\n"
+    );
+    let accepted = rejected.replace(" 0 ", " 4000 ");
+    assert_eq!(hide(&accepted), accepted);
 }

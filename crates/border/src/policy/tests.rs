@@ -38,6 +38,13 @@ impl RoutingState for StaticRoutingState {
             None => self.contacts.get(user).cloned().unwrap_or_default(),
         }
     }
+    fn contacts_below(&self, prefix: &str) -> Vec<Contact> {
+        let mut users: Vec<_> = self.contacts.iter().collect();
+        users.retain(|(user, _)| user.starts_with(prefix));
+        users.sort_by_key(|(user, _)| **user);
+        let contacts = users.into_iter().map(|(_, contacts)| contacts.clone());
+        contacts.flatten().collect()
+    }
 }
 
 fn contact(uri: &str, q: u16) -> Contact {
@@ -668,4 +675,54 @@ fn sips_calls_use_only_tls_hops() {
         asked("sips:4@x"),
         format!("route 4 [0:sips:a@h {flow}, 0:sips:d@h.invalid;transport=ws {flow}]")
     );
+}
+
+/// A system that registers several of its numbers on one flow gets one INVITE at a number that it did not register.
+#[test]
+fn contacts_of_other_numbers_are_called_once_for_each_flow() {
+    let config = format!(
+        "{BASE}[[user]]\nname='u'\npassword='x'\nnumbers=['77','431*']\n[[route]]\nregistered=true\n"
+    );
+    let config = parse(&config, "f").expect("configuration");
+    let mut state = StaticRoutingState::default();
+    let mut other = contact("sip:c@203.0.113.8", 900);
+    other.flow.connection = Some(ConnectionId(8));
+    let contacts = [
+        ("4310", vec![contact("sip:a@203.0.113.9", 500)]),
+        ("4311", vec![contact("sip:b@203.0.113.9", 1_000)]),
+        ("77", vec![other]),
+    ];
+    state.contacts.extend(contacts);
+    let called = |number: &str| {
+        let to = format!("sip:{number}@192.0.2.1");
+        match decide(&config, &facts("sip:x@y", &to), &state) {
+            Plan::Call(plan) => {
+                let uris = plan.steps.iter().map(|step| text_of(&step.uri));
+                uris.collect::<Vec<String>>()
+            }
+            Plan::Refuse(_) => Vec::new(),
+        }
+    };
+    assert_eq!(called("4319"), ["sip:c@203.0.113.8", "sip:a@203.0.113.9"]);
+    assert_eq!(called("4311"), ["sip:b@203.0.113.9"]);
+    assert_eq!(called("u"), ["sip:c@203.0.113.8", "sip:a@203.0.113.9"]);
+    assert!(called("432").is_empty());
+}
+
+fn text_of(uri: &[u8]) -> String {
+    String::from_utf8_lossy(uri).into_owned()
+}
+
+#[test]
+fn user_part_of_a_contact_is_replaced() {
+    for (uri, wanted) in [
+        ("sip:a@192.0.2.1:5062;x=y", "sip:%2B43@192.0.2.1:5062;x=y"),
+        ("sips:a:pw@h", "sips:%2B43@h"),
+        ("sip:192.0.2.1", "sip:%2B43@192.0.2.1"),
+        ("sip:h;x=a%40b", "sip:%2B43@h;x=a%40b"),
+        ("tel:+1", "tel:+1"),
+    ] {
+        let wanted = wanted.replace("%2B", "+");
+        assert_eq!(text_of(&uri_of_user(uri.as_bytes(), "+43")), wanted);
+    }
 }

@@ -14,7 +14,7 @@ pub struct Authority {
     server: DigestServer,
     algorithms: Vec<Algorithm>,
     key: NonceKey,
-    failures: AuthenticationFailures,
+    pub(super) failures: AuthenticationFailures,
     entropy: Entropy,
 }
 

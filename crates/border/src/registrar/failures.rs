@@ -6,6 +6,7 @@
 //! smaller budget for each port of such a source stops an attacker behind the same NAT before it delays the phone, which
 //! uses another port. All tables are bounded.
 
+use crate::shared::ReportLimit;
 use config::FailureLimits;
 use core::fmt;
 use core::hash::BuildHasher as _;
@@ -22,9 +23,6 @@ const NAMES: usize = 4_096;
 const NAME: usize = 64;
 /// Text before the name of an account where a source or an account can stand. No address begins with it.
 const USER: &str = "user:";
-/// Burst of events, and time until it is available again.
-const EVENTS: u32 = 20;
-const EVENTS_EVERY: Duration = Duration::from_secs(10);
 /// How long after an authentication a source counts as one of the account: longer than a weekend.
 const OWN_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
 /// Budget of a port of such a source, as a part of that of the account.
@@ -78,6 +76,14 @@ impl From<IpAddr> for FailureSource {
     }
 }
 
+/// The last authentication of an account from a source.
+#[derive(Clone, Copy, Debug)]
+struct AcceptedLogin {
+    at: Time,
+    /// Hashes of the nonces that a trunk accepted last: of a REGISTER, and of another request. 0: none.
+    nonces: [u64; 2],
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Meter {
     failures: u32,
@@ -120,16 +126,14 @@ pub struct AuthenticationFailures {
     limits: FailureLimits,
     young: BoundedMap<FailureKey, Meter>,
     old: BoundedMap<FailureKey, Meter>,
-    /// Time of the last authentication of an account from a source.
-    own: BoundedMap<(IpAddr, u64), Time>,
-    own_before: BoundedMap<(IpAddr, u64), Time>,
+    /// The last authentication of an account from a source.
+    own: BoundedMap<(IpAddr, u64), AcceptedLogin>,
+    own_before: BoundedMap<(IpAddr, u64), AcceptedLogin>,
     accounts: HashKey,
     /// Names of locked accounts, for operators.
     names: BoundedMap<u64, Box<str>>,
     names_before: BoundedMap<u64, Box<str>>,
-    told: u32,
-    untold: u64,
-    since: Option<Time>,
+    reports: ReportLimit,
 }
 
 /// The source of an address: of IPv6, its /64.
@@ -156,9 +160,7 @@ impl AuthenticationFailures {
             accounts: HashKey::new(entropy),
             names: BoundedMap::new(NAMES, key),
             names_before: BoundedMap::new(NAMES, key),
-            told: 0,
-            untold: 0,
-            since: None,
+            reports: ReportLimit::default(),
         }
     }
 
@@ -169,8 +171,13 @@ impl AuthenticationFailures {
 
     /// Whether the account has authenticated from this source.
     fn is_own(&self, own: &(IpAddr, u64), now: Time) -> bool {
+        let last = self.last_login(own);
+        last.is_some_and(|last| now.since(last.at) <= OWN_LIFETIME)
+    }
+
+    fn last_login(&self, own: &(IpAddr, u64)) -> Option<AcceptedLogin> {
         let last = self.own.get(own).or_else(|| self.own_before.get(own));
-        last.is_some_and(|last| now.since(*last) <= OWN_LIFETIME)
+        last.copied()
     }
 
     /// The meters of this source and account, each with its limit.
@@ -337,29 +344,58 @@ impl AuthenticationFailures {
     /// The account has authenticated from this source.
     pub fn succeeded(&mut self, source: IpAddr, account: &[u8], now: Time) {
         let own = (source_of(source), self.accounts.hash_one(account));
+        self.keep_login(own, |_| {}, now);
+    }
+
+    /// A trunk has accepted credentials of the account with this nonce, in a REGISTER or another request.
+    pub fn accepted(
+        &mut self,
+        source: IpAddr,
+        account: &[u8],
+        (nonce, registers): (&[u8], bool),
+        now: Time,
+    ) {
+        let own = (source_of(source), self.accounts.hash_one(account));
+        let hash = self.accounts.hash_one(nonce);
+        let set = |[register, other]: &mut [u64; 2]| match registers {
+            true => *register = hash,
+            false => *other = hash,
+        };
+        self.keep_login(own, set, now);
+    }
+
+    /// Whether [`AuthenticationFailures::accepted`] was called last with this nonce, for such a request.
+    pub fn has_accepted(
+        &self,
+        source: IpAddr,
+        account: &[u8],
+        (nonce, registers): (&[u8], bool),
+    ) -> bool {
+        let own = (source_of(source), self.accounts.hash_one(account));
+        let hash = self.accounts.hash_one(nonce);
+        self.last_login(&own).is_some_and(|last| {
+            let [register, other] = last.nonces;
+            hash == if registers { register } else { other }
+        })
+    }
+
+    fn keep_login(&mut self, own: (IpAddr, u64), set: impl FnOnce(&mut [u64; 2]), now: Time) {
+        let mut login = AcceptedLogin {
+            at: now,
+            nonces: self.last_login(&own).map_or([0; 2], |last| last.nonces),
+        };
+        set(&mut login.nonces);
         if self.own.is_full() && self.own.get(&own).is_none() {
             core::mem::swap(&mut self.own, &mut self.own_before);
             self.own.clear();
         }
         // There is a free entry: see above.
-        let _ = self.own.insert(own, now);
+        let _ = self.own.insert(own, login);
     }
 
     /// Whether to log a failure; the value is the number of failures that were not logged since the last one.
     pub fn take_report(&mut self, now: Time) -> Option<u64> {
-        if self
-            .since
-            .is_none_or(|since| now.since(since) >= EVENTS_EVERY)
-        {
-            self.since = Some(now);
-            self.told = 0;
-        }
-        if self.told >= EVENTS {
-            self.untold += 1;
-            return None;
-        }
-        self.told += 1;
-        Some(core::mem::take(&mut self.untold))
+        self.reports.take(now)
     }
 }
 
@@ -538,7 +574,8 @@ mod tests {
             }
         }
         assert_eq!(told, 600);
-        assert_eq!(told + untold + failures.untold, 3_000);
+        let rest = failures.take_report(Time::from_secs(300)).unwrap();
+        assert_eq!(told + untold + rest, 3_000);
     }
 
     #[test]

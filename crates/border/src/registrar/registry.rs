@@ -118,6 +118,18 @@ impl Registry {
         }
     }
 
+    /// See [`Location::set_number_prefixes`]; for all partitions.
+    pub fn set_number_prefixes(&mut self, prefixes: Vec<Box<str>>) {
+        match self {
+            Registry::Own(location) => location.set_number_prefixes(prefixes),
+            Registry::Common(parts) => {
+                for part in parts.parts.iter() {
+                    lock(part).set_number_prefixes(prefixes.clone());
+                }
+            }
+        }
+    }
+
     /// Number of contacts of all users.
     pub fn len(&self) -> usize {
         match self {
@@ -236,6 +248,19 @@ impl Registry {
                 .find(|contacts| !contacts.is_empty())
                 .unwrap_or_default(),
             _ => found,
+        }
+    }
+
+    /// See [`Location::contacts_below`]; of all partitions.
+    pub fn contacts_below(&self, prefix: &str) -> Vec<Contact> {
+        match self {
+            Registry::Own(location) => location.contacts_below(prefix),
+            Registry::Common(parts) => {
+                let parts = parts.parts.iter();
+                parts
+                    .flat_map(|part| lock(part).contacts_below(prefix))
+                    .collect()
+            }
         }
     }
 

@@ -300,12 +300,12 @@ fn refused_request_is_reported_with_its_call_and_interface() {
     net.run(seconds(1));
     let refused = |net: &VirtualNetwork| {
         let notes = net.events.iter().map(|event| event.kind.clone());
-        let refused = notes.filter(|note| note.name() == "request_refused");
+        let refused = notes.filter(|note| note.name() == "invite_refused");
         refused.collect::<Vec<EventKind>>()
     };
     let notes = refused(&net);
     let [
-        EventKind::RequestRefused {
+        EventKind::InviteRefused {
             to,
             call_id,
             interface,
@@ -319,9 +319,24 @@ fn refused_request_is_reported_with_its_call_and_interface() {
     assert_eq!((to.as_str(), to.len()), (&long[..200], 200));
     assert_eq!((interface.as_str(), reason.as_str()), ("out", "no route"));
     assert!(!call_id.is_empty());
-    // It is not composed where nothing logs it.
+    // Also at the default level, at most twenty in ten seconds.
     net.border.set_debug_events(false);
+    for _ in 0..30 {
+        net.call(alice, "sip:600@192.0.2.1", OUT, &offer);
+        net.run(Duration::from_millis(100));
+    }
+    assert_eq!(refused(&net).len(), 20);
+    net.run(seconds(10));
     net.call(alice, "sip:600@192.0.2.1", OUT, &offer);
     net.run(seconds(1));
-    assert_eq!(refused(&net).len(), 1);
+    let last = refused(&net).pop();
+    assert!(matches!(
+        last,
+        Some(EventKind::InviteRefused {
+            suppressed: 11,
+            status: 404,
+            ..
+        })
+    ));
+    assert!(!net.names().contains(&"request_refused"));
 }

@@ -22,20 +22,39 @@ fn description(session: bool, audio: bool, video: bool) -> String {
     )
 }
 
-fn valid_offers() -> [String; 3] {
+fn valid_offers() -> [String; 4] {
+    let named = |host: &str| description(true, false, false).replace("c=IN IP4 10.1.0.1", host);
     [
         description(true, false, false),
         description(false, true, true),
         description(true, true, false),
+        named("c=IN IP4 media_1.example.com."),
     ]
 }
 
-fn invalid_offers() -> [String; 3] {
-    [
+fn invalid_offers() -> Vec<String> {
+    let mut offers = vec![
         description(false, false, false),
         description(false, true, false),
         description(false, false, true),
-    ]
+    ];
+    // Addresses that cannot be one: malformed, multicast, of another family.
+    for address in [
+        "IP4 999.1.1.1",
+        "IP4 224.2.1.1/127/3",
+        "IP4 ::1",
+        "IP6 10.1.0.1",
+        "IP4 a..b",
+    ] {
+        let valid = description(true, true, true);
+        let (first, rest) = valid.split_at(valid.find("m=audio").expect("line"));
+        offers.push(first.to_owned() + &rest.replacen("IP4 10.1.0.1", address, 1));
+        offers.push(
+            description(true, false, false)
+                .replace("c=IN IP4 10.1.0.1", &format!("c=IN {address}")),
+        );
+    }
+    offers
 }
 
 fn pair() -> (VirtualNetwork, usize, usize) {

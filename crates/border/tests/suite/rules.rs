@@ -285,7 +285,7 @@ do = [{ add = 'X-Sorry', value = '${status}' }]
     assert_eq!(net.border.drops().get(DropReason::RuleRefused), 1);
     assert!(has(
         &net,
-        |note| matches!(note, EventKind::RequestRefused { status: 603, reason: why, .. } if why == "refused by a header rule")
+        |note| matches!(note, EventKind::InviteRefused { status: 603, reason: why, .. } if why == "refused by a header rule")
     ));
     assert!(
         received_messages(&net, bob, "INVITE").is_empty()

@@ -318,9 +318,11 @@ fn secret_headers() -> Vec<Edit<'static>> {
 
 /// A description that contains them wherever possible.
 fn secret_sdp(sdp: &str) -> String {
-    sdp.replace("s=-\r\n", "s=secret-host\r\ni=at secret-host\r\nu=http://secret-host/\r\ne=me@secret-host\r\np=10.77.0.7\r\n")
+    sdp.replace("s=-\r\n", "s=secret-host\r\ni=at secret-host\r\nu=http://secret-host/\r\ne=me@secret-host\r\np=10.77.0.7\r\nk=uri:http://secret-host/\r\nx=10.77.0.7\r\n")
         .replace("t=0 0\r\n", "t=0 0\r\na=tool:secret-host 1.0\r\na=x-srv:secret-host\r\n")
-        + "i=secret-host\r\na=label:10.77.0.7\r\n"
+        + "i=secret-host\r\na=label:10.77.0.7\r\na=ssrc:7 cname:me@10.77.0.7\r\na=altc:1 IP4 10.77.0.7 9000\r\n\
+           a=ccap:1 IN IP4 10.77.0.7\r\na=acap:1 candidate:1 1 UDP 1 10.77.0.7 9000 typ host\r\n\
+           m=message 9002 TCP/MSRP *\r\na=path:msrp://10.77.0.7:9002/x;tcp\r\n"
 }
 
 fn assert_no_secrets(net: &VirtualNetwork, phones: &[usize]) {

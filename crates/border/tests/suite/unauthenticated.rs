@@ -328,3 +328,43 @@ fn unauthenticated_emergency_call_is_routed() {
         "{sent:?}"
     );
 }
+
+/// `authenticate = "trunk"` on a core interface: sources that are not registered reach the trunk that authenticates, and nothing else.
+#[test]
+fn stranger_on_a_core_interface_reaches_the_authenticating_trunk_alone() {
+    let text = "[[interface]]\nname='phones'\nkind='core'\nlisten='udp:192.0.2.1:5060'\nregister='pass:pbx'\nauthenticate='trunk'\n\
+        [[interface]]\nname='in'\nkind='core'\nlisten='udp:198.51.100.1:5060'\n\
+        [[interface]]\nname='home'\nlisten='udp:192.0.2.2:5060'\nregister='local'\nauthenticate='digest'\n\
+        [[trunk]]\nname='pbx'\ninterface='in'\ntarget='udp:10.2.0.1:5060'\n\
+        [[trunk]]\nname='carrier'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\n\
+        [[user]]\nname='2000'\npassword='x'\n\
+        [[conference]]\nname='c'\nnumber='800'\n\
+        [[route]]\nto={prefix='00'}\ntrunk='carrier'\n\
+        [[route]]\nto={prefix='1'}\nregistered=true\n";
+    let config = parse(text, "core.toml").expect("configuration");
+    let mut rig = Rig::new(&config);
+    register_phone(&mut rig, &config);
+    let at = ("192.0.2.1:5060".parse().unwrap(), Transport::Udp);
+    let pbx: SocketAddr = "10.2.0.1:5060".parse().unwrap();
+    let stranger: SocketAddr = STRANGER.parse().unwrap();
+    for (number, user) in ["00491234", "1000", "800"].into_iter().enumerate() {
+        for (source, method) in [(STRANGER, "INVITE"), (STRANGER, "MESSAGE")] {
+            let number = 2 * number + usize::from(method == "MESSAGE");
+            let text = request(method, user, source, Transport::Udp, number)
+                .replace("From: <sip:", "From: <sip:9");
+            let sent = rig.send(&config, at, stranger, &text);
+            assert!(sent.iter().any(|(to, _)| *to == pbx), "{user}: {sent:?}");
+            for (to, said) in &sent {
+                let taken = *to == stranger && said.starts_with("SIP/2.0 2");
+                assert!(!taken && (*to == pbx || *to == stranger), "{sent:?}");
+            }
+        }
+    }
+    // The phone is authenticated by its registration.
+    let phone = "192.0.2.77:5062";
+    let text = request("INVITE", "00491234", phone, Transport::Udp, 99)
+        .replace("From: <sip:00491234", "From: <sip:1000");
+    let sent = rig.send(&config, at, phone.parse().unwrap(), &text);
+    let carrier: SocketAddr = "10.2.0.2:5060".parse().unwrap();
+    assert!(sent.iter().any(|(to, _)| *to == carrier), "{sent:?}");
+}

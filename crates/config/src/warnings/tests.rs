@@ -1,4 +1,4 @@
-use crate::parse;
+use crate::{Register, parse};
 
 const INTERFACE: &str = "[[interface]]\nname = \"a\"\nlisten = \"udp:192.0.2.1:5060\"\n";
 
@@ -16,7 +16,7 @@ fn ways_without_authentication_are_warned_of() {
     let conference = |keys: &str| {
         format!("[[route]]\nreject=403\n[[conference]]\nname=\"c\"\nnumber=\"800\"\n{keys}")
     };
-    let cases: [(&str, &str, &[&str]); 32] = [
+    let cases: [(&str, &str, &[&str]); 34] = [
         ("", "", &["trunk t, u"]),
         ("allow=\"0.0.0.0/0\"\n", "", &["trunk t, u"]),
         ("allow=[\"10.0.0.0/8\",\"::/0\"]\n", "", &["trunk t, u"]),
@@ -97,6 +97,16 @@ fn ways_without_authentication_are_warned_of() {
             "",
             &["trunk t without"],
         ),
+        (
+            "kind=\"core\"\nregister=\"pass:t\"\nauthenticate=\"trunk\"\n",
+            "[[route]]\ntrunk=\"u\"\n",
+            &[],
+        ),
+        (
+            "kind=\"core\"\nregister=\"pass:t\"\nauthenticate=\"trunk\"\n",
+            &rule(""),
+            &["trunk u by rule 1"],
+        ),
     ];
     for (interface, more, wanted) in cases {
         let found = warnings(interface, more);
@@ -128,4 +138,22 @@ fn ways_without_authentication_are_warned_of() {
     }
     let allowed = format!("{digest}allow=\"10.0.0.0/8\"\n");
     assert!(warnings(&allowed, &wide("0.0.0.0/0")).is_empty());
+}
+
+/// Users make a registrar of interfaces with digest authentication only: another one would be open.
+#[test]
+fn registrar_without_authentication_is_configured_explicitly() {
+    let user = "[[user]]\nname=\"1\"\npassword=\"x\"\n";
+    for (keys, register, warned) in [
+        ("authenticate=\"digest\"\n", Register::Local, false),
+        ("", Register::Refuse, false),
+        ("kind=\"core\"\n", Register::Refuse, false),
+        ("kind=\"core\"\nregister=\"local\"\n", Register::Local, true),
+    ] {
+        let config = parse(&format!("{INTERFACE}{keys}{user}"), "f").expect("configuration");
+        assert_eq!(config.interfaces[0].register, register, "{keys}");
+        let found = config.warnings();
+        let open = found.iter().any(|text| text.contains("as any user"));
+        assert_eq!(open, warned, "{keys}: {found:?}");
+    }
 }

@@ -42,6 +42,15 @@ struct NodeUnderTest {
 }
 
 fn node(name: &str) -> NodeUnderTest {
+    node_started(name, |file, _| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_hornwork"));
+        program.args(["run", "--role", "media", "-c"]).arg(file);
+        program
+    })
+}
+
+/// `program` makes the command from the configuration and the folder for recordings.
+fn node_started(name: &str, program: impl FnOnce(&Path, &Path) -> Command) -> NodeUnderTest {
     let folder = scratch(name);
     let recordings = folder.join("recordings");
     let sounds = folder.join("sounds");
@@ -60,10 +69,7 @@ fn node(name: &str) -> NodeUnderTest {
     let file = folder.join("node.toml");
     std::fs::write(&file, text).expect("configuration");
     let process = Process::start(
-        Command::new(env!("CARGO_BIN_EXE_hornwork"))
-            .args(["run", "--role", "media", "-c"])
-            .arg(&file)
-            .stdin(Stdio::null()),
+        program(&file, &recordings).stdin(Stdio::null()),
         &folder.join("node.log"),
     );
     let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
@@ -655,6 +661,69 @@ fn commands_over_tcp_and_websocket_recordings_and_shutdown() {
     let json: serde_json::Value = serde_json::from_str(&json).expect("json");
     let streams = json["streams"].as_array().expect("streams");
     assert_eq!(streams.len(), 2, "{json}");
+}
+
+/// A full disk ends the recording with an event. It delays neither media nor commands.
+#[test]
+fn recording_on_a_full_disk_delays_nothing() {
+    let may = Command::new("unshare").args(["-m", "true"]).status();
+    if !may.is_ok_and(|status| status.success()) {
+        println!("skipped: no right to make a mount namespace");
+        return;
+    }
+    let mut node = node_started("node-full-disk", |file, recordings| {
+        let script = format!(
+            "mount -t tmpfs -o size=64k none '{}' && exec '{}' run --role media -c '{}'",
+            recordings.display(),
+            env!("CARGO_BIN_EXE_hornwork"),
+            file.display()
+        );
+        let mut program = Command::new("unshare");
+        program.args(["-m", "sh", "-c", &script]);
+        program
+    });
+    let (a, b) = (CallSide::new(), CallSide::new());
+    let (offer, answer) = (a.sdp("RTP/AVP", ""), b.sdp("RTP/AVP", ""));
+    let tags = [("call-id", "full"), ("from-tag", "a")];
+    let with = |node: &NodeUnderTest, more: &[(&'static str, &str)], command: &str| {
+        let pairs = [&tags[..], more].concat();
+        node.command(command, &pairs)
+    };
+    with(&node, &[("sdp", &offer)], "offer");
+    let answered = with(&node, &[("sdp", &answer), ("to-tag", "b")], "answer");
+    let Value::Dictionary(answered) = answered else {
+        panic!("{answered:?}");
+    };
+    let Some(Value::Bytes(sdp)) = answered.get(&b"sdp"[..]) else {
+        panic!("{answered:?}");
+    };
+    let port = media_port(&String::from_utf8_lossy(sdp));
+    with(&node, &[], "start recording");
+    let end = Instant::now() + PATIENCE;
+    while !node.process.log().contains("recording_failed") {
+        assert!(Instant::now() < end, "{}", node.process.log());
+        exchange_media(&a.media, port, &b.media, |n| rtp(7, n));
+    }
+    while b.media.recv(&mut [0; 2_048]).is_ok() {}
+    // Fifty packets and fifty commands while the disk is full.
+    let mut bytes = [0; 2_048];
+    for number in 0..50 {
+        let packet = rtp(7, 5_000 + number);
+        a.media.send_to(&packet, ("127.0.0.1", port)).expect("sent");
+        let length = b.media.recv(&mut bytes);
+        assert_eq!(length.ok(), Some(packet.len()), "packet {number}");
+        assert!(node.try_command("ping", &[]).is_some());
+    }
+    node.process.signal("TERM");
+    assert_eq!(
+        node.process.wait(PATIENCE),
+        Some(true),
+        "{}",
+        node.process.log()
+    );
+    let log = node.process.log();
+    assert_eq!(log.matches("recording_failed").count(), 1, "{log}");
+    assert!(log.contains("No space left on device"), "{log}");
 }
 
 #[test]

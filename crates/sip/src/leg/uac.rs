@@ -3,8 +3,8 @@
 use super::{Early, LegSetup, OFFER_IN, OFFER_OUT};
 use crate::Endpoint;
 use crate::api::{
-    Body, Failure, Flow, Fork, Handler, Indication, Invite, LegId, LegState, MessageContent, Prack,
-    Refused,
+    Body, ChallengedInvite, Failure, Flow, Fork, Handler, Indication, Invite, LegId, LegState,
+    MessageContent, Prack, Refused,
 };
 use crate::compose::{
     Lines, check_edits, extra_headers, has_sdp, message_has_sdp, remote_identity,
@@ -71,6 +71,7 @@ impl Endpoint {
     }
 
     fn send_initial_invite(&mut self, id: LegId, invite: &Invite<'_>) -> Result<(), Refused> {
+        let cseq = self.continue_challenged(id, invite.repeats);
         let (slot, cookie) = self.open_client(Owner::InitialInvite(id), Method::Invite)?;
         let branch = IdToken::new(slot, cookie);
         if let Some(client) = self.clients.get_mut(slot as usize) {
@@ -80,7 +81,7 @@ impl Endpoint {
             leg.user = invite.user;
             leg.pinned = invite.target.pinned;
             leg.tcp_when_large = invite.target.tcp_when_large;
-            leg.cseq = 1;
+            leg.cseq = cseq;
             leg.login = invite.login.map(|login| Box::new(StoredLogin::new(&login)));
             leg.offers = if has_sdp(&invite.content) {
                 OFFER_OUT
@@ -89,7 +90,7 @@ impl Endpoint {
             };
             leg.setup = Some(Box::new(LegSetup {
                 invite: slot,
-                cseq: 1,
+                cseq,
                 cancelled: false,
                 cancel_headers: Vec::new(),
                 prack: invite.prack,
@@ -98,7 +99,7 @@ impl Endpoint {
             }));
         }
         let Some((start, flow)) =
-            self.begin_leg_request(LegDialog::confirmed(id), Method::Invite, 1, branch)
+            self.begin_leg_request(LegDialog::confirmed(id), Method::Invite, cseq, branch)
         else {
             self.close_client(slot);
             return Err(Refused::Transport);
@@ -110,6 +111,23 @@ impl Endpoint {
             self.request_feedback(start);
         }
         self.start_client(slot, start, flow, invite.target.tcp_when_large)
+    }
+
+    /// Gives a new leg the tag of the challenged INVITE that it repeats. Returns the CSeq of its INVITE: that of a new leg is 1, also if
+    /// the tag is in use.
+    fn continue_challenged(&mut self, id: LegId, repeats: Option<ChallengedInvite<'_>>) -> u32 {
+        let free = repeats.filter(|before| {
+            self.leg_of_tag(before.tag).is_none() && self.usage_of_tag(before.tag).is_none()
+        });
+        let Some((before, name)) = free.and_then(|b| Some((b, IdToken::decode(b.tag)?))) else {
+            return 1;
+        };
+        if let Some(leg) = self.leg_mut(id) {
+            leg.tag = Some(Box::new(IdToken::new(name.0, name.1)));
+            self.adopted.insert(name, id);
+        }
+        // RFC 3261 section 8.1.1.5: below 2**31.
+        before.cseq.min(0x7fff_fffe) + 1
     }
 
     /// Call-ID and From of a new dialog or request.

@@ -224,11 +224,18 @@ impl Calls<'_> {
         let Some(set_up) = call.set_up.as_deref_mut().filter(|set_up| known(set_up)) else {
             return self.transfer_answered(slot, leg, response);
         };
-        let cancelled = set_up
-            .branches
-            .iter()
-            .find(|branch| branch.leg == leg)
-            .is_none_or(|branch| branch.cancelled);
+        let branch = set_up.branches.iter().find(|branch| branch.leg == leg);
+        let hop = branch.map(|branch| branch.hop);
+        let cancelled = branch.is_none_or(|branch| branch.cancelled);
+        if let Some(hop) = hop {
+            self.invite_answered(slot, hop, response);
+        }
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(set_up) = call.set_up.as_deref_mut() else {
+            return;
+        };
         let Some(caller) = caller.filter(|_| !cancelled) else {
             // The call has ended or been answered by another leg.
             let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
@@ -343,6 +350,9 @@ impl Calls<'_> {
             .get(usize::from(branch.hop))
             .and_then(|hop| hop.trunk);
         self.parts.trunks.end_call(trunk);
+        if let Some(response) = response {
+            self.invite_answered(slot, branch.hop, response);
+        }
         let (status, text) = match why {
             Failure::Response => (response.map_or(500, Message::status), Reason::Refused),
             Failure::TimedOut => (408, Reason::NoResponse),
@@ -455,17 +465,44 @@ impl Calls<'_> {
             503 if best.message.is_some() => 500,
             status => status,
         };
-        let why = best.why.unwrap_or(Reason::NoTarget);
+        let challenged = matches!(status, 401 | 407) && best.message.is_some();
+        let why = match best.why.unwrap_or(Reason::NoTarget) {
+            Reason::Refused if challenged && !set_up.has_credentials() => {
+                self.count_challenge(slot, status);
+                Reason::Challenged
+            }
+            why => why,
+        };
         match best.message.filter(|_| status == best.status) {
             Some(message) => self.reject_caller(slot, status, Some(&message)),
             None => self.reject_caller_for(slot, status, Some(why)),
         }
         // Without a final response of a target the border has given up: timeouts, unreachable targets.
         let by = match why {
-            Reason::Refused => EndedBy::Side(Side::Callee),
+            Reason::Refused | Reason::Challenged => EndedBy::Side(Side::Callee),
             _ => EndedBy::Border,
         };
         self.end_call(slot, by, why, None);
+    }
+
+    /// A target has challenged an INVITE without credentials: the call is not counted, because the caller repeats its INVITE.
+    fn count_challenge(&mut self, slot: CallSlot, status: u16) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        call.summary.counted = true;
+        let trunk = call.last_trunk;
+        let source = call.set_up.as_deref().map(|set_up| set_up.source);
+        let ctx = &mut self.parts.ctx;
+        ctx.counters.offered -= 1;
+        let config = &ctx.config;
+        ctx.events
+            .tell_debug(ctx.now, || EventKind::AuthenticationRequired {
+                method: "INVITE".to_owned(),
+                status,
+                source: source.map_or_else(String::new, |source| source.to_string()),
+                trunk: config.name_of_trunk(trunk),
+            });
     }
 
     /// Refuses the INVITE of the caller, with the headers of `message` if present.

@@ -14,7 +14,7 @@ use crate::policy::{HopStep, StepTarget};
 use crate::shared::Alarm;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
 use engine::{EventKind, Reason};
-use sip::{Flow, Invite, LegId, Login, Prack, Target};
+use sip::{ChallengedInvite, Flow, Invite, LegId, Login, Prack, Target};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message};
 
@@ -215,12 +215,12 @@ impl Calls<'_> {
         let key = self.parts.calls.key_of(slot);
         let config = self.parts.ctx.config.clone();
         let mut call_id = Vec::with_capacity(48);
-        match self
+        let challenged = self
             .parts
             .calls
-            .challenged_call_id(&self.parts.ctx, slot, invite)
-        {
-            Some(before) => call_id.extend_from_slice(&before),
+            .challenged_leg(&self.parts.ctx, slot, invite);
+        match &challenged {
+            Some(before) => call_id.extend_from_slice(&before.call_id),
             None => self.parts.calls.call_id(
                 &mut self.parts.ctx.entropy,
                 self.endpoint,
@@ -331,6 +331,10 @@ impl Calls<'_> {
             from: Some(from),
             to: Some(to),
             call_id: Some(&call_id),
+            repeats: challenged.as_ref().map(|before| ChallengedInvite {
+                tag: &before.tag,
+                cseq: before.cseq,
+            }),
             content: Self::passed(invite, &edits, body.of(invite)),
             user: key.0,
             login: trunk
