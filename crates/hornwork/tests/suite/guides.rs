@@ -27,7 +27,7 @@ const ELSEWHERE: [(&str, &str); 6] = [
     ("make build", "the build that this test belongs to"),
     ("export PATH=", "done by Guide::new"),
     (
-        "hornwork lab run call-capacity",
+        "hornwork lab run pbx-capacity",
         "run by the readme tests, and by the tutorial's",
     ),
     ("hornwork trace", "run by the tests of the store"),
@@ -477,7 +477,7 @@ fn tutorial_ends_with_a_call_and_a_load_test_of_its_pbx() {
         assert_eq!(counts["attempted"].as_u64(), Some(calls), "{said}");
         assert_eq!(counts["completed"].as_u64(), Some(calls), "{said}");
     }
-    let slow = ["response_p99_ms", "one_way_ms", "round_trip_ms"];
+    let slow = ["response_p99_ms", "lost_percent", "mos"];
     let busy = slow.iter().any(|name| said.contains(name)) || said.contains("could not keep up");
     assert!(said.contains("verdict: passed") || busy, "{said}");
     assert!(!said.contains("here a border"), "{said}");
