@@ -23,7 +23,7 @@ enum By {
     TestLab,
 }
 
-const CERTIFICATE: &str = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90 -subj /CN=sip.example.com -addext subjectAltName=URI:sip:sip.example.com,DNS:sip.example.com -keyout sip.key -out sip.pem";
+const CERTIFICATE: &str = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90 -subj /CN=sip.example.com -addext subjectAltName=URI:sip:sip.example.com,DNS:sip.example.com -keyout examples/sip.key -out examples/sip.pem";
 const STAY: &str = "hornwork demo --stay";
 const RUN: &str = "hornwork run -c examples/pbx.toml";
 const FOREIGN: &str = "hornwork lab run pbx-capacity --set sut.address=10.0.0.20:5060 --set callees.address=10.0.0.9:5080 --out results/pbx";
