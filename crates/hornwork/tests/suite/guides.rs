@@ -569,12 +569,30 @@ fn phone_guide_ends_with_a_recorded_call() {
     assert!((4..=6).contains(&seconds.expect("WAV")), "{log}");
 }
 
+/// A called side that refuses every call.
+const BUSY: &str = "<scenario name=\"busy\"><recv request=\"INVITE\"/><send><![CDATA[
+SIP/2.0 486 Busy Here
+[last_Via:]
+[last_From:]
+[last_To:];tag=[pid]c[call_number]
+[last_Call-ID:]
+[last_CSeq:]
+Content-Length: 0
+
+]]></send><recv request=\"ACK\"/></scenario>";
+
+/// A request with a To tag, and without the route of a call.
+const STRANGER: &str = "BYE sip:127.0.0.1:5099 SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1:9;rport;branch=z9hG4bK1\r\nMax-Forwards: 70\r\n\
+     From: <sip:a@127.0.0.1>;tag=1\r\nTo: <sip:b@127.0.0.1>;tag=2\r\nCall-ID: stranger\r\nCSeq: 1 BYE\r\nContent-Length: 0\r\n\r\n";
+
 #[test]
 fn kamailio_guide_carries_calls_through_the_media_node() {
     if !installed(&["kamailio", "sipp"]) {
         return;
     }
     let guide = Guide::new(&page("how-to/media-for-kamailio.md"));
+    std::fs::write(guide.folder.join("busy.xml"), BUSY).expect("scenario");
+    std::fs::write(guide.folder.join("stranger.sip"), STRANGER).expect("request");
     let commands = guide.commands();
     let line = |start: &str| {
         commands
@@ -583,24 +601,46 @@ fn kamailio_guide_carries_calls_through_the_media_node() {
             .expect(start)
             .clone()
     };
-    // Kamailio as root writes its files below /run, which other tests use as well.
+    // Kamailio as root writes its files below /run, which other tests use as well. The calls of the page, then refused ones
+    // of SIPp, whose built-in caller ignores Record-Route.
     let script = format!(
         "{} > node.log 2>&1 &\nnode=$!\nawait node.log socket_opened || exit 1\n\
          {} -Y \"$PWD\" -w \"$PWD\" -x fm -X fm > kamailio.log 2>&1 &\nsleep 2\n\
-         sipp -sn uas -i 127.0.0.1 -p 5080 -nostdin > uas.log 2>&1 &\nsleep 0.5\n\
+         {} > answer.log 2>&1 &\nanswer=$!\nawait answer.log 'waiting for a call' || exit 1\n\
+         {} || exit 1\n{} > call.log 2>&1 || exit 1\nwait $answer || exit 1\n\
+         sipp -sn uas -i 127.0.0.1 -p 5080 -nostdin > uas.log 2>&1 &\nuas=$!\nsleep 0.5\n\
          sipp -sf {} -i 127.0.0.1 -p 5090 -m 5 -r 5 -d 300 -s 600 -nostdin 127.0.0.1:5060 > uac.log 2>&1 || exit 1\n\
-         sleep 0.5\nkill -TERM $node\nwait $node\n",
+         kill $uas\nwait $uas\nsipp -sf busy.xml -i 127.0.0.1 -p 5080 -nostdin > busy.log 2>&1 &\nsleep 0.5\n\
+         hornwork phone call sip:600@127.0.0.1:5060 > refused.log 2>&1 && exit 1\n\
+         hornwork phone register sip:1000@127.0.0.1:5060 --password x --seconds 1 > register.log 2>&1 && exit 1\n\
+         exec 3<>/dev/udp/127.0.0.1/5060\ncat stranger.sip >&3\ndd bs=2048 count=1 <&3 > stranger.log 2>/dev/null\n\
+         sleep 0.5\ncp node.log ended.log\nkill -TERM $node\nwait $node\n",
         line("hornwork run"),
         line("kamailio -f"),
-        // SIPp's built-in caller ignores Record-Route.
+        line("hornwork phone answer"),
+        line("hornwork phone speech"),
+        line("hornwork phone call"),
         root().join("scenarios/sipp/uac.xml").display(),
     );
-    if guide.in_network(&script, Duration::from_secs(60)).is_none() {
+    if guide.in_network(&script, Duration::from_secs(90)).is_none() {
         return;
     }
-    let log = guide.log("node.log");
-    assert_eq!(log.matches("ng_call_started").count(), 5, "{log}");
-    assert_eq!(log.matches("ng_call_ended").count(), 5, "{log}");
+    for phone in ["call.log", "answer.log"] {
+        let printed = guide.log(phone);
+        assert!(printed.contains("received") && printed.contains("MOS"), "{printed}");
+    }
+    // One of the page, five of SIPp, and the refused one, whose ports are free before the end of the node.
+    let log = guide.log("ended.log");
+    assert_eq!(log.matches("ng_call_started").count(), 7, "{log}");
+    assert_eq!(log.matches("reason=deleted").count(), 7, "{log}");
+    assert_eq!(log.matches(" call_answered").count(), 6, "{log}");
+    for (file, answer) in [
+        ("refused.log", "486 Busy Here"),
+        ("register.log", "405 Method Not Allowed"),
+        ("stranger.log", "SIP/2.0 404 Not Found"),
+    ] {
+        assert!(guide.log(file).contains(answer), "{file}: {}", guide.logs());
+    }
 }
 
 /// Debian has no Asterisk: Kamailio takes its place and accepts no request without credentials, with the same users and passwords as the guide's `pjsip.conf`.
