@@ -163,8 +163,10 @@ for name in systemctl deb-systemd-invoke; do
   printf '#!/bin/sh\necho "%s $*" >> /calls\n' $name > /usr/local/bin/$name
   chmod 755 /usr/local/bin/$name
 done
-dpkg-deb -x /package.deb /new
-/new/usr/bin/hornwork check -c /etc/hornwork/hornwork.toml > /dev/null
+# As on the page on upgrades, in the root folder.
+cp /package.deb /hornwork_1.deb
+dpkg-deb -x hornwork_*.deb new
+new/usr/bin/hornwork check -c /etc/hornwork/hornwork.toml > /dev/null
 dpkg -i /package.deb
 grep -q '^deb-systemd-invoke try-restart hornwork.service$' /calls || { echo 'no restart'; cat /calls; exit 1; }
 rm /calls
