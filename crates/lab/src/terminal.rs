@@ -213,14 +213,7 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
         true => &["peak"],
         false => &[],
     };
-    let headings = [
-        "p50 ms",
-        "p99 ms",
-        "jitter ms",
-        "lost %",
-        "MOS",
-        "us/call",
-    ];
+    let headings = ["p50 ms", "p99 ms", "jitter ms", "lost %", "MOS", "us/call"];
     let headings: Vec<&str> = counts
         .iter()
         .chain(peak)

@@ -26,10 +26,7 @@ const WHOLE_PAGES: &[(&str, &str)] = &[
     ),
     ("emulate-a-network", "link::how_to_page_is_true"),
     ("ipsec-gateway", "gateway::how_to_page_is_true"),
-    (
-        "ipsec-ikev2",
-        "gateway_ike::how_to_page_is_true",
-    ),
+    ("ipsec-ikev2", "gateway_ike::how_to_page_is_true"),
 ];
 
 const CHECK: By = Runs("guides::configurations_of_guides_pass_check");
@@ -216,10 +213,7 @@ const LINES: &[(&str, &str, By)] = &[
     (
         "phone",
         "(umask 077; openssl rand -hex 32 > phone.secret)",
-        Like(
-            "gateway_ike::how_to_page_is_true",
-            "another file",
-        ),
+        Like("gateway_ike::how_to_page_is_true", "another file"),
     ),
     (
         "phone",

@@ -315,7 +315,9 @@ fn events_named_in_guides_exist() {
                 let known = |text: &str| text.contains(&format!("`{word}`"));
                 if is_name && !OTHERS.contains(&word) {
                     assert!(
-                        [&reference, &configuration, &metrics].into_iter().any(|text| known(text)),
+                        [&reference, &configuration, &metrics]
+                            .into_iter()
+                            .any(|text| known(text)),
                         "{}: {word} is no event, no setting and no metric",
                         guide.name
                     );
@@ -594,7 +596,10 @@ fn kamailio_guide_carries_calls_through_the_media_node() {
     }
     for phone in ["call.log", "answer.log"] {
         let printed = guide.log(phone);
-        assert!(printed.contains("received") && printed.contains("MOS"), "{printed}");
+        assert!(
+            printed.contains("received") && printed.contains("MOS"),
+            "{printed}"
+        );
     }
     // One of the page, five of SIPp, and the refused one, whose ports are free before the end of the node.
     let log = guide.log("ended.log");

@@ -183,7 +183,10 @@ fn help_begins_with_the_main_points() {
     let help = text(&hornwork(&["lab", "run", "--help"]).stdout);
     let (options, scenarios) = help.split_once("SIPp scenarios:").expect("a heading");
     for option in ["--set", "--subject", "--out", "--repeat", "--quick"] {
-        assert!(options.contains(&format!("      {option}")), "{option}: {help}");
+        assert!(
+            options.contains(&format!("      {option}")),
+            "{option}: {help}"
+        );
     }
     assert!(scenarios.contains("--retransmissions"), "{help}");
 }

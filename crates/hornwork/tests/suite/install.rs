@@ -76,8 +76,11 @@ fn old_rust_is_named_before_the_build() {
     let folder = common::scratch("cargo");
     let cargo = folder.join("cargo");
     let setup = |version: &str| {
-        std::fs::write(&cargo, format!("#!/bin/sh\necho 'cargo {version} (x 2026-01-01)'\n"))
-            .expect("program");
+        std::fs::write(
+            &cargo,
+            format!("#!/bin/sh\necho 'cargo {version} (x 2026-01-01)'\n"),
+        )
+        .expect("program");
         std::fs::set_permissions(&cargo, std::fs::Permissions::from_mode(0o755)).expect("mode");
         let output = Command::new(root().join("packaging/setup"))
             .args(["--cargo", "1.95"])
@@ -89,7 +92,10 @@ fn old_rust_is_named_before_the_build() {
     };
     let (code, text) = setup("1.63.0");
     assert_eq!(code, Some(3), "{text}");
-    assert!(text.contains("1.63.0 is too old") && text.contains("rustup"), "{text}");
+    assert!(
+        text.contains("1.63.0 is too old") && text.contains("rustup"),
+        "{text}"
+    );
     for good in ["1.95.0", "1.100.1", "2.0.0-nightly"] {
         assert_eq!(setup(good), (Some(0), String::new()), "{good}");
     }
@@ -101,7 +107,10 @@ fn old_rust_is_named_before_the_build() {
         .expect("packaging/setup");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(3), "{text}");
-    assert!(text.contains("missing: cargo") && text.contains("rustup"), "{text}");
+    assert!(
+        text.contains("missing: cargo") && text.contains("rustup"),
+        "{text}"
+    );
 }
 
 /// Root has no cargo where rustup has installed it for another user.

@@ -533,7 +533,9 @@ fn lost_speech_fails_the_capacity_of_a_pbx() {
     assert_eq!(verdict, RunVerdict::Failed, "{whole:#}");
     let checks = whole["trials"][0]["checks"].as_array().unwrap();
     let failed = checks.iter().filter(|check| check["holds"] == false);
-    let names: Vec<&str> = failed.map(|check| check["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> = failed
+        .map(|check| check["name"].as_str().unwrap())
+        .collect();
     assert_eq!(names, ["lost_percent", "mos"], "{checks:#?}");
 }
 
