@@ -23,12 +23,13 @@ const ADDRESSES: [&str; 7] = [
 ];
 
 /// Names of other programs in pages, and of figures in JSON.
-const OTHERS: [&str; 11] = [
+const OTHERS: [&str; 12] = [
     "speech_mos",
     "digits_sent",
     "esp_sa",
     "chan_pjsip",
     "qualify_frequency",
+    "rtpengine_manage",
     "rtpengine_sock",
     "jitter_ms",
     "delta_ms",
