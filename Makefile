@@ -1,4 +1,4 @@
-# The doors. Each one does its own set-up on a fresh Debian 12 that has Rust, Node and make.
+# Each target does its own set-up on a fresh Debian 12 that has Rust (by rustup) and make.
 .PHONY: build release static install deb image sbom demo test bench tidy docs fuzz setup peers clean
 
 CARGO ?= cargo
@@ -12,8 +12,8 @@ build: setup
 	$(if $(SOUND),@packaging/setup $(ALSA))
 	$(CARGO) build --release --locked -p hornwork $(if $(SOUND),--features sound)
 
-# By a profile of its own work: longer to build, less processor time for each call. Needs llvm-tools of rustup; with BOLT its code is
-# put in order, too.
+# With profile-guided optimisation: longer to build, less processor time for each call. Needs llvm-tools of rustup; BOLT
+# optimises the code layout, too.
 release: setup
 	@packaging/setup --wanted $(BOLT)
 	$(CARGO) xtask release
@@ -27,8 +27,9 @@ static: setup
 	$(CARGO) build --release --locked -p hornwork --target $(STATIC)
 	@echo "target/$(STATIC)/release/hornwork"
 
-# The program without debug information, the unit, the system user, a configuration where there is none.
-install: build
+# The program without debug information, the unit, the system user, a configuration where there is none. A program that
+# exists is not built again: root often has no cargo, because rustup installs it for one user.
+install: $(if $(wildcard $(HORNWORK)),,build)
 	@packaging/setup objcopy:binutils
 	packaging/install $(HORNWORK) $(DESTDIR)
 
@@ -66,13 +67,14 @@ docs: setup
 fuzz: setup
 	$(CARGO) xtask fuzz 3600
 
-# What the build needs: a C compiler for the allocator and the ciphers, cmake for libopus; libbcg729, without which there is no
+# Requirements of the build: Rust of the version in Cargo.toml; a C compiler for the allocator and the ciphers, cmake for libopus; libbcg729, without which there is no
 # G.729; clang, without which there is no fast path for media (BPF programs).
 setup:
+	@CARGO="$(CARGO)" packaging/setup --cargo $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 	@packaging/setup cc:gcc cmake:cmake
 	@packaging/setup --wanted /usr/include/bcg729/decoder.h:libbcg729-dev clang:clang
 
-# Other people's software that judges us. Tests that need one that is absent say so and are skipped.
+# Programs of other projects that the tests use. Tests that need one that is absent say so and are skipped.
 peers:
 	@packaging/setup --wanted sipp:sip-tester kamailio:kamailio /usr/share/doc/kamailio-tls-modules:kamailio-tls-modules /usr/share/doc/kamailio-websocket-modules:kamailio-websocket-modules rtpengine:rtpengine
 	@packaging/setup --wanted baresip:baresip-core linphonec:linphone-cli chromium:chromium openssl:openssl python3:python3 /usr/lib/python3/dist-packages/aioice:python3-aioice /usr/lib/python3/dist-packages/pylibsrtp:python3-pylibsrtp

@@ -183,16 +183,6 @@ impl fmt::Display for Cidr {
     }
 }
 
-/// The default port of a transport (RFC 3261 section 19.1.2, RFC 7118 section 5.2.4).
-pub(super) fn default_port(transport: Transport) -> u16 {
-    match transport {
-        Transport::Udp | Transport::Tcp => 5060,
-        Transport::Tls => 5061,
-        Transport::Ws => 80,
-        Transport::Wss => 443,
-    }
-}
-
 /// Splits off a transport such as `udp:`. Unsupported transports are refused by name.
 ///
 /// # Errors

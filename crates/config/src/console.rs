@@ -299,8 +299,8 @@ pub(super) fn console(raw: Option<&RawConsole>, sink: &mut Sink<'_>) -> Option<C
             delay: super::sink::seconds(written.login_failure_delay_s),
             longest: super::sink::seconds(LONGEST_DELAY_S),
         },
-        audit: written.audit.as_ref().map(PathBuf::from),
-        reports: written.reports.as_ref().map(PathBuf::from),
+        audit: written.audit.as_deref().map(|text| sink.path(text)),
+        reports: written.reports.as_deref().map(|text| sink.path(text)),
         connections: written.connections,
         connections_per_source: written.connections_per_source,
     })

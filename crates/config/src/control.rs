@@ -100,7 +100,7 @@ pub(super) fn control(raw: Option<&RawControl>, sink: &mut Sink<'_>) -> Option<C
         None => None,
         Some(text) => Some(listening_address(text, written.token_file.is_some(), sink)?),
     };
-    let socket = written.socket.as_ref().map(PathBuf::from);
+    let socket = written.socket.as_deref().map(|text| sink.path(text));
     if let Some(socket) = &socket
         && socket.as_os_str().len() > MAX_SOCKET_PATH
     {

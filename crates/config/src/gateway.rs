@@ -650,7 +650,7 @@ pub(super) fn gateway(raw: Option<&RawGateway>, sink: &mut Sink<'_>) -> Option<G
             Encapsulation::Ip => EspCarrier::Ip,
         },
         keys: key_source(raw, ike, sink),
-        numbers_file: raw.numbers_file.as_ref().map(PathBuf::from),
+        numbers_file: raw.numbers_file.as_deref().map(|text| sink.path(text)),
         allow_weak: raw.allow_weak,
         mtu: raw.mtu as usize,
         routes: raw.routes,

@@ -451,7 +451,7 @@ fn listen(interface: &RawInterface, path: &str, sink: &mut Sink<'_>) -> Vec<List
             .and_then(|host| Some((host.ip()?, host.port)))
         {
             Some((ip, port)) => {
-                let port = port.unwrap_or(address::default_port(transport));
+                let port = port.unwrap_or(transport.default_port());
                 let address = SocketAddr::new(ip, port);
                 listen.push(ListenAddress { transport, address });
             }

@@ -76,7 +76,7 @@ pub(super) fn metrics(raw: Option<&RawMetrics>, sink: &mut Sink<'_>) -> Option<M
     }
     Some(MetricsSpec {
         listen,
-        csv: written.csv.as_ref().map(PathBuf::from),
+        csv: written.csv.as_deref().map(|text| sink.path(text)),
         csv_interval: super::sink::seconds(written.csv_interval_s),
         csv_rotate_bytes: u64::from(written.csv_rotate_mib) << 20,
         csv_keep: written.csv_keep,

@@ -89,7 +89,7 @@ pub(super) fn records(raw: Option<&RawRecords>, sink: &mut Sink<'_>) -> Option<R
     }
     let keep = Duration::from_secs(u64::from(written.keep_days) * 86_400);
     Some(RecordsSpec {
-        folder: PathBuf::from(&written.folder),
+        folder: sink.path(&written.folder),
         format: written.format,
         rotate_bytes: u64::from(written.rotate_mib) << 20,
         rotate_after: Duration::from_secs(u64::from(written.rotate_h) * 3_600),

@@ -6,6 +6,7 @@ use super::mistake::{Mistake, did_you_mean};
 use super::names::{InterfaceId, Names, TrunkId};
 use super::one_or_many::OneOrMany;
 use core::time::Duration;
+use std::path::{Path, PathBuf};
 
 /// Collects mistakes; positions are given by path.
 pub(super) struct Sink<'t> {
@@ -57,6 +58,15 @@ impl<'t> Sink<'t> {
             .filter(|byte| *byte == b'\n')
             .count()
             + 1
+    }
+
+    /// The path `text`; a relative one starts at the folder of the configuration file, so that a service, whose working
+    /// directory is `/`, finds the same files as a run by hand.
+    pub(super) fn path(&self, text: &str) -> PathBuf {
+        match Path::new(self.file).parent() {
+            Some(folder) if !text.is_empty() => folder.join(text),
+            _ => PathBuf::from(text),
+        }
     }
 
     pub(super) fn sorted(mut self) -> Vec<Mistake> {
@@ -132,4 +142,39 @@ pub(super) fn host(text: &str, path: &str, sink: &mut Sink<'_>) -> Option<HostNa
         );
     }
     host
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Trust, parse};
+    use std::path::PathBuf;
+
+    #[test]
+    fn relative_paths_start_at_the_folder_of_the_file() {
+        let text = "[[interface]]\nname=\"a\"\nlisten=\"udp:192.0.2.1:5060\"\n[records]\nfolder=\"records\"\n\
+                    [metrics]\ncsv=\"figures.csv\"\n[control]\nsocket=\"/run/control.sock\"\n\
+                    [console]\nlisten=\"127.0.0.1:8443\"\ncertificate={chain=\"console.pem\",key=\"keys/console.key\"}\n\
+                    audit=\"audit.ndjson\"\nclient_ca=\"console.pem\"\n";
+        for (file, folder) in [
+            ("/etc/hornwork/hornwork.toml", "/etc/hornwork/"),
+            ("examples/tls.toml", "examples/"),
+            ("border.toml", ""),
+        ] {
+            let config = parse(text, file).unwrap();
+            let console = config.console.unwrap();
+            let certificate = console.certificate.unwrap();
+            let Some(Trust::File(authorities)) = &console.client_ca else {
+                panic!("{:?}", console.client_ca);
+            };
+            let there = |name: &str| PathBuf::from(format!("{folder}{name}"));
+            assert_eq!(certificate.chain.path(), there("console.pem"));
+            assert_eq!(certificate.key.path(), there("keys/console.key"));
+            assert_eq!(authorities.path(), there("console.pem"));
+            assert_eq!(console.audit, Some(there("audit.ndjson")));
+            assert_eq!(config.records.unwrap().folder, there("records"));
+            assert_eq!(config.metrics.unwrap().csv, Some(there("figures.csv")));
+            let socket = config.control.unwrap().socket;
+            assert_eq!(socket, Some("/run/control.sock".into()), "absolute");
+        }
+    }
 }

@@ -126,12 +126,12 @@ impl FilePath {
     /// The file `text`, written at `path` of the document.
     pub(super) fn new(text: &str, path: &str, sink: &Sink<'_>) -> FilePath {
         FilePath {
-            path: PathBuf::from(text),
+            path: sink.path(text),
             span: sink.span(path),
         }
     }
 
-    /// The path as written.
+    /// The path; a relative one starts at the folder of the configuration file.
     pub fn path(&self) -> &Path {
         &self.path
     }

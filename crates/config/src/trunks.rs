@@ -287,7 +287,7 @@ impl TargetSpec {
     /// The socket address, if the target is an IP address.
     pub fn address(&self, transport: Transport) -> Option<SocketAddr> {
         let ip = self.host.ip()?;
-        let port = self.host.port.unwrap_or(address::default_port(transport));
+        let port = self.host.port.unwrap_or(transport.default_port());
         Some(SocketAddr::new(ip, port))
     }
 
@@ -518,7 +518,7 @@ fn check_target(
             "add an address of that family to `listen` of the interface",
         );
     }
-    let own = SocketAddr::new(ip, host.port.unwrap_or(address::default_port(wanted)));
+    let own = SocketAddr::new(ip, host.port.unwrap_or(wanted.default_port()));
     if usable.iter().any(|listen| listen.address == own) {
         sink.report(
             at,

@@ -72,6 +72,16 @@ impl Transport {
         }
     }
 
+    /// The default port (RFC 3261 section 19.1.2, RFC 7118 section 5.2.4).
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Transport::Udp | Transport::Tcp => 5060,
+            Transport::Tls => 5061,
+            Transport::Ws => 80,
+            Transport::Wss => 443,
+        }
+    }
+
     /// Whether the transport delivers reliably and in order (RFC 3261: "reliable").
     pub const fn is_reliable(self) -> bool {
         !matches!(self, Transport::Udp)

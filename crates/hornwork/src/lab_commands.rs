@@ -52,8 +52,9 @@ pub enum Lab {
     Datasheet(LabDatasheetOptions),
     /// Plan nodes, cores, memory and bandwidth for a number of subscribers, with every formula.
     Plan(Box<crate::lab_plan::PlanOptions>),
-    /// Emulate a network link between two interfaces: rate, framing, delay, jitter, loss, queue. Exit status 1: it could
-    /// not keep up, 2: invalid input, 3: a right or an interface is missing.
+    /// Emulate a network link between two interfaces: rate, framing, delay, jitter, loss, queue.
+    ///
+    /// Exit status 1: it could not keep up, 2: invalid input, 3: a right or an interface is missing.
     Link(Box<crate::link_command::LinkOptions>),
     /// Analyse calls and media streams in a capture.
     #[command(after_help = "Example: hornwork lab analyse call.pcap --json figures.json")]
@@ -67,8 +68,9 @@ pub enum Lab {
         #[arg(long, value_name = "FILE")]
         keys: Option<PathBuf>,
     },
-    /// Compare recorded speech with its original: mean opinion score (MOS-LQO) by the algorithm of ViSQOL. Level and delay are
-    /// removed first. Exit status 2: a file is no WAV file, too short, too long (60 s), or without speech.
+    /// Compare recorded speech with its original: mean opinion score (MOS-LQO) by the algorithm of ViSQOL.
+    ///
+    /// Level and delay are removed first. Exit status 2: a file is no WAV file, too short, too long (60 s), or without speech.
     #[command(
         after_help = "Example: hornwork lab speech --reference hello.wav --degraded heard.wav --json speech.json"
     )]
@@ -173,8 +175,6 @@ pub struct LabRunOptions {
     /// Name of a built-in experiment or study, or a file: an experiment (.toml) or a SIPp scenario (.xml).
     experiment: String,
     #[command(flatten)]
-    scenario: crate::scenario::Scenario,
-    #[command(flatten)]
     subject: SubjectOption,
     /// Override a value of the experiment: --set callers.hold_seconds=5
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -203,6 +203,9 @@ pub struct LabRunOptions {
     /// For a study: the quick setting, which takes less than 3 minutes.
     #[arg(long)]
     quick: bool,
+    // The last one: its heading is that of all options that follow.
+    #[command(flatten)]
+    scenario: crate::scenario::Scenario,
 }
 
 /// Options of `hornwork lab agent`.

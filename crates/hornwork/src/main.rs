@@ -98,23 +98,31 @@ enum Command {
     /// Print the JSON Schema of the configuration.
     Schema(configuration::Schema),
     /// Test header rules on a message.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example: hornwork rules try examples/header-rules.toml < message"
+    )]
     Rules(rules::Rules),
-    /// Reserve shares of a network interface for voice and signalling, by code point; prints the commands unless --do
-    /// apply is given. Exit status 2: invalid input, 3: a right, a program or the interface is missing.
+    /// Reserve shares of a network interface for voice and signalling, by code point.
+    ///
+    /// Prints the commands unless --do apply is given. Exit status 2: invalid input, 3: a right, a program or the
+    /// interface is missing.
     Isolate(isolate::Isolate),
     /// Demonstrate border, PBX, phones and calls with speech on this machine, with a report.
     Demo(lab_commands::Demo),
     /// Test lab: run experiments, write reports, analyse captures.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example: hornwork lab run small-network --simulate --seed 7 --out results/a"
+    )]
     Lab(lab_commands::Lab),
     /// Softphone: register a user, call, answer; audio from and to WAV files.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hornwork phone speech hello.wav")]
     Phone(phone::PhoneSubcommand),
     /// Find calls and messages in the store of a border; with a Call-ID, print the ladder of the call.
     Trace(Box<trace::Trace>),
     /// Prepare users of the web console: hashes of passwords and tokens.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hornwork console token")]
     Console(web::ConsoleCommand),
     /// Print completions for a shell.
     Completions(shell::Completions),

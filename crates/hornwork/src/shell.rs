@@ -30,7 +30,7 @@ hornwork is a session border controller and a test lab for SIP systems.
   hornwork check -c FILE                 check a configuration (examples: /usr/share/doc/hornwork/examples, or examples/ of the source)
   hornwork run -c FILE                   run the border
   hornwork lab list                      experiments of the test lab
-  hornwork lab run call-capacity --set sut.address=HOST:PORT --set callees.address=HERE:5080
+  hornwork lab run pbx-capacity --set sut.address=HOST:PORT --set callees.address=HERE:5080
                                          load-test the PBX at HOST
   hornwork phone call sip:USER@HOST      call with the softphone
   hornwork help                          all commands

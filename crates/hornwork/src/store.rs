@@ -68,8 +68,13 @@ pub fn summary(config: &Config) -> String {
     match path_of(config) {
         Some(path) => format!("registrations: stored in {}\n", path.display()),
         None if takes_registrations(config) => {
-            "registrations: in memory, lost at a restart; set `[registrar] store` to keep them\n"
-                .to_owned()
+            let remedy = match config.registrar_store {
+                RegistrarStore::Usual => {
+                    "a service with StateDirectory= keeps them there, `[registrar] store` in a file of yours"
+                }
+                _ => "set `[registrar] store` to a file to keep them",
+            };
+            format!("registrations: in memory, lost at a restart; {remedy}\n")
         }
         None => String::new(),
     }

@@ -16,7 +16,9 @@ use crate::raw::{FORMAT, MachineRecord, RawWriter, RunRecord, Surroundings, Tria
 use crate::report;
 use crate::run::{out_dir, unix_seconds};
 use crate::sut::{BorderThread, CpuLimits, Layout, PortSpan, system_entropy};
-use crate::trial::{HostResults, HostThread, SAMPLED_EVERY_S, from_start, in_network, merge};
+use crate::trial::{
+    HostResults, HostThread, SAMPLED_EVERY_S, from_start, in_network, merge, receive_buffer_errors,
+};
 use codec::Format;
 use engine::{Entropy, EventKind, Time, Transport};
 use net::{Clock, Network, NoiseSampler, Signals};
@@ -403,12 +405,6 @@ fn is_printed(note: &EventKind) -> bool {
             | EventKind::CallAnswered { .. }
             | EventKind::CallEnded { .. }
     )
-}
-
-fn receive_buffer_errors() -> Result<u64, LabError> {
-    net::kernel_counters()
-        .map(|counters| counters.receive_buffer_errors)
-        .map_err(|error| LabError::cannot_run(format!("kernel counters: {error}"), "mount /proc"))
 }
 
 fn login() -> LoginTemplates {

@@ -18,6 +18,15 @@ pub enum RunVerdict {
 }
 
 impl RunVerdict {
+    /// The verdict of one threshold: whether it holds, if it was measured.
+    pub const fn of(holds: Option<bool>) -> RunVerdict {
+        match holds {
+            Some(true) => RunVerdict::Passed,
+            Some(false) => RunVerdict::Failed,
+            None => RunVerdict::NotMeasured,
+        }
+    }
+
     /// Exit code: 0 (nothing failed), 1 (failed) or 4 (there are thresholds, and none was measured).
     pub const fn exit_code(self) -> u8 {
         match self {

@@ -228,11 +228,7 @@ impl ThresholdCheck {
 
     /// The verdict of this threshold alone.
     pub const fn verdict(&self) -> RunVerdict {
-        match self.holds {
-            Some(true) => RunVerdict::Passed,
-            Some(false) => RunVerdict::Failed,
-            None => RunVerdict::NotMeasured,
-        }
+        RunVerdict::of(self.holds)
     }
 }
 

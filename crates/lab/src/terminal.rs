@@ -170,6 +170,9 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
             };
             let mut row = vec![level.level.map_or("all".to_owned(), plain)];
             row.extend(counts.map(plain));
+            if calls {
+                row.push(plain(level.peak));
+            }
             row.push(number(level.p50));
             let few = level.p99.is_some() && has_too_few_samples(level.answered, 0.99);
             row.push(format!(
@@ -204,20 +207,18 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
     } else {
         &run.level_label
     };
-    let headings = [
-        label,
-        "attempted",
-        "established",
-        "failed",
-        "p50 ms",
-        "p99 ms",
-        "jitter ms",
-        "lost %",
-        "MOS",
-        "us/call",
-    ];
-    let headings: Vec<&str> = headings
-        .into_iter()
+    let counts = [label, "attempted", "established", "failed"];
+    // The level of a sweep is a plan: the calls that were open at a time may be fewer.
+    let peak: &[&str] = match calls {
+        true => &["peak"],
+        false => &[],
+    };
+    let headings = ["p50 ms", "p99 ms", "jitter ms", "lost %", "MOS", "us/call"];
+    let headings: Vec<&str> = counts
+        .iter()
+        .chain(peak)
+        .chain(&headings)
+        .copied()
         .chain(more.iter().map(|(heading, _)| *heading))
         .chain(["verdict"])
         .collect();

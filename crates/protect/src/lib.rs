@@ -13,6 +13,8 @@ mod replay;
 pub mod sdes;
 pub mod srtp;
 pub mod stun;
+#[cfg(test)]
+mod test_bytes;
 
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]

@@ -2,7 +2,6 @@
 
 use crate::api::{Flow, Fork, LegId, NamedHop};
 use crate::compose::without_tag;
-use crate::transport::default_port;
 use engine::Transport;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -278,7 +277,7 @@ pub(crate) fn numeric_hop(uri: &Uri<'_>) -> Option<(Transport, SocketAddr)> {
         .unwrap_or(uri.host);
     Some((
         transport,
-        SocketAddr::new(host.ip()?, uri.port.unwrap_or(default_port(transport))),
+        SocketAddr::new(host.ip()?, uri.port.unwrap_or(transport.default_port())),
     ))
 }
 

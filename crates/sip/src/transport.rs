@@ -103,19 +103,9 @@ impl SipListener {
         via.raw.starts_with(&self.via)
             || HostPort::parse(self.sent_by.as_bytes()).is_some_and(|ours| {
                 ours.host.same(&via.host)
-                    && ours.port.unwrap_or(default_port(self.transport))
-                        == via.port.unwrap_or(default_port(self.transport))
+                    && ours.port.unwrap_or(self.transport.default_port())
+                        == via.port.unwrap_or(self.transport.default_port())
             })
-    }
-}
-
-/// The default port of a transport (RFC 3261 section 18.2.2, RFC 7118 section 5.2.4).
-pub(crate) fn default_port(transport: Transport) -> u16 {
-    match transport {
-        Transport::Udp | Transport::Tcp => 5060,
-        Transport::Tls => 5061,
-        Transport::Ws => 80,
-        Transport::Wss => 443,
     }
 }
 
@@ -402,7 +392,7 @@ impl Net {
         {
             return;
         }
-        let port = via.port.unwrap_or(default_port(Transport::Tls));
+        let port = via.port.unwrap_or(Transport::Tls.default_port());
         let listens = SocketAddr::new(connection.remote.ip(), port);
         let key = (listens, connection.local);
         // The newest connection replaces an older one, which the peer may have lost without our notice.
@@ -647,14 +637,14 @@ pub(crate) fn reply_flow(via: &Via<'_>, from: &Flow, symmetric: bool) -> Flow {
     let mut flow = *from;
     if from.transport.is_reliable() {
         // The connection while it is open; after its failure a new one to the port in sent-by.
-        let port = via.port.unwrap_or(default_port(from.transport));
+        let port = via.port.unwrap_or(from.transport.default_port());
         flow.remote.set_port(port);
         return flow;
     }
     if symmetric || via.rport().is_some() {
         return flow;
     }
-    let port = via.port.unwrap_or(default_port(from.transport));
+    let port = via.port.unwrap_or(from.transport.default_port());
     let multicast = via
         .maddr()
         .and_then(|host| host.ip())

@@ -1,5 +1,5 @@
 //! Calls with a full ICE agent on one side. The peers are agents of `protect`, which has tests of its own;
-//! interoperability with telephones and a browser is tested in `crates/hornwork/tests/peer_phones.rs`.
+//! interoperability with telephones and a browser is tested in `crates/hornwork/tests/suite/peer_phones.rs`.
 
 use super::tests::{MediaRig, NOW, addr, lines, rtp, sdp};
 use crate::*;

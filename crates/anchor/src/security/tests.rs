@@ -1,5 +1,5 @@
 //! Calls with media security: descriptions, keys and packets, with the forwarder. The peers use `protect`, which has
-//! tests of its own; interoperability with telephones is tested in `crates/hornwork/tests/peer_phones.rs`.
+//! tests of its own; interoperability with telephones is tested in `crates/hornwork/tests/suite/peer_phones.rs`.
 
 use super::call::MediaStatus;
 use crate::*;

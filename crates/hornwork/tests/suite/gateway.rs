@@ -680,6 +680,10 @@ pub(crate) fn run_page(name: &str, tail: &str) -> (String, String, serde_json::V
             text.push_str(line);
             text.push('\n');
         } else if commands {
+            // The test is skipped where these packages are missing.
+            if line.starts_with("apt install") {
+                continue;
+            }
             let waits = [
                 ("hornwork run", "gateway_started"),
                 ("phone answer", "waiting for a call"),

@@ -1,5 +1,5 @@
-//! The tutorial and the how-to guides are true: their configurations are checked and run as they are written, their commands are run or
-//! named here with the test that runs them.
+//! The tutorial and the how-to guides are true: their configurations are checked and run as they are written, and their commands are run;
+//! `guide_commands.rs` names the test of each.
 //!
 //! A block of a page whose first line is "```LANGUAGE FILE" is the file FILE. Live tests run in a network namespace in which the
 //! addresses of the page exist on the loopback interface; without the right to make one they are skipped.
@@ -22,29 +22,14 @@ const ADDRESSES: [&str; 7] = [
     "198.51.100.20",
 ];
 
-/// Commands that only prepare something outside this repository's reach, each with the reason why no test of this file runs it.
-const ELSEWHERE: [(&str, &str); 6] = [
-    ("make build", "the build that this test belongs to"),
-    ("export PATH=", "done by Guide::new"),
-    (
-        "hornwork lab run call-capacity",
-        "run by the readme tests, and by the tutorial's",
-    ),
-    ("hornwork trace", "run by the tests of the store"),
-    ("hornwork console", "run by the tests of the console"),
-    (
-        "npm install --prefix examples/browser",
-        "run by the browser page's test",
-    ),
-];
-
 /// Names of other programs in pages, and of figures in JSON.
-const OTHERS: [&str; 11] = [
+const OTHERS: [&str; 12] = [
     "speech_mos",
     "digits_sent",
     "esp_sa",
     "chan_pjsip",
     "qualify_frequency",
+    "rtpengine_manage",
     "rtpengine_sock",
     "jitter_ms",
     "delta_ms",
@@ -54,21 +39,21 @@ const OTHERS: [&str; 11] = [
 ];
 
 /// A page and a folder with its files.
-struct Guide {
+pub(crate) struct Guide {
     name: String,
     text: String,
     folder: PathBuf,
 }
 
 /// A fenced block.
-struct Block {
-    language: String,
-    file: Option<String>,
-    text: String,
+pub(crate) struct Block {
+    pub(crate) language: String,
+    pub(crate) file: Option<String>,
+    pub(crate) text: String,
 }
 
 /// The tutorial and all how-to guides.
-fn pages() -> Vec<PathBuf> {
+pub(crate) fn pages() -> Vec<PathBuf> {
     let mut pages = vec![root().join("docs/tutorial.md")];
     let guides = std::fs::read_dir(root().join("docs/how-to")).expect("docs/how-to");
     pages.extend(guides.flatten().map(|entry| entry.path()));
@@ -87,7 +72,7 @@ impl Guide {
         Guide::named(&name, page)
     }
 
-    fn named(folder: &str, page: &Path) -> Guide {
+    pub(crate) fn named(folder: &str, page: &Path) -> Guide {
         let text = std::fs::read_to_string(page).expect("page");
         let name = page
             .file_stem()
@@ -109,7 +94,7 @@ impl Guide {
         guide
     }
 
-    fn blocks(&self) -> Vec<Block> {
+    pub(crate) fn blocks(&self) -> Vec<Block> {
         let mut blocks = Vec::new();
         let mut open: Option<Block> = None;
         for line in self.text.lines() {
@@ -140,7 +125,7 @@ impl Guide {
         blocks
     }
 
-    fn commands(&self) -> Vec<String> {
+    pub(crate) fn commands(&self) -> Vec<String> {
         self.blocks()
             .iter()
             .filter(|block| block.language == "sh")
@@ -174,7 +159,11 @@ impl Guide {
     /// Runs a script in a network namespace that has the addresses of the pages; `None`, with a printed reason, where there can be
     /// none. The script's output is in `script.log`.
     fn in_network(&self, script: &str, limit: Duration) -> Option<String> {
-        let options: &[&str] = if is_root() { &["-n"] } else { &["-r", "-n"] };
+        // Mounts are private, too: a page may use folders of a service.
+        let options: &[&str] = match is_root() {
+            true => &["-m", "-n"],
+            false => &["-r", "-m", "-n"],
+        };
         let up = self
             .command("unshare")
             .args(options)
@@ -290,40 +279,18 @@ fn configurations_of_guides_pass_check() {
             }
             assert!(output.status.success(), "{}: {text}", guide.name);
         }
-    }
-}
-
-#[test]
-fn commands_of_guides_are_run_by_a_test() {
-    let run_here = [
-        "hornwork check",
-        "hornwork run",
-        "hornwork lab analyse",
-        // Those of the page on links, run by `suite/link.rs`.
-        "hornwork lab link --a to-phone",
-        "ip netns",
-        "ip link",
-        "ip -n",
-        // Those of the pages on the IPsec gateway, run by `suite/gateway.rs` and `suite/gateway_ike.rs`.
-        "STRONGSWAN_CONF=",
-        "swanctl --load-all",
-        "(umask 077; printf",
-        "openssl req",
-        "echo secret-100",
-        "hornwork phone speech",
-        "hornwork lab run scenario.xml",
-        "hornwork phone answer",
-        "hornwork phone call",
-        "chmod 600 esp.keys",
-        "kamailio -f kamailio.cfg -DD -E",
-        "python3 -m http.server --directory examples/browser",
-    ];
-    for page in pages() {
-        let guide = Guide::named("commands", &page);
         for line in guide.commands() {
-            let known = run_here.iter().any(|start| line.starts_with(start))
-                || ELSEWHERE.iter().any(|(start, _)| line.starts_with(start));
-            assert!(known, "{}: no test runs: {line}", guide.name);
+            if !line.starts_with("hornwork check") {
+                continue;
+            }
+            let output = guide.shell(&line);
+            let no_right = guide.name.starts_with("ipsec-") && output.status.code() == Some(3);
+            assert!(
+                output.status.success() || no_right,
+                "{}: {line}: {}",
+                guide.name,
+                String::from_utf8_lossy(&output.stderr)
+            );
         }
     }
 }
@@ -334,6 +301,7 @@ fn events_named_in_guides_exist() {
     let reference = std::fs::read_to_string(root().join("docs/events.md")).expect("events");
     let configuration =
         std::fs::read_to_string(root().join("docs/configuration.md")).expect("configuration");
+    let metrics = std::fs::read_to_string(root().join("docs/metrics.md")).expect("metrics");
     for page in pages() {
         let guide = Guide::named("events", &page);
         let mut fenced = false;
@@ -348,8 +316,10 @@ fn events_named_in_guides_exist() {
                 let known = |text: &str| text.contains(&format!("`{word}`"));
                 if is_name && !OTHERS.contains(&word) {
                     assert!(
-                        known(&reference) || known(&configuration),
-                        "{}: {word} is neither an event nor a setting",
+                        [&reference, &configuration, &metrics]
+                            .into_iter()
+                            .any(|text| known(text)),
+                        "{}: {word} is no event, no setting and no metric",
                         guide.name
                     );
                 }
@@ -477,7 +447,7 @@ fn tutorial_ends_with_a_call_and_a_load_test_of_its_pbx() {
         assert_eq!(counts["attempted"].as_u64(), Some(calls), "{said}");
         assert_eq!(counts["completed"].as_u64(), Some(calls), "{said}");
     }
-    let slow = ["response_p99_ms", "one_way_ms", "round_trip_ms"];
+    let slow = ["response_p99_ms", "lost_percent", "mos"];
     let busy = slow.iter().any(|name| said.contains(name)) || said.contains("could not keep up");
     assert!(said.contains("verdict: passed") || busy, "{said}");
     assert!(!said.contains("here a border"), "{said}");
@@ -569,12 +539,30 @@ fn phone_guide_ends_with_a_recorded_call() {
     assert!((4..=6).contains(&seconds.expect("WAV")), "{log}");
 }
 
+/// A called side that refuses every call.
+const BUSY: &str = "<scenario name=\"busy\"><recv request=\"INVITE\"/><send><![CDATA[
+SIP/2.0 486 Busy Here
+[last_Via:]
+[last_From:]
+[last_To:];tag=[pid]c[call_number]
+[last_Call-ID:]
+[last_CSeq:]
+Content-Length: 0
+
+]]></send><recv request=\"ACK\"/></scenario>";
+
+/// A request with a To tag, and without the route of a call.
+const STRANGER: &str = "BYE sip:127.0.0.1:5099 SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1:9;rport;branch=z9hG4bK1\r\nMax-Forwards: 70\r\n\
+     From: <sip:a@127.0.0.1>;tag=1\r\nTo: <sip:b@127.0.0.1>;tag=2\r\nCall-ID: stranger\r\nCSeq: 1 BYE\r\nContent-Length: 0\r\n\r\n";
+
 #[test]
 fn kamailio_guide_carries_calls_through_the_media_node() {
     if !installed(&["kamailio", "sipp"]) {
         return;
     }
     let guide = Guide::new(&page("how-to/media-for-kamailio.md"));
+    std::fs::write(guide.folder.join("busy.xml"), BUSY).expect("scenario");
+    std::fs::write(guide.folder.join("stranger.sip"), STRANGER).expect("request");
     let commands = guide.commands();
     let line = |start: &str| {
         commands
@@ -583,24 +571,49 @@ fn kamailio_guide_carries_calls_through_the_media_node() {
             .expect(start)
             .clone()
     };
-    // Kamailio as root writes its files below /run, which other tests use as well.
+    // Kamailio as root writes its files below /run, which other tests use as well. The calls of the page, then refused ones
+    // of SIPp, whose built-in caller ignores Record-Route.
     let script = format!(
         "{} > node.log 2>&1 &\nnode=$!\nawait node.log socket_opened || exit 1\n\
          {} -Y \"$PWD\" -w \"$PWD\" -x fm -X fm > kamailio.log 2>&1 &\nsleep 2\n\
-         sipp -sn uas -i 127.0.0.1 -p 5080 -nostdin > uas.log 2>&1 &\nsleep 0.5\n\
+         {} > answer.log 2>&1 &\nanswer=$!\nawait answer.log 'waiting for a call' || exit 1\n\
+         {} || exit 1\n{} > call.log 2>&1 || exit 1\nwait $answer || exit 1\n\
+         sipp -sn uas -i 127.0.0.1 -p 5080 -nostdin > uas.log 2>&1 &\nuas=$!\nsleep 0.5\n\
          sipp -sf {} -i 127.0.0.1 -p 5090 -m 5 -r 5 -d 300 -s 600 -nostdin 127.0.0.1:5060 > uac.log 2>&1 || exit 1\n\
-         sleep 0.5\nkill -TERM $node\nwait $node\n",
+         kill $uas\nwait $uas\nsipp -sf busy.xml -i 127.0.0.1 -p 5080 -nostdin > busy.log 2>&1 &\nsleep 0.5\n\
+         hornwork phone call sip:600@127.0.0.1:5060 > refused.log 2>&1 && exit 1\n\
+         hornwork phone register sip:1000@127.0.0.1:5060 --password x --seconds 1 > register.log 2>&1 && exit 1\n\
+         exec 3<>/dev/udp/127.0.0.1/5060\ncat stranger.sip >&3\ndd bs=2048 count=1 <&3 > stranger.log 2>/dev/null\n\
+         sleep 0.5\ncp node.log ended.log\nkill -TERM $node\nwait $node\n",
         line("hornwork run"),
         line("kamailio -f"),
-        // SIPp's built-in caller ignores Record-Route.
+        line("hornwork phone answer"),
+        line("hornwork phone speech"),
+        line("hornwork phone call"),
         root().join("scenarios/sipp/uac.xml").display(),
     );
-    if guide.in_network(&script, Duration::from_secs(60)).is_none() {
+    if guide.in_network(&script, Duration::from_secs(90)).is_none() {
         return;
     }
-    let log = guide.log("node.log");
-    assert_eq!(log.matches("ng_call_started").count(), 5, "{log}");
-    assert_eq!(log.matches("ng_call_ended").count(), 5, "{log}");
+    for phone in ["call.log", "answer.log"] {
+        let printed = guide.log(phone);
+        assert!(
+            printed.contains("received") && printed.contains("MOS"),
+            "{printed}"
+        );
+    }
+    // One of the page, five of SIPp, and the refused one, whose ports are free before the end of the node.
+    let log = guide.log("ended.log");
+    assert_eq!(log.matches("ng_call_started").count(), 7, "{log}");
+    assert_eq!(log.matches("reason=deleted").count(), 7, "{log}");
+    assert_eq!(log.matches(" call_answered").count(), 6, "{log}");
+    for (file, answer) in [
+        ("refused.log", "486 Busy Here"),
+        ("register.log", "405 Method Not Allowed"),
+        ("stranger.log", "SIP/2.0 404 Not Found"),
+    ] {
+        assert!(guide.log(file).contains(answer), "{file}: {}", guide.logs());
+    }
 }
 
 /// Debian has no Asterisk: Kamailio takes its place and accepts no request without credentials, with the same users and passwords as the guide's `pjsip.conf`.
@@ -746,10 +759,53 @@ fn capture_of_the_troubleshooting_guide_is_analysed() {
     );
 }
 
+/// A call of SIPp with the number and the Call-ID of the page; the folder of the store is that of the page, on a file system
+/// of this test.
+#[test]
+fn find_a_call_guide_finds_its_call() {
+    if !installed(&["sipp"]) {
+        return;
+    }
+    let guide = Guide::new(&page("how-to/find-a-call.md"));
+    let commands = guide.commands();
+    let line = |parts: &[&str]| {
+        let mut found = commands
+            .iter()
+            .filter(|line| parts.iter().all(|part| line.contains(part)));
+        found.next().unwrap_or_else(|| panic!("{parts:?}")).clone()
+    };
+    let list = line(&["--number 600"]);
+    let script = format!(
+        "mount -t tmpfs tmpfs /var/lib && mkdir /var/lib/hornwork || exit 1\n\
+         hornwork run -c border.toml > border.log 2>&1 &\nborder=$!\nawait border.log socket_opened || exit 1\n\
+         sipp -sn uas -i 10.0.0.20 -p 5060 -nostdin > uas.log 2>&1 &\n{} > live.log 2>&1 &\nlive=$!\nsleep 1\n\
+         sipp -sf {} -i 192.168.1.10 -p 5090 -m 1 -d 300 -s 600 -cid_str 1-20713@192.0.2.77 -nostdin 192.0.2.10:5060 \
+         > uac.log 2>&1 || exit 1\n\
+         for n in $(seq 100); do {list} > list.log 2>&1 && break; sleep 0.1; done\n\
+         {} > ladder.log 2>&1 || exit 1\n{} > pcapng.log 2>&1 || exit 1\nawait live.log 600 || exit 1\n\
+         kill -TERM $live $border\nwait $border\n",
+        line(&["--live"]),
+        root().join("scenarios/sipp/uac.xml").display(),
+        line(&["1-20713@192.0.2.77"]),
+        line(&["--pcapng"]),
+    );
+    if guide.in_network(&script, Duration::from_secs(60)).is_none() {
+        return;
+    }
+    let list = guide.log("list.log");
+    assert!(list.contains("600"), "{}", guide.logs());
+    let ladder = guide.log("ladder.log");
+    for message in ["INVITE", "200", "BYE"] {
+        assert!(ladder.contains(message), "{message}: {ladder}");
+    }
+    let capture = std::fs::metadata(guide.folder.join("call.pcapng")).expect("capture");
+    assert!(capture.len() > 1_000, "{} bytes", capture.len());
+}
+
 /// The page of `examples/browser` registers by WebSocket in Chromium and calls a telephone; both sides receive audio.
 #[test]
 fn browser_page_registers_and_calls_a_telephone() {
-    if !installed(&["chromium", "baresip", "npm", "node", "openssl", "python3"]) {
+    if !installed(&["chromium", "npm", "node", "openssl", "python3"]) {
         return;
     }
     let guide = Guide::new(&page("how-to/browser-calls.md"));
@@ -789,22 +845,21 @@ fn browser_page_registers_and_calls_a_telephone() {
         eprintln!("skipped: no package registry can be reached: {why}");
         return;
     }
-    headless(&guide.folder.join("callee"), 5071);
-    let account = "<sip:1001@127.0.0.1>;auth_pass=secret-1001;answermode=auto;regint=60\n";
-    std::fs::write(guide.folder.join("callee/accounts"), account).expect("account");
     let script = format!(
         "{} 2>/dev/null || exit 1\n{} > border.log 2>&1 &\nborder=$!\nawait border.log socket_opened || exit 1\n\
-         {} > http.log 2>&1 &\nbaresip -f callee -n 127.0.0.1 -t 40 > callee.log 2>&1 &\n\
+         {} > http.log 2>&1 &\n{} || exit 1\n{} > callee.log 2>&1 &\ncallee=$!\n\
          await border.log registration_stored || exit 1\n\
          chromium --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run \
          --disable-background-networking --ignore-certificate-errors --allow-loopback-in-peer-connection \
          --autoplay-policy=no-user-gesture-required --use-fake-ui-for-media-stream --use-fake-device-for-media-stream \
          --user-data-dir=\"$PWD/profile\" \
          'http://127.0.0.1:8000/index.html?user=1000&password=secret-1000&number=1001&seconds=4' > chromium.log 2>&1 &\n\
-         await border.log call_answered && await border.log call_ended || exit 1\nsleep 0.3\nkill -TERM $border\nwait $border\n",
+         await border.log call_answered && await border.log call_ended || exit 1\nwait $callee || exit 1\nkill -TERM $border\nwait $border\n",
         line("openssl"),
         line("hornwork run"),
         line("python3 -m http.server"),
+        line("echo secret-1001"),
+        line("hornwork phone answer"),
     );
     if guide.in_network(&script, Duration::from_secs(90)).is_none() {
         return;

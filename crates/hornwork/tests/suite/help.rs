@@ -156,6 +156,41 @@ fn subcommands(help: &str) -> Vec<String> {
         .collect()
 }
 
+/// The help of a group of commands has the example of one of them, which another test runs.
+#[test]
+fn groups_of_commands_have_an_example() {
+    let mut groups: Vec<&str> = COMMANDS
+        .iter()
+        .filter_map(|command| Some(command.split_once(' ')?.0))
+        .collect();
+    groups.dedup();
+    assert_eq!(groups.len(), 4, "{groups:?}");
+    for group in groups {
+        let example = example_of(group, &text(&hornwork(&[group, "--help"]).stdout));
+        let words: Vec<&str> = example.split(' ').skip(1).take(2).collect();
+        let command = words.join(" ");
+        assert!(COMMANDS.contains(&command.as_str()), "{example}");
+        let own = text(&hornwork(&[words[0], words[1], "--help"]).stdout);
+        assert_eq!(example, example_of(&command, &own));
+    }
+}
+
+/// A list of commands is read at a glance; options of experiments come before those of another program.
+#[test]
+fn help_begins_with_the_main_points() {
+    let help = text(&hornwork(&["--help"]).stdout) + &text(&hornwork(&["lab", "--help"]).stdout);
+    assert!(!help.contains("Exit status"), "{help}");
+    let help = text(&hornwork(&["lab", "run", "--help"]).stdout);
+    let (options, scenarios) = help.split_once("SIPp scenarios:").expect("a heading");
+    for option in ["--set", "--subject", "--out", "--repeat", "--quick"] {
+        assert!(
+            options.contains(&format!("      {option}")),
+            "{option}: {help}"
+        );
+    }
+    assert!(scenarios.contains("--retransmissions"), "{help}");
+}
+
 #[test]
 fn list_of_commands_is_complete() {
     let mut found = Vec::new();

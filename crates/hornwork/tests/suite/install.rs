@@ -3,6 +3,7 @@
 use crate::common;
 
 use common::root;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -70,7 +71,68 @@ fn installed_program_is_stripped_with_separate_debug_information() {
     let _ = std::fs::remove_dir_all(&folder);
 }
 
-/// Installs, runs and purges the Debian package in an overlay over the root file system, which ends with the process.
+#[test]
+fn old_rust_is_named_before_the_build() {
+    let folder = common::scratch("cargo");
+    let cargo = folder.join("cargo");
+    let setup = |version: &str| {
+        std::fs::write(
+            &cargo,
+            format!("#!/bin/sh\necho 'cargo {version} (x 2026-01-01)'\n"),
+        )
+        .expect("program");
+        std::fs::set_permissions(&cargo, std::fs::Permissions::from_mode(0o755)).expect("mode");
+        let output = Command::new(root().join("packaging/setup"))
+            .args(["--cargo", "1.95"])
+            .env("CARGO", &cargo)
+            .output()
+            .expect("packaging/setup");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), text)
+    };
+    let (code, text) = setup("1.63.0");
+    assert_eq!(code, Some(3), "{text}");
+    assert!(
+        text.contains("1.63.0 is too old") && text.contains("rustup"),
+        "{text}"
+    );
+    for good in ["1.95.0", "1.100.1", "2.0.0-nightly"] {
+        assert_eq!(setup(good), (Some(0), String::new()), "{good}");
+    }
+    std::fs::remove_file(&cargo).expect("program");
+    let output = Command::new(root().join("packaging/setup"))
+        .args(["--cargo", "1.95"])
+        .env("CARGO", &cargo)
+        .output()
+        .expect("packaging/setup");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(
+        text.contains("missing: cargo") && text.contains("rustup"),
+        "{text}"
+    );
+}
+
+/// Root has no cargo where rustup has installed it for another user.
+#[test]
+fn built_program_is_installed_without_cargo() {
+    let dry_run = |program: &str| {
+        let output = Command::new("make")
+            .current_dir(root())
+            .args(["--no-print-directory", "--dry-run", "install"])
+            .arg(format!("HORNWORK={program}"))
+            .output()
+            .expect("make");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let built = dry_run(env!("CARGO_BIN_EXE_hornwork"));
+    assert!(built.contains("packaging/install"), "{built}");
+    assert!(!built.contains("build --release"), "{built}");
+    let absent = dry_run("/nowhere/hornwork");
+    assert!(absent.contains("build --release --locked"), "{absent}");
+}
+
+/// Installs, upgrades, runs and purges the Debian package in an overlay over the root file system, which ends with the process.
 const INSTALL_IN_OVERLAY: &str = r#"
 set -e
 mount --make-rprivate /
@@ -104,13 +166,32 @@ for file in /etc/hornwork/hornwork.toml /usr/share/doc/hornwork/examples/pbx.tom
   grep -q socket_opened /run.log || { echo "no socket of $file"; cat /run.log; exit 1; }
   echo "ran $file"
 done
+# An upgrade, beside a systemd that is not there: the package is installed over itself, and the calls of the script are logged.
+mkdir -p /run/systemd/system /usr/local/bin
+for name in systemctl deb-systemd-invoke; do
+  printf '#!/bin/sh\necho "%s $*" >> /calls\n' $name > /usr/local/bin/$name
+  chmod 755 /usr/local/bin/$name
+done
+# As on the page on upgrades, in the root folder.
+cp /package.deb /hornwork_1.deb
+dpkg-deb -x hornwork_*.deb new
+new/usr/bin/hornwork check -c /etc/hornwork/hornwork.toml > /dev/null
+dpkg -i /package.deb
+grep -q '^deb-systemd-invoke try-restart hornwork.service$' /calls || { echo 'no restart'; cat /calls; exit 1; }
+rm /calls
+echo 'blurb = 1' >> /etc/hornwork/hornwork.toml
+dpkg -i /package.deb 2> /refused || { cat /refused; exit 1; }
+! grep restart /calls || { echo 'restarted with a mistake'; exit 1; }
+grep -q 'unknown key `blurb`' /refused && grep -q 'the old one runs on' /refused || { cat /refused; exit 1; }
+rm -r /run/systemd /usr/local/bin/systemctl /usr/local/bin/deb-systemd-invoke
+echo upgraded
 dpkg -P hornwork
 for file in /usr/bin/hornwork /etc/hornwork/hornwork.toml /usr/share/man/man1/hornwork.1.gz; do
   test ! -e "$file" || { echo "$file stays"; exit 1; }
 done
 echo purged
 EOF
-PATH=$PATH:/usr/sbin:/sbin chroot /mnt/tree sh /steps
+PATH=/usr/local/bin:$PATH:/usr/sbin:/sbin chroot /mnt/tree sh /steps
 "#;
 
 #[test]
@@ -164,6 +245,7 @@ fn debian_package_is_installed_run_and_purged() {
     }
     assert!(overlay.status.success() && log.contains("purged"), "{log}");
     assert_eq!(log.matches("\nran /").count(), 2, "{log}");
+    assert!(log.contains("\nupgraded\n"), "{log}");
     // Lintian judges the packages where it is installed.
     let mut lintian = Command::new("lintian");
     // The program of the tests may have been built without debug information.

@@ -23,10 +23,10 @@ enum By {
     TestLab,
 }
 
-const CERTIFICATE: &str = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90 -subj /CN=sip.example.com -addext subjectAltName=URI:sip:sip.example.com,DNS:sip.example.com -keyout sip.key -out sip.pem";
+const CERTIFICATE: &str = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90 -subj /CN=sip.example.com -addext subjectAltName=URI:sip:sip.example.com,DNS:sip.example.com -keyout examples/sip.key -out examples/sip.pem";
 const STAY: &str = "hornwork demo --stay";
 const RUN: &str = "hornwork run -c examples/pbx.toml";
-const FOREIGN: &str = "hornwork lab run call-capacity --set sut.address=10.0.0.20:5060 --set callees.address=10.0.0.9:5080 --out results/pbx";
+const FOREIGN: &str = "hornwork lab run pbx-capacity --set sut.address=10.0.0.20:5060 --set callees.address=10.0.0.9:5080 --out results/pbx";
 
 const TRY: &str = "printf 'INVITE sip:030123@192.0.2.1 SIP/2.0\\nVia: SIP/2.0/UDP 192.0.2.7;branch=z9hG4bK1\\nFrom: <sip:a@192.0.2.7>;tag=1\\nTo: <sip:030123@192.0.2.1>\\nCall-ID: 1\\nCSeq: 1 INVITE\\nContent-Length: 0\\n\\n' | hornwork rules try examples/header-rules.toml";
 
@@ -464,10 +464,10 @@ fn documented_lab_commands_run() {
     let folder = ReadmeFolder::new("readme-lab");
     let _pbx = stand_in(&folder);
     for command in commands(By::TestLab) {
-        // Three hours of levels and repetitions are reduced to a few seconds.
+        // Minutes of levels are reduced to a few seconds.
         let line = match command {
             FOREIGN => format!(
-                "{command} --repeat 1 --set levels.to=100 --set callers.rate=50 --set callers.hold_seconds=1"
+                "{command} --set levels.values=[100] --set callers.rate=50 --set callers.hold_seconds=1"
             ),
             SEARCH => {
                 format!(
@@ -486,6 +486,11 @@ fn documented_lab_commands_run() {
         // A failed threshold is a valid result.
         assert!(matches!(output.status.code(), Some(0 | 1)), "{log}");
         assert!(!output.stdout.is_empty(), "{log}");
+        if command == FOREIGN {
+            assert!(log.contains("1 trial, about 3 s"), "{log}");
+            let heading = "calls  attempted  established  failed  peak  p50 ms";
+            assert!(log.contains(heading), "{log}");
+        }
     }
     for made in [
         "results/pbx/report.html",

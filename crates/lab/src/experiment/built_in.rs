@@ -103,6 +103,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/overload-volte.toml"),
     ),
     (
+        "pbx-capacity",
+        include_str!("../../../../scenarios/pbx-capacity.toml"),
+    ),
+    (
         "phone-jitter",
         include_str!("../../../../scenarios/phone-jitter.toml"),
     ),

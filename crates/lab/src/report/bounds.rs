@@ -39,11 +39,7 @@ pub struct BoundCheck {
 impl BoundCheck {
     /// The verdict of this bound alone.
     pub const fn verdict(&self) -> RunVerdict {
-        match self.holds {
-            Some(true) => RunVerdict::Passed,
-            Some(false) => RunVerdict::Failed,
-            None => RunVerdict::NotMeasured,
-        }
+        RunVerdict::of(self.holds)
     }
 
     /// The bound as text: `at least 95`.

@@ -2,6 +2,7 @@
 
 use super::data::{AttemptGroup, LevelRecords, RunResults, TrialSummary};
 use crate::error::{LabError, RunVerdict};
+use crate::statistics::{student, variance};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -381,33 +382,6 @@ fn figures(old: &TrialSummary, new: &TrialSummary) -> Vec<Figure> {
     all
 }
 
-/// Two-sided 95 % quantiles of Student's t with 1 to 30 degrees of freedom.
-const T95: [f64; 30] = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
-    2.052, 2.048, 2.045, 2.042,
-];
-
-/// Student's t quantile; between two rows the one with fewer degrees of freedom, which gives the wider interval.
-fn student(freedom: usize) -> f64 {
-    match freedom {
-        0 => f64::INFINITY,
-        1..=30 => T95.get(freedom - 1).copied().unwrap_or(f64::INFINITY),
-        31..40 => 2.042,
-        40..60 => 2.021,
-        60..120 => 2.000,
-        _ => 1.980,
-    }
-}
-
-/// Variance of a sample; `None` for fewer than two values.
-fn variance(values: &[f64]) -> Option<f64> {
-    let n = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / n;
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    (values.len() > 1).then(|| squares / (n - 1.0))
-}
-
 /// Half the width of the 95 % confidence interval of the mean; `None` for fewer than two values.
 fn half_width(values: &[f64]) -> Option<f64> {
     let n = values.len();
@@ -464,17 +438,20 @@ fn difference_percent(old: &ComparedValue, new: &ComparedValue) -> Option<f64> {
     }
 }
 
+/// A difference as text; `has_both`: both values were measured.
+pub(crate) fn difference_text(percent: Option<f64>, has_both: bool) -> String {
+    match (percent, has_both) {
+        (Some(0.0), _) => "0 %".to_owned(),
+        (Some(percent), _) => format!("{percent:+.1} %"),
+        (None, true) => "from 0".to_owned(),
+        (None, false) => "-".to_owned(),
+    }
+}
+
 impl ComparisonRow {
     fn difference(&self) -> String {
-        match (
-            self.difference_percent,
-            self.baseline.value.zip(self.new.value),
-        ) {
-            (Some(0.0), _) => "0 %".to_owned(),
-            (Some(percent), _) => format!("{percent:+.1} %"),
-            (None, Some(_)) => "from 0".to_owned(),
-            (None, None) => "-".to_owned(),
-        }
+        let both = self.baseline.value.zip(self.new.value);
+        difference_text(self.difference_percent, both.is_some())
     }
 
     fn significance(&self) -> &'static str {

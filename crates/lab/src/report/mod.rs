@@ -25,7 +25,7 @@ mod tables;
 pub use crate::decimal::plain;
 pub use bounds::BoundCheck;
 pub use chart::{CLASSES as RESPONSE_CLASSES, Chart, Group, PALETTE, Series, Stack, escape};
-pub(crate) use compare::relative;
+pub(crate) use compare::{difference_text, relative};
 pub use level_summary::{CLASS_NAMES, LevelSummary};
 #[cfg(test)]
 pub(crate) use levels::summarise;

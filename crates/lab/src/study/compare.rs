@@ -7,7 +7,7 @@ use crate::error::{LabError, RunVerdict};
 use crate::files::{cannot_write, replace};
 use crate::output;
 use crate::records_page::{Document, RecordsPage, link_to};
-use crate::report::{Compared, STYLE, escape, relative};
+use crate::report::{Compared, STYLE, difference_text, escape, relative};
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -176,15 +176,8 @@ impl ComparedRow {
     }
 
     fn difference(&self) -> String {
-        match (
-            self.difference_percent,
-            self.baseline.value.zip(self.new.value),
-        ) {
-            (Some(0.0), _) => "0 %".to_owned(),
-            (Some(percent), _) => format!("{percent:+.1} %"),
-            (None, Some(_)) => "from 0".to_owned(),
-            (None, None) => "-".to_owned(),
-        }
+        let both = self.baseline.value.zip(self.new.value);
+        difference_text(self.difference_percent, both.is_some())
     }
 
     fn significance(&self) -> &'static str {

@@ -276,7 +276,7 @@ fn study_u() -> StudyPlan {
             PlotSpec::Levels {
                 title: "Response time over the level",
                 part: "call-capacity",
-                x: "simultaneous calls",
+                x: "calls",
                 scale: 1.0,
                 y: "response time, ms",
                 figures: &[
@@ -287,7 +287,7 @@ fn study_u() -> StudyPlan {
             PlotSpec::Levels {
                 title: "Calls that failed",
                 part: "call-capacity",
-                x: "simultaneous calls",
+                x: "calls",
                 scale: 1.0,
                 y: "calls not established",
                 figures: &[("dropped", "not established")],
@@ -295,7 +295,7 @@ fn study_u() -> StudyPlan {
             PlotSpec::Levels {
                 title: "Response time over the level, G.722",
                 part: "call-capacity-g722",
-                x: "simultaneous calls",
+                x: "calls",
                 scale: 1.0,
                 y: "response time, ms",
                 figures: &[

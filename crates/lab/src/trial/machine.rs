@@ -29,7 +29,7 @@ pub(super) fn busy_percent(before: [u64; 2], after: [u64; 2]) -> Option<f64> {
 }
 
 /// Datagrams that the kernel has dropped because the buffer of a socket was full.
-pub(super) fn receive_buffer_errors() -> Result<u64, LabError> {
+pub(crate) fn receive_buffer_errors() -> Result<u64, LabError> {
     net::kernel_counters()
         .map(|counters| counters.receive_buffer_errors)
         .map_err(|error| LabError::cannot_run(format!("kernel counters: {error}"), "mount /proc"))

@@ -15,7 +15,7 @@ mod sockets;
 mod thread;
 
 pub use hosts::TrialHosts;
-pub(crate) use machine::local_ip_towards;
+pub(crate) use machine::{local_ip_towards, receive_buffer_errors};
 pub(crate) use progress::from_start;
 pub use simulated::{simulate, simulate_watched, simulate_with_log};
 pub use sockets::on_sockets;

@@ -514,6 +514,31 @@ fn calls_beside_the_kernel_relay_fail() {
     );
 }
 
+/// A PBX that establishes every call in time and loses speech is not good.
+#[test]
+fn lost_speech_fails_the_capacity_of_a_pbx() {
+    let short = ["levels.values=[20]", "callers.hold_seconds=2.0"];
+    let (verdict, whole) = run_experiment("pbx-capacity#sound", &short, true);
+    assert_eq!(verdict, RunVerdict::Passed, "{whole:#}");
+    let details = &whole["trials"][0]["details"];
+    assert_eq!(details["peak_calls"], 20, "{details:#}");
+    let lossy = [
+        short[0],
+        short[1],
+        "network.loss_percent=5.0",
+        "thresholds.failed_percent=",
+        "thresholds.response_p99_ms=",
+    ];
+    let (verdict, whole) = run_experiment("pbx-capacity#lossy", &lossy, true);
+    assert_eq!(verdict, RunVerdict::Failed, "{whole:#}");
+    let checks = whole["trials"][0]["checks"].as_array().unwrap();
+    let failed = checks.iter().filter(|check| check["holds"] == false);
+    let names: Vec<&str> = failed
+        .map(|check| check["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["lost_percent", "mos"], "{checks:#?}");
+}
+
 #[test]
 fn every_claim_experiment_has_a_bound() {
     for (name, text) in BUILT_IN {

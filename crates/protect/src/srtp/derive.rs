@@ -44,14 +44,7 @@ pub(super) fn master_cipher(key: &[u8]) -> Result<CounterKey, BadKey> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn hex(text: &str) -> Vec<u8> {
-        let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-        digits
-            .chunks(2)
-            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
-            .collect()
-    }
+    use crate::test_bytes::hex;
 
     fn check(key: &str, salt: &str, cipher: &str, session_salt: &str, auth: &str) {
         let master = master_cipher(&hex(key)).unwrap();

@@ -1,14 +1,7 @@
 //! Packets and keystreams of the RFCs, which start from session keys.
 
 use super::*;
-
-fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-    digits
-        .chunks(2)
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
-        .collect()
-}
+use crate::test_bytes::hex;
 
 fn keystream(key: &str, want: &str) {
     let salt = hex("f0f1f2f3f4f5f6f7f8f9fafbfcfd");

@@ -1,7 +1,7 @@
 //! Evaluation of a lookup against known answers: its result is targets or missing questions.
 
 use super::dns::{DnsName, DnsRecord, Naptr, Question, RecordType, Srv};
-use super::{LocateError, LocateHost, LocateRequest, ResolvedTarget, default_port};
+use super::{LocateError, LocateHost, LocateRequest, ResolvedTarget};
 use engine::{Entropy, Transport};
 use std::net::{IpAddr, SocketAddr};
 
@@ -89,7 +89,7 @@ impl<'e> Evaluation<'e> {
         let name = match &self.request.host {
             LocateHost::Address(address) => {
                 let transport = self.plain_transport()?;
-                let port = self.request.port.unwrap_or(default_port(transport));
+                let port = self.request.port.unwrap_or(transport.default_port());
                 self.add(*address, port, transport);
                 return Ok(());
             }
@@ -100,7 +100,7 @@ impl<'e> Evaluation<'e> {
         let fixed = self.oracle.fixed(name.as_str()).is_some();
         if self.request.port.is_some() || fixed {
             let transport = self.plain_transport()?;
-            let port = self.request.port.unwrap_or(default_port(transport));
+            let port = self.request.port.unwrap_or(transport.default_port());
             self.addresses(&name, port, transport);
             return Ok(());
         }
@@ -108,7 +108,7 @@ impl<'e> Evaluation<'e> {
             let transport = self.plain_transport()?;
             let found = self.service(&name, transport)?;
             if !found {
-                self.addresses(&name, default_port(transport), transport);
+                self.addresses(&name, transport.default_port(), transport);
             }
             return Ok(());
         }
@@ -163,7 +163,7 @@ impl<'e> Evaluation<'e> {
         }
         if !found && self.missing.is_empty() {
             let transport = self.plain_transport()?;
-            self.addresses(name, default_port(transport), transport);
+            self.addresses(name, transport.default_port(), transport);
         }
         Ok(())
     }

@@ -162,15 +162,5 @@ impl Iterator for Targets {
     }
 }
 
-/// The default port of a transport.
-fn default_port(transport: Transport) -> u16 {
-    match transport {
-        Transport::Udp | Transport::Tcp => 5060,
-        Transport::Tls => 5061,
-        Transport::Ws => 80,
-        Transport::Wss => 443,
-    }
-}
-
 #[cfg(test)]
 mod tests;
