@@ -589,7 +589,6 @@ fn write_records(
         digest: None,
         links: Vec::new(),
     };
-    let machine = net::machine();
     raw.finish(&RunRecord {
         format: FORMAT,
         experiment: "demo".to_owned(),
@@ -612,12 +611,8 @@ fn write_records(
         subject_file: String::new(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started: demo.started,
-        machine: Some(MachineRecord {
-            cpu: machine.cpu,
-            cores: machine.cores as u64,
-            kernel: machine.kernel,
-            memory: machine.memory,
-        }),
+        machine: Some(MachineRecord::here()),
+        subject_machine: None,
         plan: demo.layout.toml(),
         cut_short: false,
         trials: vec![record.clone()],

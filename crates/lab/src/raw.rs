@@ -31,6 +31,19 @@ pub struct MachineRecord {
     pub memory: u64,
 }
 
+impl MachineRecord {
+    /// This machine.
+    pub(crate) fn here() -> MachineRecord {
+        let machine = net::machine();
+        MachineRecord {
+            cpu: machine.cpu,
+            cores: machine.cores as u64,
+            kernel: machine.kernel,
+            memory: machine.memory,
+        }
+    }
+}
+
 /// Scheduling noise of the host during a trial: lateness of a sleeping thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NoiseRecord {
@@ -199,6 +212,9 @@ pub struct RunRecord {
 }
 
 impl Serialize for RunVerdict {
+    /// The machine of the SUT, if an agent runs it on another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject_machine: Option<MachineRecord>,
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }

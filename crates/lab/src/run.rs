@@ -385,6 +385,7 @@ fn resolve(sut: &Sut) -> Result<Described, LabError> {
                 },
                 missing,
                 file,
+                machine: None,
             })
         }
     }
@@ -605,17 +606,6 @@ fn judge(
     }
 }
 
-/// This machine.
-pub(crate) fn machine_record() -> MachineRecord {
-    let machine = net::machine();
-    MachineRecord {
-        cpu: machine.cpu,
-        cores: machine.cores as u64,
-        kernel: machine.kernel,
-        memory: machine.memory,
-    }
-}
-
 pub(crate) fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabError> {
     let experiment = file.experiment();
     let subject = match experiment.sut.subject.as_str() {
@@ -643,7 +633,7 @@ pub(crate) fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabErro
         Some(plan) => plan.is_in_memory() || simulated,
         None => false,
     };
-    let machine = (!simulated || in_memory).then(machine_record);
+    let machine = (!simulated || in_memory).then(MachineRecord::here);
     let started = match simulated {
         true => 0,
         false => unix_seconds()?,
@@ -675,6 +665,7 @@ pub(crate) fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabErro
         subject_file: subject.map_or(String::new(), |subject| subject.file.text),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started,
+        subject_machine: subject.as_ref().and_then(|subject| subject.machine.clone()),
         machine,
         plan: file.text(),
         trials: Vec::new(),

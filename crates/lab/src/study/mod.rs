@@ -265,15 +265,7 @@ fn new_record(
     options: &RunOptions,
     setting: &Setting,
 ) -> Result<SuiteRecord, LabError> {
-    let machine = (!options.simulate).then(|| {
-        let machine = net::machine();
-        MachineRecord {
-            cpu: machine.cpu,
-            cores: machine.cores as u64,
-            kernel: machine.kernel,
-            memory: machine.memory,
-        }
-    });
+    let machine = (!options.simulate).then(MachineRecord::here);
     Ok(SuiteRecord {
         format: FORMAT,
         suite: plan.name.to_owned(),

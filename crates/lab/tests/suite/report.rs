@@ -113,6 +113,7 @@ pub(super) fn write_run(dir: &Path, experiment: &str, trials: Vec<Trial>) {
         version: "0.0".to_owned(),
         started: 0,
         machine: Some(MachineRecord {
+        subject_machine: None,
             cpu: "Processor <1>".to_owned(),
             ..MachineRecord::default()
         }),
