@@ -305,6 +305,7 @@ impl DemoNetwork {
                     &phones.results.send_times,
                     &pbx.results.send_times,
                 ]),
+                generator_is_realtime: false,
                 resident_bytes: net::resident_bytes().map_err(|error| {
                     LabError::cannot_run(format!("/proc: {error}"), "mount /proc")
                 })?,

@@ -91,6 +91,9 @@ pub struct Surroundings {
     /// Lateness of the generator's RTP packets; `null` if it sent none of its own.
     #[serde(default)]
     pub send_lateness: Option<SendLateness>,
+    /// The generator's threads had real-time priority: the noise, of a thread without it, is not theirs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub generator_is_realtime: bool,
     /// Resident memory of this process after the trial, bytes.
     pub resident_bytes: u64,
 }
@@ -149,8 +152,15 @@ impl TrialRecord {
     /// Whether the SUT did not get the planned load: a link was not as configured, or the generator could not keep up
     /// with its RTP packets.
     pub fn is_load_invalid(&self) -> bool {
-        let around = self.surroundings.as_ref();
-        self.has_faulty_link() || around.and_then(crate::caveats::starved).is_some()
+        self.load_fault().is_some()
+    }
+
+    /// The reason, if the SUT did not get the planned load.
+    pub fn load_fault(&self) -> Option<String> {
+        match self.has_faulty_link() {
+            true => Some("a link of [network] was not as configured".to_owned()),
+            false => crate::caveats::starved(self),
+        }
     }
 }
 

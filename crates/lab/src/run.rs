@@ -1,7 +1,7 @@
 //! `lab list`, `lab show`, `lab run`, `lab search`.
 
 use crate::agent::{self, AgentAccess, Described};
-use crate::caveats;
+use crate::caveats::{self, OfferedLoad};
 use crate::decimal::counted;
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{BUILT_IN, Experiment, File, Level, Sut, Thresholds, built_in};
@@ -576,7 +576,9 @@ fn judge(
         });
         remarks.push(why);
     }
-    let starved = outcomes.surroundings.as_ref().and_then(caveats::starved);
+    let around = outcomes.surroundings.as_ref();
+    let offered = OfferedLoad::of(around, &details, &checks);
+    let starved = offered.and_then(|offered| offered.fault());
     let link_faults = outcomes.links.iter().flat_map(|link| &link.faults);
     for fault in link_faults.chain(&starved) {
         remarks.push(format!("not judged: {fault}"));

@@ -5,7 +5,7 @@ use super::study::{capacity, search_result};
 use crate::decimal::plain;
 use crate::error::RunVerdict;
 use crate::experiment::{CAPACITY, FigureBound, PEAK, ReferenceValue};
-use crate::raw::RunRecord;
+use crate::raw::{RunRecord, TrialRecord};
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
 
@@ -140,10 +140,10 @@ fn check_level(
         Some(ReferenceValue::Level(at)) => Some(at),
         _ => level.level,
     };
-    let mut trials = run.trials.iter();
-    if trials.any(|t| t.is_load_invalid() && (t.level == level.level || t.level == reference_level))
-    {
-        return checked(bound, place, None, None, "a link was not as configured");
+    let used = |trial: &&TrialRecord| trial.level == level.level || trial.level == reference_level;
+    let fault = (run.trials.iter().filter(used)).find_map(TrialRecord::load_fault);
+    if let Some(fault) = fault {
+        return checked(bound, place, None, None, &fault);
     }
     match base.map(|base| relative_to_reference(level, &bound.name, base)) {
         Ok((value, interval)) => checked(bound, place, value, interval, ""),
@@ -243,7 +243,6 @@ fn checked(
 mod tests {
     use super::*;
     use crate::figures::{Details, Figures};
-    use crate::raw::TrialRecord;
     use serde_json::json;
 
     fn trial(level: f64, faults: &[&str]) -> TrialRecord {
