@@ -448,7 +448,7 @@ fn signalling_parts() -> Vec<Part> {
                 ("refused", Some(700.0)),
             )),
         Part::of("registration-rate", "S7", Action::Search).quick(&[
-            "registrations.users=5000",
+            "registrations.duration_seconds=4",
             "levels.values=[1300, 2600]",
             "settle_seconds=10",
         ]),
@@ -470,16 +470,19 @@ fn signalling_parts() -> Vec<Part> {
         Part::of(
             "re-registrations-420k",
             "S7",
+            "registrations.duration_seconds=2",
             Action::FullRun("420,000 subscribers take five minutes: not in the quick setting"),
         ),
         Part::of(
             "registrations-million",
             "S7",
+            "registrations.duration_seconds=3",
             Action::FullRun("a million subscribers take four minutes: not in the quick setting"),
         ),
         Part::of("standing-calls", "S8", Action::Run).quick(&[
             "levels.values=[8]",
             "callers.rate=300",
+            "registrations.duration_seconds=2",
             "callers.duration_seconds=4.5",
             "callers.hold_seconds=6",
             "thresholds.figure=",

@@ -123,6 +123,37 @@ fn registrations_are_challenged_by_the_registrar_behind_the_border() {
     assert_eq!(outcomes.leaks, Some(0), "{:?}", outcomes.remarks);
 }
 
+/// With a duration, trials last as long at a high rate as at a low one.
+#[test]
+fn registrations_last_as_long_at_any_rate() {
+    let parse = |text: &str| File::parse("t", text).map(|file| file.experiment().clone());
+    let first = "name = \"t\"\ntitle = \"t\"\n[registrations]\nrate = 400.0\nusers = 10\nduration_seconds = 3.0\n";
+    let plan = parse(first).unwrap().registrations.unwrap();
+    assert_eq!((plan.users, plan.refreshes), (1_200, 0));
+    // The stated number is the least.
+    let more = first.replace("users = 10", "users = 2000");
+    assert_eq!(parse(&more).unwrap().registrations.unwrap().users, 2_000);
+    let cycle = format!("{CYCLE}duration_seconds = 4.0\n");
+    let plan = parse(&cycle).unwrap().registrations.unwrap();
+    assert_eq!((plan.users, plan.refreshes), (50, 16));
+    let again = simulate(&trial(&cycle)).unwrap();
+    assert_eq!(all_completed(&of(&again, AttemptKind::Reregistration)), 800);
+    // The rate of a level counts.
+    for (name, rate) in [
+        ("registration-rate", 11_000.0),
+        ("registration-rate-tls", 30_000.0),
+    ] {
+        let (_, text) = BUILT_IN.iter().find(|(known, _)| *known == name).unwrap();
+        let level = File::parse(name, text).unwrap().level_at(rate).unwrap();
+        let plan = level.experiment.registrations.unwrap();
+        assert!(plan.users as f64 >= rate * 10.0, "{name}: {plan:?}");
+    }
+    let ramp = format!("{first}pace = \"ramp\"\nramp_to = 9.0\nramp_seconds = 1.0\n");
+    let error = parse(&ramp).unwrap_err().to_string();
+    assert!(error.contains("registrations.duration_seconds"), "{error}");
+    assert!(parse(&first.replace("3.0", "-1.0")).is_err());
+}
+
 #[test]
 fn re_registration_of_unregistered_users_is_counted() {
     let deaf = format!("{CYCLE}[network]\nloss_percent = 100.0\n");
