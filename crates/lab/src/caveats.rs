@@ -160,6 +160,7 @@ mod tests {
             leaks: None,
             verdict: RunVerdict::Passed,
             remarks: Vec::new(),
+            short: false,
             surroundings: Some(Surroundings {
                 noise: NoiseRecord {
                     p99_us: noise,
@@ -211,7 +212,6 @@ mod tests {
         simulated.surroundings = None;
         assert!(for_trial(&simulated).is_empty() && !is_disturbed(&simulated));
     }
-}
 
     #[test]
     fn late_attempts_and_a_machine_that_is_taken_away_are_starvation() {
@@ -239,3 +239,4 @@ mod tests {
         }
         assert_eq!(starved(&realtime), None);
     }
+}

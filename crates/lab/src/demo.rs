@@ -586,6 +586,7 @@ fn write_records(
         leaks: Some(results.remaining),
         verdict,
         remarks,
+        short: false,
         surroundings: Some(results.surroundings),
         digest: None,
         links: Vec::new(),

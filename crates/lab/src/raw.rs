@@ -126,6 +126,9 @@ pub struct TrialRecord {
     pub verdict: RunVerdict,
     /// Remarks: figures that could not be measured, with the reason.
     pub remarks: Vec<String>,
+    /// A short trial of a search: it only chose where the trials of full length began, and its figures do not count.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub short: bool,
     /// `null` in a simulation.
     pub surroundings: Option<Surroundings>,
     /// Digest of the event log; `null` on sockets.
@@ -149,8 +152,7 @@ impl TrialRecord {
         self.links.iter().any(|link| !link.faults.is_empty())
     }
 
-    /// Whether the SUT did not get the planned load: a link was not as configured, or the generator could not keep up
-    /// with its RTP packets.
+    /// Whether the SUT did not get the planned load: a link was not as configured, or the generator could not keep up.
     pub fn is_load_invalid(&self) -> bool {
         self.load_fault().is_some()
     }
@@ -210,6 +212,9 @@ pub struct RunRecord {
     pub started: u64,
     /// The machine; `null` in a simulation.
     pub machine: Option<MachineRecord>,
+    /// The machine of the SUT, if an agent runs it on another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject_machine: Option<MachineRecord>,
     /// The experiment file with its overrides, as TOML.
     pub plan: String,
     /// The trials.
@@ -222,9 +227,6 @@ pub struct RunRecord {
 }
 
 impl Serialize for RunVerdict {
-    /// The machine of the SUT, if an agent runs it on another one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub subject_machine: Option<MachineRecord>,
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }

@@ -204,11 +204,12 @@ fn check_capacity(bound: &FigureBound, run: &RunRecord, levels: &[LevelSummary])
         None => capacity(levels),
     };
     let mut check = checked(bound, None, found.value, found.interval, &found.remark);
-    // If the sweep ends below the capacity, the true capacity may satisfy the bound.
+    // If sweep or load end below the capacity, the true capacity may satisfy the bound.
     if check.holds == Some(false) && found.is_open_above {
         check.holds = None;
     }
-    if found.value.is_none() && !levels.is_empty() && bound.least.is_some() {
+    let is_below = found.value.is_none() && !found.is_open_above && !levels.is_empty();
+    if is_below && bound.least.is_some() {
         check.holds = Some(false);
     }
     check
