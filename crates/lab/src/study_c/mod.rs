@@ -198,7 +198,12 @@ fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
         if net::stops() > 0 {
             break;
         }
-        let done = runner.run(&batch, cells.len());
+        let mut done = runner.run(&batch, cells.len());
+        let faults = own_error.as_ref().map(OwnError::faults);
+        for fault in faults.into_iter().flatten() {
+            done.iter_mut()
+                .for_each(|cell| cell.faults.push(fault.clone()));
+        }
         eprint!("{}", batch_text(index + 1, total, &done));
         for cell in &done {
             write_json(&cells_dir.join(format!("{}.json", cell.name)), cell)?;
