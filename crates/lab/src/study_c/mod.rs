@@ -521,3 +521,32 @@ fn notes(found: &Found, rows: &[StudyRow], has_tshark: bool) -> Vec<String> {
     remarks.extend(causes.map(|cause| format!("not compared: {cause}")));
     remarks
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quick_setting_is_planned_within_its_time() {
+        let context = PartContext {
+            dir: Path::new("."),
+            quick: true,
+            simulate: false,
+            seed: None,
+            repeat: None,
+        };
+        let setting = Setting::of(&context);
+        // Set-up of the tunnels, and the drain of the queues.
+        let beside = cell::DRAIN + media::LEAD + Duration::from_secs(2);
+        let calls = batches(&setting).into_iter().map(|batch| {
+            let longest = batch.iter().map(|(.., span)| *span).max();
+            longest.unwrap_or_default() + beside
+        });
+        let calls: Duration = calls.sum();
+        // Six ciphers, each round a second.
+        let ciphers = f64::from(setting.rounds) * 6.0;
+        assert!(calls.as_secs_f64() + ciphers <= QUICK_SECONDS, "{calls:?}");
+        let limit = StudySetting::quick().limit_s.unwrap();
+        assert!(QUICK_SECONDS <= limit);
+    }
+}
