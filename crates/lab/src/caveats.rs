@@ -1,5 +1,6 @@
 //! Reasons to doubt the figures of a trial: the load generator or the machine, not the SUT, was the limit.
 
+use crate::figures::{Details, ThresholdCheck};
 use crate::raw::{Surroundings, TrialRecord};
 
 /// Lateness of the generator (99th percentile, milliseconds) above which it may dominate the response times.
@@ -10,27 +11,93 @@ const LATE_MS: f64 = 10.0;
 const NOISE_US: f64 = 4_000.0;
 
 /// Lateness of RTP packets (99th percentile, milliseconds) beyond the host's noise above which the generator did not
-/// send the planned load: the packet time of voice.
+/// send the planned load: the packet time of voice. A sleeping thread that is late by as much is late for such packets,
+/// too.
 const SENT_LATE_MS: f64 = 20.0;
+/// Lateness of attempts (99th percentile, milliseconds) above which the generator did not offer the planned load.
+const ATTEMPT_LATE_MS: f64 = 50.0;
+/// The same as a share of the bound of the response time: with a wide bound the lateness matters less.
+const SHARE_OF_BOUND: f64 = 0.25;
 
-/// The reason why the generator could not keep up with the RTP packets that it had to send, if so: figures of the SUT
-/// would be those of the generator.
-pub(crate) fn starved(around: &Surroundings) -> Option<String> {
-    let sent = around.send_lateness.as_ref()?;
-    let noise_ms = around.noise.p99_us / 1e3;
-    if sent.skipped > 0 {
-        return Some(format!(
-            "the generator could not keep up: {} of {} RTP packets were too late to be sent",
+/// Figures of a trial by which its load is judged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OfferedLoad<'a> {
+    around: &'a Surroundings,
+    /// Due to sent, of attempts: 99th percentile, milliseconds.
+    lateness_ms: Option<f64>,
+    /// Bound of the response time's 99th percentile, milliseconds.
+    response_bound_ms: Option<f64>,
+}
+
+impl<'a> OfferedLoad<'a> {
+    /// The load of a trial with these figures; `None` in virtual time, where the generator is never late.
+    pub fn of(
+        around: Option<&'a Surroundings>,
+        details: &Details,
+        checks: &[ThresholdCheck],
+    ) -> Option<OfferedLoad<'a>> {
+        let bound = checks.iter().find(|check| check.name == "response_p99_ms");
+        Some(OfferedLoad {
+            around: around?,
+            lateness_ms: details.lateness_ms[1],
+            response_bound_ms: bound.map(|check| check.limit),
+        })
+    }
+
+    /// The reason why the generator did not offer the planned load, if so: figures of the SUT would be those of the
+    /// generator.
+    pub fn fault(&self) -> Option<String> {
+        let reason = self.skipped().or_else(|| self.host_taken_away());
+        let reason = reason.or_else(|| self.late_attempts());
+        let reason = reason.or_else(|| self.late_packets())?;
+        Some(format!("the generator could not keep up: {reason}"))
+    }
+
+    fn skipped(&self) -> Option<String> {
+        let sent = self.around.send_lateness.filter(|sent| sent.skipped > 0)?;
+        Some(format!(
+            "{} of {} RTP packets were too late to be sent",
             sent.skipped,
             sent.skipped + sent.packets
-        ));
+        ))
     }
-    (sent.p99_ms - noise_ms > SENT_LATE_MS).then(|| {
-        format!(
-            "the generator could not keep up: RTP packets were sent {:.1} ms late (99th percentile), the host's noise is {noise_ms:.1} ms",
-            sent.p99_ms
-        )
-    })
+
+    /// Other work that takes the processors delays generator and sampler alike, so it is a cause of its own.
+    fn host_taken_away(&self) -> Option<String> {
+        let noise_ms = self.around.noise.p99_us / 1e3;
+        let counts = !self.around.generator_is_realtime && noise_ms > SENT_LATE_MS;
+        counts.then(|| {
+            format!(
+                "the machine was taken away: a sleeping thread woke up {noise_ms:.1} ms late (99th percentile)"
+            )
+        })
+    }
+
+    /// The time of sending is that of the hand-over to the transport, which a slow SUT does not delay.
+    fn late_attempts(&self) -> Option<String> {
+        let share = self.response_bound_ms.unwrap_or(0.0) * SHARE_OF_BOUND;
+        let bound = share.max(ATTEMPT_LATE_MS);
+        let late = self.lateness_ms.filter(|late| *late > bound)?;
+        Some(format!(
+            "attempts were sent {late:.0} ms late (99th percentile), more than {bound:.0} ms"
+        ))
+    }
+
+    fn late_packets(&self) -> Option<String> {
+        let sent = self.around.send_lateness?;
+        let noise_ms = self.around.noise.p99_us / 1e3;
+        (sent.p99_ms - noise_ms.min(SENT_LATE_MS) > SENT_LATE_MS).then(|| {
+            format!(
+                "RTP packets were sent {:.1} ms late (99th percentile), the host's noise is {noise_ms:.1} ms",
+                sent.p99_ms
+            )
+        })
+    }
+}
+
+/// The reason why the generator did not offer the planned load of a trial, if so.
+pub(crate) fn starved(trial: &TrialRecord) -> Option<String> {
+    OfferedLoad::of(trial.surroundings.as_ref(), &trial.details, &trial.checks)?.fault()
 }
 
 /// The caveats as texts; empty for a trial on an idle machine or in virtual time.
@@ -44,7 +111,7 @@ pub fn for_trial(trial: &TrialRecord) -> Vec<String> {
             "the load generator was late by {late:.0} ms (99th percentile)"
         ));
     }
-    all.extend(starved(around));
+    all.extend(starved(trial));
     if around.noise.p99_us > NOISE_US {
         all.push(format!(
             "the machine was busy: a sleeping thread woke up {:.1} ms late (99th percentile)",
@@ -62,9 +129,8 @@ pub fn for_trial(trial: &TrialRecord) -> Vec<String> {
     all
 }
 
-/// Whether other work kept the machine so busy that the trial is not conclusive: a sleeping thread was late. Lateness
-/// of calls alone is not counted, since the load itself may cause it. Or a link of `[network]` or the generator's RTP
-/// packets did not keep up.
+/// Whether the trial is not conclusive: other work kept the machine busy, so that a sleeping thread was late, or a link of
+/// `[network]` or the generator did not keep up.
 pub fn is_disturbed(trial: &TrialRecord) -> bool {
     let around = trial.surroundings.as_ref();
     trial.is_load_invalid() || around.is_some_and(|around| around.noise.p99_us > NOISE_US)
@@ -94,6 +160,7 @@ mod tests {
             leaks: None,
             verdict: RunVerdict::Passed,
             remarks: Vec::new(),
+            short: false,
             surroundings: Some(Surroundings {
                 noise: NoiseRecord {
                     p99_us: noise,
@@ -111,10 +178,10 @@ mod tests {
     #[test]
     fn caveats_are_reported_only_above_the_limits() {
         assert!(for_trial(&trial(9.0, 3_900.0, 0)).is_empty());
-        let all = for_trial(&trial(242.5, 12_000.0, 3));
+        let all = for_trial(&trial(42.5, 12_000.0, 3));
         assert_eq!(all.len(), 3);
-        assert!(all[0].contains("242 ms") && all[1].contains("12.0 ms") && all[2].contains(" 3 "));
-        assert!(is_disturbed(&trial(0.0, 12_000.0, 0)) && !is_disturbed(&trial(242.0, 3_900.0, 3)));
+        assert!(all[0].contains("42 ms") && all[1].contains("12.0 ms") && all[2].contains(" 3 "));
+        assert!(is_disturbed(&trial(0.0, 12_000.0, 0)) && !is_disturbed(&trial(42.0, 3_900.0, 3)));
         let mut slow = trial(0.0, 0.0, 0);
         slow.links.push(LinkRecord {
             faults: vec!["up: the link cannot keep up".to_owned()],
@@ -144,5 +211,32 @@ mod tests {
         let mut simulated = trial(242.0, 12_000.0, 3);
         simulated.surroundings = None;
         assert!(for_trial(&simulated).is_empty() && !is_disturbed(&simulated));
+    }
+
+    #[test]
+    fn late_attempts_and_a_machine_that_is_taken_away_are_starvation() {
+        let reason = |late: f64, noise: f64| starved(&trial(late, noise, 0)).unwrap_or_default();
+        assert_eq!(reason(49.0, 19_900.0), "");
+        assert!(reason(1_416.0, 200.0).contains("attempts were sent 1416 ms late"));
+        // Noise is no excuse: it is the cause.
+        assert!(reason(1_416.0, 1_442_000.0).contains("the machine was taken away"));
+        assert!(reason(3.0, 20_100.0).contains("woke up 20.1 ms late"));
+        let mut wide = trial(90.0, 200.0, 0);
+        let bound = |limit| ThresholdCheck {
+            name: "response_p99_ms".to_owned(),
+            limit,
+            measured: Some(1.0),
+            holds: Some(true),
+        };
+        wide.checks = vec![bound(400.0)];
+        assert_eq!(starved(&wide), None);
+        wide.checks = vec![bound(200.0)];
+        assert!(starved(&wide).is_some());
+        // A sampler without real-time priority waits for threads that have it.
+        let mut realtime = trial(3.0, 90_000.0, 0);
+        if let Some(around) = &mut realtime.surroundings {
+            around.generator_is_realtime = true;
+        }
+        assert_eq!(starved(&realtime), None);
     }
 }

@@ -307,6 +307,7 @@ impl DemoNetwork {
                     &phones.results.send_times,
                     &pbx.results.send_times,
                 ]),
+                generator_is_realtime: false,
                 resident_bytes: net::resident_bytes().map_err(|error| {
                     LabError::cannot_run(format!("/proc: {error}"), "mount /proc")
                 })?,
@@ -581,11 +582,11 @@ fn write_records(
         leaks: Some(results.remaining),
         verdict,
         remarks,
+        short: false,
         surroundings: Some(results.surroundings),
         digest: None,
         links: Vec::new(),
     };
-    let machine = net::machine();
     raw.finish(&RunRecord {
         format: FORMAT,
         experiment: "demo".to_owned(),
@@ -608,12 +609,8 @@ fn write_records(
         subject_file: String::new(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started: demo.started,
-        machine: Some(MachineRecord {
-            cpu: machine.cpu,
-            cores: machine.cores as u64,
-            kernel: machine.kernel,
-            memory: machine.memory,
-        }),
+        machine: Some(MachineRecord::here()),
+        subject_machine: None,
         plan: demo.layout.toml(),
         cut_short: false,
         trials: vec![record.clone()],

@@ -173,6 +173,9 @@ pub struct Details {
     /// They grow at a SUT that cannot keep up.
     #[serde(default)]
     pub thirds_ms: Option<[f64; 2]>,
+    /// The same of the first third.
+    #[serde(default)]
+    pub first_third_ms: Option<f64>,
     /// The metrics of RFC 6076.
     #[serde(default)]
     pub sip: SipMetrics,
@@ -340,6 +343,7 @@ fn details(
     let mine = || attempts.iter().filter(|a| a.kind != AttemptKind::Answer);
     let (streams, noise) = split_noise(streams);
     let late = sorted(mine().filter_map(Attempt::lateness_ms));
+    let thirds = third_medians(main);
     Details {
         registrations: count(registrations),
         outcomes: AttemptOutcome::ALL
@@ -374,14 +378,15 @@ fn details(
         established_per_second: per_second(main, |a| a.established.is_some()),
         in_time_per_second: per_second(main, in_time),
         measures: Vec::new(),
-        thirds_ms: third_medians(main),
+        thirds_ms: thirds.map(|[_, middle, last]| [middle, last]),
+        first_third_ms: thirds.map(|[first, ..]| first),
         sip: metrics::compute(attempts),
         listened: streams.iter().filter(|s| s.correlation.is_some()).count() as u64,
     }
 }
 
-/// Median response times of the middle and the last third, in the order in which attempts were due.
-fn third_medians(main: &[&Attempt]) -> Option<[f64; 2]> {
+/// Median response times of each third, in the order in which attempts were due.
+fn third_medians(main: &[&Attempt]) -> Option<[f64; 3]> {
     let mut timed: Vec<(u64, f64)> = main
         .iter()
         .filter_map(|a| Some((a.due, a.response_ms()?)))
@@ -389,8 +394,9 @@ fn third_medians(main: &[&Attempt]) -> Option<[f64; 2]> {
     timed.sort_by_key(|(due, _)| *due);
     let third = timed.len() / 3;
     let median = |part: &[(u64, f64)]| quantile(&sorted(part.iter().map(|(_, ms)| *ms)), 0.5);
-    let (middle, last) = (timed.get(third..2 * third)?, timed.get(2 * third..)?);
-    Some([median(middle)?, median(last)?])
+    let (first, rest) = timed.split_at_checked(third)?;
+    let (middle, last) = rest.split_at_checked(third)?;
+    Some([median(first)?, median(middle)?, median(last)?])
 }
 
 pub(crate) fn in_time(attempt: &Attempt) -> bool {

@@ -5,14 +5,15 @@ pub(crate) mod record;
 
 pub use record::{PeakRecord, PeakStep};
 
+use crate::caveats::OfferedLoad;
 use crate::error::LabError;
-use crate::experiment::{File, PeakPlan, SearchPlan};
+use crate::experiment::{File, PeakPlan, SearchMethod, SearchPlan};
 use crate::figures;
 use crate::progress::Display;
 use crate::run::trial_seed;
-use crate::search::Search;
+use crate::search::rfc7502::RfcSearch;
 use crate::statistics::Interval;
-use crate::trial::{Trial, on_sockets, simulate};
+use crate::trial::{Outcomes, Trial, on_sockets, simulate};
 
 /// Seed numbers of these trials start here, above those of the trials of a run.
 const FIRST_SEED: u32 = 2_000;
@@ -33,11 +34,13 @@ pub(crate) fn measure(
         plan.trial_seconds
     ))?;
     let steps = SearchPlan {
-        increase: 0.5,
-        confirm: 1,
+        method: SearchMethod::Rfc7502,
+        increase: Some(0.5),
+        confirm: Some(1),
         ..SearchPlan::default()
     };
-    let mut search = Search::new(&steps, plan.start, plan.step, plan.highest);
+    let mut search = RfcSearch::new(&steps, plan.start, plan.step, plan.highest);
+    let mut repeated = false;
     let mut seen: Vec<PeakStep> = Vec::new();
     while let Some(value) = search.next().filter(|_| (seen.len() as u32) < plan.trials) {
         let number = seen.len() as u32;
@@ -59,24 +62,42 @@ pub(crate) fn measure(
                 "run it on an idle machine, or with a lower peak.highest",
             ));
         }
-        let step = step(value, plan, &outcomes.attempts);
-        let words = match step.good {
-            true => String::new(),
-            false => format!(
+        let step = step(value, plan, &outcomes);
+        let words = match (step.good, &step.invalid) {
+            (true, _) => String::new(),
+            (false, Some(why)) => why.clone(),
+            (false, None) => format!(
                 "{} % served in time",
                 crate::decimal::plain(step.served_percent)
             ),
         };
-        search.record_result(step.good);
-        display.search_step(value, &words, search.best(), search.failed_above());
+        // Once more: other work may have taken the machine away.
+        repeated = step.invalid.is_some() && !repeated;
+        if !repeated {
+            search.record_result(step.good);
+        }
+        let label = crate::decimal::plain(value);
+        display.search_step(&label, &words, search.best(), search.failed_above());
         seen.push(step);
     }
-    Ok(record(seen))
+    let record = record(seen);
+    match (
+        record.at,
+        record.steps.iter().find_map(|step| step.invalid.as_ref()),
+    ) {
+        (None, Some(why)) => Err(LabError::cannot_run(
+            format!("the peak was not measured: {why}"),
+            "run it on an idle machine, or with a lower peak.start",
+        )),
+        _ => Ok(record),
+    }
 }
 
-fn step(value: f64, plan: &PeakPlan, attempts: &[crate::record::Attempt]) -> PeakStep {
-    let (_, details) = figures::compute(attempts, &[], None);
-    let main = figures::main_attempts(attempts);
+fn step(value: f64, plan: &PeakPlan, outcomes: &Outcomes) -> PeakStep {
+    let (_, details) = figures::compute(&outcomes.attempts, &[], None);
+    let offered = OfferedLoad::of(outcomes.surroundings.as_ref(), &details, &[]);
+    let invalid = offered.and_then(|offered| offered.fault());
+    let main = figures::main_attempts(&outcomes.attempts);
     let served = main
         .iter()
         .filter(|attempt| figures::in_time(attempt))
@@ -86,15 +107,20 @@ fn step(value: f64, plan: &PeakPlan, attempts: &[crate::record::Attempt]) -> Pea
         value,
         served_percent: percent,
         in_time_per_second: details.in_time_per_second.unwrap_or_default(),
-        good: percent >= plan.served_percent,
+        good: percent >= plan.served_percent && invalid.is_none(),
+        invalid,
     }
 }
 
 fn record(steps: Vec<PeakStep>) -> PeakRecord {
-    let of = |good: bool| steps.iter().filter(move |step| step.good == good);
+    let of = |good: bool| {
+        let valid = steps.iter().filter(|step| step.invalid.is_none());
+        valid.filter(move |step| step.good == good)
+    };
     let best = of(true).max_by(|a, b| a.value.total_cmp(&b.value));
     let most = steps
         .iter()
+        .filter(|step| step.invalid.is_none())
         .max_by(|a, b| a.in_time_per_second.total_cmp(&b.in_time_per_second));
     let at = best.map(|step| step.value);
     let above = of(false)
@@ -128,6 +154,7 @@ mod tests {
             served_percent: in_time * 100.0 / value,
             in_time_per_second: in_time,
             good,
+            invalid: None,
         };
         let none = record(vec![step(600.0, 31.0, false), step(300.0, 30.0, false)]);
         assert_eq!((none.value, none.at, none.failed_above), (31.0, None, None));
@@ -143,5 +170,15 @@ mod tests {
             (749.0, Some(750.0), Some(900.0))
         );
         assert_eq!(found.interval.unwrap().ends(), "749 to 900");
+        // Where the generator was the limit, the peak is open above.
+        let mut starved = step(900.0, 500.0, false);
+        starved.invalid = Some("the generator could not keep up: late".to_owned());
+        let found = record(vec![step(600.0, 600.0, true), starved]);
+        assert_eq!((found.at, found.failed_above), (Some(600.0), None));
+        let sentence = found.sentence("calls per second");
+        assert!(
+            sentence.contains("the peak is higher: the generator could not keep up"),
+            "{sentence}"
+        );
     }
 }

@@ -180,7 +180,7 @@ impl Display {
     /// State of a search after a trial.
     pub fn search_step(
         &mut self,
-        value: f64,
+        label: &str,
         missed: &str,
         best: Option<f64>,
         failed: Option<f64>,
@@ -191,8 +191,7 @@ impl Display {
             failed => format!("failed: {failed}"),
         };
         let text = format!(
-            "{} {verdict}; highest passed {}, lowest failed above it {}",
-            plain(value),
+            "{label} {verdict}; highest passed {}, lowest failed above it {}",
             known(best),
             known(failed)
         );

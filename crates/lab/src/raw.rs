@@ -31,6 +31,19 @@ pub struct MachineRecord {
     pub memory: u64,
 }
 
+impl MachineRecord {
+    /// This machine.
+    pub(crate) fn here() -> MachineRecord {
+        let machine = net::machine();
+        MachineRecord {
+            cpu: machine.cpu,
+            cores: machine.cores as u64,
+            kernel: machine.kernel,
+            memory: machine.memory,
+        }
+    }
+}
+
 /// Scheduling noise of the host during a trial: lateness of a sleeping thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NoiseRecord {
@@ -78,6 +91,9 @@ pub struct Surroundings {
     /// Lateness of the generator's RTP packets; `null` if it sent none of its own.
     #[serde(default)]
     pub send_lateness: Option<SendLateness>,
+    /// The generator's threads had real-time priority: the noise, of a thread without it, is not theirs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub generator_is_realtime: bool,
     /// Resident memory of this process after the trial, bytes.
     pub resident_bytes: u64,
 }
@@ -110,6 +126,9 @@ pub struct TrialRecord {
     pub verdict: RunVerdict,
     /// Remarks: figures that could not be measured, with the reason.
     pub remarks: Vec<String>,
+    /// A short trial of a search: it only chose where the trials of full length began, and its figures do not count.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub short: bool,
     /// `null` in a simulation.
     pub surroundings: Option<Surroundings>,
     /// Digest of the event log; `null` on sockets.
@@ -133,11 +152,17 @@ impl TrialRecord {
         self.links.iter().any(|link| !link.faults.is_empty())
     }
 
-    /// Whether the SUT did not get the planned load: a link was not as configured, or the generator could not keep up
-    /// with its RTP packets.
+    /// Whether the SUT did not get the planned load: a link was not as configured, or the generator could not keep up.
     pub fn is_load_invalid(&self) -> bool {
-        let around = self.surroundings.as_ref();
-        self.has_faulty_link() || around.and_then(crate::caveats::starved).is_some()
+        self.load_fault().is_some()
+    }
+
+    /// The reason, if the SUT did not get the planned load.
+    pub fn load_fault(&self) -> Option<String> {
+        match self.has_faulty_link() {
+            true => Some("a link of [network] was not as configured".to_owned()),
+            false => crate::caveats::starved(self),
+        }
     }
 }
 
@@ -187,6 +212,9 @@ pub struct RunRecord {
     pub started: u64,
     /// The machine; `null` in a simulation.
     pub machine: Option<MachineRecord>,
+    /// The machine of the SUT, if an agent runs it on another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject_machine: Option<MachineRecord>,
     /// The experiment file with its overrides, as TOML.
     pub plan: String,
     /// The trials.

@@ -123,6 +123,7 @@ mod tests {
             leaks: None,
             verdict: RunVerdict::Failed,
             remarks: Vec::new(),
+            short: false,
             surroundings: None,
             digest: None,
             links: Vec::new(),

@@ -1,7 +1,7 @@
 //! `lab list`, `lab show`, `lab run`, `lab search`.
 
 use crate::agent::{self, AgentAccess, Described};
-use crate::caveats;
+use crate::caveats::{self, OfferedLoad};
 use crate::decimal::counted;
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{BUILT_IN, Experiment, File, Level, Sut, Thresholds, built_in};
@@ -385,6 +385,7 @@ fn resolve(sut: &Sut) -> Result<Described, LabError> {
                 },
                 missing,
                 file,
+                machine: None,
             })
         }
     }
@@ -575,7 +576,9 @@ fn judge(
         });
         remarks.push(why);
     }
-    let starved = outcomes.surroundings.as_ref().and_then(caveats::starved);
+    let around = outcomes.surroundings.as_ref();
+    let offered = OfferedLoad::of(around, &details, &checks);
+    let starved = offered.and_then(|offered| offered.fault());
     let link_faults = outcomes.links.iter().flat_map(|link| &link.faults);
     for fault in link_faults.chain(&starved) {
         remarks.push(format!("not judged: {fault}"));
@@ -599,20 +602,10 @@ fn judge(
         leaks: outcomes.leaks,
         verdict,
         remarks,
+        short: false,
         surroundings: outcomes.surroundings,
         digest: outcomes.digest,
         links: outcomes.links,
-    }
-}
-
-/// This machine.
-pub(crate) fn machine_record() -> MachineRecord {
-    let machine = net::machine();
-    MachineRecord {
-        cpu: machine.cpu,
-        cores: machine.cores as u64,
-        kernel: machine.kernel,
-        memory: machine.memory,
     }
 }
 
@@ -643,7 +636,7 @@ pub(crate) fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabErro
         Some(plan) => plan.is_in_memory() || simulated,
         None => false,
     };
-    let machine = (!simulated || in_memory).then(machine_record);
+    let machine = (!simulated || in_memory).then(MachineRecord::here);
     let started = match simulated {
         true => 0,
         false => unix_seconds()?,
@@ -672,6 +665,7 @@ pub(crate) fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabErro
         }
         .to_owned(),
         subject: described,
+        subject_machine: subject.as_ref().and_then(|subject| subject.machine.clone()),
         subject_file: subject.map_or(String::new(), |subject| subject.file.text),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started,

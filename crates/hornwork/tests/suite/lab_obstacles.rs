@@ -203,6 +203,43 @@ fn run_leaves_the_network_as_it_was_and_no_program() {
     assert!(folder.join("INT/report.html").is_file());
 }
 
+/// A generator that was stopped for a while offers its calls late: it is named, and the subject is not judged.
+#[test]
+fn generator_that_was_stopped_is_named_and_its_subject_is_not_judged() {
+    let folder = scratch("obstacles-stopped");
+    let script = "
+        $HW lab run call-rate --subject hornwork --set levels= --set study= --set thresholds.figure= --set callers.rate=10 \
+            --set callers.duration_seconds=10 --set callers.hold_seconds=0.3 --out out >out.text 2>out.log & P=$!
+        # The subject runs.
+        for N in $(seq 300); do pgrep -P $P >children && break; sleep 0.1; done
+        sleep 4; kill -STOP $P; sleep 1.5; kill -CONT $P
+        wait $P || echo $? >code
+    ";
+    let done = Command::new("sh")
+        .args(["-euc", script])
+        .current_dir(&folder)
+        .env("HW", PROGRAM)
+        .stdin(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(done.success(), "{}", read(&folder, "out.log"));
+    assert_eq!(
+        read(&folder, "code"),
+        "4\n",
+        "{}",
+        read(&folder, "out.text")
+    );
+    let run = json(&folder, "out/run.json");
+    assert_eq!(run["verdict"], "not measured", "{}", run["verdict"]);
+    let remarks = run["trials"][0]["remarks"].to_string();
+    assert!(
+        remarks.contains("not judged: the generator could not keep up"),
+        "{remarks}"
+    );
+    let checks = run["trials"][0]["checks"].as_array().unwrap();
+    assert!(checks.iter().all(|check| check["holds"].is_null()));
+}
+
 #[test]
 fn subject_that_answers_nonsense_is_named() {
     if !installed(&["python3"]) {

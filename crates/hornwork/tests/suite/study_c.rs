@@ -244,8 +244,8 @@ fn simulation_needs_no_program_and_repeats_its_bytes() {
             .lines()
             .find(|line| line.contains("0x0C0A0001"))
             .expect(&text);
-        let lost = format!(" {} (", cell["analyser_lost"]);
-        let jitter = cell["analyser_jitter_ms"].as_f64().unwrap();
+        let lost = format!(" {} (", cell["analyser"][1]["lost"]);
+        let jitter = cell["analyser"][1]["jitter_ms"].as_f64().unwrap();
         let figures = line.split_whitespace().filter_map(|word| word.parse().ok());
         let found = figures
             .into_iter()

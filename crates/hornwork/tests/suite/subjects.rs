@@ -186,6 +186,15 @@ fn agent_starts_subjects_for_owners_of_its_token() {
     let output = lab(&folder, &agent.arguments(&subject, &agent.token));
     let run = assert_measured(&folder, &output);
     assert!(run["subject"].as_str().unwrap().ends_with(&agent.address));
+    // The machine of the subject is that of the agent, which is the same one here.
+    assert_eq!(run["subject_machine"], run["machine"]);
+    let page = std::fs::read_to_string(folder.join("out/report.html")).unwrap();
+    for words in [
+        "Machine of the generator",
+        "Machine of the system under test",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
     // A wrong token.
     let wrong = folder.join("wrong");
     std::fs::write(&wrong, "another token for this test").unwrap();
@@ -221,9 +230,41 @@ fn agent_starts_subjects_for_owners_of_its_token() {
         let _ = unknown.read_to_end(&mut heard);
         assert!(heard.len() <= 48, "{}", heard.len());
     }
-    agent.until("too many wrong tokens from this source");
+    agent.until("too many failed authentications from this source");
     let refused = lab(&folder, &agent.arguments(&subject, &agent.token));
     assert_eq!(refused.status.code(), Some(3));
+}
+
+/// Connections without a word have two places, for the five seconds of an authentication.
+#[test]
+fn silent_connections_do_not_occupy_an_agent() {
+    let folder = scratch("subjects-silent");
+    let agent = Agent::start(&folder, &[], "127.0.0.1");
+    let connect = || {
+        let stream = TcpStream::connect(&agent.address).unwrap();
+        let wait = Some(Duration::from_secs(20));
+        stream.set_read_timeout(wait).unwrap();
+        stream
+    };
+    let mut silent: Vec<TcpStream> = (0..3).map(|_| connect()).collect();
+    agent.until("too many connections without authentication from this source");
+    for stream in &mut silent {
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    agent.until("no message in time");
+    let subject = format!("hornwork@{}", agent.address);
+    let output = lab(&folder, &agent.arguments(&subject, &agent.token));
+    assert_measured(&folder, &output);
+    // Silence is a failed authentication.
+    for _ in 0..2 {
+        let mut pair = [connect(), connect()];
+        for stream in &mut pair {
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    }
+    let refused = lab(&folder, &agent.arguments(&subject, &agent.token));
+    assert_eq!(refused.status.code(), Some(3));
+    agent.until("too many failed authentications from this source");
 }
 
 #[test]

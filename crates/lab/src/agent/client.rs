@@ -4,6 +4,7 @@ use super::channel;
 use super::messages::{AgentAnswer, AgentRequest};
 use super::wire::{Side, Token, Wire, WireError, read_token};
 use crate::error::LabError;
+use crate::raw::MachineRecord;
 use crate::subject::{Family, Placement, SubjectFile};
 use net::tls::Anchors;
 use std::net::{SocketAddr, TcpStream};
@@ -27,6 +28,8 @@ pub struct Described {
     pub version: String,
     /// Programs that are not installed there.
     pub missing: Vec<String>,
+    /// The machine, if it is another one.
+    pub machine: Option<MachineRecord>,
 }
 
 /// An agent and the means to reach it.
@@ -151,10 +154,12 @@ pub fn describe(name: &str, access: &AgentAccess) -> Result<Described, LabError>
             text,
             version,
             missing,
+            machine,
         } => Ok(Described {
             file: SubjectFile::parse(&format!("{name}@{agent}"), &text)?,
             version,
             missing,
+            machine: Some(machine),
         }),
         other => Err(unexpected(agent, &format!("{other:?}"))),
     }

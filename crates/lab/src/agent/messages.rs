@@ -1,5 +1,6 @@
 //! Requests and answers between test lab and agent, as JSON.
 
+use crate::raw::MachineRecord;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -42,6 +43,8 @@ pub(super) enum AgentAnswer {
         version: String,
         /// Programs that are not installed there.
         missing: Vec<String>,
+        /// The agent's machine.
+        machine: MachineRecord,
     },
     /// The subject runs.
     Started {

@@ -5,6 +5,7 @@ use super::gate::Gate;
 use super::messages::{AgentAnswer, AgentRequest};
 use super::wire::{Side, Wire, WireError, read_token};
 use crate::error::{LabError, RunVerdict};
+use crate::raw::MachineRecord;
 use crate::subject::{self, Placement, RunningSubject};
 use net::tls::Identity;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -70,10 +71,15 @@ pub fn run(options: &AgentOptions) -> Result<RunVerdict, LabError> {
             eprintln!("agent: refused {peer}: {why}");
             continue;
         }
-        let (token, entered) = (token.clone(), Entered(Arc::clone(&gate)));
+        let token = token.clone();
+        let mut entered = Entered {
+            gate: Arc::clone(&gate),
+            source: peer.ip(),
+            authenticated: false,
+        };
         let folder = options.subjects.clone();
         let tls = tls.clone();
-        let open = move || {
+        let open = move || -> Result<(Wire, IpAddr), WireError> {
             // Accepted sockets inherit nothing from the listener on Linux.
             stream.set_nonblocking(false)?;
             let ip = stream.local_addr()?.ip();
@@ -83,17 +89,20 @@ pub fn run(options: &AgentOptions) -> Result<RunVerdict, LabError> {
             };
             Ok((Wire::open(channel?, Side::Agent, &token, HANDSHAKE)?, ip))
         };
-        let session = move || match open().and_then(|(wire, ip)| serve(wire, ip, peer, &folder)) {
-            Ok(()) | Err(WireError::Closed) => eprintln!("agent: {peer}: end"),
-            Err(error) => {
-                let unknown = matches!(
-                    error,
-                    WireError::Unauthenticated | WireError::NoAgent | WireError::Tls(_)
-                );
-                if unknown {
-                    locked(&entered.0).failed(peer.ip(), clock.now());
+        let session = move || {
+            let (wire, ip) = match open() {
+                Ok(opened) => opened,
+                // Silence, too: a source without the token could keep out those that have it.
+                Err(error) => {
+                    locked(&entered.gate).failed(peer.ip(), clock.now());
+                    eprintln!("agent: {peer}: {error}");
+                    return;
                 }
-                eprintln!("agent: {peer}: {error}");
+            };
+            entered.authenticated();
+            match serve(wire, ip, peer, &folder) {
+                Ok(()) | Err(WireError::Closed) => eprintln!("agent: {peer}: end"),
+                Err(error) => eprintln!("agent: {peer}: {error}"),
             }
         };
         let thread = std::thread::Builder::new().name("agent session".to_owned());
@@ -117,11 +126,27 @@ fn tls_settings((chain, key): &(PathBuf, PathBuf)) -> Result<Arc<rustls::ServerC
 }
 
 /// A connection that counts.
-struct Entered(Arc<Mutex<Gate>>);
+struct Entered {
+    gate: Arc<Mutex<Gate>>,
+    source: IpAddr,
+    authenticated: bool,
+}
+
+impl Entered {
+    /// It has proved that it knows the token.
+    fn authenticated(&mut self) {
+        self.authenticated = true;
+        locked(&self.gate).authenticated(self.source);
+    }
+}
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        locked(&self.0).leave();
+        let mut gate = locked(&self.gate);
+        if !self.authenticated {
+            gate.authenticated(self.source);
+        }
+        gate.leave();
     }
 }
 
@@ -187,6 +212,7 @@ impl Session<'_> {
                     },
                     missing: missing.into_iter().map(str::to_owned).collect(),
                     text: file.text.clone(),
+                    machine: MachineRecord::here(),
                 })
             }
             AgentRequest::Start {

@@ -18,7 +18,7 @@ fn row(what: &'static str, unit: &'static str, figure: &'static str) -> RowSpec 
     }
 }
 
-/// A searched experiment: `start` is the only level of the quick setting.
+/// A searched experiment: `start` is the only level of the quick setting; the search begins there with short trials.
 struct Searched<'a> {
     name: &'a str,
     experiment: &'a str,
@@ -36,36 +36,124 @@ fn searched(spec: Searched<'_>) -> Part {
     part.quick.extend(owned(&common));
     part.full = spec.full;
     part.full.extend(owned(&common));
-    part.full
-        .extend(owned(&["search.increase=1.0", "search.confirm=1"]));
     part
 }
+
+/// The CPU time of single calls, registrations or packets at a fixed load in three runs: that of different loads cannot be
+/// compared, because a batching delay makes high load cheaper.
+fn cost(name: &str, experiment: &str, full: &[&str], row: RowSpec) -> Part {
+    let why = "three runs at a fixed load: not in the quick setting";
+    let mut part = Part::of(experiment, "X1", Action::FullRun(why)).named(name);
+    part.full = full.iter().map(|&set| set.to_owned()).collect();
+    let common = [
+        "repeat=3",
+        "study=",
+        "settle_seconds=10",
+        "thresholds.figure=",
+    ];
+    part.full.extend(common.map(str::to_owned));
+    part.with(row)
+}
+
+/// Parts with the CPU time of a call, a registration and a packet.
+fn costs() -> Vec<Part> {
+    let of_call = || row("CPU time of a call, at 500 calls/s", "us", "cpu_us_each");
+    let calls = [
+        "levels.values=[500]",
+        "callers.duration_seconds=4",
+        "callers.hold_seconds=1",
+    ];
+    let anchored = [&calls[..], &ANCHORED].concat();
+    let of_registration = || {
+        row(
+            "CPU time of a registration, at 1,000 registrations/s",
+            "us",
+            "cpu_us_each",
+        )
+    };
+    let registrations = [
+        "levels.values=[1000]",
+        "registrations.users=1000",
+        "registrations.duration_seconds=4",
+    ];
+    let of_packet = || {
+        row(
+            "CPU time of a relayed packet at 50 calls, signalling included",
+            "us",
+            "cpu_us_per_packet",
+        )
+    };
+    let media = ["levels.values=[50]", "callers.hold_seconds=6"];
+    vec![
+        cost("calls-cost", "call-rate", &calls, of_call()),
+        cost("calls-anchored-cost", "call-rate", &anchored, of_call()),
+        cost("calls-tls-cost", "call-rate-tls", &calls, of_call()),
+        cost("calls-volte-cost", "call-rate-volte", &calls, of_call()),
+        cost(
+            "registrations-cost",
+            "registration-rate",
+            &registrations,
+            of_registration(),
+        ),
+        cost(
+            "registrations-tls-cost",
+            "registration-rate-tls",
+            &registrations,
+            of_registration(),
+        ),
+        cost(
+            "re-registrations-cost",
+            "re-registration-rate",
+            &registrations,
+            of_registration(),
+        ),
+        cost(
+            "re-registrations-tls-cost",
+            "re-registration-rate-tls",
+            &registrations,
+            of_registration(),
+        ),
+        cost("media-cost", "media-capacity", &media, of_packet()),
+        cost(
+            "media-srtp-cost",
+            "media-capacity-srtp",
+            &media,
+            of_packet(),
+        ),
+    ]
+}
+
+const ANCHORED: [&str; 2] = [
+    "sut.media=anchored",
+    "title=Calls per second with anchored media, without packets",
+];
 
 /// The data sheet for this number of minutes.
 pub fn plan(minutes: f64) -> StudyPlan {
     let scale = (minutes / MINUTES).clamp(0.05, 30.0);
     let seconds = |of_default: f64, least: f64| (of_default * scale).clamp(least, 300.0);
-    let trials = |of_default: f64| (of_default * scale.sqrt()).round().clamp(4.0, 24.0);
-    let calls = |more: &[&str]| -> Vec<String> {
+    let calls = |start: u32, more: &[&str]| -> Vec<String> {
         let mut sets = vec![
-            format!("callers.duration_seconds={:.1}", seconds(8.0, 2.0)),
-            "callers.hold_seconds=2".to_owned(),
-            format!("search.trials={:.0}", trials(8.0)),
+            format!("callers.duration_seconds={:.1}", seconds(6.0, 2.0)),
+            "callers.hold_seconds=1.5".to_owned(),
+            format!("search.start={start}"),
+            "search.coarse_seconds=2".to_owned(),
         ];
         sets.extend(more.iter().map(|&set| set.to_owned()));
         sets
     };
     let short = ["callers.duration_seconds=4", "callers.hold_seconds=2"];
-    let registrations = |users: f64| -> Vec<String> {
+    let registrations = |users: u32| -> Vec<String> {
         vec![
-            format!("registrations.users={:.0}", users * scale.clamp(0.2, 2.0)),
-            format!("search.trials={:.0}", trials(8.0)),
+            format!("registrations.users={users}"),
+            format!("registrations.duration_seconds={:.1}", seconds(5.0, 2.0)),
+            "search.coarse_seconds=2".to_owned(),
         ]
     };
     let media = |more: &[&str]| -> Vec<String> {
         let mut sets = vec![
-            format!("callers.hold_seconds={:.1}", seconds(10.0, 4.0)),
-            format!("search.trials={:.0}", trials(7.0)),
+            format!("callers.hold_seconds={:.1}", seconds(12.0, 6.0)),
+            "search.coarse_seconds=3".to_owned(),
         ];
         sets.extend(more.iter().map(|&set| set.to_owned()));
         sets
@@ -105,10 +193,6 @@ pub fn plan(minutes: f64) -> StudyPlan {
             "relay_p50_ms",
         )
     };
-    let anchored = [
-        "sut.media=anchored",
-        "title=Calls per second with anchored media, without packets",
-    ];
     let part = |name, experiment, start, quick: &[&str], full| {
         searched(Searched {
             name,
@@ -118,50 +202,73 @@ pub fn plan(minutes: f64) -> StudyPlan {
             full,
         })
     };
-    let parts = vec![
-        part("calls", "call-rate", "400", &short, calls(&[]))
+    let mut parts = vec![
+        part("calls", "call-rate", "400", &short, calls(3_200, &[]))
             .with(cpu_call())
             .with(response()),
         part(
             "calls-anchored",
             "call-rate",
             "400",
-            &[&short[..], &anchored].concat(),
-            calls(&anchored),
+            &[&short[..], &ANCHORED].concat(),
+            calls(1_600, &ANCHORED),
         )
         .with(cpu_call()),
-        part("calls-tls", "call-rate-tls", "300", &short, calls(&[])).with(cpu_call()),
-        part("calls-volte", "call-rate-volte", "120", &short, calls(&[])).with(cpu_call()),
+        part(
+            "calls-tls",
+            "call-rate-tls",
+            "300",
+            &short,
+            calls(3_200, &[]),
+        )
+        .with(cpu_call()),
+        part(
+            "calls-volte",
+            "call-rate-volte",
+            "120",
+            &short,
+            calls(400, &[]),
+        )
+        .with(cpu_call()),
         part(
             "registrations",
             "registration-rate",
             "1500",
-            &["registrations.users=6000"],
-            registrations(20_000.0),
+            &["registrations.duration_seconds=4"],
+            registrations(1_000),
         )
         .with(cpu_registration()),
         part(
             "registrations-tls",
             "registration-rate-tls",
             "500",
-            &["registrations.users=1500"],
-            registrations(6_000.0),
+            &[
+                "registrations.users=1500",
+                "registrations.duration_seconds=3",
+            ],
+            registrations(1_000),
         )
         .with(cpu_registration()),
         part(
             "re-registrations",
             "re-registration-rate",
             "5000",
-            &["registrations.users=10000"],
-            registrations(20_000.0),
+            &[
+                "registrations.users=10000",
+                "registrations.duration_seconds=3",
+            ],
+            registrations(10_000),
         )
         .with(cpu_registration()),
         part(
             "re-registrations-tls",
             "re-registration-rate-tls",
             "2000",
-            &["registrations.users=3000"],
-            registrations(6_000.0),
+            &[
+                "registrations.users=3000",
+                "registrations.duration_seconds=3",
+            ],
+            registrations(5_000),
         )
         .with(cpu_registration()),
         part(
@@ -195,6 +302,21 @@ pub fn plan(minutes: f64) -> StudyPlan {
             "capacity",
         )),
         Part::own("memory", "X1", super::memory::measure, 22.0),
+        full_only(part(
+            "standing",
+            "standing-call-capacity",
+            "5000",
+            &[],
+            vec![
+                "search.highest=20000".to_owned(),
+                "callers.hold_seconds=25".to_owned(),
+                "search.trials=5".to_owned(),
+                "thresholds.leaks=".to_owned(),
+            ],
+        )),
+    ];
+    parts.extend(costs());
+    parts.extend([
         Part::own("peers", "X1", super::peers::measure, 25.0).lasting(150.0),
         overload(scale),
         full_only(
@@ -212,25 +334,13 @@ pub fn plan(minutes: f64) -> StudyPlan {
             ))
             .with(delay()),
         ),
-        full_only(part(
-            "standing",
-            "standing-call-capacity",
-            "5000",
-            &[],
-            vec![
-                "search.highest=20000".to_owned(),
-                "callers.hold_seconds=25".to_owned(),
-                "search.trials=3".to_owned(),
-                "thresholds.leaks=".to_owned(),
-            ],
-        )),
-    ];
+    ]);
     StudyPlan {
         name: NAME,
         title: "Data sheet of this machine",
         source: "",
         about: "Call rates, registrations, standing calls, media calls, overload and memory of one border thread on this machine, which \
-                the generator shares. A capacity was searched (RFC 7502) between the highest load that passed and the lowest that failed; \
+                the generator shares. A capacity was searched between the highest load that passed and the lowest that failed; \
                 in the quick setting it is the one load that was tried, so that the limit is higher. costs.toml beside this page has the \
                 costs for hornwork lab plan --from.",
         parts,
@@ -361,6 +471,28 @@ mod tests {
                     File::parse_with(&part.name, text, sets)
                         .unwrap_or_else(|error| panic!("{}: {error}", part.name));
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn measurements_fit_the_default_time_and_costs_have_three_runs() {
+        let plan = plan(MINUTES);
+        let place = |name: &str| plan.parts.iter().position(|part| part.name == name);
+        assert_eq!(place("standing"), place("memory").map(|place| place + 1));
+        // The parts up to the costs: time that later ones take does not matter to them.
+        let last = place("media-srtp-cost").unwrap();
+        let seconds: f64 = plan.parts[..=last]
+            .iter()
+            .map(|part| crate::study::expected(part, false))
+            .sum();
+        assert!(seconds < MINUTES * 60.0, "{seconds}");
+        for part in &plan.parts[..=last] {
+            if part.name.ends_with("-cost") {
+                let text = built_in(&part.experiment).unwrap();
+                let file = File::parse_with(&part.name, text, &part.full).unwrap();
+                assert_eq!(file.experiment().repeat, 3, "{}", part.name);
+                assert_eq!(file.levels().unwrap().len(), 1, "{}", part.name);
             }
         }
     }

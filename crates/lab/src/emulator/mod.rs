@@ -134,7 +134,8 @@ pub fn run(options: &EmulatorOptions) -> Result<RunVerdict, LabError> {
         .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?
         .into();
     let figures = link.figures();
-    let faults = faults(&figures, &noise, LatenessBound::of_any(options.late_ms));
+    let mut faults = faults(&figures, &noise, LatenessBound::of_any(options.late_ms));
+    faults.extend(own_error.faults());
     let run = EmulatorRun {
         seconds,
         noise,
@@ -158,11 +159,21 @@ pub fn faults(
 ) -> Vec<String> {
     let mut faults = Vec::new();
     for (line, name) in figures.iter().zip(DIRECTIONS) {
-        let late = (line.late_us[1] - noise.p99_us) / 1e3;
+        // Noise excuses lateness up to the bound only: above it, it is the cause.
+        let noise_ms = noise.p99_us / 1e3;
+        let late = line.late_us[1] / 1e3 - noise_ms.min(bound.ms);
         if line.counts.arrived >= bound.from_packets && late > bound.ms {
+            let cause = match noise_ms > bound.ms {
+                true => format!(
+                    "; the machine was busy, its noise is {} ms",
+                    plain(noise_ms)
+                ),
+                false => String::new(),
+            };
             faults.push(format!(
-                "{name}: the link cannot keep up: packets leave {} ms late (p99, beyond the host's noise), more than {} ms",
+                "{name}: the link cannot keep up: packets leave {} ms late (p99, beyond noise of up to {} ms), more than {} ms{cause}",
                 plain(late),
+                plain(bound.ms),
                 plain(bound.ms)
             ));
         }
@@ -365,6 +376,14 @@ mod tests {
         let found = judged(line(300, 2.6), line(0, 0.0));
         assert_eq!(found.len(), 1);
         assert!(found[0].starts_with(DIRECTIONS[0]) && found[0].contains("cannot keep up"));
+        // Noise above the bound is the cause, not an excuse; a link within the bound is not affected by it.
+        let busy = NoiseRecord {
+            p99_us: 60_000.0,
+            ..NoiseRecord::default()
+        };
+        let found = faults(&[line(300, 60.0), line(300, 3.9)], &busy, bound);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].contains("its noise is 60 ms"), "{found:?}");
         let any = LatenessBound::of_any(2.0);
         assert_eq!(faults(&[line(1, 2.6), line(1, 2.4)], &noise, any).len(), 1);
     }

@@ -31,6 +31,6 @@ pub use network::{DownSettings, NetworkSettings};
 pub use parse::{File, Level};
 pub use phone_load::PhoneLoad;
 pub use protection::Protection;
-pub use search_plan::SearchPlan;
+pub use search_plan::{SearchMethod, SearchPlan};
 pub use study::{CAPACITY, Study, StudyLevel};
 pub use template::{escape, fill};

@@ -661,8 +661,12 @@ pub struct Registrations {
     pub ramp_to: f64,
     /// Length of a ramp.
     pub ramp_seconds: f64,
-    /// Users, each registered once.
+    /// Users, each registered once; more if `duration_seconds` needs them.
     pub users: u64,
+    /// Shortest duration of the measured load, seconds: at a high rate more users register, or, with `refresh_rate`, each
+    /// refreshes more often. 0: `users` and `refreshes` are the numbers.
+    #[serde(skip_serializing_if = "is_zero_f64")]
+    pub duration_seconds: f64,
     /// Their names; a template.
     pub user: String,
     /// Their passwords; a template; empty: no authentication.
@@ -671,7 +675,7 @@ pub struct Registrations {
     pub expires_seconds: u32,
     /// Interval between an answer and the next refresh; 0: no refresh.
     pub refresh_seconds: f64,
-    /// Refreshes of each user.
+    /// Refreshes of each user; more if `duration_seconds` needs them.
     pub refreshes: u32,
     /// Re-registrations per second, by users in turn, from two seconds after the last first registration was due; 0:
     /// each user refreshes after `refresh_seconds`. If set, they are the attempts whose rate and response time count,
@@ -702,6 +706,7 @@ impl Default for Registrations {
             ramp_to: 0.0,
             ramp_seconds: 0.0,
             users: 100,
+            duration_seconds: 0.0,
             user: "{number:4}".to_owned(),
             password: "secret-{user}".to_owned(),
             expires_seconds: 3600,
@@ -716,7 +721,52 @@ impl Default for Registrations {
     }
 }
 
+/// Most registrations that `registrations.duration_seconds` adds up to: a search has no bound of its own.
+const MAX_USERS: f64 = 20_000_000.0;
+
 impl Registrations {
+    /// The registrations with the users and refreshes that `duration_seconds` needs at their rate.
+    #[must_use]
+    pub(super) fn resolved(mut self) -> Registrations {
+        let seconds = self.duration_seconds;
+        if !seconds.is_finite() || seconds <= 0.0 {
+            return self;
+        }
+        if self.refresh_rate > 0.0 {
+            let each = (self.refresh_rate * seconds).min(MAX_USERS) / self.users.max(1) as f64;
+            self.refreshes = self.refreshes.max(each.ceil() as u32);
+        } else {
+            self.users = self
+                .users
+                .max((self.rate * seconds).min(MAX_USERS).ceil() as u64);
+        }
+        self
+    }
+
+    /// Checks the duration; the error names the key.
+    pub(super) fn check_duration(&self) -> Result<(), String> {
+        let seconds = self.duration_seconds;
+        if !(0.0..=86_400.0).contains(&seconds) {
+            return Err("registrations.duration_seconds: expected 0 to 86400".to_owned());
+        }
+        if seconds > 0.0 && self.pace == PaceKind::Ramp {
+            return Err(
+                "registrations.duration_seconds: the rate of a ramp is not constant: remove the key, or change registrations.pace"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Duration of first registrations and refreshes, seconds.
+    pub(super) fn expected_seconds(&self) -> f64 {
+        let over = |total: f64, rate: f64| if rate > 0.0 { total / rate } else { 0.0 };
+        let again = self.users as f64 * f64::from(self.refreshes);
+        over(self.users as f64, self.rate)
+            + self.refresh_seconds * f64::from(self.refreshes)
+            + over(again, self.refresh_rate)
+    }
+
     /// File descriptors that all wanted connections need, of which each takes `ends`.
     pub fn descriptors(&self, ends: u64) -> u64 {
         let connections = u64::from(self.connections_within(u64::MAX, 1));

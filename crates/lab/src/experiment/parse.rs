@@ -1,8 +1,8 @@
 //! Reading of experiment files, overrides and sweeps.
 
 use super::model::{
-    CallFlow, Callers, Experiment, IpVersions, Levels, MediaKind, RegistrarLocation, SutMedia,
-    TransportName,
+    CallFlow, Callers, Experiment, IpVersions, Levels, MediaKind, RegistrarLocation, Registrations,
+    SutMedia, TransportName,
 };
 use super::renamed_keys::{current_path, renamed_key_warning, with_current_keys};
 use super::sut_checks::{check_kernel_relay, check_nodes, check_subject};
@@ -52,6 +52,12 @@ impl Level {
 }
 
 impl Experiment {
+    /// With the numbers that follow from durations.
+    fn resolved(mut self) -> Experiment {
+        self.registrations = self.registrations.map(Registrations::resolved);
+        self
+    }
+
     /// Approximate duration of one trial on sockets, seconds: its plan, and the time in which the last calls end.
     pub fn expected_seconds(&self) -> f64 {
         let experiment = self;
@@ -73,9 +79,8 @@ impl Experiment {
         let conference = experiment.conference.as_ref().map_or(0.0, |conference| {
             conference.warm_up_seconds + conference.duration_seconds
         });
-        let registrations = experiment.registrations.as_ref().map_or(0.0, |plan| {
-            over(plan.users, plan.rate) + plan.refresh_seconds * f64::from(plan.refreshes)
-        });
+        let registrations = experiment.registrations.as_ref();
+        let registrations = registrations.map_or(0.0, Registrations::expected_seconds);
         let callers = callers.max(super::phone_load::seconds(experiment));
         callers.max(streams).max(conference).max(registrations)
     }
@@ -107,7 +112,7 @@ impl File {
         let mut file = File {
             origin: origin.to_owned(),
             document,
-            experiment,
+            experiment: experiment.resolved(),
             warnings: warnings
                 .iter()
                 .map(|warning| format!("{origin}: {warning}"))
@@ -505,6 +510,7 @@ fn check_registrations(experiment: &Experiment) -> Result<(), String> {
     let Some(plan) = &experiment.registrations else {
         return Ok(());
     };
+    plan.check_duration()?;
     if !(plan.refresh_rate >= 0.0 && plan.refresh_rate.is_finite()) {
         return Err("registrations.refresh_rate: expected 0 or more".to_owned());
     }
@@ -766,7 +772,9 @@ fn remove_keys(document: &mut DocumentMut, keys: &[&str]) {
 }
 
 fn typed(document: &DocumentMut) -> Result<Experiment, String> {
-    toml_edit::de::from_str(&document.to_string()).map_err(|error| with_remedy(error.message()))
+    toml_edit::de::from_str(&document.to_string())
+        .map(Experiment::resolved)
+        .map_err(|error| with_remedy(error.message()))
 }
 
 /// An error of the TOML reader; for an unknown key or word, with the nearest valid name.

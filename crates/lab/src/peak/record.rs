@@ -15,6 +15,9 @@ pub struct PeakStep {
     pub in_time_per_second: f64,
     /// Whether the share reaches [`crate::experiment::PeakPlan::served_percent`].
     pub good: bool,
+    /// The reason, if the generator did not offer the load: the step says nothing of the SUT.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invalid: Option<String>,
 }
 
 /// The peak.
@@ -25,7 +28,8 @@ pub struct PeakRecord {
     pub value: f64,
     /// The highest good value of the sweep; `null` without one.
     pub at: Option<f64>,
-    /// The lowest value above it that was not good; `null` if the highest permitted value was good.
+    /// The lowest value above it that was not good; `null` if the highest permitted value was good, or the generator was
+    /// the limit.
     pub failed_above: Option<f64>,
     /// Interval from the peak to the failed value above it.
     pub interval: Option<Interval>,
@@ -44,10 +48,14 @@ impl PeakRecord {
                 plain(above),
                 counted(self.steps.len(), "trial")
             ),
-            (Some(at), None) => format!(
-                "{value} per second served at {} {label}, the highest value tried: the peak is higher",
-                plain(at)
-            ),
+            (Some(at), None) => {
+                let invalid = self.steps.iter().find_map(|step| step.invalid.as_deref());
+                let limit = invalid.unwrap_or("the highest value tried");
+                format!(
+                    "{value} per second served at {} {label}; the peak is higher: {limit}",
+                    plain(at)
+                )
+            }
             (None, _) => format!(
                 "no tried value was served nearly completely; the maximum was {value} per second ({})",
                 counted(self.steps.len(), "trial")

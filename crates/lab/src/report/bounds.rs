@@ -5,7 +5,7 @@ use super::study::{capacity, search_result};
 use crate::decimal::plain;
 use crate::error::RunVerdict;
 use crate::experiment::{CAPACITY, FigureBound, PEAK, ReferenceValue};
-use crate::raw::RunRecord;
+use crate::raw::{RunRecord, TrialRecord};
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
 
@@ -136,10 +136,10 @@ fn check_level(
         Some(ReferenceValue::Level(at)) => Some(at),
         _ => level.level,
     };
-    let mut trials = run.trials.iter();
-    if trials.any(|t| t.is_load_invalid() && (t.level == level.level || t.level == reference_level))
-    {
-        return checked(bound, place, None, None, "a link was not as configured");
+    let used = |trial: &&TrialRecord| trial.level == level.level || trial.level == reference_level;
+    let fault = (run.trials.iter().filter(used)).find_map(TrialRecord::load_fault);
+    if let Some(fault) = fault {
+        return checked(bound, place, None, None, &fault);
     }
     match base.map(|base| relative_to_reference(level, &bound.name, base)) {
         Ok((value, interval)) => checked(bound, place, value, interval, ""),
@@ -200,11 +200,12 @@ fn check_capacity(bound: &FigureBound, run: &RunRecord, levels: &[LevelSummary])
         None => capacity(levels),
     };
     let mut check = checked(bound, None, found.value, found.interval, &found.remark);
-    // If the sweep ends below the capacity, the true capacity may satisfy the bound.
+    // If sweep or load end below the capacity, the true capacity may satisfy the bound.
     if check.holds == Some(false) && found.is_open_above {
         check.holds = None;
     }
-    if found.value.is_none() && !levels.is_empty() && bound.least.is_some() {
+    let is_below = found.value.is_none() && !found.is_open_above && !levels.is_empty();
+    if is_below && bound.least.is_some() {
         check.holds = Some(false);
     }
     check
@@ -239,7 +240,6 @@ fn checked(
 mod tests {
     use super::*;
     use crate::figures::{Details, Figures};
-    use crate::raw::TrialRecord;
     use serde_json::json;
 
     fn trial(level: f64, faults: &[&str]) -> TrialRecord {

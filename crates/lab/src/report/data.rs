@@ -32,6 +32,11 @@ fn sort_with_lines<T>(records: Vec<T>, rank: impl Fn(&T) -> usize) -> (Vec<T>, V
     numbered.into_iter().unzip()
 }
 
+/// Level of a trial, for sorting; a short trial has none that counts.
+fn level_key(trial: &TrialRecord) -> (bool, Option<u64>) {
+    (trial.short, trial.level.map(f64::to_bits))
+}
+
 impl RunResults {
     /// Reads `dir`.
     ///
@@ -44,15 +49,18 @@ impl RunResults {
             streams,
             measures,
         } = RawResults::read(dir)?;
-        let mut values: Vec<Option<u64>> = Vec::new();
-        for trial in &run.trials {
-            let value = trial.level.map(f64::to_bits);
+        // Short trials of a search belong to no level: they are the last.
+        let mut values: Vec<(bool, Option<u64>)> = Vec::new();
+        let mut by_length: Vec<&TrialRecord> = run.trials.iter().collect();
+        by_length.sort_by_key(|trial| trial.short);
+        for trial in by_length {
+            let value = level_key(trial);
             if !values.contains(&value) {
                 values.push(value);
             }
         }
         let level_of = |trial: &TrialRecord| {
-            let value = trial.level.map(f64::to_bits);
+            let value = level_key(trial);
             values.iter().position(|known| *known == value)
         };
         let mut placed: Vec<(TrialRecord, usize)> = run.trials.drain(..).zip(0..).collect();
@@ -133,7 +141,7 @@ impl RunResults {
         }
     }
 
-    /// The levels, in the order of execution.
+    /// The levels, in the order of execution, without short trials.
     pub fn levels(&self) -> Vec<LevelRecords<'_>> {
         let mut levels: Vec<LevelRecords<'_>> = Vec::new();
         let mut from = 0;
@@ -141,9 +149,12 @@ impl RunResults {
             .raw
             .run
             .trials
-            .chunk_by(|a, b| a.level.map(f64::to_bits) == b.level.map(f64::to_bits))
+            .chunk_by(|a, b| level_key(a) == level_key(b))
         {
             let to = from + group.len();
+            if group.first().is_some_and(|trial| trial.short) {
+                break;
+            }
             levels.push(LevelRecords {
                 value: group.first().and_then(|trial| trial.level),
                 all: self.slice(from, to),

@@ -149,10 +149,11 @@ pub(super) fn from_records(results: &RunResults) -> Vec<LevelSummary> {
     levels
 }
 
-/// Combines the trials of each level, in the order of the levels.
+/// Combines the trials of each level, in the order of the levels; short trials of a search do not count.
 pub fn summarise(trials: &[TrialRecord]) -> Vec<LevelSummary> {
+    let trials: Vec<&TrialRecord> = trials.iter().filter(|trial| !trial.short).collect();
     let mut levels: Vec<Option<f64>> = Vec::new();
-    for trial in trials {
+    for trial in &trials {
         if !levels.contains(&trial.level) {
             levels.push(trial.level);
         }
@@ -160,8 +161,8 @@ pub fn summarise(trials: &[TrialRecord]) -> Vec<LevelSummary> {
     levels
         .into_iter()
         .map(|level| {
-            let of: Vec<&TrialRecord> =
-                trials.iter().filter(|trial| trial.level == level).collect();
+            let of = trials.iter().filter(|trial| trial.level == level);
+            let of: Vec<&TrialRecord> = of.copied().collect();
             summarise_level(level, &of)
         })
         .collect()

@@ -16,7 +16,7 @@ use super::sweep;
 use super::tables;
 use crate::decimal::plain;
 use crate::error::RunVerdict;
-use crate::raw::RawResults;
+use crate::raw::{MachineRecord, RawResults};
 use crate::records_page::{RECORDS, link};
 use std::fmt::Write;
 
@@ -228,6 +228,16 @@ fn tiles(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
     }
 }
 
+fn machine_text(machine: &MachineRecord) -> String {
+    let memory = machine.memory as f64 / (1u64 << 30) as f64;
+    format!(
+        "{}, {} cores, {} GiB",
+        machine.cpu,
+        machine.cores,
+        plain(memory)
+    )
+}
+
 fn facts(html: &mut String, raw: &RawResults) {
     let run = &raw.run;
     let mut rows = vec![
@@ -249,18 +259,21 @@ fn facts(html: &mut String, raw: &RawResults) {
         rows.push(("Started", "started", date(run.started)));
     }
     if let Some(machine) = &run.machine {
-        let memory = machine.memory as f64 / (1u64 << 30) as f64;
-        rows.push((
-            "Machine",
-            "machine",
-            format!(
-                "{}, {} cores, {} GiB",
-                machine.cpu,
-                machine.cores,
-                plain(memory)
-            ),
-        ));
+        let name = match &run.subject_machine {
+            Some(_) => "Machine of the generator",
+            None => "Machine",
+        };
+        rows.push((name, "machine", machine_text(machine)));
         rows.push(("Kernel", "machine/kernel", machine.kernel.clone()));
+    }
+    if let Some(machine) = &run.subject_machine {
+        rows.push((
+            "Machine of the system under test",
+            "subject_machine",
+            machine_text(machine),
+        ));
+        let kernel = machine.kernel.clone();
+        rows.push(("Its kernel", "subject_machine/kernel", kernel));
     }
     if let Some(study) = &run.study {
         rows.push(("Study rows", "study/row", study.row.clone()));

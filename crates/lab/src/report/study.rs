@@ -129,7 +129,7 @@ pub(crate) struct MeasuredFigure {
     pub value: Option<f64>,
     /// Its confidence interval.
     pub interval: Option<Interval>,
-    /// Whether the true value may be higher, because no higher level failed.
+    /// Whether the true value may be higher: no higher level failed, or the SUT did not get the load of that level.
     pub is_open_above: bool,
     /// Remark as text.
     pub remark: String,
@@ -195,12 +195,16 @@ fn between(low: Option<f64>, high: Option<f64>, trials: usize) -> Interval {
 /// Result of a search.
 pub(super) fn search_result(search: &SearchRecord) -> MeasuredFigure {
     let mut remarks: Vec<String> = Vec::new();
-    match (search.result, search.failed_above) {
-        (None, _) => remarks.push("below the lowest value tried".to_owned()),
-        (Some(_), None) => {
+    match (search.result, search.failed_above, search.load_limit()) {
+        (None, _, _) if !search.is_measured() => remarks.push("not measured".to_owned()),
+        (None, _, _) => remarks.push("below the lowest value tried".to_owned()),
+        (Some(_), None, _) => {
             remarks.push("the highest value tried: the limit is higher".to_owned());
         }
-        (Some(_), Some(_)) => {}
+        (Some(_), Some(above), Some(why)) => {
+            remarks.push(format!("not judged at {}: {why}", plain(above)));
+        }
+        (Some(_), Some(_), None) => {}
     }
     if search.result.is_some() && !search.converged {
         remarks.push("the search has not converged".to_owned());
@@ -209,7 +213,10 @@ pub(super) fn search_result(search: &SearchRecord) -> MeasuredFigure {
     MeasuredFigure {
         value: search.result,
         interval: search.interval(),
-        is_open_above: search.result.is_some() && search.failed_above.is_none(),
+        is_open_above: match search.result {
+            Some(_) => search.failed_above.is_none() || search.load_limit().is_some(),
+            None => !search.is_measured(),
+        },
         remark: remarks.join("; "),
     }
 }
@@ -231,9 +238,14 @@ pub(super) fn capacity(levels: &[LevelSummary]) -> MeasuredFigure {
     };
     let good = sorted.iter().take_while(holds).count();
     let value = good.checked_sub(1).and_then(|at| sorted.get(at)?.level);
-    let failed = sorted.get(good).and_then(|level| level.level);
+    let above = sorted.get(good);
+    let is_judged = above.is_some_and(|level| level.verdict == RunVerdict::Failed);
+    let failed = above.and_then(|level| level.level).filter(|_| is_judged);
     let remark = match value {
         _ if sorted.is_empty() => "",
+        _ if above.is_some() && !is_judged => {
+            "the level above was not measured: the limit may be higher"
+        }
         None => "below the lowest level",
         Some(_) if failed.is_none() => "the highest level run: the limit is higher",
         Some(_) => "",
@@ -242,7 +254,7 @@ pub(super) fn capacity(levels: &[LevelSummary]) -> MeasuredFigure {
     MeasuredFigure {
         value,
         interval: (!sorted.is_empty()).then(|| between(value, failed, trials)),
-        is_open_above: value.is_some() && failed.is_none(),
+        is_open_above: !sorted.is_empty() && failed.is_none(),
         remark: remark.to_owned(),
     }
 }

@@ -172,10 +172,16 @@ fn classes_chart(label: &str, levels: &[LevelSummary]) -> Chart {
     Chart::stacks(CLASSES_TITLE, label, "attempts", categories, stacks)
 }
 
+/// Number of the last trial that is no short one.
+fn last_full(raw: &RawResults) -> Option<u32> {
+    let mut trials = raw.run.trials.iter().rev();
+    trials.find(|trial| !trial.short).map(|trial| trial.trial)
+}
+
 /// Response time of each answered attempt of the last trial (at most some thousand dots).
 fn scatter(raw: &RawResults) -> Chart {
     const DOTS: usize = 3_000;
-    let last = raw.run.trials.last().map(|trial| trial.trial);
+    let last = last_full(raw);
     let kinds = [
         AttemptKind::Call,
         AttemptKind::Registration,
@@ -205,7 +211,7 @@ fn scatter(raw: &RawResults) -> Chart {
 /// Concurrent calls over time, last trial.
 fn open_calls(raw: &RawResults) -> Chart {
     const POINTS: usize = 1_000;
-    let last = raw.run.trials.last().map(|trial| trial.trial);
+    let last = last_full(raw);
     let mut changes: Vec<(u64, f64)> = Vec::new();
     for attempt in &raw.attempts {
         let counted = Some(attempt.trial) == last

@@ -286,26 +286,19 @@ pub(super) fn search(html: &mut String, raw: &RawResults) {
         return;
     };
     let note = format!(
-        "{}. Algorithm of RFC 7502: r = {}, N = {}, w = {}, d = {}, converged after {} good trials without a higher \
-         one; then the gap halved down to {}. In a good trial no threshold fails and it is steady: the median response time of \
-         its last third is at most twice that of its middle third and 5 ms more.",
+        "{}. {} In a good trial no threshold fails and it is steady: the median response time of its last third is at most \
+         1.25 times that of the thirds before and 5 ms more.",
         search.sentence(label(raw)),
-        plain(search.start),
-        search
-            .attempts
-            .map_or("as in the experiment".to_owned(), |n| n.to_string()),
-        plain(search.increase),
-        plain(search.decrease),
-        search.confirm,
-        plain(search.step)
+        search.algorithm()
     );
     let row = |(place, step): (usize, &crate::search::SearchTrial)| {
         let record = |name: &str| format!("run.json#/search/trials/{place}/{name}");
-        let verdict = if step.good { "good" } else { "failed" };
+        let length = if step.short { "short" } else { "full" };
         TableRow::from(vec![
             link(&record("trial"), &(step.trial + 1).to_string()),
             link(&record("value"), &grouped(step.value)),
-            verdict.to_owned(),
+            length.to_owned(),
+            step.outcome().to_owned(),
             link(&record("missed"), &escape(&step.missed)),
         ])
     };
@@ -313,8 +306,8 @@ pub(super) fn search(html: &mut String, raw: &RawResults) {
         title: "Search",
         note: &note,
         note_record: "run.json#/search",
-        columns: vec!["trial", label(raw), "outcome", "failed threshold"],
-        words: &[2, 3],
+        columns: vec!["trial", label(raw), "length", "outcome", "failed threshold"],
+        words: &[2, 3, 4],
         rows: search.trials.iter().enumerate().map(row).collect(),
         ..HtmlTable::default()
     }

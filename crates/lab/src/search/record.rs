@@ -1,6 +1,7 @@
 //! The record of a search, as a run and its report contain it.
 
-use crate::decimal::plain;
+use crate::decimal::{counted, plain};
+use crate::experiment::SearchMethod;
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub(super) const REFUTING_TRIALS: u32 = 2;
 
 /// One trial of a search.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SearchTrial {
     /// Number of the trial in the run.
     pub trial: u32,
@@ -21,22 +22,53 @@ pub struct SearchTrial {
     /// Whether the trial was repeated because the machine was busy; it does not count then.
     #[serde(default, rename = "anew")]
     pub repeated: bool,
+    /// A short trial, which only chose where the full ones began.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub short: bool,
+    /// The SUT did not get the planned load: the failure is none of the SUT, but the search continues below it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub invalid: bool,
+}
+
+impl SearchTrial {
+    /// Whether it says something of the SUT at full length.
+    fn counts(&self) -> bool {
+        !self.short && !self.repeated && !self.invalid
+    }
+
+    /// The outcome, for tables.
+    pub fn outcome(&self) -> &'static str {
+        match (self.good, self.invalid) {
+            (true, _) => "good",
+            (false, true) => "not judged",
+            (false, false) => "failed",
+        }
+    }
 }
 
 /// A search with its parameters, for reports.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SearchRecord {
     /// The benchmark by its name in RFC 7501, if it has one.
     pub benchmark: String,
+    /// The algorithm.
+    #[serde(default = "method_of_old_records")]
+    pub method: SearchMethod,
     /// *r*: the first value tried.
     pub start: f64,
     /// *N*: attempts of each trial; `null` if the experiment bounds them otherwise.
     pub attempts: Option<u64>,
-    /// *w* at the start.
-    pub increase: f64,
-    /// *d* at the start.
-    pub decrease: f64,
-    /// Good trials without a higher result after which it has converged.
+    /// Duration of the load in short trials, seconds; `null` without them.
+    #[serde(default)]
+    pub coarse_seconds: Option<f64>,
+    /// Share of the result at which the gap is narrow enough, percent; `null` for RFC 7502.
+    #[serde(default)]
+    pub resolution_percent: Option<f64>,
+    /// *w* at the start; `null` for the bracket search.
+    pub increase: Option<f64>,
+    /// *d* at the start; `null` for the bracket search.
+    pub decrease: Option<f64>,
+    /// Good trials without a higher result after which it has converged; repetitions at the result of the bracket search.
     pub confirm: u32,
     /// Final gap between the result and the lowest failed value.
     pub step: f64,
@@ -57,14 +89,39 @@ pub struct SearchRecord {
     pub refuted: Vec<f64>,
 }
 
+fn method_of_old_records() -> SearchMethod {
+    SearchMethod::Rfc7502
+}
+
 impl SearchRecord {
+    /// Whether any trial of full length says something of the SUT.
+    pub fn is_measured(&self) -> bool {
+        self.trials.iter().any(SearchTrial::counts)
+    }
+
+    /// The reason, if the SUT did not get the load of the lowest failed value: its limit may be higher.
+    pub fn load_limit(&self) -> Option<&str> {
+        let above = self.failed_above?.to_bits();
+        let at =
+            |trial: &&SearchTrial| trial.value.to_bits() == above && !trial.short && !trial.good;
+        let mut failed = self
+            .trials
+            .iter()
+            .filter(at)
+            .filter(|trial| !trial.repeated);
+        match failed.clone().all(|trial| trial.invalid) {
+            true => failed.next().map(|trial| trial.missed.as_str()),
+            false => None,
+        }
+    }
+
     /// The values below the result that failed and were not refuted by later trials, in rising order. The search
     /// continues below them, so there are some only if its trials were used up.
     pub fn failed_below(&self) -> Vec<f64> {
         let mut failed: Vec<f64> = Vec::new();
-        for step in &self.trials {
+        for step in self.trials.iter().filter(|step| step.counts()) {
             let below = self.result.is_some_and(|result| step.value < result);
-            if !step.good && below && !step.repeated && !failed.contains(&step.value) {
+            if !step.good && below && !failed.contains(&step.value) {
                 failed.push(step.value);
             }
         }
@@ -104,56 +161,164 @@ impl SearchRecord {
     pub fn interval(&self) -> Option<Interval> {
         let result = self.result?;
         let first = self.failed_below().first().copied();
-        let good = self
-            .trials
-            .iter()
-            .filter(|step| step.good)
-            .map(|step| step.value);
+        let full = self.trials.iter().filter(|step| !step.short);
+        let good = full.clone().filter(|step| step.good).map(|step| step.value);
         let low = match first {
             None => Some(result),
             Some(first) => good.filter(|value| *value < first).reduce(f64::max),
         };
         Some(Interval {
             low,
-            high: self.failed_above,
-            samples: self.trials.len() as u64,
+            high: self.failed_above.filter(|_| self.load_limit().is_none()),
+            samples: full.count() as u64,
             of: "trials".to_owned(),
             method: "between the highest passed and the lowest failed value".to_owned(),
         })
+    }
+
+    /// The algorithm with its parameters, as sentences.
+    pub fn algorithm(&self) -> String {
+        let known = |value: Option<f64>| value.map_or("-".to_owned(), plain);
+        let attempts = self
+            .attempts
+            .map_or("as in the experiment".to_owned(), |n| n.to_string());
+        let (start, step) = (plain(self.start), plain(self.step));
+        match self.method {
+            SearchMethod::Rfc7502 => format!(
+                "Algorithm of RFC 7502: r = {start}, N = {attempts}, w = {}, d = {}, converged after {} good trials without a \
+                 higher one; then the gap halved down to {step}.",
+                known(self.increase),
+                known(self.decrease),
+                self.confirm
+            ),
+            SearchMethod::Bracket => {
+                let coarse = self.coarse_seconds.map_or(String::new(), |seconds| {
+                    format!(
+                        "Short trials (load of {} s) chose where the full ones began; their results do not count. ",
+                        plain(seconds)
+                    )
+                });
+                format!(
+                    "{coarse}Trials from {start} (attempts: {attempts}) put the limit between a passed and a failed value, down to a gap of \
+                     {} % or {step}; the result was repeated, and the majority of {} trials decided where it failed.",
+                    known(self.resolution_percent),
+                    2 * self.confirm + 1
+                )
+            }
+        }
     }
 
     /// The result in a sentence, without its unit.
     pub fn sentence(&self, unit: &str) -> String {
         let mut converged = match self.converged {
             true => String::new(),
-            false => "; not converged: all permitted trials were used".to_owned(),
+            false => format!(
+                "; not converged after {}",
+                counted(self.trials.len(), "trial")
+            ),
         };
         if let Some(words) = self.lower_failures() {
             converged.push_str("; ");
             converged.push_str(&words);
         }
-        match (self.result, self.failed_above) {
-            (None, _) => format!(
-                "{}: below {} {unit}{converged}",
-                self.benchmark,
-                plain(
-                    self.trials
-                        .iter()
-                        .map(|step| step.value)
-                        .fold(f64::INFINITY, f64::min)
-                )
-            ),
-            (Some(result), Some(above)) => format!(
-                "{}: {} {unit}, {} failed{converged}",
-                self.benchmark,
+        let name = &self.benchmark;
+        match (self.result, self.failed_above, self.load_limit()) {
+            (None, _, _) if !self.is_measured() => {
+                let last = self.trials.iter().rev().find(|trial| trial.invalid);
+                let why = last.map_or("no trial of full length was run", |trial| &trial.missed);
+                format!("{name}: not measured: {why}{converged}")
+            }
+            (None, _, _) => {
+                let tried = self.trials.iter().filter(|step| step.counts());
+                let lowest = tried.map(|step| step.value).fold(f64::INFINITY, f64::min);
+                format!("{name}: below {} {unit}{converged}", plain(lowest))
+            }
+            (Some(result), Some(above), Some(why)) => format!(
+                "{name}: at least {} {unit}; at {} the system under test was not the limit: {why}{converged}",
                 plain(result),
                 plain(above)
             ),
-            (Some(result), None) => format!(
-                "{}: at least {} {unit}, the highest value tried{converged}",
-                self.benchmark,
+            (Some(result), Some(above), None) => format!(
+                "{name}: {} {unit}, {} failed{converged}",
+                plain(result),
+                plain(above)
+            ),
+            (Some(result), None, _) => format!(
+                "{name}: at least {} {unit}, the highest value tried{converged}",
                 plain(result)
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trial(value: f64, good: bool, invalid: bool) -> SearchTrial {
+        SearchTrial {
+            value,
+            good,
+            invalid,
+            missed: match invalid {
+                true => "the generator could not keep up: late".to_owned(),
+                false => String::new(),
+            },
+            ..SearchTrial::default()
+        }
+    }
+
+    #[test]
+    fn limit_of_the_generator_is_none_of_the_system_under_test() {
+        let mut found = SearchRecord {
+            benchmark: "Session Establishment Rate".to_owned(),
+            trials: vec![trial(400.0, true, false), trial(800.0, false, true)],
+            result: Some(400.0),
+            failed_above: Some(800.0),
+            converged: true,
+            ..SearchRecord::default()
+        };
+        assert!(found.load_limit().is_some());
+        assert_eq!(found.interval().unwrap().high, None);
+        let sentence = found.sentence("calls per second");
+        assert!(
+            sentence.contains("at least 400 calls per second; at 800 the system under test was not the limit: the generator"),
+            "{sentence}"
+        );
+        // A valid failure there is a limit of the system under test.
+        found.trials.push(trial(800.0, false, false));
+        assert_eq!(found.load_limit(), None);
+        assert_eq!(found.interval().unwrap().high, Some(800.0));
+        // Two trials that were not valid say nothing, nor do short ones.
+        let mut short = trial(100.0, false, false);
+        short.short = true;
+        let none = SearchRecord {
+            trials: vec![short, trial(400.0, false, true), trial(200.0, false, true)],
+            result: None,
+            failed_above: Some(200.0),
+            ..found.clone()
+        };
+        assert!(!none.is_measured());
+        assert!(
+            none.sentence("calls")
+                .contains("not measured: the generator")
+        );
+    }
+
+    #[test]
+    fn short_trials_are_neither_result_nor_interval() {
+        let mut short = trial(900.0, true, false);
+        short.short = true;
+        let found = SearchRecord {
+            trials: vec![short, trial(400.0, true, false), trial(420.0, false, false)],
+            result: Some(400.0),
+            failed_above: Some(420.0),
+            converged: true,
+            ..SearchRecord::default()
+        };
+        let interval = found.interval().unwrap();
+        assert_eq!((interval.low, interval.high), (Some(400.0), Some(420.0)));
+        assert_eq!(interval.samples, 2);
+        assert!(found.lower_failures().is_none());
     }
 }

@@ -78,10 +78,7 @@ pub(crate) fn expected(part: &Part, quick: bool) -> f64 {
     let experiment = file.experiment();
     let search = matches!(part.action, Action::Search | Action::FullSearch(_)) && !quick;
     if search {
-        let start = experiment.search.start;
-        let level = start.and_then(|start| file.level_at(start).ok());
-        let each = level.map_or(0.0, |level| level.experiment.expected_seconds());
-        return each * f64::from(experiment.search.trials);
+        return crate::search::expected_seconds(&file).unwrap_or_default();
     }
     let trials =
         file.levels().map_or(1, |levels| levels.len()) as f64 * f64::from(experiment.repeat);
@@ -265,15 +262,7 @@ fn new_record(
     options: &RunOptions,
     setting: &Setting,
 ) -> Result<SuiteRecord, LabError> {
-    let machine = (!options.simulate).then(|| {
-        let machine = net::machine();
-        MachineRecord {
-            cpu: machine.cpu,
-            cores: machine.cores as u64,
-            kernel: machine.kernel,
-            memory: machine.memory,
-        }
-    });
+    let machine = (!options.simulate).then(MachineRecord::here);
     Ok(SuiteRecord {
         format: FORMAT,
         suite: plan.name.to_owned(),

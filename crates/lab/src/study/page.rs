@@ -467,7 +467,7 @@ fn records(html: &mut String, parts: &[(PartRecord, Option<Measured>)]) {
                 .trials
                 .iter()
                 .enumerate()
-                .filter(|(_, trial)| trial.level == level.level)
+                .filter(|(_, trial)| trial.level == level.level && !trial.short)
                 .collect();
             let numbers: Vec<String> = trials
                 .iter()

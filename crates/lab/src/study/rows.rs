@@ -4,6 +4,7 @@ use super::plan::{AbsentRow, Action, Part, RowSpec, StudyPlan};
 use super::record::{OwnPart, PartRecord, Reading, StudyRow};
 use crate::decimal::plain;
 use crate::error::LabError;
+use crate::error::RunVerdict;
 use crate::experiment::{CAPACITY, File, Study, built_in};
 use crate::raw::RunRecord;
 use crate::records_page::segment;
@@ -268,7 +269,9 @@ fn at_level(
         };
     }
     // The highest level that did not fail, if there is one.
-    let passed = |level: &&LevelSummary| level.verdict != crate::error::RunVerdict::Failed;
+    let passed = |level: &&LevelSummary| {
+        !matches!(level.verdict, RunVerdict::Failed | RunVerdict::NotMeasured)
+    };
     let any = levels.iter().any(|level| passed(&level));
     let level = match spec.at {
         Some(at) => levels.iter().find(|level| level.level == Some(at)),

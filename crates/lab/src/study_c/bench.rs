@@ -17,6 +17,9 @@ const PREFIX: &str = "hwc-";
 /// Addresses of the hosts on the line, and in the tunnel.
 const LINE: [&str; 2] = ["10.96.0.1", "10.96.0.2"];
 const INNER: [&str; 2] = ["10.97.0.1", "10.97.0.2"];
+/// Interface of the hosts on the line, and that of OpenVPN.
+const LINE_INTERFACE: &str = "eth0";
+const TUN: &str = "tun0";
 /// Ports of OpenVPN and WireGuard.
 const OPENVPN: u16 = 1_194;
 const WIREGUARD: u16 = 51_820;
@@ -125,11 +128,11 @@ impl Bench {
                 return Err(error);
             }
         };
-        let eth0 = || "eth0".to_owned();
+        let line = || LINE_INTERFACE.to_owned();
         Ok(Bench {
             names,
             networks,
-            media_interfaces: [eth0(), eth0()],
+            media_interfaces: [line(), line()],
             media_addresses: addresses(LINE),
             children: Vec::new(),
             child_logs: Vec::new(),
@@ -146,7 +149,7 @@ impl Bench {
     /// A program or a right is missing, or it does not start.
     pub fn protect(&mut self, protection: &StudyProtection) -> Result<(), String> {
         if protection.has_firewall {
-            self.firewall()?;
+            self.firewall(&self.media_interfaces_of(protection.tunnel))?;
         }
         match protection.tunnel {
             Tunnel::None => Ok(()),
@@ -156,14 +159,32 @@ impl Bench {
         }
     }
 
-    /// Stateful: answers, the tunnel, and the media on the interface of the media; everything else is dropped.
-    fn firewall(&self) -> Result<(), String> {
+    /// Interface on which media passes unprotected at each host with this tunnel.
+    fn media_interfaces_of(&self, tunnel: Tunnel) -> [String; 2] {
+        match tunnel {
+            Tunnel::None => [LINE_INTERFACE, LINE_INTERFACE].map(str::to_owned),
+            Tunnel::OpenVpn(_) => [TUN, TUN].map(str::to_owned),
+            Tunnel::WireGuard => {
+                let number = self.names[0]
+                    .trim_start_matches(PREFIX)
+                    .trim_end_matches("-a")
+                    .replace('-', "w");
+                [format!("a{number}"), format!("b{number}")]
+            }
+            Tunnel::StrongSwan => [strongswan::DEVICE, strongswan::DEVICE].map(str::to_owned),
+        }
+    }
+
+    /// Stateful: answers, the tunnel on the line, and the media on the interface of the media; everything else is
+    /// dropped, media beside the tunnel included.
+    fn firewall(&self, media: &[String; 2]) -> Result<(), String> {
         let [ike, esp] = strongswan::PORTS;
-        for name in &self.names[..2] {
+        for (name, interface) in self.names[..2].iter().zip(media) {
             let rules = format!(
                 "table inet hornwork {{ chain input {{ type filter hook input priority 0; policy drop; \
                  iifname \"lo\" accept; ct state established,related accept; ct state invalid drop; \
-                 udp dport {{ {OPENVPN}, {WIREGUARD}, {ike}, {esp}, {RTP}, {} }} accept; }}; }}",
+                 iifname \"{LINE_INTERFACE}\" udp dport {{ {OPENVPN}, {WIREGUARD}, {ike}, {esp} }} accept; \
+                 iifname \"{interface}\" udp dport {{ {RTP}, {} }} accept; }}; }}",
                 RTP + 1
             );
             program("ip", &["netns", "exec", name, "nft", &rules]).map_err(|error| match error
@@ -288,7 +309,7 @@ impl Bench {
             let words = [
                 "openvpn",
                 "--dev",
-                "tun0",
+                TUN,
                 "--dev-type",
                 "tun",
                 "--proto",
@@ -320,10 +341,10 @@ impl Bench {
         let networks = self.networks.clone();
         self.wait_for("openvpn", &logs, move || {
             let mut hosts = networks[..2].iter();
-            hosts.all(|network| has_interface(network, "tun0"))
+            hosts.all(|network| has_interface(network, TUN))
         })?;
         self.remove_keys();
-        self.media_interfaces = ["tun0", "tun0"].map(str::to_owned);
+        self.media_interfaces = [TUN, TUN].map(str::to_owned);
         self.media_addresses = addresses(INNER);
         self.reach()?;
         // It could have chosen another cipher; its log names the one in use.
@@ -345,11 +366,7 @@ impl Bench {
             let public = program("sh", &["-ec", &format!("wg pubkey < '{text}'")])?;
             keys.push((path, public.trim().to_owned()));
         }
-        let number = self.names[0]
-            .trim_start_matches(PREFIX)
-            .trim_end_matches("-a")
-            .replace('-', "w");
-        let interfaces = [format!("a{number}"), format!("b{number}")];
+        let interfaces = self.media_interfaces_of(Tunnel::WireGuard);
         for (side, interface) in interfaces.iter().enumerate() {
             let name = self.names[side].clone();
             let in_kernel = program(
@@ -578,6 +595,58 @@ pub fn remove_left_overs() -> Result<Vec<String>, LabError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whether media that one host sends beside the tunnel arrives at the other one.
+    fn clear_media_arrives(bench: &Bench) -> bool {
+        let bind = |side: usize, port: u16| {
+            let address = (LINE[side], port);
+            in_network(&bench.networks[side], || std::net::UdpSocket::bind(address))
+                .unwrap()
+                .unwrap()
+        };
+        let (sender, receiver) = (bind(0, RTP + 10), bind(1, RTP));
+        let wait = Some(Duration::from_millis(100));
+        receiver.set_read_timeout(wait).unwrap();
+        let mut room = [0; 64];
+        (0..5).any(|_| {
+            sender.send_to(b"media", (LINE[1], RTP)).unwrap();
+            receiver.recv(&mut room).is_ok()
+        })
+    }
+
+    #[test]
+    fn firewall_drops_media_beside_the_tunnel() {
+        let may = Command::new("unshare").args(["-n", "true"]).status();
+        let has_nft = Command::new("nft").arg("--version").output().is_ok();
+        if !may.is_ok_and(|status| status.success()) || !has_nft {
+            eprintln!("skipped: no right to namespaces, or nft is not installed");
+            return;
+        }
+        let dir = std::env::temp_dir();
+        for (number, tunnel, arrives) in [
+            (901, Tunnel::None, true),
+            (902, Tunnel::OpenVpn("AES-128-CBC"), false),
+            (903, Tunnel::WireGuard, false),
+            (904, Tunnel::StrongSwan, false),
+        ] {
+            let bench = Bench::new(number, &dir).unwrap();
+            // A bridge in place of the emulated line.
+            let line = &bench.names[2];
+            script(&format!(
+                "ip -n {line} link add line type bridge; ip -n {line} link set line up
+                 ip -n {line} link set la master line; ip -n {line} link set lb master line"
+            ))
+            .unwrap();
+            assert!(clear_media_arrives(&bench), "{tunnel:?} without a firewall");
+            let media = bench.media_interfaces_of(tunnel);
+            bench.firewall(&media).unwrap();
+            assert_eq!(
+                clear_media_arrives(&bench),
+                arrives,
+                "{tunnel:?}: {media:?}"
+            );
+        }
+    }
 
     #[test]
     fn files_of_killed_runs_are_removed_and_others_are_not() {

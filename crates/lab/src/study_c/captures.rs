@@ -1,9 +1,10 @@
 //! Figures of a cell from the captures of both hosts.
 
 use super::media::{RTP, SSRC};
-use super::record::{CellFigure, CellPlan, CellRecord, TsharkFigures};
+use super::record::{ArrivedStream, CellFigure, CellPlan, CellRecord};
 use crate::figures::quantile;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use wire::capture::PcapWriter;
@@ -125,11 +126,14 @@ fn analysed(captures: &[Capture; 2], ethernet: bool, record: &mut CellRecord) ->
         let analysis = analyser.finish();
         let stream = analysis.streams.first()?;
         let jitter = stream.jitter_ms.map(|jitter| jitter.mean);
-        if side == 1 {
-            record.analyser_lost = Some(stream.lost_unique);
-            record.analyser_jitter_ms = jitter;
-            record.analyser_delta_max_ms = stream.delta_ms.map(|delta| delta.max);
-        }
+        record.analyser[side] =
+            jitter
+                .zip(stream.delta_ms)
+                .map(|(jitter_ms, delta)| ArrivedStream {
+                    lost: stream.lost_unique as i64,
+                    jitter_ms,
+                    delta_max_ms: delta.max,
+                });
         // Without a session description the clock of a dynamic payload type is unknown.
         jitters.push(jitter?);
     }
@@ -217,31 +221,52 @@ pub fn store(
     Ok(paths)
 }
 
-/// The stream from `source` as tshark measures it; `None` if tshark is missing or does not find it.
-pub fn tshark(path: &Path, source: &str) -> Option<TsharkFigures> {
+/// Lets tshark measure the media that arrived in the captures of both hosts, whose addresses are `hosts`.
+pub fn compare(paths: &[PathBuf; 2], hosts: &[IpAddr; 2], record: &mut CellRecord) {
+    for side in [0, 1] {
+        // Where our analyser has no stream, none arrived.
+        if record.analyser[side].is_none() {
+            continue;
+        }
+        match tshark(&paths[side], &hosts[1 - side].to_string()) {
+            Ok(stream) => record.tshark[side] = Some(stream),
+            Err(why) => record.not_compared.push(why),
+        }
+    }
+}
+
+/// The stream from `source` as tshark measures it.
+fn tshark(path: &Path, source: &str) -> Result<ArrivedStream, String> {
+    let name = path.display();
     let port = format!("udp.port=={RTP},rtp");
     let output = Command::new("tshark")
         .args(["-n", "-r"])
         .arg(path)
         .args(["-d", &port, "-q", "-z", "rtp,streams"])
         .output()
-        .ok()?;
+        .map_err(|error| format!("tshark: {error}"))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        let last = text.lines().last().unwrap_or("no message").to_owned();
+        return Err(format!("tshark: {name}: {}: {last}", output.status));
+    }
     parse_tshark(&String::from_utf8_lossy(&output.stdout), source)
+        .ok_or_else(|| format!("tshark: {name}: no stream from {source}"))
 }
 
 /// A row: times, addresses and ports, SSRC, payload, packets, lost (percent), three deltas, three jitters.
-fn parse_tshark(text: &str, source: &str) -> Option<TsharkFigures> {
-    let line = text
+fn parse_tshark(text: &str, source: &str) -> Option<ArrivedStream> {
+    let mut rows = text
         .lines()
-        .find(|line| line.split_whitespace().any(|word| word == source) && line.contains("0x"))?;
-    let words: Vec<&str> = line.split_whitespace().collect();
-    // The source is the third column.
-    if words.get(2) != Some(&source) {
-        return None;
-    }
+        .map(|line| line.split_whitespace().collect::<Vec<&str>>());
+    // The source is the third column; both directions have a row.
+    let is_row = |words: &Vec<&str>| {
+        words.get(2) == Some(&source) && words.iter().any(|w| w.starts_with("0x"))
+    };
+    let words = rows.find(is_row)?;
     let at = words.iter().position(|word| word.starts_with('('))?;
     let number = |index: usize| words.get(index)?.parse::<f64>().ok();
-    Some(TsharkFigures {
+    Some(ArrivedStream {
         lost: words.get(at.checked_sub(1)?)?.parse().ok()?,
         delta_max_ms: number(at + 3)?,
         jitter_ms: number(at + 5)?,
@@ -262,7 +287,30 @@ mod tests {
             (found.lost, found.jitter_ms, found.delta_max_ms),
             (10, 0.412, 61.0)
         );
+        let other = parse_tshark(text, "10.96.0.2").unwrap();
+        assert_eq!((other.lost, other.delta_max_ms), (0, 30.1));
         assert_eq!(parse_tshark("nothing", "10.96.0.1"), None);
+    }
+
+    #[test]
+    fn capture_that_tshark_cannot_read_is_not_compared() {
+        let stream = ArrivedStream::default();
+        let mut record = CellRecord {
+            analyser: [None, Some(stream)],
+            ..CellRecord::default()
+        };
+        let missing = PathBuf::from("/nonexistent/capture.pcap");
+        let hosts = ["10.96.0.1", "10.96.0.2"].map(|host| host.parse().unwrap());
+        compare(&[missing.clone(), missing], &hosts, &mut record);
+        assert_eq!(record.not_compared.len(), 1, "{record:?}");
+        assert!(record.not_compared[0].contains("tshark"));
+        assert!(record.compared() == 0 && !record.differs_from_tshark());
+        // Another loss at either host is a difference.
+        record.tshark[1] = Some(ArrivedStream {
+            lost: 1,
+            ..ArrivedStream::default()
+        });
+        assert!(record.differs_from_tshark());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::emulator::ends::EndName;
 use crate::emulator::engine::{RealTimeLink, prepare_thread};
 use crate::emulator::settings::{DIRECTIONS, profile};
 use crate::emulator::{LATE_MS, LatenessBound, faults, line_json};
+use crate::figures::quantile;
 use crate::raw::NoiseRecord;
 use engine::{Entropy, Time};
 use net::{Clock, Network, PacketSocket};
@@ -17,7 +18,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Time after the last packet: the longest queue of the slowest line, and the longest delay.
-const DRAIN: Duration = Duration::from_millis(2_600);
+pub(super) const DRAIN: Duration = Duration::from_millis(2_600);
+
+/// Lateness of the hosts' sending above which a cell is not judged, milliseconds (99th percentile): a part of the shortest
+/// packet time.
+const SENDER_LATE_MS: f64 = 10.0;
 
 /// Runs a cell. An obstacle is part of the record.
 pub fn run(plan: &CellPlan<'_>) -> CellRecord {
@@ -40,7 +45,7 @@ fn measure(plan: &CellPlan<'_>, record: &mut CellRecord) -> Result<(), String> {
         RealTimeLink::open(&ends, &settings, entropy, clock).map_err(|error| error.to_string())
     });
     let mut link = opened??;
-    let (captures, noise) = std::thread::scope(|scope| {
+    let (captures, noise, late_ms) = std::thread::scope(|scope| {
         let (link, stop) = (&mut link, &stop);
         let carrier = scope.spawn(move || {
             line_network.enter().map_err(|error| error.to_string())?;
@@ -62,6 +67,8 @@ fn measure(plan: &CellPlan<'_>, record: &mut CellRecord) -> Result<(), String> {
     captures::evaluate(plan, &captures, record)?;
     let figures = link.figures();
     record.faults = faults(&figures, &noise, LatenessBound::of_any(LATE_MS));
+    record.sender_late_p99_ms = late_ms;
+    record.faults.extend(late_sender(late_ms));
     let lines = figures.iter().zip(DIRECTIONS);
     record.line = lines.map(|(line, name)| line_json(line, name)).collect();
     let packets: u64 = figures.iter().map(|line| line.counts.arrived).sum();
@@ -69,17 +76,25 @@ fn measure(plan: &CellPlan<'_>, record: &mut CellRecord) -> Result<(), String> {
     record.line_packet_bytes = (packets > 0).then(|| bytes as f64 / packets as f64 - 14.0);
     let paths = captures::store(plan, &captures, record)?;
     if plan.with_tshark {
-        record.tshark = captures::tshark(&paths[1], &bench.media_addresses[0].to_string());
+        captures::compare(&paths, &bench.media_addresses, record);
     }
     Ok(())
 }
 
+/// The reason, if a host did not send in time: packets that come together fill the queue of a slow line, which is none of
+/// the protection.
+fn late_sender(late_p99_ms: Option<f64>) -> Option<String> {
+    let late = late_p99_ms.filter(|late| *late > SENDER_LATE_MS)?;
+    Some(format!(
+        "a host sent its media {late:.1} ms late (99th percentile), more than {SENDER_LATE_MS} ms"
+    ))
+}
+
+/// Captures of both hosts, the noise of the host, and the lateness of the senders (99th percentile, milliseconds).
+type Call = ([Capture; 2], NoiseRecord, Option<f64>);
+
 /// The call: both hosts send and capture.
-fn call(
-    plan: &CellPlan<'_>,
-    bench: &Bench,
-    clock: Clock,
-) -> Result<([Capture; 2], NoiseRecord), String> {
+fn call(plan: &CellPlan<'_>, bench: &Bench, clock: Clock) -> Result<Call, String> {
     let text = |error: std::io::Error| error.to_string();
     let sampler = net::NoiseSampler::start(Duration::from_millis(1), None).map_err(text)?;
     let begin = clock.now() + LEAD;
@@ -98,20 +113,23 @@ fn call(
             (capture, sender)
         });
         let mut captures = Vec::new();
+        let mut late = Vec::new();
         for (capture, sender) in ends {
             let panicked = |_| std::io::Error::other("a thread panicked");
-            sender.join().map_err(panicked)??;
+            late.extend(sender.join().map_err(panicked)??);
             captures.push(capture.join().map_err(panicked)??);
         }
         let second = captures.pop().unwrap_or_default();
         let first = captures.pop().unwrap_or_default();
-        Ok([first, second])
+        late.sort_by(f64::total_cmp);
+        Ok(([first, second], quantile(&late, 0.99)))
     });
     let noise = sampler.stop().map_err(text)?;
     if net::stops() > 0 {
         return Err("interrupted".to_owned());
     }
-    Ok((captures.map_err(text)?, noise.into()))
+    let (captures, late_ms) = captures.map_err(text)?;
+    Ok((captures, noise.into(), late_ms))
 }
 
 fn capture(
@@ -143,12 +161,13 @@ fn capture(
     Ok(frames)
 }
 
+/// Sends the media of a host; returns the lateness of each packet, milliseconds.
 fn send(
     source: &MediaSource,
     addresses: [std::net::IpAddr; 2],
     clock: Clock,
     (begin, end): (Time, Time),
-) -> std::io::Result<()> {
+) -> std::io::Result<Vec<f64>> {
     let socket = |port| -> std::io::Result<UdpSocket> {
         let socket = UdpSocket::bind((addresses[0], port))?;
         socket.connect((addresses[1], port))?;
@@ -157,6 +176,7 @@ fn send(
     };
     let (rtp, rtcp) = (socket(RTP)?, socket(RTP + 1)?);
     prepare_thread();
+    let mut late = Vec::new();
     let mut room = [0; 2_048];
     for number in 0u32.. {
         let due = begin + source.due(number);
@@ -164,6 +184,7 @@ fn send(
             break;
         }
         clock.sleep_until(due, Duration::ZERO);
+        late.push(clock.now().since(due).as_secs_f64() * 1e3);
         // A full queue of the host is a loss before the capture: it is not sent.
         let _ = rtp.send(&source.packet(number));
         if let Some(report) = source.report(number) {
@@ -173,7 +194,7 @@ fn send(
     }
     // Packets that still arrive find their port open.
     clock.sleep_until(end + DRAIN, Duration::ZERO);
-    Ok(())
+    Ok(late)
 }
 
 #[cfg(test)]
@@ -202,6 +223,23 @@ mod tests {
             );
         }
         able
+    }
+
+    #[test]
+    fn sender_that_stalls_is_a_fault_of_the_cell() {
+        assert_eq!(late_sender(None), None);
+        assert_eq!(late_sender(Some(9.9)), None);
+        assert!(late_sender(Some(10.1)).unwrap().contains("10.1 ms late"));
+        // The lateness is that of the sending: here the first packet was due 30 ms before.
+        let clock = Clock::new();
+        let source = MediaSource::new(CODECS[0], 0);
+        let loopback = [std::net::IpAddr::from([127, 96, 0, 1]); 2];
+        let sleep = Duration::from_millis(40);
+        std::thread::sleep(sleep);
+        let begin = clock.now() + Duration::ZERO;
+        std::thread::sleep(sleep);
+        let late = send(&source, loopback, clock, (begin, begin + sleep)).unwrap();
+        assert!(late[0] >= 39.0, "{late:?}");
     }
 
     #[test]

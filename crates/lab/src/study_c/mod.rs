@@ -16,7 +16,7 @@ mod speed;
 
 pub use model::{CODECS, NETWORKS, PROTECTIONS};
 pub use ranking::{RankRow, Recommendation};
-pub use record::{CellRecord, TsharkFigures};
+pub use record::{ArrivedStream, CellRecord};
 pub use speed::CipherSpeed;
 
 use crate::emulator::own_error::{self, OwnError};
@@ -198,7 +198,12 @@ fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
         if net::stops() > 0 {
             break;
         }
-        let done = runner.run(&batch, cells.len());
+        let mut done = runner.run(&batch, cells.len());
+        let faults = own_error.as_ref().map(OwnError::faults);
+        for fault in faults.into_iter().flatten() {
+            done.iter_mut()
+                .for_each(|cell| cell.faults.push(fault.clone()));
+        }
         eprint!("{}", batch_text(index + 1, total, &done));
         for cell in &done {
             write_json(&cells_dir.join(format!("{}.json", cell.name)), cell)?;
@@ -226,6 +231,7 @@ fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
     let rows = results::rows(&found);
     let notes = notes(&found, &rows, runner.has_tshark);
     let differs = found.cells.iter().any(CellRecord::differs_from_tshark);
+    let uncompared = found.cells.iter().any(|cell| !cell.not_compared.is_empty());
     Ok(OwnPart {
         plots: results::plots(&found.cells),
         tables: results::tables(&found),
@@ -233,6 +239,7 @@ fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
         notes,
         verdict: match found.cells.iter().any(CellRecord::is_valid) {
             true if differs => RunVerdict::Failed,
+            true if uncompared => RunVerdict::NotMeasured,
             true => RunVerdict::NotJudged,
             false => RunVerdict::NotMeasured,
         },
@@ -495,24 +502,51 @@ fn notes(found: &Found, rows: &[StudyRow], has_tshark: bool) -> Vec<String> {
     if !has_tshark && found.own_error.is_some() {
         remarks.push("tshark is not installed: no comparison with it".to_owned());
     }
-    let compared: Vec<(&CellRecord, &TsharkFigures)> = found
+    let compared: usize = found.cells.iter().map(CellRecord::compared).sum();
+    let differ: Vec<&str> = found
         .cells
         .iter()
-        .filter_map(|cell| Some((cell, cell.tshark.as_ref()?)))
+        .filter(|cell| cell.differs_from_tshark())
+        .map(|cell| cell.name.as_str())
         .collect();
-    let differ: Vec<&str> = compared
-        .iter()
-        .filter(|(cell, _)| cell.differs_from_tshark())
-        .map(|(cell, _)| cell.name.as_str())
-        .collect();
-    if !compared.is_empty() {
+    if compared > 0 {
         remarks.push(match differ.is_empty() {
             true => format!(
-                "tshark measures the same loss, mean jitter and largest delta in all {} captures compared",
-                compared.len()
+                "tshark measures the same loss, mean jitter and largest delta in all {compared} captures compared"
             ),
             false => format!("tshark differs in: {}", differ.join(", ")),
         });
     }
+    let causes = found.cells.iter().flat_map(|cell| &cell.not_compared);
+    remarks.extend(causes.map(|cause| format!("not compared: {cause}")));
     remarks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quick_setting_is_planned_within_its_time() {
+        let context = PartContext {
+            dir: Path::new("."),
+            quick: true,
+            simulate: false,
+            seed: None,
+            repeat: None,
+        };
+        let setting = Setting::of(&context);
+        // Set-up of the tunnels, and the drain of the queues.
+        let beside = cell::DRAIN + media::LEAD + Duration::from_secs(2);
+        let calls = batches(&setting).into_iter().map(|batch| {
+            let longest = batch.iter().map(|(.., span)| *span).max();
+            longest.unwrap_or_default() + beside
+        });
+        let calls: Duration = calls.sum();
+        // Six ciphers, each round a second.
+        let ciphers = f64::from(setting.rounds) * 6.0;
+        assert!(calls.as_secs_f64() + ciphers <= QUICK_SECONDS, "{calls:?}");
+        let limit = StudySetting::quick().limit_s.unwrap();
+        assert!(QUICK_SECONDS <= limit);
+    }
 }

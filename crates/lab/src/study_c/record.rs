@@ -47,10 +47,10 @@ pub struct CellFigure {
     pub blocks: Vec<Vec<f64>>,
 }
 
-/// Figures of tshark.
+/// Figures of the media that arrives at a host, by the sequence numbers and times of its capture.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct TsharkFigures {
-    /// Packets lost, of the stream from the first to the second host.
+pub struct ArrivedStream {
+    /// Packets lost.
     pub lost: i64,
     /// Mean jitter, milliseconds.
     pub jitter_ms: f64,
@@ -91,14 +91,14 @@ pub struct CellRecord {
     pub latency_p99_ms: Option<f64>,
     /// Jitter at the receivers (RFC 3550), milliseconds: the mean of our analyser.
     pub jitter_ms: CellFigure,
-    /// Loss by the sequence numbers at the second host (our analyser), packets.
-    pub analyser_lost: Option<u64>,
-    /// Mean jitter and largest delta at the second host (our analyser), milliseconds.
-    pub analyser_jitter_ms: Option<f64>,
-    /// Largest time between two packets there.
-    pub analyser_delta_max_ms: Option<f64>,
+    /// Lateness of the hosts' sending, 99th percentile, milliseconds; `null` in virtual time.
+    pub sender_late_p99_ms: Option<f64>,
+    /// Streams that arrived at the first and the second host, by our analyser.
+    pub analyser: [Option<ArrivedStream>; 2],
     /// The same by tshark; `null` if it was not run.
-    pub tshark: Option<TsharkFigures>,
+    pub tshark: [Option<ArrivedStream>; 2],
+    /// Why tshark did not measure a capture.
+    pub not_compared: Vec<String>,
     /// Both directions of the line.
     pub line: Vec<serde_json::Value>,
     /// Bytes of an IP packet with media on the line.
@@ -128,13 +128,21 @@ impl CellRecord {
 
     /// Whether tshark measured another loss, mean jitter or largest delta (by more than 0.01 ms) in the same capture.
     pub fn differs_from_tshark(&self) -> bool {
-        let Some(tshark) = &self.tshark else {
-            return false;
-        };
-        let near =
-            |ours: Option<f64>, theirs: f64| ours.is_some_and(|ours| (ours - theirs).abs() <= 0.01);
-        self.analyser_lost.map(|lost| lost as i64) != Some(tshark.lost)
-            || !near(self.analyser_jitter_ms, tshark.jitter_ms)
-            || !near(self.analyser_delta_max_ms, tshark.delta_max_ms)
+        let near = |ours: f64, theirs: f64| (ours - theirs).abs() <= 0.01;
+        let mut both = self.analyser.iter().zip(&self.tshark);
+        both.any(|(ours, theirs)| match (ours, theirs) {
+            (Some(ours), Some(theirs)) => {
+                ours.lost != theirs.lost
+                    || !near(ours.jitter_ms, theirs.jitter_ms)
+                    || !near(ours.delta_max_ms, theirs.delta_max_ms)
+            }
+            (None, Some(_)) => true,
+            (_, None) => false,
+        })
+    }
+
+    /// Number of captures that tshark measured.
+    pub fn compared(&self) -> usize {
+        self.tshark.iter().flatten().count()
     }
 }

@@ -3,7 +3,7 @@
 use super::HostPlacement;
 use super::emulated::{CarriedLink, ENDS};
 use super::machine::receive_buffer_errors;
-use crate::emulator::own_error;
+use crate::emulator::own_error::{self, OwnError};
 use crate::error::LabError;
 use crate::experiment::{Experiment, SutMedia};
 use crate::raw::{LinkRecord, NoiseRecord};
@@ -82,7 +82,7 @@ pub(super) struct CallNetworks {
     /// Time from the start after which the links have no faults, seconds; zero: never.
     heal_seconds: f64,
     /// The links' own error.
-    own_error: Option<String>,
+    own_error: Option<OwnError>,
 }
 
 impl CallNetworks {
@@ -97,7 +97,7 @@ impl CallNetworks {
         clock: Clock,
     ) -> Result<Option<CallNetworks>, LabError> {
         let own_error = match experiment.network.is_set() {
-            true => Some(own_error::measure()?.text()),
+            true => Some(own_error::measure()?),
             false if experiment.sut.media == SutMedia::KernelRelay => None,
             false => return Ok(None),
         };
@@ -189,8 +189,15 @@ impl CallNetworks {
     /// An interface was gone.
     pub fn finish(self, noise: &NoiseRecord) -> Result<(Vec<LinkRecord>, Vec<String>), LabError> {
         let links = self.links.into_iter().map(|link| link.finish(noise));
-        let links = links.collect::<Result<Vec<LinkRecord>, LabError>>()?;
-        let mut remarks: Vec<String> = self.own_error.into_iter().collect();
+        let mut links = links.collect::<Result<Vec<LinkRecord>, LabError>>()?;
+        let faults = self.own_error.as_ref().map(OwnError::faults);
+        for fault in faults.into_iter().flatten() {
+            links
+                .iter_mut()
+                .for_each(|link| link.faults.push(fault.clone()));
+        }
+        let own_error = self.own_error.as_ref().map(OwnError::text);
+        let mut remarks: Vec<String> = own_error.into_iter().collect();
         remarks.extend(links.iter().map(|link| link.remark.clone()));
         Ok((links, remarks))
     }

@@ -180,6 +180,7 @@ pub(super) fn on_sockets(
             generator_cpu_seconds: cpu_s,
             callers_cpu_seconds: cpu_s,
             send_lateness: None,
+            generator_is_realtime: trial.experiment.generator.realtime_priority > 0,
             resident_bytes: net::resident_bytes().map_err(|error| cannot("/proc", error))?,
         }),
         ..Outcomes::default()

@@ -428,6 +428,7 @@ fn run_calls(
             generator_cpu_seconds: callers_cpu + callees_cpu,
             callers_cpu_seconds: callers_cpu,
             send_lateness,
+            generator_is_realtime: experiment.generator.realtime_priority > 0,
             resident_bytes: net::resident_bytes()
                 .map_err(|error| LabError::cannot_run(format!("/proc: {error}"), ""))?,
         }),

@@ -123,6 +123,37 @@ fn registrations_are_challenged_by_the_registrar_behind_the_border() {
     assert_eq!(outcomes.leaks, Some(0), "{:?}", outcomes.remarks);
 }
 
+/// With a duration, trials last as long at a high rate as at a low one.
+#[test]
+fn registrations_last_as_long_at_any_rate() {
+    let parse = |text: &str| File::parse("t", text).map(|file| file.experiment().clone());
+    let first = "name = \"t\"\ntitle = \"t\"\n[registrations]\nrate = 400.0\nusers = 10\nduration_seconds = 3.0\n";
+    let plan = parse(first).unwrap().registrations.unwrap();
+    assert_eq!((plan.users, plan.refreshes), (1_200, 0));
+    // The stated number is the least.
+    let more = first.replace("users = 10", "users = 2000");
+    assert_eq!(parse(&more).unwrap().registrations.unwrap().users, 2_000);
+    let cycle = format!("{CYCLE}duration_seconds = 4.0\n");
+    let plan = parse(&cycle).unwrap().registrations.unwrap();
+    assert_eq!((plan.users, plan.refreshes), (50, 16));
+    let again = simulate(&trial(&cycle)).unwrap();
+    assert_eq!(all_completed(&of(&again, AttemptKind::Reregistration)), 800);
+    // The rate of a level counts.
+    for (name, rate) in [
+        ("registration-rate", 11_000.0),
+        ("registration-rate-tls", 30_000.0),
+    ] {
+        let (_, text) = BUILT_IN.iter().find(|(known, _)| *known == name).unwrap();
+        let level = File::parse(name, text).unwrap().level_at(rate).unwrap();
+        let plan = level.experiment.registrations.unwrap();
+        assert!(plan.users as f64 >= rate * 10.0, "{name}: {plan:?}");
+    }
+    let ramp = format!("{first}pace = \"ramp\"\nramp_to = 9.0\nramp_seconds = 1.0\n");
+    let error = parse(&ramp).unwrap_err().to_string();
+    assert!(error.contains("registrations.duration_seconds"), "{error}");
+    assert!(parse(&first.replace("3.0", "-1.0")).is_err());
+}
+
 #[test]
 fn re_registration_of_unregistered_users_is_counted() {
     let deaf = format!("{CYCLE}[network]\nloss_percent = 100.0\n");
@@ -265,25 +296,27 @@ fn invalid_use_of_several_threads_is_rejected() {
 fn every_built_in_search_runs_on_sockets() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("searches");
     let _ = std::fs::remove_dir_all(&folder);
+    let users = ["registrations.users=40", "registrations.duration_seconds=1"];
     for (name, more) in [
-        ("call-rate", ""),
-        ("call-rate-anchored", ""),
-        ("call-rate-baseline", ""),
-        ("call-rate-media-bypass", ""),
-        ("call-rate-tls", ""),
-        ("call-rate-volte", ""),
-        ("re-registration-rate", "registrations.users=40"),
-        ("re-registration-rate-tls", "registrations.users=40"),
-        ("registration-rate", "registrations.users=40"),
-        ("registration-rate-tls", "registrations.users=40"),
-        ("registrations", "registrations.users=40"),
-        ("standing-call-capacity", "callers.hold_seconds=2.0"),
+        ("call-rate", &[][..]),
+        ("call-rate-anchored", &[]),
+        ("call-rate-baseline", &[]),
+        ("call-rate-media-bypass", &[]),
+        ("call-rate-tls", &[]),
+        ("call-rate-volte", &[]),
+        ("re-registration-rate", &users),
+        ("re-registration-rate-tls", &users),
+        ("registration-rate", &users),
+        ("registration-rate-tls", &users),
+        ("registrations", &users),
+        ("standing-call-capacity", &["callers.hold_seconds=2.0"]),
     ] {
         let mut set: Vec<String> = [
             "search.start=40",
             "search.step=40",
             "search.highest=40",
             "search.trials=1",
+            "search.coarse_seconds=0",
             // The speed of this machine is not under test.
             "thresholds.response_p99_ms=",
         ]
@@ -296,7 +329,7 @@ fn every_built_in_search_runs_on_sockets() {
         if name.contains("anchored") || name.contains("bypass") {
             set.push("thresholds.lost_percent=".to_owned());
         }
-        set.extend((!more.is_empty()).then(|| more.to_owned()));
+        set.extend(more.iter().map(|&set| set.to_owned()));
         let json = folder.join(format!("{name}.json"));
         std::fs::create_dir_all(&folder).unwrap();
         let options = RunOptions {

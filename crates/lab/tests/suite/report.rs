@@ -79,6 +79,7 @@ pub(super) fn write_run(dir: &Path, experiment: &str, trials: Vec<Trial>) {
             links: Vec::new(),
             verdict: RunVerdict::Passed,
             remarks: vec!["remark <i>one</i>".to_owned()],
+            short: false,
             surroundings: Some(Surroundings {
                 receive_buffer_errors_before: 10,
                 receive_buffer_errors_after: 1_244,
@@ -112,6 +113,7 @@ pub(super) fn write_run(dir: &Path, experiment: &str, trials: Vec<Trial>) {
         subject_file: String::new(),
         version: "0.0".to_owned(),
         started: 0,
+        subject_machine: None,
         machine: Some(MachineRecord {
             cpu: "Processor <1>".to_owned(),
             ..MachineRecord::default()

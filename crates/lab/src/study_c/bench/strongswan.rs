@@ -17,7 +17,7 @@ const PLUGINS: [(&str, &str); 3] = [
     ("openssl", "libstrongswan-standard-plugins"),
 ];
 /// Device of the data path.
-const DEVICE: &str = "ipsec0";
+pub(super) const DEVICE: &str = "ipsec0";
 /// Cipher of ESP as it is proposed, and as the daemon lists it.
 const CIPHER: [&str; 2] = ["aes256gcm16", "AES_GCM_16-256"];
 
