@@ -20,7 +20,7 @@ pub(crate) use role::run;
 use crate::ike::{self, ExchangePlan, ExchangeThread, IkeParts, IkeRequests, cannot};
 use crate::log::EventLog;
 use config::{Config, GatewayKeySource, GatewaySpec};
-use data_path::Chosen;
+use data_path::ChosenPath;
 use engine::{Event, EventKind};
 use exchange::{GatewaySink, exchange_plan};
 use keeper::{Keeper, KeeperParts};
@@ -316,7 +316,7 @@ fn gateway_of(
 fn log_start(
     spec: &GatewaySpec,
     keys: &GatewayKeys,
-    (gateway, chosen): (&EspGateway, &Chosen),
+    (gateway, chosen): (&EspGateway, &ChosenPath),
     (log, clock): (&EventLog, Clock),
 ) {
     let weak = keys.weak_algorithms();

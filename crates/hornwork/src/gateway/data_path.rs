@@ -14,27 +14,27 @@ const PROBE_SECONDS: u64 = 1;
 const OTHER_PATH: &str = "set data_path = \"user\", or \"auto\"";
 
 /// The place of ESP, with the reason.
-pub(super) enum Chosen {
+pub(super) enum ChosenPath {
     /// The kernel, by this socket.
     Kernel(Xfrm),
     /// This program.
     User(String),
 }
 
-impl Chosen {
+impl ChosenPath {
     /// Words for operators.
     pub(super) fn describe(&self) -> String {
         match self {
-            Chosen::Kernel(_) => "the kernel (XFRM)".to_owned(),
-            Chosen::User(reason) => format!("user space ({reason})"),
+            ChosenPath::Kernel(_) => "the kernel (XFRM)".to_owned(),
+            ChosenPath::User(reason) => format!("user space ({reason})"),
         }
     }
 
     /// Its name in events.
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Chosen::Kernel(_) => "kernel",
-            Chosen::User(_) => "user",
+            ChosenPath::Kernel(_) => "kernel",
+            ChosenPath::User(_) => "user",
         }
     }
 
@@ -44,13 +44,13 @@ impl Chosen {
     /// The kernel refuses to remove associations of an earlier run.
     pub(super) fn into_kernel(self, spec: &GatewaySpec) -> io::Result<Option<KernelSas>> {
         match self {
-            Chosen::Kernel(xfrm) => KernelSas::new(xfrm, spec).map(Some).map_err(|error| {
+            ChosenPath::Kernel(xfrm) => KernelSas::new(xfrm, spec).map(Some).map_err(|error| {
                 cannot(
                     format!("[gateway] cannot remove the associations of an earlier run from the kernel: {error}"),
                     "remove them: ip xfrm state flush; ip xfrm policy flush",
                 )
             }),
-            Chosen::User(_) => Ok(None),
+            ChosenPath::User(_) => Ok(None),
         }
     }
 }
@@ -59,13 +59,13 @@ impl Chosen {
 ///
 /// # Errors
 /// `data_path = "kernel"` is not possible here.
-pub(super) fn choose(spec: &GatewaySpec) -> io::Result<Chosen> {
+pub(super) fn choose(spec: &GatewaySpec) -> io::Result<ChosenPath> {
     if spec.data_path == DataPath::User {
-        return Ok(Chosen::User("data_path".to_owned()));
+        return Ok(ChosenPath::User("data_path".to_owned()));
     }
     match kernel(spec) {
-        Ok(xfrm) => Ok(Chosen::Kernel(xfrm)),
-        Err((reason, _)) if spec.data_path == DataPath::Auto => Ok(Chosen::User(reason)),
+        Ok(xfrm) => Ok(ChosenPath::Kernel(xfrm)),
+        Err((reason, _)) if spec.data_path == DataPath::Auto => Ok(ChosenPath::User(reason)),
         Err((reason, remedy)) => Err(cannot(
             format!("[gateway] data_path = \"kernel\": {reason}"),
             remedy,

@@ -44,35 +44,35 @@ pub(super) struct KernelFigures {
 
 /// Counters of an association.
 #[derive(Debug, Default)]
-struct Usage {
+struct SaCounter {
     counts: XfrmCounts,
     /// Last notice that new keys are due.
     noticed: Option<Time>,
 }
 
 #[derive(Debug)]
-struct Inbound {
+struct KernelInbound {
     spi: u32,
     selectors: Vec<XfrmSelector>,
     soft_bytes: Option<u64>,
     removed_at: Option<Time>,
-    usage: Usage,
+    usage: SaCounter,
 }
 
 #[derive(Debug)]
-struct Outbound {
+struct KernelOutbound {
     /// With its keys until the kernel has them.
     spec: SaSpec,
     selectors: Vec<XfrmSelector>,
     /// The peer, once the kernel has the association.
     peer: Option<SocketAddr>,
-    usage: Usage,
+    usage: SaCounter,
 }
 
 #[derive(Debug, Default)]
-struct Tunnel {
-    inbound: Vec<Inbound>,
-    outbound: Vec<Outbound>,
+struct KernelTunnel {
+    inbound: Vec<KernelInbound>,
+    outbound: Vec<KernelOutbound>,
     /// SPI of the association that seals.
     sealing: Option<u32>,
     policies_in: Vec<XfrmSelector>,
@@ -85,7 +85,7 @@ struct Tunnel {
 #[derive(Debug)]
 pub(super) struct KernelSas {
     kernel: Kernel,
-    tunnels: Vec<Tunnel>,
+    tunnels: Vec<KernelTunnel>,
     /// Tunnel of each SPI of received packets.
     owners: BTreeMap<u32, usize>,
     grace: Duration,
@@ -307,7 +307,7 @@ impl Kernel {
     }
 
     /// Packets since the last call.
-    fn count(&mut self, usage: &mut Usage, spi: u32, destination: IpAddr) -> XfrmCounts {
+    fn count(&mut self, usage: &mut SaCounter, spi: u32, destination: IpAddr) -> XfrmCounts {
         // An association that has ended has its last counts.
         let Ok(Some(now)) = self.xfrm.counts(spi, destination) else {
             return XfrmCounts::default();
@@ -326,7 +326,7 @@ fn add_counts(to: &mut XfrmCounts, more: XfrmCounts) {
 }
 
 /// Why new keys are due, if they are and there was no notice a short time ago.
-fn due(usage: &mut Usage, soft_bytes: Option<u64>, now: Time) -> Option<RekeyReason> {
+fn due(usage: &mut SaCounter, soft_bytes: Option<u64>, now: Time) -> Option<RekeyReason> {
     let reason = if usage.counts.packets >= SOFT_PACKETS {
         RekeyReason::Sequence
     } else if soft_bytes.is_some_and(|soft| usage.counts.bytes >= soft) {
@@ -360,7 +360,7 @@ impl KernelSas {
             );
         }
         let mut tunnels = Vec::new();
-        tunnels.resize_with(spec.tunnels.len(), Tunnel::default);
+        tunnels.resize_with(spec.tunnels.len(), KernelTunnel::default);
         Ok(KernelSas {
             kernel,
             tunnels,
@@ -388,12 +388,12 @@ impl KernelSas {
         let ports = [ports.source_port, ports.destination_port];
         self.kernel
             .add(pair.tunnel, inbound, (ends_of(inbound)?, ports))?;
-        tunnel.inbound.push(Inbound {
+        tunnel.inbound.push(KernelInbound {
             spi: inbound.spi,
             selectors: selectors.clone(),
             soft_bytes: inbound.lifetime.soft_bytes,
             removed_at: None,
-            usage: Usage::default(),
+            usage: SaCounter::default(),
         });
         self.owners.insert(inbound.spi, pair.tunnel);
         for selector in selectors {
@@ -417,11 +417,11 @@ impl KernelSas {
                 self.kernel.delete(spi, peer.ip());
             }
         }
-        tunnel.outbound.push(Outbound {
+        tunnel.outbound.push(KernelOutbound {
             spec: outbound.clone(),
             selectors: sealed,
             peer: None,
-            usage: Usage::default(),
+            usage: SaCounter::default(),
         });
         Ok(())
     }
@@ -573,7 +573,7 @@ impl KernelSas {
     pub(super) fn tick(&mut self, now: Time, mut keep_alive: impl FnMut(SocketAddr)) {
         let mut ended = Vec::new();
         for (number, tunnel) in self.tunnels.iter_mut().enumerate() {
-            let over = |one: &&Inbound| one.removed_at.is_some_and(|at| at <= now);
+            let over = |one: &&KernelInbound| one.removed_at.is_some_and(|at| at <= now);
             ended.extend(
                 tunnel
                     .inbound
@@ -661,7 +661,7 @@ impl KernelSas {
     }
 }
 
-impl Tunnel {
+impl KernelTunnel {
     /// The peer to which packets are sealed.
     fn peer(&self) -> Option<SocketAddr> {
         let sealing = self.sealing?;
@@ -731,7 +731,7 @@ mod tests {
 
     #[test]
     fn new_keys_are_requested_again_and_again() {
-        let mut usage = Usage::default();
+        let mut usage = SaCounter::default();
         let at = |second: u64| Time::ZERO + Duration::from_secs(second);
         assert_eq!(due(&mut usage, Some(1_000), at(1)), None);
         usage.counts.bytes = 1_000;

@@ -14,7 +14,7 @@ const INIT: &str = r#"#!/bin/bash
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/mnt TMPDIR=/mnt
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t tmpfs tmpfs /run; mount -t tmpfs tmpfs /mnt
 # A guest that hangs ends itself.
-(sleep 100; echo "guest: no end in time"; echo o > /proc/sysrq-trigger) &
+(sleep 250; echo "guest: no end in time"; echo o > /proc/sysrq-trigger) &
 cp -r "$CASE"/. /mnt; cd /mnt
 mkdir -p m/lib; ln -s /usr/lib/uml/modules m/lib/modules
 printf '#!/bin/sh\nexec /usr/sbin/modprobe -d /mnt/m "$@"\n' > modprobe; chmod 755 modprobe
@@ -30,7 +30,7 @@ fn run_guest(case: &NetworkCase, script: &str) -> String {
     case.write("init", INIT);
     let folder = case.folder.display();
     let output = Command::new("timeout")
-        .args(["-k", "5", "120", "linux.uml"])
+        .args(["-k", "5", "280", "linux.uml"])
         .args([
             "mem=512M",
             "rootfstype=hostfs",
@@ -75,13 +75,12 @@ fn near(keys: &str, ike: &str) -> String {
 const GUEST: &str = r#"
 # Packets that leave the interface: ESP in UDP, IKE, and those that must not be seen.
 cat > wire.py <<END
-import socket, sys, time
+import os, socket, sys
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
 wire.bind(("va", 0)); wire.settimeout(0.1)
 print("ready", flush=True)
 counts = {"esp": 0, "ike": 0, "clear": 0}
-end = time.time() + float(sys.argv[1])
-while time.time() < end:
+while not os.path.exists(sys.argv[1] + ".end"):
     try: data, about = wire.recvfrom(2000)
     except TimeoutError: continue
     if about[2] != socket.PACKET_OUTGOING or about[1] != 0x800: continue
@@ -91,9 +90,10 @@ while time.time() < end:
     elif data[9] != 17: continue
     elif payload[:4] == bytes(4): counts["ike"] += 1
     elif len(payload) > 8: counts["esp"] += 1
-print(sys.argv[2], counts["esp"], "esp", counts["clear"], "clear", flush=True)
+print(sys.argv[1], counts["esp"], "esp", counts["clear"], "clear", flush=True)
 END
-wire() { python3 wire.py $1 $2 > $2.wire & wire=$!; jobs_of_test="$jobs_of_test $!"; await $2.wire ready; }
+wire() { python3 wire.py $1 > $1.wire & wire=$!; jobs_of_test="$jobs_of_test $!"; await $1.wire ready; }
+wire_end() { sleep 0.2; touch $1.end; wait $wire; tail -n 1 $1.wire; }
 # Datagrams that the other end sends back.
 cat > echo.py <<END
 import socket
@@ -123,7 +123,7 @@ vici="--uri unix://$PWD/far.d/vici"
 gateway near ""
 await near.log gateway_tunnel_up
 $far_in python3 echo.py > echo.log & jobs_of_test="$jobs_of_test $!"; await echo.log ready
-wire 9 traffic
+wire traffic
 ping -q -c 40 -i 0.02 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
 $far_in ping -q -c 40 -i 0.02 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
 python3 ask.py
@@ -137,24 +137,25 @@ both_end() { wait $one || true; wait $two || true; loss $1.log; loss $1-back.log
 both 250 ping-rekey
 for n in 1 2; do sleep 1; swanctl --rekey --child net $vici > rekey.log 2>&1; done
 both_end ping-rekey
-wait $wire; tail -n 1 traffic.wire
+wire_end traffic
 echo "rekeyed by the peer: $(grep -c gateway_rekeyed near.log)"
 # A killed process: nothing leaves in the clear, and the next one begins with an empty kernel.
 daemon=$(pgrep -P $near_pid)
 kill -KILL $near_pid; wait $near_pid 2>/dev/null || true
 left killed
-wire 1 orphaned; ping -q -c 10 -i 0.02 -W 1 -I 10.1.0.1 10.2.0.1 > ping-orphaned.log || true; wait $wire; tail -n 1 orphaned.wire
+wire orphaned; ping -q -c 10 -i 0.02 -W 1 -I 10.1.0.1 10.2.0.1 > ping-orphaned.log || true; wire_end orphaned
 for n in $(seq 250); do [ -e /proc/$daemon ] || break; sleep 0.02; done
 cp near.log near-first.log; sed -i "s/^rekey_s = .*/rekey_s = 5/" near.toml
 gateway near ""
 grep -o "removed .* of an earlier run" near.log
 await near.log gateway_tunnel_up
-both 400 ping-own; both_end ping-own
+both 300 ping-own; both_end ping-own
 echo "rekeyed by this end: $(grep -c gateway_rekeyed near.log)"
-# The peer deletes its keys: packets end at the device.
+# The peer deletes its keys, and refuses new ones: packets end at the device.
+touch none.conf; swanctl --load-conns --file none.conf $vici > none.log 2>&1
 swanctl --terminate --ike t $vici > terminate.log 2>&1
 await near.log gateway_tunnel_down
-wire 1 down; ping -q -c 10 -i 0.02 -W 1 -I 10.1.0.1 10.2.0.1 > ping-down.log || true; wait $wire; tail -n 1 down.wire
+wire down; ping -q -c 10 -i 0.02 -W 1 -I 10.1.0.1 10.2.0.1 > ping-down.log || true; wire_end down
 loss ping-down.log
 kill -TERM $near_pid; wait $near_pid
 left ended
@@ -178,6 +179,8 @@ fn numbers(said: &str, line: &str) -> Vec<u64> {
 fn functions() -> String {
     let common = COMMON.replace("socket-default kernel-libipsec", "socket-default");
     assert_ne!(common, COMMON);
+    // On a busy machine the guest is slow.
+    let common = common.replace("sleep 120", "sleep 300");
     format!("{common}{GUEST}")
 }
 
@@ -201,8 +204,8 @@ fn the_kernel_carries_packets_to_a_stock_peer() {
         ("ping-back.log", 40),
         ("ping-rekey.log", 250),
         ("ping-rekey-back.log", 250),
-        ("ping-own.log", 400),
-        ("ping-own-back.log", 400),
+        ("ping-own.log", 300),
+        ("ping-own-back.log", 300),
     ] {
         lossless(&said, log, packets);
     }
@@ -236,7 +239,7 @@ fn the_kernel_carries_packets_to_a_stock_peer() {
         .lines()
         .rfind(|line| line.contains("gateway_statistics"));
     let statistics = statistics.unwrap_or_else(|| panic!("{said}"));
-    assert!(statistics.contains("sealed=800 opened=800"), "{statistics}");
+    assert!(statistics.contains("sealed=600 opened=600"), "{statistics}");
 }
 
 /// Our user space at the other end, by IPv6, with another suite; both ends renew keys.
