@@ -118,13 +118,11 @@ mod tests {
             ("[gateway.ike]", &all, "gateway.tunnel[0].remote_networks"),
             ("[gateway.ike]", any, "gateway.tunnel[0].peer"),
         ] {
-            let reason = with(keys, tunnel).unwrap().needs_user_space();
-            assert_eq!(reason.map(|(at, _)| at).as_deref(), Some(key));
+            let (at, reason) = with(keys, tunnel).unwrap().needs_user_space().unwrap();
+            assert_eq!(at, key);
             let said = with(&format!("data_path=\"kernel\"\n{keys}"), tunnel).unwrap_err();
-            assert!(
-                said.contains(key) && said.contains("is not possible"),
-                "{said}"
-            );
+            let expected = format!("data_path = \"kernel\" is not possible: {reason}");
+            assert!(said.contains(&expected), "{said}");
             assert!(with(&format!("data_path=\"user\"\n{keys}"), tunnel).is_ok());
         }
     }

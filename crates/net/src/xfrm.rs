@@ -499,7 +499,10 @@ impl Xfrm {
     /// # Errors
     /// See [`XfrmRefusal`]; the SPI may be in use.
     pub fn add_state(&mut self, state: &XfrmState<'_>) -> io::Result<()> {
-        self.change(NEW_STATE, &state.encode())
+        let done = self.change(NEW_STATE, &state.encode());
+        // A refusal repeats the request with its keys.
+        self.netlink.wipe();
+        done
     }
 
     /// Deletes an association; none is no error.

@@ -1,6 +1,6 @@
 //! The choice between ESP in this program and in the kernel (XFRM).
 
-use super::kernel::{KernelSas, kernel_selectors, kernel_suite};
+use super::kernel::{KernelSas, kernel_selectors, kernel_suite, remove_earlier};
 use crate::ike::cannot;
 use config::{DataPath, GatewayKeySource, GatewaySpec};
 use engine::Entropy;
@@ -41,7 +41,7 @@ impl ChosenPath {
     /// The associations in the kernel, if it is the place.
     ///
     /// # Errors
-    /// The kernel refuses to remove associations of an earlier run.
+    /// The kernel refuses to remove associations of an earlier run. They are removed for both paths.
     pub(super) fn into_kernel(self, spec: &GatewaySpec) -> io::Result<Option<KernelSas>> {
         match self {
             ChosenPath::Kernel(xfrm) => KernelSas::new(xfrm, spec).map(Some).map_err(|error| {
@@ -50,7 +50,14 @@ impl ChosenPath {
                     "remove them: ip xfrm state flush; ip xfrm policy flush",
                 )
             }),
-            ChosenPath::User(_) => Ok(None),
+            ChosenPath::User(_) => {
+                // Policies of an earlier run would take the packets. A process without the right, or on a kernel without XFRM, has
+                // left none.
+                if let Ok(mut xfrm) = Xfrm::open() {
+                    let _ = remove_earlier(&mut xfrm, spec.local.ip());
+                }
+                Ok(None)
+            }
         }
     }
 }

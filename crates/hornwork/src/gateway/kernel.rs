@@ -342,6 +342,20 @@ fn due(usage: &mut SaCounter, soft_bytes: Option<u64>, now: Time) -> Option<Reke
     Some(reason)
 }
 
+/// Removes associations and policies of an earlier run, which was killed.
+///
+/// # Errors
+/// The kernel refuses.
+pub(super) fn remove_earlier(xfrm: &mut Xfrm, local: IpAddr) -> io::Result<()> {
+    let (policies, states) = xfrm.flush(REQUESTS, local)?;
+    if policies + states > 0 {
+        tracing::warn!(
+            "removed {states} associations and {policies} policies of an earlier run from the kernel"
+        );
+    }
+    Ok(())
+}
+
 impl KernelSas {
     /// No association yet; those of an earlier run, which was killed, are removed.
     ///
@@ -353,12 +367,7 @@ impl KernelSas {
             local: spec.local,
             clears_dont_fragment: !spec.copies_dont_fragment,
         };
-        let (policies, states) = kernel.xfrm.flush(REQUESTS, spec.local.ip())?;
-        if policies + states > 0 {
-            tracing::warn!(
-                "removed {states} associations and {policies} policies of an earlier run from the kernel"
-            );
-        }
+        remove_earlier(&mut kernel.xfrm, spec.local.ip())?;
         let mut tunnels = Vec::new();
         tunnels.resize_with(spec.tunnels.len(), KernelTunnel::default);
         Ok(KernelSas {

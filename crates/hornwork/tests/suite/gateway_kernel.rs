@@ -247,6 +247,8 @@ const OURS: &str = r#"
 "$HORNWORK" check -c near.toml | grep "data path"
 ip addr add 2001:db8::1/64 dev va nodad; $far_in ip addr add 2001:db8::2/64 dev vb nodad
 ip addr add fd01::1/64 dev lo; $far_in ip addr add fd02::1/64 dev lo
+# A policy of an earlier run of the other end, which has another path now.
+$far_in ip xfrm policy add src 10.2.0.0/24 dst 10.1.0.0/24 dir out tmpl src 2001:db8::2 dst 2001:db8::1 proto esp reqid $((0x48570000)) mode tunnel
 gateway far "$far_in"
 gateway near ""
 await near.log gateway_tunnel_up
@@ -254,6 +256,14 @@ await far.log gateway_tunnel_up
 ping -q -c 300 -i 0.02 -I 10.1.0.1 10.2.0.1 > ping-v4.log & one=$!
 $far_in ping -q -c 300 -i 0.02 -I fd02::1 fd01::1 > ping-v6.log & two=$!
 wait $one || true; wait $two || true; loss ping-v4.log; loss ping-v6.log
+# A host behind this end: its packets are forwarded both ways, and long ones are answered by ICMP.
+site lan
+ip link add la type veth peer name lb netns $lan
+ip link set la up; ip route add 10.1.0.9 dev la; echo 1 > /proc/sys/net/ipv4/ip_forward
+$lan_in sh -c "ip addr add 10.1.0.9/24 dev lb; ip link set lb up; ip route add default via 10.1.0.1"
+$lan_in ping -q -c 50 -i 0.02 10.2.0.1 > ping-lan.log || true; loss ping-lan.log
+$far_in ping -q -c 50 -i 0.02 -I 10.2.0.1 10.1.0.9 > ping-to-lan.log || true; loss ping-to-lan.log
+$lan_in ping -c 1 -W 2 -M do -s 1450 10.2.0.1 | grep -o "Frag needed and DF set" || true
 ip xfrm state | grep -m 1 -o "enc cbc(aes)"
 ip xfrm state | grep -m 1 -o "auth-trunc hmac(sha256)"
 kill -TERM $near_pid; wait $near_pid
@@ -297,10 +307,20 @@ fn the_kernel_carries_packets_to_our_user_space() {
     let said = run_guest(&case, &format!("{}{OURS}", functions()));
     lossless(&said, "ping-v4.log", 300);
     lossless(&said, "ping-v6.log", 300);
+    lossless(&said, "ping-lan.log", 50);
+    lossless(&said, "ping-to-lan.log", 50);
+    assert!(said.contains("Frag needed and DF set"), "{said}");
     assert!(said.contains("enc cbc(aes)"), "{said}");
     assert!(said.contains("auth-trunc hmac(sha256)"), "{said}");
     assert!(said.contains("gateway_rekeyed"), "{said}");
     assert!(said.contains("data_path=user"), "{said}");
+    assert!(
+        said.contains("removed 0 associations and 1 policies"),
+        "{said}"
+    );
+    // Each packet that one end has sealed was opened by the other: pings with answers, and those of the host behind.
+    let counted = said.matches("sealed=700 opened=700").count();
+    assert_eq!(counted, 2, "{said}");
     assert_eq!(numbers(&said, "ended: "), [0, 0], "{said}");
 }
 
