@@ -1,6 +1,7 @@
 //! `[gateway]`: the IPsec gateway for the traffic of this machine and of the networks behind it.
 
 use super::address::Cidr;
+use super::data_path::{DataPath, check_data_path};
 use super::ike::{IkeSpec, IkeTunnelSpec, RawTunnelIke};
 use super::one_or_many::OneOrMany;
 use super::sink::{Sink, one_line, optional_seconds, seconds};
@@ -34,6 +35,9 @@ pub(super) struct RawGateway {
     /// Carrier of ESP packets; both ends need the same.
     #[serde(default)]
     pub encapsulation: Encapsulation,
+    /// Place where packets are sealed and opened.
+    #[serde(default)]
+    pub data_path: DataPath,
     /// Key file: lines of Wireshark's `esp_sa` table (docs/esp.md), one for each direction of each tunnel. Only its owner may
     /// have access to it. Of several lines that send to a peer the last one is used; all that receive are. Required without
     /// `[gateway.ike]`.
@@ -193,6 +197,8 @@ pub struct GatewaySpec {
     pub local: SocketAddr,
     /// Carrier of ESP packets.
     pub carrier: EspCarrier,
+    /// Place where packets are sealed and opened.
+    pub data_path: DataPath,
     /// Where the keys come from.
     pub keys: GatewayKeySource,
     /// File with the used sequence numbers.
@@ -642,13 +648,14 @@ pub(super) fn gateway(raw: Option<&RawGateway>, sink: &mut Sink<'_>) -> Option<G
     let soft = |bound: u64| bound - bound / 10;
     let bytes = Some(raw.lifetime_bytes).filter(|bytes| *bytes > 0);
     let time = optional_seconds(raw.lifetime_s);
-    Some(GatewaySpec {
+    let spec = GatewaySpec {
         device: raw.device.clone(),
         local,
         carrier: match raw.encapsulation {
             Encapsulation::Udp => EspCarrier::Udp,
             Encapsulation::Ip => EspCarrier::Ip,
         },
+        data_path: raw.data_path,
         keys: key_source(raw, ike, sink),
         numbers_file: raw.numbers_file.as_deref().map(|text| sink.path(text)),
         allow_weak: raw.allow_weak,
@@ -669,7 +676,9 @@ pub(super) fn gateway(raw: Option<&RawGateway>, sink: &mut Sink<'_>) -> Option<G
         keep_alive: optional_seconds(raw.keep_alive_s),
         statistics: optional_seconds(raw.statistics_s),
         tunnels,
-    })
+    };
+    check_data_path(&spec, sink);
+    Some(spec)
 }
 
 #[cfg(test)]

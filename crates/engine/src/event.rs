@@ -1195,6 +1195,8 @@ events! {
         local: String,
         /// Carrier of ESP packets: udp, or ip (protocol 50).
         encapsulation: String,
+        /// Place where packets are sealed and opened: user, or kernel (XFRM).
+        data_path: String,
         /// Number of tunnels.
         tunnels: u64,
         /// Number of security associations.

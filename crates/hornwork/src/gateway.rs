@@ -2,9 +2,11 @@
 //! TUN device and the outer socket; the keeper does everything that may block: keys, files, log, path MTU. With
 //! `[gateway.ike]` a third one connects the daemon of the key exchange.
 
+mod data_path;
 mod exchange;
 mod figures;
 mod keeper;
+mod kernel;
 mod keys;
 mod loops;
 mod numbers;
@@ -15,9 +17,10 @@ pub(crate) use figures::GatewayFigures;
 pub(crate) use keys::GatewayKeys;
 pub(crate) use role::run;
 
-use crate::ike::{self, ExchangeThread, IkeParts, IkeRequests, cannot};
+use crate::ike::{self, ExchangePlan, ExchangeThread, IkeParts, IkeRequests, cannot};
 use crate::log::EventLog;
 use config::{Config, GatewayKeySource, GatewaySpec};
+use data_path::ChosenPath;
 use engine::{Event, EventKind};
 use exchange::{GatewaySink, exchange_plan};
 use keeper::{Keeper, KeeperParts};
@@ -87,6 +90,7 @@ pub(crate) fn check_rights(config: &Config) -> io::Result<()> {
     if spec.carrier == EspCarrier::Ip {
         net::may_carry_esp(spec.local.ip()).map_err(|error| raw_error(&error))?;
     }
+    data_path::choose(spec)?;
     Ok(())
 }
 
@@ -134,6 +138,12 @@ pub(crate) fn summary(config: &Config) -> String {
         GatewayKeySource::Ike(_) => "key exchange by IKEv2".to_owned(),
     };
     let mut text = format!("IPsec gateway: device {}, {carrier}, {keys}\n", spec.device);
+    // A kernel that cannot do it although it must is an error of `check_rights`.
+    if matches!(spec.keys, GatewayKeySource::Ike(_))
+        && let Ok(chosen) = data_path::choose(spec)
+    {
+        text.push_str(&format!("data path: {}\n", chosen.describe()));
+    }
     // Longer lists are of no use on a terminal.
     for tunnel in spec.tunnels.iter().take(20) {
         let limits = &tunnel.limits;
@@ -307,7 +317,7 @@ fn gateway_of(
 fn log_start(
     spec: &GatewaySpec,
     keys: &GatewayKeys,
-    gateway: &EspGateway,
+    (gateway, chosen): (&EspGateway, &ChosenPath),
     (log, clock): (&EventLog, Clock),
 ) {
     let weak = keys.weak_algorithms();
@@ -327,6 +337,7 @@ fn log_start(
                 EspCarrier::Ip => spec.local.ip().to_string(),
             },
             encapsulation: spec.carrier.name().to_owned(),
+            data_path: chosen.name().to_owned(),
             tunnels: spec.tunnels.len() as u64,
             associations: gateway.associations() as u64,
         },
@@ -359,6 +370,7 @@ impl Gateway {
         // Rights are checked before a file is written.
         let tun = open_device(spec)?;
         let socket = open_socket(spec)?;
+        let chosen = data_path::choose(spec)?;
         let mut numbers = match &spec.keys {
             GatewayKeySource::File(file) => {
                 Some(NumbersFile::open(&numbers_path(spec, file.path()))?)
@@ -366,7 +378,19 @@ impl Gateway {
             GatewayKeySource::Ike(_) => None,
         };
         let gateway = gateway_of(spec, &keys, numbers.as_mut(), clock)?;
-        log_start(spec, &keys, &gateway, (log, clock));
+        log_start(spec, &keys, (&gateway, &chosen), (log, clock));
+        let kernel = chosen.into_kernel(spec)?;
+        if kernel.is_some() {
+            socket.hand_esp_to_kernel().map_err(|error| {
+                cannot(
+                    format!(
+                        "[gateway] the kernel does not take ESP at UDP {}: {error}",
+                        spec.local
+                    ),
+                    "give the program CAP_NET_ADMIN, or set data_path = \"user\"",
+                )
+            })?;
+        }
         let figures = Arc::new(GatewayFigures::new(spec, &keys, clock.now()));
         let flags = Arc::new(Flags::default());
         let waker = Waker::new()?;
@@ -387,7 +411,10 @@ impl Gateway {
                     weak: BTreeSet::new(),
                 };
                 let parts = IkeParts {
-                    plan: exchange_plan(spec, ike),
+                    plan: ExchangePlan {
+                        has_kernel_policies: kernel.is_some(),
+                        ..exchange_plan(spec, ike)
+                    },
                     files: files.clone(),
                     sink: Box::new(sink),
                     inbox,
@@ -407,6 +434,7 @@ impl Gateway {
                 reports,
                 waker,
                 ike: requests.clone(),
+                kernel,
                 clock,
             },
             spec,

@@ -74,6 +74,7 @@ impl PhoneIke {
             name: format!("--ike {name}"),
             local: local_of(&spec)?,
             uses_port_500: false,
+            has_kernel_policies: false,
             ike: spec.ike.clone(),
             packets: PacketPlan {
                 lifetime: SaLifetime::default(),

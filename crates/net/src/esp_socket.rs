@@ -140,6 +140,19 @@ impl EspSocket {
         })
     }
 
+    /// Lets the kernel take the ESP packets and keep-alives of this UDP socket (RFC 3948), which still receives IKE messages. No
+    /// policy of the kernel applies to its own packets.
+    ///
+    /// # Errors
+    /// Not permitted (CAP_NET_ADMIN), or the kernel has no ESP in UDP.
+    pub fn hand_esp_to_kernel(&self) -> io::Result<()> {
+        // linux/udp.h
+        const UDP_ENCAP: i32 = 100;
+        const ESP_IN_UDP: i32 = 2;
+        socket::set_int(self.fd.as_fd(), libc::SOL_UDP, UDP_ENCAP, ESP_IN_UDP)?;
+        crate::xfrm::bypass_policies(self.fd.as_fd(), self.is_v6)
+    }
+
     /// Reads the next batch; returns its number of packets, 0 if none waits.
     ///
     /// # Errors

@@ -39,6 +39,7 @@ mod tcp;
 mod timed_udp;
 pub mod tls;
 mod tun;
+mod xfrm;
 mod xsk;
 
 pub use claims::{ClaimError, Claimant, PortClaim, PortClaims, PortRange, claims};
@@ -73,6 +74,10 @@ pub use signals::{Signals, block_all as block_signals, end_on_closed_pipe, stops
 pub use socket::may_carry_esp;
 pub use timed_udp::TimedUdpSocket;
 pub use tun::TunDevice;
+pub use xfrm::{
+    Xfrm, XfrmAlgorithm, XfrmCounts, XfrmDirection, XfrmPolicy, XfrmRefusal, XfrmSelector,
+    XfrmState, XfrmSuite, bypass_policies,
+};
 pub use xsk::AfXdp;
 
 /// Whether this build contains the BPF programs.

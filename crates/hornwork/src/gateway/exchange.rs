@@ -31,6 +31,7 @@ pub(super) fn exchange_plan(gateway: &GatewaySpec, ike: &IkeSpec) -> ExchangePla
         name: "[gateway.ike]".to_owned(),
         local: gateway.local,
         uses_port_500: gateway.local.port() == NAT_TRAVERSAL_PORT,
+        has_kernel_policies: false,
         ike: ike.clone(),
         packets: PacketPlan {
             lifetime: gateway.lifetime,

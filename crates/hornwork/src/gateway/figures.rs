@@ -1,10 +1,11 @@
 //! Figures of the gateway, which the packet thread publishes and metrics and log read.
 
+use super::kernel::KernelSas;
 use super::keys::GatewayKeys;
 use config::GatewaySpec;
 use engine::worker::lock;
 use engine::{DropReason, Time};
-use protect::esp::EspGateway;
+use protect::esp::{EspGateway, TunnelPackets};
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -94,25 +95,49 @@ impl GatewayFigures {
         }
     }
 
-    /// Publishes the counters of the packet thread.
-    pub(super) fn publish(&self, gateway: &EspGateway) {
+    /// Publishes the counters of the packet thread; those of packets are the kernel's where the associations are there.
+    pub(super) fn publish(&self, gateway: &EspGateway, kernel: Option<&KernelSas>) {
+        match kernel {
+            Some(kernel) => self.publish_kernel(kernel),
+            None => self.publish_own(gateway),
+        }
+        let lost = gateway.counters().notices_lost;
+        self.notices_lost.store(lost, Relaxed);
+        for (reason, count) in gateway.drops().iter() {
+            if let Some(figure) = self.drops.get(reason as usize) {
+                figure.store(count, Relaxed);
+            }
+        }
+    }
+
+    fn publish_own(&self, gateway: &EspGateway) {
         let counters = gateway.counters();
         self.sealed.store(counters.sealed, Relaxed);
         self.sealed_bytes.store(counters.sealed_bytes, Relaxed);
         self.opened.store(counters.opened, Relaxed);
         self.opened_bytes.store(counters.opened_bytes, Relaxed);
-        self.associations
-            .store(gateway.associations() as u64, Relaxed);
+        let associations = gateway.associations() as u64;
+        self.associations.store(associations, Relaxed);
         self.tunnels_up.store(gateway.tunnels_up() as u64, Relaxed);
-        self.notices_lost.store(counters.notices_lost, Relaxed);
-        for (figures, packets) in self.tunnels.iter().zip(gateway.tunnel_packets()) {
+        self.publish_tunnels(gateway.tunnel_packets());
+    }
+
+    fn publish_kernel(&self, kernel: &KernelSas) {
+        let figures = kernel.figures();
+        self.sealed.store(figures.sealed.packets, Relaxed);
+        self.sealed_bytes.store(figures.sealed.bytes, Relaxed);
+        self.opened.store(figures.opened.packets, Relaxed);
+        self.opened_bytes.store(figures.opened.bytes, Relaxed);
+        let associations = figures.associations as u64;
+        self.associations.store(associations, Relaxed);
+        self.tunnels_up.store(figures.tunnels_up as u64, Relaxed);
+        self.publish_tunnels(kernel.tunnel_packets());
+    }
+
+    fn publish_tunnels(&self, packets: impl Iterator<Item = TunnelPackets>) {
+        for (figures, packets) in self.tunnels.iter().zip(packets) {
             figures.sealed.store(packets.sealed, Relaxed);
             figures.opened.store(packets.opened, Relaxed);
-        }
-        for (reason, count) in gateway.drops().iter() {
-            if let Some(figure) = self.drops.get(reason as usize) {
-                figure.store(count, Relaxed);
-            }
         }
     }
 

@@ -2,6 +2,7 @@
 //! per packet. It never waits for another thread: its queues are bounded, and reports that do not fit are dropped.
 
 use super::figures::GatewayFigures;
+use super::kernel::KernelSas;
 use crate::ike::{IkeRequest, IkeRequests};
 use config::GatewaySpec;
 use engine::{DropReason, Time};
@@ -99,6 +100,8 @@ pub(super) struct Parts {
     pub(super) waker: Waker,
     /// The key exchange, if there is one.
     pub(super) ike: Option<IkeRequests>,
+    /// The associations, if they are in the kernel. `gateway` has none then.
+    pub(super) kernel: Option<KernelSas>,
     pub(super) clock: Clock,
 }
 
@@ -170,6 +173,9 @@ impl PacketLoop {
                 self.parts.waker.clear();
             }
             if (ready[2].readable || now >= self.next_tick) && self.commands(now)? {
+                if let Some(kernel) = &mut self.parts.kernel {
+                    kernel.count(now);
+                }
                 // All of them: an earlier report may have had no room.
                 let states = self.parts.gateway.states(now);
                 self.publish();
@@ -309,28 +315,50 @@ impl PacketLoop {
                 Ok(Command::PathMtu(tunnel, mtu)) => {
                     self.parts.gateway.set_path_mtu(tunnel, Some(mtu));
                 }
-                Ok(Command::Install(pair)) => {
-                    let spi = pair.inbound.spec().spi;
-                    // The daemon chooses SPIs that are not in use; without it the tunnel's packets are counted as not sealed.
-                    if let Err(error) = self.parts.gateway.install(*pair) {
-                        tracing::error!("SPI {spi:#010x}: {error}");
-                    }
-                }
-                Ok(Command::SealWith { tunnel, spi, peer }) => {
-                    self.parts.gateway.seal_with(tunnel, spi, peer);
-                }
+                Ok(Command::Install(pair)) => self.install(*pair),
+                Ok(Command::SealWith { tunnel, spi, peer }) => self.seal_with(tunnel, spi, peer),
                 Ok(Command::RefusePeer(tunnel, address)) => {
                     self.parts.gateway.refuse_peer(tunnel, address.ip());
                 }
-                Ok(Command::Remove([spi_in, spi_out], at_once)) => {
-                    self.parts
-                        .gateway
-                        .remove_pair(spi_in, spi_out, at_once, now);
-                }
+                Ok(Command::Remove(spis, at_once)) => match &mut self.parts.kernel {
+                    Some(kernel) => kernel.remove(spis, at_once, now),
+                    None => {
+                        let gateway = &mut self.parts.gateway;
+                        gateway.remove_pair(spis[0], spis[1], at_once, now);
+                    }
+                },
                 Ok(Command::Send(message, destination)) => self.send_message(&message, destination),
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return Ok(true),
                 Err(TryRecvError::Empty) => return Ok(false),
             }
+        }
+    }
+
+    /// Takes a negotiated association.
+    fn install(&mut self, pair: NegotiatedPair) {
+        let spi = pair.inbound.spec().spi;
+        let done = match &mut self.parts.kernel {
+            Some(kernel) => kernel.install(&pair),
+            None => self
+                .parts
+                .gateway
+                .install(pair)
+                .map_err(|error| error.to_string()),
+        };
+        // The daemon chooses SPIs that are not in use; without it the tunnel's packets are counted as not sealed.
+        if let Err(error) = done {
+            tracing::error!("SPI {spi:#010x}: {error}");
+        }
+    }
+
+    /// Seals with a negotiated association.
+    fn seal_with(&mut self, tunnel: usize, spi: u32, peer: SocketAddr) {
+        let Some(kernel) = &mut self.parts.kernel else {
+            self.parts.gateway.seal_with(tunnel, spi, peer);
+            return;
+        };
+        if let Err(error) = kernel.seal_with(tunnel, spi, peer) {
+            tracing::error!("SPI {spi:#010x}: {error}; new keys are requested");
         }
     }
 
@@ -358,9 +386,10 @@ impl PacketLoop {
             socket,
             reports,
             ike,
+            kernel,
             ..
         } = &mut self.parts;
-        gateway.tick(now, |destination| {
+        let mut keep_alive = |destination| {
             let packet = OutgoingEsp {
                 place: 0..NAT_KEEP_ALIVE.len(),
                 destination,
@@ -369,8 +398,14 @@ impl PacketLoop {
             };
             // A keep-alive that is not sent is repeated after the interval.
             socket.send(&NAT_KEEP_ALIVE, &[packet], |_, _| {});
-        });
-        gateway.deliver_notices(|notice| reports.try_send(Report::Notice(notice)).is_ok());
+        };
+        let mut report = |notice| reports.try_send(Report::Notice(notice)).is_ok();
+        gateway.tick(now, &mut keep_alive);
+        gateway.deliver_notices(&mut report);
+        if let Some(kernel) = kernel {
+            kernel.tick(now, &mut keep_alive);
+            kernel.deliver_notices(&mut report);
+        }
         if ike.is_none() && now >= self.next_numbers {
             self.next_numbers = now + NUMBERS_INTERVAL;
             let changed = gateway.take_changed_states(now);
@@ -383,6 +418,9 @@ impl PacketLoop {
     }
 
     fn publish(&self) {
-        self.figures.publish(&self.parts.gateway);
+        let Parts {
+            gateway, kernel, ..
+        } = &self.parts;
+        self.figures.publish(gateway, kernel.as_ref());
     }
 }

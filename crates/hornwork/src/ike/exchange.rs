@@ -903,6 +903,9 @@ fn open_port(plan: &ExchangePlan) -> io::Result<UdpSocket> {
         )
     })?;
     socket.set_nonblocking(true)?;
+    if plan.has_kernel_policies {
+        net::bypass_policies(socket.as_fd(), at.is_ipv6())?;
+    }
     Ok(socket)
 }
 

@@ -14,6 +14,8 @@ pub(crate) struct ExchangePlan {
     /// Port 500 is open beside that of ESP, and messages begin there. Otherwise both ends use the ports of ESP from the beginning
     /// (RFC 7296 section 2.23).
     pub(crate) uses_port_500: bool,
+    /// Policies of the kernel send packets through the associations; its messages must pass beside them.
+    pub(crate) has_kernel_policies: bool,
     /// Identity, algorithms and times.
     pub(crate) ike: IkeSpec,
     /// Properties of the negotiated associations.

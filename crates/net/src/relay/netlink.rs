@@ -5,13 +5,14 @@ use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, Socket
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use zeroize::{Zeroize as _, Zeroizing};
 
 const HEADER: usize = 16;
 const MESSAGE_ERROR: u16 = 2;
 const MESSAGE_DONE: u16 = 3;
 const REQUEST: u16 = 1;
-const ACKNOWLEDGE: u16 = 4;
-const DUMP: u16 = 0x300;
+pub(crate) const ACKNOWLEDGE: u16 = 4;
+pub(crate) const DUMP: u16 = 0x300;
 
 // linux/rtnetlink.h, linux/if_link.h, linux/if_addr.h, linux/neighbour.h
 const GET_LINK: u16 = 18;
@@ -88,14 +89,14 @@ pub(crate) struct Netlink {
     response: Vec<u8>,
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {
     bytes
         .get(at..at + 4)
         .and_then(|bytes| bytes.try_into().ok())
         .map_or(0, u32::from_ne_bytes)
 }
 
-fn half(bytes: &[u8], at: usize) -> u16 {
+pub(crate) fn half(bytes: &[u8], at: usize) -> u16 {
     bytes
         .get(at..at + 2)
         .and_then(|bytes| bytes.try_into().ok())
@@ -103,7 +104,7 @@ fn half(bytes: &[u8], at: usize) -> u16 {
 }
 
 /// The attributes of a message, after its header.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(half(bytes, 0));
         let value = bytes.get(4..length)?;
@@ -113,7 +114,7 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-fn push_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
+pub(crate) fn push_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     message.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
     message.extend_from_slice(&kind.to_ne_bytes());
     message.extend_from_slice(value);
@@ -146,7 +147,8 @@ fn push_address(message: &mut Vec<u8>, kind: u16, value: IpAddr) {
 }
 
 impl Netlink {
-    fn open(protocol: i32) -> io::Result<Netlink> {
+    /// A socket of this protocol of netlink.
+    pub(crate) fn open(protocol: i32) -> io::Result<Netlink> {
         let protocol = core::num::NonZeroU32::new(protocol as u32).map(net::Protocol::from_raw);
         let fd = net::socket_with(
             AddressFamily::NETLINK,
@@ -170,7 +172,7 @@ impl Netlink {
     }
 
     /// Sends a request and passes each message of the response to `each`: type and body.
-    fn request(
+    pub(crate) fn request(
         &mut self,
         kind: u16,
         flags: u16,
@@ -178,7 +180,8 @@ impl Netlink {
         mut each: impl FnMut(u16, &[u8]),
     ) -> io::Result<()> {
         self.sequence += 1;
-        let mut message = Vec::with_capacity(HEADER + body.len());
+        // Requests to XFRM have keys.
+        let mut message = Zeroizing::new(Vec::with_capacity(HEADER + body.len()));
         message.extend_from_slice(&((HEADER + body.len()) as u32).to_ne_bytes());
         message.extend_from_slice(&kind.to_ne_bytes());
         message.extend_from_slice(&(REQUEST | flags).to_ne_bytes());
@@ -213,6 +216,11 @@ impl Netlink {
                 }
             }
         }
+    }
+
+    /// Overwrites the last response, which may have had keys.
+    pub(crate) fn wipe(&mut self) {
+        self.response.as_mut_slice().zeroize();
     }
 
     /// The interface of a local address.

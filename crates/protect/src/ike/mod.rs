@@ -15,6 +15,6 @@ pub use daemon_log::{DaemonFact, DaemonLine, DaemonLog, NegotiatedChild};
 pub use fuzz::fuzz_ike;
 pub use settings::{
     CHILD_NAME, IkeAuthentication, IkeConnection, IkeProposals, check_proposal, connection_name,
-    connection_number, daemon_selectors, daemon_settings,
+    connection_number, daemon_selectors, daemon_settings, proposed_suites,
 };
 pub use vici::{MAX_VICI_PACKET, ViciError, ViciPacket, ViciSection, ViciValue};

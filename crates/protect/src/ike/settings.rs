@@ -1,7 +1,7 @@
 //! Settings of `charon` and of its connections.
 
 use super::{ViciPacket, ViciSection};
-use crate::esp::{AddressPrefix, SelectorPorts};
+use crate::esp::{AddressPrefix, EspEncryption, EspIntegrity, EspSuite, SelectorPorts};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use wire::esp::NAT_TRAVERSAL_PORT;
@@ -101,6 +101,61 @@ pub fn check_proposal(text: &str, allow_weak: bool) -> Result<(), String> {
         (_, 0, _) => Err("a cipher that authenticates takes no integrity algorithm".to_owned()),
         _ => Err("ciphers that authenticate need a proposal of their own".to_owned()),
     }
+}
+
+/// The algorithms that a proposal for ESP allows, each with the length of the encryption key and its salt, bytes; `None` if one is
+/// not known here.
+pub fn proposed_suites(text: &str) -> Option<Vec<(EspSuite, usize)>> {
+    let (mut ciphers, mut integrity) = (Vec::new(), Vec::new());
+    for part in text.split('-').filter(|part| !GROUPS.contains(part)) {
+        match integrity_of(part) {
+            Some(found) => integrity.push(found),
+            None => ciphers.push(cipher_of(part)?),
+        }
+    }
+    if integrity.is_empty() {
+        integrity.push(EspIntegrity::None);
+    }
+    let suites = ciphers.iter().flat_map(|&(cipher, key_length)| {
+        let suite = move |&integrity| (EspSuite::new(cipher, integrity), key_length);
+        integrity.iter().map(suite)
+    });
+    Some(suites.collect())
+}
+
+fn integrity_of(part: &str) -> Option<EspIntegrity> {
+    Some(match part {
+        "md5" => EspIntegrity::HmacMd5,
+        "sha1" => EspIntegrity::HmacSha1,
+        "sha256" => EspIntegrity::HmacSha256,
+        "sha256_96" => EspIntegrity::HmacSha256Truncated96,
+        "sha384" => EspIntegrity::HmacSha384,
+        "sha512" => EspIntegrity::HmacSha512,
+        _ => return None,
+    })
+}
+
+fn cipher_of(part: &str) -> Option<(EspEncryption, usize)> {
+    match part {
+        "chacha20poly1305" => return Some((EspEncryption::ChaCha20Poly1305, 36)),
+        "3des" => return Some((EspEncryption::TripleDes, 24)),
+        _ => {}
+    }
+    let (bits, mode) = part.strip_prefix("aes")?.split_at_checked(3)?;
+    let bytes = match bits {
+        "128" => 16,
+        "192" => 24,
+        "256" => 32,
+        _ => return None,
+    };
+    Some(match mode {
+        "" => (EspEncryption::AesCbc, bytes),
+        "ctr" => (EspEncryption::AesCtr, bytes + 4),
+        "gcm16" => (EspEncryption::AesGcm16, bytes + 4),
+        "gcm12" => (EspEncryption::AesGcm12, bytes + 4),
+        "gcm8" => (EspEncryption::AesGcm8, bytes + 4),
+        _ => return None,
+    })
 }
 
 /// How both ends prove who they are.
