@@ -33,6 +33,9 @@ const COUNTS_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of notices that new keys are due: one may be lost.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(30);
 
+/// Notices that wait; further ones come again after the interval.
+const MAX_NOTICES: usize = 1_024;
+
 /// Figures of all tunnels.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KernelFigures {
@@ -609,6 +612,7 @@ impl KernelSas {
             self.next_counts = now + COUNTS_INTERVAL * (1 + thousands);
             self.count(now);
         }
+        self.notices.truncate(MAX_NOTICES);
     }
 
     /// Reads the counters, and notices associations that need new keys.
