@@ -52,6 +52,7 @@ fn cost(name: &str, experiment: &str, full: &[&str], row: RowSpec) -> Part {
         "thresholds.figure=",
     ];
     part.full.extend(common.map(str::to_owned));
+    part.quick = part.full.clone();
     part.with(row)
 }
 
@@ -60,7 +61,7 @@ fn costs() -> Vec<Part> {
     let of_call = || row("CPU time of a call, at 500 calls/s", "us", "cpu_us_each");
     let calls = [
         "levels.values=[500]",
-        "callers.duration_seconds=4",
+        "callers.duration_seconds=3",
         "callers.hold_seconds=1",
     ];
     let anchored = [&calls[..], &ANCHORED].concat();
@@ -74,7 +75,7 @@ fn costs() -> Vec<Part> {
     let registrations = [
         "levels.values=[1000]",
         "registrations.users=1000",
-        "registrations.duration_seconds=4",
+        "registrations.duration_seconds=3",
     ];
     let of_packet = || {
         row(
@@ -134,7 +135,7 @@ pub fn plan(minutes: f64) -> StudyPlan {
     let seconds = |of_default: f64, least: f64| (of_default * scale).clamp(least, 300.0);
     let calls = |start: u32, more: &[&str]| -> Vec<String> {
         let mut sets = vec![
-            format!("callers.duration_seconds={:.1}", seconds(6.0, 2.0)),
+            format!("callers.duration_seconds={:.1}", seconds(5.0, 2.0)),
             "callers.hold_seconds=1.5".to_owned(),
             format!("search.start={start}"),
             "search.coarse_seconds=2".to_owned(),
@@ -152,7 +153,7 @@ pub fn plan(minutes: f64) -> StudyPlan {
     };
     let media = |more: &[&str]| -> Vec<String> {
         let mut sets = vec![
-            format!("callers.hold_seconds={:.1}", seconds(12.0, 6.0)),
+            format!("callers.hold_seconds={:.1}", seconds(10.0, 6.0)),
             "search.coarse_seconds=3".to_owned(),
         ];
         sets.extend(more.iter().map(|&set| set.to_owned()));
@@ -310,7 +311,7 @@ pub fn plan(minutes: f64) -> StudyPlan {
             vec![
                 "search.highest=20000".to_owned(),
                 "callers.hold_seconds=25".to_owned(),
-                "search.trials=5".to_owned(),
+                "search.trials=4".to_owned(),
                 "thresholds.leaks=".to_owned(),
             ],
         )),

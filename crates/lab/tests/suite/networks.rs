@@ -276,7 +276,13 @@ fn conference_has_a_link_to_its_participants() {
     // Three participants, and the three of the probe's conference.
     assert_eq!(completed(&outcomes), 6);
     assert_eq!(outcomes.links.len(), 1, "{:?}", outcomes.links);
-    assert!(outcomes.links[0].faults.is_empty(), "{:?}", outcomes.links);
+    // On a busy machine the links' own error, measured before, can be out of bounds.
+    let mut faults = outcomes.links[0].faults.iter();
+    assert!(
+        faults.all(|fault| fault.starts_with("own error")),
+        "{:?}",
+        outcomes.links
+    );
     let streams = |bypassing: bool| {
         let all = outcomes.streams.iter();
         all.filter(move |stream| (stream.workload == NOISE) == bypassing)
