@@ -140,7 +140,8 @@ mod tests {
     }
 
     fn printed(text: &str, files: u64) -> String {
-        let config = config::parse(text, "f").expect("configuration");
+        let mut config = config::parse(text, "f").expect("configuration");
+        config.admission.machine = Some(crate::machine::machine());
         line(&config, &MediaOffload::default(), Some(files))
     }
 
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn bound_above_the_capacity_is_not_named() {
-        let found = printed(&interface("out", "127.0.0.1", "2000-32001"), 1_000_000);
+        let found = printed(&interface("out", "127.0.0.1", "6000-32001"), 1_000_000);
         assert!(!found.contains("bounded"), "{found}");
     }
 }

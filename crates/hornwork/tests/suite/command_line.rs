@@ -79,7 +79,7 @@ fn check_prints_media_path_and_capacity() {
     let file = folder.join("kernel.toml");
     let config = |address: &str| {
         format!(
-            "[[interface]]\nname = \"x\"\nlisten = \"udp:{address}:5060\"\nmedia = {{ address = \"{address}\", ports = \"2000-32001\" }}\n\
+            "[[interface]]\nname = \"x\"\nlisten = \"udp:{address}:5060\"\nmedia = {{ address = \"{address}\", ports = \"6000-32001\" }}\n\
              [media]\nkernel_relay = \"auto\"\n"
         )
     };

@@ -714,6 +714,7 @@ fn recording_on_a_full_disk_delays_nothing() {
         assert_eq!(length.ok(), Some(packet.len()), "packet {number}");
         assert!(node.try_command("ping", &[]).is_some());
     }
+    with(&node, &[], "delete");
     node.process.signal("TERM");
     assert_eq!(
         node.process.wait(PATIENCE),
