@@ -540,7 +540,8 @@ fn phone_guide_ends_with_a_recorded_call() {
 }
 
 /// A called side that refuses every call.
-const BUSY: &str = "<scenario name=\"busy\"><recv request=\"INVITE\"/><send><![CDATA[
+const BUSY: &str = "<?xml version=\"1.0\"?>
+<scenario name=\"busy\"><recv request=\"INVITE\"/><send><![CDATA[
 SIP/2.0 486 Busy Here
 [last_Via:]
 [last_From:]
@@ -571,16 +572,16 @@ fn kamailio_guide_carries_calls_through_the_media_node() {
             .expect(start)
             .clone()
     };
-    // Kamailio as root writes its files below /run, which other tests use as well. The calls of the page, then refused ones
-    // of SIPp, whose built-in caller ignores Record-Route.
+    // Kamailio as root writes its files below /run, which other tests use as well. The calls of the page, then those of
+    // SIPp, whose built-in scenarios ignore Record-Route, and a refused one.
     let script = format!(
         "{} > node.log 2>&1 &\nnode=$!\nawait node.log socket_opened || exit 1\n\
          {} -Y \"$PWD\" -w \"$PWD\" -x fm -X fm > kamailio.log 2>&1 &\nsleep 2\n\
          {} > answer.log 2>&1 &\nanswer=$!\nawait answer.log 'waiting for a call' || exit 1\n\
          {} || exit 1\n{} > call.log 2>&1 || exit 1\nwait $answer || exit 1\n\
-         sipp -sn uas -i 127.0.0.1 -p 5080 -nostdin > uas.log 2>&1 &\nuas=$!\nsleep 0.5\n\
+         sipp -sf {} -i 127.0.0.1 -p 5080 -nostdin > uas.log 2>&1 &\nuas=$!\nsleep 0.5\n\
          sipp -sf {} -i 127.0.0.1 -p 5090 -m 5 -r 5 -d 300 -s 600 -nostdin 127.0.0.1:5060 > uac.log 2>&1 || exit 1\n\
-         kill $uas\nwait $uas\nsipp -sf busy.xml -i 127.0.0.1 -p 5080 -nostdin > busy.log 2>&1 &\nsleep 0.5\n\
+         kill -KILL $uas\nwait $uas 2>/dev/null\nsipp -sf busy.xml -i 127.0.0.1 -p 5080 -nostdin > busy.log 2>&1 &\nsleep 0.5\n\
          hornwork phone call sip:600@127.0.0.1:5060 > refused.log 2>&1 && exit 1\n\
          hornwork phone register sip:1000@127.0.0.1:5060 --password x --seconds 1 > register.log 2>&1 && exit 1\n\
          exec 3<>/dev/udp/127.0.0.1/5060\ncat stranger.sip >&3\ndd bs=2048 count=1 <&3 > stranger.log 2>/dev/null\n\
@@ -590,6 +591,7 @@ fn kamailio_guide_carries_calls_through_the_media_node() {
         line("hornwork phone answer"),
         line("hornwork phone speech"),
         line("hornwork phone call"),
+        root().join("scenarios/sipp/uas.xml").display(),
         root().join("scenarios/sipp/uac.xml").display(),
     );
     if guide.in_network(&script, Duration::from_secs(90)).is_none() {

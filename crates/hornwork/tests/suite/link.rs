@@ -663,8 +663,10 @@ fn how_to_page_is_true() {
     let page = common::root().join("docs/how-to/emulate-a-network.md");
     let page = std::fs::read_to_string(page).unwrap();
     let mut fenced = false;
-    let mut script =
-        String::from("set -e\nmount -t tmpfs tmpfs /run\nhornwork() { \"$HORNWORK\" \"$@\"; }\n");
+    // A link of the program, no function of the shell: the signal is for the program.
+    let mut script = String::from(
+        "set -e\nmount -t tmpfs tmpfs /run\nmkdir bin\nln -s \"$HORNWORK\" bin/hornwork\nexport PATH=\"$PWD/bin:$PATH\"\n",
+    );
     for line in page.lines() {
         if line.starts_with("```") {
             fenced = line == "```sh";

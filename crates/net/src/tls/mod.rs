@@ -71,7 +71,7 @@ fn read(file: &Path) -> Result<Vec<u8>, CredentialError> {
     std::fs::read(file).map_err(|error| {
         let remedy = match error.kind() {
             std::io::ErrorKind::NotFound => {
-                "check the path; a relative one starts at the program's working directory"
+                "check the path; in a configuration a relative one starts at the folder of that file, on the command line at the working directory"
             }
             std::io::ErrorKind::PermissionDenied => {
                 "let the program's user read it: group of that user, mode 0640"
