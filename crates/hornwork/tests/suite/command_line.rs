@@ -628,11 +628,20 @@ fn check_prints_the_destination_of_calls_without_routes() {
     };
     let user = "[[user]]\nname = \"1\"\npassword = \"x\"\n";
     let local = access("register = \"local\"\nauthenticate = \"digest\"\n");
+    let outside = "calls from outside: to the registered user, otherwise to pbx";
     assert_eq!(
         written(&format!("{local}{core}{user}")),
         [
-            "calls from outside: to the registered user, otherwise to pbx",
-            // With a user, `register` is "local" by default, and warned of.
+            outside,
+            "calls from inside: from trunk pbx to the registered user, otherwise refused; from other sources refused",
+        ]
+    );
+    // A registrar without authentication is configured explicitly, and warned of.
+    let registrar = core.replace("kind = \"core\"", "kind = \"core\"\nregister = \"local\"");
+    assert_eq!(
+        written(&format!("{local}{registrar}{user}")),
+        [
+            outside,
             "calls from inside: from trunk pbx to the registered user, otherwise refused; from other sources to the registered user, otherwise to pbx",
         ]
     );
