@@ -16,7 +16,7 @@ const LONG: [(&str, usize); 12] = [
     // All requests of the console, by all roles.
     ("crates/hornwork/tests/suite/web.rs", 1_287),
     // The list of all events.
-    ("crates/engine/src/event.rs", 1_387),
+    ("crates/engine/src/event.rs", 1_389),
     ("crates/border/src/ng_client/exchange.rs", 1_036),
     ("crates/border/tests/suite/virtual_network/mod.rs", 1_054),
     ("crates/lab/src/sipp/engine.rs", 1_002),
