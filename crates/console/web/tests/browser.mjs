@@ -52,6 +52,8 @@ export async function open(url, { theme = 'light', width = 1280, height = 800, t
     async axe() {
       // Run by the debugger: the policy of the page forbids scripts of others.
       await page.evaluate(AXE);
+      // What depends on sizes is set in the frame after a layout.
+      await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
       const result = await page.evaluate(() => window.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'], resultTypes: ['violations'] }));
       return result.violations.flatMap((violation) => violation.nodes.map((node) => `${violation.id}: ${node.html.slice(0, 160)} (${node.any.concat(node.all, node.none).map((one) => one.message).join('; ').slice(0, 200)})`));
     },

@@ -180,7 +180,7 @@ impl Guide {
         // Every background process of the script ends with it.
         text.push_str("trap 'kill $(jobs -p) 2>/dev/null; wait 2>/dev/null' EXIT\n");
         text.push_str(
-            "await() { for n in $(seq 200); do grep -q \"$2\" \"$1\" 2>/dev/null && return 0; sleep 0.1; done; echo \"no $2 in $1\"; return 1; }\n",
+            "await() { for n in $(seq 400); do grep -q \"$2\" \"$1\" 2>/dev/null && return 0; sleep 0.1; done; echo \"no $2 in $1\"; return 1; }\n",
         );
         text.push_str(script);
         std::fs::write(self.folder.join("script"), text).expect("script");

@@ -107,16 +107,18 @@ impl Rig {
         calls.as_array().expect("an array").clone()
     }
 
-    /// Waits until `hornwork trace` finds as many calls.
+    /// Waits until `hornwork trace` finds as many calls, and finds the same again: the last messages of a call follow its end.
     pub fn await_calls(&self, arguments: &[&str], count: usize) -> Vec<Value> {
         let until = Instant::now() + Duration::from_secs(20);
+        let mut before = Vec::new();
         loop {
             let calls = self.calls(arguments);
-            if calls.len() == count || Instant::now() > until {
+            if (calls.len() == count && calls == before) || Instant::now() > until {
                 assert_eq!(calls.len(), count, "{arguments:?}");
                 return calls;
             }
-            std::thread::sleep(Duration::from_millis(100));
+            before = calls;
+            std::thread::sleep(Duration::from_millis(300));
         }
     }
 }

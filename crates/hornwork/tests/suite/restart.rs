@@ -92,11 +92,12 @@ fn accept(core: &Agent, request: &str) {
     core.socket.send_to(answer.as_bytes(), to).expect("sent");
 }
 
-/// A configuration with a local registrar.
+/// A configuration with a local registrar, and media ports of its own: tests run beside each other.
 fn local(sip: u16, store: &Path, more: &str) -> String {
+    let (first, last) = common::media_ports(60);
     format!(
         "[[interface]]\nname = \"out\"\nkind = \"access\"\nlisten = \"udp:127.0.0.1:{sip}\"\nregister = \"local\"\n\
-         [[route]]\nregistered = true\nmedia = \"bypass\"\n[registrar]\nstore = \"{}\"\n{more}",
+         media = {{ address = \"127.0.0.1\", ports = \"{first}-{last}\" }}\n[[route]]\nregistered = true\nmedia = \"bypass\"\n[registrar]\nstore = \"{}\"\n{more}",
         store.display()
     )
 }

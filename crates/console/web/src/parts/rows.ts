@@ -2,7 +2,7 @@ import type { ActionReturn } from 'svelte/action';
 
 /** A wide table that scrolls sideways takes the focus, so that the keyboard scrolls it; one that fits is no stop. */
 export function scrollable(node: HTMLElement, name: string): ActionReturn {
-  const observer = new ResizeObserver(() => {
+  const update = () => {
     if (node.scrollWidth > node.clientWidth) {
       node.tabIndex = 0;
       node.setAttribute('role', 'region');
@@ -10,10 +10,23 @@ export function scrollable(node: HTMLElement, name: string): ActionReturn {
     } else {
       for (const attribute of ['tabindex', 'role', 'aria-label']) node.removeAttribute(attribute);
     }
-  });
-  observer.observe(node);
-  if (node.firstElementChild) observer.observe(node.firstElementChild);
-  return { destroy: () => observer.disconnect() };
+  };
+  const sizes = new ResizeObserver(update);
+  // The table may come later than its place, or be another one.
+  const watch = () => {
+    sizes.disconnect();
+    for (const element of [node, ...node.children]) sizes.observe(element);
+    update();
+  };
+  const children = new MutationObserver(watch);
+  children.observe(node, { childList: true });
+  watch();
+  return {
+    destroy: () => {
+      sizes.disconnect();
+      children.disconnect();
+    },
+  };
 }
 
 /** Arrow keys, Home and End move the focus between the row links (`a.row`) of a table. */
