@@ -48,13 +48,15 @@ export async function open(url, { theme = 'light', width = 1280, height = 800, t
       await page.waitForSelector('h1');
       await page.waitForFunction(() => !document.querySelector('main')?.textContent?.includes('Loading …'));
     },
-    /** Violations of WCAG 2.2 A and AA, as text. */
-    async axe() {
+    /** Violations of WCAG 2.2 A and AA, as text; `colours`: of the rules on colours only, which depend on the theme. */
+    async axe(colours = false) {
       // Run by the debugger: the policy of the page forbids scripts of others.
       await page.evaluate(AXE);
       // What depends on sizes is set in the frame after a layout.
       await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
-      const result = await page.evaluate(() => window.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'], resultTypes: ['violations'] }));
+      const all = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
+      const runOnly = colours ? { type: 'rule', values: ['color-contrast', 'link-in-text-block'] } : all;
+      const result = await page.evaluate((runOnly) => window.axe.run(document, { runOnly, resultTypes: ['violations'] }), runOnly);
       return result.violations.flatMap((violation) => violation.nodes.map((node) => `${violation.id}: ${node.html.slice(0, 160)} (${node.any.concat(node.all, node.none).map((one) => one.message).join('; ').slice(0, 200)})`));
     },
     close: () => context.close(),
