@@ -694,7 +694,7 @@ fn study_b() -> StudyPlan {
             .named(name)
             .only(&[program])
             .saying(says)
-            .quick(&["repeat=1", "phone.duration_seconds=8", &level])
+            .quick(&["repeat=1", "phone.duration_seconds=5", &level])
             .full(&[&level])
     };
     // The bounds of the experiment are those of level 1.
