@@ -7,8 +7,6 @@ use std::hash::Hasher;
 /// Level of detail of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detail {
-    /// No line: for runs that are measured, and whose log has no reader.
-    Nothing,
     /// Events and faults only.
     Events,
     /// Also each packet and connection: addresses, length, digest of the payload, fate.

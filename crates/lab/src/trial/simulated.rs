@@ -8,7 +8,7 @@ use crate::hops::HopTap;
 use crate::host::{Holdings, LabHost, Results};
 use crate::sut::{Simulated, simulated_addresses};
 use engine::Time;
-use sim::{Detail, HostId, TapRecord, World};
+use sim::{HostId, TapRecord, World};
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -30,9 +30,7 @@ const STEP: Duration = Duration::from_millis(250);
 /// # Errors
 /// If the experiment needs real sockets (a foreign SUT).
 pub fn simulate(trial: &Trial) -> Result<Outcomes, LabError> {
-    let mut world = World::new(trial.seed);
-    world.set_detail(Detail::Nothing);
-    in_world(trial, world).map(|(outcomes, _)| outcomes)
+    in_world(trial, World::new(trial.seed)).map(|(outcomes, _)| outcomes)
 }
 
 /// As [`simulate`], with the log of every input, output, loss and event, line by line.
@@ -54,7 +52,6 @@ pub fn simulate_watched(
     watch: impl FnMut(&TapRecord<'_>) + 'static,
 ) -> Result<Outcomes, LabError> {
     let mut world = World::new(trial.seed);
-    world.set_detail(Detail::Nothing);
     world.set_tap(watch);
     in_world(trial, world).map(|(outcomes, _)| outcomes)
 }

@@ -540,7 +540,7 @@ fn terminal_table_shows_pooled_quantiles() {
     let cells: Vec<&str> = row.split_whitespace().collect();
     // With 60 answers it is marked.
     let marked = format!("{}*", lab::report::plain(p99.unwrap()));
-    assert_eq!(cells[5], marked, "{table}");
+    assert_eq!(cells[6], marked, "{table}");
     assert!(table.contains("fewer than 300 answers"), "{table}");
     assert!(
         table.contains("Study U") && table.contains("capacity"),
