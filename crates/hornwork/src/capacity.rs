@@ -39,7 +39,7 @@ fn port_bound(config: &Config, index: usize) -> Option<MediaBound> {
     let pairs: u64 = own
         .iter()
         .filter_map(|range| config.media_ranges.get(*range))
-        .map(|range| (u64::from(range.last.saturating_sub(range.first)) + 1) / 2)
+        .map(|range| u64::from(range.last.saturating_sub(range.first)).div_ceil(2))
         .sum();
     let mut others = (0..config.interfaces.len()).filter(|other| *other != index);
     let other_side = others.any(|other| ranges_of(other).is_disjoint(&own));

@@ -43,7 +43,7 @@ impl TimedUdpSocket {
         })
     }
 
-    /// The next datagram: its length, and when the kernel received it; `None` if none waits. What does not fit into `room` is cut off.
+    /// The next datagram: its length, and when the kernel received it; `None` if none waits. The rest of a datagram longer than `room` is cut off.
     ///
     /// # Errors
     /// The socket fails. An ICMP error for an earlier datagram is no failure.

@@ -1,5 +1,5 @@
 //! Check of the size of a plan by a simulation of its nodes in virtual time: calls arrive and are placed on nodes, one of which fails at
-//! half time; the load of the busiest node is compared with what a node has.
+//! half time; the load of the busiest node is compared with the size of a node.
 
 use super::estimate::Estimate;
 use super::{GIB, MediaPath, PlanRequest, Redundancy};
@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 const MOST_ARRIVALS: u64 = 20_000_000;
 const NS: f64 = 1e9;
 
-/// What one call and all registrations need, from measured costs.
+/// Needs of one call and of all registrations, from measured costs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UnitLoads {
     /// CPU time for the signalling of a call, seconds.
@@ -35,7 +35,7 @@ pub(super) struct UnitLoads {
     pub process_bytes: Estimate,
 }
 
-/// What a node has.
+/// Size of a node.
 #[derive(Clone, Copy, Debug)]
 struct NodeSize {
     cores: f64,
@@ -45,7 +45,7 @@ struct NodeSize {
     ports: f64,
 }
 
-/// The largest load of a node, percent of what it has.
+/// The largest load of a node, percent of its size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PeakLoad {
     /// Cores, in one second.

@@ -218,7 +218,7 @@ fn nodes_of_a_plan_carry_its_calls_also_after_a_failure() {
     assert_eq!(before.nodes as f64, plan.nodes.value);
     assert_eq!(after.nodes + 1, before.nodes);
     assert!(check.cut_calls > 0 && before.arrived > 200_000, "{check:?}");
-    // What the plan states for all nodes, its nodes have together: the peak of one is near its share.
+    // The load of the plan is that of its nodes together: the peak of one is near its share.
     let busy = plan.step("u").unwrap().estimate.value;
     let mean = 100.0 * busy / (after.nodes as f64 * f64::from(request.node_cores));
     let peak = after.peak_percent.cores.value;

@@ -122,7 +122,7 @@ fn encrypted(spec: &SaSpec, sequence: u32, next_header: u8, payload: &[u8]) -> V
     packet
 }
 
-/// Arbitrary payloads with valid ICVs: what is opened in tunnel mode is an IP packet that the selectors allow.
+/// Arbitrary payloads with valid ICVs: in tunnel mode, only IP packets that the selectors allow are opened.
 fn authentic(spec: &SaSpec, data: &[u8]) {
     let mut inbound = InboundSa::new(spec.clone(), Time::ZERO).expect("a valid description");
     let arrived = ArrivedEsp {
@@ -223,7 +223,7 @@ fn gateway(spec: &SaSpec, data: &[u8]) {
     }
 }
 
-/// Takes what an endpoint hands over.
+/// Counts the bytes that an endpoint hands over.
 #[derive(Debug, Default)]
 struct Receiver {
     requested: usize,
