@@ -496,7 +496,10 @@ fn tun_devices_are_ends_of_a_link() {
     if !installed(&["ping"]) || !Path::new("/dev/net/tun").exists() {
         return;
     }
-    let link = hosts.link_between(["tun:ta", "tun:tb"], &["--delay", "20ms"]);
+    let link = hosts.link_between(
+        ["tun:ta", "tun:tb"],
+        &["--delay", "20ms", "--late-bound-ms", "50"],
+    );
     for (index, device) in ["ta", "tb"].into_iter().enumerate() {
         let holder = hosts.holders[index].id();
         let own = index + 1;
