@@ -13,6 +13,7 @@ mod registrations;
 mod relay;
 mod rules;
 mod standing;
+mod store;
 mod transports;
 mod volte;
 mod xdp;
@@ -32,7 +33,7 @@ const LOAD_CORE: usize = 1;
 
 /// A part by its name; parts can be run one by one.
 type Part = fn(&mut Bench) -> Result<(), String>;
-const PARTS: [(&str, Part); 17] = [
+const PARTS: [(&str, Part); 18] = [
     ("calls", calls::calls),
     ("calls-beside", calls::calls_beside),
     ("held", calls::held),
@@ -49,6 +50,7 @@ const PARTS: [(&str, Part); 17] = [
     ("xdp", xdp::xdp),
     ("conference", conference::conference),
     ("standing", standing::standing),
+    ("store", store::store),
     ("memory", memory::in_memory),
 ];
 

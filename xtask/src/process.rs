@@ -120,6 +120,18 @@ impl Running {
         family(self.child.id()).into_iter().map(cpu_nanos).sum()
     }
 
+    /// The same of its threads whose name begins with one of these.
+    pub fn threads_nanos(&self, names: &[&str]) -> u64 {
+        let named = |task: &Path| {
+            let name = std::fs::read_to_string(task.join("comm")).unwrap_or_default();
+            names.iter().any(|prefix| name.starts_with(prefix))
+        };
+        tasks(self.child.id())
+            .filter(|task| named(task))
+            .map(|task| task_nanos(&task))
+            .sum()
+    }
+
     /// Resident bytes of the process.
     pub fn resident_bytes(&self) -> u64 {
         std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))
@@ -181,14 +193,25 @@ fn family(head: u32) -> Vec<u32> {
     members
 }
 
-/// Time on a processor, summed over the threads (`schedstat`'s first figure).
+/// Time on a processor, summed over the threads.
 fn cpu_nanos(process: u32) -> u64 {
-    let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else {
-        return 0;
-    };
+    tasks(process).map(|task| task_nanos(&task)).sum()
+}
+
+/// The folders of the threads of a process.
+fn tasks(process: u32) -> impl Iterator<Item = PathBuf> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task"));
     tasks
+        .into_iter()
         .flatten()
-        .filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok())
-        .filter_map(|line| line.split_whitespace().next()?.parse::<u64>().ok())
-        .sum()
+        .flatten()
+        .map(|task| task.path())
+}
+
+/// Time of a thread on a processor (`schedstat`'s first figure).
+fn task_nanos(task: &Path) -> u64 {
+    std::fs::read_to_string(task.join("schedstat"))
+        .ok()
+        .and_then(|line| line.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
 }

@@ -212,8 +212,8 @@ pub struct CallRecord {
 /// A change of the set of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordChange {
-    /// A call has begun or was answered: its values so far.
-    Running(Box<CallRecord>),
+    /// A call has begun or has changed, by its number: [`RecordBuilder::running_call`] has its values so far.
+    Running(u64),
     /// A call has ended: its complete record.
     Ended(Box<CallRecord>),
     /// A call has ended by a challenge to its INVITE, which is repeated: it gets no record. Its values so far.
@@ -262,6 +262,11 @@ impl RecordBuilder {
         self.open.values().map(|record| &**record)
     }
 
+    /// The values so far of a call that has not ended.
+    pub fn running_call(&self, call: u64) -> Option<&CallRecord> {
+        self.open.get(&call).map(|record| &**record)
+    }
+
     /// Forgets a call whose end was lost; false if it was not known.
     pub fn forget(&mut self, call: u64) -> bool {
         self.open.remove(&call).is_some()
@@ -305,9 +310,8 @@ impl RecordBuilder {
                     ],
                     ..record
                 };
-                let record = Box::new(record);
-                self.open.insert(call, record.clone());
-                Some(RecordChange::Running(record))
+                self.open.insert(call, Box::new(record));
+                Some(RecordChange::Running(call))
             }
             EventKind::CallRouted {
                 call,
@@ -330,14 +334,14 @@ impl RecordBuilder {
                     trunk,
                     ..LegFields::default()
                 };
-                Some(RecordChange::Running(record.clone()))
+                Some(RecordChange::Running(call))
             }
             EventKind::CallAnswered { call, setup_ms } => {
                 let record = self.open.get_mut(&call)?;
                 record.fields.answered = Some(at);
                 record.fields.setup_ms = setup_ms;
                 record.fields.status = 200;
-                Some(RecordChange::Running(record.clone()))
+                Some(RecordChange::Running(call))
             }
             EventKind::CallTagged { call, tag, value } => {
                 let record = self.open.get_mut(&call)?;
@@ -356,7 +360,7 @@ impl RecordBuilder {
             EventKind::CallMediaInterval { call, .. } => {
                 let record = self.open.get_mut(&call)?;
                 add_interval(record, event.kind);
-                Some(RecordChange::Running(record.clone()))
+                Some(RecordChange::Running(call))
             }
             EventKind::CallRefused { .. } => {
                 Some(RecordChange::Ended(self.refused(at, event.kind)))
@@ -654,10 +658,9 @@ mod tests {
         assert!(matches!(first, Some(RecordChange::Running(_))));
         for (ms, trunk) in [(101, "first"), (102, "pbx")] {
             // A crash while it rings leaves the target in the journal.
-            let Some(RecordChange::Running(record)) = add(&mut builder, ms, routed(7, trunk))
-            else {
-                panic!("not journaled");
-            };
+            let change = add(&mut builder, ms, routed(7, trunk));
+            assert_eq!(change, Some(RecordChange::Running(7)));
+            let record = builder.running_call(7).expect("in progress");
             assert_eq!(record.legs[1].leg.trunk.as_deref(), Some(trunk));
             assert_eq!(record.fields.route.as_deref(), Some("default"));
         }
@@ -755,11 +758,9 @@ mod tests {
                 callee_mos: None,
             };
         add(&mut builder, 10_000, interval(300, 0, 100, 440));
-        let Some(RecordChange::Running(record)) =
-            add(&mut builder, 20_000, interval(100, 100, 300, 400))
-        else {
-            panic!("not journaled");
-        };
+        let change = add(&mut builder, 20_000, interval(100, 100, 300, 400));
+        assert_eq!(change, Some(RecordChange::Running(1)));
+        let record = builder.running_call(1).expect("in progress");
         let caller = record.legs[0].media.as_ref().unwrap();
         assert_eq!(
             (caller.packets_received, caller.lost),

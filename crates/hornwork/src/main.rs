@@ -59,7 +59,7 @@ use std::process::ExitCode;
 use std::sync::LazyLock;
 
 #[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Session border controller with test lab
 #[derive(Debug, Parser)]

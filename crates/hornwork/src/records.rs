@@ -325,32 +325,31 @@ impl RecordWriter {
 
     /// Builds records from events, in parts.
     fn collect(&mut self, events: Vec<Event>) {
-        let mut running: Vec<Box<CallRecord>> = Vec::new();
+        let mut changed: BTreeSet<u64> = BTreeSet::new();
         let mut ended: Vec<Box<CallRecord>> = Vec::new();
-        let mut challenged: Vec<Box<CallRecord>> = Vec::new();
+        let mut journal = String::new();
         for event in events {
             match self.builder.add(event) {
-                Some(RecordChange::Running(record)) => running.push(record),
+                Some(RecordChange::Running(call)) => {
+                    changed.insert(call);
+                }
                 Some(RecordChange::Ended(record)) => ended.push(record),
-                Some(RecordChange::Challenged(record)) => challenged.push(record),
+                Some(RecordChange::Challenged(record)) => {
+                    if self.journaled.remove(&record.call) {
+                        journal += &ended_entry(&record.fields.id);
+                    }
+                }
                 Some(RecordChange::Lost) => self.lose(1),
                 None => {}
             }
         }
-        let without_entry = ended.iter().chain(&challenged);
-        let over: BTreeSet<u64> = without_entry.map(|record| record.call).collect();
-        let mut journal = String::new();
-        for record in challenged {
-            if self.journaled.remove(&record.call) {
-                journal += &ended_entry(&record.fields.id);
-            }
-        }
-        for record in running {
-            // Calls that begin and end within one collection need no entry.
-            if !over.contains(&record.call) {
-                self.journaled.insert(record.call);
-                journal += &running_entry(&record, &self.clock);
-            }
+        // Calls that begin and end within one collection need no entry.
+        for record in changed
+            .iter()
+            .filter_map(|call| self.builder.running_call(*call))
+        {
+            self.journaled.insert(record.call);
+            journal += &running_entry(record, &self.clock);
         }
         if !journal.is_empty() {
             let chunk = self.folder.prepare(&[], journal);
@@ -363,11 +362,7 @@ impl RecordWriter {
                     journal += &ended_entry(&record.fields.id);
                 }
             }
-            let records: Vec<_> = part
-                .iter()
-                .map(|record| form::json(record, false, &self.clock))
-                .collect();
-            let chunk = self.folder.prepare(&records, journal);
+            let chunk = self.folder.prepare_records(part, &self.clock, journal);
             self.pending.push_back((chunk, part.len() as u64));
         }
     }
@@ -469,8 +464,7 @@ impl RecordWriter {
 
 /// Entry of a running call in the journal.
 fn running_entry(record: &CallRecord, clock: &Clock) -> String {
-    let record = form::json(record, true, clock);
-    format!("{}\n", serde_json::json!({ "running": record }))
+    format!("{{\"running\":{}}}\n", form::line(record, true, clock))
 }
 
 /// Entry of the end of a call in the journal.

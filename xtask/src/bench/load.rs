@@ -14,10 +14,15 @@ const STATISTICS: [&str; 3] = ["-trace_stat", "-fd", "1"];
 /// SIPp writes the response time of each call: from INVITE to 200, as its built-in scenario defines. Its clock has steps of about 4 ms.
 const RESPONSE_TIMES: [&str; 3] = ["-trace_rtt", "-rtt_freq", "1"];
 
+/// Names of the border's threads that carry packets (`hornwork_cpu_seconds_total`).
+const PACKET_THREADS: &[&str] = &["hornwork", "worker"];
+
 /// Figures of one run.
 #[derive(Clone)]
 pub(super) struct Run {
     pub(super) micros_per_call: f64,
+    /// Of the threads that carry packets alone; zero for programs that do not name them as the border does.
+    pub(super) packet_micros_per_call: f64,
     pub(super) failed: u64,
     /// Messages that SIPp sent again, both sides.
     pub(super) retransmitted: u64,
@@ -85,31 +90,32 @@ pub(super) fn beside(
     Ok([one.end(first)?, other.end(second)?])
 }
 
-fn settle() {
+pub(super) fn settle() {
     std::thread::sleep(Duration::from_millis(1_500));
 }
 
 /// A SUT with SIPp's called side behind it.
-struct Load<'a> {
+pub(super) struct Load<'a> {
     subject: &'a Subject,
     address: &'a str,
-    running: Running,
+    pub(super) running: Running,
     uas: Running,
     scratch: &'a Path,
 }
 
 /// Calls that were begun.
-struct Begun {
+pub(super) struct Begun {
     caller: Running,
     total: u32,
     seconds: u32,
     /// Of the SUT, and of the kernel, when they began.
     cpu: u64,
+    packet_cpu: u64,
     errors: u64,
 }
 
 impl<'a> Load<'a> {
-    fn start(
+    pub(super) fn start(
         subject: &'a Subject,
         address: &'a str,
         uas: &[&str],
@@ -136,7 +142,7 @@ impl<'a> Load<'a> {
         })
     }
 
-    fn call(&mut self, rate: u32, seconds: u32, uac: &[&str]) -> Result<Begun, String> {
+    pub(super) fn call(&mut self, rate: u32, seconds: u32, uac: &[&str]) -> Result<Begun, String> {
         let total = rate * seconds;
         let target = format!("{}:{}", self.address, self.subject.port);
         let (rate_text, total_text) = (rate.to_string(), total.to_string());
@@ -158,11 +164,13 @@ impl<'a> Load<'a> {
         std::fs::create_dir_all(&directory)
             .map_err(|error| format!("{}: {error}", directory.display()))?;
         let (errors, cpu) = (receive_buffer_errors(), self.running.cpu_nanos());
+        let packet_cpu = self.running.threads_nanos(PACKET_THREADS);
         Ok(Begun {
             caller: Running::start_in(&directory, LOAD_CORE, "sipp", &uac, &self.log())?,
             total,
             seconds,
             cpu,
+            packet_cpu,
             errors,
         })
     }
@@ -209,10 +217,11 @@ impl<'a> Load<'a> {
         self.scratch.join(format!("uac-{}.log", self.address))
     }
 
-    fn end(&mut self, mut begun: Begun) -> Result<Run, String> {
+    pub(super) fn end(&mut self, mut begun: Begun) -> Result<Run, String> {
         let limit = Duration::from_secs(u64::from(begun.seconds) + 60);
         begun.caller.wait(limit)?;
         let spent = self.running.cpu_nanos() - begun.cpu;
+        let packet = self.running.threads_nanos(PACKET_THREADS) - begun.packet_cpu;
         let text = String::from_utf8_lossy(&std::fs::read(self.log()).map_err(|e| e.to_string())?)
             .into_owned();
         let successful = figure(&text, "Successful call")
@@ -232,6 +241,7 @@ impl<'a> Load<'a> {
         }
         Ok(Run {
             micros_per_call: spent as f64 / 1_000.0 / successful as f64,
+            packet_micros_per_call: packet as f64 / 1_000.0 / successful as f64,
             failed: u64::from(begun.total) - successful,
             retransmitted,
             response: self.response(),

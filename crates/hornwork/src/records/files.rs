@@ -4,6 +4,8 @@
 use super::form;
 use crate::log::timestamp;
 use config::{RecordFormat, RecordsSpec};
+use engine::record::CallRecord;
+use net::Clock;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -317,6 +319,26 @@ impl RecordFolder {
             let lines = ended.iter().map(|record| match file.ending {
                 "csv" => form::csv(record),
                 _ => serde_json::to_string(record).unwrap_or_default() + "\n",
+            });
+            lines.collect::<String>()
+        };
+        WrittenChunk {
+            texts: self.files.iter().map(text).collect(),
+            journal,
+        }
+    }
+
+    /// The same of records that are complete.
+    pub(super) fn prepare_records(
+        &self,
+        ended: &[Box<CallRecord>],
+        clock: &Clock,
+        journal: String,
+    ) -> WrittenChunk {
+        let text = |file: &RecordFile| {
+            let lines = ended.iter().map(|record| match file.ending {
+                "csv" => form::csv(&form::json(record, false, clock)),
+                _ => form::line(record, false, clock) + "\n",
             });
             lines.collect::<String>()
         };

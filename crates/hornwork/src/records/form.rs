@@ -3,6 +3,7 @@
 use crate::log::timestamp;
 use engine::record::{CallFields, CallRecord, LegFields, LegRecord, MediaFields, RecordValue};
 use net::Clock;
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
 /// Names of the legs as prefixes of CSV columns.
@@ -54,6 +55,113 @@ pub(super) fn json(record: &CallRecord, running: bool, clock: &Clock) -> Map<Str
     let tags = tags.map(|(name, value)| (name.clone(), value.as_str().into()));
     object.insert("tags".to_owned(), Value::Object(tags.collect()));
     object
+}
+
+/// A record as one line of JSON without its end, as [`json`] writes it, without building the object.
+pub(super) fn line(record: &CallRecord, running: bool, clock: &Clock) -> String {
+    let form = LineForm { running, clock };
+    serde_json::to_string(&CallLine { record, form }).unwrap_or_default()
+}
+
+/// How values of a line are written.
+#[derive(Clone, Copy)]
+struct LineForm<'c> {
+    running: bool,
+    clock: &'c Clock,
+}
+
+impl LineForm<'_> {
+    /// Writes a field; `result` is the first error of the object.
+    fn field<M: SerializeMap>(
+        self,
+        map: &mut M,
+        (name, value): (&'static str, RecordValue<'_>),
+        result: &mut Result<(), M::Error>,
+    ) {
+        if result.is_err() {
+            return;
+        }
+        *result = match value {
+            RecordValue::At(_) if self.running && name == "ended" => map.serialize_entry(name, &()),
+            RecordValue::Absent => map.serialize_entry(name, &()),
+            RecordValue::Text(text) => map.serialize_entry(name, text),
+            RecordValue::Integer(number) => map.serialize_entry(name, &number),
+            RecordValue::Decimal(figure) => map.serialize_entry(name, &(figure.0 as f64 / 100.0)),
+            RecordValue::Milliseconds(ms) => map.serialize_entry(name, &(ms as f64 / 1000.0)),
+            RecordValue::At(time) => {
+                map.serialize_entry(name, &timestamp(self.clock.unix_nanos(time)))
+            }
+            RecordValue::Flag(flag) => map.serialize_entry(name, &flag),
+        };
+    }
+}
+
+struct CallLine<'r> {
+    record: &'r CallRecord,
+    form: LineForm<'r>,
+}
+
+impl Serialize for CallLine<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (record, form) = (self.record, self.form);
+        let mut map = serializer.serialize_map(None)?;
+        let mut result = Ok(());
+        let each = &mut |name, value| form.field(&mut map, (name, value), &mut result);
+        record.fields.fields(each);
+        result?;
+        let legs = record.legs.each_ref().map(|leg| LegLine { leg, form });
+        map.serialize_entry("legs", &legs)?;
+        map.serialize_entry("tags", &TagsLine(&record.tags))?;
+        map.end()
+    }
+}
+
+struct LegLine<'r> {
+    leg: &'r LegRecord,
+    form: LineForm<'r>,
+}
+
+impl Serialize for LegLine<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let form = LineForm {
+            running: false,
+            ..self.form
+        };
+        let mut map = serializer.serialize_map(None)?;
+        let mut result = Ok(());
+        let each = &mut |name, value| form.field(&mut map, (name, value), &mut result);
+        self.leg.leg.fields(each);
+        result?;
+        let media = self.leg.media.as_ref();
+        map.serialize_entry("media", &MediaLine { media, form })?;
+        map.end()
+    }
+}
+
+struct MediaLine<'r> {
+    media: Option<&'r MediaFields>,
+    form: LineForm<'r>,
+}
+
+impl Serialize for MediaLine<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let none = MediaFields::default();
+        let mut map = serializer.serialize_map(None)?;
+        let mut result = Ok(());
+        let each = &mut |name, value| self.form.field(&mut map, (name, value), &mut result);
+        self.media.unwrap_or(&none).fields(each);
+        result?;
+        map.end()
+    }
+}
+
+/// Tags have distinct names ([`engine::record::RecordBuilder`]).
+struct TagsLine<'r>(&'r [(String, String)]);
+
+impl Serialize for TagsLine<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
 }
 
 /// The header line of CSV files.
@@ -187,6 +295,23 @@ mod tests {
         assert_eq!(object["legs"][0]["media"]["packets_received"], 3_000);
         assert_eq!(object["legs"][0]["media"]["jitter_ms"], 1.25);
         assert_eq!(object["legs"][1]["media"]["packets_received"], Value::Null);
+    }
+
+    #[test]
+    fn line_is_the_object() {
+        let clock = Clock::new();
+        let mut tagged = record();
+        tagged.tags = vec![
+            ("a \"b\"".into(), "1\n".into()),
+            ("c".into(), String::new()),
+        ];
+        tagged.fields.trunk = Some("pbx".into());
+        for record in [CallRecord::default(), record(), tagged] {
+            for running in [false, true] {
+                let object = Value::Object(json(&record, running, &clock));
+                assert_eq!(line(&record, running, &clock), object.to_string());
+            }
+        }
     }
 
     #[test]
