@@ -253,7 +253,7 @@ fn accepted_and_refused(threads: usize, capacity: f64, times: f64) -> (f64, f64)
     let mut flood = Flood::of(threads, capacity);
     flood.run(capacity * times, 15);
     flood.reset_counts();
-    flood.run(capacity * times, 30);
+    flood.run(capacity * times, 15);
     let Flood {
         accepted,
         late,
@@ -265,7 +265,7 @@ fn accepted_and_refused(threads: usize, capacity: f64, times: f64) -> (f64, f64)
         delayed * 100 <= accepted,
         "{threads} {capacity} {times}: {delayed}"
     );
-    let all = capacity * 30.0;
+    let all = capacity * 15.0;
     (accepted as f64 / all, flood.refused as f64 / all)
 }
 
