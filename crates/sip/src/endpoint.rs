@@ -696,6 +696,11 @@ impl Endpoint {
         self.net.connection(connection).is_some()
     }
 
+    /// Number of stream connections, those that are being opened included.
+    pub fn connections(&self) -> usize {
+        self.net.connections.len()
+    }
+
     /// Closes an idle or unwanted connection.
     pub fn close_connection(
         &mut self,
