@@ -61,7 +61,7 @@ fn configuration(folder: &Path, sip: u16, trunk: u16, metrics: u16, workers: u8)
     let path = |name: &str| folder.join(name).display().to_string();
     // Without overload control: where the host stops the border for a moment, no call is to be refused.
     let more = format!(
-        "[sip]\nworkers={workers}\nqueueing_delay_ms=0\n[records]\nfolder=\"{}\"\n[control]\nsocket=\"{}\"\n[metrics]\nlisten=\"127.0.0.1:{metrics}\"\ncsv=\"{}\"\ncsv_interval_s=1\n",
+        "[sip]\nworkers={workers}\nqueueing_delay_ms=0\n[records]\nfolder=\"{}\"\nrotate_mib=1000\n[control]\nsocket=\"{}\"\n[metrics]\nlisten=\"127.0.0.1:{metrics}\"\ncsv=\"{}\"\ncsv_interval_s=1\n",
         path("records"),
         path("control.sock"),
         path("statistics.csv"),
