@@ -55,7 +55,9 @@ impl Config {
         else {
             return None;
         };
-        let trunk = self.trunk(trunk).filter(|trunk| trunk.credentials.is_some())?;
+        let trunk = self
+            .trunk(trunk)
+            .filter(|trunk| trunk.credentials.is_some())?;
         let (name, interface) = (&trunk.name, &interface.name);
         Some(format!(
             "interface {interface}: any source reaches trunk {name} without authentication, because the border answers its challenges; remove `username` and `password` of the trunk, or set authenticate = \"digest\""

@@ -53,8 +53,7 @@ fn of_calls(method: Method<'_>) -> bool {
 impl Usage {
     /// Our tag in the dialog, whose slot is `slot`.
     fn name(&self, slot: u32) -> IdToken {
-        self.tag
-            .unwrap_or_else(|| IdToken::new(slot, self.cookie))
+        self.tag.unwrap_or_else(|| IdToken::new(slot, self.cookie))
     }
 
     pub(crate) fn len(&self) -> usize {

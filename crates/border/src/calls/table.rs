@@ -212,10 +212,8 @@ impl OngoingCalls {
             return;
         };
         let source = set_up.source.ip();
-        let (Some(leg), Ok(invite)) = (
-            ChallengedLeg::of(response),
-            Message::parse(&set_up.invite),
-        ) else {
+        let (Some(leg), Ok(invite)) = (ChallengedLeg::of(response), Message::parse(&set_up.invite))
+        else {
             return;
         };
         let mark = self.request_mark(&invite, source);

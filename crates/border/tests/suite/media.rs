@@ -613,7 +613,11 @@ fn cname_of_the_core_is_hidden_from_phones() {
         .receiver_report(7, &[])
         .cname(7, "asterisk@10.2.0.1")
         .finish();
-    net.send_raw("10.2.0.1:5000", &format!("198.51.100.1:{inside}"), &described);
+    net.send_raw(
+        "10.2.0.1:5000",
+        &format!("198.51.100.1:{inside}"),
+        &described,
+    );
     net.send_raw("10.1.0.1:4000", &format!("192.0.2.1:{outside}"), &described);
     net.run(seconds(1));
     assert_eq!(arrivals(&net, "10.2.0.1:5000"), [described.clone()]);

@@ -54,8 +54,7 @@ fn exchange(net: &mut VirtualNetwork, text: &str) -> String {
 fn to_phone(net: &VirtualNetwork, start: &str) -> String {
     let phone: SocketAddr = PHONE.parse().unwrap();
     let mut sent = net.wire.iter().rev();
-    let found =
-        sent.find(|(to, bytes)| *to == phone && bytes.starts_with(start.as_bytes()));
+    let found = sent.find(|(to, bytes)| *to == phone && bytes.starts_with(start.as_bytes()));
     let (_, bytes) = found.unwrap_or_else(|| panic!("no {start} to the phone"));
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -105,7 +104,10 @@ fn credentials_outside_of_dialogs_reach_the_trunk_of_registrations() {
                 let extra = format!("{}{credentials}", needed(method));
                 let text = request(method, "2000", ("one", cseq), &extra);
                 let answer = exchange(&mut net, &text);
-                assert!(answer.starts_with(&format!("SIP/2.0 {status} ")), "{answer}");
+                assert!(
+                    answer.starts_with(&format!("SIP/2.0 {status} ")),
+                    "{answer}"
+                );
             }
             let required = net.events.iter().filter_map(|event| match &event.kind {
                 EventKind::AuthenticationRequired { method, trunk, .. } => {
@@ -116,13 +118,18 @@ fn credentials_outside_of_dialogs_reach_the_trunk_of_registrations() {
             assert_eq!(required.collect::<Vec<_>>(), [(method, Some("pbx"))]);
             let failed = failures(&net);
             assert_eq!(failed.len(), counted, "{method}");
-            assert!(failed.iter().all(|found| *found == ("u1000", "refused by trunk pbx")));
+            assert!(
+                failed
+                    .iter()
+                    .all(|found| *found == ("u1000", "refused by trunk pbx"))
+            );
             let seen = received(&net, pbx);
             let [first, refused, accepted] = &seen[..] else {
                 panic!("{method}: {seen:?}");
             };
             assert_eq!(first.header("Proxy-Authorization"), "");
-            let tag = |entry: &LogEntry| entry.header("From").split("tag=").nth(1).map(str::to_owned);
+            let tag =
+                |entry: &LogEntry| entry.header("From").split("tag=").nth(1).map(str::to_owned);
             assert!(tag(first).is_some() && tag(first).as_deref() != Some("1"));
             assert_ne!(first.header("Call-ID"), "one");
             for (repeated, cseq) in [(refused, 2), (accepted, 3)] {
@@ -130,7 +137,10 @@ fn credentials_outside_of_dialogs_reach_the_trunk_of_registrations() {
                 assert_eq!(tag(repeated), tag(first));
                 assert_eq!(repeated.header("CSeq"), format!("{cseq} {method}"));
                 let credentials = repeated.header("Proxy-Authorization");
-                assert!(credentials.starts_with("Digest username=\"u1000\""), "{credentials}");
+                assert!(
+                    credentials.starts_with("Digest username=\"u1000\""),
+                    "{credentials}"
+                );
             }
         }
     }
@@ -143,7 +153,10 @@ fn subscribe(net: &mut VirtualNetwork, pbx: usize) -> String {
         let extra = format!("Expires: 600\r\n{}{credentials}", needed("SUBSCRIBE"));
         let text = request("SUBSCRIBE", "2000", ("one", cseq), &extra);
         let answer = exchange(net, &text);
-        assert!(answer.starts_with(&format!("SIP/2.0 {status} ")), "{answer}");
+        assert!(
+            answer.starts_with(&format!("SIP/2.0 {status} ")),
+            "{answer}"
+        );
         if status == 200 {
             return value(&answer, "To").to_owned();
         }
@@ -167,7 +180,11 @@ fn authenticated_subscription_is_notified_and_refreshed() {
     let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
     let to = subscribe(&mut net, pbx);
     assert_eq!(net.border.census().subscriptions, 1);
-    let dialog = *net.phones[pbx].log.dialogs.last().expect("a dialog at the PBX");
+    let dialog = *net.phones[pbx]
+        .log
+        .dialogs
+        .last()
+        .expect("a dialog at the PBX");
     let answer = refresh(&mut net, &to, 3, CREDENTIALS);
     assert!(answer.starts_with("SIP/2.0 200 "), "{answer}");
     let last = net.last(pbx, |event| matches!(event, PhoneEvent::InDialog(..)));
@@ -184,8 +201,11 @@ fn authenticated_subscription_is_notified_and_refreshed() {
                 value: state.as_bytes(),
             },
         ];
-        let content = MessageContent::body(b"application/simple-message-summary", b"Messages-Waiting: yes\r\n")
-            .with(&edits);
+        let content = MessageContent::body(
+            b"application/simple-message-summary",
+            b"Messages-Waiting: yes\r\n",
+        )
+        .with(&edits);
         net.wire.clear();
         net.command(pbx, |endpoint, now| {
             endpoint

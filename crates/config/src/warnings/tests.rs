@@ -164,7 +164,11 @@ fn answered_challenges_of_the_authenticating_trunk_are_warned_of() {
     for (interface, credentials, warned) in [
         ("authenticate=\"trunk\"\n", true, true),
         ("authenticate=\"trunk\"\n", false, false),
-        ("authenticate=\"trunk\"\nallow=\"10.0.0.0/8\"\n", true, false),
+        (
+            "authenticate=\"trunk\"\nallow=\"10.0.0.0/8\"\n",
+            true,
+            false,
+        ),
     ] {
         let credentials = match credentials {
             true => "username=\"border\"\npassword=\"p\"\n",

@@ -142,7 +142,9 @@ impl RawPhone {
     }
 
     fn send(&self, text: &str) {
-        let sent = self.socket.send_to(text.as_bytes(), ("127.0.0.1", self.border));
+        let sent = self
+            .socket
+            .send_to(text.as_bytes(), ("127.0.0.1", self.border));
         sent.expect("sent");
     }
 
@@ -210,7 +212,12 @@ impl RawPhone {
                     let mut entropy = Entropy::from_number(u64::from(count));
                     ClientSession::new(chosen, user.as_bytes(), &secret, &mut entropy)
                         .expect("a session")
-                        .write_credentials(method.as_bytes(), uri.as_bytes(), body.as_bytes(), &mut value);
+                        .write_credentials(
+                            method.as_bytes(),
+                            uri.as_bytes(),
+                            body.as_bytes(),
+                            &mut value,
+                        );
                     let name = match answer_header(id) {
                         HeaderId::ProxyAuthorization => "Proxy-Authorization",
                         _ => "Authorization",
@@ -288,7 +295,11 @@ fn kamailio_authenticates_messages_and_subscriptions() {
     for (phone, password) in [(&mut alice, "change-me-1000"), (&mut bob, "change-me-1001")] {
         let user = phone.user;
         let answer = phone.request(("REGISTER", user), password, "Expires: 600\r\n", "");
-        assert!(answer.starts_with("SIP/2.0 200 "), "{answer}\n{}", border.log());
+        assert!(
+            answer.starts_with("SIP/2.0 200 "),
+            "{answer}\n{}",
+            border.log()
+        );
     }
     let text = "Content-Type: text/plain\r\n";
     // The called phone answers on its own thread: its 200 ends the request of the caller.
@@ -301,27 +312,43 @@ fn kamailio_authenticates_messages_and_subscriptions() {
         let answer = alice.request(("MESSAGE", "1001"), "change-me-1000", text, "good morning");
         (answer, called.join().expect("the called phone"))
     });
-    assert!(answer.starts_with("SIP/2.0 200 "), "{answer}\n{}", border.log());
+    assert!(
+        answer.starts_with("SIP/2.0 200 "),
+        "{answer}\n{}",
+        border.log()
+    );
     assert!(message.ends_with("\r\n\r\ngood morning"), "{message}");
     // Kamailio has consumed them.
     assert_eq!(header(&message, HeaderId::ProxyAuthorization), "");
     let refused = alice.request(("MESSAGE", "1001"), "wrong", text, "bad morning");
     assert!(refused.starts_with("SIP/2.0 407 "), "{refused}");
     let log = border.log();
-    let failed = log.lines().find(|line| line.contains("authentication_failed"));
-    assert!(failed.is_some_and(|line| line.contains("refused by trunk pbx")), "{log}");
+    let failed = log
+        .lines()
+        .find(|line| line.contains("authentication_failed"));
+    assert!(
+        failed.is_some_and(|line| line.contains("refused by trunk pbx")),
+        "{log}"
+    );
     let lines = "Event: presence\r\nAccept: application/pidf+xml\r\nExpires: 600\r\n";
     let (answer, subscribe) = std::thread::scope(|scope| {
         let called = scope.spawn(|| {
             let subscribe = bob.receive("SUBSCRIBE ", None);
             let local = bob.socket.local_addr().expect("address");
-            bob.accept(&subscribe, &format!("Contact: <sip:1001@{local}>\r\nExpires: 600\r\n"));
+            bob.accept(
+                &subscribe,
+                &format!("Contact: <sip:1001@{local}>\r\nExpires: 600\r\n"),
+            );
             subscribe
         });
         let answer = alice.request(("SUBSCRIBE", "1001"), "change-me-1000", lines, "");
         (answer, called.join().expect("the called phone"))
     });
-    assert!(answer.starts_with("SIP/2.0 200 "), "{answer}\n{}", border.log());
+    assert!(
+        answer.starts_with("SIP/2.0 200 "),
+        "{answer}\n{}",
+        border.log()
+    );
     let contact = header(&subscribe, HeaderId::Contact);
     let uri = contact.split(['<', '>']).nth(1).expect("a URI");
     let local = bob.socket.local_addr().expect("address");

@@ -495,7 +495,9 @@ fn signalling_parts() -> Vec<Part> {
         Part::of(
             "re-registrations-132k-tls",
             "S7",
-            Action::FullRun("132,000 subscribers over TLS take four minutes: not in the quick setting"),
+            Action::FullRun(
+                "132,000 subscribers over TLS take four minutes: not in the quick setting",
+            ),
         ),
         Part::of(
             "registrations-million",

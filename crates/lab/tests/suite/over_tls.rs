@@ -120,7 +120,12 @@ connections = 0
     assert_eq!(good(&outcomes, AttemptKind::Reregistration), 160);
     let connections = outcomes.connections.expect("connections");
     assert_eq!((connections.open, connections.lost), (40, 0));
-    assert!(!outcomes.remarks.iter().any(|remark| remark.contains("share")));
+    assert!(
+        !outcomes
+            .remarks
+            .iter()
+            .any(|remark| remark.contains("share"))
+    );
     // The third refresh of each comes more than 3 s after its first registration, the first less than that; more on a slow machine.
     let passed_on = outcomes.passed_on.expect("a registrar behind");
     assert!((80..=160).contains(&passed_on), "{passed_on}");
@@ -128,7 +133,11 @@ connections = 0
     let outcomes = on_sockets(&trial(&shared), |_, _| {}).unwrap();
     assert_eq!(outcomes.connections.map(|users| users.open), Some(3));
     let remark = "40 users on 3 connections: 13.3 of them share one";
-    assert!(outcomes.remarks.iter().any(|found| found == remark), "{:?}", outcomes.remarks);
+    assert!(
+        outcomes.remarks.iter().any(|found| found == remark),
+        "{:?}",
+        outcomes.remarks
+    );
 }
 
 #[test]

@@ -729,7 +729,10 @@ fn relayed(forwarder: &mut Forwarder, socket: SocketId, source: &str, bytes: &[u
     let mut buffer = bytes.to_vec();
     let mut packet = MediaPacket::new(socket, addr(source), now, &mut buffer);
     let verdict = forwarder.forward(&mut packet, now);
-    assert!(matches!(verdict, PacketVerdict::Forward { .. }), "{verdict:?}");
+    assert!(
+        matches!(verdict, PacketVerdict::Forward { .. }),
+        "{verdict:?}"
+    );
     packet.bytes().to_vec()
 }
 

@@ -25,7 +25,11 @@ pub fn hide_names(datagram: &mut [u8], pseudonym: &mut dyn FnMut(&mut [u8]) -> u
         let end = read + 4 * (usize::from(u16::from_be_bytes([high, low])) + 1);
         let last = end.checked_sub(1).and_then(|last| datagram.get(last));
         let Some(&last) = last else { break };
-        let padding = if head & 0x20 == 0 { 0 } else { usize::from(last) };
+        let padding = if head & 0x20 == 0 {
+            0
+        } else {
+            usize::from(last)
+        };
         let contents = read + 4..end.saturating_sub(padding).max(read + 4);
         let count = head & 0x1f;
         write = match kind {
@@ -187,12 +191,18 @@ mod tests {
             (8, &[(7, "in a meeting"), (8, "\u{3}abcsecret"), (1, "me")]),
             (9, &[(3, "a@b"), (4, "600"), (5, "Wien")]),
         ]);
-        let goodbye = CompoundBuilder::new().goodbye(&[7, 8], "pbx goes down").finish();
+        let goodbye = CompoundBuilder::new()
+            .goodbye(&[7, 8], "pbx goes down")
+            .finish();
         let feedback = [0x81, 205, 0, 3, 0, 0, 0, 1, 0, 0, 0, 2, 0, 5, 0, 0];
         let compound = [&report[..], &names, &goodbye, &feedback].concat();
         let expected = [
             &report[..],
-            &description(&[(7, &[(1, "xxxx"), (15, "mid0")]), (8, &[(1, "xx")]), (9, &[])]),
+            &description(&[
+                (7, &[(1, "xxxx"), (15, "mid0")]),
+                (8, &[(1, "xx")]),
+                (9, &[]),
+            ]),
             &CompoundBuilder::new().goodbye(&[7, 8], "").finish(),
             &feedback,
         ]
@@ -227,7 +237,10 @@ mod tests {
         let one = CompoundBuilder::new().goodbye(&[7], "").finish();
         assert_eq!(hidden(&short), [&report[..], &one].concat());
         let padded = [0xa1, 203, 0, 3, 0, 0, 0, 7, 1, b'p', 0, 0, 0, 0, 0, 4];
-        assert_eq!(hidden(&[&report[..], &padded].concat()), [&report[..], &one].concat());
+        assert_eq!(
+            hidden(&[&report[..], &padded].concat()),
+            [&report[..], &one].concat()
+        );
         let cut = &[&report[..], &[0x81, 202, 0, 9, 0, 0, 0, 7]].concat();
         assert_eq!(hidden(cut), *cut);
         assert_eq!(hidden(&[]), []);

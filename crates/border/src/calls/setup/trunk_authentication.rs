@@ -63,8 +63,7 @@ impl Components {
         };
         let config = &self.ctx.config;
         config.interface(interface).is_some_and(|settings| {
-            settings.register == Register::Pass(to)
-                && settings.authenticate != Authenticate::Digest
+            settings.register == Register::Pass(to) && settings.authenticate != Authenticate::Digest
         }) && self
             .listeners
             .trunk_at(&self.ctx, interface, &flow)
