@@ -210,8 +210,12 @@ mod tests {
         assert_eq!(hidden(&compound), expected);
         let packets: Vec<_> = Compound::new(&expected).collect();
         let items: Vec<_> = packets[1].descriptions().collect();
-        let xxxx = &b"xxxx"[..];
-        assert_eq!(items, [(7, 1, xxxx), (7, 15, b"mid0"), (8, 1, b"xx")]);
+        let expected = [
+            (7, 1, &b"xxxx"[..]),
+            (7, 15, &b"mid0"[..]),
+            (8, 1, &b"xx"[..]),
+        ];
+        assert_eq!(items, expected);
         assert_eq!(packets[2].goodbye_reason(), None);
     }
 
@@ -243,7 +247,7 @@ mod tests {
         );
         let cut = &[&report[..], &[0x81, 202, 0, 9, 0, 0, 0, 7]].concat();
         assert_eq!(hidden(cut), *cut);
-        assert_eq!(hidden(&[]), []);
+        assert!(hidden(&[]).is_empty());
     }
 
     /// Packets of random contents with valid lengths.
