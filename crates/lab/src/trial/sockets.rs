@@ -212,7 +212,9 @@ fn run_calls(
     mut progress: impl FnMut(f64, &HostProgress),
 ) -> Result<Outcomes, LabError> {
     let mut experiment = trial.experiment.clone();
-    let fewer = fit_connections(&mut experiment, private);
+    // Links have namespaces of their own, with the kernel's range of ports.
+    let links = experiment.network.is_set() || experiment.sut.media == SutMedia::KernelRelay;
+    let fewer = fit_connections(&mut experiment, private && !links);
     let experiment = &experiment;
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
