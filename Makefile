@@ -77,9 +77,10 @@ setup:
 # Programs of other projects that the tests use. Tests that need one that is absent say so and are skipped.
 peers:
 	@packaging/setup --wanted sipp:sip-tester kamailio:kamailio /usr/share/doc/kamailio-tls-modules:kamailio-tls-modules /usr/share/doc/kamailio-websocket-modules:kamailio-websocket-modules rtpengine:rtpengine
-	@packaging/setup --wanted baresip:baresip-core linphonec:linphone-cli chromium:chromium openssl:openssl python3:python3 /usr/lib/python3/dist-packages/aioice:python3-aioice /usr/lib/python3/dist-packages/pylibsrtp:python3-pylibsrtp
+	@packaging/setup --wanted baresip:baresip-core linphonec:linphone-cli chromium:chromium openssl:openssl python3:python3 /usr/share/doc/python3-venv:python3-venv /usr/lib/python3/dist-packages/aioice:python3-aioice /usr/lib/python3/dist-packages/pylibsrtp:python3-pylibsrtp
 	@packaging/setup --wanted tshark:tshark editcap:wireshark-common ffmpeg:ffmpeg sngrep:sngrep lintian:lintian dpkg-shlibdeps:dpkg-dev buildah:buildah taskset:util-linux ethtool:ethtool ip:iproute2 tc:iproute2 strace:strace systemd-analyze:systemd iperf3:iperf3 ping:iputils-ping nft:nftables linux.uml:user-mode-linux modprobe:kmod openvpn:openvpn curl:curl promtool:prometheus pgrep:procps man:man-db groff:groff-base /usr/lib/postgresql:postgresql snmptrapd:snmptrapd snmptranslate:snmp rsyslogd:rsyslog /usr/share/doc/rsyslog-gnutls:rsyslog-gnutls swanctl:strongswan-swanctl /usr/lib/ipsec/charon:strongswan-charon /usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so:libcharon-extra-plugins /usr/lib/ipsec/plugins/libstrongswan-openssl.so:libstrongswan-standard-plugins
 	@packaging/setup --wanted $(ALSA) pulseaudio:pulseaudio /usr/share/doc/libasound2-plugins:libasound2-plugins
+	@packaging/setup --venv target/schemathesis schemathesis:schemathesis==4.32.5
 
 clean:
 	$(CARGO) clean

@@ -909,6 +909,7 @@ impl CallMedia {
             special,
             protection: security.map_or(Protection::None, SideSecurity::protection),
             dtls: security.is_some_and(SideSecurity::has_dtls),
+            hides: media.hides,
             transcode: self
                 .codecs
                 .as_ref()

@@ -36,19 +36,23 @@ pub(crate) struct RequestSource {
     pub(crate) flow: Flow,
 }
 
-/// Values of header fields of an out-of-dialog request that is forwarded; empty ones stay as they are.
+/// Changes to header fields of an out-of-dialog request that is forwarded; empty values stay as they are.
 #[derive(Debug, Default)]
 struct ForwardedFields {
     warnings: Vec<u8>,
     supported: Vec<u8>,
     refer_to: Vec<u8>,
+    /// Credentials are for the target.
+    keeps_credentials: bool,
 }
 
 impl ForwardedFields {
-    /// Appends the changes: nothing about our network or our peer's, no credentials.
+    /// Appends the changes: nothing about our network or our peer's, no credentials for others.
     fn edits<'e>(&'e self, request: &Message<'e>, edits: &mut EditList<'e>) {
         hide_network(request, &self.warnings, edits);
-        without_credentials(request, edits);
+        if !self.keeps_credentials {
+            without_credentials(request, edits);
+        }
         if !self.supported.is_empty() {
             edits.push(Edit::Add {
                 id: HeaderId::Supported,
@@ -65,9 +69,17 @@ impl ForwardedFields {
 }
 
 impl Calls<'_> {
-    /// The header fields of a request that is forwarded to `target`.
-    fn forwarded_fields(&self, request: &Message<'_>, target: Flow) -> ForwardedFields {
-        let mut fields = ForwardedFields::default();
+    /// The header fields of a request that is forwarded to `target`, whose credentials are for it or not.
+    fn forwarded_fields(
+        &self,
+        request: &Message<'_>,
+        target: Flow,
+        keeps_credentials: bool,
+    ) -> ForwardedFields {
+        let mut fields = ForwardedFields {
+            keeps_credentials,
+            ..ForwardedFields::default()
+        };
         warnings(request, self.hides_from(target), &mut fields.warnings);
         promised_end_to_end(request, &mut fields.supported);
         self.refer_to_at(request, target, &mut fields.refer_to);
@@ -192,10 +204,7 @@ impl Calls<'_> {
                 if status == 503 && relay.next < relay.hops.len() {
                     return self.relay_next(relay, 503);
                 }
-                self.relay_response(relay.server, relay.source_flow, response);
-                if let Some(key) = relay.subscription {
-                    self.subscription_answered(key, response);
-                }
+                self.relay_answered(&relay, response);
             }
             Some(PendingKind::InDialog(passed)) => {
                 self.in_dialog_answered(&passed, response);

@@ -31,6 +31,7 @@ impl Config {
                 continue;
             }
             self.open_rules(id, interface, &mut warnings);
+            warnings.extend(self.answered_challenges(interface));
             if interface.authenticate == Authenticate::None {
                 self.open_interface(id, interface, &mut warnings);
             }
@@ -44,6 +45,22 @@ impl Config {
         Some(format!(
             "trunk {}: any source of {network} counts as this trunk and needs no authentication; set `sources` to the addresses of the trunk, or `allow` of interface {}",
             trunk.name, interface.name
+        ))
+    }
+
+    /// The warning for a trunk that is to authenticate the sources of an interface, but whose challenges the border answers itself.
+    fn answered_challenges(&self, interface: &InterfaceSpec) -> Option<String> {
+        let (Authenticate::Trunk, Register::Pass(trunk)) =
+            (interface.authenticate, interface.register)
+        else {
+            return None;
+        };
+        let trunk = self
+            .trunk(trunk)
+            .filter(|trunk| trunk.credentials.is_some())?;
+        let (name, interface) = (&trunk.name, &interface.name);
+        Some(format!(
+            "interface {interface}: any source reaches trunk {name} without authentication, because the border answers its challenges; remove `username` and `password` of the trunk, or set authenticate = \"digest\""
         ))
     }
 

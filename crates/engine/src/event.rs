@@ -358,7 +358,7 @@ events! {
         status: u16,
         /// Source address of the request.
         source: String,
-        /// The trunk that challenged an INVITE; absent for challenges of the border.
+        /// The trunk that challenged the request; absent for challenges of the border.
         trunk: Option<String>,
     }
     /// A source has authenticated by digest.

@@ -143,6 +143,15 @@ pub struct Details {
     /// Share of the received media packets that the kernel relay forwarded, percent, if it was in use.
     #[serde(default)]
     pub kernel_relay_percent: Option<f64>,
+    /// Connections of registered users: fewest at a time during re-registrations at a rate; otherwise at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<u64>,
+    /// Of the connections opened, those that were closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections_lost: Option<u64>,
+    /// REGISTERs that the registrar behind the SUT accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passed_on: Option<u64>,
     /// CPU time of the SUT divided by plane.
     #[serde(default)]
     pub planes: Planes,
@@ -370,6 +379,9 @@ fn details(
         planes: Planes::default(),
         node_calls: Vec::new(),
         kernel_relay_percent: None,
+        connections: None,
+        connections_lost: None,
+        passed_on: None,
         noise_jitter_ms: jitter(&noise),
         subject_cores: None,
         host_cpu_percent: None,

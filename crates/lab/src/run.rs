@@ -542,6 +542,9 @@ fn judge(
         .kernel_relayed
         .filter(|_| details.packets > 0)
         .map(|relayed| relayed as f64 * 100.0 / details.packets as f64);
+    details.connections = outcomes.connections.map(|users| users.open);
+    details.connections_lost = outcomes.connections.map(|users| users.lost);
+    details.passed_on = outcomes.passed_on;
     details.measures = crate::measure::summarise(&outcomes.measures);
     let calls = figures.response_ms.samples;
     details.planes = outcomes

@@ -16,10 +16,13 @@ const MOST_DELAY_LINES: usize = 4;
 /// Reads a figure of a level.
 type LevelFigureFn = fn(&LevelSummary) -> Option<f64>;
 
-/// Media figures; a column is printed if its figure was measured.
-const MEDIA_COLUMNS: [(&str, LevelFigureFn); 9] = [
+/// Figures of media and connections; a column is printed if its figure was measured.
+const MEDIA_COLUMNS: [(&str, LevelFigureFn); 12] = [
     ("node spread %", |level| level.node_spread),
     ("kernel relay %", |level| level.kernel_relay),
+    ("connections", |level| level.connections),
+    ("closed", |level| level.connections_lost),
+    ("passed on", |level| level.passed_on),
     ("us/packet", |level| level.cpu_us_packet.and(level.media_us)),
     ("delay p50 ms", |level| level.relay_p50),
     ("delay p99 ms", |level| level.relay_p99),

@@ -22,6 +22,10 @@ pub fn description(file: &File) -> String {
             if sut.memory_mib > 0 {
                 border.push_str(&format!(", {} MiB for calls", sut.memory_mib));
             }
+            if sut.refresh_interval_seconds > 0 {
+                let interval = sut.refresh_interval_seconds;
+                border.push_str(&format!(", refreshes passed on every {interval} s"));
+            }
             if sut.media_nodes > 0 {
                 border.push_str(&format!(" by {} media nodes", sut.media_nodes));
             }

@@ -29,6 +29,7 @@ mod messages;
 mod offload;
 mod plan;
 mod playback;
+mod pseudonyms;
 pub(crate) mod sockets;
 mod srtp;
 mod statistics;
@@ -54,6 +55,7 @@ use engine::{
 use flow::{FlowVerdict, MediaFlow};
 use generated::PacketOutbox;
 use offload::{Deferred, OffloadRequest, Offloads};
+use pseudonyms::CnamePseudonyms;
 use slab::Slab;
 use smallvec::SmallVec;
 use sockets::{SocketOwner, SocketTable};
@@ -121,6 +123,8 @@ pub struct Forwarder {
     queued_recorded: usize,
     bridge: ConferenceBridge,
     offloads: Offloads,
+    /// Key of the pseudonyms of CNAMEs.
+    cname_key: HashKey,
 }
 
 /// RTP packets received from both sides of a media line.
@@ -145,6 +149,7 @@ impl Forwarder {
             ended_packets: 0,
             queued_recorded: 0,
             offloads: Offloads::default(),
+            cname_key: key,
             bridge: ConferenceBridge::new(
                 BridgeLimits {
                     conferences: limits.conferences,
@@ -300,7 +305,10 @@ impl Forwarder {
             });
             let flow = match known {
                 Some(at) => old.remove(at),
-                None => self.flows.insert(MediaFlow::new(index, flow_plan)) as u32,
+                None => {
+                    let names = CnamePseudonyms::new(self.cname_key, plan.session);
+                    self.flows.insert(MediaFlow::new(index, flow_plan, names)) as u32
+                }
             };
             if let Some(slot) = self.flows.get_mut(flow as usize) {
                 slot.apply(flow_plan);

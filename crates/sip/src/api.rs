@@ -274,6 +274,9 @@ pub struct OutOfDialogRequest<'a> {
     pub call_id: Option<&'a [u8]>,
     /// CSeq; `None`: 1. A registration increments it.
     pub cseq: Option<u32>,
+    /// Our tag in From; `None`, no tag of ours, or, if the request creates a dialog, one in use: a new one. A request that repeats a
+    /// challenged one with credentials has its tag (RFC 3261 section 22.2).
+    pub tag: Option<&'a [u8]>,
     /// Headers and body.
     pub content: MessageContent<'a>,
     /// A number for the handler, returned with the response.
@@ -292,6 +295,7 @@ impl<'a> OutOfDialogRequest<'a> {
             to: None,
             call_id: None,
             cseq: None,
+            tag: None,
             content: MessageContent::default(),
             user: 0,
             login: None,

@@ -45,6 +45,8 @@ pub struct Endpoint {
     pub(crate) late_pracks: crate::reliable::LatePracks,
     /// Legs with a tag of another worker, or of the challenged INVITE that they repeat, by its slot and cookie.
     pub(crate) adopted: BTreeMap<(u32, u64), LegId>,
+    /// Dialogs that are not calls with the tag of the challenged request that they repeat, likewise.
+    pub(crate) adopted_usages: BTreeMap<(u32, u64), DialogId>,
     pub(crate) fingerprints: FingerprintKey,
     /// Key for tags of stateless refusals. Workers that share our addresses have the same key.
     pub(crate) refusals: FingerprintKey,
@@ -93,6 +95,7 @@ impl Endpoint {
             kept_flows: Slab::new(),
             late_pracks: crate::reliable::LatePracks::default(),
             adopted: BTreeMap::new(),
+            adopted_usages: BTreeMap::new(),
             fingerprints,
             refusals,
             drops: Drops::new(),
@@ -691,6 +694,11 @@ impl Endpoint {
     /// Whether the connection exists in this endpoint's tables.
     pub fn has_connection(&self, connection: ConnectionId) -> bool {
         self.net.connection(connection).is_some()
+    }
+
+    /// Number of stream connections, those that are being opened included.
+    pub fn connections(&self) -> usize {
+        self.net.connections.len()
     }
 
     /// Closes an idle or unwanted connection.

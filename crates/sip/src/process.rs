@@ -955,7 +955,12 @@ impl Endpoint {
         let remote = remote_identity(outside.to, &outside.content, target.uri);
         let (slot, cookie) = self.open_client(Owner::OutOfDialog(outside.user), outside.method)?;
         let start = self.net.out.begin();
-        let tag = IdToken::new(slot, cookie.rotate_left(32));
+        let tag = outside
+            .tag
+            .and_then(IdToken::decode)
+            .map_or(IdToken::new(slot, cookie.rotate_left(32)), |name| {
+                IdToken::new(name.0, name.1)
+            });
         let Some(listener) = self.net.listeners.get(usize::from(target.flow.local.0)) else {
             self.close_client(slot);
             return Err(Refused::Transport);

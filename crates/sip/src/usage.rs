@@ -25,6 +25,8 @@ const MARK: u32 = 1 << 31;
 #[derive(Debug)]
 pub(crate) struct Usage {
     cookie: u64,
+    /// Our tag, if the dialog's first request repeats a challenged one; otherwise it is made of slot and cookie.
+    tag: Option<IdToken>,
     user: u64,
     own: Own,
     peer: Peer,
@@ -49,6 +51,11 @@ fn of_calls(method: Method<'_>) -> bool {
 }
 
 impl Usage {
+    /// Our tag in the dialog, whose slot is `slot`.
+    fn name(&self, slot: u32) -> IdToken {
+        self.tag.unwrap_or_else(|| IdToken::new(slot, self.cookie))
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.own.len() + self.peer.len()
     }
@@ -70,11 +77,16 @@ impl Endpoint {
     /// The dialog with this local tag.
     pub(crate) fn usage_of_tag(&self, tag: &[u8]) -> Option<DialogId> {
         let (slot, cookie) = IdToken::decode(tag)?;
-        let usage = self.usages.get((slot & !MARK) as usize)?;
-        (slot & MARK != 0 && usage.cookie == cookie).then_some(DialogId(LegId {
-            slot,
-            check: cookie as u32,
-        }))
+        if slot & MARK == 0 {
+            return None;
+        }
+        match self.usages.get((slot & !MARK) as usize) {
+            Some(usage) if usage.cookie == cookie && usage.tag.is_none() => Some(DialogId(LegId {
+                slot,
+                check: cookie as u32,
+            })),
+            _ => self.adopted_usages.get(&(slot, cookie)).copied(),
+        }
     }
 
     /// The local tag of a dialog, if `id` belongs to one of these dialogs.
@@ -82,7 +94,21 @@ impl Endpoint {
         if id.slot & MARK == 0 {
             return None;
         }
-        Some(IdToken::new(id.slot, self.usage(DialogId(id))?.cookie))
+        Some(self.usage(DialogId(id))?.name(id.slot))
+    }
+
+    /// Gives a new dialog the tag of the challenged request that it repeats, unless that tag is in use.
+    fn continue_usage(&mut self, id: DialogId, tag: &[u8]) {
+        let Some(name) = IdToken::decode(tag).filter(|(slot, _)| slot & MARK != 0) else {
+            return;
+        };
+        if self.usage_of_tag(tag).is_some() {
+            return;
+        }
+        if let Some(usage) = self.usage_mut(id) {
+            usage.tag = Some(IdToken::new(name.0, name.1));
+            self.adopted_usages.insert(name, id);
+        }
     }
 
     fn open_usage(
@@ -98,6 +124,7 @@ impl Endpoint {
         let cookie = self.new_cookie();
         let slot = self.usages.insert(Usage {
             cookie,
+            tag: None,
             user,
             own,
             peer,
@@ -186,6 +213,9 @@ impl Endpoint {
             usage.tcp_when_large = target.tcp_when_large;
             usage.cseq = outside.cseq.unwrap_or(1).saturating_sub(1);
         }
+        if let Some(tag) = outside.tag {
+            self.continue_usage(id, tag);
+        }
         let (content, login) = (&outside.content, outside.login.as_ref());
         match self.send_in_dialog(id, outside.method, content, outside.user, login) {
             Ok(transaction) => Ok((id, transaction)),
@@ -243,7 +273,7 @@ impl Endpoint {
                     .listeners
                     .get(usize::from(usage.peer.flow.local.0))?;
                 usage.cseq += 1;
-                let tag = IdToken::new(id.0.slot, usage.cookie);
+                let tag = usage.name(id.0.slot);
                 let mut lines = Lines {
                     out: &mut self.net.out.arena,
                 };
@@ -278,8 +308,13 @@ impl Endpoint {
 
     /// Removes a dialog: later requests within it are answered with 481. Pending transactions end by themselves.
     pub fn close_dialog(&mut self, dialog: DialogId) {
-        if self.usage(dialog).is_some() {
-            self.usages.try_remove((dialog.0.slot & !MARK) as usize);
+        if self.usage(dialog).is_none() {
+            return;
+        }
+        let usage = self.usages.try_remove((dialog.0.slot & !MARK) as usize);
+        let tag = usage.and_then(|usage| usage.tag);
+        if let Some(name) = tag.and_then(|tag| IdToken::decode(tag.as_bytes())) {
+            self.adopted_usages.remove(&name);
         }
     }
 

@@ -1,6 +1,10 @@
 //! RTCP (RFC 3550 section 6, RFC 4585, RFC 3611): parsing and writing of compound packets, and their distinction from
 //! RTP (RFC 5761).
 
+mod names;
+
+pub use names::hide_names;
+
 use crate::ethernet::{array, be16, be32};
 
 /// Packet types.

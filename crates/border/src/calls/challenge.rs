@@ -1,6 +1,6 @@
-//! Calls that the callee's side has challenged. The repeated INVITE with credentials is forwarded with the Call-ID and From tag of
-//! the first one, and the next CSeq (RFC 3261 section 22.2), although Call-ID and tag of the caller are hidden: some systems bind
-//! their nonce to them.
+//! INVITEs and requests outside of dialogs that the called side has challenged. The repeated request with credentials is forwarded
+//! with the Call-ID and From tag of the first one, and the next CSeq (RFC 3261 section 22.2), although Call-ID and tag of the caller
+//! are hidden: some systems bind their nonce to them.
 
 use core::time::Duration;
 use engine::{BoundedMap, HashKey, Time};
@@ -8,10 +8,10 @@ use wire::sip::Message;
 
 /// Maximum number of stored challenges.
 const MOST: usize = 10_000;
-/// Time for the caller to repeat the INVITE.
+/// Time for the caller to repeat the request.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Values of a challenged INVITE of ours that its repetition has in common with it.
+/// Values of a challenged request of ours that its repetition has in common with it.
 #[derive(Clone, Debug)]
 pub(crate) struct ChallengedLeg {
     pub(crate) call_id: Box<[u8]>,
@@ -31,29 +31,29 @@ impl ChallengedLeg {
     }
 }
 
-/// Challenged calls, by the values that are equal in the repeated INVITE.
+/// Challenged requests, by the values that are equal in the repeated one.
 #[derive(Debug)]
 pub(crate) struct Challenged {
-    by_invite: BoundedMap<u64, (Time, ChallengedLeg)>,
+    by_request: BoundedMap<u64, (Time, ChallengedLeg)>,
 }
 
 impl Challenged {
     pub(crate) fn new(key: HashKey) -> Challenged {
         Challenged {
-            by_invite: BoundedMap::new(MOST, key),
+            by_request: BoundedMap::new(MOST, key),
         }
     }
 
-    pub(super) fn remember(&mut self, invite: u64, leg: ChallengedLeg, now: Time) {
-        if self.by_invite.is_full() {
-            self.by_invite.clear();
+    pub(super) fn remember(&mut self, request: u64, leg: ChallengedLeg, now: Time) {
+        if self.by_request.is_full() {
+            self.by_request.clear();
         }
         // There is room: see above.
-        let _ = self.by_invite.insert(invite, (now, leg));
+        let _ = self.by_request.insert(request, (now, leg));
     }
 
-    pub(super) fn take(&mut self, invite: u64, now: Time) -> Option<ChallengedLeg> {
-        let (since, leg) = self.by_invite.remove(&invite)?;
+    pub(super) fn take(&mut self, request: u64, now: Time) -> Option<ChallengedLeg> {
+        let (since, leg) = self.by_request.remove(&request)?;
         (now.since(since) <= PATIENCE).then_some(leg)
     }
 }

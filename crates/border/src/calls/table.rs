@@ -9,7 +9,7 @@ use crate::headers::has_credentials;
 use crate::ng_client::relay::DeferredMessage;
 use crate::shared::Ctx;
 use anchor::CallMedia;
-use engine::{Entropy, HashKey};
+use engine::{Entropy, HashKey, Time};
 use sip::{Endpoint, LegId};
 use siphasher::sip::SipHasher13;
 use slab::Slab;
@@ -33,7 +33,7 @@ pub(crate) struct OngoingCalls {
     sequence: u64,
     pub(crate) hash_key: HashKey,
     pub(crate) buffers: Buffers,
-    /// Challenged calls, whose INVITE is repeated.
+    /// Challenged INVITEs and requests outside of dialogs, which are repeated.
     pub(crate) challenged: Challenged,
     /// Ended calls whose statistics are pending, by call number.
     pub(crate) ended: BTreeMap<u64, Box<EndedCall>>,
@@ -195,11 +195,12 @@ impl OngoingCalls {
         }
     }
 
-    /// Hash of the values that are equal in both INVITEs: Call-ID, From tag and source address.
-    fn invite_mark(&self, invite: &Message<'_>, source: IpAddr) -> u64 {
+    /// Hash of the values that are equal in a request and its repetition: method, Call-ID, From tag and source address.
+    fn request_mark(&self, request: &Message<'_>, source: IpAddr) -> u64 {
         let mut hasher = self.hash_key.build_hasher();
-        invite.call_id().unwrap_or_default().hash(&mut hasher);
-        let tag = invite.from().ok().and_then(|from| from.tag());
+        request.method().as_bytes().hash(&mut hasher);
+        request.call_id().unwrap_or_default().hash(&mut hasher);
+        let tag = request.from().ok().and_then(|from| from.tag());
         tag.unwrap_or_default().hash(&mut hasher);
         source.hash(&mut hasher);
         hasher.finish()
@@ -207,16 +208,44 @@ impl OngoingCalls {
 
     /// Stores the values of a challenged INVITE for its repetition, taken from `response`.
     pub(crate) fn store_challenge(&mut self, ctx: &Ctx, slot: CallSlot, response: &Message<'_>) {
-        let now = ctx.now;
-        let set_up = self.get(slot).and_then(|call| call.set_up.as_deref());
-        let (Some(set_up), Some(leg)) = (set_up, ChallengedLeg::of(response)) else {
+        let Some(set_up) = self.get(slot).and_then(|call| call.set_up.as_deref()) else {
             return;
         };
-        let Ok(invite) = Message::parse(&set_up.invite) else {
+        let source = set_up.source.ip();
+        let (Some(leg), Ok(invite)) = (ChallengedLeg::of(response), Message::parse(&set_up.invite))
+        else {
             return;
         };
-        let mark = self.invite_mark(&invite, set_up.source.ip());
-        self.challenged.remember(mark, leg, now);
+        let mark = self.request_mark(&invite, source);
+        self.challenged.remember(mark, leg, ctx.now);
+    }
+
+    /// Stores the values of a challenged request outside a dialog for its repetition, taken from `response`.
+    pub(crate) fn store_challenged_request(
+        &mut self,
+        request: &Message<'_>,
+        source: IpAddr,
+        response: &Message<'_>,
+        now: Time,
+    ) {
+        if let Some(leg) = ChallengedLeg::of(response) {
+            let mark = self.request_mark(request, source);
+            self.challenged.remember(mark, leg, now);
+        }
+    }
+
+    /// The values of the challenged request, if this one repeats it with credentials.
+    pub(crate) fn challenged_request(
+        &mut self,
+        request: &Message<'_>,
+        source: IpAddr,
+        now: Time,
+    ) -> Option<ChallengedLeg> {
+        if !has_credentials(request) {
+            return None;
+        }
+        let mark = self.request_mark(request, source);
+        self.challenged.take(mark, now)
     }
 
     /// The first INVITE, if this one repeats it with credentials.
@@ -226,12 +255,7 @@ impl OngoingCalls {
         slot: CallSlot,
         invite: &Message<'_>,
     ) -> Option<ChallengedLeg> {
-        let now = ctx.now;
-        if !has_credentials(invite) {
-            return None;
-        }
         let source = self.get(slot)?.set_up.as_deref()?.source.ip();
-        let mark = self.invite_mark(invite, source);
-        self.challenged.take(mark, now)
+        self.challenged_request(invite, source, ctx.now)
     }
 }

@@ -100,6 +100,19 @@ fn page() -> String {
     );
     let names: Vec<String> = ATTRIBUTES.iter().map(|name| format!("`{name}`")).collect();
     page.push_str(&format!("{}.\n", names.join(", ")));
+    page.push_str(
+        "\n## RTCP\n\n\
+         These apply where media is anchored here, to RTCP and to SRTCP whose keys are known here; not with media bypass, at media nodes, and\n\
+         with `srtp = \"pass\"` on both sides, where SRTCP is relayed as it is (its names are encrypted).\n\n\
+         | part | towards `known` | towards `all` |\n| --- | --- | --- |\n\
+         | CNAME | a pseudonym of at most 16 random characters (RFC 7022), the same for the whole call and for all its streams with that CNAME | relayed |\n\
+         | NAME, EMAIL, PHONE, LOC, TOOL, NOTE, PRIV and other items of source descriptions | removed | relayed |\n\
+         | MID, RtpStreamId, RepairedRtpStreamId | relayed | relayed |\n\
+         | reason of BYE | removed | relayed |\n\
+         | malformed source description | its items are removed | relayed |\n\
+         | application-defined packets (APP), datagrams that are no valid compound | relayed | relayed |\n\
+         | all other packets | relayed | relayed |\n",
+    );
     page
 }
 

@@ -1,9 +1,10 @@
 //! Requests forwarded as a pair of transactions, with failover to the next hop.
 
+use crate::calls::challenge::ChallengedLeg;
 use crate::calls::setup::hop_hosts::HopHosts;
 use crate::certificate_names::with_hop_certificate_name;
 use crate::components::Calls;
-use crate::headers::{EditList, address_with_host, hide_network, warnings};
+use crate::headers::{EditList, address_with_host, has_credentials, hide_network, text, warnings};
 use crate::hiding;
 use crate::identity::{ANONYMOUS, Boundary, IdentityTexts, RequestedPrivacy};
 use crate::out_of_dialog::state::{DeferredRequest, PendingKind, RequestRelay};
@@ -12,8 +13,8 @@ use crate::request::RequestRefusal;
 use crate::resolve::LookupWaiter;
 use crate::responses::refuse;
 use ::rules::Effects;
-use config::IdentityPassing;
-use engine::Reason;
+use config::{IdentityPassing, TrunkId};
+use engine::{EventKind, Reason};
 use sip::{Flow, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Method};
@@ -25,11 +26,13 @@ struct HopFlow<'h> {
     flow: Flow,
 }
 
-/// Trust and authentication of the sender of a request.
+/// Trust and authentication of the sender of a request, and the challenged request that it repeats.
 #[derive(Clone, Copy, Debug)]
-struct SenderTrust<'a> {
+struct RelaySender<'a> {
+    flow: Flow,
     trusted: bool,
     proven: Option<&'a str>,
+    repeats: Option<&'a ChallengedLeg>,
 }
 
 impl Calls<'_> {
@@ -55,6 +58,8 @@ impl Calls<'_> {
             }
             false => None,
         };
+        let (source, now) = (flow.remote.ip(), self.parts.ctx.now);
+        let repeats = self.parts.calls.challenged_request(request, source, now);
         self.parts.ctx.counters.relayed += 1;
         let relay = RequestRelay {
             server: transaction,
@@ -64,6 +69,7 @@ impl Calls<'_> {
             request: request.bytes().into(),
             hops,
             next: 0,
+            repeats,
             subscription,
         };
         self.relay_next(Box::new(relay), 503);
@@ -100,10 +106,12 @@ impl Calls<'_> {
             };
             let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, &hop);
             let bytes = relay.request.clone();
-            let proven = relay.user.clone();
-            let from = SenderTrust {
+            let (proven, repeats) = (relay.user.clone(), relay.repeats.clone());
+            let from = RelaySender {
+                flow: relay.source_flow,
                 trusted: relay.trusted,
                 proven: proven.as_deref(),
+                repeats: repeats.as_ref(),
             };
             let Some(user) = self
                 .parts
@@ -141,7 +149,7 @@ impl Calls<'_> {
         &mut self,
         request: &Message<'_>,
         target: HopFlow<'_>,
-        sender: SenderTrust<'_>,
+        sender: RelaySender<'_>,
         subscription: Option<u64>,
         user: u64,
     ) -> Result<(), Option<u16>> {
@@ -171,7 +179,9 @@ impl Calls<'_> {
         let routes: SmallVec<[&[u8]; 2]> = hop.routes.iter().map(|route| &**route).collect();
         let mut texts = IdentityTexts::default();
         let mut effects = Effects::default();
-        let fields = self.forwarded_fields(request, flow);
+        let keeps_credentials = self.parts.relays_credentials(sender.flow, hop.trunk);
+        let repeats = sender.repeats.filter(|_| keeps_credentials);
+        let fields = self.forwarded_fields(request, flow, keeps_credentials);
         let mut edits: EditList<'_> = SmallVec::new();
         fields.edits(request, &mut edits);
         let host = || placed.from_host.clone();
@@ -193,6 +203,10 @@ impl Calls<'_> {
         let outside = OutOfDialogRequest {
             from: Some(effects.from().unwrap_or(&from)),
             to: Some(effects.to().unwrap_or(&to)),
+            call_id: repeats.map(|before| &*before.call_id),
+            // RFC 3261 section 8.1.1.5: below 2**31.
+            cseq: repeats.map(|before| before.cseq.min(0x7fff_fffe) + 1),
+            tag: repeats.map(|before| &*before.tag),
             content: MessageContent::from_template(request).with(&edits),
             user,
             login: trunk
@@ -226,6 +240,60 @@ impl Calls<'_> {
             }
             Err(_) => Err(None),
         }
+    }
+
+    /// Processes the final response of the last hop.
+    pub(super) fn relay_answered(&mut self, relay: &RequestRelay, response: &Message<'_>) {
+        let last = relay.next.checked_sub(1).and_then(|at| relay.hops.get(at));
+        let trunk = last.and_then(|hop| hop.trunk);
+        let own_login = trunk
+            .and_then(|trunk| self.parts.ctx.config.trunk(trunk))
+            .is_some_and(|trunk| trunk.credentials.is_some());
+        if own_login && matches!(response.status(), 401 | 407) {
+            // The sender does not know our credentials at this trunk.
+            return self.refuse_relay((relay.server, relay.subscription), 403);
+        }
+        if self.parts.relays_credentials(relay.source_flow, trunk) {
+            self.credentials_answered(relay, trunk, response);
+        }
+        self.relay_response(relay.server, relay.source_flow, response);
+        if let Some(key) = relay.subscription {
+            self.subscription_answered(key, response);
+        }
+    }
+
+    /// Counts the verdict about credentials, and stores a challenge for the repeated request.
+    fn credentials_answered(
+        &mut self,
+        relay: &RequestRelay,
+        trunk: Option<TrunkId>,
+        response: &Message<'_>,
+    ) {
+        let source = relay.source_flow;
+        self.parts.trunk_answered(&relay.request, source, response);
+        let status = response.status();
+        let Ok(request) = Message::parse(&relay.request) else {
+            return;
+        };
+        if !matches!(status, 401 | 407) {
+            return;
+        }
+        let (address, now) = (source.remote, self.parts.ctx.now);
+        self.parts
+            .calls
+            .store_challenged_request(&request, address.ip(), response, now);
+        if has_credentials(&request) {
+            return;
+        }
+        let ctx = &mut self.parts.ctx;
+        let config = &ctx.config;
+        ctx.events
+            .tell_debug(now, || EventKind::AuthenticationRequired {
+                method: text(request.method().as_bytes()),
+                status,
+                source: address.to_string(),
+                trunk: config.name_of_trunk(trunk),
+            });
     }
 
     /// Forwards a response to an out-of-dialog request, with topology hiding.

@@ -1,5 +1,6 @@
 //! Out-of-dialog requests and subscriptions in progress.
 
+use crate::calls::challenge::ChallengedLeg;
 use crate::carrier::Registration;
 use crate::index_remap::IndexRemap;
 use crate::policy::HopStep;
@@ -63,6 +64,8 @@ pub(crate) struct RequestRelay {
     pub(super) request: Box<[u8]>,
     pub(super) hops: Vec<HopStep>,
     pub(super) next: usize,
+    /// The challenged request that this one repeats with credentials.
+    pub(super) repeats: Option<ChallengedLeg>,
     /// Subscription that is created if the request is accepted.
     pub(super) subscription: Option<u64>,
 }
@@ -163,6 +166,8 @@ pub(crate) struct ForwardedRequest {
     /// Flow of the received request.
     pub(super) source_flow: Flow,
     pub(super) key: u64,
+    /// The received request, if its credentials were forwarded.
+    pub(super) request: Option<Box<[u8]>>,
     pub(super) subscribes: bool,
     /// Whether the subscription ends with this request.
     pub(super) last: bool,

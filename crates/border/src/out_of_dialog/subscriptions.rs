@@ -2,7 +2,7 @@
 //! legs of a call, with topology hiding. Requests and responses are passed unchanged, except the headers of the dialog.
 
 use crate::components::Calls;
-use crate::headers::{EditList, address_with_host};
+use crate::headers::{EditList, address_with_host, has_credentials};
 use crate::identity::{Boundary, IdentityTexts};
 use crate::out_of_dialog::state::{ForwardedRequest, Subscription};
 use crate::request::{RequestOrigin, RequestRefusal};
@@ -150,9 +150,17 @@ impl Calls<'_> {
         };
         let from = usize::from(subscription.dialogs.first() != Some(&Some(dialog)));
         let other = subscription.dialogs.get(1 - from).copied().flatten();
+        let trunk = subscription.trunks.get(1 - from).copied().flatten();
         let (Some(other), Some(source_flow)) = (other, self.endpoint.flow_of_dialog(dialog)) else {
             return refuse(self.endpoint, transaction, 481, now);
         };
+        let authenticates =
+            has_credentials(request) && self.parts.relays_credentials(source_flow, trunk);
+        if authenticates
+            && let Err(refused) = self.parts.check_trunk_credentials(request, source_flow)
+        {
+            return self.refuse_out_of_dialog(transaction, request, source_flow, &refused);
+        }
         let mut last = false;
         if method == Method::Notify {
             let state = request
@@ -172,6 +180,7 @@ impl Calls<'_> {
             server: transaction,
             source_flow,
             key,
+            request: authenticates.then(|| request.bytes().into()),
             subscribes: method == Method::Subscribe,
             last,
         };
@@ -196,6 +205,7 @@ impl Calls<'_> {
         let config = self.parts.ctx.config.clone();
         let subscription = self.parts.out_of_dialog.subscription(key).ok_or(481u16)?;
         let (interfaces, trunks) = (subscription.interfaces, subscription.trunks);
+        let source = subscription.dialogs.get(from).copied().flatten();
         let place = |at: usize| {
             let interface = interfaces.get(at).copied().unwrap_or(InterfaceId(u16::MAX));
             (interface, trunks.get(at).copied().flatten())
@@ -213,7 +223,10 @@ impl Calls<'_> {
             hiding: config.hiding(there.0),
         };
         let (mut texts, mut effects) = (IdentityTexts::default(), Effects::default());
-        let fields = self.forwarded_fields(request, target);
+        let source_flow = source.and_then(|dialog| self.endpoint.flow_of_dialog(dialog));
+        let keeps_credentials =
+            source_flow.is_some_and(|flow| self.parts.relays_credentials(flow, there.1));
+        let fields = self.forwarded_fields(request, target, keeps_credentials);
         let mut edits: EditList<'_> = SmallVec::new();
         fields.edits(request, &mut edits);
         let host = || self.parts.listeners.advertised_host(target.local);
@@ -249,6 +262,10 @@ impl Calls<'_> {
     /// A final response to a request within a subscription.
     pub(crate) fn in_dialog_answered(&mut self, passed: &ForwardedRequest, response: &Message<'_>) {
         let status = response.status();
+        if let Some(request) = passed.request.as_deref() {
+            self.parts
+                .trunk_answered(request, passed.source_flow, response);
+        }
         self.relay_response(passed.server, passed.source_flow, response);
         if passed.subscribes && (200..300).contains(&status) {
             self.parts.out_of_dialog.subscription_granted(

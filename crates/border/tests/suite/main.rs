@@ -34,6 +34,7 @@ mod subscriptions;
 mod topology_hiding;
 mod transcode;
 mod transfers;
+mod trunk_credentials;
 mod unauthenticated;
 mod untrusted_certificate;
 mod virtual_network;

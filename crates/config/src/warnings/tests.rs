@@ -157,3 +157,29 @@ fn registrar_without_authentication_is_configured_explicitly() {
         assert_eq!(open, warned, "{keys}: {found:?}");
     }
 }
+
+/// With credentials of its own at the trunk the border authenticates calls of any source there.
+#[test]
+fn answered_challenges_of_the_authenticating_trunk_are_warned_of() {
+    for (interface, credentials, warned) in [
+        ("authenticate=\"trunk\"\n", true, true),
+        ("authenticate=\"trunk\"\n", false, false),
+        (
+            "authenticate=\"trunk\"\nallow=\"10.0.0.0/8\"\n",
+            true,
+            false,
+        ),
+    ] {
+        let credentials = match credentials {
+            true => "username=\"border\"\npassword=\"p\"\n",
+            false => "",
+        };
+        let text = format!(
+            "{INTERFACE}register=\"pass:t\"\n{interface}[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\n{credentials}"
+        );
+        let found = parse(&text, "f").expect("configuration").warnings();
+        let answers = "without authentication, because the border answers its challenges";
+        let is_warned = found.iter().any(|text| text.contains(answers));
+        assert_eq!(is_warned, warned, "{interface}{credentials}: {found:?}");
+    }
+}

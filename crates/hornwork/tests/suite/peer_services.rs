@@ -1,11 +1,16 @@
-//! Emergency calls and other services (RFC 5031) from SIPp through the example configuration to SIPp.
+//! Services of a system behind the border: emergency calls and others (RFC 5031) from SIPp through the example configuration to
+//! SIPp; messages and subscriptions that Kamailio authenticates.
 
 use crate::common;
 
 use common::{Process, border, free_port, installed, root, scratch};
+use engine::Entropy;
+use protect::digest::{Challenge, ClientSession, Secret, answer_header};
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use wire::sip::{HeaderId, Message};
 
 fn sipp(folder: &Path, name: &str, port: u16, arguments: &[&str]) -> Process {
     Process::start(
@@ -103,4 +108,264 @@ fn emergency_calls_reach_the_trunk_of_the_example() {
         assert!(line.starts_with("INVITE sip:112@"), "{line}");
     }
     assert!(invites("core").is_empty() && invites("psap-2").is_empty());
+}
+
+/// Longest wait for a message on a machine that is busy with other tests.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A phone whose messages are written by the test.
+struct RawPhone {
+    user: &'static str,
+    socket: UdpSocket,
+    border: u16,
+    count: u32,
+}
+
+/// A header of a message.
+fn header(message: &str, id: HeaderId) -> String {
+    let parsed = Message::parse(message.as_bytes()).expect("a message");
+    let value = parsed.header(id).unwrap_or_default();
+    String::from_utf8_lossy(value).into_owned()
+}
+
+impl RawPhone {
+    fn new(user: &'static str, border: u16) -> RawPhone {
+        let socket = UdpSocket::bind(("127.0.0.1", common::free_port())).expect("socket");
+        let timeout = Some(Duration::from_millis(500));
+        socket.set_read_timeout(timeout).expect("timeout");
+        RawPhone {
+            user,
+            socket,
+            border,
+            count: 0,
+        }
+    }
+
+    fn send(&self, text: &str) {
+        let sent = self
+            .socket
+            .send_to(text.as_bytes(), ("127.0.0.1", self.border));
+        sent.expect("sent");
+    }
+
+    /// The next message that begins so. Other messages are passed over. `again` is repeated, as over a lossy network.
+    fn receive(&self, start: &str, again: Option<&str>) -> String {
+        let end = Instant::now() + PATIENCE;
+        let mut bytes = [0; 4_096];
+        while Instant::now() < end {
+            match self.socket.recv(&mut bytes) {
+                Ok(length) => {
+                    let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+                    if text.starts_with(start) && !text.starts_with("SIP/2.0 1") {
+                        return text;
+                    }
+                }
+                Err(_) => again.into_iter().for_each(|text| self.send(text)),
+            }
+        }
+        panic!("{}: no {start}", self.user);
+    }
+
+    /// A request with these lines and body, with credentials of `password` once it is challenged. Returns the last response.
+    fn request(
+        &mut self,
+        (method, to): (&str, &str),
+        password: &str,
+        lines: &str,
+        body: &str,
+    ) -> String {
+        self.count += 1;
+        let (user, count, border) = (self.user, self.count, self.border);
+        let local = self.socket.local_addr().expect("address");
+        let uri = match method {
+            "REGISTER" => format!("sip:127.0.0.1:{border}"),
+            _ => format!("sip:{to}@127.0.0.1:{border}"),
+        };
+        let mut credentials = String::new();
+        let mut response = String::new();
+        for cseq in 1..3 {
+            let text = format!(
+                "{method} {uri} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bK{user}{count}x{cseq};rport\r\n\
+                 Max-Forwards: 70\r\nFrom: <sip:{user}@127.0.0.1:{border}>;tag=t{count}\r\n\
+                 To: <sip:{to}@127.0.0.1:{border}>\r\nCall-ID: {user}-{count}\r\nCSeq: {cseq} {method}\r\n\
+                 Contact: <sip:{user}@{local}>\r\n{lines}{credentials}Content-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            self.send(&text);
+            // Responses to earlier requests that were repeated.
+            response = loop {
+                let response = self.receive("SIP/2.0", Some(&text));
+                let is_ours = header(&response, HeaderId::CallId) == format!("{user}-{count}")
+                    && header(&response, HeaderId::CSeq) == format!("{cseq} {method}");
+                if is_ours {
+                    break response;
+                }
+            };
+            let challenge = Message::parse(response.as_bytes()).expect("a response");
+            if cseq == 2 || !matches!(challenge.status(), 401 | 407) {
+                break;
+            }
+            let secret = Secret::Password(password.as_bytes().to_vec());
+            for id in [HeaderId::WwwAuthenticate, HeaderId::ProxyAuthenticate] {
+                for chosen in Challenge::choose(&challenge, id, &secret) {
+                    let mut value = Vec::new();
+                    let mut entropy = Entropy::from_number(u64::from(count));
+                    ClientSession::new(chosen, user.as_bytes(), &secret, &mut entropy)
+                        .expect("a session")
+                        .write_credentials(
+                            method.as_bytes(),
+                            uri.as_bytes(),
+                            body.as_bytes(),
+                            &mut value,
+                        );
+                    let name = match answer_header(id) {
+                        HeaderId::ProxyAuthorization => "Proxy-Authorization",
+                        _ => "Authorization",
+                    };
+                    credentials += &format!("{name}: {}\r\n", String::from_utf8_lossy(&value));
+                }
+            }
+            assert!(!credentials.is_empty(), "no challenge in {response}");
+        }
+        response
+    }
+
+    /// Answers a request with 200 and these lines.
+    fn accept(&self, request: &str, lines: &str) {
+        let copied: String = request
+            .lines()
+            .take_while(|line| !line.is_empty())
+            .filter(|line| {
+                ["Via:", "Record-Route:", "From:", "Call-ID:", "CSeq:"]
+                    .iter()
+                    .any(|name| line.starts_with(name))
+            })
+            .map(|line| format!("{line}\r\n"))
+            .collect();
+        let mut to = header(request, HeaderId::To);
+        if !to.contains(";tag=") {
+            to += ";tag=notifier";
+        }
+        self.send(&format!(
+            "SIP/2.0 200 OK\r\n{copied}To: {to}\r\n{lines}Content-Length: 0\r\n\r\n"
+        ));
+    }
+}
+
+/// Kamailio challenges each request outside of a dialog. With `authenticate = "trunk"` a phone registers, sends a message, and
+/// subscribes to another phone of Kamailio, whose notifications reach it; a wrong password reaches nobody and is an event.
+#[test]
+fn kamailio_authenticates_messages_and_subscriptions() {
+    if !installed(&["kamailio"]) {
+        return;
+    }
+    let folder = scratch("kamailio-messages");
+    let (outside, inside, pbx) = (free_port(), free_port(), free_port());
+    let file = root().join("crates/hornwork/tests/kamailio_pbx.cfg");
+    let text = std::fs::read_to_string(file).expect("configuration of Kamailio");
+    let cfg = folder.join("kamailio.cfg");
+    let listen = format!("127.0.0.1:{pbx}");
+    std::fs::write(&cfg, text.replace("10.0.0.20:5060", &listen)).expect("configuration");
+    let _kamailio = Process::start(
+        Command::new("kamailio")
+            .arg("-f")
+            .arg(&cfg)
+            .args(["-DD", "-E", "-x", "fm", "-X", "fm", "-Y"])
+            .arg(&folder)
+            .arg("-w")
+            .arg(&folder)
+            .stdin(Stdio::null()),
+        &folder.join("kamailio.log"),
+    )
+    .at_port(pbx);
+    let (first, last) = common::media_ports(40);
+    let border = border(
+        &folder,
+        &format!(
+            "[[interface]]\nname='outside'\nlisten='udp:127.0.0.1:{outside}'\nregister='pass:pbx'\n\
+             authenticate='trunk'\nmedia={{ports='{first}-{last}'}}\n\
+             [[interface]]\nname='inside'\nkind='core'\nlisten='udp:127.0.0.1:{inside}'\n\
+             media={{ports='{first}-{last}'}}\n\
+             [[trunk]]\nname='pbx'\ninterface='inside'\ntarget='udp:127.0.0.1:{pbx}'\n"
+        ),
+        outside,
+    );
+    let mut alice = RawPhone::new("1000", outside);
+    let mut bob = RawPhone::new("1001", outside);
+    for (phone, password) in [(&mut alice, "change-me-1000"), (&mut bob, "change-me-1001")] {
+        let user = phone.user;
+        let answer = phone.request(("REGISTER", user), password, "Expires: 600\r\n", "");
+        assert!(
+            answer.starts_with("SIP/2.0 200 "),
+            "{answer}\n{}",
+            border.log()
+        );
+    }
+    let text = "Content-Type: text/plain\r\n";
+    // The called phone answers on its own thread: its 200 ends the request of the caller.
+    let (answer, message) = std::thread::scope(|scope| {
+        let called = scope.spawn(|| {
+            let message = bob.receive("MESSAGE ", None);
+            bob.accept(&message, "");
+            message
+        });
+        let answer = alice.request(("MESSAGE", "1001"), "change-me-1000", text, "good morning");
+        (answer, called.join().expect("the called phone"))
+    });
+    assert!(
+        answer.starts_with("SIP/2.0 200 "),
+        "{answer}\n{}",
+        border.log()
+    );
+    assert!(message.ends_with("\r\n\r\ngood morning"), "{message}");
+    // Kamailio has consumed them.
+    assert_eq!(header(&message, HeaderId::ProxyAuthorization), "");
+    // Kamailio's nonces are those of a second: one with which a phone was accepted counts as expired.
+    let refused = bob.request(("MESSAGE", "1000"), "wrong", text, "bad morning");
+    assert!(refused.starts_with("SIP/2.0 407 "), "{refused}");
+    let log = border.log();
+    let failed = log
+        .lines()
+        .find(|line| line.contains("authentication_failed"));
+    assert!(
+        failed.is_some_and(|line| line.contains("refused by trunk pbx")),
+        "{log}"
+    );
+    let lines = "Event: presence\r\nAccept: application/pidf+xml\r\nExpires: 600\r\n";
+    let (answer, subscribe) = std::thread::scope(|scope| {
+        let called = scope.spawn(|| {
+            let subscribe = bob.receive("SUBSCRIBE ", None);
+            let local = bob.socket.local_addr().expect("address");
+            bob.accept(
+                &subscribe,
+                &format!("Contact: <sip:1001@{local}>\r\nExpires: 600\r\n"),
+            );
+            subscribe
+        });
+        let answer = alice.request(("SUBSCRIBE", "1001"), "change-me-1000", lines, "");
+        (answer, called.join().expect("the called phone"))
+    });
+    assert!(
+        answer.starts_with("SIP/2.0 200 "),
+        "{answer}\n{}",
+        border.log()
+    );
+    let contact = header(&subscribe, HeaderId::Contact);
+    let uri = contact.split(['<', '>']).nth(1).expect("a URI");
+    let local = bob.socket.local_addr().expect("address");
+    let notify = format!(
+        "NOTIFY {uri} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bKnotify;rport\r\nMax-Forwards: 70\r\n\
+         From: {};tag=notifier\r\nTo: {}\r\nCall-ID: {}\r\nCSeq: 1 NOTIFY\r\nContact: <sip:1001@{local}>\r\n\
+         Event: presence\r\nSubscription-State: active;expires=590\r\nContent-Type: application/pidf+xml\r\n\
+         Content-Length: 11\r\n\r\n<presence/>",
+        header(&subscribe, HeaderId::To),
+        header(&subscribe, HeaderId::From),
+        header(&subscribe, HeaderId::CallId),
+    );
+    bob.send(&notify);
+    let arrived = alice.receive("NOTIFY ", None);
+    assert!(arrived.ends_with("\r\n\r\n<presence/>"), "{arrived}");
+    alice.accept(&arrived, "");
+    let answered = bob.receive("SIP/2.0", Some(&notify));
+    assert!(answered.starts_with("SIP/2.0 200 "), "{answered}");
 }

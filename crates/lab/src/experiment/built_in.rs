@@ -119,6 +119,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/re-registration-rate-tls.toml"),
     ),
     (
+        "re-registrations-132k-tls",
+        include_str!("../../../../scenarios/re-registrations-132k-tls.toml"),
+    ),
+    (
         "re-registrations-420k",
         include_str!("../../../../scenarios/re-registrations-420k.toml"),
     ),

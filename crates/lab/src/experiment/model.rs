@@ -210,6 +210,10 @@ pub struct Sut {
     /// Memory for which the border admits calls and registrations, MiB (`[limits] memory_mib`). 0: no limit.
     #[serde(skip_serializing_if = "is_zero_u32")]
     pub memory_mib: u32,
+    /// Interval after which the border passes a refresh on to the registrar behind it, seconds (`[registrar]
+    /// refresh_interval_s`). 0: the default, 1,800.
+    #[serde(skip_serializing_if = "is_zero_u32")]
+    pub refresh_interval_seconds: u32,
     /// Media nodes that a trial starts beside the border, at most 16, each on its own thread; they relay the media of
     /// the calls, and the border relays none. 0: the border anchors media itself. On sockets only.
     #[serde(skip_serializing_if = "is_zero_u8")]

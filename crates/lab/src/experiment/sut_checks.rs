@@ -81,6 +81,7 @@ pub(super) fn check_subject(experiment: &Experiment) -> Result<(), String> {
         ("header_rules", sut.header_rules > 0),
         ("call_limit_per_second", sut.call_limit_per_second > 0),
         ("memory_mib", sut.memory_mib > 0),
+        ("refresh_interval_seconds", sut.refresh_interval_seconds > 0),
         ("cpu_percent", sut.cpu_percent > 0.0),
         ("cpu", sut.cpu.is_some()),
         ("process_id", sut.process_id.is_some()),

@@ -73,6 +73,10 @@ pub struct HostProgress {
     pub failed: u64,
     /// Users registered now.
     pub registered: u64,
+    /// Stream connections now.
+    pub connections: u64,
+    /// REGISTERs accepted so far, as registrar.
+    pub accepted_registrations: u64,
     /// Time from which the CPU time of the SUT counts; `None`: from the start.
     pub counts_from: Option<Time>,
     /// Media packets received.
@@ -93,6 +97,8 @@ impl HostProgress {
             good: self.good + other.good,
             failed: self.failed + other.failed,
             registered: self.registered + other.registered,
+            connections: self.connections + other.connections,
+            accepted_registrations: self.accepted_registrations + other.accepted_registrations,
             counts_from: self.counts_from.max(other.counts_from),
             packets_in: self.packets_in + other.packets_in,
             packets_out: self.packets_out + other.packets_out,
@@ -406,6 +412,7 @@ impl LabHost {
     pub fn progress(&self) -> HostProgress {
         let mut progress = self.inner.progress;
         (progress.packets_in, progress.packets_out) = self.inner.media.packets();
+        progress.connections = self.endpoint.connections() as u64;
         progress
     }
 

@@ -263,6 +263,7 @@ impl HostState {
         if !self.authorize(endpoint, transaction, request, now) {
             return;
         }
+        self.progress.accepted_registrations += 1;
         let expires = request.header(HeaderId::Expires).unwrap_or(b"3600");
         let mut contact = request
             .header(HeaderId::Contact)

@@ -67,6 +67,7 @@ fn source(name: &str) -> IntervalMethod {
         | "cpu_us_per_packet"
         | "signalling_us_per_call"
         | "media_us_per_packet"
+        | "passed_on"
         | "subject_cores"
         | "host_cpu_percent" => IntervalMethod::Runs,
         _ => IntervalMethod::Extreme,

@@ -95,6 +95,12 @@ pub struct LevelSummary {
     pub node_spread: Option<f64>,
     /// Smallest share of the media packets that the kernel relay forwarded, percent.
     pub kernel_relay: Option<f64>,
+    /// Fewest connections of registered users.
+    pub connections: Option<f64>,
+    /// Most of them that were closed.
+    pub connections_lost: Option<f64>,
+    /// REGISTERs that the registrar behind the SUT accepted.
+    pub passed_on: Option<f64>,
     /// Round trip of the worst stream, ms.
     pub round_trip: Option<f64>,
     /// MOS.

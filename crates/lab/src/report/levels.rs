@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 impl LevelSummary {
     /// Names of the figures, the columns of `levels.csv`; [`LevelSummary::figure`] accepts each of them.
-    pub const FIGURES: [&str; 42] = [
+    pub const FIGURES: [&str; 45] = [
         "attempted",
         "established",
         "completed",
@@ -51,6 +51,9 @@ impl LevelSummary {
         "media_us_per_packet",
         "node_spread_percent",
         "kernel_relay_percent",
+        "connections",
+        "connections_lost",
+        "passed_on",
         "round_trip_ms",
         "mos",
         "correlation",
@@ -103,6 +106,9 @@ impl LevelSummary {
             "media_us_per_packet" => self.media_us,
             "node_spread_percent" => self.node_spread,
             "kernel_relay_percent" => self.kernel_relay,
+            "connections" => self.connections,
+            "connections_lost" => self.connections_lost,
+            "passed_on" => self.passed_on,
             "round_trip_ms" => self.round_trip,
             "mos" => self.mos,
             "correlation" => self.correlation,
@@ -229,6 +235,11 @@ fn summarise_level(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary 
         kernel_relay: known(&|t| t.details.kernel_relay_percent)
             .into_iter()
             .reduce(f64::min),
+        connections: known(&|t| t.details.connections.map(|count| count as f64))
+            .into_iter()
+            .reduce(f64::min),
+        connections_lost: largest(&|t| t.details.connections_lost.map(|count| count as f64)),
+        passed_on: mean_of(&|t| t.details.passed_on.map(|count| count as f64)),
         round_trip: largest(&|t| t.details.round_trip_ms),
         mos: mean_of(&|t| t.figures.mos),
         correlation: known(&|t| t.figures.audio.correlation)
@@ -290,6 +301,7 @@ pub(super) fn trial_figure(name: &str, trial: &TrialRecord) -> Option<f64> {
         "media_us_per_packet" => details.planes.media_us_per_packet,
         "node_spread_percent" => details.node_spread_percent(),
         "kernel_relay_percent" => details.kernel_relay_percent,
+        "passed_on" => details.passed_on.map(|count| count as f64),
         "established_per_second" => details.established_per_second,
         "in_time_per_second" => details.in_time_per_second,
         "subject_cores" => details.subject_cores,

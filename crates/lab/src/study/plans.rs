@@ -493,6 +493,13 @@ fn signalling_parts() -> Vec<Part> {
             Action::FullRun("420,000 subscribers take five minutes: not in the quick setting"),
         ),
         Part::of(
+            "re-registrations-132k-tls",
+            "S7",
+            Action::FullRun(
+                "132,000 subscribers over TLS take four minutes: not in the quick setting",
+            ),
+        ),
+        Part::of(
             "registrations-million",
             "S7",
             Action::FullRun("a million subscribers take four minutes: not in the quick setting"),

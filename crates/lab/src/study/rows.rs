@@ -72,6 +72,12 @@ pub(super) fn description(name: &str) -> (String, &'static str) {
         "cpu_us_per_packet" => ("CPU time of the SUT for each packet", "us"),
         "signalling_us_per_call" => ("CPU time of signalling for each call", "us"),
         "media_us_per_packet" => ("CPU time of media for each packet", "us"),
+        "connections" => (
+            "connections of registered users, fewest at a time",
+            "connections",
+        ),
+        "connections_lost" => ("connections that were closed", "connections"),
+        "passed_on" => ("REGISTERs passed on to the registrar", "registrations"),
         "node_spread_percent" => ("spread of calls over media nodes", "%"),
         "round_trip_ms" => ("round trip of the worst stream", "ms"),
         "mos" => ("mean opinion score", "MOS, 1 to 5"),

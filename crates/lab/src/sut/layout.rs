@@ -140,6 +140,8 @@ pub struct Layout {
     pub call_limit: u32,
     /// Memory for calls and registrations, MiB; 0: no limit.
     pub memory_mib: u32,
+    /// Interval after which refreshes are passed on to the registrar behind, seconds; 0: the default of the configuration.
+    pub refresh_interval_s: u32,
     /// Limit of stream connections, all from one source; 0: the default of the configuration.
     pub connections: u32,
     /// Media nodes: their command addresses.
@@ -198,6 +200,7 @@ impl Layout {
             conference: None,
             call_limit: 0,
             memory_mib: 0,
+            refresh_interval_s: 0,
             connections: 0,
             nodes: Vec::new(),
             nodes_drained: 0,
@@ -376,6 +379,10 @@ impl Layout {
                 );
             }
             text.push('\n');
+        }
+        if self.refresh_interval_s > 0 {
+            let interval = self.refresh_interval_s;
+            let _ = writeln!(text, "[registrar]\nrefresh_interval_s = {interval}\n");
         }
         let media = if self.bypass {
             "media = \"bypass\"\n"

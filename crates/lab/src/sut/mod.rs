@@ -393,6 +393,7 @@ impl Layout {
         self.transcode = transcodes.map(|codec| codec.format(false).kind());
         self.call_limit = experiment.sut.call_limit_per_second;
         self.memory_mib = experiment.sut.memory_mib;
+        self.refresh_interval_s = experiment.sut.refresh_interval_seconds;
         let callers = experiment.callers.as_ref().map(|plan| plan.connections);
         let users = experiment
             .registrations

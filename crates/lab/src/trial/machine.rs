@@ -52,3 +52,43 @@ pub(crate) fn local_ip_towards(sut: SocketAddr) -> Result<IpAddr, LabError> {
             )
         })
 }
+
+/// The kernel's range of ports for outgoing connections.
+const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+/// Ports of that range that stay free for other programs and for connections that are still closing.
+const SPARE_PORTS: u32 = 1_000;
+
+/// Number of connections that one address of this network namespace can open to one address. In a namespace of its own (`private`)
+/// the range is widened first: no other program uses it.
+pub(super) fn outgoing_ports(private: bool) -> u32 {
+    if private {
+        // Without the right to write it, the range stays as it is.
+        let _ = std::fs::write(PORT_RANGE, "2000 65535");
+    }
+    let text = std::fs::read_to_string(PORT_RANGE).unwrap_or_default();
+    ports_of(&text)
+}
+
+/// The connections that the text of the range permits; of the kernel's default, if it is unreadable.
+fn ports_of(text: &str) -> u32 {
+    let mut ends = text.split_whitespace().map_while(|end| end.parse().ok());
+    let (first, last): (u16, u16) = match (ends.next(), ends.next()) {
+        (Some(first), Some(last)) => (first, last),
+        _ => (32_768, 60_999),
+    };
+    let count = u32::from(last.saturating_sub(first)) + 1;
+    count.saturating_sub(SPARE_PORTS).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_of_the_kernel_bound_connections() {
+        assert_eq!(ports_of("32768\t60999\n"), 28_232 - SPARE_PORTS);
+        assert_eq!(ports_of("unreadable"), 28_232 - SPARE_PORTS);
+        assert_eq!(ports_of("2000 65535"), 63_536 - SPARE_PORTS);
+        assert_eq!(ports_of("5 5"), 1);
+    }
+}

@@ -65,6 +65,10 @@ pub struct Outcomes {
     pub node_calls: Vec<u64>,
     /// Media packets that the kernel relay forwarded; `None` if the SUT has none.
     pub kernel_relayed: Option<u64>,
+    /// Connections of the registered users; `None` over UDP.
+    pub connections: Option<UserConnections>,
+    /// REGISTERs that the registrar behind the SUT accepted; `None` without one.
+    pub passed_on: Option<u64>,
     /// Samples of the CPU time over the trial.
     pub samples: Samples,
     /// Cores that the SUT kept busy during the measurement, if that was only a part of the trial.
@@ -81,6 +85,15 @@ pub struct Outcomes {
     pub protection_ms: Option<[Option<f64>; 3]>,
     /// The delay of media packets by hop, in simulation only.
     pub delay_split: Option<DelaySplit>,
+}
+
+/// Stream connections of registered users.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserConnections {
+    /// Fewest at a time during the re-registrations at a rate; without them, at the end.
+    pub open: u64,
+    /// Connections opened, less those that were open at the end: closed ones, and those that took their place.
+    pub lost: u64,
 }
 
 /// Timers B and F (RFC 3261 section 17): the longest duration of a transaction that begins or ends a call.

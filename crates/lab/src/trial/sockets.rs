@@ -1,16 +1,18 @@
 //! A trial on real sockets: the hosts on threads of their own, apart from the SUT's threads.
 
-use super::machine::{busy_percent, local_ip_towards, processors, receive_buffer_errors};
+use super::machine::{
+    busy_percent, local_ip_towards, outgoing_ports, processors, receive_buffer_errors,
+};
 use super::namespaces::{CallNetworks, link_error};
 use super::progress::{connection_failures, drop_remarks, from_start, total_progress, watch};
 use super::protected::{CALLERS, ProtectedLink};
 use super::{
-    HostPlacement, HostResults, HostThread, Outcomes, Trial, TrialHosts, WaitLimits, merge,
-    total_held,
+    HostPlacement, HostResults, HostThread, Outcomes, Trial, TrialHosts, UserConnections,
+    WaitLimits, merge, total_held,
 };
 use crate::error::LabError;
 use crate::esp::WireMedium;
-use crate::experiment::{Experiment, SutMedia, TransportName};
+use crate::experiment::{Experiment, RegistrarLocation, SutMedia, TransportName};
 use crate::host::{HostPlan, HostProgress, StreamPeer};
 use crate::planes::{Sample, Samples};
 use crate::raw::{NoiseRecord, SendLateness, Surroundings};
@@ -109,7 +111,7 @@ fn run_here(
     match (&trial.experiment.conference, &trial.experiment.link) {
         (Some(_), _) => super::conference::on_sockets(trial, None, progress),
         (None, Some(_)) => super::isolated::on_sockets(trial, progress),
-        (None, None) => run_calls(trial, None, progress),
+        (None, None) => run_calls(trial, None, private, progress),
     }
 }
 
@@ -143,7 +145,7 @@ fn run_protected(
             };
             match trial.experiment.conference.is_some() {
                 true => super::conference::on_sockets(&trial, Some(link), progress)?,
-                false => run_calls(&trial, Some(link), progress)?,
+                false => run_calls(&trial, Some(link), false, progress)?,
             }
         }
         None => return Err(LabError::bad_input("no [protection]")),
@@ -202,14 +204,17 @@ pub(super) fn identities(experiment: &Experiment) -> Result<Option<Entropy>, Lab
     experiment.sut.address.map(|_| system_entropy()).transpose()
 }
 
-/// Runs a trial of calls and registrations.
+/// Runs a trial of calls and registrations. `private`: its callers are in a network namespace of its own.
 fn run_calls(
     trial: &Trial,
     link: Option<ProtectedLink>,
+    private: bool,
     mut progress: impl FnMut(f64, &HostProgress),
 ) -> Result<Outcomes, LabError> {
     let mut experiment = trial.experiment.clone();
-    let fewer = fit_connections(&mut experiment);
+    // Links have namespaces of their own, with the kernel's range of ports.
+    let links = experiment.network.is_set() || experiment.sut.media == SutMedia::KernelRelay;
+    let fewer = fit_connections(&mut experiment, private && !links);
     let experiment = &experiment;
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
@@ -330,6 +335,7 @@ fn run_calls(
     let mut ended: Option<String> = None;
     let mut samples = Samples::default();
     let mut sampled = f64::NEG_INFINITY;
+    let mut fewest: Option<u64> = None;
     watch(
         WaitLimits::of(experiment),
         &near,
@@ -339,6 +345,10 @@ fn run_calls(
             // The warm-up is not counted.
             if seen.counts_from.is_some_and(|from| clock.now() <= from) {
                 cpu_before = sut.cpu_seconds()?;
+            }
+            if seen.counts_from.is_some_and(|from| clock.now() > from) {
+                let open = seen.connections;
+                fewest = Some(fewest.map_or(open, |fewest| fewest.min(open)));
             }
             if seconds - sampled >= SAMPLED_EVERY_S
                 && let Some(cpu_seconds) = sut.cpu_seconds()?
@@ -393,6 +403,11 @@ fn run_calls(
     remarks.extend(drop_remarks(&near, &far));
     remarks.extend(connection_failures(&near, &far));
     remarks.extend(fewer);
+    let connections = user_connections(experiment, &near, fewest);
+    let has_registrar = (experiment.registrations.as_ref())
+        .is_some_and(|plan| plan.registrar == RegistrarLocation::Core);
+    let accepted = |host: &HostResults| host.progress.accepted_registrations;
+    let passed_on: Option<u64> = has_registrar.then(|| far.iter().map(accepted).sum());
     let noise: NoiseRecord = noise.into();
     let finished = all_networks.map(|networks| networks.finish(&noise));
     let (links, of_links) = finished.transpose()?.unwrap_or_default();
@@ -436,6 +451,8 @@ fn run_calls(
         // The kernel relay works in the time of the senders, outside the border's thread.
         host_cpu_percent: host_cpu.filter(|_| kernel_relayed.is_some()),
         kernel_relayed,
+        connections,
+        passed_on,
         samples,
         node_calls,
         subject_ended: ended,
@@ -444,8 +461,26 @@ fn run_calls(
     })
 }
 
-/// Limits the connections to the file descriptors of this process; returns a remark if users have to share them.
-fn fit_connections(experiment: &mut Experiment) -> Option<String> {
+/// The connections of registered users; `fewest`: during the re-registrations at a rate.
+fn user_connections(
+    experiment: &Experiment,
+    near: &[HostResults],
+    fewest: Option<u64>,
+) -> Option<UserConnections> {
+    let plan = experiment.registrations.as_ref()?;
+    (plan.transport != TransportName::Udp).then(|| {
+        let open: u64 = near.iter().map(|host| host.progress.connections).sum();
+        let opened: u64 = near.iter().map(|host| host.connected).sum();
+        UserConnections {
+            open: fewest.unwrap_or(open),
+            lost: opened.saturating_sub(open),
+        }
+    })
+}
+
+/// Limits the connections to the file descriptors of this process and to the ports of its address; returns a remark with both numbers
+/// if users have to share them.
+fn fit_connections(experiment: &mut Experiment, private: bool) -> Option<String> {
     let ours = !experiment.sut.is_external();
     let plan = experiment
         .registrations
@@ -456,12 +491,17 @@ fn fit_connections(experiment: &mut Experiment) -> Option<String> {
     let wanted = plan.connections_within(u64::MAX, 1);
     // If the limit cannot be raised, the current one applies.
     let descriptors = net::raise_open_files_to(plan.descriptors(ends));
-    plan.connections = plan.connections_within(descriptors, ends);
+    let within = plan.connections_within(descriptors, ends);
+    let ports = outgoing_ports(private);
+    plan.connections = within.min(ports);
     let each = plan.users as f64 / f64::from(plan.connections);
     if each <= 1.0 {
         return None;
     }
     let why = match plan.connections < wanted {
+        true if ports < within => format!(
+            "; {wanted} were requested, but one address has {ports} ports for connections (net.ipv4.ip_local_port_range)"
+        ),
         true => format!(
             "; {wanted} were requested, but {descriptors} file descriptors, {ends} per connection, permit no more (ulimit -n)"
         ),

@@ -60,6 +60,8 @@ pub struct HostResults {
     pub cpu_seconds: f64,
     /// Drops of its endpoint and its driver, by name.
     pub drops: Vec<(&'static str, u64)>,
+    /// Stream connections that it opened.
+    pub connected: u64,
     /// Reasons why TLS or WebSocket connections failed, each once with its count.
     pub failed_connections: Vec<(ConnectionFailure, u64)>,
 }
@@ -396,6 +398,7 @@ fn finish(host: &mut LabHost, driver: &Driver, clock: Clock, cpu_before: Duratio
             .iter()
             .map(|(reason, count)| (reason.name(), count))
             .collect(),
+        connected: driver.counters().connected,
         failed_connections: Vec::new(),
     }
 }

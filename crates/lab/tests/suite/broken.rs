@@ -276,13 +276,14 @@ const CASES: &[BrokenCase] = &[
 ];
 
 /// Experiments that need sockets, each with a test of its own.
-const ON_SOCKETS: [&str; 7] = [
+const ON_SOCKETS: [&str; 8] = [
     "media-capacity-kernel",
     // In the suite of the program, which it calls with: `phone_that_is_stopped_fails_the_experiment`.
     "phone-jitter",
     "standing-call-capacity-tls",
     "call-rate-tls",
     "re-registration-rate-tls",
+    "re-registrations-132k-tls",
     "registration-rate-tls",
     // In the suite of the program, which it calls: `shares_below_the_voice_fail_the_experiment`.
     "isolation",
@@ -455,6 +456,26 @@ fn slow_registrar_fails_over_tls() {
             ],
             broken: slow,
             failing: "capacity",
+        },
+        false,
+    );
+}
+
+/// Subscribers that share connections although each is to have one.
+#[test]
+fn shared_connections_fail_over_tls() {
+    judge_case(
+        &BrokenCase {
+            experiment: "re-registrations-132k-tls",
+            short: &[
+                "levels.values=[100]",
+                "registrations.rate=100",
+                "registrations.users=40",
+                "thresholds.response_p99_ms=3000",
+                "thresholds.figure=[{ name = \"connections\", least = 40 }, { name = \"connections_lost\", most = 0 }]",
+            ],
+            broken: &["registrations.connections=3"],
+            failing: "connections",
         },
         false,
     );

@@ -95,6 +95,51 @@ fn tls_without_sut_and_hang_up_by_either_side() {
     }
 }
 
+/// Study S, row S7, at a small scale: each subscriber has a connection, which stays open; refreshes are answered by the border, and
+/// passed on to the registrar behind it, which demands digest, once an interval is over.
+#[test]
+fn subscribers_keep_a_connection_each_and_refreshes_are_cached() {
+    let text = r#"
+name = "t"
+title = "t"
+[sut]
+media = "bypass"
+refresh_interval_seconds = 3
+[registrations]
+rate = 100.0
+users = 40
+refresh_rate = 100.0
+refreshes = 4
+remove = false
+registrar = "core"
+transport = "tls"
+connections = 0
+"#;
+    let outcomes = on_sockets(&trial(text), |_, _| {}).unwrap();
+    assert_eq!(good(&outcomes, AttemptKind::Registration), 40);
+    assert_eq!(good(&outcomes, AttemptKind::Reregistration), 160);
+    let connections = outcomes.connections.expect("connections");
+    assert_eq!((connections.open, connections.lost), (40, 0));
+    assert!(
+        !outcomes
+            .remarks
+            .iter()
+            .any(|remark| remark.contains("share"))
+    );
+    // The third refresh of each comes more than 3 s after its first registration, the first less than that; more on a slow machine.
+    let passed_on = outcomes.passed_on.expect("a registrar behind");
+    assert!((80..=160).contains(&passed_on), "{passed_on}");
+    let shared = text.replace("connections = 0", "connections = 3");
+    let outcomes = on_sockets(&trial(&shared), |_, _| {}).unwrap();
+    assert_eq!(outcomes.connections.map(|users| users.open), Some(3));
+    let remark = "40 users on 3 connections: 13.3 of them share one";
+    assert!(
+        outcomes.remarks.iter().any(|found| found == remark),
+        "{:?}",
+        outcomes.remarks
+    );
+}
+
 #[test]
 fn tls_in_virtual_time_and_inconsistent_settings_are_rejected() {
     let error = simulate(&trial(BOTH_SIDES)).unwrap_err().to_string();

@@ -6,6 +6,7 @@ use super::latch::{Admission, Evidence, Latch};
 use super::offload::OffloadStream;
 use super::plan::{Carriage, Component, FlowPlan, Latching, SidePlan};
 use super::playback::{PlaybackEncoding, PlaybackEnd, PlaybackPlan, PlaybackResult, Player};
+use super::pseudonyms::CnamePseudonyms;
 use super::srtp::{Protection, SideSrtp};
 use super::statistics::{Counters, FlowStats, RtcpObserver, SideDrops, SideStats, Sources};
 use super::transcode::{StreamTranscoder, rewrite_rtcp, transcode};
@@ -66,6 +67,8 @@ pub(crate) struct FlowSide {
     srtp: Option<Box<SideSrtp>>,
     /// Present if packets from this side are transcoded.
     transcoder: Option<Box<StreamTranscoder>>,
+    /// Present if RTCP to this side must not name hosts and persons.
+    hides: Option<Box<CnamePseudonyms>>,
     /// Present once a sound was played to this side.
     player: Option<Box<Player>>,
     sources: Sources,
@@ -96,6 +99,7 @@ impl FlowSide {
             special: SmallVec::new(),
             srtp: None,
             transcoder: None,
+            hides: None,
             player: None,
             sources: Sources::default(),
             stream: OffloadStream::default(),
@@ -355,10 +359,11 @@ pub(crate) struct MediaFlow {
     sides: [FlowSide; 2],
     /// Whether accepted packets are copied for recording.
     recorded: bool,
+    names: CnamePseudonyms,
 }
 
 impl MediaFlow {
-    pub(crate) fn new(session: u32, plan: &FlowPlan) -> MediaFlow {
+    pub(crate) fn new(session: u32, plan: &FlowPlan, names: CnamePseudonyms) -> MediaFlow {
         let [a, b] = &plan.sides;
         MediaFlow {
             session,
@@ -366,6 +371,7 @@ impl MediaFlow {
             carriage: plan.carriage,
             sides: [FlowSide::new(a), FlowSide::new(b)],
             recorded: false,
+            names,
         }
     }
 
@@ -377,6 +383,7 @@ impl MediaFlow {
         self.carriage = plan.carriage;
         for (side, plan) in self.sides.iter_mut().zip(&plan.sides) {
             side.apply(plan);
+            side.hides = plan.hides.then(|| Box::new(self.names));
         }
     }
 
@@ -689,6 +696,10 @@ fn relay_packet(
                 if rtcp::is_compound(packet.bytes()) {
                     rewrite_rtcp(transcoder, other, packet.bytes_mut());
                 }
+            }
+            if let Some(names) = &to.hides {
+                packet.length =
+                    rtcp::hide_names(packet.bytes_mut(), &mut |cname| names.write(cname));
             }
             route
         }

@@ -76,6 +76,8 @@ pub struct SidePlan {
     pub protection: Protection,
     /// Whether the keys are agreed by DTLS on the media path; such datagrams are punted.
     pub dtls: bool,
+    /// Whether topology hiding applies towards this side: RTCP to it gets pseudonyms as CNAMEs, and loses other names.
+    pub hides: bool,
     /// How packets from this side are transcoded for the other side; `None`: relayed unchanged. Only for RTP.
     pub transcode: Option<Arc<TranscodePlan>>,
 }
@@ -99,6 +101,7 @@ impl SidePlan {
             special: SmallVec::new(),
             protection: Protection::None,
             dtls: false,
+            hides: false,
             transcode: None,
         }
     }

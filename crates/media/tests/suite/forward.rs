@@ -723,6 +723,86 @@ fn relayed_rtcp_gives_the_round_trip_time_of_a_side() {
     assert_eq!(stats.flows[0].sides[0].round_trip, None);
 }
 
+/// The RTCP that the forwarder sends for this one.
+fn relayed(forwarder: &mut Forwarder, socket: SocketId, source: &str, bytes: &[u8]) -> Vec<u8> {
+    let now = Time::from_secs(1);
+    let mut buffer = bytes.to_vec();
+    let mut packet = MediaPacket::new(socket, addr(source), now, &mut buffer);
+    let verdict = forwarder.forward(&mut packet, now);
+    assert!(
+        matches!(verdict, PacketVerdict::Forward { .. }),
+        "{verdict:?}"
+    );
+    packet.bytes().to_vec()
+}
+
+/// The CNAMEs of a compound packet, by source.
+fn cnames(compound: &[u8]) -> Vec<(u32, String)> {
+    let packets = wire::rtcp::Compound::new(compound);
+    let items = packets.flat_map(|packet| packet.descriptions());
+    items
+        .map(|(source, kind, text)| {
+            assert_eq!(kind, 1, "other names are removed");
+            (source, String::from_utf8(text.to_vec()).unwrap())
+        })
+        .collect()
+}
+
+/// Towards a side with topology hiding a CNAME has one pseudonym on all lines and for the whole call, another in other calls; the
+/// other side gets it as it is.
+#[test]
+fn rtcp_names_no_host_towards_a_side_with_topology_hiding() {
+    let compound = |ssrc: u32| {
+        CompoundBuilder::new()
+            .receiver_report(ssrc, &[])
+            .cname(ssrc, "alice@pbx.example.com")
+            .goodbye(&[ssrc], "pbx.example.com goes down")
+            .finish()
+    };
+    let mut forwarder = forwarder();
+    let mut names = Vec::new();
+    for session in [1, 2] {
+        let mut plan = plan();
+        plan.session = session;
+        let mut second = plan.flows[0].clone();
+        second.line = 1;
+        for side in &mut second.sides {
+            side.rtp.0 += 10;
+            side.rtcp = side.rtcp.map(|socket| SocketId(socket.0 + 10));
+        }
+        plan.flows.push(second);
+        for flow in &mut plan.flows {
+            flow.sides[1].hides = true;
+        }
+        let add = MediaCommand::Add(Box::new(plan.clone()));
+        forwarder.command(add, Time::ZERO);
+        for number in 0..4u32 {
+            let from = SocketId(A_RTCP.0 + 10 * (number % 2));
+            let sent = compound(number);
+            let hidden = relayed(&mut forwarder, from, "192.0.2.1:4001", &sent);
+            assert!(hidden.len() < sent.len() && wire::rtcp::is_compound(&hidden));
+            assert!(!hidden.windows(3).any(|word| word == b"pbx"));
+            let goodbye = wire::rtcp::Compound::new(&hidden).last().unwrap();
+            assert_eq!(goodbye.goodbye_sources().collect::<Vec<_>>(), [number]);
+            let [(source, name)] = &cnames(&hidden)[..] else {
+                panic!("{hidden:?}");
+            };
+            assert_eq!((*source, name.len()), (number, 16));
+            names.push(name.clone());
+            // A change of the plan keeps it.
+            let update = MediaCommand::Update(Box::new(plan.clone()));
+            forwarder.command(update, Time::ZERO);
+        }
+        let back = relayed(&mut forwarder, B_RTCP, "192.0.2.2:5001", &compound(9));
+        assert_eq!(back, compound(9));
+        forwarder.command(MediaCommand::Remove(session), Time::ZERO);
+    }
+    let (first, second) = names.split_at(4);
+    assert!(first.iter().all(|name| *name == first[0]), "{names:?}");
+    assert!(second.iter().all(|name| *name == second[0]), "{names:?}");
+    assert_ne!(first[0], second[0]);
+}
+
 /// A plausible step for `media::fuzz_forward`: a command, a delay, or a well-formed packet.
 fn fuzz_step() -> impl Strategy<Value = Vec<u8>> {
     let packet = |bytes: Vec<u8>, socket: u8, source: u8| {

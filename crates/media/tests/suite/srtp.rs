@@ -150,6 +150,34 @@ fn every_suite_to_plain_rtp_and_back() {
     }
 }
 
+/// Topology hiding of RTCP where the forwarder has the keys of one side or both.
+#[test]
+fn names_in_srtcp_are_hidden() {
+    let (left, mut phone) = keys(Suite::AesCm128HmacSha1_80, 1, 0);
+    let (right, mut other) = keys(Suite::AeadAes256Gcm, 9, 0);
+    let mut plan = plan(left, right);
+    for side in &mut plan.flows[0].sides {
+        side.hides = true;
+    }
+    let mut forwarder = with(plan);
+    let plain = CompoundBuilder::new()
+        .receiver_report(7, &[])
+        .cname(7, "alice@pbx.example.com")
+        .finish();
+    let secret = sealed(&mut phone.outbound, &plain, true);
+    let (_, out) = pass(&mut forwarder, A, PHONE, &secret).unwrap();
+    let there = opened(&mut other.inbound, &out, true);
+    let secret = sealed(&mut other.outbound, &plain, true);
+    let (_, out) = pass(&mut forwarder, B, OTHER, &secret).unwrap();
+    let back = opened(&mut phone.inbound, &out, true);
+    for opened in [&there, &back] {
+        assert_eq!(opened.len(), plain.len() - 4, "16 bytes of 21 stay");
+        assert!(wire::rtcp::is_compound(opened));
+        assert!(!opened.windows(3).any(|word| word == b"pbx"));
+    }
+    assert_eq!(there, back, "one name in the call");
+}
+
 #[test]
 fn both_sides_use_srtp() {
     let (left, mut one) = keys(Suite::AesCm128HmacSha1_80, 1, 0);

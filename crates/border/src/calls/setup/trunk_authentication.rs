@@ -53,8 +53,28 @@ impl Components {
         }
     }
 
+    /// Whether the credentials of requests outside a dialog from this source are for this trunk: it is that of the registrations, and
+    /// the border does not verify them itself. A trunk with credentials of its own gets none, because the border answers its
+    /// challenges.
+    pub(crate) fn relays_credentials(&self, flow: Flow, to: Option<TrunkId>) -> bool {
+        let Some(to) = to else { return false };
+        let Some(interface) = self.listeners.interface_of(flow.local) else {
+            return false;
+        };
+        let config = &self.ctx.config;
+        config.interface(interface).is_some_and(|settings| {
+            settings.register == Register::Pass(to) && settings.authenticate != Authenticate::Digest
+        }) && self
+            .listeners
+            .trunk_at(&self.ctx, interface, &flow)
+            .is_none()
+            && config
+                .trunk(to)
+                .is_some_and(|trunk| trunk.credentials.is_none())
+    }
+
     /// Refuses credentials for the trunk whose source or user has failed too often.
-    pub(super) fn check_trunk_credentials(
+    pub(crate) fn check_trunk_credentials(
         &mut self,
         request: &Message<'_>,
         flow: Flow,
