@@ -1,7 +1,7 @@
 //! Reload of the configuration without dropping calls, and draining.
 
 use crate::border::Border;
-use crate::calls::CallPhase;
+use crate::calls::CallStage;
 use crate::calls::key::CallSlot;
 use crate::components::Calls;
 use crate::conferences::{ConferenceName, ConferenceReply, ConferenceRequest};
@@ -201,7 +201,7 @@ impl Calls<'_> {
         }
         // Calls that are ending already are not counted as terminated.
         let ending = |slot: &CallSlot| {
-            self.parts.calls.get(*slot).map(|call| call.phase) == Some(CallPhase::Ending)
+            self.parts.calls.get(*slot).map(|call| call.stage) == Some(CallStage::ExpectLegsClosed)
         };
         draining.terminated = left.iter().filter(|slot| !ending(slot)).count() as u64;
         draining.timer = Some(
@@ -225,11 +225,11 @@ impl Calls<'_> {
                 let trunk = call.trunks.get_mut(side);
                 *trunk = trunk.and_then(|trunk| renamed.trunk(trunk));
             }
-            call.last_trunk = call.last_trunk.and_then(|trunk| renamed.trunk(trunk));
-            if let Some(set_up) = call.set_up.as_deref_mut() {
+            call.target.trunk = call.target.trunk.and_then(|trunk| renamed.trunk(trunk));
+            if let Some(set_up) = call.kind.set_up_mut() {
                 renamed.steps(&mut set_up.hops);
             }
-            if let Some(join) = call.join.as_deref_mut() {
+            if let Some(join) = call.kind.join_mut() {
                 join.rename(renamed);
             }
         }

@@ -15,7 +15,10 @@ use crate::calls::conference::state::{CalledConference, ParticipantState, Pendin
 use crate::calls::ended::EndedBy;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::table::OngoingCalls;
-use crate::calls::{Call, CallPhase, CallSummary, NewCall, PendingAck, Sides};
+use crate::calls::{
+    Call, CallHeaders, CallKind, CallStage, CallSummary, InDialogRequests, LastTarget, MediaAnchor,
+    NewCall, Sides,
+};
 use crate::components::{Calls, Components};
 use crate::headers::{address_of, text};
 use crate::policy::{Facts, called_number};
@@ -37,7 +40,7 @@ impl OngoingCalls {
         let now = ctx.now;
         let call = self.slot_of(key).and_then(|slot| self.get(slot));
         let Some((call, participant)) =
-            call.and_then(|call| Some((call, call.participant.as_deref()?)))
+            call.and_then(|call| Some((call, call.kind.participant()?)))
         else {
             return;
         };
@@ -159,27 +162,22 @@ impl Calls<'_> {
         };
         self.parts.calls.insert(Call {
             number,
-            phase: CallPhase::SetUp,
+            stage: CallStage::ExpectAnswer,
             legs: Sides::new(Some(leg), None),
             interfaces: Sides::new(origin.interface, origin.interface),
             trunks: Sides::new(origin.trunk, None),
-            last_trunk: None,
-            set_up: None,
-            relay: None,
-            media: Some(Box::new(
+            target: LastTarget::default(),
+            media: MediaAnchor::Border(Box::new(
                 CallMedia::for_participant(key.0, side, settings).with_number(number),
             )),
-            links: Vec::new(),
-            held: None,
-            join: None,
-            ack: PendingAck::default(),
-            mark: 0,
-            reservation,
+            requests: InDialogRequests::default(),
+            reserved: reservation.into(),
             summary: CallSummary::offered(now),
-            tags,
-            charging: None,
-            transcoded: false,
-            participant: Some(Box::new(ParticipantState {
+            headers: CallHeaders {
+                tags,
+                charging: None,
+            },
+            kind: CallKind::Conference(Box::new(ParticipantState {
                 spec,
                 name,
                 description: ConferenceDescription::new(session),
@@ -222,7 +220,7 @@ impl Calls<'_> {
             return;
         };
         let (Some(media), Some(participant)) =
-            (call.media.as_deref_mut(), call.participant.as_deref_mut())
+            (call.media.anchored_mut(), call.kind.participant_mut())
         else {
             return;
         };
@@ -252,7 +250,7 @@ impl Calls<'_> {
     pub(crate) fn participant_sockets_opened(&mut self, slot: CallSlot) {
         let call = self.parts.calls.get_mut(slot);
         let pending = call
-            .and_then(|call| call.participant.as_deref_mut())
+            .and_then(|call| call.kind.participant_mut())
             .and_then(|participant| participant.pending.take());
         if let Some(PendingAnswer { server, offer }) = pending {
             self.answer_participant(slot, server, offer.as_deref());
@@ -281,7 +279,7 @@ impl Calls<'_> {
         let Some(leg) = call.leg(Side::Caller) else {
             return;
         };
-        if let Some(participant) = call.participant.as_deref_mut() {
+        if let Some(participant) = call.kind.participant_mut() {
             participant.offer_sent = offer.is_none();
         }
         let content = MessageContent::sdp(&sdp);
@@ -294,7 +292,7 @@ impl Calls<'_> {
             return self.end_by_border(slot, Reason::AnswerNotSent);
         }
         let number = call.number;
-        call.phase = CallPhase::Answered;
+        call.stage = CallStage::ExpectAck;
         call.summary.answered_at = Some(now);
         self.parts.quality_intervals.start(&mut self.parts.ctx);
         call.summary.status = 200;
@@ -331,7 +329,7 @@ impl Calls<'_> {
     /// Processes the ACK to a participant's 2xx.
     pub(crate) fn participant_acked(&mut self, slot: CallSlot, ack: &Message<'_>) {
         let call = self.parts.calls.get_mut(slot);
-        let Some(participant) = call.and_then(|call| call.participant.as_deref_mut()) else {
+        let Some(participant) = call.and_then(|call| call.kind.participant_mut()) else {
             return;
         };
         if !std::mem::take(&mut participant.offer_sent) {
@@ -365,7 +363,7 @@ impl Calls<'_> {
             .parts
             .calls
             .get(slot)
-            .and_then(|call| call.participant.as_deref())
+            .and_then(|call| call.kind.participant())
             .is_none_or(|participant| {
                 participant.pending.is_some()
                     || participant.offer_sent
@@ -403,12 +401,12 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get(slot) else {
             return;
         };
-        let busy = call.participant.as_deref().is_none_or(|participant| {
+        let busy = call.kind.participant().is_none_or(|participant| {
             participant.pending.is_some()
                 || participant.offer_sent
                 || participant.refreshing.is_some()
         });
-        if busy || call.phase != CallPhase::Confirmed {
+        if busy || call.stage != CallStage::ExpectBye {
             return;
         }
         let mut sdp = Vec::new();
@@ -423,7 +421,7 @@ impl Calls<'_> {
             self.parts
                 .calls
                 .get_mut(slot)
-                .and_then(|call| call.participant.as_deref_mut()),
+                .and_then(|call| call.kind.participant_mut()),
         ) {
             (Ok(transaction), Some(participant)) => participant.refreshing = Some(transaction),
             // Glare: the other request refreshes the session as well.
@@ -441,7 +439,7 @@ impl Calls<'_> {
     ) {
         let now = self.parts.ctx.now;
         let call = self.parts.calls.get_mut(slot);
-        let Some(participant) = call.and_then(|call| call.participant.as_deref_mut()) else {
+        let Some(participant) = call.and_then(|call| call.kind.participant_mut()) else {
             return;
         };
         let is_ours = participant.refreshing == Some(transaction);
@@ -522,15 +520,15 @@ impl Calls<'_> {
         };
         if call
             .media
-            .as_ref()
+            .anchored()
             .and_then(|media| media.voice())
             .is_none()
         {
             return;
         }
         let Some(participant) = call
-            .participant
-            .as_deref_mut()
+            .kind
+            .participant_mut()
             .filter(|participant| participant.joined_at.is_none())
         else {
             return;
@@ -549,8 +547,8 @@ impl Calls<'_> {
             return;
         };
         let number = call.number;
-        let voice = call.media.as_ref().and_then(|media| media.voice());
-        let (Some((_, voice)), Some(participant)) = (voice, call.participant.as_deref()) else {
+        let voice = call.media.anchored().and_then(|media| media.voice());
+        let (Some((_, voice)), Some(participant)) = (voice, call.kind.participant()) else {
             return;
         };
         let participants = self.parts.conferences.participants_of(&participant.name);
@@ -580,7 +578,7 @@ impl Calls<'_> {
             .get_mut(slot)
             .ok_or(AnchorError::Unanchorable)?;
         let (Some(media), Some(participant)) =
-            (call.media.as_deref_mut(), call.participant.as_deref_mut())
+            (call.media.anchored_mut(), call.kind.participant_mut())
         else {
             return Err(AnchorError::Unanchorable);
         };
@@ -609,7 +607,7 @@ impl Calls<'_> {
             .get_mut(slot)
             .ok_or(AnchorError::Unanchorable)?;
         let (Some(media), Some(participant)) =
-            (call.media.as_deref_mut(), call.participant.as_deref_mut())
+            (call.media.anchored_mut(), call.kind.participant_mut())
         else {
             return Err(AnchorError::Unanchorable);
         };
@@ -626,7 +624,7 @@ impl Calls<'_> {
             .get_mut(slot)
             .ok_or(AnchorError::Unanchorable)?;
         let (Some(media), Some(participant)) =
-            (call.media.as_deref_mut(), call.participant.as_deref_mut())
+            (call.media.anchored_mut(), call.kind.participant_mut())
         else {
             return Err(AnchorError::Unanchorable);
         };
@@ -654,7 +652,7 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let Some(mut participant) = call.participant.take() else {
+        let Some(mut participant) = call.kind.take_participant() else {
             return;
         };
         let number = call.number;

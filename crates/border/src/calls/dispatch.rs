@@ -293,7 +293,11 @@ impl Calls<'_> {
     /// Whether a call uses a listener.
     fn is_listener_used(&self, local: ListenerId) -> bool {
         self.parts.calls.iter().any(|(_, call)| {
-            let early = call.set_up.iter().flat_map(|set_up| &set_up.branches);
+            let early = call
+                .kind
+                .set_up()
+                .into_iter()
+                .flat_map(|set_up| &set_up.branches);
             let legs = Side::BOTH.iter().filter_map(|&side| call.leg(side));
             legs.chain(early.map(|branch| branch.leg)).any(|leg| {
                 self.endpoint

@@ -4,7 +4,7 @@ use crate::calls::ended::{EndedBy, StatisticsSource};
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::relay::HeaderChanges;
 use crate::calls::table::OngoingCalls;
-use crate::calls::{CallPhase, Sides};
+use crate::calls::{CallStage, Sides};
 use crate::components::Calls;
 use crate::counters::CallOutcome;
 use crate::shared::Ctx;
@@ -63,7 +63,7 @@ impl Calls<'_> {
         };
         *call.legs.get_mut(side) = None;
         let mut trunk = None;
-        if let Some(set_up) = call.set_up.as_deref_mut() {
+        if let Some(set_up) = call.kind.set_up_mut() {
             // It was answered after the call had given it up.
             let at = set_up.branches.iter().position(|branch| branch.leg == leg);
             let branch = at.map(|at| set_up.branches.remove(at));
@@ -85,7 +85,7 @@ impl Calls<'_> {
             Ending::SessionExpired => Reason::SessionExpired,
             Ending::UnknownDialog => Reason::DialogUnknown,
         };
-        if call.phase == CallPhase::Ending {
+        if call.stage == CallStage::ExpectLegsClosed {
             return self.finish_if_over(slot);
         }
         let by = match why {
@@ -110,8 +110,10 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let other = call.leg(from.other()).filter(|_| call.join.is_none());
-        let ack_due = call.ack.due.take();
+        let other = call
+            .leg(from.other())
+            .filter(|_| call.kind.join().is_none());
+        let ack_due = call.requests.ack.due.take();
         if let Some(other) = other {
             if ack_due == Some(from.other()) {
                 let _ = self.endpoint.ack(other, &MessageContent::default(), now);
@@ -136,7 +138,7 @@ impl Calls<'_> {
             .parts
             .calls
             .get(slot)
-            .is_some_and(|call| call.phase == CallPhase::SetUp)
+            .is_some_and(|call| call.stage == CallStage::ExpectAnswer)
         {
             self.reject_caller(slot, 503, None);
         }
@@ -170,7 +172,7 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        call.phase = CallPhase::Ending;
+        call.stage = CallStage::ExpectLegsClosed;
         if call.summary.end.is_none() {
             call.summary.end = Some(end);
         }
@@ -182,10 +184,10 @@ impl Calls<'_> {
         });
         let edits: &[Edit<'_>] = edit.as_ref().map_or(&[], |edit| edit);
         let content = MessageContent::default().with(edits);
-        let ack_due = call.ack.due.take();
+        let ack_due = call.requests.ack.due.take();
         let legs = Side::BOTH.map(|side| (side, call.leg(side)));
         let mut branches = Vec::new();
-        if let Some(set_up) = call.set_up.as_deref_mut() {
+        if let Some(set_up) = call.kind.set_up_mut() {
             set_up.next = set_up.hops.len();
             set_up.locating = 0;
             set_up.opening.clear();
@@ -202,12 +204,12 @@ impl Calls<'_> {
                 }
             }
         }
-        let asked = std::mem::take(&mut call.links).into_iter();
-        let held = call.held.take().map(|held| held.server);
-        let early = call.ack.request.take().map(|early| early.server);
+        let asked = std::mem::take(&mut call.requests.links).into_iter();
+        let held = call.requests.held.take().map(|held| held.server);
+        let early = call.requests.ack.request.take().map(|early| early.server);
         let participant = call
-            .participant
-            .as_deref_mut()
+            .kind
+            .participant_mut()
             .and_then(|participant| participant.take_pending_transaction());
         for server in asked
             .map(|link| link.server)
@@ -259,9 +261,9 @@ impl Calls<'_> {
             .filter_map(|&side| call.leg(side))
             .collect();
         call.legs = Sides::default();
-        call.phase = CallPhase::Ending;
+        call.stage = CallStage::ExpectLegsClosed;
         let mut trunks = Vec::new();
-        if let Some(set_up) = call.set_up.take() {
+        if let Some(set_up) = call.kind.take_set_up() {
             for branch in &set_up.branches {
                 legs.push(branch.leg);
                 trunks.extend(
@@ -290,7 +292,7 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get(slot) else {
             return;
         };
-        if call.phase != CallPhase::Confirmed && call.phase != CallPhase::Answered {
+        if call.stage != CallStage::ExpectBye && call.stage != CallStage::ExpectAck {
             return;
         }
         let number = call.number;
@@ -310,17 +312,17 @@ impl Calls<'_> {
         if call.summary.logged {
             return;
         }
-        let media = call.media.as_deref();
+        let media = call.media.anchored();
         let mut awaited = match media.is_some_and(CallMedia::is_added) {
             true => StatisticsSource::Forwarder,
             false => StatisticsSource::Nothing,
         };
         let encodings = media.map(CallMedia::encodings).unwrap_or_default();
         let (answered, status) = (call.summary.answered_at.is_some(), call.summary.status);
-        if call.participant.is_some() && !answered && status == 0 {
+        if call.kind.participant().is_some() && !answered && status == 0 {
             call.summary.status = 487;
         }
-        if call.relay.is_some() {
+        if call.media.node().is_some() {
             awaited = StatisticsSource::Node;
         }
         self.log_call_end(slot, awaited, encodings);
@@ -333,7 +335,7 @@ impl Calls<'_> {
             .parts
             .calls
             .get_mut(slot)
-            .and_then(|call| call.media.take())
+            .and_then(|call| call.media.take_anchored())
         {
             if let Some(timer) = media.keying_timer {
                 self.parts.ctx.timers.cancel(timer);
@@ -348,7 +350,7 @@ impl Calls<'_> {
             .parts
             .calls
             .get(slot)
-            .is_some_and(|call| call.phase == CallPhase::Ending && call.is_over());
+            .is_some_and(|call| call.stage == CallStage::ExpectLegsClosed && call.is_over());
         if !over {
             return;
         }
@@ -364,7 +366,10 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.remove(slot) else {
             return;
         };
-        self.parts.admission.reservations.release(&call.reservation);
+        self.parts
+            .admission
+            .reservations
+            .release(&call.reserved.reservation);
         if let Some(trunk) = *call.trunks.get(Side::Callee)
             && call.summary.answered_at.is_some()
         {

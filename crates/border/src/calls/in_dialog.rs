@@ -5,7 +5,7 @@ use crate::calls::ended::EndedBy;
 use crate::calls::key::{CallSlot, SideKey};
 use crate::calls::relay::{Forwarded, HeaderChanges, refusal_body};
 use crate::calls::table::OngoingCalls;
-use crate::calls::{CallPhase, EarlyRequest, ForwardedLink, LinkKind, MAX_LINKS, QueuedRequest};
+use crate::calls::{CallStage, EarlyRequest, ForwardedLink, LinkKind, MAX_LINKS, QueuedRequest};
 use crate::components::Calls;
 use crate::headers::EditList;
 use crate::responses::{reason_of, refuse, refuse_with};
@@ -46,15 +46,15 @@ impl Calls<'_> {
         let Some(from) = call.side_of(leg) else {
             return;
         };
-        let first = call.phase == CallPhase::Answered;
+        let first = call.stage == CallStage::ExpectAck;
         if first {
-            call.phase = CallPhase::Confirmed;
+            call.stage = CallStage::ExpectBye;
         }
-        if call.participant.is_some() {
+        if call.kind.participant().is_some() {
             return self.participant_acked(slot, ack);
         }
-        let due = call.ack.due.take();
-        let sent = std::mem::take(&mut call.ack.sent);
+        let due = call.requests.ack.due.take();
+        let sent = std::mem::take(&mut call.requests.ack.sent);
         self.parts.calls.free_set_up(slot);
         if first {
             self.parts.confirm_failover(slot);
@@ -84,7 +84,7 @@ impl Calls<'_> {
                     .parts
                     .calls
                     .get(slot)
-                    .is_some_and(|call| call.media.is_some() || call.relay.is_some()) =>
+                    .is_some_and(|call| call.media.is_some()) =>
             {
                 Carried::Nothing
             }
@@ -126,8 +126,8 @@ impl Calls<'_> {
             self.ack_at_once(slot, (side, leg), response);
         }
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.ack.due = Some(side);
-            call.ack.sent = at_once;
+            call.requests.ack.due = Some(side);
+            call.requests.ack.sent = at_once;
         }
     }
 
@@ -163,7 +163,7 @@ impl Calls<'_> {
     fn pass_early_request(&mut self, slot: CallSlot) {
         let now = self.parts.ctx.now;
         let call = self.parts.calls.get_mut(slot);
-        let Some(early) = call.and_then(|call| call.ack.request.take()) else {
+        let Some(early) = call.and_then(|call| call.requests.ack.request.take()) else {
             return;
         };
         match Message::parse(&early.request) {
@@ -199,10 +199,10 @@ impl Calls<'_> {
             };
             return refuse(self.endpoint, transaction, status, now);
         };
-        if call.phase == CallPhase::Ending {
+        if call.stage == CallStage::ExpectLegsClosed {
             return refuse(self.endpoint, transaction, 481, now);
         }
-        if call.participant.is_some() {
+        if call.kind.participant().is_some() {
             return self.participant_request(slot, leg, transaction, request);
         }
         if self
@@ -218,12 +218,12 @@ impl Calls<'_> {
         if request.method() == Method::Refer && call.acts_on_refer(&self.parts.ctx.config, from) {
             return self.referred(slot.side(from), leg, transaction, request);
         }
-        let busy = call.links.len() >= MAX_LINKS;
-        let joining = call.join.is_some() || call.ack.due.is_some();
+        let busy = call.requests.links.len() >= MAX_LINKS;
+        let joining = call.kind.join().is_some() || call.requests.ack.due.is_some();
         let negotiates = matches!(request.method(), Method::Invite | Method::Update);
-        let held = call.held.is_some();
+        let held = call.requests.held.is_some();
         // With a media node, an offer in UPDATE would conflict with ours.
-        let crosses = call.relay.is_some() && call.join.is_some() && has_sdp(request);
+        let crosses = call.media.node().is_some() && call.kind.join().is_some() && has_sdp(request);
         if negotiates {
             // Its Contact may contain another host.
             self.locate_dialog(leg, None);
@@ -280,7 +280,8 @@ impl Calls<'_> {
         let offer = has_sdp(request) && kind != LinkKind::Other;
         if offer
             && self.parts.calls.get(slot).is_some_and(|call| {
-                call.links
+                call.requests
+                    .links
                     .iter()
                     .any(|link| link.offer && link.from != from)
             })
@@ -327,7 +328,7 @@ impl Calls<'_> {
         match sent {
             Ok(client) => {
                 if let Some(call) = self.parts.calls.get_mut(slot) {
-                    call.links.push(ForwardedLink {
+                    call.requests.links.push(ForwardedLink {
                         from,
                         server: transaction,
                         client,
@@ -393,11 +394,11 @@ impl Calls<'_> {
             (Ok(client), Some(call)) => {
                 if sdp
                     && answers
-                    && let Some(set_up) = call.set_up.as_deref_mut()
+                    && let Some(set_up) = call.kind.set_up_mut()
                 {
                     set_up.answered_by = Some((leg, Some(fork)));
                 }
-                call.links.push(ForwardedLink {
+                call.requests.links.push(ForwardedLink {
                     from: Side::Caller,
                     server: transaction,
                     client,
@@ -455,6 +456,7 @@ impl Calls<'_> {
         let status = response.status();
         let link = match status {
             100..=199 => call
+                .requests
                 .links
                 .iter()
                 .find(|link| link.client == transaction)
@@ -561,10 +563,10 @@ impl Calls<'_> {
         let plane = &mut self.parts.media.plane;
         let opening = call
             .media
-            .as_deref_mut()
+            .anchored_mut()
             .is_some_and(|media| media.defer_until_open(plane));
         if opening {
-            call.held = Some(Box::new(QueuedRequest {
+            call.requests.held = Some(Box::new(QueuedRequest {
                 from: path.from.side,
                 to: path.to,
                 server: path.server,
@@ -578,16 +580,20 @@ impl Calls<'_> {
     /// restores a common session.
     pub(crate) fn request_cancelled(&mut self, slot: CallSlot, transaction: ServerTransaction) {
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.links.retain(|link| link.server != transaction);
-            call.ack
+            call.requests
+                .links
+                .retain(|link| link.server != transaction);
+            call.requests
+                .ack
                 .request
                 .take_if(|early| early.server == transaction);
             if call
+                .requests
                 .held
                 .as_ref()
                 .is_some_and(|held| held.server == transaction)
             {
-                call.held = None;
+                call.requests.held = None;
                 self.abandon_offer(slot);
             }
         }
@@ -608,13 +614,15 @@ impl OngoingCalls {
         let Some(call) = self.get_mut(slot) else {
             return false;
         };
-        let early = call.ack.sent && call.ack.due == Some(from);
+        let early = call.requests.ack.sent && call.requests.ack.due == Some(from);
         let changes = matches!(request.method(), Method::Invite | Method::Refer);
-        let free = call.join.is_none() && call.held.is_none() && call.ack.request.is_none();
+        let free = call.kind.join().is_none()
+            && call.requests.held.is_none()
+            && call.requests.ack.request.is_none();
         if !(early && changes && free) {
             return false;
         }
-        call.ack.request = Some(Box::new(EarlyRequest {
+        call.requests.ack.request = Some(Box::new(EarlyRequest {
             leg,
             server,
             request: request.bytes().into(),
@@ -625,13 +633,13 @@ impl OngoingCalls {
     /// Releases the state of the set-up.
     pub(crate) fn free_set_up(&mut self, slot: CallSlot) {
         if let Some(call) = self.get_mut(slot)
-            && call.phase != CallPhase::SetUp
+            && call.stage != CallStage::ExpectAnswer
             && call
-                .set_up
-                .as_deref()
+                .kind
+                .set_up()
                 .is_some_and(|set_up| set_up.branches.is_empty() && set_up.locating == 0)
         {
-            call.set_up = None;
+            call.kind.take_set_up();
         }
     }
 
@@ -642,7 +650,7 @@ impl OngoingCalls {
         if let Some(leg) = call.leg(from.other()) {
             return Some(leg);
         }
-        let set_up = call.set_up.as_deref().filter(|_| from == Side::Caller)?;
+        let set_up = call.kind.set_up().filter(|_| from == Side::Caller)?;
         if let Some((leg, _)) = set_up.dialog_of_caller() {
             return Some(leg);
         }
@@ -653,7 +661,7 @@ impl OngoingCalls {
 
     /// The early dialog of `leg` for requests of the caller, while it is being called.
     fn early_dialog(&self, slot: CallSlot, from: Side, leg: LegId) -> Option<Fork> {
-        let set_up = self.get(slot)?.set_up.as_deref();
+        let set_up = self.get(slot)?.kind.set_up();
         let (own, fork) = set_up
             .filter(|_| from == Side::Caller)?
             .dialog_of_caller()?;

@@ -6,7 +6,7 @@ use crate::admission::MediaPath;
 use crate::calls::ended::{EndedBy, EndedCall, ReceptionQuality, SideTotals, StatisticsSource};
 use crate::calls::key::CallSlot;
 use crate::calls::rated_line::{PACKET_MS, rated_line, round_trip_of};
-use crate::calls::{Call, CallPhase};
+use crate::calls::{Call, CallStage};
 use crate::components::Calls;
 use crate::ng_client::NodeId;
 use crate::ng_client::relay::NodeRelay;
@@ -100,7 +100,7 @@ impl Calls<'_> {
 /// The trunk of the target tried last, otherwise that of the caller.
 fn trunk_of(call: &Call) -> Option<TrunkId> {
     (*call.trunks.get(Side::Callee))
-        .or(call.last_trunk)
+        .or(call.target.trunk)
         .or(*call.trunks.get(Side::Caller))
 }
 
@@ -136,13 +136,13 @@ fn totals_of(stats: &SessionStats, side: Side) -> SideTotals {
 
 /// The media path of a call, as far as the call knows it; packets relayed by the kernel are reported later.
 fn path_of(call: &Call, carrier: MediaPath) -> Option<&'static str> {
-    if call.participant.is_some() {
+    if call.kind.participant().is_some() {
         return Some("conference");
     }
-    if call.relay.is_some() {
+    if call.media.node().is_some() {
         return Some("node");
     }
-    if call.media.is_some() {
+    if call.media.anchored().is_some() {
         return Some(match carrier {
             MediaPath::AfXdp => "af_xdp",
             MediaPath::Sockets | MediaPath::Kernel => "sockets",
@@ -214,16 +214,16 @@ impl Calls<'_> {
             let Some(call) = parts.calls.get(slot) else {
                 continue;
             };
-            let is_answered = matches!(call.phase, CallPhase::Answered | CallPhase::Confirmed);
+            let is_answered = matches!(call.stage, CallStage::ExpectAck | CallStage::ExpectBye);
             let Some(answered) = call.summary.answered_at.filter(|_| is_answered) else {
                 continue;
             };
-            let media = call.media.as_deref();
+            let media = call.media.anchored();
             if media.is_some_and(CallMedia::is_in_forwarder) {
                 let session = parts.calls.key_of(slot).0;
                 due.push((intervals.since(session).unwrap_or(answered), slot));
             }
-            let relay = call.relay.as_deref();
+            let relay = call.media.node();
             if let Some(node) = relay.and_then(NodeRelay::established_node)
                 && !parts.media_nodes.is_down(node)
             {
@@ -236,7 +236,7 @@ impl Calls<'_> {
             due.truncate(KERNEL_QUERIES);
         }
         for (since, slot) in due {
-            let media = parts.calls.get(slot).and_then(|call| call.media.as_deref());
+            let media = parts.calls.get(slot).and_then(|call| call.media.anchored());
             let encodings = media.map(CallMedia::encodings).unwrap_or_default();
             let session = parts.calls.key_of(slot).0;
             intervals.query(session, since, encodings);

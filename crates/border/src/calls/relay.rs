@@ -7,7 +7,7 @@
 use crate::bodies::{Carried, SdpRole, has_sdp, is_multipart, session_of};
 use crate::calls::key::{CallSlot, SideKey};
 use crate::calls::table::OngoingCalls;
-use crate::calls::{Call, CallPhase};
+use crate::calls::{Call, CallStage};
 use crate::components::Calls;
 use crate::headers::{
     EditList, OWN_TAGS, address_with_host, end_to_end_tags, hide_hops, hide_network, promises,
@@ -113,8 +113,7 @@ impl OwnTexts {
 
 /// The body of a forwarded refusal: an SDP in it would reveal addresses although media is anchored.
 pub(crate) fn refusal_body(call: &Call, response: &Message<'_>) -> Carried {
-    let anchored = call.media.is_some() || call.relay.is_some();
-    match anchored && has_sdp(response) {
+    match call.media.is_some() && has_sdp(response) {
         true => Carried::Nothing,
         false => Carried::Untouched,
     }
@@ -150,8 +149,7 @@ impl Call {
             wanted: trunk.is_none_or(|trunk| trunk.identity == IdentityPassing::Pass),
             proven,
             anchored: self.media.is_some()
-                || self.relay.is_some()
-                || self.set_up.as_ref().is_some_and(|set_up| set_up.anchor),
+                || self.kind.set_up().is_some_and(|set_up| set_up.anchor),
             hiding: config.hiding(*self.interfaces.get(to)),
         }
     }
@@ -169,9 +167,9 @@ impl OngoingCalls {
     /// The side with a pending offer, as far as anchoring knows.
     pub(crate) fn open_offer(&self, slot: CallSlot) -> Option<Side> {
         let call = self.get(slot)?;
-        match call.relay.as_deref() {
+        match call.media.node() {
             Some(relay) => relay.open_offer,
-            None => call.media.as_deref()?.open_offer(),
+            None => call.media.anchored()?.open_offer(),
         }
     }
 }
@@ -300,7 +298,7 @@ impl Calls<'_> {
             true => hide_hops(message, &own.warnings, edits),
             false => hide_network(message, &own.warnings, edits),
         }
-        if let Some(value) = call.charging.as_deref().map(|vector| &vector.0)
+        if let Some(value) = call.headers.charging.as_deref().map(|vector| &vector.0)
             && boundary.to
             && !boundary.from
             && is_charged(message)
@@ -362,7 +360,7 @@ impl Calls<'_> {
         role: SdpRole,
         out: &mut Vec<u8>,
     ) -> Result<Carried, AnchorError> {
-        let relayed = |call: &Call| call.relay.is_some();
+        let relayed = |call: &Call| call.media.node().is_some();
         let SideKey { slot, side } = from;
         if self.parts.calls.get(slot).is_some_and(relayed) {
             return self.parts.apply_node_description(from, message, role, out);
@@ -391,10 +389,10 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        if let Some(media) = call.media.as_deref_mut() {
+        if let Some(media) = call.media.anchored_mut() {
             media.abandon(&mut self.parts.media.plane);
         }
-        if let Some(relay) = call.relay.as_deref_mut() {
+        if let Some(relay) = call.media.node_mut() {
             relay.open_offer = None;
         }
     }
@@ -403,7 +401,7 @@ impl Calls<'_> {
     pub(crate) fn abandon_change(&mut self, slot: CallSlot) {
         self.abandon_offer(slot);
         let call = self.parts.calls.get_mut(slot);
-        if let Some(media) = call.and_then(|call| call.media.as_deref_mut()) {
+        if let Some(media) = call.and_then(|call| call.media.anchored_mut()) {
             media.restore_side(&mut self.parts.media.plane);
         }
     }
@@ -419,10 +417,10 @@ impl Calls<'_> {
         };
         let gated = call
             .media
-            .as_deref()
+            .anchored()
             .is_some_and(CallMedia::limits_early_media);
         let early = EarlyMedia::of(message);
-        if call.phase != CallPhase::SetUp
+        if call.stage != CallStage::ExpectAnswer
             || !gated
             || early.is_none()
             || !call.is_trusted(&self.parts.ctx.config, from)

@@ -45,10 +45,10 @@ impl Calls<'_> {
             return;
         };
         if let Some(call) = self.parts.calls.get_mut(slot)
-            && !core::mem::replace(&mut call.transcoded, true)
+            && !core::mem::replace(&mut call.reserved.transcoded, true)
         {
             let reservations = &mut self.parts.admission.reservations;
-            reservations.add_transcoding(&mut call.reservation, kinds);
+            reservations.add_transcoding(&mut call.reserved.reservation, kinds);
             self.update_media_price(slot);
         }
     }
@@ -68,7 +68,7 @@ impl Calls<'_> {
             return;
         };
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            reservations.add_srtp(&mut call.reservation, line_side, (keying, suite));
+            reservations.add_srtp(&mut call.reserved.reservation, line_side, (keying, suite));
             self.update_media_price(slot);
         }
     }
@@ -94,7 +94,7 @@ impl Calls<'_> {
                 .offload
                 .path_between(&self.parts.ctx.config, interfaces);
             let reservations = &mut self.parts.admission.reservations;
-            reservations.set_media_path(&mut call.reservation, path);
+            reservations.set_media_path(&mut call.reserved.reservation, path);
         }
     }
 }

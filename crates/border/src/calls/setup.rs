@@ -11,7 +11,8 @@ use crate::calls::setup::hunting::MAX_BREADTH;
 use crate::calls::table::OngoingCalls;
 use crate::calls::transfer::join::existing_leg_step;
 use crate::calls::{
-    Call, CallPhase, CallSummary, ChargingVector, NewCall, PendingAck, SetUp, Sides,
+    Call, CallHeaders, CallKind, CallStage, CallSummary, ChargingVector, InDialogRequests,
+    LastTarget, MediaAnchor, NewCall, SetUp, Sides,
 };
 use crate::components::{Calls, Components};
 use crate::counters::CallOutcome;
@@ -161,9 +162,9 @@ impl Calls<'_> {
         } = new;
         let now = self.parts.ctx.now;
         let number = self.parts.calls.next_number(self.endpoint);
-        let relay = match plan.media {
-            MediaMode::Node => Some(Box::new(self.parts.new_relay())),
-            MediaMode::Anchor | MediaMode::Bypass => None,
+        let media = match plan.media {
+            MediaMode::Node => MediaAnchor::Node(Box::new(self.parts.new_relay())),
+            MediaMode::Anchor | MediaMode::Bypass => MediaAnchor::None,
         };
         let slot = self.parts.calls.next_slot();
         let key = CallKey::new(slot, number);
@@ -176,12 +177,12 @@ impl Calls<'_> {
             || request.lists(HeaderId::Require, b"100rel");
         self.parts.calls.insert(Call {
             number,
-            phase: CallPhase::SetUp,
+            stage: CallStage::ExpectAnswer,
             legs: Sides::new(Some(leg), None),
             interfaces: Sides::new(origin.interface, origin.interface),
             trunks: Sides::new(origin.trunk, None),
-            last_trunk: None,
-            set_up: Some(Box::new(SetUp {
+            target: LastTarget::default(),
+            kind: CallKind::hunting(SetUp {
                 invite: request.bytes().into(),
                 hops: plan.steps,
                 next: 0,
@@ -203,20 +204,15 @@ impl Calls<'_> {
                 source: flow.remote,
                 ring_timer: Some(ring_timer),
                 answer_timer: None,
-            })),
-            media: None,
-            relay,
-            transcoded: false,
-            links: Vec::new(),
-            held: None,
-            join: None,
-            ack: PendingAck::default(),
-            mark: 0,
-            reservation,
+            }),
+            media,
+            requests: InDialogRequests::default(),
+            reserved: reservation.into(),
             summary: CallSummary::offered(now),
-            tags,
-            participant: None,
-            charging: None,
+            headers: CallHeaders {
+                tags,
+                charging: None,
+            },
         });
         self.parts.publish_call_count();
         self.charge(slot, origin, request);
@@ -308,7 +304,7 @@ impl Calls<'_> {
                 .map(|interface| self.charging_vector(interface)),
         };
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.charging = value.map(|value| Box::new(ChargingVector(value)));
+            call.headers.charging = value.map(|value| Box::new(ChargingVector(value)));
         }
     }
 
@@ -340,7 +336,7 @@ impl OngoingCalls {
             .and_then(|key| self.slot_of(key))
             .and_then(|slot| self.get(slot));
         match call {
-            Some(call) if call.mark == self.mark_of(request.request_uri()) => {
+            Some(call) if call.target.uri_hash == self.mark_of(request.request_uri()) => {
                 Err(RequestRefusal::new(Reason::Loop))
             }
             _ => Ok(()),

@@ -67,21 +67,21 @@ impl OngoingCalls {
 
     /// The set-up of a call that is not answered.
     pub(crate) fn set_up_mut(&mut self, slot: CallSlot) -> Option<&mut SetUp> {
-        self.get_mut(slot)?.set_up.as_deref_mut()
+        self.get_mut(slot)?.kind.set_up_mut()
     }
 
     /// The anchored media of a call.
     pub(crate) fn media_mut(&mut self, slot: CallSlot) -> Option<&mut CallMedia> {
-        self.get_mut(slot)?.media.as_deref_mut()
+        self.get_mut(slot)?.media.anchored_mut()
     }
 
     /// The transfer or refresh of a call.
     pub(crate) fn join(&self, slot: CallSlot) -> Option<&Join> {
-        self.get(slot)?.join.as_deref()
+        self.get(slot)?.kind.join()
     }
 
     pub(crate) fn join_mut(&mut self, slot: CallSlot) -> Option<&mut Join> {
-        self.get_mut(slot)?.join.as_deref_mut()
+        self.get_mut(slot)?.kind.join_mut()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (CallSlot, &Call)> {
@@ -208,7 +208,7 @@ impl OngoingCalls {
     /// Stores the values of a challenged INVITE for its repetition, taken from `response`.
     pub(crate) fn store_challenge(&mut self, ctx: &Ctx, slot: CallSlot, response: &Message<'_>) {
         let now = ctx.now;
-        let set_up = self.get(slot).and_then(|call| call.set_up.as_deref());
+        let set_up = self.get(slot).and_then(|call| call.kind.set_up());
         let (Some(set_up), Some(leg)) = (set_up, ChallengedLeg::of(response)) else {
             return;
         };
@@ -230,7 +230,7 @@ impl OngoingCalls {
         if !has_credentials(invite) {
             return None;
         }
-        let source = self.get(slot)?.set_up.as_deref()?.source.ip();
+        let source = self.get(slot)?.kind.set_up()?.source.ip();
         let mark = self.invite_mark(invite, source);
         self.challenged.take(mark, now)
     }

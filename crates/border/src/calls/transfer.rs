@@ -13,7 +13,7 @@ mod reanchor;
 mod reinvite_timeout;
 
 use crate::bodies::{Carried, SdpRole, has_sdp, session_of};
-use crate::calls::CallPhase;
+use crate::calls::CallStage;
 use crate::calls::key::{CallKey, CallSlot, SideKey};
 use crate::calls::transfer::join::{AwaitedStep, ConsultationCall, Join, Purpose};
 use crate::certificate_names::with_hop_certificate_name;
@@ -100,9 +100,9 @@ impl Calls<'_> {
             return refuse(self.endpoint, transaction, 400, now);
         };
         let ready = self.parts.calls.get(slot).is_some_and(|call| {
-            call.phase == CallPhase::Confirmed
-                && call.join.is_none()
-                && call.ack.due.is_none()
+            call.stage == CallStage::ExpectBye
+                && call.kind.join().is_none()
+                && call.requests.ack.due.is_none()
                 && call.leg(from.other()).is_some()
         });
         if !ready {
@@ -153,7 +153,7 @@ impl Calls<'_> {
         refuse(self.endpoint, transaction, 202, now);
         let _ = self.endpoint.notify_refer(leg, 100, b"Trying", now);
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.join = Some(Box::new(join));
+            call.kind.set_join(join);
         }
         self.call_next_transfer(slot, 503);
     }
@@ -164,7 +164,7 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let Some(join) = call.join.as_deref_mut() else {
+        let Some(join) = call.kind.join_mut() else {
             return;
         };
         let leg = match join.purpose {
@@ -195,20 +195,17 @@ impl Calls<'_> {
         let Some(side) = call.side_of(leg) else {
             return;
         };
-        if call.participant.is_some() {
+        if call.kind.participant().is_some() {
             return self.refresh_participant(slot, leg);
         }
-        let changes = call.join.is_some() || call.ack.due.is_some();
+        let changes = call.kind.join().is_some() || call.requests.ack.due.is_some();
         // A leg whose other end was taken by a transfer is refreshed after its return.
         let whole = call.leg(side.other()).is_some();
-        if changes || !whole || call.phase != CallPhase::Confirmed {
+        if changes || !whole || call.stage != CallStage::ExpectBye {
             return;
         }
-        call.join = Some(Box::new(Join::new(
-            Purpose::Refresh,
-            AwaitedStep::Offer,
-            side,
-        )));
+        let join = Join::new(Purpose::Refresh, AwaitedStep::Offer, side);
+        call.kind.set_join(join);
         self.ask_for_offer(slot);
     }
 
@@ -228,16 +225,16 @@ impl Calls<'_> {
             .and_then(|user| self.parts.calls.slot_of(CallKey(user)))
             .ok_or_else(none)?;
         let call = self.parts.calls.get(slot).ok_or_else(none)?;
-        if call.phase != CallPhase::Confirmed {
+        if call.stage != CallStage::ExpectBye {
             return Err(none());
         }
         if early_only {
             return Err(RequestRefusal::new(Reason::ReplacesAnswered));
         }
-        if call.join.is_some() || call.ack.due.is_some() {
+        if call.kind.join().is_some() || call.requests.ack.due.is_some() {
             return Err(RequestRefusal::new(Reason::ReplacesChanging));
         }
-        if call.relay.is_some() {
+        if call.media.node().is_some() {
             return Err(RequestRefusal::new(Reason::ReplacesOnNode));
         }
         match call.side_of(replaced) {
@@ -262,7 +259,7 @@ impl Calls<'_> {
         self.parts.trunks.begin_call(hop.trunk);
         join.hops.push(hop);
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.join = Some(Box::new(join));
+            call.kind.set_join(join);
         }
         self.offer_of_new(slot, Some(flow), request);
     }
@@ -436,7 +433,7 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let Some(join) = call.join.as_deref_mut() else {
+        let Some(join) = call.kind.join_mut() else {
             return;
         };
         let Some(other) = *call.legs.get(join.side.other()) else {
@@ -511,7 +508,7 @@ impl Calls<'_> {
             .parts
             .calls
             .get(slot)
-            .is_some_and(|call| call.participant.is_some())
+            .is_some_and(|call| call.kind.participant().is_some())
         {
             return self.participant_refreshed(slot, leg, transaction, Some(response));
         }
@@ -557,7 +554,7 @@ impl Calls<'_> {
             .parts
             .calls
             .get_mut(slot)
-            .and_then(|call| call.join.take())
+            .and_then(|call| call.kind.take_join())
         else {
             return;
         };
@@ -581,7 +578,7 @@ impl Calls<'_> {
         };
         let good = carried.is_ok();
         if let Some(media) =
-            (self.parts.calls.get_mut(slot)).and_then(|call| call.media.as_deref_mut())
+            (self.parts.calls.get_mut(slot)).and_then(|call| call.media.anchored_mut())
         {
             media.keep_side(&mut self.parts.media.plane);
         }
@@ -660,7 +657,9 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let Some(join) = call.join.take() else { return };
+        let Some(join) = call.kind.take_join() else {
+            return;
+        };
         let leg = call
             .leg(join.side)
             .filter(|_| join.stage != AwaitedStep::Offer);
@@ -759,7 +758,7 @@ impl Calls<'_> {
             .parts
             .calls
             .get(slot)
-            .filter(|call| call.participant.is_some())
+            .filter(|call| call.kind.participant().is_some())
         {
             if let Some(leg) = call.leg(Side::Caller) {
                 self.participant_refreshed(slot, leg, transaction, None);
@@ -783,7 +782,7 @@ impl Calls<'_> {
             .parts
             .calls
             .get_mut(slot)
-            .and_then(|call| call.join.take())
+            .and_then(|call| call.kind.take_join())
         else {
             return;
         };
@@ -834,13 +833,9 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        if call
-            .join
-            .as_deref()
-            .is_some_and(|join| join.new == Some(leg))
-        {
+        if call.kind.join().is_some_and(|join| join.new == Some(leg)) {
             // The response to our re-INVITE finds no transfer, and restores a common session of the old legs.
-            let trunk = call.join.take().and_then(|join| join.on_trunk);
+            let trunk = call.kind.take_join().and_then(|join| join.on_trunk);
             self.parts.trunks.end_call(trunk);
             self.abandon_change(slot);
         }

@@ -6,7 +6,7 @@
 
 use crate::bodies::{Carried, SdpRole, has_sdp, is_multipart, session_of};
 use crate::calls::key::{CallKey, CallSlot, SideKey};
-use crate::calls::{Call, CallPhase, LinkKind, MAX_LINKS};
+use crate::calls::{Call, CallStage, LinkKind, MAX_LINKS};
 use crate::components::{Calls, Components};
 use crate::ng_client::relay::{
     DeferredKind, DeferredMessage, ForwardedAnswer, MAX_DEFERRED, NodeRelay, OfferResult,
@@ -85,7 +85,7 @@ impl Components {
     }
 
     pub(super) fn relay_mut(&mut self, slot: CallSlot) -> Option<&mut NodeRelay> {
-        self.calls.get_mut(slot)?.relay.as_deref_mut()
+        self.calls.get_mut(slot)?.media.node_mut()
     }
 
     fn party<'c>(
@@ -113,7 +113,7 @@ impl Components {
             *call.interfaces.get(Side::Caller),
             *call.trunks.get(Side::Caller),
         );
-        let profiles = call.relay.as_deref().map(|relay| relay.profiles);
+        let profiles = call.media.node().map(|relay| relay.profiles);
         let of = |side: Side| {
             let (interface, trunk) = match side {
                 Side::Caller => caller,
@@ -195,7 +195,7 @@ impl Components {
         let key = self.calls.key_of(slot);
         let node = self.node_for_call(slot)?;
         let call = self.calls.get(slot).ok_or(AnchorError::NoNode)?;
-        let relay = call.relay.as_deref().ok_or(AnchorError::NoNode)?;
+        let relay = call.media.node().ok_or(AnchorError::NoNode)?;
         let offers = role == SdpRole::Offer;
         let callee = (
             *call.interfaces.get(Side::Callee),
@@ -316,7 +316,7 @@ impl Components {
             return Err(AnchorError::NoNode);
         };
         let number = call.number;
-        let Some(relay) = call.relay.as_deref_mut() else {
+        let Some(relay) = call.media.node_mut() else {
             return Err(AnchorError::NoNode);
         };
         if let Some(node) = relay.node {
@@ -433,7 +433,7 @@ impl Components {
     /// The side and role of a message's description, if it has to be sent to the node.
     fn exchange_of(&self, slot: CallSlot, indication: &Indication<'_>) -> Option<(Side, SdpRole)> {
         let call = self.calls.get(slot)?;
-        let relay = call.relay.as_deref()?;
+        let relay = call.media.node()?;
         match *indication {
             Indication::Progressed {
                 leg,
@@ -441,7 +441,7 @@ impl Components {
                 reliable,
                 ..
             } if has_sdp(response) => {
-                let set_up = call.set_up.as_deref()?;
+                let set_up = call.kind.set_up()?;
                 let mut branches = set_up.branches.iter();
                 branches.find(|branch| branch.leg == leg && !branch.cancelled)?;
                 call.leg(Side::Caller)?;
@@ -453,7 +453,7 @@ impl Components {
                 }
             }
             Indication::Answered { leg, response } if has_sdp(response) => {
-                let set_up = call.set_up.as_deref()?;
+                let set_up = call.kind.set_up()?;
                 let mut branches = set_up.branches.iter();
                 branches.find(|branch| branch.leg == leg && !branch.cancelled)?;
                 call.leg(Side::Caller)?;
@@ -469,10 +469,11 @@ impl Components {
             Indication::Acked { leg, request } if has_sdp(request) => {
                 let from = call.side_of(leg)?;
                 let answers = relay.open_offer == Some(from.other());
-                (answers && call.ack.due == Some(from.other())).then_some((from, SdpRole::Answer))
+                (answers && call.requests.ack.due == Some(from.other()))
+                    .then_some((from, SdpRole::Answer))
             }
             Indication::Pracked { request, .. } if has_sdp(request) => {
-                let set_up = call.set_up.as_deref()?;
+                let set_up = call.kind.set_up()?;
                 set_up.to_prack.front()?;
                 let role = match relay.open_offer == Some(Side::Callee) {
                     true => SdpRole::Answer,
@@ -488,12 +489,12 @@ impl Components {
                 }
                 let glare = |link: &crate::calls::ForwardedLink| link.offer && link.from != from;
                 // The description of a message that is refused anyway is not sent.
-                let refused = call.phase == CallPhase::Ending
-                    || call.held.is_some()
-                    || call.links.len() >= MAX_LINKS
-                    || call.join.is_some()
-                    || (invites && call.ack.due.is_some())
-                    || call.links.iter().any(glare);
+                let refused = call.stage == CallStage::ExpectLegsClosed
+                    || call.requests.held.is_some()
+                    || call.requests.links.len() >= MAX_LINKS
+                    || call.kind.join().is_some()
+                    || (invites && call.requests.ack.due.is_some())
+                    || call.requests.links.iter().any(glare);
                 (!refused).then_some((from, SdpRole::Offer))
             }
             Indication::Response {
@@ -501,9 +502,9 @@ impl Components {
                 transaction,
                 response,
             } if has_sdp(response) && (200..300).contains(&response.status()) => {
-                let mut links = call.links.iter();
+                let mut links = call.requests.links.iter();
                 let Some(link) = links.find(|link| link.client == transaction) else {
-                    let role = call.join.as_deref()?.awaited_sdp_role(transaction)?;
+                    let role = call.kind.join()?.awaited_sdp_role(transaction)?;
                     return Some((call.side_of(leg)?, role));
                 };
                 let to = link.from.other();
@@ -568,7 +569,7 @@ impl Components {
             return false;
         };
         let number = call.number;
-        let Some(relay) = call.relay.take() else {
+        let Some(relay) = call.media.take_node() else {
             return false;
         };
         let mut relay = *relay;
@@ -629,7 +630,7 @@ impl Components {
             .calls
             .slot_of(key)
             .and_then(|slot| self.calls.get(slot));
-        call.and_then(|call| call.relay.as_deref())
+        call.and_then(|call| call.media.node())
             .is_some_and(|relay| relay.node == Some(node) && relay.failover.is_none())
     }
 
@@ -657,7 +658,7 @@ impl Components {
         let relay = self
             .calls
             .slot_of(exchange.key)
-            .and_then(|slot| self.calls.get(slot)?.relay.as_deref());
+            .and_then(|slot| self.calls.get(slot)?.media.node());
         if relay.is_none_or(|relay| relay.node != Some(exchange.node)) {
             let number = exchange.key.number();
             let named = (exchange.call_id.as_str(), exchange.first_offerer);
@@ -671,7 +672,7 @@ impl Components {
             return;
         };
         let number = call.number;
-        let Some(relay) = call.relay.as_deref_mut() else {
+        let Some(relay) = call.media.node_mut() else {
             return;
         };
         relay.node = None;
@@ -740,7 +741,7 @@ impl Calls<'_> {
             .parts
             .calls
             .get(slot)
-            .and_then(|call| call.relay.as_deref())
+            .and_then(|call| call.media.node())
         else {
             return false;
         };

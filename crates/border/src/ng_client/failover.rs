@@ -8,7 +8,7 @@
 
 use crate::bodies::session_of;
 use crate::calls::key::{CallKey, CallSlot};
-use crate::calls::{Call, CallPhase, LinkKind};
+use crate::calls::{Call, CallStage, LinkKind};
 use crate::components::{Calls, Components};
 use crate::ng_client::relay::{Failover, NodeRelay, tag};
 use crate::ng_client::statistics::{figures_of, text};
@@ -69,11 +69,11 @@ fn is_busy(call: &Call, relay: &NodeRelay) -> bool {
     let negotiates = |link: &crate::calls::ForwardedLink| {
         link.offer || matches!(link.kind, LinkKind::Invite | LinkKind::Update)
     };
-    call.join.is_some()
-        || call.ack.due.is_some()
-        || call.held.is_some()
+    call.kind.join().is_some()
+        || call.requests.ack.due.is_some()
+        || call.requests.held.is_some()
         || relay.is_busy()
-        || call.links.iter().any(negotiates)
+        || call.requests.links.iter().any(negotiates)
 }
 
 impl Calls<'_> {
@@ -83,7 +83,7 @@ impl Calls<'_> {
             let down = self.parts.media_nodes.is_down(node);
             // After the restart of a node the calls that it did not have are queued already.
             let at = |call: &Call| {
-                let relay = call.relay.as_deref();
+                let relay = call.media.node();
                 relay.is_some_and(|r| r.node == Some(node) && (down || r.failover.is_none()))
             };
             let calls = self.parts.calls.iter().filter(|(_, call)| at(call));
@@ -111,8 +111,8 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let set_up = call.phase == CallPhase::SetUp;
-        let Some(relay) = call.relay.as_deref_mut() else {
+        let set_up = call.stage == CallStage::ExpectAnswer;
+        let Some(relay) = call.media.node_mut() else {
             return;
         };
         if !relay.established {
@@ -200,19 +200,19 @@ impl Calls<'_> {
             return FailoverStep::Nothing;
         };
         let Some((relay, failover)) = call
-            .relay
-            .as_deref()
+            .media
+            .node()
             .and_then(|relay| Some((relay, relay.failover.as_deref()?)))
         else {
             return FailoverStep::Nothing;
         };
-        if policy.failure == NodeFailure::End && call.phase != CallPhase::Ending {
+        if policy.failure == NodeFailure::End && call.stage != CallStage::ExpectLegsClosed {
             if failover.is_unknown || self.parts.media_nodes.is_down(failover.node) {
                 let reason = failover.reason.clone();
                 self.end_after_node_failure(slot, &reason);
                 return FailoverStep::Done;
             }
-        } else if call.phase != CallPhase::Confirmed {
+        } else if call.stage != CallStage::ExpectBye {
             // A call that is being set up is processed after the ACK.
             return FailoverStep::Nothing;
         }
@@ -310,11 +310,7 @@ impl Components {
     pub(crate) fn confirm_failover(&mut self, slot: CallSlot) {
         let now = self.ctx.now;
         let key = self.calls.key_of(slot);
-        let Some(relay) = self
-            .calls
-            .get_mut(slot)
-            .and_then(|c| c.relay.as_deref_mut())
-        else {
+        let Some(relay) = self.calls.get_mut(slot).and_then(|c| c.media.node_mut()) else {
             return;
         };
         relay.discard_set_up();
@@ -336,8 +332,8 @@ impl Components {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        let (number, set_up) = (call.number, call.phase == CallPhase::SetUp);
-        let Some(relay) = call.relay.as_deref_mut() else {
+        let (number, set_up) = (call.number, call.stage == CallStage::ExpectAnswer);
+        let Some(relay) = call.media.node_mut() else {
             return;
         };
         let call_id = core::mem::replace(&mut relay.call_id, call_id);
@@ -391,10 +387,10 @@ impl Components {
             return Ok(false);
         };
         let fresh = |relay: &NodeRelay| relay.moved && !relay.established;
-        if !call.relay.as_deref().is_some_and(fresh) {
+        if !call.media.node().is_some_and(fresh) {
             return Ok(false);
         }
-        let Some(set_up) = call.set_up.as_deref().filter(|set_up| set_up.offered) else {
+        let Some(set_up) = call.kind.set_up().filter(|set_up| set_up.offered) else {
             return Ok(false);
         };
         let branch = set_up.branches.iter().find(|branch| branch.leg == leg);
@@ -421,7 +417,7 @@ impl Components {
             return;
         };
         let number = call.number;
-        let Some(relay) = call.relay.as_deref_mut() else {
+        let Some(relay) = call.media.node_mut() else {
             return;
         };
         // If the new node has failed in the meantime, the call is queued again.
@@ -442,7 +438,7 @@ impl Components {
 
     /// Whether a call has no working node.
     pub(crate) fn is_without_node(&self, slot: CallSlot) -> bool {
-        let relay = self.calls.get(slot).and_then(|call| call.relay.as_deref());
+        let relay = self.calls.get(slot).and_then(|call| call.media.node());
         relay.is_some_and(|relay| relay.node.is_none_or(|node| self.media_nodes.is_down(node)))
     }
 
@@ -499,7 +495,7 @@ impl Components {
         for _ in 0..MAX_SCANNED.min(size) {
             self.media_nodes.cursor = (self.media_nodes.cursor + 1) % size;
             let slot = CallSlot(self.media_nodes.cursor);
-            let relay = self.calls.get(slot).and_then(|call| call.relay.as_deref());
+            let relay = self.calls.get(slot).and_then(|call| call.media.node());
             if relay.is_some_and(of_node) {
                 return Some(slot);
             }

@@ -285,7 +285,7 @@ impl Components {
                 .and_then(|slot| self.calls.get_mut(slot))
                 .filter(|call| call.number == output.call);
             if let Some(call) = call {
-                keep(&mut call.tags, &tag);
+                keep(&mut call.headers.tags, &tag);
             }
             self.log_tag(output.call, &tag.name, &tag.value);
         }
@@ -316,7 +316,7 @@ impl Components {
         let Some(call) = self.calls.get(slot) else {
             return;
         };
-        let Some(tags) = call.tags.clone() else {
+        let Some(tags) = call.headers.tags.clone() else {
             return;
         };
         let number = call.number;
@@ -351,14 +351,14 @@ impl Calls<'_> {
         }
         let to = from.other();
         let leg = call.leg(to).or_else(|| {
-            let branches = &call.set_up.as_ref()?.branches;
+            let branches = &call.kind.set_up()?.branches;
             branches.first().map(|branch| branch.leg)
         });
         let flow = leg.and_then(|leg| self.endpoint.flow_of(leg));
         let at = (*call.interfaces.get(to), *call.trunks.get(to));
         let scene = MessageContext {
             edits,
-            tags: call.tags.as_deref().map_or(&[], Vec::as_slice),
+            tags: call.headers.tags.as_deref().map_or(&[], Vec::as_slice),
             ..self.parts.scene(RuleDirection::Out, at, flow, message)
         };
         self.parts.ctx.config.rules.run(&scene, effects);
@@ -418,7 +418,7 @@ impl Calls<'_> {
                 };
                 let at = (*call.interfaces.get(side), *call.trunks.get(side));
                 let scene = MessageContext {
-                    tags: call.tags.as_deref().map_or(&[], Vec::as_slice),
+                    tags: call.headers.tags.as_deref().map_or(&[], Vec::as_slice),
                     ..self
                         .parts
                         .scene(RuleDirection::In, at, self.endpoint.flow_of(leg), message)

@@ -30,7 +30,7 @@ impl OngoingCalls {
     }
 
     fn pin_entry(&mut self, slot: CallSlot) -> Option<&mut PinEntry> {
-        let participant = self.get_mut(slot)?.participant.as_deref_mut()?;
+        let participant = self.get_mut(slot)?.kind.participant_mut()?;
         participant.pin_entry.as_mut()
     }
 
@@ -39,7 +39,7 @@ impl OngoingCalls {
         let Some(call) = self.get(slot) else {
             return;
         };
-        let Some(participant) = call.participant.as_deref() else {
+        let Some(participant) = call.kind.participant() else {
             return;
         };
         ctx.events.tell(now, || EventKind::ConferencePin {
@@ -80,7 +80,7 @@ impl Calls<'_> {
             .parts
             .calls
             .get_mut(slot)
-            .and_then(|call| call.participant.as_deref_mut());
+            .and_then(|call| call.kind.participant_mut());
         let Some(participant) = participant else {
             return;
         };
@@ -109,7 +109,7 @@ impl Calls<'_> {
             return;
         };
         let number = call.number;
-        let Some(participant) = call.participant.as_deref_mut() else {
+        let Some(participant) = call.kind.participant_mut() else {
             return;
         };
         let (spec, name): (_, ConferenceKey) = (participant.spec.clone(), participant.name.clone());

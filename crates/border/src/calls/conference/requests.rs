@@ -142,8 +142,8 @@ impl Calls<'_> {
     /// The view of a participant without figures.
     fn participant_view(&self, key: CallKey) -> Option<ParticipantView> {
         let call = self.parts.calls.get(self.parts.calls.slot_of(key)?)?;
-        let participant = call.participant.as_deref()?;
-        let (_, voice) = call.media.as_deref()?.voice()?;
+        let participant = call.kind.participant()?;
+        let (_, voice) = call.media.anchored()?.voice()?;
         let call_id = call
             .leg(crate::calls::Side::Caller)
             .and_then(|leg| self.endpoint.call_id_of(leg));
@@ -271,7 +271,7 @@ impl OngoingCalls {
     /// Whether a participant has an agreed audio format; others are not shown.
     fn has_joined(&self, key: CallKey) -> bool {
         let call = self.slot_of(key).and_then(|slot| self.get(slot));
-        call.and_then(|call| call.participant.as_deref())
+        call.and_then(|call| call.kind.participant())
             .is_some_and(|participant| participant.joined_at.is_some())
     }
 }

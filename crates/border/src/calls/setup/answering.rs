@@ -1,7 +1,7 @@
 //! Responses to outgoing INVITEs of a call.
 
 use crate::bodies::{Carried, CarriedBody, SdpRole, body_of, has_sdp, is_multipart};
-use crate::calls::CallPhase;
+use crate::calls::CallStage;
 use crate::calls::ended::EndedBy;
 use crate::calls::key::CallSlot;
 use crate::calls::relay::{Forwarded, HeaderChanges, refusal_body};
@@ -53,7 +53,7 @@ impl Calls<'_> {
         };
         let caller = call.leg(Side::Caller);
         let number = call.number;
-        let Some(set_up) = call.set_up.as_deref_mut() else {
+        let Some(set_up) = call.kind.set_up_mut() else {
             return self.transfer_progressed(slot, leg, response);
         };
         let Some(branch) = set_up.branches.iter_mut().find(|branch| branch.leg == leg) else {
@@ -221,7 +221,7 @@ impl Calls<'_> {
         let number = call.number;
         let known =
             |set_up: &crate::calls::SetUp| set_up.branches.iter().any(|branch| branch.leg == leg);
-        let Some(set_up) = call.set_up.as_deref_mut().filter(|set_up| known(set_up)) else {
+        let Some(set_up) = call.kind.set_up_mut().filter(|set_up| known(set_up)) else {
             return self.transfer_answered(slot, leg, response);
         };
         let branch = set_up.branches.iter().find(|branch| branch.leg == leg);
@@ -233,7 +233,7 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let Some(set_up) = call.set_up.as_deref_mut() else {
+        let Some(set_up) = call.kind.set_up_mut() else {
             return;
         };
         let Some(caller) = caller.filter(|_| !cancelled) else {
@@ -252,7 +252,7 @@ impl Calls<'_> {
             self.parts.ctx.timers.cancel(timer);
         }
         *call.legs.get_mut(Side::Callee) = Some(leg);
-        call.phase = CallPhase::Answered;
+        call.stage = CallStage::ExpectAck;
         call.summary.answered_at = Some(now);
         self.parts.quality_intervals.start(&mut self.parts.ctx);
         call.summary.status = 200;
@@ -335,7 +335,7 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let Some((set_up, at)) = call.set_up.as_deref_mut().and_then(|set_up| {
+        let Some((set_up, at)) = call.kind.set_up_mut().and_then(|set_up| {
             let at = set_up
                 .branches
                 .iter()
@@ -376,7 +376,7 @@ impl Calls<'_> {
                 .parts
                 .calls
                 .get(slot)
-                .is_some_and(|call| call.phase == CallPhase::SetUp)
+                .is_some_and(|call| call.stage == CallStage::ExpectAnswer)
         {
             let failure = HopFailure {
                 hop: branch.hop,
@@ -449,10 +449,10 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        if call.phase != CallPhase::SetUp {
+        if call.stage != CallStage::ExpectAnswer {
             return self.finish_if_over(slot);
         }
-        let Some(set_up) = call.set_up.as_deref_mut() else {
+        let Some(set_up) = call.kind.set_up_mut() else {
             return;
         };
         if set_up.is_busy() || set_up.next < set_up.hops.len() {
@@ -491,8 +491,8 @@ impl Calls<'_> {
             return;
         };
         call.summary.counted = true;
-        let trunk = call.last_trunk;
-        let source = call.set_up.as_deref().map(|set_up| set_up.source);
+        let trunk = call.target.trunk;
+        let source = call.kind.set_up().map(|set_up| set_up.source);
         let ctx = &mut self.parts.ctx;
         ctx.counters.offered -= 1;
         let config = &ctx.config;
@@ -628,7 +628,7 @@ impl Calls<'_> {
             .parts
             .calls
             .get(slot)
-            .and_then(|call| call.set_up.as_deref())
+            .and_then(|call| call.kind.set_up())
             .and_then(|set_up| set_up.hops.get(usize::from(hop)))
             .and_then(|hop| Some((hop.trunk?, hop.target)))
         else {
@@ -730,11 +730,11 @@ impl Calls<'_> {
             .parts
             .calls
             .get_mut(slot)
-            .filter(|call| call.phase == CallPhase::SetUp)
+            .filter(|call| call.stage == CallStage::ExpectAnswer)
         else {
             return;
         };
-        if let Some(set_up) = call.set_up.as_deref_mut() {
+        if let Some(set_up) = call.kind.set_up_mut() {
             set_up.ring_timer = None;
         }
         self.reject_caller(slot, 480, None);

@@ -5,7 +5,7 @@ use crate::calls::key::CallSlot;
 use crate::calls::relay::{Forwarded, HeaderChanges};
 use crate::calls::setup::hop_hosts::HopHosts;
 use crate::calls::table::OngoingCalls;
-use crate::calls::{Branch, CallPhase, SetUp};
+use crate::calls::{Branch, CallStage, MediaAnchor, SetUp};
 use crate::certificate_names::with_hop_certificate_name;
 use crate::components::Calls;
 use crate::headers::{EditList, address_of, address_with_host, text};
@@ -85,7 +85,7 @@ impl Calls<'_> {
                 .parts
                 .calls
                 .get(slot)
-                .is_none_or(|call| call.phase != CallPhase::SetUp)
+                .is_none_or(|call| call.stage != CallStage::ExpectAnswer)
             {
                 return;
             }
@@ -120,11 +120,7 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get(slot) else {
             return;
         };
-        let Some(hop) = call
-            .set_up
-            .as_ref()
-            .and_then(|set_up| set_up.hops.get(index))
-        else {
+        let Some(hop) = call.kind.set_up().and_then(|set_up| set_up.hops.get(index)) else {
             return;
         };
         if matches!(hop.place, StepTarget::Name(..)) {
@@ -176,7 +172,7 @@ impl Calls<'_> {
         if let Some((leg, mark)) = result? {
             if let (Some(mark), Some(call)) = (mark, self.parts.calls.get_mut(slot)) {
                 // An INVITE that returns with the Request-URI set by header rules has looped.
-                call.mark = mark;
+                call.target.uri_hash = mark;
             }
             self.branch_began(slot, index, (leg, &flow));
         }
@@ -235,8 +231,8 @@ impl Calls<'_> {
             .get(slot)
             .ok_or(HopError::call(Reason::CallOver))?;
         let set_up = call
-            .set_up
-            .as_deref()
+            .kind
+            .set_up()
             .ok_or(HopError::call(Reason::AlreadyAnswered))?;
         let hop = set_up
             .hops
@@ -303,7 +299,7 @@ impl Calls<'_> {
             from: Some(&from),
             to: Some(&to),
             edits: &edits,
-            tags: call.tags.as_deref().map_or(&[], Vec::as_slice),
+            tags: call.headers.tags.as_deref().map_or(&[], Vec::as_slice),
             ..self
                 .parts
                 .first_scene((hop.interface, hop.trunk), flow, invite)
@@ -367,7 +363,7 @@ impl Calls<'_> {
             return;
         };
         let number = call.number;
-        let Some(set_up) = call.set_up.as_deref_mut() else {
+        let Some(set_up) = call.kind.set_up_mut() else {
             return;
         };
         set_up.branches.push(Branch {
@@ -380,7 +376,7 @@ impl Calls<'_> {
             return;
         };
         let trunk = hop.trunk;
-        call.last_trunk = trunk;
+        call.target.trunk = trunk;
         let config = self.parts.ctx.config.clone();
         self.parts.ctx.events.tell(now, || EventKind::CallRouted {
             call: number,
@@ -430,12 +426,12 @@ impl Calls<'_> {
             return false;
         };
         let plane = &mut self.parts.media.plane;
-        let held = match (&call.relay, &mut call.media) {
-            (Some(relay), _) => relay.defers_hop,
-            (None, Some(media)) => media.defer_until_open(plane),
-            (None, None) => false,
+        let held = match &mut call.media {
+            MediaAnchor::Node(relay) => relay.defers_hop,
+            MediaAnchor::Border(media) => media.defer_until_open(plane),
+            MediaAnchor::None => false,
         };
-        if held && let Some(set_up) = call.set_up.as_deref_mut() {
+        if held && let Some(set_up) = call.kind.set_up_mut() {
             set_up.opening.push(index as u16);
         }
         held
@@ -458,18 +454,15 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get(slot) else {
             return Ok(Carried::Untouched);
         };
-        if call.relay.is_some() {
-            let hop = call
-                .set_up
-                .as_ref()
-                .and_then(|set_up| set_up.hops.get(index));
+        if call.media.node().is_some() {
+            let hop = call.kind.set_up().and_then(|set_up| set_up.hops.get(index));
             let Some(hop) = hop else {
                 return Ok(Carried::Untouched);
             };
             let callee = (hop.interface, hop.trunk);
             return self.parts.relay_offer(slot, callee, invite, sdp);
         }
-        let Some(set_up) = call.set_up.as_ref().filter(|set_up| set_up.anchor) else {
+        let Some(set_up) = call.kind.set_up().filter(|set_up| set_up.anchor) else {
             return Ok(Carried::Untouched);
         };
         let Some(hop) = set_up.hops.get(index) else {
@@ -482,7 +475,7 @@ impl Calls<'_> {
             flow.remote.ip(),
         );
         let callee = callee.ok_or(AnchorError::Unanchorable)?;
-        let repeated = call.media.is_some();
+        let repeated = call.media.anchored().is_some();
         if !repeated {
             let caller = self.parts.media.media_side(
                 &self.parts.ctx.config,
@@ -504,7 +497,7 @@ impl Calls<'_> {
                 if !has_sdp(invite) {
                     media.reserve(&mut self.parts.media.plane)?;
                 }
-                call.media = Some(Box::new(media));
+                call.media = MediaAnchor::Border(Box::new(media));
             }
             return self.carry_body(slot.side(Side::Caller), invite, SdpRole::Offer, sdp);
         }
@@ -550,13 +543,13 @@ impl OngoingCalls {
     fn set_destination(&mut self, slot: CallSlot, index: usize) {
         let Some(hop) = self
             .get(slot)
-            .and_then(|call| call.set_up.as_deref()?.hops.get(index))
+            .and_then(|call| call.kind.set_up()?.hops.get(index))
         else {
             return;
         };
         let (mark, interface, trunk) = (self.mark_of(&hop.uri), hop.interface, hop.trunk);
         if let Some(call) = self.get_mut(slot) {
-            call.mark = mark;
+            call.target.uri_hash = mark;
             *call.interfaces.get_mut(Side::Callee) = interface;
             *call.trunks.get_mut(Side::Callee) = trunk;
         }

@@ -18,7 +18,7 @@ impl Calls<'_> {
         let flow = call
             .leg(Side::Caller)
             .and_then(|leg| self.endpoint.flow_of(leg));
-        let set_up = call.set_up.as_deref();
+        let set_up = call.kind.set_up();
         let hop = set_up.and_then(|set_up| set_up.hops.get(usize::from(hop)));
         let (Some(flow), Some(trunk)) = (flow, hop.and_then(|hop| hop.trunk)) else {
             return;

@@ -1,7 +1,7 @@
 //! The consultation call of an attended transfer: its far leg is detached for the transfer. After success the remainder
 //! of the call ends; after a failure the far leg returns, so that no call is lost.
 
-use crate::calls::CallPhase;
+use crate::calls::CallStage;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::transfer::join::{AwaitedStep, ConsultationCall, Join, existing_leg_step};
 use crate::components::Calls;
@@ -37,14 +37,17 @@ impl Calls<'_> {
         let slot = self.parts.calls.slot_of(key).ok_or(481u16)?;
         let call = self.parts.calls.get(slot).ok_or(481u16)?;
         let side = call.side_of(consulting).ok_or(481u16)?.other();
-        if call.phase != CallPhase::Confirmed || call.participant.is_some() {
+        if call.stage != CallStage::ExpectBye || call.kind.participant().is_some() {
             return Err(481);
         }
-        if call.relay.is_some() {
+        if call.media.node().is_some() {
             // Its media is at a media node.
             return Err(488);
         }
-        if call.join.is_some() || call.ack.due.is_some() || call.held.is_some() {
+        if call.kind.join().is_some()
+            || call.requests.ack.due.is_some()
+            || call.requests.held.is_some()
+        {
             return Err(491);
         }
         // Another transfer may have it.
@@ -76,7 +79,7 @@ impl Calls<'_> {
         join.on_trunk = trunk;
         join.hops.push(existing_leg_step(interface, trunk));
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.join = Some(Box::new(join));
+            call.kind.set_join(join);
         }
         Ok(())
     }
@@ -136,7 +139,7 @@ impl Calls<'_> {
             let side = Side::BOTH
                 .into_iter()
                 .find(|&side| call.leg(side).is_none())?;
-            let whole = call.phase == CallPhase::Confirmed && call.leg(side.other()).is_some();
+            let whole = call.stage == CallStage::ExpectBye && call.leg(side.other()).is_some();
             whole.then_some((slot, side))
         });
         let Some((slot, side)) = place else {

@@ -72,7 +72,7 @@ impl Calls<'_> {
         let alarm = Alarm::TransferRetry(key);
         join.response_timer = Some(self.parts.ctx.timers.schedule(now + WORD, alarm));
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.join = Some(Box::new(join));
+            call.kind.set_join(join);
         }
         word(self.endpoint, worker, number, TransferStep::Requested);
     }
@@ -154,7 +154,7 @@ impl Calls<'_> {
             return;
         };
         let asking = self.parts.calls.get(slot).is_some_and(|call| {
-            call.join.as_deref().is_some_and(|join| {
+            call.kind.join().is_some_and(|join| {
                 join.stage == AwaitedStep::Leg
                     && join.consultation() == Some(ConsultationCall::Remote(number))
             })
@@ -229,7 +229,7 @@ impl Calls<'_> {
             }
             Err(status) => {
                 if let Some(call) = self.parts.calls.get_mut(slot) {
-                    call.join = None;
+                    call.kind.take_join();
                 }
                 if let (Some(transaction), Some(referrer)) = (transaction, referrer) {
                     refuse_transfer(self.endpoint, referrer, transaction, status, now);

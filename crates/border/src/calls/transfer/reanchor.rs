@@ -36,7 +36,8 @@ impl Calls<'_> {
     fn reanchor_by(&mut self, slot: CallSlot, side: Side, swapped: bool) {
         let purpose = Purpose::Reanchor { swapped };
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.join = Some(Box::new(Join::new(purpose, AwaitedStep::Offer, side)));
+            let join = Join::new(purpose, AwaitedStep::Offer, side);
+            call.kind.set_join(join);
         }
         self.ask_for_offer(slot);
     }

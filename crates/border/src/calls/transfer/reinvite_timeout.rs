@@ -41,7 +41,7 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get(slot) else {
             return;
         };
-        let Some(join) = call.join.as_deref() else {
+        let Some(join) = call.kind.join() else {
             return;
         };
         if join.waiting != Some(sent) {
