@@ -80,6 +80,7 @@ const LAYERS: [(&str, &[&str]); 5] = [
             "calls::quality",
             "calls::relay",
             "calls::reservations",
+            "calls::routing",
             "calls::setup",
             "calls::transfer",
             "ng_client::exchange",

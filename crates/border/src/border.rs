@@ -65,7 +65,7 @@ impl Border {
 
     /// Sets the path of anchored media, when the program has activated a path other than sockets, or lost it.
     pub fn set_media_offload(&mut self, carrier: MediaOffload) {
-        self.lend().set_media_offload(carrier);
+        self.parts.set_media_offload(carrier);
     }
 
     /// Hands a datagram off if another worker owns its call. Returns whether it was handed off.
@@ -476,7 +476,7 @@ impl Control for Border {
                     self.parts.ctx.counters.media_sessions_ended += 1;
                     log_kernel_relay(&mut self.parts.ctx, CallKey(session), &stats);
                     let number = CallKey(session).number();
-                    self.lend().record_session_statistics(number, Some(&stats));
+                    self.parts.record_session_statistics(number, Some(&stats));
                 }
                 self.lend().participant_stats(session, last, Some(&stats));
                 self.parts.media.last_stats = Some((session, stats));
@@ -489,7 +489,7 @@ impl Control for Border {
             MediaEvent::Refused { session, .. } => {
                 self.parts.quality_intervals.remove(session);
                 let number = CallKey(session).number();
-                self.lend().record_session_statistics(number, None);
+                self.parts.record_session_statistics(number, None);
                 if self.parts.calls.slot_of(CallKey(session)).is_none() {
                     // The participant had left before the forwarder reported its statistics.
                     self.lend().participant_stats(session, false, None);

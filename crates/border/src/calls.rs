@@ -13,6 +13,7 @@ pub(crate) mod quality_intervals;
 pub(crate) mod rated_line;
 pub(crate) mod relay;
 mod reservations;
+mod routing;
 pub mod saved;
 pub(crate) mod setup;
 pub(crate) mod table;

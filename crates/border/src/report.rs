@@ -155,7 +155,7 @@ impl Border {
     /// Use of memory and CPU time by calls, registrations and handshakes.
     pub fn taken(&mut self, now: Time) -> [(CostPart, Price); CostPart::ALL.len()] {
         self.parts.ctx.now = now;
-        self.lend().reserved()
+        self.parts.reserved()
     }
 
     /// Counters since the start.

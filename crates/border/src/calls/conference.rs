@@ -509,7 +509,8 @@ impl Calls<'_> {
             _ => None,
         };
         let kind = kind.or(spec.codecs.first().copied()).unwrap_or(Kind::Pcma);
-        self.reserve(uri, Reservation::of_participant(kind, flow.transport))
+        self.parts
+            .reserve(uri, Reservation::of_participant(kind, flow.transport))
     }
 
     /// Finishes joining once audio is agreed; with a PIN, prompts for it.
@@ -645,41 +646,6 @@ impl Calls<'_> {
             .inspect_err(|_| {
                 media.agree_voice(before);
             })
-    }
-
-    /// Removes the participant, once.
-    pub(crate) fn leave_conference(&mut self, slot: CallSlot) {
-        let Some(call) = self.parts.calls.get_mut(slot) else {
-            return;
-        };
-        let Some(mut participant) = call.kind.take_participant() else {
-            return;
-        };
-        let number = call.number;
-        let was_in_lobby = participant.pin_entry.is_some();
-        if let Some(timer) = participant
-            .pin_entry
-            .as_mut()
-            .and_then(PinEntry::take_timer)
-        {
-            self.parts.ctx.timers.cancel(timer);
-        }
-        let participants = self
-            .parts
-            .conferences
-            .remove(&participant.name, number, was_in_lobby);
-        if participant.joined_at.is_some() && !was_in_lobby {
-            let now = self.parts.ctx.now;
-            self.parts
-                .ctx
-                .events
-                .tell(now, || EventKind::ConferenceLeft {
-                    call: number,
-                    conference: participant.name.0.clone(),
-                    number: participant.name.1.clone(),
-                    participants: participants.into(),
-                });
-        }
     }
 }
 

@@ -1,13 +1,31 @@
 //! Dispatch of the endpoint's indications and of timers to the stages of calls and to out-of-dialog requests.
 
+use crate::calls::EarlyRequest;
+use crate::calls::key::CallSlot;
 use crate::components::{Calls, Components};
+use crate::resolve::{DnsClient, LookupResult, LookupWaiter};
+use crate::responses::refuse;
+use crate::rules::RuleOutcome;
+use crate::rules::apply::with_message;
 use crate::shared::Alarm;
 use anchor::Side;
 use engine::{Reason, Time};
+use sip::locate::LocateError;
 use sip::{
     Endpoint, Flow, Handler, Indication, LegId, ListenerId, MessageContent, NewRequestAction,
 };
 use wire::sip::Message;
+
+/// The part that a leg has in its call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LegStage {
+    /// A branch of the set-up.
+    Branch,
+    /// A side of the call.
+    Side,
+    /// A leg that is being connected, or was replaced.
+    Transfer,
+}
 
 impl Handler for Components {
     fn on_indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
@@ -91,30 +109,31 @@ impl Calls<'_> {
                 fork,
                 response,
                 reliable,
-            } => {
-                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
+            } => match self.stage_of_leg(leg) {
+                Some((slot, LegStage::Branch)) => {
                     self.progressed(slot, leg, fork, response, reliable);
                 }
-            }
-            Indication::Answered { leg, response } => {
-                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
-                    self.answered(slot, leg, response);
-                } else {
-                    self.end_stray_dialog(leg);
-                }
-            }
+                Some((slot, _)) => self.transfer_progressed(slot, leg, response),
+                None => {}
+            },
+            Indication::Answered { leg, response } => match self.stage_of_leg(leg) {
+                Some((slot, LegStage::Branch)) => self.answered(slot, leg, response),
+                Some((slot, _)) => self.transfer_answered(slot, leg, response),
+                None => self.end_stray_dialog(leg),
+            },
             Indication::Failed {
                 leg,
                 reason: why,
                 response,
-            } => {
-                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
-                    self.failed(slot, leg, why, response);
-                }
-            }
+            } => match self.stage_of_leg(leg) {
+                Some((slot, LegStage::Branch)) => self.failed(slot, leg, why, response),
+                Some((slot, _)) => self.transfer_leg_failed(slot, leg, why, response),
+                None => {}
+            },
             Indication::Acked { leg, request } => {
                 if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
-                    self.acked(slot, leg, request);
+                    let early = self.acked(slot, leg, request);
+                    self.dispatch_early(early);
                 }
             }
             Indication::Cancelled { leg, request } => {
@@ -128,7 +147,7 @@ impl Calls<'_> {
                 request,
             } => match self.parts.calls.slot_of_leg(self.endpoint, leg) {
                 Some(slot) => self.pracked(slot, transaction, request),
-                None => crate::responses::refuse(self.endpoint, transaction, 200, now),
+                None => refuse(self.endpoint, transaction, 200, now),
             },
             Indication::Request {
                 leg,
@@ -136,7 +155,7 @@ impl Calls<'_> {
                 request,
             } => match self.parts.calls.slot_of_leg(self.endpoint, leg) {
                 Some(slot) => self.requested(slot, leg, transaction, request),
-                None => crate::responses::refuse(self.endpoint, transaction, 481, now),
+                None => refuse(self.endpoint, transaction, 481, now),
             },
             Indication::RequestCancelled { leg, transaction } => {
                 if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
@@ -182,11 +201,13 @@ impl Calls<'_> {
                 leg,
                 reason: why,
                 message,
-            } => {
-                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
+            } => match self.stage_of_leg(leg) {
+                Some((slot, LegStage::Branch | LegStage::Side)) => {
                     self.ended(slot, leg, why, message);
                 }
-            }
+                Some((slot, LegStage::Transfer)) => self.transfer_leg_ended(slot, leg),
+                None => {}
+            },
             Indication::RefreshDue { leg } => {
                 if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
                     self.refresh(slot, leg);
@@ -270,7 +291,7 @@ impl Calls<'_> {
                 Alarm::TransferPoll(number, call) => {
                     self.poll_transfer(number, call);
                 }
-                Alarm::QualityTick => self.quality_tick(),
+                Alarm::QualityTick => self.parts.quality_tick(),
                 Alarm::OverloadCheck => self
                     .parts
                     .admission
@@ -316,5 +337,84 @@ impl Calls<'_> {
             Indication::OutOfDialogResponse { flow, .. } => Some(*flow),
             _ => None,
         }
+    }
+
+    /// Applies header rules to an indication, and processes the result.
+    fn apply_rules(&mut self, indication: Indication<'_>) {
+        if self.parts.ctx.config.rules.is_empty() {
+            return self.dispatch(indication);
+        }
+        match self
+            .parts
+            .apply_rules_to_indication(self.endpoint, &indication)
+        {
+            RuleOutcome::AsItCame => self.dispatch(indication),
+            RuleOutcome::Refused => {}
+            RuleOutcome::Changed(bytes) => match Message::parse(&bytes) {
+                Ok(message) => self.dispatch(with_message(indication, &message)),
+                // Rules always produce a valid message; otherwise the received one is used.
+                Err(_) => self.dispatch(indication),
+            },
+        }
+        self.parts.apply_rule_output();
+    }
+
+    /// Sends queries, and delivers the results of finished lookups.
+    pub(crate) fn deliver_lookups(&mut self) {
+        while let Some(result) = self.parts.resolver.next_result() {
+            self.deliver_lookup(result);
+        }
+        self.parts.send_queries();
+    }
+
+    /// Applies changed DNS servers.
+    pub(crate) fn reload_dns(&mut self) {
+        let config = self.parts.ctx.config.clone();
+        let entropy = self.parts.ctx.entropy.fork();
+        for waiting in self
+            .parts
+            .resolver
+            .replaced(DnsClient::new(&config, entropy))
+        {
+            self.deliver_lookup((waiting, Err(LocateError::NoAnswer)));
+        }
+    }
+
+    fn deliver_lookup(&mut self, result: LookupResult) {
+        let call = match &result.0 {
+            LookupWaiter::Hop(key, _) => Some(*key),
+            LookupWaiter::Dialog(..) | LookupWaiter::OutOfDialog(_) => None,
+        };
+        self.located(result);
+        if let Some(slot) = call.and_then(|key| self.parts.calls.slot_of(key)) {
+            self.call_next_hops(slot);
+        }
+    }
+
+    /// Processes a request that waited for an ACK.
+    fn dispatch_early(&mut self, early: Option<Box<EarlyRequest>>) {
+        let Some(early) = early else {
+            return;
+        };
+        match Message::parse(&early.request) {
+            Ok(request) => self.dispatch(Indication::Request {
+                leg: early.leg,
+                transaction: early.server,
+                request: &request,
+            }),
+            Err(_) => refuse(self.endpoint, early.server, 500, self.parts.ctx.now),
+        }
+    }
+
+    /// The call of a leg, and the part that the leg has in it.
+    fn stage_of_leg(&self, leg: LegId) -> Option<(CallSlot, LegStage)> {
+        let slot = self.parts.calls.slot_of_leg(self.endpoint, leg)?;
+        let call = self.parts.calls.get(slot)?;
+        let stage = match (call.has_branch(leg), call.side_of(leg)) {
+            (true, _) => LegStage::Branch,
+            (false, Some(_)) => LegStage::Side,
+            (false, None) => LegStage::Transfer,
+        };
+        Some((slot, stage))
     }
 }

@@ -1,17 +1,25 @@
 //! Ends of calls: by CANCEL, BYE, timeout or the border; and release of their resources.
 
+use crate::bodies::body_of;
 use crate::calls::ended::{EndedBy, StatisticsSource};
 use crate::calls::key::{CallKey, CallSlot};
-use crate::calls::relay::HeaderChanges;
+use crate::calls::relay::{Forwarded, HeaderChanges, refusal_body};
 use crate::calls::table::OngoingCalls;
 use crate::calls::{CallStage, Sides};
 use crate::components::Calls;
 use crate::counters::CallOutcome;
-use crate::shared::Ctx;
+use crate::request::RequestRefusal;
+use crate::responses::warning_of;
+use crate::shared::{Alarm, Ctx};
 use anchor::{CallMedia, Side};
+use core::time::Duration;
 use engine::{EventKind, Reason};
-use sip::{Body, Ending, LegId, MessageContent};
+use sip::{Body, Ending, Flow, LegId, MessageContent};
+use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message};
+
+/// Time for peers to answer the BYE at the end of a drain; a BYE is sent three times in it.
+const BYE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Calls<'_> {
     /// The caller has cancelled an unanswered call; its leg is gone.
@@ -59,7 +67,7 @@ impl Calls<'_> {
             return;
         };
         let Some(side) = call.side_of(leg) else {
-            return self.transfer_leg_ended(slot, leg);
+            return;
         };
         *call.legs.get_mut(side) = None;
         let mut trunk = None;
@@ -325,11 +333,14 @@ impl Calls<'_> {
         if call.media.node().is_some() {
             awaited = StatisticsSource::Node;
         }
-        self.log_call_end(slot, awaited, encodings);
-        self.leave_conference(slot);
+        self.parts.log_call_end(slot, awaited, encodings);
+        if let Some(call) = self.parts.calls.get_mut(slot) {
+            self.parts.conferences.leave(&mut self.parts.ctx, call);
+        }
         if !self.parts.release_relay(slot) && awaited == StatisticsSource::Node {
             let number = self.parts.calls.get(slot).map_or(0, |call| call.number);
-            self.record_node_statistics(number, Default::default());
+            self.parts
+                .record_node_statistics(number, Default::default());
         }
         if let Some(media) = self
             .parts
@@ -376,7 +387,156 @@ impl Calls<'_> {
             self.parts.trunks.end_call(Some(trunk));
         }
         self.parts.trunks.end_call(*call.trunks.get(Side::Caller));
-        self.finish_drain_if_idle();
+        self.finish_drain();
+    }
+
+    /// Terminates the remaining calls at the time limit, and abandons unanswered BYEs at its second expiry.
+    pub(crate) fn expire_drain(&mut self) {
+        let now = self.parts.ctx.now;
+        let Some(draining) = self.parts.worker.draining.as_mut() else {
+            return;
+        };
+        draining.timer = None;
+        if draining.finished {
+            return;
+        }
+        let left = self.parts.calls.slots();
+        if std::mem::replace(&mut draining.time_expired, true) {
+            for slot in left {
+                self.abandon_call(slot);
+            }
+            self.parts.calls.log_all_pending_ends(&mut self.parts.ctx);
+            return self.finish_drain();
+        }
+        // Calls that are ending already are not counted as terminated.
+        let ending = |slot: &CallSlot| {
+            self.parts.calls.get(*slot).map(|call| call.stage) == Some(CallStage::ExpectLegsClosed)
+        };
+        draining.terminated = left.iter().filter(|slot| !ending(slot)).count() as u64;
+        draining.timer = Some(
+            self.parts
+                .ctx
+                .timers
+                .schedule(now + BYE_TIMEOUT, Alarm::DrainTimeout),
+        );
+        for slot in left {
+            self.give_up(slot, Reason::Drained);
+        }
+        self.finish_drain();
+    }
+
+    fn finish_drain(&mut self) {
+        self.parts
+            .worker
+            .finish_drain_if_idle(&mut self.parts.ctx, &self.parts.calls);
+    }
+
+    /// Refuses the INVITE of the caller, with the headers of `message` if present.
+    pub(crate) fn reject_caller(&mut self, slot: CallSlot, status: u16, message: Option<&[u8]>) {
+        self.reject_caller_with(slot, status, message, None);
+    }
+
+    /// Refuses the INVITE of the caller by our own decision; `why` is added in Warning if its SDP was the reason.
+    pub(crate) fn reject_caller_for(&mut self, slot: CallSlot, status: u16, why: Option<Reason>) {
+        self.reject_caller_with(slot, status, None, why);
+    }
+
+    fn reject_caller_with(
+        &mut self,
+        slot: CallSlot,
+        status: u16,
+        message: Option<&[u8]>,
+        why: Option<Reason>,
+    ) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        call.summary.status = status;
+        let Some(caller) = call.legs.get_mut(Side::Caller).take() else {
+            return;
+        };
+        self.parts
+            .calls
+            .count_outcome(&mut self.parts.ctx, slot, CallOutcome::of(status));
+        let parsed = message.and_then(|bytes| Message::parse(bytes).ok());
+        if let (401 | 407, Some(response)) = (status, &parsed) {
+            self.parts
+                .calls
+                .store_challenge(&self.parts.ctx, slot, response);
+        }
+        let Some(call) = self.parts.calls.get(slot) else {
+            return;
+        };
+        let mut changes = HeaderChanges::default();
+        let sent = match &parsed {
+            Some(response) => {
+                // Its leg no longer belongs to the call.
+                let flow = self.endpoint.flow_of(caller);
+                let host = flow.map(|flow| self.parts.listeners.advertised_host(flow.local));
+                let forwarded = Forwarded {
+                    call,
+                    from: Side::Callee,
+                    message: response,
+                    host: host.as_deref(),
+                };
+                let edits = self.edits_of(forwarded, &mut changes);
+                let carried = refusal_body(call, response);
+                let body = body_of(carried, b"", response);
+                let content = Self::passed_response(response, &edits, edits.phrase(status), body);
+                self.endpoint.reject(caller, status, &content, now)
+            }
+            None => {
+                let warning = why.and_then(|why| warning_of(status, why));
+                let mut effects = ::rules::Effects::default();
+                let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
+                if let Some(value) = &warning {
+                    let id = HeaderId::Warning;
+                    edits.push(Edit::Add { id, value });
+                }
+                if status == 503 {
+                    edits.push(Edit::Add {
+                        id: HeaderId::RetryAfter,
+                        value: b"10",
+                    });
+                }
+                if let Some(flow) = self.endpoint.flow_of(caller) {
+                    let what = (wire::sip::Method::Invite, status);
+                    self.parts
+                        .rules_answer(flow, None, what, &mut edits, &mut effects);
+                }
+                self.endpoint
+                    .reject(caller, status, &MessageContent::default().with(&edits), now)
+            }
+        };
+        if sent.is_err() {
+            let _ = self
+                .endpoint
+                .hang_up(caller, &MessageContent::default(), now);
+        }
+    }
+
+    pub(crate) fn refuse_call(
+        &mut self,
+        leg: LegId,
+        request: &Message<'_>,
+        flow: Flow,
+        refused: &RequestRefusal,
+    ) {
+        let now = self.parts.ctx.now;
+        if refused.status != 401 && refused.status != 407 {
+            self.parts
+                .ctx
+                .counters
+                .count(CallOutcome::of(refused.status));
+            self.parts.record_refused_call(request, flow, refused);
+        } else {
+            // The INVITE with credentials follows.
+            self.parts.ctx.counters.offered -= 1;
+        }
+        self.send_refusal(request, flow, refused, |endpoint, content| {
+            let _ = endpoint.reject(leg, refused.status, content, now);
+        });
     }
 }
 

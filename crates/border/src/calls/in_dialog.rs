@@ -3,15 +3,14 @@
 use crate::bodies::{Carried, SdpRole, body_of, has_sdp, offer_again};
 use crate::calls::ended::EndedBy;
 use crate::calls::key::{CallSlot, SideKey};
-use crate::calls::relay::{Forwarded, HeaderChanges, refusal_body};
+use crate::calls::relay::{HeaderChanges, refusal_body};
 use crate::calls::table::OngoingCalls;
 use crate::calls::{CallStage, EarlyRequest, ForwardedLink, LinkKind, MAX_LINKS, QueuedRequest};
 use crate::components::Calls;
-use crate::headers::EditList;
 use crate::responses::{reason_of, refuse, refuse_with};
 use anchor::{AnchorError, Side};
-use sip::{Fork, Indication, LegId, MessageContent, Refused, ServerTransaction, TransactionId};
-use wire::sip::{HeaderId, Message, Method};
+use sip::{Fork, LegId, MessageContent, Refused, ServerTransaction, TransactionId};
+use wire::sip::{Message, Method};
 
 /// The status for a request that the endpoint refused to send (RFC 3261 section 14, RFC 3311 section 5.2).
 fn status_of(refused: Refused) -> u16 {
@@ -37,21 +36,23 @@ struct RequestPath {
 }
 
 impl Calls<'_> {
-    /// The ACK of a 2xx that we sent.
-    pub(crate) fn acked(&mut self, slot: CallSlot, leg: LegId, ack: &Message<'_>) {
+    /// The ACK of a 2xx that we sent. Returns the request that waited for it.
+    pub(crate) fn acked(
+        &mut self,
+        slot: CallSlot,
+        leg: LegId,
+        ack: &Message<'_>,
+    ) -> Option<Box<EarlyRequest>> {
         let now = self.parts.ctx.now;
-        let Some(call) = self.parts.calls.get_mut(slot) else {
-            return;
-        };
-        let Some(from) = call.side_of(leg) else {
-            return;
-        };
+        let call = self.parts.calls.get_mut(slot)?;
+        let from = call.side_of(leg)?;
         let first = call.stage == CallStage::ExpectAck;
         if first {
             call.stage = CallStage::ExpectBye;
         }
         if call.kind.participant().is_some() {
-            return self.participant_acked(slot, ack);
+            self.participant_acked(slot, ack);
+            return None;
         }
         let due = call.requests.ack.due.take();
         let sent = std::mem::take(&mut call.requests.ack.sent);
@@ -60,14 +61,13 @@ impl Calls<'_> {
             self.parts.confirm_failover(slot);
         }
         if sent {
-            return self.pass_early_request(slot);
+            let call = self.parts.calls.get_mut(slot)?;
+            return call.requests.ack.request.take();
         }
-        let Some(call) = self.parts.calls.get(slot) else {
-            return;
-        };
-        let Some(other) = call.leg(from.other()).filter(|_| due == Some(from.other())) else {
-            return;
-        };
+        let call = self.parts.calls.get(slot)?;
+        let other = call
+            .leg(from.other())
+            .filter(|_| due == Some(from.other()))?;
         let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
         buffers.sdp.clear();
         let answers = has_sdp(ack) && self.parts.calls.open_offer(slot) == Some(from.other());
@@ -108,75 +108,7 @@ impl Calls<'_> {
             Some(_) => self.abandon_offer(slot),
             None => {}
         }
-    }
-
-    /// A 2xx of `side` was forwarded, and the ACK of the other side is pending. The 2xx is acknowledged at once, so
-    /// that a lost or invalid ACK of the other side does not cause retransmissions for 32 s (RFC 3261 section
-    /// 13.3.1.4); except if that ACK must contain the answer.
-    pub(crate) fn await_ack(
-        &mut self,
-        slot: CallSlot,
-        (side, leg): (Side, LegId),
-        offers: bool,
-        response: &Message<'_>,
-    ) {
-        // While the host in its Contact is being resolved, the destination of the ACK is unknown.
-        let at_once = !offers && !self.parts.resolver.is_locating(leg);
-        if at_once {
-            self.ack_at_once(slot, (side, leg), response);
-        }
-        if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.requests.ack.due = Some(side);
-            call.requests.ack.sent = at_once;
-        }
-    }
-
-    fn ack_at_once(&mut self, slot: CallSlot, (side, leg): (Side, LegId), response: &Message<'_>) {
-        let now = self.parts.ctx.now;
-        let outgoing = ::rules::RuleDirection::Out;
-        let ruled = self
-            .parts
-            .ctx
-            .config
-            .rules
-            .applies_to(outgoing, true, &Method::Ack);
-        let bytes = if ruled { ack_of(response) } else { Vec::new() };
-        let mut effects = ::rules::Effects::default();
-        let ack = Message::parse(&bytes).ok();
-        let mut edits = EditList::new();
-        if let (Some(call), Some(ack)) = (self.parts.calls.get(slot), &ack) {
-            let forwarded = Forwarded {
-                call,
-                from: side.other(),
-                message: ack,
-                host: None,
-            };
-            self.rules_out(forwarded, &mut edits, &mut effects);
-        }
-        let content = MessageContent::default().with(&edits);
-        if self.endpoint.ack(leg, &content, now).is_err() {
-            let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
-        }
-    }
-
-    /// The ACK for which a request waited was received.
-    fn pass_early_request(&mut self, slot: CallSlot) {
-        let now = self.parts.ctx.now;
-        let call = self.parts.calls.get_mut(slot);
-        let Some(early) = call.and_then(|call| call.requests.ack.request.take()) else {
-            return;
-        };
-        match Message::parse(&early.request) {
-            Ok(request) => {
-                let indication = Indication::Request {
-                    leg: early.leg,
-                    transaction: early.server,
-                    request: &request,
-                };
-                self.dispatch(indication);
-            }
-            Err(_) => refuse(self.endpoint, early.server, 500, now),
-        }
+        None
     }
 
     /// An in-dialog request of a leg.
@@ -667,22 +599,4 @@ impl OngoingCalls {
             .dialog_of_caller()?;
         fork.filter(|_| own == leg)
     }
-}
-
-/// The ACK of a 2xx, as input of header rules.
-fn ack_of(response: &Message<'_>) -> Vec<u8> {
-    let mut ack =
-        b"ACK sip:hornwork.invalid SIP/2.0\r\nVia: SIP/2.0/UDP hornwork.invalid\r\n".to_vec();
-    for (id, name) in [
-        (HeaderId::From, "From"),
-        (HeaderId::To, "To"),
-        (HeaderId::CallId, "Call-ID"),
-    ] {
-        let value = response.header(id).unwrap_or_default();
-        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
-            ack.extend_from_slice(part);
-        }
-    }
-    ack.extend_from_slice(b"CSeq: 1 ACK\r\nContent-Length: 0\r\n\r\n");
-    ack
 }

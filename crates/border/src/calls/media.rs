@@ -214,11 +214,13 @@ impl Calls<'_> {
     fn process_notice(&mut self, notice: MediaNotice) {
         let now = self.parts.ctx.now;
         if let MediaStatus::Transcoded(kinds) = notice.status {
-            self.reserve_transcoding(CallKey(notice.session), kinds);
+            self.parts
+                .reserve_transcoding(CallKey(notice.session), kinds);
         }
         if let MediaStatus::Keyed(keying, suite) = notice.status {
             let line_side = (notice.line, notice.side);
-            self.reserve_srtp(CallKey(notice.session), line_side, (keying, suite));
+            self.parts
+                .reserve_srtp(CallKey(notice.session), line_side, (keying, suite));
         }
         self.parts.ctx.events.tell(now, || notice.event());
         if notice.is_fatal

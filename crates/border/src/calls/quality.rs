@@ -7,7 +7,7 @@ use crate::calls::ended::{EndedBy, EndedCall, ReceptionQuality, SideTotals, Stat
 use crate::calls::key::CallSlot;
 use crate::calls::rated_line::{PACKET_MS, rated_line, round_trip_of};
 use crate::calls::{Call, CallStage};
-use crate::components::Calls;
+use crate::components::Components;
 use crate::ng_client::NodeId;
 use crate::ng_client::relay::NodeRelay;
 use anchor::encodings::{encoding_of, main_of};
@@ -24,7 +24,7 @@ const KERNEL_QUERIES: usize = 5;
 /// Calls at media nodes that are queried in a tick, at most. With more, those with the longest interval come first.
 const NODE_QUERIES: usize = 100;
 
-impl Calls<'_> {
+impl Components {
     /// Logs the end of a call, or postpones it until the pending report; once.
     pub(crate) fn log_call_end(
         &mut self,
@@ -32,10 +32,10 @@ impl Calls<'_> {
         pending: StatisticsSource,
         encodings: Encodings,
     ) {
-        let now = self.parts.ctx.now;
-        let carrier = self.parts.media.offload.path;
-        let config = &self.parts.ctx.config;
-        let Some(call) = self.parts.calls.get_mut(slot) else {
+        let now = self.ctx.now;
+        let carrier = self.media.offload.path;
+        let config = &self.ctx.config;
+        let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
         if core::mem::replace(&mut call.summary.logged, true) {
@@ -57,17 +57,17 @@ impl Calls<'_> {
         let number = call.number;
         match pending {
             StatisticsSource::Nothing => {
-                ended.report(&mut self.parts.ctx, number, None, Default::default())
+                ended.report(&mut self.ctx, number, None, Default::default())
             }
             StatisticsSource::Forwarder | StatisticsSource::Node => {
-                self.parts.calls.ended.insert(number, Box::new(ended));
+                self.calls.ended.insert(number, Box::new(ended));
             }
         }
     }
 
     /// The last report of the forwarder about a call; `None` if it had no session.
     pub(crate) fn record_session_statistics(&mut self, number: u64, stats: Option<&SessionStats>) {
-        let Some(ended) = self.parts.calls.ended.remove(&number) else {
+        let Some(ended) = self.calls.ended.remove(&number) else {
             return;
         };
         let kernel = stats.is_some_and(|stats| {
@@ -83,16 +83,16 @@ impl Calls<'_> {
                 reception.totals = totals_of(stats, side);
             }
         }
-        ended.report(&mut self.parts.ctx, number, path, reception);
-        self.finish_drain_if_idle();
+        ended.report(&mut self.ctx, number, path, reception);
+        self.worker.finish_drain_if_idle(&mut self.ctx, &self.calls);
     }
 
     /// The last report of a media node about a call.
     pub(crate) fn record_node_statistics(&mut self, number: u64, reception: [ReceptionQuality; 2]) {
-        self.parts.quality_intervals.remove_at_node(number);
-        if let Some(ended) = self.parts.calls.ended.remove(&number) {
-            ended.report(&mut self.parts.ctx, number, None, reception);
-            self.finish_drain_if_idle();
+        self.quality_intervals.remove_at_node(number);
+        if let Some(ended) = self.calls.ended.remove(&number) {
+            ended.report(&mut self.ctx, number, None, reception);
+            self.worker.finish_drain_if_idle(&mut self.ctx, &self.calls);
         }
     }
 }
@@ -198,10 +198,10 @@ fn mos(source: &SourceStats, codec: &str, network_ms: f64) -> Option<Hundredths>
     Some(Hundredths::of(rate(quality, &observed).mos))
 }
 
-impl Calls<'_> {
+impl Components {
     /// Queries the media of a part of the calls.
     pub(crate) fn quality_tick(&mut self) {
-        let parts = &mut *self.parts;
+        let parts = self;
         let intervals = &mut parts.quality_intervals;
         let Some((tick, ticks)) = intervals.tick(&mut parts.ctx, !parts.calls.is_empty()) else {
             return;

@@ -19,7 +19,7 @@ use crate::identity::private_headers::is_charged;
 use ::rules::Effects;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
 use config::{Config, IdentityPassing, Refer};
-use sip::{Body, MessageContent};
+use sip::{Body, LegId, MessageContent};
 use wire::sip::{Edit, HeaderId, Message, Method, Session};
 
 /// A message that is forwarded from a side of a call to the other.
@@ -241,7 +241,9 @@ impl Calls<'_> {
         };
         let list = &mut edits.list;
         self.own_edits(forwarded, &boundary, texts, list);
-        edits.refused = self.rules_out(forwarded, list, effects);
+        edits.refused = self
+            .parts
+            .rules_out(self.endpoint, forwarded, list, effects);
         edits
     }
 
@@ -463,4 +465,72 @@ impl Calls<'_> {
             reason: None,
         }
     }
+
+    /// A 2xx of `side` was forwarded, and the ACK of the other side is pending. The 2xx is acknowledged at once, so
+    /// that a lost or invalid ACK of the other side does not cause retransmissions for 32 s (RFC 3261 section
+    /// 13.3.1.4); except if that ACK must contain the answer.
+    pub(crate) fn await_ack(
+        &mut self,
+        slot: CallSlot,
+        (side, leg): (Side, LegId),
+        offers: bool,
+        response: &Message<'_>,
+    ) {
+        // While the host in its Contact is being resolved, the destination of the ACK is unknown.
+        let at_once = !offers && !self.parts.resolver.is_locating(leg);
+        if at_once {
+            self.ack_at_once(slot, (side, leg), response);
+        }
+        if let Some(call) = self.parts.calls.get_mut(slot) {
+            call.requests.ack.due = Some(side);
+            call.requests.ack.sent = at_once;
+        }
+    }
+
+    fn ack_at_once(&mut self, slot: CallSlot, (side, leg): (Side, LegId), response: &Message<'_>) {
+        let now = self.parts.ctx.now;
+        let outgoing = ::rules::RuleDirection::Out;
+        let ruled = self
+            .parts
+            .ctx
+            .config
+            .rules
+            .applies_to(outgoing, true, &Method::Ack);
+        let bytes = if ruled { ack_of(response) } else { Vec::new() };
+        let mut effects = ::rules::Effects::default();
+        let ack = Message::parse(&bytes).ok();
+        let mut edits = EditList::new();
+        if let (Some(call), Some(ack)) = (self.parts.calls.get(slot), &ack) {
+            let forwarded = Forwarded {
+                call,
+                from: side.other(),
+                message: ack,
+                host: None,
+            };
+            self.parts
+                .rules_out(self.endpoint, forwarded, &mut edits, &mut effects);
+        }
+        let content = MessageContent::default().with(&edits);
+        if self.endpoint.ack(leg, &content, now).is_err() {
+            let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
+        }
+    }
+}
+
+/// The ACK of a 2xx, as input of header rules.
+fn ack_of(response: &Message<'_>) -> Vec<u8> {
+    let mut ack =
+        b"ACK sip:hornwork.invalid SIP/2.0\r\nVia: SIP/2.0/UDP hornwork.invalid\r\n".to_vec();
+    for (id, name) in [
+        (HeaderId::From, "From"),
+        (HeaderId::To, "To"),
+        (HeaderId::CallId, "Call-ID"),
+    ] {
+        let value = response.header(id).unwrap_or_default();
+        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+            ack.extend_from_slice(part);
+        }
+    }
+    ack.extend_from_slice(b"CSeq: 1 ACK\r\nContent-Length: 0\r\n\r\n");
+    ack
 }

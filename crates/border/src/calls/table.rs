@@ -6,9 +6,10 @@ use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::transfer::join::Join;
 use crate::calls::{Call, SetUp};
 use crate::headers::has_credentials;
+use crate::index_remap::IndexRemap;
 use crate::ng_client::relay::DeferredMessage;
 use crate::shared::Ctx;
-use anchor::CallMedia;
+use anchor::{CallMedia, Side};
 use engine::{Entropy, HashKey};
 use sip::{Endpoint, LegId};
 use siphasher::sip::SipHasher13;
@@ -233,5 +234,24 @@ impl OngoingCalls {
         let source = self.get(slot)?.kind.set_up()?.source.ip();
         let mark = self.invite_mark(invite, source);
         self.challenged.take(mark, now)
+    }
+
+    /// Maps the indices of interfaces and trunks after a reload; references to removed objects are cleared.
+    pub(crate) fn remap_indices(&mut self, renamed: &IndexRemap) {
+        for call in self.values_mut() {
+            for side in Side::BOTH {
+                let interface = call.interfaces.get_mut(side);
+                *interface = renamed.interface(*interface);
+                let trunk = call.trunks.get_mut(side);
+                *trunk = trunk.and_then(|trunk| renamed.trunk(trunk));
+            }
+            call.target.trunk = call.target.trunk.and_then(|trunk| renamed.trunk(trunk));
+            if let Some(set_up) = call.kind.set_up_mut() {
+                renamed.steps(&mut set_up.hops);
+            }
+            if let Some(join) = call.kind.join_mut() {
+                join.rename(renamed);
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! One leg is asked for an offer (or has just sent one), the other gets it by re-INVITE, and its answer is sent in the
 //! ACK of the first (RFC 3725 flow I; the side that may ring for long is asked first, so that no 2xx has to wait).
 
+mod closing;
 mod consultation;
 mod cross_worker;
 pub(crate) mod handover;
@@ -775,31 +776,6 @@ impl Calls<'_> {
         }
     }
 
-    /// The call ends, and with it the transfer.
-    pub(crate) fn close_transfer(&mut self, slot: CallSlot) {
-        let now = self.parts.ctx.now;
-        let Some(join) = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.kind.take_join())
-        else {
-            return;
-        };
-        match join.consultation() {
-            Some(ConsultationCall::Remote(number)) if join.stage == AwaitedStep::Leg => {
-                self.withdraw_request(number, &join);
-            }
-            consulted => self.end_consultation(consulted, Reason::TransferFailed),
-        }
-        self.parts.trunks.end_call(join.on_trunk);
-        if let Some(new) = join.new {
-            self.endpoint.set_user(new, 0);
-            let _ = self.endpoint.ack(new, &MessageContent::default(), now);
-            let _ = self.endpoint.hang_up(new, &MessageContent::default(), now);
-        }
-    }
-
     /// The hops of a transfer, by policy as for a call of the referrer.
     fn hops_for_transfer(
         &mut self,
@@ -825,19 +801,6 @@ impl Calls<'_> {
         match decide(&self.parts.ctx.config, &facts, &self.parts.view()) {
             Plan::Call(plan) => plan.steps,
             Plan::Refuse(_) => Vec::new(),
-        }
-    }
-
-    /// The INVITE with Replaces was cancelled.
-    pub(crate) fn transfer_cancelled(&mut self, slot: CallSlot, leg: LegId) {
-        let Some(call) = self.parts.calls.get_mut(slot) else {
-            return;
-        };
-        if call.kind.join().is_some_and(|join| join.new == Some(leg)) {
-            // The response to our re-INVITE finds no transfer, and restores a common session of the old legs.
-            let trunk = call.kind.take_join().and_then(|join| join.on_trunk);
-            self.parts.trunks.end_call(trunk);
-            self.abandon_change(slot);
         }
     }
 }

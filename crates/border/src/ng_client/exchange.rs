@@ -891,7 +891,7 @@ impl Calls<'_> {
                     if last {
                         self.parts.report_interval(number, &node, true, &reply);
                         let heard = quality_of(&reply, Side::BOTH.map(tag));
-                        self.record_node_statistics(number, heard);
+                        self.parts.record_node_statistics(number, heard);
                     }
                 }
             },
@@ -1028,7 +1028,8 @@ impl Calls<'_> {
             }
             // The next query detects it; and a node that is down has no calls.
             CommandPurpose::Delete(number, _, true) => {
-                self.record_node_statistics(number, Default::default());
+                self.parts
+                    .record_node_statistics(number, Default::default());
             }
             CommandPurpose::Query(..) | CommandPurpose::Delete(..) => {}
         }

@@ -10,14 +10,14 @@ use crate::bodies::session_of;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::{Call, CallStage, LinkKind};
 use crate::components::{Calls, Components};
-use crate::ng_client::relay::{Failover, NodeRelay, tag};
+use crate::ng_client::relay::{BUSY_INTERVAL, Failover, NodeRelay, tag};
 use crate::ng_client::statistics::{figures_of, text};
 use crate::ng_client::{CommandPurpose, NodeId, PendingDelete};
 use crate::shared::Alarm;
 use anchor::{AnchorError, Side};
 use config::NodeFailure;
 use core::time::Duration;
-use engine::{EventKind, Reason, Time};
+use engine::{EventKind, Time};
 use sip::LegId;
 use std::collections::VecDeque;
 use wire::ng::Value;
@@ -258,50 +258,6 @@ impl Calls<'_> {
         self.reanchor(slot, side);
         FailoverStep::Done
     }
-
-    /// Schedules another attempt.
-    pub(crate) fn reanchor_later(&mut self, slot: CallSlot) {
-        let now = self.parts.ctx.now;
-        let key = self.parts.calls.key_of(slot);
-        let relay = self.parts.relay_mut(slot);
-        let Some(failover) = relay.and_then(|relay| relay.failover.as_deref_mut()) else {
-            return;
-        };
-        failover.retries += 1;
-        if failover.retries > MAX_RETRIES {
-            return self.end_after_node_failure(slot, "re-INVITE refused");
-        }
-        self.parts
-            .ctx
-            .timers
-            .schedule(now + BUSY_INTERVAL, Alarm::FailoverRetry(key));
-    }
-
-    /// Ends a call whose node has failed.
-    pub(crate) fn end_after_node_failure(&mut self, slot: CallSlot, reason: &str) {
-        let now = self.parts.ctx.now;
-        let key = self.parts.calls.key_of(slot);
-        let name = self
-            .parts
-            .relay_mut(slot)
-            .map(|relay| match &relay.failover {
-                Some(failover) => (failover.name.clone(), relay.node),
-                None => (String::new(), relay.node),
-            });
-        let (mut name, node) = name.unwrap_or_default();
-        if let (true, Some(node)) = (name.is_empty(), node) {
-            self.parts.media_nodes.name(node).clone_into(&mut name);
-        }
-        self.parts
-            .ctx
-            .events
-            .tell(now, || EventKind::CallNotReanchored {
-                call: key.number(),
-                node: name,
-                reason: reason.to_owned(),
-            });
-        self.give_up(slot, Reason::MediaNodeLost);
-    }
 }
 
 impl Components {
@@ -501,5 +457,42 @@ impl Components {
             }
         }
         None
+    }
+
+    /// Schedules another attempt. `false`: there were too many.
+    pub(crate) fn retry_failover(&mut self, slot: CallSlot) -> bool {
+        let now = self.ctx.now;
+        let key = self.calls.key_of(slot);
+        let relay = self.relay_mut(slot);
+        let Some(failover) = relay.and_then(|relay| relay.failover.as_deref_mut()) else {
+            return true;
+        };
+        failover.retries += 1;
+        if failover.retries > MAX_RETRIES {
+            return false;
+        }
+        self.ctx
+            .timers
+            .schedule(now + BUSY_INTERVAL, Alarm::FailoverRetry(key));
+        true
+    }
+
+    /// Writes the event about a call that is ended because its node has failed.
+    pub(crate) fn report_not_reanchored(&mut self, slot: CallSlot, reason: &str) {
+        let now = self.ctx.now;
+        let key = self.calls.key_of(slot);
+        let name = self.relay_mut(slot).map(|relay| match &relay.failover {
+            Some(failover) => (failover.name.clone(), relay.node),
+            None => (String::new(), relay.node),
+        });
+        let (mut name, node) = name.unwrap_or_default();
+        if let (true, Some(node)) = (name.is_empty(), node) {
+            self.media_nodes.name(node).clone_into(&mut name);
+        }
+        self.ctx.events.tell(now, || EventKind::CallNotReanchored {
+            call: key.number(),
+            node: name,
+            reason: reason.to_owned(),
+        });
     }
 }

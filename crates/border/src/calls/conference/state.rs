@@ -1,5 +1,6 @@
 //! The conferences of this worker, and the participant of a call.
 
+use crate::calls::Call;
 use crate::calls::conference::describe::ConferenceDescription;
 use crate::calls::conference::lobby::Lobby;
 use crate::calls::conference::pin_entry::PinEntry;
@@ -207,6 +208,27 @@ impl Conferences {
             self.table.remove(name);
         }
         left
+    }
+
+    /// Removes the participant of a call, once.
+    pub(crate) fn leave(&mut self, ctx: &mut Ctx, call: &mut Call) {
+        let Some(mut participant) = call.kind.take_participant() else {
+            return;
+        };
+        let was_in_lobby = participant.pin_entry.is_some();
+        let entry = participant.pin_entry.as_mut();
+        if let Some(timer) = entry.and_then(PinEntry::take_timer) {
+            ctx.timers.cancel(timer);
+        }
+        let participants = self.remove(&participant.name, call.number, was_in_lobby);
+        if participant.joined_at.is_some() && !was_in_lobby {
+            ctx.events.tell(ctx.now, || EventKind::ConferenceLeft {
+                call: call.number,
+                conference: participant.name.0.clone(),
+                number: participant.name.1.clone(),
+                participants: participants.into(),
+            });
+        }
     }
 }
 

@@ -1,22 +1,20 @@
 //! Responses to outgoing INVITEs of a call.
 
-use crate::bodies::{Carried, CarriedBody, SdpRole, body_of, has_sdp, is_multipart};
+use crate::bodies::{Carried, CarriedBody, SdpRole, has_sdp, is_multipart};
 use crate::calls::CallStage;
 use crate::calls::ended::EndedBy;
 use crate::calls::key::CallSlot;
-use crate::calls::relay::{Forwarded, HeaderChanges, refusal_body};
+use crate::calls::relay::HeaderChanges;
 use crate::calls::table::OngoingCalls;
 use crate::components::Calls;
-use crate::counters::CallOutcome;
 use crate::policy::StepTarget;
-use crate::responses::{reason_of, warning_of};
+use crate::responses::reason_of;
 use crate::shared::Ctx;
 use crate::trunks::PingResult;
 use anchor::{AnchorError, Side};
 use config::{HostName, Redirect};
 use engine::{EventKind, Reason, Transport};
 use sip::{Failure, Fork, LegId, MessageContent};
-use smallvec::SmallVec;
 use std::net::SocketAddr;
 use wire::sip::{Edit, HeaderId, Message, NameAddr};
 
@@ -54,10 +52,10 @@ impl Calls<'_> {
         let caller = call.leg(Side::Caller);
         let number = call.number;
         let Some(set_up) = call.kind.set_up_mut() else {
-            return self.transfer_progressed(slot, leg, response);
+            return;
         };
         let Some(branch) = set_up.branches.iter_mut().find(|branch| branch.leg == leg) else {
-            return self.transfer_progressed(slot, leg, response);
+            return;
         };
         if branch.cancelled {
             return;
@@ -219,24 +217,22 @@ impl Calls<'_> {
         };
         let caller = call.leg(Side::Caller);
         let number = call.number;
-        let known =
-            |set_up: &crate::calls::SetUp| set_up.branches.iter().any(|branch| branch.leg == leg);
-        let Some(set_up) = call.kind.set_up_mut().filter(|set_up| known(set_up)) else {
-            return self.transfer_answered(slot, leg, response);
+        let mut branches = call
+            .kind
+            .set_up()
+            .into_iter()
+            .flat_map(|set_up| &set_up.branches);
+        let Some(&branch) = branches.find(|branch| branch.leg == leg) else {
+            return;
         };
-        let branch = set_up.branches.iter().find(|branch| branch.leg == leg);
-        let hop = branch.map(|branch| branch.hop);
-        let cancelled = branch.is_none_or(|branch| branch.cancelled);
-        if let Some(hop) = hop {
-            self.invite_answered(slot, hop, response);
-        }
+        self.invite_answered(slot, branch.hop, response);
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
         let Some(set_up) = call.kind.set_up_mut() else {
             return;
         };
-        let Some(caller) = caller.filter(|_| !cancelled) else {
+        let Some(caller) = caller.filter(|_| !branch.cancelled) else {
             // The call has ended or been answered by another leg.
             let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
             let _ = self.endpoint.hang_up(leg, &MessageContent::default(), now);
@@ -342,7 +338,7 @@ impl Calls<'_> {
                 .position(|branch| branch.leg == leg)?;
             Some((set_up, at))
         }) else {
-            return self.transfer_leg_failed(slot, leg, why, response);
+            return;
         };
         let branch = set_up.branches.remove(at);
         let trunk = set_up
@@ -444,152 +440,6 @@ impl Calls<'_> {
         }
     }
 
-    /// If no branch is left, sends the best final response to the caller and ends the call.
-    pub(crate) fn settle_set_up(&mut self, slot: CallSlot) {
-        let Some(call) = self.parts.calls.get_mut(slot) else {
-            return;
-        };
-        if call.stage != CallStage::ExpectAnswer {
-            return self.finish_if_over(slot);
-        }
-        let Some(set_up) = call.kind.set_up_mut() else {
-            return;
-        };
-        if set_up.is_busy() || set_up.next < set_up.hops.len() {
-            return;
-        }
-        let best = std::mem::take(&mut set_up.best);
-        let status = match best.status {
-            0 => 480,
-            // RFC 3261 section 16.7 step 6: an overload of the target is not ours. Our own 503 has no message.
-            503 if best.message.is_some() => 500,
-            status => status,
-        };
-        let challenged = matches!(status, 401 | 407) && best.message.is_some();
-        let why = match best.why.unwrap_or(Reason::NoTarget) {
-            Reason::Refused if challenged && !set_up.has_credentials() => {
-                self.count_challenge(slot, status);
-                Reason::Challenged
-            }
-            why => why,
-        };
-        match best.message.filter(|_| status == best.status) {
-            Some(message) => self.reject_caller(slot, status, Some(&message)),
-            None => self.reject_caller_for(slot, status, Some(why)),
-        }
-        // Without a final response of a target the border has given up: timeouts, unreachable targets.
-        let by = match why {
-            Reason::Refused | Reason::Challenged => EndedBy::Side(Side::Callee),
-            _ => EndedBy::Border,
-        };
-        self.end_call(slot, by, why, None);
-    }
-
-    /// A target has challenged an INVITE without credentials: the call is not counted, because the caller repeats its INVITE.
-    fn count_challenge(&mut self, slot: CallSlot, status: u16) {
-        let Some(call) = self.parts.calls.get_mut(slot) else {
-            return;
-        };
-        call.summary.counted = true;
-        let trunk = call.target.trunk;
-        let source = call.kind.set_up().map(|set_up| set_up.source);
-        let ctx = &mut self.parts.ctx;
-        ctx.counters.offered -= 1;
-        let config = &ctx.config;
-        ctx.events
-            .tell_debug(ctx.now, || EventKind::AuthenticationRequired {
-                method: "INVITE".to_owned(),
-                status,
-                source: source.map_or_else(String::new, |source| source.to_string()),
-                trunk: config.name_of_trunk(trunk),
-            });
-    }
-
-    /// Refuses the INVITE of the caller, with the headers of `message` if present.
-    pub(crate) fn reject_caller(&mut self, slot: CallSlot, status: u16, message: Option<&[u8]>) {
-        self.reject_caller_with(slot, status, message, None);
-    }
-
-    /// Refuses the INVITE of the caller by our own decision; `why` is added in Warning if its SDP was the reason.
-    pub(crate) fn reject_caller_for(&mut self, slot: CallSlot, status: u16, why: Option<Reason>) {
-        self.reject_caller_with(slot, status, None, why);
-    }
-
-    fn reject_caller_with(
-        &mut self,
-        slot: CallSlot,
-        status: u16,
-        message: Option<&[u8]>,
-        why: Option<Reason>,
-    ) {
-        let now = self.parts.ctx.now;
-        let Some(call) = self.parts.calls.get_mut(slot) else {
-            return;
-        };
-        call.summary.status = status;
-        let Some(caller) = call.legs.get_mut(Side::Caller).take() else {
-            return;
-        };
-        self.parts
-            .calls
-            .count_outcome(&mut self.parts.ctx, slot, CallOutcome::of(status));
-        let parsed = message.and_then(|bytes| Message::parse(bytes).ok());
-        if let (401 | 407, Some(response)) = (status, &parsed) {
-            self.parts
-                .calls
-                .store_challenge(&self.parts.ctx, slot, response);
-        }
-        let Some(call) = self.parts.calls.get(slot) else {
-            return;
-        };
-        let mut changes = HeaderChanges::default();
-        let sent = match &parsed {
-            Some(response) => {
-                // Its leg no longer belongs to the call.
-                let flow = self.endpoint.flow_of(caller);
-                let host = flow.map(|flow| self.parts.listeners.advertised_host(flow.local));
-                let forwarded = Forwarded {
-                    call,
-                    from: Side::Callee,
-                    message: response,
-                    host: host.as_deref(),
-                };
-                let edits = self.edits_of(forwarded, &mut changes);
-                let carried = refusal_body(call, response);
-                let body = body_of(carried, b"", response);
-                let content = Self::passed_response(response, &edits, edits.phrase(status), body);
-                self.endpoint.reject(caller, status, &content, now)
-            }
-            None => {
-                let warning = why.and_then(|why| warning_of(status, why));
-                let mut effects = ::rules::Effects::default();
-                let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
-                if let Some(value) = &warning {
-                    let id = HeaderId::Warning;
-                    edits.push(Edit::Add { id, value });
-                }
-                if status == 503 {
-                    edits.push(Edit::Add {
-                        id: HeaderId::RetryAfter,
-                        value: b"10",
-                    });
-                }
-                if let Some(flow) = self.endpoint.flow_of(caller) {
-                    let what = (wire::sip::Method::Invite, status);
-                    self.parts
-                        .rules_answer(flow, None, what, &mut edits, &mut effects);
-                }
-                self.endpoint
-                    .reject(caller, status, &MessageContent::default().with(&edits), now)
-            }
-        };
-        if sent.is_err() {
-            let _ = self
-                .endpoint
-                .hang_up(caller, &MessageContent::default(), now);
-        }
-    }
-
     /// Cancels all branches.
     pub(crate) fn cancel_branches(&mut self, slot: CallSlot, reason: Option<u16>) {
         let now = self.parts.ctx.now;
@@ -636,6 +486,32 @@ impl Calls<'_> {
         };
         if let Some(note) = self.parts.trunks.call_failed(trunk, target, result) {
             self.parts.ctx.events.tell(now, || note);
+        }
+    }
+
+    /// A target has given its final response to an INVITE with or without credentials.
+    fn invite_answered(&mut self, slot: CallSlot, hop: u16, response: &Message<'_>) {
+        let Some(call) = self.parts.calls.get(slot) else {
+            return;
+        };
+        let flow = call
+            .leg(Side::Caller)
+            .and_then(|leg| self.endpoint.flow_of(leg));
+        let set_up = call.kind.set_up();
+        let hop = set_up.and_then(|set_up| set_up.hops.get(usize::from(hop)));
+        let (Some(flow), Some(trunk)) = (flow, hop.and_then(|hop| hop.trunk)) else {
+            return;
+        };
+        if self.parts.verifying_trunk(flow) != Some(trunk) {
+            return;
+        }
+        let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
+            return;
+        };
+        let invite = std::mem::take(&mut set_up.invite);
+        self.parts.trunk_answered(&invite, flow, response);
+        if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
+            set_up.invite = invite;
         }
     }
 }

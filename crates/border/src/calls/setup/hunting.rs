@@ -1,6 +1,7 @@
 //! Hunting: calls the hops of a plan, one group after the other, until one answers.
 
 use crate::bodies::{Carried, CarriedBody, SdpRole, has_sdp, offer_again};
+use crate::calls::ended::EndedBy;
 use crate::calls::key::CallSlot;
 use crate::calls::relay::{Forwarded, HeaderChanges};
 use crate::calls::setup::hop_hosts::HopHosts;
@@ -10,7 +11,7 @@ use crate::certificate_names::with_hop_certificate_name;
 use crate::components::Calls;
 use crate::headers::{EditList, address_of, address_with_host, text};
 use crate::identity::{ANONYMOUS, RequestedPrivacy};
-use crate::policy::{HopStep, StepTarget};
+use crate::policy::StepTarget;
 use crate::shared::Alarm;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
 use engine::{EventKind, Reason};
@@ -124,7 +125,7 @@ impl Calls<'_> {
             return;
         };
         if matches!(hop.place, StepTarget::Name(..)) {
-            return self.locate_hop(slot, index);
+            return self.parts.locate_hop(slot, index);
         }
         let Some(flow) = self.flow_to(hop) else {
             let reason = Reason::NoListener;
@@ -403,23 +404,6 @@ impl Calls<'_> {
         self.parts.trunks.begin_call(trunk);
     }
 
-    /// The flow to a hop.
-    pub(crate) fn flow_to(&self, hop: &HopStep) -> Option<Flow> {
-        match hop.place {
-            StepTarget::Flow(flow) => Some(flow),
-            StepTarget::Address(remote, transport) => Some(Flow {
-                local: self
-                    .parts
-                    .listeners
-                    .local_for(hop.interface, transport, remote)?,
-                transport,
-                remote,
-                connection: None,
-            }),
-            StepTarget::Name(..) => None,
-        }
-    }
-
     /// Whether a hop has to wait until the media sockets of its offer are open.
     fn waits_for_sockets(&mut self, slot: CallSlot, index: usize) -> bool {
         let Some(call) = self.parts.calls.get_mut(slot) else {
@@ -510,6 +494,67 @@ impl Calls<'_> {
         }
         offer_again(media, &mut self.parts.media.plane, invite, sdp);
         Ok(Carried::Rewritten)
+    }
+
+    /// If no branch is left, sends the best final response to the caller and ends the call.
+    pub(crate) fn settle_set_up(&mut self, slot: CallSlot) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        if call.stage != CallStage::ExpectAnswer {
+            return self.finish_if_over(slot);
+        }
+        let Some(set_up) = call.kind.set_up_mut() else {
+            return;
+        };
+        if set_up.is_busy() || set_up.next < set_up.hops.len() {
+            return;
+        }
+        let best = std::mem::take(&mut set_up.best);
+        let status = match best.status {
+            0 => 480,
+            // RFC 3261 section 16.7 step 6: an overload of the target is not ours. Our own 503 has no message.
+            503 if best.message.is_some() => 500,
+            status => status,
+        };
+        let challenged = matches!(status, 401 | 407) && best.message.is_some();
+        let why = match best.why.unwrap_or(Reason::NoTarget) {
+            Reason::Refused if challenged && !set_up.has_credentials() => {
+                self.count_challenge(slot, status);
+                Reason::Challenged
+            }
+            why => why,
+        };
+        match best.message.filter(|_| status == best.status) {
+            Some(message) => self.reject_caller(slot, status, Some(&message)),
+            None => self.reject_caller_for(slot, status, Some(why)),
+        }
+        // Without a final response of a target the border has given up: timeouts, unreachable targets.
+        let by = match why {
+            Reason::Refused | Reason::Challenged => EndedBy::Side(Side::Callee),
+            _ => EndedBy::Border,
+        };
+        self.end_call(slot, by, why, None);
+    }
+
+    /// A target has challenged an INVITE without credentials: the call is not counted, because the caller repeats its INVITE.
+    fn count_challenge(&mut self, slot: CallSlot, status: u16) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        call.summary.counted = true;
+        let trunk = call.target.trunk;
+        let source = call.kind.set_up().map(|set_up| set_up.source);
+        let ctx = &mut self.parts.ctx;
+        ctx.counters.offered -= 1;
+        let config = &ctx.config;
+        ctx.events
+            .tell_debug(ctx.now, || EventKind::AuthenticationRequired {
+                method: "INVITE".to_owned(),
+                status,
+                source: source.map_or_else(String::new, |source| source.to_string()),
+                trunk: config.name_of_trunk(trunk),
+            });
     }
 }
 

@@ -8,7 +8,7 @@ use crate::components::Calls;
 use crate::responses::refuse;
 use anchor::Side;
 use config::TrunkId;
-use engine::{Reason, Time};
+use engine::Time;
 use sip::{Endpoint, LegId, MessageContent, ServerTransaction};
 
 /// Refuses a REFER. 491 is the response of a re-INVITE, so it is reported by NOTIFY as if we had sent one; other
@@ -82,19 +82,6 @@ impl Calls<'_> {
             call.kind.set_join(join);
         }
         Ok(())
-    }
-
-    /// Ends the remainder of the consultation call.
-    pub(super) fn end_consultation(&mut self, consulted: Option<ConsultationCall>, why: Reason) {
-        match consulted {
-            Some(ConsultationCall::Local(key)) => {
-                if let Some(slot) = self.parts.calls.slot_of(key) {
-                    self.end_by_border(slot, why);
-                }
-            }
-            Some(ConsultationCall::Remote(number)) => self.close_remote_consultation(number, why),
-            None => {}
-        }
     }
 
     /// A transfer has failed with this status: the far leg returns to the consultation call. Returns `false` if there

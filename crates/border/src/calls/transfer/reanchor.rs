@@ -7,6 +7,7 @@ use crate::calls::table::OngoingCalls;
 use crate::calls::transfer::join::{AwaitedStep, Join, Purpose};
 use crate::components::Calls;
 use anchor::Side;
+use engine::Reason;
 use sip::{MessageContent, TransactionId};
 
 impl Join {
@@ -73,6 +74,19 @@ impl Calls<'_> {
                 let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
             }
         }
+    }
+
+    /// Schedules another attempt, or ends the call after too many.
+    pub(crate) fn reanchor_later(&mut self, slot: CallSlot) {
+        if !self.parts.retry_failover(slot) {
+            self.end_after_node_failure(slot, "re-INVITE refused");
+        }
+    }
+
+    /// Ends a call whose node has failed.
+    pub(crate) fn end_after_node_failure(&mut self, slot: CallSlot, reason: &str) {
+        self.parts.report_not_reanchored(slot, reason);
+        self.give_up(slot, Reason::MediaNodeLost);
     }
 }
 
