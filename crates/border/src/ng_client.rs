@@ -4,7 +4,7 @@
 //! state of a call at a node is a [`relay::NodeRelay`]; [`exchange`] passes the descriptions of a call through its
 //! node.
 
-mod exchange;
+pub(crate) mod exchange;
 mod failover;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;

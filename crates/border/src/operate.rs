@@ -1,6 +1,7 @@
 //! Reload of the configuration without dropping calls, and draining.
 
 use crate::border::Border;
+use crate::calls::conference::ConferenceCalls;
 use crate::conferences::{ConferenceName, ConferenceReply, ConferenceRequest};
 use crate::index_remap::IndexRemap;
 use crate::shared::Alarm;
@@ -168,7 +169,7 @@ impl Border {
         now: Time,
     ) {
         self.parts.begin(now);
-        self.lend().handle_conference_request(number, name, request);
+        ConferenceCalls::new(&mut self.lend()).handle_conference_request(number, name, request);
     }
 
     /// The next reply to a request about conferences.

@@ -31,7 +31,7 @@ use codec::Kind;
 use describe::ConferenceDescription;
 use engine::{EventKind, Reason};
 use media::conference::ParticipantEvent;
-use sip::{Flow, LegId, MessageContent, ServerTransaction, TransactionId};
+use sip::{Endpoint, Flow, LegId, MessageContent, ServerTransaction, TransactionId};
 use wire::sdp::Sdp;
 use wire::sip::{Message, Method};
 
@@ -94,7 +94,31 @@ impl Components {
     }
 }
 
-impl Calls<'_> {
+/// Calls to conferences.
+#[derive(Debug)]
+pub(crate) struct ConferenceCalls<'c> {
+    endpoint: &'c mut Endpoint,
+    parts: &'c mut Components,
+}
+
+impl<'c> ConferenceCalls<'c> {
+    pub(crate) fn new(calls: &'c mut Calls<'_>) -> ConferenceCalls<'c> {
+        ConferenceCalls {
+            endpoint: calls.endpoint,
+            parts: calls.parts,
+        }
+    }
+
+    /// The stages below.
+    fn calls(&mut self) -> Calls<'_> {
+        Calls {
+            endpoint: self.endpoint,
+            parts: self.parts,
+        }
+    }
+}
+
+impl ConferenceCalls<'_> {
     /// Processes a call to a conference.
     pub(crate) fn join_conference(&mut self, new: NewCall<'_, '_>, called: CalledConference) {
         let NewCall {
@@ -109,7 +133,7 @@ impl Calls<'_> {
         let admitted = self.admit_participant(request, flow, origin, &called);
         let reservation = match admitted {
             Ok(reservation) => reservation,
-            Err(refused) => return self.refuse_call(leg, request, flow, &refused),
+            Err(refused) => return self.calls().refuse_call(leg, request, flow, &refused),
         };
         let number = self.parts.calls.next_number(self.endpoint);
         let seed = self.parts.ctx.entropy.u64();
@@ -122,7 +146,7 @@ impl Calls<'_> {
         ) else {
             self.parts.admission.reservations.release(&reservation);
             let refused = RequestRefusal::new(Reason::NoMediaInterface);
-            return self.refuse_call(leg, request, flow, &refused);
+            return self.calls().refuse_call(leg, request, flow, &refused);
         };
         let CalledConference {
             spec,
@@ -139,7 +163,7 @@ impl Calls<'_> {
         if let Err(refusal) = admission {
             self.parts.admission.reservations.release(&reservation);
             let refused = refusal.refuse(&mut self.parts.ctx, &name);
-            return self.refuse_call(leg, request, flow, &refused);
+            return self.calls().refuse_call(leg, request, flow, &refused);
         }
         let slot = self.parts.calls.next_slot();
         let key = CallKey::new(slot, number);
@@ -191,7 +215,7 @@ impl Calls<'_> {
         });
         self.parts.publish_call_count();
         self.endpoint.set_user(leg, key.0);
-        self.locate_dialog(leg, None);
+        self.calls().locate_dialog(leg, None);
         self.parts.trunks.begin_call(origin.trunk);
         let config = self.parts.ctx.config.clone();
         self.parts.ctx.events.tell(now, || EventKind::CallOffered {
@@ -289,7 +313,7 @@ impl Calls<'_> {
             return;
         }
         if self.endpoint.answer(leg, 200, &content, now).is_err() {
-            return self.end_by_border(slot, Reason::AnswerNotSent);
+            return self.calls().end_by_border(slot, Reason::AnswerNotSent);
         }
         let number = call.number;
         call.stage = CallStage::ExpectAck;
@@ -320,8 +344,10 @@ impl Calls<'_> {
         match server {
             Some(server) => refuse_with(self.endpoint, server, status, Some(error.reason()), now),
             None => {
-                self.reject_caller_for(slot, status, Some(error.reason()));
-                self.end_call(slot, EndedBy::Border, error.reason(), None);
+                self.calls()
+                    .reject_caller_for(slot, status, Some(error.reason()));
+                self.calls()
+                    .end_call(slot, EndedBy::Border, error.reason(), None);
             }
         }
     }
@@ -344,7 +370,8 @@ impl Calls<'_> {
             Ok(()) => self.finish_joining(slot),
             Err(error) => {
                 let reason = b"SIP;cause=488;text=\"No usable answer\"";
-                self.end_call(slot, EndedBy::Border, error.reason(), Some(reason));
+                self.calls()
+                    .end_call(slot, EndedBy::Border, error.reason(), Some(reason));
             }
         }
     }
@@ -372,7 +399,7 @@ impl Calls<'_> {
         match method {
             Method::Invite | Method::Update => {
                 // Its Contact may name another host.
-                self.locate_dialog(leg, None);
+                self.calls().locate_dialog(leg, None);
                 if method == Method::Update && !has_sdp(request) {
                     let _ =
                         self.endpoint
@@ -425,7 +452,7 @@ impl Calls<'_> {
         ) {
             (Ok(transaction), Some(participant)) => participant.refreshing = Some(transaction),
             // Glare: the other request refreshes the session as well.
-            _ => self.abandon_offer(slot),
+            _ => self.calls().abandon_offer(slot),
         }
     }
 
@@ -454,14 +481,15 @@ impl Calls<'_> {
                 _ => Err(AnchorError::NoCodec),
             };
             if let Err(error) = result {
-                self.end_call(slot, EndedBy::Border, error.reason(), None);
+                self.calls()
+                    .end_call(slot, EndedBy::Border, error.reason(), None);
             }
         } else if is_ours {
-            self.abandon_offer(slot);
+            self.calls().abandon_offer(slot);
             let status = response.map_or(408, Message::status);
             // 491 and similar leave the session unchanged; the session timer decides.
             if matches!(status, 408 | 481) {
-                self.end_by_border(slot, Reason::RefreshFailed);
+                self.calls().end_by_border(slot, Reason::RefreshFailed);
             }
         }
     }

@@ -1,8 +1,11 @@
 //! Dispatch of the endpoint's indications and of timers to the stages of calls and to out-of-dialog requests.
 
 use crate::calls::EarlyRequest;
+use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::CallSlot;
+use crate::calls::transfer::TransferControl;
 use crate::components::{Calls, Components};
+use crate::ng_client::exchange::NodeControl;
 use crate::resolve::{DnsClient, LookupResult, LookupWaiter};
 use crate::responses::refuse;
 use crate::rules::RuleOutcome;
@@ -60,7 +63,7 @@ impl Handler for Components {
             endpoint,
             parts: self,
         };
-        calls.take_over_given_legs();
+        TransferControl::new(&mut calls).take_over_given_legs();
     }
 }
 
@@ -97,7 +100,7 @@ impl Calls<'_> {
             } = &mut *self.parts;
             admission.apply_feedback(ctx, listeners, &indication, flow);
         }
-        if self.defer_for_node(&indication) {
+        if NodeControl::new(self).defer_for_node(&indication) {
             return;
         }
         match indication {
@@ -113,12 +116,16 @@ impl Calls<'_> {
                 Some((slot, LegStage::Branch)) => {
                     self.progressed(slot, leg, fork, response, reliable);
                 }
-                Some((slot, _)) => self.transfer_progressed(slot, leg, response),
+                Some((slot, _)) => {
+                    TransferControl::new(self).transfer_progressed(slot, leg, response)
+                }
                 None => {}
             },
             Indication::Answered { leg, response } => match self.stage_of_leg(leg) {
                 Some((slot, LegStage::Branch)) => self.answered(slot, leg, response),
-                Some((slot, _)) => self.transfer_answered(slot, leg, response),
+                Some((slot, _)) => {
+                    TransferControl::new(self).transfer_answered(slot, leg, response)
+                }
                 None => self.end_stray_dialog(leg),
             },
             Indication::Failed {
@@ -127,7 +134,9 @@ impl Calls<'_> {
                 response,
             } => match self.stage_of_leg(leg) {
                 Some((slot, LegStage::Branch)) => self.failed(slot, leg, why, response),
-                Some((slot, _)) => self.transfer_leg_failed(slot, leg, why, response),
+                Some((slot, _)) => {
+                    TransferControl::new(self).transfer_leg_failed(slot, leg, why, response)
+                }
                 None => {}
             },
             Indication::Acked { leg, request } => {
@@ -160,7 +169,7 @@ impl Calls<'_> {
             Indication::RequestCancelled { leg, transaction } => {
                 if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
                     self.request_cancelled(slot, transaction);
-                    self.relay_cancelled(slot, transaction);
+                    NodeControl::new(self).relay_cancelled(slot, transaction);
                 }
             }
             Indication::Response {
@@ -205,12 +214,14 @@ impl Calls<'_> {
                 Some((slot, LegStage::Branch | LegStage::Side)) => {
                     self.ended(slot, leg, why, message);
                 }
-                Some((slot, LegStage::Transfer)) => self.transfer_leg_ended(slot, leg),
+                Some((slot, LegStage::Transfer)) => {
+                    TransferControl::new(self).transfer_leg_ended(slot, leg)
+                }
                 None => {}
             },
             Indication::RefreshDue { leg } => {
                 if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
-                    self.refresh(slot, leg);
+                    TransferControl::new(self).refresh(slot, leg);
                 }
             }
             Indication::SessionExpired { leg } => self.session_expired(leg),
@@ -254,12 +265,12 @@ impl Calls<'_> {
                 }
                 Alarm::TransferRetry(key) => {
                     if let Some(slot) = self.parts.calls.slot_of(key) {
-                        self.retry_transfer(slot);
+                        TransferControl::new(self).retry_transfer(slot);
                     }
                 }
                 Alarm::ReinviteTimeout(key, sent) => {
                     if let Some(slot) = self.parts.calls.slot_of(key) {
-                        self.reinvite_timed_out(slot, sent);
+                        TransferControl::new(self).reinvite_timed_out(slot, sent);
                     }
                 }
                 Alarm::DrainTimeout => self.expire_drain(),
@@ -286,10 +297,12 @@ impl Calls<'_> {
                 Alarm::Keying(key) => self.handle_keying_timeout(key),
                 Alarm::NodeQuery(key) => self.parts.query_node_about_call(key),
                 Alarm::FailoverRetry(key) => self.parts.requeue_failover(key),
-                Alarm::PinTimeout(key) => self.pin_timeout(key),
-                Alarm::ConferenceQueryStep(number) => self.query_next_participants(number),
+                Alarm::PinTimeout(key) => ConferenceCalls::new(self).pin_timeout(key),
+                Alarm::ConferenceQueryStep(number) => {
+                    ConferenceCalls::new(self).query_next_participants(number)
+                }
                 Alarm::TransferPoll(number, call) => {
-                    self.poll_transfer(number, call);
+                    TransferControl::new(self).poll_transfer(number, call);
                 }
                 Alarm::QualityTick => self.parts.quality_tick(),
                 Alarm::OverloadCheck => self
@@ -304,7 +317,7 @@ impl Calls<'_> {
             }
         }
         self.parts.media.plane.close_idle(now);
-        self.handle_node_timeouts();
+        NodeControl::new(self).handle_node_timeouts();
         self.parts.resolver.dns_timeout(&self.parts.ctx);
         self.ping_trunks();
         self.register_at_carriers();

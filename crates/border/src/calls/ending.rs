@@ -5,6 +5,7 @@ use crate::calls::ended::{EndedBy, StatisticsSource};
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::relay::{Forwarded, HeaderChanges, refusal_body};
 use crate::calls::table::OngoingCalls;
+use crate::calls::transfer::TransferControl;
 use crate::calls::{CallStage, Sides};
 use crate::components::Calls;
 use crate::counters::CallOutcome;
@@ -28,7 +29,7 @@ impl Calls<'_> {
             return;
         };
         if call.leg(Side::Caller) != Some(leg) {
-            return self.transfer_cancelled(slot, leg);
+            return TransferControl::new(self).transfer_cancelled(slot, leg);
         }
         *call.legs.get_mut(Side::Caller) = None;
         call.summary.status = 487;
@@ -252,7 +253,7 @@ impl Calls<'_> {
                 self.parts.calls.forget_leg(slot, side);
             }
         }
-        self.close_transfer(slot);
+        TransferControl::new(self).close_transfer(slot);
         self.release_media(slot);
         self.finish_if_over(slot);
     }
@@ -260,7 +261,7 @@ impl Calls<'_> {
     /// Removes a call that we have ended, without waiting for responses.
     pub(crate) fn abandon_call(&mut self, slot: CallSlot) {
         let now = self.parts.ctx.now;
-        self.close_transfer(slot);
+        TransferControl::new(self).close_transfer(slot);
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };

@@ -1,10 +1,12 @@
 //! In-dialog requests: forwarded to the other leg, and the responses back.
 
 use crate::bodies::{Carried, SdpRole, body_of, has_sdp, offer_again};
+use crate::calls::conference::ConferenceCalls;
 use crate::calls::ended::EndedBy;
 use crate::calls::key::{CallSlot, SideKey};
 use crate::calls::relay::{HeaderChanges, refusal_body};
 use crate::calls::table::OngoingCalls;
+use crate::calls::transfer::TransferControl;
 use crate::calls::{CallStage, EarlyRequest, ForwardedLink, LinkKind, MAX_LINKS, QueuedRequest};
 use crate::components::Calls;
 use crate::responses::{reason_of, refuse, refuse_with};
@@ -51,7 +53,7 @@ impl Calls<'_> {
             call.stage = CallStage::ExpectBye;
         }
         if call.kind.participant().is_some() {
-            self.participant_acked(slot, ack);
+            ConferenceCalls::new(self).participant_acked(slot, ack);
             return None;
         }
         let due = call.requests.ack.due.take();
@@ -135,7 +137,7 @@ impl Calls<'_> {
             return refuse(self.endpoint, transaction, 481, now);
         }
         if call.kind.participant().is_some() {
-            return self.participant_request(slot, leg, transaction, request);
+            return ConferenceCalls::new(self).participant_request(slot, leg, transaction, request);
         }
         if self
             .parts
@@ -148,7 +150,7 @@ impl Calls<'_> {
             return;
         };
         if request.method() == Method::Refer && call.acts_on_refer(&self.parts.ctx.config, from) {
-            return self.referred(slot.side(from), leg, transaction, request);
+            return TransferControl::new(self).referred(slot.side(from), leg, transaction, request);
         }
         let busy = call.requests.links.len() >= MAX_LINKS;
         let joining = call.kind.join().is_some() || call.requests.ack.due.is_some();
@@ -396,7 +398,7 @@ impl Calls<'_> {
             _ => call.take_link(transaction),
         };
         let Some(link) = link else {
-            return self.transfer_response(slot, leg, transaction, response);
+            return TransferControl::new(self).transfer_response(slot, leg, transaction, response);
         };
         let success = (200..300).contains(&status);
         self.early_media(slot, link.from.other(), response);
@@ -465,7 +467,7 @@ impl Calls<'_> {
                 }
                 refuse(self.endpoint, link.server, 408, now);
             }
-            None => self.transfer_reinvite_timed_out(slot, transaction),
+            None => TransferControl::new(self).transfer_reinvite_timed_out(slot, transaction),
         }
     }
 

@@ -2,6 +2,7 @@
 //! failed.
 
 use crate::calls::Call;
+use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::table::OngoingCalls;
 use crate::components::Calls;
@@ -93,7 +94,7 @@ impl Calls<'_> {
             return;
         }
         if call.kind.participant().is_some() {
-            return self.participant_sockets_opened(slot);
+            return ConferenceCalls::new(self).participant_sockets_opened(slot);
         }
         if let Some(held) = call.requests.held.take() {
             self.pass_held(slot, &held);

@@ -6,9 +6,11 @@ pub(crate) mod hunting;
 mod trunk_authentication;
 
 use crate::admission::Reservation;
+use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::setup::hunting::MAX_BREADTH;
 use crate::calls::table::OngoingCalls;
+use crate::calls::transfer::TransferControl;
 use crate::calls::transfer::join::existing_leg_step;
 use crate::calls::{
     Call, CallHeaders, CallKind, CallStage, CallSummary, ChargingVector, InDialogRequests,
@@ -65,11 +67,17 @@ impl Calls<'_> {
                     .find_leg(wanted.call_id, wanted.to_tag, wanted.from_tag)
         {
             let hop = existing_leg_step(origin.interface, origin.trunk);
-            return match self.replaceable(replaced, wanted.early_only) {
+            return match TransferControl::new(self).replaceable(replaced, wanted.early_only) {
                 Ok((slot, side)) => {
                     // With Replaces it becomes part of the replaced call.
                     self.parts.ctx.counters.offered -= 1;
-                    self.replace(leg, (slot, side, replaced), request, flow, hop);
+                    TransferControl::new(self).replace(
+                        leg,
+                        (slot, side, replaced),
+                        request,
+                        flow,
+                        hop,
+                    );
                 }
                 Err(refused) => self.refuse_call(leg, request, flow, &refused),
             };
@@ -95,7 +103,7 @@ impl Calls<'_> {
                 tags: admitted.tags.clone(),
                 user: admitted.user.clone(),
             };
-            return self.join_conference(new, called);
+            return ConferenceCalls::new(self).join_conference(new, called);
         }
         let planned = self.plan(request, origin, admitted.route);
         let planned = planned.and_then(|plan| {

@@ -15,10 +15,11 @@ mod reinvite_timeout;
 
 use crate::bodies::{Carried, SdpRole, has_sdp, session_of};
 use crate::calls::CallStage;
+use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::{CallKey, CallSlot, SideKey};
 use crate::calls::transfer::join::{AwaitedStep, ConsultationCall, Join, Purpose};
 use crate::certificate_names::with_hop_certificate_name;
-use crate::components::Calls;
+use crate::components::{Calls, Components};
 use crate::headers::{address_of, text};
 use crate::policy::{Facts, HopStep, Plan, StepTarget, decide};
 use crate::request::RequestRefusal;
@@ -29,7 +30,8 @@ use consultation::refuse_transfer;
 use cross_worker::dialog_owner;
 use engine::{EventKind, Reason};
 use sip::{
-    Failure, Flow, Invite, LegId, MessageContent, Prack, ServerTransaction, Target, TransactionId,
+    Endpoint, Failure, Flow, Invite, LegId, MessageContent, Prack, ServerTransaction, Target,
+    TransactionId,
 };
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Method, percent_decode};
@@ -87,7 +89,31 @@ fn description<'m>(message: &Message<'m>) -> &'m [u8] {
         .unwrap_or_default()
 }
 
-impl Calls<'_> {
+/// Transfers, session refreshes and moves to another media node: legs that are being connected.
+#[derive(Debug)]
+pub(crate) struct TransferControl<'c> {
+    endpoint: &'c mut Endpoint,
+    parts: &'c mut Components,
+}
+
+impl<'c> TransferControl<'c> {
+    pub(crate) fn new(calls: &'c mut Calls<'_>) -> TransferControl<'c> {
+        TransferControl {
+            endpoint: calls.endpoint,
+            parts: calls.parts,
+        }
+    }
+
+    /// The stages below.
+    fn calls(&mut self) -> Calls<'_> {
+        Calls {
+            endpoint: self.endpoint,
+            parts: self.parts,
+        }
+    }
+}
+
+impl TransferControl<'_> {
     /// Carries out a REFER.
     pub(crate) fn referred(
         &mut self,
@@ -197,7 +223,7 @@ impl Calls<'_> {
             return;
         };
         if call.kind.participant().is_some() {
-            return self.refresh_participant(slot, leg);
+            return ConferenceCalls::new(&mut self.calls()).refresh_participant(slot, leg);
         }
         let changes = call.kind.join().is_some() || call.requests.ack.due.is_some();
         // A leg whose other end was taken by a transfer is refreshed after its return.
@@ -244,7 +270,7 @@ impl Calls<'_> {
         }
     }
 
-    /// Replaces a leg of that side by the new leg, which waits for its answer; see [`Calls::replaceable`].
+    /// Replaces a leg of that side by the new leg, which waits for its answer; see [`TransferControl::replaceable`].
     pub(crate) fn replace(
         &mut self,
         leg: LegId,
@@ -280,7 +306,7 @@ impl Calls<'_> {
                 return self.transfer_failed(slot, status);
             };
             let (from, referred_by) = (join.from.clone(), join.referred_by.clone());
-            let Some(flow) = self.flow_to(&hop) else {
+            let Some(flow) = self.calls().flow_to(&hop) else {
                 continue;
             };
             let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, &hop);
@@ -411,6 +437,7 @@ impl Calls<'_> {
         };
         let carried = rehomed.and_then(|()| match has_sdp(message) {
             true => self
+                .calls()
                 .carry_sdp(slot.side(side), message, SdpRole::Offer, &mut sdp)
                 .map_err(|error| error.status()),
             false => Ok(Carried::Nothing),
@@ -511,7 +538,12 @@ impl Calls<'_> {
             .get(slot)
             .is_some_and(|call| call.kind.participant().is_some())
         {
-            return self.participant_refreshed(slot, leg, transaction, Some(response));
+            return ConferenceCalls::new(&mut self.calls()).participant_refreshed(
+                slot,
+                leg,
+                transaction,
+                Some(response),
+            );
         }
         let success = status < 300;
         let stage = self
@@ -541,7 +573,7 @@ impl Calls<'_> {
             None if success && response.method() == Method::Invite => {
                 // Its sender cancelled: the dialog gets its ACK, then a new offer and answer restores a common session.
                 let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
-                self.abandon_offer(slot);
+                self.calls().abandon_offer(slot);
                 self.refresh(slot, leg);
             }
             None => {}
@@ -567,7 +599,9 @@ impl Calls<'_> {
         };
         let mut sdp = Vec::new();
         let carried = match has_sdp(response) {
-            true => self.carry_sdp(slot.side(join.side.other()), response, role, &mut sdp),
+            true => self
+                .calls()
+                .carry_sdp(slot.side(join.side.other()), response, role, &mut sdp),
             false => Ok(Carried::Nothing),
         };
         if carried == Ok(Carried::Untouched) {
@@ -611,7 +645,7 @@ impl Calls<'_> {
                 if self.endpoint.answer(new, 200, &content, now).is_ok() {
                     self.replace_leg(slot, &join, new);
                     let answered = (join.side.other(), other);
-                    self.await_ack(slot, answered, !offered, response);
+                    self.calls().await_ack(slot, answered, !offered, response);
                 } else {
                     // It has ended in the meantime.
                     self.parts.trunks.end_call(join.on_trunk);
@@ -627,7 +661,7 @@ impl Calls<'_> {
             (true, false) => {}
             (false, true) if self.parts.is_without_node(slot) => self.reanchor_later(slot),
             (false, _) => {
-                self.end_by_border(slot, Reason::AnswerNotForwarded);
+                self.calls().end_by_border(slot, Reason::AnswerNotForwarded);
             }
         }
     }
@@ -654,7 +688,7 @@ impl Calls<'_> {
     /// Connecting the legs failed: pending requests are answered, and the call continues unchanged if possible.
     fn transfer_failed(&mut self, slot: CallSlot, status: u16) {
         let now = self.parts.ctx.now;
-        self.abandon_change(slot);
+        self.calls().abandon_change(slot);
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
@@ -681,7 +715,7 @@ impl Calls<'_> {
                 if let Some(leg) = leg {
                     // Its offer was not answered: there is no session to return to.
                     let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
-                    self.end_by_border(slot, Reason::RefreshFailed);
+                    self.calls().end_by_border(slot, Reason::RefreshFailed);
                 }
             }
             Purpose::Transfer {
@@ -740,13 +774,13 @@ impl Calls<'_> {
     /// A leg in addition to the two of the call has ended.
     pub(crate) fn transfer_leg_ended(&mut self, slot: CallSlot, leg: LegId) {
         let Some(join) = self.parts.calls.join_mut(slot) else {
-            return self.finish_if_over(slot);
+            return self.calls().finish_if_over(slot);
         };
         if join.new == Some(leg) {
             join.new = None;
             self.transfer_failed(slot, 487);
         }
-        self.finish_if_over(slot);
+        self.calls().finish_if_over(slot);
     }
 
     /// Our re-INVITE got no response.
@@ -762,7 +796,12 @@ impl Calls<'_> {
             .filter(|call| call.kind.participant().is_some())
         {
             if let Some(leg) = call.leg(Side::Caller) {
-                self.participant_refreshed(slot, leg, transaction, None);
+                ConferenceCalls::new(&mut self.calls()).participant_refreshed(
+                    slot,
+                    leg,
+                    transaction,
+                    None,
+                );
             }
             return;
         }

@@ -25,7 +25,7 @@ use ng::client::{CommandId, ReplyMatch};
 use ng::origin::SdpOrigin;
 use ng::terms;
 use ng::terms::PartyTerms;
-use sip::{Indication, LegId};
+use sip::{Endpoint, Indication, LegId};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use wire::ng::Value;
 use wire::sip::{Message, Method, Session};
@@ -723,7 +723,31 @@ impl Components {
     }
 }
 
-impl Calls<'_> {
+/// Calls whose media is relayed by media nodes.
+#[derive(Debug)]
+pub(crate) struct NodeControl<'c> {
+    pub(super) endpoint: &'c mut Endpoint,
+    pub(super) parts: &'c mut Components,
+}
+
+impl<'c> NodeControl<'c> {
+    pub(crate) fn new(calls: &'c mut Calls<'_>) -> NodeControl<'c> {
+        NodeControl {
+            endpoint: calls.endpoint,
+            parts: calls.parts,
+        }
+    }
+
+    /// The stages below.
+    pub(super) fn calls(&mut self) -> Calls<'_> {
+        Calls {
+            endpoint: self.endpoint,
+            parts: self.parts,
+        }
+    }
+}
+
+impl NodeControl<'_> {
     /// Defers an indication whose description has to be sent to the node, or that follows a deferred one. Returns
     /// whether it was deferred.
     pub(crate) fn defer_for_node(&mut self, indication: &Indication<'_>) -> bool {
@@ -808,14 +832,14 @@ impl Calls<'_> {
                 relay.result = None;
             }
         }
-        self.call_opened_hops(slot);
+        self.calls().call_opened_hops(slot);
     }
 
     /// Replays a deferred message.
     fn replay(&mut self, waiting: &DeferredMessage) {
         if let Ok(message) = Message::parse(&waiting.bytes) {
             self.parts.calls.replaying = true;
-            self.dispatch(waiting.indication(&message));
+            self.calls().dispatch(waiting.indication(&message));
             self.parts.calls.replaying = false;
         }
     }

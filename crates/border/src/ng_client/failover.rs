@@ -8,8 +8,10 @@
 
 use crate::bodies::session_of;
 use crate::calls::key::{CallKey, CallSlot};
+use crate::calls::transfer::TransferControl;
 use crate::calls::{Call, CallStage, LinkKind};
-use crate::components::{Calls, Components};
+use crate::components::Components;
+use crate::ng_client::exchange::NodeControl;
 use crate::ng_client::relay::{BUSY_INTERVAL, Failover, NodeRelay, tag};
 use crate::ng_client::statistics::{figures_of, text};
 use crate::ng_client::{CommandPurpose, NodeId, PendingDelete};
@@ -76,7 +78,7 @@ fn is_busy(call: &Call, relay: &NodeRelay) -> bool {
         || call.requests.links.iter().any(negotiates)
 }
 
-impl Calls<'_> {
+impl NodeControl<'_> {
     /// Queues the calls of failed nodes.
     pub(super) fn queue_failed_calls(&mut self) {
         for (node, reason) in core::mem::take(&mut self.parts.media_nodes.failed) {
@@ -209,7 +211,7 @@ impl Calls<'_> {
         if policy.failure == NodeFailure::End && call.stage != CallStage::ExpectLegsClosed {
             if failover.is_unknown || self.parts.media_nodes.is_down(failover.node) {
                 let reason = failover.reason.clone();
-                self.end_after_node_failure(slot, &reason);
+                TransferControl::new(&mut self.calls()).end_after_node_failure(slot, &reason);
                 return FailoverStep::Done;
             }
         } else if call.stage != CallStage::ExpectBye {
@@ -232,7 +234,8 @@ impl Calls<'_> {
             if failover.since + MAX_BUSY > now {
                 return FailoverStep::Busy;
             }
-            self.end_after_node_failure(slot, "transaction pending for too long");
+            TransferControl::new(&mut self.calls())
+                .end_after_node_failure(slot, "transaction pending for too long");
             return FailoverStep::Done;
         }
         let needs_node = relay.node.is_none() || !failover.has_left;
@@ -240,11 +243,12 @@ impl Calls<'_> {
             if policy.keep.is_none_or(|keep| failover.since + keep > now) {
                 return FailoverStep::NoNode;
             }
-            self.end_after_node_failure(slot, "no other node");
+            TransferControl::new(&mut self.calls()).end_after_node_failure(slot, "no other node");
             return FailoverStep::Done;
         }
         if !failover.has_left && failover.tries >= MAX_NODES {
-            self.end_after_node_failure(slot, "too many nodes have failed");
+            TransferControl::new(&mut self.calls())
+                .end_after_node_failure(slot, "too many nodes have failed");
             return FailoverStep::Done;
         }
         let side = match relay.holding {
@@ -255,7 +259,7 @@ impl Calls<'_> {
         if !failover.has_left {
             self.parts.leave_failed_node(slot);
         }
-        self.reanchor(slot, side);
+        TransferControl::new(&mut self.calls()).reanchor(slot, side);
         FailoverStep::Done
     }
 }

@@ -1,10 +1,10 @@
 //! Requests about conferences. Figures come from the forwarder, which is queried for a few participants at a time, so
 //! that a query of a large conference delays no packet.
 
+use crate::calls::conference::ConferenceCalls;
 use crate::calls::conference::state::{ConferenceKey, ConferenceQuery};
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::table::OngoingCalls;
-use crate::components::Calls;
 use crate::conferences::{
     ConferenceName, ConferenceReply, ConferenceRequest, MAX_CONFERENCE_REQUESTS, ParticipantView,
 };
@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 const BATCH: usize = 16;
 const BATCH_INTERVAL: Duration = Duration::from_millis(2);
 
-impl Calls<'_> {
+impl ConferenceCalls<'_> {
     /// Processes a request about a conference.
     pub(crate) fn handle_conference_request(
         &mut self,
@@ -79,7 +79,7 @@ impl Calls<'_> {
             .filter_map(|&key| self.parts.calls.slot_of(key))
             .collect();
         for &slot in &slots {
-            self.give_up(slot, Reason::RemovedByControl);
+            self.calls().give_up(slot, Reason::RemovedByControl);
         }
         slots.len() as u64
     }

@@ -1,16 +1,16 @@
 //! The end of a call, or of a consultation call, during a transfer.
 
 use crate::calls::key::CallSlot;
+use crate::calls::transfer::TransferControl;
 use crate::calls::transfer::handover::{Transfer, TransferState, TransferredLeg, announce, take};
 use crate::calls::transfer::join::{AwaitedStep, ConsultationCall, Join};
-use crate::components::Calls;
 use crate::responses::refuse;
 use config::TrunkId;
 use engine::worker::lock;
 use engine::{Reason, TransferStep};
 use sip::{LegId, MessageContent};
 
-impl Calls<'_> {
+impl TransferControl<'_> {
     /// The call ends, and with it the transfer.
     pub(crate) fn close_transfer(&mut self, slot: CallSlot) {
         let now = self.parts.ctx.now;
@@ -45,7 +45,7 @@ impl Calls<'_> {
             // The response to our re-INVITE finds no transfer, and restores a common session of the old legs.
             let trunk = call.kind.take_join().and_then(|join| join.on_trunk);
             self.parts.trunks.end_call(trunk);
-            self.abandon_change(slot);
+            self.calls().abandon_change(slot);
         }
     }
 
@@ -54,7 +54,7 @@ impl Calls<'_> {
         match consulted {
             Some(ConsultationCall::Local(key)) => {
                 if let Some(slot) = self.parts.calls.slot_of(key) {
-                    self.end_by_border(slot, why);
+                    self.calls().end_by_border(slot, why);
                 }
             }
             Some(ConsultationCall::Remote(number)) => self.close_remote_consultation(number, why),

@@ -3,8 +3,8 @@
 
 use crate::calls::CallStage;
 use crate::calls::key::{CallKey, CallSlot};
+use crate::calls::transfer::TransferControl;
 use crate::calls::transfer::join::{AwaitedStep, ConsultationCall, Join, existing_leg_step};
-use crate::components::Calls;
 use crate::responses::refuse;
 use anchor::Side;
 use config::TrunkId;
@@ -27,7 +27,7 @@ pub(super) fn refuse_transfer(
     let _ = endpoint.notify_refer(referrer, status, b"", now);
 }
 
-impl Calls<'_> {
+impl TransferControl<'_> {
     /// The far leg of the call of a leg, if a transfer may take it: slot, side and leg.
     ///
     /// # Errors

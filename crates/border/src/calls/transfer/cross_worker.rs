@@ -7,6 +7,7 @@
 //! cannot be taken over, returns to its call in the same way.
 
 use crate::calls::key::{CallKey, CallSlot};
+use crate::calls::transfer::TransferControl;
 use crate::calls::transfer::consultation::refuse_transfer;
 use crate::calls::transfer::handover::{
     Dialog, OVER, Transfer, TransferState, TransferredLeg, announce, take,
@@ -14,7 +15,6 @@ use crate::calls::transfer::handover::{
 use crate::calls::transfer::join::{
     AwaitedStep, ConsultationCall, Join, Purpose, existing_leg_step,
 };
-use crate::components::Calls;
 use crate::responses::refuse;
 use crate::shared::Alarm;
 use anchor::Side;
@@ -34,7 +34,7 @@ pub(super) fn dialog_owner(endpoint: &Endpoint, to_tag: &[u8], from_tag: &[u8]) 
     tags.find_map(|tag| endpoint.worker_of_dialog(tag))
 }
 
-impl Calls<'_> {
+impl TransferControl<'_> {
     /// A handoff message about a transfer arrived.
     pub(crate) fn transfer_handoff(&mut self, number: u64, step: TransferStep) {
         match step {
@@ -291,7 +291,7 @@ impl Calls<'_> {
         match open.map(|open| open.state) {
             Some(TransferState::Over { call, why }) => {
                 if let Some(slot) = self.parts.calls.slot_of(call) {
-                    self.end_by_border(slot, why);
+                    self.calls().end_by_border(slot, why);
                 }
             }
             Some(TransferState::Returned(given, again)) => {
@@ -312,7 +312,7 @@ impl Calls<'_> {
                 self.parts.trunks.end_call(trunk);
                 self.endpoint.end_detached(moving, now);
                 if let Some(slot) = self.parts.calls.slot_of(given.call) {
-                    self.end_by_border(slot, Reason::TransferFailed);
+                    self.calls().end_by_border(slot, Reason::TransferFailed);
                 }
             }
         }
@@ -345,7 +345,7 @@ impl Calls<'_> {
             }
             _ => {
                 if let Some(slot) = self.parts.calls.slot_of(call) {
-                    self.end_by_border(slot, Reason::TransferFailed);
+                    self.calls().end_by_border(slot, Reason::TransferFailed);
                 }
             }
         }

@@ -4,8 +4,8 @@
 use crate::bodies::SdpRole;
 use crate::calls::key::CallSlot;
 use crate::calls::table::OngoingCalls;
+use crate::calls::transfer::TransferControl;
 use crate::calls::transfer::join::{AwaitedStep, Join, Purpose};
-use crate::components::Calls;
 use anchor::Side;
 use engine::Reason;
 use sip::{MessageContent, TransactionId};
@@ -28,7 +28,7 @@ impl Join {
     }
 }
 
-impl Calls<'_> {
+impl TransferControl<'_> {
     /// Restores a common session of both sides by a new offer and answer; `side` is asked for the offer.
     pub(crate) fn reanchor(&mut self, slot: CallSlot, side: Side) {
         self.reanchor_by(slot, side, false);
@@ -86,7 +86,7 @@ impl Calls<'_> {
     /// Ends a call whose node has failed.
     pub(crate) fn end_after_node_failure(&mut self, slot: CallSlot, reason: &str) {
         self.parts.report_not_reanchored(slot, reason);
-        self.give_up(slot, Reason::MediaNodeLost);
+        self.calls().give_up(slot, Reason::MediaNodeLost);
     }
 }
 
