@@ -125,6 +125,7 @@ pub fn breaches(files: &[Text]) -> Vec<String> {
         if name == "border" {
             breaches.extend(graph.upward());
         }
+        breaches.extend(crate::methods::breaches(name, &files));
         for circle in circles.iter().filter(|circle| circle.len() > CIRCLE) {
             breaches.push(format!(
                 "{name}: {} files import each other, more than {CIRCLE}: {}",
