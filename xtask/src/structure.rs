@@ -83,6 +83,7 @@ const LAYERS: [(&str, &[&str]); 5] = [
             "calls::routing",
             "calls::setup",
             "calls::transfer",
+            "ng_client::control",
             "ng_client::exchange",
             "ng_client::failover",
             "out_of_dialog",

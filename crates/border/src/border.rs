@@ -11,7 +11,7 @@ use crate::calls::media::log_kernel_relay;
 use crate::calls::transfer::TransferControl;
 use crate::components::{Calls, Components};
 use crate::endpoint_settings::endpoint_config;
-use crate::ng_client::exchange::NodeControl;
+use crate::ng_client::control::NodeControl;
 use crate::workers::WorkerParts;
 use anchor::sockets::{MEDIA_BASE, SocketWork};
 use config::Config;

@@ -4,7 +4,8 @@
 //! state of a call at a node is a [`relay::NodeRelay`]; [`exchange`] passes the descriptions of a call through its
 //! node.
 
-pub(crate) mod exchange;
+pub(crate) mod control;
+mod exchange;
 mod failover;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;

@@ -2,7 +2,7 @@
 //! program passes them between its packet threads and the control interface.
 
 use crate::border::Border;
-use crate::ng_client::exchange::NodeControl;
+use crate::ng_client::control::NodeControl;
 use crate::registrar::LockedOut;
 use crate::views::{NodeView, OverloadView, RegistrationView, TrunkView};
 use anchor::Side;

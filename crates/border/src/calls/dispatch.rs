@@ -5,7 +5,7 @@ use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::CallSlot;
 use crate::calls::transfer::TransferControl;
 use crate::components::{Calls, Components};
-use crate::ng_client::exchange::NodeControl;
+use crate::ng_client::control::NodeControl;
 use crate::resolve::{DnsClient, LookupResult, LookupWaiter};
 use crate::responses::refuse;
 use crate::rules::RuleOutcome;
