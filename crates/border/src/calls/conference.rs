@@ -10,6 +10,7 @@ pub(crate) mod state;
 
 use crate::admission::Reservation;
 use crate::bodies::{has_sdp, session_of};
+use crate::calls::conference::lobby::NewCaller;
 use crate::calls::conference::pin_entry::PinEntry;
 use crate::calls::conference::state::{CalledConference, ParticipantState, PendingAnswer};
 use crate::calls::ended::EndedBy;
@@ -167,16 +168,18 @@ impl ConferenceCalls<'_> {
         }
         let slot = self.parts.calls.next_slot();
         let key = CallKey::new(slot, number);
+        let caller = NewCaller {
+            call: key,
+            number,
+            at: now,
+        };
         if in_lobby {
             self.parts
                 .conferences
                 .lobby
-                .enter(number, key, &spec.name, source, now);
+                .enter(caller, &spec.name, source);
         }
-        let conference = self
-            .parts
-            .conferences
-            .add(&name, key, number, in_lobby, now);
+        let conference = self.parts.conferences.add(&name, caller, in_lobby);
         let settings = ParticipantSettings {
             conference,
             settings: spec.settings.clone(),

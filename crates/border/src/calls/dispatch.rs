@@ -3,6 +3,7 @@
 use crate::calls::EarlyRequest;
 use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::CallSlot;
+use crate::calls::setup::answering::ProvisionalResponse;
 use crate::calls::transfer::TransferControl;
 use crate::components::{Calls, Components};
 use crate::ng_client::control::NodeControl;
@@ -114,7 +115,13 @@ impl Calls<'_> {
                 reliable,
             } => match self.stage_of_leg(leg) {
                 Some((slot, LegStage::Branch)) => {
-                    self.progressed(slot, leg, fork, response, reliable);
+                    let progress = ProvisionalResponse {
+                        leg,
+                        fork,
+                        response,
+                        reliable,
+                    };
+                    self.progressed(slot, progress);
                 }
                 Some((slot, _)) => {
                     TransferControl::new(self).transfer_progressed(slot, leg, response)

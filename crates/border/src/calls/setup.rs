@@ -1,6 +1,6 @@
 //! New calls: authorization, loop detection, routing.
 
-mod answering;
+pub(crate) mod answering;
 pub(crate) mod hop_hosts;
 pub(crate) mod hunting;
 mod trunk_authentication;
@@ -10,8 +10,8 @@ use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::setup::hunting::MAX_BREADTH;
 use crate::calls::table::OngoingCalls;
-use crate::calls::transfer::TransferControl;
 use crate::calls::transfer::join::existing_leg_step;
+use crate::calls::transfer::{ReplacingLeg, TransferControl};
 use crate::calls::{
     Call, CallHeaders, CallKind, CallStage, CallSummary, ChargingVector, InDialogRequests,
     LastTarget, MediaAnchor, NewCall, SetUp, Sides,
@@ -71,13 +71,8 @@ impl Calls<'_> {
                 Ok((slot, side)) => {
                     // With Replaces it becomes part of the replaced call.
                     self.parts.ctx.counters.offered -= 1;
-                    TransferControl::new(self).replace(
-                        leg,
-                        (slot, side, replaced),
-                        request,
-                        flow,
-                        hop,
-                    );
+                    let new = ReplacingLeg { leg, flow, hop };
+                    TransferControl::new(self).replace((slot, side, replaced), new, request);
                 }
                 Err(refused) => self.refuse_call(leg, request, flow, &refused),
             };

@@ -27,7 +27,7 @@ use crate::responses::refuse;
 use crate::shared::Alarm;
 use anchor::Side;
 use consultation::refuse_transfer;
-use cross_worker::dialog_owner;
+use cross_worker::{RemoteDialog, dialog_owner};
 use engine::{EventKind, Reason};
 use sip::{
     Endpoint, Failure, Flow, Invite, LegId, MessageContent, Prack, ServerTransaction, Target,
@@ -89,6 +89,13 @@ fn description<'m>(message: &Message<'m>) -> &'m [u8] {
         .unwrap_or_default()
 }
 
+/// The leg of an INVITE with Replaces, which waits for its answer.
+pub(crate) struct ReplacingLeg {
+    pub(crate) leg: LegId,
+    pub(crate) flow: Flow,
+    pub(crate) hop: HopStep,
+}
+
 /// Transfers, session refreshes and moves to another media node: legs that are being connected.
 #[derive(Debug)]
 pub(crate) struct TransferControl<'c> {
@@ -148,9 +155,11 @@ impl TransferControl<'_> {
             if consultation.is_none()
                 && let Some(worker) = dialog_owner(self.endpoint, to_tag, from_tag)
             {
-                let dialog = (call_id.clone(), to_tag.clone(), from_tag.clone());
-                let referrer = (from, leg);
-                return self.request_leg(slot, referrer, transaction, worker, dialog);
+                let remote = RemoteDialog {
+                    worker,
+                    dialog: (call_id.clone(), to_tag.clone(), from_tag.clone()),
+                };
+                return self.request_leg(slot, (from, leg), transaction, remote);
             }
             let Some((consulting, key)) = consultation else {
                 // Not a dialog of ours: the target itself must have it.
@@ -270,15 +279,14 @@ impl TransferControl<'_> {
         }
     }
 
-    /// Replaces a leg of that side by the new leg, which waits for its answer; see [`TransferControl::replaceable`].
+    /// Replaces a leg of that side by the new leg; see [`TransferControl::replaceable`].
     pub(crate) fn replace(
         &mut self,
-        leg: LegId,
         (slot, side, replaced): (CallSlot, Side, LegId),
+        new: ReplacingLeg,
         request: &Message<'_>,
-        flow: Flow,
-        hop: HopStep,
     ) {
+        let ReplacingLeg { leg, flow, hop } = new;
         self.endpoint.set_user(leg, self.parts.calls.key_of(slot).0);
         let mut join = Join::new(Purpose::Replace { replaced }, AwaitedStep::Answer, side);
         join.new = Some(leg);

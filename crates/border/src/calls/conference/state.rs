@@ -2,7 +2,7 @@
 
 use crate::calls::Call;
 use crate::calls::conference::describe::ConferenceDescription;
-use crate::calls::conference::lobby::Lobby;
+use crate::calls::conference::lobby::{Lobby, NewCaller};
 use crate::calls::conference::pin_entry::PinEntry;
 use crate::calls::key::CallKey;
 use crate::conferences::{ConferenceName, ConferenceReply, ConferenceView, ParticipantView};
@@ -143,14 +143,7 @@ impl Conferences {
     }
 
     /// Adds a participant, or a caller in the lobby. Returns the number of the conference.
-    pub(super) fn add(
-        &mut self,
-        name: &ConferenceKey,
-        call: CallKey,
-        number: u64,
-        in_lobby: bool,
-        now: Time,
-    ) -> u64 {
+    pub(super) fn add(&mut self, name: &ConferenceKey, caller: NewCaller, in_lobby: bool) -> u64 {
         let last_number = &mut self.last_number;
         let conference = self.table.entry(name.clone()).or_insert_with(|| {
             *last_number += 1;
@@ -159,7 +152,7 @@ impl Conferences {
                 participants: 0,
                 in_lobby: 0,
                 locked: false,
-                since: now,
+                since: caller.at,
                 calls: BTreeMap::new(),
             }
         });
@@ -167,7 +160,7 @@ impl Conferences {
             true => conference.in_lobby += 1,
             false => conference.participants += 1,
         }
-        conference.calls.insert(number, call);
+        conference.calls.insert(caller.number, caller.call);
         conference.number
     }
 

@@ -21,6 +21,17 @@ use wire::sip::{Edit, HeaderId, Message, NameAddr};
 /// Maximum number of redirect contacts followed, and of hops per call.
 const MAX_HOPS: usize = 16;
 
+/// A provisional response of a branch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProvisionalResponse<'c, 'm> {
+    pub(crate) leg: LegId,
+    /// The early dialog, above 100.
+    pub(crate) fork: Option<Fork>,
+    pub(crate) response: &'c Message<'m>,
+    /// Whether it waits for a PRACK.
+    pub(crate) reliable: bool,
+}
+
 /// Failure of a branch.
 #[derive(Clone, Copy, Debug)]
 struct HopFailure<'c, 'm> {
@@ -37,14 +48,13 @@ struct HopFailure<'c, 'm> {
 
 impl Calls<'_> {
     /// A provisional response of an outgoing leg.
-    pub(crate) fn progressed(
-        &mut self,
-        slot: CallSlot,
-        leg: LegId,
-        fork: Option<Fork>,
-        response: &Message<'_>,
-        reliable: bool,
-    ) {
+    pub(crate) fn progressed(&mut self, slot: CallSlot, progress: ProvisionalResponse<'_, '_>) {
+        let ProvisionalResponse {
+            leg,
+            fork,
+            response,
+            reliable,
+        } = progress;
         let now = self.parts.ctx.now;
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;

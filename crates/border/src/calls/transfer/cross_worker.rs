@@ -34,6 +34,12 @@ pub(super) fn dialog_owner(endpoint: &Endpoint, to_tag: &[u8], from_tag: &[u8]) 
     tags.find_map(|tag| endpoint.worker_of_dialog(tag))
 }
 
+/// A dialog of another worker.
+pub(super) struct RemoteDialog {
+    pub(super) worker: u8,
+    pub(super) dialog: Dialog,
+}
+
 impl TransferControl<'_> {
     /// A handoff message about a transfer arrived.
     pub(crate) fn transfer_handoff(&mut self, number: u64, step: TransferStep) {
@@ -50,8 +56,7 @@ impl TransferControl<'_> {
         slot: CallSlot,
         (from, referrer): (Side, LegId),
         transaction: ServerTransaction,
-        worker: u8,
-        dialog: Dialog,
+        RemoteDialog { worker, dialog }: RemoteDialog,
     ) {
         let now = self.parts.ctx.now;
         let key = self.parts.calls.key_of(slot);
