@@ -67,8 +67,8 @@ impl Border {
     }
 
     /// Sets the path of anchored media, when the program has activated a path other than sockets, or lost it.
-    pub fn set_media_offload(&mut self, carrier: MediaOffload) {
-        self.parts.set_media_offload(carrier);
+    pub fn set_media_offload(&mut self, offload: MediaOffload) {
+        self.parts.set_media_offload(offload);
     }
 
     /// Hands a datagram off if another worker owns its call. Returns whether it was handed off.

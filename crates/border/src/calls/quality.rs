@@ -33,7 +33,7 @@ impl Components {
         encodings: Encodings,
     ) {
         let now = self.ctx.now;
-        let carrier = self.media.offload.path;
+        let path = self.media.offload.path;
         let config = &self.ctx.config;
         let Some(call) = self.calls.get_mut(slot) else {
             return;
@@ -51,7 +51,7 @@ impl Components {
                 .answered_at
                 .map(|answered| now.since(answered).as_millis() as u64),
             trunk: config.name_of_trunk(trunk_of(call)).map(Into::into),
-            path: path_of(call, carrier),
+            path: path_of(call, path),
             encodings,
         };
         let number = call.number;
@@ -135,7 +135,7 @@ fn totals_of(stats: &SessionStats, side: Side) -> SideTotals {
 }
 
 /// The media path of a call, as far as the call knows it; packets relayed by the kernel are reported later.
-fn path_of(call: &Call, carrier: MediaPath) -> Option<&'static str> {
+fn path_of(call: &Call, path: MediaPath) -> Option<&'static str> {
     if call.kind.participant().is_some() {
         return Some("conference");
     }
@@ -143,7 +143,7 @@ fn path_of(call: &Call, carrier: MediaPath) -> Option<&'static str> {
         return Some("node");
     }
     if call.media.anchored().is_some() {
-        return Some(match carrier {
+        return Some(match path {
             MediaPath::AfXdp => "af_xdp",
             MediaPath::Sockets | MediaPath::Kernel => "sockets",
         });
