@@ -4,14 +4,13 @@ use crate::bodies::body_of;
 use crate::calls::ended::{EndedBy, StatisticsSource};
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::relay::{Forwarded, HeaderChanges, refusal_body};
-use crate::calls::table::OngoingCalls;
 use crate::calls::transfer::TransferControl;
-use crate::calls::{CallStage, Sides};
+use crate::calls::{Call, CallStage, Sides};
 use crate::components::Calls;
-use crate::counters::CallOutcome;
+use crate::counters::{BorderCounters, CallOutcome};
 use crate::request::RequestRefusal;
 use crate::responses::warning_of;
-use crate::shared::{Alarm, Ctx};
+use crate::shared::Alarm;
 use anchor::{CallMedia, Side};
 use core::time::Duration;
 use engine::{EventKind, Reason};
@@ -33,9 +32,7 @@ impl Calls<'_> {
         }
         *call.legs.get_mut(Side::Caller) = None;
         call.summary.status = 487;
-        self.parts
-            .calls
-            .count_outcome(&mut self.parts.ctx, slot, CallOutcome::Cancelled);
+        call.count_outcome(&mut self.parts.ctx.counters, CallOutcome::Cancelled);
         let callee = self
             .parts
             .calls
@@ -103,9 +100,7 @@ impl Calls<'_> {
         };
         if why == Ending::NoPrack {
             call.summary.status = 500;
-            self.parts
-                .calls
-                .count_outcome(&mut self.parts.ctx, slot, CallOutcome::Failed);
+            call.count_outcome(&mut self.parts.ctx.counters, CallOutcome::Failed);
         }
         match message.filter(|_| why == Ending::Peer) {
             Some(bye) => self.pass_bye(slot, side, bye),
@@ -246,11 +241,10 @@ impl Calls<'_> {
                 .endpoint
                 .hang_up(leg, &content, now)
                 .or_else(|_| self.endpoint.hang_up(leg, &MessageContent::default(), now));
-            if over.is_err() {
-                self.parts.calls.forget_leg(slot, side);
-            } else if self.endpoint.state_of(leg).is_none() {
-                // An unanswered incoming leg is gone at once; no `Ended` follows.
-                self.parts.calls.forget_leg(slot, side);
+            // An unanswered incoming leg is gone at once; no `Ended` follows.
+            let is_gone = over.is_err() || self.endpoint.state_of(leg).is_none();
+            if let Some(call) = self.parts.calls.get_mut(slot).filter(|_| is_gone) {
+                *call.legs.get_mut(side) = None;
             }
         }
         TransferControl::new(self).close_transfer(slot);
@@ -367,17 +361,11 @@ impl Calls<'_> {
             return;
         }
         self.release_media(slot);
-        let status = self
-            .parts
-            .calls
-            .get(slot)
-            .map_or(0, |call| call.summary.status);
-        self.parts
-            .calls
-            .count_outcome(&mut self.parts.ctx, slot, CallOutcome::of(status));
-        let Some(call) = self.parts.calls.remove(slot) else {
+        let Some(mut call) = self.parts.calls.remove(slot) else {
             return;
         };
+        let outcome = CallOutcome::of(call.summary.status);
+        call.count_outcome(&mut self.parts.ctx.counters, outcome);
         self.parts
             .admission
             .reservations
@@ -457,9 +445,7 @@ impl Calls<'_> {
         let Some(caller) = call.legs.get_mut(Side::Caller).take() else {
             return;
         };
-        self.parts
-            .calls
-            .count_outcome(&mut self.parts.ctx, slot, CallOutcome::of(status));
+        call.count_outcome(&mut self.parts.ctx.counters, CallOutcome::of(status));
         let parsed = message.and_then(|bytes| Message::parse(bytes).ok());
         if let (401 | 407, Some(response)) = (status, &parsed) {
             self.parts
@@ -541,19 +527,11 @@ impl Calls<'_> {
     }
 }
 
-impl OngoingCalls {
-    fn forget_leg(&mut self, slot: CallSlot, side: Side) {
-        if let Some(call) = self.get_mut(slot) {
-            *call.legs.get_mut(side) = None;
-        }
-    }
-
-    /// Counts the outcome of a call; only the first one counts.
-    pub(crate) fn count_outcome(&mut self, ctx: &mut Ctx, slot: CallSlot, outcome: CallOutcome) {
-        if let Some(call) = self.get_mut(slot)
-            && !std::mem::replace(&mut call.summary.counted, true)
-        {
-            ctx.counters.count(outcome);
+impl Call {
+    /// Counts the outcome of the call; only the first one counts.
+    fn count_outcome(&mut self, counters: &mut BorderCounters, outcome: CallOutcome) {
+        if !std::mem::replace(&mut self.summary.counted, true) {
+            counters.count(outcome);
         }
     }
 }

@@ -5,9 +5,11 @@ use crate::calls::conference::ConferenceCalls;
 use crate::calls::ended::EndedBy;
 use crate::calls::key::{CallSlot, SideKey};
 use crate::calls::relay::{HeaderChanges, refusal_body};
-use crate::calls::table::OngoingCalls;
 use crate::calls::transfer::TransferControl;
-use crate::calls::{CallStage, EarlyRequest, ForwardedLink, LinkKind, MAX_LINKS, QueuedRequest};
+use crate::calls::{
+    Call, CallStage, EarlyRequest, ForwardedLink, InDialogRequests, LinkKind, MAX_LINKS,
+    QueuedRequest, SetUp,
+};
 use crate::components::Calls;
 use crate::responses::{reason_of, refuse, refuse_with};
 use anchor::{AnchorError, Side};
@@ -58,7 +60,7 @@ impl Calls<'_> {
         }
         let due = call.requests.ack.due.take();
         let sent = std::mem::take(&mut call.requests.ack.sent);
-        self.parts.calls.free_set_up(slot);
+        call.free_set_up();
         if first {
             self.parts.confirm_failover(slot);
         }
@@ -72,7 +74,8 @@ impl Calls<'_> {
             .filter(|_| due == Some(from.other()))?;
         let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
         buffers.sdp.clear();
-        let answers = has_sdp(ack) && self.parts.calls.open_offer(slot) == Some(from.other());
+        let answers = has_sdp(ack)
+            && self.parts.calls.get(slot).and_then(Call::open_offer) == Some(from.other());
         let mut bad = None;
         let carried = match (has_sdp(ack), answers) {
             (true, true) => self
@@ -139,16 +142,12 @@ impl Calls<'_> {
         if call.kind.participant().is_some() {
             return ConferenceCalls::new(self).participant_request(slot, leg, transaction, request);
         }
-        if self
-            .parts
-            .calls
-            .hold_early_request(slot, from, (leg, transaction), request)
-        {
-            return;
-        }
-        let Some(call) = self.parts.calls.get(slot) else {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
+        if call.hold_early_request(from, (leg, transaction), request) {
+            return;
+        }
         if request.method() == Method::Refer && call.acts_on_refer(&self.parts.ctx.config, from) {
             return TransferControl::new(self).referred(slot.side(from), leg, transaction, request);
         }
@@ -168,7 +167,8 @@ impl Calls<'_> {
         let Some(other) = self
             .parts
             .calls
-            .peer_leg(slot, from)
+            .get(slot)
+            .and_then(|call| call.peer_leg(from))
             .filter(|_| !(held && negotiates))
         else {
             return refuse(self.endpoint, transaction, 491, now);
@@ -250,7 +250,7 @@ impl Calls<'_> {
                 let content =
                     Self::passed(request, &edits, body_of(carried, &buffers.sdp, request));
                 let method = request.method();
-                match self.parts.calls.early_dialog(slot, from, other) {
+                match call.early_dialog(from, other) {
                     None => self.endpoint.request(other, method, &content, now),
                     fork => self
                         .endpoint
@@ -297,7 +297,7 @@ impl Calls<'_> {
             return refuse(self.endpoint, transaction, 200, now);
         };
         let sdp = has_sdp(prack);
-        let answers = self.parts.calls.open_offer(slot) == Some(Side::Callee);
+        let answers = self.parts.calls.get(slot).and_then(Call::open_offer) == Some(Side::Callee);
         let role = if answers {
             SdpRole::Answer
         } else {
@@ -534,29 +534,24 @@ impl Calls<'_> {
     }
 }
 
-impl OngoingCalls {
+impl Call {
     /// Queues a request that would change the session until the ACK of the other side. Its sender has our ACK and
     /// cannot know that the other side has not acknowledged yet, so that a refusal (491) would be wrong. Returns
     /// whether the request was queued.
     fn hold_early_request(
         &mut self,
-        slot: CallSlot,
         from: Side,
         (leg, server): (LegId, ServerTransaction),
         request: &Message<'_>,
     ) -> bool {
-        let Some(call) = self.get_mut(slot) else {
-            return false;
-        };
-        let early = call.requests.ack.sent && call.requests.ack.due == Some(from);
+        let InDialogRequests { held, ack, .. } = &mut self.requests;
+        let early = ack.sent && ack.due == Some(from);
         let changes = matches!(request.method(), Method::Invite | Method::Refer);
-        let free = call.kind.join().is_none()
-            && call.requests.held.is_none()
-            && call.requests.ack.request.is_none();
+        let free = self.kind.join().is_none() && held.is_none() && ack.request.is_none();
         if !(early && changes && free) {
             return false;
         }
-        call.requests.ack.request = Some(Box::new(EarlyRequest {
+        ack.request = Some(Box::new(EarlyRequest {
             leg,
             server,
             request: request.bytes().into(),
@@ -565,26 +560,20 @@ impl OngoingCalls {
     }
 
     /// Releases the state of the set-up.
-    pub(crate) fn free_set_up(&mut self, slot: CallSlot) {
-        if let Some(call) = self.get_mut(slot)
-            && call.stage != CallStage::ExpectAnswer
-            && call
-                .kind
-                .set_up()
-                .is_some_and(|set_up| set_up.branches.is_empty() && set_up.locating == 0)
-        {
-            call.kind.take_set_up();
+    pub(crate) fn free_set_up(&mut self) {
+        let is_over = |set_up: &SetUp| set_up.branches.is_empty() && set_up.locating == 0;
+        if self.stage != CallStage::ExpectAnswer && self.kind.set_up().is_some_and(is_over) {
+            self.kind.take_set_up();
         }
     }
 
     /// The leg for requests of `from`. During the set-up: the one with the early dialog of the caller, otherwise the
     /// only one that is being called.
-    fn peer_leg(&self, slot: CallSlot, from: Side) -> Option<LegId> {
-        let call = self.get(slot)?;
-        if let Some(leg) = call.leg(from.other()) {
+    fn peer_leg(&self, from: Side) -> Option<LegId> {
+        if let Some(leg) = self.leg(from.other()) {
             return Some(leg);
         }
-        let set_up = call.kind.set_up().filter(|_| from == Side::Caller)?;
+        let set_up = self.kind.set_up().filter(|_| from == Side::Caller)?;
         if let Some((leg, _)) = set_up.dialog_of_caller() {
             return Some(leg);
         }
@@ -594,11 +583,9 @@ impl OngoingCalls {
     }
 
     /// The early dialog of `leg` for requests of the caller, while it is being called.
-    fn early_dialog(&self, slot: CallSlot, from: Side, leg: LegId) -> Option<Fork> {
-        let set_up = self.get(slot)?.kind.set_up();
-        let (own, fork) = set_up
-            .filter(|_| from == Side::Caller)?
-            .dialog_of_caller()?;
+    fn early_dialog(&self, from: Side, leg: LegId) -> Option<Fork> {
+        let set_up = self.kind.set_up().filter(|_| from == Side::Caller)?;
+        let (own, fork) = set_up.dialog_of_caller()?;
         fork.filter(|_| own == leg)
     }
 }

@@ -6,7 +6,6 @@
 
 use crate::bodies::{Carried, SdpRole, has_sdp, is_multipart, session_of};
 use crate::calls::key::{CallSlot, SideKey};
-use crate::calls::table::OngoingCalls;
 use crate::calls::{Call, CallStage};
 use crate::components::Calls;
 use crate::headers::{
@@ -161,15 +160,12 @@ impl Call {
             .and_then(|trunk| config.trunk(trunk))
             .is_some_and(|trunk| trunk.refer == Refer::Act)
     }
-}
 
-impl OngoingCalls {
     /// The side with a pending offer, as far as anchoring knows.
-    pub(crate) fn open_offer(&self, slot: CallSlot) -> Option<Side> {
-        let call = self.get(slot)?;
-        match call.media.node() {
+    pub(crate) fn open_offer(&self) -> Option<Side> {
+        match self.media.node() {
             Some(relay) => relay.open_offer,
-            None => call.media.anchored()?.open_offer(),
+            None => self.media.anchored()?.open_offer(),
         }
     }
 }

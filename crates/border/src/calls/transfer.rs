@@ -564,7 +564,9 @@ impl TransferControl<'_> {
             Some(AwaitedStep::Offer) if success && has_sdp(response) => {
                 self.offer_of_new(slot, None, response);
             }
-            Some(AwaitedStep::Offer) if status == 491 && self.parts.calls.reanchors(slot) => {
+            Some(AwaitedStep::Offer)
+                if status == 491 && self.parts.calls.join(slot).is_some_and(Join::reanchors) =>
+            {
                 self.schedule_transfer_retry(slot, leg, status);
             }
             Some(AwaitedStep::Offer) => {

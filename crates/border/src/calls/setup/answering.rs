@@ -1,18 +1,16 @@
 //! Responses to outgoing INVITEs of a call.
 
 use crate::bodies::{Carried, CarriedBody, SdpRole, has_sdp, is_multipart};
-use crate::calls::CallStage;
 use crate::calls::ended::EndedBy;
 use crate::calls::key::CallSlot;
 use crate::calls::relay::HeaderChanges;
-use crate::calls::table::OngoingCalls;
+use crate::calls::{CallStage, SetUp};
 use crate::components::Calls;
 use crate::policy::StepTarget;
 use crate::responses::reason_of;
-use crate::shared::Ctx;
 use crate::trunks::PingResult;
 use anchor::{AnchorError, Side};
-use config::{HostName, Redirect};
+use config::{Config, HostName, Redirect};
 use engine::{EventKind, Reason, Transport};
 use sip::{Failure, Fork, LegId, MessageContent};
 use std::net::SocketAddr;
@@ -176,9 +174,9 @@ impl Calls<'_> {
         if status == 503 {
             self.record_hop_result(slot, hop, PingResult::Response(503));
         }
-        self.parts
-            .calls
-            .hop_failed(slot, status, None, error.reason());
+        if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
+            set_up.best.offer(status, None, error.reason());
+        }
         let reason = reason_of(error);
         let edits = [Edit::Add {
             id: HeaderId::Reason,
@@ -407,19 +405,16 @@ impl Calls<'_> {
             text,
             response,
         } = failure;
-        if let Some(response) = response
-            && (300..400).contains(&status)
-            && self
-                .parts
-                .calls
-                .follow(&self.parts.ctx, slot, hop, response)
-        {
-            return;
-        }
         let config = self.parts.ctx.config.clone();
         let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
         };
+        if let Some(response) = response
+            && (300..400).contains(&status)
+            && set_up.follow(&config, hop, response)
+        {
+            return;
+        }
         // A challenge to our own credentials is not forwarded to the caller.
         let own_login = set_up
             .hops
@@ -526,21 +521,17 @@ impl Calls<'_> {
     }
 }
 
-impl OngoingCalls {
+impl SetUp {
     /// Adds the contacts of a 3xx to the hops, if the trunk is configured so. Returns whether any was added.
-    fn follow(&mut self, ctx: &Ctx, slot: CallSlot, hop: u16, response: &Message<'_>) -> bool {
-        let config = ctx.config.clone();
-        let Some(set_up) = self.set_up_mut(slot) else {
-            return false;
-        };
-        let Some(from) = set_up.hops.get(usize::from(hop)).cloned() else {
+    fn follow(&mut self, config: &Config, hop: u16, response: &Message<'_>) -> bool {
+        let Some(from) = self.hops.get(usize::from(hop)).cloned() else {
             return false;
         };
         let follows = from
             .trunk
             .and_then(|trunk| config.trunk(trunk))
             .is_some_and(|trunk| trunk.redirect == Redirect::Follow);
-        if !follows || set_up.progressed {
+        if !follows || self.progressed {
             return false;
         }
         let mut contacts: Vec<(u16, Vec<u8>)> = response
@@ -557,12 +548,12 @@ impl OngoingCalls {
         contacts.sort_by_key(|(q, _)| core::cmp::Reverse(*q));
         let mut added = false;
         for (_, uri) in contacts {
-            let known = set_up.hops.iter().any(|hop| hop.uri == uri);
-            if known || set_up.hops.len() >= MAX_HOPS {
+            let known = self.hops.iter().any(|hop| hop.uri == uri);
+            if known || self.hops.len() >= MAX_HOPS {
                 continue;
             }
             let mut next = from.clone();
-            next.group = set_up.hops.len() as u16;
+            next.group = self.hops.len() as u16;
             let Some(place) = place_of(&uri) else {
                 continue;
             };
@@ -570,8 +561,8 @@ impl OngoingCalls {
             next.routes = Vec::new();
             next.uri = uri;
             next.redirected = true;
-            let at = set_up.next + usize::from(added);
-            set_up.hops.insert(at.min(set_up.hops.len()), next);
+            let at = self.next + usize::from(added);
+            self.hops.insert(at.min(self.hops.len()), next);
             added = true;
         }
         added
@@ -642,9 +633,9 @@ impl Calls<'_> {
         branch.cancelled = true;
         let hop = branch.hop;
         self.record_hop_result(slot, hop, PingResult::TimedOut);
-        self.parts
-            .calls
-            .hop_failed(slot, 408, None, Reason::NoResponse);
+        if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
+            set_up.best.offer(408, None, Reason::NoResponse);
+        }
         let _ = self.endpoint.cancel(leg, &MessageContent::default(), now);
         self.call_next_hops(slot);
     }

@@ -52,6 +52,19 @@ impl SetUp {
         self.share = (self.breadth.is_some() || count > 1).then_some(breadth / count);
         count
     }
+
+    /// Records that a hop could not be called.
+    fn hop_not_called(&mut self, why: HopError) {
+        let (status, reason) = match why {
+            HopError::Hop(reason) => (reason.status(), reason),
+            HopError::Call(status, reason) => (status, reason),
+            HopError::Rule(_, status) => (status, Reason::RefusedByRule),
+        };
+        if !matches!(why, HopError::Hop(_)) {
+            self.next = self.hops.len();
+        }
+        self.best.offer(status, None, reason);
+    }
 }
 
 /// A hop that is being called.
@@ -128,9 +141,9 @@ impl Calls<'_> {
             return self.parts.locate_hop(slot, index);
         }
         let Some(flow) = self.flow_to(hop) else {
-            let reason = Reason::NoListener;
-            let status = reason.status();
-            self.parts.calls.hop_failed(slot, status, None, reason);
+            if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
+                set_up.hop_not_called(HopError::Hop(Reason::NoListener));
+            }
             return;
         };
         let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, hop);
@@ -139,7 +152,9 @@ impl Calls<'_> {
             if let HopError::Rule(rule, status) = why {
                 self.report_refusing_rule(slot, rule, status);
             }
-            self.parts.calls.handle_hop_error(slot, why);
+            if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
+                set_up.hop_not_called(why);
+            }
         }
     }
 
@@ -559,31 +574,6 @@ impl Calls<'_> {
 }
 
 impl OngoingCalls {
-    fn handle_hop_error(&mut self, slot: CallSlot, why: HopError) {
-        let (status, reason) = match why {
-            HopError::Hop(reason) => return self.hop_failed(slot, reason.status(), None, reason),
-            HopError::Call(status, reason) => (status, reason),
-            HopError::Rule(_, status) => (status, Reason::RefusedByRule),
-        };
-        if let Some(set_up) = self.set_up_mut(slot) {
-            set_up.next = set_up.hops.len();
-        }
-        self.hop_failed(slot, status, None, reason);
-    }
-
-    /// Records the failure of a hop, if it is the best response so far.
-    pub(crate) fn hop_failed(
-        &mut self,
-        slot: CallSlot,
-        status: u16,
-        message: Option<&[u8]>,
-        why: Reason,
-    ) {
-        if let Some(set_up) = self.set_up_mut(slot) {
-            set_up.best.offer(status, message, why);
-        }
-    }
-
     /// Records this hop as the destination of the call.
     fn set_destination(&mut self, slot: CallSlot, index: usize) {
         let Some(hop) = self

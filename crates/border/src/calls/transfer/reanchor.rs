@@ -3,7 +3,6 @@
 
 use crate::bodies::SdpRole;
 use crate::calls::key::CallSlot;
-use crate::calls::table::OngoingCalls;
 use crate::calls::transfer::TransferControl;
 use crate::calls::transfer::join::{AwaitedStep, Join, Purpose};
 use anchor::Side;
@@ -25,6 +24,11 @@ impl Join {
             | AwaitedStep::AnswerRetry
             | AwaitedStep::OfferRetry => None,
         }
+    }
+
+    /// Whether the call is being moved to another media node.
+    pub(super) fn reanchors(&self) -> bool {
+        matches!(self.purpose, Purpose::Reanchor { .. })
     }
 }
 
@@ -87,13 +91,5 @@ impl TransferControl<'_> {
     pub(crate) fn end_after_node_failure(&mut self, slot: CallSlot, reason: &str) {
         self.parts.report_not_reanchored(slot, reason);
         self.calls().give_up(slot, Reason::MediaNodeLost);
-    }
-}
-
-impl OngoingCalls {
-    /// Whether the call is being moved to another media node.
-    pub(super) fn reanchors(&self, slot: CallSlot) -> bool {
-        let join = self.join(slot);
-        join.is_some_and(|join| matches!(join.purpose, Purpose::Reanchor { .. }))
     }
 }
