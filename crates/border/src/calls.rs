@@ -28,9 +28,10 @@ use crate::ng_client::relay::NodeRelay;
 use crate::policy::HopStep;
 use crate::request::RequestOrigin;
 use crate::rules::Tags;
+use crate::shared::Alarm;
 use anchor::{CallMedia, Side};
 use config::{InterfaceId, TrunkId};
-use engine::timers::TimerKey;
+use engine::timers::{TimerKey, TimerWheel};
 use engine::{Reason, Time};
 use serde::{Deserialize, Serialize};
 use sip::{Flow, Fork, LegId, ServerTransaction, TransactionId};
@@ -106,23 +107,12 @@ pub(crate) struct SetUp {
     pub(crate) opening: SmallVec<[u16; 2]>,
     /// Legs that are being called.
     pub(crate) branches: SmallVec<[Branch; 1]>,
-    /// Whether a provisional response was sent to the caller; no other hop is tried after that.
-    pub(crate) progressed: bool,
     /// Whether the INVITE has an offer.
     pub(crate) offered: bool,
-    /// Whether the caller supports reliable provisional responses.
-    pub(crate) reliable: bool,
-    /// The early dialog in which an offer was answered by a reliable provisional response.
-    pub(crate) answered_by: Option<(LegId, Option<Fork>)>,
-    /// The early dialog of the last response to the caller.
-    pub(crate) spoke: Option<(LegId, Fork)>,
-    /// Reliable provisional responses without a PRACK of the caller, in order.
-    pub(crate) to_prack: VecDeque<(LegId, Fork)>,
+    pub(crate) early: EarlyDialogs,
     /// The best final response so far.
     pub(crate) best: Best,
-    /// Max-Breadth of the INVITE (RFC 5393 section 5), and the share of each hop that is being called.
-    pub(crate) breadth: Option<u16>,
-    pub(crate) share: Option<u16>,
+    pub(crate) breadth: ForkingBreadth,
     /// Name of the route.
     pub(crate) route: Box<str>,
     /// Whether media is anchored.
@@ -131,10 +121,49 @@ pub(crate) struct SetUp {
     pub(crate) user: Option<Box<str>>,
     /// Origin of the INVITE.
     pub(crate) source: SocketAddr,
-    /// Timer of the ring timeout.
-    pub(crate) ring_timer: Option<TimerKey>,
-    /// Timer of the answer timeout of a hop.
-    pub(crate) answer_timer: Option<TimerKey>,
+    pub(crate) timers: SetUpTimers,
+}
+
+/// Early dialogs of a call, and the provisional responses that were sent to the caller.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct EarlyDialogs {
+    /// Whether a provisional response was sent to the caller; no other hop is tried after that.
+    pub(crate) progressed: bool,
+    /// Whether the caller supports reliable provisional responses.
+    pub(crate) reliable: bool,
+    /// The early dialog in which an offer was answered by a reliable provisional response.
+    pub(crate) answered_by: Option<(LegId, Option<Fork>)>,
+    /// The early dialog of the last response to the caller.
+    pub(crate) last_heard: Option<(LegId, Fork)>,
+    /// Reliable provisional responses without a PRACK of the caller, in order.
+    pub(crate) to_prack: VecDeque<(LegId, Fork)>,
+}
+
+/// Limit of parallel forking (RFC 5393 section 5).
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct ForkingBreadth {
+    /// Max-Breadth of the INVITE.
+    pub(crate) limit: Option<u16>,
+    /// The share of each hop that is being called.
+    pub(crate) share: Option<u16>,
+}
+
+/// Timers of a set-up.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SetUpTimers {
+    /// The ring timeout.
+    pub(crate) ring: Option<TimerKey>,
+    /// The answer timeout of a hop.
+    pub(crate) answer: Option<TimerKey>,
+}
+
+impl SetUpTimers {
+    /// Cancels both.
+    pub(crate) fn cancel(&mut self, timers: &mut TimerWheel<Alarm>) {
+        for timer in [self.ring.take(), self.answer.take()].into_iter().flatten() {
+            timers.cancel(timer);
+        }
+    }
 }
 
 impl SetUp {
@@ -157,14 +186,14 @@ impl SetUp {
             let mut branches = self.branches.iter();
             branches.any(|branch| branch.leg == leg && !branch.cancelled)
         };
-        let answered = self.answered_by.filter(|(leg, _)| lives(*leg));
-        let spoke = self.spoke.filter(|(leg, _)| lives(*leg));
-        answered.or(spoke.map(|(leg, fork)| (leg, Some(fork))))
+        let answered = self.early.answered_by.filter(|(leg, _)| lives(*leg));
+        let last = self.early.last_heard.filter(|(leg, _)| lives(*leg));
+        answered.or(last.map(|(leg, fork)| (leg, Some(fork))))
     }
 
     /// Whether the SDP of a called leg was sent to the caller reliably; no other leg can be called after that.
     pub(crate) fn answered_reliably(&self) -> bool {
-        self.answered_by.is_some()
+        self.early.answered_by.is_some()
     }
 }
 

@@ -195,12 +195,7 @@ impl Calls<'_> {
             set_up.next = set_up.hops.len();
             set_up.locating = 0;
             set_up.opening.clear();
-            for timer in [set_up.ring_timer.take(), set_up.answer_timer.take()]
-                .into_iter()
-                .flatten()
-            {
-                self.parts.ctx.timers.cancel(timer);
-            }
+            set_up.timers.cancel(&mut self.parts.ctx.timers);
             for branch in &mut set_up.branches {
                 if !branch.cancelled {
                     branch.cancelled = true;

@@ -292,7 +292,7 @@ impl Calls<'_> {
             .parts
             .calls
             .set_up_mut(slot)
-            .and_then(|set_up| set_up.to_prack.pop_front());
+            .and_then(|set_up| set_up.early.to_prack.pop_front());
         let Some((leg, fork)) = waiting else {
             return refuse(self.endpoint, transaction, 200, now);
         };
@@ -330,7 +330,7 @@ impl Calls<'_> {
                     && answers
                     && let Some(set_up) = call.kind.set_up_mut()
                 {
-                    set_up.answered_by = Some((leg, Some(fork)));
+                    set_up.early.answered_by = Some((leg, Some(fork)));
                 }
                 call.requests.links.push(ForwardedLink {
                     from: Side::Caller,

@@ -13,8 +13,8 @@ use crate::calls::table::OngoingCalls;
 use crate::calls::transfer::join::existing_leg_step;
 use crate::calls::transfer::{ReplacingLeg, TransferControl};
 use crate::calls::{
-    Call, CallHeaders, CallKind, CallStage, CallSummary, ChargingVector, InDialogRequests,
-    LastTarget, MediaAnchor, NewCall, SetUp, Sides,
+    Call, CallHeaders, CallKind, CallStage, CallSummary, ChargingVector, EarlyDialogs,
+    ForkingBreadth, InDialogRequests, LastTarget, MediaAnchor, NewCall, SetUp, SetUpTimers, Sides,
 };
 use crate::components::Calls;
 use crate::headers::{address_of, text};
@@ -25,7 +25,6 @@ use config::{HostName, InterfaceKind, InterfaceSpec, MediaMode};
 use engine::{EventKind, Reason};
 use sip::{Flow, LegId};
 use smallvec::SmallVec;
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use wire::sip::{HeaderId, Message};
 
@@ -166,21 +165,24 @@ impl Calls<'_> {
                 locating: 0,
                 opening: SmallVec::new(),
                 branches: SmallVec::new(),
-                progressed: false,
                 offered: crate::bodies::has_sdp(request),
-                reliable,
-                answered_by: None,
-                spoke: None,
-                to_prack: VecDeque::new(),
+                early: EarlyDialogs {
+                    reliable,
+                    ..EarlyDialogs::default()
+                },
                 best: super::Best::default(),
-                breadth: breadth_of(request),
-                share: None,
+                breadth: ForkingBreadth {
+                    limit: breadth_of(request),
+                    share: None,
+                },
                 route: plan.route.clone().into(),
                 anchor: plan.media == MediaMode::Anchor,
                 user,
                 source: flow.remote,
-                ring_timer: Some(ring_timer),
-                answer_timer: None,
+                timers: SetUpTimers {
+                    ring: Some(ring_timer),
+                    answer: None,
+                },
             }),
             media,
             requests: InDialogRequests::default(),

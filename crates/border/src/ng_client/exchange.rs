@@ -408,9 +408,8 @@ impl Components {
                 call.leg(Side::Caller)?;
                 match set_up.offered {
                     true => Some((Side::Callee, SdpRole::EarlyAnswer)),
-                    false => {
-                        (reliable && set_up.reliable).then_some((Side::Callee, SdpRole::Offer))
-                    }
+                    false => (reliable && set_up.early.reliable)
+                        .then_some((Side::Callee, SdpRole::Offer)),
                 }
             }
             Indication::Answered { leg, response } if has_sdp(response) => {
@@ -418,7 +417,7 @@ impl Components {
                 let mut branches = set_up.branches.iter();
                 branches.find(|branch| branch.leg == leg && !branch.cancelled)?;
                 call.leg(Side::Caller)?;
-                if set_up.answered_by.is_some() && !is_multipart(response) {
+                if set_up.early.answered_by.is_some() && !is_multipart(response) {
                     return None;
                 }
                 let role = match set_up.offered {
@@ -435,7 +434,7 @@ impl Components {
             }
             Indication::Pracked { request, .. } if has_sdp(request) => {
                 let set_up = call.kind.set_up()?;
-                set_up.to_prack.front()?;
+                set_up.early.to_prack.front()?;
                 let role = match relay.open_offer == Some(Side::Callee) {
                     true => SdpRole::Answer,
                     false => SdpRole::Offer,

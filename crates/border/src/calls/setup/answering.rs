@@ -72,14 +72,14 @@ impl Calls<'_> {
             return;
         }
         branch.heard = true;
-        set_up.progressed = true;
+        set_up.early.progressed = true;
         self.early_media(slot, Side::Callee, response);
         let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
         };
         let offered = set_up.offered;
-        let couple = reliable && set_up.reliable;
-        if let Some(timer) = set_up.answer_timer.take() {
+        let couple = reliable && set_up.early.reliable;
+        if let Some(timer) = set_up.timers.answer.take() {
             self.parts.ctx.timers.cancel(timer);
         }
         let status = response.status();
@@ -93,6 +93,7 @@ impl Calls<'_> {
         let another = sdp
             && couple
             && set_up
+                .early
                 .answered_by
                 .is_some_and(|answered| answered != (leg, fork));
         let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
@@ -121,9 +122,9 @@ impl Calls<'_> {
         };
         match (sent && couple, couple, fork) {
             (true, _, Some(fork)) => {
-                set_up.to_prack.push_back((leg, fork));
-                if sdp && carried != Carried::Nothing && set_up.answered_by.is_none() {
-                    set_up.answered_by = Some((leg, Some(fork)));
+                set_up.early.to_prack.push_back((leg, fork));
+                if sdp && carried != Carried::Nothing && set_up.early.answered_by.is_none() {
+                    set_up.early.answered_by = Some((leg, Some(fork)));
                 }
             }
             // It was not forwarded reliably, so that the caller sends no PRACK: ours has no body.
@@ -143,7 +144,7 @@ impl Calls<'_> {
             });
         if let Some(heard) = fork {
             if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
-                set_up.spoke = Some((leg, heard));
+                set_up.early.last_heard = Some((leg, heard));
             }
             self.locate_dialog(leg, fork);
         }
@@ -247,14 +248,9 @@ impl Calls<'_> {
             return;
         };
         let offered = set_up.offered;
-        let settled = set_up.answered_by.is_some();
+        let settled = set_up.early.answered_by.is_some();
         set_up.branches.retain(|branch| branch.leg != leg);
-        for timer in [set_up.ring_timer.take(), set_up.answer_timer.take()]
-            .into_iter()
-            .flatten()
-        {
-            self.parts.ctx.timers.cancel(timer);
-        }
+        set_up.timers.cancel(&mut self.parts.ctx.timers);
         *call.legs.get_mut(Side::Callee) = Some(leg);
         call.stage = CallStage::ExpectAck;
         call.summary.answered_at = Some(now);
@@ -435,7 +431,7 @@ impl Calls<'_> {
             .is_some_and(|next| next.trunk.is_none());
         let moves_on = match user {
             true => status < 600 && status != 603 && !set_up.answered_reliably(),
-            false => elsewhere && !heard && !set_up.progressed,
+            false => elsewhere && !heard && !set_up.early.progressed,
         };
         if !moves_on {
             set_up.next = set_up.hops.len();
@@ -531,7 +527,7 @@ impl SetUp {
             .trunk
             .and_then(|trunk| config.trunk(trunk))
             .is_some_and(|trunk| trunk.redirect == Redirect::Follow);
-        if !follows || self.progressed {
+        if !follows || self.early.progressed {
             return false;
         }
         let mut contacts: Vec<(u16, Vec<u8>)> = response
@@ -612,7 +608,7 @@ impl Calls<'_> {
             return;
         };
         if let Some(set_up) = call.kind.set_up_mut() {
-            set_up.ring_timer = None;
+            set_up.timers.ring = None;
         }
         self.reject_caller(slot, 480, None);
         self.end_by_border(slot, Reason::NoAnswer);

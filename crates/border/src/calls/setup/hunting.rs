@@ -47,9 +47,9 @@ impl SetUp {
     fn divide_breadth(&mut self, group: u16) -> u16 {
         let rest = self.hops.get(self.next..).unwrap_or_default();
         let members = rest.iter().take_while(|hop| hop.group == group).count();
-        let breadth = self.breadth.unwrap_or(BREADTH).max(1);
+        let breadth = self.breadth.limit.unwrap_or(BREADTH).max(1);
         let count = u16::try_from(members).unwrap_or(u16::MAX).clamp(1, breadth);
-        self.share = (self.breadth.is_some() || count > 1).then_some(breadth / count);
+        self.breadth.share = (self.breadth.limit.is_some() || count > 1).then_some(breadth / count);
         count
     }
 
@@ -283,7 +283,7 @@ impl Calls<'_> {
             .to()
             .map_err(|_| HopError::call(Reason::UnreadableTo))?;
         placed.to(&called, &mut to);
-        let share = set_up.share.map(|share| share.to_string());
+        let share = set_up.breadth.share.map(|share| share.to_string());
         let mut changes = HeaderChanges::default();
         let HeaderChanges { texts, effects } = &mut changes;
         let mut edits = EditList::new();
@@ -294,14 +294,14 @@ impl Calls<'_> {
             host: Some(&placed.from_host),
         };
         self.own_edits(forwarded, &boundary, texts, &mut edits);
-        if !set_up.reliable && !set_up.offered {
+        if !set_up.early.reliable && !set_up.offered {
             // The answer to an offer in a reliable response belongs in PRACK, which this caller does not support.
             edits.push(Edit::Replace {
                 id: HeaderId::Supported,
                 value: b"timer, replaces",
             });
         }
-        if set_up.breadth.is_some() {
+        if set_up.breadth.limit.is_some() {
             edits.push(Edit::RemoveNamed(MAX_BREADTH));
         }
         if let Some(share) = &share {
@@ -355,7 +355,7 @@ impl Calls<'_> {
                     user: login.username.as_bytes(),
                     password: login.password.as_bytes(),
                 }),
-            prack: if set_up.reliable {
+            prack: if set_up.early.reliable {
                 Prack::Handler
             } else {
                 Prack::Automatic
@@ -411,7 +411,7 @@ impl Calls<'_> {
             .map(|trunk| trunk.answer_timeout)
         {
             let alarm = Alarm::AnswerTimeout(key, leg);
-            set_up.answer_timer = Some(self.parts.ctx.timers.schedule(now + timeout, alarm));
+            set_up.timers.answer = Some(self.parts.ctx.timers.schedule(now + timeout, alarm));
         }
         if let Some(trunk) = trunk {
             self.parts.admission.throttles.record_sent(trunk, now);
