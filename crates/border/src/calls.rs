@@ -530,31 +530,6 @@ pub(crate) struct InDialogRequests {
     pub(crate) ack: PendingAck,
 }
 
-/// Capacity that admission control has reserved for a call.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct ReservedCapacity {
-    pub(crate) reservation: Reservation,
-    /// Whether transcoding is included.
-    pub(crate) transcoded: bool,
-}
-
-impl From<Reservation> for ReservedCapacity {
-    fn from(reservation: Reservation) -> ReservedCapacity {
-        ReservedCapacity {
-            reservation,
-            transcoded: false,
-        }
-    }
-}
-
-/// The target to which an INVITE was sent last.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct LastTarget {
-    pub(crate) trunk: Option<TrunkId>,
-    /// Hash of the Request-URI: an INVITE of ours that returns with it has looped.
-    pub(crate) uri_hash: u64,
-}
-
 /// Values for headers of forwarded messages.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct CallHeaders {
@@ -575,10 +550,14 @@ pub(crate) struct Call {
     pub(crate) legs: Sides<Option<LegId>>,
     pub(crate) interfaces: Sides<InterfaceId>,
     pub(crate) trunks: Sides<Option<TrunkId>>,
-    pub(crate) target: LastTarget,
+    /// Trunk of the target tried last.
+    pub(crate) last_trunk: Option<TrunkId>,
+    /// Hash of the Request-URI sent to the callee: an INVITE of ours that returns with it has looped.
+    pub(crate) uri_hash: u64,
     pub(crate) media: MediaAnchor,
     pub(crate) requests: InDialogRequests,
-    pub(crate) reserved: ReservedCapacity,
+    /// Capacity that admission control has reserved.
+    pub(crate) reservation: Reservation,
     pub(crate) headers: CallHeaders,
     pub(crate) summary: CallSummary,
 }

@@ -17,8 +17,8 @@ use crate::calls::ended::EndedBy;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::table::OngoingCalls;
 use crate::calls::{
-    Call, CallHeaders, CallKind, CallStage, CallSummary, InDialogRequests, LastTarget, MediaAnchor,
-    NewCall, Sides,
+    Call, CallHeaders, CallKind, CallStage, CallSummary, InDialogRequests, MediaAnchor, NewCall,
+    Sides,
 };
 use crate::components::{Calls, Components};
 use crate::headers::{address_of, text};
@@ -193,12 +193,13 @@ impl ConferenceCalls<'_> {
             legs: Sides::new(Some(leg), None),
             interfaces: Sides::new(origin.interface, origin.interface),
             trunks: Sides::new(origin.trunk, None),
-            target: LastTarget::default(),
+            last_trunk: None,
+            uri_hash: 0,
             media: MediaAnchor::Border(Box::new(
                 CallMedia::for_participant(key.0, side, settings).with_number(number),
             )),
             requests: InDialogRequests::default(),
-            reserved: reservation.into(),
+            reservation,
             summary: CallSummary::offered(now),
             headers: CallHeaders {
                 tags,

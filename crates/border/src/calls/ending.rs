@@ -361,10 +361,7 @@ impl Calls<'_> {
         };
         let outcome = CallOutcome::of(call.summary.status);
         call.count_outcome(&mut self.parts.ctx.counters, outcome);
-        self.parts
-            .admission
-            .reservations
-            .release(&call.reserved.reservation);
+        self.parts.admission.reservations.release(&call.reservation);
         if let Some(trunk) = *call.trunks.get(Side::Callee)
             && call.summary.answered_at.is_some()
         {

@@ -100,7 +100,7 @@ impl Components {
 /// The trunk of the target tried last, otherwise that of the caller.
 fn trunk_of(call: &Call) -> Option<TrunkId> {
     (*call.trunks.get(Side::Callee))
-        .or(call.target.trunk)
+        .or(call.last_trunk)
         .or(*call.trunks.get(Side::Caller))
 }
 

@@ -40,11 +40,10 @@ impl Components {
         let Some(slot) = self.calls.slot_of(key) else {
             return;
         };
+        let reservations = &mut self.admission.reservations;
         if let Some(call) = self.calls.get_mut(slot)
-            && !core::mem::replace(&mut call.reserved.transcoded, true)
+            && reservations.add_transcoding(&mut call.reservation, kinds)
         {
-            let reservations = &mut self.admission.reservations;
-            reservations.add_transcoding(&mut call.reserved.reservation, kinds);
             self.update_media_price(slot);
         }
     }
@@ -64,7 +63,7 @@ impl Components {
             return;
         };
         if let Some(call) = self.calls.get_mut(slot) {
-            reservations.add_srtp(&mut call.reserved.reservation, line_side, (keying, suite));
+            reservations.add_srtp(&mut call.reservation, line_side, (keying, suite));
             self.update_media_price(slot);
         }
     }
@@ -89,7 +88,7 @@ impl Components {
                 .offload
                 .path_between(&self.ctx.config, interfaces);
             let reservations = &mut self.admission.reservations;
-            reservations.set_media_path(&mut call.reserved.reservation, path);
+            reservations.set_media_path(&mut call.reservation, path);
         }
     }
 }

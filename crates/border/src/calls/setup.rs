@@ -14,7 +14,7 @@ use crate::calls::transfer::join::existing_leg_step;
 use crate::calls::transfer::{ReplacingLeg, TransferControl};
 use crate::calls::{
     Call, CallHeaders, CallKind, CallStage, CallSummary, ChargingVector, EarlyDialogs,
-    ForkingBreadth, InDialogRequests, LastTarget, MediaAnchor, NewCall, SetUp, SetUpTimers, Sides,
+    ForkingBreadth, InDialogRequests, MediaAnchor, NewCall, SetUp, SetUpTimers, Sides,
 };
 use crate::components::Calls;
 use crate::headers::{address_of, text};
@@ -157,7 +157,8 @@ impl Calls<'_> {
             legs: Sides::new(Some(leg), None),
             interfaces: Sides::new(origin.interface, origin.interface),
             trunks: Sides::new(origin.trunk, None),
-            target: LastTarget::default(),
+            last_trunk: None,
+            uri_hash: 0,
             kind: CallKind::hunting(SetUp {
                 invite: request.bytes().into(),
                 hops: plan.steps,
@@ -186,7 +187,7 @@ impl Calls<'_> {
             }),
             media,
             requests: InDialogRequests::default(),
-            reserved: reservation.into(),
+            reservation,
             summary: CallSummary::offered(now),
             headers: CallHeaders {
                 tags,
@@ -265,7 +266,7 @@ impl OngoingCalls {
             .and_then(|key| self.slot_of(key))
             .and_then(|slot| self.get(slot));
         match call {
-            Some(call) if call.target.uri_hash == self.mark_of(request.request_uri()) => {
+            Some(call) if call.uri_hash == self.mark_of(request.request_uri()) => {
                 Err(RequestRefusal::new(Reason::Loop))
             }
             _ => Ok(()),

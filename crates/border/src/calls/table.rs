@@ -245,7 +245,7 @@ impl OngoingCalls {
                 let trunk = call.trunks.get_mut(side);
                 *trunk = trunk.and_then(|trunk| renamed.trunk(trunk));
             }
-            call.target.trunk = call.target.trunk.and_then(|trunk| renamed.trunk(trunk));
+            call.last_trunk = call.last_trunk.and_then(|trunk| renamed.trunk(trunk));
             if let Some(set_up) = call.kind.set_up_mut() {
                 renamed.steps(&mut set_up.hops);
             }

@@ -188,7 +188,7 @@ impl Calls<'_> {
         if let Some((leg, mark)) = result? {
             if let (Some(mark), Some(call)) = (mark, self.parts.calls.get_mut(slot)) {
                 // An INVITE that returns with the Request-URI set by header rules has looped.
-                call.target.uri_hash = mark;
+                call.uri_hash = mark;
             }
             self.branch_began(slot, index, (leg, &flow));
         }
@@ -392,7 +392,7 @@ impl Calls<'_> {
             return;
         };
         let trunk = hop.trunk;
-        call.target.trunk = trunk;
+        call.last_trunk = trunk;
         let config = self.parts.ctx.config.clone();
         self.parts.ctx.events.tell(now, || EventKind::CallRouted {
             call: number,
@@ -558,7 +558,7 @@ impl Calls<'_> {
             return;
         };
         call.summary.counted = true;
-        let trunk = call.target.trunk;
+        let trunk = call.last_trunk;
         let source = call.kind.set_up().map(|set_up| set_up.source);
         let ctx = &mut self.parts.ctx;
         ctx.counters.offered -= 1;
@@ -584,7 +584,7 @@ impl OngoingCalls {
         };
         let (mark, interface, trunk) = (self.mark_of(&hop.uri), hop.interface, hop.trunk);
         if let Some(call) = self.get_mut(slot) {
-            call.target.uri_hash = mark;
+            call.uri_hash = mark;
             *call.interfaces.get_mut(Side::Callee) = interface;
             *call.trunks.get_mut(Side::Callee) = trunk;
         }
