@@ -12,7 +12,7 @@ use crate::calls::transfer::TransferControl;
 use crate::calls::{Call, CallStage, LinkKind};
 use crate::components::Components;
 use crate::ng_client::control::NodeControl;
-use crate::ng_client::relay::{BUSY_INTERVAL, Failover, NodeRelay, tag};
+use crate::ng_client::relay::{Failover, NodeRelay, tag};
 use crate::ng_client::statistics::{figures_of, text};
 use crate::ng_client::{CommandPurpose, NodeId, PendingDelete};
 use crate::shared::Alarm;

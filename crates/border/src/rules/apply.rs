@@ -363,8 +363,7 @@ impl Components {
         };
         self.ctx.config.rules.run(&scene, effects);
         let slot = || slot_of(endpoint, call);
-        self.parts
-            .store_rule_output(RuleInput::of(&scene), call.number, slot, effects);
+        self.store_rule_output(RuleInput::of(&scene), call.number, slot, effects);
         let effects = &*effects;
         effects.merge(edits);
         effects.refusal.as_ref().map(|refusal| refusal.status)

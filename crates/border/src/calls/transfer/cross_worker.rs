@@ -10,7 +10,7 @@ use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::transfer::TransferControl;
 use crate::calls::transfer::consultation::refuse_transfer;
 use crate::calls::transfer::handover::{
-    Dialog, OVER, Transfer, TransferState, TransferredLeg, announce, take,
+    Dialog, OVER, TransferState, TransferredLeg, announce, take,
 };
 use crate::calls::transfer::join::{
     AwaitedStep, ConsultationCall, Join, Purpose, existing_leg_step,
