@@ -22,7 +22,7 @@ pub const TARGETS: [&str; 16] = [
     "scenario_xml",
     "ng",
     "ice",
-    "recode",
+    "transcode",
 ];
 
 /// Runs each target for the given number of seconds, side by side, then minimises its corpus.

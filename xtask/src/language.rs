@@ -1,5 +1,5 @@
-//! Rules on the language of comments and pages (docs/glossary.md): counted phrases with a bound each, words that the glossary
-//! replaces, and functions whose name promises a question.
+//! Rules on the language of comments, pages, texts in the sources and names of tests (docs/glossary.md): counted phrases with a
+//! bound each, words that the glossary replaces, and functions whose name promises a question.
 
 use crate::texts::Text;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +13,33 @@ const PHRASES: [(&str, usize); 3] = [
     ),
     ("indefinite persons (whoever, somebody, nobody ...)", 10),
     ("persons (he, his, him)", 10),
+];
+
+/// The same for texts in the sources (log lines, errors, help, reports) and names of functions.
+const TEXT_PHRASES: usize = 0;
+
+/// Replaced words that a text may have, with the files and the reason.
+const KEPT: [(&str, &str, &str); 4] = [
+    (
+        "crates/config/src/renamed.rs",
+        "coalesce",
+        "a former configuration key",
+    ),
+    (
+        "crates/console/src/database/layout.rs",
+        "coalesce",
+        "a function of SQL",
+    ),
+    (
+        "crates/console/src/partition.rs",
+        "coalesce",
+        "a function of SQL",
+    ),
+    (
+        "crates/lab/src/sipp/compile.rs",
+        "repartition",
+        "a keyword of SIPp's scenario files",
+    ),
 ];
 
 /// Most of the type names of the workspace that may be defined more than once, in percent of all definitions.
@@ -41,6 +68,7 @@ const BEFORE_NOMINAL: [&str; 20] = [
 pub fn breaches(files: &[Text]) -> Vec<String> {
     let mut breaches = Vec::new();
     let mut found: [Vec<String>; PHRASES.len()] = Default::default();
+    let mut in_texts = Vec::new();
     let replaced = replaced_words(files);
     for file in files.iter().filter(|file| is_ours(&file.name)) {
         let prose = prose(file);
@@ -63,6 +91,9 @@ pub fn breaches(files: &[Text]) -> Vec<String> {
         }
         if file.name.ends_with(".rs") {
             breaches.extend(questions_that_change(file));
+            let texts = texts(&file.text);
+            breaches.extend(replaced_in_texts(file, &texts, &replaced));
+            in_texts.extend(phrases_in_texts(file, &texts));
         }
         breaches.extend(uses_of_replaced(file, &prose, &replaced));
     }
@@ -76,6 +107,17 @@ pub fn breaches(files: &[Text]) -> Vec<String> {
             ));
         }
     }
+    println!(
+        "language: {} such phrases in texts and names of functions, at most {TEXT_PHRASES}",
+        in_texts.len()
+    );
+    if in_texts.len() > TEXT_PHRASES {
+        breaches.push(format!(
+            "nominal clauses or persons in texts or names of functions: {}",
+            in_texts.join(" ")
+        ));
+    }
+    breaches.extend(kept_in_vain(files));
     breaches.extend(repeated_types(files));
     breaches
 }
@@ -153,6 +195,172 @@ fn nominal_clauses<'a>(line: &str, words: &'a [String]) -> impl Iterator<Item = 
         };
         nominal.then_some(word.as_str())
     })
+}
+
+/// The texts of a Rust file (its string literals) with their lines. Placeholders and escapes are blanks.
+fn texts(source: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut line = 1;
+    let mut rest = source;
+    while let Some(c) = rest.chars().next() {
+        let length = match c {
+            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            // A raw string, perhaps of bytes: `r"..."`, `br#"..."#`.
+            'r' if raw_start(rest).is_some() => {
+                let (start, end) = raw_start(rest).unwrap_or_default();
+                let text = &rest[start..];
+                let length = text.find(&end).unwrap_or(text.len());
+                found.push((line, plain_text(&text[..length])));
+                (start + length + end.len()).min(rest.len())
+            }
+            '"' => {
+                let length = closing_quote(&rest[1..]);
+                found.push((line, plain_text(&rest[1..=length])));
+                (length + 2).min(rest.len())
+            }
+            // The quotes of a character; a lifetime has only one.
+            '\'' if rest.starts_with("'\"'") => 3,
+            '\'' if rest.starts_with("'\\") => 3,
+            // An identifier is skipped as a whole: its last letter may be an `r`.
+            c if c.is_alphanumeric() || c == '_' => identifier_length(rest),
+            c => c.len_utf8(),
+        };
+        line += rest[..length].matches('\n').count();
+        rest = &rest[length..];
+    }
+    found
+}
+
+/// The length of the identifier or number that begins a text, without a prefix of a string.
+fn identifier_length(text: &str) -> usize {
+    if text.starts_with("b\"") || text.starts_with("br\"") || text.starts_with("br#") {
+        return 1;
+    }
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
+    end.unwrap_or(text.len())
+}
+
+/// The start of the content of a raw string that begins a text, and its end mark.
+fn raw_start(text: &str) -> Option<(usize, String)> {
+    let rest = text.strip_prefix('r')?;
+    let marks = rest.len() - rest.trim_start_matches('#').len();
+    rest[marks..]
+        .starts_with('"')
+        .then(|| (marks + 2, format!("\"{}", "#".repeat(marks))))
+}
+
+/// The length of a text up to the quote that closes it.
+fn closing_quote(text: &str) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => return at,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// A literal without escapes and placeholders.
+fn plain_text(literal: &str) -> String {
+    let mut plain = String::with_capacity(literal.len());
+    let (mut depth, mut escaped) = (0_usize, false);
+    for c in literal.chars() {
+        match c {
+            _ if escaped => {
+                escaped = false;
+                plain.push(' ');
+            }
+            '\\' => escaped = true,
+            '{' => depth += 1,
+            '}' => {
+                depth = depth.saturating_sub(1);
+                plain.push(' ');
+            }
+            c if depth == 0 => plain.push(c),
+            _ => {}
+        }
+    }
+    plain
+}
+
+/// Replaced words in texts, except those of [`KEPT`].
+fn replaced_in_texts(
+    file: &Text,
+    texts: &[(usize, String)],
+    replaced: &[(String, String)],
+) -> Vec<String> {
+    let mut breaches = Vec::new();
+    for (number, text) in texts {
+        let parts = identifier_parts(text);
+        let used = replaced.iter().filter(|(word, _)| parts.contains(word));
+        for (word, term) in used.filter(|(word, _)| !is_kept(&file.name, word)) {
+            breaches.push(format!(
+                "{}:{number}: {word} in a text (docs/glossary.md: {term})",
+                file.name
+            ));
+        }
+    }
+    breaches
+}
+
+fn is_kept(file: &str, word: &str) -> bool {
+    KEPT.iter()
+        .any(|(kept_in, kept, _)| *kept_in == file && *kept == word)
+}
+
+/// Entries of [`KEPT`] whose file has the word no more.
+fn kept_in_vain(files: &[Text]) -> Vec<String> {
+    let stale = KEPT.iter().filter(|(name, word, _)| {
+        let file = files.iter().find(|file| file.name == *name);
+        file.is_some_and(|file| {
+            let texts = texts(&file.text);
+            !texts
+                .iter()
+                .any(|(_, text)| identifier_parts(text).contains(*word))
+        })
+    });
+    stale
+        .map(|(name, word, _)| format!("{name} has no text with {word}: remove it from KEPT"))
+        .collect()
+}
+
+/// Nominal clauses and persons in texts of the product, and in names of functions. Texts of tests are mostly data.
+fn phrases_in_texts(file: &Text, texts: &[(usize, String)]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut judge = |number: usize, text: &str| {
+        let words = words(text);
+        let person = words
+            .iter()
+            .any(|word| PERSONS.contains(&word.as_str()) || INDEFINITE.contains(&word.as_str()));
+        if person || nominal_clauses(text, &words).next().is_some() {
+            found.push(format!("{}:{number}", file.name));
+        }
+    };
+    let product = file.name.contains("/src/") && !file.name.ends_with("tests.rs");
+    let code = file.text.split("\n#[cfg(test)]\nmod tests {").next();
+    let last = code.unwrap_or_default().lines().count();
+    // A single word is a name or a keyword.
+    for (number, text) in texts
+        .iter()
+        .filter(|(number, _)| product && *number <= last)
+    {
+        if text.trim().contains(' ') {
+            judge(*number, text);
+        }
+    }
+    for (at, line) in file.text.lines().enumerate() {
+        let line = line.trim_start();
+        if let Some(name) = line
+            .strip_prefix("fn ")
+            .or_else(|| line.strip_prefix("async fn "))
+        {
+            judge(at + 1, &name[..identifier_length(name)].replace('_', " "));
+        }
+    }
+    found
 }
 
 /// `fn is_...` and `fn has_...` that take `&mut self`.
@@ -354,6 +562,46 @@ mod tests {
         let replaced = replaced_words(&[glossary]);
         let found = uses_of_replaced(&code, &prose(&code), &replaced);
         assert_eq!(found.len(), 2, "{found:?}");
+        let found = replaced_in_texts(&code, &texts(&code.text), &replaced);
+        let expected = "crates/x/src/a.rs:3: crew in a text (docs/glossary.md: worker pool)";
+        assert_eq!(found, [expected]);
+    }
+
+    #[test]
+    fn texts_are_found_without_placeholders_and_comments() {
+        let source = concat!(
+            "// \"comment\"\n",
+            "let a = \"one {what} two\\n\\\"three\\\"\"; let c = '\"';\n",
+            "let b = br#\"four \"five\"\"#; fn f<'a>(x: &'a str) {}\n",
+            "let d = b\"six\"; let escaped = '\\''; let e = r\"seven\";\n",
+        );
+        let found = texts(source);
+        let words: Vec<(usize, String)> = found
+            .into_iter()
+            .map(|(line, text)| (line, words(&text).join(" ")))
+            .collect();
+        let expected = [
+            (2, "one two three"),
+            (3, "four five"),
+            (4, "six"),
+            (4, "seven"),
+        ];
+        let expected = expected.map(|(line, text)| (line, text.to_owned()));
+        assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn phrases_in_texts_and_names_of_functions_are_found() {
+        let file = |name: &str, text: &str| Text {
+            name: name.to_owned(),
+            text: text.to_owned(),
+        };
+        let phrases = |file: &Text| phrases_in_texts(file, &texts(&file.text));
+        let text = "fn a() {\n    \"see what differs\";\n    \"what\";\n}\n";
+        assert_eq!(phrases(&file("x/src/a.rs", text)), ["x/src/a.rs:2"]);
+        assert!(phrases(&file("x/tests/a.rs", text)).is_empty());
+        let name = "    fn queue_loses_what_is_counted() {}\n";
+        assert_eq!(phrases(&file("x/tests/a.rs", name)), ["x/tests/a.rs:1"]);
     }
 
     #[test]

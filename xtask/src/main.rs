@@ -9,6 +9,7 @@ mod docs;
 mod fuzz;
 mod guided;
 mod language;
+mod methods;
 mod pages;
 mod postlink;
 mod process;

@@ -80,8 +80,10 @@ const LAYERS: [(&str, &[&str]); 5] = [
             "calls::quality",
             "calls::relay",
             "calls::reservations",
+            "calls::routing",
             "calls::setup",
             "calls::transfer",
+            "ng_client::control",
             "ng_client::exchange",
             "ng_client::failover",
             "out_of_dialog",
@@ -124,6 +126,7 @@ pub fn breaches(files: &[Text]) -> Vec<String> {
         if name == "border" {
             breaches.extend(graph.upward());
         }
+        breaches.extend(crate::methods::breaches(name, &files));
         for circle in circles.iter().filter(|circle| circle.len() > CIRCLE) {
             breaches.push(format!(
                 "{name}: {} files import each other, more than {CIRCLE}: {}",

@@ -5,10 +5,13 @@ pub use crate::counters::{BorderCounters, CallOutcome};
 pub use crate::report::{BorderCensus, CallInfo, LiveMedia};
 
 use crate::admission::{MediaOffload, Price};
+use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::CallKey;
 use crate::calls::media::log_kernel_relay;
+use crate::calls::transfer::TransferControl;
 use crate::components::{Calls, Components};
 use crate::endpoint_settings::endpoint_config;
+use crate::ng_client::control::NodeControl;
 use crate::workers::WorkerParts;
 use anchor::sockets::{MEDIA_BASE, SocketWork};
 use config::Config;
@@ -64,8 +67,8 @@ impl Border {
     }
 
     /// Sets the path of anchored media, when the program has activated a path other than sockets, or lost it.
-    pub fn set_media_offload(&mut self, carrier: MediaOffload) {
-        self.lend().set_media_offload(carrier);
+    pub fn set_media_offload(&mut self, offload: MediaOffload) {
+        self.parts.set_media_offload(offload);
     }
 
     /// Hands a datagram off if another worker owns its call. Returns whether it was handed off.
@@ -192,7 +195,7 @@ impl Border {
                 }
             }
             Input::Datagram(datagram) if self.parts.is_for_nodes(datagram.socket) => {
-                self.lend()
+                NodeControl::new(&mut self.lend())
                     .handle_node_datagram(datagram.source, datagram.bytes);
             }
             Input::Unreachable {
@@ -200,7 +203,7 @@ impl Border {
                 destination,
                 ..
             } if self.parts.is_for_nodes(socket) => {
-                self.lend().node_unreachable(destination);
+                NodeControl::new(&mut self.lend()).node_unreachable(destination);
             }
             Input::Datagram(datagram) if self.parts.resolver.is_resolver(datagram.socket) => {
                 self.parts.resolver.resolver_answer(
@@ -256,7 +259,7 @@ impl Border {
                     }
                     HandoffKind::Message { .. } => self.parts.admission.overload.record_no_queue(),
                     HandoffKind::Transfer { number, step } => {
-                        self.lend().transfer_handoff(number, step);
+                        TransferControl::new(&mut self.lend()).transfer_handoff(number, step);
                         return;
                     }
                     _ => {}
@@ -370,7 +373,7 @@ impl Engine for Border {
         if timeout {
             self.lend().process_timers();
         }
-        self.lend().replay_deferred();
+        NodeControl::new(&mut self.lend()).replay_deferred();
         self.lend().process_media_notices();
         self.lend().deliver_lookups();
         self.parts.apply_rule_output();
@@ -476,28 +479,32 @@ impl Control for Border {
                     self.parts.ctx.counters.media_sessions_ended += 1;
                     log_kernel_relay(&mut self.parts.ctx, CallKey(session), &stats);
                     let number = CallKey(session).number();
-                    self.lend().record_session_statistics(number, Some(&stats));
+                    self.parts.record_session_statistics(number, Some(&stats));
                 }
-                self.lend().participant_stats(session, last, Some(&stats));
+                ConferenceCalls::new(&mut self.lend()).participant_stats(
+                    session,
+                    last,
+                    Some(&stats),
+                );
                 self.parts.media.last_stats = Some((session, stats));
             }
             // Calls of the border are not recorded.
             MediaEvent::Recorded { .. } | MediaEvent::PlaybackEnded { .. } => {}
             MediaEvent::Participant { session, event } => {
-                self.lend().participant_event(CallKey(session), event);
+                ConferenceCalls::new(&mut self.lend()).participant_event(CallKey(session), event);
             }
             MediaEvent::Refused { session, .. } => {
                 self.parts.quality_intervals.remove(session);
                 let number = CallKey(session).number();
-                self.lend().record_session_statistics(number, None);
+                self.parts.record_session_statistics(number, None);
                 if self.parts.calls.slot_of(CallKey(session)).is_none() {
                     // The participant had left before the forwarder reported its statistics.
-                    self.lend().participant_stats(session, false, None);
+                    ConferenceCalls::new(&mut self.lend()).participant_stats(session, false, None);
                 }
                 self.lend().media_refused(CallKey(session));
             }
         }
-        self.lend().replay_deferred();
+        NodeControl::new(&mut self.lend()).replay_deferred();
         self.lend().process_media_notices();
         self.lend().deliver_lookups();
     }

@@ -13,6 +13,7 @@ pub(crate) mod quality_intervals;
 pub(crate) mod rated_line;
 pub(crate) mod relay;
 mod reservations;
+mod routing;
 pub mod saved;
 pub(crate) mod setup;
 pub(crate) mod table;
@@ -27,9 +28,10 @@ use crate::ng_client::relay::NodeRelay;
 use crate::policy::HopStep;
 use crate::request::RequestOrigin;
 use crate::rules::Tags;
+use crate::shared::Alarm;
 use anchor::{CallMedia, Side};
 use config::{InterfaceId, TrunkId};
-use engine::timers::TimerKey;
+use engine::timers::{TimerKey, TimerWheel};
 use engine::{Reason, Time};
 use serde::{Deserialize, Serialize};
 use sip::{Flow, Fork, LegId, ServerTransaction, TransactionId};
@@ -65,17 +67,17 @@ impl<T> Sides<T> {
     }
 }
 
-/// State of a call.
+/// Stage of a call, by the message that it awaits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum CallPhase {
+pub enum CallStage {
     /// The callee has not answered.
-    SetUp,
+    ExpectAnswer,
     /// The callee has answered; the caller has not acknowledged yet.
-    Answered,
+    ExpectAck,
     /// The dialog of each side is confirmed.
-    Confirmed,
-    /// The remaining legs are being closed.
-    Ending,
+    ExpectBye,
+    /// The call has ended; its remaining legs are being closed.
+    ExpectLegsClosed,
 }
 
 /// An outgoing leg that is not answered yet.
@@ -105,23 +107,12 @@ pub(crate) struct SetUp {
     pub(crate) opening: SmallVec<[u16; 2]>,
     /// Legs that are being called.
     pub(crate) branches: SmallVec<[Branch; 1]>,
-    /// Whether a provisional response was sent to the caller; no other hop is tried after that.
-    pub(crate) progressed: bool,
     /// Whether the INVITE has an offer.
     pub(crate) offered: bool,
-    /// Whether the caller supports reliable provisional responses.
-    pub(crate) reliable: bool,
-    /// The early dialog in which an offer was answered by a reliable provisional response.
-    pub(crate) answered_by: Option<(LegId, Option<Fork>)>,
-    /// The early dialog of the last response to the caller.
-    pub(crate) spoke: Option<(LegId, Fork)>,
-    /// Reliable provisional responses without a PRACK of the caller, in order.
-    pub(crate) to_prack: VecDeque<(LegId, Fork)>,
+    pub(crate) early: EarlyDialogs,
     /// The best final response so far.
     pub(crate) best: Best,
-    /// Max-Breadth of the INVITE (RFC 5393 section 5), and the share of each hop that is being called.
-    pub(crate) breadth: Option<u16>,
-    pub(crate) share: Option<u16>,
+    pub(crate) breadth: ForkingBreadth,
     /// Name of the route.
     pub(crate) route: Box<str>,
     /// Whether media is anchored.
@@ -130,10 +121,49 @@ pub(crate) struct SetUp {
     pub(crate) user: Option<Box<str>>,
     /// Origin of the INVITE.
     pub(crate) source: SocketAddr,
-    /// Timer of the ring timeout.
-    pub(crate) ring_timer: Option<TimerKey>,
-    /// Timer of the answer timeout of a hop.
-    pub(crate) answer_timer: Option<TimerKey>,
+    pub(crate) timers: SetUpTimers,
+}
+
+/// Early dialogs of a call, and the provisional responses that were sent to the caller.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct EarlyDialogs {
+    /// Whether a provisional response was sent to the caller; no other hop is tried after that.
+    pub(crate) progressed: bool,
+    /// Whether the caller supports reliable provisional responses.
+    pub(crate) reliable: bool,
+    /// The early dialog in which an offer was answered by a reliable provisional response.
+    pub(crate) answered_by: Option<(LegId, Option<Fork>)>,
+    /// The early dialog of the last response to the caller.
+    pub(crate) last_heard: Option<(LegId, Fork)>,
+    /// Reliable provisional responses without a PRACK of the caller, in order.
+    pub(crate) to_prack: VecDeque<(LegId, Fork)>,
+}
+
+/// Limit of parallel forking (RFC 5393 section 5).
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct ForkingBreadth {
+    /// Max-Breadth of the INVITE.
+    pub(crate) limit: Option<u16>,
+    /// The share of each hop that is being called.
+    pub(crate) share: Option<u16>,
+}
+
+/// Timers of a set-up.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SetUpTimers {
+    /// The ring timeout.
+    pub(crate) ring: Option<TimerKey>,
+    /// The answer timeout of a hop.
+    pub(crate) answer: Option<TimerKey>,
+}
+
+impl SetUpTimers {
+    /// Cancels both.
+    pub(crate) fn cancel(&mut self, timers: &mut TimerWheel<Alarm>) {
+        for timer in [self.ring.take(), self.answer.take()].into_iter().flatten() {
+            timers.cancel(timer);
+        }
+    }
 }
 
 impl SetUp {
@@ -156,14 +186,14 @@ impl SetUp {
             let mut branches = self.branches.iter();
             branches.any(|branch| branch.leg == leg && !branch.cancelled)
         };
-        let answered = self.answered_by.filter(|(leg, _)| lives(*leg));
-        let spoke = self.spoke.filter(|(leg, _)| lives(*leg));
-        answered.or(spoke.map(|(leg, fork)| (leg, Some(fork))))
+        let answered = self.early.answered_by.filter(|(leg, _)| lives(*leg));
+        let last = self.early.last_heard.filter(|(leg, _)| lives(*leg));
+        answered.or(last.map(|(leg, fork)| (leg, Some(fork))))
     }
 
     /// Whether the SDP of a called leg was sent to the caller reliably; no other leg can be called after that.
     pub(crate) fn answered_reliably(&self) -> bool {
-        self.answered_by.is_some()
+        self.early.answered_by.is_some()
     }
 }
 
@@ -315,39 +345,221 @@ impl CallSummary {
     }
 }
 
+/// Kind of a call: the system at the other side of the caller.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum CallKind {
+    /// A callee.
+    Bridged(Bridge),
+    /// A conference, in which the call has a participant.
+    Conference(Box<ParticipantState>),
+    /// A conference whose participant was removed; the leg is being closed.
+    LeftConference,
+}
+
+/// State of a call to a callee that exists at certain stages only.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Bridge {
+    /// Until all branches have their final responses.
+    set_up: Option<Box<SetUp>>,
+    /// While two legs are being connected.
+    join: Option<Box<Join>>,
+}
+
+impl CallKind {
+    /// A call to a callee that is being set up.
+    pub(crate) fn hunting(set_up: SetUp) -> CallKind {
+        CallKind::Bridged(Bridge {
+            set_up: Some(Box::new(set_up)),
+            join: None,
+        })
+    }
+
+    fn bridge(&self) -> Option<&Bridge> {
+        match self {
+            CallKind::Bridged(bridge) => Some(bridge),
+            CallKind::Conference(_) | CallKind::LeftConference => None,
+        }
+    }
+
+    fn bridge_mut(&mut self) -> Option<&mut Bridge> {
+        match self {
+            CallKind::Bridged(bridge) => Some(bridge),
+            CallKind::Conference(_) | CallKind::LeftConference => None,
+        }
+    }
+
+    /// The state of the set-up.
+    pub(crate) fn set_up(&self) -> Option<&SetUp> {
+        self.bridge()?.set_up.as_deref()
+    }
+
+    pub(crate) fn set_up_mut(&mut self) -> Option<&mut SetUp> {
+        self.bridge_mut()?.set_up.as_deref_mut()
+    }
+
+    pub(crate) fn take_set_up(&mut self) -> Option<Box<SetUp>> {
+        self.bridge_mut()?.set_up.take()
+    }
+
+    /// Two legs that are being connected: transfer, refresh or move to another media node.
+    pub(crate) fn join(&self) -> Option<&Join> {
+        self.bridge()?.join.as_deref()
+    }
+
+    pub(crate) fn join_mut(&mut self) -> Option<&mut Join> {
+        self.bridge_mut()?.join.as_deref_mut()
+    }
+
+    /// Begins to connect two legs. A call to a conference has one leg, so that there is nothing to connect.
+    pub(crate) fn set_join(&mut self, join: Join) {
+        if let Some(bridge) = self.bridge_mut() {
+            bridge.join = Some(Box::new(join));
+        }
+    }
+
+    pub(crate) fn take_join(&mut self) -> Option<Box<Join>> {
+        self.bridge_mut()?.join.take()
+    }
+
+    /// The participant in a conference, which replaces the callee.
+    pub(crate) fn participant(&self) -> Option<&ParticipantState> {
+        match self {
+            CallKind::Conference(participant) => Some(participant),
+            CallKind::Bridged(_) | CallKind::LeftConference => None,
+        }
+    }
+
+    pub(crate) fn participant_mut(&mut self) -> Option<&mut ParticipantState> {
+        match self {
+            CallKind::Conference(participant) => Some(participant),
+            CallKind::Bridged(_) | CallKind::LeftConference => None,
+        }
+    }
+
+    /// Takes the participant out of the call, for its removal from the conference.
+    pub(crate) fn take_participant(&mut self) -> Option<Box<ParticipantState>> {
+        match std::mem::replace(self, CallKind::LeftConference) {
+            CallKind::Conference(participant) => Some(participant),
+            kind => {
+                *self = kind;
+                None
+            }
+        }
+    }
+}
+
+/// The system that anchors the media of a call.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) enum MediaAnchor {
+    /// None: media bypass, or there is no offer yet.
+    #[default]
+    None,
+    /// The forwarder of the border.
+    Border(Box<CallMedia>),
+    /// A media node.
+    Node(Box<NodeRelay>),
+}
+
+impl MediaAnchor {
+    /// Whether the media of the call is anchored.
+    pub(crate) fn is_some(&self) -> bool {
+        !matches!(self, MediaAnchor::None)
+    }
+
+    /// The media that the border anchors.
+    pub(crate) fn anchored(&self) -> Option<&CallMedia> {
+        match self {
+            MediaAnchor::Border(media) => Some(media),
+            MediaAnchor::None | MediaAnchor::Node(_) => None,
+        }
+    }
+
+    pub(crate) fn anchored_mut(&mut self) -> Option<&mut CallMedia> {
+        match self {
+            MediaAnchor::Border(media) => Some(media),
+            MediaAnchor::None | MediaAnchor::Node(_) => None,
+        }
+    }
+
+    /// Takes the media out of the call, for its release.
+    pub(crate) fn take_anchored(&mut self) -> Option<Box<CallMedia>> {
+        match std::mem::take(self) {
+            MediaAnchor::Border(media) => Some(media),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
+    /// The state of the call at a media node.
+    pub(crate) fn node(&self) -> Option<&NodeRelay> {
+        match self {
+            MediaAnchor::Node(relay) => Some(relay),
+            MediaAnchor::None | MediaAnchor::Border(_) => None,
+        }
+    }
+
+    pub(crate) fn node_mut(&mut self) -> Option<&mut NodeRelay> {
+        match self {
+            MediaAnchor::Node(relay) => Some(relay),
+            MediaAnchor::None | MediaAnchor::Border(_) => None,
+        }
+    }
+
+    /// Takes the state out of the call, for its release.
+    pub(crate) fn take_node(&mut self) -> Option<Box<NodeRelay>> {
+        match std::mem::take(self) {
+            MediaAnchor::Node(relay) => Some(relay),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
+/// In-dialog requests in progress.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct InDialogRequests {
+    /// Forwarded requests without a final response.
+    pub(crate) links: Vec<ForwardedLink>,
+    /// A request with an offer that waits for media sockets.
+    pub(crate) held: Option<Box<QueuedRequest>>,
+    /// The acknowledgement of a 2xx to INVITE.
+    pub(crate) ack: PendingAck,
+}
+
+/// Values for headers of forwarded messages.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct CallHeaders {
+    /// Values stored by header rules.
+    pub(crate) tags: Tags,
+    /// P-Charging-Vector of the trusted side, for messages of the other one.
+    pub(crate) charging: Option<Box<ChargingVector>>,
+}
+
 /// A call.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Call {
     /// Number among the calls of this border; for events and logs.
     pub(crate) number: u64,
-    pub(crate) phase: CallPhase,
+    pub(crate) stage: CallStage,
+    pub(crate) kind: CallKind,
     /// The legs; that of the callee is set by its answer.
     pub(crate) legs: Sides<Option<LegId>>,
     pub(crate) interfaces: Sides<InterfaceId>,
     pub(crate) trunks: Sides<Option<TrunkId>>,
     /// Trunk of the target tried last.
     pub(crate) last_trunk: Option<TrunkId>,
-    pub(crate) set_up: Option<Box<SetUp>>,
-    pub(crate) media: Option<Box<CallMedia>>,
-    /// State of the call at a media node.
-    pub(crate) relay: Option<Box<NodeRelay>>,
-    pub(crate) links: Vec<ForwardedLink>,
-    pub(crate) held: Option<Box<QueuedRequest>>,
-    pub(crate) join: Option<Box<Join>>,
-    pub(crate) ack: PendingAck,
-    /// Reservation of admission control.
-    pub(crate) reservation: Reservation,
-    /// Whether transcoding is included in the reservation.
-    pub(crate) transcoded: bool,
     /// Hash of the Request-URI sent to the callee: an INVITE of ours that returns with it has looped.
-    pub(crate) mark: u64,
+    pub(crate) uri_hash: u64,
+    pub(crate) media: MediaAnchor,
+    pub(crate) requests: InDialogRequests,
+    /// Capacity that admission control has reserved.
+    pub(crate) reservation: Reservation,
+    pub(crate) headers: CallHeaders,
     pub(crate) summary: CallSummary,
-    /// Values stored by header rules.
-    pub(crate) tags: Tags,
-    /// Its participant in a conference, which replaces the other side.
-    pub(crate) participant: Option<Box<ParticipantState>>,
-    /// P-Charging-Vector of the trusted side, for messages of the other one.
-    pub(crate) charging: Option<Box<ChargingVector>>,
 }
 
 impl Call {
@@ -359,11 +571,14 @@ impl Call {
         if *self.legs.get(Side::Callee) == Some(leg) {
             return Some(Side::Callee);
         }
-        let branches = self.set_up.as_ref().map(|set_up| &set_up.branches)?;
-        branches
-            .iter()
-            .any(|branch| branch.leg == leg)
-            .then_some(Side::Callee)
+        self.has_branch(leg).then_some(Side::Callee)
+    }
+
+    /// Whether a leg is a branch of the set-up.
+    pub(crate) fn has_branch(&self, leg: LegId) -> bool {
+        let branches = self.kind.set_up().map(|set_up| &set_up.branches);
+        let mut branches = branches.into_iter().flatten();
+        branches.any(|branch| branch.leg == leg)
     }
 
     pub(crate) fn leg(&self, side: Side) -> Option<LegId> {
@@ -374,19 +589,20 @@ impl Call {
     pub(crate) fn is_over(&self) -> bool {
         Side::BOTH.iter().all(|&side| self.leg(side).is_none())
             && self
-                .set_up
-                .as_ref()
+                .kind
+                .set_up()
                 .is_none_or(|set_up| set_up.branches.is_empty() && set_up.locating == 0)
-            && self.join.as_ref().is_none_or(|join| join.has_no_new_leg())
+            && self.kind.join().is_none_or(Join::has_no_new_leg)
     }
 
     /// Removes the link whose forwarded request is `client`.
     pub(crate) fn take_link(&mut self, client: TransactionId) -> Option<ForwardedLink> {
-        let at = self.links.iter().position(|link| link.client == client)?;
-        let link = self.links.swap_remove(at);
-        if self.links.is_empty() {
+        let links = &mut self.requests.links;
+        let at = links.iter().position(|link| link.client == client)?;
+        let link = links.swap_remove(at);
+        if links.is_empty() {
             // Established calls keep no memory for future requests.
-            self.links = Vec::new();
+            *links = Vec::new();
         }
         Some(link)
     }

@@ -4,6 +4,7 @@
 //! state of a call at a node is a [`relay::NodeRelay`]; [`exchange`] passes the descriptions of a call through its
 //! node.
 
+pub(crate) mod control;
 mod exchange;
 mod failover;
 #[cfg(feature = "fuzz")]

@@ -1,21 +1,15 @@
 //! Reload of the configuration without dropping calls, and draining.
 
 use crate::border::Border;
-use crate::calls::CallPhase;
-use crate::calls::key::CallSlot;
-use crate::components::Calls;
+use crate::calls::conference::ConferenceCalls;
 use crate::conferences::{ConferenceName, ConferenceReply, ConferenceRequest};
 use crate::index_remap::IndexRemap;
 use crate::shared::Alarm;
 use crate::workers::{DrainState, Siblings, WorkerParts};
-use anchor::Side;
 use config::Config;
 use core::time::Duration;
-use engine::{Entropy, EventKind, Reason, Time, Worker};
+use engine::{Entropy, EventKind, Time, Worker};
 use std::sync::Arc;
-
-/// Time for peers to answer the BYE at the end of a drain; a BYE is sent three times in it.
-const BYE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Border {
     /// Applies a checked configuration. Established calls are not changed; sockets are opened and closed by
@@ -70,7 +64,8 @@ impl Border {
             }
         }
         parts.carriers.reload(&config, now);
-        self.lend().remap_indices(&renamed);
+        self.parts.calls.remap_indices(&renamed);
+        self.lend().remap_out_of_dialog_requests(&renamed);
         if config.dns != before.dns {
             self.lend().reload_dns();
         }
@@ -113,7 +108,10 @@ impl Border {
                 .events
                 .tell(now, || EventKind::DrainStarted { calls });
         }
-        self.lend().finish_drain_if_idle();
+        let parts = &mut self.parts;
+        parts
+            .worker
+            .finish_drain_if_idle(&mut parts.ctx, &parts.calls);
     }
 
     /// This worker, among those of one border.
@@ -171,94 +169,12 @@ impl Border {
         now: Time,
     ) {
         self.parts.begin(now);
-        self.lend().handle_conference_request(number, name, request);
+        ConferenceCalls::new(&mut self.lend()).handle_conference_request(number, name, request);
     }
 
     /// The next reply to a request about conferences.
     pub fn next_conference_reply(&mut self) -> Option<(u64, ConferenceReply)> {
         self.parts.conferences.queries.replies.pop_front()
-    }
-}
-
-impl Calls<'_> {
-    /// Terminates the remaining calls at the time limit, and abandons unanswered BYEs at its second expiry.
-    pub(crate) fn expire_drain(&mut self) {
-        let now = self.parts.ctx.now;
-        let Some(draining) = self.parts.worker.draining.as_mut() else {
-            return;
-        };
-        draining.timer = None;
-        if draining.finished {
-            return;
-        }
-        let left = self.parts.calls.slots();
-        if std::mem::replace(&mut draining.time_expired, true) {
-            for slot in left {
-                self.abandon_call(slot);
-            }
-            self.parts.calls.log_all_pending_ends(&mut self.parts.ctx);
-            return self.finish_drain_if_idle();
-        }
-        // Calls that are ending already are not counted as terminated.
-        let ending = |slot: &CallSlot| {
-            self.parts.calls.get(*slot).map(|call| call.phase) == Some(CallPhase::Ending)
-        };
-        draining.terminated = left.iter().filter(|slot| !ending(slot)).count() as u64;
-        draining.timer = Some(
-            self.parts
-                .ctx
-                .timers
-                .schedule(now + BYE_TIMEOUT, Alarm::DrainTimeout),
-        );
-        for slot in left {
-            self.give_up(slot, Reason::Drained);
-        }
-        self.finish_drain_if_idle();
-    }
-
-    /// Maps the indices in all state that outlives a reload; references to removed objects are cleared.
-    fn remap_indices(&mut self, renamed: &IndexRemap) {
-        for call in self.parts.calls.values_mut() {
-            for side in Side::BOTH {
-                let interface = call.interfaces.get_mut(side);
-                *interface = renamed.interface(*interface);
-                let trunk = call.trunks.get_mut(side);
-                *trunk = trunk.and_then(|trunk| renamed.trunk(trunk));
-            }
-            call.last_trunk = call.last_trunk.and_then(|trunk| renamed.trunk(trunk));
-            if let Some(set_up) = call.set_up.as_deref_mut() {
-                renamed.steps(&mut set_up.hops);
-            }
-            if let Some(join) = call.join.as_deref_mut() {
-                join.rename(renamed);
-            }
-        }
-        self.remap_out_of_dialog_requests(renamed);
-    }
-
-    /// Finishes a drain when its last call has ended.
-    pub(crate) fn finish_drain_if_idle(&mut self) {
-        let now = self.parts.ctx.now;
-        if self.parts.calls.is_empty()
-            && self.parts.calls.ended.is_empty()
-            && let Some(draining) = self.parts.worker.draining.as_mut()
-            && !draining.finished
-        {
-            if let Some(timer) = draining.timer.take() {
-                self.parts.ctx.timers.cancel(timer);
-            }
-            draining.finished = true;
-            // The last worker writes the event for all.
-            let terminated = match &self.parts.worker.siblings {
-                None => Some(draining.terminated),
-                Some(siblings) => siblings.finish_drain(draining.terminated),
-            };
-            let Some(terminated) = terminated else { return };
-            self.parts
-                .ctx
-                .events
-                .tell(now, || EventKind::DrainFinished { terminated });
-        }
     }
 }
 

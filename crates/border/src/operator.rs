@@ -2,6 +2,7 @@
 //! program passes them between its packet threads and the control interface.
 
 use crate::border::Border;
+use crate::ng_client::control::NodeControl;
 use crate::registrar::LockedOut;
 use crate::views::{NodeView, OverloadView, RegistrationView, TrunkView};
 use anchor::Side;
@@ -87,7 +88,7 @@ impl Border {
         self.parts.begin(now);
         let mut calls = self.lend();
         calls.give_up(slot, Reason::EndedByOperator);
-        calls.replay_deferred();
+        NodeControl::new(&mut calls).replay_deferred();
         calls.process_media_notices();
         true
     }

@@ -2,7 +2,7 @@
 
 use crate::admission::{CostPart, Price};
 use crate::border::Border;
-use crate::calls::CallPhase;
+use crate::calls::CallStage;
 use crate::calls::key::CallSlot;
 use crate::counters::BorderCounters;
 use anchor::Side;
@@ -83,7 +83,7 @@ pub struct CallInfo {
     /// Number.
     pub number: u64,
     /// State.
-    pub phase: CallPhase,
+    pub stage: CallStage,
     /// Call-IDs of the caller's and the callee's leg, if they exist.
     pub call_ids: [Option<String>; 2],
     /// Address in From, and in To, of the caller's leg.
@@ -155,7 +155,7 @@ impl Border {
     /// Use of memory and CPU time by calls, registrations and handshakes.
     pub fn taken(&mut self, now: Time) -> [(CostPart, Price); CostPart::ALL.len()] {
         self.parts.ctx.now = now;
-        self.lend().reserved()
+        self.parts.reserved()
     }
 
     /// Counters since the start.
@@ -225,15 +225,16 @@ impl Border {
                     to,
                     addresses: Side::BOTH.map(address),
                     number: call.number,
-                    phase: call.phase,
+                    stage: call.stage,
                     call_ids: Side::BOTH.map(call_id),
                     interfaces: Side::BOTH.map(interface),
                     trunks: Side::BOTH.map(trunk),
                     offered_at: call.summary.offered_at,
                     answered_at: call.summary.answered_at,
-                    anchored: call.media.is_some() || call.relay.is_some(),
+                    anchored: call.media.is_some(),
                     media: self.live_media(slot, call.number),
                     tags: call
+                        .headers
                         .tags
                         .iter()
                         .flat_map(|tags| tags.iter())

@@ -11,10 +11,10 @@ use crate::shared::Ctx;
 use anchor::MediaPlane;
 use anchor::sockets::SocketWork;
 use config::{Config, HostName};
-use engine::{ConnectionId, DropReason, Entropy, Output, SocketId, SocketKind, Transport};
+use engine::{ConnectionId, DropReason, Entropy, Output, SocketId, SocketKind, Time, Transport};
 use sip::locate::{
-    IgnoredAnswer, LocateError, LocateHost, LocateRequest, LookupId, ResolvedTarget, Resolver,
-    ResolverConfig, StreamWork,
+    IgnoredAnswer, LocateError, LocateHost, LocateRequest, LookupId, LookupStart, ResolvedTarget,
+    Resolver, ResolverConfig, StreamWork,
 };
 use sip::{LegId, NamedHop};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,6 +33,9 @@ pub(crate) enum LookupWaiter {
     /// An out-of-dialog request.
     OutOfDialog(DeferredRequest),
 }
+
+/// The result of a lookup, and the request that waited for it.
+pub(crate) type LookupResult = (LookupWaiter, Result<Vec<ResolvedTarget>, LocateError>);
 
 /// A DNS query to send.
 #[derive(Debug)]
@@ -62,6 +65,50 @@ pub(crate) struct DnsClient {
 const NAME_SERVER: u64 = 1 << 62;
 
 impl DnsClient {
+    /// Starts a lookup. A result that is known already is returned; otherwise it is one of [`DnsClient::next_result`].
+    pub(crate) fn start(
+        &mut self,
+        host: &HostName,
+        transport: Option<Transport>,
+        waiting: LookupWaiter,
+        now: Time,
+    ) -> Option<LookupResult> {
+        let started = match wanted(host, transport) {
+            Ok(wanted) => self.resolver.locate(wanted, now),
+            Err(error) => LookupStart::Done(Err(error)),
+        };
+        match started {
+            LookupStart::Pending(lookup) => {
+                self.waiting.insert(lookup, waiting);
+                None
+            }
+            LookupStart::Done(result) => {
+                let targets = result.map(|targets| targets.take(MOST_ADDRESSES).collect());
+                Some((waiting, targets))
+            }
+        }
+    }
+
+    /// The next finished lookup.
+    pub(crate) fn next_result(&mut self) -> Option<LookupResult> {
+        while let Some(outcome) = self.resolver.next_outcome() {
+            let Some(waiting) = self.waiting.remove(&outcome.lookup) else {
+                continue;
+            };
+            let targets = outcome.targets;
+            let targets = targets.map(|targets| targets.take(MOST_ADDRESSES).collect());
+            return Some((waiting, targets));
+        }
+        None
+    }
+
+    /// Whether a lookup of this host for a dialog is pending.
+    pub(crate) fn awaits_dialog(&self, leg: LegId, hop: &NamedHop) -> bool {
+        self.waiting.values().any(
+            |waiting| matches!(waiting, LookupWaiter::Dialog(other, same) if *other == leg && same == hop),
+        )
+    }
+
     pub(crate) fn new(config: &Config, entropy: Entropy) -> DnsClient {
         let family = |v4: bool| {
             config

@@ -6,7 +6,7 @@
 //! rules. Messages that the endpoint composes itself (100, CANCEL, ACK of a refusal, PRACK without a body, session
 //! refreshes) concern one peer, and are not subject to rules. The application to messages is in `apply`.
 
-mod apply;
+pub(crate) mod apply;
 
 use crate::calls::key::CallSlot;
 use ::rules::{RuleDirection, RuleLogLine, RuleTag};

@@ -10,15 +10,17 @@
 use crate::admission::overload::shedding::ShedLists;
 use crate::admission::rate_limit::RateLimiter;
 use crate::calls::conference::state::ActiveConferences;
+use crate::calls::table::OngoingCalls;
 use crate::calls::transfer::handover::Transfers;
 use crate::conferences::worker_of;
 use crate::listeners::CertificateDomains;
 use crate::registrar::{Authority, Location, RegistrationLimiter, Registry, SharedRegistry};
+use crate::shared::Ctx;
 use crate::trunks::{Boards, Trunks};
 use config::Config;
 use engine::timers::TimerKey;
 use engine::worker::lock;
-use engine::{BoundedMap, Entropy, HashKey, MaybeShared, Time, Worker};
+use engine::{BoundedMap, Entropy, EventKind, HashKey, MaybeShared, Time, Worker};
 use sip::MovedDialogs;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -119,6 +121,28 @@ impl PoolMember {
 
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.is_some()
+    }
+
+    /// Finishes a drain when the last call has ended, and its end was logged.
+    pub(crate) fn finish_drain_if_idle(&mut self, ctx: &mut Ctx, calls: &OngoingCalls) {
+        if !calls.is_empty() || !calls.ended.is_empty() {
+            return;
+        }
+        let Some(draining) = self.draining.as_mut().filter(|drain| !drain.finished) else {
+            return;
+        };
+        if let Some(timer) = draining.timer.take() {
+            ctx.timers.cancel(timer);
+        }
+        draining.finished = true;
+        // The last worker writes the event for all.
+        let terminated = match &self.siblings {
+            None => Some(draining.terminated),
+            Some(siblings) => siblings.finish_drain(draining.terminated),
+        };
+        let Some(terminated) = terminated else { return };
+        ctx.events
+            .tell(ctx.now, || EventKind::DrainFinished { terminated });
     }
 }
 

@@ -699,7 +699,7 @@ fn a_small_file_has_good_defaults() {
     assert_eq!(
         config.realm.algorithms,
         [DigestAlgorithm::Md5],
-        "what every phone takes"
+        "the default is the algorithm that every phone supports"
     );
 }
 
@@ -758,7 +758,7 @@ fn requests_are_told_to_come_from_a_trunk() {
 }
 
 #[test]
-fn what_is_allowed_but_risky_is_hinted_at() {
+fn risky_but_allowed_settings_cause_a_hint() {
     let text = INTERFACE.replace(":5060", ":506");
     let low = parse(&text, "f").unwrap().hints().join("\n");
     assert!(
@@ -816,7 +816,7 @@ fn numbers_of_users_are_checked() {
 }
 
 #[test]
-fn networks_contain_what_they_say() {
+fn networks_contain_addresses_of_their_prefix() {
     let net = |text: &str| Cidr::parse(text).unwrap();
     let ip = |text: &str| text.parse().unwrap();
     assert!(net("0.0.0.0/0").contains(ip("203.0.113.1")));

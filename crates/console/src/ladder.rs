@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn header_has_the_addresses_of_both_sides_and_events_precede_what_they_explain() {
+    fn header_has_the_addresses_of_both_sides_and_events_precede_their_messages() {
         let (a, b) = ("192.0.2.10:5060", "198.51.100.20:5080");
         let text = "INVITE sip:b@x SIP/2.0\r\nCall-ID: 1\r\n\r\n";
         let mut messages = [

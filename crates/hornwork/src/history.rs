@@ -554,7 +554,7 @@ mod tests {
 
     /// More than ten times the capacity of the queue, while the writer takes nothing.
     #[test]
-    fn a_full_queue_loses_exactly_what_is_counted() {
+    fn losses_of_a_full_queue_are_counted_exactly() {
         const HANDED: u64 = 40_000;
         let config = config::parse(CONFIGURATION, "test").expect("configuration");
         let entropy = net::entropy().expect("entropy");

@@ -734,13 +734,13 @@ impl Endpoint {
     /// Whether a 2xx to our INVITE in this leg waits for our ACK ([`Endpoint::ack`]).
     pub fn owes_ack(&self, leg: LegId) -> bool {
         self.leg(leg)
-            .is_some_and(|leg| leg.owed_ack != crate::transaction::NONE)
+            .is_some_and(|leg| leg.pending.owed_ack != crate::transaction::NONE)
     }
 
     /// Whether the handler still has to refresh a leg's session ([`crate::Indication::RefreshDue`]).
     pub fn refresh_is_due(&self, leg: LegId) -> bool {
         self.leg(leg)
-            .is_some_and(|leg| leg.session.refreshing && !leg.peer_allows_update)
+            .is_some_and(|leg| leg.session.refreshing && !leg.features.update)
     }
 
     /// Whether the INVITE of a leg that we opened and that is not answered yet has got any response, including 100.
@@ -764,7 +764,7 @@ impl Endpoint {
     pub fn pin(&mut self, leg: LegId, flow: Flow) -> Result<(), Refused> {
         self.net.check_flow(&flow)?;
         let leg = self.leg_mut(leg).ok_or(Refused::Gone)?;
-        leg.pinned = true;
+        leg.sending.pinned = true;
         leg.peer.flow = flow;
         for early in leg.setup.iter_mut().flat_map(|setup| &mut setup.forks) {
             early.peer.flow = flow;
@@ -776,7 +776,7 @@ impl Endpoint {
     /// 12.2.1.1). `None` if it is an address, or the leg is pinned. Until [`Endpoint::set_hop_flow`] is called,
     /// requests are sent to the dialog's previous destination.
     pub fn named_hop_of(&self, leg: LegId, fork: Option<Fork>) -> Option<NamedHop> {
-        let leg = self.leg(leg).filter(|leg| !leg.pinned)?;
+        let leg = self.leg(leg).filter(|leg| !leg.sending.pinned)?;
         let early = fork.and_then(|fork| leg.setup.as_ref()?.forks.get(usize::from(fork.0)));
         crate::dialog::named_hop(early.map_or(&leg.peer, |early| &early.peer))
     }
@@ -789,7 +789,7 @@ impl Endpoint {
     pub fn set_hop_flow(&mut self, leg: LegId, hop: &NamedHop, flow: Flow) -> Result<(), Refused> {
         self.net.check_flow(&flow)?;
         let leg = self.leg_mut(leg).ok_or(Refused::Gone)?;
-        if leg.pinned {
+        if leg.sending.pinned {
             return Ok(());
         }
         let forks = leg.setup.iter_mut().flat_map(|setup| &mut setup.forks);
@@ -838,12 +838,12 @@ impl Endpoint {
 
     /// Whether the peer has listed UPDATE in Allow (RFC 3311 section 4).
     pub fn peer_allows_update(&self, leg: LegId) -> Option<bool> {
-        Some(self.leg(leg)?.peer_allows_update)
+        Some(self.leg(leg)?.features.update)
     }
 
     /// Whether the caller of an incoming leg supports reliable provisional responses (RFC 3262).
     pub fn peer_supports_100rel(&self, leg: LegId) -> Option<bool> {
-        Some(self.leg(leg)?.peer_supports_100rel)
+        Some(self.leg(leg)?.features.reliable)
     }
 
     /// Numbers of objects. It iterates over all of them: for tests and infrequent reports.

@@ -10,7 +10,6 @@ use crate::leg::Leg;
 use crate::moved_table::DialogTag;
 use crate::outbox::PeerName;
 use crate::tokens::IdToken;
-use crate::transaction::NONE;
 use engine::{ConnectionId, Time};
 use wire::sip::{HeaderId, Message, Method, Replaces};
 
@@ -111,17 +110,17 @@ impl Endpoint {
     pub fn detach(&mut self, id: LegId, to: u8, now: Time) -> Result<DetachedDialog, Refused> {
         self.now = now;
         let leg = self.leg(id).ok_or(Refused::Gone)?;
-        if leg.state != LegState::Confirmed || leg.setup.is_some() || leg.pending_bye.is_some() {
+        if leg.state != LegState::Confirmed
+            || leg.setup.is_some()
+            || leg.answer.pending_bye.is_some()
+        {
             return Err(Refused::State);
         }
-        let busy = leg.our_invite != NONE
-            || leg.peer_invite.is_some()
-            || leg.owed_ack != NONE
-            || leg.unacked.is_some();
+        let busy = leg.pending.has_invite() || leg.answer.unacked.is_some();
         if busy {
             return Err(Refused::InvitePending);
         }
-        if leg.offers != 0 || leg.peer_update_pending || leg.our_update_pending {
+        if leg.pending.offers != 0 || leg.pending.peer_update || leg.pending.our_update {
             return Err(Refused::OfferPending);
         }
         if self.pending_ends.iter().any(|(ended, _)| *ended == id) {

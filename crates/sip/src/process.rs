@@ -374,6 +374,7 @@ impl Endpoint {
         let from = server.active.as_ref()?.flow;
         let same = leg.state == LegState::Offered
             && leg
+                .pending
                 .peer_invite
                 .is_some_and(|peer_invite| peer_invite.slot == slot)
             && from.remote.ip() == flow.remote.ip()
@@ -662,13 +663,13 @@ impl Endpoint {
         let Some(leg) = self.leg_mut(id) else {
             return;
         };
-        if leg.our_invite == transaction.slot && method == Some(Method::Invite) {
-            leg.our_invite = crate::transaction::NONE;
-            leg.offers = 0;
+        if leg.pending.our_invite == transaction.slot && method == Some(Method::Invite) {
+            leg.pending.our_invite = crate::transaction::NONE;
+            leg.pending.offers = 0;
         }
         if method == Some(Method::Update) {
-            leg.offers &= !crate::leg::OFFER_OUT;
-            leg.our_update_pending = false;
+            leg.pending.offers &= !crate::leg::OFFER_OUT;
+            leg.pending.our_update = false;
         }
         if method == Some(Method::Bye) {
             self.end_leg(id, Ending::Unanswered, None, handler);
@@ -894,7 +895,7 @@ impl Endpoint {
         }
         let opening = leg
             .and_then(|leg| self.leg(leg))
-            .is_some_and(|leg| leg.setup.is_some() && leg.peer_invite == Some(transaction));
+            .is_some_and(|leg| leg.setup.is_some() && leg.pending.peer_invite == Some(transaction));
         match (invite, leg, status) {
             // The INVITE that opens a leg is answered by `answer` and `reject`.
             (true, _, _) if opening => Err(Refused::State),

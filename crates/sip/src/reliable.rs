@@ -126,7 +126,7 @@ impl Endpoint {
 
     /// Destination of responses to a leg's first INVITE.
     pub(crate) fn offered_flow(&self, id: LegId) -> Option<Flow> {
-        let peer_invite = self.leg(id)?.peer_invite?;
+        let peer_invite = self.leg(id)?.pending.peer_invite?;
         Some(self.server(peer_invite)?.active.as_ref()?.flow)
     }
 
@@ -199,7 +199,7 @@ impl Endpoint {
         };
         let Some(cseq) = self
             .leg(id)
-            .and_then(|leg| leg.peer_invite)
+            .and_then(|leg| leg.pending.peer_invite)
             .and_then(|peer_invite| self.server(peer_invite))
             .and_then(|server| server.active.as_ref())
             .map(|active| active.cseq)

@@ -198,7 +198,7 @@ impl Endpoint {
             return;
         };
         leg.session.refreshing = true;
-        if !leg.peer_allows_update {
+        if !leg.features.update {
             handler.on_indication(self, Indication::RefreshDue { leg: id }, now);
             return;
         }
@@ -236,7 +236,7 @@ impl Endpoint {
             405 | 501 => {
                 // No UPDATE support after all: the next refresh is a re-INVITE by the handler.
                 if let Some(leg) = self.leg_mut(id) {
-                    leg.peer_allows_update = false;
+                    leg.features.update = false;
                 }
                 Some(Duration::ZERO)
             }

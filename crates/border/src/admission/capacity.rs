@@ -282,11 +282,16 @@ impl Reservations {
         reservation
     }
 
-    /// Reserves for transcoding in an established call. The call is never refused; the next one may be.
-    pub(crate) fn add_transcoding(&mut self, held: &mut Reservation, kinds: [Kind; 2]) {
+    /// Reserves for transcoding in an established call, once. The call is never refused; the next one may be. Returns
+    /// whether it was reserved now.
+    pub(crate) fn add_transcoding(&mut self, held: &mut Reservation, kinds: [Kind; 2]) -> bool {
+        if core::mem::replace(&mut held.is_transcoded, true) {
+            return false;
+        }
         let price = Price::of_transcoding(kinds);
         held.add(CostPart::Transcoding, price);
         self.add(CostPart::Transcoding, price);
+        true
     }
 
     /// Reserves for SRTP keys of one side of a media line; new keys replace earlier ones. The reservation lasts until

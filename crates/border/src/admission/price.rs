@@ -298,6 +298,8 @@ pub(crate) struct Reservation {
     pub(super) path: Option<MediaPath>,
     /// Sides behind a tunnel of the IPsec gateway.
     pub(super) gateway_sides: u8,
+    /// Whether transcoding is included.
+    pub(super) is_transcoded: bool,
 }
 
 impl Reservation {

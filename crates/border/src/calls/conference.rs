@@ -10,12 +10,16 @@ pub(crate) mod state;
 
 use crate::admission::Reservation;
 use crate::bodies::{has_sdp, session_of};
+use crate::calls::conference::lobby::NewCaller;
 use crate::calls::conference::pin_entry::PinEntry;
 use crate::calls::conference::state::{CalledConference, ParticipantState, PendingAnswer};
 use crate::calls::ended::EndedBy;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::table::OngoingCalls;
-use crate::calls::{Call, CallPhase, CallSummary, NewCall, PendingAck, Sides};
+use crate::calls::{
+    Call, CallHeaders, CallKind, CallStage, CallSummary, InDialogRequests, MediaAnchor, NewCall,
+    Sides,
+};
 use crate::components::{Calls, Components};
 use crate::headers::{address_of, text};
 use crate::policy::{Facts, called_number};
@@ -28,7 +32,7 @@ use codec::Kind;
 use describe::ConferenceDescription;
 use engine::{EventKind, Reason};
 use media::conference::ParticipantEvent;
-use sip::{Flow, LegId, MessageContent, ServerTransaction, TransactionId};
+use sip::{Endpoint, Flow, LegId, MessageContent, ServerTransaction, TransactionId};
 use wire::sdp::Sdp;
 use wire::sip::{Message, Method};
 
@@ -37,7 +41,7 @@ impl OngoingCalls {
         let now = ctx.now;
         let call = self.slot_of(key).and_then(|slot| self.get(slot));
         let Some((call, participant)) =
-            call.and_then(|call| Some((call, call.participant.as_deref()?)))
+            call.and_then(|call| Some((call, call.kind.participant()?)))
         else {
             return;
         };
@@ -91,7 +95,31 @@ impl Components {
     }
 }
 
-impl Calls<'_> {
+/// Calls to conferences.
+#[derive(Debug)]
+pub(crate) struct ConferenceCalls<'c> {
+    endpoint: &'c mut Endpoint,
+    parts: &'c mut Components,
+}
+
+impl<'c> ConferenceCalls<'c> {
+    pub(crate) fn new(calls: &'c mut Calls<'_>) -> ConferenceCalls<'c> {
+        ConferenceCalls {
+            endpoint: calls.endpoint,
+            parts: calls.parts,
+        }
+    }
+
+    /// The stages below.
+    fn calls(&mut self) -> Calls<'_> {
+        Calls {
+            endpoint: self.endpoint,
+            parts: self.parts,
+        }
+    }
+}
+
+impl ConferenceCalls<'_> {
     /// Processes a call to a conference.
     pub(crate) fn join_conference(&mut self, new: NewCall<'_, '_>, called: CalledConference) {
         let NewCall {
@@ -106,7 +134,7 @@ impl Calls<'_> {
         let admitted = self.admit_participant(request, flow, origin, &called);
         let reservation = match admitted {
             Ok(reservation) => reservation,
-            Err(refused) => return self.refuse_call(leg, request, flow, &refused),
+            Err(refused) => return self.calls().refuse_call(leg, request, flow, &refused),
         };
         let number = self.parts.calls.next_number(self.endpoint);
         let seed = self.parts.ctx.entropy.u64();
@@ -119,7 +147,7 @@ impl Calls<'_> {
         ) else {
             self.parts.admission.reservations.release(&reservation);
             let refused = RequestRefusal::new(Reason::NoMediaInterface);
-            return self.refuse_call(leg, request, flow, &refused);
+            return self.calls().refuse_call(leg, request, flow, &refused);
         };
         let CalledConference {
             spec,
@@ -136,20 +164,22 @@ impl Calls<'_> {
         if let Err(refusal) = admission {
             self.parts.admission.reservations.release(&reservation);
             let refused = refusal.refuse(&mut self.parts.ctx, &name);
-            return self.refuse_call(leg, request, flow, &refused);
+            return self.calls().refuse_call(leg, request, flow, &refused);
         }
         let slot = self.parts.calls.next_slot();
         let key = CallKey::new(slot, number);
+        let caller = NewCaller {
+            call: key,
+            number,
+            at: now,
+        };
         if in_lobby {
             self.parts
                 .conferences
                 .lobby
-                .enter(number, key, &spec.name, source, now);
+                .enter(caller, &spec.name, source);
         }
-        let conference = self
-            .parts
-            .conferences
-            .add(&name, key, number, in_lobby, now);
+        let conference = self.parts.conferences.add(&name, caller, in_lobby);
         let settings = ParticipantSettings {
             conference,
             settings: spec.settings.clone(),
@@ -159,27 +189,23 @@ impl Calls<'_> {
         };
         self.parts.calls.insert(Call {
             number,
-            phase: CallPhase::SetUp,
+            stage: CallStage::ExpectAnswer,
             legs: Sides::new(Some(leg), None),
             interfaces: Sides::new(origin.interface, origin.interface),
             trunks: Sides::new(origin.trunk, None),
             last_trunk: None,
-            set_up: None,
-            relay: None,
-            media: Some(Box::new(
+            uri_hash: 0,
+            media: MediaAnchor::Border(Box::new(
                 CallMedia::for_participant(key.0, side, settings).with_number(number),
             )),
-            links: Vec::new(),
-            held: None,
-            join: None,
-            ack: PendingAck::default(),
-            mark: 0,
+            requests: InDialogRequests::default(),
             reservation,
             summary: CallSummary::offered(now),
-            tags,
-            charging: None,
-            transcoded: false,
-            participant: Some(Box::new(ParticipantState {
+            headers: CallHeaders {
+                tags,
+                charging: None,
+            },
+            kind: CallKind::Conference(Box::new(ParticipantState {
                 spec,
                 name,
                 description: ConferenceDescription::new(session),
@@ -193,7 +219,7 @@ impl Calls<'_> {
         });
         self.parts.publish_call_count();
         self.endpoint.set_user(leg, key.0);
-        self.locate_dialog(leg, None);
+        self.calls().locate_dialog(leg, None);
         self.parts.trunks.begin_call(origin.trunk);
         let config = self.parts.ctx.config.clone();
         self.parts.ctx.events.tell(now, || EventKind::CallOffered {
@@ -222,7 +248,7 @@ impl Calls<'_> {
             return;
         };
         let (Some(media), Some(participant)) =
-            (call.media.as_deref_mut(), call.participant.as_deref_mut())
+            (call.media.anchored_mut(), call.kind.participant_mut())
         else {
             return;
         };
@@ -252,7 +278,7 @@ impl Calls<'_> {
     pub(crate) fn participant_sockets_opened(&mut self, slot: CallSlot) {
         let call = self.parts.calls.get_mut(slot);
         let pending = call
-            .and_then(|call| call.participant.as_deref_mut())
+            .and_then(|call| call.kind.participant_mut())
             .and_then(|participant| participant.pending.take());
         if let Some(PendingAnswer { server, offer }) = pending {
             self.answer_participant(slot, server, offer.as_deref());
@@ -281,7 +307,7 @@ impl Calls<'_> {
         let Some(leg) = call.leg(Side::Caller) else {
             return;
         };
-        if let Some(participant) = call.participant.as_deref_mut() {
+        if let Some(participant) = call.kind.participant_mut() {
             participant.offer_sent = offer.is_none();
         }
         let content = MessageContent::sdp(&sdp);
@@ -291,10 +317,10 @@ impl Calls<'_> {
             return;
         }
         if self.endpoint.answer(leg, 200, &content, now).is_err() {
-            return self.end_by_border(slot, Reason::AnswerNotSent);
+            return self.calls().end_by_border(slot, Reason::AnswerNotSent);
         }
         let number = call.number;
-        call.phase = CallPhase::Answered;
+        call.stage = CallStage::ExpectAck;
         call.summary.answered_at = Some(now);
         self.parts.quality_intervals.start(&mut self.parts.ctx);
         call.summary.status = 200;
@@ -322,8 +348,10 @@ impl Calls<'_> {
         match server {
             Some(server) => refuse_with(self.endpoint, server, status, Some(error.reason()), now),
             None => {
-                self.reject_caller_for(slot, status, Some(error.reason()));
-                self.end_call(slot, EndedBy::Border, error.reason(), None);
+                self.calls()
+                    .reject_caller_for(slot, status, Some(error.reason()));
+                self.calls()
+                    .end_call(slot, EndedBy::Border, error.reason(), None);
             }
         }
     }
@@ -331,7 +359,7 @@ impl Calls<'_> {
     /// Processes the ACK to a participant's 2xx.
     pub(crate) fn participant_acked(&mut self, slot: CallSlot, ack: &Message<'_>) {
         let call = self.parts.calls.get_mut(slot);
-        let Some(participant) = call.and_then(|call| call.participant.as_deref_mut()) else {
+        let Some(participant) = call.and_then(|call| call.kind.participant_mut()) else {
             return;
         };
         if !std::mem::take(&mut participant.offer_sent) {
@@ -346,7 +374,8 @@ impl Calls<'_> {
             Ok(()) => self.finish_joining(slot),
             Err(error) => {
                 let reason = b"SIP;cause=488;text=\"No usable answer\"";
-                self.end_call(slot, EndedBy::Border, error.reason(), Some(reason));
+                self.calls()
+                    .end_call(slot, EndedBy::Border, error.reason(), Some(reason));
             }
         }
     }
@@ -365,7 +394,7 @@ impl Calls<'_> {
             .parts
             .calls
             .get(slot)
-            .and_then(|call| call.participant.as_deref())
+            .and_then(|call| call.kind.participant())
             .is_none_or(|participant| {
                 participant.pending.is_some()
                     || participant.offer_sent
@@ -374,7 +403,7 @@ impl Calls<'_> {
         match method {
             Method::Invite | Method::Update => {
                 // Its Contact may name another host.
-                self.locate_dialog(leg, None);
+                self.calls().locate_dialog(leg, None);
                 if method == Method::Update && !has_sdp(request) {
                     let _ =
                         self.endpoint
@@ -403,12 +432,12 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get(slot) else {
             return;
         };
-        let busy = call.participant.as_deref().is_none_or(|participant| {
+        let busy = call.kind.participant().is_none_or(|participant| {
             participant.pending.is_some()
                 || participant.offer_sent
                 || participant.refreshing.is_some()
         });
-        if busy || call.phase != CallPhase::Confirmed {
+        if busy || call.stage != CallStage::ExpectBye {
             return;
         }
         let mut sdp = Vec::new();
@@ -423,11 +452,11 @@ impl Calls<'_> {
             self.parts
                 .calls
                 .get_mut(slot)
-                .and_then(|call| call.participant.as_deref_mut()),
+                .and_then(|call| call.kind.participant_mut()),
         ) {
             (Ok(transaction), Some(participant)) => participant.refreshing = Some(transaction),
             // Glare: the other request refreshes the session as well.
-            _ => self.abandon_offer(slot),
+            _ => self.calls().abandon_offer(slot),
         }
     }
 
@@ -441,7 +470,7 @@ impl Calls<'_> {
     ) {
         let now = self.parts.ctx.now;
         let call = self.parts.calls.get_mut(slot);
-        let Some(participant) = call.and_then(|call| call.participant.as_deref_mut()) else {
+        let Some(participant) = call.and_then(|call| call.kind.participant_mut()) else {
             return;
         };
         let is_ours = participant.refreshing == Some(transaction);
@@ -456,14 +485,15 @@ impl Calls<'_> {
                 _ => Err(AnchorError::NoCodec),
             };
             if let Err(error) = result {
-                self.end_call(slot, EndedBy::Border, error.reason(), None);
+                self.calls()
+                    .end_call(slot, EndedBy::Border, error.reason(), None);
             }
         } else if is_ours {
-            self.abandon_offer(slot);
+            self.calls().abandon_offer(slot);
             let status = response.map_or(408, Message::status);
             // 491 and similar leave the session unchanged; the session timer decides.
             if matches!(status, 408 | 481) {
-                self.end_by_border(slot, Reason::RefreshFailed);
+                self.calls().end_by_border(slot, Reason::RefreshFailed);
             }
         }
     }
@@ -511,7 +541,8 @@ impl Calls<'_> {
             _ => None,
         };
         let kind = kind.or(spec.codecs.first().copied()).unwrap_or(Kind::Pcma);
-        self.reserve(uri, Reservation::of_participant(kind, flow.transport))
+        self.parts
+            .reserve(uri, Reservation::of_participant(kind, flow.transport))
     }
 
     /// Finishes joining once audio is agreed; with a PIN, prompts for it.
@@ -522,15 +553,15 @@ impl Calls<'_> {
         };
         if call
             .media
-            .as_ref()
+            .anchored()
             .and_then(|media| media.voice())
             .is_none()
         {
             return;
         }
         let Some(participant) = call
-            .participant
-            .as_deref_mut()
+            .kind
+            .participant_mut()
             .filter(|participant| participant.joined_at.is_none())
         else {
             return;
@@ -549,8 +580,8 @@ impl Calls<'_> {
             return;
         };
         let number = call.number;
-        let voice = call.media.as_ref().and_then(|media| media.voice());
-        let (Some((_, voice)), Some(participant)) = (voice, call.participant.as_deref()) else {
+        let voice = call.media.anchored().and_then(|media| media.voice());
+        let (Some((_, voice)), Some(participant)) = (voice, call.kind.participant()) else {
             return;
         };
         let participants = self.parts.conferences.participants_of(&participant.name);
@@ -580,7 +611,7 @@ impl Calls<'_> {
             .get_mut(slot)
             .ok_or(AnchorError::Unanchorable)?;
         let (Some(media), Some(participant)) =
-            (call.media.as_deref_mut(), call.participant.as_deref_mut())
+            (call.media.anchored_mut(), call.kind.participant_mut())
         else {
             return Err(AnchorError::Unanchorable);
         };
@@ -609,7 +640,7 @@ impl Calls<'_> {
             .get_mut(slot)
             .ok_or(AnchorError::Unanchorable)?;
         let (Some(media), Some(participant)) =
-            (call.media.as_deref_mut(), call.participant.as_deref_mut())
+            (call.media.anchored_mut(), call.kind.participant_mut())
         else {
             return Err(AnchorError::Unanchorable);
         };
@@ -626,7 +657,7 @@ impl Calls<'_> {
             .get_mut(slot)
             .ok_or(AnchorError::Unanchorable)?;
         let (Some(media), Some(participant)) =
-            (call.media.as_deref_mut(), call.participant.as_deref_mut())
+            (call.media.anchored_mut(), call.kind.participant_mut())
         else {
             return Err(AnchorError::Unanchorable);
         };
@@ -647,41 +678,6 @@ impl Calls<'_> {
             .inspect_err(|_| {
                 media.agree_voice(before);
             })
-    }
-
-    /// Removes the participant, once.
-    pub(crate) fn leave_conference(&mut self, slot: CallSlot) {
-        let Some(call) = self.parts.calls.get_mut(slot) else {
-            return;
-        };
-        let Some(mut participant) = call.participant.take() else {
-            return;
-        };
-        let number = call.number;
-        let was_in_lobby = participant.pin_entry.is_some();
-        if let Some(timer) = participant
-            .pin_entry
-            .as_mut()
-            .and_then(PinEntry::take_timer)
-        {
-            self.parts.ctx.timers.cancel(timer);
-        }
-        let participants = self
-            .parts
-            .conferences
-            .remove(&participant.name, number, was_in_lobby);
-        if participant.joined_at.is_some() && !was_in_lobby {
-            let now = self.parts.ctx.now;
-            self.parts
-                .ctx
-                .events
-                .tell(now, || EventKind::ConferenceLeft {
-                    call: number,
-                    conference: participant.name.0.clone(),
-                    number: participant.name.1.clone(),
-                    participants: participants.into(),
-                });
-        }
     }
 }
 

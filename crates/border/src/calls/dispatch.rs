@@ -1,13 +1,35 @@
 //! Dispatch of the endpoint's indications and of timers to the stages of calls and to out-of-dialog requests.
 
+use crate::calls::EarlyRequest;
+use crate::calls::conference::ConferenceCalls;
+use crate::calls::key::CallSlot;
+use crate::calls::setup::answering::ProvisionalResponse;
+use crate::calls::transfer::TransferControl;
 use crate::components::{Calls, Components};
+use crate::ng_client::control::NodeControl;
+use crate::resolve::{DnsClient, LookupResult, LookupWaiter};
+use crate::responses::refuse;
+use crate::rules::RuleOutcome;
+use crate::rules::apply::with_message;
 use crate::shared::Alarm;
 use anchor::Side;
 use engine::{Reason, Time};
+use sip::locate::LocateError;
 use sip::{
     Endpoint, Flow, Handler, Indication, LegId, ListenerId, MessageContent, NewRequestAction,
 };
 use wire::sip::Message;
+
+/// The part that a leg has in its call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LegStage {
+    /// A branch of the set-up.
+    Branch,
+    /// A side of the call.
+    Side,
+    /// A leg that is being connected, or was replaced.
+    Transfer,
+}
 
 impl Handler for Components {
     fn on_indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
@@ -42,7 +64,7 @@ impl Handler for Components {
             endpoint,
             parts: self,
         };
-        calls.take_over_given_legs();
+        TransferControl::new(&mut calls).take_over_given_legs();
     }
 }
 
@@ -79,7 +101,7 @@ impl Calls<'_> {
             } = &mut *self.parts;
             admission.apply_feedback(ctx, listeners, &indication, flow);
         }
-        if self.defer_for_node(&indication) {
+        if NodeControl::new(self).defer_for_node(&indication) {
             return;
         }
         match indication {
@@ -91,30 +113,43 @@ impl Calls<'_> {
                 fork,
                 response,
                 reliable,
-            } => {
-                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
-                    self.progressed(slot, leg, fork, response, reliable);
+            } => match self.stage_of_leg(leg) {
+                Some((slot, LegStage::Branch)) => {
+                    let progress = ProvisionalResponse {
+                        leg,
+                        fork,
+                        response,
+                        reliable,
+                    };
+                    self.progressed(slot, progress);
                 }
-            }
-            Indication::Answered { leg, response } => {
-                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
-                    self.answered(slot, leg, response);
-                } else {
-                    self.end_stray_dialog(leg);
+                Some((slot, _)) => {
+                    TransferControl::new(self).transfer_progressed(slot, leg, response)
                 }
-            }
+                None => {}
+            },
+            Indication::Answered { leg, response } => match self.stage_of_leg(leg) {
+                Some((slot, LegStage::Branch)) => self.answered(slot, leg, response),
+                Some((slot, _)) => {
+                    TransferControl::new(self).transfer_answered(slot, leg, response)
+                }
+                None => self.end_stray_dialog(leg),
+            },
             Indication::Failed {
                 leg,
                 reason: why,
                 response,
-            } => {
-                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
-                    self.failed(slot, leg, why, response);
+            } => match self.stage_of_leg(leg) {
+                Some((slot, LegStage::Branch)) => self.failed(slot, leg, why, response),
+                Some((slot, _)) => {
+                    TransferControl::new(self).transfer_leg_failed(slot, leg, why, response)
                 }
-            }
+                None => {}
+            },
             Indication::Acked { leg, request } => {
                 if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
-                    self.acked(slot, leg, request);
+                    let early = self.acked(slot, leg, request);
+                    self.dispatch_early(early);
                 }
             }
             Indication::Cancelled { leg, request } => {
@@ -128,7 +163,7 @@ impl Calls<'_> {
                 request,
             } => match self.parts.calls.slot_of_leg(self.endpoint, leg) {
                 Some(slot) => self.pracked(slot, transaction, request),
-                None => crate::responses::refuse(self.endpoint, transaction, 200, now),
+                None => refuse(self.endpoint, transaction, 200, now),
             },
             Indication::Request {
                 leg,
@@ -136,12 +171,12 @@ impl Calls<'_> {
                 request,
             } => match self.parts.calls.slot_of_leg(self.endpoint, leg) {
                 Some(slot) => self.requested(slot, leg, transaction, request),
-                None => crate::responses::refuse(self.endpoint, transaction, 481, now),
+                None => refuse(self.endpoint, transaction, 481, now),
             },
             Indication::RequestCancelled { leg, transaction } => {
                 if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
                     self.request_cancelled(slot, transaction);
-                    self.relay_cancelled(slot, transaction);
+                    NodeControl::new(self).relay_cancelled(slot, transaction);
                 }
             }
             Indication::Response {
@@ -182,14 +217,18 @@ impl Calls<'_> {
                 leg,
                 reason: why,
                 message,
-            } => {
-                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
+            } => match self.stage_of_leg(leg) {
+                Some((slot, LegStage::Branch | LegStage::Side)) => {
                     self.ended(slot, leg, why, message);
                 }
-            }
+                Some((slot, LegStage::Transfer)) => {
+                    TransferControl::new(self).transfer_leg_ended(slot, leg)
+                }
+                None => {}
+            },
             Indication::RefreshDue { leg } => {
                 if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
-                    self.refresh(slot, leg);
+                    TransferControl::new(self).refresh(slot, leg);
                 }
             }
             Indication::SessionExpired { leg } => self.session_expired(leg),
@@ -233,12 +272,12 @@ impl Calls<'_> {
                 }
                 Alarm::TransferRetry(key) => {
                     if let Some(slot) = self.parts.calls.slot_of(key) {
-                        self.retry_transfer(slot);
+                        TransferControl::new(self).retry_transfer(slot);
                     }
                 }
                 Alarm::ReinviteTimeout(key, sent) => {
                     if let Some(slot) = self.parts.calls.slot_of(key) {
-                        self.reinvite_timed_out(slot, sent);
+                        TransferControl::new(self).reinvite_timed_out(slot, sent);
                     }
                 }
                 Alarm::DrainTimeout => self.expire_drain(),
@@ -265,12 +304,14 @@ impl Calls<'_> {
                 Alarm::Keying(key) => self.handle_keying_timeout(key),
                 Alarm::NodeQuery(key) => self.parts.query_node_about_call(key),
                 Alarm::FailoverRetry(key) => self.parts.requeue_failover(key),
-                Alarm::PinTimeout(key) => self.pin_timeout(key),
-                Alarm::ConferenceQueryStep(number) => self.query_next_participants(number),
-                Alarm::TransferPoll(number, call) => {
-                    self.poll_transfer(number, call);
+                Alarm::PinTimeout(key) => ConferenceCalls::new(self).pin_timeout(key),
+                Alarm::ConferenceQueryStep(number) => {
+                    ConferenceCalls::new(self).query_next_participants(number)
                 }
-                Alarm::QualityTick => self.quality_tick(),
+                Alarm::TransferPoll(number, call) => {
+                    TransferControl::new(self).poll_transfer(number, call);
+                }
+                Alarm::QualityTick => self.parts.quality_tick(),
                 Alarm::OverloadCheck => self
                     .parts
                     .admission
@@ -283,7 +324,7 @@ impl Calls<'_> {
             }
         }
         self.parts.media.plane.close_idle(now);
-        self.handle_node_timeouts();
+        NodeControl::new(self).handle_node_timeouts();
         self.parts.resolver.dns_timeout(&self.parts.ctx);
         self.ping_trunks();
         self.register_at_carriers();
@@ -293,7 +334,11 @@ impl Calls<'_> {
     /// Whether a call uses a listener.
     fn is_listener_used(&self, local: ListenerId) -> bool {
         self.parts.calls.iter().any(|(_, call)| {
-            let early = call.set_up.iter().flat_map(|set_up| &set_up.branches);
+            let early = call
+                .kind
+                .set_up()
+                .into_iter()
+                .flat_map(|set_up| &set_up.branches);
             let legs = Side::BOTH.iter().filter_map(|&side| call.leg(side));
             legs.chain(early.map(|branch| branch.leg)).any(|leg| {
                 self.endpoint
@@ -312,5 +357,84 @@ impl Calls<'_> {
             Indication::OutOfDialogResponse { flow, .. } => Some(*flow),
             _ => None,
         }
+    }
+
+    /// Applies header rules to an indication, and processes the result.
+    fn apply_rules(&mut self, indication: Indication<'_>) {
+        if self.parts.ctx.config.rules.is_empty() {
+            return self.dispatch(indication);
+        }
+        match self
+            .parts
+            .apply_rules_to_indication(self.endpoint, &indication)
+        {
+            RuleOutcome::AsItCame => self.dispatch(indication),
+            RuleOutcome::Refused => {}
+            RuleOutcome::Changed(bytes) => match Message::parse(&bytes) {
+                Ok(message) => self.dispatch(with_message(indication, &message)),
+                // Rules always produce a valid message; otherwise the received one is used.
+                Err(_) => self.dispatch(indication),
+            },
+        }
+        self.parts.apply_rule_output();
+    }
+
+    /// Sends queries, and delivers the results of finished lookups.
+    pub(crate) fn deliver_lookups(&mut self) {
+        while let Some(result) = self.parts.resolver.next_result() {
+            self.deliver_lookup(result);
+        }
+        self.parts.send_queries();
+    }
+
+    /// Applies changed DNS servers.
+    pub(crate) fn reload_dns(&mut self) {
+        let config = self.parts.ctx.config.clone();
+        let entropy = self.parts.ctx.entropy.fork();
+        for waiting in self
+            .parts
+            .resolver
+            .replaced(DnsClient::new(&config, entropy))
+        {
+            self.deliver_lookup((waiting, Err(LocateError::NoAnswer)));
+        }
+    }
+
+    fn deliver_lookup(&mut self, result: LookupResult) {
+        let call = match &result.0 {
+            LookupWaiter::Hop(key, _) => Some(*key),
+            LookupWaiter::Dialog(..) | LookupWaiter::OutOfDialog(_) => None,
+        };
+        self.located(result);
+        if let Some(slot) = call.and_then(|key| self.parts.calls.slot_of(key)) {
+            self.call_next_hops(slot);
+        }
+    }
+
+    /// Processes a request that waited for an ACK.
+    fn dispatch_early(&mut self, early: Option<Box<EarlyRequest>>) {
+        let Some(early) = early else {
+            return;
+        };
+        match Message::parse(&early.request) {
+            Ok(request) => self.dispatch(Indication::Request {
+                leg: early.leg,
+                transaction: early.server,
+                request: &request,
+            }),
+            Err(_) => refuse(self.endpoint, early.server, 500, self.parts.ctx.now),
+        }
+    }
+
+    /// The call of a leg, and the part that the leg has in it.
+    fn stage_of_leg(&self, leg: LegId) -> Option<(CallSlot, LegStage)> {
+        let slot = self.parts.calls.slot_of_leg(self.endpoint, leg)?;
+        let call = self.parts.calls.get(slot)?;
+        let stage = match (call.has_branch(leg), call.side_of(leg)) {
+            (true, _) => LegStage::Branch,
+            (false, Some(_)) => LegStage::Side,
+            (false, None) => LegStage::Transfer,
+        };
+        Some((slot, stage))
     }
 }

@@ -1,17 +1,25 @@
 //! Ends of calls: by CANCEL, BYE, timeout or the border; and release of their resources.
 
+use crate::bodies::body_of;
 use crate::calls::ended::{EndedBy, StatisticsSource};
 use crate::calls::key::{CallKey, CallSlot};
-use crate::calls::relay::HeaderChanges;
-use crate::calls::table::OngoingCalls;
-use crate::calls::{CallPhase, Sides};
+use crate::calls::relay::{Forwarded, HeaderChanges, refusal_body};
+use crate::calls::transfer::TransferControl;
+use crate::calls::{Call, CallStage, Sides};
 use crate::components::Calls;
-use crate::counters::CallOutcome;
-use crate::shared::Ctx;
+use crate::counters::{BorderCounters, CallOutcome};
+use crate::request::RequestRefusal;
+use crate::responses::warning_of;
+use crate::shared::Alarm;
 use anchor::{CallMedia, Side};
+use core::time::Duration;
 use engine::{EventKind, Reason};
-use sip::{Body, Ending, LegId, MessageContent};
+use sip::{Body, Ending, Flow, LegId, MessageContent};
+use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message};
+
+/// Time for peers to answer the BYE at the end of a drain; a BYE is sent three times in it.
+const BYE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Calls<'_> {
     /// The caller has cancelled an unanswered call; its leg is gone.
@@ -20,13 +28,11 @@ impl Calls<'_> {
             return;
         };
         if call.leg(Side::Caller) != Some(leg) {
-            return self.transfer_cancelled(slot, leg);
+            return TransferControl::new(self).transfer_cancelled(slot, leg);
         }
         *call.legs.get_mut(Side::Caller) = None;
         call.summary.status = 487;
-        self.parts
-            .calls
-            .count_outcome(&mut self.parts.ctx, slot, CallOutcome::Cancelled);
+        call.count_outcome(&mut self.parts.ctx.counters, CallOutcome::Cancelled);
         let callee = self
             .parts
             .calls
@@ -59,11 +65,11 @@ impl Calls<'_> {
             return;
         };
         let Some(side) = call.side_of(leg) else {
-            return self.transfer_leg_ended(slot, leg);
+            return;
         };
         *call.legs.get_mut(side) = None;
         let mut trunk = None;
-        if let Some(set_up) = call.set_up.as_deref_mut() {
+        if let Some(set_up) = call.kind.set_up_mut() {
             // It was answered after the call had given it up.
             let at = set_up.branches.iter().position(|branch| branch.leg == leg);
             let branch = at.map(|at| set_up.branches.remove(at));
@@ -85,7 +91,7 @@ impl Calls<'_> {
             Ending::SessionExpired => Reason::SessionExpired,
             Ending::UnknownDialog => Reason::DialogUnknown,
         };
-        if call.phase == CallPhase::Ending {
+        if call.stage == CallStage::ExpectLegsClosed {
             return self.finish_if_over(slot);
         }
         let by = match why {
@@ -94,9 +100,7 @@ impl Calls<'_> {
         };
         if why == Ending::NoPrack {
             call.summary.status = 500;
-            self.parts
-                .calls
-                .count_outcome(&mut self.parts.ctx, slot, CallOutcome::Failed);
+            call.count_outcome(&mut self.parts.ctx.counters, CallOutcome::Failed);
         }
         match message.filter(|_| why == Ending::Peer) {
             Some(bye) => self.pass_bye(slot, side, bye),
@@ -110,8 +114,10 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let other = call.leg(from.other()).filter(|_| call.join.is_none());
-        let ack_due = call.ack.due.take();
+        let other = call
+            .leg(from.other())
+            .filter(|_| call.kind.join().is_none());
+        let ack_due = call.requests.ack.due.take();
         if let Some(other) = other {
             if ack_due == Some(from.other()) {
                 let _ = self.endpoint.ack(other, &MessageContent::default(), now);
@@ -136,7 +142,7 @@ impl Calls<'_> {
             .parts
             .calls
             .get(slot)
-            .is_some_and(|call| call.phase == CallPhase::SetUp)
+            .is_some_and(|call| call.stage == CallStage::ExpectAnswer)
         {
             self.reject_caller(slot, 503, None);
         }
@@ -170,7 +176,7 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        call.phase = CallPhase::Ending;
+        call.stage = CallStage::ExpectLegsClosed;
         if call.summary.end.is_none() {
             call.summary.end = Some(end);
         }
@@ -182,19 +188,14 @@ impl Calls<'_> {
         });
         let edits: &[Edit<'_>] = edit.as_ref().map_or(&[], |edit| edit);
         let content = MessageContent::default().with(edits);
-        let ack_due = call.ack.due.take();
+        let ack_due = call.requests.ack.due.take();
         let legs = Side::BOTH.map(|side| (side, call.leg(side)));
         let mut branches = Vec::new();
-        if let Some(set_up) = call.set_up.as_deref_mut() {
+        if let Some(set_up) = call.kind.set_up_mut() {
             set_up.next = set_up.hops.len();
             set_up.locating = 0;
             set_up.opening.clear();
-            for timer in [set_up.ring_timer.take(), set_up.answer_timer.take()]
-                .into_iter()
-                .flatten()
-            {
-                self.parts.ctx.timers.cancel(timer);
-            }
+            set_up.timers.cancel(&mut self.parts.ctx.timers);
             for branch in &mut set_up.branches {
                 if !branch.cancelled {
                     branch.cancelled = true;
@@ -202,12 +203,12 @@ impl Calls<'_> {
                 }
             }
         }
-        let asked = std::mem::take(&mut call.links).into_iter();
-        let held = call.held.take().map(|held| held.server);
-        let early = call.ack.request.take().map(|early| early.server);
+        let asked = std::mem::take(&mut call.requests.links).into_iter();
+        let held = call.requests.held.take().map(|held| held.server);
+        let early = call.requests.ack.request.take().map(|early| early.server);
         let participant = call
-            .participant
-            .as_deref_mut()
+            .kind
+            .participant_mut()
             .and_then(|participant| participant.take_pending_transaction());
         for server in asked
             .map(|link| link.server)
@@ -235,14 +236,13 @@ impl Calls<'_> {
                 .endpoint
                 .hang_up(leg, &content, now)
                 .or_else(|_| self.endpoint.hang_up(leg, &MessageContent::default(), now));
-            if over.is_err() {
-                self.parts.calls.forget_leg(slot, side);
-            } else if self.endpoint.state_of(leg).is_none() {
-                // An unanswered incoming leg is gone at once; no `Ended` follows.
-                self.parts.calls.forget_leg(slot, side);
+            // An unanswered incoming leg is gone at once; no `Ended` follows.
+            let is_gone = over.is_err() || self.endpoint.state_of(leg).is_none();
+            if let Some(call) = self.parts.calls.get_mut(slot).filter(|_| is_gone) {
+                *call.legs.get_mut(side) = None;
             }
         }
-        self.close_transfer(slot);
+        TransferControl::new(self).close_transfer(slot);
         self.release_media(slot);
         self.finish_if_over(slot);
     }
@@ -250,7 +250,7 @@ impl Calls<'_> {
     /// Removes a call that we have ended, without waiting for responses.
     pub(crate) fn abandon_call(&mut self, slot: CallSlot) {
         let now = self.parts.ctx.now;
-        self.close_transfer(slot);
+        TransferControl::new(self).close_transfer(slot);
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
@@ -259,9 +259,9 @@ impl Calls<'_> {
             .filter_map(|&side| call.leg(side))
             .collect();
         call.legs = Sides::default();
-        call.phase = CallPhase::Ending;
+        call.stage = CallStage::ExpectLegsClosed;
         let mut trunks = Vec::new();
-        if let Some(set_up) = call.set_up.take() {
+        if let Some(set_up) = call.kind.take_set_up() {
             for branch in &set_up.branches {
                 legs.push(branch.leg);
                 trunks.extend(
@@ -290,7 +290,7 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get(slot) else {
             return;
         };
-        if call.phase != CallPhase::Confirmed && call.phase != CallPhase::Answered {
+        if call.stage != CallStage::ExpectBye && call.stage != CallStage::ExpectAck {
             return;
         }
         let number = call.number;
@@ -310,30 +310,33 @@ impl Calls<'_> {
         if call.summary.logged {
             return;
         }
-        let media = call.media.as_deref();
+        let media = call.media.anchored();
         let mut awaited = match media.is_some_and(CallMedia::is_added) {
             true => StatisticsSource::Forwarder,
             false => StatisticsSource::Nothing,
         };
         let encodings = media.map(CallMedia::encodings).unwrap_or_default();
         let (answered, status) = (call.summary.answered_at.is_some(), call.summary.status);
-        if call.participant.is_some() && !answered && status == 0 {
+        if call.kind.participant().is_some() && !answered && status == 0 {
             call.summary.status = 487;
         }
-        if call.relay.is_some() {
+        if call.media.node().is_some() {
             awaited = StatisticsSource::Node;
         }
-        self.log_call_end(slot, awaited, encodings);
-        self.leave_conference(slot);
+        self.parts.log_call_end(slot, awaited, encodings);
+        if let Some(call) = self.parts.calls.get_mut(slot) {
+            self.parts.conferences.leave(&mut self.parts.ctx, call);
+        }
         if !self.parts.release_relay(slot) && awaited == StatisticsSource::Node {
             let number = self.parts.calls.get(slot).map_or(0, |call| call.number);
-            self.record_node_statistics(number, Default::default());
+            self.parts
+                .record_node_statistics(number, Default::default());
         }
         if let Some(media) = self
             .parts
             .calls
             .get_mut(slot)
-            .and_then(|call| call.media.take())
+            .and_then(|call| call.media.take_anchored())
         {
             if let Some(timer) = media.keying_timer {
                 self.parts.ctx.timers.cancel(timer);
@@ -348,22 +351,16 @@ impl Calls<'_> {
             .parts
             .calls
             .get(slot)
-            .is_some_and(|call| call.phase == CallPhase::Ending && call.is_over());
+            .is_some_and(|call| call.stage == CallStage::ExpectLegsClosed && call.is_over());
         if !over {
             return;
         }
         self.release_media(slot);
-        let status = self
-            .parts
-            .calls
-            .get(slot)
-            .map_or(0, |call| call.summary.status);
-        self.parts
-            .calls
-            .count_outcome(&mut self.parts.ctx, slot, CallOutcome::of(status));
-        let Some(call) = self.parts.calls.remove(slot) else {
+        let Some(mut call) = self.parts.calls.remove(slot) else {
             return;
         };
+        let outcome = CallOutcome::of(call.summary.status);
+        call.count_outcome(&mut self.parts.ctx.counters, outcome);
         self.parts.admission.reservations.release(&call.reservation);
         if let Some(trunk) = *call.trunks.get(Side::Callee)
             && call.summary.answered_at.is_some()
@@ -371,23 +368,162 @@ impl Calls<'_> {
             self.parts.trunks.end_call(Some(trunk));
         }
         self.parts.trunks.end_call(*call.trunks.get(Side::Caller));
-        self.finish_drain_if_idle();
+        self.finish_drain();
     }
-}
 
-impl OngoingCalls {
-    fn forget_leg(&mut self, slot: CallSlot, side: Side) {
-        if let Some(call) = self.get_mut(slot) {
-            *call.legs.get_mut(side) = None;
+    /// Terminates the remaining calls at the time limit, and abandons unanswered BYEs at its second expiry.
+    pub(crate) fn expire_drain(&mut self) {
+        let now = self.parts.ctx.now;
+        let Some(draining) = self.parts.worker.draining.as_mut() else {
+            return;
+        };
+        draining.timer = None;
+        if draining.finished {
+            return;
+        }
+        let left = self.parts.calls.slots();
+        if std::mem::replace(&mut draining.time_expired, true) {
+            for slot in left {
+                self.abandon_call(slot);
+            }
+            self.parts.calls.log_all_pending_ends(&mut self.parts.ctx);
+            return self.finish_drain();
+        }
+        // Calls that are ending already are not counted as terminated.
+        let ending = |slot: &CallSlot| {
+            self.parts.calls.get(*slot).map(|call| call.stage) == Some(CallStage::ExpectLegsClosed)
+        };
+        draining.terminated = left.iter().filter(|slot| !ending(slot)).count() as u64;
+        draining.timer = Some(
+            self.parts
+                .ctx
+                .timers
+                .schedule(now + BYE_TIMEOUT, Alarm::DrainTimeout),
+        );
+        for slot in left {
+            self.give_up(slot, Reason::Drained);
+        }
+        self.finish_drain();
+    }
+
+    fn finish_drain(&mut self) {
+        self.parts
+            .worker
+            .finish_drain_if_idle(&mut self.parts.ctx, &self.parts.calls);
+    }
+
+    /// Refuses the INVITE of the caller, with the headers of `message` if present.
+    pub(crate) fn reject_caller(&mut self, slot: CallSlot, status: u16, message: Option<&[u8]>) {
+        self.reject_caller_with(slot, status, message, None);
+    }
+
+    /// Refuses the INVITE of the caller by our own decision; `why` is added in Warning if its SDP was the reason.
+    pub(crate) fn reject_caller_for(&mut self, slot: CallSlot, status: u16, why: Option<Reason>) {
+        self.reject_caller_with(slot, status, None, why);
+    }
+
+    fn reject_caller_with(
+        &mut self,
+        slot: CallSlot,
+        status: u16,
+        message: Option<&[u8]>,
+        why: Option<Reason>,
+    ) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        call.summary.status = status;
+        let Some(caller) = call.legs.get_mut(Side::Caller).take() else {
+            return;
+        };
+        call.count_outcome(&mut self.parts.ctx.counters, CallOutcome::of(status));
+        let parsed = message.and_then(|bytes| Message::parse(bytes).ok());
+        if let (401 | 407, Some(response)) = (status, &parsed) {
+            self.parts
+                .calls
+                .store_challenge(&self.parts.ctx, slot, response);
+        }
+        let Some(call) = self.parts.calls.get(slot) else {
+            return;
+        };
+        let mut changes = HeaderChanges::default();
+        let sent = match &parsed {
+            Some(response) => {
+                // Its leg no longer belongs to the call.
+                let flow = self.endpoint.flow_of(caller);
+                let host = flow.map(|flow| self.parts.listeners.advertised_host(flow.local));
+                let forwarded = Forwarded {
+                    call,
+                    from: Side::Callee,
+                    message: response,
+                    host: host.as_deref(),
+                };
+                let edits = self.edits_of(forwarded, &mut changes);
+                let carried = refusal_body(call, response);
+                let body = body_of(carried, b"", response);
+                let content = Self::passed_response(response, &edits, edits.phrase(status), body);
+                self.endpoint.reject(caller, status, &content, now)
+            }
+            None => {
+                let warning = why.and_then(|why| warning_of(status, why));
+                let mut effects = ::rules::Effects::default();
+                let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
+                if let Some(value) = &warning {
+                    let id = HeaderId::Warning;
+                    edits.push(Edit::Add { id, value });
+                }
+                if status == 503 {
+                    edits.push(Edit::Add {
+                        id: HeaderId::RetryAfter,
+                        value: b"10",
+                    });
+                }
+                if let Some(flow) = self.endpoint.flow_of(caller) {
+                    let what = (wire::sip::Method::Invite, status);
+                    self.parts
+                        .rules_answer(flow, None, what, &mut edits, &mut effects);
+                }
+                self.endpoint
+                    .reject(caller, status, &MessageContent::default().with(&edits), now)
+            }
+        };
+        if sent.is_err() {
+            let _ = self
+                .endpoint
+                .hang_up(caller, &MessageContent::default(), now);
         }
     }
 
-    /// Counts the outcome of a call; only the first one counts.
-    pub(crate) fn count_outcome(&mut self, ctx: &mut Ctx, slot: CallSlot, outcome: CallOutcome) {
-        if let Some(call) = self.get_mut(slot)
-            && !std::mem::replace(&mut call.summary.counted, true)
-        {
-            ctx.counters.count(outcome);
+    pub(crate) fn refuse_call(
+        &mut self,
+        leg: LegId,
+        request: &Message<'_>,
+        flow: Flow,
+        refused: &RequestRefusal,
+    ) {
+        let now = self.parts.ctx.now;
+        if refused.status != 401 && refused.status != 407 {
+            self.parts
+                .ctx
+                .counters
+                .count(CallOutcome::of(refused.status));
+            self.parts.record_refused_call(request, flow, refused);
+        } else {
+            // The INVITE with credentials follows.
+            self.parts.ctx.counters.offered -= 1;
+        }
+        self.send_refusal(request, flow, refused, |endpoint, content| {
+            let _ = endpoint.reject(leg, refused.status, content, now);
+        });
+    }
+}
+
+impl Call {
+    /// Counts the outcome of the call; only the first one counts.
+    fn count_outcome(&mut self, counters: &mut BorderCounters, outcome: CallOutcome) {
+        if !std::mem::replace(&mut self.summary.counted, true) {
+            counters.count(outcome);
         }
     }
 }

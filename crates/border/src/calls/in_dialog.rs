@@ -1,17 +1,20 @@
 //! In-dialog requests: forwarded to the other leg, and the responses back.
 
 use crate::bodies::{Carried, SdpRole, body_of, has_sdp, offer_again};
+use crate::calls::conference::ConferenceCalls;
 use crate::calls::ended::EndedBy;
 use crate::calls::key::{CallSlot, SideKey};
-use crate::calls::relay::{Forwarded, HeaderChanges, refusal_body};
-use crate::calls::table::OngoingCalls;
-use crate::calls::{CallPhase, EarlyRequest, ForwardedLink, LinkKind, MAX_LINKS, QueuedRequest};
+use crate::calls::relay::{HeaderChanges, refusal_body};
+use crate::calls::transfer::TransferControl;
+use crate::calls::{
+    Call, CallStage, EarlyRequest, ForwardedLink, InDialogRequests, LinkKind, MAX_LINKS,
+    QueuedRequest, SetUp,
+};
 use crate::components::Calls;
-use crate::headers::EditList;
 use crate::responses::{reason_of, refuse, refuse_with};
 use anchor::{AnchorError, Side};
-use sip::{Fork, Indication, LegId, MessageContent, Refused, ServerTransaction, TransactionId};
-use wire::sip::{HeaderId, Message, Method};
+use sip::{Fork, LegId, MessageContent, Refused, ServerTransaction, TransactionId};
+use wire::sip::{Message, Method};
 
 /// The status for a request that the endpoint refused to send (RFC 3261 section 14, RFC 3311 section 5.2).
 fn status_of(refused: Refused) -> u16 {
@@ -37,40 +40,42 @@ struct RequestPath {
 }
 
 impl Calls<'_> {
-    /// The ACK of a 2xx that we sent.
-    pub(crate) fn acked(&mut self, slot: CallSlot, leg: LegId, ack: &Message<'_>) {
+    /// The ACK of a 2xx that we sent. Returns the request that waited for it.
+    pub(crate) fn acked(
+        &mut self,
+        slot: CallSlot,
+        leg: LegId,
+        ack: &Message<'_>,
+    ) -> Option<Box<EarlyRequest>> {
         let now = self.parts.ctx.now;
-        let Some(call) = self.parts.calls.get_mut(slot) else {
-            return;
-        };
-        let Some(from) = call.side_of(leg) else {
-            return;
-        };
-        let first = call.phase == CallPhase::Answered;
+        let call = self.parts.calls.get_mut(slot)?;
+        let from = call.side_of(leg)?;
+        let first = call.stage == CallStage::ExpectAck;
         if first {
-            call.phase = CallPhase::Confirmed;
+            call.stage = CallStage::ExpectBye;
         }
-        if call.participant.is_some() {
-            return self.participant_acked(slot, ack);
+        if call.kind.participant().is_some() {
+            ConferenceCalls::new(self).participant_acked(slot, ack);
+            return None;
         }
-        let due = call.ack.due.take();
-        let sent = std::mem::take(&mut call.ack.sent);
-        self.parts.calls.free_set_up(slot);
+        let due = call.requests.ack.due.take();
+        let sent = std::mem::take(&mut call.requests.ack.sent);
+        call.free_set_up();
         if first {
             self.parts.confirm_failover(slot);
         }
         if sent {
-            return self.pass_early_request(slot);
+            let call = self.parts.calls.get_mut(slot)?;
+            return call.requests.ack.request.take();
         }
-        let Some(call) = self.parts.calls.get(slot) else {
-            return;
-        };
-        let Some(other) = call.leg(from.other()).filter(|_| due == Some(from.other())) else {
-            return;
-        };
+        let call = self.parts.calls.get(slot)?;
+        let other = call
+            .leg(from.other())
+            .filter(|_| due == Some(from.other()))?;
         let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
         buffers.sdp.clear();
-        let answers = has_sdp(ack) && self.parts.calls.open_offer(slot) == Some(from.other());
+        let answers = has_sdp(ack)
+            && self.parts.calls.get(slot).and_then(Call::open_offer) == Some(from.other());
         let mut bad = None;
         let carried = match (has_sdp(ack), answers) {
             (true, true) => self
@@ -84,7 +89,7 @@ impl Calls<'_> {
                     .parts
                     .calls
                     .get(slot)
-                    .is_some_and(|call| call.media.is_some() || call.relay.is_some()) =>
+                    .is_some_and(|call| call.media.is_some()) =>
             {
                 Carried::Nothing
             }
@@ -108,75 +113,7 @@ impl Calls<'_> {
             Some(_) => self.abandon_offer(slot),
             None => {}
         }
-    }
-
-    /// A 2xx of `side` was forwarded, and the ACK of the other side is pending. The 2xx is acknowledged at once, so
-    /// that a lost or invalid ACK of the other side does not cause retransmissions for 32 s (RFC 3261 section
-    /// 13.3.1.4); except if that ACK must contain the answer.
-    pub(crate) fn await_ack(
-        &mut self,
-        slot: CallSlot,
-        (side, leg): (Side, LegId),
-        offers: bool,
-        response: &Message<'_>,
-    ) {
-        // While the host in its Contact is being resolved, the destination of the ACK is unknown.
-        let at_once = !offers && !self.parts.resolver.is_locating(leg);
-        if at_once {
-            self.ack_at_once(slot, (side, leg), response);
-        }
-        if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.ack.due = Some(side);
-            call.ack.sent = at_once;
-        }
-    }
-
-    fn ack_at_once(&mut self, slot: CallSlot, (side, leg): (Side, LegId), response: &Message<'_>) {
-        let now = self.parts.ctx.now;
-        let outgoing = ::rules::RuleDirection::Out;
-        let ruled = self
-            .parts
-            .ctx
-            .config
-            .rules
-            .applies_to(outgoing, true, &Method::Ack);
-        let bytes = if ruled { ack_of(response) } else { Vec::new() };
-        let mut effects = ::rules::Effects::default();
-        let ack = Message::parse(&bytes).ok();
-        let mut edits = EditList::new();
-        if let (Some(call), Some(ack)) = (self.parts.calls.get(slot), &ack) {
-            let forwarded = Forwarded {
-                call,
-                from: side.other(),
-                message: ack,
-                host: None,
-            };
-            self.rules_out(forwarded, &mut edits, &mut effects);
-        }
-        let content = MessageContent::default().with(&edits);
-        if self.endpoint.ack(leg, &content, now).is_err() {
-            let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
-        }
-    }
-
-    /// The ACK for which a request waited was received.
-    fn pass_early_request(&mut self, slot: CallSlot) {
-        let now = self.parts.ctx.now;
-        let call = self.parts.calls.get_mut(slot);
-        let Some(early) = call.and_then(|call| call.ack.request.take()) else {
-            return;
-        };
-        match Message::parse(&early.request) {
-            Ok(request) => {
-                let indication = Indication::Request {
-                    leg: early.leg,
-                    transaction: early.server,
-                    request: &request,
-                };
-                self.dispatch(indication);
-            }
-            Err(_) => refuse(self.endpoint, early.server, 500, now),
-        }
+        None
     }
 
     /// An in-dialog request of a leg.
@@ -199,31 +136,27 @@ impl Calls<'_> {
             };
             return refuse(self.endpoint, transaction, status, now);
         };
-        if call.phase == CallPhase::Ending {
+        if call.stage == CallStage::ExpectLegsClosed {
             return refuse(self.endpoint, transaction, 481, now);
         }
-        if call.participant.is_some() {
-            return self.participant_request(slot, leg, transaction, request);
+        if call.kind.participant().is_some() {
+            return ConferenceCalls::new(self).participant_request(slot, leg, transaction, request);
         }
-        if self
-            .parts
-            .calls
-            .hold_early_request(slot, from, (leg, transaction), request)
-        {
-            return;
-        }
-        let Some(call) = self.parts.calls.get(slot) else {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        if request.method() == Method::Refer && call.acts_on_refer(&self.parts.ctx.config, from) {
-            return self.referred(slot.side(from), leg, transaction, request);
+        if call.hold_early_request(from, (leg, transaction), request) {
+            return;
         }
-        let busy = call.links.len() >= MAX_LINKS;
-        let joining = call.join.is_some() || call.ack.due.is_some();
+        if request.method() == Method::Refer && call.acts_on_refer(&self.parts.ctx.config, from) {
+            return TransferControl::new(self).referred(slot.side(from), leg, transaction, request);
+        }
+        let busy = call.requests.links.len() >= MAX_LINKS;
+        let joining = call.kind.join().is_some() || call.requests.ack.due.is_some();
         let negotiates = matches!(request.method(), Method::Invite | Method::Update);
-        let held = call.held.is_some();
+        let held = call.requests.held.is_some();
         // With a media node, an offer in UPDATE would conflict with ours.
-        let crosses = call.relay.is_some() && call.join.is_some() && has_sdp(request);
+        let crosses = call.media.node().is_some() && call.kind.join().is_some() && has_sdp(request);
         if negotiates {
             // Its Contact may contain another host.
             self.locate_dialog(leg, None);
@@ -234,7 +167,8 @@ impl Calls<'_> {
         let Some(other) = self
             .parts
             .calls
-            .peer_leg(slot, from)
+            .get(slot)
+            .and_then(|call| call.peer_leg(from))
             .filter(|_| !(held && negotiates))
         else {
             return refuse(self.endpoint, transaction, 491, now);
@@ -280,7 +214,8 @@ impl Calls<'_> {
         let offer = has_sdp(request) && kind != LinkKind::Other;
         if offer
             && self.parts.calls.get(slot).is_some_and(|call| {
-                call.links
+                call.requests
+                    .links
                     .iter()
                     .any(|link| link.offer && link.from != from)
             })
@@ -315,7 +250,7 @@ impl Calls<'_> {
                 let content =
                     Self::passed(request, &edits, body_of(carried, &buffers.sdp, request));
                 let method = request.method();
-                match self.parts.calls.early_dialog(slot, from, other) {
+                match call.early_dialog(from, other) {
                     None => self.endpoint.request(other, method, &content, now),
                     fork => self
                         .endpoint
@@ -327,7 +262,7 @@ impl Calls<'_> {
         match sent {
             Ok(client) => {
                 if let Some(call) = self.parts.calls.get_mut(slot) {
-                    call.links.push(ForwardedLink {
+                    call.requests.links.push(ForwardedLink {
                         from,
                         server: transaction,
                         client,
@@ -357,12 +292,12 @@ impl Calls<'_> {
             .parts
             .calls
             .set_up_mut(slot)
-            .and_then(|set_up| set_up.to_prack.pop_front());
+            .and_then(|set_up| set_up.early.to_prack.pop_front());
         let Some((leg, fork)) = waiting else {
             return refuse(self.endpoint, transaction, 200, now);
         };
         let sdp = has_sdp(prack);
-        let answers = self.parts.calls.open_offer(slot) == Some(Side::Callee);
+        let answers = self.parts.calls.get(slot).and_then(Call::open_offer) == Some(Side::Callee);
         let role = if answers {
             SdpRole::Answer
         } else {
@@ -393,11 +328,11 @@ impl Calls<'_> {
             (Ok(client), Some(call)) => {
                 if sdp
                     && answers
-                    && let Some(set_up) = call.set_up.as_deref_mut()
+                    && let Some(set_up) = call.kind.set_up_mut()
                 {
-                    set_up.answered_by = Some((leg, Some(fork)));
+                    set_up.early.answered_by = Some((leg, Some(fork)));
                 }
-                call.links.push(ForwardedLink {
+                call.requests.links.push(ForwardedLink {
                     from: Side::Caller,
                     server: transaction,
                     client,
@@ -455,6 +390,7 @@ impl Calls<'_> {
         let status = response.status();
         let link = match status {
             100..=199 => call
+                .requests
                 .links
                 .iter()
                 .find(|link| link.client == transaction)
@@ -462,7 +398,7 @@ impl Calls<'_> {
             _ => call.take_link(transaction),
         };
         let Some(link) = link else {
-            return self.transfer_response(slot, leg, transaction, response);
+            return TransferControl::new(self).transfer_response(slot, leg, transaction, response);
         };
         let success = (200..300).contains(&status);
         self.early_media(slot, link.from.other(), response);
@@ -531,7 +467,7 @@ impl Calls<'_> {
                 }
                 refuse(self.endpoint, link.server, 408, now);
             }
-            None => self.transfer_reinvite_timed_out(slot, transaction),
+            None => TransferControl::new(self).transfer_reinvite_timed_out(slot, transaction),
         }
     }
 
@@ -561,10 +497,10 @@ impl Calls<'_> {
         let plane = &mut self.parts.media.plane;
         let opening = call
             .media
-            .as_deref_mut()
+            .anchored_mut()
             .is_some_and(|media| media.defer_until_open(plane));
         if opening {
-            call.held = Some(Box::new(QueuedRequest {
+            call.requests.held = Some(Box::new(QueuedRequest {
                 from: path.from.side,
                 to: path.to,
                 server: path.server,
@@ -578,43 +514,44 @@ impl Calls<'_> {
     /// restores a common session.
     pub(crate) fn request_cancelled(&mut self, slot: CallSlot, transaction: ServerTransaction) {
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.links.retain(|link| link.server != transaction);
-            call.ack
+            call.requests
+                .links
+                .retain(|link| link.server != transaction);
+            call.requests
+                .ack
                 .request
                 .take_if(|early| early.server == transaction);
             if call
+                .requests
                 .held
                 .as_ref()
                 .is_some_and(|held| held.server == transaction)
             {
-                call.held = None;
+                call.requests.held = None;
                 self.abandon_offer(slot);
             }
         }
     }
 }
 
-impl OngoingCalls {
+impl Call {
     /// Queues a request that would change the session until the ACK of the other side. Its sender has our ACK and
     /// cannot know that the other side has not acknowledged yet, so that a refusal (491) would be wrong. Returns
     /// whether the request was queued.
     fn hold_early_request(
         &mut self,
-        slot: CallSlot,
         from: Side,
         (leg, server): (LegId, ServerTransaction),
         request: &Message<'_>,
     ) -> bool {
-        let Some(call) = self.get_mut(slot) else {
-            return false;
-        };
-        let early = call.ack.sent && call.ack.due == Some(from);
+        let InDialogRequests { held, ack, .. } = &mut self.requests;
+        let early = ack.sent && ack.due == Some(from);
         let changes = matches!(request.method(), Method::Invite | Method::Refer);
-        let free = call.join.is_none() && call.held.is_none() && call.ack.request.is_none();
+        let free = self.kind.join().is_none() && held.is_none() && ack.request.is_none();
         if !(early && changes && free) {
             return false;
         }
-        call.ack.request = Some(Box::new(EarlyRequest {
+        ack.request = Some(Box::new(EarlyRequest {
             leg,
             server,
             request: request.bytes().into(),
@@ -623,26 +560,20 @@ impl OngoingCalls {
     }
 
     /// Releases the state of the set-up.
-    pub(crate) fn free_set_up(&mut self, slot: CallSlot) {
-        if let Some(call) = self.get_mut(slot)
-            && call.phase != CallPhase::SetUp
-            && call
-                .set_up
-                .as_deref()
-                .is_some_and(|set_up| set_up.branches.is_empty() && set_up.locating == 0)
-        {
-            call.set_up = None;
+    pub(crate) fn free_set_up(&mut self) {
+        let is_over = |set_up: &SetUp| set_up.branches.is_empty() && set_up.locating == 0;
+        if self.stage != CallStage::ExpectAnswer && self.kind.set_up().is_some_and(is_over) {
+            self.kind.take_set_up();
         }
     }
 
     /// The leg for requests of `from`. During the set-up: the one with the early dialog of the caller, otherwise the
     /// only one that is being called.
-    fn peer_leg(&self, slot: CallSlot, from: Side) -> Option<LegId> {
-        let call = self.get(slot)?;
-        if let Some(leg) = call.leg(from.other()) {
+    fn peer_leg(&self, from: Side) -> Option<LegId> {
+        if let Some(leg) = self.leg(from.other()) {
             return Some(leg);
         }
-        let set_up = call.set_up.as_deref().filter(|_| from == Side::Caller)?;
+        let set_up = self.kind.set_up().filter(|_| from == Side::Caller)?;
         if let Some((leg, _)) = set_up.dialog_of_caller() {
             return Some(leg);
         }
@@ -652,29 +583,9 @@ impl OngoingCalls {
     }
 
     /// The early dialog of `leg` for requests of the caller, while it is being called.
-    fn early_dialog(&self, slot: CallSlot, from: Side, leg: LegId) -> Option<Fork> {
-        let set_up = self.get(slot)?.set_up.as_deref();
-        let (own, fork) = set_up
-            .filter(|_| from == Side::Caller)?
-            .dialog_of_caller()?;
+    fn early_dialog(&self, from: Side, leg: LegId) -> Option<Fork> {
+        let set_up = self.kind.set_up().filter(|_| from == Side::Caller)?;
+        let (own, fork) = set_up.dialog_of_caller()?;
         fork.filter(|_| own == leg)
     }
-}
-
-/// The ACK of a 2xx, as input of header rules.
-fn ack_of(response: &Message<'_>) -> Vec<u8> {
-    let mut ack =
-        b"ACK sip:hornwork.invalid SIP/2.0\r\nVia: SIP/2.0/UDP hornwork.invalid\r\n".to_vec();
-    for (id, name) in [
-        (HeaderId::From, "From"),
-        (HeaderId::To, "To"),
-        (HeaderId::CallId, "Call-ID"),
-    ] {
-        let value = response.header(id).unwrap_or_default();
-        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
-            ack.extend_from_slice(part);
-        }
-    }
-    ack.extend_from_slice(b"CSeq: 1 ACK\r\nContent-Length: 0\r\n\r\n");
-    ack
 }

@@ -2,6 +2,7 @@
 //! failed.
 
 use crate::calls::Call;
+use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::table::OngoingCalls;
 use crate::components::Calls;
@@ -87,15 +88,15 @@ impl Calls<'_> {
         let plane = &mut self.parts.media.plane;
         if call
             .media
-            .as_deref_mut()
+            .anchored_mut()
             .is_none_or(|media| media.defer_until_open(plane))
         {
             return;
         }
-        if call.participant.is_some() {
-            return self.participant_sockets_opened(slot);
+        if call.kind.participant().is_some() {
+            return ConferenceCalls::new(self).participant_sockets_opened(slot);
         }
-        if let Some(held) = call.held.take() {
+        if let Some(held) = call.requests.held.take() {
             self.pass_held(slot, &held);
         }
         self.call_opened_hops(slot);
@@ -110,12 +111,12 @@ impl Calls<'_> {
             return;
         };
         let number = call.number;
-        let media = call.media.as_deref();
+        let media = call.media.anchored();
         let logged = media.is_some_and(CallMedia::has_replaced_pairs);
         let plane = &mut self.parts.media.plane;
         let replaced = call
             .media
-            .as_deref_mut()
+            .anchored_mut()
             .map_or(PortReplacement::Foreign, |media| {
                 media.replace_pair(plane, socket)
             });
@@ -167,7 +168,11 @@ impl Calls<'_> {
         let waiting = waiter.and_then(|key| self.parts.calls.slot_of(CallKey(key)));
         let user = waiting.or_else(|| {
             let mut calls = self.parts.calls.iter();
-            let uses = |call: &Call| call.media.as_ref().is_some_and(|media| media.uses(socket));
+            let uses = |call: &Call| {
+                call.media
+                    .anchored()
+                    .is_some_and(|media| media.uses(socket))
+            };
             calls.find(|(_, call)| uses(call)).map(|(slot, _)| slot)
         });
         match user {
@@ -186,7 +191,7 @@ impl Calls<'_> {
                 .parts
                 .calls
                 .slot_of(CallKey(session))
-                .and_then(|slot| self.parts.calls.get_mut(slot)?.media.as_deref_mut());
+                .and_then(|slot| self.parts.calls.get_mut(slot)?.media.anchored_mut());
             let Some(media) = media else { continue };
             let timer = self
                 .parts
@@ -210,11 +215,13 @@ impl Calls<'_> {
     fn process_notice(&mut self, notice: MediaNotice) {
         let now = self.parts.ctx.now;
         if let MediaStatus::Transcoded(kinds) = notice.status {
-            self.reserve_transcoding(CallKey(notice.session), kinds);
+            self.parts
+                .reserve_transcoding(CallKey(notice.session), kinds);
         }
         if let MediaStatus::Keyed(keying, suite) = notice.status {
             let line_side = (notice.line, notice.side);
-            self.reserve_srtp(CallKey(notice.session), line_side, (keying, suite));
+            self.parts
+                .reserve_srtp(CallKey(notice.session), line_side, (keying, suite));
         }
         self.parts.ctx.events.tell(now, || notice.event());
         if notice.is_fatal

@@ -6,8 +6,8 @@ use crate::admission::MediaPath;
 use crate::calls::ended::{EndedBy, EndedCall, ReceptionQuality, SideTotals, StatisticsSource};
 use crate::calls::key::CallSlot;
 use crate::calls::rated_line::{PACKET_MS, rated_line, round_trip_of};
-use crate::calls::{Call, CallPhase};
-use crate::components::Calls;
+use crate::calls::{Call, CallStage};
+use crate::components::Components;
 use crate::ng_client::NodeId;
 use crate::ng_client::relay::NodeRelay;
 use anchor::encodings::{encoding_of, main_of};
@@ -24,7 +24,7 @@ const KERNEL_QUERIES: usize = 5;
 /// Calls at media nodes that are queried in a tick, at most. With more, those with the longest interval come first.
 const NODE_QUERIES: usize = 100;
 
-impl Calls<'_> {
+impl Components {
     /// Logs the end of a call, or postpones it until the pending report; once.
     pub(crate) fn log_call_end(
         &mut self,
@@ -32,10 +32,10 @@ impl Calls<'_> {
         pending: StatisticsSource,
         encodings: Encodings,
     ) {
-        let now = self.parts.ctx.now;
-        let carrier = self.parts.media.offload.path;
-        let config = &self.parts.ctx.config;
-        let Some(call) = self.parts.calls.get_mut(slot) else {
+        let now = self.ctx.now;
+        let path = self.media.offload.path;
+        let config = &self.ctx.config;
+        let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
         if core::mem::replace(&mut call.summary.logged, true) {
@@ -51,23 +51,23 @@ impl Calls<'_> {
                 .answered_at
                 .map(|answered| now.since(answered).as_millis() as u64),
             trunk: config.name_of_trunk(trunk_of(call)).map(Into::into),
-            path: path_of(call, carrier),
+            path: path_of(call, path),
             encodings,
         };
         let number = call.number;
         match pending {
             StatisticsSource::Nothing => {
-                ended.report(&mut self.parts.ctx, number, None, Default::default())
+                ended.report(&mut self.ctx, number, None, Default::default())
             }
             StatisticsSource::Forwarder | StatisticsSource::Node => {
-                self.parts.calls.ended.insert(number, Box::new(ended));
+                self.calls.ended.insert(number, Box::new(ended));
             }
         }
     }
 
     /// The last report of the forwarder about a call; `None` if it had no session.
     pub(crate) fn record_session_statistics(&mut self, number: u64, stats: Option<&SessionStats>) {
-        let Some(ended) = self.parts.calls.ended.remove(&number) else {
+        let Some(ended) = self.calls.ended.remove(&number) else {
             return;
         };
         let kernel = stats.is_some_and(|stats| {
@@ -83,16 +83,16 @@ impl Calls<'_> {
                 reception.totals = totals_of(stats, side);
             }
         }
-        ended.report(&mut self.parts.ctx, number, path, reception);
-        self.finish_drain_if_idle();
+        ended.report(&mut self.ctx, number, path, reception);
+        self.worker.finish_drain_if_idle(&mut self.ctx, &self.calls);
     }
 
     /// The last report of a media node about a call.
     pub(crate) fn record_node_statistics(&mut self, number: u64, reception: [ReceptionQuality; 2]) {
-        self.parts.quality_intervals.remove_at_node(number);
-        if let Some(ended) = self.parts.calls.ended.remove(&number) {
-            ended.report(&mut self.parts.ctx, number, None, reception);
-            self.finish_drain_if_idle();
+        self.quality_intervals.remove_at_node(number);
+        if let Some(ended) = self.calls.ended.remove(&number) {
+            ended.report(&mut self.ctx, number, None, reception);
+            self.worker.finish_drain_if_idle(&mut self.ctx, &self.calls);
         }
     }
 }
@@ -135,15 +135,15 @@ fn totals_of(stats: &SessionStats, side: Side) -> SideTotals {
 }
 
 /// The media path of a call, as far as the call knows it; packets relayed by the kernel are reported later.
-fn path_of(call: &Call, carrier: MediaPath) -> Option<&'static str> {
-    if call.participant.is_some() {
+fn path_of(call: &Call, path: MediaPath) -> Option<&'static str> {
+    if call.kind.participant().is_some() {
         return Some("conference");
     }
-    if call.relay.is_some() {
+    if call.media.node().is_some() {
         return Some("node");
     }
-    if call.media.is_some() {
-        return Some(match carrier {
+    if call.media.anchored().is_some() {
+        return Some(match path {
             MediaPath::AfXdp => "af_xdp",
             MediaPath::Sockets | MediaPath::Kernel => "sockets",
         });
@@ -198,10 +198,10 @@ fn mos(source: &SourceStats, codec: &str, network_ms: f64) -> Option<Hundredths>
     Some(Hundredths::of(rate(quality, &observed).mos))
 }
 
-impl Calls<'_> {
+impl Components {
     /// Queries the media of a part of the calls.
     pub(crate) fn quality_tick(&mut self) {
-        let parts = &mut *self.parts;
+        let parts = self;
         let intervals = &mut parts.quality_intervals;
         let Some((tick, ticks)) = intervals.tick(&mut parts.ctx, !parts.calls.is_empty()) else {
             return;
@@ -214,16 +214,16 @@ impl Calls<'_> {
             let Some(call) = parts.calls.get(slot) else {
                 continue;
             };
-            let is_answered = matches!(call.phase, CallPhase::Answered | CallPhase::Confirmed);
+            let is_answered = matches!(call.stage, CallStage::ExpectAck | CallStage::ExpectBye);
             let Some(answered) = call.summary.answered_at.filter(|_| is_answered) else {
                 continue;
             };
-            let media = call.media.as_deref();
+            let media = call.media.anchored();
             if media.is_some_and(CallMedia::is_in_forwarder) {
                 let session = parts.calls.key_of(slot).0;
                 due.push((intervals.since(session).unwrap_or(answered), slot));
             }
-            let relay = call.relay.as_deref();
+            let relay = call.media.node();
             if let Some(node) = relay.and_then(NodeRelay::established_node)
                 && !parts.media_nodes.is_down(node)
             {
@@ -236,7 +236,7 @@ impl Calls<'_> {
             due.truncate(KERNEL_QUERIES);
         }
         for (since, slot) in due {
-            let media = parts.calls.get(slot).and_then(|call| call.media.as_deref());
+            let media = parts.calls.get(slot).and_then(|call| call.media.anchored());
             let encodings = media.map(CallMedia::encodings).unwrap_or_default();
             let session = parts.calls.key_of(slot).0;
             intervals.query(session, since, encodings);

@@ -6,8 +6,7 @@
 
 use crate::bodies::{Carried, SdpRole, has_sdp, is_multipart, session_of};
 use crate::calls::key::{CallSlot, SideKey};
-use crate::calls::table::OngoingCalls;
-use crate::calls::{Call, CallPhase};
+use crate::calls::{Call, CallStage};
 use crate::components::Calls;
 use crate::headers::{
     EditList, OWN_TAGS, address_with_host, end_to_end_tags, hide_hops, hide_network, promises,
@@ -19,7 +18,7 @@ use crate::identity::private_headers::is_charged;
 use ::rules::Effects;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
 use config::{Config, IdentityPassing, Refer};
-use sip::{Body, MessageContent};
+use sip::{Body, LegId, MessageContent};
 use wire::sip::{Edit, HeaderId, Message, Method, Session};
 
 /// A message that is forwarded from a side of a call to the other.
@@ -113,8 +112,7 @@ impl OwnTexts {
 
 /// The body of a forwarded refusal: an SDP in it would reveal addresses although media is anchored.
 pub(crate) fn refusal_body(call: &Call, response: &Message<'_>) -> Carried {
-    let anchored = call.media.is_some() || call.relay.is_some();
-    match anchored && has_sdp(response) {
+    match call.media.is_some() && has_sdp(response) {
         true => Carried::Nothing,
         false => Carried::Untouched,
     }
@@ -150,8 +148,7 @@ impl Call {
             wanted: trunk.is_none_or(|trunk| trunk.identity == IdentityPassing::Pass),
             proven,
             anchored: self.media.is_some()
-                || self.relay.is_some()
-                || self.set_up.as_ref().is_some_and(|set_up| set_up.anchor),
+                || self.kind.set_up().is_some_and(|set_up| set_up.anchor),
             hiding: config.hiding(*self.interfaces.get(to)),
         }
     }
@@ -163,15 +160,12 @@ impl Call {
             .and_then(|trunk| config.trunk(trunk))
             .is_some_and(|trunk| trunk.refer == Refer::Act)
     }
-}
 
-impl OngoingCalls {
     /// The side with a pending offer, as far as anchoring knows.
-    pub(crate) fn open_offer(&self, slot: CallSlot) -> Option<Side> {
-        let call = self.get(slot)?;
-        match call.relay.as_deref() {
+    pub(crate) fn open_offer(&self) -> Option<Side> {
+        match self.media.node() {
             Some(relay) => relay.open_offer,
-            None => call.media.as_deref()?.open_offer(),
+            None => self.media.anchored()?.open_offer(),
         }
     }
 }
@@ -243,7 +237,9 @@ impl Calls<'_> {
         };
         let list = &mut edits.list;
         self.own_edits(forwarded, &boundary, texts, list);
-        edits.refused = self.rules_out(forwarded, list, effects);
+        edits.refused = self
+            .parts
+            .rules_out(self.endpoint, forwarded, list, effects);
         edits
     }
 
@@ -300,7 +296,7 @@ impl Calls<'_> {
             true => hide_hops(message, &own.warnings, edits),
             false => hide_network(message, &own.warnings, edits),
         }
-        if let Some(value) = call.charging.as_deref().map(|vector| &vector.0)
+        if let Some(value) = call.headers.charging.as_deref().map(|vector| &vector.0)
             && boundary.to
             && !boundary.from
             && is_charged(message)
@@ -362,7 +358,7 @@ impl Calls<'_> {
         role: SdpRole,
         out: &mut Vec<u8>,
     ) -> Result<Carried, AnchorError> {
-        let relayed = |call: &Call| call.relay.is_some();
+        let relayed = |call: &Call| call.media.node().is_some();
         let SideKey { slot, side } = from;
         if self.parts.calls.get(slot).is_some_and(relayed) {
             return self.parts.apply_node_description(from, message, role, out);
@@ -391,10 +387,10 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        if let Some(media) = call.media.as_deref_mut() {
+        if let Some(media) = call.media.anchored_mut() {
             media.abandon(&mut self.parts.media.plane);
         }
-        if let Some(relay) = call.relay.as_deref_mut() {
+        if let Some(relay) = call.media.node_mut() {
             relay.open_offer = None;
         }
     }
@@ -403,7 +399,7 @@ impl Calls<'_> {
     pub(crate) fn abandon_change(&mut self, slot: CallSlot) {
         self.abandon_offer(slot);
         let call = self.parts.calls.get_mut(slot);
-        if let Some(media) = call.and_then(|call| call.media.as_deref_mut()) {
+        if let Some(media) = call.and_then(|call| call.media.anchored_mut()) {
             media.restore_side(&mut self.parts.media.plane);
         }
     }
@@ -419,10 +415,10 @@ impl Calls<'_> {
         };
         let gated = call
             .media
-            .as_deref()
+            .anchored()
             .is_some_and(CallMedia::limits_early_media);
         let early = EarlyMedia::of(message);
-        if call.phase != CallPhase::SetUp
+        if call.stage != CallStage::ExpectAnswer
             || !gated
             || early.is_none()
             || !call.is_trusted(&self.parts.ctx.config, from)
@@ -465,4 +461,72 @@ impl Calls<'_> {
             reason: None,
         }
     }
+
+    /// A 2xx of `side` was forwarded, and the ACK of the other side is pending. The 2xx is acknowledged at once, so
+    /// that a lost or invalid ACK of the other side does not cause retransmissions for 32 s (RFC 3261 section
+    /// 13.3.1.4); except if that ACK must contain the answer.
+    pub(crate) fn await_ack(
+        &mut self,
+        slot: CallSlot,
+        (side, leg): (Side, LegId),
+        offers: bool,
+        response: &Message<'_>,
+    ) {
+        // While the host in its Contact is being resolved, the destination of the ACK is unknown.
+        let at_once = !offers && !self.parts.resolver.is_locating(leg);
+        if at_once {
+            self.ack_at_once(slot, (side, leg), response);
+        }
+        if let Some(call) = self.parts.calls.get_mut(slot) {
+            call.requests.ack.due = Some(side);
+            call.requests.ack.sent = at_once;
+        }
+    }
+
+    fn ack_at_once(&mut self, slot: CallSlot, (side, leg): (Side, LegId), response: &Message<'_>) {
+        let now = self.parts.ctx.now;
+        let outgoing = ::rules::RuleDirection::Out;
+        let ruled = self
+            .parts
+            .ctx
+            .config
+            .rules
+            .applies_to(outgoing, true, &Method::Ack);
+        let bytes = if ruled { ack_of(response) } else { Vec::new() };
+        let mut effects = ::rules::Effects::default();
+        let ack = Message::parse(&bytes).ok();
+        let mut edits = EditList::new();
+        if let (Some(call), Some(ack)) = (self.parts.calls.get(slot), &ack) {
+            let forwarded = Forwarded {
+                call,
+                from: side.other(),
+                message: ack,
+                host: None,
+            };
+            self.parts
+                .rules_out(self.endpoint, forwarded, &mut edits, &mut effects);
+        }
+        let content = MessageContent::default().with(&edits);
+        if self.endpoint.ack(leg, &content, now).is_err() {
+            let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
+        }
+    }
+}
+
+/// The ACK of a 2xx, as input of header rules.
+fn ack_of(response: &Message<'_>) -> Vec<u8> {
+    let mut ack =
+        b"ACK sip:hornwork.invalid SIP/2.0\r\nVia: SIP/2.0/UDP hornwork.invalid\r\n".to_vec();
+    for (id, name) in [
+        (HeaderId::From, "From"),
+        (HeaderId::To, "To"),
+        (HeaderId::CallId, "Call-ID"),
+    ] {
+        let value = response.header(id).unwrap_or_default();
+        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+            ack.extend_from_slice(part);
+        }
+    }
+    ack.extend_from_slice(b"CSeq: 1 ACK\r\nContent-Length: 0\r\n\r\n");
+    ack
 }

@@ -2,18 +2,18 @@
 
 use crate::admission::{CostPart, CurrentLoad, MediaOffload, Price, Reservation};
 use crate::calls::key::{CallKey, CallSlot};
-use crate::components::Calls;
+use crate::components::Components;
 use crate::request::RequestRefusal;
 use anchor::Side;
 use codec::kind::Kind;
 use config::Keying;
 use protect::srtp::Suite;
 
-impl Calls<'_> {
+impl Components {
     fn load(&self) -> CurrentLoad {
         CurrentLoad {
-            registrations: self.parts.registrar.location.len(),
-            calls: self.parts.calls.len(),
+            registrations: self.registrar.location.len(),
+            calls: self.calls.len(),
         }
     }
 
@@ -24,31 +24,26 @@ impl Calls<'_> {
         reservation: Reservation,
     ) -> Result<Reservation, RequestRefusal> {
         let load = self.load();
-        self.parts
-            .admission
+        self.admission
             .reservations
-            .admit(&mut self.parts.ctx, load, uri, reservation)
+            .admit(&mut self.ctx, load, uri, reservation)
     }
 
     /// Current reservations by part, of this worker.
     pub(crate) fn reserved(&mut self) -> [(CostPart, Price); CostPart::ALL.len()] {
         let load = self.load();
-        self.parts
-            .admission
-            .reservations
-            .by_part(&self.parts.ctx, load)
+        self.admission.reservations.by_part(&self.ctx, load)
     }
 
     /// Reserves for transcoding in an established call, once.
     pub(super) fn reserve_transcoding(&mut self, key: CallKey, kinds: [Kind; 2]) {
-        let Some(slot) = self.parts.calls.slot_of(key) else {
+        let Some(slot) = self.calls.slot_of(key) else {
             return;
         };
-        if let Some(call) = self.parts.calls.get_mut(slot)
-            && !core::mem::replace(&mut call.transcoded, true)
+        let reservations = &mut self.admission.reservations;
+        if let Some(call) = self.calls.get_mut(slot)
+            && reservations.add_transcoding(&mut call.reservation, kinds)
         {
-            let reservations = &mut self.parts.admission.reservations;
-            reservations.add_transcoding(&mut call.reservation, kinds);
             self.update_media_price(slot);
         }
     }
@@ -60,14 +55,14 @@ impl Calls<'_> {
         line_side: (usize, Side),
         (keying, suite): (Keying, Suite),
     ) {
-        let reservations = &mut self.parts.admission.reservations;
+        let reservations = &mut self.admission.reservations;
         if keying == Keying::Dtls {
-            reservations.record_handshake(Price::DTLS_HANDSHAKE, self.parts.ctx.now);
+            reservations.record_handshake(Price::DTLS_HANDSHAKE, self.ctx.now);
         }
-        let Some(slot) = self.parts.calls.slot_of(key) else {
+        let Some(slot) = self.calls.slot_of(key) else {
             return;
         };
-        if let Some(call) = self.parts.calls.get_mut(slot) {
+        if let Some(call) = self.calls.get_mut(slot) {
             reservations.add_srtp(&mut call.reservation, line_side, (keying, suite));
             self.update_media_price(slot);
         }
@@ -75,25 +70,24 @@ impl Calls<'_> {
 
     /// Changes the fast path of media; reservations of established calls are updated.
     pub(crate) fn set_media_offload(&mut self, offload: MediaOffload) {
-        if self.parts.media.offload == offload {
+        if self.media.offload == offload {
             return;
         }
-        self.parts.media.offload = offload;
-        for slot in self.parts.calls.slots() {
+        self.media.offload = offload;
+        for slot in self.calls.slots() {
             self.update_media_price(slot);
         }
     }
 
     /// Updates the reservation for a call's media to its current path.
     fn update_media_price(&mut self, slot: CallSlot) {
-        if let Some(call) = self.parts.calls.get_mut(slot) {
+        if let Some(call) = self.calls.get_mut(slot) {
             let interfaces = Side::BOTH.map(|side| *call.interfaces.get(side));
             let path = self
-                .parts
                 .media
                 .offload
-                .path_between(&self.parts.ctx.config, interfaces);
-            let reservations = &mut self.parts.admission.reservations;
+                .path_between(&self.ctx.config, interfaces);
+            let reservations = &mut self.admission.reservations;
             reservations.set_media_path(&mut call.reservation, path);
         }
     }

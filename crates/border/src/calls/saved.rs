@@ -13,7 +13,7 @@ use sip::{LegId, LegToSave, SavedLeg};
 use smallvec::SmallVec;
 
 /// Version of the form; incremented with each change of a saved type.
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 /// The parts of a saved call: owned when it is read, borrowed when it is written.
 #[derive(Serialize, Deserialize)]
@@ -85,10 +85,10 @@ impl Call {
             .iter()
             .filter_map(|&side| self.leg(side))
             .collect();
-        if let Some(set_up) = self.set_up.as_deref() {
+        if let Some(set_up) = self.kind.set_up() {
             legs.extend(set_up.branches.iter().map(|branch| branch.leg));
         }
-        if let Some(join) = self.join.as_deref() {
+        if let Some(join) = self.kind.join() {
             legs.extend(join.legs());
         }
         legs.sort_unstable();
@@ -178,7 +178,7 @@ impl Border {
     /// Shares the settings of a call that was read back with the configuration, where they are equal.
     fn share_settings(&self, call: &mut Call) {
         let config = &self.parts.ctx.config;
-        if let Some(media) = call.media.as_deref_mut() {
+        if let Some(media) = call.media.anchored_mut() {
             for interface in &config.interfaces {
                 media.share_settings(&interface.security, &interface.transcoding);
             }
@@ -186,7 +186,7 @@ impl Border {
                 media.share_settings(&trunk.security, &trunk.transcoding);
             }
         }
-        if let Some(participant) = call.participant.as_deref_mut() {
+        if let Some(participant) = call.kind.participant_mut() {
             participant.share_settings(&config.conferences);
         }
     }

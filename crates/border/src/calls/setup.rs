@@ -1,31 +1,30 @@
 //! New calls: authorization, loop detection, routing.
 
-mod answering;
+pub(crate) mod answering;
 pub(crate) mod hop_hosts;
 pub(crate) mod hunting;
 mod trunk_authentication;
 
 use crate::admission::Reservation;
+use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::setup::hunting::MAX_BREADTH;
 use crate::calls::table::OngoingCalls;
 use crate::calls::transfer::join::existing_leg_step;
+use crate::calls::transfer::{ReplacingLeg, TransferControl};
 use crate::calls::{
-    Call, CallPhase, CallSummary, ChargingVector, NewCall, PendingAck, SetUp, Sides,
+    Call, CallHeaders, CallKind, CallStage, CallSummary, ChargingVector, EarlyDialogs,
+    ForkingBreadth, InDialogRequests, MediaAnchor, NewCall, SetUp, SetUpTimers, Sides,
 };
-use crate::components::{Calls, Components};
-use crate::counters::CallOutcome;
+use crate::components::Calls;
 use crate::headers::{address_of, text};
-use crate::policy::{CallPlan, Facts, Plan, decide, decide_for};
-use crate::registrar::Authentication;
-use crate::request::{RequestOrigin, RequestRefusal, user_at};
+use crate::policy::CallPlan;
+use crate::request::{RequestOrigin, RequestRefusal};
 use crate::shared::Alarm;
-use config::{Authenticate, HostName, InterfaceKind, InterfaceSpec, MediaMode, TrunkId};
-use core::time::Duration;
+use config::{HostName, InterfaceKind, InterfaceSpec, MediaMode};
 use engine::{EventKind, Reason};
 use sip::{Flow, LegId};
 use smallvec::SmallVec;
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use wire::sip::{HeaderId, Message};
 
@@ -67,11 +66,12 @@ impl Calls<'_> {
                     .find_leg(wanted.call_id, wanted.to_tag, wanted.from_tag)
         {
             let hop = existing_leg_step(origin.interface, origin.trunk);
-            return match self.replaceable(replaced, wanted.early_only) {
+            return match TransferControl::new(self).replaceable(replaced, wanted.early_only) {
                 Ok((slot, side)) => {
                     // With Replaces it becomes part of the replaced call.
                     self.parts.ctx.counters.offered -= 1;
-                    self.replace(leg, (slot, side, replaced), request, flow, hop);
+                    let new = ReplacingLeg { leg, flow, hop };
+                    TransferControl::new(self).replace((slot, side, replaced), new, request);
                 }
                 Err(refused) => self.refuse_call(leg, request, flow, &refused),
             };
@@ -97,7 +97,7 @@ impl Calls<'_> {
                 tags: admitted.tags.clone(),
                 user: admitted.user.clone(),
             };
-            return self.join_conference(new, called);
+            return ConferenceCalls::new(self).join_conference(new, called);
         }
         let planned = self.plan(request, origin, admitted.route);
         let planned = planned.and_then(|plan| {
@@ -108,7 +108,7 @@ impl Calls<'_> {
                 flow,
                 origin,
             );
-            let reservation = self.reserve(request.request_uri(), wanted)?;
+            let reservation = self.parts.reserve(request.request_uri(), wanted)?;
             Ok((plan, reservation))
         });
         match planned {
@@ -127,29 +127,6 @@ impl Calls<'_> {
         }
     }
 
-    pub(crate) fn refuse_call(
-        &mut self,
-        leg: LegId,
-        request: &Message<'_>,
-        flow: Flow,
-        refused: &RequestRefusal,
-    ) {
-        let now = self.parts.ctx.now;
-        if refused.status != 401 && refused.status != 407 {
-            self.parts
-                .ctx
-                .counters
-                .count(CallOutcome::of(refused.status));
-            self.parts.record_refused_call(request, flow, refused);
-        } else {
-            // The INVITE with credentials follows.
-            self.parts.ctx.counters.offered -= 1;
-        }
-        self.send_refusal(request, flow, refused, |endpoint, content| {
-            let _ = endpoint.reject(leg, refused.status, content, now);
-        });
-    }
-
     fn begin_call(&mut self, new: NewCall<'_, '_>, plan: CallPlan, reservation: Reservation) {
         let NewCall {
             leg,
@@ -161,9 +138,9 @@ impl Calls<'_> {
         } = new;
         let now = self.parts.ctx.now;
         let number = self.parts.calls.next_number(self.endpoint);
-        let relay = match plan.media {
-            MediaMode::Node => Some(Box::new(self.parts.new_relay())),
-            MediaMode::Anchor | MediaMode::Bypass => None,
+        let media = match plan.media {
+            MediaMode::Node => MediaAnchor::Node(Box::new(self.parts.new_relay())),
+            MediaMode::Anchor | MediaMode::Bypass => MediaAnchor::None,
         };
         let slot = self.parts.calls.next_slot();
         let key = CallKey::new(slot, number);
@@ -176,47 +153,46 @@ impl Calls<'_> {
             || request.lists(HeaderId::Require, b"100rel");
         self.parts.calls.insert(Call {
             number,
-            phase: CallPhase::SetUp,
+            stage: CallStage::ExpectAnswer,
             legs: Sides::new(Some(leg), None),
             interfaces: Sides::new(origin.interface, origin.interface),
             trunks: Sides::new(origin.trunk, None),
             last_trunk: None,
-            set_up: Some(Box::new(SetUp {
+            uri_hash: 0,
+            kind: CallKind::hunting(SetUp {
                 invite: request.bytes().into(),
                 hops: plan.steps,
                 next: 0,
                 locating: 0,
                 opening: SmallVec::new(),
                 branches: SmallVec::new(),
-                progressed: false,
                 offered: crate::bodies::has_sdp(request),
-                reliable,
-                answered_by: None,
-                spoke: None,
-                to_prack: VecDeque::new(),
+                early: EarlyDialogs {
+                    reliable,
+                    ..EarlyDialogs::default()
+                },
                 best: super::Best::default(),
-                breadth: breadth_of(request),
-                share: None,
+                breadth: ForkingBreadth {
+                    limit: breadth_of(request),
+                    share: None,
+                },
                 route: plan.route.clone().into(),
                 anchor: plan.media == MediaMode::Anchor,
                 user,
                 source: flow.remote,
-                ring_timer: Some(ring_timer),
-                answer_timer: None,
-            })),
-            media: None,
-            relay,
-            transcoded: false,
-            links: Vec::new(),
-            held: None,
-            join: None,
-            ack: PendingAck::default(),
-            mark: 0,
+                timers: SetUpTimers {
+                    ring: Some(ring_timer),
+                    answer: None,
+                },
+            }),
+            media,
+            requests: InDialogRequests::default(),
             reservation,
             summary: CallSummary::offered(now),
-            tags,
-            participant: None,
-            charging: None,
+            headers: CallHeaders {
+                tags,
+                charging: None,
+            },
         });
         self.parts.publish_call_count();
         self.charge(slot, origin, request);
@@ -243,56 +219,6 @@ impl Calls<'_> {
         self.settle_set_up(slot);
     }
 
-    /// Origin and authenticated user of an out-of-dialog request. The result of [`Components::authorize`] on arrival is
-    /// reused, because a nonce count is valid once.
-    ///
-    /// # Errors
-    /// The source is refused, or has to authenticate.
-    pub(crate) fn authorize_request(
-        &mut self,
-        request: &Message<'_>,
-        flow: Flow,
-    ) -> Result<(RequestOrigin, Option<Box<str>>), RequestRefusal> {
-        match self.parts.admission.authorized.take() {
-            Some(authorized) => Ok(authorized),
-            None => self.parts.authorize(request, flow),
-        }
-    }
-
-    /// Applies policy to a request. `trunk`: a header rule has selected this trunk.
-    pub(crate) fn plan(
-        &mut self,
-        request: &Message<'_>,
-        origin: RequestOrigin,
-        trunk: Option<TrunkId>,
-    ) -> Result<CallPlan, RequestRefusal> {
-        let from = request.from().map(|from| from.uri).unwrap_or_default();
-        let facts = Facts {
-            interface: origin.interface,
-            trunk: origin.trunk,
-            authenticated: origin.authenticated,
-            located: origin.located,
-            from,
-            to: request.request_uri(),
-            random: self.parts.ctx.entropy.u64(),
-            calls: self.parts.total_calls(),
-            draining: self.parts.worker.is_draining(),
-        };
-        let plan = match trunk {
-            Some(trunk) => decide_for(trunk, &self.parts.ctx.config, &facts, &self.parts.view()),
-            None => decide(&self.parts.ctx.config, &facts, &self.parts.view()),
-        };
-        match plan {
-            Plan::Call(mut plan) => {
-                if plan.media == MediaMode::Anchor && self.parts.ctx.config.media.at_nodes {
-                    plan.media = MediaMode::Node;
-                }
-                Ok(plan)
-            }
-            Plan::Refuse(refusal) => Err(refusal.into()),
-        }
-    }
-
     /// The charging vector of a new call: generated for calls from an untrusted side if its interface is configured so,
     /// kept for those of a trusted side.
     pub(crate) fn charge(&mut self, slot: CallSlot, origin: RequestOrigin, request: &Message<'_>) {
@@ -308,7 +234,7 @@ impl Calls<'_> {
                 .map(|interface| self.charging_vector(interface)),
         };
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.charging = value.map(|value| Box::new(ChargingVector(value)));
+            call.headers.charging = value.map(|value| Box::new(ChargingVector(value)));
         }
     }
 
@@ -332,7 +258,7 @@ impl Calls<'_> {
 impl OngoingCalls {
     /// An INVITE of ours that returns with the same Request-URI has looped (RFC 5393 section 4.2); with another one it
     /// is a spiral, which is allowed. Loops through systems that change the Call-ID end by Max-Forwards.
-    fn check_loop(&self, request: &Message<'_>) -> Result<(), RequestRefusal> {
+    pub(super) fn check_loop(&self, request: &Message<'_>) -> Result<(), RequestRefusal> {
         let call = request
             .call_id()
             .ok()
@@ -340,157 +266,11 @@ impl OngoingCalls {
             .and_then(|key| self.slot_of(key))
             .and_then(|slot| self.get(slot));
         match call {
-            Some(call) if call.mark == self.mark_of(request.request_uri()) => {
+            Some(call) if call.uri_hash == self.mark_of(request.request_uri()) => {
                 Err(RequestRefusal::new(Reason::Loop))
             }
             _ => Ok(()),
         }
-    }
-}
-
-impl Components {
-    /// Like [`Calls::authorize_request`], for a request that was not authorized on arrival.
-    pub(crate) fn authorize(
-        &mut self,
-        request: &Message<'_>,
-        flow: Flow,
-    ) -> Result<(RequestOrigin, Option<Box<str>>), RequestRefusal> {
-        let now = self.ctx.now;
-        let interface = self
-            .listeners
-            .interface_of(flow.local)
-            .ok_or(RequestRefusal::new(Reason::InterfaceRemoved))?;
-        let config = self.ctx.config.clone();
-        let trunk = self.listeners.trunk_at(&self.ctx, interface, &flow);
-        let origin = RequestOrigin {
-            interface,
-            trunk,
-            authenticated: trunk.is_some(),
-            located: self.is_located(&flow),
-        };
-        if origin.is_foreign_to_core(&self.ctx.config) {
-            self.calls.check_loop(request)?;
-            return Err(RequestRefusal::new(Reason::ForeignSource));
-        }
-        if !origin.requires_authentication(&self.ctx.config) {
-            self.check_trunk_credentials(request, flow)?;
-            // Sources of a core interface need no authentication, unless its trunk authenticates them: then they are phones,
-            // except for the resolved targets of named trunks.
-            let core = config.interface(interface).is_some_and(|settings| {
-                settings.kind == InterfaceKind::Core
-                    && (settings.authenticate == Authenticate::None || origin.located)
-            });
-            let origin = RequestOrigin {
-                authenticated: core || trunk.is_some() || self.is_registered(request, flow),
-                ..origin
-            };
-            return Ok((origin, self.registered_user(origin, request, flow)));
-        }
-        let origin = RequestOrigin {
-            authenticated: true,
-            ..origin
-        };
-        let (aor, claim) = self.claim_of(request, flow);
-        let result = self
-            .registrar
-            .authority
-            .lock()
-            .check(&config, request, claim, now);
-        match result {
-            Authentication::Authenticated(user) => {
-                self.ctx.events.tell(now, || EventKind::Authenticated {
-                    method: text(request.method().as_bytes()),
-                    user: user.clone(),
-                    source: flow.remote.to_string(),
-                });
-                Ok((origin, Some(user.into())))
-            }
-            Authentication::Required { status, headers } => Err(RequestRefusal {
-                headers,
-                ..RequestRefusal::with_status(status, Reason::AuthenticationRequired)
-            }),
-            Authentication::Failed {
-                status,
-                headers,
-                user,
-                why,
-            } => {
-                self.report_failure(flow, (&aor, &user), why.text());
-                Err(RequestRefusal {
-                    headers,
-                    ..RequestRefusal::with_status(status, why)
-                })
-            }
-            Authentication::Delayed { user, after } => {
-                Err(self.delayed(flow, (&aor, &user), after))
-            }
-        }
-    }
-
-    /// Refuses credentials that are not verified because of previous failures.
-    fn delayed(&mut self, flow: Flow, account: (&str, &str), after: Duration) -> RequestRefusal {
-        let why = Reason::TooManyFailures;
-        self.report_failure(flow, account, why.text());
-        let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
-        RequestRefusal {
-            headers: vec![(HeaderId::RetryAfter, seconds.to_string().into_bytes())],
-            ..RequestRefusal::new(why)
-        }
-    }
-
-    fn report_failure(&mut self, flow: Flow, (aor, user): (&str, &str), reason: &str) {
-        let now = self.ctx.now;
-        self.ctx.counters.authentication_failed += 1;
-        let Some(untold) = self.registrar.authority.lock().report_failure(now) else {
-            return;
-        };
-        let short = |name: &str| name.chars().take(100).collect();
-        self.ctx
-            .events
-            .tell(now, || EventKind::AuthenticationFailed {
-                source: flow.remote.to_string(),
-                aor: short(aor),
-                user: short(user),
-                reason: reason.to_owned(),
-                suppressed: untold,
-            });
-    }
-
-    /// Whether we send requests to this address by a resolved name.
-    fn is_located(&self, flow: &Flow) -> bool {
-        self.listeners
-            .located_peers
-            .read(|peers| peers.get(&flow.remote.ip()).is_some())
-    }
-
-    /// Whether the user in From is registered from the source of the request.
-    pub(crate) fn is_registered(&self, request: &Message<'_>, flow: Flow) -> bool {
-        let user = request.from().ok().and_then(|from| user_at(&from));
-        user.is_some_and(|user| self.registrar.location.holds(&user, flow))
-    }
-
-    /// The user that is registered from the source of a request, if that counts as authentication: the preferred
-    /// identity (RFC 3325 section 6), otherwise the user in From.
-    pub(crate) fn registered_user(
-        &self,
-        origin: RequestOrigin,
-        request: &Message<'_>,
-        flow: Flow,
-    ) -> Option<Box<str>> {
-        let asserts = self
-            .ctx
-            .config
-            .interface(origin.interface)
-            .is_some_and(|interface| interface.assert_registered);
-        if !asserts || origin.trunk.is_some() {
-            return None;
-        }
-        let preferred = request
-            .name_addrs(HeaderId::PPreferredIdentity)
-            .flatten()
-            .filter_map(|address| user_at(&address));
-        let mut candidates = preferred.chain(request.from().ok().and_then(|from| user_at(&from)));
-        candidates.find(|user| self.registrar.location.holds(user, flow))
     }
 }
 

@@ -6,9 +6,10 @@ use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::transfer::join::Join;
 use crate::calls::{Call, SetUp};
 use crate::headers::has_credentials;
+use crate::index_remap::IndexRemap;
 use crate::ng_client::relay::DeferredMessage;
 use crate::shared::Ctx;
-use anchor::CallMedia;
+use anchor::{CallMedia, Side};
 use engine::{Entropy, HashKey, Time};
 use sip::{Endpoint, LegId};
 use siphasher::sip::SipHasher13;
@@ -67,21 +68,21 @@ impl OngoingCalls {
 
     /// The set-up of a call that is not answered.
     pub(crate) fn set_up_mut(&mut self, slot: CallSlot) -> Option<&mut SetUp> {
-        self.get_mut(slot)?.set_up.as_deref_mut()
+        self.get_mut(slot)?.kind.set_up_mut()
     }
 
     /// The anchored media of a call.
     pub(crate) fn media_mut(&mut self, slot: CallSlot) -> Option<&mut CallMedia> {
-        self.get_mut(slot)?.media.as_deref_mut()
+        self.get_mut(slot)?.media.anchored_mut()
     }
 
     /// The transfer or refresh of a call.
     pub(crate) fn join(&self, slot: CallSlot) -> Option<&Join> {
-        self.get(slot)?.join.as_deref()
+        self.get(slot)?.kind.join()
     }
 
     pub(crate) fn join_mut(&mut self, slot: CallSlot) -> Option<&mut Join> {
-        self.get_mut(slot)?.join.as_deref_mut()
+        self.get_mut(slot)?.kind.join_mut()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (CallSlot, &Call)> {
@@ -208,7 +209,7 @@ impl OngoingCalls {
 
     /// Stores the values of a challenged INVITE for its repetition, taken from `response`.
     pub(crate) fn store_challenge(&mut self, ctx: &Ctx, slot: CallSlot, response: &Message<'_>) {
-        let Some(set_up) = self.get(slot).and_then(|call| call.set_up.as_deref()) else {
+        let Some(set_up) = self.get(slot).and_then(|call| call.kind.set_up()) else {
             return;
         };
         let source = set_up.source.ip();
@@ -255,7 +256,26 @@ impl OngoingCalls {
         slot: CallSlot,
         invite: &Message<'_>,
     ) -> Option<ChallengedLeg> {
-        let source = self.get(slot)?.set_up.as_deref()?.source.ip();
+        let source = self.get(slot)?.kind.set_up()?.source.ip();
         self.challenged_request(invite, source, ctx.now)
+    }
+
+    /// Maps the indices of interfaces and trunks after a reload; references to removed objects are cleared.
+    pub(crate) fn remap_indices(&mut self, renamed: &IndexRemap) {
+        for call in self.values_mut() {
+            for side in Side::BOTH {
+                let interface = call.interfaces.get_mut(side);
+                *interface = renamed.interface(*interface);
+                let trunk = call.trunks.get_mut(side);
+                *trunk = trunk.and_then(|trunk| renamed.trunk(trunk));
+            }
+            call.last_trunk = call.last_trunk.and_then(|trunk| renamed.trunk(trunk));
+            if let Some(set_up) = call.kind.set_up_mut() {
+                renamed.steps(&mut set_up.hops);
+            }
+            if let Some(join) = call.kind.join_mut() {
+                join.rename(renamed);
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! One leg is asked for an offer (or has just sent one), the other gets it by re-INVITE, and its answer is sent in the
 //! ACK of the first (RFC 3725 flow I; the side that may ring for long is asked first, so that no 2xx has to wait).
 
+mod closing;
 mod consultation;
 mod cross_worker;
 pub(crate) mod handover;
@@ -13,11 +14,12 @@ mod reanchor;
 mod reinvite_timeout;
 
 use crate::bodies::{Carried, SdpRole, has_sdp, session_of};
-use crate::calls::CallPhase;
+use crate::calls::CallStage;
+use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::{CallKey, CallSlot, SideKey};
 use crate::calls::transfer::join::{AwaitedStep, ConsultationCall, Join, Purpose};
 use crate::certificate_names::with_hop_certificate_name;
-use crate::components::Calls;
+use crate::components::{Calls, Components};
 use crate::headers::{address_of, text};
 use crate::policy::{Facts, HopStep, Plan, StepTarget, decide};
 use crate::request::RequestRefusal;
@@ -25,10 +27,11 @@ use crate::responses::refuse;
 use crate::shared::Alarm;
 use anchor::Side;
 use consultation::refuse_transfer;
-use cross_worker::dialog_owner;
+use cross_worker::{RemoteDialog, dialog_owner};
 use engine::{EventKind, Reason};
 use sip::{
-    Failure, Flow, Invite, LegId, MessageContent, Prack, ServerTransaction, Target, TransactionId,
+    Endpoint, Failure, Flow, Invite, LegId, MessageContent, Prack, ServerTransaction, Target,
+    TransactionId,
 };
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Method, percent_decode};
@@ -86,7 +89,38 @@ fn description<'m>(message: &Message<'m>) -> &'m [u8] {
         .unwrap_or_default()
 }
 
-impl Calls<'_> {
+/// The leg of an INVITE with Replaces, which waits for its answer.
+pub(crate) struct ReplacingLeg {
+    pub(crate) leg: LegId,
+    pub(crate) flow: Flow,
+    pub(crate) hop: HopStep,
+}
+
+/// Transfers, session refreshes and moves to another media node: legs that are being connected.
+#[derive(Debug)]
+pub(crate) struct TransferControl<'c> {
+    endpoint: &'c mut Endpoint,
+    parts: &'c mut Components,
+}
+
+impl<'c> TransferControl<'c> {
+    pub(crate) fn new(calls: &'c mut Calls<'_>) -> TransferControl<'c> {
+        TransferControl {
+            endpoint: calls.endpoint,
+            parts: calls.parts,
+        }
+    }
+
+    /// The stages below.
+    fn calls(&mut self) -> Calls<'_> {
+        Calls {
+            endpoint: self.endpoint,
+            parts: self.parts,
+        }
+    }
+}
+
+impl TransferControl<'_> {
     /// Carries out a REFER.
     pub(crate) fn referred(
         &mut self,
@@ -100,9 +134,9 @@ impl Calls<'_> {
             return refuse(self.endpoint, transaction, 400, now);
         };
         let ready = self.parts.calls.get(slot).is_some_and(|call| {
-            call.phase == CallPhase::Confirmed
-                && call.join.is_none()
-                && call.ack.due.is_none()
+            call.stage == CallStage::ExpectBye
+                && call.kind.join().is_none()
+                && call.requests.ack.due.is_none()
                 && call.leg(from.other()).is_some()
         });
         if !ready {
@@ -121,9 +155,11 @@ impl Calls<'_> {
             if consultation.is_none()
                 && let Some(worker) = dialog_owner(self.endpoint, to_tag, from_tag)
             {
-                let dialog = (call_id.clone(), to_tag.clone(), from_tag.clone());
-                let referrer = (from, leg);
-                return self.request_leg(slot, referrer, transaction, worker, dialog);
+                let remote = RemoteDialog {
+                    worker,
+                    dialog: (call_id.clone(), to_tag.clone(), from_tag.clone()),
+                };
+                return self.request_leg(slot, (from, leg), transaction, remote);
             }
             let Some((consulting, key)) = consultation else {
                 // Not a dialog of ours: the target itself must have it.
@@ -153,7 +189,7 @@ impl Calls<'_> {
         refuse(self.endpoint, transaction, 202, now);
         let _ = self.endpoint.notify_refer(leg, 100, b"Trying", now);
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.join = Some(Box::new(join));
+            call.kind.set_join(join);
         }
         self.call_next_transfer(slot, 503);
     }
@@ -164,7 +200,7 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let Some(join) = call.join.as_deref_mut() else {
+        let Some(join) = call.kind.join_mut() else {
             return;
         };
         let leg = match join.purpose {
@@ -195,20 +231,17 @@ impl Calls<'_> {
         let Some(side) = call.side_of(leg) else {
             return;
         };
-        if call.participant.is_some() {
-            return self.refresh_participant(slot, leg);
+        if call.kind.participant().is_some() {
+            return ConferenceCalls::new(&mut self.calls()).refresh_participant(slot, leg);
         }
-        let changes = call.join.is_some() || call.ack.due.is_some();
+        let changes = call.kind.join().is_some() || call.requests.ack.due.is_some();
         // A leg whose other end was taken by a transfer is refreshed after its return.
         let whole = call.leg(side.other()).is_some();
-        if changes || !whole || call.phase != CallPhase::Confirmed {
+        if changes || !whole || call.stage != CallStage::ExpectBye {
             return;
         }
-        call.join = Some(Box::new(Join::new(
-            Purpose::Refresh,
-            AwaitedStep::Offer,
-            side,
-        )));
+        let join = Join::new(Purpose::Refresh, AwaitedStep::Offer, side);
+        call.kind.set_join(join);
         self.ask_for_offer(slot);
     }
 
@@ -228,16 +261,16 @@ impl Calls<'_> {
             .and_then(|user| self.parts.calls.slot_of(CallKey(user)))
             .ok_or_else(none)?;
         let call = self.parts.calls.get(slot).ok_or_else(none)?;
-        if call.phase != CallPhase::Confirmed {
+        if call.stage != CallStage::ExpectBye {
             return Err(none());
         }
         if early_only {
             return Err(RequestRefusal::new(Reason::ReplacesAnswered));
         }
-        if call.join.is_some() || call.ack.due.is_some() {
+        if call.kind.join().is_some() || call.requests.ack.due.is_some() {
             return Err(RequestRefusal::new(Reason::ReplacesChanging));
         }
-        if call.relay.is_some() {
+        if call.media.node().is_some() {
             return Err(RequestRefusal::new(Reason::ReplacesOnNode));
         }
         match call.side_of(replaced) {
@@ -246,15 +279,14 @@ impl Calls<'_> {
         }
     }
 
-    /// Replaces a leg of that side by the new leg, which waits for its answer; see [`Calls::replaceable`].
+    /// Replaces a leg of that side by the new leg; see [`TransferControl::replaceable`].
     pub(crate) fn replace(
         &mut self,
-        leg: LegId,
         (slot, side, replaced): (CallSlot, Side, LegId),
+        new: ReplacingLeg,
         request: &Message<'_>,
-        flow: Flow,
-        hop: HopStep,
     ) {
+        let ReplacingLeg { leg, flow, hop } = new;
         self.endpoint.set_user(leg, self.parts.calls.key_of(slot).0);
         let mut join = Join::new(Purpose::Replace { replaced }, AwaitedStep::Answer, side);
         join.new = Some(leg);
@@ -262,7 +294,7 @@ impl Calls<'_> {
         self.parts.trunks.begin_call(hop.trunk);
         join.hops.push(hop);
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.join = Some(Box::new(join));
+            call.kind.set_join(join);
         }
         self.offer_of_new(slot, Some(flow), request);
     }
@@ -282,7 +314,7 @@ impl Calls<'_> {
                 return self.transfer_failed(slot, status);
             };
             let (from, referred_by) = (join.from.clone(), join.referred_by.clone());
-            let Some(flow) = self.flow_to(&hop) else {
+            let Some(flow) = self.calls().flow_to(&hop) else {
                 continue;
             };
             let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, &hop);
@@ -413,6 +445,7 @@ impl Calls<'_> {
         };
         let carried = rehomed.and_then(|()| match has_sdp(message) {
             true => self
+                .calls()
                 .carry_sdp(slot.side(side), message, SdpRole::Offer, &mut sdp)
                 .map_err(|error| error.status()),
             false => Ok(Carried::Nothing),
@@ -436,7 +469,7 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let Some(join) = call.join.as_deref_mut() else {
+        let Some(join) = call.kind.join_mut() else {
             return;
         };
         let Some(other) = *call.legs.get(join.side.other()) else {
@@ -511,9 +544,14 @@ impl Calls<'_> {
             .parts
             .calls
             .get(slot)
-            .is_some_and(|call| call.participant.is_some())
+            .is_some_and(|call| call.kind.participant().is_some())
         {
-            return self.participant_refreshed(slot, leg, transaction, Some(response));
+            return ConferenceCalls::new(&mut self.calls()).participant_refreshed(
+                slot,
+                leg,
+                transaction,
+                Some(response),
+            );
         }
         let success = status < 300;
         let stage = self
@@ -526,7 +564,9 @@ impl Calls<'_> {
             Some(AwaitedStep::Offer) if success && has_sdp(response) => {
                 self.offer_of_new(slot, None, response);
             }
-            Some(AwaitedStep::Offer) if status == 491 && self.parts.calls.reanchors(slot) => {
+            Some(AwaitedStep::Offer)
+                if status == 491 && self.parts.calls.join(slot).is_some_and(Join::reanchors) =>
+            {
                 self.schedule_transfer_retry(slot, leg, status);
             }
             Some(AwaitedStep::Offer) => {
@@ -543,7 +583,7 @@ impl Calls<'_> {
             None if success && response.method() == Method::Invite => {
                 // Its sender cancelled: the dialog gets its ACK, then a new offer and answer restores a common session.
                 let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
-                self.abandon_offer(slot);
+                self.calls().abandon_offer(slot);
                 self.refresh(slot, leg);
             }
             None => {}
@@ -557,7 +597,7 @@ impl Calls<'_> {
             .parts
             .calls
             .get_mut(slot)
-            .and_then(|call| call.join.take())
+            .and_then(|call| call.kind.take_join())
         else {
             return;
         };
@@ -569,7 +609,9 @@ impl Calls<'_> {
         };
         let mut sdp = Vec::new();
         let carried = match has_sdp(response) {
-            true => self.carry_sdp(slot.side(join.side.other()), response, role, &mut sdp),
+            true => self
+                .calls()
+                .carry_sdp(slot.side(join.side.other()), response, role, &mut sdp),
             false => Ok(Carried::Nothing),
         };
         if carried == Ok(Carried::Untouched) {
@@ -581,7 +623,7 @@ impl Calls<'_> {
         };
         let good = carried.is_ok();
         if let Some(media) =
-            (self.parts.calls.get_mut(slot)).and_then(|call| call.media.as_deref_mut())
+            (self.parts.calls.get_mut(slot)).and_then(|call| call.media.anchored_mut())
         {
             media.keep_side(&mut self.parts.media.plane);
         }
@@ -613,7 +655,7 @@ impl Calls<'_> {
                 if self.endpoint.answer(new, 200, &content, now).is_ok() {
                     self.replace_leg(slot, &join, new);
                     let answered = (join.side.other(), other);
-                    self.await_ack(slot, answered, !offered, response);
+                    self.calls().await_ack(slot, answered, !offered, response);
                 } else {
                     // It has ended in the meantime.
                     self.parts.trunks.end_call(join.on_trunk);
@@ -629,7 +671,7 @@ impl Calls<'_> {
             (true, false) => {}
             (false, true) if self.parts.is_without_node(slot) => self.reanchor_later(slot),
             (false, _) => {
-                self.end_by_border(slot, Reason::AnswerNotForwarded);
+                self.calls().end_by_border(slot, Reason::AnswerNotForwarded);
             }
         }
     }
@@ -656,11 +698,13 @@ impl Calls<'_> {
     /// Connecting the legs failed: pending requests are answered, and the call continues unchanged if possible.
     fn transfer_failed(&mut self, slot: CallSlot, status: u16) {
         let now = self.parts.ctx.now;
-        self.abandon_change(slot);
+        self.calls().abandon_change(slot);
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let Some(join) = call.join.take() else { return };
+        let Some(join) = call.kind.take_join() else {
+            return;
+        };
         let leg = call
             .leg(join.side)
             .filter(|_| join.stage != AwaitedStep::Offer);
@@ -681,7 +725,7 @@ impl Calls<'_> {
                 if let Some(leg) = leg {
                     // Its offer was not answered: there is no session to return to.
                     let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
-                    self.end_by_border(slot, Reason::RefreshFailed);
+                    self.calls().end_by_border(slot, Reason::RefreshFailed);
                 }
             }
             Purpose::Transfer {
@@ -740,13 +784,13 @@ impl Calls<'_> {
     /// A leg in addition to the two of the call has ended.
     pub(crate) fn transfer_leg_ended(&mut self, slot: CallSlot, leg: LegId) {
         let Some(join) = self.parts.calls.join_mut(slot) else {
-            return self.finish_if_over(slot);
+            return self.calls().finish_if_over(slot);
         };
         if join.new == Some(leg) {
             join.new = None;
             self.transfer_failed(slot, 487);
         }
-        self.finish_if_over(slot);
+        self.calls().finish_if_over(slot);
     }
 
     /// Our re-INVITE got no response.
@@ -759,10 +803,15 @@ impl Calls<'_> {
             .parts
             .calls
             .get(slot)
-            .filter(|call| call.participant.is_some())
+            .filter(|call| call.kind.participant().is_some())
         {
             if let Some(leg) = call.leg(Side::Caller) {
-                self.participant_refreshed(slot, leg, transaction, None);
+                ConferenceCalls::new(&mut self.calls()).participant_refreshed(
+                    slot,
+                    leg,
+                    transaction,
+                    None,
+                );
             }
             return;
         }
@@ -773,31 +822,6 @@ impl Calls<'_> {
             .is_some_and(|join| join.waiting == Some(transaction));
         if waits {
             self.transfer_failed(slot, 408);
-        }
-    }
-
-    /// The call ends, and with it the transfer.
-    pub(crate) fn close_transfer(&mut self, slot: CallSlot) {
-        let now = self.parts.ctx.now;
-        let Some(join) = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.join.take())
-        else {
-            return;
-        };
-        match join.consultation() {
-            Some(ConsultationCall::Remote(number)) if join.stage == AwaitedStep::Leg => {
-                self.withdraw_request(number, &join);
-            }
-            consulted => self.end_consultation(consulted, Reason::TransferFailed),
-        }
-        self.parts.trunks.end_call(join.on_trunk);
-        if let Some(new) = join.new {
-            self.endpoint.set_user(new, 0);
-            let _ = self.endpoint.ack(new, &MessageContent::default(), now);
-            let _ = self.endpoint.hang_up(new, &MessageContent::default(), now);
         }
     }
 
@@ -826,23 +850,6 @@ impl Calls<'_> {
         match decide(&self.parts.ctx.config, &facts, &self.parts.view()) {
             Plan::Call(plan) => plan.steps,
             Plan::Refuse(_) => Vec::new(),
-        }
-    }
-
-    /// The INVITE with Replaces was cancelled.
-    pub(crate) fn transfer_cancelled(&mut self, slot: CallSlot, leg: LegId) {
-        let Some(call) = self.parts.calls.get_mut(slot) else {
-            return;
-        };
-        if call
-            .join
-            .as_deref()
-            .is_some_and(|join| join.new == Some(leg))
-        {
-            // The response to our re-INVITE finds no transfer, and restores a common session of the old legs.
-            let trunk = call.join.take().and_then(|join| join.on_trunk);
-            self.parts.trunks.end_call(trunk);
-            self.abandon_change(slot);
         }
     }
 }

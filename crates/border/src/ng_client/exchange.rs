@@ -6,22 +6,17 @@
 
 use crate::bodies::{Carried, SdpRole, has_sdp, is_multipart, session_of};
 use crate::calls::key::{CallKey, CallSlot, SideKey};
-use crate::calls::{Call, CallPhase, LinkKind, MAX_LINKS};
-use crate::components::{Calls, Components};
-use crate::ng_client::relay::{
-    DeferredKind, DeferredMessage, ForwardedAnswer, MAX_DEFERRED, NodeRelay, OfferResult,
-    PendingExchange, tag,
-};
-use crate::ng_client::statistics::{quality_of, text, traffic_of};
+use crate::calls::{Call, CallStage, LinkKind, MAX_LINKS};
+use crate::components::Components;
+use crate::ng_client::relay::{ForwardedAnswer, NodeRelay, PendingExchange, tag};
+use crate::ng_client::statistics::{text, traffic_of};
 use crate::ng_client::{CommandPurpose, Exchange, NodeId, PendingDelete};
-use crate::responses::refuse;
 use crate::shared::Alarm;
 use anchor::sockets::SocketWork;
 use anchor::{AnchorError, Side};
 use config::{InterfaceId, MediaSecurity, TrunkId};
 use core::time::Duration;
-use engine::{DropReason, EventKind, SocketId, SocketKind};
-use ng::client::{CommandId, ReplyMatch};
+use engine::{EventKind, SocketId, SocketKind};
 use ng::origin::SdpOrigin;
 use ng::terms;
 use ng::terms::PartyTerms;
@@ -32,44 +27,6 @@ use wire::sip::{Message, Method, Session};
 
 /// Interval between two queries whether a node still has a call.
 const CALL_QUERY_INTERVAL: Duration = Duration::from_secs(30);
-/// Octets of a node's error text in an event.
-const MAX_REASON: usize = 160;
-
-/// Reason for the lack of a reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NoReply {
-    NoAnswer,
-    Unreachable,
-}
-
-impl NoReply {
-    fn text(self) -> &'static str {
-        match self {
-            NoReply::NoAnswer => "no answer",
-            NoReply::Unreachable => "unreachable",
-        }
-    }
-}
-
-fn reason_of(reply: &Value) -> String {
-    let reason = text(reply, "error-reason")
-        .or_else(|| text(reply, "message"))
-        .or_else(|| text(reply, "result"))
-        .unwrap_or(b"a reply without a result");
-    let reason = reason
-        .get(..reason.len().min(MAX_REASON))
-        .unwrap_or_default();
-    let shown = String::from_utf8_lossy(reason).into_owned();
-    shown.chars().filter(|c| !c.is_control()).collect()
-}
-
-/// Whether a reply says that the node does not have the call.
-fn is_unknown(reply: &Value) -> bool {
-    text(reply, "error-reason").is_some_and(|reason| {
-        let reason = reason.to_ascii_lowercase();
-        reason.starts_with(b"unknown call")
-    })
-}
 
 impl Components {
     /// Node state for a new call.
@@ -85,7 +42,7 @@ impl Components {
     }
 
     pub(super) fn relay_mut(&mut self, slot: CallSlot) -> Option<&mut NodeRelay> {
-        self.calls.get_mut(slot)?.relay.as_deref_mut()
+        self.calls.get_mut(slot)?.media.node_mut()
     }
 
     fn party<'c>(
@@ -113,7 +70,7 @@ impl Components {
             *call.interfaces.get(Side::Caller),
             *call.trunks.get(Side::Caller),
         );
-        let profiles = call.relay.as_deref().map(|relay| relay.profiles);
+        let profiles = call.media.node().map(|relay| relay.profiles);
         let of = |side: Side| {
             let (interface, trunk) = match side {
                 Side::Caller => caller,
@@ -195,7 +152,7 @@ impl Components {
         let key = self.calls.key_of(slot);
         let node = self.node_for_call(slot)?;
         let call = self.calls.get(slot).ok_or(AnchorError::NoNode)?;
-        let relay = call.relay.as_deref().ok_or(AnchorError::NoNode)?;
+        let relay = call.media.node().ok_or(AnchorError::NoNode)?;
         let offers = role == SdpRole::Offer;
         let callee = (
             *call.interfaces.get(Side::Callee),
@@ -316,7 +273,7 @@ impl Components {
             return Err(AnchorError::NoNode);
         };
         let number = call.number;
-        let Some(relay) = call.relay.as_deref_mut() else {
+        let Some(relay) = call.media.node_mut() else {
             return Err(AnchorError::NoNode);
         };
         if let Some(node) = relay.node {
@@ -431,9 +388,13 @@ impl Components {
     }
 
     /// The side and role of a message's description, if it has to be sent to the node.
-    fn exchange_of(&self, slot: CallSlot, indication: &Indication<'_>) -> Option<(Side, SdpRole)> {
+    pub(super) fn exchange_of(
+        &self,
+        slot: CallSlot,
+        indication: &Indication<'_>,
+    ) -> Option<(Side, SdpRole)> {
         let call = self.calls.get(slot)?;
-        let relay = call.relay.as_deref()?;
+        let relay = call.media.node()?;
         match *indication {
             Indication::Progressed {
                 leg,
@@ -441,23 +402,22 @@ impl Components {
                 reliable,
                 ..
             } if has_sdp(response) => {
-                let set_up = call.set_up.as_deref()?;
+                let set_up = call.kind.set_up()?;
                 let mut branches = set_up.branches.iter();
                 branches.find(|branch| branch.leg == leg && !branch.cancelled)?;
                 call.leg(Side::Caller)?;
                 match set_up.offered {
                     true => Some((Side::Callee, SdpRole::EarlyAnswer)),
-                    false => {
-                        (reliable && set_up.reliable).then_some((Side::Callee, SdpRole::Offer))
-                    }
+                    false => (reliable && set_up.early.reliable)
+                        .then_some((Side::Callee, SdpRole::Offer)),
                 }
             }
             Indication::Answered { leg, response } if has_sdp(response) => {
-                let set_up = call.set_up.as_deref()?;
+                let set_up = call.kind.set_up()?;
                 let mut branches = set_up.branches.iter();
                 branches.find(|branch| branch.leg == leg && !branch.cancelled)?;
                 call.leg(Side::Caller)?;
-                if set_up.answered_by.is_some() && !is_multipart(response) {
+                if set_up.early.answered_by.is_some() && !is_multipart(response) {
                     return None;
                 }
                 let role = match set_up.offered {
@@ -469,11 +429,12 @@ impl Components {
             Indication::Acked { leg, request } if has_sdp(request) => {
                 let from = call.side_of(leg)?;
                 let answers = relay.open_offer == Some(from.other());
-                (answers && call.ack.due == Some(from.other())).then_some((from, SdpRole::Answer))
+                (answers && call.requests.ack.due == Some(from.other()))
+                    .then_some((from, SdpRole::Answer))
             }
             Indication::Pracked { request, .. } if has_sdp(request) => {
-                let set_up = call.set_up.as_deref()?;
-                set_up.to_prack.front()?;
+                let set_up = call.kind.set_up()?;
+                set_up.early.to_prack.front()?;
                 let role = match relay.open_offer == Some(Side::Callee) {
                     true => SdpRole::Answer,
                     false => SdpRole::Offer,
@@ -488,12 +449,12 @@ impl Components {
                 }
                 let glare = |link: &crate::calls::ForwardedLink| link.offer && link.from != from;
                 // The description of a message that is refused anyway is not sent.
-                let refused = call.phase == CallPhase::Ending
-                    || call.held.is_some()
-                    || call.links.len() >= MAX_LINKS
-                    || call.join.is_some()
-                    || (invites && call.ack.due.is_some())
-                    || call.links.iter().any(glare);
+                let refused = call.stage == CallStage::ExpectLegsClosed
+                    || call.requests.held.is_some()
+                    || call.requests.links.len() >= MAX_LINKS
+                    || call.kind.join().is_some()
+                    || (invites && call.requests.ack.due.is_some())
+                    || call.requests.links.iter().any(glare);
                 (!refused).then_some((from, SdpRole::Offer))
             }
             Indication::Response {
@@ -501,9 +462,9 @@ impl Components {
                 transaction,
                 response,
             } if has_sdp(response) && (200..300).contains(&response.status()) => {
-                let mut links = call.links.iter();
+                let mut links = call.requests.links.iter();
                 let Some(link) = links.find(|link| link.client == transaction) else {
-                    let role = call.join.as_deref()?.awaited_sdp_role(transaction)?;
+                    let role = call.kind.join()?.awaited_sdp_role(transaction)?;
                     return Some((call.side_of(leg)?, role));
                 };
                 let to = link.from.other();
@@ -518,7 +479,7 @@ impl Components {
     }
 
     /// Sends the description of a message; `false` if it is known already or cannot be sent.
-    fn begin_exchange(
+    pub(super) fn begin_exchange(
         &mut self,
         slot: CallSlot,
         leg: LegId,
@@ -568,7 +529,7 @@ impl Components {
             return false;
         };
         let number = call.number;
-        let Some(relay) = call.relay.take() else {
+        let Some(relay) = call.media.take_node() else {
             return false;
         };
         let mut relay = *relay;
@@ -624,16 +585,16 @@ impl Components {
     }
 
     /// Whether a call is at this node and is not being moved.
-    fn is_call_at(&self, key: CallKey, node: NodeId) -> bool {
+    pub(super) fn is_call_at(&self, key: CallKey, node: NodeId) -> bool {
         let call = self
             .calls
             .slot_of(key)
             .and_then(|slot| self.calls.get(slot));
-        call.and_then(|call| call.relay.as_deref())
+        call.and_then(|call| call.media.node())
             .is_some_and(|relay| relay.node == Some(node) && relay.failover.is_none())
     }
 
-    fn report_statistics(&mut self, call: u64, node: String, reply: &Value) {
+    pub(super) fn report_statistics(&mut self, call: u64, node: String, reply: &Value) {
         let now = self.ctx.now;
         if text(reply, "result") != Some(b"ok") {
             return;
@@ -653,11 +614,11 @@ impl Components {
     }
 
     /// Deletes a call at a node whose reply was late, unless the call is at that node.
-    fn release_late_exchange(&mut self, exchange: &Exchange) {
+    pub(super) fn release_late_exchange(&mut self, exchange: &Exchange) {
         let relay = self
             .calls
             .slot_of(exchange.key)
-            .and_then(|slot| self.calls.get(slot)?.relay.as_deref());
+            .and_then(|slot| self.calls.get(slot)?.media.node());
         if relay.is_none_or(|relay| relay.node != Some(exchange.node)) {
             let number = exchange.key.number();
             let named = (exchange.call_id.as_str(), exchange.first_offerer);
@@ -666,12 +627,12 @@ impl Components {
     }
 
     /// Moves a call that is being set up away from a node that refused it.
-    fn leave_node(&mut self, slot: CallSlot, node: NodeId) {
+    pub(super) fn leave_node(&mut self, slot: CallSlot, node: NodeId) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
         let number = call.number;
-        let Some(relay) = call.relay.as_deref_mut() else {
+        let Some(relay) = call.media.node_mut() else {
             return;
         };
         relay.node = None;
@@ -707,7 +668,7 @@ impl Components {
         }
     }
 
-    fn open_command_sockets(&mut self) {
+    pub(super) fn open_command_sockets(&mut self) {
         for control in self.media_nodes.controls() {
             self.open_socket_towards(control);
         }
@@ -718,318 +679,6 @@ impl Components {
         let now = self.ctx.now;
         for note in self.media_nodes.take_events() {
             self.ctx.events.tell(now, || note);
-        }
-    }
-}
-
-impl Calls<'_> {
-    /// Defers an indication whose description has to be sent to the node, or that follows a deferred one. Returns
-    /// whether it was deferred.
-    pub(crate) fn defer_for_node(&mut self, indication: &Indication<'_>) -> bool {
-        let now = self.parts.ctx.now;
-        if self.parts.media_nodes.relayed_calls == 0 || self.parts.calls.replaying {
-            return false;
-        }
-        let Some(leg) = DeferredMessage::leg_of(indication) else {
-            return false;
-        };
-        let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) else {
-            return false;
-        };
-        let Some(relay) = self
-            .parts
-            .calls
-            .get(slot)
-            .and_then(|call| call.relay.as_deref())
-        else {
-            return false;
-        };
-        if !relay.is_busy() && self.parts.exchange_of(slot, indication).is_none() {
-            return false;
-        }
-        let full = relay.queue.len() >= MAX_DEFERRED;
-        let Some(waiting) = DeferredMessage::of(indication) else {
-            return false;
-        };
-        if full {
-            match waiting.kind {
-                DeferredKind::Request(server) | DeferredKind::Pracked(server) => {
-                    refuse(self.endpoint, server, 503, now);
-                    return true;
-                }
-                DeferredKind::Progressed(..) => return true,
-                // Bounded by the transactions of the call.
-                DeferredKind::Answered | DeferredKind::Acked | DeferredKind::Response(_) => {}
-            }
-        }
-        if let Some(relay) = self.parts.relay_mut(slot) {
-            relay.queue.push_back(waiting);
-        }
-        self.process_deferred(slot);
-        true
-    }
-
-    /// Processes deferred messages up to the next one that needs a reply of the node.
-    pub(super) fn process_deferred(&mut self, slot: CallSlot) {
-        let key = self.parts.calls.key_of(slot);
-        loop {
-            // The call may have ended.
-            if self.parts.calls.slot_of(key) != Some(slot) {
-                return;
-            }
-            let Some(relay) = self.parts.relay_mut(slot) else {
-                return;
-            };
-            if relay.pending.is_some() {
-                return;
-            }
-            let Some(waiting) = relay.queue.pop_front() else {
-                break;
-            };
-            let existing = relay.result.is_some();
-            if let (Ok(message), false) = (Message::parse(&waiting.bytes), existing) {
-                let exchange = self.parts.exchange_of(slot, &waiting.indication(&message));
-                let asked = exchange.is_some_and(|exchange| {
-                    self.parts
-                        .begin_exchange(slot, waiting.leg, exchange, &message)
-                });
-                if asked {
-                    if let Some(relay) = self.parts.relay_mut(slot) {
-                        relay.queue.push_front(waiting);
-                    }
-                    return;
-                }
-            }
-            self.replay(&waiting);
-            if self.parts.calls.slot_of(key) == Some(slot)
-                && let Some(relay) = self.parts.relay_mut(slot)
-            {
-                relay.result = None;
-            }
-        }
-        self.call_opened_hops(slot);
-    }
-
-    /// Replays a deferred message.
-    fn replay(&mut self, waiting: &DeferredMessage) {
-        if let Ok(message) = Message::parse(&waiting.bytes) {
-            self.parts.calls.replaying = true;
-            self.dispatch(waiting.indication(&message));
-            self.parts.calls.replaying = false;
-        }
-    }
-
-    /// Replays the deferred messages of ending calls, which still need responses and acknowledgements.
-    pub(crate) fn replay_deferred(&mut self) {
-        while let Some(waiting) = self.parts.calls.deferred_messages.pop_front() {
-            self.replay(&waiting);
-        }
-    }
-
-    /// Removes a cancelled re-INVITE, which has been answered, from the queue.
-    pub(crate) fn relay_cancelled(&mut self, slot: CallSlot, server: sip::ServerTransaction) {
-        let Some(relay) = self.parts.relay_mut(slot) else {
-            return;
-        };
-        let of_it = |waiting: &DeferredMessage| matches!(waiting.kind, DeferredKind::Request(other) if other == server);
-        let first = relay.queue.front().is_some_and(of_it);
-        relay.queue.retain(|waiting| !of_it(waiting));
-        if first {
-            relay.result = None;
-            if let Some(asking) = relay.pending.take_if(|asking| asking.first.is_none()) {
-                self.parts.media_nodes.client.cancel(asking.id);
-            }
-            self.process_deferred(slot);
-        }
-    }
-
-    /// Processes a datagram from a node.
-    pub(crate) fn handle_node_datagram(&mut self, source: SocketAddr, bytes: &[u8]) {
-        let now = self.parts.ctx.now;
-        match self.parts.media_nodes.client.match_reply(source, bytes) {
-            ReplyMatch::Unexpected => self.parts.ctx.drops.count(DropReason::NgUnexpectedReply),
-            ReplyMatch::Late(purpose) => {
-                // A late reply does not show that a node is up: checks have to be answered in time.
-                self.parts.ctx.drops.count(DropReason::NgLate);
-                if let CommandPurpose::Exchange(exchange) = purpose {
-                    self.parts.release_late_exchange(&exchange);
-                }
-            }
-            ReplyMatch::Reply(id, purpose, reply) => match purpose {
-                CommandPurpose::Check(node) => {
-                    self.parts.media_nodes.record_check_answer(source);
-                    self.parts.media_nodes.finish_check(node, Some(&reply));
-                }
-                CommandPurpose::Exchange(exchange) => {
-                    let sdp = match text(&reply, "result") {
-                        Some(b"ok") => text(&reply, "sdp"),
-                        _ => None,
-                    };
-                    let outcome = match sdp {
-                        Some(sdp) => Ok(sdp.to_vec()),
-                        None => Err((reason_of(&reply), is_unknown(&reply))),
-                    };
-                    self.finish_exchange((id, &exchange), outcome);
-                }
-                CommandPurpose::Query(key, node) => {
-                    let unknown = is_unknown(&reply);
-                    let ours = self.parts.is_call_at(key, node);
-                    if ours {
-                        self.parts.media_nodes.record_query(node, !unknown, now);
-                    }
-                    if ours && unknown {
-                        self.handle_lost_call(key, node, &reason_of(&reply));
-                    } else if ours {
-                        let (call, name) =
-                            (key.number(), self.parts.media_nodes.name(node).to_owned());
-                        self.parts.report_interval(call, &name, false, &reply);
-                    }
-                }
-                CommandPurpose::Delete(number, node, last) => {
-                    self.parts.report_statistics(number, node.clone(), &reply);
-                    if last {
-                        self.parts.report_interval(number, &node, true, &reply);
-                        let heard = quality_of(&reply, Side::BOTH.map(tag));
-                        self.record_node_statistics(number, heard);
-                    }
-                }
-            },
-        }
-        self.queue_failed_calls();
-        self.parts.report_node_events();
-    }
-
-    /// Processes the reply to a description: the new description, or the reason of a refusal and whether the node
-    /// does not have the call.
-    fn finish_exchange(
-        &mut self,
-        (id, exchange): (CommandId, &Exchange),
-        outcome: Result<Vec<u8>, (String, bool)>,
-    ) {
-        let now = self.parts.ctx.now;
-        let (key, node) = (exchange.key, exchange.node);
-        let Some(slot) = self.parts.calls.slot_of(key) else {
-            return;
-        };
-        let Some(relay) = self.parts.relay_mut(slot) else {
-            return;
-        };
-        let Some(asking) = relay.pending.take_if(|asking| asking.id == id) else {
-            return;
-        };
-        match outcome {
-            Ok(sdp) => {
-                relay.established = true;
-                match asking.first {
-                    Some(terms) => relay.offer_result = Some(OfferResult { terms, sdp }),
-                    None => relay.result = Some(Ok(sdp)),
-                }
-            }
-            Err((reason, unknown)) => {
-                let established = relay.established;
-                let name = self.parts.media_nodes.name(node).to_owned();
-                let (told, number) = (reason.clone(), key.number());
-                let command = exchange.command.to_owned();
-                self.parts
-                    .ctx
-                    .events
-                    .tell(now, || EventKind::MediaNodeFailed {
-                        call: number,
-                        node: name,
-                        command,
-                        reason: told,
-                    });
-                if established && unknown && self.parts.is_call_at(key, node) {
-                    self.handle_lost_call(key, node, &reason);
-                }
-                let Some(relay) = self.parts.relay_mut(slot) else {
-                    return;
-                };
-                if established != relay.established {
-                    // A call that is being set up has changed to another node.
-                    return;
-                }
-                if established {
-                    let failed = Err(AnchorError::NoNode);
-                    match (asking.first, self.parts.relay_mut(slot)) {
-                        (Some(_), Some(relay)) => relay.failure = Some(AnchorError::NoNode),
-                        (None, Some(relay)) => relay.result = Some(failed),
-                        (_, None) => {}
-                    }
-                } else if relay.node == Some(node) {
-                    // No side has this node's ports yet: try another node.
-                    self.parts.leave_node(slot, node);
-                }
-            }
-        }
-        self.process_deferred(slot);
-    }
-
-    /// Handles a call that its node does not have any more.
-    fn handle_lost_call(&mut self, key: CallKey, node: NodeId, reason: &str) {
-        if let Some(slot) = self.parts.calls.slot_of(key) {
-            self.handle_node_failure(slot, node, (reason, true));
-        }
-    }
-
-    /// Handles timeouts of commands, checks and failovers.
-    pub(crate) fn handle_node_timeouts(&mut self) {
-        let now = self.parts.ctx.now;
-        if self.parts.media_nodes.is_empty()
-            && self.parts.media_nodes.client.next_deadline().is_none()
-        {
-            return;
-        }
-        for (id, control, purpose) in self.parts.media_nodes.client.handle_timeout(now) {
-            // Only checks mark a node as down: other commands may be lost for other reasons.
-            let checks = matches!(purpose, CommandPurpose::Check(_));
-            self.finish_without_reply((id, purpose), NoReply::NoAnswer);
-            if checks {
-                self.handle_silent_node(control, NoReply::NoAnswer);
-            }
-        }
-        self.parts.media_nodes.send_checks(now);
-        self.parts.query_samples();
-        self.parts.open_command_sockets();
-        self.process_failovers();
-        self.parts.report_node_events();
-    }
-
-    /// Handles an ICMP error from a node's control address.
-    pub(crate) fn node_unreachable(&mut self, control: SocketAddr) {
-        self.handle_silent_node(control, NoReply::Unreachable);
-        self.parts.report_node_events();
-    }
-
-    /// Marks a node as down and abandons its commands.
-    fn handle_silent_node(&mut self, control: SocketAddr, reason: NoReply) {
-        let now = self.parts.ctx.now;
-        self.parts
-            .media_nodes
-            .mark_down(control, reason.text(), now);
-        // Before the abandoned commands: calls that are being set up change to another node.
-        self.queue_failed_calls();
-        for expired in self.parts.media_nodes.client.abandon_node(control) {
-            self.finish_without_reply(expired, reason);
-        }
-    }
-
-    fn finish_without_reply(
-        &mut self,
-        (id, purpose): (CommandId, CommandPurpose),
-        reason: NoReply,
-    ) {
-        match purpose {
-            CommandPurpose::Check(node) => self.parts.media_nodes.finish_check(node, None),
-            CommandPurpose::Exchange(exchange) => {
-                let outcome = Err((reason.text().to_owned(), false));
-                self.finish_exchange((id, &exchange), outcome);
-            }
-            // The next query detects it; and a node that is down has no calls.
-            CommandPurpose::Delete(number, _, true) => {
-                self.record_node_statistics(number, Default::default());
-            }
-            CommandPurpose::Query(..) | CommandPurpose::Delete(..) => {}
         }
     }
 }

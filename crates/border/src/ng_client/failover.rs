@@ -8,8 +8,10 @@
 
 use crate::bodies::session_of;
 use crate::calls::key::{CallKey, CallSlot};
-use crate::calls::{Call, CallPhase, LinkKind};
-use crate::components::{Calls, Components};
+use crate::calls::transfer::TransferControl;
+use crate::calls::{Call, CallStage, LinkKind};
+use crate::components::Components;
+use crate::ng_client::control::NodeControl;
 use crate::ng_client::relay::{Failover, NodeRelay, tag};
 use crate::ng_client::statistics::{figures_of, text};
 use crate::ng_client::{CommandPurpose, NodeId, PendingDelete};
@@ -17,7 +19,7 @@ use crate::shared::Alarm;
 use anchor::{AnchorError, Side};
 use config::NodeFailure;
 use core::time::Duration;
-use engine::{EventKind, Reason, Time};
+use engine::{EventKind, Time};
 use sip::LegId;
 use std::collections::VecDeque;
 use wire::ng::Value;
@@ -69,21 +71,21 @@ fn is_busy(call: &Call, relay: &NodeRelay) -> bool {
     let negotiates = |link: &crate::calls::ForwardedLink| {
         link.offer || matches!(link.kind, LinkKind::Invite | LinkKind::Update)
     };
-    call.join.is_some()
-        || call.ack.due.is_some()
-        || call.held.is_some()
+    call.kind.join().is_some()
+        || call.requests.ack.due.is_some()
+        || call.requests.held.is_some()
         || relay.is_busy()
-        || call.links.iter().any(negotiates)
+        || call.requests.links.iter().any(negotiates)
 }
 
-impl Calls<'_> {
+impl NodeControl<'_> {
     /// Queues the calls of failed nodes.
     pub(super) fn queue_failed_calls(&mut self) {
         for (node, reason) in core::mem::take(&mut self.parts.media_nodes.failed) {
             let down = self.parts.media_nodes.is_down(node);
             // After the restart of a node the calls that it did not have are queued already.
             let at = |call: &Call| {
-                let relay = call.relay.as_deref();
+                let relay = call.media.node();
                 relay.is_some_and(|r| r.node == Some(node) && (down || r.failover.is_none()))
             };
             let calls = self.parts.calls.iter().filter(|(_, call)| at(call));
@@ -111,8 +113,8 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let set_up = call.phase == CallPhase::SetUp;
-        let Some(relay) = call.relay.as_deref_mut() else {
+        let set_up = call.stage == CallStage::ExpectAnswer;
+        let Some(relay) = call.media.node_mut() else {
             return;
         };
         if !relay.established {
@@ -200,19 +202,19 @@ impl Calls<'_> {
             return FailoverStep::Nothing;
         };
         let Some((relay, failover)) = call
-            .relay
-            .as_deref()
+            .media
+            .node()
             .and_then(|relay| Some((relay, relay.failover.as_deref()?)))
         else {
             return FailoverStep::Nothing;
         };
-        if policy.failure == NodeFailure::End && call.phase != CallPhase::Ending {
+        if policy.failure == NodeFailure::End && call.stage != CallStage::ExpectLegsClosed {
             if failover.is_unknown || self.parts.media_nodes.is_down(failover.node) {
                 let reason = failover.reason.clone();
-                self.end_after_node_failure(slot, &reason);
+                TransferControl::new(&mut self.calls()).end_after_node_failure(slot, &reason);
                 return FailoverStep::Done;
             }
-        } else if call.phase != CallPhase::Confirmed {
+        } else if call.stage != CallStage::ExpectBye {
             // A call that is being set up is processed after the ACK.
             return FailoverStep::Nothing;
         }
@@ -232,7 +234,8 @@ impl Calls<'_> {
             if failover.since + MAX_BUSY > now {
                 return FailoverStep::Busy;
             }
-            self.end_after_node_failure(slot, "transaction pending for too long");
+            TransferControl::new(&mut self.calls())
+                .end_after_node_failure(slot, "transaction pending for too long");
             return FailoverStep::Done;
         }
         let needs_node = relay.node.is_none() || !failover.has_left;
@@ -240,11 +243,12 @@ impl Calls<'_> {
             if policy.keep.is_none_or(|keep| failover.since + keep > now) {
                 return FailoverStep::NoNode;
             }
-            self.end_after_node_failure(slot, "no other node");
+            TransferControl::new(&mut self.calls()).end_after_node_failure(slot, "no other node");
             return FailoverStep::Done;
         }
         if !failover.has_left && failover.tries >= MAX_NODES {
-            self.end_after_node_failure(slot, "too many nodes have failed");
+            TransferControl::new(&mut self.calls())
+                .end_after_node_failure(slot, "too many nodes have failed");
             return FailoverStep::Done;
         }
         let side = match relay.holding {
@@ -255,52 +259,8 @@ impl Calls<'_> {
         if !failover.has_left {
             self.parts.leave_failed_node(slot);
         }
-        self.reanchor(slot, side);
+        TransferControl::new(&mut self.calls()).reanchor(slot, side);
         FailoverStep::Done
-    }
-
-    /// Schedules another attempt.
-    pub(crate) fn reanchor_later(&mut self, slot: CallSlot) {
-        let now = self.parts.ctx.now;
-        let key = self.parts.calls.key_of(slot);
-        let relay = self.parts.relay_mut(slot);
-        let Some(failover) = relay.and_then(|relay| relay.failover.as_deref_mut()) else {
-            return;
-        };
-        failover.retries += 1;
-        if failover.retries > MAX_RETRIES {
-            return self.end_after_node_failure(slot, "re-INVITE refused");
-        }
-        self.parts
-            .ctx
-            .timers
-            .schedule(now + BUSY_INTERVAL, Alarm::FailoverRetry(key));
-    }
-
-    /// Ends a call whose node has failed.
-    pub(crate) fn end_after_node_failure(&mut self, slot: CallSlot, reason: &str) {
-        let now = self.parts.ctx.now;
-        let key = self.parts.calls.key_of(slot);
-        let name = self
-            .parts
-            .relay_mut(slot)
-            .map(|relay| match &relay.failover {
-                Some(failover) => (failover.name.clone(), relay.node),
-                None => (String::new(), relay.node),
-            });
-        let (mut name, node) = name.unwrap_or_default();
-        if let (true, Some(node)) = (name.is_empty(), node) {
-            self.parts.media_nodes.name(node).clone_into(&mut name);
-        }
-        self.parts
-            .ctx
-            .events
-            .tell(now, || EventKind::CallNotReanchored {
-                call: key.number(),
-                node: name,
-                reason: reason.to_owned(),
-            });
-        self.give_up(slot, Reason::MediaNodeLost);
     }
 }
 
@@ -310,11 +270,7 @@ impl Components {
     pub(crate) fn confirm_failover(&mut self, slot: CallSlot) {
         let now = self.ctx.now;
         let key = self.calls.key_of(slot);
-        let Some(relay) = self
-            .calls
-            .get_mut(slot)
-            .and_then(|c| c.relay.as_deref_mut())
-        else {
+        let Some(relay) = self.calls.get_mut(slot).and_then(|c| c.media.node_mut()) else {
             return;
         };
         relay.discard_set_up();
@@ -336,8 +292,8 @@ impl Components {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        let (number, set_up) = (call.number, call.phase == CallPhase::SetUp);
-        let Some(relay) = call.relay.as_deref_mut() else {
+        let (number, set_up) = (call.number, call.stage == CallStage::ExpectAnswer);
+        let Some(relay) = call.media.node_mut() else {
             return;
         };
         let call_id = core::mem::replace(&mut relay.call_id, call_id);
@@ -391,10 +347,10 @@ impl Components {
             return Ok(false);
         };
         let fresh = |relay: &NodeRelay| relay.moved && !relay.established;
-        if !call.relay.as_deref().is_some_and(fresh) {
+        if !call.media.node().is_some_and(fresh) {
             return Ok(false);
         }
-        let Some(set_up) = call.set_up.as_deref().filter(|set_up| set_up.offered) else {
+        let Some(set_up) = call.kind.set_up().filter(|set_up| set_up.offered) else {
             return Ok(false);
         };
         let branch = set_up.branches.iter().find(|branch| branch.leg == leg);
@@ -421,7 +377,7 @@ impl Components {
             return;
         };
         let number = call.number;
-        let Some(relay) = call.relay.as_deref_mut() else {
+        let Some(relay) = call.media.node_mut() else {
             return;
         };
         // If the new node has failed in the meantime, the call is queued again.
@@ -442,7 +398,7 @@ impl Components {
 
     /// Whether a call has no working node.
     pub(crate) fn is_without_node(&self, slot: CallSlot) -> bool {
-        let relay = self.calls.get(slot).and_then(|call| call.relay.as_deref());
+        let relay = self.calls.get(slot).and_then(|call| call.media.node());
         relay.is_some_and(|relay| relay.node.is_none_or(|node| self.media_nodes.is_down(node)))
     }
 
@@ -499,11 +455,48 @@ impl Components {
         for _ in 0..MAX_SCANNED.min(size) {
             self.media_nodes.cursor = (self.media_nodes.cursor + 1) % size;
             let slot = CallSlot(self.media_nodes.cursor);
-            let relay = self.calls.get(slot).and_then(|call| call.relay.as_deref());
+            let relay = self.calls.get(slot).and_then(|call| call.media.node());
             if relay.is_some_and(of_node) {
                 return Some(slot);
             }
         }
         None
+    }
+
+    /// Schedules another attempt. `false`: there were too many.
+    pub(crate) fn retry_failover(&mut self, slot: CallSlot) -> bool {
+        let now = self.ctx.now;
+        let key = self.calls.key_of(slot);
+        let relay = self.relay_mut(slot);
+        let Some(failover) = relay.and_then(|relay| relay.failover.as_deref_mut()) else {
+            return true;
+        };
+        failover.retries += 1;
+        if failover.retries > MAX_RETRIES {
+            return false;
+        }
+        self.ctx
+            .timers
+            .schedule(now + BUSY_INTERVAL, Alarm::FailoverRetry(key));
+        true
+    }
+
+    /// Writes the event about a call that is ended because its node has failed.
+    pub(crate) fn report_not_reanchored(&mut self, slot: CallSlot, reason: &str) {
+        let now = self.ctx.now;
+        let key = self.calls.key_of(slot);
+        let name = self.relay_mut(slot).map(|relay| match &relay.failover {
+            Some(failover) => (failover.name.clone(), relay.node),
+            None => (String::new(), relay.node),
+        });
+        let (mut name, node) = name.unwrap_or_default();
+        if let (true, Some(node)) = (name.is_empty(), node) {
+            self.media_nodes.name(node).clone_into(&mut name);
+        }
+        self.ctx.events.tell(now, || EventKind::CallNotReanchored {
+            call: key.number(),
+            node: name,
+            reason: reason.to_owned(),
+        });
     }
 }

@@ -13,7 +13,6 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use wire::ng::Value;
 use wire::sip::Message;
-
 /// Deferred messages per call at most.
 pub(super) const MAX_DEFERRED: usize = 64;
 

@@ -698,7 +698,7 @@ fn changed_registers_are_forwarded_to_the_core() {
             "Supported: path\r\nPath: <sip:p;lr>\r\nContact: <sip:1000@10.1.1.1>\r\n",
         ),
         (
-            "what no one supports",
+            "unsupported option",
             "Require: x\r\nContact: <sip:1000@10.1.1.1>\r\n",
         ),
     ] {

@@ -3,7 +3,7 @@
 use crate::calls::Call;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::relay::Forwarded;
-use crate::components::{Calls, Components};
+use crate::components::Components;
 use crate::headers::EditList;
 use crate::request::{RefusedBy, RequestOrigin, RequestRefusal};
 use crate::rules::{AdmittedRequest, MAX_TAGS, RuleInput, RuleOutcome, RuleOutput, Tags};
@@ -285,7 +285,7 @@ impl Components {
                 .and_then(|slot| self.calls.get_mut(slot))
                 .filter(|call| call.number == output.call);
             if let Some(call) = call {
-                keep(&mut call.tags, &tag);
+                keep(&mut call.headers.tags, &tag);
             }
             self.log_tag(output.call, &tag.name, &tag.value);
         }
@@ -316,7 +316,7 @@ impl Components {
         let Some(call) = self.calls.get(slot) else {
             return;
         };
-        let Some(tags) = call.tags.clone() else {
+        let Some(tags) = call.headers.tags.clone() else {
             return;
         };
         let number = call.number;
@@ -324,13 +324,12 @@ impl Components {
             self.log_tag(number, tag, value);
         }
     }
-}
 
-impl Calls<'_> {
     /// Applies rules to a message that is sent on the other side of a call, and merges their changes into `edits`.
     /// `Some`: the request is refused.
     pub(crate) fn rules_out<'e>(
         &self,
+        endpoint: &Endpoint,
         forwarded: Forwarded<'_, 'e>,
         edits: &mut EditList<'e>,
         effects: &'e mut Effects,
@@ -342,54 +341,42 @@ impl Calls<'_> {
             ..
         } = forwarded;
         let method = message.method();
-        if !self.parts.ctx.config.rules.applies_to(
-            RuleDirection::Out,
-            message.is_request(),
-            &method,
-        ) {
+        if !self
+            .ctx
+            .config
+            .rules
+            .applies_to(RuleDirection::Out, message.is_request(), &method)
+        {
             return None;
         }
         let to = from.other();
         let leg = call.leg(to).or_else(|| {
-            let branches = &call.set_up.as_ref()?.branches;
+            let branches = &call.kind.set_up()?.branches;
             branches.first().map(|branch| branch.leg)
         });
-        let flow = leg.and_then(|leg| self.endpoint.flow_of(leg));
+        let flow = leg.and_then(|leg| endpoint.flow_of(leg));
         let at = (*call.interfaces.get(to), *call.trunks.get(to));
         let scene = MessageContext {
             edits,
-            tags: call.tags.as_deref().map_or(&[], Vec::as_slice),
-            ..self.parts.scene(RuleDirection::Out, at, flow, message)
+            tags: call.headers.tags.as_deref().map_or(&[], Vec::as_slice),
+            ..self.scene(RuleDirection::Out, at, flow, message)
         };
-        self.parts.ctx.config.rules.run(&scene, effects);
-        let slot = || slot_of(self.endpoint, call);
-        self.parts
-            .store_rule_output(RuleInput::of(&scene), call.number, slot, effects);
+        self.ctx.config.rules.run(&scene, effects);
+        let slot = || slot_of(endpoint, call);
+        self.store_rule_output(RuleInput::of(&scene), call.number, slot, effects);
         let effects = &*effects;
         effects.merge(edits);
         effects.refusal.as_ref().map(|refusal| refusal.status)
     }
 
-    /// Processes an indication after rules were applied.
-    pub(crate) fn apply_rules(&mut self, indication: Indication<'_>) {
-        if self.parts.ctx.config.rules.is_empty() {
-            return self.dispatch(indication);
-        }
-        match self.apply_rules_to_indication(&indication) {
-            RuleOutcome::AsItCame => self.dispatch(indication),
-            RuleOutcome::Refused => {}
-            RuleOutcome::Changed(bytes) => match Message::parse(&bytes) {
-                Ok(message) => self.dispatch(with(indication, &message)),
-                // Rules always produce a valid message; otherwise the received one is used.
-                Err(_) => self.dispatch(indication),
-            },
-        }
-        self.parts.apply_rule_output();
-    }
-
-    fn apply_rules_to_indication(&mut self, indication: &Indication<'_>) -> RuleOutcome {
-        let now = self.parts.ctx.now;
-        if !self.parts.ctx.config.rules.has_rules_for(RuleDirection::In) {
+    /// Applies rules to a received message.
+    pub(crate) fn apply_rules_to_indication(
+        &self,
+        endpoint: &mut Endpoint,
+        indication: &Indication<'_>,
+    ) -> RuleOutcome {
+        let now = self.ctx.now;
+        if !self.ctx.config.rules.has_rules_for(RuleDirection::In) {
             return RuleOutcome::AsItCame;
         }
         let Some((leg, message)) = subject(indication) else {
@@ -398,7 +385,6 @@ impl Calls<'_> {
         let method = message.method();
         let request = message.is_request();
         if !self
-            .parts
             .ctx
             .config
             .rules
@@ -409,8 +395,8 @@ impl Calls<'_> {
         let mut effects = Effects::default();
         match (leg, indication) {
             (Some(leg), _) => {
-                let slot = self.parts.calls.slot_of_leg(self.endpoint, leg);
-                let Some(call) = slot.and_then(|slot| self.parts.calls.get(slot)) else {
+                let slot = self.calls.slot_of_leg(endpoint, leg);
+                let Some(call) = slot.and_then(|slot| self.calls.get(slot)) else {
                     return RuleOutcome::AsItCame;
                 };
                 let Some(side) = call.side_of(leg) else {
@@ -418,38 +404,31 @@ impl Calls<'_> {
                 };
                 let at = (*call.interfaces.get(side), *call.trunks.get(side));
                 let scene = MessageContext {
-                    tags: call.tags.as_deref().map_or(&[], Vec::as_slice),
-                    ..self
-                        .parts
-                        .scene(RuleDirection::In, at, self.endpoint.flow_of(leg), message)
+                    tags: call.headers.tags.as_deref().map_or(&[], Vec::as_slice),
+                    ..self.scene(RuleDirection::In, at, endpoint.flow_of(leg), message)
                 };
-                self.parts.ctx.config.rules.run(&scene, &mut effects);
+                self.ctx.config.rules.run(&scene, &mut effects);
                 let input = RuleInput::of(&scene);
-                self.parts
-                    .store_rule_output(input, call.number, || slot, &mut effects);
+                self.store_rule_output(input, call.number, || slot, &mut effects);
             }
             (None, Indication::OutOfDialogResponse { flow, .. }) => {
-                let Some(at) = self.parts.origin_of_flow(*flow) else {
+                let Some(at) = self.origin_of_flow(*flow) else {
                     return RuleOutcome::AsItCame;
                 };
-                let scene = self
-                    .parts
-                    .scene(RuleDirection::In, at, Some(*flow), message);
-                self.parts.ctx.config.rules.run(&scene, &mut effects);
+                let scene = self.scene(RuleDirection::In, at, Some(*flow), message);
+                self.ctx.config.rules.run(&scene, &mut effects);
                 let input = RuleInput::of(&scene);
-                self.parts
-                    .store_rule_output(input, 0, || None, &mut effects);
+                self.store_rule_output(input, 0, || None, &mut effects);
             }
             (None, Indication::InDialog { dialog, .. }) => {
-                let flow = self.endpoint.flow_of_dialog(*dialog);
-                let Some(at) = flow.and_then(|flow| self.parts.origin_of_flow(flow)) else {
+                let flow = endpoint.flow_of_dialog(*dialog);
+                let Some(at) = flow.and_then(|flow| self.origin_of_flow(flow)) else {
                     return RuleOutcome::AsItCame;
                 };
-                let scene = self.parts.scene(RuleDirection::In, at, flow, message);
-                self.parts.ctx.config.rules.run(&scene, &mut effects);
+                let scene = self.scene(RuleDirection::In, at, flow, message);
+                self.ctx.config.rules.run(&scene, &mut effects);
                 let input = RuleInput::of(&scene);
-                self.parts
-                    .store_rule_output(input, 0, || None, &mut effects);
+                self.store_rule_output(input, 0, || None, &mut effects);
             }
             _ => return RuleOutcome::AsItCame,
         }
@@ -458,7 +437,7 @@ impl Calls<'_> {
             Indication::Request { transaction, .. } | Indication::InDialog { transaction, .. },
         ) = (effects.refusal.take(), indication)
         {
-            refuse(self.endpoint, *transaction, &refusal, now);
+            refuse(endpoint, *transaction, &refusal, now);
             return RuleOutcome::Refused;
         }
         match effects.changes_nothing() {
@@ -553,7 +532,10 @@ fn subject<'i>(indication: &Indication<'i>) -> Option<(Option<LegId>, &'i Messag
 }
 
 /// The same indication with another message.
-fn with<'m>(indication: Indication<'m>, message: &'m Message<'m>) -> Indication<'m> {
+pub(crate) fn with_message<'m>(
+    indication: Indication<'m>,
+    message: &'m Message<'m>,
+) -> Indication<'m> {
     match indication {
         Indication::Progressed {
             leg,

@@ -174,7 +174,7 @@ fn partitions_are_made_ahead_and_removed_by_age_while_calls_go_on() {
 }
 
 #[test]
-fn a_server_that_goes_away_loses_what_the_memory_cannot_hold() {
+fn records_above_the_memory_limit_are_lost_while_the_server_is_away() {
     let Some(server) = Server::new(&[], "") else {
         return;
     };

@@ -88,12 +88,12 @@ fn with_small_disk(test: &str, folder: &Path) -> Option<()> {
 }
 
 #[test]
-fn a_full_disk_loses_exactly_what_is_counted() {
+fn losses_of_a_full_disk_are_counted_exactly() {
     match std::env::var_os(SMALL_DISK) {
         Some(folder) => fill_the_disk(&PathBuf::from(folder)),
         None => {
             let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("small-disk");
-            let _ = with_small_disk("losses::a_full_disk_loses_exactly_what_is_counted", &folder);
+            let _ = with_small_disk("losses::losses_of_a_full_disk_are_counted_exactly", &folder);
             let _ = std::fs::remove_dir_all(&folder);
         }
     }
@@ -167,7 +167,7 @@ fn fill_the_disk(folder: &Path) {
 }
 
 #[test]
-fn a_locked_index_loses_what_the_memory_cannot_hold() {
+fn records_above_the_memory_limit_are_lost_while_the_index_is_locked() {
     let place = Place::folder("locked");
     let mut writer = open(&place, START);
     let losses = writer.losses();
@@ -421,7 +421,7 @@ fn a_transaction_that_is_always_refused_is_counted_by_kind() {
 }
 
 #[test]
-fn the_end_without_a_server_counts_what_waits() {
+fn the_end_without_a_server_counts_waiting_records() {
     let Some(server) = super::Server::new(&[], "") else {
         return;
     };

@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use border::border::{CallInfo, LiveMedia};
-use border::calls::CallPhase;
+use border::calls::CallStage;
 use engine::{DropReason, Hundredths, Time};
 use serde::Deserialize;
 use serde_json::{Map, Value, json as value};
@@ -111,10 +111,10 @@ impl ApiState {
             "call_id": call.call_ids.first().cloned().flatten(),
             "from": call.from,
             "to": call.to,
-            "state": match call.phase {
-                CallPhase::SetUp => "setup",
-                CallPhase::Answered | CallPhase::Confirmed => "answered",
-                CallPhase::Ending => "ending",
+            "state": match call.stage {
+                CallStage::ExpectAnswer => "setup",
+                CallStage::ExpectAck | CallStage::ExpectBye => "answered",
+                CallStage::ExpectLegsClosed => "ending",
             },
             "started": self.time_json(call.offered_at),
             "answered": call.answered_at.map(|at| self.time_json(at)),

@@ -17,7 +17,7 @@ use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use border::border::{CallInfo, LiveMedia};
-use border::calls::CallPhase;
+use border::calls::CallStage;
 use border::registrar::LockedOut;
 use border::views::TrunkView;
 use console::{mask, mask_numbers};
@@ -46,10 +46,10 @@ impl ConsoleState {
             started: self.time(call.offered_at),
             answered: call.answered_at.map(|at| self.time(at)),
             duration_s: call.answered_at.map(|at| now.since(at).as_secs()),
-            state: match call.phase {
-                CallPhase::SetUp => "setup",
-                CallPhase::Answered | CallPhase::Confirmed => "answered",
-                CallPhase::Ending => "ending",
+            state: match call.stage {
+                CallStage::ExpectAnswer => "setup",
+                CallStage::ExpectAck | CallStage::ExpectBye => "answered",
+                CallStage::ExpectLegsClosed => "ending",
             },
             interface,
             trunk: callee_trunk.or(caller_trunk),

@@ -20,7 +20,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("rules", rules::fuzz_rules),
     ("ng", ng),
     ("ice", protect::fuzz_ice),
-    ("recode", media::fuzz_transcode),
+    ("transcode", media::fuzz_transcode),
     ("esp", protect::fuzz_esp),
     ("ike", protect::fuzz_ike),
 ];

@@ -944,7 +944,7 @@ fn kamailio_playback_is_received_and_decoded_by_other_programs() {
 }
 
 #[test]
-fn g722_that_is_played_is_what_ffmpeg_decodes() {
+fn ffmpeg_decodes_played_g722() {
     if !installed(&["ffmpeg"]) {
         return;
     }

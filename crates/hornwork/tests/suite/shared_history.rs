@@ -128,7 +128,7 @@ fn a_database_has_the_calls_of_a_border_that_is_killed() {
 }
 
 #[test]
-fn a_database_that_does_not_answer_loses_exactly_what_is_counted() {
+fn losses_during_a_database_outage_are_counted_exactly() {
     if !installed(&["sipp", "pgrep"]) {
         return;
     }

@@ -284,7 +284,7 @@ fn study_runs_in_virtual_time_without_any_right() {
     for words in [
         "Distribution of response times",
         "<svg",
-        "What differs in the set-up",
+        "Differences of the set-up",
         "call-capacity/attempts.ndjson",
     ] {
         assert!(page.contains(words), "{words}");
@@ -311,7 +311,7 @@ fn study_runs_in_virtual_time_without_any_right() {
 }
 
 #[test]
-fn study_on_sockets_names_what_could_not_be_measured() {
+fn study_on_sockets_names_missing_measurements() {
     let folder = scratch("study-sockets");
     // Without a search path for programs, other telephones cannot be started; this one can.
     let line = "lab run study-b --quick --out out";
@@ -355,7 +355,7 @@ fn study_on_sockets_names_what_could_not_be_measured() {
 }
 
 #[test]
-fn interrupted_study_keeps_what_was_measured() {
+fn interrupted_study_keeps_its_measurements() {
     let folder = scratch("study-interrupted");
     let child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
         .args(["lab", "run", "study-s", "--quick", "--out", "out"])

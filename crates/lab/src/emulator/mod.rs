@@ -121,11 +121,11 @@ pub fn run(options: &EmulatorOptions) -> Result<RunVerdict, LabError> {
     let stop = AtomicBool::new(false);
     let ran = std::thread::scope(|scope| {
         let (link, stop) = (&mut link, &stop);
-        let carrier = scope.spawn(move || {
+        let forwarder = scope.spawn(move || {
             prepare_thread();
             link.run(end, stop, requests.as_ref())
         });
-        carrier.join()
+        forwarder.join()
     });
     ran.unwrap_or_else(|_| Err(LabError::cannot_run("the link's thread panicked", "")))?;
     let seconds = clock.now().since(begin).as_secs_f64();

@@ -175,7 +175,7 @@ fn in_namespace() -> Result<OwnError, LabError> {
     let begin = clock.now() + Duration::from_millis(20);
     let last = begin + INTERVAL * PACKETS as u32;
     let (delays, realtime, (sending, mut late)) = std::thread::scope(|scope| {
-        let carrier = scope.spawn(|| {
+        let forwarder = scope.spawn(|| {
             let realtime = prepare_thread();
             let end = last + DELAY + DRAIN * 2;
             link.run(end, &stop, None).map(|_| realtime)
@@ -186,7 +186,7 @@ fn in_namespace() -> Result<OwnError, LabError> {
         let sending = clock.now().since(begin);
         let delays = counter.join();
         stop.store(true, Ordering::Relaxed);
-        (delays, carrier.join(), (sending, late))
+        (delays, forwarder.join(), (sending, late))
     });
     let noise = sampler
         .stop()

@@ -116,11 +116,11 @@ impl Steps {
     fn cost(&mut self, symbol: &str, costs: &Costs, id: &str) -> Result<Estimate, LabError> {
         let cost = costs.get(id)?;
         let origin = (format!("cost {id}: {}", cost.origin), cost.estimate());
-        Ok(self.add(symbol, what_of(id), &cost.unit, origin))
+        Ok(self.add(symbol, title_of(id), &cost.unit, origin))
     }
 }
 
-fn what_of(id: &str) -> &'static str {
+fn title_of(id: &str) -> &'static str {
     match id.split('.').next() {
         Some("call") => "CPU time of a call",
         Some("registration") => "CPU time of a registration with digest",

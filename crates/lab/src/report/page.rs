@@ -223,7 +223,7 @@ fn tiles(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
     if raw.run.driver == "simulation" {
         html.push_str(
             "<p class=\"note\">Virtual time: computing takes none, so response times are those of links, timers and the called side. \
-             What a machine can carry is measured on sockets only.</p>",
+             The capacity of a machine is measured on sockets only.</p>",
         );
     }
 }

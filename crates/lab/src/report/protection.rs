@@ -110,7 +110,7 @@ pub(super) fn table(html: &mut String, run: &RunRecord, levels: &[LevelSummary])
         return;
     }
     html.push_str(
-        "<section><h2>What protection costs a call</h2><p class=\"note\">CPU of the border, and of the gateway before it with ESP; \
+        "<section><h2>Cost of media protection per call</h2><p class=\"note\">CPU of the border, and of the gateway before it with ESP; \
          bandwidth of a call on the access side, signalling included; median delay of a packet above that without protection; mean opinion score. \
          Each with its 95 % confidence interval.</p><div class=\"scroll\"><table><thead><tr><th scope=\"col\">protection</th>",
     );

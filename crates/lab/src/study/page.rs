@@ -113,7 +113,7 @@ fn head(html: &mut String, record: &SuiteRecord) {
         };
         let _ = write!(
             html,
-            "<aside class=\"care\"><strong>Simulation.</strong> The figures were computed in virtual time{}. See what differs \
+            "<aside class=\"care\"><strong>Simulation.</strong> The figures were computed in virtual time{}. See the differences \
              below.</aside>",
             escape(&except)
         );
@@ -261,7 +261,7 @@ fn differs(html: &mut String, record: &SuiteRecord) {
     if seen.is_empty() {
         return;
     }
-    html.push_str("<section><h2>What differs in the set-up</h2><ul>");
+    html.push_str("<section><h2>Differences of the set-up</h2><ul>");
     for (text, rows) in seen {
         let rows: Vec<&str> = rows.into_iter().collect();
         let _ = write!(

@@ -94,7 +94,7 @@ pub(super) fn description(name: &str) -> (String, &'static str) {
 }
 
 /// Description of a row: the figure, and the level at which it was read.
-fn what(title: &str, figure: &str, unit: &str, at: &str) -> String {
+fn row_text(title: &str, figure: &str, unit: &str, at: &str) -> String {
     let words = match figure {
         CAPACITY => format!("{title}: {}", description(CAPACITY).0),
         // The description of a figure of ESP has its base.
@@ -215,7 +215,7 @@ pub(super) fn measured(
                 let absent = found.run_value.is_none() && quick && found.remark == "level not run";
                 rows.push(StudyRow {
                     row: code(part, study),
-                    what: what(
+                    what: row_text(
                         &run.title,
                         &found.figure,
                         unit,
@@ -354,7 +354,7 @@ pub(super) fn not_measured(part: &Part, record: &PartRecord, quick: bool) -> Vec
     let differs = differs(study, record, quick);
     let base = |figure: &str, unit: &str, value: Reading, level: Option<f64>| StudyRow {
         row: code(part, study),
-        what: what(title, figure, unit, &at(part, level, label)),
+        what: row_text(title, figure, unit, &at(part, level, label)),
         study: Some(value),
         unit: unit.to_owned(),
         level,

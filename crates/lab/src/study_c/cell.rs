@@ -47,7 +47,7 @@ fn measure(plan: &CellPlan<'_>, record: &mut CellRecord) -> Result<(), String> {
     let mut link = opened??;
     let (captures, noise, late_ms) = std::thread::scope(|scope| {
         let (link, stop) = (&mut link, &stop);
-        let carrier = scope.spawn(move || {
+        let forwarder = scope.spawn(move || {
             line_network.enter().map_err(|error| error.to_string())?;
             prepare_thread();
             let ran = link.run(Time::NEVER, stop, None);
@@ -60,7 +60,7 @@ fn measure(plan: &CellPlan<'_>, record: &mut CellRecord) -> Result<(), String> {
             bench.check().and(called)
         });
         stop.store(true, Ordering::Relaxed);
-        let carried = carrier.join();
+        let carried = forwarder.join();
         carried.unwrap_or_else(|_| Err("the line's thread panicked".to_owned()))?;
         result
     })?;

@@ -223,7 +223,7 @@ fn every_protection_has_its_cost() {
         let said = trials[5]["remarks"].to_string();
         assert!(said.contains("ESP aes-gcm, tunnel mode"), "{said}");
         let page = fs::read_to_string(out.join("report.html")).unwrap();
-        assert!(page.contains("call kbit") && page.contains("What protection costs a call"));
+        assert!(page.contains("call kbit") && page.contains("Cost of media protection per call"));
         let table = result["protection"].as_array().unwrap();
         assert_eq!(table.len(), 7);
         assert_eq!(table[5]["protection"], "ESP aes-gcm, tunnel mode");

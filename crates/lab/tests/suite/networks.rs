@@ -222,7 +222,7 @@ fn links_carry_media_of_the_kernel_relay() {
 
 /// A narrow line is full of the calls that it carries, in both directions of time.
 #[test]
-fn narrow_line_drops_what_exceeds_it() {
+fn narrow_line_drops_excess_packets() {
     if !able() {
         return;
     }

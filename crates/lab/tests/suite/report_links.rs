@@ -166,7 +166,7 @@ fn the_protection_table_is_linked_to_its_records() {
     });
     lab::report::write(&dir).unwrap();
     let html = fs::read_to_string(dir.join("report.html")).unwrap();
-    assert!(html.contains("What protection costs a call"));
+    assert!(html.contains("Cost of media protection per call"));
     assert!(html.contains("records.html#computed.json/protection/1/added_delay_ms"));
     assert!(check(&dir, "report.html").unwrap().numbers > 50);
     same_again(&dir, &PAGES, || drop(lab::report::write(&dir).unwrap())).unwrap();

@@ -38,11 +38,11 @@ fn plan(from: (u8, Kind), to: (u8, Kind), packet_ms: u32, events: EventMapping) 
 
 fn session(a: Option<TranscodePlan>, b: Option<TranscodePlan>, keys: Protection) -> SessionPlan {
     let mut sides = [SidePlan::new(A), SidePlan::new(B)];
-    for (side, (address, recode)) in sides.iter_mut().zip([(FROM, a), (TO, b)]) {
+    for (side, (address, transcoding)) in sides.iter_mut().zip([(FROM, a), (TO, b)]) {
         side.mux = true;
         side.signalled_rtp = Some(addr(address));
         side.latching = Latching::Signalled;
-        side.transcode = recode.map(Arc::new);
+        side.transcode = transcoding.map(Arc::new);
     }
     sides[1].protection = keys;
     SessionPlan::single(1, Carriage::Rtp, sides)
@@ -197,8 +197,8 @@ fn available() -> Vec<(u8, Kind)> {
 fn every_codec_becomes_every_other() {
     for from in available() {
         for to in available().into_iter().filter(|to| *to != from) {
-            let recode = plan(from, to, 20, EventMapping::Tones);
-            let mut line = Line::new(session(Some(recode), None, Protection::None));
+            let transcoding = plan(from, to, 20, EventMapping::Tones);
+            let mut line = Line::new(session(Some(transcoding), None, Protection::None));
             let mut speaker = Speaker::new(from, 600.0);
             let mut sent = Vec::new();
             for _ in 0..50 {
@@ -226,8 +226,8 @@ fn every_codec_becomes_every_other() {
 fn packet_time_is_the_receivers() {
     let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
     for (packet_ms, expected) in [(10, 60), (20, 30), (30, 20), (60, 10)] {
-        let recode = plan(from, to, packet_ms, EventMapping::Tones);
-        let mut line = Line::new(session(Some(recode), None, Protection::None));
+        let transcoding = plan(from, to, packet_ms, EventMapping::Tones);
+        let mut line = Line::new(session(Some(transcoding), None, Protection::None));
         let mut speaker = Speaker::new(from, 600.0);
         let mut sent = Vec::new();
         for _ in 0..30 {
@@ -241,8 +241,8 @@ fn packet_time_is_the_receivers() {
 #[test]
 fn losses_are_concealed_and_late_packets_dropped() {
     let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
-    let recode = plan(from, to, 20, EventMapping::Tones);
-    let mut line = Line::new(session(Some(recode), None, Protection::None));
+    let transcoding = plan(from, to, 20, EventMapping::Tones);
+    let mut line = Line::new(session(Some(transcoding), None, Protection::None));
     let mut speaker = Speaker::new(from, 600.0);
     let packets: Vec<Vec<u8>> = (0..20).map(|_| speaker.next()).collect();
     let mut sent = Vec::new();
@@ -260,8 +260,8 @@ fn losses_are_concealed_and_late_packets_dropped() {
 #[test]
 fn suppressed_silence_advances_the_timestamp() {
     let (from, to) = ((0, Kind::Pcmu), (9, Kind::G722));
-    let recode = plan(from, to, 20, EventMapping::Tones);
-    let mut line = Line::new(session(Some(recode), None, Protection::None));
+    let transcoding = plan(from, to, 20, EventMapping::Tones);
+    let mut line = Line::new(session(Some(transcoding), None, Protection::None));
     let mut speaker = Speaker::new(from, 600.0);
     let first = line.pass(A, &speaker.next()).unwrap();
     // Half a second without packets: sequence numbers continue, the timestamp jumps.
@@ -279,8 +279,8 @@ fn suppressed_silence_advances_the_timestamp() {
 
 #[test]
 fn payload_types_outside_the_plan_are_dropped() {
-    let recode = plan((0, Kind::Pcmu), (8, Kind::Pcma), 20, EventMapping::Tones);
-    let mut line = Line::new(session(Some(recode), None, Protection::None));
+    let transcoding = plan((0, Kind::Pcmu), (8, Kind::Pcma), 20, EventMapping::Tones);
+    let mut line = Line::new(session(Some(transcoding), None, Protection::None));
     let mut stranger = Speaker::new((9, Kind::G722), 600.0);
     assert_eq!(
         line.pass(A, &stranger.next()),
@@ -339,8 +339,8 @@ fn event(sequence: u16, timestamp: u32, duration: u16, end: bool) -> Vec<u8> {
 #[test]
 fn event_packet_adds_one_second_of_tone_at_most() {
     let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
-    let recode = plan(from, to, 10, EventMapping::Tones);
-    let mut line = Line::new(session(Some(recode), None, Protection::None));
+    let transcoding = plan(from, to, 10, EventMapping::Tones);
+    let mut line = Line::new(session(Some(transcoding), None, Protection::None));
     let mut speaker = Speaker::new(from, 600.0);
     line.pass(A, &speaker.next()).unwrap();
     let begin = speaker.start.wrapping_add(160);
@@ -352,13 +352,13 @@ fn event_packet_adds_one_second_of_tone_at_most() {
 #[test]
 fn events_are_relayed_in_the_other_clock_rate() {
     let to = (111, Kind::Opus);
-    let recode = plan(
+    let transcoding = plan(
         (0, Kind::Pcmu),
         to,
         20,
         EventMapping::Relayed((110, 48_000)),
     );
-    let mut line = Line::new(session(Some(recode), None, Protection::None));
+    let mut line = Line::new(session(Some(transcoding), None, Protection::None));
     let mut speaker = Speaker::new((0, Kind::Pcmu), 600.0);
     let first = line.pass(A, &speaker.next()).unwrap();
     let first = RtpView::parse(&first[0]).unwrap().timestamp();
@@ -503,9 +503,9 @@ fn transcoded_packets_are_protected() {
         window: 0,
     };
     let to = (8, Kind::Pcma);
-    let recode = plan((0, Kind::Pcmu), to, 10, EventMapping::Tones);
+    let transcoding = plan((0, Kind::Pcmu), to, 10, EventMapping::Tones);
     let protection = Protection::Srtp(Arc::new(keys));
-    let mut line = Line::new(session(Some(recode), None, protection));
+    let mut line = Line::new(session(Some(transcoding), None, protection));
     let mut inbound = Inbound::new(&key(1), ContextLimits::default()).unwrap();
     let mut speaker = Speaker::new((0, Kind::Pcmu), 600.0);
     let mut opened = Vec::new();
@@ -538,8 +538,8 @@ fn send_digits(
     keys: &[(char, u32)],
     digits: bool,
 ) -> Vec<Sent> {
-    let recode = listening(from, to, digits.then_some(events));
-    let mut line = Line::new(session(Some(recode), None, Protection::None));
+    let transcoding = listening(from, to, digits.then_some(events));
+    let mut line = Line::new(session(Some(transcoding), None, Protection::None));
     let mut speaker = Speaker::new(from, 600.0);
     let rate = from.1.sample_rates()[0];
     let mut sent = Vec::new();
@@ -697,8 +697,8 @@ fn long_digit_continues_in_segments() {
 #[test]
 fn loss_within_a_digit_is_no_pause() {
     let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
-    let recode = listening(from, to, Some(EVENT));
-    let mut line = Line::new(session(Some(recode), None, Protection::None));
+    let transcoding = listening(from, to, Some(EVENT));
+    let mut line = Line::new(session(Some(transcoding), None, Protection::None));
     let mut speaker = Speaker::new(from, 600.0);
     let mut sent = Vec::new();
     for at in 0..40 {
@@ -724,8 +724,8 @@ fn loss_within_a_digit_is_no_pause() {
 fn clock_jump_ends_a_digit() {
     let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
     for jump in [8_000, 1 << 24, 1 << 30, 0x7fff_0000u32] {
-        let recode = listening(from, to, Some(EVENT));
-        let mut line = Line::new(session(Some(recode), None, Protection::None));
+        let transcoding = listening(from, to, Some(EVENT));
+        let mut line = Line::new(session(Some(transcoding), None, Protection::None));
         let mut speaker = Speaker::new(from, 600.0);
         let tone = codec::tone::Tone::dtmf('9', -10.0).unwrap();
         speaker.generator = codec::tone::ToneGenerator::new(tone, 8_000);
@@ -750,8 +750,8 @@ fn digit_detection_leaves_speech_unchanged() {
     let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
     for voice in [codec::speech::speech(), codec::speech::answer()] {
         let lines = [None, Some(EVENT)].map(|digits| {
-            let recode = listening(from, to, digits);
-            Line::new(session(Some(recode), None, Protection::None))
+            let transcoding = listening(from, to, digits);
+            Line::new(session(Some(transcoding), None, Protection::None))
         });
         let sent = lines.map(|mut line| {
             let mut packets =

@@ -8,7 +8,7 @@ use super::{DaemonLog, ViciPacket, check_proposal};
 /// An invariant is violated: the finding.
 pub fn fuzz_ike(data: &[u8]) {
     if let Ok(packet) = ViciPacket::parse(data) {
-        let bytes = packet.to_bytes().expect("what was read can be written");
+        let bytes = packet.to_bytes().expect("a parsed packet can be written");
         let again = bytes.get(4..).map(ViciPacket::parse);
         assert_eq!(again, Some(Ok(packet)));
     }

@@ -240,7 +240,7 @@ fn datagrams_arrive_in_every_mode_and_suite() {
 }
 
 #[test]
-fn what_does_not_belong_is_counted() {
+fn foreign_datagrams_are_counted() {
     let suite = EspSuite::new(EspEncryption::AesCbc, EspIntegrity::HmacSha256);
     let inner = ["192.0.2.1:5060", "192.0.2.2:5060"];
     let [mut near, mut far] = ends(suite, EspCarrier::Udp, inner, false);

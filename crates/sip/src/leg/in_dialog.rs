@@ -92,18 +92,15 @@ impl Endpoint {
                 if early.is_some() {
                     return Err(Refused::State);
                 }
-                let busy = leg.our_invite != NONE
-                    || leg.peer_invite.is_some()
-                    || leg.owed_ack != NONE
-                    || leg.unacked.is_some();
+                let busy = leg.pending.has_invite() || leg.answer.unacked.is_some();
                 if busy {
                     return Err(Refused::InvitePending);
                 }
-                if leg.offers != 0 {
+                if leg.pending.offers != 0 {
                     return Err(Refused::OfferPending);
                 }
             }
-            Method::Update if leg.our_update_pending || (offer && leg.offers != 0) => {
+            Method::Update if leg.pending.our_update || (offer && leg.pending.offers != 0) => {
                 return Err(Refused::OfferPending);
             }
             _ => {}
@@ -115,11 +112,11 @@ impl Endpoint {
         }
         if let Some(leg) = self.leg_mut(id) {
             if method == Method::Invite {
-                leg.our_invite = slot;
+                leg.pending.our_invite = slot;
             }
-            leg.our_update_pending |= method == Method::Update;
+            leg.pending.our_update |= method == Method::Update;
             if offer && matches!(method, Method::Invite | Method::Update) {
-                leg.offers |= OFFER_OUT;
+                leg.pending.offers |= OFFER_OUT;
             }
         }
         Ok(slot)
@@ -137,7 +134,7 @@ impl Endpoint {
         self.leg(id).ok_or(Refused::Gone)?;
         let (slot, cookie) = self.open_client(Owner::InDialog(id), method)?;
         let leg = self.leg_mut(id).ok_or(Refused::Gone)?;
-        let tcp = leg.tcp_when_large;
+        let tcp = leg.sending.tcp_when_large;
         leg.cseq += 1;
         let cseq = leg.cseq;
         let mut login = leg.login.take();
@@ -235,9 +232,9 @@ impl Endpoint {
                 early.prack_owed = false;
             }
             if sdp {
-                leg.offers = match leg.offers & OFFER_IN {
-                    0 => leg.offers | OFFER_OUT,
-                    _ => leg.offers & !OFFER_IN,
+                leg.pending.offers = match leg.pending.offers & OFFER_IN {
+                    0 => leg.pending.offers | OFFER_OUT,
+                    _ => leg.pending.offers & !OFFER_IN,
                 };
             }
         }
@@ -263,16 +260,21 @@ impl Endpoint {
             LegState::Answered | LegState::Confirmed => {}
             _ => return Err(Refused::State),
         }
-        if state.owed_ack != NONE {
+        if state.pending.owed_ack != NONE {
             self.ack(leg, &MessageContent::default(), now)?;
         }
         let opening = self.leg(leg).is_some_and(|leg| {
-            leg.setup.is_some() || leg.unacked.as_ref().is_some_and(|unacked| unacked.opening)
+            leg.setup.is_some()
+                || leg
+                    .answer
+                    .unacked
+                    .as_ref()
+                    .is_some_and(|unacked| unacked.opening)
         });
         if opening {
             let extra = extra_headers(content);
             if let Some(leg) = self.leg_mut(leg) {
-                leg.pending_bye = Some(extra.into_boxed_slice());
+                leg.answer.pending_bye = Some(extra.into_boxed_slice());
             }
             return Ok(());
         }
@@ -287,10 +289,10 @@ impl Endpoint {
             return;
         };
         leg.state = LegState::Ending;
-        leg.pending_bye = None;
+        leg.answer.pending_bye = None;
         let timers = [
             leg.session.timer.take(),
-            leg.unacked.take().and_then(|unacked| unacked.timer),
+            leg.answer.unacked.take().and_then(|unacked| unacked.timer),
         ];
         for timer in timers.into_iter().flatten() {
             self.wheel.cancel(timer);
@@ -299,7 +301,9 @@ impl Endpoint {
 
     /// Sends a waiting BYE: the ACK was received, or the wait has timed out.
     pub(crate) fn send_waiting_bye(&mut self, id: LegId) {
-        let extra = self.leg_mut(id).and_then(|leg| leg.pending_bye.take());
+        let extra = self
+            .leg_mut(id)
+            .and_then(|leg| leg.answer.pending_bye.take());
         let extra = extra.unwrap_or_default();
         let content = MessageContent::default();
         match self.send_leg_request(LegDialog::confirmed(id), Method::Bye, &content, &extra) {
@@ -350,7 +354,10 @@ impl Endpoint {
     /// exist any more when the wait ends.
     pub fn abandon(&mut self, leg: LegId, now: Time) {
         self.now = now;
-        if self.leg(leg).is_some_and(|leg| leg.pending_bye.is_some()) {
+        if self
+            .leg(leg)
+            .is_some_and(|leg| leg.answer.pending_bye.is_some())
+        {
             self.send_waiting_bye(leg);
         }
         self.pending_ends.retain(|(ended, _)| *ended != leg);
@@ -502,7 +509,7 @@ impl Endpoint {
             return;
         };
         // A named TLS peer is found by its name, which is verified with each new connection.
-        let stays = leg.pinned || self.net.peer_name(&leg.peer.flow).is_some();
+        let stays = leg.sending.pinned || self.net.peer_name(&leg.peer.flow).is_some();
         let Some(leg) = self.leg_mut(id) else {
             return;
         };
@@ -530,7 +537,7 @@ impl Endpoint {
         let Some(leg) = self.leg(id) else {
             return;
         };
-        let peer_invite = leg.peer_invite;
+        let peer_invite = leg.pending.peer_invite;
         match leg.state {
             // A callee must not send BYE in an early dialog. Its final response will follow.
             LegState::Calling => {}
@@ -567,15 +574,15 @@ impl Endpoint {
         let Some(leg) = self.leg(id) else {
             return;
         };
-        if leg.peer_invite.is_some() || (leg.setup.is_some() && !leg.uac) {
+        if leg.pending.peer_invite.is_some() || (leg.setup.is_some() && !leg.uac) {
             self.refuse_later(slot);
             return;
         }
-        let glare = leg.our_invite != NONE
+        let glare = leg.pending.our_invite != NONE
             || leg.setup.is_some()
-            || leg.unacked.is_some()
-            || leg.owed_ack != NONE
-            || leg.offers != 0;
+            || leg.answer.unacked.is_some()
+            || leg.pending.owed_ack != NONE
+            || leg.pending.offers != 0;
         if glare {
             self.final_response(slot, 491, &MessageContent::default());
             return;
@@ -593,10 +600,10 @@ impl Endpoint {
         let offer = message_has_sdp(request);
         let allows = super::uac::allows_update(request);
         if let Some(leg) = self.leg_mut(id) {
-            leg.peer_invite = Some(peer_invite);
-            leg.peer_allows_update |= allows;
+            leg.pending.peer_invite = Some(peer_invite);
+            leg.features.update |= allows;
             if offer {
-                leg.offers |= OFFER_IN;
+                leg.pending.offers |= OFFER_IN;
             }
         }
         if let Some(active) = self
@@ -633,7 +640,7 @@ impl Endpoint {
             self.final_response(slot, 481, &MessageContent::default());
             return;
         }
-        let offers = leg.offers;
+        let offers = leg.pending.offers;
         let session_request = self.session_request(request);
         if offer && offers & OFFER_OUT != 0 {
             self.final_response(slot, 491, &MessageContent::default());
@@ -641,7 +648,7 @@ impl Endpoint {
         }
         // Forks have dialogs, and UPDATEs, of their own.
         let forked = leg.uac && leg.setup.is_some();
-        if (leg.peer_update_pending && !forked) || (offer && offers & OFFER_IN != 0) {
+        if (leg.pending.peer_update && !forked) || (offer && offers & OFFER_IN != 0) {
             self.refuse_later(slot);
             return;
         }
@@ -650,10 +657,10 @@ impl Endpoint {
             return;
         }
         if let Some(leg) = self.leg_mut(id) {
-            leg.peer_allows_update = true;
-            leg.peer_update_pending = true;
+            leg.features.update = true;
+            leg.pending.peer_update = true;
             if offer {
-                leg.offers |= OFFER_IN;
+                leg.pending.offers |= OFFER_IN;
             }
         }
         let confirmed = self.leg(id).is_some_and(|leg| leg.setup.is_none());
@@ -677,9 +684,9 @@ impl Endpoint {
         if message_has_sdp(request)
             && let Some(leg) = self.leg_mut(id)
         {
-            leg.offers = match leg.offers & OFFER_OUT {
-                0 => leg.offers | OFFER_IN,
-                _ => leg.offers & !OFFER_OUT,
+            leg.pending.offers = match leg.pending.offers & OFFER_OUT {
+                0 => leg.pending.offers | OFFER_IN,
+                _ => leg.pending.offers & !OFFER_OUT,
             };
         }
         let transaction = self.server_id(slot);
@@ -748,14 +755,14 @@ impl Endpoint {
         };
         match method {
             Some(Method::Invite) => {
-                leg.peer_invite = None;
-                leg.offers = 0;
+                leg.pending.peer_invite = None;
+                leg.pending.offers = 0;
             }
-            Some(Method::Update | Method::Prack) if offer => leg.offers &= !OFFER_IN,
-            Some(Method::Prack) if sdp && status < 300 => leg.offers &= !OFFER_IN,
+            Some(Method::Update | Method::Prack) if offer => leg.pending.offers &= !OFFER_IN,
+            Some(Method::Prack) if sdp && status < 300 => leg.pending.offers &= !OFFER_IN,
             _ => {}
         }
-        leg.peer_update_pending &= method != Some(Method::Update);
+        leg.pending.peer_update &= method != Some(Method::Update);
     }
 
     /// Resets offer state for a request whose transaction ended without an answer of the handler.

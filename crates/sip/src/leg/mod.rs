@@ -37,21 +37,48 @@ pub(crate) struct Leg {
     pub(crate) user: u64,
     pub(crate) own: Own,
     pub(crate) peer: Peer,
-    /// Requests are sent to `peer.flow`, not to the address in the dialog's URIs.
-    pub(crate) pinned: bool,
-    pub(crate) tcp_when_large: bool,
+    pub(crate) sending: LegSending,
     /// We opened it (and own its Call-ID).
     pub(crate) uac: bool,
     pub(crate) state: LegState,
-    pub(crate) peer_allows_update: bool,
-    pub(crate) peer_supports_timer: bool,
-    pub(crate) peer_supports_100rel: bool,
+    pub(crate) features: PeerFeatures,
+    pub(crate) pending: PendingRequests,
+    pub(crate) cseq: u32,
+    pub(crate) session: SessionState,
+    pub(crate) login: Option<Box<StoredLogin>>,
+    /// Present until the first INVITE is confirmed.
+    pub(crate) setup: Option<Box<LegSetup>>,
+    pub(crate) answer: SentAnswer,
+}
+
+/// Choice of destination and transport for requests of a leg.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct LegSending {
+    /// Requests are sent to `peer.flow`, not to the address in the dialog's URIs.
+    pub(crate) pinned: bool,
+    pub(crate) tcp_when_large: bool,
+}
+
+/// Extensions that the peer of a leg has announced.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PeerFeatures {
+    /// UPDATE (RFC 3311), by Allow.
+    pub(crate) update: bool,
+    /// Session timers (RFC 4028).
+    pub(crate) timer: bool,
+    /// Reliable provisional responses (RFC 3262).
+    pub(crate) reliable: bool,
+}
+
+/// Requests and offers of a leg in progress.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct PendingRequests {
+    /// [`OFFER_OUT`] and [`OFFER_IN`].
     pub(crate) offers: u8,
     /// The peer's UPDATE has no final response of ours yet (RFC 3311 section 5.2).
-    pub(crate) peer_update_pending: bool,
+    pub(crate) peer_update: bool,
     /// Our UPDATE has no final response yet.
-    pub(crate) our_update_pending: bool,
-    pub(crate) cseq: u32,
+    pub(crate) our_update: bool,
     /// Slot of the client transaction of the INVITE whose 2xx the handler has to acknowledge, and its CSeq.
     pub(crate) owed_ack: u32,
     pub(crate) owed_cseq: u32,
@@ -59,13 +86,35 @@ pub(crate) struct Leg {
     pub(crate) our_invite: u32,
     /// The peer's INVITE without final response of ours.
     pub(crate) peer_invite: Option<ServerTransaction>,
-    pub(crate) session: SessionState,
-    pub(crate) login: Option<Box<StoredLogin>>,
-    /// Present until the first INVITE is confirmed.
-    pub(crate) setup: Option<Box<LegSetup>>,
-    /// Our 2xx without ACK.
+}
+
+impl Default for PendingRequests {
+    fn default() -> PendingRequests {
+        PendingRequests {
+            offers: 0,
+            peer_update: false,
+            our_update: false,
+            owed_ack: NONE,
+            owed_cseq: 0,
+            our_invite: NONE,
+            peer_invite: None,
+        }
+    }
+}
+
+impl PendingRequests {
+    /// Whether an INVITE of either side, or our ACK of its 2xx, is in progress.
+    pub(crate) fn has_invite(&self) -> bool {
+        self.our_invite != NONE || self.peer_invite.is_some() || self.owed_ack != NONE
+    }
+}
+
+/// Our 2xx to INVITE until its ACK.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SentAnswer {
+    /// The 2xx without ACK.
     pub(crate) unacked: Option<Box<Unacked>>,
-    /// Header lines of a BYE that waits for the ACK of our 2xx (section 15: the callee must not send BYE before).
+    /// Header lines of a BYE that waits for the ACK (section 15: the callee must not send BYE before).
     pub(crate) pending_bye: Option<Box<[u8]>>,
 }
 
@@ -126,30 +175,20 @@ impl Leg {
             user: 0,
             own,
             peer,
-            pinned: false,
-            tcp_when_large: false,
+            sending: LegSending::default(),
             uac,
             state: if uac {
                 LegState::Calling
             } else {
                 LegState::Offered
             },
-            peer_allows_update: false,
-            peer_supports_timer: false,
-            peer_supports_100rel: false,
-            offers: 0,
-            peer_update_pending: false,
-            our_update_pending: false,
+            features: PeerFeatures::default(),
+            pending: PendingRequests::default(),
             cseq: 0,
-            owed_ack: NONE,
-            owed_cseq: 0,
-            our_invite: NONE,
-            peer_invite: None,
             session: SessionState::default(),
             login: None,
             setup: None,
-            unacked: None,
-            pending_bye: None,
+            answer: SentAnswer::default(),
         }
     }
 
@@ -164,7 +203,7 @@ impl Leg {
         self.own.len()
             + self.peer.len()
             + setup
-            + self.unacked.as_ref().map_or(0, |u| u.bytes.len())
+            + self.answer.unacked.as_ref().map_or(0, |u| u.bytes.len())
             + self.login.as_ref().map_or(0, |login| login.len())
     }
 }
@@ -227,7 +266,7 @@ impl Endpoint {
         self.moved_dialog_ended(&leg);
         let timers = [
             leg.session.timer.take(),
-            leg.unacked.as_mut().and_then(|u| u.timer.take()),
+            leg.answer.unacked.as_mut().and_then(|u| u.timer.take()),
             leg.setup.as_mut().and_then(|s| s.reliable.timer.take()),
         ];
         for timer in timers.into_iter().flatten() {
@@ -235,11 +274,12 @@ impl Endpoint {
         }
         // After a provisional response our INVITEs have no timer. From now on they have a limit.
         let opening = leg.setup.as_ref().map_or(NONE, |setup| setup.invite);
-        for slot in [leg.our_invite, opening] {
+        for slot in [leg.pending.our_invite, opening] {
             self.limit_invite_wait(id, slot);
         }
         // The peer's INVITE cannot be answered by the handler any more.
         if let Some(peer_invite) = leg
+            .pending
             .peer_invite
             .filter(|&peer_invite| self.server(peer_invite).is_some())
         {
@@ -301,7 +341,7 @@ impl Endpoint {
         let Some(leg) = self.leg(id) else {
             return;
         };
-        let flow = self.next_hop_flow(&leg.peer, leg.pinned);
+        let flow = self.next_hop_flow(&leg.peer, leg.sending.pinned);
         if let Some(leg) = self.leg_mut(id) {
             leg.peer.flow = flow;
         }

@@ -115,14 +115,14 @@ impl Endpoint {
         let Some(leg) = self.leg_mut(id) else {
             return;
         };
-        leg.our_update_pending &= method != Some(Method::Update);
+        leg.pending.our_update &= method != Some(Method::Update);
         if offer && matches!(method, Some(Method::Update | Method::Prack)) {
-            leg.offers &= !OFFER_OUT;
+            leg.pending.offers &= !OFFER_OUT;
         }
         if method != Some(Method::Update) || status >= 300 {
             return;
         }
-        leg.peer_allows_update = true;
+        leg.features.update = true;
         if let Some(contact) = response.contact().ok().filter(|c| !c.is_star()) {
             match fork {
                 Some(fork) => {
@@ -195,8 +195,8 @@ impl Endpoint {
                 let Some(leg) = self.leg_mut(id) else {
                     return;
                 };
-                leg.our_invite = NONE;
-                leg.offers = 0;
+                leg.pending.our_invite = NONE;
+                leg.pending.offers = 0;
                 let indication = Indication::Response {
                     leg: id,
                     transaction,
@@ -237,14 +237,14 @@ impl Endpoint {
             self.initial_response(slot, id, received, handler);
             return;
         };
-        leg.our_invite = NONE;
-        leg.owed_ack = slot;
-        leg.owed_cseq = number;
-        if has_sdp && leg.offers & OFFER_OUT == 0 {
-            leg.offers |= OFFER_IN;
+        leg.pending.our_invite = NONE;
+        leg.pending.owed_ack = slot;
+        leg.pending.owed_cseq = number;
+        if has_sdp && leg.pending.offers & OFFER_OUT == 0 {
+            leg.pending.offers |= OFFER_IN;
         }
-        leg.offers &= !OFFER_OUT;
-        leg.peer_allows_update |= super::uac::allows_update(response);
+        leg.pending.offers &= !OFFER_OUT;
+        leg.features.update |= super::uac::allows_update(response);
         if let Some(contact) = response.contact().ok().filter(|c| !c.is_star()) {
             leg.peer.refresh_target(contact.uri);
             self.reroute(id);

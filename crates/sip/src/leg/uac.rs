@@ -79,11 +79,11 @@ impl Endpoint {
         }
         if let Some(leg) = self.leg_mut(id) {
             leg.user = invite.user;
-            leg.pinned = invite.target.pinned;
-            leg.tcp_when_large = invite.target.tcp_when_large;
+            leg.sending.pinned = invite.target.pinned;
+            leg.sending.tcp_when_large = invite.target.tcp_when_large;
             leg.cseq = cseq;
             leg.login = invite.login.map(|login| Box::new(StoredLogin::new(&login)));
-            leg.offers = if has_sdp(&invite.content) {
+            leg.pending.offers = if has_sdp(&invite.content) {
                 OFFER_OUT
             } else {
                 0
@@ -253,9 +253,9 @@ impl Endpoint {
             early.prack_owed = true;
             reliable = true;
             if has_sdp {
-                leg.offers = match leg.offers & OFFER_OUT {
-                    0 => leg.offers | OFFER_IN,
-                    _ => leg.offers & !OFFER_OUT,
+                leg.pending.offers = match leg.pending.offers & OFFER_OUT {
+                    0 => leg.pending.offers | OFFER_IN,
+                    _ => leg.pending.offers & !OFFER_OUT,
                 };
             }
         }
@@ -307,7 +307,7 @@ impl Endpoint {
             return None;
         }
         let mut peer = Peer::from_response(response, &leg.peer);
-        peer.flow = self.next_hop_flow(&peer, leg.pinned);
+        peer.flow = self.next_hop_flow(&peer, leg.sending.pinned);
         let setup = self.leg_mut(id)?.setup.as_mut()?;
         setup.forks.push(Early {
             peer,
@@ -351,7 +351,7 @@ impl Endpoint {
             // Its name may have been resolved in the meantime.
             peer.flow = early.flow;
         }
-        peer.flow = self.next_hop_flow(&peer, leg.pinned);
+        peer.flow = self.next_hop_flow(&peer, leg.sending.pinned);
         let has_sdp = message_has_sdp(response);
         let cseq = leg.cseq.max(1);
         let number = response.cseq().map_or(cseq, |cseq| cseq.number);
@@ -359,14 +359,14 @@ impl Endpoint {
             leg.peer = peer;
             leg.setup = None;
             leg.state = LegState::Answered;
-            leg.owed_ack = slot;
-            leg.owed_cseq = number;
-            leg.peer_allows_update = allows_update(response);
-            leg.peer_supports_timer = response.lists(HeaderId::Supported, b"timer");
-            if has_sdp && leg.offers & OFFER_OUT == 0 {
-                leg.offers |= OFFER_IN;
+            leg.pending.owed_ack = slot;
+            leg.pending.owed_cseq = number;
+            leg.features.update = allows_update(response);
+            leg.features.timer = response.lists(HeaderId::Supported, b"timer");
+            if has_sdp && leg.pending.offers & OFFER_OUT == 0 {
+                leg.pending.offers |= OFFER_IN;
             }
-            leg.offers &= !OFFER_OUT;
+            leg.pending.offers &= !OFFER_OUT;
         }
         self.apply_session_response(id, response);
         let indication = Indication::Answered { leg: id, response };
@@ -510,8 +510,8 @@ impl Endpoint {
             return;
         };
         if let Some(leg) = self.leg_mut(leg) {
-            if leg.our_invite == old {
-                leg.our_invite = new;
+            if leg.pending.our_invite == old {
+                leg.pending.our_invite = new;
             }
             let cseq = leg.cseq;
             if let Some(setup) = leg.setup.as_mut().filter(|setup| setup.invite == old) {
@@ -666,7 +666,9 @@ impl Endpoint {
             Owner::InitialInvite(leg) | Owner::InDialog(leg) => self.leg(leg),
             _ => None,
         });
-        let pinned = leg.filter(|leg| leg.pinned).map(|leg| leg.peer.flow);
+        let pinned = leg
+            .filter(|leg| leg.sending.pinned)
+            .map(|leg| leg.peer.flow);
         self.send_from_2xx(slot, Method::Ack, response, pinned.unwrap_or(*flow));
     }
 
@@ -828,7 +830,11 @@ impl Endpoint {
         self.now = now;
         check_edits(content)?;
         let state = self.leg(leg).ok_or(Refused::Gone)?;
-        let (slot, number, pinned) = (state.owed_ack, state.owed_cseq, state.pinned);
+        let (slot, number, pinned) = (
+            state.pending.owed_ack,
+            state.pending.owed_cseq,
+            state.sending.pinned,
+        );
         if slot == NONE {
             return Err(Refused::State);
         }
@@ -866,8 +872,8 @@ impl Endpoint {
             }
         }
         if let Some(leg) = self.leg_mut(leg) {
-            leg.owed_ack = NONE;
-            leg.offers = 0;
+            leg.pending.owed_ack = NONE;
+            leg.pending.offers = 0;
             if leg.state == LegState::Answered {
                 leg.state = LegState::Confirmed;
             }
@@ -891,7 +897,7 @@ impl Endpoint {
         check_edits(content)?;
         let state = self.leg_mut(leg).ok_or(Refused::Gone)?;
         let Some(setup) = state.setup.as_mut() else {
-            let slot = state.our_invite;
+            let slot = state.pending.our_invite;
             return self.cancel_reinvite(slot, content);
         };
         if setup.invite == NONE {

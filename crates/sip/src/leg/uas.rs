@@ -50,12 +50,12 @@ impl Endpoint {
         };
         let peer_invite = self.server_id(slot);
         if let Some(leg) = self.leg_mut(id) {
-            leg.peer_invite = Some(peer_invite);
-            leg.peer_allows_update = super::uac::allows_update(request);
-            leg.peer_supports_timer = session_request.supported;
-            leg.peer_supports_100rel = request.lists(HeaderId::Supported, b"100rel")
+            leg.pending.peer_invite = Some(peer_invite);
+            leg.features.update = super::uac::allows_update(request);
+            leg.features.timer = session_request.supported;
+            leg.features.reliable = request.lists(HeaderId::Supported, b"100rel")
                 || request.lists(HeaderId::Require, b"100rel");
-            leg.offers = if message_has_sdp(request) {
+            leg.pending.offers = if message_has_sdp(request) {
                 OFFER_IN
             } else {
                 0
@@ -141,7 +141,7 @@ impl Endpoint {
         self.lift_bound(slot);
         let required = self.requires_reliable(slot);
         let state = self.leg(leg).ok_or(Refused::Gone)?;
-        if reliable && !state.peer_supports_100rel {
+        if reliable && !state.features.reliable {
             return Err(Refused::NotSupported);
         }
         let rseq = match reliable || required {
@@ -169,9 +169,9 @@ impl Endpoint {
         if has_sdp(content)
             && let Some(leg) = self.leg_mut(leg)
         {
-            leg.offers = match leg.offers & OFFER_IN {
-                0 => leg.offers | OFFER_OUT,
-                _ => leg.offers & !OFFER_IN,
+            leg.pending.offers = match leg.pending.offers & OFFER_IN {
+                0 => leg.pending.offers | OFFER_OUT,
+                _ => leg.pending.offers & !OFFER_IN,
             };
         }
         self.keep_reliable(leg, slot, rseq, start);
@@ -233,7 +233,11 @@ impl Endpoint {
     fn offered_slot(&self, leg: LegId) -> Result<u32, Refused> {
         let leg = self.leg(leg).ok_or(Refused::Gone)?;
         let offered = leg.state == LegState::Offered && leg.setup.is_some();
-        let peer_invite = leg.peer_invite.filter(|_| offered).ok_or(Refused::State)?;
+        let peer_invite = leg
+            .pending
+            .peer_invite
+            .filter(|_| offered)
+            .ok_or(Refused::State)?;
         let server = self.server(peer_invite).ok_or(Refused::State)?;
         match server.state {
             ServerState::Trying | ServerState::Proceeding => Ok(peer_invite.slot),
@@ -265,9 +269,9 @@ impl Endpoint {
         let must_wait = {
             let state = self.leg_mut(leg).ok_or(Refused::Gone)?;
             if has_sdp {
-                state.offers = match state.offers & OFFER_IN {
-                    0 => state.offers | OFFER_OUT,
-                    _ => state.offers & !OFFER_IN,
+                state.pending.offers = match state.pending.offers & OFFER_IN {
+                    0 => state.pending.offers | OFFER_OUT,
+                    _ => state.pending.offers & !OFFER_IN,
                 };
             }
             state
@@ -317,7 +321,7 @@ impl Endpoint {
     /// Sends the 2xx `bytes` for the pending INVITE of `leg` and retransmits it until ACK.
     pub(crate) fn send_2xx(&mut self, leg: LegId, bytes: Vec<u8>) {
         let now = self.now;
-        let Some(peer_invite) = self.leg(leg).and_then(|leg| leg.peer_invite) else {
+        let Some(peer_invite) = self.leg(leg).and_then(|leg| leg.pending.peer_invite) else {
             return;
         };
         let Some((flow, cseq)) = self
@@ -339,11 +343,11 @@ impl Endpoint {
             return;
         };
         let opening = state.setup.take().is_some();
-        state.peer_invite = None;
+        state.pending.peer_invite = None;
         if opening {
             state.state = LegState::Answered;
         }
-        let old = state.unacked.replace(Box::new(Unacked {
+        let old = state.answer.unacked.replace(Box::new(Unacked {
             bytes,
             flow,
             cseq,
@@ -371,9 +375,9 @@ impl Endpoint {
         if let Some(state) = self.leg_mut(leg)
             && has_sdp(content)
         {
-            state.offers = match state.offers & OFFER_IN {
-                0 => state.offers | OFFER_OUT,
-                _ => state.offers & !OFFER_IN,
+            state.pending.offers = match state.pending.offers & OFFER_IN {
+                0 => state.pending.offers | OFFER_OUT,
+                _ => state.pending.offers & !OFFER_IN,
             };
         }
         self.send_2xx(leg, bytes);
@@ -405,11 +409,11 @@ impl Endpoint {
 
     /// Refuses the INVITE of an incoming leg whose 2xx is not sent, without a command of the handler.
     pub(crate) fn refuse_offered(&mut self, leg: LegId, status: u16) {
-        if let Some(peer_invite) = self.leg(leg).and_then(|leg| leg.peer_invite) {
+        if let Some(peer_invite) = self.leg(leg).and_then(|leg| leg.pending.peer_invite) {
             self.final_response(peer_invite.slot, status, &MessageContent::default());
         }
         if let Some(leg) = self.leg_mut(leg) {
-            leg.peer_invite = None;
+            leg.pending.peer_invite = None;
         }
     }
 
@@ -425,11 +429,11 @@ impl Endpoint {
         let Some(leg) = self.leg_mut(id) else {
             return false;
         };
-        let Some(unacked) = leg.unacked.take_if(|unacked| unacked.cseq == number) else {
+        let Some(unacked) = leg.answer.unacked.take_if(|unacked| unacked.cseq == number) else {
             return false;
         };
-        leg.offers = 0;
-        let bye = leg.pending_bye.is_some();
+        leg.pending.offers = 0;
+        let bye = leg.answer.pending_bye.is_some();
         if unacked.opening && leg.state == LegState::Answered {
             leg.state = LegState::Confirmed;
         }
@@ -456,14 +460,14 @@ impl Endpoint {
             slot,
             check: leg.cookie as u32,
         };
-        let Some(unacked) = leg.unacked.as_mut() else {
+        let Some(unacked) = leg.answer.unacked.as_mut() else {
             self.reliable_timer(id, handler);
             return;
         };
         unacked.timer = None;
         if now >= unacked.deadline {
-            leg.unacked = None;
-            match leg.pending_bye.is_some() {
+            leg.answer.unacked = None;
+            match leg.answer.pending_bye.is_some() {
                 true => self.send_waiting_bye(id),
                 false => self.bye_and_end(id, Ending::NoAck, handler),
             }
@@ -503,9 +507,9 @@ impl Endpoint {
         let Some(leg) = self.leg_mut(id) else {
             return;
         };
-        leg.peer_invite = None;
+        leg.pending.peer_invite = None;
         if leg.setup.is_none() {
-            leg.offers = 0;
+            leg.pending.offers = 0;
             let indication = Indication::RequestCancelled {
                 leg: id,
                 transaction,

@@ -68,26 +68,28 @@ pub(super) enum LobbySpace {
     Full,
 }
 
+/// A call that begins to join a conference.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NewCaller {
+    pub(super) call: CallKey,
+    /// Number of the call.
+    pub(super) number: u64,
+    pub(super) at: Time,
+}
+
 /// All callers in lobbies, by the numbers of their calls.
 #[derive(Debug, Default)]
 pub(super) struct Lobby(BTreeMap<u64, LobbyEntry>);
 
 impl Lobby {
-    pub(super) fn enter(
-        &mut self,
-        number: u64,
-        call: CallKey,
-        conference: &str,
-        source: LobbySource,
-        now: Time,
-    ) {
+    pub(super) fn enter(&mut self, caller: NewCaller, conference: &str, source: LobbySource) {
         let entry = LobbyEntry {
-            call,
+            call: caller.call,
             conference: conference.to_owned(),
             source,
-            idle_since: now,
+            idle_since: caller.at,
         };
-        self.0.insert(number, entry);
+        self.0.insert(caller.number, entry);
     }
 
     /// Resets the idle time after a digit.
@@ -188,15 +190,20 @@ mod tests {
         let spec = spec(4);
         let at = |second: u64| Time::from_secs(100 + second);
         let key = |number: u64| CallKey::new(CallSlot(number as usize), number);
+        let caller = |number, second| NewCaller {
+            call: key(number),
+            number,
+            at: at(second),
+        };
         let [one, two, three] =
             ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(|ip| source(None, None, "x", ip));
         let mut lobby = Lobby::default();
         for number in 0..3 {
             assert_eq!(lobby.space(&spec, &one, at(number)), LobbySpace::Free);
-            lobby.enter(number, key(number), "m", one.clone(), at(number));
+            lobby.enter(caller(number, number), "m", one.clone());
         }
-        lobby.enter(9, key(9), "another spec", two.clone(), at(0));
-        lobby.enter(3, key(3), "m", two.clone(), at(3));
+        lobby.enter(caller(9, 0), "another spec", two.clone());
+        lobby.enter(caller(3, 3), "m", two.clone());
         // Source two has one of four entries: a second one is within its share, and so is a third source. Source one
         // exceeds its share.
         assert_eq!(
@@ -221,14 +228,14 @@ mod tests {
         );
         lobby.leave(0);
         assert_eq!(lobby.space(&spec, &three, at(12)), LobbySpace::Free);
-        lobby.enter(4, key(4), "m", two.clone(), at(12));
+        lobby.enter(caller(4, 12), "m", two.clone());
         // Two each: the next caller of either waits for the idle time.
         assert_eq!(
             lobby.space(&spec, &two, at(12)),
             LobbySpace::Displace(key(1))
         );
         lobby.leave(2);
-        lobby.enter(5, key(5), "m", two.clone(), at(12));
+        lobby.enter(caller(5, 12), "m", two.clone());
         // Source two has three; source one is idle for longest, but has one.
         assert_eq!(lobby.space(&spec, &two, at(12)), LobbySpace::Full);
         assert_eq!(
@@ -236,7 +243,7 @@ mod tests {
             LobbySpace::Displace(key(3))
         );
         lobby.leave(5);
-        lobby.enter(2, key(2), "m", one.clone(), at(12));
+        lobby.enter(caller(2, 12), "m", one.clone());
         lobby.record_digit(1, at(12));
         lobby.record_digit(3, at(12));
         assert_eq!(lobby.space(&spec, &two, at(12)), LobbySpace::Full);

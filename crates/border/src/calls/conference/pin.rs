@@ -1,12 +1,12 @@
 //! PIN entry of a conference: prompted by a tone, entered by digits. Until the PIN is correct the caller is in the
 //! lobby, without audio in either direction.
 
+use crate::calls::conference::ConferenceCalls;
 use crate::calls::conference::lobby::{LobbySource, LobbySpace};
 use crate::calls::conference::pin_entry::{DigitResult, MAX_ATTEMPTS, PIN_TIMEOUT, PinEntry};
 use crate::calls::conference::state::{ConferenceKey, JoinRefusal};
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::table::OngoingCalls;
-use crate::components::Calls;
 use crate::shared::{Alarm, Ctx};
 use config::ConferenceSpec;
 use engine::{EventKind, Reason};
@@ -30,7 +30,7 @@ impl OngoingCalls {
     }
 
     fn pin_entry(&mut self, slot: CallSlot) -> Option<&mut PinEntry> {
-        let participant = self.get_mut(slot)?.participant.as_deref_mut()?;
+        let participant = self.get_mut(slot)?.kind.participant_mut()?;
         participant.pin_entry.as_mut()
     }
 
@@ -39,7 +39,7 @@ impl OngoingCalls {
         let Some(call) = self.get(slot) else {
             return;
         };
-        let Some(participant) = call.participant.as_deref() else {
+        let Some(participant) = call.kind.participant() else {
             return;
         };
         ctx.events.tell(now, || EventKind::ConferencePin {
@@ -55,7 +55,7 @@ impl OngoingCalls {
     }
 }
 
-impl Calls<'_> {
+impl ConferenceCalls<'_> {
     /// Makes space in the lobby for a newcomer, or refuses the call.
     pub(super) fn make_lobby_space(
         &mut self,
@@ -80,7 +80,7 @@ impl Calls<'_> {
             .parts
             .calls
             .get_mut(slot)
-            .and_then(|call| call.participant.as_deref_mut());
+            .and_then(|call| call.kind.participant_mut());
         let Some(participant) = participant else {
             return;
         };
@@ -109,14 +109,14 @@ impl Calls<'_> {
             return;
         };
         let number = call.number;
-        let Some(participant) = call.participant.as_deref_mut() else {
+        let Some(participant) = call.kind.participant_mut() else {
             return;
         };
         let (spec, name): (_, ConferenceKey) = (participant.spec.clone(), participant.name.clone());
         // The conference may have become full or locked in the meantime.
         if let Err(refusal) = self.parts.conferences.admit(&spec, &name, number) {
             refusal.report(&mut self.parts.ctx, &name);
-            return self.end_by_border(slot, refusal.reason);
+            return self.calls().end_by_border(slot, refusal.reason);
         }
         if let Some(timer) = participant
             .pin_entry
@@ -184,11 +184,11 @@ impl Calls<'_> {
         self.parts
             .calls
             .report_pin(&mut self.parts.ctx, slot, "displaced");
-        self.give_up(slot, Reason::DisplacedFromLobby);
+        self.calls().give_up(slot, Reason::DisplacedFromLobby);
     }
 
     fn end_without_pin(&mut self, slot: CallSlot, why: Reason) {
         self.parts.ctx.counters.pins_refused += 1;
-        self.end_by_border(slot, why);
+        self.calls().end_by_border(slot, why);
     }
 }

@@ -1,10 +1,10 @@
 //! Requests about conferences. Figures come from the forwarder, which is queried for a few participants at a time, so
 //! that a query of a large conference delays no packet.
 
+use crate::calls::conference::ConferenceCalls;
 use crate::calls::conference::state::{ConferenceKey, ConferenceQuery};
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::table::OngoingCalls;
-use crate::components::Calls;
 use crate::conferences::{
     ConferenceName, ConferenceReply, ConferenceRequest, MAX_CONFERENCE_REQUESTS, ParticipantView,
 };
@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 const BATCH: usize = 16;
 const BATCH_INTERVAL: Duration = Duration::from_millis(2);
 
-impl Calls<'_> {
+impl ConferenceCalls<'_> {
     /// Processes a request about a conference.
     pub(crate) fn handle_conference_request(
         &mut self,
@@ -79,7 +79,7 @@ impl Calls<'_> {
             .filter_map(|&key| self.parts.calls.slot_of(key))
             .collect();
         for &slot in &slots {
-            self.give_up(slot, Reason::RemovedByControl);
+            self.calls().give_up(slot, Reason::RemovedByControl);
         }
         slots.len() as u64
     }
@@ -142,8 +142,8 @@ impl Calls<'_> {
     /// The view of a participant without figures.
     fn participant_view(&self, key: CallKey) -> Option<ParticipantView> {
         let call = self.parts.calls.get(self.parts.calls.slot_of(key)?)?;
-        let participant = call.participant.as_deref()?;
-        let (_, voice) = call.media.as_deref()?.voice()?;
+        let participant = call.kind.participant()?;
+        let (_, voice) = call.media.anchored()?.voice()?;
         let call_id = call
             .leg(crate::calls::Side::Caller)
             .and_then(|leg| self.endpoint.call_id_of(leg));
@@ -271,7 +271,7 @@ impl OngoingCalls {
     /// Whether a participant has an agreed audio format; others are not shown.
     fn has_joined(&self, key: CallKey) -> bool {
         let call = self.slot_of(key).and_then(|slot| self.get(slot));
-        call.and_then(|call| call.participant.as_deref())
+        call.and_then(|call| call.kind.participant())
             .is_some_and(|participant| participant.joined_at.is_some())
     }
 }

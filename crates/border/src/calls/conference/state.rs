@@ -1,7 +1,8 @@
 //! The conferences of this worker, and the participant of a call.
 
+use crate::calls::Call;
 use crate::calls::conference::describe::ConferenceDescription;
-use crate::calls::conference::lobby::Lobby;
+use crate::calls::conference::lobby::{Lobby, NewCaller};
 use crate::calls::conference::pin_entry::PinEntry;
 use crate::calls::key::CallKey;
 use crate::conferences::{ConferenceName, ConferenceReply, ConferenceView, ParticipantView};
@@ -142,14 +143,7 @@ impl Conferences {
     }
 
     /// Adds a participant, or a caller in the lobby. Returns the number of the conference.
-    pub(super) fn add(
-        &mut self,
-        name: &ConferenceKey,
-        call: CallKey,
-        number: u64,
-        in_lobby: bool,
-        now: Time,
-    ) -> u64 {
+    pub(super) fn add(&mut self, name: &ConferenceKey, caller: NewCaller, in_lobby: bool) -> u64 {
         let last_number = &mut self.last_number;
         let conference = self.table.entry(name.clone()).or_insert_with(|| {
             *last_number += 1;
@@ -158,7 +152,7 @@ impl Conferences {
                 participants: 0,
                 in_lobby: 0,
                 locked: false,
-                since: now,
+                since: caller.at,
                 calls: BTreeMap::new(),
             }
         });
@@ -166,7 +160,7 @@ impl Conferences {
             true => conference.in_lobby += 1,
             false => conference.participants += 1,
         }
-        conference.calls.insert(number, call);
+        conference.calls.insert(caller.number, caller.call);
         conference.number
     }
 
@@ -207,6 +201,27 @@ impl Conferences {
             self.table.remove(name);
         }
         left
+    }
+
+    /// Removes the participant of a call, once.
+    pub(crate) fn leave(&mut self, ctx: &mut Ctx, call: &mut Call) {
+        let Some(mut participant) = call.kind.take_participant() else {
+            return;
+        };
+        let was_in_lobby = participant.pin_entry.is_some();
+        let entry = participant.pin_entry.as_mut();
+        if let Some(timer) = entry.and_then(PinEntry::take_timer) {
+            ctx.timers.cancel(timer);
+        }
+        let participants = self.remove(&participant.name, call.number, was_in_lobby);
+        if participant.joined_at.is_some() && !was_in_lobby {
+            ctx.events.tell(ctx.now, || EventKind::ConferenceLeft {
+                call: call.number,
+                conference: participant.name.0.clone(),
+                number: participant.name.1.clone(),
+                participants: participants.into(),
+            });
+        }
     }
 }
 

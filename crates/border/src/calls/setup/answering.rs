@@ -1,27 +1,34 @@
 //! Responses to outgoing INVITEs of a call.
 
-use crate::bodies::{Carried, CarriedBody, SdpRole, body_of, has_sdp, is_multipart};
-use crate::calls::CallPhase;
+use crate::bodies::{Carried, CarriedBody, SdpRole, has_sdp, is_multipart};
 use crate::calls::ended::EndedBy;
 use crate::calls::key::CallSlot;
-use crate::calls::relay::{Forwarded, HeaderChanges, refusal_body};
-use crate::calls::table::OngoingCalls;
+use crate::calls::relay::HeaderChanges;
+use crate::calls::{CallStage, SetUp};
 use crate::components::Calls;
-use crate::counters::CallOutcome;
 use crate::policy::StepTarget;
-use crate::responses::{reason_of, warning_of};
-use crate::shared::Ctx;
+use crate::responses::reason_of;
 use crate::trunks::PingResult;
 use anchor::{AnchorError, Side};
-use config::{HostName, Redirect};
+use config::{Config, HostName, Redirect};
 use engine::{EventKind, Reason, Transport};
 use sip::{Failure, Fork, LegId, MessageContent};
-use smallvec::SmallVec;
 use std::net::SocketAddr;
 use wire::sip::{Edit, HeaderId, Message, NameAddr};
 
 /// Maximum number of redirect contacts followed, and of hops per call.
 const MAX_HOPS: usize = 16;
+
+/// A provisional response of a branch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProvisionalResponse<'c, 'm> {
+    pub(crate) leg: LegId,
+    /// The early dialog, above 100.
+    pub(crate) fork: Option<Fork>,
+    pub(crate) response: &'c Message<'m>,
+    /// Whether it waits for a PRACK.
+    pub(crate) reliable: bool,
+}
 
 /// Failure of a branch.
 #[derive(Clone, Copy, Debug)]
@@ -39,25 +46,24 @@ struct HopFailure<'c, 'm> {
 
 impl Calls<'_> {
     /// A provisional response of an outgoing leg.
-    pub(crate) fn progressed(
-        &mut self,
-        slot: CallSlot,
-        leg: LegId,
-        fork: Option<Fork>,
-        response: &Message<'_>,
-        reliable: bool,
-    ) {
+    pub(crate) fn progressed(&mut self, slot: CallSlot, progress: ProvisionalResponse<'_, '_>) {
+        let ProvisionalResponse {
+            leg,
+            fork,
+            response,
+            reliable,
+        } = progress;
         let now = self.parts.ctx.now;
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
         let caller = call.leg(Side::Caller);
         let number = call.number;
-        let Some(set_up) = call.set_up.as_deref_mut() else {
-            return self.transfer_progressed(slot, leg, response);
+        let Some(set_up) = call.kind.set_up_mut() else {
+            return;
         };
         let Some(branch) = set_up.branches.iter_mut().find(|branch| branch.leg == leg) else {
-            return self.transfer_progressed(slot, leg, response);
+            return;
         };
         if branch.cancelled {
             return;
@@ -66,14 +72,14 @@ impl Calls<'_> {
             return;
         }
         branch.heard = true;
-        set_up.progressed = true;
+        set_up.early.progressed = true;
         self.early_media(slot, Side::Callee, response);
         let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
         };
         let offered = set_up.offered;
-        let couple = reliable && set_up.reliable;
-        if let Some(timer) = set_up.answer_timer.take() {
+        let couple = reliable && set_up.early.reliable;
+        if let Some(timer) = set_up.timers.answer.take() {
             self.parts.ctx.timers.cancel(timer);
         }
         let status = response.status();
@@ -87,6 +93,7 @@ impl Calls<'_> {
         let another = sdp
             && couple
             && set_up
+                .early
                 .answered_by
                 .is_some_and(|answered| answered != (leg, fork));
         let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
@@ -115,9 +122,9 @@ impl Calls<'_> {
         };
         match (sent && couple, couple, fork) {
             (true, _, Some(fork)) => {
-                set_up.to_prack.push_back((leg, fork));
-                if sdp && carried != Carried::Nothing && set_up.answered_by.is_none() {
-                    set_up.answered_by = Some((leg, Some(fork)));
+                set_up.early.to_prack.push_back((leg, fork));
+                if sdp && carried != Carried::Nothing && set_up.early.answered_by.is_none() {
+                    set_up.early.answered_by = Some((leg, Some(fork)));
                 }
             }
             // It was not forwarded reliably, so that the caller sends no PRACK: ours has no body.
@@ -137,7 +144,7 @@ impl Calls<'_> {
             });
         if let Some(heard) = fork {
             if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
-                set_up.spoke = Some((leg, heard));
+                set_up.early.last_heard = Some((leg, heard));
             }
             self.locate_dialog(leg, fork);
         }
@@ -168,9 +175,9 @@ impl Calls<'_> {
         if status == 503 {
             self.record_hop_result(slot, hop, PingResult::Response(503));
         }
-        self.parts
-            .calls
-            .hop_failed(slot, status, None, error.reason());
+        if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
+            set_up.best.offer(status, None, error.reason());
+        }
         let reason = reason_of(error);
         let edits = [Edit::Add {
             id: HeaderId::Reason,
@@ -219,40 +226,33 @@ impl Calls<'_> {
         };
         let caller = call.leg(Side::Caller);
         let number = call.number;
-        let known =
-            |set_up: &crate::calls::SetUp| set_up.branches.iter().any(|branch| branch.leg == leg);
-        let Some(set_up) = call.set_up.as_deref_mut().filter(|set_up| known(set_up)) else {
-            return self.transfer_answered(slot, leg, response);
+        let mut branches = call
+            .kind
+            .set_up()
+            .into_iter()
+            .flat_map(|set_up| &set_up.branches);
+        let Some(&branch) = branches.find(|branch| branch.leg == leg) else {
+            return;
         };
-        let branch = set_up.branches.iter().find(|branch| branch.leg == leg);
-        let hop = branch.map(|branch| branch.hop);
-        let cancelled = branch.is_none_or(|branch| branch.cancelled);
-        if let Some(hop) = hop {
-            self.invite_answered(slot, hop, response);
-        }
+        self.invite_answered(slot, branch.hop, response);
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let Some(set_up) = call.set_up.as_deref_mut() else {
+        let Some(set_up) = call.kind.set_up_mut() else {
             return;
         };
-        let Some(caller) = caller.filter(|_| !cancelled) else {
+        let Some(caller) = caller.filter(|_| !branch.cancelled) else {
             // The call has ended or been answered by another leg.
             let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
             let _ = self.endpoint.hang_up(leg, &MessageContent::default(), now);
             return;
         };
         let offered = set_up.offered;
-        let settled = set_up.answered_by.is_some();
+        let settled = set_up.early.answered_by.is_some();
         set_up.branches.retain(|branch| branch.leg != leg);
-        for timer in [set_up.ring_timer.take(), set_up.answer_timer.take()]
-            .into_iter()
-            .flatten()
-        {
-            self.parts.ctx.timers.cancel(timer);
-        }
+        set_up.timers.cancel(&mut self.parts.ctx.timers);
         *call.legs.get_mut(Side::Callee) = Some(leg);
-        call.phase = CallPhase::Answered;
+        call.stage = CallStage::ExpectAck;
         call.summary.answered_at = Some(now);
         self.parts.quality_intervals.start(&mut self.parts.ctx);
         call.summary.status = 200;
@@ -335,14 +335,14 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let Some((set_up, at)) = call.set_up.as_deref_mut().and_then(|set_up| {
+        let Some((set_up, at)) = call.kind.set_up_mut().and_then(|set_up| {
             let at = set_up
                 .branches
                 .iter()
                 .position(|branch| branch.leg == leg)?;
             Some((set_up, at))
         }) else {
-            return self.transfer_leg_failed(slot, leg, why, response);
+            return;
         };
         let branch = set_up.branches.remove(at);
         let trunk = set_up
@@ -376,7 +376,7 @@ impl Calls<'_> {
                 .parts
                 .calls
                 .get(slot)
-                .is_some_and(|call| call.phase == CallPhase::SetUp)
+                .is_some_and(|call| call.stage == CallStage::ExpectAnswer)
         {
             let failure = HopFailure {
                 hop: branch.hop,
@@ -401,19 +401,16 @@ impl Calls<'_> {
             text,
             response,
         } = failure;
-        if let Some(response) = response
-            && (300..400).contains(&status)
-            && self
-                .parts
-                .calls
-                .follow(&self.parts.ctx, slot, hop, response)
-        {
-            return;
-        }
         let config = self.parts.ctx.config.clone();
         let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
         };
+        if let Some(response) = response
+            && (300..400).contains(&status)
+            && set_up.follow(&config, hop, response)
+        {
+            return;
+        }
         // A challenge to our own credentials is not forwarded to the caller.
         let own_login = set_up
             .hops
@@ -434,159 +431,13 @@ impl Calls<'_> {
             .is_some_and(|next| next.trunk.is_none());
         let moves_on = match user {
             true => status < 600 && status != 603 && !set_up.answered_reliably(),
-            false => elsewhere && !heard && !set_up.progressed,
+            false => elsewhere && !heard && !set_up.early.progressed,
         };
         if !moves_on {
             set_up.next = set_up.hops.len();
         }
         if status >= 600 {
             self.cancel_branches(slot, None);
-        }
-    }
-
-    /// If no branch is left, sends the best final response to the caller and ends the call.
-    pub(crate) fn settle_set_up(&mut self, slot: CallSlot) {
-        let Some(call) = self.parts.calls.get_mut(slot) else {
-            return;
-        };
-        if call.phase != CallPhase::SetUp {
-            return self.finish_if_over(slot);
-        }
-        let Some(set_up) = call.set_up.as_deref_mut() else {
-            return;
-        };
-        if set_up.is_busy() || set_up.next < set_up.hops.len() {
-            return;
-        }
-        let best = std::mem::take(&mut set_up.best);
-        let status = match best.status {
-            0 => 480,
-            // RFC 3261 section 16.7 step 6: an overload of the target is not ours. Our own 503 has no message.
-            503 if best.message.is_some() => 500,
-            status => status,
-        };
-        let challenged = matches!(status, 401 | 407) && best.message.is_some();
-        let why = match best.why.unwrap_or(Reason::NoTarget) {
-            Reason::Refused if challenged && !set_up.has_credentials() => {
-                self.count_challenge(slot, status);
-                Reason::Challenged
-            }
-            why => why,
-        };
-        match best.message.filter(|_| status == best.status) {
-            Some(message) => self.reject_caller(slot, status, Some(&message)),
-            None => self.reject_caller_for(slot, status, Some(why)),
-        }
-        // Without a final response of a target the border has given up: timeouts, unreachable targets.
-        let by = match why {
-            Reason::Refused | Reason::Challenged => EndedBy::Side(Side::Callee),
-            _ => EndedBy::Border,
-        };
-        self.end_call(slot, by, why, None);
-    }
-
-    /// A target has challenged an INVITE without credentials: the call is not counted, because the caller repeats its INVITE.
-    fn count_challenge(&mut self, slot: CallSlot, status: u16) {
-        let Some(call) = self.parts.calls.get_mut(slot) else {
-            return;
-        };
-        call.summary.counted = true;
-        let trunk = call.last_trunk;
-        let source = call.set_up.as_deref().map(|set_up| set_up.source);
-        let ctx = &mut self.parts.ctx;
-        ctx.counters.offered -= 1;
-        let config = &ctx.config;
-        ctx.events
-            .tell_debug(ctx.now, || EventKind::AuthenticationRequired {
-                method: "INVITE".to_owned(),
-                status,
-                source: source.map_or_else(String::new, |source| source.to_string()),
-                trunk: config.name_of_trunk(trunk),
-            });
-    }
-
-    /// Refuses the INVITE of the caller, with the headers of `message` if present.
-    pub(crate) fn reject_caller(&mut self, slot: CallSlot, status: u16, message: Option<&[u8]>) {
-        self.reject_caller_with(slot, status, message, None);
-    }
-
-    /// Refuses the INVITE of the caller by our own decision; `why` is added in Warning if its SDP was the reason.
-    pub(crate) fn reject_caller_for(&mut self, slot: CallSlot, status: u16, why: Option<Reason>) {
-        self.reject_caller_with(slot, status, None, why);
-    }
-
-    fn reject_caller_with(
-        &mut self,
-        slot: CallSlot,
-        status: u16,
-        message: Option<&[u8]>,
-        why: Option<Reason>,
-    ) {
-        let now = self.parts.ctx.now;
-        let Some(call) = self.parts.calls.get_mut(slot) else {
-            return;
-        };
-        call.summary.status = status;
-        let Some(caller) = call.legs.get_mut(Side::Caller).take() else {
-            return;
-        };
-        self.parts
-            .calls
-            .count_outcome(&mut self.parts.ctx, slot, CallOutcome::of(status));
-        let parsed = message.and_then(|bytes| Message::parse(bytes).ok());
-        if let (401 | 407, Some(response)) = (status, &parsed) {
-            self.parts
-                .calls
-                .store_challenge(&self.parts.ctx, slot, response);
-        }
-        let Some(call) = self.parts.calls.get(slot) else {
-            return;
-        };
-        let mut changes = HeaderChanges::default();
-        let sent = match &parsed {
-            Some(response) => {
-                // Its leg no longer belongs to the call.
-                let flow = self.endpoint.flow_of(caller);
-                let host = flow.map(|flow| self.parts.listeners.advertised_host(flow.local));
-                let forwarded = Forwarded {
-                    call,
-                    from: Side::Callee,
-                    message: response,
-                    host: host.as_deref(),
-                };
-                let edits = self.edits_of(forwarded, &mut changes);
-                let carried = refusal_body(call, response);
-                let body = body_of(carried, b"", response);
-                let content = Self::passed_response(response, &edits, edits.phrase(status), body);
-                self.endpoint.reject(caller, status, &content, now)
-            }
-            None => {
-                let warning = why.and_then(|why| warning_of(status, why));
-                let mut effects = ::rules::Effects::default();
-                let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
-                if let Some(value) = &warning {
-                    let id = HeaderId::Warning;
-                    edits.push(Edit::Add { id, value });
-                }
-                if status == 503 {
-                    edits.push(Edit::Add {
-                        id: HeaderId::RetryAfter,
-                        value: b"10",
-                    });
-                }
-                if let Some(flow) = self.endpoint.flow_of(caller) {
-                    let what = (wire::sip::Method::Invite, status);
-                    self.parts
-                        .rules_answer(flow, None, what, &mut edits, &mut effects);
-                }
-                self.endpoint
-                    .reject(caller, status, &MessageContent::default().with(&edits), now)
-            }
-        };
-        if sent.is_err() {
-            let _ = self
-                .endpoint
-                .hang_up(caller, &MessageContent::default(), now);
         }
     }
 
@@ -628,7 +479,7 @@ impl Calls<'_> {
             .parts
             .calls
             .get(slot)
-            .and_then(|call| call.set_up.as_deref())
+            .and_then(|call| call.kind.set_up())
             .and_then(|set_up| set_up.hops.get(usize::from(hop)))
             .and_then(|hop| Some((hop.trunk?, hop.target)))
         else {
@@ -638,23 +489,45 @@ impl Calls<'_> {
             self.parts.ctx.events.tell(now, || note);
         }
     }
+
+    /// A target has given its final response to an INVITE with or without credentials.
+    fn invite_answered(&mut self, slot: CallSlot, hop: u16, response: &Message<'_>) {
+        let Some(call) = self.parts.calls.get(slot) else {
+            return;
+        };
+        let flow = call
+            .leg(Side::Caller)
+            .and_then(|leg| self.endpoint.flow_of(leg));
+        let set_up = call.kind.set_up();
+        let hop = set_up.and_then(|set_up| set_up.hops.get(usize::from(hop)));
+        let (Some(flow), Some(trunk)) = (flow, hop.and_then(|hop| hop.trunk)) else {
+            return;
+        };
+        if self.parts.verifying_trunk(flow) != Some(trunk) {
+            return;
+        }
+        let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
+            return;
+        };
+        let invite = std::mem::take(&mut set_up.invite);
+        self.parts.trunk_answered(&invite, flow, response);
+        if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
+            set_up.invite = invite;
+        }
+    }
 }
 
-impl OngoingCalls {
+impl SetUp {
     /// Adds the contacts of a 3xx to the hops, if the trunk is configured so. Returns whether any was added.
-    fn follow(&mut self, ctx: &Ctx, slot: CallSlot, hop: u16, response: &Message<'_>) -> bool {
-        let config = ctx.config.clone();
-        let Some(set_up) = self.set_up_mut(slot) else {
-            return false;
-        };
-        let Some(from) = set_up.hops.get(usize::from(hop)).cloned() else {
+    fn follow(&mut self, config: &Config, hop: u16, response: &Message<'_>) -> bool {
+        let Some(from) = self.hops.get(usize::from(hop)).cloned() else {
             return false;
         };
         let follows = from
             .trunk
             .and_then(|trunk| config.trunk(trunk))
             .is_some_and(|trunk| trunk.redirect == Redirect::Follow);
-        if !follows || set_up.progressed {
+        if !follows || self.early.progressed {
             return false;
         }
         let mut contacts: Vec<(u16, Vec<u8>)> = response
@@ -671,12 +544,12 @@ impl OngoingCalls {
         contacts.sort_by_key(|(q, _)| core::cmp::Reverse(*q));
         let mut added = false;
         for (_, uri) in contacts {
-            let known = set_up.hops.iter().any(|hop| hop.uri == uri);
-            if known || set_up.hops.len() >= MAX_HOPS {
+            let known = self.hops.iter().any(|hop| hop.uri == uri);
+            if known || self.hops.len() >= MAX_HOPS {
                 continue;
             }
             let mut next = from.clone();
-            next.group = set_up.hops.len() as u16;
+            next.group = self.hops.len() as u16;
             let Some(place) = place_of(&uri) else {
                 continue;
             };
@@ -684,8 +557,8 @@ impl OngoingCalls {
             next.routes = Vec::new();
             next.uri = uri;
             next.redirected = true;
-            let at = set_up.next + usize::from(added);
-            set_up.hops.insert(at.min(set_up.hops.len()), next);
+            let at = self.next + usize::from(added);
+            self.hops.insert(at.min(self.hops.len()), next);
             added = true;
         }
         added
@@ -730,12 +603,12 @@ impl Calls<'_> {
             .parts
             .calls
             .get_mut(slot)
-            .filter(|call| call.phase == CallPhase::SetUp)
+            .filter(|call| call.stage == CallStage::ExpectAnswer)
         else {
             return;
         };
-        if let Some(set_up) = call.set_up.as_deref_mut() {
-            set_up.ring_timer = None;
+        if let Some(set_up) = call.kind.set_up_mut() {
+            set_up.timers.ring = None;
         }
         self.reject_caller(slot, 480, None);
         self.end_by_border(slot, Reason::NoAnswer);
@@ -756,9 +629,9 @@ impl Calls<'_> {
         branch.cancelled = true;
         let hop = branch.hop;
         self.record_hop_result(slot, hop, PingResult::TimedOut);
-        self.parts
-            .calls
-            .hop_failed(slot, 408, None, Reason::NoResponse);
+        if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
+            set_up.best.offer(408, None, Reason::NoResponse);
+        }
         let _ = self.endpoint.cancel(leg, &MessageContent::default(), now);
         self.call_next_hops(slot);
     }

@@ -1,16 +1,17 @@
 //! Hunting: calls the hops of a plan, one group after the other, until one answers.
 
 use crate::bodies::{Carried, CarriedBody, SdpRole, has_sdp, offer_again};
+use crate::calls::ended::EndedBy;
 use crate::calls::key::CallSlot;
 use crate::calls::relay::{Forwarded, HeaderChanges};
 use crate::calls::setup::hop_hosts::HopHosts;
 use crate::calls::table::OngoingCalls;
-use crate::calls::{Branch, CallPhase, SetUp};
+use crate::calls::{Branch, CallStage, MediaAnchor, SetUp};
 use crate::certificate_names::with_hop_certificate_name;
 use crate::components::Calls;
 use crate::headers::{EditList, address_of, address_with_host, text};
 use crate::identity::{ANONYMOUS, RequestedPrivacy};
-use crate::policy::{HopStep, StepTarget};
+use crate::policy::StepTarget;
 use crate::shared::Alarm;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
 use engine::{EventKind, Reason};
@@ -46,10 +47,23 @@ impl SetUp {
     fn divide_breadth(&mut self, group: u16) -> u16 {
         let rest = self.hops.get(self.next..).unwrap_or_default();
         let members = rest.iter().take_while(|hop| hop.group == group).count();
-        let breadth = self.breadth.unwrap_or(BREADTH).max(1);
+        let breadth = self.breadth.limit.unwrap_or(BREADTH).max(1);
         let count = u16::try_from(members).unwrap_or(u16::MAX).clamp(1, breadth);
-        self.share = (self.breadth.is_some() || count > 1).then_some(breadth / count);
+        self.breadth.share = (self.breadth.limit.is_some() || count > 1).then_some(breadth / count);
         count
+    }
+
+    /// Records that a hop could not be called.
+    fn hop_not_called(&mut self, why: HopError) {
+        let (status, reason) = match why {
+            HopError::Hop(reason) => (reason.status(), reason),
+            HopError::Call(status, reason) => (status, reason),
+            HopError::Rule(_, status) => (status, Reason::RefusedByRule),
+        };
+        if !matches!(why, HopError::Hop(_)) {
+            self.next = self.hops.len();
+        }
+        self.best.offer(status, None, reason);
     }
 }
 
@@ -85,7 +99,7 @@ impl Calls<'_> {
                 .parts
                 .calls
                 .get(slot)
-                .is_none_or(|call| call.phase != CallPhase::SetUp)
+                .is_none_or(|call| call.stage != CallStage::ExpectAnswer)
             {
                 return;
             }
@@ -120,20 +134,16 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get(slot) else {
             return;
         };
-        let Some(hop) = call
-            .set_up
-            .as_ref()
-            .and_then(|set_up| set_up.hops.get(index))
-        else {
+        let Some(hop) = call.kind.set_up().and_then(|set_up| set_up.hops.get(index)) else {
             return;
         };
         if matches!(hop.place, StepTarget::Name(..)) {
-            return self.locate_hop(slot, index);
+            return self.parts.locate_hop(slot, index);
         }
         let Some(flow) = self.flow_to(hop) else {
-            let reason = Reason::NoListener;
-            let status = reason.status();
-            self.parts.calls.hop_failed(slot, status, None, reason);
+            if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
+                set_up.hop_not_called(HopError::Hop(Reason::NoListener));
+            }
             return;
         };
         let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, hop);
@@ -142,7 +152,9 @@ impl Calls<'_> {
             if let HopError::Rule(rule, status) = why {
                 self.report_refusing_rule(slot, rule, status);
             }
-            self.parts.calls.handle_hop_error(slot, why);
+            if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
+                set_up.hop_not_called(why);
+            }
         }
     }
 
@@ -176,7 +188,7 @@ impl Calls<'_> {
         if let Some((leg, mark)) = result? {
             if let (Some(mark), Some(call)) = (mark, self.parts.calls.get_mut(slot)) {
                 // An INVITE that returns with the Request-URI set by header rules has looped.
-                call.mark = mark;
+                call.uri_hash = mark;
             }
             self.branch_began(slot, index, (leg, &flow));
         }
@@ -235,8 +247,8 @@ impl Calls<'_> {
             .get(slot)
             .ok_or(HopError::call(Reason::CallOver))?;
         let set_up = call
-            .set_up
-            .as_deref()
+            .kind
+            .set_up()
             .ok_or(HopError::call(Reason::AlreadyAnswered))?;
         let hop = set_up
             .hops
@@ -271,7 +283,7 @@ impl Calls<'_> {
             .to()
             .map_err(|_| HopError::call(Reason::UnreadableTo))?;
         placed.to(&called, &mut to);
-        let share = set_up.share.map(|share| share.to_string());
+        let share = set_up.breadth.share.map(|share| share.to_string());
         let mut changes = HeaderChanges::default();
         let HeaderChanges { texts, effects } = &mut changes;
         let mut edits = EditList::new();
@@ -282,14 +294,14 @@ impl Calls<'_> {
             host: Some(&placed.from_host),
         };
         self.own_edits(forwarded, &boundary, texts, &mut edits);
-        if !set_up.reliable && !set_up.offered {
+        if !set_up.early.reliable && !set_up.offered {
             // The answer to an offer in a reliable response belongs in PRACK, which this caller does not support.
             edits.push(Edit::Replace {
                 id: HeaderId::Supported,
                 value: b"timer, replaces",
             });
         }
-        if set_up.breadth.is_some() {
+        if set_up.breadth.limit.is_some() {
             edits.push(Edit::RemoveNamed(MAX_BREADTH));
         }
         if let Some(share) = &share {
@@ -303,7 +315,7 @@ impl Calls<'_> {
             from: Some(&from),
             to: Some(&to),
             edits: &edits,
-            tags: call.tags.as_deref().map_or(&[], Vec::as_slice),
+            tags: call.headers.tags.as_deref().map_or(&[], Vec::as_slice),
             ..self
                 .parts
                 .first_scene((hop.interface, hop.trunk), flow, invite)
@@ -343,7 +355,7 @@ impl Calls<'_> {
                     user: login.username.as_bytes(),
                     password: login.password.as_bytes(),
                 }),
-            prack: if set_up.reliable {
+            prack: if set_up.early.reliable {
                 Prack::Handler
             } else {
                 Prack::Automatic
@@ -367,7 +379,7 @@ impl Calls<'_> {
             return;
         };
         let number = call.number;
-        let Some(set_up) = call.set_up.as_deref_mut() else {
+        let Some(set_up) = call.kind.set_up_mut() else {
             return;
         };
         set_up.branches.push(Branch {
@@ -399,29 +411,12 @@ impl Calls<'_> {
             .map(|trunk| trunk.answer_timeout)
         {
             let alarm = Alarm::AnswerTimeout(key, leg);
-            set_up.answer_timer = Some(self.parts.ctx.timers.schedule(now + timeout, alarm));
+            set_up.timers.answer = Some(self.parts.ctx.timers.schedule(now + timeout, alarm));
         }
         if let Some(trunk) = trunk {
             self.parts.admission.throttles.record_sent(trunk, now);
         }
         self.parts.trunks.begin_call(trunk);
-    }
-
-    /// The flow to a hop.
-    pub(crate) fn flow_to(&self, hop: &HopStep) -> Option<Flow> {
-        match hop.place {
-            StepTarget::Flow(flow) => Some(flow),
-            StepTarget::Address(remote, transport) => Some(Flow {
-                local: self
-                    .parts
-                    .listeners
-                    .local_for(hop.interface, transport, remote)?,
-                transport,
-                remote,
-                connection: None,
-            }),
-            StepTarget::Name(..) => None,
-        }
     }
 
     /// Whether a hop has to wait until the media sockets of its offer are open.
@@ -430,12 +425,12 @@ impl Calls<'_> {
             return false;
         };
         let plane = &mut self.parts.media.plane;
-        let held = match (&call.relay, &mut call.media) {
-            (Some(relay), _) => relay.defers_hop,
-            (None, Some(media)) => media.defer_until_open(plane),
-            (None, None) => false,
+        let held = match &mut call.media {
+            MediaAnchor::Node(relay) => relay.defers_hop,
+            MediaAnchor::Border(media) => media.defer_until_open(plane),
+            MediaAnchor::None => false,
         };
-        if held && let Some(set_up) = call.set_up.as_deref_mut() {
+        if held && let Some(set_up) = call.kind.set_up_mut() {
             set_up.opening.push(index as u16);
         }
         held
@@ -458,18 +453,15 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get(slot) else {
             return Ok(Carried::Untouched);
         };
-        if call.relay.is_some() {
-            let hop = call
-                .set_up
-                .as_ref()
-                .and_then(|set_up| set_up.hops.get(index));
+        if call.media.node().is_some() {
+            let hop = call.kind.set_up().and_then(|set_up| set_up.hops.get(index));
             let Some(hop) = hop else {
                 return Ok(Carried::Untouched);
             };
             let callee = (hop.interface, hop.trunk);
             return self.parts.relay_offer(slot, callee, invite, sdp);
         }
-        let Some(set_up) = call.set_up.as_ref().filter(|set_up| set_up.anchor) else {
+        let Some(set_up) = call.kind.set_up().filter(|set_up| set_up.anchor) else {
             return Ok(Carried::Untouched);
         };
         let Some(hop) = set_up.hops.get(index) else {
@@ -482,7 +474,7 @@ impl Calls<'_> {
             flow.remote.ip(),
         );
         let callee = callee.ok_or(AnchorError::Unanchorable)?;
-        let repeated = call.media.is_some();
+        let repeated = call.media.anchored().is_some();
         if !repeated {
             let caller = self.parts.media.media_side(
                 &self.parts.ctx.config,
@@ -504,7 +496,7 @@ impl Calls<'_> {
                 if !has_sdp(invite) {
                     media.reserve(&mut self.parts.media.plane)?;
                 }
-                call.media = Some(Box::new(media));
+                call.media = MediaAnchor::Border(Box::new(media));
             }
             return self.carry_body(slot.side(Side::Caller), invite, SdpRole::Offer, sdp);
         }
@@ -518,45 +510,81 @@ impl Calls<'_> {
         offer_again(media, &mut self.parts.media.plane, invite, sdp);
         Ok(Carried::Rewritten)
     }
+
+    /// If no branch is left, sends the best final response to the caller and ends the call.
+    pub(crate) fn settle_set_up(&mut self, slot: CallSlot) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        if call.stage != CallStage::ExpectAnswer {
+            return self.finish_if_over(slot);
+        }
+        let Some(set_up) = call.kind.set_up_mut() else {
+            return;
+        };
+        if set_up.is_busy() || set_up.next < set_up.hops.len() {
+            return;
+        }
+        let best = std::mem::take(&mut set_up.best);
+        let status = match best.status {
+            0 => 480,
+            // RFC 3261 section 16.7 step 6: an overload of the target is not ours. Our own 503 has no message.
+            503 if best.message.is_some() => 500,
+            status => status,
+        };
+        let challenged = matches!(status, 401 | 407) && best.message.is_some();
+        let why = match best.why.unwrap_or(Reason::NoTarget) {
+            Reason::Refused if challenged && !set_up.has_credentials() => {
+                self.count_challenge(slot, status);
+                Reason::Challenged
+            }
+            why => why,
+        };
+        match best.message.filter(|_| status == best.status) {
+            Some(message) => self.reject_caller(slot, status, Some(&message)),
+            None => self.reject_caller_for(slot, status, Some(why)),
+        }
+        // Without a final response of a target the border has given up: timeouts, unreachable targets.
+        let by = match why {
+            Reason::Refused | Reason::Challenged => EndedBy::Side(Side::Callee),
+            _ => EndedBy::Border,
+        };
+        self.end_call(slot, by, why, None);
+    }
+
+    /// A target has challenged an INVITE without credentials: the call is not counted, because the caller repeats its INVITE.
+    fn count_challenge(&mut self, slot: CallSlot, status: u16) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        call.summary.counted = true;
+        let trunk = call.last_trunk;
+        let source = call.kind.set_up().map(|set_up| set_up.source);
+        let ctx = &mut self.parts.ctx;
+        ctx.counters.offered -= 1;
+        let config = &ctx.config;
+        ctx.events
+            .tell_debug(ctx.now, || EventKind::AuthenticationRequired {
+                method: "INVITE".to_owned(),
+                status,
+                source: source.map_or_else(String::new, |source| source.to_string()),
+                trunk: config.name_of_trunk(trunk),
+            });
+    }
 }
 
 impl OngoingCalls {
-    fn handle_hop_error(&mut self, slot: CallSlot, why: HopError) {
-        let (status, reason) = match why {
-            HopError::Hop(reason) => return self.hop_failed(slot, reason.status(), None, reason),
-            HopError::Call(status, reason) => (status, reason),
-            HopError::Rule(_, status) => (status, Reason::RefusedByRule),
-        };
-        if let Some(set_up) = self.set_up_mut(slot) {
-            set_up.next = set_up.hops.len();
-        }
-        self.hop_failed(slot, status, None, reason);
-    }
-
-    /// Records the failure of a hop, if it is the best response so far.
-    pub(crate) fn hop_failed(
-        &mut self,
-        slot: CallSlot,
-        status: u16,
-        message: Option<&[u8]>,
-        why: Reason,
-    ) {
-        if let Some(set_up) = self.set_up_mut(slot) {
-            set_up.best.offer(status, message, why);
-        }
-    }
-
     /// Records this hop as the destination of the call.
     fn set_destination(&mut self, slot: CallSlot, index: usize) {
         let Some(hop) = self
             .get(slot)
-            .and_then(|call| call.set_up.as_deref()?.hops.get(index))
+            .and_then(|call| call.kind.set_up()?.hops.get(index))
         else {
             return;
         };
         let (mark, interface, trunk) = (self.mark_of(&hop.uri), hop.interface, hop.trunk);
         if let Some(call) = self.get_mut(slot) {
-            call.mark = mark;
+            call.uri_hash = mark;
             *call.interfaces.get_mut(Side::Callee) = interface;
             *call.trunks.get_mut(Side::Callee) = trunk;
         }

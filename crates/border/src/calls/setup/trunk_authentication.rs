@@ -1,45 +1,15 @@
 //! Interfaces with `authenticate = "trunk"`: wrong credentials are known by the response of the trunk, logged and limited.
 
-use crate::calls::key::CallSlot;
-use crate::components::{Calls, Components};
+use crate::components::Components;
 use crate::registrar::{Claim, TrunkClaim, TrunkCredentials};
 use crate::request::{RequestRefusal, address_of_record, user_at};
-use anchor::Side;
 use config::{Authenticate, Register, TrunkId};
 use sip::Flow;
 use wire::sip::{Message, Method};
 
-impl Calls<'_> {
-    /// A target has given its final response to an INVITE with or without credentials.
-    pub(super) fn invite_answered(&mut self, slot: CallSlot, hop: u16, response: &Message<'_>) {
-        let Some(call) = self.parts.calls.get(slot) else {
-            return;
-        };
-        let flow = call
-            .leg(Side::Caller)
-            .and_then(|leg| self.endpoint.flow_of(leg));
-        let set_up = call.set_up.as_deref();
-        let hop = set_up.and_then(|set_up| set_up.hops.get(usize::from(hop)));
-        let (Some(flow), Some(trunk)) = (flow, hop.and_then(|hop| hop.trunk)) else {
-            return;
-        };
-        if self.parts.verifying_trunk(flow) != Some(trunk) {
-            return;
-        }
-        let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
-            return;
-        };
-        let invite = std::mem::take(&mut set_up.invite);
-        self.parts.trunk_answered(&invite, flow, response);
-        if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
-            set_up.invite = invite;
-        }
-    }
-}
-
 impl Components {
     /// The trunk that verifies the credentials of requests from this source.
-    fn verifying_trunk(&self, flow: Flow) -> Option<TrunkId> {
+    pub(super) fn verifying_trunk(&self, flow: Flow) -> Option<TrunkId> {
         let interface = self.listeners.interface_of(flow.local)?;
         let settings = self.ctx.config.interface(interface)?;
         let verifies = settings.authenticate == Authenticate::Trunk;
@@ -133,7 +103,7 @@ impl Components {
     }
 
     /// The address of record of a request, and its claims.
-    pub(super) fn claim_of(&self, request: &Message<'_>, flow: Flow) -> (String, Claim) {
+    pub(crate) fn claim_of(&self, request: &Message<'_>, flow: Flow) -> (String, Claim) {
         let aor = match request.method() {
             Method::Register => address_of_record(request),
             _ => {

@@ -1,14 +1,14 @@
 //! The consultation call of an attended transfer: its far leg is detached for the transfer. After success the remainder
 //! of the call ends; after a failure the far leg returns, so that no call is lost.
 
-use crate::calls::CallPhase;
+use crate::calls::CallStage;
 use crate::calls::key::{CallKey, CallSlot};
+use crate::calls::transfer::TransferControl;
 use crate::calls::transfer::join::{AwaitedStep, ConsultationCall, Join, existing_leg_step};
-use crate::components::Calls;
 use crate::responses::refuse;
 use anchor::Side;
 use config::TrunkId;
-use engine::{Reason, Time};
+use engine::Time;
 use sip::{Endpoint, LegId, MessageContent, ServerTransaction};
 
 /// Refuses a REFER. 491 is the response of a re-INVITE, so it is reported by NOTIFY as if we had sent one; other
@@ -27,7 +27,7 @@ pub(super) fn refuse_transfer(
     let _ = endpoint.notify_refer(referrer, status, b"", now);
 }
 
-impl Calls<'_> {
+impl TransferControl<'_> {
     /// The far leg of the call of a leg, if a transfer may take it: slot, side and leg.
     ///
     /// # Errors
@@ -37,14 +37,17 @@ impl Calls<'_> {
         let slot = self.parts.calls.slot_of(key).ok_or(481u16)?;
         let call = self.parts.calls.get(slot).ok_or(481u16)?;
         let side = call.side_of(consulting).ok_or(481u16)?.other();
-        if call.phase != CallPhase::Confirmed || call.participant.is_some() {
+        if call.stage != CallStage::ExpectBye || call.kind.participant().is_some() {
             return Err(481);
         }
-        if call.relay.is_some() {
+        if call.media.node().is_some() {
             // Its media is at a media node.
             return Err(488);
         }
-        if call.join.is_some() || call.ack.due.is_some() || call.held.is_some() {
+        if call.kind.join().is_some()
+            || call.requests.ack.due.is_some()
+            || call.requests.held.is_some()
+        {
             return Err(491);
         }
         // Another transfer may have it.
@@ -76,22 +79,9 @@ impl Calls<'_> {
         join.on_trunk = trunk;
         join.hops.push(existing_leg_step(interface, trunk));
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.join = Some(Box::new(join));
+            call.kind.set_join(join);
         }
         Ok(())
-    }
-
-    /// Ends the remainder of the consultation call.
-    pub(super) fn end_consultation(&mut self, consulted: Option<ConsultationCall>, why: Reason) {
-        match consulted {
-            Some(ConsultationCall::Local(key)) => {
-                if let Some(slot) = self.parts.calls.slot_of(key) {
-                    self.end_by_border(slot, why);
-                }
-            }
-            Some(ConsultationCall::Remote(number)) => self.close_remote_consultation(number, why),
-            None => {}
-        }
     }
 
     /// A transfer has failed with this status: the far leg returns to the consultation call. Returns `false` if there
@@ -136,7 +126,7 @@ impl Calls<'_> {
             let side = Side::BOTH
                 .into_iter()
                 .find(|&side| call.leg(side).is_none())?;
-            let whole = call.phase == CallPhase::Confirmed && call.leg(side.other()).is_some();
+            let whole = call.stage == CallStage::ExpectBye && call.leg(side.other()).is_some();
             whole.then_some((slot, side))
         });
         let Some((slot, side)) = place else {

@@ -7,30 +7,26 @@
 //! cannot be taken over, returns to its call in the same way.
 
 use crate::calls::key::{CallKey, CallSlot};
+use crate::calls::transfer::TransferControl;
 use crate::calls::transfer::consultation::refuse_transfer;
 use crate::calls::transfer::handover::{
-    Dialog, OVER, Transfer, TransferState, TransferredLeg, take,
+    Dialog, OVER, TransferState, TransferredLeg, announce, take,
 };
 use crate::calls::transfer::join::{
     AwaitedStep, ConsultationCall, Join, Purpose, existing_leg_step,
 };
-use crate::components::Calls;
 use crate::responses::refuse;
 use crate::shared::Alarm;
 use anchor::Side;
 use config::{InterfaceId, TrunkId};
 use core::time::Duration;
 use engine::worker::lock;
-use engine::{HandoffKind, Reason, TransferStep};
+use engine::{Reason, TransferStep};
 use sip::{Endpoint, LegId, Refused, ServerTransaction};
 
 /// Time to wait for another worker, less than the retransmission of REFER takes; also the interval at which the giving
 /// worker polls the result.
-const WORD: Duration = Duration::from_secs(4);
-
-fn word(endpoint: &mut Endpoint, worker: u8, number: u64, step: TransferStep) {
-    endpoint.send_to_worker(worker, HandoffKind::Transfer { number, step });
-}
+const RESULT_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The other worker that has the dialog of Replaces. Our tag should be the to-tag, but some phones exchange the tags.
 pub(super) fn dialog_owner(endpoint: &Endpoint, to_tag: &[u8], from_tag: &[u8]) -> Option<u8> {
@@ -38,7 +34,13 @@ pub(super) fn dialog_owner(endpoint: &Endpoint, to_tag: &[u8], from_tag: &[u8]) 
     tags.find_map(|tag| endpoint.worker_of_dialog(tag))
 }
 
-impl Calls<'_> {
+/// A dialog of another worker.
+pub(super) struct RemoteDialog {
+    pub(super) worker: u8,
+    pub(super) dialog: Dialog,
+}
+
+impl TransferControl<'_> {
     /// A handoff message about a transfer arrived.
     pub(crate) fn transfer_handoff(&mut self, number: u64, step: TransferStep) {
         match step {
@@ -54,8 +56,7 @@ impl Calls<'_> {
         slot: CallSlot,
         (from, referrer): (Side, LegId),
         transaction: ServerTransaction,
-        worker: u8,
-        dialog: Dialog,
+        RemoteDialog { worker, dialog }: RemoteDialog,
     ) {
         let now = self.parts.ctx.now;
         let key = self.parts.calls.key_of(slot);
@@ -70,11 +71,11 @@ impl Calls<'_> {
         let mut join = Join::new(purpose, AwaitedStep::Leg, from);
         join.refer_transaction = Some(transaction);
         let alarm = Alarm::TransferRetry(key);
-        join.response_timer = Some(self.parts.ctx.timers.schedule(now + WORD, alarm));
+        join.response_timer = Some(self.parts.ctx.timers.schedule(now + RESULT_TIMEOUT, alarm));
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.join = Some(Box::new(join));
+            call.kind.set_join(join);
         }
-        word(self.endpoint, worker, number, TransferStep::Requested);
+        announce(self.endpoint, worker, number, TransferStep::Requested);
     }
 
     /// Another worker requests the far leg of a call of ours.
@@ -100,7 +101,7 @@ impl Calls<'_> {
         transfer.state = match given {
             Ok(given) => {
                 let alarm = Alarm::TransferPoll(number, given.call);
-                self.parts.ctx.timers.schedule(now + WORD, alarm);
+                self.parts.ctx.timers.schedule(now + RESULT_TIMEOUT, alarm);
                 transfer.over = now + OVER;
                 TransferState::Given(Box::new(given))
             }
@@ -108,7 +109,7 @@ impl Calls<'_> {
         };
         let asker = transfer.asker;
         drop(table);
-        word(self.endpoint, asker, number, TransferStep::Answered);
+        announce(self.endpoint, asker, number, TransferStep::Answered);
     }
 
     /// Detaches the far leg of the call of a leg. Its media stays allocated, because it may return.
@@ -154,7 +155,7 @@ impl Calls<'_> {
             return;
         };
         let asking = self.parts.calls.get(slot).is_some_and(|call| {
-            call.join.as_deref().is_some_and(|join| {
+            call.kind.join().is_some_and(|join| {
                 join.stage == AwaitedStep::Leg
                     && join.consultation() == Some(ConsultationCall::Remote(number))
             })
@@ -229,38 +230,12 @@ impl Calls<'_> {
             }
             Err(status) => {
                 if let Some(call) = self.parts.calls.get_mut(slot) {
-                    call.join = None;
+                    call.kind.take_join();
                 }
                 if let (Some(transaction), Some(referrer)) = (transaction, referrer) {
                     refuse_transfer(self.endpoint, referrer, transaction, status, now);
                 }
                 self.close_remote_consultation(number, Reason::TransferFailed);
-            }
-        }
-    }
-
-    /// Returns a leg to the worker that gave it.
-    fn return_unused_leg(&mut self, number: u64, given: TransferredLeg) {
-        let now = self.parts.ctx.now;
-        let giver = given.giver;
-        let trunk = given.trunk.as_deref();
-        let trunk = trunk.and_then(|trunk| self.trunk_named(trunk));
-        let Some(transfers) = self.parts.worker.transfers() else {
-            return;
-        };
-        let mut table = lock(&transfers);
-        match table.open.get_mut(&number) {
-            Some(open) => {
-                self.endpoint.reassign(&given.moving, giver);
-                open.state = TransferState::Returned(Box::new(given), false);
-                drop(table);
-                word(self.endpoint, giver, number, TransferStep::Finished);
-            }
-            // The giving worker has ended the call.
-            None => {
-                drop(table);
-                self.parts.trunks.end_call(trunk);
-                self.endpoint.end_detached(given.moving, now);
             }
         }
     }
@@ -296,58 +271,8 @@ impl Calls<'_> {
         };
         open.state = TransferState::Returned(Box::new(given), again);
         drop(table);
-        word(self.endpoint, giver, number, TransferStep::Finished);
+        announce(self.endpoint, giver, number, TransferStep::Finished);
         true
-    }
-
-    /// Ends the call of another worker whose far leg we have; a call that nothing was taken from is unchanged.
-    pub(super) fn close_remote_consultation(&mut self, number: u64, why: Reason) {
-        let Some(transfers) = self.parts.worker.transfers() else {
-            return;
-        };
-        let mut table = lock(&transfers);
-        let Some(open) = table.open.remove(&number) else {
-            return;
-        };
-        let (state, giver) = match open.state {
-            TransferState::Requested(_) | TransferState::Refused(_) => return,
-            TransferState::Taken { giver, call } => (TransferState::Over { call, why }, giver),
-            // It was given in the meantime.
-            TransferState::Given(given) => {
-                let giver = given.giver;
-                self.endpoint.reassign(&given.moving, giver);
-                (TransferState::Returned(given, false), giver)
-            }
-            told @ (TransferState::Returned(..) | TransferState::Over { .. }) => {
-                let open = Transfer {
-                    state: told,
-                    ..open
-                };
-                table.open.insert(number, open);
-                return;
-            }
-        };
-        table.open.insert(number, Transfer { state, ..open });
-        drop(table);
-        word(self.endpoint, giver, number, TransferStep::Finished);
-    }
-
-    /// The call of the REFER ends before the other worker responded.
-    pub(super) fn withdraw_request(&mut self, number: u64, join: &Join) {
-        let now = self.parts.ctx.now;
-        let Some(transfers) = self.parts.worker.transfers() else {
-            return;
-        };
-        if let Some(timer) = join.response_timer {
-            self.parts.ctx.timers.cancel(timer);
-        }
-        if let Ok(given) = take(&transfers, number) {
-            self.return_unused_leg(number, given);
-        }
-        if let Some(transaction) = join.refer_transaction {
-            refuse(self.endpoint, transaction, 481, now);
-        }
-        self.close_remote_consultation(number, Reason::TransferFailed);
     }
 
     /// A transfer with the far leg of a call of ours is over: the remainder of the call ends, or gets its far leg back.
@@ -371,7 +296,7 @@ impl Calls<'_> {
         match open.map(|open| open.state) {
             Some(TransferState::Over { call, why }) => {
                 if let Some(slot) = self.parts.calls.slot_of(call) {
-                    self.end_by_border(slot, why);
+                    self.calls().end_by_border(slot, why);
                 }
             }
             Some(TransferState::Returned(given, again)) => {
@@ -392,7 +317,7 @@ impl Calls<'_> {
                 self.parts.trunks.end_call(trunk);
                 self.endpoint.end_detached(moving, now);
                 if let Some(slot) = self.parts.calls.slot_of(given.call) {
-                    self.end_by_border(slot, Reason::TransferFailed);
+                    self.calls().end_by_border(slot, Reason::TransferFailed);
                 }
             }
         }
@@ -412,7 +337,7 @@ impl Calls<'_> {
         if now < open.over {
             drop(table);
             let alarm = Alarm::TransferPoll(number, call);
-            self.parts.ctx.timers.schedule(now + WORD, alarm);
+            self.parts.ctx.timers.schedule(now + RESULT_TIMEOUT, alarm);
             return;
         }
         // The transfer has expired.
@@ -425,7 +350,7 @@ impl Calls<'_> {
             }
             _ => {
                 if let Some(slot) = self.parts.calls.slot_of(call) {
-                    self.end_by_border(slot, Reason::TransferFailed);
+                    self.calls().end_by_border(slot, Reason::TransferFailed);
                 }
             }
         }
@@ -468,11 +393,5 @@ impl Calls<'_> {
         let at = interfaces.position(|interface| Some(interface.name.as_str()) == name);
         // As after removal by a reload.
         InterfaceId(at.map_or(u16::MAX, |at| at as u16))
-    }
-
-    fn trunk_named(&self, name: &str) -> Option<TrunkId> {
-        let mut trunks = self.parts.ctx.config.trunks.iter();
-        let at = trunks.position(|trunk| trunk.name == name)?;
-        Some(TrunkId(at as u16))
     }
 }

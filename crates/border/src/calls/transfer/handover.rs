@@ -3,8 +3,8 @@
 use crate::calls::key::CallKey;
 use core::time::Duration;
 use engine::worker::lock;
-use engine::{Reason, Time};
-use sip::DetachedDialog;
+use engine::{HandoffKind, Reason, Time, TransferStep};
+use sip::{DetachedDialog, Endpoint};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -99,4 +99,9 @@ pub(super) fn take(transfers: &Mutex<Transfers>, number: u64) -> Result<Transfer
         TransferState::Given(given) => Ok(*given),
         _ => Err(481),
     }
+}
+
+/// Announces a change of the table to another worker.
+pub(super) fn announce(endpoint: &mut Endpoint, worker: u8, number: u64, step: TransferStep) {
+    endpoint.send_to_worker(worker, HandoffKind::Transfer { number, step });
 }

@@ -3,10 +3,10 @@
 
 use crate::bodies::SdpRole;
 use crate::calls::key::CallSlot;
-use crate::calls::table::OngoingCalls;
+use crate::calls::transfer::TransferControl;
 use crate::calls::transfer::join::{AwaitedStep, Join, Purpose};
-use crate::components::Calls;
 use anchor::Side;
+use engine::Reason;
 use sip::{MessageContent, TransactionId};
 
 impl Join {
@@ -25,9 +25,14 @@ impl Join {
             | AwaitedStep::OfferRetry => None,
         }
     }
+
+    /// Whether the call is being moved to another media node.
+    pub(super) fn reanchors(&self) -> bool {
+        matches!(self.purpose, Purpose::Reanchor { .. })
+    }
 }
 
-impl Calls<'_> {
+impl TransferControl<'_> {
     /// Restores a common session of both sides by a new offer and answer; `side` is asked for the offer.
     pub(crate) fn reanchor(&mut self, slot: CallSlot, side: Side) {
         self.reanchor_by(slot, side, false);
@@ -36,7 +41,8 @@ impl Calls<'_> {
     fn reanchor_by(&mut self, slot: CallSlot, side: Side, swapped: bool) {
         let purpose = Purpose::Reanchor { swapped };
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.join = Some(Box::new(Join::new(purpose, AwaitedStep::Offer, side)));
+            let join = Join::new(purpose, AwaitedStep::Offer, side);
+            call.kind.set_join(join);
         }
         self.ask_for_offer(slot);
     }
@@ -73,12 +79,17 @@ impl Calls<'_> {
             }
         }
     }
-}
 
-impl OngoingCalls {
-    /// Whether the call is being moved to another media node.
-    pub(super) fn reanchors(&self, slot: CallSlot) -> bool {
-        let join = self.join(slot);
-        join.is_some_and(|join| matches!(join.purpose, Purpose::Reanchor { .. }))
+    /// Schedules another attempt, or ends the call after too many.
+    pub(crate) fn reanchor_later(&mut self, slot: CallSlot) {
+        if !self.parts.retry_failover(slot) {
+            self.end_after_node_failure(slot, "re-INVITE refused");
+        }
+    }
+
+    /// Ends a call whose node has failed.
+    pub(crate) fn end_after_node_failure(&mut self, slot: CallSlot, reason: &str) {
+        self.parts.report_not_reanchored(slot, reason);
+        self.calls().give_up(slot, Reason::MediaNodeLost);
     }
 }

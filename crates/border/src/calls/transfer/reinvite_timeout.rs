@@ -3,8 +3,8 @@
 
 use crate::calls::key::CallSlot;
 use crate::calls::table::OngoingCalls;
+use crate::calls::transfer::TransferControl;
 use crate::calls::transfer::join::{AwaitedStep, Purpose};
-use crate::components::Calls;
 use crate::shared::{Alarm, Ctx};
 use core::time::Duration;
 use sip::{MessageContent, TransactionId};
@@ -34,14 +34,14 @@ impl OngoingCalls {
     }
 }
 
-impl Calls<'_> {
+impl TransferControl<'_> {
     /// The timer has fired; ignored if the re-INVITE was answered.
     pub(crate) fn reinvite_timed_out(&mut self, slot: CallSlot, sent: TransactionId) {
         let now = self.parts.ctx.now;
         let Some(call) = self.parts.calls.get(slot) else {
             return;
         };
-        let Some(join) = call.join.as_deref() else {
+        let Some(join) = call.kind.join() else {
             return;
         };
         if join.waiting != Some(sent) {
