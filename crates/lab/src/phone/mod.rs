@@ -17,7 +17,7 @@ pub use esp::{EspFigures, EspReport, PhoneEspKeys, PhoneEspOptions};
 pub use exchange::{ExchangeRequests, PhoneKeyExchange, PhoneSaEvent, StartedExchange};
 pub use report::{PhoneReport, PhoneTransfer, Spread};
 pub use setup::PhoneAccount;
-pub(crate) use setup::voice_call;
+pub(crate) use setup::{REALTIME_PRIORITY, voice_call};
 
 use crate::host::SrtpUse;
 use crate::tls::TlsSettings;

@@ -25,7 +25,7 @@ const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2,
 /// More than a digit takes, with its end packets and the pause behind it.
 const DIGIT: Duration = Duration::from_millis(300);
 /// Priority under SCHED_FIFO in real-time mode: below the threads of the kernel that serve interrupts (50).
-pub(super) const REALTIME_PRIORITY: u32 = 49;
+pub(crate) const REALTIME_PRIORITY: u32 = 49;
 
 /// An account at a registrar or proxy.
 #[derive(Clone, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 impl LevelSummary {
     /// Names of the figures, the columns of `levels.csv`; [`LevelSummary::figure`] accepts each of them.
-    pub const FIGURES: [&str; 42] = [
+    pub const FIGURES: [&str; 44] = [
         "attempted",
         "established",
         "completed",
@@ -40,6 +40,8 @@ impl LevelSummary {
         "jitter_trimmed_p99_ms",
         "noise_jitter_mean_ms",
         "noise_jitter_p99_ms",
+        "host_noise_mean_ms",
+        "host_noise_max_ms",
         "subject_cores",
         "host_cpu_percent",
         "one_way_ms",
@@ -92,6 +94,8 @@ impl LevelSummary {
             "jitter_trimmed_p99_ms" => self.jitter_trimmed_p99,
             "noise_jitter_mean_ms" => self.noise_jitter_mean,
             "noise_jitter_p99_ms" => self.noise_jitter_p99,
+            "host_noise_mean_ms" => self.host_noise_mean,
+            "host_noise_max_ms" => self.host_noise_max,
             "subject_cores" => self.subject_cores,
             "host_cpu_percent" => self.host_cpu,
             "one_way_ms" => self.one_way,
@@ -216,6 +220,8 @@ fn summarise_level(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary 
         jitter_trimmed_p99: trimmed(known(&|t| t.figures.jitter_ms.p99)),
         noise_jitter_mean: trimmed(known(&|t| t.details.noise_jitter_ms.mean)),
         noise_jitter_p99: trimmed(known(&|t| t.details.noise_jitter_ms.p99)),
+        host_noise_mean: mean_of(&|t| Some(t.surroundings.as_ref()?.own_noise().mean_us / 1e3)),
+        host_noise_max: largest(&|t| Some(t.surroundings.as_ref()?.own_noise().max_us / 1e3)),
         subject_cores: mean_of(&|t| t.details.subject_cores),
         host_cpu: mean_of(&|t| t.details.host_cpu_percent),
         one_way: largest(&|t| t.details.one_way_ms),
