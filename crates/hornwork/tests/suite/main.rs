@@ -12,6 +12,7 @@ mod full_output;
 mod fuzz_corpus;
 mod gateway;
 mod gateway_ike;
+mod gateway_ike_paths;
 mod gateway_kernel;
 mod guide_commands;
 mod guides;
