@@ -14,6 +14,7 @@ mod gateway;
 mod gateway_ike;
 mod gateway_ike_paths;
 mod gateway_kernel;
+mod gateway_phones;
 mod guide_commands;
 mod guides;
 mod help;

@@ -11,6 +11,7 @@ mod recording;
 mod report;
 mod setup;
 mod thread;
+mod tunnel;
 
 pub use control::run;
 pub use esp::{EspFigures, EspReport, PhoneEspKeys, PhoneEspOptions};

@@ -535,15 +535,14 @@ pub(super) fn plan(options: &PhoneOptions, peer: Option<&PhonePeer>) -> Result<H
     let transport = peer.map_or(options.transport.unwrap_or(Transport::Udp), |peer| {
         peer.transport
     });
-    if options.esp.is_some() && transport != Transport::Udp {
-        return Err(LabError::bad_input(format!(
-            "--esp and --ike protect UDP only: SIP over {transport} would pass in the clear beside it (--transport udp)"
-        )));
+    if let Some(esp) = &options.esp {
+        super::esp::check_transport(esp, transport)?;
     }
     check_tls(options, transport)?;
     let mut plan = HostPlan::new("phone", local_address(options, peer, transport)?);
-    // RTP and RTCP; ESP has one media socket, on which RTCP passes if the peer agrees (rtcp-mux).
-    plan.media_sockets = if options.esp.is_some() { 1 } else { 2 };
+    // RTP and RTCP; ESP above the kernel has one media socket, on which RTCP passes if the peer agrees (rtcp-mux).
+    let above_kernel = options.esp.is_some() && transport == Transport::Udp;
+    plan.media_sockets = if above_kernel { 1 } else { 2 };
     plan.stream = (transport != Transport::Udp).then_some(transport);
     // Over TLS a phone with a peer is reached on its own connection, so that it needs no certificate.
     plan.listens = transport != Transport::Tls || peer.is_none();
