@@ -128,7 +128,7 @@ fn judge(bench: &mut Bench, what: &str, ours: &Load, peer: &Load) {
     bench.bar(
         &format!("{what}: lost packets in percent, at most kernel-libipsec's or {LOSS}"),
         ours.lost,
-        Bound::AtMost(peer.lost.max(LOSS)),
+        Bound::AtMost((peer.lost.max(LOSS) * 100.0).ceil() / 100.0),
     );
 }
 
