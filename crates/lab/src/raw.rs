@@ -73,9 +73,10 @@ impl From<net::NoiseReport> for NoiseRecord {
 pub struct Surroundings {
     /// Scheduling noise of the host.
     pub noise: NoiseRecord,
-    /// The same of a thread with real-time priority, where the measured program has it.
+    /// Noise for a thread with the scheduling of the measured program, where a program is measured: with real-time priority if that has
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub realtime_noise: Option<NoiseRecord>,
+    pub own_noise: Option<NoiseRecord>,
     /// The kernel's counter `RcvbufErrors` before the trial.
     pub receive_buffer_errors_before: u64,
     /// The counter after the trial; SIP retransmission hides datagrams that the kernel dropped.
@@ -99,13 +100,6 @@ pub struct Surroundings {
     pub generator_is_realtime: bool,
     /// Resident memory of this process after the trial, bytes.
     pub resident_bytes: u64,
-}
-
-impl Surroundings {
-    /// The host's noise for a thread with the scheduling of the measured program.
-    pub fn own_noise(&self) -> &NoiseRecord {
-        self.realtime_noise.as_ref().unwrap_or(&self.noise)
-    }
 }
 
 /// One trial.

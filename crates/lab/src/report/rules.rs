@@ -106,12 +106,12 @@ fn of_media(name: &str) -> Rule {
         "noise_jitter_mean_ms" => Rule::Trials(TRIMMED, "/details/noise_jitter_ms/mean"),
         "noise_jitter_p99_ms" => Rule::Trials(TRIMMED, "/details/noise_jitter_ms/p99"),
         "host_noise_mean_ms" => Rule::Several(
-            "mean of realtime_noise/mean_us, where there is none of noise/mean_us, divided by 1000",
-            &["/surroundings"],
+            "mean, divided by 1000",
+            &["/surroundings/own_noise/mean_us"],
         ),
         "host_noise_max_ms" => Rule::Several(
-            "largest of realtime_noise/max_us, where there is none of noise/max_us, divided by 1000",
-            &["/surroundings"],
+            "largest, divided by 1000",
+            &["/surroundings/own_noise/max_us"],
         ),
         "subject_cores" => Rule::Trials(MEAN, "/details/subject_cores"),
         "host_cpu_percent" => Rule::Trials(MEAN, "/details/host_cpu_percent"),

@@ -180,8 +180,8 @@ pub(super) fn on_sockets(
         seconds: end.since(start).as_secs_f64(),
         remarks,
         surroundings: Some(Surroundings {
+            own_noise: Some(realtime_noise.unwrap_or_else(|| noise.clone()).into()),
             noise: noise.into(),
-            realtime_noise: realtime_noise.map(Into::into),
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             subject_cpu_seconds: None,

@@ -421,7 +421,7 @@ fn run_calls(
         remarks,
         surroundings: Some(Surroundings {
             noise,
-            realtime_noise: None,
+            own_noise: None,
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             subject_cpu_seconds: cpu,
