@@ -36,14 +36,14 @@ const CHARON: &str = "/usr/lib/ipsec/charon";
 
 /// Makes a tunnel.
 #[derive(Clone)]
-enum Product {
+enum TunnelProduct {
     Gateway(PathBuf),
     StrongSwan,
     OpenVpn,
 }
 
 /// Figures of a load: microseconds of CPU for a packet at each end, delay in microseconds, loss in percent.
-struct Load {
+struct TunnelFigures {
     seal: f64,
     open: f64,
     p50: f64,
@@ -55,12 +55,12 @@ struct Load {
 pub(super) fn gateway(bench: &mut Bench) -> Result<(), String> {
     ready()?;
     let mut products = vec![
-        ("kernel-libipsec", Product::StrongSwan),
-        ("gateway", Product::Gateway(program())),
-        ("OpenVPN", Product::OpenVpn),
+        ("kernel-libipsec", TunnelProduct::StrongSwan),
+        ("gateway", TunnelProduct::Gateway(program())),
+        ("OpenVPN", TunnelProduct::OpenVpn),
     ];
     if let Some(program) = bench.optimised() {
-        products.push(("gateway, optimised", Product::Gateway(program)));
+        products.push(("gateway, optimised", TunnelProduct::Gateway(program)));
     }
     println!("packets through a tunnel with AES-128-GCM in UDP, {SECONDS} s a load, us");
     let loads: Vec<(usize, u32, String)> = PAYLOADS
@@ -68,7 +68,7 @@ pub(super) fn gateway(bench: &mut Bench) -> Result<(), String> {
         .flat_map(|(bytes, name)| RATES.map(|rate| (*bytes, rate, format!("{name}, {rate}/s"))))
         .collect();
     // Per load, per product, per round.
-    let mut figures: Vec<Vec<Vec<Load>>> = loads
+    let mut figures: Vec<Vec<Vec<TunnelFigures>>> = loads
         .iter()
         .map(|_| products.iter().map(|_| Vec::new()).collect())
         .collect();
@@ -77,7 +77,7 @@ pub(super) fn gateway(bench: &mut Bench) -> Result<(), String> {
             // The order rotates, so that none is always behind the same one.
             let which = (round + turn) % products.len();
             let (name, product) = &products[which];
-            let Some(tunnel) = Tunnel::new(product, &bench.scratch)? else {
+            let Some(tunnel) = TunnelUnderTest::new(product, &bench.scratch)? else {
                 println!("skipped: no right to network namespaces");
                 return Ok(());
             };
@@ -95,7 +95,7 @@ pub(super) fn gateway(bench: &mut Bench) -> Result<(), String> {
         for ((name, product), ours) in products.iter().zip(figures).skip(1) {
             let ours = medians(ours);
             match product {
-                Product::Gateway(_) => judge(bench, &format!("{name}, {load}"), &ours, &peer),
+                TunnelProduct::Gateway(_) => judge(bench, &format!("{name}, {load}"), &ours, &peer),
                 _ => println!("{name}, {load}, medians: {ours}"),
             }
         }
@@ -105,7 +105,7 @@ pub(super) fn gateway(bench: &mut Bench) -> Result<(), String> {
 }
 
 /// The bars of the gateway beside kernel-libipsec.
-fn judge(bench: &mut Bench, what: &str, ours: &Load, peer: &Load) {
+fn judge(bench: &mut Bench, what: &str, ours: &TunnelFigures, peer: &TunnelFigures) {
     for (direction, ours, peer) in [
         ("sealing", ours.seal, peer.seal),
         ("opening", ours.open, peer.open),
@@ -132,9 +132,9 @@ fn judge(bench: &mut Bench, what: &str, ours: &Load, peer: &Load) {
     );
 }
 
-fn medians(loads: &[Load]) -> Load {
-    let of = |value: fn(&Load) -> f64| median(loads.iter().map(value).collect());
-    Load {
+fn medians(loads: &[TunnelFigures]) -> TunnelFigures {
+    let of = |value: fn(&TunnelFigures) -> f64| median(loads.iter().map(value).collect());
+    TunnelFigures {
         seal: of(|load| load.seal),
         open: of(|load| load.open),
         p50: of(|load| load.p50),
@@ -143,7 +143,7 @@ fn medians(loads: &[Load]) -> Load {
     }
 }
 
-impl std::fmt::Display for Load {
+impl std::fmt::Display for TunnelFigures {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
@@ -174,14 +174,14 @@ fn ready() -> Result<(), String> {
 }
 
 /// The two ends of a tunnel; they end before their networks go.
-struct Tunnel {
+struct TunnelUnderTest {
     ends: [Running; 2],
     networks: [Network; 2],
 }
 
-impl Tunnel {
+impl TunnelUnderTest {
     /// Starts both ends and awaits the first packet through them. `None` without the right to network namespaces.
-    fn new(product: &Product, scratch: &Path) -> Result<Option<Tunnel>, String> {
+    fn new(product: &TunnelProduct, scratch: &Path) -> Result<Option<TunnelUnderTest>, String> {
         let networks = [Network::new()?, Network::new()?];
         let [Some(near), Some(far)] = [networks[0].name(), networks[1].name()] else {
             return Ok(None);
@@ -193,9 +193,9 @@ impl Tunnel {
             OUTER[0], OUTER[1]
         ))?;
         let ends = match product {
-            Product::Gateway(program) => gateways(program, &networks, scratch)?,
-            Product::StrongSwan => strongswans(&networks, scratch)?,
-            Product::OpenVpn => openvpns(&networks, scratch)?,
+            TunnelProduct::Gateway(program) => gateways(program, &networks, scratch)?,
+            TunnelProduct::StrongSwan => strongswans(&networks, scratch)?,
+            TunnelProduct::OpenVpn => openvpns(&networks, scratch)?,
         };
         let reach = format!(
             "ip netns exec {near} ping -q -c 1 -W 1 -I {} {}",
@@ -208,10 +208,10 @@ impl Tunnel {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        Ok(Some(Tunnel { ends, networks }))
+        Ok(Some(TunnelUnderTest { ends, networks }))
     }
 
-    fn load(&self, bytes: usize, rate: u32, scratch: &Path) -> Result<Load, String> {
+    fn load(&self, bytes: usize, rate: u32, scratch: &Path) -> Result<TunnelFigures, String> {
         debug_assert!(bytes >= MARK);
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let own = own.display().to_string();
@@ -246,7 +246,7 @@ impl Tunnel {
             return Err("no packet passed the tunnel".to_owned());
         }
         let micros = |end: usize| after[end].saturating_sub(before[end]) as f64 / 1e3;
-        Ok(Load {
+        Ok(TunnelFigures {
             seal: micros(0) / f64::from(count),
             open: micros(1) / passed,
             p50: of("p50")?,

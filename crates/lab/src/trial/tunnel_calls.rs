@@ -222,7 +222,7 @@ impl Engine for SimulatedGateway {
 
 /// An act of the key exchange at an end, for keys of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
+enum KeyAct {
     /// The association opens.
     Install,
     /// It seals.
@@ -236,15 +236,15 @@ enum Act {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct KeyStep {
     at: Time,
     end: usize,
-    act: Act,
+    act: KeyAct,
     number: u32,
 }
 
 /// The acts of a seed: new keys again and again, and in every third seed a restart of the gateway.
-fn steps(seed: u64) -> Vec<Step> {
+fn steps(seed: u64) -> Vec<KeyStep> {
     let mut entropy = Entropy::from_number(!seed);
     let mut millis = |from: u64, to: u64| Duration::from_millis(from + entropy.below(to - from));
     // Time of a message of an exchange, a lost one included.
@@ -252,15 +252,15 @@ fn steps(seed: u64) -> Vec<Step> {
     let mut restart = (seed.is_multiple_of(3)).then(|| Time::ZERO + millis(1_500, 8_000));
     let mut at = Time::from_millis(2);
     let mut steps = Vec::new();
-    let step = |at: Time, end: usize, act: Act, number: u32| Step {
+    let step = |at: Time, end: usize, act: KeyAct, number: u32| KeyStep {
         at,
         end,
         act,
         number,
     };
     for end in [GATEWAY, PHONE] {
-        steps.push(step(at, end, Act::Install, 0));
-        steps.push(step(at, end, Act::Seal, 0));
+        steps.push(step(at, end, KeyAct::Install, 0));
+        steps.push(step(at, end, KeyAct::Seal, 0));
     }
     let mut number = 0;
     while at < Time::from_secs(10) {
@@ -269,28 +269,28 @@ fn steps(seed: u64) -> Vec<Step> {
         if let Some(time) = restart.take_if(|time| *time <= at) {
             // An exchange that is under way ends with the restart.
             steps.retain(|step| step.at <= time);
-            steps.push(step(time, GATEWAY, Act::Restart, number));
+            steps.push(step(time, GATEWAY, KeyAct::Restart, number));
             at = time + millis(300, 1_200);
-            steps.push(step(at, PHONE, Act::Install, number));
-            steps.push(step(at, PHONE, Act::Seal, number));
-            steps.push(step(at, PHONE, Act::Forget, number));
+            steps.push(step(at, PHONE, KeyAct::Install, number));
+            steps.push(step(at, PHONE, KeyAct::Seal, number));
+            steps.push(step(at, PHONE, KeyAct::Forget, number));
             at += millis(message.0, message.1);
-            steps.push(step(at, GATEWAY, Act::Install, number));
-            steps.push(step(at, GATEWAY, Act::Seal, number));
+            steps.push(step(at, GATEWAY, KeyAct::Install, number));
+            steps.push(step(at, GATEWAY, KeyAct::Seal, number));
             continue;
         }
         // The end that answers opens first, and seals when the other one deletes the old keys.
         let begins = Entropy::from_number(seed ^ u64::from(number) << 32).below(2) as usize;
         let answers = 1 - begins;
-        steps.push(step(at, answers, Act::Install, number));
+        steps.push(step(at, answers, KeyAct::Install, number));
         at += millis(message.0, message.1);
-        steps.push(step(at, begins, Act::Install, number));
-        steps.push(step(at, begins, Act::Seal, number));
+        steps.push(step(at, begins, KeyAct::Install, number));
+        steps.push(step(at, begins, KeyAct::Seal, number));
         at += millis(message.0, message.1);
-        steps.push(step(at, answers, Act::Seal, number));
-        steps.push(step(at, answers, Act::Remove, number - 1));
+        steps.push(step(at, answers, KeyAct::Seal, number));
+        steps.push(step(at, answers, KeyAct::Remove, number - 1));
         at += millis(message.0, message.1);
-        steps.push(step(at, begins, Act::Remove, number - 1));
+        steps.push(step(at, begins, KeyAct::Remove, number - 1));
     }
     steps.sort_by_key(|step| step.at);
     steps
@@ -378,23 +378,23 @@ impl TunnelWorld {
         done.expect("the gateway")
     }
 
-    fn perform(&mut self, step: Step) {
+    fn perform(&mut self, step: KeyStep) {
         self.world.run_until(step.at);
-        let Step {
+        let KeyStep {
             end, act, number, ..
         } = step;
         let (seed, now, phone_ip) = (self.seed, self.world.now(), self.phone_ip);
         let spis = |number: u32| [spi(number, end), spi(number, 1 - end)];
         let peer = outer(1 - end);
         match (end, act) {
-            (PHONE, Act::Install) => self
+            (PHONE, KeyAct::Install) => self
                 .with_phone(|phone, now| phone.install(pair(seed, number, end, now), now))
                 .expect("installed"),
-            (PHONE, Act::Seal) => {
+            (PHONE, KeyAct::Seal) => {
                 let is_known = self.with_phone(|phone, _| phone.seal_with(spis(number)[1], peer));
                 assert!(is_known, "{step:?}");
             }
-            (PHONE, Act::Remove) => {
+            (PHONE, KeyAct::Remove) => {
                 self.with_phone(|phone, now| phone.remove(spis(number), false, now));
             }
             (PHONE, _) => self.with_phone(|phone, now| {
@@ -402,15 +402,15 @@ impl TunnelWorld {
                     phone.remove(spis(before), true, now);
                 }
             }),
-            (_, Act::Install) => self
+            (_, KeyAct::Install) => self
                 .with_gateway(|host, now| host.esp.install(pair(seed, number, end, now)))
                 .expect("installed"),
-            (_, Act::Seal) => {
+            (_, KeyAct::Seal) => {
                 let sealing = spis(number)[1];
                 let is_known = self.with_gateway(|host, _| host.esp.seal_with(0, sealing, peer));
                 assert!(is_known, "{step:?}");
             }
-            (_, Act::Remove) => {
+            (_, KeyAct::Remove) => {
                 let [received, sent] = spis(number);
                 let is_down =
                     self.with_gateway(|host, now| host.esp.remove_pair(received, sent, false, now));
@@ -444,7 +444,7 @@ fn judge_seed(seed: u64, counts: &mut SeedCounts) {
     let experiment = file.experiment();
     let mut tunnel = TunnelWorld::new(seed, experiment);
     let mut steps = steps(seed);
-    let restarts = steps.iter().any(|step| step.act == Act::Restart);
+    let restarts = steps.iter().any(|step| step.act == KeyAct::Restart);
     // The phone's sockets open with the first association.
     for step in steps.drain(..4).collect::<Vec<_>>() {
         tunnel.perform(step);
