@@ -34,7 +34,7 @@ pub struct FigureBound {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percent_of_figure: Option<String>,
     /// The noise of the host, a figure of the same level, which can only make the bounded figure worse. A value within the
-    /// bound passes whatever the noise.
+    /// bound passes with any noise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub noise: Option<String>,
     /// Above this noise a value beyond `most` is not a measurement of the system under test, and is not judged.

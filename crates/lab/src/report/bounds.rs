@@ -34,7 +34,7 @@ pub struct BoundCheck {
     pub holds: Option<bool>,
     /// Explanation of the value.
     pub remark: String,
-    /// The host was too noisy to judge it: the run has not passed, whatever else holds.
+    /// The host was too noisy to judge it: the run has not passed, even if all other bounds hold.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub too_noisy: bool,
 }
