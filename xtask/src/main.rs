@@ -20,6 +20,7 @@ mod subjects;
 mod test;
 mod texts;
 mod tidy;
+mod tunnel_load;
 
 use std::process::ExitCode;
 
@@ -33,13 +34,15 @@ usage: cargo xtask COMMAND
                   With HORNWORK_TEST_COMPLETE=1 a test that is skipped for a missing program fails the run
   docs            regenerate the documents, wrap the prose of all pages
   bench [ROUNDS] [PART...]   CPU per call beside Kamailio, memory per call, load generator beside SIPp ...: all parts
-                  and 5 rounds by default, every bar beside its figure at the end; fails if a bar is missed
+                  and 5 rounds by default, every bar beside its figure at the end; fails if a bar is missed.
+                  HORNWORK_PROGRAM=PATH measures that program in place of a release build
   release         build the program with profile-guided optimisation and a new profile; bench does so for its second column
                   if there is no profile yet
   fuzz SECONDS [TARGET...]   run the fuzz targets, all by default, SECONDS each, in parallel
   additions       add a key, an event, a refusal reason, a codec and a rule action to a copy of the tree, build it, and use them
   sbom [FILE]     write the software bill of materials (CycloneDX 1.5, JSON) to FILE, by default target/hornwork.cdx.json; - is
-                  standard output";
+                  standard output
+  tunnel-load     one end of the load of `bench gateway`, which starts it";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Some("release") => guided::run(),
         Some("fuzz") => fuzz::run(&arguments[1..]),
         Some("additions") => additions::run(),
+        Some("tunnel-load") => tunnel_load::run(&arguments[1..]),
         Some("sbom") => sbom::write(&arguments.get(1).cloned().unwrap_or_else(sbom::default_file)),
         _ => Err(USAGE.to_owned()),
     };

@@ -25,9 +25,42 @@ pub fn release() -> PathBuf {
     Guide::none().release()
 }
 
-/// The program that `make build` makes.
+/// Environment variable with the path of the program to measure, in place of the one that `make build` makes.
+const PROGRAM: &str = "HORNWORK_PROGRAM";
+
+/// The program that the environment names, with its whole path: parts run in folders and networks of their own.
+///
+/// # Errors
+/// There is no file of this name.
+pub fn named_program() -> Result<Option<PathBuf>, String> {
+    let Some(path) = std::env::var_os(PROGRAM).filter(|path| !path.is_empty()) else {
+        return Ok(None);
+    };
+    let path = PathBuf::from(path);
+    match path.canonicalize() {
+        Ok(path) if path.is_file() => Ok(Some(path)),
+        Ok(path) => Err(format!("{PROGRAM}: {} is no file", path.display())),
+        Err(error) => Err(format!("{PROGRAM}: {}: {error}", path.display())),
+    }
+}
+
+/// The program to measure.
 pub fn program() -> PathBuf {
-    Guide::none().program()
+    match named_program() {
+        Ok(Some(path)) => path,
+        _ => Guide::none().program(),
+    }
+}
+
+/// Builds the program to measure, unless the environment names one.
+///
+/// # Errors
+/// The output of cargo; the named program is missing.
+pub fn build_program() -> Result<(), String> {
+    match named_program()? {
+        Some(_) => Ok(()),
+        None => build(&["-p", "hornwork"]),
+    }
 }
 
 /// Builds a part of the workspace as `make build` does.

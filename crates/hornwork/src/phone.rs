@@ -11,7 +11,7 @@ use lab::phone::{
 };
 use lab::tls::TlsSettings;
 use lab::{LabError, RunVerdict};
-use protect::esp::{EspCarrier, VoiceShortcut};
+use protect::esp::{AddressPrefix, EspCarrier, VoiceShortcut};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -269,6 +269,10 @@ pub struct EspOptions {
         conflicts_with = "ike"
     )]
     esp_shortcut: Option<EspShortcutChoice>,
+    /// ESP below SIP over TCP or TLS, in tunnel mode: an address or network behind the tunnel, for example 10.2.0.0/24; may be
+    /// repeated [default: the called host]. Needs CAP_NET_ADMIN, as a TUN device carries the packets.
+    #[arg(long, value_name = "NETWORK", requires = "esp", conflicts_with = "ike")]
+    esp_remote: Vec<AddressPrefix>,
     /// ESP: allow algorithms that must not be used any more (RFC 8221), and NULL encryption.
     #[arg(long, requires = "esp", conflicts_with = "ike")]
     esp_allow_weak: bool,
@@ -323,6 +327,7 @@ impl EspOptions {
                 EspShortcutChoice::Rtp => VoiceShortcut::WithoutUdp,
                 EspShortcutChoice::Direct => VoiceShortcut::Direct,
             }),
+            remote: self.esp_remote.clone(),
         }))
     }
 }

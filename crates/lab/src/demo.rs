@@ -297,6 +297,7 @@ impl DemoNetwork {
             remaining: remaining + crate::trial::total_held(&[phones.holdings, pbx.holdings]),
             surroundings: Surroundings {
                 noise: noise.into(),
+                own_noise: None,
                 receive_buffer_errors_before: kernel_before,
                 receive_buffer_errors_after: kernel_after,
                 subject_cpu_seconds: Some(after.cpu_seconds - before.cpu_seconds),

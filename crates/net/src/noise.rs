@@ -1,7 +1,7 @@
 //! Scheduling noise of the host: the delay with which it runs a thread. Every timing result is stored with it.
 
 use crate::clock::Clock;
-use crate::process::{pin, tight_timers};
+use crate::process::{pin, realtime, tight_timers};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -129,11 +129,31 @@ impl NoiseSampler {
     /// # Errors
     /// No thread can be started. An invalid CPU is reported by [`NoiseSampler::stop`].
     pub fn start(period: Duration, cpu: Option<usize>) -> io::Result<NoiseSampler> {
+        NoiseSampler::spawn(period, cpu, None)
+    }
+
+    /// The same with SCHED_FIFO and this priority (1 to 99): the delay of a thread that no other program delays.
+    ///
+    /// # Errors
+    /// No thread can be started. A priority that is not permitted is reported by [`NoiseSampler::stop`].
+    pub fn start_realtime(
+        period: Duration,
+        cpu: Option<usize>,
+        priority: u32,
+    ) -> io::Result<NoiseSampler> {
+        NoiseSampler::spawn(period, cpu, Some(priority))
+    }
+
+    fn spawn(
+        period: Duration,
+        cpu: Option<usize>,
+        priority: Option<u32>,
+    ) -> io::Result<NoiseSampler> {
         let stop = Arc::new(AtomicBool::new(false));
         let flag = stop.clone();
         let thread = std::thread::Builder::new()
             .name("noise".into())
-            .spawn(move || sample(period, cpu, &flag))?;
+            .spawn(move || sample(period, (cpu, priority), &flag))?;
         Ok(NoiseSampler {
             stop,
             thread: Some(thread),
@@ -143,7 +163,7 @@ impl NoiseSampler {
     /// Ends the sampling and returns its result.
     ///
     /// # Errors
-    /// The thread could not be pinned.
+    /// The thread could not be pinned, or not have its priority.
     pub fn stop(mut self) -> io::Result<NoiseReport> {
         self.stop.store(true, Ordering::Release);
         match self.thread.take().map(JoinHandle::join) {
@@ -159,11 +179,18 @@ impl Drop for NoiseSampler {
     }
 }
 
-fn sample(period: Duration, cpu: Option<usize>, stop: &AtomicBool) -> io::Result<NoiseReport> {
+fn sample(
+    period: Duration,
+    (cpu, priority): (Option<usize>, Option<u32>),
+    stop: &AtomicBool,
+) -> io::Result<NoiseReport> {
     crate::signals::block_all()?;
     tight_timers()?;
     if let Some(cpu) = cpu {
         pin(cpu)?;
+    }
+    if let Some(priority) = priority {
+        realtime(priority)?;
     }
     let clock = Clock::new();
     let mut histogram = Histogram::new();
@@ -216,6 +243,13 @@ mod tests {
         std::thread::sleep(Duration::from_millis(50));
         let report = sampler.stop().unwrap();
         assert!(report.samples >= 5, "{report:?}");
+        if crate::may_be_realtime(1).is_ok() {
+            let sampler = NoiseSampler::start_realtime(Duration::from_millis(1), None, 1).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(sampler.stop().unwrap().samples >= 2);
+        }
+        let refused = NoiseSampler::start_realtime(Duration::from_millis(1), None, 100).unwrap();
+        assert!(refused.stop().is_err(), "there is no priority 100");
         let spin = host_noise(Duration::from_millis(5));
         assert!(spin.samples > 100 && spin.seconds >= 0.005);
     }

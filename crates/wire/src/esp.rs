@@ -109,7 +109,7 @@ impl EspTrailer {
         };
         let payload_length = rest.len().checked_sub(usize::from(*length))?;
         let padding = rest.get(payload_length..)?;
-        let counts = padding.iter().zip(1u8..).all(|(byte, n)| *byte == n);
+        let counts = padding.iter().zip(1..=u8::MAX).all(|(byte, n)| *byte == n);
         counts.then_some(EspTrailer {
             payload_length,
             next_header: *next_header,
@@ -226,6 +226,10 @@ mod tests {
         );
         assert_eq!(read(&[9, 9, 2, 2, 3, 17]), None);
         assert_eq!(read(&[1, 2, 3, 17]), None, "more padding than bytes");
+        // The longest padding, whose last byte is the largest number.
+        let mut longest: Vec<u8> = (1..=u8::MAX).collect();
+        longest.extend([u8::MAX, 4]);
+        assert_eq!(read(&longest), Some((0, 4)));
         assert_eq!(read(&[17]), None);
         assert_eq!(read(&[]), None);
     }

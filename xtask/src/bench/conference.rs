@@ -2,7 +2,7 @@
 
 use super::relay::Network;
 use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE, median};
-use crate::process::{build, program};
+use crate::process::{build_program, program};
 use std::time::Duration;
 
 /// Conferences of four under load: 116 streams, and the probe's four.
@@ -17,7 +17,7 @@ const ABOVE: f64 = 0.2;
 /// Jitter at a probe conference beside [`ROOMS`], and CPU time per stream: the test lab's experiment `conference-jitter`
 /// against a border of its own process and core.
 pub(super) fn conference(bench: &mut Bench) -> Result<(), String> {
-    build(&["-p", "hornwork"])?;
+    build_program()?;
     let file = bench.scratch.join("conference.toml");
     let text = "[[interface]]\nname = \"loopback\"\nkind = \"access\"\nlisten = \"udp:127.0.0.1:5060\"\n\
                 media = { address = \"127.0.0.1\" }\n\

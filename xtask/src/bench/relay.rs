@@ -352,6 +352,11 @@ pub(super) struct Network {
 static MADE: AtomicU32 = AtomicU32::new(0);
 
 impl Network {
+    /// Its name; none for the network of the machine.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
     pub(super) fn new() -> Result<Network, String> {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let name = format!("hornwork-bench-{}-{number}", std::process::id());

@@ -91,7 +91,7 @@ pub(crate) fn may_make_tun() -> bool {
 const CBC: Suite = Suite("AES-CBC [RFC3602]", 16, "HMAC-SHA-256-128 [RFC4868]", 32);
 
 /// The lines of both directions, of a generation of keys.
-fn lines(
+pub(crate) fn lines(
     Suite(encryption, length, integrity, integrity_length): Suite,
     [near, far]: [&str; 2],
     age: u8,
@@ -116,7 +116,7 @@ fn write_keys(folder: &Path, name: &str, text: &str) {
 }
 
 /// The configuration of one end.
-fn config(
+pub(crate) fn config(
     end: &str,
     keys: &str,
     [local, peer]: [&str; 2],

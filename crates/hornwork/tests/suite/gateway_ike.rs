@@ -76,7 +76,7 @@ pub fn able() -> bool {
 }
 
 /// A case whose output has the log of our end.
-fn case(name: &str) -> NetworkCase {
+pub fn case(name: &str) -> NetworkCase {
     let case = NetworkCase::new(
         &format!("gateway-ike-{name}"),
         COMMON.to_owned(),
@@ -87,7 +87,7 @@ fn case(name: &str) -> NetworkCase {
 }
 
 /// Nothing but keys in order: the last statistics have no packet that could not be opened.
-fn check_statistics(case: &NetworkCase) {
+pub fn check_statistics(case: &NetworkCase) {
     let log = case.read("near.log");
     let last = log
         .lines()
@@ -107,13 +107,13 @@ fn check_statistics(case: &NetworkCase) {
     }
 }
 
-fn lossless(said: &str, log: &str, packets: u32) {
+pub fn lossless(said: &str, log: &str, packets: u32) {
     let line = format!("{log}: {packets} packets transmitted, {packets} received, 0% packet loss");
     assert!(said.contains(&line), "{log}: {said}");
 }
 
 /// Our end of the tunnel to `far`.
-fn near(ike: &str, tunnel: &str) -> String {
+pub fn near(ike: &str, tunnel: &str) -> String {
     format!(
         "[gateway]\nlocal = \"192.0.2.1\"\nroute_source = \"10.1.0.1\"\nrekey_grace_s = 5\n\n[gateway.ike]\n{ike}\n\n[[gateway.tunnel]]\nname = \"far\"\nlocal_networks = \"10.1.0.0/24\"\nremote_networks = \"10.2.0.0/24\"\n{tunnel}\n"
     )
@@ -140,7 +140,7 @@ secrets {{ ike-t {{ secret = \"{SECRET}\" }} }}
     )
 }
 
-const PEER: &str = "peer = \"192.0.2.2\"\nsecret_file = \"psk\"";
+pub const PEER: &str = "peer = \"192.0.2.2\"\nsecret_file = \"psk\"";
 
 /// Pings both ways, then 12 s of them while keys change.
 const TRAFFIC: &str = r#"

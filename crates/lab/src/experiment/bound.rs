@@ -33,6 +33,16 @@ pub struct FigureBound {
     /// In percent of this figure at the same level.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percent_of_figure: Option<String>,
+    /// The noise of the host, a figure of the same level, which can only make the bounded figure worse. A value within the
+    /// bound passes with any noise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub noise: Option<String>,
+    /// Above this noise a value beyond `most` is not a measurement of the system under test, and is not judged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub noise_most: Option<f64>,
+    /// Whether the noise, up to `noise_most`, may come on top of `most`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub beyond_noise: bool,
     /// Lower bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub least: Option<f64>,
@@ -77,6 +87,7 @@ impl FigureBound {
                 "thresholds.figure.percent_of_figure: {other:?} is not a numeric column of levels.csv"
             ));
         }
+        self.check_noise(whole || related)?;
         let peak = name == PEAK || matches!(self.percent_of, Some(ReferenceValue::Name(_)));
         match &self.percent_of {
             Some(ReferenceValue::Name(word)) if word != PEAK => Err(format!(
@@ -86,6 +97,26 @@ impl FigureBound {
                 Err("thresholds.figure: the peak needs the table [peak]".to_owned())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Noise has its own figure and bound, and belongs to an upper bound of a plain figure.
+    fn check_noise(&self, is_other: bool) -> Result<(), String> {
+        let name = &self.name;
+        match (&self.noise, self.noise_most) {
+            (None, None) if !self.beyond_noise => Ok(()),
+            (Some(_), Some(_)) if is_other || self.most.is_none() || self.least.is_some() => {
+                Err(format!(
+                    "thresholds.figure {name:?}: noise belongs to an upper bound (most) of a figure of a level, not to a share"
+                ))
+            }
+            (Some(noise), Some(_)) if !LevelSummary::has_figure(noise) => Err(format!(
+                "thresholds.figure.noise: {noise:?} is not a numeric column of levels.csv"
+            )),
+            (Some(_), Some(most)) if most.is_finite() && most >= 0.0 => Ok(()),
+            _ => Err(format!(
+                "thresholds.figure {name:?}: noise and noise_most (0 or more) belong together, and beyond_noise needs both"
+            )),
         }
     }
 
@@ -104,6 +135,9 @@ impl FigureBound {
             }
             (None, Some(figure)) => description.push_str(&format!(", % of {figure}")),
             (None, None) => {}
+        }
+        if let Some(noise) = self.noise.as_ref().filter(|_| self.beyond_noise) {
+            description.push_str(&format!(" beyond {noise}"));
         }
         description
     }

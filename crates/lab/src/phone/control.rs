@@ -6,6 +6,7 @@ use super::json_file::JsonFile;
 use super::recording::WavRecording;
 use super::report::{PhoneReport, PhoneTransfer};
 use super::thread::{self, PhoneCommand, PhoneMessage, PhoneResults, PhoneThreadPlan};
+use super::tunnel::{self, PhoneTunnel};
 use super::{PhoneAction, PhoneOptions, PhonePeer, PhoneTask, setup};
 use crate::error::{LabError, RunVerdict};
 use crate::host::PhoneOccurrence;
@@ -54,15 +55,24 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
     };
     let prepared = options.esp.as_ref().map(|esp| {
         let callee = peer.as_ref().map(|peer| peer.address);
-        esp::prepare(options, esp, host.address, callee)
+        esp::prepare(options, esp, (host.address, host.stream.is_some()), callee)
     });
     let (mut esp_plan, mut esp_report, mut numbers) = (None, None, None);
     let mut exchange = None;
+    let mut tunnel_plan = None;
     if let Some(prepared) = prepared.transpose()? {
         for warning in &prepared.warnings {
             eprintln!("{warning}");
         }
-        esp_plan = Some(prepared.plan);
+        match (host.stream, &options.esp) {
+            (Some(_), Some(esp)) => {
+                let called = peer.as_ref().map(|peer| peer.address.ip());
+                let outer = [prepared.plan.local.ip(), prepared.plan.peer.ip()];
+                let networks = tunnel::networks(&esp.remote, called, outer)?;
+                tunnel_plan = Some((prepared.plan, networks));
+            }
+            _ => esp_plan = Some(prepared.plan),
+        }
         esp_report = Some(prepared.report);
         numbers = prepared.numbers;
         exchange = prepared.exchange;
@@ -79,6 +89,10 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
     let json = options.json.as_deref().map(JsonFile::create).transpose()?;
     net::Signals::install()
         .map_err(|error| LabError::cannot_run(format!("signals: {error}"), ""))?;
+    // The phone's address exists from here on.
+    let tunnel = tunnel_plan
+        .map(|(plan, networks)| PhoneTunnel::start(plan, host.address.ip(), networks))
+        .transpose()?;
     let (commands, inbox) = mpsc::channel();
     let (sender, messages) = mpsc::sync_channel(QUEUE);
     let plan = PhoneThreadPlan {
@@ -126,6 +140,14 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
     control.note_plans();
     let result = control.work(&messages, typed.as_ref());
     drop(messages);
+    let ended = tunnel.map(PhoneTunnel::end).transpose();
+    let result = match (result, ended) {
+        (Ok(mut results), Ok(end)) => {
+            results.esp = end.or(results.esp.take());
+            Ok(results)
+        }
+        (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+    };
     // Without a receiver of its commands' sender the thread ends by itself.
     let ended = control.end(result, json);
     let _ = thread.join();

@@ -7,7 +7,7 @@ use super::exchange::{PhoneKeyExchange, StartedExchange};
 use super::{PhoneOptions, PhoneTask};
 use crate::error::LabError;
 use crate::sut::system_entropy;
-use engine::Time;
+use engine::{Time, Transport};
 use protect::esp::{
     AddressPrefix, EndpointKeys, EspCarrier, EspEndRole, EspEndpoint, EspEndpointPlan, EspSuite,
     InboundSa, InboundState, OutboundSa, OutboundState, RTP_WITHOUT_UDP, SaError, SaSpec,
@@ -58,6 +58,39 @@ pub struct PhoneEspOptions {
     pub allow_weak: bool,
     /// Shortcut of voice; a call needs the consent of the peer.
     pub shortcut: Option<VoiceShortcut>,
+    /// Addresses behind the tunnel, for SIP over TCP and TLS.
+    pub remote: Vec<AddressPrefix>,
+}
+
+/// Checks ESP of a phone whose SIP has this transport: over TCP and TLS it needs the kernel, and so a tunnel with manual
+/// keys.
+///
+/// # Errors
+/// The options exclude each other.
+pub(super) fn check_transport(
+    options: &PhoneEspOptions,
+    transport: Transport,
+) -> Result<(), LabError> {
+    if transport == Transport::Udp {
+        return match options.remote.is_empty() {
+            true => Ok(()),
+            false => Err(LabError::bad_input(
+                "--esp-remote has no effect over UDP: add --transport tcp or tls",
+            )),
+        };
+    }
+    let is_manual = matches!(options.keys, PhoneEspKeys::File(_));
+    if !is_manual || !options.tunnel {
+        return Err(LabError::bad_input(format!(
+            "--esp in transport mode and --ike protect UDP only: SIP over {transport} would pass in the clear beside it (use --transport udp, --esp KEYFILE --esp-mode tunnel, or a tunnel of `hornwork run --role gateway`)"
+        )));
+    }
+    match options.shortcut {
+        Some(_) => Err(LabError::bad_input(format!(
+            "--esp-shortcut needs SIP over UDP: with {transport} the kernel carries all packets"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// ESP of a phone, ready for its thread.
@@ -371,13 +404,18 @@ fn sa_error(error: SaError, path: &Path) -> LabError {
     LabError::bad_input(format!("--esp {}: {text}", path.display()))
 }
 
-/// Selectors of packets that the phone sends: UDP, and voice without it if that may be agreed. Those of received packets
+/// Selectors of packets that the phone sends: UDP, voice without it if that may be agreed, and TCP if its SIP needs it. Those of received packets
 /// are reversed.
-fn selectors(options: &PhoneEspOptions, phone: SocketAddr) -> Vec<TrafficSelector> {
+fn selectors(
+    options: &PhoneEspOptions,
+    phone: SocketAddr,
+    has_streams: bool,
+) -> Vec<TrafficSelector> {
     let without_udp = options.shortcut == Some(VoiceShortcut::WithoutUdp);
     [protocol::UDP]
         .into_iter()
         .chain(without_udp.then_some(RTP_WITHOUT_UDP))
+        .chain(has_streams.then_some(protocol::TCP))
         .map(|protocol| TrafficSelector {
             protocol: Some(protocol),
             source: options.tunnel.then(|| AddressPrefix::from(phone.ip())),
@@ -439,7 +477,7 @@ fn prepare_exchange(
 pub(super) fn prepare(
     options: &PhoneOptions,
     esp: &PhoneEspOptions,
-    phone: SocketAddr,
+    (phone, has_streams): (SocketAddr, bool),
     callee: Option<SocketAddr>,
 ) -> Result<PreparedEsp, LabError> {
     let path = match &esp.keys {
@@ -484,7 +522,7 @@ pub(super) fn prepare(
     }
     let mut outbound = pair.outbound.to_spec().map_err(bad)?;
     let mut inbound = pair.inbound.to_spec().map_err(bad)?;
-    outbound.selectors = selectors(esp, phone);
+    outbound.selectors = selectors(esp, phone, has_streams);
     inbound.selectors = outbound
         .selectors
         .iter()
@@ -498,7 +536,8 @@ pub(super) fn prepare(
     }
     let finish = |spec: SaSpec, from: IpAddr, to: IpAddr| SaSpec {
         allow_weak: esp.allow_weak,
-        accepts_direct: true,
+        // Below the kernel there are IP packets only.
+        accepts_direct: !has_streams,
         ..match esp.tunnel {
             true => spec.tunnel(from, to),
             false => spec,

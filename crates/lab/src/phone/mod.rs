@@ -11,13 +11,14 @@ mod recording;
 mod report;
 mod setup;
 mod thread;
+mod tunnel;
 
 pub use control::run;
 pub use esp::{EspFigures, EspReport, PhoneEspKeys, PhoneEspOptions};
 pub use exchange::{ExchangeRequests, PhoneKeyExchange, PhoneSaEvent, StartedExchange};
 pub use report::{PhoneReport, PhoneTransfer, Spread};
 pub use setup::PhoneAccount;
-pub(crate) use setup::voice_call;
+pub(crate) use setup::{REALTIME_PRIORITY, voice_call};
 
 use crate::host::SrtpUse;
 use crate::tls::TlsSettings;

@@ -25,7 +25,7 @@ const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2,
 /// More than a digit takes, with its end packets and the pause behind it.
 const DIGIT: Duration = Duration::from_millis(300);
 /// Priority under SCHED_FIFO in real-time mode: below the threads of the kernel that serve interrupts (50).
-pub(super) const REALTIME_PRIORITY: u32 = 49;
+pub(crate) const REALTIME_PRIORITY: u32 = 49;
 
 /// An account at a registrar or proxy.
 #[derive(Clone, PartialEq, Eq)]
@@ -535,15 +535,14 @@ pub(super) fn plan(options: &PhoneOptions, peer: Option<&PhonePeer>) -> Result<H
     let transport = peer.map_or(options.transport.unwrap_or(Transport::Udp), |peer| {
         peer.transport
     });
-    if options.esp.is_some() && transport != Transport::Udp {
-        return Err(LabError::bad_input(format!(
-            "--esp and --ike protect UDP only: SIP over {transport} would pass in the clear beside it (--transport udp)"
-        )));
+    if let Some(esp) = &options.esp {
+        super::esp::check_transport(esp, transport)?;
     }
     check_tls(options, transport)?;
     let mut plan = HostPlan::new("phone", local_address(options, peer, transport)?);
-    // RTP and RTCP; ESP has one media socket, on which RTCP passes if the peer agrees (rtcp-mux).
-    plan.media_sockets = if options.esp.is_some() { 1 } else { 2 };
+    // RTP and RTCP; ESP above the kernel has one media socket, on which RTCP passes if the peer agrees (rtcp-mux).
+    let above_kernel = options.esp.is_some() && transport == Transport::Udp;
+    plan.media_sockets = if above_kernel { 1 } else { 2 };
     plan.stream = (transport != Transport::Udp).then_some(transport);
     // Over TLS a phone with a peer is reached on its own connection, so that it needs no certificate.
     plan.listens = transport != Transport::Tls || peer.is_none();

@@ -34,6 +34,9 @@ pub struct BoundCheck {
     pub holds: Option<bool>,
     /// Explanation of the value.
     pub remark: String,
+    /// The host was too noisy to judge it: the run has not passed, even if all other bounds hold.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub too_noisy: bool,
 }
 
 impl BoundCheck {
@@ -83,13 +86,21 @@ pub(super) fn judge(run: &RunRecord, levels: &[LevelSummary]) -> Vec<BoundCheck>
         .collect()
 }
 
-/// The verdict over trials and bounds; `NotMeasured` of a bound counts only without any other verdict.
+/// The verdict over trials and bounds; `NotMeasured` of a bound counts only without any other verdict, unless the host was too
+/// noisy for it.
 pub(super) fn verdict<'a>(
     trials: RunVerdict,
     checks: impl IntoIterator<Item = &'a BoundCheck>,
 ) -> RunVerdict {
-    let verdicts = checks.into_iter().map(BoundCheck::verdict);
-    verdicts.fold(trials, RunVerdict::or_measured)
+    let mut noisy = RunVerdict::NotJudged;
+    let mut all = trials;
+    for check in checks {
+        match check.too_noisy {
+            true => noisy = RunVerdict::NotMeasured,
+            false => all = all.or_measured(check.verdict()),
+        }
+    }
+    all.and(noisy)
 }
 
 fn judge_bound(bound: &FigureBound, run: &RunRecord, levels: &[LevelSummary]) -> Vec<BoundCheck> {
@@ -141,10 +152,42 @@ fn check_level(
     if let Some(fault) = fault {
         return checked(bound, place, None, None, &fault);
     }
+    if let Some(check) = check_noise(bound, level, place) {
+        return check;
+    }
     match base.map(|base| relative_to_reference(level, &bound.name, base)) {
         Ok((value, interval)) => checked(bound, place, value, interval, ""),
         Err(remark) => checked(bound, place, None, None, remark),
     }
+}
+
+/// Judges a figure beyond its bound on a host with noise; `None` where the noise plays no part: the figure is within its bound,
+/// or the noise is small, or unknown (in virtual time there is none).
+fn check_noise(
+    bound: &FigureBound,
+    level: &LevelSummary,
+    place: Option<f64>,
+) -> Option<BoundCheck> {
+    let (name, limit, most) = (bound.noise.as_ref()?, bound.noise_most?, bound.most?);
+    let (figure, noise) = (level.figure(&bound.name)?, level.figure(name)?);
+    if figure <= most {
+        return None;
+    }
+    let remark = |what: &str| format!("{name} is {}{what}", plain(noise));
+    if noise > limit {
+        let remark = remark(&format!(
+            ", above {}: the host is too noisy for this bound, which {} does not keep",
+            plain(limit),
+            plain(figure)
+        ));
+        return Some(BoundCheck {
+            too_noisy: true,
+            ..checked(bound, place, None, None, &remark)
+        });
+    }
+    let rest = bound.beyond_noise.then_some(figure - noise)?;
+    let interval = level.intervals.get(&bound.name).cloned();
+    Some(checked(bound, place, Some(rest), interval, &remark("")))
 }
 
 type Read<'a> = (Option<f64>, Option<&'a Interval>);
@@ -233,6 +276,7 @@ fn checked(
         interval,
         holds,
         remark: remark.to_owned(),
+        too_noisy: false,
     }
 }
 
@@ -250,6 +294,63 @@ mod tests {
             "links": [{ "name": "callers", "remark": "", "faults": faults, "directions": [] }],
         });
         serde_json::from_value(record).unwrap()
+    }
+
+    /// A figure and the noise of the host, in ms, for a bound of 21 beyond a noise of at most 1.
+    fn noisy(figure: f64, noise: Option<f64>, beyond_noise: bool) -> BoundCheck {
+        let bound = FigureBound {
+            name: "delta_max_ms".to_owned(),
+            most: Some(21.0),
+            noise: Some("host_noise_max_ms".to_owned()),
+            noise_most: Some(1.0),
+            beyond_noise,
+            ..FigureBound::default()
+        };
+        let level = LevelSummary {
+            delta_max: Some(figure),
+            host_noise_max: noise,
+            ..LevelSummary::default()
+        };
+        let run = RunRecord {
+            bounds: vec![bound],
+            ..RunRecord::default()
+        };
+        judge(&run, &[level]).remove(0)
+    }
+
+    #[test]
+    fn a_noisy_host_fails_no_bound_and_passes_none() {
+        for (figure, noise, beyond, holds) in [
+            // Within the bound, noise or not.
+            (20.9, Some(5.0), true, Some(true)),
+            (20.9, None, false, Some(true)),
+            // Beyond it on a quiet host, with and without allowance.
+            (21.5, Some(0.6), true, Some(true)),
+            (21.5, Some(0.6), false, Some(false)),
+            (21.7, Some(0.6), true, Some(false)),
+            (22.1, Some(1.0), true, Some(false)),
+            // Without a known noise, as in virtual time.
+            (21.5, None, true, Some(false)),
+            // A host noisier than the bound: neither passed nor failed.
+            (21.5, Some(1.1), true, None),
+            (60.0, Some(1.1), false, None),
+        ] {
+            let check = noisy(figure, noise, beyond);
+            assert_eq!(check.holds, holds, "{figure} {noise:?} {beyond}: {check:?}");
+        }
+        let of = |checks: &[BoundCheck]| verdict(RunVerdict::Passed, checks);
+        let [kept, missed, unjudged] = [
+            noisy(20.0, None, true),
+            noisy(23.0, Some(0.6), true),
+            noisy(23.0, Some(3.0), true),
+        ];
+        assert_eq!(of(&[kept.clone()]), RunVerdict::Passed);
+        let both = [unjudged.clone(), kept];
+        assert_eq!(of(&both), RunVerdict::NotMeasured, "not passed");
+        assert_eq!(of(&[unjudged, missed]), RunVerdict::Failed);
+        let line = noisy(21.5, Some(1.1), true).line();
+        assert!(line.starts_with("not measured"), "{line}");
+        assert!(line.contains("host_noise_max_ms is 1.1, above 1"), "{line}");
     }
 
     #[test]

@@ -73,6 +73,10 @@ pub struct LevelSummary {
     pub noise_jitter_mean: Option<f64>,
     /// 99th percentile of the host's jitter.
     pub noise_jitter_p99: Option<f64>,
+    /// Lateness of a sleeping thread with the scheduling of the measured program, ms: mean.
+    pub host_noise_mean: Option<f64>,
+    /// The largest over the repetitions.
+    pub host_noise_max: Option<f64>,
     /// Number of cores that the SUT kept busy.
     pub subject_cores: Option<f64>,
     /// Load of all processors, percent.

@@ -6,13 +6,13 @@ use crate::error::RunVerdict;
 use crate::figures::CLASS_NAMES;
 use crate::measure::{self, is_measured_figure};
 use crate::metrics::SipMetrics;
-use crate::raw::TrialRecord;
+use crate::raw::{NoiseRecord, TrialRecord};
 use crate::record::AttemptOutcome;
 use std::collections::BTreeMap;
 
 impl LevelSummary {
     /// Names of the figures, the columns of `levels.csv`; [`LevelSummary::figure`] accepts each of them.
-    pub const FIGURES: [&str; 45] = [
+    pub const FIGURES: [&str; 47] = [
         "attempted",
         "established",
         "completed",
@@ -40,6 +40,8 @@ impl LevelSummary {
         "jitter_trimmed_p99_ms",
         "noise_jitter_mean_ms",
         "noise_jitter_p99_ms",
+        "host_noise_mean_ms",
+        "host_noise_max_ms",
         "subject_cores",
         "host_cpu_percent",
         "one_way_ms",
@@ -95,6 +97,8 @@ impl LevelSummary {
             "jitter_trimmed_p99_ms" => self.jitter_trimmed_p99,
             "noise_jitter_mean_ms" => self.noise_jitter_mean,
             "noise_jitter_p99_ms" => self.noise_jitter_p99,
+            "host_noise_mean_ms" => self.host_noise_mean,
+            "host_noise_max_ms" => self.host_noise_max,
             "subject_cores" => self.subject_cores,
             "host_cpu_percent" => self.host_cpu,
             "one_way_ms" => self.one_way,
@@ -222,6 +226,8 @@ fn summarise_level(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary 
         jitter_trimmed_p99: trimmed(known(&|t| t.figures.jitter_ms.p99)),
         noise_jitter_mean: trimmed(known(&|t| t.details.noise_jitter_ms.mean)),
         noise_jitter_p99: trimmed(known(&|t| t.details.noise_jitter_ms.p99)),
+        host_noise_mean: mean_of(&|t| Some(own_noise(t)?.mean_us / 1e3)),
+        host_noise_max: largest(&|t| Some(own_noise(t)?.max_us / 1e3)),
         subject_cores: mean_of(&|t| t.details.subject_cores),
         host_cpu: mean_of(&|t| t.details.host_cpu_percent),
         one_way: largest(&|t| t.details.one_way_ms),
@@ -313,6 +319,11 @@ pub(super) fn trial_figure(name: &str, trial: &TrialRecord) -> Option<f64> {
         "mos" => figures.mos,
         _ => None,
     }
+}
+
+/// The host's noise for the measured program.
+fn own_noise(trial: &TrialRecord) -> Option<&NoiseRecord> {
+    trial.surroundings.as_ref()?.own_noise.as_ref()
 }
 
 fn refused(trial: &TrialRecord) -> f64 {

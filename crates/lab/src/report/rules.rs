@@ -105,6 +105,14 @@ fn of_media(name: &str) -> Rule {
         "jitter_trimmed_p99_ms" => Rule::Trials(TRIMMED, "/figures/jitter_ms/p99"),
         "noise_jitter_mean_ms" => Rule::Trials(TRIMMED, "/details/noise_jitter_ms/mean"),
         "noise_jitter_p99_ms" => Rule::Trials(TRIMMED, "/details/noise_jitter_ms/p99"),
+        "host_noise_mean_ms" => Rule::Several(
+            "mean, divided by 1000",
+            &["/surroundings/own_noise/mean_us"],
+        ),
+        "host_noise_max_ms" => Rule::Several(
+            "largest, divided by 1000",
+            &["/surroundings/own_noise/max_us"],
+        ),
         "subject_cores" => Rule::Trials(MEAN, "/details/subject_cores"),
         "host_cpu_percent" => Rule::Trials(MEAN, "/details/host_cpu_percent"),
         "one_way_ms" => Rule::Trials(LARGEST, "/details/one_way_ms"),

@@ -63,6 +63,8 @@ pub(super) fn description(name: &str) -> (String, &'static str) {
         "jitter_trimmed_p99_ms" => ("jitter, 99th percentile, trimmed mean of the runs", "ms"),
         "noise_jitter_mean_ms" => ("jitter of the host itself, mean", "ms"),
         "noise_jitter_p99_ms" => ("jitter of the host itself, 99th percentile", "ms"),
+        "host_noise_mean_ms" => ("lateness of timers of the host, mean", "ms"),
+        "host_noise_max_ms" => ("lateness of timers of the host, largest", "ms"),
         "subject_cores" => ("cores busy with the SUT", "cores"),
         "host_cpu_percent" => ("CPU of the host", "%"),
         "one_way_ms" => ("one-way delay of the worst stream", "ms"),

@@ -354,6 +354,7 @@ pub(super) fn on_sockets(
         remarks,
         surroundings: Some(Surroundings {
             noise,
+            own_noise: None,
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             subject_cpu_seconds: spent,

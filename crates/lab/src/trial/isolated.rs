@@ -291,6 +291,7 @@ pub(super) fn on_sockets(
         remarks,
         surroundings: Some(Surroundings {
             noise: noise.into(),
+            own_noise: None,
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             subject_cpu_seconds: None,

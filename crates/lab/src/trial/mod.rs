@@ -13,6 +13,8 @@ mod protected;
 mod simulated;
 mod sockets;
 mod thread;
+#[cfg(test)]
+mod tunnel_calls;
 
 pub use hosts::TrialHosts;
 pub(crate) use machine::{local_ip_towards, receive_buffer_errors};

@@ -113,6 +113,10 @@ pub(super) fn on_sockets(
         .transpose()?;
     let noise = NoiseSampler::start(Duration::from_millis(1), None)
         .map_err(|error| cannot("noise sampler", error))?;
+    let realtime_noise = (telephone == Telephone::Ours { real_time: true })
+        .then(realtime_sampler)
+        .transpose()?
+        .flatten();
     let kernel_before = receive_buffer_errors()?;
     let start = clock.now();
     for host in load.iter().flatten() {
@@ -147,6 +151,10 @@ pub(super) fn on_sockets(
     let noise = noise
         .stop()
         .map_err(|error| cannot("noise sampler", error))?;
+    let realtime_noise = realtime_noise
+        .map(NoiseSampler::stop)
+        .transpose()
+        .map_err(|error| cannot("noise sampler", error))?;
     let mut hosts = vec![receiver.finish()?];
     for host in load.into_iter().flatten() {
         hosts.push(host.finish()?);
@@ -172,6 +180,7 @@ pub(super) fn on_sockets(
         seconds: end.since(start).as_secs_f64(),
         remarks,
         surroundings: Some(Surroundings {
+            own_noise: Some(realtime_noise.unwrap_or_else(|| noise.clone()).into()),
             noise: noise.into(),
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
@@ -250,6 +259,21 @@ pub(super) fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, Wor
         ..Outcomes::default()
     };
     Ok((outcomes, world))
+}
+
+/// Measures the host's noise as the telephone in real-time mode has it: with a higher priority, so that the spinning
+/// telephone does not count, and on another CPU, so that it does not delay the telephone. `None` without the right,
+/// without which this telephone makes no call.
+fn realtime_sampler() -> Result<Option<NoiseSampler>, LabError> {
+    let priority = phone::REALTIME_PRIORITY + 1;
+    if net::may_be_realtime(priority).is_err() {
+        return Ok(None);
+    }
+    let cpu = net::allowed_cpus().first().copied();
+    let sampler = NoiseSampler::start_realtime(Duration::from_millis(1), cpu, priority);
+    sampler
+        .map(Some)
+        .map_err(|error| cannot("noise sampler", error))
 }
 
 /// The receiver. Its window begins after the warm-up.

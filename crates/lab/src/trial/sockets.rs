@@ -436,6 +436,7 @@ fn run_calls(
         remarks,
         surroundings: Some(Surroundings {
             noise,
+            own_noise: None,
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             subject_cpu_seconds: cpu,

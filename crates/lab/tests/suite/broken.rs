@@ -228,6 +228,18 @@ const CASES: &[BrokenCase] = &[
         failing: "lost percent",
     },
     BrokenCase {
+        experiment: "cost-of-protection",
+        short: &[
+            "levels.values=[0, 13]",
+            "repeat=1",
+            "callers.total=2",
+            "callers.hold_seconds=2.0",
+        ],
+        // Fewer bytes than packets of G.711 have with this protection.
+        broken: &["callers.codec=G729"],
+        failing: "esp.call kbit at 13",
+    },
+    BrokenCase {
         experiment: "esp-packet-cost",
         short: &[
             "levels.values=[20]",

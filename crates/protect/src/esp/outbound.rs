@@ -490,7 +490,7 @@ impl OutboundSa {
         tfc.fill(0);
         at += place.tfc;
         let padding = rest.get_mut(at..at + place.padding).unwrap_or_default();
-        for (byte, value) in padding.iter_mut().zip(1u8..) {
+        for (byte, value) in padding.iter_mut().zip(1..=u8::MAX) {
             *byte = value;
         }
         at += place.padding;

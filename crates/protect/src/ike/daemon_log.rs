@@ -16,6 +16,9 @@ use zeroize::{Zeroize as _, Zeroizing};
 const LONGEST_LINE: usize = 8_192;
 /// Longest key, bytes.
 const LONGEST_KEY: usize = 128;
+/// Most selectors of an association, as in a configuration. A peer may divide the networks that both ends allow into many: their
+/// product would take memory for each association, and time for each packet.
+const MAX_SELECTORS: usize = 1_024;
 /// Most threads of a daemon.
 const MAX_THREADS: usize = 1_024;
 
@@ -207,6 +210,9 @@ fn selectors_of(local: &str, remote: &str) -> Option<Vec<TrafficSelector>> {
             .collect::<Option<Vec<_>>>()
     };
     let (local, remote) = (sides(local)?, sides(remote)?);
+    if local.len().saturating_mul(remote.len()) > MAX_SELECTORS {
+        return None;
+    }
     let mut selectors = Vec::new();
     for (source, first, source_ports) in &local {
         for (destination, second, destination_ports) in &remote {
@@ -530,6 +536,28 @@ mod tests {
         };
         assert_eq!(other.keys_in, child.keys_out);
         assert_eq!(other.keys_out, child.keys_in);
+    }
+
+    #[test]
+    fn many_selectors_are_refused() {
+        let networks = |count: usize| -> String {
+            let each = (0..count).map(|host| format!("10.1.0.{host}/32"));
+            each.collect::<Vec<_>>().join(" ")
+        };
+        for (count, is_usable) in [(32, true), (33, false), (250, false)] {
+            let both = format!("TS {0} === {0}\n", networks(count));
+            let (head, _) = INITIATOR.split_once("TS 10.1.0.0/24").unwrap();
+            let (_, facts) = read(&format!("{head}{both}"));
+            match (&facts[..], is_usable) {
+                ([DaemonFact::Negotiated(child)], true) => {
+                    assert_eq!(child.selectors.len(), 1_024);
+                }
+                ([DaemonFact::Unusable { id: Some(1), why }], false) => {
+                    assert!(why.contains("selectors"), "{why}");
+                }
+                other => panic!("{count}: {other:?}"),
+            }
+        }
     }
 
     #[test]
