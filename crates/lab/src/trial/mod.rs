@@ -13,6 +13,7 @@ mod protected;
 mod simulated;
 mod sockets;
 mod thread;
+mod tunnelled;
 
 pub use hosts::TrialHosts;
 pub(crate) use machine::{local_ip_towards, receive_buffer_errors};
