@@ -27,7 +27,7 @@ use crate::run::RunOptions;
 use crate::study::{
     self, OwnPart, Part, PartContext, Reading, Setting as StudySetting, StudyPlan, StudyRow,
 };
-use model::{BESIDE_THE_STUDY, StudyCodec, StudyNetwork, StudyProtection};
+use model::{BESIDE_THE_STUDY, StudyCodec, StudyNetwork};
 use record::CellPlan;
 use serde::Serialize;
 use std::fs;
