@@ -14,6 +14,7 @@ mod relay;
 mod rules;
 mod standing;
 mod transports;
+mod virtual_time;
 mod volte;
 mod xdp;
 
@@ -32,7 +33,7 @@ const LOAD_CORE: usize = 1;
 
 /// A part by its name; parts can be run one by one.
 type Part = fn(&mut Bench) -> Result<(), String>;
-const PARTS: [(&str, Part); 17] = [
+const PARTS: [(&str, Part); 18] = [
     ("calls", calls::calls),
     ("calls-beside", calls::calls_beside),
     ("held", calls::held),
@@ -41,6 +42,7 @@ const PARTS: [(&str, Part); 17] = [
     ("header-rules", rules::header_rules),
     ("generator", generator::generator),
     ("pacing", pacing::pacing),
+    ("virtual-time", virtual_time::virtual_time),
     ("registrations", registrations::registrations),
     ("refreshes", registrations::refreshes),
     ("relay", relay::relay),
