@@ -372,6 +372,38 @@ fn protections_fill_a_slow_line_in_virtual_time() {
     assert!(openvpn > wireguard, "{openvpn} {wireguard}");
 }
 
+/// The example of the page on links.
+#[test]
+fn example_of_a_link_behind_a_protection_runs() {
+    let page = include_str!("../../../../docs/link.md");
+    let line = page
+        .lines()
+        .find(|line| line.starts_with("hornwork lab run") && line.contains("protection.kind"));
+    let words: Vec<&str> = line.unwrap().split(' ').collect();
+    let name = words[3];
+    let sets = words.windows(2).filter(|pair| pair[0] == "--set");
+    let sets: Vec<String> = sets.map(|pair| pair[1].to_owned()).collect();
+    assert!(
+        sets.len() == 4 && words.contains(&"--simulate"),
+        "{words:?}"
+    );
+    let text = lab::experiment::built_in(name).unwrap();
+    let file = File::parse_with(name, text, &sets).unwrap();
+    let experiment = file.levels().unwrap().remove(0).experiment;
+    let outcomes = simulate(&Trial {
+        experiment,
+        number: 0,
+        seed: 1,
+    })
+    .unwrap();
+    assert_eq!(completed(&outcomes), 1, "{:?}", outcomes.remarks);
+    let remark = outcomes.remarks.join(" ");
+    assert!(remark.contains("firewall and WireGuard"), "{remark}");
+    // 124 bytes each 20 ms in WireGuard, and signalling; 24 kbit/s in the clear.
+    let kbit = measured(&outcomes, "esp.call_kbit");
+    assert!((49.0..60.0).contains(&kbit), "{kbit}");
+}
+
 #[test]
 fn protections_and_links_carry_calls_in_real_time() {
     let has = |program: &str| {
