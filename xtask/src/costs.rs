@@ -106,7 +106,7 @@ fn read(rows: &[Value], (id, part, figure, unit): &Source) -> Option<Cost> {
     let value = row["here"].as_f64()?;
     let ends = ["low", "high"].map(|end| row["interval"][end].as_f64());
     let (low, high, remark) = match ends {
-        [Some(low), Some(high)] => (low.clamp(0.0, value), high.max(value), ""),
+        [Some(low), Some(high)] => (low.max(0.0).min(value), high.max(value), ""),
         _ => (
             value * (1.0 - OF_ONE),
             value * (1.0 + OF_ONE),
@@ -119,7 +119,7 @@ fn read(rows: &[Value], (id, part, figure, unit): &Source) -> Option<Cost> {
         value,
         low,
         high,
-        unit,
+        unit: *unit,
         samples: row["samples"].as_u64().unwrap_or(0),
         origin: format!("docs/datasheet.json, part {part}: {what}{remark}"),
     })
