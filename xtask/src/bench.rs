@@ -16,6 +16,7 @@ mod rules;
 mod standing;
 mod store;
 mod transports;
+mod virtual_time;
 mod volte;
 mod xdp;
 
@@ -43,6 +44,7 @@ const PARTS: [(&str, Part); 18] = [
     ("header-rules", rules::header_rules),
     ("generator", generator::generator),
     ("pacing", pacing::pacing),
+    ("virtual-time", virtual_time::virtual_time),
     ("registrations", registrations::registrations),
     ("refreshes", registrations::refreshes),
     ("relay", relay::relay),

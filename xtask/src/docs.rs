@@ -26,6 +26,7 @@ fn all() -> Result<Vec<(PathBuf, String)>, String> {
     for (_, text) in &mut documents {
         *text = crate::prose::wrapped(text);
     }
+    documents.push(crate::costs::file()?);
     Ok(documents)
 }
 

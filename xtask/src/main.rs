@@ -5,6 +5,7 @@
 mod additions;
 mod bench;
 mod benchmarks;
+mod costs;
 mod docs;
 mod fuzz;
 mod guided;

@@ -104,6 +104,7 @@ impl<T: Clone> Emulator<T> {
     /// The packet and the reason, if it does not even enter the queue.
     pub fn push(&mut self, packet: T, length: usize, now: Time) -> Result<(), (T, DropReason)> {
         let config = self.link.config();
+        let length = config.outer_bytes(length);
         if config.mtu.is_some_and(|mtu| length > mtu) {
             self.counts.offered += 1;
             self.counts.too_large += 1;

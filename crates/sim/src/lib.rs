@@ -17,6 +17,7 @@ mod queued;
 mod stream;
 mod tap;
 mod transport;
+mod tunnel;
 mod workers;
 mod world;
 
@@ -28,4 +29,5 @@ pub use host::HostId;
 pub use link::{Delay, Link, LinkConfig, Loss};
 pub use log::Detail;
 pub use tap::{TapPoint, TapRecord, TapTransport};
+pub use tunnel::TunnelFormat;
 pub use world::{Counts, World};

@@ -4,6 +4,7 @@
 use crate::codel::CodelSettings;
 use crate::emulator::span;
 use crate::framing::Framing;
+use crate::tunnel::TunnelFormat;
 use engine::{DropReason, Entropy, Time};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -188,6 +189,8 @@ pub struct LinkConfig {
     pub rate: Option<u64>,
     /// Bytes that a packet occupies on the line beside its own.
     pub framing: Framing,
+    /// The tunnel whose packets pass the line in place of those that enter: their bytes count for rate, queue and MTU.
+    pub tunnel: Option<TunnelFormat>,
     /// Bytes that the line has yet to send, at most; further packets are lost.
     pub queue: usize,
     /// Packets that wait beside the one on the line, at most; further ones are lost. `None`: only `queue` counts.
@@ -199,6 +202,12 @@ pub struct LinkConfig {
 }
 
 impl LinkConfig {
+    /// Bytes of the IP packet on the line for one of `length` bytes that enters.
+    pub(crate) fn outer_bytes(&self, length: usize) -> usize {
+        self.tunnel
+            .map_or(length, |tunnel| tunnel.outer_bytes(length))
+    }
+
     pub(crate) fn has_rate(&self) -> bool {
         self.rate.is_some_and(|rate| rate > 0)
     }
@@ -217,6 +226,7 @@ impl Default for LinkConfig {
             ordered: true,
             rate: None,
             framing: Framing::None,
+            tunnel: None,
             queue: 256 << 10,
             queue_packets: None,
             codel: None,
@@ -283,6 +293,7 @@ impl Link {
     /// Computes the fate of an IP packet of `length` bytes that enters now. Its queue drops packets that find it full, so
     /// that the fate is known at once; a link with CoDel needs [`crate::Emulator`].
     pub fn offer(&mut self, length: usize, now: Time) -> Fate {
+        let length = self.config.outer_bytes(length);
         if self.config.mtu.is_some_and(|mtu| length > mtu) {
             return Fate::Lost(DropReason::LinkTooLarge);
         }
@@ -297,15 +308,19 @@ impl Link {
 
     /// Bytes on the line of a segment of a connection, divided into packets of at most the MTU.
     pub(crate) fn segment_bytes(&self, length: usize) -> usize {
-        let framing = self.config.framing;
+        let line_bytes = |packet| {
+            self.config
+                .framing
+                .line_bytes(self.config.outer_bytes(packet))
+        };
         let Some(mtu) = self.config.mtu.filter(|&mtu| mtu > 0 && length > mtu) else {
-            return framing.line_bytes(length);
+            return line_bytes(length);
         };
         let rest = match length % mtu {
             0 => 0,
-            rest => framing.line_bytes(rest),
+            rest => line_bytes(rest),
         };
-        length / mtu * framing.line_bytes(mtu) + rest
+        length / mtu * line_bytes(mtu) + rest
     }
 
     fn offer_line(&mut self, line_bytes: usize, now: Time) -> Fate {

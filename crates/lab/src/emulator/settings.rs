@@ -469,6 +469,7 @@ impl LineSettings {
             ordered: self.is_ordered,
             rate: self.rate,
             framing: self.framing,
+            tunnel: None,
             queue,
             queue_packets,
             codel: self.codel,

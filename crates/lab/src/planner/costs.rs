@@ -11,8 +11,10 @@ pub const FORMAT: u32 = 1;
 /// Name of the costs file that `lab datasheet` writes beside its page.
 pub const FILE_NAME: &str = "costs.toml";
 
-/// The built-in file: the figures of `docs/benchmarks.md`.
+/// The built-in costs that the stored data sheet does not have.
 const BUILT_IN: &str = include_str!("costs.toml");
+/// Those of the stored data sheet (`docs/datasheet.json`); `cargo xtask docs` makes the file.
+const MEASURED: &str = include_str!("measured.toml");
 
 /// Identifiers of costs, and the unit of each.
 pub const KNOWN: [(&str, &str); 19] = [
@@ -77,12 +79,19 @@ fn unit_of(id: &str) -> Option<&'static str> {
 }
 
 impl Costs {
-    /// The built-in costs.
+    /// The built-in costs: those of the stored data sheet, and the others.
     ///
     /// # Errors
-    /// If the built-in file is broken.
+    /// If a built-in file is broken.
     pub fn built_in() -> Result<Costs, LabError> {
-        Costs::parse("the built-in costs", BUILT_IN)
+        let mut costs = Costs::parse("the built-in costs of the data sheet", MEASURED)?;
+        let others = Costs::parse("the built-in costs", BUILT_IN)?;
+        for cost in others.cost {
+            if costs.find(&cost.id).is_none() {
+                costs.cost.push(cost);
+            }
+        }
+        Ok(costs)
     }
 
     /// Reads a file; costs that it does not have are those of the built-in file only if they are assumptions or memory,
@@ -191,24 +200,31 @@ mod tests {
             costs
         );
         assert!(costs.cost.iter().all(|cost| !cost.origin.is_empty()));
-        assert!(costs.find("packet.srtp").is_some());
-        assert_eq!(costs.get("call.bypass.tls").unwrap_err().exit_code(), 3);
+        for (id, unit) in KNOWN {
+            let cost = costs.get(id).unwrap();
+            assert_eq!(cost.unit, unit);
+        }
+        // Each cost has one source.
+        let measured = Costs::parse("measured", MEASURED).unwrap();
+        let others = Costs::parse("others", BUILT_IN).unwrap();
+        assert!(others.cost.iter().all(|c| measured.find(&c.id).is_none()));
+        assert_eq!(others.get("call.bypass.tls").unwrap_err().exit_code(), 3);
     }
 
     #[test]
     fn mistakes_name_the_cost() {
-        let text = BUILT_IN.replace("value = 68.4", "value = 99.0");
+        let text = BUILT_IN.replace("value = 16384.0", "value = 99999.0");
         let error = Costs::parse("mine", &text).unwrap_err().to_string();
         assert!(
-            error.contains("mine") && error.contains("call.bypass.udp"),
+            error.contains("mine") && error.contains("memory.tls_side"),
             "{error}"
         );
         for (from, to) in [
-            ("id = \"packet.none\"", "id = \"packet.other\""),
-            ("id = \"packet.srtp\"", "id = \"packet.none\""),
+            ("id = \"memory.srtp\"", "id = \"memory.other\""),
+            ("id = \"memory.srtp\"", "id = \"memory.tls_side\""),
             ("format = 1", "format = 7"),
-            ("value = 9.5", "value = nan"),
-            ("unit = \"us\"", "unit = \"ms\""),
+            ("value = 4096.0", "value = nan"),
+            ("unit = \"bytes\"", "unit = \"us\""),
         ] {
             assert!(BUILT_IN.contains(from), "{from}");
             let error = Costs::parse("mine", &BUILT_IN.replacen(from, to, 1)).unwrap_err();

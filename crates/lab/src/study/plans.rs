@@ -615,6 +615,13 @@ fn study_s() -> StudyPlan {
                 "calls at a time",
                 aka,
             ),
+            absent(
+                "S10",
+                "packets lost in a call while one component fails over, 75,000 calls at a time",
+                words("at most 13, below 1 s"),
+                "packets",
+                "not available: the border has no high availability",
+            ),
         ],
         plots: vec![
             PlotSpec::Rows {

@@ -14,11 +14,13 @@ use std::time::Duration;
 
 /// Begin of the names of our namespaces; then the process and the number of the cell.
 const PREFIX: &str = "hwc-";
-/// Addresses of the hosts on the line, and in the tunnel.
-const LINE: [&str; 2] = ["10.96.0.1", "10.96.0.2"];
+/// Addresses of the hosts of study C on the line, and in the tunnel.
+pub const LINE: [&str; 2] = ["10.96.0.1", "10.96.0.2"];
 const INNER: [&str; 2] = ["10.97.0.1", "10.97.0.2"];
+/// Interfaces of the line's namespace towards both hosts.
+pub const LINE_ENDS: [&str; 2] = ["la", "lb"];
 /// Interface of the hosts on the line, and that of OpenVPN.
-const LINE_INTERFACE: &str = "eth0";
+pub const LINE_INTERFACE: &str = "eth0";
 const TUN: &str = "tun0";
 /// Ports of OpenVPN and WireGuard.
 const OPENVPN: u16 = 1_194;
@@ -72,9 +74,30 @@ fn script(text: &str) -> Result<(), String> {
     program("sh", &["-ec", text]).map(|_| ())
 }
 
+/// Settings of a test bed.
+#[derive(Debug)]
+pub struct BenchPlan<'a> {
+    /// Number in the names of its namespaces.
+    pub number: usize,
+    /// Folder for logs.
+    pub logs: &'a Path,
+    /// Addresses of the hosts on the line.
+    pub line: [&'static str; 2],
+    /// Addresses in the tunnel.
+    pub inner: [&'static str; 2],
+    /// UDP ports that the firewall opens on the interface of the media, as nftables writes them.
+    pub udp_ports: String,
+    /// TCP ports; empty: none.
+    pub tcp_ports: String,
+}
+
 /// The test bed.
 #[derive(Debug)]
 pub struct Bench {
+    line: [&'static str; 2],
+    inner: [&'static str; 2],
+    /// Ports that the firewall opens: UDP and TCP.
+    ports: [String; 2],
     /// Names of the namespaces: first host, second host, line.
     names: [String; 3],
     /// The namespaces.
@@ -100,6 +123,22 @@ impl Bench {
     /// # Errors
     /// A right or a program is missing.
     pub fn new(number: usize, logs: &Path) -> Result<Bench, String> {
+        Bench::of(BenchPlan {
+            number,
+            logs,
+            line: LINE,
+            inner: INNER,
+            udp_ports: format!("{RTP}, {}", RTP + 1),
+            tcp_ports: String::new(),
+        })
+    }
+
+    /// As [`Bench::new`], with addresses and ports of its own.
+    ///
+    /// # Errors
+    /// A right or a program is missing.
+    pub fn of(plan: BenchPlan<'_>) -> Result<Bench, String> {
+        let (number, line_addresses) = (plan.number, plan.line);
         let base = format!("{PREFIX}{}-{number}", std::process::id());
         let names = ["a", "b", "l"].map(|end| format!("{base}-{end}"));
         let [a, b, l] = &names;
@@ -113,7 +152,7 @@ impl Bench {
              ip -n {a} addr add {0}/24 dev eth0; ip -n {b} addr add {1}/24 dev eth0
              ip -n {a} neigh add {1} lladdr 02:00:00:00:00:02 dev eth0 nud permanent
              ip -n {b} neigh add {0} lladdr 02:00:00:00:00:01 dev eth0 nud permanent",
-            LINE[0], LINE[1]
+            line_addresses[0], line_addresses[1]
         ));
         let opened = made.and_then(|()| {
             let open = |name: &str| Network::named(name).map_err(|error| failed(name, error));
@@ -130,16 +169,19 @@ impl Bench {
         };
         let line = || LINE_INTERFACE.to_owned();
         Ok(Bench {
+            line: plan.line,
+            inner: plan.inner,
+            ports: [plan.udp_ports, plan.tcp_ports],
             names,
             networks,
             media_interfaces: [line(), line()],
-            media_addresses: addresses(LINE),
+            media_addresses: addresses(line_addresses),
             children: Vec::new(),
             child_logs: Vec::new(),
             sockets: Vec::new(),
             folders: Vec::new(),
             keys: Vec::new(),
-            logs: logs.to_owned(),
+            logs: plan.logs.to_owned(),
         })
     }
 
@@ -179,13 +221,17 @@ impl Bench {
     /// dropped, media beside the tunnel included.
     fn firewall(&self, media: &[String; 2]) -> Result<(), String> {
         let [ike, esp] = strongswan::PORTS;
+        let [udp, tcp] = &self.ports;
         for (name, interface) in self.names[..2].iter().zip(media) {
             let rules = format!(
                 "table inet hornwork {{ chain input {{ type filter hook input priority 0; policy drop; \
                  iifname \"lo\" accept; ct state established,related accept; ct state invalid drop; \
                  iifname \"{LINE_INTERFACE}\" udp dport {{ {OPENVPN}, {WIREGUARD}, {ike}, {esp} }} accept; \
-                 iifname \"{interface}\" udp dport {{ {RTP}, {} }} accept; }}; }}",
-                RTP + 1
+                 iifname \"{interface}\" udp dport {{ {udp} }} accept; {}}}; }}",
+                match tcp.as_str() {
+                    "" => String::new(),
+                    tcp => format!("iifname \"{interface}\" tcp dport {{ {tcp} }} accept; "),
+                }
             );
             program("ip", &["netns", "exec", name, "nft", &rules]).map_err(|error| match error
                 .contains("No such file")
@@ -226,6 +272,36 @@ impl Bench {
             .push(child.map_err(|error| failed(words[0], error))?);
         self.child_logs.push(path.clone());
         Ok(path)
+    }
+
+    /// Passes frames between both ends of the line as they are, in place of an emulated link.
+    ///
+    /// # Errors
+    /// A right, or the kernel's bridge is missing.
+    pub fn bridge(&self) -> Result<(), String> {
+        let line = &self.names[2];
+        let [a, b] = LINE_ENDS;
+        script(&format!(
+            "ip -n {line} link add line type bridge; ip -n {line} link set line up
+             ip -n {line} link set {a} master line; ip -n {line} link set {b} master line"
+        ))
+    }
+
+    /// Folder of a test bed that has none of its own; it is removed with it, or by the next run.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn private_logs(number: usize) -> Result<PathBuf, String> {
+        let name = format!("{PREFIX}{}-{number}-logs", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| failed(&folder.display().to_string(), error))?;
+        Ok(folder)
+    }
+
+    /// Removes a folder with the test bed.
+    pub fn owns(&mut self, folder: PathBuf) {
+        self.folders.push(folder);
     }
 
     /// Checks that the programs of the tunnel still run: a tunnel without them loses every packet, which is none of its
@@ -298,6 +374,7 @@ impl Bench {
     }
 
     fn openvpn(&mut self, cipher: &str, name: &str) -> Result<(), String> {
+        let (line, inner) = (self.line, self.inner);
         let key = self.key_file(0, name);
         let key_text = key.display().to_string();
         program("openvpn", &["--genkey", "secret", &key_text])?;
@@ -317,12 +394,12 @@ impl Bench {
                 "--port",
                 &port,
                 "--local",
-                LINE[side],
+                line[side],
                 "--remote",
-                LINE[other],
+                line[other],
                 "--ifconfig",
-                INNER[side],
-                INNER[other],
+                inner[side],
+                inner[other],
                 "--secret",
                 &key_text,
                 &direction,
@@ -345,7 +422,7 @@ impl Bench {
         })?;
         self.remove_keys();
         self.media_interfaces = [TUN, TUN].map(str::to_owned);
-        self.media_addresses = addresses(INNER);
+        self.media_addresses = addresses(self.inner);
         self.reach()?;
         // It could have chosen another cipher; its log names the one in use.
         let used = format!("Data Channel: cipher '{cipher}'");
@@ -396,12 +473,12 @@ impl Bench {
                  peer '{peer}' allowed-ips {}/32 endpoint {}:{WIREGUARD}
                  ip -n {name} addr add {}/24 dev {interface}
                  ip -n {name} link set {interface} up",
-                INNER[other], LINE[other], INNER[side]
+                self.inner[other], self.line[other], self.inner[side]
             ))?;
         }
         self.remove_keys();
         self.media_interfaces = interfaces;
-        self.media_addresses = addresses(INNER);
+        self.media_addresses = addresses(self.inner);
         self.reach()
     }
 
@@ -511,10 +588,14 @@ fn remove_namespace(name: &str) {
     }
 }
 
-/// Whether a process of this number is this program.
+/// Whether a process of this number is this program, or one of its tests.
 fn runs(process: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{process}/comm"))
-        .is_ok_and(|comm| comm.trim() == "hornwork")
+    let program = std::fs::read_link(format!("/proc/{process}/exe"));
+    program.is_ok_and(|program| {
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        let folder = program.parent().and_then(Path::file_name);
+        name.starts_with("hornwork") || folder.is_some_and(|folder| folder == "deps")
+    })
 }
 
 /// The run that a name belongs to: `hwc-PROCESS-...`, or `aPROCESSwCELL.sock` of WireGuard.
@@ -630,13 +711,7 @@ mod tests {
             (904, Tunnel::StrongSwan, false),
         ] {
             let bench = Bench::new(number, &dir).unwrap();
-            // A bridge in place of the emulated line.
-            let line = &bench.names[2];
-            script(&format!(
-                "ip -n {line} link add line type bridge; ip -n {line} link set line up
-                 ip -n {line} link set la master line; ip -n {line} link set lb master line"
-            ))
-            .unwrap();
+            bench.bridge().unwrap();
             assert!(clear_media_arrives(&bench), "{tunnel:?} without a firewall");
             let media = bench.media_interfaces_of(tunnel);
             bench.firewall(&media).unwrap();

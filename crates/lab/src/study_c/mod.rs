@@ -1,12 +1,12 @@
 //! Study C, "The impact of security on VoIP call quality" (2011): the same call in the clear, behind a firewall and through
 //! VPNs with several ciphers, over lines of several rates, captured at both ends with one clock.
 
-mod bench;
+pub(crate) mod bench;
 mod captures;
 mod cell;
 mod media;
 mod model;
-mod overhead;
+pub(crate) mod overhead;
 mod pooled;
 mod ranking;
 mod record;
@@ -14,7 +14,7 @@ mod results;
 mod simulated;
 mod speed;
 
-pub use model::{CODECS, NETWORKS, PROTECTIONS};
+pub use model::{CODECS, NETWORKS, PROTECTIONS, StudyProtection, Tunnel};
 pub use ranking::{RankRow, Recommendation};
 pub use record::{ArrivedStream, CellRecord};
 pub use speed::CipherSpeed;
@@ -27,7 +27,7 @@ use crate::run::RunOptions;
 use crate::study::{
     self, OwnPart, Part, PartContext, Reading, Setting as StudySetting, StudyPlan, StudyRow,
 };
-use model::{BESIDE_THE_STUDY, StudyCodec, StudyNetwork, StudyProtection};
+use model::{BESIDE_THE_STUDY, StudyCodec, StudyNetwork};
 use record::CellPlan;
 use serde::Serialize;
 use std::fs;

@@ -175,6 +175,11 @@ pub const PROTECTIONS: [StudyProtection; 10] = [
 pub const BESIDE_THE_STUDY: [&str; 2] = ["wireguard", "strongswan"];
 
 impl StudyProtection {
+    /// Whether its tunnel is OpenVPN.
+    pub const fn is_openvpn(&self) -> bool {
+        matches!(self.tunnel, Tunnel::OpenVpn(_))
+    }
+
     /// Neither its key nor its blocks are too short for new use.
     pub fn is_acceptable(&self) -> bool {
         self.security > 0 && self.security <= 2

@@ -1,6 +1,7 @@
 //! Bytes and time that a protection adds to a packet, computed from its format: for the simulation.
 
 use super::model::Tunnel;
+use sim::TunnelFormat;
 use std::time::Duration;
 
 /// IPv4 and UDP headers of the outer packet.
@@ -56,20 +57,38 @@ fn cbc_bytes(cipher: &str, inner: usize) -> usize {
     ((OPENVPN_NUMBER + inner) / block + 1) * block
 }
 
+/// Format of the packets of a tunnel; `None` without one.
+pub fn format(tunnel: Tunnel) -> Option<TunnelFormat> {
+    Some(match tunnel {
+        Tunnel::None => return None,
+        Tunnel::OpenVpn(cipher) => TunnelFormat {
+            header: OUTER + OPENVPN_HMAC + block(cipher),
+            clear: 0,
+            // Padding of CBC has one byte at least (PKCS 7).
+            trailer: OPENVPN_NUMBER + 1,
+            block: block(cipher),
+            check: 0,
+        },
+        Tunnel::WireGuard => TunnelFormat {
+            header: OUTER + WIREGUARD_HEADER,
+            clear: 0,
+            trailer: 0,
+            block: WIREGUARD_BLOCK,
+            check: WIREGUARD_TAG,
+        },
+        Tunnel::StrongSwan => TunnelFormat {
+            header: OUTER + ESP_HEADER,
+            clear: 0,
+            trailer: ESP_TRAILER,
+            block: ESP_ALIGNMENT,
+            check: ESP_ICV,
+        },
+    })
+}
+
 /// Bytes of the IP packet on the line that carries an inner IP packet.
 pub fn outer_bytes(tunnel: Tunnel, inner: usize) -> usize {
-    match tunnel {
-        Tunnel::None => inner,
-        Tunnel::OpenVpn(cipher) => OUTER + OPENVPN_HMAC + block(cipher) + cbc_bytes(cipher, inner),
-        Tunnel::WireGuard => {
-            let plaintext = inner.next_multiple_of(WIREGUARD_BLOCK);
-            OUTER + WIREGUARD_HEADER + plaintext + WIREGUARD_TAG
-        }
-        Tunnel::StrongSwan => {
-            let plaintext = (inner + ESP_TRAILER).next_multiple_of(ESP_ALIGNMENT);
-            OUTER + ESP_HEADER + plaintext + ESP_ICV
-        }
-    }
+    format(tunnel).map_or(inner, |format| format.outer_bytes(inner))
 }
 
 /// Time of cipher and HMAC for an inner IP packet at one end.

@@ -342,7 +342,12 @@ const DATAGRAM_COST: Duration = Duration::from_micros(4);
 /// The loopback addresses of a trial on this machine: towards callers, and towards the called side.
 pub(crate) fn loopback(experiment: &Experiment) -> [IpAddr; 2] {
     if experiment.protection.is_some() {
-        return [PROTECTED_BORDER, Ipv4Addr::LOCALHOST.into()];
+        // Without a border the called side is at the other end of the protection.
+        let far = match experiment.sut.direct {
+            true => PROTECTED_BORDER,
+            false => Ipv4Addr::LOCALHOST.into(),
+        };
+        return [PROTECTED_BORDER, far];
     }
     experiment.sut.ip.sides().map(|six| match six {
         true => Ipv6Addr::LOCALHOST.into(),

@@ -232,7 +232,10 @@ pub(super) fn on_sockets(
     let plan = conference_plan(trial)?;
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
-    let all_networks = CallNetworks::where_needed(experiment, trial.seed, clock)?;
+    let all_networks = match &link {
+        Some(_) => None,
+        None => CallNetworks::where_needed(experiment, trial.seed, clock)?,
+    };
     let networks = all_networks.as_ref();
     let (ip, border) = match (networks, experiment.sut.address) {
         (Some(networks), _) => (networks.hosts[0], networks.border),
@@ -344,7 +347,8 @@ pub(super) fn on_sockets(
     };
     let spent = counted.and_then(|(first, last)| Some(last.sut? - first.sut?));
     // The gateway's CPU time is that of the whole trial, the border's that of the measurement: they are not added.
-    let measures = ProtectedLink::account(link, (trial.number, &attempts), None)?.measures;
+    let access = ProtectedLink::account(link, (trial.number, &attempts), None, &noise)?;
+    let measures = access.measures;
     Ok(Outcomes {
         attempts,
         streams,

@@ -44,18 +44,18 @@ pub(super) struct CarriedLink {
 }
 
 impl CarriedLink {
-    /// Starts to carry packets between [`ENDS`] in the namespace `line`.
+    /// Starts to carry packets between two interfaces in the namespace `line`.
     ///
     /// # Errors
     /// A right is missing.
     pub fn start(
         name: &'static str,
-        line: Arc<Network>,
+        (line, ends): (Arc<Network>, [&str; 2]),
         settings: &NetworkSettings,
         entropy: Entropy,
         clock: Clock,
     ) -> Result<CarriedLink, LabError> {
-        let ends = ENDS.map(|name| EndName::Interface(name.to_owned()));
+        let ends = ends.map(|name| EndName::Interface(name.to_owned()));
         let before = settings.lines(false);
         let after = settings.lines(true);
         let link = in_namespace(&line, || RealTimeLink::open(&ends, &before, entropy, clock))?;

@@ -15,6 +15,7 @@ mod sockets;
 mod thread;
 #[cfg(test)]
 mod tunnel_calls;
+mod tunnelled;
 
 pub use hosts::TrialHosts;
 pub(crate) use machine::{local_ip_towards, receive_buffer_errors};

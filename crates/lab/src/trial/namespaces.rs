@@ -145,7 +145,13 @@ impl CallNetworks {
                 let name = ["callers", "called side"][number];
                 let entropy = entropy.fork();
                 let settings = &experiment.network;
-                links.push(CarriedLink::start(name, line, settings, entropy, clock)?);
+                links.push(CarriedLink::start(
+                    name,
+                    (line, ENDS),
+                    settings,
+                    entropy,
+                    clock,
+                )?);
             }
             Ok((network, host, border))
         };
@@ -188,18 +194,7 @@ impl CallNetworks {
     /// # Errors
     /// An interface was gone.
     pub fn finish(self, noise: &NoiseRecord) -> Result<(Vec<LinkRecord>, Vec<String>), LabError> {
-        let links = self.links.into_iter().map(|link| link.finish(noise));
-        let mut links = links.collect::<Result<Vec<LinkRecord>, LabError>>()?;
-        let faults = self.own_error.as_ref().map(OwnError::faults);
-        for fault in faults.into_iter().flatten() {
-            links
-                .iter_mut()
-                .for_each(|link| link.faults.push(fault.clone()));
-        }
-        let own_error = self.own_error.as_ref().map(OwnError::text);
-        let mut remarks: Vec<String> = own_error.into_iter().collect();
-        remarks.extend(links.iter().map(|link| link.remark.clone()));
-        Ok((links, remarks))
+        finish_links(self.links, self.own_error.as_ref(), noise)
     }
 
     /// Runs a closure in the namespace of a side.
@@ -228,6 +223,29 @@ impl CallNetworks {
         }
         Ok(sum)
     }
+}
+
+/// Ends links, whose own error was measured; returns their records, and remarks.
+///
+/// # Errors
+/// An interface was gone.
+pub(super) fn finish_links(
+    links: Vec<CarriedLink>,
+    own_error: Option<&OwnError>,
+    noise: &NoiseRecord,
+) -> Result<(Vec<LinkRecord>, Vec<String>), LabError> {
+    let links = links.into_iter().map(|link| link.finish(noise));
+    let mut links = links.collect::<Result<Vec<LinkRecord>, LabError>>()?;
+    let faults = own_error.map(OwnError::faults);
+    for fault in faults.into_iter().flatten() {
+        links
+            .iter_mut()
+            .for_each(|link| link.faults.push(fault.clone()));
+    }
+    let own_error = own_error.map(OwnError::text);
+    let mut remarks: Vec<String> = own_error.into_iter().collect();
+    remarks.extend(links.iter().map(|link| link.remark.clone()));
+    Ok((links, remarks))
 }
 
 /// The interfaces between the namespace of a side and that of the calling thread.

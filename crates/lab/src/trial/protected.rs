@@ -1,19 +1,22 @@
 //! A protected access side: callers in a network namespace of their own, and between them and the border either a link, or
-//! two gateways of this program that seal and open every packet (ESP, RFC 4303) and reach the kernel by TUN.
+//! two gateways of this program that seal and open every packet (ESP, RFC 4303) and reach the kernel by TUN, or the line
+//! of `tunnelled.rs` with firewall, tunnel and the link of `[network]`.
 
+use super::tunnelled::Tunnelled;
 use super::{HostPlacement, Outcomes, Trial};
 use crate::error::LabError;
 use crate::esp::{self, EspCarriage, EspCase, EspEnds};
 use crate::experiment::{Experiment, Protection};
 use crate::hops::DelayCounter;
 use crate::measure::MeasureRecord;
+use crate::raw::{LinkRecord, NoiseRecord};
 use crate::record::{Attempt, AttemptKind};
 use crate::sut::PROTECTED_BORDER as BORDER;
 use engine::{Entropy, Time};
 use net::{Clock, Network, TunDevice, interface_counters};
 use protect::esp::{InboundSa, MAX_HEADROOM, MAX_TAILROOM, OutboundSa, PacketRoom};
 use sim::{TapPoint, TapTransport, World};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
@@ -72,6 +75,8 @@ pub(super) struct ProtectedLink {
     gateways: Option<Gateways>,
     handshake: Option<esp::HandshakeCost>,
     before: u64,
+    tunnelled: Option<Tunnelled>,
+    protection: Protection,
 }
 
 /// Figures of the access side for the record of the trial.
@@ -83,6 +88,10 @@ pub(super) struct AccountedLink {
     pub(super) measures: Vec<MeasureRecord>,
     /// Time of packets in the gateways, milliseconds: mean, median, 99th percentile.
     pub(super) delay_ms: Option<[Option<f64>; 3]>,
+    /// The link of `[network]`.
+    pub(super) links: Vec<LinkRecord>,
+    /// Remarks on it.
+    pub(super) remarks: Vec<String>,
 }
 
 /// Cost of the protected link.
@@ -102,16 +111,35 @@ pub(super) struct LinkCost {
 
 impl ProtectedLink {
     /// Sets up the access side; the calling thread is in the namespace of the border.
-    pub(super) fn open(protection: &Protection, seed: u64) -> Result<ProtectedLink, LabError> {
-        let network = Network::with_loopback().map_err(|error| cannot("unshare", error))?;
-        let network = Arc::new(network);
+    pub(super) fn open(
+        experiment: &Experiment,
+        protection: &Protection,
+        seed: u64,
+    ) -> Result<ProtectedLink, LabError> {
+        let tunnelled = match protection.has_line(experiment.network.is_set()) {
+            true => Some(Tunnelled::open(experiment, protection, seed)?),
+            false => None,
+        };
+        let network = match &tunnelled {
+            Some(tunnelled) => {
+                let [callers, _] = tunnelled.networks();
+                callers
+            }
+            None => {
+                let network = Network::with_loopback().map_err(|error| cannot("unshare", error))?;
+                Arc::new(network)
+            }
+        };
         let mut link = ProtectedLink {
             network: network.clone(),
             gateways: None,
             handshake: None,
             before: 0,
+            tunnelled,
+            protection: protection.clone(),
         };
         match protection.esp() {
+            _ if link.tunnelled.is_some() => {}
             Some((case, carriage)) => {
                 link.gateways = Some(Gateways::start(&network, case, carriage, seed)?);
             }
@@ -131,6 +159,21 @@ impl ProtectedLink {
         Ok(link)
     }
 
+    /// The namespace in which the border runs; `None`: that of the calling thread.
+    pub(super) fn border_network(&self) -> Option<Arc<Network>> {
+        self.tunnelled.as_ref().map(|tunnelled| {
+            let [_, border] = tunnelled.networks();
+            border
+        })
+    }
+
+    /// Ends the faults of the link of `[network]` at their time.
+    pub(super) fn heal_at(&self, seconds: f64) {
+        if let Some(tunnelled) = &self.tunnelled {
+            tunnelled.heal_at(seconds);
+        }
+    }
+
     /// Placement of the callers' hosts.
     pub(super) fn placement(link: Option<&ProtectedLink>) -> HostPlacement {
         HostPlacement {
@@ -144,8 +187,9 @@ impl ProtectedLink {
         link: Option<ProtectedLink>,
         (trial, attempts): (u32, &[Attempt]),
         cpu_seconds: Option<f64>,
+        noise: &NoiseRecord,
     ) -> Result<AccountedLink, LabError> {
-        let Some(link) = link else {
+        let Some(mut link) = link else {
             return Ok(AccountedLink {
                 cpu_seconds,
                 ..AccountedLink::default()
@@ -154,17 +198,24 @@ impl ProtectedLink {
         let calls = attempts
             .iter()
             .filter(|a| a.kind == AttemptKind::Call && a.established.is_some());
-        let cost = link.close(calls.count() as u64)?;
+        let tunnelled = link.tunnelled.take();
+        let ended = tunnelled.map(|tunnelled| tunnelled.finish(&link.protection, noise));
+        let ended = ended.transpose()?;
+        let line_bytes = ended.as_ref().map(|ended| ended.bytes);
+        let cost = link.close(calls.count() as u64, line_bytes)?;
+        let (links, remarks) = ended.map_or_else(Default::default, |end| (end.links, end.remarks));
         let cpu_seconds = cpu_seconds.map(|seconds| seconds + cost.cpu_seconds);
         Ok(AccountedLink {
             cpu_seconds,
             measures: cost.records(trial, attempts),
             delay_ms: cost.delay_ms,
+            links,
+            remarks,
         })
     }
 
-    /// Ends the gateways; `calls` were made.
-    fn close(mut self, calls: u64) -> Result<LinkCost, LabError> {
+    /// Ends the gateways; `calls` were made, and `line_bytes` passed the line, if there is one.
+    fn close(mut self, calls: u64, line_bytes: Option<u64>) -> Result<LinkCost, LabError> {
         let mut cost = LinkCost::default();
         match self.gateways.take() {
             Some(gateways) => {
@@ -185,7 +236,10 @@ impl ProtectedLink {
                 cost.cpu_seconds = cost.gateway_seconds;
             }
             None => {
-                cost.bytes = wire_bytes()?.saturating_sub(self.before);
+                cost.bytes = match line_bytes {
+                    Some(bytes) => bytes,
+                    None => wire_bytes()?.saturating_sub(self.before),
+                };
             }
         }
         if let Some(handshake) = self.handshake {
@@ -506,11 +560,16 @@ pub(super) fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, Wor
     let [access, _] = crate::sut::simulated_addresses(&experiment, 1);
     let meter = Rc::new(RefCell::new(esp::AccessMeter::new(plan.esp(), trial.seed)));
     let watching = meter.clone();
+    // Bytes that the format of a tunnel adds; ESP is sealed in memory.
+    let format = plan.module().and_then(|_| plan.format());
+    let added = Rc::new(Cell::new(0u64));
+    let adding = added.clone();
+    let direct = experiment.sut.direct;
     world.set_tap(move |packet| {
         let on_access = |address: SocketAddr| match (address.ip(), access) {
             (IpAddr::V4(one), IpAddr::V4(other)) => {
                 let (one, other) = (one.octets(), other.octets());
-                one[..3] == other[..3] && !BYPASSING.contains(&one[3])
+                direct || (one[..3] == other[..3] && !BYPASSING.contains(&one[3]))
             }
             _ => false,
         };
@@ -520,7 +579,14 @@ pub(super) fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, Wor
         {
             let is_tcp = packet.transport != TapTransport::Udp;
             let ends = (packet.source, packet.destination);
-            watching.borrow_mut().take(ends, is_tcp, packet.bytes);
+            let mut meter = watching.borrow_mut();
+            let before = meter.bytes;
+            meter.take(ends, is_tcp, packet.bytes);
+            if let Some(format) = format {
+                let inner = meter.bytes - before;
+                let outer = format.outer_bytes(inner as usize) as u64;
+                adding.set(adding.get() + outer.saturating_sub(inner));
+            }
         }
     });
     let trial = Trial {
@@ -529,7 +595,8 @@ pub(super) fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, Wor
     };
     let (mut outcomes, world) = super::simulated::in_plain_world(&trial, world)?;
     let meter = meter.borrow();
-    let mut cost = LinkCost::in_memory(meter.bytes, meter.packets, meter.refused, meter.seconds);
+    let bytes = meter.bytes + added.get();
+    let mut cost = LinkCost::in_memory(bytes, meter.packets, meter.refused, meter.seconds);
     if plan.esp().is_none() {
         cost.gateway_packets = 0;
     }
@@ -539,8 +606,12 @@ pub(super) fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, Wor
         cost.bytes += esp::handshake_cost()?.bytes * calls.count() as u64;
     }
     outcomes.measures = cost.records(trial.number, &outcomes.attempts);
+    let how = match plan.module() {
+        Some(_) => "its packets have the bytes of its format; programs and ciphers take no time",
+        None => "ESP seals and opens every packet in memory",
+    };
     outcomes.remarks.push(format!(
-        "access side: {}, in virtual time; ESP seals and opens every packet in memory",
+        "access side: {}, in virtual time; {how}",
         plan.name()
     ));
     Ok((outcomes, world))

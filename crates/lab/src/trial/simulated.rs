@@ -3,12 +3,12 @@
 use super::{Outcomes, Trial, TrialHosts, WaitLimits, merge, total_held};
 use crate::error::LabError;
 use crate::esp::WireMedium;
-use crate::experiment::NetworkSettings;
+use crate::experiment::{Experiment, NetworkSettings, Protection};
 use crate::hops::HopTap;
 use crate::host::{Holdings, LabHost, Results};
 use crate::sut::{Simulated, simulated_addresses};
 use engine::Time;
-use sim::{HostId, TapRecord, World};
+use sim::{HostId, LinkConfig, TapRecord, World};
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -130,7 +130,9 @@ pub(super) fn in_plain_world(
         (None, None) => Vec::new(),
     };
     set_down_links(&mut world, &experiment.network, &down, false);
-    let end = run(&mut world, trial, (near, far), &down);
+    let access = sut.host().or(far).map(|other| (near, other));
+    set_access_links(&mut world, experiment, access, false);
+    let end = run(&mut world, trial, (near, far), (&down, access));
     world.run_until(end + LINGER);
     let mut results: Vec<Results> = Vec::new();
     let mut holdings: Vec<Holdings> = Vec::new();
@@ -178,6 +180,27 @@ pub(super) fn set_down_links(
     }
 }
 
+/// On the access side packets have the bytes of the protection's format. Without `[network]` no link counts bytes.
+fn set_access_links(
+    world: &mut World,
+    experiment: &Experiment,
+    access: Option<(HostId, HostId)>,
+    healed: bool,
+) {
+    let protection = experiment.protection.as_ref();
+    let format = protection.and_then(Protection::format);
+    let (Some((near, other)), Some(_), true) = (access, format, experiment.network.is_set()) else {
+        return;
+    };
+    let with_format = |link: LinkConfig| LinkConfig {
+        tunnel: format,
+        ..link
+    };
+    let [up, down] = experiment.network.links(healed).map(with_format);
+    world.set_link(near, other, up);
+    world.set_link(other, near, down);
+}
+
 fn add(world: &mut World, name: &str, ip: IpAddr, plan: crate::host::HostPlan) -> HostId {
     let entropy = world.entropy();
     world.add_engine(name, &[ip], LabHost::new(plan, entropy))
@@ -196,7 +219,7 @@ fn run(
     world: &mut World,
     trial: &Trial,
     (near, far): (HostId, Option<HostId>),
-    down: &[(HostId, HostId)],
+    (down, access): (&[(HostId, HostId)], Option<(HostId, HostId)>),
 ) -> Time {
     let network = &trial.experiment.network;
     let heal = START + Duration::from_secs_f64(network.heal_seconds.max(0.0));
@@ -209,6 +232,7 @@ fn run(
             let [up, _] = network.links(true);
             world.set_default_link(up);
             set_down_links(world, network, down, true);
+            set_access_links(world, &trial.experiment, access, true);
             healed = true;
         }
         let state = world.with_engine(near, |host: &mut LabHost, _| {

@@ -81,12 +81,10 @@ fn check_network(experiment: &Experiment) -> Result<(), LabError> {
         "the system under test is reached by the network of this host; use `hornwork lab link` between two of its interfaces"
     } else if sut.media == SutMedia::Bypass && !sut.direct {
         "media that bypasses the border has no link of its own between callers and called side; use --simulate, or sut.media = \"anchored\""
-    } else if experiment.protection.is_some()
-        || experiment.esp.is_some()
-        || experiment.phone.is_some()
-        || experiment.link.is_some()
-    {
-        "[protection], [esp], [phone] and [link] have links of their own on sockets"
+    } else if (experiment.protection.as_ref()).is_some_and(|plan| plan.esp().is_some()) {
+        "a socket pair joins the gateways of our ESP (protection.kind 10 to 19), which no link passes; use --simulate, or another protection, such as strongswan"
+    } else if experiment.esp.is_some() || experiment.phone.is_some() || experiment.link.is_some() {
+        "[esp], [phone] and [link] have links of their own on sockets"
     } else {
         return Ok(());
     };
@@ -97,7 +95,7 @@ fn check_network(experiment: &Experiment) -> Result<(), LabError> {
 fn run_here(
     trial: &Trial,
     private: bool,
-    progress: impl FnMut(f64, &HostProgress),
+    progress: impl FnMut(f64, &HostProgress) + Send,
 ) -> Result<Outcomes, LabError> {
     if trial.experiment.esp.is_some() {
         return super::esp::run(trial, WireMedium::Loopback { private });
@@ -119,17 +117,19 @@ fn run_here(
 fn run_protected(
     trial: &Trial,
     private: bool,
-    progress: impl FnMut(f64, &HostProgress),
+    progress: impl FnMut(f64, &HostProgress) + Send,
 ) -> Result<Outcomes, LabError> {
     let Some(protection) = &trial.experiment.protection else {
         return Err(LabError::bad_input("no [protection]"));
     };
     let link = match private {
-        true => ProtectedLink::open(protection, trial.seed),
+        true => ProtectedLink::open(&trial.experiment, protection, trial.seed),
         false => Err(LabError::cannot_run("no network namespace of its own", "")),
     };
     let link = match link {
         Ok(link) => link,
+        // Programs of a tunnel and links in real time are not replaced by a simulation.
+        Err(error) if protection.has_line(trial.experiment.network.is_set()) => return Err(error),
         Err(error) => {
             let mut outcomes = super::simulate(trial)?;
             let text = format!("the trial ran in virtual time: {error}");
@@ -143,9 +143,14 @@ fn run_protected(
                 experiment,
                 ..trial.clone()
             };
-            match trial.experiment.conference.is_some() {
-                true => super::conference::on_sockets(&trial, Some(link), progress)?,
-                false => run_calls(&trial, Some(link), false, progress)?,
+            let border = link.border_network();
+            let run = || match trial.experiment.conference.is_some() {
+                true => super::conference::on_sockets(&trial, Some(link), progress),
+                false => run_calls(&trial, Some(link), false, progress),
+            };
+            match border {
+                Some(network) => in_network(&network, run)?,
+                None => run()?,
             }
         }
         None => return Err(LabError::bad_input("no [protection]")),
@@ -218,7 +223,11 @@ fn run_calls(
     let experiment = &experiment;
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
-    let all_networks = CallNetworks::where_needed(experiment, trial.seed, clock)?;
+    let all_networks = match &link {
+        // The link of `[network]` is part of the access side.
+        Some(_) => None,
+        None => CallNetworks::where_needed(experiment, trial.seed, clock)?,
+    };
     let networks = all_networks.as_ref();
     let elsewhere = experiment.sut.address.or(experiment.sut.agent());
     let [near, far] = match (elsewhere, networks) {
@@ -363,6 +372,7 @@ fn run_calls(
             networks
                 .iter()
                 .for_each(|networks| networks.heal_at(seconds));
+            link.iter().for_each(|link| link.heal_at(seconds));
             progress(seconds, seen);
             ended = sut
                 .ended()?
@@ -410,7 +420,7 @@ fn run_calls(
     let passed_on: Option<u64> = has_registrar.then(|| far.iter().map(accepted).sum());
     let noise: NoiseRecord = noise.into();
     let finished = all_networks.map(|networks| networks.finish(&noise));
-    let (links, of_links) = finished.transpose()?.unwrap_or_default();
+    let (mut links, of_links) = finished.transpose()?.unwrap_or_default();
     remarks.extend(of_links);
     let all = || near.iter().chain(&far);
     let cpu_of = |hosts: &[HostResults]| hosts.iter().map(|host| host.cpu_seconds).sum::<f64>();
@@ -424,7 +434,9 @@ fn run_calls(
         .collect();
     let (attempts, streams) = merge(trial.number, results);
     let (attempts, streams) = from_start(attempts, streams, start);
-    let access = ProtectedLink::account(link, (trial.number, &attempts), cpu)?;
+    let access = ProtectedLink::account(link, (trial.number, &attempts), cpu, &noise)?;
+    links.extend(access.links);
+    remarks.extend(access.remarks);
     let cpu = access.cpu_seconds;
     Ok(Outcomes {
         attempts,

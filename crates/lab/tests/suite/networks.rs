@@ -316,3 +316,131 @@ fn network_that_cannot_be_part_of_a_trial_is_refused() {
         );
     }
 }
+
+/// Mean one-way delay of the streams that `side` received, milliseconds.
+fn mean_delay(outcomes: &Outcomes, side: &str) -> f64 {
+    let streams = outcomes.streams.iter().filter(|s| s.side == side);
+    let delays: Vec<f64> = streams.filter_map(|s| s.one_way_mean_ms).collect();
+    assert!(!delays.is_empty(), "{side}: {:?}", outcomes.remarks);
+    delays.iter().sum::<f64>() / delays.len() as f64
+}
+
+/// A figure of a trial that has one value.
+fn measured(outcomes: &Outcomes, figure: &str) -> f64 {
+    let record = outcomes.measures.iter().find(|m| m.figure == figure);
+    record
+        .unwrap_or_else(|| panic!("{figure}: {:?}", outcomes.measures))
+        .samples[0]
+}
+
+/// The bytes of a protection decide whether a call fits into a line: G.729 has 27 kbit/s in the clear, and 60 in OpenVPN.
+#[test]
+fn protections_fill_a_slow_line_in_virtual_time() {
+    let on_line = |kind: &str| {
+        let text = format!(
+            "name = \"t\"\ntitle = \"t\"\n[callers]\nrate = 5.0\ntotal = 1\nhold_seconds = 6.0\nmedia = \"tone\"\ncodec = \"G729\"\n\
+             [callees]\nmedia = \"tone\"\n[network]\nprofile = \"serial-38\"\n[protection]\nkind = \"{kind}\""
+        );
+        let outcomes = simulate(&trial(&text)).unwrap();
+        assert_eq!(completed(&outcomes), 1, "{kind}: {:?}", outcomes.remarks);
+        (
+            mean_delay(&outcomes, "callee"),
+            measured(&outcomes, "esp.call_kbit"),
+        )
+    };
+    let (clear, clear_kbit) = on_line("none");
+    let (firewall, firewall_kbit) = on_line("firewall");
+    let (wireguard, wireguard_kbit) = on_line("wireguard");
+    let (openvpn, openvpn_kbit) = on_line("openvpn-aes-256");
+    let (esp, esp_kbit) = on_line("esp-aes-cbc-sha256-tunnel");
+    assert!(
+        clear < 60.0 && (clear - firewall).abs() < 1e-6,
+        "{clear} {firewall}"
+    );
+    assert!((clear_kbit - firewall_kbit).abs() < 1e-6);
+    // 124, 144 and 120 bytes of 60, each 20 ms, of which the line has room for 96 with those of HDLC.
+    for (delay, kbit) in [
+        (wireguard, wireguard_kbit),
+        (openvpn, openvpn_kbit),
+        (esp, esp_kbit),
+    ] {
+        assert!(
+            delay > clear + 200.0 && kbit > clear_kbit * 1.7,
+            "{delay} {kbit}"
+        );
+    }
+    assert!(openvpn > wireguard, "{openvpn} {wireguard}");
+}
+
+/// The example of the page on links.
+#[test]
+fn example_of_a_link_behind_a_protection_runs() {
+    let page = include_str!("../../../../docs/link.md");
+    let line = page
+        .lines()
+        .find(|line| line.starts_with("hornwork lab run") && line.contains("protection.kind"));
+    let words: Vec<&str> = line.unwrap().split(' ').collect();
+    let name = words[3];
+    let sets = words.windows(2).filter(|pair| pair[0] == "--set");
+    let sets: Vec<String> = sets.map(|pair| pair[1].to_owned()).collect();
+    assert!(
+        sets.len() == 4 && words.contains(&"--simulate"),
+        "{words:?}"
+    );
+    let text = lab::experiment::built_in(name).unwrap();
+    let file = File::parse_with(name, text, &sets).unwrap();
+    let experiment = file.levels().unwrap().remove(0).experiment;
+    let outcomes = simulate(&Trial {
+        experiment,
+        number: 0,
+        seed: 1,
+    })
+    .unwrap();
+    assert_eq!(completed(&outcomes), 1, "{:?}", outcomes.remarks);
+    let remark = outcomes.remarks.join(" ");
+    assert!(remark.contains("firewall and WireGuard"), "{remark}");
+    // 124 bytes each 20 ms in WireGuard, and signalling; 24 kbit/s in the clear.
+    let kbit = measured(&outcomes, "esp.call_kbit");
+    assert!((49.0..60.0).contains(&kbit), "{kbit}");
+}
+
+#[test]
+fn protections_and_links_carry_calls_in_real_time() {
+    let has = |program: &str| {
+        std::process::Command::new(program)
+            .arg("--version")
+            .output()
+            .is_ok()
+    };
+    if !able() || !has("nft") || !has("openvpn") {
+        eprintln!("skipped: not installed: nft, openvpn");
+        return;
+    }
+    let network = "[network]\ndelay_ms = 20.0\n[network.down]\ndelay_ms = 5.0";
+    let mut bytes = Vec::new();
+    for kind in ["tls-srtp", "openvpn-aes-128"] {
+        let text = format!(
+            "name = \"t\"\ntitle = \"t\"\n[callers]\nrate = 5.0\ntotal = 3\nhold_seconds = 2.0\nmedia = \"tone\"\n\
+             [callees]\nmedia = \"tone\"\n{network}\n[protection]\nkind = \"{kind}\""
+        );
+        let outcomes = on_sockets(&trial(&text), |_, _| ()).unwrap();
+        assert_eq!(completed(&outcomes), 3, "{kind}: {:?}", outcomes.remarks);
+        // The link is on the access side alone: 20 ms towards the border, 5 ms back.
+        let (up, down) = (
+            mean_delay(&outcomes, "callee"),
+            mean_delay(&outcomes, "caller"),
+        );
+        assert!(up >= 19.9 && up < 45.0, "{kind}: {up} ms");
+        assert!(down >= 4.9 && down < 30.0, "{kind}: {down} ms");
+        let [link] = &outcomes.links[..] else {
+            panic!("{:?}", outcomes.links);
+        };
+        assert_eq!(link.name, "callers");
+        bytes.push(measured(&outcomes, "esp.call_kbit"));
+    }
+    // A packet of G.711 has 212 bytes with SRTP and without the tunnel, and 272 in it.
+    assert!(bytes[1] > bytes[0] * 1.1, "{bytes:?}");
+    let text = format!("{network}\n[protection]\nkind = \"esp-aes-gcm\"");
+    let refused = on_sockets(&calls(&text), |_, _| ()).unwrap_err();
+    assert!(refused.to_string().contains("strongswan"), "{refused}");
+}

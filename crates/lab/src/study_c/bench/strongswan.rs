@@ -1,7 +1,7 @@
 //! strongSwan between the two hosts: IKEv2 and ESP in UDP by its daemon charon in each, with its data path in user space
 //! (kernel-libipsec), so that no IPsec of the kernel is needed.
 
-use super::{Bench, INNER, LINE, addresses, failed, has_interface, program};
+use super::{Bench, addresses, failed, has_interface, program};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -54,13 +54,14 @@ fn daemon_settings(socket: &Path) -> String {
     )
 }
 
-fn connection(side: usize, secret: &str) -> String {
+fn connection(side: usize, bench: &Bench, secret: &str) -> String {
     let other = 1 - side;
+    let (line, inner) = (bench.line, bench.inner);
     format!(
         "connections {{ line {{ version = 2\n  local_addrs = {}\n  remote_addrs = {}\n  proposals = aes256-sha256-x25519\n  \
          local {{ auth = psk }}\n  remote {{ auth = psk }}\n  children {{ media {{ local_ts = {}/32\n    remote_ts = {}/32\n    \
          esp_proposals = {} }} }} }} }}\nsecrets {{ ike-line {{ secret = \"{secret}\" }} }}\n",
-        LINE[side], LINE[other], INNER[side], INNER[other], CIPHER[0]
+        line[side], line[other], inner[side], inner[other], CIPHER[0]
     )
 }
 
@@ -93,7 +94,7 @@ impl Bench {
                     &self.names[side],
                     "addr",
                     "add",
-                    INNER[side],
+                    self.inner[side],
                     "dev",
                     "lo",
                 ],
@@ -103,7 +104,7 @@ impl Bench {
             write(&settings, &daemon_settings(&socket))?;
             write(
                 &folder.join(format!("{side}.swanctl")),
-                &connection(side, &secret),
+                &connection(side, self, &secret),
             )?;
             // Both daemons would write the same process file in /run.
             let start = format!("mount -t tmpfs tmpfs /run; exec {}", daemon.display());
@@ -137,7 +138,7 @@ impl Bench {
             return Err(format!("strongSwan does not use {}", CIPHER[0]));
         }
         self.media_interfaces = [DEVICE, DEVICE].map(str::to_owned);
-        self.media_addresses = addresses(INNER);
+        self.media_addresses = addresses(self.inner);
         self.reach()
     }
 }
