@@ -287,7 +287,7 @@ mod tests {
                     text,
                     &[format!("protection.kind={value}")],
                 );
-                file.map(|file| file.experiment.protection)
+                file.map(|file| file.experiment().protection.clone())
             };
             let by_name = set(&key).unwrap();
             assert_eq!(by_name, set(&protection.kind.to_string()).unwrap());
