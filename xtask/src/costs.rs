@@ -100,9 +100,14 @@ fn costs(record: &Value) -> Result<String, String> {
 }
 
 fn read(rows: &[Value], (id, part, figure, unit): &Source) -> Option<Cost> {
-    let row = rows
-        .iter()
-        .find(|row| row["part"] == **part && row["figure"] == **figure)?;
+    // Newer data sheets measure costs at a fixed load in parts of their own (`calls-cost`), as `lab datasheet` reads them.
+    let of_part = |name: &str| {
+        let mut rows = rows.iter();
+        rows.find(|row| {
+            row["part"] == *name && row["figure"] == **figure && row["here"].is_number()
+        })
+    };
+    let row = of_part(&format!("{part}-cost")).or_else(|| of_part(part))?;
     let value = row["here"].as_f64()?;
     let ends = ["low", "high"].map(|end| row["interval"][end].as_f64());
     let (low, high, remark) = match ends {
