@@ -334,13 +334,11 @@ impl RecordWriter {
                     changed.insert(call);
                 }
                 Some(RecordChange::Ended(record)) => ended.push(record),
-                Some(RecordChange::Challenged(record)) => {
-                    if self.journaled.remove(&record.call) {
-                        journal += &ended_entry(&record.fields.id);
-                    }
+                Some(RecordChange::Challenged(record)) if self.journaled.remove(&record.call) => {
+                    journal += &ended_entry(&record.fields.id);
                 }
                 Some(RecordChange::Lost) => self.lose(1),
-                None => {}
+                Some(RecordChange::Challenged(_)) | None => {}
             }
         }
         // Calls that begin and end within one collection need no entry.

@@ -29,6 +29,7 @@ mod recorded_messages;
 mod registration_load;
 mod restart;
 mod routing;
+mod rtcp_names;
 mod rules;
 mod subscriptions;
 mod topology_hiding;

@@ -344,7 +344,7 @@ mod tests {
             noisy(23.0, Some(0.6), true),
             noisy(23.0, Some(3.0), true),
         ];
-        assert_eq!(of(&[kept.clone()]), RunVerdict::Passed);
+        assert_eq!(of(std::slice::from_ref(&kept)), RunVerdict::Passed);
         let both = [unjudged.clone(), kept];
         assert_eq!(of(&both), RunVerdict::NotMeasured, "not passed");
         assert_eq!(of(&[unjudged, missed]), RunVerdict::Failed);

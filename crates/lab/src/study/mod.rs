@@ -8,6 +8,7 @@ mod page;
 mod plan;
 mod plans;
 mod plots;
+mod reading;
 mod record;
 mod records;
 mod rows;
@@ -18,9 +19,10 @@ pub use plan::{
     Setting, StudyPlan,
 };
 pub use plans::NAMES;
+pub use reading::Reading;
 pub use record::{
-    BarRecord, FORMAT, LineRecord, NotRun, OwnPart, PartMode, PartRecord, PlotRecord, Reading,
-    StudyRow, SuiteRecord, TableRecord,
+    BarRecord, FORMAT, LineRecord, NotRun, OwnPart, PartMode, PartRecord, PlotRecord, StudyRow,
+    SuiteRecord, TableRecord,
 };
 
 use crate::decimal::{counted, plain};

@@ -1,5 +1,6 @@
 //! Records of a study: `run.json` in its directory, `part.json` of parts that are no experiments.
 
+pub use super::reading::Reading;
 use crate::decimal::counted;
 use crate::error::{LabError, RunVerdict};
 use crate::files::{cannot_write, replace};
@@ -11,34 +12,6 @@ use std::path::Path;
 
 /// Version of the file format.
 pub const FORMAT: u32 = 1;
-
-/// A figure of a study: a number, or words if the study states no number.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Reading {
-    /// A number.
-    Number(f64),
-    /// Words.
-    Words(String),
-}
-
-impl Reading {
-    /// As text.
-    pub fn text(&self) -> String {
-        match self {
-            Reading::Number(number) => crate::decimal::plain(*number),
-            Reading::Words(words) => words.clone(),
-        }
-    }
-
-    /// The number.
-    pub fn number(&self) -> Option<f64> {
-        match self {
-            Reading::Number(number) => Some(*number),
-            Reading::Words(_) => None,
-        }
-    }
-}
 
 /// One figure of a study beside ours.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -132,7 +132,11 @@ pub(super) fn in_plain_world(
     set_down_links(&mut world, &experiment.network, &down, false);
     let access = sut.host().or(far).map(|other| (near, other));
     set_access_links(&mut world, experiment, access, false);
-    let end = run(&mut world, trial, (near, far), (&down, access));
+    let changed = ChangedLinks {
+        down: &down,
+        access,
+    };
+    let end = run(&mut world, trial, (near, far), changed);
     world.run_until(end + LINGER);
     let mut results: Vec<Results> = Vec::new();
     let mut holdings: Vec<Holdings> = Vec::new();
@@ -214,12 +218,19 @@ fn address(world: &mut World, host: HostId) -> Option<SocketAddr> {
         .flatten()
 }
 
+/// Links that change when the network heals: those that are down, and that of the access side.
+#[derive(Clone, Copy)]
+struct ChangedLinks<'a> {
+    down: &'a [(HostId, HostId)],
+    access: Option<(HostId, HostId)>,
+}
+
 /// Advances the world until the trial has ended; returns the time of the end.
 fn run(
     world: &mut World,
     trial: &Trial,
     (near, far): (HostId, Option<HostId>),
-    (down, access): (&[(HostId, HostId)], Option<(HostId, HostId)>),
+    changed: ChangedLinks<'_>,
 ) -> Time {
     let network = &trial.experiment.network;
     let heal = START + Duration::from_secs_f64(network.heal_seconds.max(0.0));
@@ -231,8 +242,8 @@ fn run(
         if !healed && world.now() >= heal {
             let [up, _] = network.links(true);
             world.set_default_link(up);
-            set_down_links(world, network, down, true);
-            set_access_links(world, &trial.experiment, access, true);
+            set_down_links(world, network, changed.down, true);
+            set_access_links(world, &trial.experiment, changed.access, true);
             healed = true;
         }
         let state = world.with_engine(near, |host: &mut LabHost, _| {
