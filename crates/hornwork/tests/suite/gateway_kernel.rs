@@ -24,8 +24,11 @@ bash script; echo "guest: exit $?"
 sync; echo o > /proc/sysrq-trigger; sleep 10
 "#;
 
-/// Runs a script in the guest; returns its output.
-fn run_guest(case: &NetworkCase, script: &str) -> String {
+/// What the guest prints where it cannot set the registers of a process: its kernel is older than the processor.
+const OLD_GUEST: &str = "ptrace set fp regs failed";
+
+/// Runs a script in the guest; returns its output. None, with a printed reason, on a processor that the guest does not know.
+fn run_guest(case: &NetworkCase, script: &str) -> Option<String> {
     case.write("script", script);
     case.write("init", INIT);
     let folder = case.folder.display();
@@ -48,8 +51,12 @@ fn run_guest(case: &NetworkCase, script: &str) -> String {
         .output()
         .expect("linux.uml");
     let said = String::from_utf8_lossy(&output.stdout).replace('\r', "");
+    if said.contains(OLD_GUEST) {
+        eprintln!("skipped: User-Mode Linux does not run on this processor ({OLD_GUEST})");
+        return None;
+    }
     assert!(said.contains("guest: exit 0"), "{said}");
-    said
+    Some(said)
 }
 
 /// Whether this machine has the guest and the rights.
@@ -196,7 +203,9 @@ fn the_kernel_carries_packets_to_a_stock_peer() {
         &near("data_path = \"kernel\"", "rekey_s = 3600"),
     );
     case.write("far.conf", &far("aes128gcm16-x25519", 3_600));
-    let said = run_guest(&case, &format!("{}{STOCK}", functions()));
+    let Some(said) = run_guest(&case, &format!("{}{STOCK}", functions())) else {
+        return;
+    };
     assert!(said.contains("data path: the kernel (XFRM)"), "{said}");
     assert!(said.contains("data_path=kernel"), "{said}");
     for (log, packets) in [
@@ -304,7 +313,9 @@ fn the_kernel_carries_packets_to_our_user_space() {
         .replace("other_networks", "remote_networks");
     case.write("near.toml", &here);
     case.write("far.toml", &there);
-    let said = run_guest(&case, &format!("{}{OURS}", functions()));
+    let Some(said) = run_guest(&case, &format!("{}{OURS}", functions())) else {
+        return;
+    };
     lossless(&said, "ping-v4.log", 300);
     lossless(&said, "ping-v6.log", 300);
     lossless(&said, "ping-lan.log", 50);
