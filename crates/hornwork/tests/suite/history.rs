@@ -728,7 +728,7 @@ fn sngrep_reads_our_hep() {
             .args([
                 "-s",
                 "INT",
-                "25",
+                "90",
                 "sngrep",
                 "-N",
                 "-q",
@@ -740,7 +740,19 @@ fn sngrep_reads_our_hep() {
             .stdin(Stdio::null()),
         &rig.folder.join("sngrep.log"),
     );
-    std::thread::sleep(Duration::from_secs(1));
+    let listens = || {
+        let sockets = std::fs::read_to_string("/proc/net/udp").unwrap_or_default();
+        sockets.contains(&format!("0100007F:{port:04X}"))
+    };
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !listens() {
+        assert!(
+            Instant::now() < limit,
+            "sngrep does not listen: {}",
+            sngrep.log()
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
     let _border = rig.border();
     let _callee = rig.callee();
     let mut callers = rig.callers(10, 50);

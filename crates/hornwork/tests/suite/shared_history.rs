@@ -138,7 +138,7 @@ fn losses_during_a_database_outage_are_counted_exactly() {
     let database = server.database();
     let (url, scrape) = (server.url(&database), free_port());
     let tables = format!(
-        "[store]\ndatabase = \"{url}\"\nnode = \"edge-1\"\nqueue_mib = 4\n[metrics]\nlisten = \"127.0.0.1:{scrape}\"\n"
+        "[sip]\nqueueing_delay_ms = 0\n[store]\ndatabase = \"{url}\"\nnode = \"edge-1\"\nqueue_mib = 4\n[metrics]\nlisten = \"127.0.0.1:{scrape}\"\n"
     );
     let folder = scratch("store-stopped-server");
     let rig = Rig::with(folder, "loopback-bypass.toml", url.into(), &tables);
