@@ -212,7 +212,7 @@ const CASES: &[BrokenCase] = &[
             "conference.warm_up_seconds=1.0",
             "thresholds.figure=[{ name = \"capacity\", least = 2 }, { name = \"esp.refused_packets\", most = 0 }]",
         ],
-        broken: &["network.loss_percent=20"],
+        broken: &["sut.call_limit_per_second=1"],
         failing: "capacity",
     },
     BrokenCase {
