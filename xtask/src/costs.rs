@@ -124,7 +124,7 @@ fn read(rows: &[Value], (id, part, figure, unit): &Source) -> Option<Cost> {
         value,
         low,
         high,
-        unit: *unit,
+        unit,
         samples: row["samples"].as_u64().unwrap_or(0),
         origin: format!("docs/datasheet.json, part {part}: {what}{remark}"),
     })

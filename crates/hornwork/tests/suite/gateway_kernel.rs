@@ -24,7 +24,7 @@ bash script; echo "guest: exit $?"
 sync; echo o > /proc/sysrq-trigger; sleep 10
 "#;
 
-/// What the guest prints where it cannot set the registers of a process: its kernel is older than the processor.
+/// Output of a guest that cannot set the registers of a process: its kernel is older than the processor.
 const OLD_GUEST: &str = "ptrace set fp regs failed";
 
 /// Runs a script in the guest; returns its output. None, with a printed reason, on a processor that the guest does not know.
