@@ -253,7 +253,7 @@ impl RawPhone {
 }
 
 /// Kamailio challenges each request outside of a dialog. With `authenticate = "trunk"` a phone registers, sends a message, and
-/// subscribes to another phone of Kamailio, whose notifications reach it; a wrong password reaches nobody and is an event.
+/// subscribes to another phone of Kamailio, whose notifications reach it; a wrong password is an event.
 #[test]
 fn kamailio_authenticates_messages_and_subscriptions() {
     if !installed(&["kamailio"]) {

@@ -358,14 +358,15 @@ fn protections_fill_a_slow_line_in_virtual_time() {
         "{clear} {firewall}"
     );
     assert!((clear_kbit - firewall_kbit).abs() < 1e-6);
-    // 124, 144 and 120 bytes of 60, each 20 ms, of which the line has room for 96 with those of HDLC.
+    // 124, 144 and 124 bytes of 60, each 20 ms, of which the line has room for 96 with those of HDLC. The border's counters have
+    // the packets that it sends, and of those towards it only the ones that passed the full line: less than twice as many bytes.
     for (delay, kbit) in [
         (wireguard, wireguard_kbit),
         (openvpn, openvpn_kbit),
         (esp, esp_kbit),
     ] {
         assert!(
-            delay > clear + 200.0 && kbit > clear_kbit * 1.3,
+            delay > clear + 200.0 && kbit > clear_kbit * 1.6,
             "{delay} {kbit}"
         );
     }
