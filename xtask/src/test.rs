@@ -658,6 +658,10 @@ impl Reader {
         if let Some(test) = heading(line) {
             self.test = test.to_owned();
             self.outcome.messages.push((test.to_owned(), String::new()));
+            // Output of a child process may stand between the name of a test and its result.
+            if !self.outcome.failed.contains(&self.test) {
+                self.outcome.failed.push(self.test.clone());
+            }
         } else if !self.test.is_empty()
             && !line.is_empty()
             && let Some((_, text)) = self.outcome.messages.last_mut()
@@ -738,7 +742,9 @@ mod tests {
     use super::*;
 
     const SAID: &str = "
-running 4 tests
+running 6 tests
+test mixed ... a line of a child process
+FAILED
 test calls::end ... ok
 test calls::begin ... ok
 test peers::chromium ... ok
@@ -766,10 +772,14 @@ failures:
 ---- wrong stdout ----
 thread 'wrong' panicked
 
+---- mixed stdout ----
+thread 'mixed' panicked
+
 failures:
     wrong
+    mixed
 
-test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.10s
+test result: FAILED. 3 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.10s
 ";
 
     #[test]
@@ -779,9 +789,9 @@ test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; 
         assert!(reader.ended);
         let outcome = reader.outcome;
         assert_eq!((outcome.passed, outcome.ignored), (3, 1));
-        assert_eq!(outcome.failed, ["wrong", "panics"]);
-        let message = ("wrong".to_owned(), "thread 'wrong' panicked\n".to_owned());
-        assert_eq!(outcome.messages, [message]);
+        assert_eq!(outcome.failed, ["wrong", "panics", "mixed"]);
+        let message = |test: &str| (test.to_owned(), format!("thread '{test}' panicked\n"));
+        assert_eq!(outcome.messages, ["wrong", "mixed"].map(message));
         let skipped: Vec<(&str, &str)> = outcome
             .skipped
             .iter()
