@@ -1,8 +1,8 @@
 //! Declared events: one vocabulary for logs, test lab and tests. Each event is declared once, with name, level, text
 //! and fields.
 
-use crate::time::Time;
-use core::fmt;
+use crate::time::{Time, push_digits};
+use core::fmt::{self, Write as _};
 
 /// Declares the events once; enum, names, levels, texts and the written form are generated from this list.
 macro_rules! events {
@@ -1364,26 +1364,37 @@ impl Event {
     }
 }
 
-impl fmt::Display for Event {
-    /// `time name field=value ...`; values with spaces or quotes are quoted.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.at, self.kind.name())?;
-        let mut result = Ok(());
+impl Event {
+    /// Appends `time name field=value ...` to a line; values with spaces or quotes are quoted.
+    pub fn append_to(&self, line: &mut String) {
+        push_digits(line, self.at.0 / 1_000_000_000, 1);
+        line.push('.');
+        push_digits(line, self.at.0 % 1_000_000_000, 9);
+        line.push(' ');
+        line.push_str(self.kind.name());
         self.kind.fields(&mut |name, value| {
-            if result.is_ok() {
-                let text = value.to_string();
-                let plain = !text.is_empty()
-                    && text
-                        .bytes()
-                        .all(|b| b.is_ascii_graphic() && b != b'"' && b != b'=');
-                result = if plain {
-                    write!(f, " {name}={text}")
-                } else {
-                    // The debug form escapes control characters: a terminal must not obey a value from the network.
-                    write!(f, " {name}={text:?}")
-                };
+            line.push(' ');
+            line.push_str(name);
+            line.push('=');
+            let start = line.len();
+            // Writing to a String cannot fail.
+            let _ = write!(line, "{value}");
+            let text = line.get(start..).unwrap_or_default();
+            let is_special = |byte: u8| !byte.is_ascii_graphic() || byte == b'"' || byte == b'=';
+            if text.is_empty() || text.bytes().any(is_special) {
+                // The debug form escapes control characters: a terminal must not obey a value from the network.
+                let text = line.split_off(start);
+                let _ = write!(line, "{text:?}");
             }
         });
-        result
+    }
+}
+
+impl fmt::Display for Event {
+    /// As [`Event::append_to`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line = String::new();
+        self.append_to(&mut line);
+        f.write_str(&line)
     }
 }

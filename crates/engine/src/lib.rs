@@ -33,7 +33,7 @@ pub use reason::Reason;
 pub use socket_filter::{Prefix, SocketFilter};
 pub use table::{BoundedMap, Full, HashKey};
 pub use tap::{MessageBatch, RecordedMessage};
-pub use time::{Deadline, Time};
+pub use time::{Deadline, Time, push_digits};
 pub use worker::{
     HandoffKind, HandoffMessage, MaybeShared, MaybeSharedGuard, TransferStep, Worker,
 };

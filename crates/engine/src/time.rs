@@ -80,6 +80,24 @@ impl fmt::Debug for Time {
     }
 }
 
+/// Appends a decimal number with leading zeros up to `width` digits. Lines of the log are written for each call: the general
+/// formatting of the standard library takes several times as long.
+pub fn push_digits(text: &mut String, number: u64, width: usize) {
+    // 20 digits are the most of 64 bits.
+    let mut digits = [b'0'; 20];
+    let (mut rest, mut count) = (number, 0);
+    for digit in digits.iter_mut().rev() {
+        if rest == 0 && count >= width.max(1) {
+            break;
+        }
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        count += 1;
+    }
+    let written = digits.get(digits.len() - count..).unwrap_or_default();
+    text.extend(written.iter().map(|digit| char::from(*digit)));
+}
+
 impl fmt::Display for Time {
     /// Seconds with all nine digits, so that a log of events is exact.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -113,6 +131,30 @@ impl Deadline {
             (Some(a), Some(b)) if b.at < a.at => Some(b),
             (Some(a), _) => Some(a),
             (None, b) => b,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::push_digits;
+
+    #[test]
+    fn digits_are_those_of_the_standard_library() {
+        for (number, width) in [
+            (0, 0),
+            (0, 1),
+            (7, 2),
+            (42, 2),
+            (123, 2),
+            (5, 9),
+            (u64::MAX, 1),
+            (u64::MAX, 20),
+            (10, 1),
+        ] {
+            let mut text = "x".to_owned();
+            push_digits(&mut text, number, width);
+            assert_eq!(text, format!("x{number:0width$}"));
         }
     }
 }

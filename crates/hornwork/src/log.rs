@@ -7,7 +7,6 @@ use config::Config;
 use engine::event::EventLevel;
 use engine::{Event, EventKind};
 use net::Clock;
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd as _;
@@ -362,13 +361,18 @@ fn json_line(unix_nanos: u64, level: &str, event: &Event) -> String {
     format!("{}\n", serde_json::Value::Object(object))
 }
 
+/// Bytes of most lines.
+const LINE: usize = 320;
+
 /// Formats an event as one line of text, as tracing does. The event's text escapes control characters, so that a log
 /// cannot control the terminal that shows it.
 fn text_line(unix_nanos: u64, level: &str, event: &Event) -> String {
-    let mut line = timestamp(unix_nanos);
-    line.reserve(160);
-    // Writing to a String cannot fail.
-    let _ = write!(line, " {level:>5} {event}");
+    let mut line = String::with_capacity(LINE);
+    append_timestamp(&mut line, unix_nanos);
+    line.push_str("      ".get(level.len().min(5)..).unwrap_or_default());
+    line.push_str(level);
+    line.push(' ');
+    event.append_to(&mut line);
     line.push('\n');
     line
 }
@@ -409,6 +413,12 @@ const DECIMAL_SUFFIXES: [&str; 3] = ["_percent", "_ms", "_mos"];
 
 /// RFC 3339 in UTC with microseconds.
 pub(crate) fn timestamp(unix_nanos: u64) -> String {
+    let mut text = String::new();
+    append_timestamp(&mut text, unix_nanos);
+    text
+}
+
+fn append_timestamp(text: &mut String, unix_nanos: u64) {
     let seconds = unix_nanos / 1_000_000_000;
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Days since 1 March of year 0, in eras of 400 years: leap days are then at the end of years.
@@ -423,14 +433,18 @@ pub(crate) fn timestamp(unix_nanos: u64) -> String {
     } else {
         (month - 9, 1)
     };
-    format!(
-        "{:04}-{month:02}-{date:02}T{:02}:{:02}:{:02}.{:06}Z",
-        era * 400 + year + carry,
-        second / 3_600,
-        second / 60 % 60,
-        second % 60,
-        unix_nanos % 1_000_000_000 / 1_000
-    )
+    for (number, width, end) in [
+        (era * 400 + year + carry, 4, '-'),
+        (month, 2, '-'),
+        (date, 2, 'T'),
+        (second / 3_600, 2, ':'),
+        (second / 60 % 60, 2, ':'),
+        (second % 60, 2, '.'),
+        (unix_nanos % 1_000_000_000 / 1_000, 6, 'Z'),
+    ] {
+        engine::push_digits(text, number, width);
+        text.push(end);
+    }
 }
 
 #[cfg(test)]
