@@ -334,3 +334,72 @@ fn refusal_of_our_credentials_is_no_challenge_to_the_phone() {
     assert!(seen.iter().all(|entry| !entry.text().contains("u1000")));
     assert!(failures(&net).is_empty());
 }
+
+/// Within a subscription, too.
+#[test]
+fn refusal_of_our_credentials_within_a_subscription_is_no_challenge() {
+    let config = configuration("authenticate='trunk'\n") + "username='border'\npassword='p'\n";
+    let mut net = VirtualNetwork::new(&config, 5);
+    let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.phones[pbx].log.behaviour.outside = Some(200);
+    let extra = format!("Expires: 600\r\n{}", needed("SUBSCRIBE"));
+    let text = request("SUBSCRIBE", "2000", ("one", 1), &extra);
+    let answer = exchange(&mut net, &text);
+    assert!(answer.starts_with("SIP/2.0 200 "), "{answer}");
+    let to = value(&answer, "To").to_owned();
+    net.phones[pbx].log.behaviour.inside = Some(407);
+    let answer = refresh(&mut net, &to, 2, CREDENTIALS);
+    assert!(answer.starts_with("SIP/2.0 403 "), "{answer}");
+    assert!(failures(&net).is_empty());
+}
+
+/// A trunk that accepts such requests from any sender has not accepted their credentials. Otherwise invented ones would make the source
+/// one of the account, and their nonce one that may have expired: passwords could be tried without limit.
+#[test]
+fn acceptance_without_a_challenge_proves_no_password() {
+    let wrong = CREDENTIALS.replace("u1000", "u1001");
+    for within in [false, true] {
+        let mut net = VirtualNetwork::new(&configuration("authenticate='trunk'\n"), 5);
+        let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+        let to = within.then(|| subscribe(&mut net, pbx));
+        for (status, requests, reached) in [(200, 5, 5), (407, 60, 10)] {
+            net.phones[pbx].log.behaviour.outside = Some(status);
+            net.phones[pbx].log.behaviour.inside = Some(status);
+            net.phones[pbx].log.entries.clear();
+            for number in 0..requests {
+                let cseq = u32::from(status) + number;
+                match &to {
+                    Some(to) => refresh(&mut net, to, cseq, &wrong),
+                    None => {
+                        let call_id = format!("m{cseq}");
+                        let text = request("MESSAGE", "2000", (&call_id, 1), &wrong);
+                        exchange(&mut net, &text)
+                    }
+                };
+            }
+            let seen = received(&net, pbx).len();
+            assert_eq!(seen, reached, "{status}, within: {within}");
+        }
+        assert_eq!(net.border.counters().authentication_failed, 60);
+    }
+}
+
+/// A nonce that was accepted after a challenge has expired: the next challenge is no failure.
+#[test]
+fn expired_nonces_within_a_subscription_are_no_failures() {
+    let mut net = VirtualNetwork::new(&configuration("authenticate='trunk'\n"), 5);
+    let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let to = subscribe(&mut net, pbx);
+    let mut credentials = CREDENTIALS.to_owned();
+    for number in 0..20 {
+        for status in [407, 200] {
+            net.phones[pbx].log.behaviour.inside = Some(status);
+            let cseq = 3 + 2 * number + u32::from(status == 200);
+            let answer = refresh(&mut net, &to, cseq, &credentials);
+            let expected = format!("SIP/2.0 {status} ");
+            assert!(answer.starts_with(&expected), "{answer}");
+            credentials = CREDENTIALS.replace("\"n\"", &format!("\"n{number}\""));
+        }
+    }
+    assert!(failures(&net).is_empty(), "{:?}", failures(&net));
+}

@@ -510,7 +510,8 @@ impl Calls<'_> {
             return;
         };
         let invite = std::mem::take(&mut set_up.invite);
-        self.parts.trunk_answered(&invite, flow, response);
+        // Trunks authenticate calls, or none.
+        self.parts.trunk_answered((&invite, true), flow, response);
         if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
             set_up.invite = invite;
         }
