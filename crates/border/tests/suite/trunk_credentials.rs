@@ -403,3 +403,42 @@ fn expired_nonces_within_a_subscription_are_no_failures() {
     }
     assert!(failures(&net).is_empty(), "{:?}", failures(&net));
 }
+
+/// The same for calls, unless the other trunk has challenged the INVITE itself.
+#[test]
+fn credentials_of_calls_reach_the_trunk_of_registrations_alone() {
+    let config = configuration("authenticate='trunk'\n");
+    let config = format!(
+        "{config}[[trunk]]\nname='other'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\n\
+         [[route]]\nto={{prefix='9'}}\ntrunk='other'\n[[route]]\ntrunk='pbx'\n"
+    );
+    let mut net = VirtualNetwork::new(&config, 5);
+    let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let other = net.phone("10.2.0.2:5060", PhoneBehaviour::answering(SDP_B));
+    register(&mut net, pbx);
+    for at in [pbx, other] {
+        net.phones[at].log.entries.clear();
+        net.phones[at].log.behaviour.progress.clear();
+        net.phones[at].log.behaviour.answer = Some(407);
+    }
+    let steps = [
+        ("2000", 1, CREDENTIALS),
+        ("9000", 1, CREDENTIALS),
+        ("9001", 1, ""),
+        ("9001", 2, CREDENTIALS),
+    ];
+    for (called, cseq, credentials) in steps {
+        let text = request("INVITE", called, (called, cseq), credentials);
+        exchange(&mut net, &text);
+        net.run(seconds(1));
+    }
+    let has_credentials = |at: usize| -> Vec<bool> {
+        let entries = net.log(at).iter();
+        let offered = entries.filter(|entry| entry.event == PhoneEvent::Offered);
+        offered
+            .map(|entry| !entry.header("Proxy-Authorization").is_empty())
+            .collect()
+    };
+    assert_eq!(has_credentials(pbx), [true]);
+    assert_eq!(has_credentials(other), [false, false, true]);
+}
