@@ -223,7 +223,7 @@ capture
 for transport in tcp tls; do
   case $transport in tls) own="--certificate far.pem --key far.key"; ca="--ca authority.pem" ;; *) own=""; ca="" ;; esac
   answer "$far_in" "waiting for a call" --transport $transport --local 10.2.0.1 $own
-  call "" "sip:600@10.2.0.1;transport=$transport" --local 10.1.0.1 --ike near.toml $ca --seconds 9
+  call "" "sip:600@10.2.0.1;transport=$transport" --local 10.1.0.1 --ike near.toml $ca --seconds 10
   wait $answer
   cp caller.json caller-$transport.json; cp callee.json callee-$transport.json
   echo "$transport: $(opened) connections"
@@ -244,7 +244,10 @@ ip link show | grep -c hwp || true
 fn above_device(mut figures: Value) -> Value {
     let drops = figures["esp"]["drops"].as_object().expect("drops");
     let mut reasons = drops.keys();
-    assert!(reasons.all(|reason| reason == "esp_selector"), "{figures:#}");
+    assert!(
+        reasons.all(|reason| reason == "esp_selector"),
+        "{figures:#}"
+    );
     figures["esp"]["dropped"] = 0.into();
     figures
 }
@@ -258,17 +261,17 @@ fn connections_inside_of_a_stock_strongswan_outlast_new_keys() {
     let authority = Authority::new(&case.folder, "authority");
     authority.issue_address("far", [10, 2, 0, 1].into());
     let ends = "local = \"192.0.2.1\"\npeer = \"192.0.2.2\"\nremote_networks = \"10.2.0.0/24\"\nsecret_file = \"psk\"\n";
-    case.write("near.toml", &format!("{ends}[ike]\nrekey_s = 4\n"));
+    case.write("near.toml", &format!("{ends}[ike]\nrekey_s = 5\n"));
     case.write("wait.toml", ends);
     case.write("far.conf", &far("aes128gcm16-x25519", 3_600));
     let said = case.run(STREAMS);
     for transport in ["tcp", "tls"] {
         let caller = above_device(json(&case.folder, &format!("caller-{transport}.json")));
         assert_eq!(caller["transport"], transport.to_uppercase(), "{caller:#}");
-        good(&caller, 350, &said);
+        good(&caller, 400, &said);
         negotiated(&caller, "AES-GCM-16", 1, &said);
         let callee = json(&case.folder, &format!("callee-{transport}.json"));
-        good(&callee, 350, &said);
+        good(&callee, 400, &said);
     }
     // One connection for each call, from INVITE to BYE.
     for count in ["tcp: 1 connections", "tls: 2 connections"] {
@@ -279,8 +282,13 @@ fn connections_inside_of_a_stock_strongswan_outlast_new_keys() {
     negotiated(&answered, "AES-GCM-16", 0, &said);
     // TCP, RTP and RTCP at least.
     let bound = said.lines().find_map(|line| line.strip_prefix("bound: "));
-    let (bound, all) = bound.and_then(|line| line.split_once(" of ")).expect("sockets");
-    assert!(bound == all && bound.parse::<u32>().is_ok_and(|sockets| sockets >= 3), "{said}");
+    let (bound, all) = bound
+        .and_then(|line| line.split_once(" of "))
+        .expect("sockets");
+    assert!(
+        bound == all && bound.parse::<u32>().is_ok_and(|sockets| sockets >= 3),
+        "{said}"
+    );
     check_wire(&case, 1_500);
     assert_eq!(count(&case, "tcp"), 0);
     let ended = said.lines().any(|line| line == "0 far.sas");
@@ -408,7 +416,10 @@ fn missing_parts_are_named_and_no_right_is_needed_to_begin() {
     let near = "peer = \"192.0.2.2\"\nremote_networks = \"10.2.0.0/24\"\nsecret_file = \"psk\"\n";
     case.write("near.toml", near);
     case.write("wait.toml", &format!("local = \"192.0.2.1\"\n{near}"));
-    case.write("hosts.toml", "peer = \"192.0.2.2\"\nsecret_file = \"psk\"\n");
+    case.write(
+        "hosts.toml",
+        "peer = \"192.0.2.2\"\nsecret_file = \"psk\"\n",
+    );
     case.write("beside.toml", &near.replace("10.2.0.0/24", "10.9.0.0/24"));
     case.write("transport.toml", &format!("mode = \"transport\"\n{near}"));
     case.write("open.toml", &near.replace("psk", "open"));

@@ -3,9 +3,7 @@
 use super::thread::PhoneMessage;
 use crate::error::LabError;
 use engine::Time;
-use protect::esp::{
-    AddressPrefix, EspEndpoint, EspSuite, NegotiatedPair, SaError, VoiceReceiver,
-};
+use protect::esp::{AddressPrefix, EspEndpoint, EspSuite, NegotiatedPair, SaError, VoiceReceiver};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 

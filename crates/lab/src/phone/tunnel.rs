@@ -547,8 +547,7 @@ impl NegotiatedEsp for PacketCarrier {
             dont_fragment: false,
         };
         let mut refused = 0;
-        self.socket
-            .send(&message, &[packet], |_, _| refused += 1);
+        self.socket.send(&message, &[packet], |_, _| refused += 1);
         self.gateway.count_drops(DropReason::SendFailed, refused);
     }
 }
