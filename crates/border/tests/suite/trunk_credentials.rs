@@ -442,3 +442,24 @@ fn credentials_of_calls_reach_the_trunk_of_registrations_alone() {
     assert_eq!(has_credentials(pbx), [true]);
     assert_eq!(has_credentials(other), [false, false, true]);
 }
+
+/// A trunk that takes calls of any sender, of emergency numbers for example, has not accepted their credentials.
+#[test]
+fn calls_without_a_challenge_prove_no_password() {
+    let mut net = VirtualNetwork::new(&configuration("authenticate='trunk'\n"), 5);
+    let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.phones[pbx].log.behaviour.progress.clear();
+    for (status, calls, reached) in [(200, 2, 2), (407, 60, 10)] {
+        net.phones[pbx].log.behaviour.answer = Some(status);
+        net.phones[pbx].log.entries.clear();
+        for number in 0..calls {
+            let call_id = format!("c{status}x{number}");
+            let text = request("INVITE", "2000", (&call_id, 1), CREDENTIALS);
+            net.send_raw(PHONE, OUT, text.as_bytes());
+            net.run(Duration::from_millis(100));
+        }
+        let offered = net.log(pbx).iter();
+        let offered = offered.filter(|entry| entry.event == PhoneEvent::Offered);
+        assert_eq!(offered.count(), reached, "{status}");
+    }
+}

@@ -238,6 +238,11 @@ impl Calls<'_> {
             .parts
             .calls
             .challenged_leg(&self.parts.ctx, slot, invite);
+        if challenged.is_some()
+            && let Some(set_up) = self.parts.calls.set_up_mut(slot)
+        {
+            set_up.was_challenged = true;
+        }
         match &challenged {
             Some(before) => call_id.extend_from_slice(&before.call_id),
             None => self.parts.calls.call_id(
