@@ -49,6 +49,7 @@ call="$HORNWORK phone call sip:600@10.2.0.1;transport=tcp --local 10.1.0.1"
 setpriv --bounding-set=-net_admin --inh-caps=-net_admin $call $near_esp > refused.log 2>&1 || echo "exit $?"; cat refused.log
 $call --esp keys.near > refused.log 2>&1 || echo "exit $?"; cat refused.log
 $call $near_esp --esp-remote 192.0.2.0/24 > refused.log 2>&1 || echo "exit $?"; cat refused.log
+$call $near_esp --esp-remote 10.9.0.0/24 > refused.log 2>&1 || echo "exit $?"; cat refused.log
 "$HORNWORK" phone answer --transport tcp --local 10.1.0.1 $near_esp > refused.log 2>&1 || echo "exit $?"; cat refused.log
 "#;
 
@@ -134,9 +135,10 @@ fn tcp_and_tls_pass_through_esp_of_the_phone() {
         "CAP_NET_ADMIN",
         "protect UDP only",
         "192.0.2.1 is an address of ESP packets",
+        "10.2.0.1 is not behind the tunnel",
         "--esp-remote NETWORK",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    assert_eq!(said.matches("exit 2").count(), 3, "{said}");
+    assert_eq!(said.matches("exit 2").count(), 4, "{said}");
 }
