@@ -103,7 +103,7 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         esp: esp_plan,
         exchange,
         device: tunnel.as_ref().map(|tunnel| tunnel.device().to_owned()),
-        tunnel: tunnel.as_mut().and_then(PhoneTunnel::take_messages),
+        tunnel: tunnel.as_mut().and_then(PhoneTunnel::take_link),
         real_time,
         records: options.wav_out.is_some(),
         sound_out: options.sound_out.clone(),

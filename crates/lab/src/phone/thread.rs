@@ -5,6 +5,7 @@ use super::PhoneAction;
 use super::esp::EspEnd;
 use super::exchange::{ExchangeEnd, StartedExchange};
 use super::setup::REALTIME_PRIORITY;
+use super::tunnel::TunnelLink;
 use crate::error::LabError;
 use crate::host::{HostPlan, LabHost, PhoneOccurrence, Results};
 use crate::sut::system_entropy;
@@ -84,8 +85,8 @@ pub(super) struct PhoneThreadPlan {
     pub(super) exchange: Option<StartedExchange>,
     /// Interface of its sockets, for ESP below the kernel.
     pub(super) device: Option<String>,
-    /// Messages of the key exchange below the kernel; nothing is sent before there are keys.
-    pub(super) tunnel: Option<Receiver<PhoneMessage>>,
+    /// The tunnel below the kernel; nothing is sent before it has keys.
+    pub(super) tunnel: Option<TunnelLink>,
     /// CPU of the real-time mode.
     pub(super) real_time: Option<usize>,
     /// Whether received audio is handed over as [`PhoneMessage::Audio`].
@@ -200,7 +201,7 @@ fn serve(
     let entropy = system_entropy().map_err(|error: LabError| error.to_string())?;
     let mut exchange = plan.exchange.take().map(ExchangeEnd::new);
     let tunnel = plan.tunnel.take();
-    let mut has_keys = tunnel.is_none();
+    let mut has_keys = tunnel.as_ref().is_none_or(|tunnel| tunnel.has_keys);
     let mut engine = PhoneEngine::new(plan.host, plan.esp.take(), entropy);
     let mut received = ReceivedAudio {
         records: plan.records,
@@ -216,7 +217,10 @@ fn serve(
             .turn(&mut driver)
             .map_err(|error| error.to_string())?;
         engine.exchange(exchange.as_mut(), messages, clock);
-        while let Some(message) = tunnel.as_ref().and_then(|tunnel| tunnel.try_recv().ok()) {
+        while let Some(message) = tunnel
+            .as_ref()
+            .and_then(|tunnel| tunnel.messages.try_recv().ok())
+        {
             has_keys |= matches!(message, PhoneMessage::Negotiated(_));
             // The queue has room for minutes of occurrences.
             let _ = messages.try_send(message);

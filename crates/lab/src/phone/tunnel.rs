@@ -56,8 +56,15 @@ pub(super) struct PhoneTunnel {
     device: String,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<EspEnd, String>>>,
-    /// Messages of the key exchange, for the phone's thread.
-    messages: Option<Receiver<PhoneMessage>>,
+    link: Option<TunnelLink>,
+}
+
+/// A tunnel, for the thread of its phone.
+pub(super) struct TunnelLink {
+    /// Messages of the tunnel and of its key exchange.
+    pub(super) messages: Receiver<PhoneMessage>,
+    /// There are keys; otherwise [`PhoneMessage::Negotiated`] tells so.
+    pub(super) has_keys: bool,
 }
 
 /// Addresses behind a tunnel.
@@ -213,13 +220,23 @@ impl PhoneTunnel {
         };
         let thread = std::thread::Builder::new()
             .name("phone-tunnel".to_owned())
-            .spawn(move || carrier.run(exchange, &stopped))
+            .spawn(move || {
+                let messages = carrier.messages.clone();
+                let ended = carrier.run(exchange, &stopped);
+                if let Err(why) = &ended {
+                    let _ = messages.try_send(PhoneMessage::Fatal(format!("ESP tunnel: {why}")));
+                }
+                ended
+            })
             .map_err(|error| LabError::cannot_run(format!("thread: {error}"), ""))?;
         Ok(PhoneTunnel {
             device,
             stop,
             thread: Some(thread),
-            messages: negotiates.then_some(messages),
+            link: Some(TunnelLink {
+                messages,
+                has_keys: !negotiates,
+            }),
         })
     }
 
@@ -228,9 +245,9 @@ impl PhoneTunnel {
         &self.device
     }
 
-    /// Takes the messages of the key exchange; without one there are none.
-    pub(super) fn take_messages(&mut self) -> Option<Receiver<PhoneMessage>> {
-        self.messages.take()
+    /// Takes the link for the phone's thread, once.
+    pub(super) fn take_link(&mut self) -> Option<TunnelLink> {
+        self.link.take()
     }
 
     /// Ends the thread, and returns its figures and the states of the associations.
