@@ -185,6 +185,8 @@ struct LineSide {
     special: SmallVec<[u8; 4]>,
     /// RTCP is multiplexed on the RTP port.
     mux: bool,
+    /// Its description states SRTP or ZRTP.
+    encrypted: bool,
     /// We have offered multiplexing.
     mux_offered: bool,
     /// Present only in calls with media security.
@@ -608,6 +610,7 @@ impl CallMedia {
             encodings: core::mem::take(&mut slot.encodings),
             special: core::mem::take(&mut slot.special),
             mux: slot.mux,
+            encrypted: slot.encrypted,
             security: slot.security.take(),
             ..new
         };
@@ -910,6 +913,7 @@ impl CallMedia {
             protection: security.map_or(Protection::None, SideSecurity::protection),
             dtls: security.is_some_and(SideSecurity::has_dtls),
             hides: media.hides,
+            plain_rtcp: !line.sides.iter().any(LineSide::may_pass_srtp),
             transcode: self
                 .codecs
                 .as_ref()
@@ -966,6 +970,13 @@ impl LineSide {
         self.rtp == socket || self.rtcp == Some(socket)
     }
 
+    /// Whether SRTP of this side may be relayed without keys.
+    fn may_pass_srtp(&self) -> bool {
+        let security = self.security.as_deref();
+        let protection = security.map_or(Protection::None, SideSecurity::protection);
+        self.encrypted && protection == Protection::None
+    }
+
     /// Applies the description of the side; `mux`: whether RTCP is multiplexed, as far as is known.
     fn signal(&mut self, fact: &MediaFacts, mux: bool) {
         self.signalled_rtp = fact.rtp();
@@ -982,5 +993,6 @@ impl LineSide {
         self.clock_rates.clone_from(&fact.clock_rates);
         self.encodings.clone_from(&fact.encodings);
         self.special.clone_from(&fact.special);
+        self.encrypted = fact.encrypted;
     }
 }

@@ -47,6 +47,7 @@ pub(super) fn new_side(
             encodings: SmallVec::new(),
             special: SmallVec::new(),
             mux: false,
+            encrypted: false,
             mux_offered: false,
             security: None,
         }),

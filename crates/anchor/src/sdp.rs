@@ -57,6 +57,8 @@ pub struct MediaFacts {
     pub rtcp: Option<(u16, Option<IpAddr>)>,
     /// `a=rtcp-mux` (RFC 5761).
     pub mux: bool,
+    /// SRTP by its profile, or offered by keys or fingerprints (RFC 8643); or ZRTP.
+    pub encrypted: bool,
     /// Direction of the media.
     pub direction: MediaDirection,
     /// Payload types with their clock rates (`a=rtpmap`).
@@ -141,6 +143,7 @@ pub fn parse_media(sdp: &[u8]) -> Result<ParsedLines, BadSdp> {
         sends: true,
         receives: true,
     };
+    let mut session_encrypted = false;
     for raw in sdp.split_inclusive(|&byte| byte == b'\n') {
         let line = raw.trim_ascii_end();
         match line {
@@ -149,6 +152,7 @@ pub fn parse_media(sdp: &[u8]) -> Result<ParsedLines, BadSdp> {
                     return Err(BadSdp::TooManyMedia);
                 }
                 let (port, carriage) = media_line(rest).ok_or(BadSdp::MediaLine)?;
+                let encrypted = session_encrypted || has_secure_profile(rest);
                 // A rejected or disabled line needs no address.
                 if port != 0 && !session_connected {
                     unconnected |= 1 << media.len();
@@ -159,6 +163,7 @@ pub fn parse_media(sdp: &[u8]) -> Result<ParsedLines, BadSdp> {
                     address: session_address,
                     rtcp: None,
                     mux: false,
+                    encrypted,
                     direction: session_direction,
                     clock_rates: SmallVec::new(),
                     encodings: SmallVec::new(),
@@ -188,7 +193,10 @@ pub fn parse_media(sdp: &[u8]) -> Result<ParsedLines, BadSdp> {
                         attribute(rest, media);
                         &mut media.direction
                     }
-                    None => &mut session_direction,
+                    None => {
+                        session_encrypted |= has_keys(rest);
+                        &mut session_direction
+                    }
                 };
                 if let Some(new) = direction_of(rest) {
                     *direction = new;
@@ -204,6 +212,7 @@ pub fn parse_media(sdp: &[u8]) -> Result<ParsedLines, BadSdp> {
 }
 
 fn attribute(attribute: &[u8], media: &mut MediaFacts) {
+    media.encrypted |= has_keys(attribute);
     if attribute == b"rtcp-mux" {
         media.mux = true;
     } else if let Some(rest) = attribute.strip_prefix(b"rtcp:") {
@@ -266,6 +275,20 @@ fn direction_of(attribute: &[u8]) -> Option<MediaDirection> {
         _ => return None,
     };
     Some(MediaDirection { sends, receives })
+}
+
+/// Whether an attribute has keys of SRTP, or announces an agreement on them.
+fn has_keys(attribute: &[u8]) -> bool {
+    let names: [&[u8]; 4] = [b"crypto:", b"fingerprint:", b"key-mgmt:", b"zrtp-hash:"];
+    names.iter().any(|name| attribute.starts_with(name))
+}
+
+/// Whether the value of an `m=` line has a profile of SRTP.
+fn has_secure_profile(rest: &[u8]) -> bool {
+    let protocol = words(rest).nth(2).unwrap_or_default();
+    protocol
+        .split(|&byte| byte == b'/')
+        .any(|piece| piece.eq_ignore_ascii_case(b"SAVP") || piece.eq_ignore_ascii_case(b"SAVPF"))
 }
 
 /// Port and transport in the value of an `m=` line.
@@ -470,6 +493,32 @@ mod tests {
         assert_eq!(media[2].carriage, LineTransport::Stream);
         assert_eq!(media[3].carriage, LineTransport::Datagrams);
         assert!(media[1].mux && !media[0].mux);
+    }
+
+    #[test]
+    fn encryption_is_known_by_profile_or_keys() {
+        let session = "v=0\r\no=a 1 1 IN IP4 10.1.1.1\r\ns=x\r\nc=IN IP4 10.1.1.1\r\nt=0 0\r\n";
+        let plain = "m=audio 4000 RTP/AVP 0\r\na=rtpmap:0 PCMU/8000\r\n";
+        for (text, encrypted) in [
+            (format!("{session}{plain}"), false),
+            (format!("{session}m=audio 4000 RTP/SAVP 0\r\n"), true),
+            (
+                format!("{session}m=audio 4000 UDP/TLS/RTP/SAVPF 0\r\n"),
+                true,
+            ),
+            (
+                format!("{session}{plain}a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:x\r\n"),
+                true,
+            ),
+            (
+                format!("{session}a=fingerprint:sha-256 AA\r\n{plain}"),
+                true,
+            ),
+            (format!("{session}{plain}a=zrtp-hash:1.10 x\r\n"), true),
+        ] {
+            let media = parse_media(text.as_bytes()).unwrap();
+            assert_eq!(media[0].encrypted, encrypted, "{text}");
+        }
     }
 
     #[test]

@@ -121,6 +121,8 @@ pub(crate) struct SetUp {
     pub(crate) user: Option<Box<str>>,
     /// Origin of the INVITE.
     pub(crate) source: SocketAddr,
+    /// A peer has challenged the same INVITE before: it authenticates the call.
+    pub(crate) was_challenged: bool,
     pub(crate) timers: SetUpTimers,
 }
 

@@ -210,7 +210,7 @@ impl Calls<'_> {
                 self.in_dialog_answered(&passed, response);
             }
             Some(PendingKind::Register(passed)) => {
-                let request = passed.passing.request();
+                let request = (passed.passing.request(), true);
                 self.parts
                     .trunk_answered(request, passed.source_flow, response);
                 if (200..300).contains(&status) {

@@ -232,11 +232,11 @@ pub struct LineOptions {
 #[derive(Debug, Args)]
 pub struct EspOptions {
     /// ESP (IPsec) around SIP and media in this program, with manual keys: a file in the format of Wireshark's esp_sa
-    /// table with one line for each direction. UDP only.
+    /// table with one line for each direction. SIP over TCP and TLS needs --esp-mode tunnel.
     #[arg(long, value_name = "KEYFILE")]
     esp: Option<PathBuf>,
     /// ESP with keys of IKEv2, by strongSwan's daemon: a file with the peer, its secret or certificates, and the networks
-    /// behind it (docs/how-to/phone.md). UDP only.
+    /// behind it (docs/how-to/phone.md). SIP over TCP and TLS needs CAP_NET_ADMIN, for a TUN device.
     #[arg(long, value_name = "FILE", conflicts_with = "esp")]
     ike: Option<PathBuf>,
     /// ESP: transport mode between the two phones, or tunnel mode around addresses of an own network [default: transport].

@@ -113,8 +113,8 @@ impl PhoneKeyExchange for PhoneIke {
         self.spec.peer
     }
 
-    fn is_between_hosts(&self) -> bool {
-        self.spec.remote_networks.is_empty()
+    fn remote_networks(&self) -> &[AddressPrefix] {
+        &self.spec.remote_networks
     }
 
     fn start(&self, phone: IpAddr, initiates: bool) -> Result<StartedExchange, LabError> {

@@ -104,6 +104,9 @@ pub struct DriverConfig {
     /// Share signalling ports with other drivers of this program that open the same ones (SO_REUSEPORT): the kernel
     /// distributes peers among them. Only programs of the same user can join.
     pub shared_ports: bool,
+    /// Interface of all UDP and TCP sockets (SO_BINDTODEVICE): their packets pass it also to destinations that the routes would send
+    /// elsewhere. Not for the shared-port socket and AF_XDP. `None`: the routes decide.
+    pub device: Option<String>,
     /// Events queued until the program reads them with [`crate::Driver::next_event`]; later ones are counted as lost.
     pub events: usize,
 }
@@ -144,6 +147,7 @@ impl Default for DriverConfig {
             datagram_budget: 256,
             stream_budget: 256 << 10,
             shared_ports: false,
+            device: None,
             events: 65_536,
         }
     }

@@ -64,6 +64,27 @@ fn dscp(fd: BorrowedFd<'_>, address: SocketAddr, code: u8) -> rustix::io::Result
     }
 }
 
+/// Binds a socket to the interface of the configuration, if it has one.
+fn device(fd: BorrowedFd<'_>, config: &DriverConfig) -> rustix::io::Result<()> {
+    let Some(name) = &config.device else {
+        return Ok(());
+    };
+    // SAFETY: the name outlives the call, and its length is stated.
+    let done = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_BINDTODEVICE,
+            name.as_ptr().cast(),
+            u32::try_from(name.len()).unwrap_or(u32::MAX),
+        )
+    };
+    match done {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+    }
+}
+
 /// A bound UDP socket. Only this program's workers share the address: SO_REUSEADDR on UDP would let another socket
 /// receive our datagrams.
 pub(crate) fn udp(
@@ -79,6 +100,7 @@ pub(crate) fn udp(
     if local.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
+    device(fd.as_fd(), config)?;
     buffers(fd.as_fd(), buffer)?;
     dscp(fd.as_fd(), local, code)?;
     let signalling = config.signalling_timestamps && kind != SocketKind::UdpMedia;
@@ -225,6 +247,7 @@ pub(crate) fn listener(local: SocketAddr, config: &DriverConfig) -> io::Result<O
 
 fn listener_once(local: SocketAddr, config: &DriverConfig) -> rustix::io::Result<OwnedFd> {
     let fd = net::socket_with(family(local), SocketType::STREAM, FLAGS, None)?;
+    device(fd.as_fd(), config)?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
     if local.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true)?;
@@ -245,6 +268,7 @@ pub(crate) fn connect(
     config: &DriverConfig,
 ) -> io::Result<(OwnedFd, bool)> {
     let fd = net::socket_with(family(remote), SocketType::STREAM, FLAGS, None)?;
+    device(fd.as_fd(), config)?;
     if let Some(local) = local {
         if local.port() == 0 {
             // The port is then chosen per destination, so that one address can have more than 28,000 connections.
@@ -347,6 +371,25 @@ mod tests {
         let (attempts, done) = tries(0, usize::MAX, Errno::ACCESS);
         assert_eq!(attempts, 1);
         assert_eq!(done.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn sockets_are_bound_to_the_interface() {
+        let on = |name: &str| DriverConfig {
+            device: Some(name.to_owned()),
+            ..DriverConfig::default()
+        };
+        let local = SocketAddr::from(([127, 0, 0, 1], 0));
+        let none = on("hw-none");
+        assert!(udp(local, SocketKind::UdpMedia, &none).is_err());
+        assert!(udp(local, SocketKind::UdpSignalling, &none).is_err());
+        assert!(listener(local, &none).is_err());
+        assert!(connect(Some(local), local, &none).is_err());
+        // Kernels before 5.7 need CAP_NET_RAW.
+        match udp(local, SocketKind::UdpMedia, &on("lo")) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied),
+        }
     }
 
     #[test]

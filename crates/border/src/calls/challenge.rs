@@ -6,7 +6,7 @@ use core::time::Duration;
 use engine::{BoundedMap, HashKey, Time};
 use wire::sip::Message;
 
-/// Maximum number of stored challenges.
+/// Maximum number of stored challenges of each generation.
 const MOST: usize = 10_000;
 /// Time for the caller to repeat the request.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -31,29 +31,74 @@ impl ChallengedLeg {
     }
 }
 
-/// Challenged requests, by the values that are equal in the repeated one.
+/// Challenged requests, by the values that are equal in the repeated one. A full generation becomes the previous one, so that the
+/// last [`MOST`] challenges are known also while many phones subscribe and register at once.
 #[derive(Debug)]
 pub(crate) struct Challenged {
-    by_request: BoundedMap<u64, (Time, ChallengedLeg)>,
+    young: BoundedMap<u64, (Time, ChallengedLeg)>,
+    old: BoundedMap<u64, (Time, ChallengedLeg)>,
 }
 
 impl Challenged {
     pub(crate) fn new(key: HashKey) -> Challenged {
         Challenged {
-            by_request: BoundedMap::new(MOST, key),
+            young: BoundedMap::new(MOST, key),
+            old: BoundedMap::new(MOST, key),
         }
     }
 
     pub(super) fn remember(&mut self, request: u64, leg: ChallengedLeg, now: Time) {
-        if self.by_request.is_full() {
-            self.by_request.clear();
+        if self.young.is_full() && self.young.get(&request).is_none() {
+            core::mem::swap(&mut self.young, &mut self.old);
+            self.young.clear();
         }
         // There is room: see above.
-        let _ = self.by_request.insert(request, (now, leg));
+        let _ = self.young.insert(request, (now, leg));
     }
 
     pub(super) fn take(&mut self, request: u64, now: Time) -> Option<ChallengedLeg> {
-        let (since, leg) = self.by_request.remove(&request)?;
+        let old = self.old.remove(&request);
+        let (since, leg) = self.young.remove(&request).or(old)?;
         (now.since(since) <= PATIENCE).then_some(leg)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::Entropy;
+
+    fn leg(cseq: u32) -> ChallengedLeg {
+        ChallengedLeg {
+            call_id: b"c".as_slice().into(),
+            tag: b"t".as_slice().into(),
+            cseq,
+        }
+    }
+
+    #[test]
+    fn recent_challenges_outlast_a_full_table() {
+        let mut challenged = Challenged::new(HashKey::new(&mut Entropy::from_number(1)));
+        let number = |leg: Option<ChallengedLeg>| leg.map(|leg| leg.cseq);
+        let last = 3 * MOST as u64;
+        for request in 0..=last {
+            challenged.remember(request, leg(request as u32), Time::ZERO);
+        }
+        for request in [last, last - 1, last - MOST as u64 + 1] {
+            let found = challenged.take(request, Time::ZERO);
+            assert_eq!(number(found), Some(request as u32));
+            assert_eq!(number(challenged.take(request, Time::ZERO)), None);
+        }
+        assert_eq!(number(challenged.take(0, Time::ZERO)), None);
+        // The last challenge of a request counts, in whichever generation the first one is.
+        challenged.remember(7, leg(1), Time::ZERO);
+        for request in 0..MOST as u64 {
+            challenged.remember(1_000_000 + request, leg(0), Time::ZERO);
+        }
+        challenged.remember(7, leg(2), Time::ZERO);
+        assert_eq!(number(challenged.take(7, Time::ZERO)), Some(2));
+        assert_eq!(number(challenged.take(7, Time::ZERO)), None);
+        let late = Time::ZERO + PATIENCE + Duration::from_secs(1);
+        assert_eq!(number(challenged.take(1_000_001, late)), None);
     }
 }

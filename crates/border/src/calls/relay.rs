@@ -17,7 +17,7 @@ use crate::identity::Boundary;
 use crate::identity::private_headers::is_charged;
 use ::rules::Effects;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
-use config::{Config, IdentityPassing, Refer};
+use config::{Config, IdentityPassing, Refer, Register};
 use sip::{Body, LegId, MessageContent};
 use wire::sip::{Edit, HeaderId, Message, Method, Session};
 
@@ -130,6 +130,18 @@ impl Call {
             && config
                 .interface(*self.interfaces.get(side))
                 .is_some_and(|interface| interface.authenticate == config::Authenticate::Digest)
+    }
+
+    /// Whether digest credentials in requests of this side are for the other one. Those of a phone whose registrations are forwarded
+    /// are for the trunk of the registrations: another peer could try passwords against them.
+    fn credentials_are_for_other(&self, config: &Config, side: Side) -> bool {
+        let interface = config.interface(*self.interfaces.get(side));
+        match interface.map(|interface| interface.register) {
+            Some(Register::Pass(trunk)) if self.trunks.get(side).is_none() => {
+                *self.trunks.get(side.other()) == Some(trunk)
+            }
+            _ => true,
+        }
     }
 
     /// The boundary of trust between two sides of the call.
@@ -314,7 +326,10 @@ impl Calls<'_> {
                 value: &own.refer_to,
             });
         }
-        if message.is_request() && call.consumes_credentials(&self.parts.ctx.config, from) {
+        let config = &self.parts.ctx.config;
+        let removes_credentials = call.consumes_credentials(config, from)
+            || !call.credentials_are_for_other(config, from);
+        if message.is_request() && removes_credentials {
             for id in [HeaderId::Authorization, HeaderId::ProxyAuthorization] {
                 if message.has(id) {
                     edits.push(Edit::Remove(id));

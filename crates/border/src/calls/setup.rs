@@ -180,6 +180,7 @@ impl Calls<'_> {
                 anchor: plan.media == MediaMode::Anchor,
                 user,
                 source: flow.remote,
+                was_challenged: false,
                 timers: SetUpTimers {
                     ring: Some(ring_timer),
                     answer: None,

@@ -196,12 +196,16 @@ impl OngoingCalls {
         }
     }
 
-    /// Hash of the values that are equal in a request and its repetition: method, Call-ID, From tag and source address.
+    /// Hash of the values that are equal in a request and its repetition: method, Request-URI, Call-ID, From without its name, and
+    /// source address. A request with the credentials of another user, or to a destination that needs none, repeats no challenged one.
     fn request_mark(&self, request: &Message<'_>, source: IpAddr) -> u64 {
         let mut hasher = self.hash_key.build_hasher();
         request.method().as_bytes().hash(&mut hasher);
+        request.request_uri().hash(&mut hasher);
         request.call_id().unwrap_or_default().hash(&mut hasher);
-        let tag = request.from().ok().and_then(|from| from.tag());
+        let from = request.from().ok();
+        from.map_or(&b""[..], |from| from.uri).hash(&mut hasher);
+        let tag = from.and_then(|from| from.tag());
         tag.unwrap_or_default().hash(&mut hasher);
         source.hash(&mut hasher);
         hasher.finish()

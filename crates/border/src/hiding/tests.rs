@@ -110,7 +110,8 @@ fn page() -> String {
          | MID, RtpStreamId, RepairedRtpStreamId | relayed | relayed |\n\
          | reason of BYE | removed | relayed |\n\
          | malformed source description | its items are removed | relayed |\n\
-         | application-defined packets (APP), datagrams that are no valid compound | relayed | relayed |\n\
+         | application-defined packets (APP) | relayed | relayed |\n\
+         | datagrams that are no valid compound | dropped (`media_malformed`); relayed where both descriptions leave SRTCP to the phones | relayed |\n\
          | all other packets | relayed | relayed |\n",
     );
     page

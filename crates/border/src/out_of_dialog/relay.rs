@@ -246,10 +246,7 @@ impl Calls<'_> {
     pub(super) fn relay_answered(&mut self, relay: &RequestRelay, response: &Message<'_>) {
         let last = relay.next.checked_sub(1).and_then(|at| relay.hops.get(at));
         let trunk = last.and_then(|hop| hop.trunk);
-        let own_login = trunk
-            .and_then(|trunk| self.parts.ctx.config.trunk(trunk))
-            .is_some_and(|trunk| trunk.credentials.is_some());
-        if own_login && matches!(response.status(), 401 | 407) {
+        if self.parts.has_login(trunk) && matches!(response.status(), 401 | 407) {
             // The sender does not know our credentials at this trunk.
             return self.refuse_relay((relay.server, relay.subscription), 403);
         }
@@ -270,7 +267,8 @@ impl Calls<'_> {
         response: &Message<'_>,
     ) {
         let source = relay.source_flow;
-        self.parts.trunk_answered(&relay.request, source, response);
+        let request = (&*relay.request, relay.repeats.is_some());
+        self.parts.trunk_answered(request, source, response);
         let status = response.status();
         let Ok(request) = Message::parse(&relay.request) else {
             return;

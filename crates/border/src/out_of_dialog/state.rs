@@ -156,6 +156,8 @@ pub(crate) struct Subscription {
     pub(super) dialogs: [Option<DialogId>; 2],
     pub(super) interfaces: [InterfaceId; 2],
     pub(super) trunks: [Option<TrunkId>; 2],
+    /// Whether the last request of a side within the subscription was challenged by the other one.
+    pub(super) challenged: [bool; 2],
     pub(super) timer: Option<TimerKey>,
 }
 
@@ -166,8 +168,14 @@ pub(crate) struct ForwardedRequest {
     /// Flow of the received request.
     pub(super) source_flow: Flow,
     pub(super) key: u64,
+    /// Side of its sender.
+    pub(super) from: usize,
     /// The received request, if its credentials were forwarded.
     pub(super) request: Option<Box<[u8]>>,
+    /// Whether the request before it was challenged.
+    pub(super) challenged: bool,
+    /// Whether the border answers challenges of the receiver with credentials of its own.
+    pub(super) own_login: bool,
     pub(super) subscribes: bool,
     /// Whether the subscription ends with this request.
     pub(super) last: bool,

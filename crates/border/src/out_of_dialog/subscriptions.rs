@@ -41,6 +41,7 @@ impl Calls<'_> {
             dialogs: [None; 2],
             interfaces: [origin.interface; 2],
             trunks: [origin.trunk, None],
+            challenged: [false; 2],
             timer: None,
         });
         let key = (u64::from(serial) << 32) | (index as u64 + 1);
@@ -151,6 +152,7 @@ impl Calls<'_> {
         let from = usize::from(subscription.dialogs.first() != Some(&Some(dialog)));
         let other = subscription.dialogs.get(1 - from).copied().flatten();
         let trunk = subscription.trunks.get(1 - from).copied().flatten();
+        let challenged = subscription.challenged.get(from) == Some(&true);
         let (Some(other), Some(source_flow)) = (other, self.endpoint.flow_of_dialog(dialog)) else {
             return refuse(self.endpoint, transaction, 481, now);
         };
@@ -180,7 +182,10 @@ impl Calls<'_> {
             server: transaction,
             source_flow,
             key,
+            from,
             request: authenticates.then(|| request.bytes().into()),
+            challenged,
+            own_login: self.parts.has_login(trunk),
             subscribes: method == Method::Subscribe,
             last,
         };
@@ -261,12 +266,23 @@ impl Calls<'_> {
 
     /// A final response to a request within a subscription.
     pub(crate) fn in_dialog_answered(&mut self, passed: &ForwardedRequest, response: &Message<'_>) {
-        let status = response.status();
+        let (status, now) = (response.status(), self.parts.ctx.now);
+        let challenges = matches!(status, 401 | 407);
         if let Some(request) = passed.request.as_deref() {
+            let request = (request, passed.challenged);
             self.parts
                 .trunk_answered(request, passed.source_flow, response);
         }
-        self.relay_response(passed.server, passed.source_flow, response);
+        if let Some(subscription) = self.parts.out_of_dialog.subscription(passed.key)
+            && let Some(challenged) = subscription.challenged.get_mut(passed.from)
+        {
+            *challenged = challenges;
+        }
+        match challenges && passed.own_login {
+            // The sender does not know our credentials at this trunk.
+            true => refuse(self.endpoint, passed.server, 403, now),
+            false => self.relay_response(passed.server, passed.source_flow, response),
+        }
         if passed.subscribes && (200..300).contains(&status) {
             self.parts.out_of_dialog.subscription_granted(
                 &mut self.parts.ctx,

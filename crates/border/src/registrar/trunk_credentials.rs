@@ -32,6 +32,9 @@ pub struct TrunkClaim<'a> {
     pub aor: &'a str,
     /// Source and registrations.
     pub claim: Claim,
+    /// Whether the trunk authenticates the request: it has challenged the same one before. A 2xx to a request that a trunk accepts
+    /// from any sender tells nothing about its credentials, which may be invented.
+    pub authenticated: bool,
 }
 
 impl TrunkCredentials {
@@ -89,7 +92,7 @@ impl TrunkClaim<'_> {
 
     fn verdict(&self, response: &Message<'_>) -> TrunkVerdict {
         match response.status() {
-            200..=299 => TrunkVerdict::Accepted,
+            200..=299 if self.authenticated => TrunkVerdict::Accepted,
             401 | 407 if !is_stale(response) => TrunkVerdict::Refused,
             // FreeSWITCH answers wrong passwords so. To an INVITE of a registered phone it also means a barred number.
             403 if self.credentials.registers || !self.claim.registered => TrunkVerdict::Refused,

@@ -334,3 +334,132 @@ fn refusal_of_our_credentials_is_no_challenge_to_the_phone() {
     assert!(seen.iter().all(|entry| !entry.text().contains("u1000")));
     assert!(failures(&net).is_empty());
 }
+
+/// Within a subscription, too.
+#[test]
+fn refusal_of_our_credentials_within_a_subscription_is_no_challenge() {
+    let config = configuration("authenticate='trunk'\n") + "username='border'\npassword='p'\n";
+    let mut net = VirtualNetwork::new(&config, 5);
+    let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.phones[pbx].log.behaviour.outside = Some(200);
+    let extra = format!("Expires: 600\r\n{}", needed("SUBSCRIBE"));
+    let text = request("SUBSCRIBE", "2000", ("one", 1), &extra);
+    let answer = exchange(&mut net, &text);
+    assert!(answer.starts_with("SIP/2.0 200 "), "{answer}");
+    let to = value(&answer, "To").to_owned();
+    net.phones[pbx].log.behaviour.inside = Some(407);
+    let answer = refresh(&mut net, &to, 2, CREDENTIALS);
+    assert!(answer.starts_with("SIP/2.0 403 "), "{answer}");
+    assert!(failures(&net).is_empty());
+}
+
+/// A trunk that accepts such requests from any sender has not accepted their credentials. Otherwise invented ones would make the source
+/// one of the account, and their nonce one that may have expired: passwords could be tried without limit.
+#[test]
+fn acceptance_without_a_challenge_proves_no_password() {
+    let wrong = CREDENTIALS.replace("u1000", "u1001");
+    for within in [false, true] {
+        let mut net = VirtualNetwork::new(&configuration("authenticate='trunk'\n"), 5);
+        let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+        let to = within.then(|| subscribe(&mut net, pbx));
+        for (status, requests, reached) in [(200, 5, 5), (407, 60, 10)] {
+            net.phones[pbx].log.behaviour.outside = Some(status);
+            net.phones[pbx].log.behaviour.inside = Some(status);
+            net.phones[pbx].log.entries.clear();
+            for number in 0..requests {
+                let cseq = u32::from(status) + number;
+                match &to {
+                    Some(to) => refresh(&mut net, to, cseq, &wrong),
+                    None => {
+                        let call_id = format!("m{cseq}");
+                        let text = request("MESSAGE", "2000", (&call_id, 1), &wrong);
+                        exchange(&mut net, &text)
+                    }
+                };
+            }
+            let seen = received(&net, pbx).len();
+            assert_eq!(seen, reached, "{status}, within: {within}");
+        }
+        assert_eq!(net.border.counters().authentication_failed, 60);
+    }
+}
+
+/// A nonce that was accepted after a challenge has expired: the next challenge is no failure.
+#[test]
+fn expired_nonces_within_a_subscription_are_no_failures() {
+    let mut net = VirtualNetwork::new(&configuration("authenticate='trunk'\n"), 5);
+    let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let to = subscribe(&mut net, pbx);
+    let mut credentials = CREDENTIALS.to_owned();
+    for number in 0..20 {
+        for status in [407, 200] {
+            net.phones[pbx].log.behaviour.inside = Some(status);
+            let cseq = 3 + 2 * number + u32::from(status == 200);
+            let answer = refresh(&mut net, &to, cseq, &credentials);
+            let expected = format!("SIP/2.0 {status} ");
+            assert!(answer.starts_with(&expected), "{answer}");
+            credentials = CREDENTIALS.replace("\"n\"", &format!("\"n{number}\""));
+        }
+    }
+    assert!(failures(&net).is_empty(), "{:?}", failures(&net));
+}
+
+/// The same for calls, unless the other trunk has challenged the INVITE itself.
+#[test]
+fn credentials_of_calls_reach_the_trunk_of_registrations_alone() {
+    let config = configuration("authenticate='trunk'\n");
+    let config = format!(
+        "{config}[[trunk]]\nname='other'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\n\
+         [[route]]\nto={{prefix='9'}}\ntrunk='other'\n[[route]]\ntrunk='pbx'\n"
+    );
+    let mut net = VirtualNetwork::new(&config, 5);
+    let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let other = net.phone("10.2.0.2:5060", PhoneBehaviour::answering(SDP_B));
+    register(&mut net, pbx);
+    for at in [pbx, other] {
+        net.phones[at].log.entries.clear();
+        net.phones[at].log.behaviour.progress.clear();
+        net.phones[at].log.behaviour.answer = Some(407);
+    }
+    let steps = [
+        ("2000", 1, CREDENTIALS),
+        ("9000", 1, CREDENTIALS),
+        ("9001", 1, ""),
+        ("9001", 2, CREDENTIALS),
+    ];
+    for (called, cseq, credentials) in steps {
+        let text = request("INVITE", called, (called, cseq), credentials);
+        exchange(&mut net, &text);
+        net.run(seconds(1));
+    }
+    let has_credentials = |at: usize| -> Vec<bool> {
+        let entries = net.log(at).iter();
+        let offered = entries.filter(|entry| entry.event == PhoneEvent::Offered);
+        offered
+            .map(|entry| !entry.header("Proxy-Authorization").is_empty())
+            .collect()
+    };
+    assert_eq!(has_credentials(pbx), [true]);
+    assert_eq!(has_credentials(other), [false, false, true]);
+}
+
+/// A trunk that takes calls of any sender, of emergency numbers for example, has not accepted their credentials.
+#[test]
+fn calls_without_a_challenge_prove_no_password() {
+    let mut net = VirtualNetwork::new(&configuration("authenticate='trunk'\n"), 5);
+    let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.phones[pbx].log.behaviour.progress.clear();
+    for (status, calls, reached) in [(200, 2, 2), (407, 60, 10)] {
+        net.phones[pbx].log.behaviour.answer = Some(status);
+        net.phones[pbx].log.entries.clear();
+        for number in 0..calls {
+            let call_id = format!("c{status}x{number}");
+            let text = request("INVITE", "2000", (&call_id, 1), CREDENTIALS);
+            net.send_raw(PHONE, OUT, text.as_bytes());
+            net.run(Duration::from_millis(100));
+        }
+        let offered = net.log(pbx).iter();
+        let offered = offered.filter(|entry| entry.event == PhoneEvent::Offered);
+        assert_eq!(offered.count(), reached, "{status}");
+    }
+}

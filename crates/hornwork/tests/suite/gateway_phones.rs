@@ -44,11 +44,20 @@ touch end; wait $wire; tail -n 1 wire.log
 if [ -n "$GATEWAYS" ]; then kill -TERM $near_pid $far_pid; wait $near_pid; wait $far_pid; exit 0; fi
 # The devices have ended with the phones.
 ip link show | grep -c hwp || true
+# A device that is taken away ends the call.
+$far_in "$HORNWORK" phone answer --transport tcp --local 10.2.0.1 $far_esp --codec pcma --seconds 20 > answer-gone.log 2>&1 & answer=$!; jobs_of_test="$jobs_of_test $answer"
+await answer-gone.log "waiting for a call"
+"$HORNWORK" phone call "sip:600@10.2.0.1;transport=tcp" --local 10.1.0.1 $near_esp --codec pcma --seconds 15 > gone.log 2>&1 & calling=$!; jobs_of_test="$jobs_of_test $calling"
+await gone.log established
+ip link del hwp$calling
+wait $calling || echo "gone: $?"; cat gone.log
+kill -TERM $answer; wait $answer || true
 # Without the right the phone names it; callers of a phone that waits must be known; transport mode has no connections.
 call="$HORNWORK phone call sip:600@10.2.0.1;transport=tcp --local 10.1.0.1"
 setpriv --bounding-set=-net_admin --inh-caps=-net_admin $call $near_esp > refused.log 2>&1 || echo "exit $?"; cat refused.log
 $call --esp keys.near > refused.log 2>&1 || echo "exit $?"; cat refused.log
 $call $near_esp --esp-remote 192.0.2.0/24 > refused.log 2>&1 || echo "exit $?"; cat refused.log
+$call $near_esp --esp-remote 10.9.0.0/24 > refused.log 2>&1 || echo "exit $?"; cat refused.log
 "$HORNWORK" phone answer --transport tcp --local 10.1.0.1 $near_esp > refused.log 2>&1 || echo "exit $?"; cat refused.log
 "#;
 
@@ -131,12 +140,15 @@ fn tcp_and_tls_pass_through_esp_of_the_phone() {
     for part in [
         "\n0\n",
         "exit 3\n",
+        "gone: 3\n",
+        "the TUN device is gone",
         "CAP_NET_ADMIN",
         "protect UDP only",
         "192.0.2.1 is an address of ESP packets",
+        "10.2.0.1 is not behind the tunnel",
         "--esp-remote NETWORK",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    assert_eq!(said.matches("exit 2").count(), 3, "{said}");
+    assert_eq!(said.matches("exit 2").count(), 4, "{said}");
 }

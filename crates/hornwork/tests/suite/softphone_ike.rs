@@ -2,6 +2,7 @@
 //! own data path (kernel-libipsec) and a phone in the clear behind it. Keys change under traffic; a peer restarts; wrong
 //! settings and missing parts are named. A capture of the wire is read by tshark. Skipped without the rights.
 
+use crate::common::certificates::Authority;
 use crate::common::installed;
 use crate::common::network_case::NetworkCase;
 use crate::common::phones::{correlation_of, voice};
@@ -211,6 +212,89 @@ fn a_phone_behind_a_stock_strongswan_is_called() {
     );
 }
 
+/// SIP over TCP and TLS: the kernel's connections are in a TUN device of our phone, the phone behind strongSwan is in the clear. Keys
+/// change in each call. Then our phone waits for the peer and for a call.
+const STREAMS: &str = r#"
+# Our address of the inside exists in the tunnel only.
+ip addr del 10.1.0.1/24 dev lo
+opened() { $far_in cat /proc/net/snmp | awk '/^Tcp:/ { count = $7 } END { print count }'; }
+charon far "$far_in"
+capture
+for transport in tcp tls; do
+  case $transport in tls) own="--certificate far.pem --key far.key"; ca="--ca authority.pem" ;; *) own=""; ca="" ;; esac
+  answer "$far_in" "waiting for a call" --transport $transport --local 10.2.0.1 $own
+  call "" "sip:600@10.2.0.1;transport=$transport" --local 10.1.0.1 --ike near.toml $ca --seconds 10
+  wait $answer
+  cp caller.json caller-$transport.json; cp callee.json callee-$transport.json
+  echo "$transport: $(opened) connections"
+done
+answer "" "waiting for the peer" --transport tcp --local 10.1.0.1:5060 --ike wait.toml
+swanctl --initiate --child net --timeout 10 --uri unix://$PWD/far.d/vici >initiate.log 2>&1 || { cat initiate.log answer.log; exit 1; }
+await answer.log "waiting for a call"
+# Its listener and its media sockets are bound to the device, so that nothing leaves beside the tunnel.
+ss -Hltun > sockets; echo "bound: $(grep -c "%hwp" sockets) of $(grep -c "10.1.0.1" sockets)"
+call "$far_in" "sip:600@10.1.0.1;transport=tcp" --local 10.2.0.1:5070 --seconds 3
+wait $answer
+captured
+swanctl --list-sas --uri unix://$PWD/far.d/vici 2>/dev/null > far.sas; wc -c far.sas
+ip link show | grep -c hwp || true
+"#;
+
+/// Figures of a phone above a TUN device: the kernel's own packets of IPv6 are for no tunnel.
+fn above_device(mut figures: Value) -> Value {
+    let drops = figures["esp"]["drops"].as_object().expect("drops");
+    let mut reasons = drops.keys();
+    assert!(
+        reasons.all(|reason| reason == "esp_selector"),
+        "{figures:#}"
+    );
+    figures["esp"]["dropped"] = 0.into();
+    figures
+}
+
+#[test]
+fn connections_inside_of_a_stock_strongswan_outlast_new_keys() {
+    if !able() || !installed(&["tshark", "ss", "awk"]) {
+        return;
+    }
+    let case = case("streams");
+    let authority = Authority::new(&case.folder, "authority");
+    authority.issue_address("far", [10, 2, 0, 1].into());
+    let ends = "local = \"192.0.2.1\"\npeer = \"192.0.2.2\"\nremote_networks = \"10.2.0.0/24\"\nsecret_file = \"psk\"\n";
+    case.write("near.toml", &format!("{ends}[ike]\nrekey_s = 5\n"));
+    case.write("wait.toml", ends);
+    case.write("far.conf", &far("aes128gcm16-x25519", 3_600));
+    let said = case.run(STREAMS);
+    for transport in ["tcp", "tls"] {
+        let caller = above_device(json(&case.folder, &format!("caller-{transport}.json")));
+        assert_eq!(caller["transport"], transport.to_uppercase(), "{caller:#}");
+        good(&caller, 400, &said);
+        negotiated(&caller, "AES-GCM-16", 1, &said);
+        let callee = json(&case.folder, &format!("callee-{transport}.json"));
+        good(&callee, 400, &said);
+    }
+    // One connection for each call, from INVITE to BYE.
+    for count in ["tcp: 1 connections", "tls: 2 connections"] {
+        assert!(said.contains(count), "{count}: {said}");
+    }
+    let answered = above_device(json(&case.folder, "callee.json"));
+    good(&answered, 100, &said);
+    negotiated(&answered, "AES-GCM-16", 0, &said);
+    // TCP, RTP and RTCP at least.
+    let bound = said.lines().find_map(|line| line.strip_prefix("bound: "));
+    let (bound, all) = bound
+        .and_then(|line| line.split_once(" of "))
+        .expect("sockets");
+    assert!(
+        bound == all && bound.parse::<u32>().is_ok_and(|sockets| sockets >= 3),
+        "{said}"
+    );
+    check_wire(&case, 1_500);
+    assert_eq!(count(&case, "tcp"), 0);
+    let ended = said.lines().any(|line| line == "0 far.sas");
+    assert!(ended && said.lines().any(|line| line == "0"), "{said}");
+}
+
 /// The peer is killed without a word and started again during a call.
 const RESTART: &str = r#"
 charon far "$far_in"
@@ -297,7 +381,9 @@ expect 2 "none.toml" $call none.toml
 expect 2 "transport mode is not negotiated" $call transport.toml
 expect 2 "readable or writable by others" $call open.toml
 expect 2 "needs --local ADDRESS" timeout 20 "$HORNWORK" phone call sip:600@10.2.0.1 --ike near.toml
-expect 2 "protect UDP only" $call near.toml --transport tcp
+expect 2 "remote_networks in the file of --ike" $call hosts.toml --transport tcp
+expect 2 "10.2.0.1 is not behind the tunnel" $call beside.toml --transport tcp
+expect 3 "CAP_NET_ADMIN" setpriv --bounding-set=-net_admin --inh-caps=-net_admin $call near.toml --transport tcp
 expect 2 "cannot be used with" $call near.toml --esp keys
 expect 3 "strongswan-charon" unshare -m sh -c "mount -t tmpfs tmpfs /usr/lib/ipsec; exec $call near.toml"
 expect 3 "libcharon-extra-plugins" unshare -m sh -c "mkdir -p e; cp /usr/lib/ipsec/plugins/*vici* e; mount --bind e /usr/lib/ipsec/plugins; exec $call near.toml"
@@ -330,6 +416,11 @@ fn missing_parts_are_named_and_no_right_is_needed_to_begin() {
     let near = "peer = \"192.0.2.2\"\nremote_networks = \"10.2.0.0/24\"\nsecret_file = \"psk\"\n";
     case.write("near.toml", near);
     case.write("wait.toml", &format!("local = \"192.0.2.1\"\n{near}"));
+    case.write(
+        "hosts.toml",
+        "peer = \"192.0.2.2\"\nsecret_file = \"psk\"\n",
+    );
+    case.write("beside.toml", &near.replace("10.2.0.0/24", "10.9.0.0/24"));
     case.write("transport.toml", &format!("mode = \"transport\"\n{near}"));
     case.write("open.toml", &near.replace("psk", "open"));
     case.write("open", "a-secret-that-others-read\n");

@@ -6,7 +6,7 @@ use super::json_file::JsonFile;
 use super::recording::WavRecording;
 use super::report::{PhoneReport, PhoneTransfer};
 use super::thread::{self, PhoneCommand, PhoneMessage, PhoneResults, PhoneThreadPlan};
-use super::tunnel::{self, PhoneTunnel};
+use super::tunnel::PhoneTunnel;
 use super::{PhoneAction, PhoneOptions, PhonePeer, PhoneTask, setup};
 use crate::error::{LabError, RunVerdict};
 use crate::host::PhoneOccurrence;
@@ -64,18 +64,17 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         for warning in &prepared.warnings {
             eprintln!("{warning}");
         }
-        match (host.stream, &options.esp) {
-            (Some(_), Some(esp)) => {
-                let called = peer.as_ref().map(|peer| peer.address.ip());
-                let outer = [prepared.plan.local.ip(), prepared.plan.peer.ip()];
-                let networks = tunnel::networks(&esp.remote, called, outer)?;
-                tunnel_plan = Some((prepared.plan, networks));
+        match prepared.networks {
+            Some(networks) => {
+                tunnel_plan = Some((prepared.plan, networks, prepared.exchange));
             }
-            _ => esp_plan = Some(prepared.plan),
+            None => {
+                esp_plan = Some(prepared.plan);
+                exchange = prepared.exchange;
+            }
         }
         esp_report = Some(prepared.report);
         numbers = prepared.numbers;
-        exchange = prepared.exchange;
     }
     let recording = options
         .wav_out
@@ -90,8 +89,10 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
     net::Signals::install()
         .map_err(|error| LabError::cannot_run(format!("signals: {error}"), ""))?;
     // The phone's address exists from here on.
-    let tunnel = tunnel_plan
-        .map(|(plan, networks)| PhoneTunnel::start(plan, host.address.ip(), networks))
+    let mut tunnel = tunnel_plan
+        .map(|(plan, networks, exchange)| {
+            PhoneTunnel::start(plan, host.address.ip(), networks, exchange)
+        })
         .transpose()?;
     let (commands, inbox) = mpsc::channel();
     let (sender, messages) = mpsc::sync_channel(QUEUE);
@@ -101,6 +102,8 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         security,
         esp: esp_plan,
         exchange,
+        device: tunnel.as_ref().map(|tunnel| tunnel.device().to_owned()),
+        tunnel: tunnel.as_mut().and_then(PhoneTunnel::take_link),
         real_time,
         records: options.wav_out.is_some(),
         sound_out: options.sound_out.clone(),

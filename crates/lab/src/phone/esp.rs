@@ -4,6 +4,7 @@
 //! 3.3.3, and the nonces of AEAD ciphers with them): a file beside the key file has the next one.
 
 use super::exchange::{PhoneKeyExchange, StartedExchange};
+use super::tunnel::{self, TunnelNetworks};
 use super::{PhoneOptions, PhoneTask};
 use crate::error::LabError;
 use crate::sut::system_entropy;
@@ -62,8 +63,7 @@ pub struct PhoneEspOptions {
     pub remote: Vec<AddressPrefix>,
 }
 
-/// Checks ESP of a phone whose SIP has this transport: over TCP and TLS it needs the kernel, and so a tunnel with manual
-/// keys.
+/// Checks ESP of a phone whose SIP has this transport: over TCP and TLS it needs the kernel, and so a tunnel.
 ///
 /// # Errors
 /// The options exclude each other.
@@ -79,10 +79,9 @@ pub(super) fn check_transport(
             )),
         };
     }
-    let is_manual = matches!(options.keys, PhoneEspKeys::File(_));
-    if !is_manual || !options.tunnel {
+    if !options.tunnel {
         return Err(LabError::bad_input(format!(
-            "--esp in transport mode and --ike protect UDP only: SIP over {transport} would pass in the clear beside it (use --transport udp, --esp KEYFILE --esp-mode tunnel, or a tunnel of `hornwork run --role gateway`)"
+            "ESP packets in transport mode protect UDP only: SIP over {transport} would pass in the clear beside them (use --transport udp, --esp-mode tunnel, --ike, or a tunnel of `hornwork run --role gateway`)"
         )));
     }
     match options.shortcut {
@@ -93,12 +92,43 @@ pub(super) fn check_transport(
     }
 }
 
+impl PhoneEspOptions {
+    /// Networks behind a tunnel below the kernel between these outer addresses: those of options or of the file of the key exchange,
+    /// or the called host.
+    ///
+    /// # Errors
+    /// See [`tunnel::networks`].
+    fn networks(
+        &self,
+        called: Option<SocketAddr>,
+        outer: [SocketAddr; 2],
+    ) -> Result<Vec<AddressPrefix>, LabError> {
+        let named = match &self.keys {
+            PhoneEspKeys::File(_) => TunnelNetworks {
+                named: &self.remote,
+                setting: "--esp-remote NETWORK",
+            },
+            PhoneEspKeys::Exchange(exchange) => TunnelNetworks {
+                named: exchange.remote_networks(),
+                setting: "remote_networks in the file of --ike",
+            },
+        };
+        // Without networks in its file the association of a key exchange has the outer addresses inside.
+        let has_default = matches!(self.keys, PhoneEspKeys::File(_));
+        let called = called.filter(|_| has_default || !named.named.is_empty());
+        let called = called.map(|address| address.ip());
+        tunnel::networks(named, called, outer.map(|address| address.ip()))
+    }
+}
+
 /// ESP of a phone, ready for its thread.
 pub(super) struct PreparedEsp {
     pub(super) plan: EspEndpointPlan,
     /// Stores the sequence numbers of manual keys.
     pub(super) numbers: Option<SequenceFile>,
     pub(super) exchange: Option<StartedExchange>,
+    /// Networks behind a tunnel below the kernel.
+    pub(super) networks: Option<Vec<AddressPrefix>>,
     pub(super) report: EspReport,
     /// Printed once.
     pub(super) warnings: Vec<String>,
@@ -429,6 +459,7 @@ fn prepare_exchange(
     options: &PhoneOptions,
     exchange: &dyn PhoneKeyExchange,
     phone: SocketAddr,
+    networks: impl FnOnce([SocketAddr; 2]) -> Result<Option<Vec<AddressPrefix>>, LabError>,
 ) -> Result<PreparedEsp, LabError> {
     let local = exchange.local();
     // Until the peer has begun, packets have no destination.
@@ -443,6 +474,7 @@ fn prepare_exchange(
         (PhoneTask::Answer, None) => false,
         (PhoneTask::Call(_) | PhoneTask::Register, _) => true,
     };
+    let networks = networks([local, peer])?;
     let started = exchange.start(phone.ip(), calls)?;
     let initiates = started.initiates;
     Ok(PreparedEsp {
@@ -456,6 +488,7 @@ fn prepare_exchange(
         },
         numbers: None,
         exchange: Some(started),
+        networks,
         report: EspReport {
             tunnel: true,
             carrier: EspCarrier::Udp,
@@ -480,10 +513,14 @@ pub(super) fn prepare(
     (phone, has_streams): (SocketAddr, bool),
     callee: Option<SocketAddr>,
 ) -> Result<PreparedEsp, LabError> {
+    let networks = |outer: [SocketAddr; 2]| {
+        let below_kernel = has_streams.then(|| esp.networks(callee, outer));
+        below_kernel.transpose()
+    };
     let path = match &esp.keys {
         PhoneEspKeys::File(path) => path,
         PhoneEspKeys::Exchange(exchange) => {
-            return prepare_exchange(options, exchange.as_ref(), phone);
+            return prepare_exchange(options, exchange.as_ref(), phone, networks);
         }
     };
     let bad = |why: String| LabError::bad_input(format!("--esp {}: {why}", path.display()));
@@ -520,6 +557,7 @@ pub(super) fn prepare(
             peer.ip()
         )));
     }
+    let networks = networks([local, peer])?;
     let mut outbound = pair.outbound.to_spec().map_err(bad)?;
     let mut inbound = pair.inbound.to_spec().map_err(bad)?;
     outbound.selectors = selectors(esp, phone, has_streams);
@@ -562,6 +600,7 @@ pub(super) fn prepare(
         },
         numbers: Some(numbers),
         exchange: None,
+        networks,
         report: EspReport {
             tunnel: esp.tunnel,
             carrier,

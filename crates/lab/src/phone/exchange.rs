@@ -3,7 +3,7 @@
 use super::thread::PhoneMessage;
 use crate::error::LabError;
 use engine::Time;
-use protect::esp::{EspEndpoint, EspSuite, NegotiatedPair, VoiceReceiver};
+use protect::esp::{AddressPrefix, EspEndpoint, EspSuite, NegotiatedPair, SaError, VoiceReceiver};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 
@@ -36,8 +36,8 @@ pub trait PhoneKeyExchange: std::fmt::Debug + Send + Sync {
     /// Outer address of the peer; `None`: any.
     fn peer(&self) -> Option<SocketAddr>;
 
-    /// The tunnel is one between the outer addresses of both ends.
-    fn is_between_hosts(&self) -> bool;
+    /// Networks behind the peer; none: the tunnel is one between the outer addresses of both ends.
+    fn remote_networks(&self) -> &[AddressPrefix];
 
     /// Starts it for a phone with this inner address. `initiates`: this end begins, unless its settings say otherwise.
     ///
@@ -68,7 +68,57 @@ pub struct StartedExchange {
     pub initiates: bool,
 }
 
-/// A key exchange in the thread of its phone.
+/// ESP that has the keys of an exchange: inside of the phone's engine, or below the kernel.
+pub(super) trait NegotiatedEsp {
+    /// The next received message of the key exchange, with its marker, and its source.
+    fn next_message(&mut self) -> Option<(SocketAddr, Vec<u8>)>;
+
+    /// Whether the outer socket is open, so that messages can be sent.
+    fn is_open(&self) -> bool;
+
+    /// Takes an association, which opens at once.
+    ///
+    /// # Errors
+    /// Its SPI is in use, or there are too many.
+    fn install(&mut self, pair: NegotiatedPair, now: Time) -> Result<(), SaError>;
+
+    /// Seals with the association of this SPI from now on, and sends to this address.
+    fn seal_with(&mut self, spi: u32, peer: SocketAddr);
+
+    /// Removes an association by its SPIs of received and of sent packets. It opens for ten more seconds; with `at_once`, no more.
+    fn remove(&mut self, spis: [u32; 2], at_once: bool, now: Time);
+
+    /// Sends a message of the key exchange, with its marker.
+    fn send_message(&mut self, message: Vec<u8>, to: SocketAddr);
+}
+
+impl<E: VoiceReceiver> NegotiatedEsp for EspEndpoint<E> {
+    fn next_message(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+        EspEndpoint::next_message(self)
+    }
+
+    fn is_open(&self) -> bool {
+        EspEndpoint::is_open(self)
+    }
+
+    fn install(&mut self, pair: NegotiatedPair, now: Time) -> Result<(), SaError> {
+        EspEndpoint::install(self, pair, now)
+    }
+
+    fn seal_with(&mut self, spi: u32, peer: SocketAddr) {
+        EspEndpoint::seal_with(self, spi, peer);
+    }
+
+    fn remove(&mut self, spis: [u32; 2], at_once: bool, now: Time) {
+        EspEndpoint::remove(self, spis, at_once, now);
+    }
+
+    fn send_message(&mut self, message: Vec<u8>, to: SocketAddr) {
+        EspEndpoint::send_message(self, message, to);
+    }
+}
+
+/// A key exchange in the thread that has its ESP.
 pub(super) struct ExchangeEnd {
     started: Option<StartedExchange>,
     suites: InstalledSuites,
@@ -89,26 +139,26 @@ impl ExchangeEnd {
         self.overruns
     }
 
-    /// Passes messages in both directions, and gives associations to the endpoint. False once the key exchange has ended.
-    pub(super) fn turn<E: VoiceReceiver>(
+    /// Passes messages in both directions, and gives associations to ESP. False once the key exchange has ended.
+    pub(super) fn turn(
         &mut self,
-        endpoint: &mut EspEndpoint<E>,
+        esp: &mut dyn NegotiatedEsp,
         messages: &SyncSender<PhoneMessage>,
         now: Time,
     ) -> bool {
         let Some(started) = &mut self.started else {
             return false;
         };
-        while let Some((source, message)) = endpoint.next_message() {
+        while let Some((source, message)) = esp.next_message() {
             self.overruns += u64::from(!started.requests.received(source, message));
         }
         // Messages before the socket is open would be lost.
-        if !endpoint.is_open() {
+        if !esp.is_open() {
             return true;
         }
         for _ in 0..BATCH {
             match started.events.try_recv() {
-                Ok(event) => self.suites.take(event, endpoint, (messages, now)),
+                Ok(event) => self.suites.take(event, esp, (messages, now)),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
@@ -151,10 +201,10 @@ struct InstalledSuites {
 
 impl InstalledSuites {
     /// Uses an event.
-    fn take<E: VoiceReceiver>(
+    fn take(
         &mut self,
         event: PhoneSaEvent,
-        endpoint: &mut EspEndpoint<E>,
+        esp: &mut dyn NegotiatedEsp,
         (messages, now): (&SyncSender<PhoneMessage>, Time),
     ) {
         // The queue has room for minutes of occurrences.
@@ -170,14 +220,14 @@ impl InstalledSuites {
                         known.1
                     )));
                 }
-                match endpoint.install(*pair, now) {
+                match esp.install(*pair, now) {
                     Ok(()) => self.installed.push(known),
                     // The daemon chooses SPIs that are not in use.
                     Err(error) => tell(PhoneMessage::Note(format!("IKEv2: {error}"))),
                 }
             }
             PhoneSaEvent::Sealing(spi, peer, note) => {
-                endpoint.seal_with(spi, peer);
+                esp.seal_with(spi, peer);
                 let mut installed = self.installed.iter();
                 if let Some((_, suite)) = installed.find(|(known, _)| *known == spi) {
                     tell(PhoneMessage::Negotiated(*suite));
@@ -188,9 +238,9 @@ impl InstalledSuites {
             }
             PhoneSaEvent::Deleted(spis, at_once) => {
                 self.installed.retain(|(known, _)| *known != spis[1]);
-                endpoint.remove(spis, at_once, now);
+                esp.remove(spis, at_once, now);
             }
-            PhoneSaEvent::Message(message, to) => endpoint.send_message(message, to),
+            PhoneSaEvent::Message(message, to) => esp.send_message(message, to),
             PhoneSaEvent::Note(note) => tell(PhoneMessage::Note(note)),
             PhoneSaEvent::Failed(why, remedy) => tell(PhoneMessage::ExchangeFailed(why, remedy)),
         }

@@ -311,7 +311,7 @@ fn local_address(
 /// The address inside of a tunnel, if no option names it: that of a tunnel between hosts is the outer one.
 fn inner_address(options: &PhoneOptions) -> Result<IpAddr, LabError> {
     match options.esp.as_ref().map(|esp| &esp.keys) {
-        Some(PhoneEspKeys::Exchange(exchange)) if exchange.is_between_hosts() => {
+        Some(PhoneEspKeys::Exchange(exchange)) if exchange.remote_networks().is_empty() => {
             Ok(exchange.local().ip())
         }
         _ => Err(LabError::bad_input(

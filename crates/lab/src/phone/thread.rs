@@ -5,6 +5,7 @@ use super::PhoneAction;
 use super::esp::EspEnd;
 use super::exchange::{ExchangeEnd, StartedExchange};
 use super::setup::REALTIME_PRIORITY;
+use super::tunnel::TunnelLink;
 use crate::error::LabError;
 use crate::host::{HostPlan, LabHost, PhoneOccurrence, Results};
 use crate::sut::system_entropy;
@@ -82,6 +83,10 @@ pub(super) struct PhoneThreadPlan {
     pub(super) esp: Option<EspEndpointPlan>,
     /// The key exchange of its ESP.
     pub(super) exchange: Option<StartedExchange>,
+    /// Interface of its sockets, for ESP below the kernel.
+    pub(super) device: Option<String>,
+    /// The tunnel below the kernel; nothing is sent before it has keys.
+    pub(super) tunnel: Option<TunnelLink>,
     /// CPU of the real-time mode.
     pub(super) real_time: Option<usize>,
     /// Whether received audio is handed over as [`PhoneMessage::Audio`].
@@ -105,6 +110,7 @@ fn driver(plan: &mut PhoneThreadPlan, clock: Clock) -> Result<Driver, String> {
     let mut config = DriverConfig {
         receive_timestamps: true,
         report_unreachable: true,
+        device: plan.device.take(),
         ..DriverConfig::default()
     };
     if let Some(cpu) = plan.real_time {
@@ -194,6 +200,8 @@ fn serve(
     let target = plan.target;
     let entropy = system_entropy().map_err(|error: LabError| error.to_string())?;
     let mut exchange = plan.exchange.take().map(ExchangeEnd::new);
+    let tunnel = plan.tunnel.take();
+    let mut has_keys = tunnel.as_ref().is_none_or(|tunnel| tunnel.has_keys);
     let mut engine = PhoneEngine::new(plan.host, plan.esp.take(), entropy);
     let mut received = ReceivedAudio {
         records: plan.records,
@@ -209,11 +217,20 @@ fn serve(
             .turn(&mut driver)
             .map_err(|error| error.to_string())?;
         engine.exchange(exchange.as_mut(), messages, clock);
+        while let Some(message) = tunnel
+            .as_ref()
+            .and_then(|tunnel| tunnel.messages.try_recv().ok())
+        {
+            has_keys |= matches!(message, PhoneMessage::Negotiated(_));
+            // The queue has room for minutes of occurrences.
+            let _ = messages.try_send(message);
+        }
         let host = engine.host();
         if let Some(why) = host.fatal() {
             return Err(why.to_owned());
         }
-        if let (false, true, Some(address)) = (begun, host.is_ready(), host.address()) {
+        let ready = has_keys && host.is_ready();
+        if let (false, true, Some(address)) = (begun, ready, host.address()) {
             begun = true;
             // Without a peer the phone only answers; the address is not used then.
             host.begin(target.unwrap_or(address), clock.now());

@@ -1,41 +1,79 @@
 //! ESP below the kernel, for a phone whose SIP needs connections: a TUN device has the phone's address of the inside, the
 //! kernel's TCP carries its connections, and a thread seals and opens the packets of the device. Without connections the phone's
 //! sockets are inside of [`protect::esp::EspEndpoint`], which needs no right and no kernel.
+//!
+//! The phone's sockets are bound to the device: nothing of the phone leaves in the clear, also if a peer names an address that is
+//! not behind the tunnel.
 
 use super::esp::{EspEnd, EspFigures};
+use super::exchange::{ExchangeEnd, NegotiatedEsp, StartedExchange};
+use super::thread::PhoneMessage;
 use crate::error::LabError;
 use crate::sut::system_entropy;
 use engine::{DropReason, HashKey, Time};
 use net::{Clock, EspSendFailure, EspSocket, EspSocketKind, OutgoingEsp, TunDevice};
 use protect::esp::{
     AddressPrefix, ChangedState, EndpointKeys, EspCarrier, EspEndpointPlan, EspGateway,
-    GatewayNotice, GatewaySettings, GatewayTunnel, MAX_HEADROOM, MAX_TAILROOM, NotSealed,
-    PacketRoom, TOO_BIG_ROOM, write_too_big,
+    GatewayNotice, GatewaySettings, GatewayTunnel, MAX_HEADROOM, MAX_TAILROOM, NegotiatedPair,
+    NotSealed, PacketRoom, SaError, TOO_BIG_ROOM, write_too_big,
 };
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use wire::esp::NAT_KEEP_ALIVE;
+use wire::esp::{NAT_KEEP_ALIVE, NatTraversalDatagram, is_ike_v2};
 
 /// Longest wait for a packet; then keep-alives and the end are looked at.
 const WAIT: Duration = Duration::from_millis(50);
+/// The same with a key exchange, whose events are looked at, too.
+const EXCHANGE_WAIT: Duration = Duration::from_millis(5);
+/// Longest time for the end of a key exchange, which deletes its associations at the peer.
+const EXCHANGE_END: Duration = Duration::from_secs(3);
+/// A deleted association opens packets on their way for this time.
+const GRACE: Duration = Duration::from_secs(10);
 /// A keep-alive for the NAT's binding follows after this time without a packet (RFC 3948 section 4).
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// Shortest interval of requests for the path MTU after packets that were too long.
+const PATH_INTERVAL: Duration = Duration::from_millis(500);
 /// MTU of the path to the peer where the kernel knows none, and the largest that is used.
 const ETHERNET: usize = 1_500;
 /// Outer headers, initialisation vector, padding and ICV of the largest suite, and those of IPv6.
 const OVERHEAD: usize = 140;
 /// Packets of the device between two looks at the socket.
 const BATCH: usize = 64;
+/// Messages of a key exchange that wait for their reader.
+const MAX_MESSAGES: usize = 64;
+/// Messages to the phone's thread.
+const QUEUE: usize = 256;
 const ROOM: usize = MAX_HEADROOM + ETHERNET + MAX_TAILROOM;
 
 /// The tunnel of a phone, which ends with this value.
 pub(super) struct PhoneTunnel {
+    device: String,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<EspEnd, String>>>,
+    link: Option<TunnelLink>,
+}
+
+/// A tunnel, for the thread of its phone.
+pub(super) struct TunnelLink {
+    /// Messages of the tunnel and of its key exchange.
+    pub(super) messages: Receiver<PhoneMessage>,
+    /// There are keys; otherwise [`PhoneMessage::Negotiated`] tells so.
+    pub(super) has_keys: bool,
+}
+
+/// Addresses behind a tunnel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TunnelNetworks<'a> {
+    /// Those that are named.
+    pub(super) named: &'a [AddressPrefix],
+    /// The setting that names them.
+    pub(super) setting: &'static str,
 }
 
 fn cannot(what: &str, error: impl std::fmt::Display) -> LabError {
@@ -45,35 +83,65 @@ fn cannot(what: &str, error: impl std::fmt::Display) -> LabError {
     )
 }
 
-/// Networks behind the tunnel: those of the options, else the called host.
+/// Networks behind the tunnel: those that are named, else the called host.
 ///
 /// # Errors
-/// There is none, or one contains an address of ESP packets, which would then be sent into the tunnel.
+/// There is none, the called host is in none, or one contains an address of ESP packets, which would then be sent into the tunnel.
 pub(super) fn networks(
-    remote: &[AddressPrefix],
+    TunnelNetworks { named, setting }: TunnelNetworks<'_>,
     called: Option<IpAddr>,
     outer: [IpAddr; 2],
 ) -> Result<Vec<AddressPrefix>, LabError> {
-    let networks = match (remote, called) {
+    let networks = match (named, called) {
         ([], Some(called)) => vec![AddressPrefix::from(called)],
         ([], None) => {
-            return Err(LabError::bad_input(
-                "ESP below SIP over TCP or TLS: name the addresses of callers inside of the tunnel with --esp-remote NETWORK",
-            ));
+            return Err(LabError::bad_input(format!(
+                "ESP below SIP over TCP or TLS: name the addresses inside of the tunnel, of callers too, with {setting}"
+            )));
         }
         (networks, _) => networks.to_vec(),
     };
     let inside = |ip: &IpAddr| networks.iter().any(|network| network.contains(*ip));
     if let Some(ip) = outer.iter().find(|ip| inside(ip)) {
         return Err(LabError::bad_input(format!(
-            "ESP below SIP over TCP or TLS: {ip} is an address of ESP packets, and cannot be one inside of the tunnel: use other addresses for --local, the called host and --esp-remote"
+            "ESP below SIP over TCP or TLS: {ip} is an address of ESP packets, and cannot be one inside of the tunnel: use other addresses for --local, the called host and {setting}"
+        )));
+    }
+    if let Some(called) = called.filter(|called| !inside(called)) {
+        return Err(LabError::bad_input(format!(
+            "ESP below SIP over TCP or TLS: the called host {called} is not behind the tunnel: add its address to {setting}"
         )));
     }
     Ok(networks)
 }
 
+/// The MTU of the path to the peer, as far as the kernel knows it.
+fn path_mtu(local: IpAddr, peer: Option<SocketAddr>) -> usize {
+    let path = peer.and_then(|peer| net::path_mtu(local, peer).ok());
+    path.unwrap_or(ETHERNET).min(ETHERNET)
+}
+
+/// Makes the device, with the phone's address and the routes to the networks.
+fn make_device(
+    device: &str,
+    mtu: usize,
+    phone: IpAddr,
+    networks: &[AddressPrefix],
+) -> Result<TunDevice, LabError> {
+    let tun = TunDevice::create(device).map_err(|error| cannot("TUN device", error))?;
+    TunDevice::set_up(device, mtu).map_err(|error| cannot("TUN device", error))?;
+    TunDevice::add_address(device, phone)
+        .map_err(|error| cannot(&format!("address {phone}"), error))?;
+    for network in networks {
+        let to = (network.address(), network.length());
+        TunDevice::add_route(device, to, Some(phone))
+            .map_err(|error| cannot(&format!("route to {network}"), error))?;
+    }
+    Ok(tun)
+}
+
 impl PhoneTunnel {
-    /// Makes the device and starts the thread.
+    /// Makes the device and starts the thread, with the key exchange of negotiated keys.
     ///
     /// # Errors
     /// A right is missing, or an address cannot be used.
@@ -81,80 +149,105 @@ impl PhoneTunnel {
         plan: EspEndpointPlan,
         phone: IpAddr,
         networks: Vec<AddressPrefix>,
+        exchange: Option<StartedExchange>,
     ) -> Result<PhoneTunnel, LabError> {
-        let EndpointKeys::Manual(pair) = plan.keys else {
-            return Err(LabError::bad_input(
-                "ESP below SIP over TCP or TLS has manual keys only: --esp KEYFILE",
-            ));
+        // It ends in order also if there will be no tunnel.
+        let exchange = exchange.map(ExchangeEnd::new);
+        let (sealing, opening) = match plan.keys {
+            EndpointKeys::Manual(pair) => {
+                let (outbound, inbound) = *pair;
+                (Some(outbound), vec![(0, inbound)])
+            }
+            EndpointKeys::Negotiated => (None, Vec::new()),
         };
-        let (outbound, inbound) = *pair;
-        let device = format!("hwp{}", std::process::id());
-        let tun = TunDevice::create(&device).map_err(|error| cannot("TUN device", error))?;
-        let path = net::path_mtu(plan.local.ip(), plan.peer).unwrap_or(ETHERNET);
-        let path = path.min(ETHERNET);
+        let negotiates = exchange.is_some();
+        // A phone that waits for any peer knows none.
+        let peer = (!plan.peer.ip().is_unspecified()).then_some(plan.peer);
+        let path = path_mtu(plan.local.ip(), peer);
         let least = if phone.is_ipv4() { 576 } else { 1_280 };
         let mtu = path.saturating_sub(OVERHEAD).max(least);
-        TunDevice::set_up(&device, mtu).map_err(|error| cannot("TUN device", error))?;
-        TunDevice::add_address(&device, phone)
-            .map_err(|error| cannot(&format!("address {phone}"), error))?;
-        for network in &networks {
-            let to = (network.address(), network.length());
-            TunDevice::add_route(&device, to, Some(phone))
-                .map_err(|error| cannot(&format!("route to {network}"), error))?;
-        }
+        let device = format!("hwp{}", std::process::id());
+        let tun = make_device(&device, mtu, phone, &networks)?;
         let kind = match plan.carrier {
             EspCarrier::Udp => EspSocketKind::Udp,
             EspCarrier::Ip => EspSocketKind::Ip,
         };
         let socket = EspSocket::open(kind, plan.local, ROOM).map_err(|error| {
+            let (what, local) = (plan.carrier.name(), plan.local);
             LabError::cannot_run(
-                format!(
-                    "ESP over {} at {}: {error}",
-                    plan.carrier.name(),
-                    plan.local
-                ),
-                "compare --esp-local, --esp-peer and --esp-over of both ends",
+                format!("ESP over {what} at {local}: {error}"),
+                "compare the outer addresses, ports and carriers of both ends; another program may have the port",
             )
         })?;
         let tunnel = GatewayTunnel {
             name: "phone".to_owned(),
-            peer: Some(plan.peer),
-            peer_behind_nat: plan.carrier == EspCarrier::Udp,
-            remote: networks,
+            peer,
+            // The key exchange knows the address of its peer.
+            peer_behind_nat: plan.carrier == EspCarrier::Udp && !negotiates,
+            remote: networks.clone(),
         };
         let settings = GatewaySettings {
             carrier: plan.carrier,
             local: plan.local.ip(),
             keep_alive: Some(KEEP_ALIVE),
             rekey_delay: Duration::ZERO,
-            rekey_grace: Duration::ZERO,
+            rekey_grace: GRACE,
         };
         let key = HashKey::new(&mut system_entropy()?);
-        let tunnels = vec![(tunnel, Some(outbound))];
         let clock = Clock::new();
-        let mut gateway = EspGateway::new(settings, tunnels, vec![(0, inbound)], key, clock.now())
+        let tunnels = vec![(tunnel, sealing)];
+        let mut gateway = EspGateway::new(settings, tunnels, opening, key, clock.now())
             .map_err(|error| LabError::bad_input(error.to_string()))?;
         gateway.set_path_mtu(0, Some(path));
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let (sender, messages) = sync_channel(QUEUE);
         let carrier = PacketCarrier {
             gateway,
             tun,
             socket,
             clock,
             buffer: vec![0; ROOM],
-            peer: plan.peer,
+            local: plan.local.ip(),
+            peer,
+            networks,
+            next_path: clock.now(),
+            received: VecDeque::new(),
+            messages: sender,
+            negotiated: NegotiatedFigures::default(),
             peer_changes: 0,
             keep_alives_sent: 0,
         };
         let thread = std::thread::Builder::new()
             .name("phone-tunnel".to_owned())
-            .spawn(move || carrier.run(&stopped))
+            .spawn(move || {
+                let messages = carrier.messages.clone();
+                let ended = carrier.run(exchange, &stopped);
+                if let Err(why) = &ended {
+                    let _ = messages.try_send(PhoneMessage::Fatal(format!("ESP tunnel: {why}")));
+                }
+                ended
+            })
             .map_err(|error| LabError::cannot_run(format!("thread: {error}"), ""))?;
         Ok(PhoneTunnel {
+            device,
             stop,
             thread: Some(thread),
+            link: Some(TunnelLink {
+                messages,
+                has_keys: !negotiates,
+            }),
         })
+    }
+
+    /// The name of the device.
+    pub(super) fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Takes the link for the phone's thread, once.
+    pub(super) fn take_link(&mut self) -> Option<TunnelLink> {
+        self.link.take()
     }
 
     /// Ends the thread, and returns its figures and the states of the associations.
@@ -180,6 +273,16 @@ impl Drop for PhoneTunnel {
     }
 }
 
+/// Figures of negotiated associations.
+#[derive(Debug, Default)]
+struct NegotiatedFigures {
+    ike_messages: u64,
+    installed: u64,
+    rekeyed: u64,
+    /// SPI of the association that seals.
+    sealing: Option<u32>,
+}
+
 /// Carries packets between the device and the outer socket.
 struct PacketCarrier {
     gateway: EspGateway,
@@ -187,33 +290,77 @@ struct PacketCarrier {
     socket: EspSocket,
     clock: Clock,
     buffer: Vec<u8>,
-    peer: SocketAddr,
+    local: IpAddr,
+    peer: Option<SocketAddr>,
+    networks: Vec<AddressPrefix>,
+    next_path: Time,
+    /// Received messages of the key exchange, with their sources.
+    received: VecDeque<(SocketAddr, Vec<u8>)>,
+    messages: SyncSender<PhoneMessage>,
+    negotiated: NegotiatedFigures,
     peer_changes: u64,
     keep_alives_sent: u64,
 }
 
 impl PacketCarrier {
-    fn run(mut self, stop: &AtomicBool) -> Result<EspEnd, String> {
-        let text = |error: std::io::Error| error.to_string();
-        net::block_signals().map_err(text)?;
+    fn run(
+        mut self,
+        mut exchange: Option<ExchangeEnd>,
+        stop: &AtomicBool,
+    ) -> Result<EspEnd, String> {
+        net::block_signals().map_err(|error| error.to_string())?;
         while !stop.load(Ordering::Acquire) {
-            let [device, socket] = net::wait_any([self.tun.as_fd(), self.socket.as_fd()], WAIT);
-            let now = self.clock.now();
-            if device.failed {
-                return Err("the TUN device is gone".to_owned());
-            }
-            if device.readable {
-                self.seal(now).map_err(text)?;
-            }
-            if socket.readable || socket.failed {
-                self.open(now).map_err(text)?;
-            }
-            self.tick(now);
+            self.turn(exchange.as_mut())?;
         }
         // The last packets of the phone may still wait.
         let now = self.clock.now();
-        self.seal(now).map_err(text)?;
-        Ok(self.ended(now))
+        self.seal(now).map_err(|error| error.to_string())?;
+        let mut end = self.ended(now);
+        if let Some(exchange) = &mut exchange {
+            end.states = None;
+            end.figures.ike_overruns = exchange.overruns();
+            self.end_exchange(exchange)?;
+        }
+        Ok(end)
+    }
+
+    /// Waits for packets and carries them. False once the key exchange has ended.
+    fn turn(&mut self, exchange: Option<&mut ExchangeEnd>) -> Result<bool, String> {
+        let text = |error: std::io::Error| error.to_string();
+        let wait = match exchange {
+            Some(_) => EXCHANGE_WAIT,
+            None => WAIT,
+        };
+        let [device, socket] = net::wait_any([self.tun.as_fd(), self.socket.as_fd()], wait);
+        let now = self.clock.now();
+        if device.failed {
+            return Err("the TUN device is gone".to_owned());
+        }
+        if socket.readable || socket.failed {
+            self.open(now, exchange.is_some()).map_err(text)?;
+        }
+        let goes_on = exchange.is_some_and(|exchange| {
+            let messages = self.messages.clone();
+            exchange.turn(self, &messages, now)
+        });
+        if device.readable {
+            self.seal(now).map_err(text)?;
+        }
+        self.tick(now);
+        Ok(goes_on)
+    }
+
+    /// Has the key exchange delete its associations at the peer.
+    fn end_exchange(&mut self, exchange: &mut ExchangeEnd) -> Result<(), String> {
+        let until = self.clock.now() + EXCHANGE_END;
+        let mut requested = false;
+        while self.clock.now() < until {
+            requested = requested || exchange.request_end();
+            if !self.turn(Some(&mut *exchange))? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Seals and sends the packets that wait at the device.
@@ -235,12 +382,12 @@ impl PacketCarrier {
                     let mut failed = None;
                     self.socket
                         .send(&self.buffer, &[packet], |_, failure| failed = Some(failure));
-                    let reason = failed.map(|failure| match failure {
-                        EspSendFailure::TooLarge => DropReason::EspTooLarge,
-                        EspSendFailure::Refused => DropReason::SendFailed,
-                    });
-                    if let Some(reason) = reason {
-                        self.gateway.count_drops(reason, 1);
+                    match failed {
+                        Some(EspSendFailure::TooLarge) => self.measure_path(now),
+                        Some(EspSendFailure::Refused) => {
+                            self.gateway.count_drops(DropReason::SendFailed, 1);
+                        }
+                        None => {}
                     }
                 }
                 Err(NotSealed::TooLarge { mtu }) => {
@@ -256,12 +403,24 @@ impl PacketCarrier {
         Ok(())
     }
 
+    /// A packet was too long for the path: later ones are refused with the new MTU, so that the kernel's TCP sends shorter ones.
+    fn measure_path(&mut self, now: Time) {
+        self.gateway.count_drops(DropReason::EspTooLarge, 1);
+        if now >= self.next_path {
+            self.next_path = now + PATH_INTERVAL;
+            let path = path_mtu(self.local, self.peer);
+            self.gateway.set_path_mtu(0, Some(path));
+        }
+    }
+
     /// Opens the packets that wait at the socket, and gives them to the device.
-    fn open(&mut self, now: Time) -> std::io::Result<()> {
+    fn open(&mut self, now: Time, negotiates: bool) -> std::io::Result<()> {
         let PacketCarrier {
             gateway,
             tun,
             socket,
+            received,
+            negotiated,
             ..
         } = self;
         for index in 0..socket.receive()? {
@@ -271,6 +430,18 @@ impl PacketCarrier {
                 continue;
             };
             let bytes = packet.bytes;
+            if negotiates
+                && let NatTraversalDatagram::Ike(message) = NatTraversalDatagram::parse(bytes)
+            {
+                negotiated.ike_messages += 1;
+                match (is_ike_v2(message), received.len() < MAX_MESSAGES) {
+                    (false, _) => gateway.count_drops(DropReason::EspMalformed, 1),
+                    // The peer repeats a message that is dropped.
+                    (true, false) => gateway.count_drops(DropReason::IkeOverrun, 1),
+                    (true, true) => received.push_back((packet.source, bytes.to_vec())),
+                }
+                continue;
+            }
             let opened = gateway.open(packet.source, packet.traffic_class, bytes, now);
             if let Some(inner) = opened.and_then(|place| bytes.get(place))
                 && tun.send(inner).is_err()
@@ -303,7 +474,7 @@ impl PacketCarrier {
         });
         gateway.deliver_notices(|notice| {
             if let GatewayNotice::PeerMoved { address, .. } = notice {
-                *peer = address;
+                *peer = Some(address);
                 *peer_changes += 1;
             }
             true
@@ -323,11 +494,13 @@ impl PacketCarrier {
         EspEnd {
             states: outbound.zip(inbound),
             figures: EspFigures {
-                peer: Some(self.peer),
+                peer: self.peer,
                 sealed: counters.sealed,
                 opened: counters.opened,
                 keep_alives: [self.keep_alives_sent, counters.keep_alives_received],
-                ike_messages: counters.ike_messages,
+                ike_messages: counters.ike_messages + self.negotiated.ike_messages,
+                installed: self.negotiated.installed,
+                rekeyed: self.negotiated.rekeyed,
                 peer_changes: self.peer_changes,
                 drops: drops
                     .map(|(reason, count)| (reason.name(), count))
@@ -335,6 +508,64 @@ impl PacketCarrier {
                 ..EspFigures::default()
             },
         }
+    }
+}
+
+impl NegotiatedEsp for PacketCarrier {
+    fn next_message(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+        self.received.pop_front()
+    }
+
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    fn install(&mut self, pair: NegotiatedPair, _: Time) -> Result<(), SaError> {
+        self.gateway.install(pair)?;
+        self.negotiated.installed += 1;
+        Ok(())
+    }
+
+    fn seal_with(&mut self, spi: u32, peer: SocketAddr) {
+        let inside = |network: &AddressPrefix| network.contains(peer.ip());
+        if self.networks.iter().any(inside) {
+            // Its packets are opened; packets to it would be routed into the tunnel.
+            let note = format!(
+                "IKEv2: {} is an address inside of the tunnel, and cannot be that of the peer",
+                peer.ip()
+            );
+            let _ = self.messages.try_send(PhoneMessage::Note(note));
+            return self.gateway.refuse_peer(0, peer.ip());
+        }
+        if !self.gateway.seal_with(0, spi, peer) {
+            return;
+        }
+        let before = self.negotiated.sealing.replace(spi);
+        self.negotiated.rekeyed += u64::from(before.is_some_and(|before| before != spi));
+        if self.peer != Some(peer) {
+            self.peer_changes += u64::from(before.is_some());
+            self.peer = Some(peer);
+            let path = path_mtu(self.local, self.peer);
+            self.gateway.set_path_mtu(0, Some(path));
+        }
+    }
+
+    fn remove(&mut self, spis: [u32; 2], at_once: bool, now: Time) {
+        if self.gateway.remove_pair(spis[0], spis[1], at_once, now) {
+            self.negotiated.sealing = None;
+        }
+    }
+
+    fn send_message(&mut self, message: Vec<u8>, to: SocketAddr) {
+        let packet = OutgoingEsp {
+            place: 0..message.len(),
+            destination: to,
+            traffic_class: 0,
+            dont_fragment: false,
+        };
+        let mut refused = 0;
+        self.socket.send(&message, &[packet], |_, _| refused += 1);
+        self.gateway.count_drops(DropReason::SendFailed, refused);
     }
 }
 
@@ -348,18 +579,23 @@ mod tests {
         let network = |text: &str| text.parse::<AddressPrefix>().unwrap();
         let outer = [ip("192.0.2.1"), ip("192.0.2.2")];
         let called = Some(ip("10.2.0.1"));
-        assert_eq!(
-            networks(&[], called, outer).unwrap(),
-            [network("10.2.0.1/32")]
-        );
+        let networks = |named: &[AddressPrefix], called| {
+            let setting = "--esp-remote NETWORK";
+            networks(TunnelNetworks { named, setting }, called, outer)
+        };
+        assert_eq!(networks(&[], called).unwrap(), [network("10.2.0.1/32")]);
         let named = [network("10.2.0.0/24")];
-        assert_eq!(networks(&named, called, outer).unwrap(), named);
-        let none = networks(&[], None, outer).unwrap_err();
+        assert_eq!(networks(&named, called).unwrap(), named);
+        assert_eq!(networks(&named, None).unwrap(), named);
+        let none = networks(&[], None).unwrap_err();
         assert!(none.to_string().contains("--esp-remote"), "{none}");
         for wrong in ["0.0.0.0/0", "192.0.2.2/32"] {
-            let error = networks(&[network(wrong)], called, outer).unwrap_err();
+            let error = networks(&[network(wrong)], called).unwrap_err();
             assert!(error.to_string().contains("192.0.2."), "{error}");
         }
-        assert!(networks(&[], Some(outer[1]), outer).is_err());
+        assert!(networks(&[], Some(outer[1])).is_err());
+        // The call would pass beside the tunnel.
+        let beside = networks(&[network("10.3.0.0/24")], called).unwrap_err();
+        assert!(beside.to_string().contains("10.2.0.1 is not behind"));
     }
 }

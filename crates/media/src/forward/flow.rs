@@ -69,6 +69,8 @@ pub(crate) struct FlowSide {
     transcoder: Option<Box<StreamTranscoder>>,
     /// Present if RTCP to this side must not name hosts and persons.
     hides: Option<Box<CnamePseudonyms>>,
+    /// RTCP of this side is readable here.
+    plain_rtcp: bool,
     /// Present once a sound was played to this side.
     player: Option<Box<Player>>,
     sources: Sources,
@@ -100,6 +102,7 @@ impl FlowSide {
             srtp: None,
             transcoder: None,
             hides: None,
+            plain_rtcp: plan.plain_rtcp,
             player: None,
             sources: Sources::default(),
             stream: OffloadStream::default(),
@@ -142,6 +145,7 @@ impl FlowSide {
         self.latch_epoch = plan.latch_epoch;
         self.clock_rates.clone_from(&plan.clock_rates);
         self.special.clone_from(&plan.special);
+        self.plain_rtcp = plan.plain_rtcp;
         match (&plan.transcode, &mut self.transcoder) {
             (None, transcoder) => *transcoder = None,
             (Some(plan), Some(transcoder)) => transcoder.apply(plan),
@@ -687,7 +691,7 @@ fn relay_packet(
         PacketKind::Rtcp => {
             from.received_rtcp.add(wire);
             // RTCP is relayed while a line is on hold, too (RFC 3264 section 5.1).
-            let route = to.rtcp_destination().ok_or(DropReason::MediaNoDestination);
+            let mut route = to.rtcp_destination().ok_or(DropReason::MediaNoDestination);
             observe_rtcp(from, to, packet, route.is_ok());
             if from.transcoder.is_some() || to.transcoder.is_some() {
                 let (transcoder, other) = (from.transcoder.as_deref(), to.transcoder.as_deref());
@@ -698,6 +702,10 @@ fn relay_packet(
                 }
             }
             if let Some(names) = &to.hides {
+                if from.plain_rtcp && !rtcp::is_compound(packet.bytes()) {
+                    // Its names would not be found.
+                    route = route.and(Err(DropReason::MediaMalformed));
+                }
                 packet.length =
                     rtcp::hide_names(packet.bytes_mut(), &mut |cname| names.write(cname));
             }

@@ -41,6 +41,7 @@ fn plan(session: u64, flags: u8) -> SessionPlan {
     b.signalled_rtp = Some(address(if b.ipv6 { 3 } else { 1 }));
     b.sends = flags & 16 == 0;
     (a.hides, b.hides) = (flags & 2 != 0, flags & 4 != 0);
+    (a.plain_rtcp, b.plain_rtcp) = (flags & 8 != 0, flags & 16 != 0);
     b.latching = match flags >> 5 & 3 {
         0 => Latching::Signalled,
         1 => Latching::SameAddress(address(2).ip()),

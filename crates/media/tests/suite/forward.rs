@@ -803,6 +803,36 @@ fn rtcp_names_no_host_towards_a_side_with_topology_hiding() {
     assert_ne!(first[0], second[0]);
 }
 
+/// A datagram that is no compound may have names, too. It is dropped, unless it may be SRTCP whose keys are unknown here.
+#[test]
+fn malformed_rtcp_reaches_no_side_with_topology_hiding() {
+    let compound = CompoundBuilder::new()
+        .receiver_report(7, &[])
+        .cname(7, "alice@pbx.example.com")
+        .finish();
+    // The text of the item is longer than the datagram.
+    let malformed = [&compound[..], &[0x81, 202, 0, 9, 0, 0, 0, 7]].concat();
+    for (plain, hides, passes) in [
+        (true, true, false),
+        (false, true, true),
+        (true, false, true),
+    ] {
+        let mut forwarder = forwarder();
+        let mut plan = plan();
+        plan.flows[0].sides[0].plain_rtcp = plain;
+        plan.flows[0].sides[1].hides = hides;
+        forwarder.command(MediaCommand::Add(Box::new(plan)), Time::ZERO);
+        let now = Time::from_secs(1);
+        let mut buffer = malformed.clone();
+        let mut packet = MediaPacket::new(A_RTCP, addr("192.0.2.1:4001"), now, &mut buffer);
+        let verdict = forwarder.forward(&mut packet, now);
+        let forwarded = matches!(verdict, PacketVerdict::Forward { .. });
+        assert_eq!(forwarded, passes, "{plain} {hides}: {verdict:?}");
+        let good = relayed(&mut forwarder, A_RTCP, "192.0.2.1:4001", &compound);
+        assert_eq!(good == compound, !hides);
+    }
+}
+
 /// A plausible step for `media::fuzz_forward`: a command, a delay, or a well-formed packet.
 fn fuzz_step() -> impl Strategy<Value = Vec<u8>> {
     let packet = |bytes: Vec<u8>, socket: u8, source: u8| {

@@ -510,7 +510,8 @@ impl Calls<'_> {
             return;
         };
         let invite = std::mem::take(&mut set_up.invite);
-        self.parts.trunk_answered(&invite, flow, response);
+        let request = (&*invite, set_up.was_challenged);
+        self.parts.trunk_answered(request, flow, response);
         if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
             set_up.invite = invite;
         }

@@ -67,6 +67,13 @@ impl SetUp {
     }
 }
 
+fn is_removal_of_credentials(edit: &Edit<'_>) -> bool {
+    matches!(
+        edit,
+        Edit::Remove(HeaderId::Authorization | HeaderId::ProxyAuthorization)
+    )
+}
+
 /// A hop that is being called.
 #[derive(Clone, Copy, Debug)]
 struct HopTarget {
@@ -231,6 +238,11 @@ impl Calls<'_> {
             .parts
             .calls
             .challenged_leg(&self.parts.ctx, slot, invite);
+        if challenged.is_some()
+            && let Some(set_up) = self.parts.calls.set_up_mut(slot)
+        {
+            set_up.was_challenged = true;
+        }
         match &challenged {
             Some(before) => call_id.extend_from_slice(&before.call_id),
             None => self.parts.calls.call_id(
@@ -294,6 +306,10 @@ impl Calls<'_> {
             host: Some(&placed.from_host),
         };
         self.own_edits(forwarded, &boundary, texts, &mut edits);
+        if challenged.is_some() && !call.consumes_credentials(&config, Side::Caller) {
+            // A peer on this way has challenged the same INVITE.
+            edits.retain(|edit| !is_removal_of_credentials(edit));
+        }
         if !set_up.early.reliable && !set_up.offered {
             // The answer to an offer in a reliable response belongs in PRACK, which this caller does not support.
             edits.push(Edit::Replace {

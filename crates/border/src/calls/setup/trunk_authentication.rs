@@ -38,9 +38,15 @@ impl Components {
             .listeners
             .trunk_at(&self.ctx, interface, &flow)
             .is_none()
-            && config
-                .trunk(to)
-                .is_some_and(|trunk| trunk.credentials.is_none())
+            && config.trunk(to).is_some()
+            && !self.has_login(Some(to))
+    }
+
+    /// Whether the border answers the challenges of this trunk with credentials of its own.
+    pub(crate) fn has_login(&self, trunk: Option<TrunkId>) -> bool {
+        trunk
+            .and_then(|trunk| self.ctx.config.trunk(trunk))
+            .is_some_and(|trunk| trunk.credentials.is_some())
     }
 
     /// Refuses credentials for the trunk whose source or user has failed too often.
@@ -60,6 +66,7 @@ impl Components {
             credentials: &credentials,
             aor: &aor,
             claim,
+            authenticated: false,
         };
         let delay = self
             .registrar
@@ -72,8 +79,13 @@ impl Components {
         }
     }
 
-    /// The trunk has given its final response to a request that was forwarded to it.
-    pub(crate) fn trunk_answered(&mut self, request: &[u8], flow: Flow, response: &Message<'_>) {
+    /// The trunk has given its final response to a request that was forwarded to it; `authenticated`: it challenges such requests.
+    pub(crate) fn trunk_answered(
+        &mut self,
+        (request, authenticated): (&[u8], bool),
+        flow: Flow,
+        response: &Message<'_>,
+    ) {
         let now = self.ctx.now;
         let Some(trunk) = self.verifying_trunk(flow) else {
             return;
@@ -89,6 +101,7 @@ impl Components {
             credentials: &credentials,
             aor: &aor,
             claim,
+            authenticated,
         };
         let refused = self
             .registrar
