@@ -1,5 +1,7 @@
 //! Media of a host: sockets, sessions, sending and receiving.
 
+mod packet_clock;
+
 use super::loss_by_second::LossBySecond;
 use super::outbox::HostOutbox;
 use super::packet_times::PacketTimes;
@@ -301,6 +303,8 @@ pub(crate) struct HostMedia {
     scratch: Vec<u8>,
     packets_in: u64,
     packets_out: u64,
+    /// Whether the driver calls for due packets ([`engine::Engine::send_media`]), as on sockets of a load generator.
+    driver_clock: bool,
     /// Lateness of the sent packets.
     pub(super) send_times: SendTimes,
 }
@@ -337,6 +341,7 @@ impl HostMedia {
             scratch: Vec::new(),
             packets_in: 0,
             packets_out: 0,
+            driver_clock: false,
             send_times: SendTimes::default(),
         };
         for _ in 0..plan.media_sockets {
@@ -765,7 +770,7 @@ impl HostMedia {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Deadline> {
-        let packet = self.clock.next_at();
+        let packet = self.clock.next_at().filter(|_| !self.driver_clock);
         let turn = self.turns.next_at();
         let report = self.reports.next_at();
         let media = Deadline::earlier(
@@ -773,49 +778,6 @@ impl HostMedia {
             turn.map(|at| Deadline::new(at, "playout turn")),
         );
         Deadline::earlier(media, report.map(|at| Deadline::new(at, "rtcp report")))
-    }
-
-    pub(crate) fn run_due(&mut self, now: Time, out: &mut HostOutbox) {
-        self.run_turns(now);
-        self.run_reports(now, out);
-        while let Some((_, (session, generation))) = self.clock.pop_due(now) {
-            let Some(entry) = self.sessions.get_mut(session as usize) else {
-                continue;
-            };
-            // A stale entry: the session has ended or was resumed, which has its own entry.
-            if entry.generation != generation {
-                continue;
-            }
-            let (Some(source), Some(remote)) = (&mut entry.source, entry.remote) else {
-                continue;
-            };
-            let socket = SocketId(BASE + entry.socket);
-            let skipped = source.counts().skipped;
-            let digits = source.digits_sent();
-            while let Some((at, packet)) = source.next_packet(now) {
-                if let (Some(times), Some(view)) = (&mut entry.times[0], RtpView::parse(packet)) {
-                    times.note(view.timestamp(), now);
-                }
-                if let SessionSecurity::None = entry.srtp {
-                    out.datagram(socket, remote, packet);
-                    self.packets_out += 1;
-                    self.send_times.queued(at);
-                    continue;
-                }
-                self.scratch.clear();
-                self.scratch.extend_from_slice(packet);
-                self.scratch.resize(packet.len() + MAX_OVERHEAD, 0);
-                let sealed = entry.srtp.seal(&mut self.scratch, packet.len());
-                if let Some(sealed) = sealed.and_then(|length| self.scratch.get(..length)) {
-                    out.datagram(socket, remote, sealed);
-                    self.packets_out += 1;
-                    self.send_times.queued(at);
-                }
-            }
-            self.send_times.skipped(source.counts().skipped - skipped);
-            self.digits_sent += source.digits_sent() - digits;
-            self.plan_next(session, generation);
-        }
     }
 
     pub(crate) fn receive(&mut self, datagram: Datagram<'_>, out: &mut HostOutbox) {

@@ -4,7 +4,7 @@ use crate::error::LabError;
 use crate::host::{Holdings, HostPlan, HostProgress, LabHost, Results};
 use engine::{Entropy, EventKind, Time};
 use net::tls::Security;
-use net::{Clock, Driver, DriverConfig, Network};
+use net::{Clock, Driver, DriverConfig, MediaSockets, Network};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -14,6 +14,14 @@ use std::time::Duration;
 
 /// Longest time between two polls of the request channel.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Shortest time between two of them: a turn may take a few microseconds.
+const POLL_PAUSE: Duration = Duration::from_millis(1);
+/// Media ports from which on they share one socket, if the rights permit it: a call that sends or receives the packets of
+/// many ports then replaces one for each packet.
+const SHARED_SOCKET_FROM: usize = 64;
+/// Longest time by which a host that only receives streams collects packets, so that it does not wake up for each of them.
+/// Their arrival is the kernel's time stamp.
+const RECEIVE_DELAY: Duration = Duration::from_millis(1);
 /// Longest wait for the sockets to open.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Send buffer of a connection, bytes: one connection may carry all calls, and a SUT that pauses does not read it.
@@ -133,13 +141,12 @@ impl HostThread {
         let thread = std::thread::Builder::new()
             .name(name.clone())
             .spawn(move || {
-                let (batch, spin) = (plan.batch, plan.spin);
-                let realtime = Some(u32::from(plan.realtime)).filter(|priority| *priority > 0);
+                let config = driver_config(&plan, &placement);
                 let mut host = LabHost::new(plan, entropy);
                 // The records have the same content; on sockets no event log is kept.
                 host.set_emits_events(false);
                 host.record_send_times();
-                let settings = (placement, security, (batch, spin), realtime);
+                let settings = (placement, security, config);
                 if let Err(error) = serve(host, settings, clock, &inbox, &ready, &shared) {
                     *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 }
@@ -286,14 +293,35 @@ impl HostThread {
     }
 }
 
+/// The settings of a host's driver.
+fn driver_config(plan: &HostPlan, placement: &HostPlacement) -> DriverConfig {
+    let connections = plan.stream_connections();
+    DriverConfig {
+        media_dscp: placement.media_dscp,
+        receive_timestamps: true,
+        signalling_batching_delay: plan.batch,
+        realtime: Some(u32::from(plan.realtime)).filter(|priority| *priority > 0),
+        spin: plan.spin,
+        gso_order: (!plan.batch.is_zero()).then_some(wire::sip::call_number as fn(&[u8]) -> u32),
+        stream_buffer: STREAM_BUFFER,
+        connections,
+        // A system under test is one source.
+        connections_per_source: connections,
+        media_sockets: match plan.media_sockets >= SHARED_SOCKET_FROM {
+            true => MediaSockets::Auto,
+            false => MediaSockets::PerPort,
+        },
+        media_batching_delay: match plan.only_receives_streams() {
+            true => RECEIVE_DELAY,
+            false => Duration::ZERO,
+        },
+        ..DriverConfig::default()
+    }
+}
+
 fn serve(
     mut host: LabHost,
-    (placement, security, (batch, spin), realtime): (
-        HostPlacement,
-        Option<Security>,
-        (Duration, Duration),
-        Option<u32>,
-    ),
+    (placement, security, config): (HostPlacement, Option<Security>, DriverConfig),
     clock: Clock,
     inbox: &Receiver<HostRequest>,
     ready: &Sender<Result<HostAddresses, String>>,
@@ -302,16 +330,6 @@ fn serve(
     if let Some(network) = &placement.network {
         network.enter().map_err(|error| format!("setns: {error}"))?;
     }
-    let config = DriverConfig {
-        media_dscp: placement.media_dscp,
-        receive_timestamps: true,
-        signalling_batching_delay: batch,
-        realtime,
-        spin,
-        gso_order: (!batch.is_zero()).then_some(wire::sip::call_number as fn(&[u8]) -> u32),
-        stream_buffer: STREAM_BUFFER,
-        ..DriverConfig::default()
-    };
     let mut driver = Driver::plain(config, clock).map_err(|error| error.to_string())?;
     if let Some(security) = security {
         driver.set_security(security);
@@ -320,11 +338,16 @@ fn serve(
     let mut reported = false;
     let mut begun = false;
     let cpu_before = net::thread_cpu();
+    let mut polled = Time::ZERO;
     loop {
         driver
             .turn_engine(&mut host, POLL_INTERVAL)
             .map_err(|error| error.to_string())?;
-        host.flushed(clock.now());
+        let now = clock.now();
+        if reported && now.since(polled) < POLL_PAUSE {
+            continue;
+        }
+        polled = now;
         while let Some(event) = driver.next_event() {
             let reason = match event.kind {
                 EventKind::TlsHandshakeFailed {

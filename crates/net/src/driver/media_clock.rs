@@ -1,0 +1,144 @@
+//! Media of an engine without a forwarder: its packets leave when they are due, before and between received packets.
+
+use super::{Driver, ForwarderHost};
+use engine::{Control, DropReason, Engine, Forward, Time};
+use std::io;
+
+/// Inputs that are processed between two looks at the media clock: some 10 to 50 us.
+const INPUTS_BETWEEN: usize = 8;
+/// Batches of due packets that are sent in a row: a sender that is far behind still receives.
+const BATCHES_IN_A_ROW: usize = 8;
+
+/// The state of the media clock.
+#[derive(Debug, Default)]
+pub(super) struct MediaClock {
+    /// Time up to which packets were sent.
+    served_until: Time,
+    /// Inputs since then.
+    inputs: usize,
+    /// Media datagrams received in this turn.
+    received: usize,
+}
+
+impl MediaClock {
+    /// The time of an input that was received at `now`: packets that were sent meanwhile have a later time, and an
+    /// engine's time never runs backwards.
+    pub(super) fn not_before(&self, now: Time) -> Time {
+        now.max(self.served_until)
+    }
+
+    /// Counts received media datagrams.
+    pub(super) fn count_received(&mut self, datagrams: usize) {
+        self.received += datagrams;
+    }
+}
+
+impl<F: Forward> Driver<F> {
+    fn has_forwarder(&self) -> bool {
+        !matches!(self.media, ForwarderHost::None)
+    }
+
+    /// Sends the media packets of an engine without a forwarder that are due at `now`, in bounded batches; returns
+    /// whether there were any.
+    pub(super) fn send_due_media<C>(&mut self, control: &mut C, mut now: Time) -> io::Result<bool>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        if self.has_forwarder() {
+            return Ok(false);
+        }
+        let mut sent = false;
+        for _ in 0..BATCHES_IN_A_ROW {
+            if control.media_deadline().is_none_or(|at| at > now) {
+                break;
+            }
+            sent = true;
+            self.plane.shared.timeouts.add(1);
+            now = self.media_clock.not_before(now);
+            control.send_media(now);
+            self.media_clock.served_until = now;
+            self.drain(control, now)?;
+            self.plane.flush();
+            self.report_flush(control);
+            now = self.clock.now();
+        }
+        Ok(sent)
+    }
+
+    /// As [`Driver::send_due_media`], after every few inputs of a turn.
+    pub(super) fn media_between_inputs<C>(&mut self, control: &mut C) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        if self.has_forwarder() {
+            return Ok(());
+        }
+        self.media_clock.inputs += 1;
+        if self.media_clock.inputs < INPUTS_BETWEEN {
+            return Ok(());
+        }
+        self.media_clock.inputs = 0;
+        if control.media_deadline().is_some() {
+            let now = self.clock.now();
+            self.send_due_media(control, now)?;
+        }
+        Ok(())
+    }
+
+    /// Reports to an engine without a forwarder that its outputs have been sent.
+    pub(super) fn report_flush<C: Engine>(&self, control: &mut C) {
+        if !self.has_forwarder() {
+            control.flushed(self.clock.now());
+        }
+    }
+
+    /// Ends a turn that began at `start`: the number of received packets determines the batching delay.
+    pub(super) fn end_media_turn(&mut self, start: Time) {
+        let received = std::mem::take(&mut self.media_clock.received);
+        if !self.has_forwarder() {
+            self.media_batcher.end_turn(start, received);
+        }
+    }
+
+    /// Receives from a shared-port socket for an engine without a forwarder.
+    pub(super) fn receive_shared_port<C>(
+        &mut self,
+        control: &mut C,
+        number: u32,
+        mut now: Time,
+    ) -> io::Result<Time>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        // Taken out while the batches are processed, because that borrows the driver.
+        let Some(mut receiver) = self.media_buffers.take() else {
+            return Ok(now);
+        };
+        let mut budget = self.config.datagram_budget;
+        let (mut more, mut done) = (true, Ok(()));
+        while more && budget > 0 && done.is_ok() {
+            more = self.plane.receive_shared_port(number, &mut receiver);
+            let count = receiver.filled();
+            self.media_clock.count_received(count);
+            self.plane.shared.datagrams_in.add(count);
+            budget = budget.saturating_sub(count);
+            for index in 0..count {
+                let Some(socket) = self.plane.origin(index) else {
+                    self.plane.shared.drop_one(DropReason::MediaNoFlow);
+                    continue;
+                };
+                match self.datagram(control, &mut receiver, index, socket, true, now) {
+                    Ok(length) => self.plane.shared.bytes_in.add(length),
+                    Err(error) => {
+                        done = Err(error);
+                        break;
+                    }
+                }
+            }
+            self.plane.clear_batch(&mut receiver);
+            now = self.clock.now();
+        }
+        self.media_buffers = Some(receiver);
+        done.map(|()| now)
+    }
+}
