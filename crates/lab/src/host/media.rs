@@ -305,6 +305,8 @@ pub(crate) struct HostMedia {
     packets_out: u64,
     /// Whether the driver calls for due packets ([`engine::Engine::send_media`]), as on sockets of a load generator.
     driver_clock: bool,
+    /// Number of phases that calls have taken.
+    phases: u64,
     /// Lateness of the sent packets.
     pub(super) send_times: SendTimes,
 }
@@ -342,6 +344,7 @@ impl HostMedia {
             packets_in: 0,
             packets_out: 0,
             driver_clock: false,
+            phases: 0,
             send_times: SendTimes::default(),
         };
         for _ in 0..plan.media_sockets {

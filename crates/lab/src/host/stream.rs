@@ -15,7 +15,7 @@ const PACKET_TIME_NS: u64 = 20_000_000;
 /// Time from the start of a stream to its first packet, below a packet time. Streams that start at a round rate would
 /// send their packets at the same few moments of each packet time, in bursts; multiples of the golden ratio spread any
 /// number of streams evenly.
-fn phase(number: u64) -> Duration {
+pub(super) fn phase(number: u64) -> Duration {
     // 2^64 divided by the golden ratio: the product's upper half is the fraction of the packet time.
     let fraction = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let nanos = (u128::from(fraction) * u128::from(PACKET_TIME_NS)) >> 64;

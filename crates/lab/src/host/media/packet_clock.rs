@@ -1,6 +1,9 @@
 //! The clock of sent packets: each leaves at its due time, in small batches.
 
-use super::{BASE, HostMedia, HostOutbox, SendTimes, SessionSecurity};
+use super::super::stream::phase;
+use super::{
+    BASE, HostMedia, HostOutbox, MediaKind, PACKET_TIME, SendTimes, SessionSecurity,
+};
 use engine::{SocketId, Time};
 use protect::srtp::MAX_OVERHEAD;
 use wire::rtp::RtpView;
@@ -18,6 +21,23 @@ impl HostMedia {
     /// Due time of the next packet, if the driver calls for due packets.
     pub(crate) fn packet_deadline(&self) -> Option<Time> {
         self.clock.next_at().filter(|_| self.driver_clock)
+    }
+
+    /// The time at which the media of a call begins that is agreed at `now`. Calls that start at a round rate would send
+    /// at the same few moments of each packet time, in bursts; on sockets each has a phase of its own. Participants that
+    /// take turns follow the clock of their conference.
+    pub(crate) fn phased(&mut self, session: u32, now: Time) -> Time {
+        let entry = self.sessions.get(session as usize);
+        let begins = entry
+            .is_some_and(|entry| entry.source.is_none() && entry.plan.sends != MediaKind::Turns);
+        if !begins || !self.driver_clock {
+            return now;
+        }
+        self.phases += 1;
+        let packet_time = PACKET_TIME.as_nanos() as u64;
+        let within = now.since(self.epoch).as_nanos() as u64 % packet_time;
+        let wanted = phase(self.phases).as_nanos() as u64;
+        Time(now.0 + (wanted + packet_time - within) % packet_time)
     }
 
     /// Runs what is due: playout, reports and, unless the driver calls for them, all packets.
@@ -77,5 +97,141 @@ impl HostMedia {
             self.digits_sent += source.digits_sent() - digits;
             self.plan_next(session, generation);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{MediaSessionPlan, VoiceSide};
+    use super::{BATCH, PACKET_TIME};
+    use crate::host::{HostPlan, LabHost, MediaKind, StreamPlan};
+    use codec::Format;
+    use engine::{Engine as _, Entropy, Input, Output, SocketId, Time};
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    const STREAMS: u64 = 100;
+
+    fn local(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    /// A host whose streams have all started.
+    fn sending(driver_clock: bool) -> LabHost {
+        let mut plan = HostPlan::new("senders", local(0));
+        plan.media_sockets = 2 * STREAMS as usize;
+        plan.streams = Some(StreamPlan {
+            name: "senders".to_owned(),
+            rate: 1e6,
+            count: STREAMS,
+            duration: Duration::from_secs(10),
+            sends: MediaKind::Speech,
+            codec: Format::Pcma,
+            listen_percent: 0.0,
+            expects: MediaKind::Speech,
+            to: Some(local(30_000)),
+        });
+        let mut host = LabHost::new(plan, Entropy::from_number(1));
+        if driver_clock {
+            host.record_send_times();
+        }
+        let mut sockets = Vec::new();
+        while let Some(output) = host.next_output() {
+            if let Output::OpenSocket { socket, .. } = output {
+                sockets.push(socket);
+            }
+        }
+        for (port, socket) in (40_000..).zip(sockets) {
+            let input = Input::Opened {
+                socket,
+                local: local(port),
+            };
+            host.handle(input, Time::from_millis(1));
+            packets(&mut host);
+        }
+        host.begin(local(5060), Time::from_secs(1));
+        host.handle(Input::Timeout, Time::from_millis(1_001));
+        assert!(packets(&mut host).is_empty());
+        host
+    }
+
+    fn packets(host: &mut LabHost) -> Vec<(SocketId, SocketAddr, Vec<u8>)> {
+        let mut all = Vec::new();
+        while let Some(output) = host.next_output() {
+            if let Output::Datagram {
+                socket,
+                destination,
+                bytes,
+            } = output
+            {
+                all.push((socket, destination, bytes.to_vec()));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn calls_at_a_round_rate_have_phases_of_their_own() {
+        let mut host = sending(true);
+        let media = &mut host.inner.media;
+        let answered = |number: u64| Time::from_millis(2_000 + 100 * number);
+        let plan = |number| MediaSessionPlan {
+            number,
+            side: "caller",
+            sends: MediaKind::Speech,
+            voice: VoiceSide::Caller,
+            listen: None,
+            expects_media: true,
+            seat: 0,
+            timed: false,
+        };
+        let (mut phases, mut last) = (Vec::new(), 0);
+        for number in 0..STREAMS {
+            let (session, _) = media.open(plan(number)).unwrap();
+            last = session;
+            let begin = media.phased(session, answered(number));
+            let wait = begin.since(answered(number));
+            assert!(wait < PACKET_TIME);
+            phases.push(wait.as_micros());
+        }
+        phases.sort_unstable();
+        let gaps = phases.windows(2).map(|pair| pair[1] - pair[0]);
+        // The mean gap is 200 us.
+        assert!(gaps.max().is_some_and(|gap| gap < 600));
+        // In virtual time media begins at the answer, as it did.
+        media.driver_clock = false;
+        assert_eq!(media.phased(last, answered(7)), answered(7));
+    }
+
+    #[test]
+    fn driver_clock_sends_the_same_packets_in_batches() {
+        let now = Time::from_millis(1_021);
+        let mut unbounded = sending(false);
+        assert_eq!(unbounded.media_deadline(), None);
+        unbounded.handle(Input::Timeout, now);
+        let all = packets(&mut unbounded);
+        assert!(all.len() as u64 >= STREAMS);
+
+        let mut host = sending(true);
+        // A received datagram or another timer sends nothing: the driver does.
+        host.handle(Input::Timeout, now);
+        assert!(packets(&mut host).is_empty());
+        let (mut sent, mut batches) = (Vec::new(), 0u64);
+        while host.media_deadline().is_some_and(|at| at <= now) {
+            host.send_media(now);
+            let batch = packets(&mut host);
+            // One stream may have two packets.
+            assert!((1..=BATCH as usize + 1).contains(&batch.len()));
+            sent.extend(batch);
+            batches += 1;
+            host.flushed(now + Duration::from_micros(100 * batches));
+        }
+        assert!(batches >= 4 && sent == all);
+        assert_eq!(host.progress().packets_out, all.len() as u64);
+        // Each batch counts to its own flush: the first packet of all is 21 ms late and in the first batch.
+        let times = host.finish(now).send_times;
+        assert_eq!(times.packets(), all.len() as u64);
+        let most = times.quantile_ms(1.0).unwrap_or_default();
+        assert!((most - 21.1).abs() < 0.1, "{most} ms");
     }
 }
