@@ -27,6 +27,7 @@ pub use model::{
     IpVersions, Levels, LinkSettings, MediaKind, PaceKind, RegistrarLocation, Registrations,
     StreamLoad, Sut, SutMedia, Thresholds, TransportName,
 };
+pub(crate) use model::SPARE_DESCRIPTORS;
 pub use network::{DownSettings, NetworkSettings};
 pub use parse::{File, Level};
 pub use phone_load::PhoneLoad;

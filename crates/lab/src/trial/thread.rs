@@ -425,3 +425,44 @@ fn finish(host: &mut LabHost, driver: &Driver, clock: Clock, cpu_before: Duratio
         failed_connections: Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::RegistrationPlan;
+
+    #[test]
+    fn driver_permits_the_connections_of_the_plan() {
+        let mut plan = HostPlan::new("callers", SocketAddr::from(([127, 0, 0, 1], 0)));
+        let placement = HostPlacement::default();
+        let least = DriverConfig::default().connections;
+        assert_eq!(driver_config(&plan, &placement).connections, least);
+        plan.registrations = Some(RegistrationPlan {
+            connections: 20_000,
+            ..registrations()
+        });
+        let config = driver_config(&plan, &placement);
+        assert!(config.connections > 20_000 && config.connections_per_source > 20_000);
+    }
+
+    fn registrations() -> RegistrationPlan {
+        RegistrationPlan {
+            name: "users".to_owned(),
+            pace: crate::pace::ArrivalProcess::Constant { rate: 500.0 },
+            users: 20_000,
+            login: crate::host::LoginTemplates {
+                user: "{number:5}".to_owned(),
+                password: String::new(),
+            },
+            domain: String::new(),
+            expires: 3_600,
+            refresh: None,
+            follows_expiry: false,
+            refreshes: 0,
+            refresh_rate: 0.0,
+            remove: false,
+            transport: engine::Transport::Tls,
+            connections: 1,
+        }
+    }
+}
