@@ -18,6 +18,7 @@ use engine::timers::TimerHeap;
 use engine::{Datagram, Deadline, Entropy, SocketId, SocketKind, Time};
 use media::echo::Echo;
 use media::playout::{Playout, TURN as PLAYOUT_TURN};
+use media::shared_tone::SharedTone;
 use media::sink::{Received, RtpSink, SinkConfig};
 use media::source::{RtpSource, SourceConfig, SourceContent};
 use protect::sdes::SdesAgreement;
@@ -282,6 +283,7 @@ pub(crate) struct HostMedia {
     generation: u32,
     clock: TimerHeap<(u32, u32)>,
     voices: Vec<(VoiceSide, Law, Arc<[u8]>)>,
+    tones: Vec<(Law, SharedTone)>,
     sound_cache: SoundCache,
     participants: u64,
     /// Start of the trial.
@@ -325,6 +327,7 @@ impl HostMedia {
             generation: 0,
             clock: TimerHeap::new(),
             voices: Vec::new(),
+            tones: Vec::new(),
             sound_cache: SoundCache::new(plan.phone.as_ref().and_then(|phone| phone.audio.clone())),
             participants: plan
                 .calls
@@ -494,7 +497,7 @@ impl HostMedia {
         let capture_s = if plan.listen.is_some() {
             LISTEN_SECONDS
         } else {
-            1
+            0
         };
         let session = self.sessions.insert(HostMediaSession {
             socket,
@@ -636,7 +639,7 @@ impl HostMedia {
                 self.sound_cache.content(sound, agreed.format, first)
             }
             (None, MediaKind::Tone) => {
-                Some(SourceContent::Tone(ToneGenerator::new(TONE, speech::RATE)))
+                Some(SourceContent::SharedTone(self.tone(law)))
             }
             (None, _) => Some(SourceContent::Codes(self.voice(plan.voice, law))),
         };
@@ -678,6 +681,16 @@ impl HostMedia {
             .collect();
         self.voices.push((voice, law, codes.clone()));
         codes
+    }
+
+    fn tone(&mut self, law: Law) -> SharedTone {
+        let known = self.tones.iter().find(|known| known.0 == law);
+        if let Some((_, tone)) = known {
+            return tone.clone();
+        }
+        let tone = SharedTone::new(ToneGenerator::new(TONE, speech::RATE), law);
+        self.tones.push((law, tone.clone()));
+        tone
     }
 
     fn plan_next(&mut self, session: u32, generation: u32) {
