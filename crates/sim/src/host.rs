@@ -7,6 +7,7 @@ use engine::{
     PacketVerdict, SocketFilter, SocketId, SocketKind, Time,
 };
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -75,6 +76,18 @@ impl<E: Engine + 'static> HostNode for EngineNode<E> {
 pub(crate) struct ControlNode<C, F> {
     pub(crate) control: Checked<C>,
     pub(crate) forwarder: F,
+    /// The deadline of the control plane, once it was read; a packet that the forwarder handles alone does not change it.
+    deadline: Cell<Option<Option<Deadline>>>,
+}
+
+impl<C: Control, F: Forward> ControlNode<C, F> {
+    pub(crate) fn new(control: C, forwarder: F) -> ControlNode<C, F> {
+        ControlNode {
+            control: Checked::new(control),
+            forwarder,
+            deadline: Cell::new(None),
+        }
+    }
 }
 
 impl<C, F> HostNode for ControlNode<C, F>
@@ -83,13 +96,23 @@ where
     F: Forward + 'static,
 {
     fn handle(&mut self, input: Input<'_>, now: Time) {
+        self.deadline.set(None);
         self.control.handle(input, now);
     }
     fn next_output(&mut self) -> Option<Output<'_>> {
-        self.control.next_output()
+        let output = self.control.next_output();
+        if output.is_some() {
+            self.deadline.set(None);
+        }
+        output
     }
     fn next_deadline(&self) -> Option<Deadline> {
-        self.control.next_deadline()
+        if let Some(known) = self.deadline.get() {
+            return known;
+        }
+        let deadline = self.control.next_deadline();
+        self.deadline.set(Some(deadline));
+        deadline
     }
     fn forward(&mut self, packet: &mut MediaPacket<'_>, now: Time) -> Option<PacketVerdict> {
         Some(self.forwarder.forward(packet, now))
@@ -105,10 +128,12 @@ where
     }
     fn shuttle(&mut self, now: Time) -> bool {
         while let Some(command) = self.control.get().next_command() {
+            self.deadline.set(None);
             self.forwarder.command(command, now);
         }
         match self.forwarder.next_report() {
             Some(report) => {
+                self.deadline.set(None);
                 self.control.get().report(report, now);
                 true
             }
@@ -116,6 +141,7 @@ where
         }
     }
     fn as_any(&mut self) -> &mut dyn Any {
+        self.deadline.set(None);
         self
     }
 }

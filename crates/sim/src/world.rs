@@ -213,12 +213,8 @@ impl World {
         C: Control<Command = F::Command, Report = F::Report> + 'static,
         F: Forward + 'static,
     {
-        let control = Checked::new(control);
-        self.add(
-            name,
-            addresses,
-            Box::new(ControlNode { control, forwarder }),
-        )
+        let node = Box::new(ControlNode::new(control, forwarder));
+        self.add(name, addresses, node)
     }
 
     pub(crate) fn add(
@@ -254,8 +250,7 @@ impl World {
         C: Control<Command = F::Command, Report = F::Report> + 'static,
         F: Forward + 'static,
     {
-        let control = Checked::new(control);
-        self.install(host, Box::new(ControlNode { control, forwarder }));
+        self.install(host, Box::new(ControlNode::new(control, forwarder)));
     }
 
     fn install(&mut self, host: HostId, node: Box<dyn HostNode>) {
