@@ -176,7 +176,14 @@ mod tests {
             "[::ffff:10.0.0.1]:1",
         ]
         .map(|text| text.parse::<SocketAddr>().unwrap());
-        let times = [0, 1, 999_999_999, 1_000_000_000, 12_345_000_000_678, u64::MAX];
+        let times = [
+            0,
+            1,
+            999_999_999,
+            1_000_000_000,
+            12_345_000_000_678,
+            u64::MAX,
+        ];
         let bytes: Vec<u8> = (0..=255).collect();
         for (number, now) in times.map(Time).into_iter().enumerate() {
             for source in ends {

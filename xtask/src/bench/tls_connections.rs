@@ -28,7 +28,9 @@ struct Connections {
 
 /// Generator and border in one process, in a network namespace of their own where the rights permit it.
 pub(super) fn tls_connections(bench: &mut Bench) -> Result<(), String> {
-    println!("{CONNECTIONS} TLS connections, one for each subscriber, generator and border in one process");
+    println!(
+        "{CONNECTIONS} TLS connections, one for each subscriber, generator and border in one process"
+    );
     let few = one(FEW, &bench.scratch)?;
     let many = one(CONNECTIONS, &bench.scratch)?;
     let each = (many.resident_bytes - few.resident_bytes) / f64::from(CONNECTIONS - FEW);
@@ -95,8 +97,8 @@ fn one(users: u32, scratch: &Path) -> Result<Connections, String> {
     }
     let text = std::fs::read_to_string(&json).map_err(|error| error.to_string())?;
     let told: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-    let figures = figures(&told)
-        .ok_or_else(|| format!("{}: not the figures of a run", json.display()))?;
+    let figures =
+        figures(&told).ok_or_else(|| format!("{}: not the figures of a run", json.display()))?;
     if figures.open < f64::from(users) {
         // File descriptors or ports did not suffice: the remarks have the numbers.
         println!("  {}", told["trials"][0]["remarks"]);

@@ -109,14 +109,16 @@ fn plan_is_compared_with_a_real_run() {
         let line = format!("id = \"{id}\"");
         let (before, rest) = costs.split_once(&line).expect("a cost");
         let (_, after) = rest.split_once("unit =").expect("its unit");
-        format!(
-            "{before}{line}\nvalue = {value:.3}\nlow = 0.001\nhigh = {high:.3}\nunit ={after}"
-        )
+        format!("{before}{line}\nvalue = {value:.3}\nlow = 0.001\nhigh = {high:.3}\nunit ={after}")
     };
-    let others = ["registration.udp", "memory.call.bypass", "memory.registration"];
-    let wide = others.iter().fold(built_in, |costs, id| {
-        with_cost(&costs, id, 1_000.0, 1e7)
-    });
+    let others = [
+        "registration.udp",
+        "memory.call.bypass",
+        "memory.registration",
+    ];
+    let wide = others
+        .iter()
+        .fold(built_in, |costs, id| with_cost(&costs, id, 1_000.0, 1e7));
     let of_call = |value: f64, high: f64| with_cost(&wide, "call.bypass.udp", value, high);
     std::fs::write(folder.join("wide.toml"), of_call(100.0, 1e6)).expect("file");
     std::fs::write(folder.join("low.toml"), of_call(0.001, 0.002)).expect("file");
@@ -156,7 +158,10 @@ fn plan_is_compared_with_a_real_run() {
     for part in parts {
         let records = folder.join(part["records"].as_str().expect("records"));
         assert!(records.join("run.json").is_file(), "{part}");
-        assert!(part["measured"].as_f64() > Some(0.0) && part["agrees"] == true, "{part}");
+        assert!(
+            part["measured"].as_f64() > Some(0.0) && part["agrees"] == true,
+            "{part}"
+        );
         assert!(part["count"].as_u64() >= Some(400), "{part}");
     }
     assert!(folder.join("wide/report.html").is_file() && folder.join("wide/run.json").is_file());

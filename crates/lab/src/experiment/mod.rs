@@ -22,12 +22,12 @@ pub use bound::{FigureBound, PEAK, PeakPlan, ReferenceValue};
 pub use built_in::{BUILT_IN, built_in};
 pub use codec_name::CodecName;
 pub use esp_load::{EspLoad, EspMeasurement, EspModeName};
+pub(crate) use model::SPARE_DESCRIPTORS;
 pub use model::{
     CallFlow, Callees, Callers, ConferenceLoad, Experiment, GeneratorSettings, HangUp, HoldKind,
     IpVersions, Levels, LinkSettings, MediaKind, PaceKind, RegistrarLocation, Registrations,
     StreamLoad, Sut, SutMedia, Thresholds, TransportName,
 };
-pub(crate) use model::SPARE_DESCRIPTORS;
 pub use network::{DownSettings, NetworkSettings};
 pub use parse::{File, Level};
 pub use phone_load::PhoneLoad;

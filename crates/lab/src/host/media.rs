@@ -638,9 +638,7 @@ impl HostMedia {
                 };
                 self.sound_cache.content(sound, agreed.format, first)
             }
-            (None, MediaKind::Tone) => {
-                Some(SourceContent::SharedTone(self.tone(law)))
-            }
+            (None, MediaKind::Tone) => Some(SourceContent::SharedTone(self.tone(law))),
             (None, _) => Some(SourceContent::Codes(self.voice(plan.voice, law))),
         };
         // A codec that is missing in this build was refused before.

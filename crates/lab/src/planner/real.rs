@@ -317,7 +317,9 @@ fn registrations(name: &str, dir: &Path, seed: u64) -> Result<(Vec<f64>, u64), L
     let values: Vec<f64> = good.filter_map(|t| t.figures.cpu_us_per_call).collect();
     if failed > 0 || values.is_empty() {
         let why = match failed {
-            0 => "the CPU time of no run was measured, or the generator could not keep up".to_owned(),
+            0 => {
+                "the CPU time of no run was measured, or the generator could not keep up".to_owned()
+            }
             failed => format!("{} failed", counted(failed, "registration")),
         };
         return Err(LabError::cannot_run(
@@ -502,9 +504,7 @@ impl RealCheck {
         for part in &self.parts {
             text.push_str(&part.text());
         }
-        text.push_str(
-            "Memory is that of calls without TLS and SRTP. Bandwidth is not compared.\n",
-        );
+        text.push_str("Memory is that of calls without TLS and SRTP. Bandwidth is not compared.\n");
         text
     }
 }
@@ -544,7 +544,11 @@ mod tests {
             parts(request, calls).iter().map(PartPlan::id).collect()
         };
         let bypass = request(Protection::Tls, MediaPath::Bypass);
-        let all = ["registration.tls", "memory.call.bypass", "memory.registration"];
+        let all = [
+            "registration.tls",
+            "memory.call.bypass",
+            "memory.registration",
+        ];
         assert_eq!(names(&bypass, 20), all);
         let anchored = PlanRequest {
             cached_percent: 100.0,

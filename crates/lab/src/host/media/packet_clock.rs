@@ -1,9 +1,7 @@
 //! The clock of sent packets: each leaves at its due time, in small batches.
 
 use super::super::stream::phase;
-use super::{
-    BASE, HostMedia, HostOutbox, MediaKind, PACKET_TIME, SendTimes, SessionSecurity,
-};
+use super::{BASE, HostMedia, HostOutbox, MediaKind, PACKET_TIME, SendTimes, SessionSecurity};
 use engine::{SocketId, Time};
 use protect::srtp::MAX_OVERHEAD;
 use wire::rtp::RtpView;
