@@ -680,6 +680,12 @@ impl<F: Forward> Driver<F> {
         // The queueing delay is measured by the wall clock at this datagram, so that it includes its position in the
         // batch.
         let wall = received.stamp.map(|_| crate::plane::wall());
+        // An engine that measures media itself needs the time of arrival: by the time of the turn it would be too early, by
+        // the time that the datagrams before this one took.
+        let now = match wall.is_some() && !self.has_forwarder() {
+            true => self.clock.now(),
+            false => now,
+        };
         let length = received.length;
         if received.truncated {
             self.plane.shared.drop_one(if media {
@@ -773,7 +779,7 @@ impl<F: Forward> Driver<F> {
         C: Control<Command = F::Command, Report = F::Report>,
     {
         self.inputs += 1;
-        control.handle(input, self.media_clock.not_before(now));
+        control.handle(input, self.media_clock.advance(now));
         self.drain(control, now)?;
         self.media_between_inputs(control)
     }

@@ -12,19 +12,20 @@ const BATCHES_IN_A_ROW: usize = 8;
 /// The state of the media clock.
 #[derive(Debug, Default)]
 pub(super) struct MediaClock {
-    /// Time up to which packets were sent.
-    served_until: Time,
-    /// Inputs since then.
+    /// The latest time that the engine has had.
+    latest: Time,
+    /// Inputs since the last look at the clock.
     inputs: usize,
     /// Media datagrams received in this turn.
     received: usize,
 }
 
 impl MediaClock {
-    /// The time of an input that was received at `now`: packets that were sent meanwhile have a later time, and an
-    /// engine's time never runs backwards.
-    pub(super) fn not_before(&self, now: Time) -> Time {
-        now.max(self.served_until)
+    /// The time of a call to the engine at `now`: packets that were sent or measured within a turn have a later time than the
+    /// turn, and an engine's time never runs backwards.
+    pub(super) fn advance(&mut self, now: Time) -> Time {
+        self.latest = self.latest.max(now);
+        self.latest
     }
 
     /// Counts received media datagrams.
@@ -34,7 +35,7 @@ impl MediaClock {
 }
 
 impl<F: Forward> Driver<F> {
-    fn has_forwarder(&self) -> bool {
+    pub(super) fn has_forwarder(&self) -> bool {
         !matches!(self.media, ForwarderHost::None)
     }
 
@@ -54,9 +55,8 @@ impl<F: Forward> Driver<F> {
             }
             sent = true;
             self.plane.shared.timeouts.add(1);
-            now = self.media_clock.not_before(now);
+            now = self.media_clock.advance(now);
             control.send_media(now);
-            self.media_clock.served_until = now;
             self.drain(control, now)?;
             self.plane.flush();
             self.report_flush(control);
