@@ -28,6 +28,9 @@ struct MediaSender {
     batches: Vec<(usize, usize)>,
     unsent: usize,
     last: Time,
+    /// Time that each datagram takes.
+    effort: Duration,
+    arrived: Vec<Time>,
 }
 
 impl Engine for MediaSender {
@@ -41,6 +44,11 @@ impl Engine for MediaSender {
             Input::OpenFailed { error, .. } => panic!("{error}"),
             Input::Datagram(datagram) => {
                 self.received.push(datagram.socket);
+                self.arrived.push(datagram.arrived);
+                let begun = Instant::now();
+                while begun.elapsed() < self.effort {
+                    std::hint::spin_loop();
+                }
                 if let Some(socket) = self.on_first.take() {
                     self.due_from.push_back((now, socket));
                 }
@@ -141,6 +149,33 @@ fn due_packet_leaves_between_received_datagrams() {
     assert_eq!(sent, 1);
     assert!(before <= 8, "sent after {before} datagrams");
     assert_eq!(peer.recv(&mut [0; 16]).unwrap(), 5);
+}
+
+#[test]
+fn arrival_does_not_depend_on_the_place_in_the_batch() {
+    let peer = receiver();
+    let config = DriverConfig {
+        receive_timestamps: true,
+        ..DriverConfig::default()
+    };
+    let (mut driver, mut engine) = started(config, 1, &peer);
+    engine.effort = Duration::from_millis(1);
+    let media = engine.local[&SocketId(16)];
+    for _ in 0..64 {
+        peer.send_to(b"media", media).unwrap();
+    }
+    let begun = Instant::now();
+    while engine.received.len() < 64 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "datagrams");
+        let wait = Duration::from_millis(5);
+        driver.turn_engine(&mut engine, wait).unwrap();
+    }
+    // They were sent in this order. By the time of the turn the last one would have come 63 ms before the first.
+    let (first, last) = (engine.arrived[0], engine.arrived[63]);
+    assert!(
+        last + Duration::from_millis(20) > first,
+        "{first} and {last}"
+    );
 }
 
 #[test]
