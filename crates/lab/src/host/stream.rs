@@ -54,7 +54,7 @@ impl HostState {
             self.record(attempt, now);
             return;
         };
-        let begin = due.at + phase(due.number);
+        let begin = self.media.stream_begin(due.number, due.at);
         if let Some(mut remote) = plan.to {
             // RTP ports are even, so streams are two ports apart.
             remote.set_port(remote.port().saturating_add((due.number * 2) as u16));

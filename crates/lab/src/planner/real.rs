@@ -207,8 +207,10 @@ pub fn check_real(
     Ok(check)
 }
 
+/// Refuses a run that was cut short.
+///
 /// # Errors
-/// If the user interrupted the run.
+/// If the user interrupted it.
 fn whole(executed: &Executed) -> Result<(), LabError> {
     match executed.record.cut_short {
         true => Err(LabError::Interrupted(
@@ -262,7 +264,7 @@ impl PartPlan {
                 let (values, count) = registrations(name, &dir, options.seed)?;
                 Ok(part(
                     (self.id(), "CPU time of a registration with digest", "us"),
-                    (name, &dir, count),
+                    (name, dir.as_path(), count),
                     predicted,
                     &values,
                 ))
@@ -271,7 +273,7 @@ impl PartPlan {
                 let growth = load.measure(&dir, Some(options.seed))?;
                 Ok(part(
                     (load.id, load.what, "bytes"),
-                    (load.experiment, &dir, growth.count),
+                    (load.experiment, dir.as_path(), growth.count),
                     predicted,
                     &[growth.each()],
                 ))

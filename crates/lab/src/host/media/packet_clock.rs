@@ -32,10 +32,24 @@ impl HostMedia {
             return now;
         }
         self.phases += 1;
+        self.at_phase(self.phases, now)
+    }
+
+    /// The time at which the stream `number` begins that is due at `at`. On sockets its phase does not depend on the rate at
+    /// which streams start.
+    pub(crate) fn stream_begin(&self, number: u64, at: Time) -> Time {
+        match self.driver_clock {
+            true => self.at_phase(number, at),
+            false => at + phase(number),
+        }
+    }
+
+    /// The first time from `at` on that has this phase in the packet times since the start of the trial.
+    fn at_phase(&self, number: u64, at: Time) -> Time {
         let packet_time = PACKET_TIME.as_nanos() as u64;
-        let within = now.since(self.epoch).as_nanos() as u64 % packet_time;
-        let wanted = phase(self.phases).as_nanos() as u64;
-        Time(now.0 + (wanted + packet_time - within) % packet_time)
+        let within = at.since(self.epoch).as_nanos() as u64 % packet_time;
+        let wanted = phase(number).as_nanos() as u64;
+        Time(at.0 + (wanted + packet_time - within) % packet_time)
     }
 
     /// Runs what is due: playout, reports and, unless the driver calls for them, all packets.
@@ -199,6 +213,33 @@ mod tests {
         // In virtual time media begins at the answer, as it did.
         media.driver_clock = false;
         assert_eq!(media.phased(last, answered(7)), answered(7));
+    }
+
+    #[test]
+    fn streams_are_spread_evenly_at_any_rate() {
+        let start = Time::from_secs(1);
+        let mut host = sending(true);
+        let media = &mut host.inner.media;
+        // Two of these rates start streams at round parts of the packet time.
+        for rate in [50, 2_000, 1_999, 733] {
+            let mut phases: Vec<u128> = (0..2_000)
+                .map(|number| {
+                    let due = start + Duration::from_secs(1) * number / rate;
+                    let begin = media.stream_begin(u64::from(number), due);
+                    assert!(begin >= due && begin.since(due) < PACKET_TIME);
+                    begin.since(start).as_nanos() % PACKET_TIME.as_nanos()
+                })
+                .collect();
+            phases.sort_unstable();
+            let gaps = phases.windows(2).map(|pair| pair[1] - pair[0]);
+            // The mean gap is 10 us, and no two streams have one phase.
+            let (least, most) = gaps.fold((u128::MAX, 0), |(least, most), gap| {
+                (least.min(gap), most.max(gap))
+            });
+            assert!(least > 3_000 && most < 30_000, "{rate}: {least} to {most}");
+        }
+        media.driver_clock = false;
+        assert_eq!(media.stream_begin(0, start), start);
     }
 
     #[test]
