@@ -11,7 +11,7 @@ const ARRIVALS_S: f64 = 60.0;
 const HOLD_S: [f64; 2] = [240.0, 10.0];
 /// Virtual seconds in a second of this machine, without and with media. Each packet is sent, relayed, logged, hashed and
 /// counted on its own, so that the log has it: that alone takes longer than a thousandth of its packet time.
-const BARS: [f64; 2] = [1_000.0, 100.0];
+const BARS: [f64; 2] = [1_000.0, 50.0];
 
 /// The scenario through the border, signalling alone and with G.711 both ways; the time of the whole program counts, reports
 /// included.

@@ -19,6 +19,9 @@ const POLL_PAUSE: Duration = Duration::from_millis(1);
 /// Media ports from which on they share one socket, if the rights permit it: a call that sends or receives the packets of
 /// many ports then replaces one for each packet.
 const SHARED_SOCKET_FROM: usize = 64;
+/// Buffer of that socket, bytes, which the driver requests as for signalling: almost a second of 100,000 packets a second, so
+/// that a thread that was taken off its processor loses nothing.
+const SHARED_SOCKET_BUFFER: usize = 32 << 20;
 /// Longest time by which a host that only receives streams collects packets, so that it does not wake up for each of them.
 /// Their arrival is the kernel's time stamp.
 const RECEIVE_DELAY: Duration = Duration::from_millis(1);
@@ -296,6 +299,8 @@ impl HostThread {
 /// The settings of a host's driver.
 fn driver_config(plan: &HostPlan, placement: &HostPlacement) -> DriverConfig {
     let connections = plan.stream_connections();
+    let shares_socket = plan.media_sockets >= SHARED_SOCKET_FROM;
+    let default = DriverConfig::default();
     DriverConfig {
         media_dscp: placement.media_dscp,
         receive_timestamps: true,
@@ -307,15 +312,19 @@ fn driver_config(plan: &HostPlan, placement: &HostPlacement) -> DriverConfig {
         connections,
         // A system under test is one source.
         connections_per_source: connections,
-        media_sockets: match plan.media_sockets >= SHARED_SOCKET_FROM {
+        media_sockets: match shares_socket {
             true => MediaSockets::Auto,
             false => MediaSockets::PerPort,
+        },
+        signalling_buffer: match shares_socket {
+            true => SHARED_SOCKET_BUFFER,
+            false => default.signalling_buffer,
         },
         media_batching_delay: match plan.only_receives_streams() {
             true => RECEIVE_DELAY,
             false => Duration::ZERO,
         },
-        ..DriverConfig::default()
+        ..default
     }
 }
 
