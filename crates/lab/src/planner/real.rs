@@ -26,6 +26,8 @@ const OFFERED_SECONDS: u32 = 4;
 /// Registrations a second, and for how long, seconds.
 const REGISTRATIONS_PER_S: u32 = 500;
 const REGISTRATION_SECONDS: u32 = 3;
+/// Refreshes from the cache a second.
+const REFRESHES_PER_S: u32 = 1_000;
 /// Standing calls whose memory is measured, for each call at a time, and their bounds: the memory of a few is lost in the pages of
 /// the allocator. Anchored calls are half as many, because they have ports.
 const STANDING_FOR_EACH: u32 = 20;
@@ -224,6 +226,8 @@ fn whole(executed: &Executed) -> Result<(), LabError> {
 enum PartPlan {
     /// CPU time of full registrations over this transport.
     Registrations(Signalling),
+    /// CPU time of refreshes that are answered from the cache.
+    Refreshes(Signalling),
     /// Memory of standing calls or of registrations.
     Memory(GrowthLoad),
 }
@@ -231,9 +235,13 @@ enum PartPlan {
 /// What is measured beside the CPU time of calls.
 fn parts(request: &PlanRequest, calls: u32) -> Vec<PartPlan> {
     let mut parts = Vec::new();
-    // A plan whose registrations all come from the cache has no cost of full ones.
+    // A plan has the costs of those that it has.
+    let signalling = request.protection.signalling();
     if request.cached_percent < 100.0 {
-        parts.push(PartPlan::Registrations(request.protection.signalling()));
+        parts.push(PartPlan::Registrations(signalling));
+    }
+    if request.cached_percent > 0.0 {
+        parts.push(PartPlan::Refreshes(signalling));
     }
     let (least, most) = STANDING;
     let standing = calls.saturating_mul(STANDING_FOR_EACH).clamp(least, most);
@@ -251,6 +259,8 @@ impl PartPlan {
         match self {
             PartPlan::Registrations(Signalling::Udp) => "registration.udp",
             PartPlan::Registrations(Signalling::Tls) => "registration.tls",
+            PartPlan::Refreshes(Signalling::Udp) => "refresh.udp",
+            PartPlan::Refreshes(Signalling::Tls) => "refresh.tls",
             PartPlan::Memory(load) => load.id,
         }
     }
@@ -258,55 +268,66 @@ impl PartPlan {
     fn run(&self, costs: &Costs, options: &RealOptions) -> Result<RealPart, LabError> {
         let dir = options.dir.join(self.id());
         let predicted = costs.get(self.id())?.estimate();
-        match self {
-            PartPlan::Registrations(signalling) => {
-                let name = registrations_by(*signalling);
-                let (values, count) = registrations(name, &dir, options.seed)?;
-                Ok(part(
-                    (self.id(), "CPU time of a registration with digest", "us"),
-                    (name, dir.as_path(), count),
-                    predicted,
-                    &values,
-                ))
+        let (values, count) = match self {
+            PartPlan::Registrations(_) | PartPlan::Refreshes(_) => {
+                registrations(self.experiment(), self.sets(), &dir, options.seed)?
             }
             PartPlan::Memory(load) => {
                 let growth = load.measure(&dir, Some(options.seed))?;
-                Ok(part(
-                    (load.id, load.what, "bytes"),
-                    (load.experiment, dir.as_path(), growth.count),
-                    predicted,
-                    &[growth.each()],
-                ))
+                (vec![growth.each()], growth.count)
             }
+        };
+        let (what, unit) = match self {
+            PartPlan::Registrations(_) => ("CPU time of a registration with digest", "us"),
+            PartPlan::Refreshes(_) => ("CPU time of a re-registration from the cache", "us"),
+            PartPlan::Memory(load) => (load.what, "bytes"),
+        };
+        Ok(part(
+            (self.id(), what, unit),
+            (self.experiment(), dir.as_path(), count),
+            predicted,
+            &values,
+        ))
+    }
+
+    fn experiment(&self) -> &'static str {
+        match self {
+            PartPlan::Registrations(Signalling::Udp) => "registration-rate",
+            PartPlan::Registrations(Signalling::Tls) => "registration-rate-tls",
+            PartPlan::Refreshes(Signalling::Udp) => "re-registration-rate",
+            PartPlan::Refreshes(Signalling::Tls) => "re-registration-rate-tls",
+            PartPlan::Memory(load) => load.experiment,
         }
     }
-}
 
-/// The experiment with full registrations over a transport.
-fn registrations_by(signalling: Signalling) -> &'static str {
-    match signalling {
-        Signalling::Udp => "registration-rate",
-        Signalling::Tls => "registration-rate-tls",
+    /// Settings of an experiment with registrations.
+    fn sets(&self) -> Vec<String> {
+        let (rate, per_s) = match self {
+            PartPlan::Refreshes(_) => ("refresh_rate", REFRESHES_PER_S),
+            _ => ("rate", REGISTRATIONS_PER_S),
+        };
+        vec![
+            "levels=".to_owned(),
+            "study=".to_owned(),
+            "thresholds.figure=".to_owned(),
+            format!("repeat={RUNS}"),
+            "settle_seconds=10".to_owned(),
+            format!("registrations.{rate}={per_s}"),
+            format!("registrations.users={per_s}"),
+            format!("registrations.duration_seconds={REGISTRATION_SECONDS}"),
+        ]
     }
-}
-
-fn registration_sets() -> Vec<String> {
-    vec![
-        "levels=".to_owned(),
-        "study=".to_owned(),
-        "thresholds.figure=".to_owned(),
-        format!("repeat={RUNS}"),
-        "settle_seconds=10".to_owned(),
-        format!("registrations.rate={REGISTRATIONS_PER_S}"),
-        format!("registrations.users={REGISTRATIONS_PER_S}"),
-        format!("registrations.duration_seconds={REGISTRATION_SECONDS}"),
-    ]
 }
 
 /// CPU time of a registration in each run, microseconds, and the number of all of them.
-fn registrations(name: &str, dir: &Path, seed: u64) -> Result<(Vec<f64>, u64), LabError> {
+fn registrations(
+    name: &str,
+    set: Vec<String>,
+    dir: &Path,
+    seed: u64,
+) -> Result<(Vec<f64>, u64), LabError> {
     let of_run = RunOptions {
-        set: registration_sets(),
+        set,
         seed: Some(seed),
         ..RunOptions::default()
     };
@@ -552,20 +573,25 @@ mod tests {
             "memory.registration",
         ];
         assert_eq!(names(&bypass, 20), all);
-        let anchored = PlanRequest {
-            cached_percent: 100.0,
+        let cached = |cached_percent| PlanRequest {
+            cached_percent,
             ..request(Protection::Srtp, MediaPath::Anchored)
         };
-        assert_eq!(
-            names(&anchored, 20),
-            ["memory.call.anchored", "memory.registration"]
-        );
+        let memory = ["memory.call.anchored", "memory.registration"];
+        let with = |more: &[&'static str]| [more, &memory[..]].concat();
+        assert_eq!(names(&cached(100.0), 20), with(&["refresh.udp"]));
+        let both = with(&["registration.udp", "refresh.udp"]);
+        assert_eq!(names(&cached(50.0), 20), both);
         for signalling in [Signalling::Udp, Signalling::Tls] {
-            let name = registrations_by(signalling);
-            let file =
-                File::parse_with(name, built_in(name).unwrap(), &registration_sets()).unwrap();
-            let levels = file.levels().unwrap();
-            assert_eq!(levels.len(), 1, "{name}");
+            for part in [
+                PartPlan::Registrations(signalling),
+                PartPlan::Refreshes(signalling),
+            ] {
+                let name = part.experiment();
+                let file = File::parse_with(name, built_in(name).unwrap(), &part.sets())
+                    .unwrap_or_else(|error| panic!("{name}: {error}"));
+                assert_eq!(file.levels().unwrap().len(), 1, "{name}");
+            }
         }
         // A missing cost ends the check before anything runs.
         let mut costs = Costs::built_in().unwrap();
