@@ -8,7 +8,8 @@ use engine::{
 };
 use std::any::Any;
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -183,13 +184,46 @@ pub(crate) struct Processor {
     pub(crate) planned: bool,
 }
 
+/// Multiplicative hash of numbers and addresses that the simulated hosts have chosen.
+#[derive(Default)]
+pub(crate) struct SocketHasher(u64);
+
+impl Hasher for SocketHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+    fn write_u16(&mut self, value: u16) {
+        self.write_u64(u64::from(value));
+    }
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 ^= self.0 >> 32;
+    }
+    fn write_usize(&mut self, value: usize) {
+        self.write_u64(value as u64);
+    }
+}
+
+/// A table that each packet looks up; nothing depends on its order.
+pub(crate) type SocketMap<K, V> = HashMap<K, V, BuildHasherDefault<SocketHasher>>;
+
 pub(crate) struct SimHost {
     pub(crate) name: String,
     pub(crate) node: Option<Box<dyn HostNode>>,
     pub(crate) addresses: Vec<IpAddr>,
-    pub(crate) sockets: BTreeMap<SocketId, Socket>,
-    pub(crate) udp: BTreeMap<SocketAddr, SocketId>,
-    pub(crate) tcp: BTreeMap<SocketAddr, SocketId>,
+    pub(crate) sockets: SocketMap<SocketId, Socket>,
+    pub(crate) udp: SocketMap<SocketAddr, SocketId>,
+    pub(crate) tcp: SocketMap<SocketAddr, SocketId>,
     pub(crate) connections: BTreeMap<ConnectionId, (StreamId, Side)>,
     /// Incremented by each crash: inputs for an earlier life do not reach the next one.
     pub(crate) life: u32,
@@ -213,9 +247,9 @@ impl SimHost {
             name: name.to_owned(),
             node: Some(node),
             addresses: addresses.to_vec(),
-            sockets: BTreeMap::new(),
-            udp: BTreeMap::new(),
-            tcp: BTreeMap::new(),
+            sockets: SocketMap::default(),
+            udp: SocketMap::default(),
+            tcp: SocketMap::default(),
             connections: BTreeMap::new(),
             life: 0,
             wake: None,
