@@ -4,8 +4,7 @@ use super::phone::PhonePlan;
 use crate::experiment::{HangUp, fill};
 use crate::pace::{ArrivalProcess, Arrivals, AttemptSchedule, Bounds, HoldTime, PlanShare};
 use codec::Format;
-use engine::{Entropy, Time, Transport};
-use net::DriverConfig;
+use engine::{Entropy, Limits, Time, Transport};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -103,12 +102,12 @@ impl HostPlan {
     }
 
     /// Stream connections that may be open at a time: those of its workloads with a margin for connections that are
-    /// closing, and at least the default of a driver.
+    /// closing, and at least the default limit.
     pub(crate) fn stream_connections(&self) -> usize {
         let calls = self.calls.iter().map(|calls| calls.connections);
         let users = self.registrations.iter().map(|users| users.connections);
         let planned = calls.chain(users).max().unwrap_or(0) as usize;
-        (planned + planned / 10 + 100).max(DriverConfig::default().connections)
+        (planned + planned / 10 + 100).max(Limits::default().connections)
     }
 
     /// Whether it does nothing but receive streams: nothing that it sends depends on the time at which it reads them.

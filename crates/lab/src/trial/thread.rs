@@ -445,7 +445,7 @@ mod tests {
         let mut plan = HostPlan::new("callers", SocketAddr::from(([127, 0, 0, 1], 0)));
         let placement = HostPlacement::default();
         let least = DriverConfig::default().connections;
-        assert_eq!(driver_config(&plan, &placement).connections, least);
+        assert!(driver_config(&plan, &placement).connections >= least);
         plan.registrations = Some(RegistrationPlan {
             connections: 20_000,
             ..registrations()
