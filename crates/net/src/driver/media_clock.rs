@@ -41,13 +41,15 @@ impl<F: Forward> Driver<F> {
 
     /// Sends the media packets of an engine without a forwarder that are due at `now`, in bounded batches; returns
     /// whether there were any.
-    pub(super) fn send_due_media<C>(&mut self, control: &mut C, mut now: Time) -> io::Result<bool>
+    pub(super) fn send_due_media<C>(&mut self, control: &mut C, now: Time) -> io::Result<bool>
     where
         C: Control<Command = F::Command, Report = F::Report>,
     {
         if self.has_forwarder() {
             return Ok(false);
         }
+        // Timers run at the latest time, at which a stream may end: its packets until then come first.
+        let mut now = self.media_clock.advance(now);
         let mut sent = false;
         for _ in 0..BATCHES_IN_A_ROW {
             if control.media_deadline().is_none_or(|at| at > now) {
@@ -55,12 +57,11 @@ impl<F: Forward> Driver<F> {
             }
             sent = true;
             self.plane.shared.timeouts.add(1);
-            now = self.media_clock.advance(now);
             control.send_media(now);
             self.drain(control, now)?;
             self.plane.flush();
             self.report_flush(control);
-            now = self.clock.now();
+            now = self.media_clock.advance(self.clock.now());
         }
         Ok(sent)
     }
