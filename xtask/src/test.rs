@@ -99,14 +99,15 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let mut first = build(&FIRST, Priority::Normal)?;
     // The sort is stable: the others keep cargo's order.
     first.sort_by_key(|program| program.name != THREADS[0].0);
-    let idle = Idle::start(&first, !arguments.is_empty());
+    let idle = Idle::start(&first, &run);
     for program in &first {
         run.program(program)?;
     }
     let rest = run.join(idle)?;
-    if !arguments.is_empty() {
-        for program in &rest {
-            run.program(program)?;
+    for program in &rest {
+        match arguments.is_empty() {
+            true => run.single(program)?,
+            false => run.program(program)?,
         }
     }
     run.end(first.len() + rest.len())
@@ -137,23 +138,35 @@ struct Finished {
 
 impl Idle {
     /// Starts the builds. Runs the unit tests, and the tests of these programs that compute, unless the run has arguments.
-    fn start(programs: &[Program], has_arguments: bool) -> Self {
+    fn start(programs: &[Program], run: &Run) -> Self {
+        let has_arguments = !run.arguments.is_empty();
         let programs = match has_arguments {
             true => Vec::new(),
             false => programs.to_vec(),
         };
         let computes = move || programs.iter().filter_map(computed).collect();
+        let apart = run.apart.clone();
         Self {
-            builds: std::thread::spawn(move || unit_tests(!has_arguments)),
+            builds: std::thread::spawn(move || unit_tests(!has_arguments, &apart)),
             computes: std::thread::spawn(computes),
         }
     }
 }
 
-fn unit_tests(run: bool) -> UnitTests {
+/// Builds the unit tests and runs them, except those that run apart.
+fn unit_tests(run: bool, apart: &[(String, String)]) -> UnitTests {
     let programs = build(&REST, Priority::Idle);
+    let beside = |program: &Program| {
+        let names = names(program)?;
+        let (single, beside) = divide(program, &names, apart);
+        let arguments = match single.is_empty() {
+            true => Vec::new(),
+            false => run_of(None, &beside),
+        };
+        at_idle_priority(program, &arguments)
+    };
     let all = programs.iter().flatten().filter(|_| run);
-    let finished = all.map(|program| at_idle_priority(program, &[])).collect();
+    let finished = all.map(beside).collect();
     UnitTests {
         programs,
         finished,
@@ -235,6 +248,23 @@ impl Run {
         }
         println!("{}: {} s", program.name, begin.elapsed().as_secs());
         Ok(())
+    }
+
+    /// Runs the unit tests of a program that run apart.
+    fn single(&mut self, program: &Program) -> Result<(), String> {
+        let names = names(program)?;
+        let (single, _) = divide(program, &names, &self.apart);
+        if single.is_empty() {
+            return Ok(());
+        }
+        println!("\n== {}, one at a time", program.name);
+        let (outcome, _) = execute(
+            program,
+            &run_of(Some(1), &single),
+            Priority::Normal,
+            true,
+        )?;
+        self.add(program, outcome)
     }
 
     /// Adds the outcome of a program; runs its failed tests again.
@@ -335,17 +365,9 @@ fn steps(
     if !arguments.is_empty() {
         return vec![vec![arguments.to_vec()]];
     }
-    let prefix = format!("{} ", program.name);
-    let is_apart = |name: &str| {
-        let mut tests = apart
-            .iter()
-            .filter_map(|(test, _)| test.strip_prefix(&prefix));
-        tests.any(|test| test == name)
-    };
     let turns = TURNS.iter().find(|(name, _)| *name == program.name);
     let takes_turns = |name: &str| turns.is_some_and(|(_, tests)| name.starts_with(tests));
-    let (single, beside): (Vec<&String>, Vec<&String>) =
-        names.iter().partition(|name| is_apart(name));
+    let (single, beside) = divide(program, names, apart);
     let (in_turn, beside): (Vec<&String>, Vec<&String>) =
         beside.into_iter().partition(|name| takes_turns(name));
     let factor = THREADS.iter().find(|(name, _)| *name == program.name);
@@ -366,6 +388,22 @@ fn steps(
         steps.push(vec![run_of(Some(1), &single)]);
     }
     steps
+}
+
+/// The tests of a program that run apart, and the others.
+fn divide<'a>(
+    program: &Program,
+    names: &'a [String],
+    apart: &[(String, String)],
+) -> (Vec<&'a String>, Vec<&'a String>) {
+    let prefix = format!("{} ", program.name);
+    let is_apart = |name: &str| {
+        let mut tests = apart
+            .iter()
+            .filter_map(|(test, _)| test.strip_prefix(&prefix));
+        tests.any(|test| test == name)
+    };
+    names.iter().partition(|name| is_apart(name))
 }
 
 /// The arguments of a run of exactly these tests.
@@ -620,6 +658,10 @@ impl Reader {
         if let Some(test) = heading(line) {
             self.test = test.to_owned();
             self.outcome.messages.push((test.to_owned(), String::new()));
+            // Output of a child process may stand between the name of a test and its result.
+            if !self.outcome.failed.contains(&self.test) {
+                self.outcome.failed.push(self.test.clone());
+            }
         } else if !self.test.is_empty()
             && !line.is_empty()
             && let Some((_, text)) = self.outcome.messages.last_mut()
@@ -700,7 +742,9 @@ mod tests {
     use super::*;
 
     const SAID: &str = "
-running 4 tests
+running 6 tests
+test mixed ... a line of a child process
+FAILED
 test calls::end ... ok
 test calls::begin ... ok
 test peers::chromium ... ok
@@ -728,10 +772,14 @@ failures:
 ---- wrong stdout ----
 thread 'wrong' panicked
 
+---- mixed stdout ----
+thread 'mixed' panicked
+
 failures:
     wrong
+    mixed
 
-test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.10s
+test result: FAILED. 3 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.10s
 ";
 
     #[test]
@@ -741,9 +789,9 @@ test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; 
         assert!(reader.ended);
         let outcome = reader.outcome;
         assert_eq!((outcome.passed, outcome.ignored), (3, 1));
-        assert_eq!(outcome.failed, ["wrong", "panics"]);
-        let message = ("wrong".to_owned(), "thread 'wrong' panicked\n".to_owned());
-        assert_eq!(outcome.messages, [message]);
+        assert_eq!(outcome.failed, ["wrong", "panics", "mixed"]);
+        let message = |test: &str| (test.to_owned(), format!("thread '{test}' panicked\n"));
+        assert_eq!(outcome.messages, ["wrong", "mixed"].map(message));
         let skipped: Vec<(&str, &str)> = outcome
             .skipped
             .iter()

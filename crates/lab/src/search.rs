@@ -335,7 +335,17 @@ pub(crate) fn execute(
     let mut trials: Vec<SearchTrial> = Vec::new();
     let mut repeats = 0;
     let mut refused = None;
-    while let Some(probe) = steps.next().filter(|_| trials.len() < plan.trials as usize) {
+    let clock = net::Clock::new();
+    let begun = clock.now();
+    let is_late = || {
+        let elapsed = (clock.now() - begun).as_secs_f64();
+        plan.limit_seconds
+            .is_some_and(|limit| elapsed >= limit && !options.simulate)
+    };
+    while let Some(probe) = steps
+        .next()
+        .filter(|_| trials.len() < plan.trials as usize && !is_late())
+    {
         let value = probe.value;
         let level = match coarse.filter(|_| probe.short) {
             Some(seconds) => short::shortened(&file, value, seconds)?,

@@ -439,6 +439,8 @@ impl<F: Forward> Driver<F> {
     fn configure_thread(&mut self) -> io::Result<()> {
         if !self.thread_configured {
             process::tight_timers()?;
+            // Where the kernel refuses, wake-ups wait for the slices of others, as those of most programs do.
+            let _ = process::short_slice();
             if let Some(cpu) = self.config.pin {
                 process::pin(cpu)?;
             }

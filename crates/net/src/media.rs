@@ -311,6 +311,8 @@ impl<F: Forward> MediaWorker<F> {
     fn run(mut self) -> io::Result<()> {
         signals::block_all()?;
         process::tight_timers()?;
+        // As in `Driver::configure_thread`.
+        let _ = process::short_slice();
         if let Some(cpu) = self.config.media_pin {
             process::pin(cpu)?;
         }

@@ -323,6 +323,8 @@ fn kamailio_authenticates_messages_and_subscriptions() {
     // Kamailio's nonces are those of a second: one with which a phone was accepted counts as expired.
     let refused = bob.request(("MESSAGE", "1000"), "wrong", text, "bad morning");
     assert!(refused.starts_with("SIP/2.0 407 "), "{refused}");
+    // The log is written by a thread of its own.
+    common::phones::until(&border, "authentication_failed", Duration::from_secs(10));
     let log = border.log();
     let failed = log
         .lines()

@@ -62,7 +62,9 @@ fn node((first, last): (u16, u16)) -> String {
 #[test]
 fn ports_claimed_by_another_hornwork_are_refused_until_it_ends() {
     let folder = scratch("ports-claimed");
-    let (first, last) = media_ports(200);
+    // The media node has a hundred ports more than the border.
+    let (first, end) = media_ports(300);
+    let last = end - 100;
     let texts = [(first, last), (first + 100, last)].map(|media| {
         let sip = free_port();
         (sip, example("loopback.toml", sip, free_port(), media, ""))
@@ -72,7 +74,7 @@ fn ports_claimed_by_another_hornwork_are_refused_until_it_ends() {
     // Neither a border nor a media node starts with some of these ports; the errors name the process that has them.
     let process = format!("(process {})", running.id());
     let file = write_file(&folder, "border.toml", &overlapping);
-    let other = write_file(&folder, "node.toml", &node((first + 100, last + 100)));
+    let other = write_file(&folder, "node.toml", &node((first + 100, end)));
     for (arguments, file) in [
         (&["run", "-c"][..], &file),
         (&["run", "--role", "media", "-c"], &other),

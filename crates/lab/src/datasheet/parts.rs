@@ -133,12 +133,15 @@ const ANCHORED: [&str; 2] = [
 pub fn plan(minutes: f64) -> StudyPlan {
     let scale = (minutes / MINUTES).clamp(0.05, 30.0);
     let seconds = |of_default: f64, least: f64| (of_default * scale).clamp(least, 300.0);
+    // A search may need more trials than expected; the others have their time, too.
+    let limit = |of_default: f64| format!("search.limit_seconds={:.0}", of_default * scale);
     let calls = |start: u32, more: &[&str]| -> Vec<String> {
         let mut sets = vec![
             format!("callers.duration_seconds={:.1}", seconds(5.0, 2.0)),
             "callers.hold_seconds=1.5".to_owned(),
             format!("search.start={start}"),
             "search.coarse_seconds=2".to_owned(),
+            limit(120.0),
         ];
         sets.extend(more.iter().map(|&set| set.to_owned()));
         sets
@@ -149,12 +152,16 @@ pub fn plan(minutes: f64) -> StudyPlan {
             format!("registrations.users={users}"),
             format!("registrations.duration_seconds={:.1}", seconds(5.0, 2.0)),
             "search.coarse_seconds=2".to_owned(),
+            limit(90.0),
         ]
     };
     let media = |more: &[&str]| -> Vec<String> {
         let mut sets = vec![
             format!("callers.hold_seconds={:.1}", seconds(10.0, 6.0)),
             "search.coarse_seconds=3".to_owned(),
+            // Fast processors carry thousands of calls, which must begin in a short time.
+            "callers.rate=400".to_owned(),
+            limit(150.0),
         ];
         sets.extend(more.iter().map(|&set| set.to_owned()));
         sets

@@ -54,6 +54,9 @@ pub struct SearchPlan {
     pub confirm: Option<u32>,
     /// Most trials.
     pub trials: u32,
+    /// Seconds after which no further trial begins; by default without limit. Not in virtual time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_seconds: Option<f64>,
 }
 
 impl Default for SearchPlan {
@@ -70,6 +73,7 @@ impl Default for SearchPlan {
             decrease: None,
             confirm: None,
             trials: 80,
+            limit_seconds: None,
         }
     }
 }
@@ -121,6 +125,7 @@ impl SearchPlan {
         if !(0.0..=3_600.0).contains(&self.coarse_seconds()) {
             return Err("search.coarse_seconds: expected 0 to 3600".to_owned());
         }
+        within("limit_seconds", self.limit_seconds.unwrap_or(1.0), 864_000.0)?;
         if self.confirm == Some(0) || self.trials == 0 || self.attempts == Some(0) {
             return Err("search: expected confirm, trials and attempts of at least 1".to_owned());
         }

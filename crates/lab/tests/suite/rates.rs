@@ -360,6 +360,35 @@ fn every_built_in_search_runs_on_sockets() {
     }
 }
 
+/// The trial that is under way when the time of a search ends is its last one.
+#[test]
+fn search_ends_with_its_time() {
+    let folder = std::env::temp_dir().join(format!("lab-search-time-{}", std::process::id()));
+    let sets = [
+        "search.limit_seconds=0.5",
+        "search.start=40",
+        "search.highest=4000",
+        "search.coarse_seconds=0",
+        "callers.duration_seconds=1",
+        "callers.hold_seconds=0.2",
+        "thresholds.response_p99_ms=",
+        "settle_seconds=5",
+    ];
+    let json = folder.join("run.json");
+    std::fs::create_dir_all(&folder).unwrap();
+    let options = RunOptions {
+        set: sets.map(str::to_owned).to_vec(),
+        json: Some(json.clone()),
+        out: Some(folder.join("out")),
+        ..RunOptions::default()
+    };
+    search("call-rate", &options).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(report["search"]["trials"].as_array().unwrap().len(), 1);
+    assert_eq!(report["search"]["converged"], false);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn every_built_in_search_has_benchmark_and_bounds() {
     for (name, wanted) in [
