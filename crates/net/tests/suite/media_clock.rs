@@ -31,6 +31,7 @@ struct MediaSender {
     /// Time that each datagram takes.
     effort: Duration,
     arrived: Vec<Time>,
+    timers: VecDeque<Time>,
 }
 
 impl Engine for MediaSender {
@@ -42,6 +43,13 @@ impl Engine for MediaSender {
                 self.local.insert(socket, local);
             }
             Input::OpenFailed { error, .. } => panic!("{error}"),
+            Input::Timeout => {
+                while self.timers.pop_front_if(|at| *at <= now).is_some() {
+                    // It may end a stream.
+                    let early = self.media_deadline().is_none_or(|at| at > now);
+                    assert!(early, "a timer ran before a packet that was due");
+                }
+            }
             Input::Datagram(datagram) => {
                 self.received.push(datagram.socket);
                 self.arrived.push(datagram.arrived);
@@ -73,7 +81,8 @@ impl Engine for MediaSender {
     }
 
     fn next_deadline(&self) -> Option<Deadline> {
-        None
+        let at = self.timers.front()?;
+        Some(Deadline::new(*at, "test"))
     }
 
     fn media_deadline(&self) -> Option<Time> {
@@ -149,6 +158,24 @@ fn due_packet_leaves_between_received_datagrams() {
     assert_eq!(sent, 1);
     assert!(before <= 8, "sent after {before} datagrams");
     assert_eq!(peer.recv(&mut [0; 16]).unwrap(), 5);
+}
+
+#[test]
+fn due_packets_leave_before_timers() {
+    let peer = receiver();
+    let (mut driver, mut engine) = started(DriverConfig::default(), 1, &peer);
+    let begin = driver.clock().now();
+    let after = |us: u64| begin + Duration::from_micros(us);
+    engine.due_from = (0..4_000).map(|n| (after(n * 5), SocketId(16))).collect();
+    engine.timers = (0..1_000).map(|n| after(n * 20)).collect();
+    while !engine.due_from.is_empty() || !engine.timers.is_empty() {
+        let waited = driver.clock().now().since(begin);
+        assert!(waited < Duration::from_secs(20), "packets");
+        let wait = Duration::from_millis(5);
+        driver.turn_engine(&mut engine, wait).unwrap();
+    }
+    let sent: usize = engine.batches.iter().map(|(sent, _)| sent).sum();
+    assert_eq!(sent, 4_000);
 }
 
 #[test]
