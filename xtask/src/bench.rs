@@ -15,6 +15,7 @@ mod relay;
 mod rules;
 mod standing;
 mod store;
+mod tls_connections;
 mod transports;
 mod virtual_time;
 mod volte;
@@ -35,7 +36,7 @@ const LOAD_CORE: usize = 1;
 
 /// A part by its name; parts can be run one by one.
 type Part = fn(&mut Bench) -> Result<(), String>;
-const PARTS: [(&str, Part); 20] = [
+const PARTS: [(&str, Part); 21] = [
     ("calls", calls::calls),
     ("calls-beside", calls::calls_beside),
     ("held", calls::held),
@@ -44,6 +45,7 @@ const PARTS: [(&str, Part); 20] = [
     ("header-rules", rules::header_rules),
     ("generator", generator::generator),
     ("pacing", pacing::pacing),
+    ("tls-connections", tls_connections::tls_connections),
     ("virtual-time", virtual_time::virtual_time),
     ("registrations", registrations::registrations),
     ("refreshes", registrations::refreshes),

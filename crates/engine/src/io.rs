@@ -367,6 +367,17 @@ pub trait Engine {
     fn next_output(&mut self) -> Option<Output<'_>>;
     /// The earliest time at which the engine has to be called.
     fn next_deadline(&self) -> Option<Deadline>;
+    /// Due time of the next packet of an engine that sends media itself and leaves its clock to the driver, which calls
+    /// [`Engine::send_media`] then: before and between received packets, so that reception makes no packet late. `None`:
+    /// there is none, or the engine sends media at its deadlines.
+    fn media_deadline(&self) -> Option<Time> {
+        None
+    }
+    /// Puts the media packets that are due at `now` among the outputs, a bounded number of them, and runs no other timer.
+    fn send_media(&mut self, _now: Time) {}
+    /// The outputs read so far have been passed to the operating system by `now`. Called by drivers of sockets, for
+    /// engines without a forwarder.
+    fn flushed(&mut self, _now: Time) {}
 }
 
 /// A control plane: an engine that also controls a forwarder.
@@ -537,5 +548,17 @@ impl<E: Engine> Engine for Checked<E> {
             "the deadline was read before the outputs were drained"
         );
         self.engine.next_deadline()
+    }
+
+    fn media_deadline(&self) -> Option<Time> {
+        self.engine.media_deadline()
+    }
+
+    fn send_media(&mut self, now: Time) {
+        self.engine.send_media(now);
+    }
+
+    fn flushed(&mut self, now: Time) {
+        self.engine.flushed(now);
     }
 }

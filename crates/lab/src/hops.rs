@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use sim::{HostId, TapPoint, TapRecord, TapTransport};
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::hash::{BuildHasherDefault, Hasher};
 use wire::rtp::RtpView;
 
 /// Packets under way whose stamps are kept; further ones are not timed.
@@ -162,11 +163,36 @@ struct UnderWay {
     subject_ns: u64,
 }
 
+/// Multiplicative hash of names of packets, all of which the simulated hosts have generated.
+#[derive(Debug, Default)]
+struct PacketHasher(u64);
+
+impl Hasher for PacketHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+    fn write_u16(&mut self, value: u16) {
+        self.write_u64(u64::from(value));
+    }
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 ^= self.0 >> 32;
+    }
+}
+
 /// Observes the RTP packets of a simulated trial: `(SSRC, sequence number)` names a packet, which the border keeps.
 #[derive(Debug, Default)]
 pub(crate) struct HopTap {
     ends: Vec<HostId>,
-    under_way: HashMap<(u32, u16), UnderWay>,
+    under_way: HashMap<(u32, u16), UnderWay, BuildHasherDefault<PacketHasher>>,
     link: DelayCounter,
     subject: DelayCounter,
     total: DelayCounter,

@@ -17,6 +17,7 @@ pub mod hops;
 pub mod host;
 pub mod link;
 pub mod measure;
+mod memory_growth;
 pub mod metrics;
 pub mod output;
 pub mod pace;

@@ -19,7 +19,8 @@ pub struct LinkRecord {
     pub directions: Vec<serde_json::Value>,
 }
 
-/// Lateness of the generator's RTP packets in a trial: from their due time to the end of the turn that sent them.
+/// Lateness of the generator's RTP packets in a trial: from their due time to the end of the calls that sent their
+/// batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SendLateness {
     /// Packets sent.

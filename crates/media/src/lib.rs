@@ -12,6 +12,7 @@ pub mod playout;
 pub mod ports;
 pub mod quality;
 pub mod rtcp;
+pub mod shared_tone;
 pub mod sink;
 pub mod source;
 pub mod speech_quality;

@@ -18,7 +18,7 @@ pub struct SinkConfig {
     pub clock_rates: Vec<(u8, u32)>,
     /// Time from the arrival of the first packet to its playout. A packet that arrives after its playout time is late.
     pub playout: Duration,
-    /// Seconds of audio that are kept, the latest ones.
+    /// Seconds of audio that are kept, the latest ones; 0: none, and nothing is decoded.
     pub capture_s: u32,
 }
 
@@ -102,7 +102,7 @@ pub struct RtpSink {
 impl RtpSink {
     /// A sink. Memory for the audio is allocated as audio arrives.
     pub fn new(mut config: SinkConfig) -> RtpSink {
-        config.capture_s = config.capture_s.clamp(1, 3600);
+        config.capture_s = config.capture_s.min(3600);
         RtpSink {
             config,
             statistics: ReceiveStatistics::default(),
@@ -240,6 +240,10 @@ impl RtpSink {
     /// Writes audio at `position`, with silence for missing audio before it.
     fn write(&mut self, position: u64, payload: &[u8], law: Law) {
         let capacity = self.capacity();
+        if capacity == 0 {
+            self.end = self.end.max(position + payload.len() as u64);
+            return;
+        }
         let payload = payload.get(..capacity).unwrap_or(payload);
         let last = position + payload.len() as u64;
         if last + (capacity as u64) < self.end {
@@ -254,9 +258,17 @@ impl RtpSink {
         for gap in from..position {
             self.put(gap, 0);
         }
-        for (at, &code) in (position..).zip(payload) {
-            if at + capacity as u64 >= self.end {
-                self.put(at, law.decode_sample(code));
+        // Samples that are older than the kept ones are left out.
+        let oldest = self.end.saturating_sub(capacity as u64);
+        let old = oldest.saturating_sub(position) as usize;
+        let mut at = ((position + old as u64) % capacity as u64) as usize;
+        for &code in payload.get(old..).unwrap_or_default() {
+            if let Some(place) = self.ring.get_mut(at) {
+                *place = law.decode_sample(code);
+            }
+            at += 1;
+            if at == capacity {
+                at = 0;
             }
         }
         self.end = self.end.max(last);

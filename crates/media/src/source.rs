@@ -2,6 +2,7 @@
 
 use crate::dtmf::{DtmfError, EventSender};
 use crate::live::{LiveEncoder, LiveReader};
+use crate::shared_tone::{SharedTone, ToneReader};
 use codec::g711::Law;
 use codec::{Format, ToneGenerator};
 use core::fmt;
@@ -41,6 +42,8 @@ pub enum SourceContent {
     },
     /// A tone.
     Tone(ToneGenerator),
+    /// A tone in G.711 of the law in use, from its beginning, whose codes many sources share.
+    SharedTone(SharedTone),
     /// Silence.
     Silence,
 }
@@ -122,6 +125,7 @@ enum Audio {
     Ready(Ready),
     Live(Box<LiveEncoder>),
     Tone(ToneGenerator),
+    SharedTone(ToneReader),
     Silence,
 }
 
@@ -448,6 +452,7 @@ impl RtpSource {
                 self.packet
                     .extend(self.samples.iter().map(|&sample| law.encode_sample(sample)));
             }
+            Audio::SharedTone(reader) => reader.append(step, &mut self.packet),
             Audio::Silence => {
                 let length = self.packet.len() + step;
                 self.packet.resize(length, self.law.silence());
@@ -465,6 +470,10 @@ impl RtpSource {
             Audio::Tone(generator) => {
                 self.samples.resize(self.step as usize, 0);
                 generator.fill(&mut self.samples);
+            }
+            Audio::SharedTone(reader) => {
+                self.payload.clear();
+                reader.append(self.step as usize, &mut self.payload);
             }
             Audio::Silence => {}
         }
@@ -505,6 +514,7 @@ fn prepare(content: SourceContent, law: Law, ptime_ms: u32) -> Result<Audio, Sou
             }))
         }
         SourceContent::Tone(generator) => Ok(Audio::Tone(generator)),
+        SourceContent::SharedTone(tone) => Ok(Audio::SharedTone(ToneReader::new(tone))),
         SourceContent::Silence => Ok(Audio::Silence),
         SourceContent::Loop(_)
         | SourceContent::Codes(_)

@@ -9,7 +9,7 @@ pub enum MediaSockets {
     #[default]
     PerPort,
     /// One shared-port socket per address family; the start fails if it is not possible. It needs kernel 5.9 or
-    /// later, CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, and a forwarder on the driver's own thread.
+    /// later, CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, and the forwarder, if there is one, on the driver's own thread.
     One,
     /// The shared-port socket if possible, else one socket per port; [`engine::EventKind::MediaPath`] reports the choice.
     Auto,

@@ -1,6 +1,7 @@
 //! The driver: one control plane, with its forwarder on the same thread or on its own.
 
 mod media_batch;
+mod media_clock;
 mod recording;
 
 use crate::batch::{BATCH, Receiver};
@@ -19,6 +20,7 @@ use engine::{
     ConnectionId, Control, Datagram, Deadline, DropReason, Engine, Event, EventKind, Forward,
     Input, MediaPacket, Output, PacketVerdict, SocketId, SocketKind, Time,
 };
+use media_clock::MediaClock;
 use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -90,6 +92,15 @@ impl<E: Engine> Engine for Plain<'_, E> {
     fn next_deadline(&self) -> Option<Deadline> {
         self.0.next_deadline()
     }
+    fn media_deadline(&self) -> Option<Time> {
+        self.0.media_deadline()
+    }
+    fn send_media(&mut self, now: Time) {
+        self.0.send_media(now);
+    }
+    fn flushed(&mut self, now: Time) {
+        self.0.flushed(now);
+    }
 }
 
 impl<E: Engine> Control for Plain<'_, E> {
@@ -134,6 +145,8 @@ pub struct Driver<F: Forward = NoForward> {
     has_unread: bool,
     signalling_batcher: SignallingBatcher,
     media_batcher: MediaBatcher,
+    /// Media clock of an engine without a forwarder.
+    media_clock: MediaClock,
 }
 
 impl<F: Forward> std::fmt::Debug for Driver<F> {
@@ -234,7 +247,10 @@ impl<F: Forward> Driver<F> {
             ForwarderHost::SameThread(forwarder) => {
                 Some(media_batch::start(&mut plane, &config, clock, forwarder)?)
             }
-            _ => media_batch::check_other_thread(&config).map(|()| None)?,
+            ForwarderHost::None => Some(media_batch::start_plain(&mut plane, &config)?),
+            ForwarderHost::OwnThread(_) => {
+                media_batch::check_other_thread(&config).map(|()| None)?
+            }
         };
         let streams = Streams::new(&config, crate::entropy()?)?;
         Ok(Driver {
@@ -258,6 +274,7 @@ impl<F: Forward> Driver<F> {
             has_unread: false,
             signalling_batcher: SignallingBatcher::new(config.signalling_batching_delay),
             media_batcher: MediaBatcher::new(config.media_batching_delay),
+            media_clock: MediaClock::default(),
             config,
             clock,
             plane,
@@ -356,7 +373,7 @@ impl<F: Forward> Driver<F> {
         self.received_signalling = false;
         let now = self.clock.now();
         self.pass_results(control, now)?;
-        self.flush()?;
+        self.flush(control)?;
         let limit = self.limit(control, max_wait)?;
         let ready = self.wait(limit)?;
         self.has_unread = false;
@@ -379,7 +396,8 @@ impl<F: Forward> Driver<F> {
         self.timeouts(control, now)?;
         self.pass_results(control, now)?;
         self.report_recordings(now);
-        self.flush()?;
+        self.flush(control)?;
+        self.end_media_turn(start);
         if !self.config.signalling_batching_delay.is_zero() {
             self.signalling_batcher.end_turn(
                 start,
@@ -443,6 +461,7 @@ impl<F: Forward> Driver<F> {
                 (a, b) => a.or(b),
             }
         };
+        earlier(control.media_deadline());
         earlier(self.streams.next_deadline());
         earlier(self.plane.next_release());
         if let ForwarderHost::SameThread(forwarder) = &self.media {
@@ -475,9 +494,10 @@ impl<F: Forward> Driver<F> {
         Ok(limit)
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    fn flush<C: Engine>(&mut self, control: &mut C) -> io::Result<()> {
         self.plane.set_time(self.clock.now());
         self.plane.flush();
+        self.report_flush(control);
         self.streams.flush(&self.plane);
         if let ForwarderHost::OwnThread(thread) = &mut self.media {
             thread.flush()?;
@@ -526,6 +546,9 @@ impl<F: Forward> Driver<F> {
     {
         match token {
             Token::Wake => self.waker.clear(),
+            Token::SharedPort(number) if matches!(self.media, ForwarderHost::None) => {
+                return self.receive_shared_port(control, number, now);
+            }
             // Already drained by the plane.
             Token::Prompt | Token::SharedPort(_) | Token::AfXdp(_) => {}
             Token::Udp(index) => {
@@ -601,6 +624,7 @@ impl<F: Forward> Driver<F> {
             let n = self.plane.receive(index, &mut receiver, most);
             let done = self.batch(control, &mut receiver, n, id, media, now);
             if media {
+                self.media_clock.count_received(n);
                 self.media_buffers = Some(receiver);
             } else {
                 self.signalling_buffers = Some(receiver);
@@ -658,6 +682,12 @@ impl<F: Forward> Driver<F> {
         // The queueing delay is measured by the wall clock at this datagram, so that it includes its position in the
         // batch.
         let wall = received.stamp.map(|_| crate::plane::wall());
+        // An engine that measures media itself needs the time of arrival: by the time of the turn it would be too early, by
+        // the time that the datagrams before this one took.
+        let now = match wall.is_some() && !self.has_forwarder() {
+            true => self.clock.now(),
+            false => now,
+        };
         let length = received.length;
         if received.truncated {
             self.plane.shared.drop_one(if media {
@@ -751,8 +781,9 @@ impl<F: Forward> Driver<F> {
         C: Control<Command = F::Command, Report = F::Report>,
     {
         self.inputs += 1;
-        control.handle(input, now);
-        self.drain(control, now)
+        control.handle(input, self.media_clock.advance(now));
+        self.drain(control, now)?;
+        self.media_between_inputs(control)
     }
 
     /// Processes outputs and commands, and passes on the reports of a forwarder on this thread.
@@ -888,8 +919,8 @@ impl<F: Forward> Driver<F> {
                 .listen(&self.plane, id, transport, local, &self.config);
         }
         let shared =
-            kind == SocketKind::UdpMedia && matches!(self.media, ForwarderHost::SameThread(_));
-        if shared && self.plane.open_shared_port(id, local, &self.config)? {
+            kind == SocketKind::UdpMedia && !matches!(self.media, ForwarderHost::OwnThread(_));
+        if shared && let Some(local) = self.plane.open_shared_port(id, local, &self.config)? {
             return Ok(local);
         }
         if kind == SocketKind::Esp {
@@ -1024,6 +1055,10 @@ impl<F: Forward> Driver<F> {
                 while now < deadline.at {
                     now = self.clock.now();
                 }
+            }
+            if self.send_due_media(control, now)? {
+                now = self.clock.now();
+                continue;
             }
             self.plane.shared.timeouts.add(1);
             self.input(control, Input::Timeout, now)?;

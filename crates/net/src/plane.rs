@@ -766,24 +766,24 @@ impl Plane {
         self.shared_ports.is_some()
     }
 
-    /// Opens a media port on the shared-port socket; false if it needs a socket of its own.
+    /// Opens a media port on the shared-port socket and returns its address; `None` if it needs a socket of its own.
     pub(crate) fn open_shared_port(
         &mut self,
         id: SocketId,
         local: SocketAddr,
         config: &DriverConfig,
-    ) -> io::Result<bool> {
+    ) -> io::Result<Option<SocketAddr>> {
         let Some(shared_ports) = &mut self.shared_ports else {
-            return Ok(false);
+            return Ok(None);
         };
         if self.by_id.contains_key(&id) {
             return Err(in_use(id));
         }
         let entry = self.sockets.vacant_entry();
         let index = entry.key() as u32;
-        let address = match shared_ports.open(local, index, config) {
-            Ok(address) => address,
-            Err(OpenPortError::Unavailable) => return Ok(false),
+        let (address, local) = match shared_ports.open(local, index, config) {
+            Ok(opened) => opened,
+            Err(OpenPortError::Unavailable) => return Ok(None),
             Err(OpenPortError::InUse(error)) => return Err(error),
         };
         entry.insert(UdpSocket {
@@ -801,7 +801,7 @@ impl Plane {
         }
         self.by_id.insert(id, index);
         self.open_af_xdp_port(Some(local), index);
-        Ok(true)
+        Ok(Some(local))
     }
 
     /// Receives a batch from a shared-port socket into `receiver`. Returns whether more may be queued.

@@ -106,27 +106,27 @@ impl SharedPorts {
         self.steering.sinks()
     }
 
-    /// Opens a port for the plane's socket `index`; returns the number of its address.
+    /// Opens a port for the plane's socket `index`; returns the number of its address, and the address with its port,
+    /// which the kernel chooses for port 0.
     pub(crate) fn open(
         &mut self,
         local: SocketAddr,
         index: u32,
         config: &DriverConfig,
-    ) -> Result<u8, OpenPortError> {
-        if local.port() == 0 || local.ip().is_unspecified() {
+    ) -> Result<(u8, SocketAddr), OpenPortError> {
+        if local.ip().is_unspecified() {
             return Err(OpenPortError::Unavailable);
         }
         let number = self
             .address(local.ip(), config)
             .ok_or(OpenPortError::Unavailable)?;
-        let existing = self.addresses.get(usize::from(number));
-        let port = existing.and_then(|address| address.ports.get(usize::from(local.port())));
-        if port.is_none_or(|port| port.socket != NONE) {
+        if local.port() != 0 && !self.is_free(number, local.port()) {
             return Err(OpenPortError::InUse(io::ErrorKind::AddrInUse.into()));
         }
         // Bound before the program steers the port: otherwise datagrams of another program that owns the port would
         // be taken from it.
         let bound = socket::reserve_port(local).map_err(OpenPortError::InUse)?;
+        let local = socket::local_address(bound.as_fd()).map_err(OpenPortError::InUse)?;
         let drain_count = self.drain_counts[family(local.ip())];
         let Some(address) = self.addresses.get_mut(usize::from(number)) else {
             return Err(OpenPortError::Unavailable);
@@ -141,7 +141,14 @@ impl SharedPorts {
         if port.drained_at_close != drain_count {
             port.drained_at_close = 0;
         }
-        Ok(number)
+        Ok((number, local))
+    }
+
+    fn is_free(&self, number: u8, port: u16) -> bool {
+        let address = self.addresses.get(usize::from(number));
+        address
+            .and_then(|address| address.ports.get(usize::from(port)))
+            .is_some_and(|port| port.socket == NONE)
     }
 
     /// The number of an address; it is added at its first use.

@@ -216,13 +216,14 @@ pub(crate) fn default_hops() -> io::Result<[u8; 2]> {
     Ok([v4, v6.unwrap_or(64)])
 }
 
-/// A UDP socket that reserves a port. Fails if another program has the port, or the address is not local.
+/// A UDP socket that reserves a port; with port 0 one that the kernel chooses. Fails if another program has the port, or
+/// the address is not local.
 pub(crate) fn reserve_port(local: SocketAddr) -> io::Result<OwnedFd> {
     let fd = net::socket_with(family(local), SocketType::DGRAM, FLAGS, None)?;
     if local.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
-    net::bind(&fd, &local)?;
+    retry_ephemeral(local, || net::bind(&fd, &local))?;
     Ok(fd)
 }
 

@@ -7,7 +7,9 @@ use engine::{
     PacketVerdict, SocketFilter, SocketId, SocketKind, Time,
 };
 use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -75,6 +77,18 @@ impl<E: Engine + 'static> HostNode for EngineNode<E> {
 pub(crate) struct ControlNode<C, F> {
     pub(crate) control: Checked<C>,
     pub(crate) forwarder: F,
+    /// The deadline of the control plane, once it was read; a packet that the forwarder handles alone does not change it.
+    deadline: Cell<Option<Option<Deadline>>>,
+}
+
+impl<C: Control, F: Forward> ControlNode<C, F> {
+    pub(crate) fn new(control: C, forwarder: F) -> ControlNode<C, F> {
+        ControlNode {
+            control: Checked::new(control),
+            forwarder,
+            deadline: Cell::new(None),
+        }
+    }
 }
 
 impl<C, F> HostNode for ControlNode<C, F>
@@ -83,13 +97,23 @@ where
     F: Forward + 'static,
 {
     fn handle(&mut self, input: Input<'_>, now: Time) {
+        self.deadline.set(None);
         self.control.handle(input, now);
     }
     fn next_output(&mut self) -> Option<Output<'_>> {
-        self.control.next_output()
+        let output = self.control.next_output();
+        if output.is_some() {
+            self.deadline.set(None);
+        }
+        output
     }
     fn next_deadline(&self) -> Option<Deadline> {
-        self.control.next_deadline()
+        if let Some(known) = self.deadline.get() {
+            return known;
+        }
+        let deadline = self.control.next_deadline();
+        self.deadline.set(Some(deadline));
+        deadline
     }
     fn forward(&mut self, packet: &mut MediaPacket<'_>, now: Time) -> Option<PacketVerdict> {
         Some(self.forwarder.forward(packet, now))
@@ -105,10 +129,12 @@ where
     }
     fn shuttle(&mut self, now: Time) -> bool {
         while let Some(command) = self.control.get().next_command() {
+            self.deadline.set(None);
             self.forwarder.command(command, now);
         }
         match self.forwarder.next_report() {
             Some(report) => {
+                self.deadline.set(None);
                 self.control.get().report(report, now);
                 true
             }
@@ -116,6 +142,7 @@ where
         }
     }
     fn as_any(&mut self) -> &mut dyn Any {
+        self.deadline.set(None);
         self
     }
 }
@@ -157,13 +184,46 @@ pub(crate) struct Processor {
     pub(crate) planned: bool,
 }
 
+/// Multiplicative hash of numbers and addresses that the simulated hosts have chosen.
+#[derive(Default)]
+pub(crate) struct SocketHasher(u64);
+
+impl Hasher for SocketHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+    fn write_u16(&mut self, value: u16) {
+        self.write_u64(u64::from(value));
+    }
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 ^= self.0 >> 32;
+    }
+    fn write_usize(&mut self, value: usize) {
+        self.write_u64(value as u64);
+    }
+}
+
+/// A table that each packet looks up; nothing depends on its order.
+pub(crate) type SocketMap<K, V> = HashMap<K, V, BuildHasherDefault<SocketHasher>>;
+
 pub(crate) struct SimHost {
     pub(crate) name: String,
     pub(crate) node: Option<Box<dyn HostNode>>,
     pub(crate) addresses: Vec<IpAddr>,
-    pub(crate) sockets: BTreeMap<SocketId, Socket>,
-    pub(crate) udp: BTreeMap<SocketAddr, SocketId>,
-    pub(crate) tcp: BTreeMap<SocketAddr, SocketId>,
+    pub(crate) sockets: SocketMap<SocketId, Socket>,
+    pub(crate) udp: SocketMap<SocketAddr, SocketId>,
+    pub(crate) tcp: SocketMap<SocketAddr, SocketId>,
     pub(crate) connections: BTreeMap<ConnectionId, (StreamId, Side)>,
     /// Incremented by each crash: inputs for an earlier life do not reach the next one.
     pub(crate) life: u32,
@@ -187,9 +247,9 @@ impl SimHost {
             name: name.to_owned(),
             node: Some(node),
             addresses: addresses.to_vec(),
-            sockets: BTreeMap::new(),
-            udp: BTreeMap::new(),
-            tcp: BTreeMap::new(),
+            sockets: SocketMap::default(),
+            udp: SocketMap::default(),
+            tcp: SocketMap::default(),
             connections: BTreeMap::new(),
             life: 0,
             wake: None,

@@ -5,6 +5,7 @@
 //! the same log, byte for byte.
 #![forbid(unsafe_code)]
 
+mod agenda;
 mod codel;
 mod emulator;
 mod fault;

@@ -35,11 +35,6 @@ pub(crate) struct QueuedLink {
 }
 
 impl World {
-    /// Whether packets of this link go through a queue of their own.
-    pub(crate) fn is_queued(&self, pair: (HostId, HostId)) -> bool {
-        self.link_config(pair).codel.is_some()
-    }
-
     /// A packet enters such a link, or is lost at once.
     pub(crate) fn enqueue(&mut self, pair: (HostId, HostId), packet: InTransit, length: usize) {
         if !self.queues.contains_key(&pair) {
@@ -114,6 +109,7 @@ impl World {
                 source,
                 destination,
                 bytes,
+                digest: None,
             },
             InTransit::Segment {
                 stream,

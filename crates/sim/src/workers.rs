@@ -4,7 +4,6 @@
 use crate::HostId;
 use crate::host::{ControlNode, HandoffInTransit, HostNode};
 use crate::world::World;
-use engine::io::Checked;
 use engine::{
     ConnectionId, Control, Deadline, Engine, Event, Forward, HandoffMessage, Input, MediaPacket,
     Output, PacketVerdict, SocketFilter, SocketId, SocketKind, Time,
@@ -67,12 +66,9 @@ where
     F: Forward + 'static,
 {
     fn new(workers: Vec<(C, F)>) -> SimWorkers<C, F> {
-        let pair = |(control, forwarder)| ControlNode {
-            control: Checked::new(control),
-            forwarder,
-        };
+        let node = |(control, forwarder)| ControlNode::new(control, forwarder);
         SimWorkers {
-            workers: workers.into_iter().map(pair).collect(),
+            workers: workers.into_iter().map(node).collect(),
             handoffs: VecDeque::new(),
             shared_sockets: Vec::new(),
             notices: VecDeque::new(),

@@ -1,28 +1,26 @@
 //! The simulated network: hosts, links, time.
 
+mod datagram;
+
+use crate::agenda::Agenda;
 use crate::fault::{Fault, Storm};
 use crate::host::{ControlNode, EngineNode, HostId, HostNode, QueuedInput, SimHost};
-use crate::link::{Delay, Fate, Link, LinkConfig};
-use crate::log::{Detail, Log, Short};
-use crate::queued::{InTransit, QueuedLink};
+use crate::link::{Delay, Link, LinkConfig};
+use crate::log::{Detail, Log};
+use crate::queued::QueuedLink;
 use crate::stream::{Segment, Side, Stream, StreamId};
 use crate::tap::{TapPoint, TapRecord, TapTransport};
 use engine::io::Checked;
-use engine::timers::TimerHeap;
 use engine::{
-    CloseReason, ConnectionId, Control, Datagram, Deadline, DropReason, Drops, Engine, Entropy,
-    Event, Forward, Input, MediaPacket, Output, PacketVerdict, SocketId, SocketKind, Time,
+    CloseReason, ConnectionId, Control, Deadline, DropReason, Drops, Engine, Entropy, Event,
+    Forward, Input, Output, SocketId, SocketKind, Time,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Headers of a datagram on the link, bytes.
-const UDP_HEADER: usize = 28;
 /// Calls of an engine without progress of time after which it is considered stuck.
 const WAKES_AT_ONCE: u32 = 10_000;
-/// Datagrams that wait at a busy host, at most; about the capacity of a kernel's default receive buffer.
-const SOCKET_QUEUE: usize = 8_192;
 
 /// Owned form of a pending input.
 pub(crate) enum HostInput {
@@ -50,6 +48,8 @@ pub(crate) enum WorldEvent {
         source: SocketAddr,
         destination: SocketAddr,
         bytes: Vec<u8>,
+        /// Digest of the bytes for the log, if it is known.
+        digest: Option<u64>,
     },
     Input {
         host: HostId,
@@ -116,7 +116,7 @@ type Tap = Box<dyn FnMut(&TapRecord<'_>)>;
 pub struct World {
     seed: u64,
     pub(crate) now: Time,
-    pub(crate) agenda: TimerHeap<WorldEvent>,
+    pub(crate) agenda: Agenda,
     pub(crate) hosts: Vec<SimHost>,
     by_address: BTreeMap<IpAddr, HostId>,
     links: BTreeMap<(HostId, HostId), Link>,
@@ -135,6 +135,8 @@ pub struct World {
     events: Vec<(HostId, Event)>,
     keep_events: bool,
     wakes: u64,
+    /// Empty buffers of datagrams.
+    spare: Vec<Vec<u8>>,
 }
 
 impl std::fmt::Debug for World {
@@ -155,7 +157,7 @@ impl World {
         World {
             seed,
             now: Time::ZERO,
-            agenda: TimerHeap::new(),
+            agenda: Agenda::default(),
             hosts: Vec::new(),
             by_address: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -174,6 +176,7 @@ impl World {
             events: Vec::new(),
             keep_events: false,
             wakes: 0,
+            spare: Vec::new(),
         }
     }
 
@@ -210,12 +213,8 @@ impl World {
         C: Control<Command = F::Command, Report = F::Report> + 'static,
         F: Forward + 'static,
     {
-        let control = Checked::new(control);
-        self.add(
-            name,
-            addresses,
-            Box::new(ControlNode { control, forwarder }),
-        )
+        let node = Box::new(ControlNode::new(control, forwarder));
+        self.add(name, addresses, node)
     }
 
     pub(crate) fn add(
@@ -251,8 +250,7 @@ impl World {
         C: Control<Command = F::Command, Report = F::Report> + 'static,
         F: Forward + 'static,
     {
-        let control = Checked::new(control);
-        self.install(host, Box::new(ControlNode { control, forwarder }));
+        self.install(host, Box::new(ControlNode::new(control, forwarder)));
     }
 
     fn install(&mut self, host: HostId, node: Box<dyn HostNode>) {
@@ -306,11 +304,20 @@ impl World {
                 ..LinkConfig::default()
             };
         }
+        self.config_between(pair).clone()
+    }
+
+    /// The settings of a link between two hosts.
+    fn config_between(&self, pair: (HostId, HostId)) -> &LinkConfig {
         self.storm_link
             .as_ref()
             .or_else(|| self.configs.get(&pair))
             .unwrap_or(&self.default_link)
-            .clone()
+    }
+
+    /// Whether packets of this link go through a queue of their own.
+    pub(crate) fn is_queued(&self, pair: (HostId, HostId)) -> bool {
+        pair.0 != pair.1 && self.config_between(pair).codel.is_some()
     }
 
     /// The generator of a link, made from the seed and the two hosts, so that traffic on one link does not change the
@@ -329,10 +336,9 @@ impl World {
             let link = Link::new(self.link_config(pair), self.link_entropy(pair));
             self.links.insert(pair, link);
         }
-        let (config, entropy) = (LinkConfig::default(), Entropy::from_number(0));
         self.links
             .entry(pair)
-            .or_insert_with(|| Link::new(config, entropy))
+            .or_insert_with(|| Link::new(LinkConfig::default(), Entropy::from_number(0)))
     }
 
     /// Passes every packet to `tap` from now on, in place of earlier taps.
@@ -501,7 +507,8 @@ impl World {
                 source,
                 destination,
                 bytes,
-            } => self.deliver(host, source, destination, bytes),
+                digest,
+            } => self.deliver(host, (source, destination), bytes, digest),
             WorldEvent::LinkTurn { pair } => self.link_turn(pair),
             WorldEvent::ProcessorTurn { host, worker, life } => self.turn(host, worker, life),
             WorldEvent::Input { host, life, input } => self.deliver_input(host, life, input),
@@ -535,7 +542,11 @@ impl World {
         }
         host.wakes_at_once += 1;
         let stuck = host.wakes_at_once > WAKES_AT_ONCE;
-        let name = host.name.clone();
+        let name = if stuck {
+            host.name.clone()
+        } else {
+            String::new()
+        };
         self.step(id, |node, now| {
             let due = |deadline: Option<Deadline>| deadline.filter(|deadline| deadline.at <= now);
             assert!(
@@ -714,98 +725,6 @@ impl World {
         });
     }
 
-    /// Sends a datagram. Returns whether its socket is for signalling.
-    fn send(
-        &mut self,
-        id: HostId,
-        socket: SocketId,
-        destination: SocketAddr,
-        bytes: &[u8],
-    ) -> bool {
-        let host = &self.hosts[id.0 as usize];
-        let source = host
-            .sockets
-            .get(&socket)
-            .and_then(|open| host.source(open.local, destination));
-        let Some(source) = source.filter(|_| bytes.len() <= 65_507) else {
-            self.counts.strays += 1;
-            self.counts.drops.count(DropReason::SendFailed);
-            return false;
-        };
-        let open = host.sockets.get(&socket);
-        let signalling = open.is_some_and(|open| open.kind == SocketKind::UdpSignalling);
-        self.counts.sent += 1;
-        self.tap(
-            TapPoint::Sent(id),
-            source,
-            destination,
-            TapTransport::Udp,
-            bytes,
-        );
-        let Some(&to) = self.by_address.get(&destination.ip()) else {
-            self.counts.undeliverable += 1;
-            self.packet_line("no-host", source, destination, bytes);
-            return signalling;
-        };
-        if self.is_partitioned(id, to) {
-            self.counts.partitioned += 1;
-            self.packet_line("partition", source, destination, bytes);
-            return signalling;
-        }
-        let length = bytes.len() + UDP_HEADER;
-        if self.is_queued((id, to)) {
-            let bytes = bytes.to_vec();
-            self.packet_line("udp", source, destination, &bytes);
-            let packet = InTransit::Datagram {
-                source,
-                destination,
-                bytes,
-            };
-            self.enqueue((id, to), packet, length);
-            return signalling;
-        }
-        let now = self.now;
-        match self.link((id, to)).offer(length, now) {
-            Fate::Lost(reason) => {
-                self.counts.drops.count(reason);
-                self.packet_line(reason.name(), source, destination, bytes);
-            }
-            Fate::Arrives(first, second) => {
-                self.packet_line("udp", source, destination, bytes);
-                for at in [Some(first), second].into_iter().flatten() {
-                    let bytes = bytes.to_vec();
-                    self.agenda.push(
-                        at,
-                        WorldEvent::Datagram {
-                            host: to,
-                            source,
-                            destination,
-                            bytes,
-                        },
-                    );
-                }
-            }
-        }
-        signalling
-    }
-
-    pub(crate) fn packet_line(
-        &mut self,
-        what: &str,
-        source: SocketAddr,
-        to: SocketAddr,
-        bytes: &[u8],
-    ) {
-        if self.log.detail >= Detail::Packets {
-            let (now, length, short) = (self.now, bytes.len(), Short(bytes));
-            self.log.line(
-                Detail::Packets,
-                format_args!("{now} {what} {source} {to} {length} {short}"),
-            );
-            self.log.payload(bytes);
-        }
-    }
-
     pub(crate) fn is_partitioned(&self, a: HostId, b: HostId) -> bool {
         self.partitions.contains(&(a.min(b), a.max(b)))
     }
@@ -831,113 +750,6 @@ impl World {
                 transport,
                 bytes,
             });
-        }
-    }
-
-    fn deliver(&mut self, id: HostId, source: SocketAddr, destination: SocketAddr, bytes: Vec<u8>) {
-        let now = self.now;
-        let host = &mut self.hosts[id.0 as usize];
-        let socket = host
-            .socket_at(destination, false)
-            .filter(|_| host.node.is_some());
-        if let Some(socket) = socket
-            && let Some(open) = host.sockets.get_mut(&socket)
-            && let Some(node) = &mut host.node
-        {
-            let dropped = open.filter.is_some_and(|filter| !filter.passes(&bytes));
-            open.shed += u64::from(dropped);
-            let slow = !host.processing_time.is_zero() && open.kind == SocketKind::UdpSignalling;
-            if dropped || node.filters_datagram(socket, source, &bytes) {
-                self.packet_line("shed", source, destination, &bytes);
-                return;
-            }
-            if slow {
-                let worker = node.worker_at(socket, source);
-                let waiting = QueuedInput::Datagram {
-                    arrived: now,
-                    source,
-                    destination,
-                    bytes,
-                };
-                let processor = host.processor(worker);
-                if processor.busy_until <= now && processor.waiting.is_empty() {
-                    return self.work(id, worker, waiting);
-                }
-                if processor.waiting.len() >= SOCKET_QUEUE {
-                    self.counts.drops.count(DropReason::LinkQueueFull);
-                    return;
-                }
-                processor.waiting.push_back(waiting);
-                return self.plan_turn(id, worker);
-            }
-        }
-        self.receive_datagram(id, (source, destination), bytes, self.now);
-    }
-
-    pub(crate) fn receive_datagram(
-        &mut self,
-        id: HostId,
-        (source, destination): (SocketAddr, SocketAddr),
-        mut bytes: Vec<u8>,
-        arrived: Time,
-    ) {
-        let host = &self.hosts[id.0 as usize];
-        let socket = host
-            .socket_at(destination, false)
-            .filter(|_| host.node.is_some());
-        let Some(socket) = socket else {
-            self.counts.undeliverable += 1;
-            self.packet_line("closed-port", source, destination, &bytes);
-            return;
-        };
-        let media = host
-            .sockets
-            .get(&socket)
-            .is_some_and(|open| open.kind == SocketKind::UdpMedia);
-        self.counts.delivered += 1;
-        self.packet_line("delivered", source, destination, &bytes);
-        let udp = TapTransport::Udp;
-        self.tap(TapPoint::Delivered(id), source, destination, udp, &bytes);
-        let verdict = self.step(id, |node, now| {
-            let verdict = if media {
-                let length = bytes.len();
-                bytes.resize(length + MediaPacket::TAILROOM, 0);
-                let mut packet = MediaPacket {
-                    socket,
-                    source,
-                    arrived: now,
-                    buffer: &mut bytes,
-                    length,
-                };
-                let verdict = node.forward(&mut packet, now);
-                // A forwarder may change the packet's length.
-                let length = packet.bytes().len();
-                bytes.truncate(length);
-                verdict
-            } else {
-                None
-            };
-            if verdict.is_none_or(|verdict| matches!(verdict, PacketVerdict::Punt(_))) {
-                let datagram = Datagram {
-                    socket,
-                    source,
-                    arrived,
-                    bytes: &mut bytes,
-                };
-                node.handle(Input::Datagram(datagram), now);
-            }
-            verdict
-        });
-        match verdict.flatten() {
-            Some(PacketVerdict::Forward {
-                socket,
-                destination,
-            }) => {
-                self.send(id, socket, destination, &bytes);
-            }
-            Some(PacketVerdict::Punt(_)) => self.counts.punted += 1,
-            Some(PacketVerdict::Drop(reason)) => self.counts.drops.count(reason),
-            Some(PacketVerdict::Consumed) | None => {}
         }
     }
 

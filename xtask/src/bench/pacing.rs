@@ -13,29 +13,33 @@ const STREAMS: u32 = 2_000;
 const SECONDS: u32 = 10;
 /// Lateness beyond the host's noise, milliseconds (99th percentile).
 const LATE_MS: f64 = 0.2;
+/// Packets that a second of CPU time of the sending thread must suffice for.
+const PER_CPU_SECOND: f64 = 100_000.0;
 const PACKET_MS: f64 = 20.0;
 /// Captures one port in 64, so that the capture costs little: RTP ports are even.
 const SAMPLE: &str = "udp[2:2] & 127 = 16";
 /// Bytes kept of a captured packet.
 const SNAPLEN: &str = "64";
 
-/// Lateness in milliseconds at the 99th percentile.
+/// Lateness in milliseconds at the 99th percentile, and packets for each CPU second of the sending thread.
 struct Late {
     recorded: f64,
     noise: f64,
     captured: f64,
+    per_cpu_second: f64,
 }
 
 /// One thread of the generator sends all streams to another one; tshark captures a sample of them on loopback.
 pub(super) fn pacing(bench: &mut Bench) -> Result<(), String> {
-    let mut captured = Vec::new();
+    let (mut captured, mut per_cpu_second) = (Vec::new(), Vec::new());
     let rate = STREAMS * 50;
     let recorded = interleaved(bench.rounds, &["pacing"], |_| {
         let late = one(&bench.scratch)?;
         println!(
-            "  {rate} packets/s: {:.3} ms late (99th percentile), {:.3} in the capture, host's noise {:.3}",
-            late.recorded, late.captured, late.noise
+            "  {rate} packets/s: {:.3} ms late (99th percentile), {:.3} in the capture, host's noise {:.3}; {:.0} packets for each CPU second",
+            late.recorded, late.captured, late.noise, late.per_cpu_second
         );
+        per_cpu_second.push(late.per_cpu_second);
         captured.push((late.captured - late.noise).max(0.0));
         Ok((late.recorded - late.noise).max(0.0))
     })?;
@@ -49,6 +53,11 @@ pub(super) fn pacing(bench: &mut Bench) -> Result<(), String> {
             Bound::AtMost(LATE_MS),
         );
     }
+    bench.bar(
+        "RTP generator: packets for each second of CPU time of the sending thread",
+        median(per_cpu_second),
+        Bound::AtLeast(PER_CPU_SECOND),
+    );
     Ok(())
 }
 
@@ -92,11 +101,17 @@ fn one(scratch: &Path) -> Result<Late, String> {
         let end = after.find([',', '\n', '}'])?;
         after[..end].trim().parse::<f64>().ok()
     };
-    match (of("send_lateness", "p99_ms"), of("noise", "p99_us")) {
-        (Some(recorded), Some(noise)) => Ok(Late {
+    let figures = (of("send_lateness", "p99_ms"), of("noise", "p99_us"));
+    let work = (
+        of("send_lateness", "packets"),
+        of("surroundings", "callers_cpu_seconds"),
+    );
+    match (figures, work) {
+        ((Some(recorded), Some(noise)), (Some(packets), Some(cpu_seconds))) => Ok(Late {
             recorded,
             noise: noise / 1e3,
             captured: captured_lateness(&capture)?,
+            per_cpu_second: packets / cpu_seconds.max(1e-3),
         }),
         _ => Err(format!("{}: not the figures of a run", json.display())),
     }

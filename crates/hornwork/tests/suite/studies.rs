@@ -105,15 +105,21 @@ fn plan_is_compared_with_a_real_run() {
     let built_in =
         std::fs::read_to_string(common::root().join("crates/lab/src/planner/measured.toml"))
             .expect("costs");
-    let of_call = |value: f64, high: f64| {
-        let (before, rest) = built_in
-            .split_once("id = \"call.bypass.udp\"")
-            .expect("a cost");
+    let with_cost = |costs: &str, id: &str, value: f64, high: f64| {
+        let line = format!("id = \"{id}\"");
+        let (before, rest) = costs.split_once(&line).expect("a cost");
         let (_, after) = rest.split_once("unit =").expect("its unit");
-        format!(
-            "{before}id = \"call.bypass.udp\"\nvalue = {value:.3}\nlow = 0.001\nhigh = {high:.3}\nunit ={after}"
-        )
+        format!("{before}{line}\nvalue = {value:.3}\nlow = 0.001\nhigh = {high:.3}\nunit ={after}")
     };
+    let others = [
+        "registration.udp",
+        "memory.call.bypass",
+        "memory.registration",
+    ];
+    let wide = others
+        .iter()
+        .fold(built_in, |costs, id| with_cost(&costs, id, 1_000.0, 1e7));
+    let of_call = |value: f64, high: f64| with_cost(&wide, "call.bypass.udp", value, high);
     std::fs::write(folder.join("wide.toml"), of_call(100.0, 1e6)).expect("file");
     std::fs::write(folder.join("low.toml"), of_call(0.001, 0.002)).expect("file");
     let line = "lab plan --subscribers 10000 --busy-hour-calls 2 --hold 60 --protection none --path bypass --check-calls 20";
@@ -145,6 +151,19 @@ fn plan_is_compared_with_a_real_run() {
         );
     }
     assert!(check["measured_seconds"].as_f64().expect("seconds") > 0.0);
+    // Registrations and memory were measured, too, each with its records.
+    let parts = check["parts"].as_array().expect("parts");
+    let costs: Vec<&str> = parts.iter().filter_map(|p| p["cost"].as_str()).collect();
+    assert_eq!(costs, others);
+    for part in parts {
+        let records = folder.join(part["records"].as_str().expect("records"));
+        assert!(records.join("run.json").is_file(), "{part}");
+        assert!(
+            part["measured"].as_f64() > Some(0.0) && part["agrees"] == true,
+            "{part}"
+        );
+        assert!(part["count"].as_u64() >= Some(400), "{part}");
+    }
     assert!(folder.join("wide/report.html").is_file() && folder.join("wide/run.json").is_file());
     let output = hornwork(
         &folder,

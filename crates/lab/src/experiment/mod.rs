@@ -22,6 +22,7 @@ pub use bound::{FigureBound, PEAK, PeakPlan, ReferenceValue};
 pub use built_in::{BUILT_IN, built_in};
 pub use codec_name::CodecName;
 pub use esp_load::{EspLoad, EspMeasurement, EspModeName};
+pub(crate) use model::SPARE_DESCRIPTORS;
 pub use model::{
     CallFlow, Callees, Callers, ConferenceLoad, Experiment, GeneratorSettings, HangUp, HoldKind,
     IpVersions, Levels, LinkSettings, MediaKind, PaceKind, RegistrarLocation, Registrations,

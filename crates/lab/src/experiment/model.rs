@@ -524,7 +524,7 @@ pub struct Callers {
     pub time_packets: bool,
     /// SIP transport.
     pub transport: TransportName,
-    /// TCP, TLS or WebSocket connections, used in turn by the calls; at most 1,000.
+    /// TCP, TLS or WebSocket connections, used in turn by the calls; at most 60,000.
     #[serde(skip_serializing_if = "is_one")]
     pub connections: u32,
     /// Share of the calls that the caller cancels while they ring, percent.
@@ -700,7 +700,7 @@ pub struct Registrations {
 }
 
 /// File descriptors reserved for listeners, media, results and other files.
-const SPARE_DESCRIPTORS: u64 = 512;
+pub(crate) const SPARE_DESCRIPTORS: u64 = 512;
 
 impl Default for Registrations {
     fn default() -> Self {

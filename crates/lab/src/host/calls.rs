@@ -636,7 +636,8 @@ impl HostState {
         match (session, agreed) {
             (Some(session), Some(agreed)) => {
                 self.secure(key, session, response.body());
-                self.media.agree(session, &agreed, now);
+                let begin = self.media.phased(session, now);
+                self.media.agree(session, &agreed, begin);
             }
             (Some(_), None) => {
                 if let Some(call) = self.call(key) {

@@ -1,5 +1,7 @@
 //! Media of a host: sockets, sessions, sending and receiving.
 
+mod packet_clock;
+
 use super::loss_by_second::LossBySecond;
 use super::outbox::HostOutbox;
 use super::packet_times::PacketTimes;
@@ -16,6 +18,7 @@ use engine::timers::TimerHeap;
 use engine::{Datagram, Deadline, Entropy, SocketId, SocketKind, Time};
 use media::echo::Echo;
 use media::playout::{Playout, TURN as PLAYOUT_TURN};
+use media::shared_tone::SharedTone;
 use media::sink::{Received, RtpSink, SinkConfig};
 use media::source::{RtpSource, SourceConfig, SourceContent};
 use protect::sdes::SdesAgreement;
@@ -280,6 +283,7 @@ pub(crate) struct HostMedia {
     generation: u32,
     clock: TimerHeap<(u32, u32)>,
     voices: Vec<(VoiceSide, Law, Arc<[u8]>)>,
+    tones: Vec<(Law, SharedTone)>,
     sound_cache: SoundCache,
     participants: u64,
     /// Start of the trial.
@@ -301,6 +305,10 @@ pub(crate) struct HostMedia {
     scratch: Vec<u8>,
     packets_in: u64,
     packets_out: u64,
+    /// Whether the driver calls for due packets ([`engine::Engine::send_media`]), as on sockets of a load generator.
+    driver_clock: bool,
+    /// Number of phases that calls have taken.
+    phases: u64,
     /// Lateness of the sent packets.
     pub(super) send_times: SendTimes,
 }
@@ -319,6 +327,7 @@ impl HostMedia {
             generation: 0,
             clock: TimerHeap::new(),
             voices: Vec::new(),
+            tones: Vec::new(),
             sound_cache: SoundCache::new(plan.phone.as_ref().and_then(|phone| phone.audio.clone())),
             participants: plan
                 .calls
@@ -337,6 +346,8 @@ impl HostMedia {
             scratch: Vec::new(),
             packets_in: 0,
             packets_out: 0,
+            driver_clock: false,
+            phases: 0,
             send_times: SendTimes::default(),
         };
         for _ in 0..plan.media_sockets {
@@ -486,7 +497,7 @@ impl HostMedia {
         let capture_s = if plan.listen.is_some() {
             LISTEN_SECONDS
         } else {
-            1
+            0
         };
         let session = self.sessions.insert(HostMediaSession {
             socket,
@@ -627,9 +638,7 @@ impl HostMedia {
                 };
                 self.sound_cache.content(sound, agreed.format, first)
             }
-            (None, MediaKind::Tone) => {
-                Some(SourceContent::Tone(ToneGenerator::new(TONE, speech::RATE)))
-            }
+            (None, MediaKind::Tone) => Some(SourceContent::SharedTone(self.tone(law))),
             (None, _) => Some(SourceContent::Codes(self.voice(plan.voice, law))),
         };
         // A codec that is missing in this build was refused before.
@@ -670,6 +679,16 @@ impl HostMedia {
             .collect();
         self.voices.push((voice, law, codes.clone()));
         codes
+    }
+
+    fn tone(&mut self, law: Law) -> SharedTone {
+        let known = self.tones.iter().find(|known| known.0 == law);
+        if let Some((_, tone)) = known {
+            return tone.clone();
+        }
+        let tone = SharedTone::new(ToneGenerator::new(TONE, speech::RATE), law);
+        self.tones.push((law, tone.clone()));
+        tone
     }
 
     fn plan_next(&mut self, session: u32, generation: u32) {
@@ -765,7 +784,7 @@ impl HostMedia {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Deadline> {
-        let packet = self.clock.next_at();
+        let packet = self.clock.next_at().filter(|_| !self.driver_clock);
         let turn = self.turns.next_at();
         let report = self.reports.next_at();
         let media = Deadline::earlier(
@@ -773,49 +792,6 @@ impl HostMedia {
             turn.map(|at| Deadline::new(at, "playout turn")),
         );
         Deadline::earlier(media, report.map(|at| Deadline::new(at, "rtcp report")))
-    }
-
-    pub(crate) fn run_due(&mut self, now: Time, out: &mut HostOutbox) {
-        self.run_turns(now);
-        self.run_reports(now, out);
-        while let Some((_, (session, generation))) = self.clock.pop_due(now) {
-            let Some(entry) = self.sessions.get_mut(session as usize) else {
-                continue;
-            };
-            // A stale entry: the session has ended or was resumed, which has its own entry.
-            if entry.generation != generation {
-                continue;
-            }
-            let (Some(source), Some(remote)) = (&mut entry.source, entry.remote) else {
-                continue;
-            };
-            let socket = SocketId(BASE + entry.socket);
-            let skipped = source.counts().skipped;
-            let digits = source.digits_sent();
-            while let Some((at, packet)) = source.next_packet(now) {
-                if let (Some(times), Some(view)) = (&mut entry.times[0], RtpView::parse(packet)) {
-                    times.note(view.timestamp(), now);
-                }
-                if let SessionSecurity::None = entry.srtp {
-                    out.datagram(socket, remote, packet);
-                    self.packets_out += 1;
-                    self.send_times.queued(at);
-                    continue;
-                }
-                self.scratch.clear();
-                self.scratch.extend_from_slice(packet);
-                self.scratch.resize(packet.len() + MAX_OVERHEAD, 0);
-                let sealed = entry.srtp.seal(&mut self.scratch, packet.len());
-                if let Some(sealed) = sealed.and_then(|length| self.scratch.get(..length)) {
-                    out.datagram(socket, remote, sealed);
-                    self.packets_out += 1;
-                    self.send_times.queued(at);
-                }
-            }
-            self.send_times.skipped(source.counts().skipped - skipped);
-            self.digits_sent += source.digits_sent() - digits;
-            self.plan_next(session, generation);
-        }
     }
 
     pub(crate) fn receive(&mut self, datagram: Datagram<'_>, out: &mut HostOutbox) {

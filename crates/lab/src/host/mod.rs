@@ -234,13 +234,8 @@ impl LabHost {
             config.timers.trying = Duration::ZERO;
         }
         config.opens_websockets = plan.stream.is_some_and(is_websocket);
-        let calls = plan.calls.iter().map(|calls| calls.connections);
-        let users = plan.registrations.iter().map(|users| users.connections);
-        let connections = calls.chain(users).max().unwrap_or(0) as usize;
-        config.limits.connections = config
-            .limits
-            .connections
-            .max(connections + connections / 10 + 100);
+        let connections = plan.stream_connections();
+        config.limits.connections = config.limits.connections.max(connections);
         config.limits.connections_per_source = config.limits.connections;
         // The fork is taken in any case, so that the plan stays that of the seed.
         let planned = entropy.fork();
@@ -333,15 +328,10 @@ impl LabHost {
         self.inner.emits_events = wanted;
     }
 
-    /// Records the lateness of sent RTP packets from now on. The driver's owner calls [`LabHost::flushed`] after each
-    /// turn then.
+    /// Records the lateness of sent RTP packets from now on, and leaves their clock to the driver
+    /// ([`Engine::send_media`]): for drivers of sockets.
     pub fn record_send_times(&mut self) {
-        self.inner.media.send_times = SendTimes::new();
-    }
-
-    /// The outputs until now were passed to the kernel by `now`.
-    pub fn flushed(&mut self, now: Time) {
-        self.inner.media.send_times.flushed(now);
+        self.inner.media.record_send_times();
     }
 
     /// Starts the planned work at `start`, towards `target` (the SUT).
@@ -526,6 +516,19 @@ impl Engine for LabHost {
 
     fn next_deadline(&self) -> Option<Deadline> {
         Deadline::earlier(self.endpoint.next_deadline(), self.inner.next_deadline())
+    }
+
+    fn media_deadline(&self) -> Option<Time> {
+        self.inner.media.packet_deadline()
+    }
+
+    fn send_media(&mut self, now: Time) {
+        self.inner.out.recycle();
+        self.inner.media.send_batch(now, &mut self.inner.out);
+    }
+
+    fn flushed(&mut self, now: Time) {
+        self.inner.media.send_times.flushed(now);
     }
 }
 

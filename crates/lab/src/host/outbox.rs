@@ -9,7 +9,7 @@ use std::ops::Range;
 enum HostOutput {
     Open(SocketId, SocketKind, SocketAddr),
     Datagram(SocketId, SocketAddr, Range<usize>),
-    Event(Event),
+    Event(Box<Event>),
 }
 
 /// Outputs in order.
@@ -44,7 +44,7 @@ impl HostOutbox {
     }
 
     pub(crate) fn event(&mut self, event: Event) {
-        self.items.push_back(HostOutput::Event(event));
+        self.items.push_back(HostOutput::Event(Box::new(event)));
     }
 
     pub(crate) fn next(&mut self) -> Option<Output<'_>> {
@@ -59,7 +59,7 @@ impl HostOutbox {
                 destination,
                 bytes: self.bytes.get(range).unwrap_or_default(),
             },
-            HostOutput::Event(event) => Output::Event(event),
+            HostOutput::Event(event) => Output::Event(*event),
         })
     }
 }

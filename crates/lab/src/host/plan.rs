@@ -4,7 +4,7 @@ use super::phone::PhonePlan;
 use crate::experiment::{HangUp, fill};
 use crate::pace::{ArrivalProcess, Arrivals, AttemptSchedule, Bounds, HoldTime, PlanShare};
 use codec::Format;
-use engine::{Entropy, Time, Transport};
+use engine::{Entropy, Limits, Time, Transport};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -99,6 +99,22 @@ impl HostPlan {
         let calls = self.calls.iter().map(|plan| plan.flow);
         let mut flows = calls.chain(self.answers.as_ref().map(|plan| plan.flow));
         flows.any(|flow| flow == CallFlow::Volte)
+    }
+
+    /// Stream connections that may be open at a time: those of its workloads with a margin for connections that are
+    /// closing, and at least the default limit.
+    pub(crate) fn stream_connections(&self) -> usize {
+        let calls = self.calls.iter().map(|calls| calls.connections);
+        let users = self.registrations.iter().map(|users| users.connections);
+        let planned = calls.chain(users).max().unwrap_or(0) as usize;
+        (planned + planned / 10 + 100).max(Limits::default().connections)
+    }
+
+    /// Whether it does nothing but receive streams: nothing that it sends depends on the time at which it reads them.
+    pub(crate) fn only_receives_streams(&self) -> bool {
+        let receives = self.streams.as_ref().is_some_and(|plan| plan.to.is_none());
+        let registers = self.registrations.is_some() || self.registrar;
+        receives && self.calls.is_empty() && self.answers.is_none() && !registers
     }
 }
 

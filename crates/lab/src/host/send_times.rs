@@ -1,4 +1,4 @@
-//! Lateness of sent RTP packets: from the due time of each to the time at which its turn had passed it to the kernel.
+//! Lateness of sent RTP packets: from the due time of each to the time at which its batch had been passed to the kernel.
 
 use engine::Time;
 use hdrhistogram::Histogram;
@@ -6,8 +6,8 @@ use hdrhistogram::Histogram;
 /// Longest lateness that is recorded, microseconds; a later packet counts as this late.
 const LONGEST_US: u64 = 60_000_000;
 
-/// Lateness of the packets that a host has sent. The due times of a turn are kept until the driver has flushed it, so
-/// that the cost of the turn itself counts: the lateness is an upper bound for all packets but the last of a turn.
+/// Lateness of the packets that a host has sent. The due times of a batch are kept until the driver has flushed it, so
+/// that the system calls themselves count: the lateness is an upper bound for all packets but the last of a batch.
 #[derive(Debug, Default)]
 pub struct SendTimes {
     /// Lateness in microseconds; `None`: not recorded, as in virtual time.

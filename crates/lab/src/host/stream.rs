@@ -15,7 +15,7 @@ const PACKET_TIME_NS: u64 = 20_000_000;
 /// Time from the start of a stream to its first packet, below a packet time. Streams that start at a round rate would
 /// send their packets at the same few moments of each packet time, in bursts; multiples of the golden ratio spread any
 /// number of streams evenly.
-fn phase(number: u64) -> Duration {
+pub(super) fn phase(number: u64) -> Duration {
     // 2^64 divided by the golden ratio: the product's upper half is the fraction of the packet time.
     let fraction = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let nanos = (u128::from(fraction) * u128::from(PACKET_TIME_NS)) >> 64;
@@ -54,7 +54,7 @@ impl HostState {
             self.record(attempt, now);
             return;
         };
-        let begin = due.at + phase(due.number);
+        let begin = self.media.stream_begin(due.number, due.at);
         if let Some(mut remote) = plan.to {
             // RTP ports are even, so streams are two ports apart.
             remote.set_port(remote.port().saturating_add((due.number * 2) as u16));

@@ -1,13 +1,14 @@
-//! The check of a plan against a real run at a small scale: calls of its kind through a border on this machine, whose CPU time is
-//! compared with the one that the plan's costs predict for the same calls and packets.
+//! The check of a plan against a real run at a small scale: calls of its kind, registrations and standing calls through a border on
+//! this machine, whose CPU time and memory are compared with those that the plan's costs predict.
 
 use super::costs::Costs;
 use super::estimate::Estimate;
 use super::request::{MediaPath, PlanRequest, Protection, Signalling};
 use crate::decimal::{counted, plain};
 use crate::error::{LabError, RunVerdict};
+use crate::memory_growth::GrowthLoad;
 use crate::raw::TrialRecord;
-use crate::run::{self, RunOptions};
+use crate::run::{self, Executed, RunOptions};
 use crate::statistics::Interval;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,17 @@ const RUNS: u32 = 3;
 const MEDIA_SECONDS: u32 = 5;
 /// Time in which calls without media are offered, seconds; each lasts one.
 const OFFERED_SECONDS: u32 = 4;
+/// Registrations a second, and for how long, seconds.
+const REGISTRATIONS_PER_S: u32 = 500;
+const REGISTRATION_SECONDS: u32 = 3;
+/// Refreshes from the cache a second.
+const REFRESHES_PER_S: u32 = 1_000;
+/// Standing calls whose memory is measured, for each call at a time, and their bounds: the memory of a few is lost in the pages of
+/// the allocator. Anchored calls are half as many, because they have ports.
+const STANDING_FOR_EACH: u32 = 20;
+const STANDING: (u32, u32) = (400, 1_000);
+/// Registrations whose memory is measured, for each standing call.
+const REGISTERED_FOR_EACH: u32 = 10;
 
 /// Options of the check.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +77,33 @@ pub struct RealCheck {
     /// Its 95 % interval over the runs.
     pub interval: Interval,
     /// Whether the measured mean lies within the interval of the prediction.
+    pub agrees: bool,
+    /// CPU time of registrations, and memory.
+    pub parts: Vec<RealPart>,
+}
+
+/// A cost that was measured beside the CPU time of calls.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RealPart {
+    /// Identifier of the cost.
+    pub cost: String,
+    /// Its description.
+    pub what: String,
+    /// Its unit.
+    pub unit: String,
+    /// Experiment that ran.
+    pub experiment: String,
+    /// Directory of its records.
+    pub records: String,
+    /// Calls or registrations, of all runs.
+    pub count: u64,
+    /// The cost of the plan.
+    pub predicted: Estimate,
+    /// Mean of the runs.
+    pub measured: f64,
+    /// Its 95 % interval over the runs.
+    pub interval: Interval,
+    /// Whether the measured mean lies within the interval of the plan.
     pub agrees: bool,
 }
 
@@ -137,6 +176,11 @@ pub fn check_real(
             costs.get(&id)?.estimate()
         }
     };
+    let parts = parts(request, options.calls);
+    // A missing cost is named before anything runs.
+    for part in &parts {
+        costs.get(part.id())?;
+    }
     let of_run = RunOptions {
         set: sets(request, options.calls),
         seed: Some(options.seed),
@@ -151,18 +195,188 @@ pub fn check_real(
     run::handle_interrupts(&of_run)?;
     let file = run::load(name, &of_run)?;
     let executed = run::execute(&file, &of_run, &options.dir)?;
-    if executed.record.cut_short {
-        return Err(LabError::Interrupted(
-            "interrupted: the plan was not compared with a real run".to_owned(),
-        ));
-    }
+    whole(&executed)?;
     let trials = &executed.record.trials;
     let runs: Vec<RealRun> = trials
         .iter()
         .filter_map(|trial| real_run(trial, call, packet))
         .collect();
     let failed = trials.iter().map(|trial| trial.figures.calls.failed).sum();
-    compare(name, options, runs, failed)
+    let mut check = compare(name, options, runs, failed)?;
+    for part in parts {
+        check.parts.push(part.run(costs, options)?);
+    }
+    Ok(check)
+}
+
+/// Refuses a run that was cut short.
+///
+/// # Errors
+/// If the user interrupted it.
+fn whole(executed: &Executed) -> Result<(), LabError> {
+    match executed.record.cut_short {
+        true => Err(LabError::Interrupted(
+            "interrupted: the plan was not compared with a real run".to_owned(),
+        )),
+        false => Ok(()),
+    }
+}
+
+/// A measurement beside that of calls.
+enum PartPlan {
+    /// CPU time of full registrations over this transport.
+    Registrations(Signalling),
+    /// CPU time of refreshes that are answered from the cache.
+    Refreshes(Signalling),
+    /// Memory of standing calls or of registrations.
+    Memory(GrowthLoad),
+}
+
+/// What is measured beside the CPU time of calls.
+fn parts(request: &PlanRequest, calls: u32) -> Vec<PartPlan> {
+    let mut parts = Vec::new();
+    // A plan has the costs of those that it has.
+    let signalling = request.protection.signalling();
+    if request.cached_percent < 100.0 {
+        parts.push(PartPlan::Registrations(signalling));
+    }
+    if request.cached_percent > 0.0 {
+        parts.push(PartPlan::Refreshes(signalling));
+    }
+    let (least, most) = STANDING;
+    let standing = calls.saturating_mul(STANDING_FOR_EACH).clamp(least, most);
+    let anchored = request.path == MediaPath::Anchored;
+    let total = if anchored { standing / 2 } else { standing };
+    parts.push(PartPlan::Memory(GrowthLoad::calls(anchored, total)));
+    let users = standing * REGISTERED_FOR_EACH;
+    parts.push(PartPlan::Memory(GrowthLoad::registrations(users)));
+    parts
+}
+
+impl PartPlan {
+    /// Identifier of its cost.
+    fn id(&self) -> &'static str {
+        match self {
+            PartPlan::Registrations(Signalling::Udp) => "registration.udp",
+            PartPlan::Registrations(Signalling::Tls) => "registration.tls",
+            PartPlan::Refreshes(Signalling::Udp) => "refresh.udp",
+            PartPlan::Refreshes(Signalling::Tls) => "refresh.tls",
+            PartPlan::Memory(load) => load.id,
+        }
+    }
+
+    fn run(&self, costs: &Costs, options: &RealOptions) -> Result<RealPart, LabError> {
+        let dir = options.dir.join(self.id());
+        let predicted = costs.get(self.id())?.estimate();
+        let (values, count) = match self {
+            PartPlan::Registrations(_) | PartPlan::Refreshes(_) => {
+                registrations(self.experiment(), self.sets(), &dir, options.seed)?
+            }
+            PartPlan::Memory(load) => {
+                let growth = load.measure(&dir, Some(options.seed))?;
+                (vec![growth.each()], growth.count)
+            }
+        };
+        let (what, unit) = match self {
+            PartPlan::Registrations(_) => ("CPU time of a registration with digest", "us"),
+            PartPlan::Refreshes(_) => ("CPU time of a re-registration from the cache", "us"),
+            PartPlan::Memory(load) => (load.what, "bytes"),
+        };
+        Ok(part(
+            (self.id(), what, unit),
+            (self.experiment(), dir.as_path(), count),
+            predicted,
+            &values,
+        ))
+    }
+
+    fn experiment(&self) -> &'static str {
+        match self {
+            PartPlan::Registrations(Signalling::Udp) => "registration-rate",
+            PartPlan::Registrations(Signalling::Tls) => "registration-rate-tls",
+            PartPlan::Refreshes(Signalling::Udp) => "re-registration-rate",
+            PartPlan::Refreshes(Signalling::Tls) => "re-registration-rate-tls",
+            PartPlan::Memory(load) => load.experiment,
+        }
+    }
+
+    /// Settings of an experiment with registrations.
+    fn sets(&self) -> Vec<String> {
+        let (rate, per_s) = match self {
+            PartPlan::Refreshes(_) => ("refresh_rate", REFRESHES_PER_S),
+            _ => ("rate", REGISTRATIONS_PER_S),
+        };
+        vec![
+            "levels=".to_owned(),
+            "study=".to_owned(),
+            "thresholds.figure=".to_owned(),
+            format!("repeat={RUNS}"),
+            "settle_seconds=10".to_owned(),
+            format!("registrations.{rate}={per_s}"),
+            format!("registrations.users={per_s}"),
+            format!("registrations.duration_seconds={REGISTRATION_SECONDS}"),
+        ]
+    }
+}
+
+/// CPU time of a registration in each run, microseconds, and the number of all of them.
+fn registrations(
+    name: &str,
+    set: Vec<String>,
+    dir: &Path,
+    seed: u64,
+) -> Result<(Vec<f64>, u64), LabError> {
+    let of_run = RunOptions {
+        set,
+        seed: Some(seed),
+        ..RunOptions::default()
+    };
+    let file = run::load(name, &of_run)?;
+    let executed = run::execute(&file, &of_run, dir)?;
+    whole(&executed)?;
+    let trials = &executed.record.trials;
+    let failed: u64 = trials.iter().map(|t| t.details.registrations.failed).sum();
+    let good = trials.iter().filter(|trial| !trial.is_load_invalid());
+    let values: Vec<f64> = good.filter_map(|t| t.figures.cpu_us_per_call).collect();
+    if failed > 0 || values.is_empty() {
+        let why = match failed {
+            0 => {
+                "the CPU time of no run was measured, or the generator could not keep up".to_owned()
+            }
+            failed => format!("{} failed", counted(failed, "registration")),
+        };
+        return Err(LabError::cannot_run(
+            format!("--check-real: {why}"),
+            format!(
+                "see {}; measure on an idle machine",
+                dir.join("report.html").display()
+            ),
+        ));
+    }
+    let count = trials.iter().map(|t| t.details.registrations.established);
+    Ok((values, count.sum()))
+}
+
+/// Compares the mean of measured values with the interval of a cost.
+fn part(
+    (cost, what, unit): (&str, &str, &str),
+    (experiment, dir, count): (&str, &Path, u64),
+    predicted: Estimate,
+    values: &[f64],
+) -> RealPart {
+    let measured = values.iter().sum::<f64>() / values.len().max(1) as f64;
+    RealPart {
+        cost: cost.to_owned(),
+        what: what.to_owned(),
+        unit: unit.to_owned(),
+        experiment: experiment.to_owned(),
+        records: dir.display().to_string(),
+        count,
+        predicted,
+        measured,
+        interval: Interval::of_mean(values, "runs"),
+        agrees: (predicted.low..=predicted.high).contains(&measured),
+    }
 }
 
 /// A run with its prediction; `None` if its CPU time was not measured, or the generator could not keep up.
@@ -220,14 +434,67 @@ fn compare(
         measured_seconds,
         interval: Interval::of_mean(&measured, "runs"),
         agrees: ends.contains(&measured_seconds),
+        parts: Vec::new(),
         runs,
     })
 }
 
+/// The measured value and the prediction in words.
+fn verdict_words(measured: f64, predicted: Estimate) -> String {
+    if measured > predicted.high {
+        return format!(
+            "it is {} times the upper end of the plan's interval: the costs are not those of this machine and build; measure them \
+             with hornwork lab datasheet, and plan with --from",
+            plain(measured / predicted.high.max(f64::MIN_POSITIVE))
+        );
+    }
+    if measured < predicted.low {
+        return format!(
+            "it is below the plan's interval, {} of its lower end: the plan has more than needed; measure the costs with hornwork lab \
+             datasheet, and plan with --from",
+            plain(measured / predicted.low.max(f64::MIN_POSITIVE))
+        );
+    }
+    "it lies within the interval of the plan".to_owned()
+}
+
+/// An interval of a mean in words.
+fn ends_words(interval: &Interval, shown: impl Fn(f64) -> String) -> String {
+    match (interval.low, interval.high) {
+        (Some(low), Some(high)) => format!(" ({} to {})", shown(low.max(0.0)), shown(high)),
+        _ => " (one sample)".to_owned(),
+    }
+}
+
+impl RealPart {
+    fn text(&self) -> String {
+        let predicted = self.predicted;
+        // Half a byte means nothing.
+        let shown = |value: f64| match self.unit.as_str() {
+            "bytes" => plain(value.round()),
+            _ => plain(value),
+        };
+        format!(
+            "{} ({}, {} of them): {} {}{}, by the plan's costs {} ({} to {}); {}. Records: {}\n",
+            self.what,
+            self.experiment,
+            self.count,
+            shown(self.measured),
+            self.unit,
+            ends_words(&self.interval, shown),
+            shown(predicted.value),
+            shown(predicted.low),
+            shown(predicted.high),
+            verdict_words(self.measured, predicted),
+            self.records
+        )
+    }
+}
+
 impl RealCheck {
-    /// Verdict: failed if the measured CPU time lies outside the interval of the prediction.
+    /// Verdict: failed if a measured CPU time or memory lies outside the interval of the prediction.
     pub fn verdict(&self) -> RunVerdict {
-        match self.agrees {
+        match self.agrees && self.parts.iter().all(|part| part.agrees) {
             true => RunVerdict::Passed,
             false => RunVerdict::Failed,
         }
@@ -241,26 +508,11 @@ impl RealCheck {
         };
         let ms = |seconds: f64| plain(seconds * 1e3);
         let predicted = self.predicted_seconds;
-        let ends = match (self.interval.low, self.interval.high) {
-            (Some(low), Some(high)) => format!(" ({} to {})", ms(low.max(0.0)), ms(high)),
-            _ => " (one sample)".to_owned(),
-        };
-        let words = match self.agrees {
-            true => "it lies within the interval of the plan".to_owned(),
-            false if self.measured_seconds > predicted.high => format!(
-                "it is {} times the upper end of the plan's interval: the costs are not those of this machine and build; measure them \
-                 with hornwork lab datasheet, and plan with --from",
-                plain(self.measured_seconds / predicted.high.max(f64::MIN_POSITIVE))
-            ),
-            false => format!(
-                "it is below the plan's interval, {} of its lower end: the plan has more cores than needed; measure the costs with \
-                 hornwork lab datasheet, and plan with --from",
-                plain(self.measured_seconds / predicted.low.max(f64::MIN_POSITIVE))
-            ),
-        };
-        format!(
+        let ends = ends_words(&self.interval, ms);
+        let words = verdict_words(self.measured_seconds, predicted);
+        let mut text = format!(
             "\nReal run on this machine ({}, {} of {} at a time; {} calls and {} packets each): CPU time of the border {} ms{ends}, by the \
-             plan's costs {} ms ({} to {}); {words}. Without registrations; memory and bandwidth are not compared. Records: {}\n",
+             plan's costs {} ms ({} to {}); {words}. Records: {}\n",
             self.experiment,
             counted(self.runs.len(), "run"),
             counted(self.calls_at_a_time, "call"),
@@ -271,7 +523,12 @@ impl RealCheck {
             ms(predicted.low),
             ms(predicted.high),
             self.records
-        )
+        );
+        for part in &self.parts {
+            text.push_str(&part.text());
+        }
+        text.push_str("Memory is that of calls without TLS and SRTP. Bandwidth is not compared.\n");
+        text
     }
 }
 
@@ -302,6 +559,92 @@ mod tests {
                     .unwrap_or_else(|error| panic!("{}: {error}", protection.name()));
             }
         }
+    }
+
+    #[test]
+    fn registrations_and_memory_have_their_loads() {
+        let names = |request: &PlanRequest, calls| -> Vec<&str> {
+            parts(request, calls).iter().map(PartPlan::id).collect()
+        };
+        let bypass = request(Protection::Tls, MediaPath::Bypass);
+        let all = [
+            "registration.tls",
+            "memory.call.bypass",
+            "memory.registration",
+        ];
+        assert_eq!(names(&bypass, 20), all);
+        let cached = |cached_percent| PlanRequest {
+            cached_percent,
+            ..request(Protection::Srtp, MediaPath::Anchored)
+        };
+        let memory = ["memory.call.anchored", "memory.registration"];
+        let with = |more: &[&'static str]| [more, &memory[..]].concat();
+        assert_eq!(names(&cached(100.0), 20), with(&["refresh.udp"]));
+        let both = with(&["registration.udp", "refresh.udp"]);
+        assert_eq!(names(&cached(50.0), 20), both);
+        for signalling in [Signalling::Udp, Signalling::Tls] {
+            for part in [
+                PartPlan::Registrations(signalling),
+                PartPlan::Refreshes(signalling),
+            ] {
+                let name = part.experiment();
+                let file = File::parse_with(name, built_in(name).unwrap(), &part.sets())
+                    .unwrap_or_else(|error| panic!("{name}: {error}"));
+                assert_eq!(file.levels().unwrap().len(), 1, "{name}");
+            }
+        }
+        // A missing cost ends the check before anything runs.
+        let mut costs = Costs::built_in().unwrap();
+        costs.cost.retain(|cost| cost.id != "memory.registration");
+        let options = RealOptions {
+            dir: PathBuf::from("/nonexistent/real"),
+            calls: 20,
+            seed: 1,
+        };
+        let error = check_real(&bypass, &costs, &options).unwrap_err();
+        assert_eq!(error.exit_code(), 3);
+        assert!(error.to_string().contains("memory.registration"), "{error}");
+    }
+
+    #[test]
+    fn every_part_is_part_of_the_verdict() {
+        let options = RealOptions {
+            dir: PathBuf::from("real"),
+            calls: 20,
+            seed: 1,
+        };
+        let run = RealRun {
+            calls: 1_000,
+            packets: 0,
+            cpu_seconds: 0.07,
+            predicted_seconds: Estimate::exact(0.07),
+        };
+        let mut check = compare("call-rate", &options, vec![run], 0).unwrap();
+        let of = |values: &[f64]| {
+            part(
+                ("memory.registration", "memory of a registration", "bytes"),
+                ("registrations-million", Path::new("real/memory"), 4_000),
+                Estimate {
+                    value: 1_000.0,
+                    low: 750.0,
+                    high: 1_250.0,
+                },
+                values,
+            )
+        };
+        check.parts.push(of(&[1_100.0]));
+        assert_eq!(check.verdict(), RunVerdict::Passed);
+        let text = check.text();
+        assert!(
+            text.contains("1100 bytes (one sample), by the plan's costs 1000 (750 to 1250)"),
+            "{text}"
+        );
+        check.parts.push(of(&[2_500.0, 2_500.0, 2_500.0]));
+        assert_eq!(check.verdict(), RunVerdict::Failed);
+        let text = check.text();
+        assert!(text.contains("it is 2 times the upper end"), "{text}");
+        assert!(!of(&[300.0]).agrees);
+        assert!(of(&[300.0]).text().contains("0.4 of its lower end"));
     }
 
     #[test]

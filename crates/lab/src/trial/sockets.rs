@@ -12,7 +12,9 @@ use super::{
 };
 use crate::error::LabError;
 use crate::esp::WireMedium;
-use crate::experiment::{Experiment, RegistrarLocation, SutMedia, TransportName};
+use crate::experiment::{
+    Experiment, RegistrarLocation, SPARE_DESCRIPTORS, SutMedia, TransportName,
+};
 use crate::host::{HostPlan, HostProgress, StreamPeer};
 use crate::planes::{Sample, Samples};
 use crate::raw::{NoiseRecord, SendLateness, Surroundings};
@@ -219,7 +221,11 @@ fn run_calls(
     let mut experiment = trial.experiment.clone();
     // Links have namespaces of their own, with the kernel's range of ports.
     let links = experiment.network.is_set() || experiment.sut.media == SutMedia::KernelRelay;
-    let fewer = fit_connections(&mut experiment, private && !links);
+    let private = private && !links;
+    let fewer = [
+        fit_caller_connections(&mut experiment, private),
+        fit_connections(&mut experiment, private),
+    ];
     let experiment = &experiment;
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
@@ -412,7 +418,7 @@ fn run_calls(
     let mut remarks = sut.finish()?;
     remarks.extend(drop_remarks(&near, &far));
     remarks.extend(connection_failures(&near, &far));
-    remarks.extend(fewer);
+    remarks.extend(fewer.into_iter().flatten());
     let connections = user_connections(experiment, &near, fewest);
     let has_registrar = (experiment.registrations.as_ref())
         .is_some_and(|plan| plan.registrar == RegistrarLocation::Core);
@@ -526,6 +532,27 @@ fn fit_connections(experiment: &mut Experiment, private: bool) -> Option<String>
         plan.connections,
         crate::decimal::plain((each * 10.0).round() / 10.0)
     ))
+}
+
+/// The same for the connections that calls use in turn.
+fn fit_caller_connections(experiment: &mut Experiment, private: bool) -> Option<String> {
+    let ends = if experiment.sut.is_external() { 1 } else { 2 };
+    let callers = experiment
+        .callers
+        .as_mut()
+        .filter(|callers| callers.transport != TransportName::Udp && callers.connections > 1)?;
+    let wanted = callers.connections;
+    let descriptors =
+        net::raise_open_files_to(u64::from(wanted).saturating_mul(ends) + SPARE_DESCRIPTORS);
+    let within = descriptors.saturating_sub(SPARE_DESCRIPTORS) / ends;
+    let ports = outgoing_ports(private);
+    let within = u32::try_from(within).unwrap_or(u32::MAX).min(ports).max(1);
+    callers.connections = wanted.min(within);
+    (within < wanted).then(|| {
+        format!(
+            "calls use {within} connections; {wanted} were requested, but {descriptors} file descriptors, {ends} per connection (ulimit -n), and {ports} ports (net.ipv4.ip_local_port_range) permit no more"
+        )
+    })
 }
 
 /// Certificates and trust, if the experiment uses TLS.

@@ -4,7 +4,7 @@ use crate::error::LabError;
 use crate::host::{Holdings, HostPlan, HostProgress, LabHost, Results};
 use engine::{Entropy, EventKind, Time};
 use net::tls::Security;
-use net::{Clock, Driver, DriverConfig, Network};
+use net::{Clock, Driver, DriverConfig, MediaSockets, Network};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -14,6 +14,17 @@ use std::time::Duration;
 
 /// Longest time between two polls of the request channel.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Shortest time between two of them: a turn may take a few microseconds.
+const POLL_PAUSE: Duration = Duration::from_millis(1);
+/// Media ports from which on they share one socket, if the rights permit it: a call that sends or receives the packets of
+/// many ports then replaces one for each packet.
+const SHARED_SOCKET_FROM: usize = 64;
+/// Buffer of that socket, bytes, which the driver requests as for signalling: almost a second of 100,000 packets a second, so
+/// that a thread that was taken off its processor loses nothing.
+const SHARED_SOCKET_BUFFER: usize = 32 << 20;
+/// Longest time by which a host that only receives streams collects packets, so that it does not wake up for each of them.
+/// Their arrival is the kernel's time stamp.
+const RECEIVE_DELAY: Duration = Duration::from_millis(1);
 /// Longest wait for the sockets to open.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Send buffer of a connection, bytes: one connection may carry all calls, and a SUT that pauses does not read it.
@@ -133,13 +144,12 @@ impl HostThread {
         let thread = std::thread::Builder::new()
             .name(name.clone())
             .spawn(move || {
-                let (batch, spin) = (plan.batch, plan.spin);
-                let realtime = Some(u32::from(plan.realtime)).filter(|priority| *priority > 0);
+                let config = driver_config(&plan, &placement);
                 let mut host = LabHost::new(plan, entropy);
                 // The records have the same content; on sockets no event log is kept.
                 host.set_emits_events(false);
                 host.record_send_times();
-                let settings = (placement, security, (batch, spin), realtime);
+                let settings = (placement, security, config);
                 if let Err(error) = serve(host, settings, clock, &inbox, &ready, &shared) {
                     *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 }
@@ -286,14 +296,41 @@ impl HostThread {
     }
 }
 
+/// The settings of a host's driver.
+fn driver_config(plan: &HostPlan, placement: &HostPlacement) -> DriverConfig {
+    let connections = plan.stream_connections();
+    let shares_socket = plan.media_sockets >= SHARED_SOCKET_FROM;
+    let default = DriverConfig::default();
+    DriverConfig {
+        media_dscp: placement.media_dscp,
+        receive_timestamps: true,
+        signalling_batching_delay: plan.batch,
+        realtime: Some(u32::from(plan.realtime)).filter(|priority| *priority > 0),
+        spin: plan.spin,
+        gso_order: (!plan.batch.is_zero()).then_some(wire::sip::call_number as fn(&[u8]) -> u32),
+        stream_buffer: STREAM_BUFFER,
+        connections,
+        // A system under test is one source.
+        connections_per_source: connections,
+        media_sockets: match shares_socket {
+            true => MediaSockets::Auto,
+            false => MediaSockets::PerPort,
+        },
+        signalling_buffer: match shares_socket {
+            true => SHARED_SOCKET_BUFFER,
+            false => default.signalling_buffer,
+        },
+        media_batching_delay: match plan.only_receives_streams() {
+            true => RECEIVE_DELAY,
+            false => Duration::ZERO,
+        },
+        ..default
+    }
+}
+
 fn serve(
     mut host: LabHost,
-    (placement, security, (batch, spin), realtime): (
-        HostPlacement,
-        Option<Security>,
-        (Duration, Duration),
-        Option<u32>,
-    ),
+    (placement, security, config): (HostPlacement, Option<Security>, DriverConfig),
     clock: Clock,
     inbox: &Receiver<HostRequest>,
     ready: &Sender<Result<HostAddresses, String>>,
@@ -302,16 +339,6 @@ fn serve(
     if let Some(network) = &placement.network {
         network.enter().map_err(|error| format!("setns: {error}"))?;
     }
-    let config = DriverConfig {
-        media_dscp: placement.media_dscp,
-        receive_timestamps: true,
-        signalling_batching_delay: batch,
-        realtime,
-        spin,
-        gso_order: (!batch.is_zero()).then_some(wire::sip::call_number as fn(&[u8]) -> u32),
-        stream_buffer: STREAM_BUFFER,
-        ..DriverConfig::default()
-    };
     let mut driver = Driver::plain(config, clock).map_err(|error| error.to_string())?;
     if let Some(security) = security {
         driver.set_security(security);
@@ -320,11 +347,16 @@ fn serve(
     let mut reported = false;
     let mut begun = false;
     let cpu_before = net::thread_cpu();
+    let mut polled = Time::ZERO;
     loop {
         driver
             .turn_engine(&mut host, POLL_INTERVAL)
             .map_err(|error| error.to_string())?;
-        host.flushed(clock.now());
+        let now = clock.now();
+        if reported && now.since(polled) < POLL_PAUSE {
+            continue;
+        }
+        polled = now;
         while let Some(event) = driver.next_event() {
             let reason = match event.kind {
                 EventKind::TlsHandshakeFailed {
@@ -400,5 +432,46 @@ fn finish(host: &mut LabHost, driver: &Driver, clock: Clock, cpu_before: Duratio
             .collect(),
         connected: driver.counters().connected,
         failed_connections: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::RegistrationPlan;
+
+    #[test]
+    fn driver_permits_the_connections_of_the_plan() {
+        let mut plan = HostPlan::new("callers", SocketAddr::from(([127, 0, 0, 1], 0)));
+        let placement = HostPlacement::default();
+        let least = DriverConfig::default().connections;
+        assert!(driver_config(&plan, &placement).connections >= least);
+        plan.registrations = Some(RegistrationPlan {
+            connections: 20_000,
+            ..registrations()
+        });
+        let config = driver_config(&plan, &placement);
+        assert!(config.connections > 20_000 && config.connections_per_source > 20_000);
+    }
+
+    fn registrations() -> RegistrationPlan {
+        RegistrationPlan {
+            name: "users".to_owned(),
+            pace: crate::pace::ArrivalProcess::Constant { rate: 500.0 },
+            users: 20_000,
+            login: crate::host::LoginTemplates {
+                user: "{number:5}".to_owned(),
+                password: String::new(),
+            },
+            domain: String::new(),
+            expires: 3_600,
+            refresh: None,
+            follows_expiry: false,
+            refreshes: 0,
+            refresh_rate: 0.0,
+            remove: false,
+            transport: engine::Transport::Tls,
+            connections: 1,
+        }
     }
 }

@@ -263,6 +263,39 @@ media = "tone"
     }
 }
 
+/// So many streams have one socket for all ports at each end, where the rights permit it; each packet still belongs to its stream.
+#[test]
+fn streams_on_one_socket_for_all_ports() {
+    let text = r#"
+name = "t"
+title = "t"
+[sut]
+direct = true
+[streams]
+count = 80
+rate = 1000.0
+duration_seconds = 2.0
+media = "speech"
+listen_percent = 20.0
+"#;
+    let outcomes = on_sockets(&trial(text, 1), |_, _| ()).unwrap();
+    let received: Vec<_> = outcomes.streams.iter().filter(|s| s.received > 0).collect();
+    assert_eq!(received.len(), 80);
+    let sources: std::collections::HashSet<u32> = received.iter().map(|s| s.ssrc).collect();
+    assert_eq!(sources.len(), 80, "a stream has the packets of another one");
+    assert!(
+        received
+            .iter()
+            .all(|s| s.received >= ON_SOCKETS.0 && s.lost == 0 && s.one_way_mean_ms.is_some()),
+        "{received:?}"
+    );
+    let heard: Vec<f64> = received.iter().filter_map(|s| s.correlation).collect();
+    assert!(!heard.is_empty() && heard.iter().all(|c| *c > ON_SOCKETS.2));
+    let sent = outcomes.surroundings.unwrap().send_lateness.unwrap();
+    let packets: u64 = received.iter().map(|s| s.received).sum();
+    assert!(sent.packets >= packets, "{sent:?}");
+}
+
 /// A trial does not depend on the network of this host and its open ports: here the host network has no working
 /// loopback interface. Without the rights for a network namespace, a remark reports it.
 #[test]

@@ -21,7 +21,7 @@ impl<F: Forward> Driver<F> {
         C: Control<Command = F::Command, Report = F::Report>,
     {
         let ForwarderHost::SameThread(forwarder) = &mut self.media else {
-            return Ok(());
+            return self.send_due_media(control, now).map(|_| ());
         };
         let due = forwarder.next_deadline();
         if due.is_some_and(|deadline| deadline.at <= now) {
@@ -134,22 +134,37 @@ pub(super) fn start<F: Forward>(
     Ok(path)
 }
 
+/// Sets up the media path of an engine without a forwarder; returns the event that reports it.
+pub(super) fn start_plain(
+    plane: &mut Plane,
+    config: &DriverConfig,
+) -> io::Result<Option<EventKind>> {
+    check_forwarder(config)?;
+    media_path(plane, config)
+}
+
 /// Refuses settings that need a forwarder on this thread.
 pub(super) fn check_other_thread(config: &DriverConfig) -> io::Result<()> {
-    let refused = |what: &str| {
-        let why = format!("{what} needs a forwarder on the driver's own thread");
-        Err(io::Error::new(io::ErrorKind::InvalidInput, why))
-    };
     if config.media_sockets == MediaSockets::One {
-        return refused("the shared-port socket");
+        return Err(no_forwarder("the shared-port socket"));
     }
+    check_forwarder(config)
+}
+
+/// Refuses the paths that bypass the engine.
+fn check_forwarder(config: &DriverConfig) -> io::Result<()> {
     if config.relay.is_some() {
-        return refused("the kernel relay");
+        return Err(no_forwarder("the kernel relay"));
     }
     if config.af_xdp.is_some() {
-        return refused("AF_XDP");
+        return Err(no_forwarder("AF_XDP"));
     }
     Ok(())
+}
+
+fn no_forwarder(what: &str) -> io::Error {
+    let why = format!("{what} needs a forwarder on the driver's own thread");
+    io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
 /// Chooses how media ports are served; returns the event that reports it.

@@ -3,6 +3,7 @@
 mod common;
 mod driver;
 mod load;
+mod media_clock;
 mod paths;
 mod relay;
 mod rig;

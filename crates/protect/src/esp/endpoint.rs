@@ -386,6 +386,20 @@ impl<E: VoiceReceiver> Engine for EspEndpoint<E> {
         let own = Deadline::earlier(own, end.map(|at| Deadline::new(at, "deleted ESP keys")));
         Deadline::earlier(self.engine.next_deadline(), own)
     }
+
+    fn media_deadline(&self) -> Option<Time> {
+        self.engine.media_deadline()
+    }
+
+    fn send_media(&mut self, now: Time) {
+        self.path.now = now;
+        self.engine.send_media(now);
+        self.drain();
+    }
+
+    fn flushed(&mut self, now: Time) {
+        self.engine.flushed(now);
+    }
 }
 
 impl EspPath {

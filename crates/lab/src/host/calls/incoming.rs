@@ -193,7 +193,8 @@ impl HostState {
         call.phase = HostCallPhase::Answered;
         call.offer = Vec::new();
         if let (Some(session), Some(agreed)) = (call.session, agreed) {
-            self.media.agree(session, &agreed, now);
+            let begin = self.media.phased(session, now);
+            self.media.agree(session, &agreed, begin);
         }
     }
 

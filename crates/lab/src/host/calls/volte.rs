@@ -331,7 +331,8 @@ impl HostState {
             }
         }
         if let (Some(session), Some(agreed)) = (session, agreed) {
-            self.media.agree(session, &agreed, now);
+            let begin = self.media.phased(session, now);
+            self.media.agree(session, &agreed, begin);
         }
     }
 
