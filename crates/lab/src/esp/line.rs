@@ -70,8 +70,10 @@ impl SealTimes {
 /// Counts of a gateway.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LineGatewayCount {
-    /// Packets that were sealed, and that were opened.
-    pub(crate) packets: u64,
+    /// Packets that were sealed.
+    pub(crate) sealed: u64,
+    /// Packets that were opened.
+    pub(crate) opened: u64,
     /// Packets that it refused: duplicates, too late ones, damaged ones, and inner packets that ESP cannot carry.
     pub(crate) refused: u64,
     /// Frames that the kernel dropped before the gateway read them.
@@ -282,7 +284,7 @@ impl LineGateway {
                 count.refused += 1;
                 return;
             };
-            count.packets += 1;
+            count.opened += 1;
             if let Err(error) = tun.send(room.packet()) {
                 broken = Some(error.to_string());
                 return;
@@ -338,7 +340,7 @@ impl LineGateway {
             // Ahead of the packet, so that its time is there when the packet is; without the call that sends it.
             sealed.put(packet.sequence, clock.now().since(read));
             socket.send(std::iter::once(&*frame));
-            count.packets += 1;
+            count.sealed += 1;
         }
         Ok(true)
     }

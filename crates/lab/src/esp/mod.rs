@@ -11,7 +11,7 @@ mod receive;
 mod second;
 mod wire;
 
-pub use computed::{EspCarriage, EspCase, clear_packet_bytes, packet_bytes};
+pub use computed::{EspCarriage, EspCase, clear_packet_bytes, packet_bytes, tunnel_format};
 pub(crate) use cost::packet_cost;
 pub(crate) use handshake::{HandshakeCost, handshake_cost};
 pub(crate) use memory::AccessMeter;

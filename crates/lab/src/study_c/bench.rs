@@ -203,17 +203,25 @@ impl Bench {
             self.firewall(&self.media_interfaces_of(protection.tunnel))?;
         }
         match protection.tunnel {
-            Tunnel::None => Ok(()),
+            // The hosts protect the media themselves.
+            Tunnel::None | Tunnel::Srtp => Ok(()),
             Tunnel::OpenVpn(cipher) => self.openvpn(cipher, protection.name),
             Tunnel::WireGuard => self.wireguard(),
             Tunnel::StrongSwan => self.strongswan(),
+            Tunnel::Esp(name) => {
+                let case = EspCase::of(name).ok_or_else(|| format!("no ESP case {name}"))?;
+                let mut entropy = net::entropy().map_err(|error| failed("getrandom", error))?;
+                self.esp((case, EspCarriage::Tunnel), &mut entropy)?;
+                self.reach()
+            }
         }
     }
 
     /// Interface on which media passes unprotected at each host with this tunnel.
     fn media_interfaces_of(&self, tunnel: Tunnel) -> [String; 2] {
         match tunnel {
-            Tunnel::None => [LINE_INTERFACE, LINE_INTERFACE].map(str::to_owned),
+            Tunnel::None | Tunnel::Srtp => [LINE_INTERFACE, LINE_INTERFACE].map(str::to_owned),
+            Tunnel::Esp(_) => [ESP_DEVICE, ESP_DEVICE].map(str::to_owned),
             Tunnel::OpenVpn(_) => [TUN, TUN].map(str::to_owned),
             Tunnel::WireGuard => {
                 let number = self.names[0]
@@ -772,6 +780,8 @@ mod tests {
             (902, Tunnel::OpenVpn("AES-128-CBC"), false),
             (903, Tunnel::WireGuard, false),
             (904, Tunnel::StrongSwan, false),
+            (905, Tunnel::Srtp, true),
+            (906, Tunnel::Esp("aes-gcm"), false),
         ] {
             let bench = Bench::new(number, &dir).unwrap();
             bench.bridge().unwrap();

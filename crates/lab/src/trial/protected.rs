@@ -245,7 +245,7 @@ impl ProtectedLink {
                     cost.delay_ms = Some(delays.figures());
                     cost.refused = callers.refused + border.refused;
                     cost.gateway_seconds = border.cpu_seconds;
-                    cost.gateway_packets = border.packets;
+                    cost.gateway_packets = border.sealed + border.opened;
                     cost.cpu_seconds = cost.gateway_seconds;
                 }
             }
