@@ -244,9 +244,19 @@ fn simulation_needs_no_program_and_repeats_its_bytes() {
     let below = remark("loss, 38 kbit/s, no security");
     assert!(below.contains("below the rate of the line"), "{below}");
     compare_and_report_again(&out, &again);
+    // Each number, point and bar of the page leads to its record: bars to the pooled figures of their cells.
+    let checked = page_links::check(&out, "report.html").unwrap();
+    assert!(checked.numbers > 300 && checked.marks > 300, "{checked:?}");
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
     assert!(page.contains("no recommendation"));
-    for mark in ["SRTP *", "ESP AES-128-GCM *", "WireGuard *", "* not of the study"] {
+    let bar = "<a href=\"records.html#matrix/cells/g723-wan-38-srtp.json\" tabindex=\"-1\"><title>SRTP *, 38 kbit/s: 0</title><rect ";
+    assert!(page.contains(bar));
+    for mark in [
+        "SRTP *",
+        "ESP AES-128-GCM *",
+        "WireGuard *",
+        "* not of the study",
+    ] {
         assert!(page.contains(mark), "{mark}");
     }
     assert!(!page.contains("AES-256 *") && !page.contains("firewall *"));

@@ -371,11 +371,7 @@ impl Bench {
     /// # Errors
     /// One has ended, with its last words.
     pub fn check(&mut self) -> Result<(), String> {
-        if self
-            .gateways
-            .as_ref()
-            .is_some_and(LineGateways::has_ended)
-        {
+        if self.gateways.as_ref().is_some_and(LineGateways::has_ended) {
             let why = self.finish_gateways().err();
             let why = why.unwrap_or_else(|| "without an error".to_owned());
             return Err(format!("an ESP gateway ended during the call: {why}"));

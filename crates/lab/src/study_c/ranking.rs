@@ -279,9 +279,8 @@ pub fn text(rows: &[RankRow], recommendations: &[Recommendation]) -> String {
             cells
         })
         .collect();
-    let mut text = format!(
-        "ranks, 1 is best (study's in parentheses; {NOT_OF_STUDY} not of the study):\n"
-    );
+    let mut text =
+        format!("ranks, 1 is best (study's in parentheses; {NOT_OF_STUDY} not of the study):\n");
     text.push_str(&crate::output::columns(
         &[
             "protection",
@@ -381,7 +380,10 @@ mod tests {
         };
         assert_eq!(all.len(), 11);
         assert_eq!(of(&all, "des").unwrap()[1], Some(2));
-        assert_eq!(of(&all, "srtp").unwrap(), [Some(2), Some(1), Some(1), Some(1)]);
+        assert_eq!(
+            of(&all, "srtp").unwrap(),
+            [Some(2), Some(1), Some(1), Some(1)]
+        );
         let study = rank_of_study(&cells, &[]);
         assert_eq!(study.len(), 6);
         assert_eq!(of(&study, "des").unwrap()[1], Some(1));

@@ -451,8 +451,14 @@ fn bars(
             ..BarRecord::default()
         };
         for protection in PROTECTIONS {
-            let pooled = Pooled::of(&cells_of(cells, network.name, protection.name));
+            let of_bar = cells_of(cells, network.name, protection.name);
+            let pooled = Pooled::of(&of_bar);
             let found = pooled.figure(figure);
+            let name = pooled_name(CODECS[0].name, network.name, protection.name);
+            bar.links.push(match of_bar.is_empty() {
+                true => String::new(),
+                false => file(&name),
+            });
             bar.values.push(found.map(|(value, _)| *value));
             let spread = found.and_then(|(_, interval)| interval.low.zip(interval.high));
             bar.spread.push(spread);
@@ -463,9 +469,7 @@ fn bars(
         title: format!("{} by protection{which}", capital(figure)),
         x: format!("protection ({})", not_of_study()),
         y: y.to_owned(),
-        categories: PROTECTIONS
-            .map(|protection| protection.marked())
-            .to_vec(),
+        categories: PROTECTIONS.map(|protection| protection.marked()).to_vec(),
         bars: networks.iter().map(bar).collect(),
         stacked: false,
     }
