@@ -106,13 +106,13 @@ pub(crate) fn faults(counts: &[LineGatewayCount; 2]) -> Vec<String> {
     faults
 }
 
-type GatewayThread = JoinHandle<Result<LineGatewayCount, String>>;
+type LineGatewayThread = JoinHandle<Result<LineGatewayCount, String>>;
 
 /// The two gateways, a thread each.
 #[derive(Debug)]
 pub(crate) struct LineGateways {
     stopped: Arc<AtomicBool>,
-    threads: Vec<GatewayThread>,
+    threads: Vec<LineGatewayThread>,
 }
 
 impl LineGateways {

@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, in_network};
 use super::captures::{self, Capture, media_payload};
-use super::media::{LEAD, MediaSecurity, MediaSource, RTP};
+use super::media::{LEAD, MediaSource, MediaSrtp, RTP};
 use super::model::Tunnel;
 use super::record::{CellPlan, CellRecord, PacketCount};
 use crate::emulator::ends::EndName;
@@ -105,7 +105,7 @@ fn late_sender(late_p99_ms: Option<f64>) -> Option<String> {
 }
 
 /// A call that was made.
-struct Call {
+struct CapturedCall {
     /// Of both hosts.
     captures: [Capture; 2],
     /// That of the machine.
@@ -117,15 +117,15 @@ struct Call {
 }
 
 /// SRTP of both hosts, if the cell has it.
-fn security(plan: &CellPlan<'_>) -> Result<[Option<MediaSecurity>; 2], String> {
+fn security(plan: &CellPlan<'_>) -> Result<[Option<MediaSrtp>; 2], String> {
     match plan.protection.tunnel {
-        Tunnel::Srtp => MediaSecurity::pair(plan.seed).map(|both| both.map(Some)),
+        Tunnel::Srtp => MediaSrtp::pair(plan.seed).map(|both| both.map(Some)),
         _ => Ok([None, None]),
     }
 }
 
 /// The call: both hosts send and capture.
-fn call(plan: &CellPlan<'_>, bench: &Bench, clock: Clock) -> Result<Call, String> {
+fn call(plan: &CellPlan<'_>, bench: &Bench, clock: Clock) -> Result<CapturedCall, String> {
     let text = |error: std::io::Error| error.to_string();
     let mut securities = security(plan)?.into_iter();
     let sampler = net::NoiseSampler::start(Duration::from_millis(1), None).map_err(text)?;
@@ -169,7 +169,7 @@ fn call(plan: &CellPlan<'_>, bench: &Bench, clock: Clock) -> Result<Call, String
         return Err("interrupted".to_owned());
     }
     let (captures, late_ms, srtp) = captures.map_err(text)?;
-    Ok(Call {
+    Ok(CapturedCall {
         captures,
         noise: noise.into(),
         late_ms,
@@ -208,7 +208,7 @@ fn capture(
 
 /// A packet as it leaves the host.
 fn sealed(
-    security: &mut Option<MediaSecurity>,
+    security: &mut Option<MediaSrtp>,
     packet: Vec<u8>,
     is_rtcp: bool,
 ) -> std::io::Result<Vec<u8>> {
@@ -221,7 +221,7 @@ fn sealed(
 }
 
 /// Reads the packets that have arrived at the sockets of RTP and RTCP.
-fn drain(sockets: [&UdpSocket; 2], security: &mut Option<MediaSecurity>) {
+fn drain(sockets: [&UdpSocket; 2], security: &mut Option<MediaSrtp>) {
     let mut room = [0; 2_048];
     for (socket, is_rtcp) in sockets.into_iter().zip([false, true]) {
         while let Ok(length) = socket.recv(&mut room) {
@@ -235,7 +235,7 @@ fn drain(sockets: [&UdpSocket; 2], security: &mut Option<MediaSecurity>) {
 /// Sends the media of a host; returns the lateness of each packet, milliseconds.
 fn send(
     source: &MediaSource,
-    security: &mut Option<MediaSecurity>,
+    security: &mut Option<MediaSrtp>,
     addresses: [std::net::IpAddr; 2],
     clock: Clock,
     (begin, end): (Time, Time),

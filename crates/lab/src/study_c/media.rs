@@ -72,26 +72,26 @@ impl MediaSource {
 }
 
 /// SRTP of a host: AES-128 in counter mode and HMAC-SHA1-80 (RFC 3711), with a master key for each direction.
-pub struct MediaSecurity {
+pub struct MediaSrtp {
     outbound: Outbound,
     inbound: Inbound,
     /// Packets that have arrived.
     pub count: PacketCount,
 }
 
-impl MediaSecurity {
+impl MediaSrtp {
     /// That of both hosts of a cell; the keys follow from its seed.
     ///
     /// # Errors
     /// The library refuses a key.
-    pub fn pair(seed: u64) -> Result<[MediaSecurity; 2], String> {
+    pub fn pair(seed: u64) -> Result<[MediaSrtp; 2], String> {
         let mut entropy = Entropy::from_number(!seed);
         let mut key = || MasterKey::generate(Suite::AesCm128HmacSha1_80, &mut entropy);
         let [first, second] = [key(), key()];
         let text = |error: KeyError| error.to_string();
-        let host = |own: &MasterKey, other: &MasterKey| -> Result<MediaSecurity, String> {
+        let host = |own: &MasterKey, other: &MasterKey| -> Result<MediaSrtp, String> {
             let limits = ContextLimits::default();
-            Ok(MediaSecurity {
+            Ok(MediaSrtp {
                 outbound: Outbound::new(own, limits).map_err(text)?,
                 inbound: Inbound::new(other, limits).map_err(text)?,
                 count: PacketCount::default(),
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn media_is_protected_and_a_changed_packet_refused() {
         let source = MediaSource::new(CODECS[0], 0);
-        let [mut first, mut second] = MediaSecurity::pair(7).unwrap();
+        let [mut first, mut second] = MediaSrtp::pair(7).unwrap();
         let clear = source.packet(3);
         let mut sealed = first.seal(clear.clone(), false).unwrap();
         // The header stays, the payload does not, and the tag has 80 bits.

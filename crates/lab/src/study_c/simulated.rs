@@ -2,7 +2,7 @@
 //! and the same seed gives the same bytes.
 
 use super::captures::{self, Capture};
-use super::media::{LEAD, MediaSecurity, MediaSource, RTP};
+use super::media::{LEAD, MediaSource, MediaSrtp, RTP};
 use super::model::Tunnel;
 use super::overhead;
 use super::record::{CellPlan, CellRecord, PacketCount};
@@ -92,7 +92,7 @@ fn direction(
     let source = MediaSource::new(plan.codec, side);
     let tunnel = plan.protection.tunnel;
     let mut security = match tunnel {
-        Tunnel::Srtp => Some(MediaSecurity::pair(plan.seed)?),
+        Tunnel::Srtp => Some(MediaSrtp::pair(plan.seed)?),
         _ => None,
     };
     let begin = Time::ZERO + LEAD;
