@@ -369,6 +369,7 @@ fn study(run: &RunRecord, levels: &[LevelSummary]) -> Vec<Value> {
             "figure": row.figure,
             "study": row.study_value,
             "study_most": row.study_most,
+            "unit": row.unit,
             "here": row.run_value,
             "interval": row.interval,
             "remark": row.remark,

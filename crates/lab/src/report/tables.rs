@@ -195,7 +195,7 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
             format!("{}{remark}", link(&record("/here"), &number(row.run_value))),
             link(&record("/interval"), &escape(&row.interval_text())),
             link(&record("/interval"), &escape(&row.source_text())),
-            escape(&row.unit),
+            records_page::text(&record("/unit"), &row.unit),
         ])
     };
     let note = format!(

@@ -451,7 +451,7 @@ fn render(compared: &StudyRunsCompared) -> String {
              <td data-name=\"significant\">{}</td><td data-name=\"judged\">{}</td></tr>",
             escape(&row.row),
             words(&format!("/rows/{place}/what"), &row.what),
-            escape(&row.unit),
+            words(&format!("/rows/{place}/unit"), &row.unit),
             cell("baseline", &row.baseline.text()),
             cell("new", &row.new.text()),
             cell("difference_percent", &row.difference()),

@@ -242,7 +242,7 @@ fn study_row(html: &mut String, place: usize, row: &StudyRow, beside: bool) {
         html,
         "<td class=\"words unit\" data-name=\"unit\">{}</td><td data-name=\"95 % interval\">{}</td><td data-name=\"samples\">{samples}</td>\
          <td class=\"words\" data-name=\"remark\">{}</td></tr>",
-        escape(&row.unit),
+        text(&format!("run.json#/study/{place}/unit"), &row.unit),
         own("interval", &escape(&ends)),
         own("remark", &escape(&row.remark)),
     );
