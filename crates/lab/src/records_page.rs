@@ -95,6 +95,21 @@ fn address(reference: &str) -> String {
     out
 }
 
+/// Address of a record on the records page `page`.
+pub(crate) fn href_on(page: &str, reference: &str) -> String {
+    format!("{page}#{}", address(reference))
+}
+
+/// Address of a record on the records page beside the report. A line that the page does not show has that of its file.
+pub(crate) fn href(reference: &str) -> String {
+    match line_reference(reference) {
+        Some((file, lines)) if lines.parse::<usize>().is_ok_and(|line| line > LINES) => {
+            file.to_owned()
+        }
+        _ => href_on(RECORDS, reference),
+    }
+}
+
 /// A number as a link to its record on `page`; text without a digit stays as it is. `html` is escaped already.
 pub(crate) fn link_to(page: &str, reference: &str, html: &str) -> String {
     let text = html
@@ -102,12 +117,43 @@ pub(crate) fn link_to(page: &str, reference: &str, html: &str) -> String {
         .map(|part| part.split_once('>').map_or(part, |(_, text)| text));
     match text.flat_map(str::chars).any(|c| c.is_ascii_digit()) {
         true => format!(
-            "<a href=\"{}#{}\">{html}</a>",
-            escape(page),
-            address(reference)
+            "<a href=\"{}\">{html}</a>",
+            escape(&href_on(page, reference))
         ),
         false => html.to_owned(),
     }
+}
+
+/// Whether a word is a number: digits without letters. AES-128, G.711 and 2xx are names.
+fn is_number(word: &str) -> bool {
+    word.chars().any(|c| c.is_ascii_digit()) && !word.chars().any(char::is_alphabetic)
+}
+
+/// Running text, escaped, whose numbers become links by `as_link`.
+pub(crate) fn with_links(text: &str, as_link: impl Fn(&str) -> String) -> String {
+    let is_gap =
+        |c: char| c.is_whitespace() || matches!(c, '(' | ')' | '[' | ']' | '"' | '\'' | ';');
+    let mut out = String::with_capacity(text.len() * 2);
+    for part in text.split_inclusive(is_gap) {
+        let word = part.trim_end_matches(is_gap);
+        let bare = word.trim_end_matches(['.', ',', ':', '?', '!']);
+        match is_number(bare) {
+            true => out.push_str(&as_link(&escape(bare))),
+            false => out.push_str(&escape(bare)),
+        }
+        out.push_str(&escape(part.get(bare.len()..).unwrap_or_default()));
+    }
+    out
+}
+
+/// Running text, escaped, whose numbers are links to its record on `page`.
+pub(crate) fn text_on(page: &str, reference: &str, text: &str) -> String {
+    with_links(text, |number| link_to(page, reference, number))
+}
+
+/// Running text, escaped, whose numbers are links to its record on the records page beside the report.
+pub(crate) fn text(reference: &str, text: &str) -> String {
+    text_on(RECORDS, reference, text)
 }
 
 /// A number as a link to its record on the records page beside the report.
@@ -354,6 +400,29 @@ mod tests {
             "<i class=\"c1\">-</i>"
         );
         assert_eq!(address("attempts.ndjson:12-40"), "attempts.ndjson/12");
+    }
+
+    #[test]
+    fn numbers_of_running_text_are_links() {
+        let linked = |of: &str| {
+            let link = "<a href=\"records.html#run.json/about\">";
+            let html = text("run.json#/about", of);
+            html.replace(link, "[").replace("</a>", "]")
+        };
+        assert_eq!(
+            linked("at most 0.1 % (95 %), 1,000 packets; 20-30 ms."),
+            "at most [0.1] % ([95] %), [1,000] packets; [20-30] ms."
+        );
+        assert_eq!(
+            linked("AES-128, G.711 <2xx>: 3; at 4"),
+            "AES-128, G.711 &lt;2xx&gt;: [3]; at [4]"
+        );
+        assert_eq!(linked("no number"), "no number");
+        assert_eq!(linked("-5, \u{2265}7"), "[-5], [\u{2265}7]");
+        // Lines beyond those of the page have the address of the file.
+        assert_eq!(href("a.ndjson:200"), "records.html#a.ndjson/200");
+        assert_eq!(href("a.ndjson:201"), "a.ndjson");
+        assert_eq!(href("run.json#/a b"), "records.html#run.json/a%20b");
     }
 
     #[test]

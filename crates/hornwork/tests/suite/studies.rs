@@ -273,7 +273,8 @@ fn page_again(folder: &Path) -> String {
         assert!(output.status.success(), "{}", text(&output.stderr));
     });
     same.expect("the same pages");
-    let checked = page_links::check(&out, "report.html").expect("links");
+    let checked = page_links::check(&out, "report.html");
+    let checked = checked.unwrap_or_else(|error| panic!("{}: {error}", out.display()));
     assert!(checked.numbers > 5, "{checked:?}");
     for entry in std::fs::read_dir(&out).expect("parts") {
         let part = entry.expect("part").path();
@@ -330,6 +331,17 @@ fn study_runs_in_virtual_time_without_any_right() {
         text(&compared.stderr)
     );
     assert!(text(&compared.stdout).contains("not worse"));
+}
+
+/// Each page of the other studies, and of their parts, has a link at each number, point and bar. Study C has a test of its own.
+#[test]
+fn pages_of_simulated_studies_lead_to_their_records() {
+    for name in ["study-v", "study-s", "study-b"] {
+        let folder = scratch(&format!("{name}-pages"));
+        study(&folder, name, "--simulate --seed 7");
+        let page = page_again(&folder);
+        assert!(page.contains("<svg"), "{name}");
+    }
 }
 
 #[test]

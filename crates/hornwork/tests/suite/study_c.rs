@@ -184,6 +184,24 @@ fn simulation_needs_no_program_and_repeats_its_bytes() {
     assert!((9.87..9.95).contains(&clear), "{clear}");
     let aes = here("latency, 64 kbit/s, AES-256");
     assert!((19.87..20.0).contains(&aes), "{aes}");
+    // 74 bytes in SRTP, 120 and 136 in ESP, and 7 of HDLC.
+    for (protection, expected) in [
+        ("SRTP", 11.125),
+        ("ESP AES-128-GCM", 16.875),
+        ("ESP AES-128-CBC", 18.875),
+    ] {
+        let latency = here(&format!("latency, 64 kbit/s, {protection}"));
+        assert!(
+            (expected - 0.01..expected + 0.15).contains(&latency),
+            "{protection}: {latency}"
+        );
+        for network in ["38 kbit/s", "100 Mbit/s", "Perth to Barcelona"] {
+            here(&format!("loss, {network}, {protection}"));
+        }
+        let row = format!("loss, 64 kbit/s, {protection}");
+        let row = rows.iter().find(|of| of["what"] == row).unwrap();
+        assert!(row["study"].is_null(), "{row}");
+    }
     assert_eq!(here("loss, 100 Mbit/s, RC2"), 0.0);
     let far = here("loss, Perth to Barcelona, no security");
     assert!((0.2..5.0).contains(&far), "{far}");
@@ -196,6 +214,13 @@ fn simulation_needs_no_program_and_repeats_its_bytes() {
     // Ranks have the interval of those that the figures allow.
     let ranks: Vec<&Value> = rows.iter().filter(|row| row["row"] == "C4").collect();
     assert_eq!(ranks.len(), 24);
+    let ranking = std::fs::read_to_string(out.join("matrix/ranking.json")).unwrap();
+    let ranking: Value = serde_json::from_str(&ranking).unwrap();
+    let count = |name: &str| ranking[name].as_array().map(Vec::len);
+    assert_eq!(
+        (count("ranking"), count("among_the_study")),
+        (Some(11), Some(6))
+    );
     for row in ranks {
         let end = |name: &str| {
             row["interval"][name]
@@ -219,8 +244,22 @@ fn simulation_needs_no_program_and_repeats_its_bytes() {
     let below = remark("loss, 38 kbit/s, no security");
     assert!(below.contains("below the rate of the line"), "{below}");
     compare_and_report_again(&out, &again);
+    // Each number, point and bar of the page leads to its record: bars to the pooled figures of their cells.
+    let checked = page_links::check(&out, "report.html").unwrap();
+    assert!(checked.numbers > 300 && checked.marks > 300, "{checked:?}");
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
     assert!(page.contains("no recommendation"));
+    let bar = "<a href=\"records.html#matrix/cells/g723-wan-38-srtp.json\" tabindex=\"-1\"><title>SRTP *, 38 kbit/s: 0</title><rect ";
+    assert!(page.contains(bar));
+    for mark in [
+        "SRTP *",
+        "ESP AES-128-GCM *",
+        "WireGuard *",
+        "* not of the study",
+    ] {
+        assert!(page.contains(mark), "{mark}");
+    }
+    assert!(!page.contains("AES-256 *") && !page.contains("firewall *"));
     for words in [
         "<strong>Simulation.</strong>",
         "AMD EPYC",

@@ -1,6 +1,7 @@
 //! Lengths of voice packets in ESP, computed from the RFCs alone: the constants here are not those of `protect`.
 
 use protect::esp::{EspEncryption, EspIntegrity, EspSuite};
+use sim::TunnelFormat;
 
 /// IPv4 header without options (RFC 791).
 const IPV4: usize = 20;
@@ -197,6 +198,21 @@ pub const fn packet_bytes(case: &EspCase, carriage: EspCarriage, voice: usize) -
         false => 0,
     };
     IPV4 + encapsulation + ESP_HEADER + case.iv + case.encrypted_bytes(sealed) + case.icv
+}
+
+/// Format of the packets without UDP encapsulation, for links in virtual time.
+pub const fn tunnel_format(case: &EspCase, carriage: EspCarriage) -> TunnelFormat {
+    let (outer, clear) = match carriage.is_tunnel() {
+        true => (IPV4, 0),
+        false => (0, IPV4),
+    };
+    TunnelFormat {
+        header: outer + ESP_HEADER + case.iv,
+        clear,
+        trailer: ESP_TRAILER,
+        block: case.block,
+        check: case.icv,
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod computed;
 mod cost;
 mod handshake;
+pub(crate) mod line;
 mod memory;
 mod openssl;
 mod packets;
@@ -10,7 +11,7 @@ mod receive;
 mod second;
 mod wire;
 
-pub use computed::{EspCarriage, EspCase, clear_packet_bytes, packet_bytes};
+pub use computed::{EspCarriage, EspCase, clear_packet_bytes, packet_bytes, tunnel_format};
 pub(crate) use cost::packet_cost;
 pub(crate) use handshake::{HandshakeCost, handshake_cost};
 pub(crate) use memory::AccessMeter;
@@ -196,6 +197,16 @@ impl EspEnds {
         carriage: EspCarriage,
         entropy: &mut Entropy,
     ) -> Result<EspEnds, LabError> {
+        EspEnds::between(case, carriage, OUTER, entropy)
+    }
+
+    /// An association with random keys, in tunnel mode between these addresses.
+    pub(crate) fn between(
+        case: &EspCase,
+        carriage: EspCarriage,
+        [source, destination]: [Ipv4Addr; 2],
+        entropy: &mut Entropy,
+    ) -> Result<EspEnds, LabError> {
         let mut encryption = vec![0u8; case.key_bytes];
         let mut integrity = vec![0u8; case.suite.integrity.key_length()];
         entropy.fill(&mut encryption);
@@ -205,8 +216,7 @@ impl EspEnds {
         // The study's suites are weak by now.
         spec.allow_weak = true;
         if carriage.is_tunnel() {
-            let [source, destination] = OUTER.map(IpAddr::V4);
-            spec = spec.tunnel(source, destination);
+            spec = spec.tunnel(IpAddr::V4(source), IpAddr::V4(destination));
         }
         if carriage.is_encapsulated() {
             spec.encapsulation = Some(UdpEncapsulation {

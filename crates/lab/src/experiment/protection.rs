@@ -1,7 +1,7 @@
 //! Protection of calls on the access side, by number, so that a sweep can set it.
 
 use super::{Callers, Experiment, MediaKind, SutMedia, TransportName};
-use crate::esp::{EspCarriage, EspCase};
+use crate::esp::{EspCarriage, EspCase, tunnel_format};
 use crate::study_c::{PROTECTIONS, StudyProtection, overhead};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -35,10 +35,8 @@ const SUITES: [&str; 5] = [
 const FIRST_ESP: u8 = 10;
 /// Number of the first module of study C, which is the firewall.
 const FIRST_MODULE: u8 = 20;
-/// Bytes of an IPv4 header, of SPI and sequence number, and of padding length and next header (RFC 4303 section 2).
-const IPV4: usize = 20;
-const ESP_HEADER: usize = 8;
-const ESP_TRAILER: usize = 2;
+/// Modules of study C with a number here; the other protections of the study have one as SRTP and ESP.
+const MODULES: usize = 9;
 
 /// Reads `protection.kind`.
 fn number_or_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
@@ -100,7 +98,7 @@ impl Protection {
     pub fn module(&self) -> Option<&'static StudyProtection> {
         // The first one of the study is none.
         let place = usize::from(self.kind.checked_sub(FIRST_MODULE)?) + 1;
-        PROTECTIONS.get(place)
+        PROTECTIONS.get(place).filter(|_| place <= MODULES)
     }
 
     /// Whether the access side has a line of its own in a network namespace: for programs of a tunnel, or for a link.
@@ -114,17 +112,7 @@ impl Protection {
             return overhead::format(module.tunnel);
         }
         let (case, carriage) = self.esp()?;
-        let (outer, clear) = match carriage.is_tunnel() {
-            true => (IPV4, 0),
-            false => (0, IPV4),
-        };
-        Some(TunnelFormat {
-            header: outer + ESP_HEADER + case.iv,
-            clear,
-            trailer: ESP_TRAILER,
-            block: case.block,
-            check: case.icv,
-        })
+        Some(tunnel_format(case, carriage))
     }
 
     /// Algorithms and mode of ESP; `None` for other kinds.

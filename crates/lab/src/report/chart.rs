@@ -4,6 +4,7 @@
 //! series have colours of medium lightness that are visible on both backgrounds. Each plot is drawn in several widths, of
 //! which the page shows one, so that its labels are readable on a phone and on paper.
 
+use super::marks::{MarkLink, MarkLinks, MarkShape};
 use crate::decimal::plain;
 use plotters::prelude::*;
 
@@ -18,6 +19,10 @@ const CHARACTER: f64 = 6.6;
 const LINE: u32 = 16;
 /// Most dots of a narrow plot.
 const NARROW_DOTS: usize = 1_000;
+/// Most points of a line that are drawn as dots, and that are links of their own.
+const LINE_DOTS: usize = 60;
+/// Points of the link over a whole line.
+const LINK_POINTS: usize = 100;
 
 /// Colours of series, chosen to be distinguishable with colour blindness.
 pub const PALETTE: [&str; 6] = [
@@ -90,6 +95,13 @@ struct AddedText {
     text: String,
 }
 
+/// Texts and links that are added to a drawn plot.
+#[derive(Default)]
+struct AddedParts {
+    texts: Vec<AddedText>,
+    links: Vec<MarkLink>,
+}
+
 /// A named series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
@@ -103,6 +115,8 @@ pub struct Series {
     pub scatter: bool,
     /// 95 % confidence intervals of the points: x, lower and upper end.
     pub spread: Vec<(f64, f64, f64)>,
+    /// Records of the points.
+    pub links: MarkLinks,
 }
 
 /// Bars of one class, stacked on the bars of the classes before it.
@@ -114,6 +128,8 @@ pub struct Stack {
     pub values: Vec<f64>,
     /// Colour.
     pub colour: &'static str,
+    /// Records of the values.
+    pub links: MarkLinks,
 }
 
 /// Bars of one colour, beside those of the other groups.
@@ -127,6 +143,8 @@ pub struct Group {
     pub spread: Vec<Option<(f64, f64)>>,
     /// Colour.
     pub colour: &'static str,
+    /// Records of the values.
+    pub links: MarkLinks,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -237,6 +255,18 @@ impl Chart {
         &self.title
     }
 
+    /// The record of a series as a whole, whose name in the legend may have its numbers.
+    pub fn record_of(&self, name: &str) -> Option<&str> {
+        let ChartBody::Lines(series) = &self.body else {
+            return None;
+        };
+        let mut named = series.iter().filter(|series| series.name == name);
+        match &named.next()?.links {
+            MarkLinks::Whole(link) => Some(link.as_str()),
+            MarkLinks::None | MarkLinks::Each(_) => None,
+        }
+    }
+
     /// Names and colours for the legend beside the plot; empty with a single series, which the title names.
     pub fn legend(&self) -> Vec<(&str, &'static str)> {
         match &self.body {
@@ -273,7 +303,7 @@ impl Chart {
     fn svg(&self, width: Width) -> String {
         let mut svg = String::new();
         match self.draw(&mut svg, width) {
-            Ok(texts) => finish(&svg, &self.title, width.size(), &texts),
+            Ok(added) => finish(&svg, &self.title, width.size(), &added),
             Err(error) => format!(
                 "<p class=\"note\">{}: not drawn: {}</p>",
                 escape(&self.title),
@@ -282,9 +312,9 @@ impl Chart {
         }
     }
 
-    fn draw(&self, svg: &mut String, width: Width) -> Result<Vec<AddedText>, String> {
+    fn draw(&self, svg: &mut String, width: Width) -> Result<AddedParts, String> {
         let area = SVGBackend::with_string(svg, width.size()).into_drawing_area();
-        let texts = match &self.body {
+        let added = match &self.body {
             ChartBody::Lines(series) => self.draw_lines(&area, width, series),
             ChartBody::Stacks { categories, stacks } => {
                 self.draw_stacks(&area, width, categories, stacks)
@@ -294,7 +324,7 @@ impl Chart {
             }
         }?;
         area.present().map_err(|error| error.to_string())?;
-        Ok(texts)
+        Ok(added)
     }
 
     /// Empty axes with grid and labels, and the texts beside them.
@@ -389,7 +419,7 @@ impl Chart {
         area: &Area<'_>,
         width: Width,
         series: &[Series],
-    ) -> Result<Vec<AddedText>, String> {
+    ) -> Result<AddedParts, String> {
         let points = || series.iter().flat_map(|series| series.points.iter());
         let (low, high) = points().fold((f64::MAX, f64::MIN), |(low, high), (x, _)| {
             (low.min(*x), high.max(*x))
@@ -418,9 +448,10 @@ impl Chart {
         let y = smallest * 1.08..self.top(largest);
         let x = low - margin..high + margin;
         let (mut chart, texts) = self.axes(area, width, (x, y), None)?;
+        let mut links = Vec::new();
         for one in series {
             let colour = rgb(one.colour);
-            let radius = if one.points.len() > 400 { 1 } else { 3 };
+            let radius = one.radius();
             if !one.scatter {
                 let line = LineSeries::new(one.points.iter().copied(), colour.stroke_width(2));
                 chart.draw_series(line).map_err(|error| error.to_string())?;
@@ -437,19 +468,21 @@ impl Chart {
                     .draw_series(whisker)
                     .map_err(|error| error.to_string())?;
             }
-            if one.scatter || one.points.len() <= 60 {
+            // The links of a cloud draw its dots.
+            let draws = match one.scatter {
+                true => one.links == MarkLinks::None,
+                false => one.points.len() <= LINE_DOTS,
+            };
+            if draws {
                 let style = colour.mix(if one.scatter { 0.55 } else { 1.0 }).filled();
-                let stride = match width {
-                    Width::Narrow => one.points.len().div_ceil(NARROW_DOTS).max(1),
-                    Width::Half | Width::Full => 1,
-                };
                 let dots = one
                     .points
                     .iter()
-                    .step_by(stride)
+                    .step_by(one.stride(width))
                     .map(|point| Circle::new(*point, radius, style));
                 chart.draw_series(dots).map_err(|error| error.to_string())?;
             }
+            links.extend(one.mark_links(width, |point| chart.backend_coord(point)));
         }
         if let Some((limit, name)) = self.limit.as_ref().filter(|limit| limit.0 <= largest * 2.0) {
             let line = [(low - margin, *limit), (high + margin, *limit)];
@@ -463,7 +496,7 @@ impl Chart {
                 .draw_series(std::iter::once(Text::new(name.clone(), at, font)))
                 .map_err(|error| error.to_string())?;
         }
-        Ok(texts)
+        Ok(AddedParts { texts, links })
     }
 
     fn draw_stacks(
@@ -472,7 +505,7 @@ impl Chart {
         width: Width,
         categories: &[String],
         stacks: &[Stack],
-    ) -> Result<Vec<AddedText>, String> {
+    ) -> Result<AddedParts, String> {
         let sum = |index: usize| {
             stacks
                 .iter()
@@ -482,6 +515,7 @@ impl Chart {
         let largest = (0..categories.len()).map(sum).fold(0.0, f64::max);
         let ends = (-0.5..categories.len() as f64 - 0.5, 0.0..self.top(largest));
         let (mut chart, texts) = self.axes(area, width, ends, Some(categories))?;
+        let mut links = Vec::new();
         // A few bars do not fill the plot.
         let half = 0.36 * (categories.len() as f64 / 6.0).min(1.0);
         for index in 0..categories.len() {
@@ -498,11 +532,67 @@ impl Chart {
                         .draw_series(std::iter::once(bar))
                         .map_err(|error| error.to_string())?;
                     from += value;
+                    links.extend(stack.links.of(index).map(|href| MarkLink {
+                        href: href.to_owned(),
+                        title: bar_title(categories, index, &stack.name, value),
+                        shape: MarkShape::Bar(corners.map(|at| chart.backend_coord(&at))),
+                    }));
                 }
             }
         }
-        Ok(texts)
+        Ok(AddedParts { texts, links })
     }
+}
+
+impl Series {
+    fn radius(&self) -> u32 {
+        if self.points.len() > 400 { 1 } else { 3 }
+    }
+
+    /// One point in so many is drawn as a dot.
+    fn stride(&self, width: Width) -> usize {
+        match width {
+            Width::Narrow => self.points.len().div_ceil(NARROW_DOTS).max(1),
+            Width::Half | Width::Full => 1,
+        }
+    }
+
+    /// Links over the points, whose pixels `at` gives.
+    fn mark_links(&self, width: Width, at: impl Fn(&(f64, f64)) -> (i32, i32)) -> Vec<MarkLink> {
+        if let (MarkLinks::Whole(href), false) = (&self.links, self.points.len() < 2) {
+            let stride = self.points.len().div_ceil(LINK_POINTS).max(1);
+            let mut line: Vec<(i32, i32)> = self.points.iter().step_by(stride).map(&at).collect();
+            line.extend(self.points.last().map(&at));
+            return vec![MarkLink {
+                href: href.clone(),
+                title: self.name.clone(),
+                shape: MarkShape::Line(line),
+            }];
+        }
+        let stride = match self.scatter {
+            true => self.stride(width),
+            false => self.points.len().div_ceil(LINE_DOTS).max(1),
+        };
+        let points = self.points.iter().enumerate().step_by(stride);
+        let links = points.filter_map(|(place, point)| {
+            let href = self.links.of(place)?;
+            let shape = match self.scatter && self.links != MarkLinks::None {
+                true => MarkShape::Drawn(at(point), self.radius(), self.colour),
+                false => MarkShape::Dot(at(point)),
+            };
+            Some(MarkLink {
+                href: href.to_owned(),
+                title: format!("{}: {}, {}", self.name, plain(point.0), plain(point.1)),
+                shape,
+            })
+        });
+        links.collect()
+    }
+}
+
+fn bar_title(categories: &[String], index: usize, name: &str, value: f64) -> String {
+    let category = categories.get(index).map_or("", String::as_str);
+    format!("{category}, {name}: {}", plain(value))
 }
 
 impl Chart {
@@ -512,7 +602,7 @@ impl Chart {
         width: Width,
         categories: &[String],
         groups: &[Group],
-    ) -> Result<Vec<AddedText>, String> {
+    ) -> Result<AddedParts, String> {
         let values = groups
             .iter()
             .flat_map(|group| group.values.iter().flatten());
@@ -522,6 +612,7 @@ impl Chart {
         let largest = values.copied().chain(ends).fold(0.0, f64::max);
         let ends = (-0.5..categories.len() as f64 - 0.5, 0.0..self.top(largest));
         let (mut chart, texts) = self.axes(area, width, ends, Some(categories))?;
+        let mut links = Vec::new();
         let bar_width = 0.7 / groups.len().max(1) as f64;
         for (place, group) in groups.iter().enumerate() {
             let colour = rgb(group.colour);
@@ -534,6 +625,11 @@ impl Chart {
                 chart
                     .draw_series(std::iter::once(bar))
                     .map_err(|error| error.to_string())?;
+                links.extend(group.links.of(index).map(|href| MarkLink {
+                    href: href.to_owned(),
+                    title: bar_title(categories, index, &group.name, *value),
+                    shape: MarkShape::Bar(corners.map(|at| chart.backend_coord(&at))),
+                }));
                 let Some(Some((low, high))) = group.spread.get(index) else {
                     continue;
                 };
@@ -549,7 +645,7 @@ impl Chart {
                     .map_err(|error| error.to_string())?;
             }
         }
-        Ok(texts)
+        Ok(AddedParts { texts, links })
     }
 }
 
@@ -619,8 +715,8 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// Sets text colour and size from the page, adds texts, and an accessible name for screen readers.
-fn finish(svg: &str, title: &str, size: (u32, u32), texts: &[AddedText]) -> String {
+/// Sets text colour and size from the page, adds texts and links, and an accessible name for screen readers.
+fn finish(svg: &str, title: &str, size: (u32, u32), parts: &AddedParts) -> String {
     let svg = svg.replace(INK_TEXT, "currentColor");
     let (width, height) = size;
     let fixed = format!("<svg width=\"{width}\" height=\"{height}\"");
@@ -629,7 +725,9 @@ fn finish(svg: &str, title: &str, size: (u32, u32), texts: &[AddedText]) -> Stri
         escape(title)
     );
     let svg = svg.replacen(&fixed, &fluid, 1);
-    let added: String = texts
+    let links: String = parts.links.iter().map(MarkLink::svg).collect();
+    let added: String = parts
+        .texts
         .iter()
         .map(|text| {
             let (x, y) = text.at;
@@ -647,7 +745,7 @@ fn finish(svg: &str, title: &str, size: (u32, u32), texts: &[AddedText]) -> Stri
         .collect();
     let end = svg.rfind("</svg>").unwrap_or(svg.len());
     let (before, after) = svg.split_at(end);
-    format!("{before}{added}{after}").trim().to_owned()
+    format!("{before}{added}{links}{after}").trim().to_owned()
 }
 
 #[cfg(test)]
@@ -661,7 +759,68 @@ mod tests {
             colour: PALETTE[0],
             scatter: false,
             spread: Vec::new(),
+            links: MarkLinks::None,
         }
+    }
+
+    /// Addresses of the links of a plot.
+    fn hrefs(svg: &str) -> Vec<&str> {
+        let links = svg.split("<a href=\"").skip(1);
+        links.filter_map(|rest| rest.split('"').next()).collect()
+    }
+
+    #[test]
+    fn points_and_bars_are_links() {
+        let each =
+            |names: &[&str]| MarkLinks::Each(names.iter().map(|name| (*name).to_owned()).collect());
+        let points = Series {
+            links: each(&["a?1&2", "", "c"]),
+            ..line(vec![(1.0, 2.0), (2.0, 3.0), (3.0, 4.0)])
+        };
+        let svg = Chart::lines("t", "x", "y", vec![points.clone()]).svg(Width::Half);
+        assert_eq!(hrefs(&svg), ["a?1&amp;2", "c"]);
+        assert!(svg.contains("<title>p50 &lt;ms&gt;: 1, 2</title>"), "{svg}");
+        // The dots of the line, and the links over two of them.
+        assert_eq!(svg.matches("<circle").count(), 3 + 2);
+        // The links of a cloud draw its dots.
+        let cloud = Series {
+            scatter: true,
+            links: each(&["a", "b", "c"]),
+            ..points.clone()
+        };
+        let svg = Chart::lines("t", "x", "y", vec![cloud]).svg(Width::Half);
+        assert_eq!(hrefs(&svg), ["a", "b", "c"]);
+        assert_eq!(svg.matches("<circle").count(), 3);
+        let many = Series {
+            links: MarkLinks::Whole("all".to_owned()),
+            ..line((0..900).map(|n| (f64::from(n), 1.0)).collect())
+        };
+        let chart = Chart::lines("t", "x", "y", vec![many]);
+        assert_eq!(hrefs(&chart.svg(Width::Half)), ["all"]);
+        assert_eq!(chart.record_of("p50 <ms>"), Some("all"));
+        let names = || vec!["one".to_owned(), "two".to_owned()];
+        let stack = |name: &str, links: &[&str]| Stack {
+            name: name.to_owned(),
+            values: vec![1.0, 0.0],
+            colour: CLASSES[0],
+            links: each(links),
+        };
+        // A class without attempts has no bar.
+        let stacks = vec![stack("a", &["a1", "a2"]), stack("b", &["b1", "b2"])];
+        let svg = Chart::stacks("t", "x", "y", names(), stacks).svg(Width::Half);
+        assert_eq!(hrefs(&svg), ["a1", "b1"]);
+        let group = Group {
+            name: "g".to_owned(),
+            values: vec![Some(0.0), None],
+            spread: Vec::new(),
+            colour: PALETTE[0],
+            links: each(&["g1", "g2"]),
+        };
+        // A bar of nothing has a link that can be hit.
+        let svg = Chart::groups("t", "x", "y", names(), vec![group]).svg(Width::Half);
+        assert_eq!(hrefs(&svg), ["g1"]);
+        assert!(svg.contains("height=\"8\" fill=\"transparent\""), "{svg}");
+        assert!(svg.contains("<title>one, g: 0</title>"), "{svg}");
     }
 
     #[test]
@@ -709,6 +868,7 @@ mod tests {
             name: "loss".to_owned(),
             values: vec![1.0; 9],
             colour: CLASSES[0],
+            links: MarkLinks::None,
         };
         let x = "mean jitter of a stream, ms (lower end of each bar)";
         let chart = Chart::stacks("t", x, "y", names, vec![stack]).with_full_width();
@@ -732,11 +892,13 @@ mod tests {
                 name: "<10".to_owned(),
                 values: vec![100.0, 50.0],
                 colour: CLASSES[0],
+                links: MarkLinks::None,
             },
             Stack {
                 name: ">=200".to_owned(),
                 values: vec![0.0, 0.0],
                 colour: CLASSES[8],
+                links: MarkLinks::None,
             },
         ];
         let chart = Chart::stacks("t", "x", "y", vec!["100".into(), "200".into()], stacks);

@@ -5,7 +5,7 @@ use super::compare::{HEAD, LEGEND, RunComparison};
 use super::put;
 use super::style::STYLE;
 use crate::error::LabError;
-use crate::records_page::{Document, RecordsPage, link_to};
+use crate::records_page::{Document, RecordsPage, link_to, text_on};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -62,8 +62,9 @@ fn render(comparison: &RunComparison) -> String {
          <title>Comparison: {title}</title><style>{STYLE}</style></head><body><main><header><p class=\"kicker\">Hornwork \
          test lab &middot; comparison</p><h1>{title}</h1></header>",
     );
+    let words = |pointer: &str, text: &str| text_on(RECORDS, &format!("{RECORD}#{pointer}"), text);
     for (place, note) in comparison.notes.iter().enumerate() {
-        let note = record(&format!("/notes/{place}"), note);
+        let note = words(&format!("/notes/{place}"), note);
         let _ = write!(html, "<p class=\"note\">{note}</p>");
     }
     html.push_str("<section><div class=\"scroll\"><table><thead><tr>");
@@ -91,7 +92,7 @@ fn render(comparison: &RunComparison) -> String {
             html,
             "<tr><th scope=\"row\">{}</th><td class=\"words\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
             cell("level", &level),
-            escape(&figure),
+            words(&format!("/rows/{place}/figure"), &figure),
             cell("baseline", &baseline),
             cell("new", &new),
             cell("difference_percent", &difference),
@@ -105,7 +106,7 @@ fn render(comparison: &RunComparison) -> String {
          <a href=\"{RECORDS}\">{RECORDS}</a>, with the values of the single trials. The comparison is in {RECORD}.</p></section>\
          </main></body></html>",
         escape(LEGEND),
-        escape(&comparison.judgement())
+        words("/rows", &comparison.judgement())
     );
     html.push('\n');
     html

@@ -124,6 +124,18 @@ impl RunResults {
         numbered.find_map(|(record, place)| (record.trial == trial).then_some(*place))
     }
 
+    /// The attempts, each with its line in `attempts.ndjson`.
+    pub fn numbered_attempts(&self) -> impl Iterator<Item = (&Attempt, usize)> {
+        let lines = self.attempt_lines.iter().copied();
+        self.raw.attempts.iter().zip(lines)
+    }
+
+    /// The streams, each with its line in `streams.ndjson`.
+    pub fn numbered_streams(&self) -> impl Iterator<Item = (&StreamRecord, usize)> {
+        let lines = self.stream_lines.iter().copied();
+        self.raw.streams.iter().zip(lines)
+    }
+
     /// The trials `from..to`, combined.
     fn slice(&self, from: usize, to: usize) -> TrialSlice<'_> {
         let end = |place: usize| match place.checked_sub(1) {

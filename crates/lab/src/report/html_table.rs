@@ -2,7 +2,7 @@
 
 use super::chart::escape;
 use crate::decimal::plain;
-use crate::records_page::link;
+use crate::records_page;
 use std::fmt::Write;
 
 /// Formats a number, or a dash without a measurement.
@@ -90,7 +90,7 @@ impl HtmlTable<'_> {
         if !self.note.is_empty() {
             let note = match self.note_record {
                 "" => escape(self.note),
-                record => link(record, &escape(self.note)),
+                record => records_page::text(record, self.note),
             };
             let _ = write!(html, "<p class=\"note\">{note}</p>");
         }

@@ -17,7 +17,7 @@ use super::tables;
 use crate::decimal::plain;
 use crate::error::RunVerdict;
 use crate::raw::{MachineRecord, RawResults};
-use crate::records_page::{RECORDS, link};
+use crate::records_page::{self, RECORDS, link};
 use std::fmt::Write;
 
 /// Renders the page.
@@ -74,13 +74,14 @@ fn head(html: &mut String, raw: &RawResults) {
         },
     );
     if !run.about.trim().is_empty() {
-        let _ = write!(html, "<p class=\"lead\">{}</p>", escape(run.about.trim()));
+        let about = records_page::text("run.json#/about", run.about.trim());
+        let _ = write!(html, "<p class=\"lead\">{about}</p>");
     }
     if !run.what.is_empty() {
         let _ = write!(
             html,
             "<p class=\"lead\"><strong>This run.</strong> {}</p>",
-            escape(&run.what)
+            records_page::text("run.json#/what", &run.what)
         );
     }
     if !run.overrides.is_empty() {
@@ -100,26 +101,27 @@ fn head(html: &mut String, raw: &RawResults) {
 /// Caveats that limit the validity of the figures, shown above them.
 fn caveats(html: &mut String, results: &RunResults) {
     let raw = &results.raw;
-    let trials: Vec<(String, Vec<String>)> = raw
+    let trials: Vec<(String, String)> = raw
         .run
         .trials
         .iter()
-        .map(|trial| {
+        .filter_map(|trial| {
+            let caveats = crate::caveats::for_trial(trial);
             let place = results.place(trial.trial).unwrap_or_default();
-            let name = link(
-                &format!("run.json#/trials/{place}"),
-                &tables::trial_name(trial),
-            );
-            (name, crate::caveats::for_trial(trial))
+            let record = format!("run.json#/trials/{place}");
+            let name = link(&record, &tables::trial_name(trial));
+            (!caveats.is_empty()).then(|| (name, records_page::text(&record, &caveats.join("; "))))
         })
-        .filter(|(_, caveats)| !caveats.is_empty())
         .collect();
     if trials.is_empty() {
         return;
     }
     let which = match raw.run.trials.len() {
         1 => "The".to_owned(),
-        all => format!("In {} of {all} trials the", trials.len()),
+        all => records_page::text(
+            "run.json#/trials",
+            &format!("In {} of {all} trials the", trials.len()),
+        ),
     };
     let _ = write!(
         html,
@@ -127,7 +129,7 @@ fn caveats(html: &mut String, results: &RunResults) {
          not the system under test.<details><summary>Which, and why</summary><ul>",
     );
     for (name, caveats) in trials {
-        let _ = write!(html, "<li>{name}: {}</li>", escape(&caveats.join("; ")));
+        let _ = write!(html, "<li>{name}: {caveats}</li>");
     }
     html.push_str("</ul></details></aside>");
 }
@@ -147,10 +149,8 @@ fn tiles(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
         let found = capacity_of(&raw.run, levels);
         let sign = if found.is_open_above { "&ge; " } else { "" };
         let value = found.value.map_or("none".to_owned(), grouped);
-        let what = format!(
-            "{}: the highest level within every threshold",
-            escape(tables::label(raw))
-        );
+        let label = records_page::text("run.json#/level_label", tables::label(raw));
+        let what = format!("{label}: the highest level within every threshold");
         tiles.push((
             format!("{sign}{}", link(&computed("/capacity/value"), &value)),
             what,

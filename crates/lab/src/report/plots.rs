@@ -2,8 +2,11 @@
 
 use super::chart::{Chart, PALETTE, Series, Stack};
 use super::data::{AttemptGroup, LevelRecords, RunResults};
+use super::marks::MarkLinks;
+use super::sources::{computed, figure};
 use crate::raw::TrialRecord;
 use crate::record::{Attempt, AttemptOutcome};
+use crate::records_page::href;
 
 /// Most lines in a plot of levels; of more levels an equidistant selection is drawn.
 const MOST_LINES: usize = PALETTE.len();
@@ -22,11 +25,12 @@ pub(super) fn charts(results: &RunResults) -> Vec<Chart> {
         let name = group.name();
         let answered =
             |level: &LevelRecords<'_>| cumulative(&level.all.summary().tally(group).responses);
+        let of_level = |place: usize, _: &LevelRecords<'_>| computed(&format!("/levels/{place}"));
         charts.push(Chart::lines(
             &format!("Distribution of the response time, {name}"),
             "response time, ms",
             "answered within this time, %",
-            lines(&shown, label, answered),
+            lines(&shown, label, answered, of_level),
         ));
         let sent = |level: &LevelRecords<'_>| {
             let first = level.trials.first().map_or(&[][..], |part| part.attempts);
@@ -41,7 +45,10 @@ pub(super) fn charts(results: &RunResults) -> Vec<Chart> {
             &format!("Attempts sent per second, {name} (first trial of each level)"),
             "seconds since the start",
             "per second",
-            lines(&shown, label, sent),
+            lines(&shown, label, sent, |_, level| {
+                let first = level.trials.first().and_then(|part| part.places.first());
+                format!("run.json#/trials/{}", first.copied().unwrap_or_default())
+            }),
         ));
     }
     charts.push(jitter(results));
@@ -50,22 +57,25 @@ pub(super) fn charts(results: &RunResults) -> Vec<Chart> {
     charts
 }
 
-/// At most [`MOST_LINES`] levels, including the first and the last.
-fn spread<'a, 'b>(levels: &'b [LevelRecords<'a>]) -> Vec<&'b LevelRecords<'a>> {
+/// At most [`MOST_LINES`] levels with their places, including the first and the last.
+fn spread<'a, 'b>(levels: &'b [LevelRecords<'a>]) -> Vec<(usize, &'b LevelRecords<'a>)> {
     if levels.len() <= MOST_LINES {
-        return levels.iter().collect();
+        return levels.iter().enumerate().collect();
     }
     (0..MOST_LINES)
-        .filter_map(|n| levels.get(n * (levels.len() - 1) / (MOST_LINES - 1)))
+        .map(|n| n * (levels.len() - 1) / (MOST_LINES - 1))
+        .filter_map(|place| Some((place, levels.get(place)?)))
         .collect()
 }
 
+/// A line for each level, whose records `record` names.
 fn lines(
-    levels: &[&LevelRecords<'_>],
+    levels: &[(usize, &LevelRecords<'_>)],
     label: &str,
     points: impl Fn(&LevelRecords<'_>) -> Vec<(f64, f64)>,
+    record: impl Fn(usize, &LevelRecords<'_>) -> String,
 ) -> Vec<Series> {
-    let series = |(level, colour): (&&LevelRecords<'_>, &'static str)| Series {
+    let series = |((place, level), colour): (&(usize, &LevelRecords<'_>), &'static str)| Series {
         name: match level.value {
             Some(value) => format!("{label} {value}"),
             None => "all".to_owned(),
@@ -74,6 +84,7 @@ fn lines(
         colour,
         scatter: false,
         spread: Vec::new(),
+        links: MarkLinks::Whole(href(&record(*place, level))),
     };
     levels.iter().zip(PALETTE).map(series).collect()
 }
@@ -121,19 +132,29 @@ fn rate(times: impl Iterator<Item = u64>) -> Vec<(f64, f64)> {
     points
 }
 
-fn bars(title: &str, x: &str, y: &str, bars: Vec<(String, f64)>) -> Chart {
-    let (names, values) = bars.into_iter().unzip();
+/// A bar of a plot with its name, its value, and the first one of the records that it counts.
+struct CountBar {
+    name: String,
+    value: f64,
+    record: String,
+}
+
+fn bars(title: &str, x: &str, y: &str, bars: Vec<CountBar>) -> Chart {
+    let names = bars.iter().map(|bar| bar.name.clone()).collect();
     let stack = Stack {
         name: y.to_owned(),
-        values,
+        values: bars.iter().map(|bar| bar.value).collect(),
         colour: PALETTE[0],
+        links: MarkLinks::Each(bars.iter().map(|bar| href(&bar.record)).collect()),
     };
     Chart::stacks(title, x, y, names, vec![stack])
 }
 
 fn jitter(results: &RunResults) -> Chart {
-    let streams = results.raw.streams.iter();
-    let values: Vec<f64> = streams.filter_map(|s| s.jitter_mean_ms).collect();
+    let streams = results.numbered_streams();
+    let values: Vec<(f64, usize)> = streams
+        .filter_map(|(stream, line)| Some((stream.jitter_mean_ms?, line)))
+        .collect();
     let x = "mean jitter of a stream, ms (lower end of each bar)";
     bars("Jitter per stream", x, "streams", histogram(&values))
 }
@@ -141,67 +162,73 @@ fn jitter(results: &RunResults) -> Chart {
 /// Load of the processors by level.
 fn processors(levels: &[LevelRecords<'_>], label: &str) -> Chart {
     type Read = fn(&TrialRecord) -> Option<f64>;
-    let drawn: [(&str, Read); 2] = [
-        ("all processors of this machine", |t| {
+    let drawn: [(&str, &str, Read); 2] = [
+        ("all processors of this machine", "host_cpu_percent", |t| {
             t.details.host_cpu_percent
         }),
-        ("SUT, of one core", |t| {
+        ("SUT, of one core", "subject_cores", |t| {
             t.details.subject_cores.map(|cores| cores * 100.0)
         }),
     ];
-    let series = |((name, read), colour): ((&str, Read), &'static str)| Series {
-        name: name.to_owned(),
-        points: levels
-            .iter()
-            .filter_map(|level| {
-                let values: Vec<f64> = level.all.trials.iter().filter_map(read).collect();
-                let mean = values.iter().sum::<f64>() / values.len() as f64;
-                (!values.is_empty()).then_some((level.value?, mean))
-            })
-            .collect(),
-        colour,
-        scatter: false,
-        spread: Vec::new(),
+    let series = |((name, of, read), colour): ((&str, &str, Read), &'static str)| {
+        let points = levels.iter().enumerate().filter_map(|(place, level)| {
+            let values: Vec<f64> = level.all.trials.iter().filter_map(read).collect();
+            let mean = values.iter().sum::<f64>() / values.len() as f64;
+            let point = (!values.is_empty()).then_some((level.value?, mean))?;
+            Some((point, href(&figure(place, of))))
+        });
+        let (points, links): (Vec<_>, Vec<_>) = points.unzip();
+        Series {
+            name: name.to_owned(),
+            points,
+            colour,
+            scatter: false,
+            spread: Vec::new(),
+            links: MarkLinks::Each(links),
+        }
     };
     let series = drawn.into_iter().zip(PALETTE).map(series);
     let series = series.filter(|series| !series.points.is_empty()).collect();
     Chart::lines("Processor time", label, "busy, %", series)
 }
 
-/// Bars of equal width over the range of the values.
-fn histogram(values: &[f64]) -> Vec<(String, f64)> {
-    let low = values.iter().copied().reduce(f64::min);
-    let high = values.iter().copied().reduce(f64::max);
-    let (Some(low), Some(high)) = (low, high) else {
+/// Bars of equal width over the range of the values, each of which has its line in `streams.ndjson`.
+fn histogram(values: &[(f64, usize)]) -> Vec<CountBar> {
+    let all = || values.iter().map(|(value, _)| *value);
+    let (Some(low), Some(high)) = (all().reduce(f64::min), all().reduce(f64::max)) else {
         return Vec::new();
     };
     let width = (high - low) / BARS as f64;
-    if !width.is_normal() {
-        return vec![(format!("{low:.3}"), values.len() as f64)];
-    }
-    let mut counts = [0u64; BARS];
-    for value in values {
-        let place = (((value - low) / width) as usize).min(BARS - 1);
-        if let Some(count) = counts.get_mut(place) {
-            *count += 1;
-        }
-    }
-    let bar = |(place, count): (usize, &u64)| {
-        let from = low + place as f64 * width;
-        (format!("{from:.3}"), *count as f64)
+    let place = |value: f64| match width.is_normal() {
+        true => (((value - low) / width) as usize).min(BARS - 1),
+        false => 0,
     };
-    counts.iter().enumerate().map(bar).collect()
+    let number = if width.is_normal() { BARS } else { 1 };
+    let bars = (0..number).map(|bar| {
+        let mut counted = values.iter().filter(|(value, _)| place(*value) == bar);
+        let first = counted.next();
+        CountBar {
+            name: format!("{:.3}", low + bar as f64 * width),
+            value: first.map_or(0, |_| 1 + counted.count()) as f64,
+            record: format!("streams.ndjson:{}", first.map_or(1, |(_, line)| *line)),
+        }
+    });
+    bars.collect()
 }
 
 fn outcomes(results: &RunResults) -> Chart {
-    let counted = |a: &&Attempt| AttemptGroup::ALL.iter().any(|group| group.contains(a.kind));
-    let count = |outcome: AttemptOutcome| {
-        let attempts = results.raw.attempts.iter().filter(counted);
-        attempts.filter(|a| a.outcome == outcome).count() as f64
+    let counted = |a: &Attempt| AttemptGroup::ALL.iter().any(|group| group.contains(a.kind));
+    let bar = |outcome: AttemptOutcome| {
+        let attempts = results.numbered_attempts();
+        let mut of = attempts.filter(|(a, _)| counted(a) && a.outcome == outcome);
+        let (_, first) = of.next()?;
+        Some(CountBar {
+            name: outcome.name().replace('_', " "),
+            value: (1 + of.count()) as f64,
+            record: format!("attempts.ndjson:{first}"),
+        })
     };
-    let all = AttemptOutcome::ALL.into_iter();
-    let counts = all.map(|outcome| (outcome.name().replace('_', " "), count(outcome)));
-    let some: Vec<(String, f64)> = counts.filter(|(_, count)| *count > 0.0).collect();
+    let some: Vec<CountBar> = AttemptOutcome::ALL.into_iter().filter_map(bar).collect();
     // A single bar is not worth a plot.
     let some = if some.len() > 1 { some } else { Vec::new() };
     bars("Outcomes of all attempts", "", "attempts", some)
@@ -232,11 +259,15 @@ mod tests {
     }
 
     #[test]
-    fn histograms_count_every_value() {
-        let bars = histogram(&[0.0, 0.1, 4.0]);
-        assert_eq!(bars.iter().map(|bar| bar.1).sum::<f64>(), 3.0);
-        assert_eq!(bars.first(), Some(&("0.000".to_owned(), 2.0)));
-        assert_eq!(histogram(&[2.0, 2.0]).len(), 1);
+    fn histograms_count_every_value_and_name_its_first_record() {
+        let bars = histogram(&[(0.0, 7), (0.1, 3), (4.0, 9)]);
+        assert_eq!(bars.iter().map(|bar| bar.value).sum::<f64>(), 3.0);
+        let first = &bars[0];
+        assert_eq!((first.name.as_str(), first.value), ("0.000", 2.0));
+        assert_eq!(first.record, "streams.ndjson:7");
+        assert_eq!(bars[BARS - 1].record, "streams.ndjson:9");
+        let alike = histogram(&[(2.0, 1), (2.0, 2)]);
+        assert_eq!((alike.len(), alike[0].value), (1, 2.0));
         assert!(histogram(&[]).is_empty());
     }
 }

@@ -21,7 +21,7 @@ pub(super) const FIGURES: &str = "computed.json";
 const FORMAT: u32 = 1;
 
 /// Reference to the figure of a level, which the page shows: its value.
-pub(super) fn figure(place: usize, name: &str) -> String {
+pub(crate) fn figure(place: usize, name: &str) -> String {
     format!("{}/value", entry(place, name))
 }
 
@@ -369,6 +369,7 @@ fn study(run: &RunRecord, levels: &[LevelSummary]) -> Vec<Value> {
             "figure": row.figure,
             "study": row.study_value,
             "study_most": row.study_most,
+            "unit": row.unit,
             "here": row.run_value,
             "interval": row.interval,
             "remark": row.remark,

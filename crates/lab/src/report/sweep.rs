@@ -3,12 +3,14 @@
 use super::chart::{CLASSES, Chart, PALETTE, Series, Stack, escape};
 use super::data::RunResults;
 use super::level_summary::LevelSummary;
+use super::marks::MarkLinks;
 use super::plots;
+use super::sources::figure as record_of;
 use super::tables::level_name;
 use crate::figures::CLASS_NAMES;
 use crate::raw::RawResults;
 use crate::record::AttemptKind;
-use crate::records_page::RECORDS;
+use crate::records_page::{RECORDS, href, with_links};
 use std::fmt::Write;
 
 /// Title of the plot of response-time classes.
@@ -21,6 +23,28 @@ fn series(name: &str, colour: usize, points: Vec<(f64, f64)>) -> Series {
         colour: PALETTE[colour % PALETTE.len()],
         scatter: false,
         spread: Vec::new(),
+        links: MarkLinks::None,
+    }
+}
+
+/// A figure over the levels, with its intervals and the records of both.
+fn over_levels(name: &str, colour: usize, figure: &str, levels: &[LevelSummary]) -> Series {
+    let points = levels
+        .iter()
+        .enumerate()
+        .filter_map(|(place, level)| Some((place, (level.level?, level.figure(figure)?))));
+    let (places, points): (Vec<usize>, Vec<(f64, f64)>) = points.unzip();
+    let ends = |level: &LevelSummary| {
+        let interval = level.intervals.get(figure)?;
+        Some((level.level?, interval.low?.max(0.0), interval.high?))
+    };
+    let links = places
+        .into_iter()
+        .map(|place| href(&record_of(place, figure)));
+    Series {
+        spread: levels.iter().filter_map(ends).collect(),
+        links: MarkLinks::Each(links.collect()),
+        ..series(name, colour, points)
     }
 }
 
@@ -30,20 +54,6 @@ pub(super) fn write(html: &mut String, results: &RunResults, levels: &[LevelSumm
     let label = &raw.run.level_label;
     let mut charts = Vec::new();
     if levels.len() > 1 {
-        let over = |value: &dyn Fn(&LevelSummary) -> Option<f64>| -> Vec<(f64, f64)> {
-            levels
-                .iter()
-                .filter_map(|level| Some((level.level?, value(level)?)))
-                .collect()
-        };
-        let with_spread = |mut series: Series, figure: &str| {
-            let ends = |level: &LevelSummary| {
-                let interval = level.intervals.get(figure)?;
-                Some((level.level?, interval.low?.max(0.0), interval.high?))
-            };
-            series.spread = levels.iter().filter_map(ends).collect();
-            series
-        };
         let limit = |name: &str| {
             let checks = raw.run.trials.first().map(|trial| &trial.checks);
             checks.and_then(|checks| {
@@ -59,14 +69,8 @@ pub(super) fn write(html: &mut String, results: &RunResults, levels: &[LevelSumm
                 label,
                 "milliseconds",
                 vec![
-                    with_spread(
-                        series("median", 0, over(&|level| level.p50)),
-                        "response_p50_ms",
-                    ),
-                    with_spread(
-                        series("99th percentile", 1, over(&|level| level.p99)),
-                        "response_p99_ms",
-                    ),
+                    over_levels("median", 0, "response_p50_ms", levels),
+                    over_levels("99th percentile", 1, "response_p99_ms", levels),
                 ],
             )
             .with_limit(limit("response_p99_ms"), "limit of the 99th percentile"),
@@ -76,29 +80,20 @@ pub(super) fn write(html: &mut String, results: &RunResults, levels: &[LevelSumm
             label,
             "milliseconds",
             vec![
-                with_spread(
-                    series("mean", 0, over(&|level| level.jitter_mean)),
-                    "jitter_mean_ms",
-                ),
-                with_spread(
-                    series("99th percentile", 1, over(&|level| level.jitter_p99)),
-                    "jitter_p99_ms",
-                ),
+                over_levels("mean", 0, "jitter_mean_ms", levels),
+                over_levels("99th percentile", 1, "jitter_p99_ms", levels),
             ],
         ));
         charts.push(Chart::lines(
             "CPU time of the SUT",
             label,
             "\u{b5}s each",
-            vec![with_spread(
-                series("per call", 2, over(&|level| level.cpu_us)),
-                "cpu_us_each",
-            )],
+            vec![over_levels("per call", 2, "cpu_us_each", levels)],
         ));
     }
     charts.extend(plots::charts(results));
-    charts.push(scatter(raw));
-    charts.push(open_calls(raw));
+    charts.push(scatter(results));
+    charts.push(open_calls(results));
     let charts: Vec<&Chart> = charts.iter().filter(|chart| !chart.is_empty()).collect();
     if charts.is_empty() {
         return;
@@ -135,7 +130,13 @@ fn figure(html: &mut String, chart: &Chart) {
         let _ = write!(
             html,
             "<span class=\"key\"><i style=\"background:{colour}\"></i>{}</span>",
-            escape(name)
+            match chart.record_of(name) {
+                Some(record) => with_links(name, |number| format!(
+                    "<a href=\"{}\">{number}</a>",
+                    escape(record)
+                )),
+                None => escape(name),
+            }
         );
     }
     let _ = write!(
@@ -153,7 +154,7 @@ fn records_of(title: &str) -> &'static str {
             "computed.json/levels"
         }
         "Jitter per stream" => "streams.ndjson/1",
-        "Processors busy" => "run.json/trials",
+        "Processor time" => "run.json/trials",
         _ => "attempts.ndjson/1",
     }
 }
@@ -167,6 +168,11 @@ fn classes_chart(label: &str, levels: &[LevelSummary]) -> Chart {
             name: format!("{} ms", name.replace(">=", "\u{2265}")),
             values: levels.iter().map(|level| level.classes[class]).collect(),
             colour: CLASSES[class],
+            links: MarkLinks::Each(
+                (0..levels.len())
+                    .map(|place| href(&record_of(place, &format!("{name} ms"))))
+                    .collect(),
+            ),
         })
         .collect();
     Chart::stacks(CLASSES_TITLE, label, "attempts", categories, stacks)
@@ -179,9 +185,9 @@ fn last_full(raw: &RawResults) -> Option<u32> {
 }
 
 /// Response time of each answered attempt of the last trial (at most some thousand dots).
-fn scatter(raw: &RawResults) -> Chart {
+fn scatter(results: &RunResults) -> Chart {
     const DOTS: usize = 3_000;
-    let last = last_full(raw);
+    let last = last_full(&results.raw);
     let kinds = [
         AttemptKind::Call,
         AttemptKind::Registration,
@@ -189,16 +195,22 @@ fn scatter(raw: &RawResults) -> Chart {
         AttemptKind::Reregistration,
         AttemptKind::Deregistration,
     ];
-    let all: Vec<(f64, f64)> = raw
-        .attempts
-        .iter()
-        .filter(|attempt| Some(attempt.trial) == last && kinds.contains(&attempt.kind))
-        .filter_map(|attempt| Some((attempt.due as f64 / 1e9, attempt.response_ms()?)))
+    let all: Vec<((f64, f64), usize)> = results
+        .numbered_attempts()
+        .filter(|(attempt, _)| Some(attempt.trial) == last && kinds.contains(&attempt.kind))
+        .filter_map(|(attempt, line)| {
+            Some(((attempt.due as f64 / 1e9, attempt.response_ms()?), line))
+        })
         .collect();
     let stride = all.len().div_ceil(DOTS).max(1);
+    let shown = all.into_iter().step_by(stride);
+    let (points, links): (Vec<_>, Vec<_>) = shown
+        .map(|(point, line)| (point, href(&format!("attempts.ndjson:{line}"))))
+        .unzip();
     let dots = Series {
         scatter: true,
-        ..series("one attempt", 0, all.into_iter().step_by(stride).collect())
+        links: MarkLinks::Each(links),
+        ..series("one attempt", 0, points)
     };
     Chart::lines(
         "Response time of each attempt, last trial",
@@ -209,8 +221,9 @@ fn scatter(raw: &RawResults) -> Chart {
 }
 
 /// Concurrent calls over time, last trial.
-fn open_calls(raw: &RawResults) -> Chart {
+fn open_calls(results: &RunResults) -> Chart {
     const POINTS: usize = 1_000;
+    let raw = &results.raw;
     let last = last_full(raw);
     let mut changes: Vec<(u64, f64)> = Vec::new();
     for attempt in &raw.attempts {
@@ -231,10 +244,17 @@ fn open_calls(raw: &RawResults) -> Chart {
         .collect();
     let stride = all.len().div_ceil(POINTS).max(1);
     let points = all.into_iter().step_by(stride).collect();
+    let trial = last.and_then(|trial| results.place(trial));
+    let open = Series {
+        links: trial.map_or(MarkLinks::None, |place| {
+            MarkLinks::Whole(href(&format!("run.json#/trials/{place}")))
+        }),
+        ..series("open", 2, points)
+    };
     Chart::lines(
         "Calls open, last trial",
         "seconds since the start",
         "calls",
-        vec![series("open", 2, points)],
+        vec![open],
     )
 }

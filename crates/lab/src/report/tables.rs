@@ -13,7 +13,7 @@ use crate::experiment::CAPACITY;
 use crate::figures::{CLASS_NAMES, ThresholdCheck};
 use crate::raw::{RawResults, TrialRecord};
 use crate::record::AttemptOutcome;
-use crate::records_page::{link, segment};
+use crate::records_page::{self, link, segment};
 use crate::statistics::has_too_few_samples;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -158,6 +158,7 @@ pub(super) fn summary(html: &mut String, raw: &RawResults, levels: &[LevelSummar
     HtmlTable {
         title: "Result by level",
         note: &note,
+        note_record: "run.json#/trials",
         columns,
         rows: levels.iter().enumerate().map(row).collect(),
         ..HtmlTable::default()
@@ -179,11 +180,14 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
         };
         let remark = match row.remark.as_str() {
             "" => String::new(),
-            remark => format!(" <span class=\"soft\">({})</span>", escape(remark)),
+            remark => format!(
+                " <span class=\"soft\">({})</span>",
+                records_page::text(&record("/remark"), remark)
+            ),
         };
         TableRow::from(vec![
             link(&record("/level"), &level_name(row.level)),
-            escape(&figure),
+            records_page::text(&record("/figure"), &figure),
             match row.study_most {
                 Some(_) => link(&record(""), &row.study_text()),
                 None => link(&record("/study"), &grouped(row.study_value)),
@@ -191,7 +195,7 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
             format!("{}{remark}", link(&record("/here"), &number(row.run_value))),
             link(&record("/interval"), &escape(&row.interval_text())),
             link(&record("/interval"), &escape(&row.source_text())),
-            escape(&row.unit),
+            records_page::text(&record("/unit"), &row.unit),
         ])
     };
     let note = format!(
@@ -222,8 +226,9 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
     .write(html);
     if !study.differs.is_empty() {
         html.push_str("<section><h2>Differences from the study</h2><ul>");
-        for differs in &study.differs {
-            let _ = write!(html, "<li>{}</li>", escape(differs));
+        for (place, differs) in study.differs.iter().enumerate() {
+            let record = format!("run.json#/study/differs/{place}");
+            let _ = write!(html, "<li>{}</li>", records_page::text(&record, differs));
         }
         html.push_str("</ul></section>");
     }
@@ -235,7 +240,7 @@ pub(super) fn bounds(html: &mut String, raw: &RawResults, bounds: &[BoundCheck])
         let record = |name: &str| computed(&format!("/bounds/{place}{name}"));
         let interval = bound.interval.as_ref();
         TableRow::from(vec![
-            escape(&bound.figure),
+            records_page::text(&record("/figure"), &bound.figure),
             link(
                 &record("/level"),
                 &bound.level.map_or(String::new(), grouped),
@@ -888,7 +893,10 @@ fn remarks(html: &mut String, results: &RunResults) {
             (all, _) if all == raw.run.trials.len() => "every trial".to_owned(),
             (some, _) => counted(some, "trial"),
         };
-        let text = link(&record, &escape(text));
+        // The remark is in the record of its trial.
+        let of_trial = record.split("/remarks/").next().unwrap_or(&record);
+        let of = records_page::text(of_trial, &of);
+        let text = records_page::text(&record, text);
         let _ = write!(html, "<li>{of}: {text}</li>");
     }
     html.push_str("</ul></section>");

@@ -6,7 +6,7 @@ use crate::decimal::{counted, plain};
 use crate::error::{LabError, RunVerdict};
 use crate::files::{cannot_write, replace};
 use crate::output;
-use crate::records_page::{Document, RecordsPage, link_to};
+use crate::records_page::{Document, RecordsPage, link_to, text_on};
 use crate::report::{Compared, STYLE, difference_text, escape, relative};
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
@@ -428,8 +428,13 @@ fn render(compared: &StudyRunsCompared) -> String {
     );
     let link =
         |pointer: &str, text: &str| link_to(RECORDS, &format!("{RECORD}#{pointer}"), &escape(text));
+    let judged_by = match class {
+        "passed" => "/tolerance_percent",
+        _ => "/rows",
+    };
+    let words = |pointer: &str, text: &str| text_on(RECORDS, &format!("{RECORD}#{pointer}"), text);
     for (place, note) in compared.notes.iter().enumerate() {
-        let note = link(&format!("/notes/{place}"), note);
+        let note = words(&format!("/notes/{place}"), note);
         let _ = write!(html, "<p class=\"note\">{note}</p>");
     }
     html.push_str(
@@ -445,8 +450,8 @@ fn render(compared: &StudyRunsCompared) -> String {
              <td data-name=\"baseline\">{}</td><td data-name=\"new\">{}</td><td data-name=\"difference\">{}</td>\
              <td data-name=\"significant\">{}</td><td data-name=\"judged\">{}</td></tr>",
             escape(&row.row),
-            escape(&row.what),
-            escape(&row.unit),
+            words(&format!("/rows/{place}/what"), &row.what),
+            words(&format!("/rows/{place}/unit"), &row.unit),
             cell("baseline", &row.baseline.text()),
             cell("new", &row.new.text()),
             cell("difference_percent", &row.difference()),
@@ -459,7 +464,7 @@ fn render(compared: &StudyRunsCompared) -> String {
         "</tbody></table></div><p class=\"note\">{}</p><p class=\"note\">{}</p><p class=\"note\">Each number links to its record in \
          <a href=\"{RECORDS}\">{RECORDS}</a>. The comparison is in {RECORD}.</p></section></main></body></html>",
         escape(LEGEND),
-        escape(&compared.judgement())
+        words(judged_by, &compared.judgement())
     );
     html
 }

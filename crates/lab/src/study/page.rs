@@ -8,7 +8,7 @@ use crate::decimal::{counted, plain};
 use crate::error::RunVerdict;
 use crate::experiment::{EspMeasurement, File};
 use crate::progress::duration;
-use crate::records_page::{RECORDS, link, link_to};
+use crate::records_page::{RECORDS, link, link_to, text};
 use crate::report::{STYLE, computed, date, escape};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -40,7 +40,7 @@ pub(super) fn render(page: &Page<'_>) -> String {
     facts(&mut html, page.record);
     rows(&mut html, page.record);
     differs(&mut html, page.record);
-    plots(&mut html, page.plots);
+    plots(&mut html, page);
     tables(&mut html, page);
     parts(&mut html, page);
     records(&mut html, page.parts);
@@ -82,16 +82,19 @@ fn head(html: &mut String, record: &SuiteRecord) {
         escape(&record.suite),
         match record.not_run.is_empty() {
             true => String::new(),
-            false => format!(
-                "; {} of {} not run",
-                record.not_run.len(),
-                counted(record.planned_parts(), "part")
+            false => text(
+                "run.json#/not_run",
+                &format!(
+                    "; {} of {} not run",
+                    record.not_run.len(),
+                    counted(record.planned_parts(), "part")
+                )
             ),
         },
-        escape(&record.about),
+        text("run.json#/about", &record.about),
     );
     if let Some(gaps) = record.gaps() {
-        let gaps = link("run.json#/not_run", &escape(&gaps));
+        let gaps = text("run.json#/not_run", &gaps);
         let _ = write!(
             html,
             "<aside class=\"care\"><strong>Not complete.</strong> The verdict covers the other parts: {gaps}.</aside>"
@@ -198,7 +201,7 @@ fn study_row(html: &mut String, place: usize, row: &StudyRow, beside: bool) {
         html,
         "<tr><th>{}</th><td class=\"words\" data-name=\"figure\">{}</td>",
         escape(&row.row),
-        escape(&row.what)
+        text(&format!("run.json#/study/{place}/what"), &row.what)
     );
     if beside {
         let theirs = row.study.as_ref().map_or(String::new(), Reading::text);
@@ -239,7 +242,7 @@ fn study_row(html: &mut String, place: usize, row: &StudyRow, beside: bool) {
         html,
         "<td class=\"words unit\" data-name=\"unit\">{}</td><td data-name=\"95 % interval\">{}</td><td data-name=\"samples\">{samples}</td>\
          <td class=\"words\" data-name=\"remark\">{}</td></tr>",
-        escape(&row.unit),
+        text(&format!("run.json#/study/{place}/unit"), &row.unit),
         own("interval", &escape(&ends)),
         own("remark", &escape(&row.remark)),
     );
@@ -247,14 +250,17 @@ fn study_row(html: &mut String, place: usize, row: &StudyRow, beside: bool) {
 
 /// Differences in the set-up: those of several rows together.
 fn differs(html: &mut String, record: &SuiteRecord) {
-    let mut seen: Vec<(&str, BTreeSet<&str>)> = Vec::new();
-    for row in &record.study {
-        for text in &row.differs {
-            match seen.iter_mut().find(|(known, _)| known == text) {
-                Some((_, rows)) => {
+    let mut seen: Vec<(&str, String, BTreeSet<&str>)> = Vec::new();
+    for (place, row) in record.study.iter().enumerate() {
+        for (at, differs) in row.differs.iter().enumerate() {
+            match seen.iter_mut().find(|(known, ..)| known == differs) {
+                Some((.., rows)) => {
                     rows.insert(&row.row);
                 }
-                None => seen.push((text, BTreeSet::from([row.row.as_str()]))),
+                None => {
+                    let source = format!("run.json#/study/{place}/differs/{at}");
+                    seen.push((differs, source, BTreeSet::from([row.row.as_str()])));
+                }
             }
         }
     }
@@ -262,22 +268,23 @@ fn differs(html: &mut String, record: &SuiteRecord) {
         return;
     }
     html.push_str("<section><h2>Differences of the set-up</h2><ul>");
-    for (text, rows) in seen {
+    for (differs, source, rows) in seen {
         let rows: Vec<&str> = rows.into_iter().collect();
         let _ = write!(
             html,
             "<li>{} <span class=\"soft\">({})</span></li>",
-            escape(text),
+            text(&source, differs),
             escape(&rows.join(", "))
         );
     }
     html.push_str("</ul></section>");
 }
 
-fn plots(html: &mut String, plots: &[PlacedPlot]) {
-    let drawn = plots
+fn plots(html: &mut String, page: &Page<'_>) {
+    let drawn = page
+        .plots
         .iter()
-        .filter_map(|(part, plot)| Some((part, chart(plot)?)));
+        .filter_map(|(part, plot)| Some((part, chart(plot, page.files)?)));
     let mut any = false;
     for (part, chart) in drawn {
         if !any {
@@ -329,7 +336,7 @@ fn tables(html: &mut String, page: &Page<'_>) {
         html.push_str("<section><h2>Remarks</h2><ul>");
         for (place, note) in own.notes.iter().enumerate() {
             let source = format!("{}/part.json#/notes/{place}", record.name);
-            let _ = write!(html, "<li>{}</li>", link(&source, &escape(note)));
+            let _ = write!(html, "<li>{}</li>", text(&source, note));
         }
         html.push_str("</ul></section>");
     }
@@ -349,11 +356,10 @@ fn one_table(
         escape(&record.name),
     );
     if !table.note.is_empty() {
-        let at = html.rfind("<div class=\"scroll\">").unwrap_or(html.len());
-        html.insert_str(
-            at,
-            &format!("<p class=\"note\">{}</p>", escape(&table.note)),
-        );
+        let source = format!("{}/part.json#/tables/{at}/note", record.name);
+        let note = format!("<p class=\"note\">{}</p>", text(&source, &table.note));
+        let before = html.rfind("<div class=\"scroll\">").unwrap_or(html.len());
+        html.insert_str(before, &note);
     }
     for name in &table.head {
         let _ = write!(html, "<th>{}</th>", escape(name));
@@ -411,15 +417,15 @@ fn parts(html: &mut String, page: &Page<'_>) {
     for (place, (part, _)) in page.parts.iter().enumerate() {
         let name = escape(&part.name);
         let (class, _) = badge(part.verdict);
+        let words = |cause: &str| text(&format!("run.json#/parts/{place}/cause"), cause);
         let verdict = match (&part.cause, part.measured) {
-            (Some(cause), false) => format!(
-                "<span class=\"soft\">not measured: {}</span>",
-                escape(cause)
-            ),
+            (Some(cause), false) => {
+                format!("<span class=\"soft\">not measured: {}</span>", words(cause))
+            }
             (Some(cause), true) => format!(
                 "<span class=\"mark {class}\">{}</span>; {}",
                 part.verdict.name(),
-                escape(cause)
+                words(cause)
             ),
             (None, _) => format!(
                 "<span class=\"mark {class}\">{}</span>",
@@ -487,7 +493,11 @@ fn records(html: &mut String, parts: &[(PartRecord, Option<Measured>)]) {
             };
             let (attempts, streams) = (sum("attempts", attempts), sum("streams", streams));
             let label = match level.level {
-                Some(value) => format!("{name}, {} {}", escape(&run.level_label), plain(value)),
+                Some(value) => {
+                    let level = computed(&format!("/levels/{at}/level"));
+                    let level = link_to(&page, &level, &plain(value));
+                    format!("{name}, {} {level}", escape(&run.level_label))
+                }
                 None => name.clone(),
             };
             let _ = write!(

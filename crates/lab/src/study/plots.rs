@@ -2,14 +2,19 @@
 
 use super::plan::{BarSpec, PlotSpec, StudyPlan};
 use super::record::{BarRecord, LineRecord, PartRecord, PlotRecord, Reading, StudyRow};
+use super::records::record_href;
 use super::rows::Measured;
 use crate::decimal::plain;
 use crate::error::LabError;
 use crate::figures::CLASS_NAMES;
 use crate::raw::RunRecord;
 use crate::record::StreamRecord;
-use crate::report::{Chart, Group, LevelSummary, PALETTE, RESPONSE_CLASSES, Series, Stack};
+use crate::records_page::segment;
+use crate::report::{
+    Chart, Group, LevelSummary, MarkLinks, PALETTE, RESPONSE_CLASSES, Series, Stack, level_figure,
+};
 use crate::statistics::Interval;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A plot, and the part whose records it shows; empty for rows of several parts.
@@ -38,7 +43,7 @@ pub(super) fn all(
         match spec {
             PlotSpec::Distribution { part } => {
                 if let Some((run, levels)) = find(part) {
-                    plots.push(((*part).to_owned(), distribution(run, levels)));
+                    plots.push(((*part).to_owned(), distribution(part, run, levels)));
                 }
             }
             PlotSpec::Levels {
@@ -50,7 +55,7 @@ pub(super) fn all(
                 figures,
             } => {
                 if let Some((run, levels)) = find(part) {
-                    let series = over_levels(run, levels, figures, *scale);
+                    let series = over_levels((part, run), levels, figures, *scale);
                     let plot = PlotRecord::Lines {
                         title: (*title).to_owned(),
                         x: (*x).to_owned(),
@@ -69,7 +74,7 @@ pub(super) fn all(
             } => {
                 if let Some((run, _)) = find(part) {
                     let streams = crate::report::read_streams(&dir.join(part))?;
-                    let plot = loss_over_time(title, run, &streams, (levels, *study));
+                    let plot = loss_over_time(title, (part, run), &streams, (levels, *study));
                     plots.push(((*part).to_owned(), plot));
                 }
             }
@@ -80,8 +85,11 @@ pub(super) fn all(
     }
     for (record, measured) in parts {
         if let Some(Measured::Own(own)) = measured {
-            let of_part = own.plots.iter().cloned();
-            plots.extend(of_part.map(|plot| (record.name.clone(), plot)));
+            let of_part = own.plots.iter().cloned().enumerate();
+            plots.extend(of_part.map(|(place, mut plot)| {
+                plot.link_to_itself(&format!("{}/part.json#/plots/{place}", record.name));
+                (record.name.clone(), plot)
+            }));
         }
     }
     Ok(plots)
@@ -118,13 +126,14 @@ fn lost_by_second(streams: &[&StreamRecord]) -> Vec<(f64, f64)> {
 /// Lost packets over the seconds of the first trial of each level, with the intervals of their shares.
 fn loss_over_time(
     title: &str,
-    run: &RunRecord,
+    (part, run): (&str, &RunRecord),
     streams: &[StreamRecord],
     (levels, (figure, words)): (&[(f64, &str)], (f64, &str)),
 ) -> PlotRecord {
     let mut series = Vec::new();
     for (level, name) in levels {
-        let Some(trial) = run.trials.iter().find(|trial| trial.level == Some(*level)) else {
+        let mut trials = run.trials.iter().enumerate();
+        let Some((place, trial)) = trials.find(|(_, trial)| trial.level == Some(*level)) else {
             continue;
         };
         let of_trial: Vec<&StreamRecord> = streams
@@ -150,6 +159,9 @@ fn loss_over_time(
                 .extend(spread.map(|(low, high)| (second as f64, low, high)));
         }
         if !line.points.is_empty() {
+            // The losses of all streams of the trial.
+            let record = format!("{part}/run.json#/trials/{place}");
+            line.links = vec![record; line.points.len()];
             series.push(line);
         }
     }
@@ -162,8 +174,21 @@ fn loss_over_time(
     }
 }
 
+/// Reference to a figure of a level of a part.
+fn measured(part: &str, place: usize, figure: &str) -> String {
+    format!("{part}/{}", level_figure(place, figure))
+}
+
+/// Reference to a figure that the study states for a level.
+fn studied(part: &str, place: usize, figure: &str) -> String {
+    format!(
+        "{part}/run.json#/study/level/{place}/figures/{}",
+        segment(figure)
+    )
+}
+
 /// Stacked classes of the response time at each level, the study's bar before ours.
-fn distribution(run: &RunRecord, levels: &[LevelSummary]) -> PlotRecord {
+fn distribution(part: &str, run: &RunRecord, levels: &[LevelSummary]) -> PlotRecord {
     let study = run.study.as_ref();
     let mut categories = Vec::new();
     let mut bars: Vec<BarRecord> = CLASS_NAMES
@@ -173,20 +198,28 @@ fn distribution(run: &RunRecord, levels: &[LevelSummary]) -> PlotRecord {
             ..BarRecord::default()
         })
         .collect();
-    for level in levels {
+    for (place, level) in levels.iter().enumerate() {
         let Some(value) = level.level else { continue };
         let theirs = study
-            .and_then(|study| study.level.iter().find(|theirs| theirs.at == value))
-            .filter(|theirs| theirs.figures.keys().any(|name| name.ends_with(" ms")));
-        if let Some(theirs) = theirs {
+            .and_then(|study| {
+                study
+                    .level
+                    .iter()
+                    .enumerate()
+                    .find(|(_, of)| of.at == value)
+            })
+            .filter(|(_, of)| of.figures.keys().any(|name| name.ends_with(" ms")));
+        if let Some((at, theirs)) = theirs {
             categories.push(format!("{} study", plain(value)));
             for bar in &mut bars {
                 bar.values.push(theirs.figures.get(&bar.name).copied());
+                bar.links.push(studied(part, at, &bar.name));
             }
         }
         categories.push(format!("{} here", plain(value)));
         for (bar, count) in bars.iter_mut().zip(level.classes) {
             bar.values.push(Some(count));
+            bar.links.push(measured(part, place, &bar.name));
         }
     }
     PlotRecord::Bars {
@@ -201,43 +234,48 @@ fn distribution(run: &RunRecord, levels: &[LevelSummary]) -> PlotRecord {
 
 /// Figures over the levels, with the study's points.
 fn over_levels(
-    run: &RunRecord,
+    (part, run): (&str, &RunRecord),
     levels: &[LevelSummary],
     figures: &[(&str, &str)],
     scale: f64,
 ) -> Vec<LineRecord> {
     let mut series = Vec::new();
     for (figure, name) in figures {
-        let points = levels.iter().filter_map(|level| {
+        let points = levels.iter().enumerate().filter_map(|(place, level)| {
             let x = level.level? * scale;
-            Some((x, level.figure(figure)?, level.intervals.get(*figure)))
+            let value = level.figure(figure)?;
+            Some((x, value, level.intervals.get(*figure), place))
         });
+        let mut points: Vec<_> = points.collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut line = LineRecord {
             name: (*name).to_owned(),
             ..LineRecord::default()
         };
-        for (x, value, interval) in points {
+        for (x, value, interval, place) in points {
             line.points.push((x, value));
+            line.links.push(measured(part, place, figure));
             let ends = interval.and_then(|ends| Some((ends.low?, ends.high?)));
             line.spread.extend(ends.map(|(low, high)| (x, low, high)));
         }
-        line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let theirs: Vec<(f64, f64)> = run
-            .study
-            .iter()
-            .flat_map(|study| &study.level)
-            .filter_map(|level| Some((level.at * scale, *level.figures.get(*figure)?)))
-            .collect();
-        let measured = !line.points.is_empty();
-        if measured {
+        let theirs = run.study.iter().flat_map(|study| &study.level).enumerate();
+        let theirs = theirs.filter_map(|(place, level)| {
+            let value = *level.figures.get(*figure)?;
+            let point = (level.at * scale, value);
+            Some((point, studied(part, place, figure)))
+        });
+        let (theirs, links): (Vec<_>, Vec<_>) = theirs.unzip();
+        let is_measured = !line.points.is_empty();
+        if is_measured {
             series.push(line);
         }
-        if measured && !theirs.is_empty() {
+        if is_measured && !theirs.is_empty() {
             series.push(LineRecord {
                 name: format!("{name}, study"),
                 points: theirs,
                 spread: Vec::new(),
                 scatter: true,
+                links,
             });
         }
     }
@@ -256,12 +294,17 @@ fn beside(title: &str, y: &str, specs: &[BarSpec], rows: &[StudyRow]) -> PlotRec
     };
     let mut categories = Vec::new();
     for spec in specs {
-        let matches = |row: &&StudyRow| {
+        let matches = |row: &StudyRow| {
             row.part == spec.part
                 && row.figure == spec.figure
                 && (spec.level.is_none() || row.level == spec.level)
         };
-        let row = rows.iter().find(matches);
+        let at = rows.iter().position(matches);
+        let row = at.and_then(|at| rows.get(at));
+        for (bar, key) in [(&mut study, "study"), (&mut here, "here")] {
+            let record = at.map(|at| format!("run.json#/study/{at}/{key}"));
+            bar.links.push(record.unwrap_or_default());
+        }
         categories.push(spec.name.to_owned());
         study
             .values
@@ -281,8 +324,15 @@ fn beside(title: &str, y: &str, specs: &[BarSpec], rows: &[StudyRow]) -> PlotRec
     }
 }
 
-/// Draws a plot; `None` if it is empty.
-pub(super) fn chart(plot: &PlotRecord) -> Option<Chart> {
+/// Draws a plot, with `files` on the records page; `None` if it is empty.
+pub(super) fn chart(plot: &PlotRecord, files: &BTreeSet<String>) -> Option<Chart> {
+    let hrefs = |links: &[String]| {
+        let href = |link: &String| match link.as_str() {
+            "" => String::new(),
+            link => record_href(files, link),
+        };
+        MarkLinks::Each(links.iter().map(href).collect())
+    };
     let chart = match plot {
         PlotRecord::Lines {
             title,
@@ -300,6 +350,7 @@ pub(super) fn chart(plot: &PlotRecord) -> Option<Chart> {
                     .unwrap_or(PALETTE[0]),
                 scatter: line.scatter,
                 spread: line.spread.clone(),
+                links: hrefs(&line.links),
             });
             let chart = Chart::lines(title, x, y, lines.collect());
             match limit {
@@ -329,6 +380,7 @@ pub(super) fn chart(plot: &PlotRecord) -> Option<Chart> {
                         .copied()
                         .unwrap_or(PALETTE[0]),
                 },
+                links: hrefs(&bar.links),
             });
             Chart::stacks(title, x, y, categories.clone(), stacks.collect()).with_full_width()
         }
@@ -350,6 +402,7 @@ pub(super) fn chart(plot: &PlotRecord) -> Option<Chart> {
                     .get(place % colours.len())
                     .copied()
                     .unwrap_or(PALETTE[0]),
+                links: hrefs(&bar.links),
             });
             Chart::groups(title, x, y, categories.clone(), groups.collect())
         }
@@ -387,7 +440,7 @@ mod tests {
             stream(2, 0, &[]),
         ];
         let names = [(0.0, "without"), (1.0, "with")];
-        let plot = loss_over_time("t", &run, &streams, (&names, (500.0, "study")));
+        let plot = loss_over_time("t", ("part", &run), &streams, (&names, (500.0, "study")));
         let PlotRecord::Lines { series, limit, .. } = plot else {
             panic!("lines");
         };
@@ -402,6 +455,7 @@ mod tests {
         assert!(low < 8.0 && high > 8.0, "{low} {high}");
         assert!(series[1].points.iter().all(|point| point.1 == 0.0));
         assert_eq!(series[1].points.len(), 4);
+        assert_eq!(series[1].links, vec!["part/run.json#/trials/1"; 4]);
         assert_eq!(limit, Some((500.0, "study".to_owned())));
     }
 }

@@ -89,6 +89,9 @@ pub struct LineRecord {
     /// Points without a line.
     #[serde(default)]
     pub scatter: bool,
+    /// Records of the points, as [`BarRecord::links`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<String>,
 }
 
 /// Bars of one colour, one for each category; `null`: not measured.
@@ -101,6 +104,10 @@ pub struct BarRecord {
     /// 95 % intervals of the values.
     #[serde(default)]
     pub spread: Vec<Option<(f64, f64)>>,
+    /// Records of the values, relative to the study's directory: files, or `FILE#POINTER`. Missing and empty ones: those of the
+    /// plot itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<String>,
 }
 
 /// A plot, as data.
@@ -137,6 +144,48 @@ pub enum PlotRecord {
         #[serde(default)]
         stacked: bool,
     },
+}
+
+impl PlotRecord {
+    /// References to the records of its numbers.
+    pub fn links(&self) -> impl Iterator<Item = &String> {
+        let (lines, bars): (&[LineRecord], &[BarRecord]) = match self {
+            PlotRecord::Lines { series, .. } => (series.as_slice(), &[]),
+            PlotRecord::Bars { bars, .. } => (&[], bars.as_slice()),
+        };
+        let of_lines = lines.iter().flat_map(|line| &line.links);
+        of_lines.chain(bars.iter().flat_map(|bar| &bar.links))
+    }
+
+    /// Gives each number without a record that of the plot itself; `record` is the reference of the plot.
+    pub fn link_to_itself(&mut self, record: &str) {
+        fn fill(links: &mut Vec<String>, count: usize, record: impl Fn(usize) -> String) {
+            links.resize(count, String::new());
+            for (place, link) in links.iter_mut().enumerate() {
+                if link.is_empty() {
+                    *link = record(place);
+                }
+            }
+        }
+        match self {
+            PlotRecord::Lines { series, .. } => {
+                for (at, line) in series.iter_mut().enumerate() {
+                    let count = line.points.len();
+                    fill(&mut line.links, count, |place| {
+                        format!("{record}/lines/series/{at}/points/{place}/1")
+                    });
+                }
+            }
+            PlotRecord::Bars { bars, .. } => {
+                for (at, bar) in bars.iter_mut().enumerate() {
+                    let count = bar.values.len();
+                    fill(&mut bar.links, count, |place| {
+                        format!("{record}/bars/bars/{at}/values/{place}")
+                    });
+                }
+            }
+        }
+    }
 }
 
 /// A table.

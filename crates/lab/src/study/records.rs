@@ -2,9 +2,10 @@
 //! Parts that are experiments have a records page of their own.
 
 use super::page::Page;
+use super::record::PlotRecord;
 use super::rows::Measured;
 use crate::error::LabError;
-use crate::records_page::{Document, RECORDS, RecordsPage, link};
+use crate::records_page::{Document, RECORDS, RecordsPage, href_on, link};
 use crate::report::escape;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -28,7 +29,8 @@ pub(super) fn files(
             .iter()
             .flat_map(|table| table.links.iter().flatten());
         let of_rows = own.rows.iter().map(|row| &row.record);
-        for name in of_tables.chain(of_rows) {
+        let of_plots = own.plots.iter().flat_map(PlotRecord::links);
+        for name in of_tables.chain(of_rows).chain(of_plots) {
             let known = name.ends_with(".ndjson")
                 || (name.ends_with(".json") && !name.ends_with("/part.json"));
             let size = known
@@ -48,6 +50,24 @@ pub(super) fn file_link(files: &BTreeSet<String>, file: &str, html: &str) -> Str
         (true, true) => link(&format!("{file}:1"), html),
         (true, false) => link(&format!("{file}#"), html),
         (false, _) => format!("<a href=\"{}\">{html}</a>", escape(file)),
+    }
+}
+
+/// Address of a record of a plot: a file, or `FILE#POINTER`.
+pub(super) fn record_href(files: &BTreeSet<String>, reference: &str) -> String {
+    let Some((file, pointer)) = reference.split_once('#') else {
+        return match (files.contains(reference), reference.ends_with(".ndjson")) {
+            (true, true) => href_on(RECORDS, &format!("{reference}:1")),
+            (true, false) => href_on(RECORDS, &format!("{reference}#")),
+            (false, _) => reference.to_owned(),
+        };
+    };
+    match file.rsplit_once('/') {
+        // A part that is an experiment has a records page of its own.
+        Some((part, name)) if matches!(name, "run.json" | "computed.json") => {
+            href_on(&format!("{part}/{RECORDS}"), &format!("{name}#{pointer}"))
+        }
+        _ => href_on(RECORDS, reference),
     }
 }
 

@@ -32,6 +32,7 @@ fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
                 name: "here".to_owned(),
                 values: vec![Some(1.0), None],
                 spread: vec![Some((0.5, 2.0))],
+                ..BarRecord::default()
             }],
             stacked: false,
         }],

@@ -5,7 +5,11 @@ mod strongswan;
 use super::media::RTP;
 use super::model::{StudyProtection, Tunnel};
 use crate::error::LabError;
-use net::Network;
+use crate::esp::line::{INNER_MTU, LineGatewayCount, LineGateways};
+use crate::esp::{EspCarriage, EspCase};
+use engine::Entropy;
+use net::{Network, PacketSocket, TunDevice};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -22,6 +26,8 @@ pub const LINE_ENDS: [&str; 2] = ["la", "lb"];
 /// Interface of the hosts on the line, and that of OpenVPN.
 pub const LINE_INTERFACE: &str = "eth0";
 const TUN: &str = "tun0";
+/// Device of the inner packets of our own ESP.
+const ESP_DEVICE: &str = "esp0";
 /// Ports of OpenVPN and WireGuard.
 const OPENVPN: u16 = 1_194;
 const WIREGUARD: u16 = 51_820;
@@ -94,6 +100,8 @@ pub struct BenchPlan<'a> {
 /// The test bed.
 #[derive(Debug)]
 pub struct Bench {
+    /// Gateways of our own ESP.
+    gateways: Option<LineGateways>,
     line: [&'static str; 2],
     inner: [&'static str; 2],
     /// Ports that the firewall opens: UDP and TCP.
@@ -169,6 +177,7 @@ impl Bench {
         };
         let line = || LINE_INTERFACE.to_owned();
         Ok(Bench {
+            gateways: None,
             line: plan.line,
             inner: plan.inner,
             ports: [plan.udp_ports, plan.tcp_ports],
@@ -194,17 +203,25 @@ impl Bench {
             self.firewall(&self.media_interfaces_of(protection.tunnel))?;
         }
         match protection.tunnel {
-            Tunnel::None => Ok(()),
+            // The hosts protect the media themselves.
+            Tunnel::None | Tunnel::Srtp => Ok(()),
             Tunnel::OpenVpn(cipher) => self.openvpn(cipher, protection.name),
             Tunnel::WireGuard => self.wireguard(),
             Tunnel::StrongSwan => self.strongswan(),
+            Tunnel::Esp(name) => {
+                let case = EspCase::of(name).ok_or_else(|| format!("no ESP case {name}"))?;
+                let mut entropy = net::entropy().map_err(|error| failed("getrandom", error))?;
+                self.esp((case, EspCarriage::Tunnel), &mut entropy)?;
+                self.reach()
+            }
         }
     }
 
     /// Interface on which media passes unprotected at each host with this tunnel.
     fn media_interfaces_of(&self, tunnel: Tunnel) -> [String; 2] {
         match tunnel {
-            Tunnel::None => [LINE_INTERFACE, LINE_INTERFACE].map(str::to_owned),
+            Tunnel::None | Tunnel::Srtp => [LINE_INTERFACE, LINE_INTERFACE].map(str::to_owned),
+            Tunnel::Esp(_) => [ESP_DEVICE, ESP_DEVICE].map(str::to_owned),
             Tunnel::OpenVpn(_) => [TUN, TUN].map(str::to_owned),
             Tunnel::WireGuard => {
                 let number = self.names[0]
@@ -304,12 +321,61 @@ impl Bench {
         self.folders.push(folder);
     }
 
+    /// Puts two gateways of this program on the line, with these algorithms and random keys. The addresses in the tunnel are
+    /// those of their devices.
+    ///
+    /// # Errors
+    /// A right, or TUN is missing.
+    pub(crate) fn esp(
+        &mut self,
+        (case, carriage): (&EspCase, EspCarriage),
+        entropy: &mut Entropy,
+    ) -> Result<(), String> {
+        let open = |network: &Network| -> Result<(TunDevice, PacketSocket), String> {
+            in_network(network, || -> Result<(TunDevice, PacketSocket), String> {
+                let tun = TunDevice::create(ESP_DEVICE).map_err(|error| failed("TUN", error))?;
+                let socket = PacketSocket::open(LINE_INTERFACE)
+                    .map_err(|error| failed(LINE_INTERFACE, error))?;
+                Ok((tun, socket))
+            })?
+        };
+        let ends = [open(&self.networks[0])?, open(&self.networks[1])?];
+        for (name, address) in self.names.iter().zip(self.inner) {
+            script(&format!(
+                "ip -n {name} link set {ESP_DEVICE} addrgenmode none
+                 ip -n {name} addr add {address}/24 dev {ESP_DEVICE}
+                 ip -n {name} link set {ESP_DEVICE} mtu {INNER_MTU} txqueuelen 10000 up"
+            ))?;
+        }
+        let outer = self
+            .line
+            .map(|text| text.parse().unwrap_or(Ipv4Addr::LOCALHOST));
+        let gateways = LineGateways::start(ends, (case, carriage), outer, entropy);
+        self.gateways = Some(gateways.map_err(|error| error.to_string())?);
+        self.media_interfaces = [ESP_DEVICE, ESP_DEVICE].map(str::to_owned);
+        self.media_addresses = addresses(self.inner);
+        Ok(())
+    }
+
+    /// Ends the gateways of our own ESP; returns their counts.
+    ///
+    /// # Errors
+    /// One has ended before.
+    pub(crate) fn finish_gateways(&mut self) -> Result<Option<[LineGatewayCount; 2]>, String> {
+        self.gateways.take().map(LineGateways::finish).transpose()
+    }
+
     /// Checks that the programs of the tunnel still run: a tunnel without them loses every packet, which is none of its
     /// cipher.
     ///
     /// # Errors
     /// One has ended, with its last words.
     pub fn check(&mut self) -> Result<(), String> {
+        if self.gateways.as_ref().is_some_and(LineGateways::has_ended) {
+            let why = self.finish_gateways().err();
+            let why = why.unwrap_or_else(|| "without an error".to_owned());
+            return Err(format!("an ESP gateway ended during the call: {why}"));
+        }
         let mut ended = Vec::new();
         for (index, (child, log)) in self.children.iter_mut().zip(&self.child_logs).enumerate() {
             let status = match child.try_wait() {
@@ -555,6 +621,7 @@ fn has_interface_down(network: &Network, name: &str) -> bool {
 
 impl Drop for Bench {
     fn drop(&mut self) {
+        self.gateways = None;
         for child in &mut self.children {
             // In order, so that it removes its interface and socket.
             let id = child.id().to_string();
@@ -709,6 +776,8 @@ mod tests {
             (902, Tunnel::OpenVpn("AES-128-CBC"), false),
             (903, Tunnel::WireGuard, false),
             (904, Tunnel::StrongSwan, false),
+            (905, Tunnel::Srtp, true),
+            (906, Tunnel::Esp("aes-gcm"), false),
         ] {
             let bench = Bench::new(number, &dir).unwrap();
             bench.bridge().unwrap();

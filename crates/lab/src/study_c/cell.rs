@@ -2,12 +2,14 @@
 
 use super::bench::{Bench, in_network};
 use super::captures::{self, Capture, media_payload};
-use super::media::{LEAD, MediaSource, RTP};
-use super::record::{CellPlan, CellRecord};
+use super::media::{LEAD, MediaSource, MediaSrtp, RTP};
+use super::model::Tunnel;
+use super::record::{CellPlan, CellRecord, PacketCount};
 use crate::emulator::ends::EndName;
 use crate::emulator::engine::{RealTimeLink, prepare_thread};
 use crate::emulator::settings::{DIRECTIONS, profile};
 use crate::emulator::{LATE_MS, LatenessBound, faults, line_json};
+use crate::esp::line;
 use crate::figures::quantile;
 use crate::raw::NoiseRecord;
 use engine::{Entropy, Time};
@@ -45,7 +47,7 @@ fn measure(plan: &CellPlan<'_>, record: &mut CellRecord) -> Result<(), String> {
         RealTimeLink::open(&ends, &settings, entropy, clock).map_err(|error| error.to_string())
     });
     let mut link = opened??;
-    let (captures, noise, late_ms) = std::thread::scope(|scope| {
+    let call = std::thread::scope(|scope| {
         let (link, stop) = (&mut link, &stop);
         let forwarder = scope.spawn(move || {
             line_network.enter().map_err(|error| error.to_string())?;
@@ -64,17 +66,29 @@ fn measure(plan: &CellPlan<'_>, record: &mut CellRecord) -> Result<(), String> {
         carried.unwrap_or_else(|_| Err("the line's thread panicked".to_owned()))?;
         result
     })?;
-    captures::evaluate(plan, &captures, record)?;
+    let captures = &call.captures;
+    captures::evaluate(plan, captures, record)?;
     let figures = link.figures();
-    record.faults = faults(&figures, &noise, LatenessBound::of_any(LATE_MS));
-    record.sender_late_p99_ms = late_ms;
-    record.faults.extend(late_sender(late_ms));
+    record.faults = faults(&figures, &call.noise, LatenessBound::of_any(LATE_MS));
+    record.sender_late_p99_ms = call.late_ms;
+    record.faults.extend(late_sender(call.late_ms));
+    record.protected = call.srtp;
+    if let Some(gateways) = bench.finish_gateways()? {
+        record.faults.extend(line::faults(&gateways));
+        let [first, second] = gateways.map(|gateway| PacketCount {
+            accepted: gateway.opened,
+            refused: gateway.refused,
+        });
+        record.protected = Some(first.with(second));
+    }
+    let refused = record.protected.and_then(PacketCount::fault);
+    record.faults.extend(refused);
     let lines = figures.iter().zip(DIRECTIONS);
     record.line = lines.map(|(line, name)| line_json(line, name)).collect();
     let packets: u64 = figures.iter().map(|line| line.counts.arrived).sum();
     let bytes: u64 = figures.iter().map(|line| line.bytes).sum();
     record.line_packet_bytes = (packets > 0).then(|| bytes as f64 / packets as f64 - 14.0);
-    let paths = captures::store(plan, &captures, record)?;
+    let paths = captures::store(plan, captures, record)?;
     if plan.with_tshark {
         captures::compare(&paths, &bench.media_addresses, record);
     }
@@ -90,17 +104,36 @@ fn late_sender(late_p99_ms: Option<f64>) -> Option<String> {
     ))
 }
 
-/// Captures of both hosts, the noise of the host, and the lateness of the senders (99th percentile, milliseconds).
-type Call = ([Capture; 2], NoiseRecord, Option<f64>);
+/// A call that was made.
+struct CapturedCall {
+    /// Of both hosts.
+    captures: [Capture; 2],
+    /// That of the machine.
+    noise: NoiseRecord,
+    /// Lateness of the senders, 99th percentile, milliseconds.
+    late_ms: Option<f64>,
+    /// Packets of SRTP that have arrived.
+    srtp: Option<PacketCount>,
+}
+
+/// SRTP of both hosts, if the cell has it.
+fn security(plan: &CellPlan<'_>) -> Result<[Option<MediaSrtp>; 2], String> {
+    match plan.protection.tunnel {
+        Tunnel::Srtp => MediaSrtp::pair(plan.seed).map(|both| both.map(Some)),
+        _ => Ok([None, None]),
+    }
+}
 
 /// The call: both hosts send and capture.
-fn call(plan: &CellPlan<'_>, bench: &Bench, clock: Clock) -> Result<Call, String> {
+fn call(plan: &CellPlan<'_>, bench: &Bench, clock: Clock) -> Result<CapturedCall, String> {
     let text = |error: std::io::Error| error.to_string();
+    let mut securities = security(plan)?.into_iter();
     let sampler = net::NoiseSampler::start(Duration::from_millis(1), None).map_err(text)?;
     let begin = clock.now() + LEAD;
     let end = begin + plan.span;
     let captures = std::thread::scope(|scope| {
         let ends = [0, 1].map(|side: usize| {
+            let mut security = securities.next().flatten();
             let network = &bench.networks[side];
             let interface = &bench.media_interfaces[side];
             let capture = scope.spawn(move || capture(network, interface, clock, end + DRAIN));
@@ -108,28 +141,40 @@ fn call(plan: &CellPlan<'_>, bench: &Bench, clock: Clock) -> Result<Call, String
             let sender = scope.spawn(move || {
                 network.enter()?;
                 let source = MediaSource::new(plan.codec, side);
-                send(&source, addresses, clock, (begin, end))
+                let late = send(&source, &mut security, addresses, clock, (begin, end))?;
+                Ok::<_, std::io::Error>((late, security.map(|security| security.count)))
             });
             (capture, sender)
         });
         let mut captures = Vec::new();
         let mut late = Vec::new();
+        let mut srtp: Option<PacketCount> = None;
         for (capture, sender) in ends {
             let panicked = |_| std::io::Error::other("a thread panicked");
-            late.extend(sender.join().map_err(panicked)??);
+            let (of_sender, count) = sender.join().map_err(panicked)??;
+            late.extend(of_sender);
+            srtp = match (srtp, count) {
+                (Some(before), Some(count)) => Some(before.with(count)),
+                (before, count) => count.or(before),
+            };
             captures.push(capture.join().map_err(panicked)??);
         }
         let second = captures.pop().unwrap_or_default();
         let first = captures.pop().unwrap_or_default();
         late.sort_by(f64::total_cmp);
-        Ok(([first, second], quantile(&late, 0.99)))
+        Ok(([first, second], quantile(&late, 0.99), srtp))
     });
     let noise = sampler.stop().map_err(text)?;
     if net::stops() > 0 {
         return Err("interrupted".to_owned());
     }
-    let (captures, late_ms) = captures.map_err(text)?;
-    Ok((captures, noise.into(), late_ms))
+    let (captures, late_ms, srtp) = captures.map_err(text)?;
+    Ok(CapturedCall {
+        captures,
+        noise: noise.into(),
+        late_ms,
+        srtp,
+    })
 }
 
 fn capture(
@@ -161,9 +206,36 @@ fn capture(
     Ok(frames)
 }
 
+/// A packet as it leaves the host.
+fn sealed(
+    security: &mut Option<MediaSrtp>,
+    packet: Vec<u8>,
+    is_rtcp: bool,
+) -> std::io::Result<Vec<u8>> {
+    match security.as_mut() {
+        Some(security) => security
+            .seal(packet, is_rtcp)
+            .map_err(std::io::Error::other),
+        None => Ok(packet),
+    }
+}
+
+/// Reads the packets that have arrived at the sockets of RTP and RTCP.
+fn drain(sockets: [&UdpSocket; 2], security: &mut Option<MediaSrtp>) {
+    let mut room = [0; 2_048];
+    for (socket, is_rtcp) in sockets.into_iter().zip([false, true]) {
+        while let Ok(length) = socket.recv(&mut room) {
+            if let (Some(security), Some(packet)) = (security.as_mut(), room.get_mut(..length)) {
+                security.open(packet, is_rtcp);
+            }
+        }
+    }
+}
+
 /// Sends the media of a host; returns the lateness of each packet, milliseconds.
 fn send(
     source: &MediaSource,
+    security: &mut Option<MediaSrtp>,
     addresses: [std::net::IpAddr; 2],
     clock: Clock,
     (begin, end): (Time, Time),
@@ -177,7 +249,6 @@ fn send(
     let (rtp, rtcp) = (socket(RTP)?, socket(RTP + 1)?);
     prepare_thread();
     let mut late = Vec::new();
-    let mut room = [0; 2_048];
     for number in 0u32.. {
         let due = begin + source.due(number);
         if due >= end || net::stops() > 0 {
@@ -186,14 +257,15 @@ fn send(
         clock.sleep_until(due, Duration::ZERO);
         late.push(clock.now().since(due).as_secs_f64() * 1e3);
         // A full queue of the host is a loss before the capture: it is not sent.
-        let _ = rtp.send(&source.packet(number));
+        let _ = rtp.send(&sealed(security, source.packet(number), false)?);
         if let Some(report) = source.report(number) {
-            let _ = rtcp.send(&report);
+            let _ = rtcp.send(&sealed(security, report, true)?);
         }
-        while rtp.recv(&mut room).is_ok() || rtcp.recv(&mut room).is_ok() {}
+        drain([&rtp, &rtcp], security);
     }
     // Packets that still arrive find their port open.
     clock.sleep_until(end + DRAIN, Duration::ZERO);
+    drain([&rtp, &rtcp], security);
     Ok(late)
 }
 
@@ -238,8 +310,60 @@ mod tests {
         std::thread::sleep(sleep);
         let begin = clock.now() + Duration::ZERO;
         std::thread::sleep(sleep);
-        let late = send(&source, loopback, clock, (begin, begin + sleep)).unwrap();
+        let late = send(&source, &mut None, loopback, clock, (begin, begin + sleep)).unwrap();
         assert!(late[0] >= 39.0, "{late:?}");
+    }
+
+    /// A cell of two seconds in the network of 100 Mbit/s.
+    fn cell(number: usize, protection: &str, dir: &Path) -> CellRecord {
+        let network = NETWORKS.into_iter().find(|known| known.name == "lan-100");
+        let protection = PROTECTIONS
+            .into_iter()
+            .find(|known| known.name == protection);
+        run(&CellPlan {
+            number,
+            codec: CODECS[0],
+            network: network.unwrap(),
+            protection: protection.unwrap(),
+            repetition: 0,
+            span: Duration::from_secs(2),
+            seed: 1,
+            dir,
+            with_tshark: false,
+        })
+    }
+
+    #[test]
+    fn srtp_and_our_esp_carry_a_call() {
+        let may = Command::new("unshare").args(["-n", "true"]).status();
+        let has_nft = Command::new("nft").arg("--version").output().is_ok();
+        if !may.is_ok_and(|status| status.success()) || !has_nft {
+            eprintln!("skipped: no right to namespaces, or nft is not installed");
+            return;
+        }
+        let dir = std::env::temp_dir().join(format!("hornwork-own-cells-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        // 64 bytes in the clear; an SRTP packet has a tag of 10, ESP adds its format.
+        for (number, protection, bytes) in [
+            (20, "srtp", 74.0),
+            (21, "esp-aes-gcm", 120.0),
+            (22, "esp-aes-cbc-sha1", 136.0),
+        ] {
+            let record = cell(number, protection, &dir);
+            assert_eq!(record.cause, None, "{record:?}");
+            let sent: u64 = record.sent.iter().sum();
+            let arrived: u64 = record.arrived.iter().sum();
+            assert!(sent > 120 && arrived + 6 > sent, "{protection}: {record:?}");
+            // The probe of a tunnel is smaller than the media.
+            let on_line = record.line_packet_bytes.unwrap();
+            assert!((bytes - 2.0..bytes + 2.0).contains(&on_line), "{on_line}");
+            let count = record.protected.unwrap();
+            assert!(
+                count.accepted >= arrived && count.refused == 0,
+                "{protection}: {count:?}"
+            );
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
@@ -249,22 +373,7 @@ mod tests {
         }
         let dir = std::env::temp_dir().join(format!("hornwork-strongswan-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        let network = NETWORKS.into_iter().find(|known| known.name == "lan-100");
-        let protection = PROTECTIONS
-            .into_iter()
-            .find(|known| known.name == "strongswan");
-        let plan = CellPlan {
-            number: 0,
-            codec: CODECS[0],
-            network: network.unwrap(),
-            protection: protection.unwrap(),
-            repetition: 0,
-            span: Duration::from_secs(2),
-            seed: 1,
-            dir: &dir,
-            with_tshark: false,
-        };
-        let record = run(&plan);
+        let record = cell(0, "strongswan", &dir);
         assert_eq!(record.cause, None, "{record:?}");
         // 2 s of packets each 30 ms, both ways; a machine that stalls loses none in the tunnel.
         let sent: u64 = record.sent.iter().sum();

@@ -1,6 +1,9 @@
-//! The media of a call: packets in memory, and their times.
+//! The media of a call: packets in memory, their times, and their SRTP.
 
 use super::model::StudyCodec;
+use super::record::PacketCount;
+use engine::Entropy;
+use protect::srtp::{ContextLimits, Inbound, KeyError, MAX_OVERHEAD, MasterKey, Outbound, Suite};
 use std::time::Duration;
 use wire::rtp::RtpHeader;
 
@@ -68,6 +71,63 @@ impl MediaSource {
     }
 }
 
+/// SRTP of a host: AES-128 in counter mode and HMAC-SHA1-80 (RFC 3711), with a master key for each direction.
+pub struct MediaSrtp {
+    outbound: Outbound,
+    inbound: Inbound,
+    /// Packets that have arrived.
+    pub count: PacketCount,
+}
+
+impl MediaSrtp {
+    /// That of both hosts of a cell; the keys follow from its seed.
+    ///
+    /// # Errors
+    /// The library refuses a key.
+    pub fn pair(seed: u64) -> Result<[MediaSrtp; 2], String> {
+        let mut entropy = Entropy::from_number(!seed);
+        let mut key = || MasterKey::generate(Suite::AesCm128HmacSha1_80, &mut entropy);
+        let [first, second] = [key(), key()];
+        let text = |error: KeyError| error.to_string();
+        let host = |own: &MasterKey, other: &MasterKey| -> Result<MediaSrtp, String> {
+            let limits = ContextLimits::default();
+            Ok(MediaSrtp {
+                outbound: Outbound::new(own, limits).map_err(text)?,
+                inbound: Inbound::new(other, limits).map_err(text)?,
+                count: PacketCount::default(),
+            })
+        };
+        Ok([host(&first, &second)?, host(&second, &first)?])
+    }
+
+    /// Protects a packet of RTP, or of RTCP.
+    ///
+    /// # Errors
+    /// A packet of this number was protected before.
+    pub fn seal(&mut self, mut packet: Vec<u8>, is_rtcp: bool) -> Result<Vec<u8>, String> {
+        let length = packet.len();
+        packet.resize(length + MAX_OVERHEAD, 0);
+        let sealed = match is_rtcp {
+            true => self.outbound.protect_rtcp(&mut packet, length),
+            false => self.outbound.protect_rtp(&mut packet, length),
+        };
+        packet.truncate(sealed.map_err(|failure| failure.to_string())?);
+        Ok(packet)
+    }
+
+    /// Checks and decrypts a packet that has arrived, and counts it.
+    pub fn open(&mut self, packet: &mut [u8], is_rtcp: bool) {
+        let opened = match is_rtcp {
+            true => self.inbound.unprotect_rtcp(packet),
+            false => self.inbound.unprotect_rtp(packet),
+        };
+        match opened {
+            Ok(_) => self.count.accepted += 1,
+            Err(_) => self.count.refused += 1,
+        }
+    }
+}
+
 /// A sender report with a canonical name (RFC 3550 sections 6.4.1 and 6.5).
 fn report(ssrc: u32, timestamp: u32, packets: u32) -> Vec<u8> {
     let mut bytes = vec![0x80, 200, 0, 6];
@@ -89,6 +149,33 @@ fn report(ssrc: u32, timestamp: u32, packets: u32) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::study_c::model::CODECS;
+
+    #[test]
+    fn media_is_protected_and_a_changed_packet_refused() {
+        let source = MediaSource::new(CODECS[0], 0);
+        let [mut first, mut second] = MediaSrtp::pair(7).unwrap();
+        let clear = source.packet(3);
+        let mut sealed = first.seal(clear.clone(), false).unwrap();
+        // The header stays, the payload does not, and the tag has 80 bits.
+        assert_eq!(sealed.len(), clear.len() + 10);
+        assert_eq!(sealed[..12], clear[..12]);
+        assert_ne!(sealed[12..clear.len()], clear[12..]);
+        second.open(&mut sealed, false);
+        assert_eq!(sealed[..clear.len()], clear);
+        let report = report(SSRC[0], 0, 4);
+        let mut sealed = first.seal(report.clone(), true).unwrap();
+        assert_eq!(sealed.len(), report.len() + 14);
+        second.open(&mut sealed, true);
+        let mut changed = first.seal(source.packet(4), false).unwrap();
+        changed[20] ^= 1;
+        second.open(&mut changed, false);
+        let count = second.count;
+        assert_eq!((count.accepted, count.refused), (2, 1));
+        // The other direction has another key.
+        let mut back = second.seal(source.packet(5), false).unwrap();
+        second.open(&mut back, false);
+        assert_eq!(second.count.refused, 2);
+    }
 
     #[test]
     fn reports_are_valid_compounds_each_five_seconds() {

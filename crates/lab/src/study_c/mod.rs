@@ -45,11 +45,12 @@ const MATRIX: &str = "matrix";
 const QUICK_SECONDS: f64 = 150.0;
 /// Set-up of tunnels, drain of the queues and evaluation of a batch of the full setting, seconds, as runs took.
 const BATCH_SECONDS: usize = 27;
+/// Batches of a repetition with the study's codec: in the clear, six ciphers, and two groups beside the study.
+const BATCHES: usize = 9;
 /// Expected duration of the full setting, seconds: five repetitions of the batches, and ten rounds of the ciphers. The page,
 /// the run and `lab list` name it.
 pub const FULL_SECONDS: f64 = (5
-    * ((60 + BATCH_SECONDS) * (PROTECTIONS.len() + 1 - BESIDE_THE_STUDY.len())
-        + (30 + BATCH_SECONDS) * WITH_TODAYS_CODECS.len())
+    * ((60 + BATCH_SECONDS) * BATCHES + (30 + BATCH_SECONDS) * WITH_TODAYS_CODECS.len())
     + 10 * 6) as f64;
 
 /// Everything that was measured.
@@ -59,6 +60,8 @@ struct Found {
     cells: Vec<CellRecord>,
     cipher_speed: Vec<CipherSpeed>,
     ranking: Vec<RankRow>,
+    /// Ranks of the study's protections among each other.
+    study_ranking: Vec<RankRow>,
     recommendations: Vec<Recommendation>,
     left_overs: Vec<String>,
 }
@@ -126,8 +129,26 @@ const WITH_TODAYS_CODECS: [&str; 3] = ["none", "aes-256", "wireguard"];
 /// Bits per second of the fastest line whose load is compared with its rate.
 const SLOW_LINE: u64 = 100_000;
 
-/// Cells that run at the same time: all networks with one protection, or with those that the study does not have.
+/// Cells that run at the same time: all networks with a group of protections.
 type Batch = Vec<(StudyCodec, StudyNetwork, StudyProtection, u32, Duration)>;
+
+/// Protections whose cells run at the same time: those in the clear, which need no program; each cipher of the study alone; and the
+/// two groups beside the study.
+fn groups() -> Vec<Vec<StudyProtection>> {
+    let (clear, tunnels): (Vec<_>, Vec<_>) = PROTECTIONS
+        .into_iter()
+        .filter(StudyProtection::is_of_study)
+        .partition(|protection| protection.tunnel == Tunnel::None);
+    let beside = BESIDE_THE_STUDY.iter().map(|names| {
+        let all = PROTECTIONS.into_iter();
+        all.filter(|protection| names.contains(&protection.name))
+            .collect::<Vec<_>>()
+    });
+    std::iter::once(clear)
+        .chain(tunnels.into_iter().map(|protection| vec![protection]))
+        .chain(beside)
+        .collect()
+}
 
 fn batches(setting: &Setting) -> Vec<Batch> {
     let mut batches = Vec::new();
@@ -136,15 +157,11 @@ fn batches(setting: &Setting) -> Vec<Batch> {
         let cells = |protection| {
             NETWORKS.map(|network| (first, network, protection, repetition, setting.call))
         };
-        let (beside, of_study): (Vec<_>, Vec<_>) = PROTECTIONS
-            .into_iter()
-            .partition(|protection| BESIDE_THE_STUDY.contains(&protection.name));
         batches.extend(
-            of_study
+            groups()
                 .into_iter()
-                .map(|protection| cells(protection).to_vec()),
+                .map(|group| -> Batch { group.into_iter().flat_map(cells).collect() }),
         );
-        batches.push(beside.into_iter().flat_map(cells).collect());
         for protection in PROTECTIONS
             .into_iter()
             .filter(|protection| WITH_TODAYS_CODECS.contains(&protection.name))
@@ -221,6 +238,7 @@ fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
     let found = Found {
         own_error,
         recommendations: ranking::recommend(&ranking),
+        study_ranking: ranking::rank_of_study(&cells, &cipher_speed),
         ranking,
         cells,
         cipher_speed,
@@ -465,13 +483,17 @@ fn simulation_note() -> String {
     let inner = 20 + 8 + 12 + CODECS[0].bytes;
     let times = PROTECTIONS.iter().filter_map(|protection| {
         let speed = overhead::cipher_mb_s(protection.tunnel)?;
-        let micros = overhead::cipher_time(protection.tunnel, inner).as_nanos() as f64 / 1e3;
+        let tag = match protection.tunnel {
+            Tunnel::Srtp => 10,
+            _ => 0,
+        };
+        let micros = overhead::cipher_time(protection.tunnel, inner + tag).as_nanos() as f64 / 1e3;
         let (speed, micros) = (crate::report::plain(speed), crate::report::plain(micros));
         Some(format!("{} {micros} us ({speed} MB/s)", protection.label))
     });
     let times: Vec<String> = times.collect();
     format!(
-        "This is a simulation in virtual time. Bytes are computed from the format of each protection. Time of cipher and HMAC for a packet \
+        "This is a simulation in virtual time. Bytes are computed from the format of each protection; SRTP protects each packet. Time of cipher and HMAC for a packet \
          at one end: {}; from {}.",
         times.join(", "),
         overhead::SPEEDS_FROM
@@ -548,5 +570,17 @@ mod tests {
         assert!(calls.as_secs_f64() + ciphers <= QUICK_SECONDS, "{calls:?}");
         let limit = StudySetting::quick().limit_s.unwrap();
         assert!(QUICK_SECONDS <= limit);
+        let of_study = batches(&setting);
+        let of_study = of_study.iter().filter(|batch| batch[0].0 == CODECS[0]);
+        assert_eq!(of_study.count(), BATCHES);
+        let mut cells: Vec<(&str, &str)> = batches(&setting)
+            .iter()
+            .flatten()
+            .filter(|(codec, ..)| *codec == CODECS[0])
+            .map(|(_, network, protection, ..)| (network.name, protection.name))
+            .collect();
+        cells.sort_unstable();
+        cells.dedup();
+        assert_eq!(cells.len(), NETWORKS.len() * PROTECTIONS.len());
     }
 }

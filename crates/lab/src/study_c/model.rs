@@ -48,6 +48,10 @@ pub enum Tunnel {
     WireGuard,
     /// strongSwan: IKEv2, ESP in UDP with AES-256-GCM in user space.
     StrongSwan,
+    /// SRTP of this program: AES-128 in counter mode and HMAC-SHA1-80. The packets of the media are its own.
+    Srtp,
+    /// ESP of this program in tunnel mode, with the algorithms of this [`crate::esp::EspCase`].
+    Esp(&'static str),
 }
 
 /// A protection of the study.
@@ -99,8 +103,25 @@ const fn clear(name: &'static str, label: &'static str, has_firewall: bool) -> S
     }
 }
 
+const fn beside(
+    name: &'static str,
+    label: &'static str,
+    tunnel: Tunnel,
+    (security, reason): (u8, &'static str),
+) -> StudyProtection {
+    StudyProtection {
+        name,
+        label,
+        has_firewall: true,
+        tunnel,
+        security,
+        reason,
+        study_ranks: [0; 4],
+    }
+}
+
 /// The protections.
-pub const PROTECTIONS: [StudyProtection; 10] = [
+pub const PROTECTIONS: [StudyProtection; 13] = [
     clear("none", "no security", false),
     clear("firewall", "firewall", true),
     vpn(
@@ -151,30 +172,85 @@ pub const PROTECTIONS: [StudyProtection; 10] = [
         (5, "blocks of 64 bits; related-key attack (1997)"),
         [4, 1, 3, 3],
     ),
-    StudyProtection {
-        name: "wireguard",
-        label: "WireGuard",
-        has_firewall: true,
-        tunnel: Tunnel::WireGuard,
-        security: 1,
-        reason: "authenticated encryption, 256-bit key, forward secrecy; not in the study",
-        study_ranks: [0; 4],
-    },
-    StudyProtection {
-        name: "strongswan",
-        label: "strongSwan",
-        has_firewall: true,
-        tunnel: Tunnel::StrongSwan,
-        security: 1,
-        reason: "authenticated encryption (AES-256-GCM), 256-bit key, forward secrecy; not in the study",
-        study_ranks: [0; 4],
-    },
+    beside(
+        "wireguard",
+        "WireGuard",
+        Tunnel::WireGuard,
+        (
+            1,
+            "authenticated encryption, 256-bit key, forward secrecy; not in the study",
+        ),
+    ),
+    beside(
+        "strongswan",
+        "strongSwan",
+        Tunnel::StrongSwan,
+        (
+            1,
+            "authenticated encryption (AES-256-GCM), 256-bit key, forward secrecy; not in the study",
+        ),
+    ),
+    beside(
+        "srtp",
+        "SRTP",
+        Tunnel::Srtp,
+        (
+            2,
+            "no practical attack; 128-bit key; the headers of RTP and the addresses are in the clear; not in the study",
+        ),
+    ),
+    beside(
+        "esp-aes-cbc-sha1",
+        "ESP AES-128-CBC",
+        Tunnel::Esp("aes-cbc-sha1"),
+        (
+            2,
+            "no practical attack; 128-bit key, HMAC-SHA1-96; not in the study",
+        ),
+    ),
+    beside(
+        "esp-aes-gcm",
+        "ESP AES-128-GCM",
+        Tunnel::Esp("aes-gcm"),
+        (2, "authenticated encryption; 128-bit key; not in the study"),
+    ),
 ];
 
-/// Protections that the study does not have. They are measured at the same time.
-pub const BESIDE_THE_STUDY: [&str; 2] = ["wireguard", "strongswan"];
+/// Protections that the study does not have: by programs of others, and by this program. Those of a group are measured at the
+/// same time.
+pub const BESIDE_THE_STUDY: [&[&str]; 2] = [
+    &["wireguard", "strongswan"],
+    &["srtp", "esp-aes-cbc-sha1", "esp-aes-gcm"],
+];
+
+/// Mark of these protections in tables and plots.
+pub const NOT_OF_STUDY: &str = "*";
+
+/// A name in tables and plots, with a mark for a protection that the study does not have.
+pub fn marked(label: &str, is_of_study: bool) -> String {
+    match is_of_study {
+        true => label.to_owned(),
+        false => format!("{label} {NOT_OF_STUDY}"),
+    }
+}
+
+fn is_of_study(protection: &str) -> bool {
+    !BESIDE_THE_STUDY
+        .iter()
+        .any(|group| group.contains(&protection))
+}
 
 impl StudyProtection {
+    /// Whether the study has it.
+    pub fn is_of_study(&self) -> bool {
+        is_of_study(self.name)
+    }
+
+    /// Its name in tables and plots, with a mark if the study does not have it.
+    pub fn marked(&self) -> String {
+        marked(self.label, self.is_of_study())
+    }
+
     /// Whether its tunnel is OpenVPN.
     pub const fn is_openvpn(&self) -> bool {
         matches!(self.tunnel, Tunnel::OpenVpn(_))
@@ -239,7 +315,7 @@ pub fn study_value(network: &str, protection: &str, figure: &str) -> Option<Read
     use Reading::Number;
     let words = |text: &str| Reading::Words(text.to_owned());
     Some(match (network, figure, protection) {
-        (_, _, "wireguard" | "strongswan") => return None,
+        (_, _, other) if !is_of_study(other) => return None,
         ("wan-38", "loss", "3des") => Number(4.0),
         ("wan-38", "loss", "blowfish" | "aes-128" | "aes-256") => words("more than 10"),
         ("wan-38", "loss", _) => words("4 to 16"),
@@ -275,16 +351,17 @@ pub fn study_speed(protection: &str) -> Option<Reading> {
 }
 
 /// Differences of the set-up in real time from that of the study.
-pub const DIFFERS: [&str; 3] = [
+pub const DIFFERS: [&str; 4] = [
     "emulated lines and Linux hosts in one machine instead of Cisco 2500 routers, Windows hosts and the Internet",
     "nftables (stateful) instead of Windows Firewall",
     "OpenVPN 2.6 with a static key; the study does not name version, mode or authentication",
+    "WireGuard, strongSwan, SRTP and ESP are beside the study; SRTP and ESP are those of this program, with manual keys",
 ];
 
 /// Differences of a simulation from the study, and from a measurement.
 pub const SIMULATION_DIFFERS: [&str; 4] = [
     "a simulation in virtual time: no program, kernel or host takes part; only line, queue, bytes and ciphers have an effect",
-    "the tunnels are packets of the size that their formats give (OpenVPN with a static key, CBC and HMAC-SHA1; WireGuard), without handshakes",
+    "the tunnels are packets of the size that their formats give (OpenVPN with a static key, CBC and HMAC-SHA1; WireGuard; ESP), without handshakes; SRTP protects the packets",
     "time in a host is that of cipher and HMAC alone, from speeds measured once; reading, writing and scheduling of a tunnel program are not in it",
     "the firewall changes no packet and takes no time",
 ];

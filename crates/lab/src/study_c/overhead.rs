@@ -1,10 +1,11 @@
 //! Bytes and time that a protection adds to a packet, computed from its format: for the simulation.
 
 use super::model::Tunnel;
+use crate::esp::{EspCarriage, EspCase, tunnel_format};
 use sim::TunnelFormat;
 use std::time::Duration;
 
-/// IPv4 and UDP headers of the outer packet.
+/// IPv4 and UDP headers, of the outer packet or of one with SRTP.
 const OUTER: usize = 20 + 8;
 /// Packet number and time before the plaintext (OpenVPN with a static key: both, as the key has no sessions).
 const OPENVPN_NUMBER: usize = 8;
@@ -16,15 +17,20 @@ const WIREGUARD_BLOCK: usize = 16;
 /// Poly1305.
 const WIREGUARD_TAG: usize = 16;
 /// SPI, sequence number and IV of ESP with AES-GCM (RFC 4106); padding length and next header before the ICV.
-const ESP_HEADER: usize = 8 + 8;
+const ESP_HEADER: usize = SPI_AND_NUMBER + 8;
+const SPI_AND_NUMBER: usize = 8;
 const ESP_TRAILER: usize = 2;
 const ESP_ALIGNMENT: usize = 4;
 const ESP_ICV: usize = 16;
 /// Megabytes per second of HMAC-SHA1 over blocks of 128 bytes; measured as [`cipher_mb_s`].
 const HMAC_MB_S: f64 = 234.0;
 
+/// Megabytes per second of AES-128 in counter mode (SRTP) and in GCM (ESP); measured as [`cipher_mb_s`].
+const AES_128_CTR_MB_S: f64 = 2_430.0;
+const AES_128_GCM_MB_S: f64 = 116.0;
+
 /// The measurement behind [`cipher_mb_s`], for the page.
-pub const SPEEDS_FROM: &str = "openssl speed (OpenSSL 3.0.19, blocks of 64 bytes, median of 5 rounds) on one core of an AMD EPYC, 2026-11-26; AES-256-GCM: 2026-11-28";
+pub const SPEEDS_FROM: &str = "openssl speed (OpenSSL 3.0.19, blocks of 64 bytes, median of 5 rounds) on one core of an AMD EPYC, 2026-11-26; AES-256-GCM: 2026-11-28; AES-128 in CTR and GCM: median of 3 rounds on one of an Intel Xeon, 2026-11-29";
 
 /// Megabytes per second of a cipher in the simulation: a measured constant, so that a seed gives the same bytes on each
 /// machine. See [`SPEEDS_FROM`].
@@ -40,6 +46,10 @@ pub fn cipher_mb_s(tunnel: Tunnel) -> Option<f64> {
         Tunnel::OpenVpn("BF-CBC") => 116.0,
         Tunnel::OpenVpn("RC2-CBC") => 46.3,
         Tunnel::OpenVpn(_) => return None,
+        Tunnel::Srtp => AES_128_CTR_MB_S,
+        Tunnel::Esp("aes-cbc-sha1") => 950.0,
+        Tunnel::Esp("aes-gcm") => AES_128_GCM_MB_S,
+        Tunnel::Esp(_) => return None,
     })
 }
 
@@ -57,10 +67,11 @@ fn cbc_bytes(cipher: &str, inner: usize) -> usize {
     ((OPENVPN_NUMBER + inner) / block + 1) * block
 }
 
-/// Format of the packets of a tunnel; `None` without one.
+/// Format of the packets of a tunnel; `None` without one. SRTP is a part of the inner packets.
 pub fn format(tunnel: Tunnel) -> Option<TunnelFormat> {
     Some(match tunnel {
-        Tunnel::None => return None,
+        Tunnel::None | Tunnel::Srtp => return None,
+        Tunnel::Esp(name) => tunnel_format(EspCase::of(name)?, EspCarriage::Tunnel),
         Tunnel::OpenVpn(cipher) => TunnelFormat {
             header: OUTER + OPENVPN_HMAC + block(cipher),
             clear: 0,
@@ -101,6 +112,22 @@ pub fn cipher_time(tunnel: Tunnel, inner: usize) -> Duration {
             let bytes = cbc_bytes(cipher, inner) as f64;
             bytes / cipher_mb_s + (bytes + block(cipher) as f64) / HMAC_MB_S
         }
+        Tunnel::Srtp => {
+            let bytes = inner.saturating_sub(OUTER) as f64;
+            bytes / cipher_mb_s + bytes / HMAC_MB_S
+        }
+        Tunnel::Esp(name) => {
+            let Some(case) = EspCase::of(name) else {
+                return Duration::ZERO;
+            };
+            let bytes = case.encrypted_bytes(inner) as f64;
+            // GCM authenticates with its cipher; the HMAC is over SPI, sequence number and IV, too.
+            let hmac = match case.suite.integrity.key_length() {
+                0 => 0.0,
+                _ => (bytes + (SPI_AND_NUMBER + case.iv) as f64) / HMAC_MB_S,
+            };
+            bytes / cipher_mb_s + hmac
+        }
         _ => inner.next_multiple_of(WIREGUARD_BLOCK) as f64 / cipher_mb_s,
     };
     Duration::from_nanos((micros * 1e3).round() as u64)
@@ -122,6 +149,11 @@ mod tests {
         assert_eq!(bytes(Tunnel::WireGuard), 64 + 32 + 28);
         // 8 bytes of SPI and number, 8 of IV, 68 of ciphertext, 16 of ICV: as strongSwan has in a capture (142 with Ethernet).
         assert_eq!(bytes(Tunnel::StrongSwan), 28 + 8 + 8 + 68 + 16);
+        // RFC 4303: 20 + 8, IV, the packet with a trailer of 2 in blocks, ICV.
+        assert_eq!(bytes(Tunnel::Esp("aes-cbc-sha1")), 28 + 16 + 80 + 12);
+        assert_eq!(bytes(Tunnel::Esp("aes-gcm")), 28 + 8 + 68 + 16);
+        // The tag of SRTP is in the inner packet.
+        assert_eq!(outer_bytes(Tunnel::Srtp, 74), 74);
         // A whole last block is followed by one of padding.
         assert_eq!(
             outer_bytes(Tunnel::OpenVpn("DES-CBC"), 63),

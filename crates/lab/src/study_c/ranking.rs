@@ -1,6 +1,6 @@
 //! Ranks of the protections by security, latency, jitter and loss, and recommendations.
 
-use super::model::{NETWORKS, PROTECTIONS};
+use super::model::{NETWORKS, NOT_OF_STUDY, PROTECTIONS, StudyProtection, marked};
 use super::pooled::Pooled;
 use super::record::CellRecord;
 use super::{CipherSpeed, cells_of};
@@ -14,6 +14,8 @@ pub struct RankRow {
     pub name: &'static str,
     /// Its name on the page.
     pub label: &'static str,
+    /// Whether the study has it.
+    pub is_of_study: bool,
     /// The study's ranks: security, latency, jitter, loss; 0: none.
     pub study: [u8; 4],
     /// Our ranks among the VPNs; protections whose intervals overlap have the same rank. `null`: not measured.
@@ -33,6 +35,11 @@ pub struct RankRow {
 }
 
 impl RankRow {
+    /// Its name in tables, with a mark if the study does not have it.
+    pub fn marked(&self) -> String {
+        marked(self.label, self.is_of_study)
+    }
+
     /// The interval of a rank, for a study row.
     pub fn rank_interval(&self, index: usize) -> Option<Interval> {
         let [best, worst] = self.rank_intervals[index]?;
@@ -85,11 +92,24 @@ impl Recommendation {
 
 const MEASURED: [&str; 3] = ["latency", "jitter", "loss"];
 
-/// Ranks all tunnels.
+/// Ranks all protections of media.
 pub fn rank(cells: &[CellRecord], speeds: &[CipherSpeed]) -> Vec<RankRow> {
+    rank_among(cells, speeds, |_| true)
+}
+
+/// Ranks those that the study has, among each other: beside the study's ranks.
+pub fn rank_of_study(cells: &[CellRecord], speeds: &[CipherSpeed]) -> Vec<RankRow> {
+    rank_among(cells, speeds, StudyProtection::is_of_study)
+}
+
+fn rank_among(
+    cells: &[CellRecord],
+    speeds: &[CipherSpeed],
+    is_ranked: fn(&StudyProtection) -> bool,
+) -> Vec<RankRow> {
     let mut rows: Vec<RankRow> = PROTECTIONS
         .iter()
-        .filter(|protection| protection.security > 0)
+        .filter(|protection| protection.security > 0 && is_ranked(protection))
         .map(|protection| {
             let pooled =
                 NETWORKS.map(|network| Pooled::of(&cells_of(cells, network.name, protection.name)));
@@ -123,6 +143,7 @@ pub fn rank(cells: &[CellRecord], speeds: &[CipherSpeed]) -> Vec<RankRow> {
             RankRow {
                 name: protection.name,
                 label: protection.label,
+                is_of_study: protection.is_of_study(),
                 study: protection.study_ranks,
                 here: [Some(protection.security), None, None, None],
                 rank_intervals: [Some([protection.security; 2]), None, None, None],
@@ -245,7 +266,7 @@ pub fn text(rows: &[RankRow], recommendations: &[Recommendation]) -> String {
     let cells: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
-            let mut cells = vec![row.label.to_owned()];
+            let mut cells = vec![row.marked()];
             for (here, study) in row.here.iter().zip(row.study) {
                 let here = here.map_or("-".to_owned(), |rank| rank.to_string());
                 cells.push(match study {
@@ -258,7 +279,8 @@ pub fn text(rows: &[RankRow], recommendations: &[Recommendation]) -> String {
             cells
         })
         .collect();
-    let mut text = String::from("ranks, 1 is best (study's in parentheses):\n");
+    let mut text =
+        format!("ranks, 1 is best (study's in parentheses; {NOT_OF_STUDY} not of the study):\n");
     text.push_str(&crate::output::columns(
         &[
             "protection",
@@ -341,6 +363,33 @@ mod tests {
         // DES is faster and not advised.
         assert!(advice.iter().all(|advice| advice.protection == "AES-256"));
         assert!(recommend(&rank(&[], &[]))[0].protection.is_empty());
+    }
+
+    #[test]
+    fn ranks_beside_those_of_the_study_are_among_its_protections() {
+        let mut cells = Vec::new();
+        for network in NETWORKS {
+            cells.push(cell(network.name, "srtp", 5.0, 0));
+            cells.push(cell(network.name, "des", 10.0, 10));
+            cells.push(cell(network.name, "aes-256", 20.0, 500));
+        }
+        let all = rank(&cells, &[]);
+        let of = |rows: &[RankRow], name: &str| {
+            let row = rows.iter().find(|row| row.name == name);
+            row.map(|row| row.here)
+        };
+        assert_eq!(all.len(), 11);
+        assert_eq!(of(&all, "des").unwrap()[1], Some(2));
+        assert_eq!(
+            of(&all, "srtp").unwrap(),
+            [Some(2), Some(1), Some(1), Some(1)]
+        );
+        let study = rank_of_study(&cells, &[]);
+        assert_eq!(study.len(), 6);
+        assert_eq!(of(&study, "des").unwrap()[1], Some(1));
+        assert_eq!(of(&study, "srtp"), None);
+        let text = text(&all, &[]);
+        assert!(text.contains("SRTP *") && !text.contains("DES *"), "{text}");
     }
 
     #[test]

@@ -58,6 +58,34 @@ pub struct ArrivedStream {
     pub delta_max_ms: f64,
 }
 
+/// Packets that the receiving ends of a protection accepted and refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PacketCount {
+    /// Authentic ones.
+    pub accepted: u64,
+    /// Others, and copies.
+    pub refused: u64,
+}
+
+impl PacketCount {
+    /// The sum of both.
+    pub fn with(self, other: PacketCount) -> PacketCount {
+        PacketCount {
+            accepted: self.accepted + other.accepted,
+            refused: self.refused + other.refused,
+        }
+    }
+
+    /// The reason, if the protection did not do its work: the lines of the study change and repeat no packet.
+    pub fn fault(self) -> Option<String> {
+        match (self.accepted, self.refused) {
+            (0, _) => Some("the protection accepted no packet".to_owned()),
+            (_, 0) => None,
+            (_, refused) => Some(format!("the protection refused {refused} packets")),
+        }
+    }
+}
+
 /// Figures of a cell.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CellRecord {
@@ -103,6 +131,8 @@ pub struct CellRecord {
     pub line: Vec<serde_json::Value>,
     /// Bytes of an IP packet with media on the line.
     pub line_packet_bytes: Option<f64>,
+    /// Packets of SRTP or of our ESP at both hosts; `null` with another protection, and where only its bytes are simulated.
+    pub protected: Option<PacketCount>,
     /// Captures, relative to the directory.
     pub captures: Vec<String>,
 }

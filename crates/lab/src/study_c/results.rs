@@ -1,7 +1,7 @@
 //! Rows, tables and plots of the study, and the records to which their numbers link.
 
 use super::model::{
-    BESIDE_THE_STUDY, CODECS, COMMON_DIFFERS, DIFFERS, FIGURES, NETWORKS, PROTECTIONS,
+    CODECS, COMMON_DIFFERS, DIFFERS, FIGURES, NETWORKS, NOT_OF_STUDY, PROTECTIONS,
     SIMULATION_DIFFERS, study_speed, study_value,
 };
 use super::pooled::Pooled;
@@ -71,7 +71,11 @@ pub(super) fn write(dir: &Path, found: &Found) -> Result<(), LabError> {
             }
         }
     }
-    let ranking = json!({ "ranking": found.ranking, "recommendations": found.recommendations });
+    let ranking = json!({
+        "ranking": found.ranking,
+        "among_the_study": found.study_ranking,
+        "recommendations": found.recommendations,
+    });
     write_json(&dir.join(RANKING), &ranking)?;
     write_json(&dir.join(SPEEDS), &found.cipher_speed)?;
     let own = json!({ "own_error": found.own_error, "left_overs": found.left_overs });
@@ -110,7 +114,7 @@ fn protections(found: &Found) -> StudyRow {
         .collect();
     let of_study = PROTECTIONS
         .iter()
-        .filter(|protection| !BESIDE_THE_STUDY.contains(&protection.name));
+        .filter(|protection| protection.is_of_study());
     let measured = of_study
         .filter(|protection| is_measured(protection.name))
         .count();
@@ -124,7 +128,13 @@ fn protections(found: &Found) -> StudyRow {
         unit: "protections".to_owned(),
         figure: "protections".to_owned(),
         remark: match absent.is_empty() {
-            true => "and WireGuard and strongSwan, which the study does not have".to_owned(),
+            true => {
+                let beside = PROTECTIONS
+                    .iter()
+                    .filter(|protection| !protection.is_of_study());
+                let beside: Vec<&str> = beside.map(|protection| protection.label).collect();
+                format!("and {}, which the study does not have", beside.join(", "))
+            }
             false => format!("not measured: {}", absent.join(", ")),
         },
         ..StudyRow::default()
@@ -169,17 +179,19 @@ fn figures(all: &Found) -> Vec<StudyRow> {
 
 fn ranks(found: &Found) -> Vec<StudyRow> {
     let mut rows = Vec::new();
-    let in_study = |row: &&super::RankRow| row.study.iter().any(|rank| *rank > 0);
-    for row in found.ranking.iter().filter(in_study) {
+    for row in &found.study_ranking {
         let names = ["security", "latency", "jitter", "loss"];
         for (index, ((name, study), here)) in names.iter().zip(row.study).zip(row.here).enumerate()
         {
-            let shared = found.ranking.iter().filter(in_study);
+            let shared = found.study_ranking.iter();
             let shared = shared.filter(|other| here.is_some() && other.here[index] == here);
             let is_shared = shared.count() > 1;
             rows.push(StudyRow {
                 row: "C4".to_owned(),
-                what: format!("rank of {} by {name} (1 is best)", row.label),
+                what: format!(
+                    "rank of {} by {name} among the ciphers of the study (1 is best)",
+                    row.label
+                ),
                 study: Some(Reading::Number(f64::from(study))),
                 here: here.map(f64::from),
                 interval: row.rank_interval(index),
@@ -229,6 +241,11 @@ pub(super) fn tables(found: &Found) -> Vec<TableRecord> {
     tables
 }
 
+/// Words on the mark.
+fn not_of_study() -> String {
+    format!("{NOT_OF_STUDY} not of the study")
+}
+
 /// A word with a capital letter.
 fn capital(word: &str) -> String {
     let mut letters = word.chars();
@@ -250,7 +267,7 @@ fn head(first: &str, others: impl IntoIterator<Item = String>) -> Vec<String> {
 fn ranking(found: &Found) -> TableRecord {
     let units = ["ms", "ms", "%"];
     let rows = found.ranking.iter().map(|row| {
-        let mut cells = vec![row.label.to_owned()];
+        let mut cells = vec![row.marked()];
         for (index, (here, study)) in row.here.iter().zip(row.study).enumerate() {
             let mut text = here.map_or("not measured".to_owned(), |rank| rank.to_string());
             if let Some([best, worst]) = row.rank_intervals[index].filter(|[low, high]| low < high)
@@ -284,9 +301,11 @@ fn ranking(found: &Found) -> TableRecord {
     ];
     TableRecord {
         title: "Ranking".to_owned(),
-        note: "1 is best; in brackets the ranks that the intervals allow; means over the networks with their 95 % intervals. Protections \
-               whose intervals overlap have the same rank."
-            .to_owned(),
+        note: format!(
+            "1 is best, among all protections; in brackets the ranks that the intervals allow; means over the networks with their 95 % \
+             intervals. Protections whose intervals overlap have the same rank. {}.",
+            not_of_study()
+        ),
         head: head(
             "protection",
             [
@@ -326,7 +345,10 @@ fn recommendations(found: &Found) -> TableRecord {
 fn matrix(cells: &[CellRecord], figure: &str, unit: &str) -> TableRecord {
     let mut table = TableRecord {
         title: format!("{} by protection and network, {unit}", capital(figure)),
-        note: "With the 95 % interval and the study's figure.".to_owned(),
+        note: format!(
+            "With the 95 % interval and the study's figure. {}.",
+            not_of_study()
+        ),
         head: head(
             "protection",
             NETWORKS.map(|network| network.label.to_owned()),
@@ -334,7 +356,7 @@ fn matrix(cells: &[CellRecord], figure: &str, unit: &str) -> TableRecord {
         ..TableRecord::default()
     };
     for protection in PROTECTIONS {
-        let mut row = vec![protection.label.to_owned()];
+        let mut row = vec![protection.marked()];
         let mut links = vec![String::new()];
         for network in NETWORKS {
             let of_cell = cells_of(cells, network.name, protection.name);
@@ -362,7 +384,10 @@ fn matrix(cells: &[CellRecord], figure: &str, unit: &str) -> TableRecord {
 fn todays_codecs(cells: &[CellRecord]) -> TableRecord {
     let mut table = TableRecord {
         title: "Today's codecs".to_owned(),
-        note: "The same lines with frames of G.729 and Opus each 20 ms: loss in %, latency in ms, jitter in ms.".to_owned(),
+        note: format!(
+            "The same lines with frames of G.729 and Opus each 20 ms: loss in %, latency in ms, jitter in ms. {}.",
+            not_of_study()
+        ),
         head: head(
             "codec, protection",
             NETWORKS.map(|network| network.label.to_owned()),
@@ -375,7 +400,7 @@ fn todays_codecs(cells: &[CellRecord]) -> TableRecord {
             if NETWORKS.iter().all(|network| of(network.name).is_empty()) {
                 continue;
             }
-            let mut row = vec![format!("{}, {}", codec.label, protection.label)];
+            let mut row = vec![format!("{}, {}", codec.label, protection.marked())];
             let mut links = vec![String::new()];
             for network in NETWORKS {
                 let cells = of(network.name);
@@ -426,8 +451,14 @@ fn bars(
             ..BarRecord::default()
         };
         for protection in PROTECTIONS {
-            let pooled = Pooled::of(&cells_of(cells, network.name, protection.name));
+            let of_bar = cells_of(cells, network.name, protection.name);
+            let pooled = Pooled::of(&of_bar);
             let found = pooled.figure(figure);
+            let name = pooled_name(CODECS[0].name, network.name, protection.name);
+            bar.links.push(match of_bar.is_empty() {
+                true => String::new(),
+                false => file(&name),
+            });
             bar.values.push(found.map(|(value, _)| *value));
             let spread = found.and_then(|(_, interval)| interval.low.zip(interval.high));
             bar.spread.push(spread);
@@ -436,11 +467,9 @@ fn bars(
     };
     PlotRecord::Bars {
         title: format!("{} by protection{which}", capital(figure)),
-        x: "protection".to_owned(),
+        x: format!("protection ({})", not_of_study()),
         y: y.to_owned(),
-        categories: PROTECTIONS
-            .map(|protection| protection.label.to_owned())
-            .to_vec(),
+        categories: PROTECTIONS.map(|protection| protection.marked()).to_vec(),
         bars: networks.iter().map(bar).collect(),
         stacked: false,
     }

@@ -2,9 +2,10 @@
 //! and the same seed gives the same bytes.
 
 use super::captures::{self, Capture};
-use super::media::{LEAD, MediaSource, RTP};
+use super::media::{LEAD, MediaSource, MediaSrtp, RTP};
+use super::model::Tunnel;
 use super::overhead;
-use super::record::{CellPlan, CellRecord};
+use super::record::{CellPlan, CellRecord, PacketCount};
 use crate::emulator::settings::{DIRECTIONS, LineSettings, profile};
 use engine::{Entropy, Time};
 use serde_json::{Value, json};
@@ -15,6 +16,8 @@ use wire::ip::internet_checksum;
 
 /// Addresses of the hosts.
 const HOSTS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 97, 0, 1), Ipv4Addr::new(10, 97, 0, 2)];
+/// IPv4 and UDP headers.
+const HEADERS: usize = 28;
 /// Time within which the last packet arrives: far beyond queue and delay of each line.
 const DRAIN: Duration = Duration::from_secs(120);
 
@@ -31,6 +34,8 @@ struct Direction {
     arrived: Capture,
     counts: EmulatorCounts,
     outer_bytes: u64,
+    /// Packets of SRTP that have arrived.
+    srtp: Option<PacketCount>,
 }
 
 /// Runs a cell. An obstacle is part of the record.
@@ -51,6 +56,10 @@ fn measure(plan: &CellPlan<'_>, record: &mut CellRecord) -> Result<(), String> {
         let link = Link::new(settings[side].config(), draws);
         direction(plan, side, Emulator::new(link, usize::MAX))
     });
+    let (there, back) = (there?, back?);
+    record.protected = there.srtp.zip(back.srtp).map(|(a, b)| a.with(b));
+    let refused = record.protected.and_then(PacketCount::fault);
+    record.faults.extend(refused);
     let lines = [&there, &back].into_iter().zip(&settings).zip(DIRECTIONS);
     record.line = lines
         .map(|((of, line), name)| line_json(of, line, name))
@@ -74,10 +83,18 @@ fn in_order(out: Capture, incoming: Capture) -> Capture {
     all
 }
 
-/// A call in one direction. Captures are taken outside of the tunnel, as in real time.
-fn direction(plan: &CellPlan<'_>, side: usize, mut line: Emulator<Tunnelled>) -> Direction {
+/// A call in one direction. Captures are taken outside of the tunnel, as in real time; SRTP is a part of what they have.
+fn direction(
+    plan: &CellPlan<'_>,
+    side: usize,
+    mut line: Emulator<Tunnelled>,
+) -> Result<Direction, String> {
     let source = MediaSource::new(plan.codec, side);
     let tunnel = plan.protection.tunnel;
+    let mut security = match tunnel {
+        Tunnel::Srtp => Some(MediaSrtp::pair(plan.seed)?),
+        _ => None,
+    };
     let begin = Time::ZERO + LEAD;
     let end = begin + plan.span;
     let mut sent = Capture::new();
@@ -93,6 +110,10 @@ fn direction(plan: &CellPlan<'_>, side: usize, mut line: Emulator<Tunnelled>) ->
         let rtcp = source.report(number).map(|report| (RTP + 1, report));
         for (port, payload) in rtp.into_iter().chain(rtcp) {
             identification = identification.wrapping_add(1);
+            let payload = match &mut security {
+                Some(ends) => ends[side].seal(payload, port != RTP)?,
+                None => payload,
+            };
             let inner = udp_packet(side, port, identification, &payload);
             if port == RTP {
                 sent.push((due.as_nanos(), inner.clone()));
@@ -117,16 +138,22 @@ fn direction(plan: &CellPlan<'_>, side: usize, mut line: Emulator<Tunnelled>) ->
         };
         outer_bytes += packet.outer_bytes as u64;
         decrypted = decrypted.max(at) + overhead::cipher_time(tunnel, packet.inner.len());
-        if captures::media_payload(&packet.inner, false).is_some() {
+        let is_rtp = captures::media_payload(&packet.inner, false).is_some();
+        if let Some(ends) = &mut security {
+            let mut payload = packet.inner.get(HEADERS..).unwrap_or_default().to_vec();
+            ends[1 - side].open(&mut payload, !is_rtp);
+        }
+        if is_rtp {
             arrived.push((decrypted.as_nanos(), packet.inner));
         }
     }
-    Direction {
+    Ok(Direction {
         sent,
         arrived,
         counts: line.counts(),
         outer_bytes,
-    }
+        srtp: security.map(|ends| ends[1 - side].count),
+    })
 }
 
 fn line_json(of: &Direction, line: &LineSettings, name: &str) -> Value {
@@ -206,6 +233,40 @@ mod tests {
         let udp = view.payload();
         let pseudo = [&packet[12..20], &[0, 17], &udp[4..6]].concat();
         assert_eq!(internet_checksum(&[&pseudo, udp]), 0);
+    }
+
+    /// 64 kbit/s with HDLC: 7 bytes of framing, and 1 ms of delay.
+    #[test]
+    fn srtp_and_our_esp_have_their_bytes_on_the_line() {
+        let dir = std::env::temp_dir().join(format!("hornwork-study-c-own-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        for (protection, bytes) in [
+            ("srtp", 74),
+            ("esp-aes-gcm", 120),
+            ("esp-aes-cbc-sha1", 136),
+        ] {
+            let record = cell("wan-64", protection, &dir, 10);
+            assert!(record.is_valid(), "{record:?}");
+            let expected = f64::from(bytes + 7) * 8.0 / 64.0 + 1.0;
+            let latency = record.latency_ms.value.unwrap();
+            assert!(
+                (expected..expected + 0.15).contains(&latency),
+                "{protection}: {latency}, expected {expected}"
+            );
+            let line = record.line_packet_bytes.unwrap();
+            assert!(
+                (f64::from(bytes)..f64::from(bytes) + 1.0).contains(&line),
+                "{protection}: {line}"
+            );
+            // Of 667 packets of RTP and four of RTCP all were accepted.
+            let accepted = PacketCount {
+                accepted: 671,
+                refused: 0,
+            };
+            let wanted = (protection == "srtp").then_some(accepted);
+            assert_eq!(record.protected, wanted, "{protection}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A protected access side: callers in a network namespace of their own, and between them and the border either a link, or
 //! two gateways of this program that seal and open every packet (ESP, RFC 4303) and reach the kernel by TUN, or the line
-//! of `tunnelled.rs` with firewall, tunnel and the link of `[network]`.
+//! of `tunnelled.rs` with firewall, tunnel or ESP, and the link of `[network]`.
 
-use super::tunnelled::Tunnelled;
+use super::tunnelled::{Tunnelled, TunnelledEnd};
 use super::{HostPlacement, Outcomes, Trial};
 use crate::error::LabError;
 use crate::esp::{self, EspCarriage, EspCase, EspEnds};
@@ -201,8 +201,7 @@ impl ProtectedLink {
         let tunnelled = link.tunnelled.take();
         let ended = tunnelled.map(|tunnelled| tunnelled.finish(&link.protection, noise));
         let ended = ended.transpose()?;
-        let line_bytes = ended.as_ref().map(|ended| ended.bytes);
-        let cost = link.close(calls.count() as u64, line_bytes)?;
+        let cost = link.close(calls.count() as u64, ended.as_ref())?;
         let (links, remarks) = ended.map_or_else(Default::default, |end| (end.links, end.remarks));
         let cpu_seconds = cpu_seconds.map(|seconds| seconds + cost.cpu_seconds);
         Ok(AccountedLink {
@@ -214,8 +213,8 @@ impl ProtectedLink {
         })
     }
 
-    /// Ends the gateways; `calls` were made, and `line_bytes` passed the line, if there is one.
-    fn close(mut self, calls: u64, line_bytes: Option<u64>) -> Result<LinkCost, LabError> {
+    /// Ends the gateways; `calls` were made, and `line` has ended, if there was one.
+    fn close(mut self, calls: u64, line: Option<&TunnelledEnd>) -> Result<LinkCost, LabError> {
         let mut cost = LinkCost::default();
         match self.gateways.take() {
             Some(gateways) => {
@@ -236,10 +235,19 @@ impl ProtectedLink {
                 cost.cpu_seconds = cost.gateway_seconds;
             }
             None => {
-                cost.bytes = match line_bytes {
-                    Some(bytes) => bytes,
+                cost.bytes = match line {
+                    Some(line) => line.bytes,
                     None => wire_bytes()?.saturating_sub(self.before),
                 };
+                if let Some([callers, border]) = line.and_then(|line| line.gateways.as_ref()) {
+                    let mut delays = callers.delays.clone();
+                    delays.add(&border.delays);
+                    cost.delay_ms = Some(delays.figures());
+                    cost.refused = callers.refused + border.refused;
+                    cost.gateway_seconds = border.cpu_seconds;
+                    cost.gateway_packets = border.sealed + border.opened;
+                    cost.cpu_seconds = cost.gateway_seconds;
+                }
             }
         }
         if let Some(handshake) = self.handshake {

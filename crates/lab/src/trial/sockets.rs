@@ -83,8 +83,6 @@ fn check_network(experiment: &Experiment) -> Result<(), LabError> {
         "the system under test is reached by the network of this host; use `hornwork lab link` between two of its interfaces"
     } else if sut.media == SutMedia::Bypass && !sut.direct {
         "media that bypasses the border has no link of its own between callers and called side; use --simulate, or sut.media = \"anchored\""
-    } else if (experiment.protection.as_ref()).is_some_and(|plan| plan.esp().is_some()) {
-        "a socket pair joins the gateways of our ESP (protection.kind 10 to 19), which no link passes; use --simulate, or another protection, such as strongswan"
     } else if experiment.esp.is_some() || experiment.phone.is_some() || experiment.link.is_some() {
         "[esp], [phone] and [link] have links of their own on sockets"
     } else {

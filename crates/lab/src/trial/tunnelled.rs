@@ -1,10 +1,12 @@
 //! An access side with a line: callers and border in a network namespace each, and between them a third one, which passes
-//! the packets as they are or through the link of `[network]`. Firewall and tunnels are the modules of study C.
+//! the packets as they are or through the link of `[network]`. Firewall and tunnels are the modules of study C, ESP is that
+//! of two gateways of this program.
 
 use super::emulated::CarriedLink;
 use super::namespaces::{finish_links, in_namespace};
 use crate::emulator::own_error::{self, OwnError};
 use crate::error::LabError;
+use crate::esp::line::{LineGatewayCount, faults};
 use crate::experiment::{Experiment, Protection};
 use crate::raw::{LinkRecord, NoiseRecord};
 use crate::study_c::Tunnel;
@@ -48,6 +50,8 @@ pub(super) struct TunnelledEnd {
     pub(super) links: Vec<LinkRecord>,
     /// Remarks on it.
     pub(super) remarks: Vec<String>,
+    /// Gateways of our own ESP, that of the callers first.
+    pub(super) gateways: Option<[LineGatewayCount; 2]>,
 }
 
 fn cannot(protection: &Protection, why: &str) -> LabError {
@@ -74,11 +78,12 @@ impl Tunnelled {
             false => None,
         };
         let number = FIRST_NUMBER + MADE.fetch_add(1, Ordering::Relaxed) % NUMBERS;
-        let module = protection.module();
+        let (module, esp) = (protection.module(), protection.esp());
         let line = match module.map(|module| module.tunnel) {
-            None | Some(Tunnel::None) => ACCESS,
-            Some(_) => BELOW,
+            None | Some(Tunnel::None) if esp.is_none() => ACCESS,
+            _ => BELOW,
         };
+        let mut entropy = Entropy::from_number(seed);
         let logs = Bench::private_logs(number).map_err(failed)?;
         let bench = Bench::of(BenchPlan {
             number,
@@ -99,7 +104,7 @@ impl Tunnelled {
                 "callers",
                 (bench.networks[2].clone(), LINE_ENDS),
                 &experiment.network,
-                Entropy::from_number(seed).fork(),
+                entropy.fork(),
                 Clock::new(),
             )?);
         } else {
@@ -107,6 +112,9 @@ impl Tunnelled {
         }
         if let Some(module) = module {
             bench.protect(module).map_err(failed)?;
+        }
+        if let Some(suite) = esp {
+            bench.esp(suite, &mut entropy).map_err(failed)?;
         }
         let before = line_bytes(&bench)?;
         Ok(Tunnelled {
@@ -144,11 +152,20 @@ impl Tunnelled {
     ) -> Result<TunnelledEnd, LabError> {
         self.bench.check().map_err(|why| cannot(protection, &why))?;
         let bytes = line_bytes(&self.bench)?.saturating_sub(self.before);
-        let (links, remarks) = finish_links(self.links, self.own_error.as_ref(), noise)?;
+        let gateways = self.bench.finish_gateways();
+        let gateways = gateways.map_err(|why| cannot(protection, &why))?;
+        let (mut links, remarks) = finish_links(self.links, self.own_error.as_ref(), noise)?;
+        if let Some(counts) = &gateways {
+            let faults = faults(counts);
+            links
+                .iter_mut()
+                .for_each(|link| link.faults.extend(faults.iter().cloned()));
+        }
         Ok(TunnelledEnd {
             bytes,
             links,
             remarks,
+            gateways,
         })
     }
 }

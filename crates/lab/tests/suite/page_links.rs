@@ -13,6 +13,8 @@ pub struct Checked {
     pub numbers: usize,
     /// Computed values that were computed again from the records that they name.
     pub computed: usize,
+    /// Links over points and bars of plots.
+    pub marks: usize,
 }
 
 /// Files that were read, so that each is read once.
@@ -69,6 +71,8 @@ pub fn check(dir: &Path, name: &str) -> Result<Checked, String> {
             checked.numbers += holds(file, &href, &text, &record)?;
         }
     }
+    running_text(&page)?;
+    checked.marks = plots(&page)?;
     // Links outside of cells, too, have a target.
     for (href, _) in links(&page) {
         target(&mut files, dir, &page, &href)?;
@@ -87,6 +91,99 @@ pub fn check(dir: &Path, name: &str) -> Result<Checked, String> {
         checked.computed = compute_again(&mut files, dir, &value)?;
     }
     Ok(checked)
+}
+
+/// Elements whose text is a heading, a name or code.
+const NAMES: [&str; 12] = [
+    "h1",
+    "h2",
+    "h3",
+    "th",
+    "dt",
+    "summary",
+    "figcaption",
+    "text",
+    "title",
+    "code",
+    "pre",
+    "style",
+];
+/// Elements without an end.
+const VOID: [&str; 3] = ["!doctype", "meta", "br"];
+/// Elements within a line of text.
+const INLINE: [&str; 6] = ["a", "span", "strong", "small", "em", "i"];
+/// Words before the number of a standard.
+const STANDARDS: [&str; 4] = ["RFC", "section", "table", "clause"];
+/// Numbers that are no records, with the words around them: constants of the methods, and status codes.
+const CONSTANTS: [&str; 5] = [
+    "95 %",
+    "n - 1 degrees of freedom",
+    "20 ms of packet time and 60 ms of jitter buffer",
+    "over 20 conversations of ten minutes",
+    "408, 500, 503, 504 or no answer",
+];
+
+/// Checks that each number of running text is within a link: outside of headings, names and code, and but for the constants.
+fn running_text(page: &str) -> Result<(), String> {
+    let mut open: Vec<&str> = Vec::new();
+    let mut lines = String::new();
+    for part in page.split('<').skip(1) {
+        let (tag, content) = part.split_once('>').ok_or("a tag without an end")?;
+        let is_end = tag.starts_with('/');
+        let name = tag.trim_start_matches('/');
+        let name = name.split([' ', '/']).next().unwrap_or_default();
+        if is_end {
+            if open.pop() != Some(name) {
+                return Err(format!("</{name}> ends another element"));
+            }
+        } else if !tag.ends_with('/') && !VOID.contains(&name) {
+            open.push(name);
+        }
+        if !INLINE.contains(&name) {
+            lines.push('\n');
+        }
+        let is_linked = open.contains(&"a");
+        let is_named = NAMES.iter().any(|name| open.contains(name));
+        lines.push_str(match is_linked || is_named {
+            true => " ",
+            false => content,
+        });
+    }
+    for line in without_tags(&lines).lines() {
+        let free = CONSTANTS
+            .iter()
+            .fold(line.to_owned(), |text, known| text.replace(known, " "));
+        let is_gap = |c: char| c.is_whitespace() || "()[]\"';".contains(c);
+        let mut before = "";
+        for word in free.split(is_gap) {
+            let word = word.trim_matches(['.', ',', ':', '?', '!']);
+            let is_number =
+                word.contains(|c: char| c.is_ascii_digit()) && !word.contains(char::is_alphabetic);
+            if is_number && !STANDARDS.contains(&before) {
+                return Err(format!("{word:?} is not in a link: {}", line.trim()));
+            }
+            before = word;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that each drawn plot has links over its points or bars; the number of these links.
+fn plots(page: &str) -> Result<usize, String> {
+    let mut all = 0;
+    for plot in page.split("<svg ").skip(1) {
+        let plot = plot.split("</svg>").next().unwrap_or_default();
+        let marks = plot.matches("<a href=").count();
+        // A dot of a line has a link above it, unless the line is a link as a whole.
+        let dots = plot.matches("<circle ").count();
+        let is_whole = plot.contains("stroke=\"transparent\"");
+        let title = plot.split('"').nth(3).unwrap_or_default();
+        if marks == 0 || (dots > 2 * marks && !is_whole) {
+            return Err(format!("plot {title:?}: {marks} links over {dots} dots"));
+        }
+        all += marks;
+    }
+    Ok(all)
 }
 
 /// Removes the pages of `dir`, has them made again, and compares their bytes.

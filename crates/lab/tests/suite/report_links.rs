@@ -83,6 +83,16 @@ fn every_number_of_a_run_is_linked_to_its_record() {
     ] {
         assert!(html.contains(table), "{table}");
     }
+    // Points and bars have the records of their numbers.
+    for mark in [
+        "<a href=\"records.html#computed.json/levels/0/figures/response_p50_ms/value\" tabindex=\"-1\"><title>median: 100, 7</title><circle ",
+        "<a href=\"records.html#computed.json/levels/0/figures/%3C10%20ms/value\" tabindex=\"-1\"><title>100, &lt;10 ms: 2</title><rect ",
+        "<a href=\"records.html#attempts.ndjson/",
+        "<a href=\"records.html#computed.json/levels/1\" tabindex=\"-1\"><title>",
+    ] {
+        assert!(html.contains(mark), "{mark}");
+    }
+    assert!(checked.marks > 30, "{checked:?}");
     same_again(&dir, &PAGES, || drop(lab::report::write(&dir).unwrap())).unwrap();
     // Every record of a quantile is named: the two attempts around the median of level 100.
     let computed: Value =
@@ -132,6 +142,18 @@ fn faults_of_a_page_are_found() {
         "<td>3",
     );
     assert!(found.contains("without a link"), "{found}");
+    let found = fault(
+        "report.html",
+        "<p class=\"lead\">",
+        "<p class=\"lead\">about 7 calls ",
+    );
+    assert!(found.contains("\"7\" is not in a link"), "{found}");
+    let found = fault(
+        "report.html",
+        "<svg ",
+        "<svg role=\"img\" aria-label=\"bare\"></svg><svg ",
+    );
+    assert!(found.contains("plot \"bare\": 0 links"), "{found}");
     let found = fault("records.html", "id=\"run.json/trials/0/seconds\"", "");
     assert!(found.contains("0 targets"), "{found}");
     let found = fault("computed.json", "\"value\": 3.0", "\"value\": 3.4");
