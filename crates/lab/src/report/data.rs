@@ -402,13 +402,19 @@ pub(super) struct Tally {
 impl Tally {
     fn of(group: AttemptGroup, attempts: &[Attempt]) -> Tally {
         let mut tally = Tally::default();
-        for attempt in attempts.iter().filter(|a| group.contains(a.kind)) {
+        let mine = || attempts.iter().filter(|a| group.contains(a.kind));
+        // Registrations before and after a phase of re-registrations only set up and clean up (`figures::main_attempts`).
+        let has_phase = mine().any(|a| a.kind == AttemptKind::Reregistration);
+        let is_timed = |a: &Attempt| !has_phase || a.kind == AttemptKind::Reregistration;
+        for attempt in mine() {
             tally.attempted += 1;
             tally.established += u64::from(attempt.established.is_some());
             tally.completed += u64::from(attempt.outcome == AttemptOutcome::Completed);
             tally.failed += u64::from(!attempt.outcome.is_good());
             tally.not_started += u64::from(!attempt.outcome.was_started());
-            tally.responses.extend(attempt.response_ms());
+            tally
+                .responses
+                .extend(attempt.response_ms().filter(|_| is_timed(attempt)));
         }
         tally.responses.sort_by(f64::total_cmp);
         tally
