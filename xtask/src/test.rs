@@ -38,11 +38,19 @@ const THREADS: [(&str, usize); 2] = [("hornwork suite", 2), ("lab suite", 2)];
 const TURNS: [(&str, &str); 1] = [("hornwork suite", "peer_phones::")];
 /// Tests that need no clock and no socket (simulations and decoders), by test program and the beginning of their names. They run at
 /// idle priority beside the others.
-const COMPUTED: [(&str, &str); 15] = [
+const COMPUTED: [(&str, &str); 17] = [
     ("analyse suite", ""),
     ("border suite", ""),
     ("codec suite", ""),
     ("engine timers", ""),
+    (
+        "hornwork suite",
+        "studies::pages_of_simulated_studies_lead_to_their_records",
+    ),
+    (
+        "hornwork suite",
+        "studies::study_runs_in_virtual_time_without_any_right",
+    ),
     ("lab suite", "broken::broken_sut_fails_part"),
     ("lab suite", "overload::"),
     ("lab suite", "run::"),

@@ -15,14 +15,17 @@ import os, socket
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
 wire.bind(("va", 0)); wire.settimeout(0.1)
 print("ready", flush=True)
-esp = other = 0
+esp = 0
+other = []
 while not os.path.exists("end"):
     try: data, about = wire.recvfrom(3000)
     except TimeoutError: continue
     if about[1] != 0x800: continue
-    if data[9] == 17 and data[22:24] == bytes([0x11, 0x94]): esp += 1
-    else: other += 1
-print("wire:", esp, other, flush=True)
+    in_udp = lambda ip: ip[9] == 17 and bytes([0x11, 0x94]) in (ip[20:22], ip[22:24])
+    # An end that has ended reports the last ESP packets of the other one as unreachable: ICMP type 3, with the packet.
+    if in_udp(data): esp += 1
+    elif not (data[9] == 1 and data[20] == 3 and in_udp(data[28:])): other.append(data[:60].hex())
+print("wire:", esp, len(other), *other, flush=True)
 END
 python3 wire.py > wire.log & wire=$!; jobs_of_test="$jobs_of_test $wire"; await wire.log ready
 if [ -n "$GATEWAYS" ]; then
