@@ -266,12 +266,7 @@ impl Run {
             return Ok(());
         }
         println!("\n== {}, one at a time", program.name);
-        let (outcome, _) = execute(
-            program,
-            &run_of(Some(1), &single),
-            Priority::Normal,
-            true,
-        )?;
+        let (outcome, _) = execute(program, &run_of(Some(1), &single), Priority::Normal, true)?;
         self.add(program, outcome)
     }
 
@@ -306,7 +301,7 @@ impl Run {
         }))
     }
 
-    /// Shows what a test program printed, and adds its outcome.
+    /// Shows the output of a test program, and adds its outcome.
     fn show(&mut self, finished: Finished) -> Result<(), String> {
         let Finished {
             program,

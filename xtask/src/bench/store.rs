@@ -112,7 +112,7 @@ fn judge(bench: &mut Bench, off: &[Kept], on: &[Kept]) {
     }
 }
 
-/// One run, and what the folder has of it.
+/// One run, with the contents of its folder.
 fn measured(border: &Subject, folder: &Path, keeps: bool, scratch: &Path) -> Result<Kept, String> {
     let mut load = Load::start(border, "127.0.0.1", &["-sn", "uas"], scratch)?;
     settle();

@@ -555,7 +555,7 @@ fn link_that_cannot_keep_up_fails() {
     let (code, text) = link.end();
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("cannot keep up"), "{text}");
-    // The packets of the pause are late, and none is lost in the link: what the receiver's own buffer drops does not count here.
+    // The packets of the pause are late, and none is lost in the link. Drops in the buffer of the receiver do not count here.
     let direction = &json(&file)["directions"][0];
     let offered = direction["offered"].as_u64().unwrap();
     assert!(offered >= 1_000, "{direction}");

@@ -332,7 +332,7 @@ fn intervals_of_quality_come_from_rtpengine() {
         let (_, with_jitter) = of_intervals(&intervals, side, "jitter_ms");
         let total = media[format!("{side}_packets")].as_str().expect("packets");
         let total: u64 = total.parse().expect("a number");
-        // 50 in a second, less what a busy machine withholds; the rest after the last interval is in the total.
+        // 50 in a second, fewer on a busy machine; the rest after the last interval is in the total.
         assert!(
             (200..=total).contains(&packets),
             "{side}: {packets} of {total}\n{call:#}"

@@ -125,7 +125,11 @@ impl SearchPlan {
         if !(0.0..=3_600.0).contains(&self.coarse_seconds()) {
             return Err("search.coarse_seconds: expected 0 to 3600".to_owned());
         }
-        within("limit_seconds", self.limit_seconds.unwrap_or(1.0), 864_000.0)?;
+        within(
+            "limit_seconds",
+            self.limit_seconds.unwrap_or(1.0),
+            864_000.0,
+        )?;
         if self.confirm == Some(0) || self.trials == 0 || self.attempts == Some(0) {
             return Err("search: expected confirm, trials and attempts of at least 1".to_owned());
         }

@@ -232,7 +232,7 @@ enum PartPlan {
     Memory(GrowthLoad),
 }
 
-/// What is measured beside the CPU time of calls.
+/// Figures that are measured beside the CPU time of calls.
 fn parts(request: &PlanRequest, calls: u32) -> Vec<PartPlan> {
     let mut parts = Vec::new();
     // A plan has the costs of those that it has.

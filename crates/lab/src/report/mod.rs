@@ -28,9 +28,9 @@ pub use bounds::BoundCheck;
 pub use chart::{CLASSES as RESPONSE_CLASSES, Chart, Group, PALETTE, Series, Stack, escape};
 pub(crate) use compare::{difference_text, relative};
 pub use level_summary::{CLASS_NAMES, LevelSummary};
-pub use marks::MarkLinks;
 #[cfg(test)]
 pub(crate) use levels::summarise;
+pub use marks::MarkLinks;
 pub(crate) use measures::text as measures_text;
 pub(crate) use page::date;
 pub(crate) use protection::{json as protection_json, text as protection_text};

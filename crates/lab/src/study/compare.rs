@@ -450,7 +450,7 @@ fn render(compared: &StudyRunsCompared) -> String {
              <td data-name=\"baseline\">{}</td><td data-name=\"new\">{}</td><td data-name=\"difference\">{}</td>\
              <td data-name=\"significant\">{}</td><td data-name=\"judged\">{}</td></tr>",
             escape(&row.row),
-            words(&format!("/rows/{place}/what"), &row.what),
+            words(&format!("/rows/{place}/{}", "what"), &row.what),
             words(&format!("/rows/{place}/unit"), &row.unit),
             cell("baseline", &row.baseline.text()),
             cell("new", &row.new.text()),

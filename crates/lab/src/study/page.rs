@@ -201,7 +201,7 @@ fn study_row(html: &mut String, place: usize, row: &StudyRow, beside: bool) {
         html,
         "<tr><th>{}</th><td class=\"words\" data-name=\"figure\">{}</td>",
         escape(&row.row),
-        text(&format!("run.json#/study/{place}/what"), &row.what)
+        text(&format!("run.json#/study/{place}/{}", "what"), &row.what)
     );
     if beside {
         let theirs = row.study.as_ref().map_or(String::new(), Reading::text);

@@ -83,7 +83,7 @@ fn in_order(out: Capture, incoming: Capture) -> Capture {
     all
 }
 
-/// A call in one direction. Captures are taken outside of the tunnel, as in real time; SRTP is a part of what they have.
+/// A call in one direction. Captures are taken outside of the tunnel, as in real time; they contain SRTP as it is.
 fn direction(
     plan: &CellPlan<'_>,
     side: usize,

@@ -101,7 +101,7 @@ impl CallNetworks {
             false if experiment.sut.media == SutMedia::KernelRelay => None,
             false => return Ok(None),
         };
-        // Its draws are apart from those of the hosts, whose seeds stay what they were without a network.
+        // Its draws are apart from those of the hosts, whose seeds are the same without a network.
         let mut entropy = Entropy::from_number(seed).fork();
         let networks = CallNetworks::new(experiment, &mut entropy, clock)?;
         Ok(Some(CallNetworks {

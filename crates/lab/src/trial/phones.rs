@@ -243,7 +243,7 @@ pub(super) fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, Wor
     }
     let (mut attempts, mut streams) = merge(trial.number, results);
     attempts.clear();
-    // What the phone itself receives is no figure of the experiment.
+    // Streams that the phone itself receives are no figures of the experiment.
     streams.retain(|stream| stream.workload == "receiver");
     let received = streams.iter().any(|stream| stream.received > 0);
     attempts.push(attempt(trial.number, telephone, received, end.since(start)));
@@ -427,7 +427,7 @@ fn baresip(folder: &Path, voice: &Path, call_s: f64) -> std::io::Result<Command>
         "/usr/lib/aarch64-linux-gnu/baresip/modules",
     ];
     let modules = modules.into_iter().find(|path| Path::new(path).is_dir());
-    // Its audio driver for files writes what it receives; the sending thread has its own timer.
+    // Its audio driver for files writes received audio; the sending thread has its own timer.
     let config = format!(
         "net_interface {LOOPBACK}\nsip_listen {LOOPBACK}:{PHONE_PORT}\naudio_player aufile,{0}/player.wav\n\
          audio_source aufile,{1}\naudio_alert aufile,/dev/null\nausrc_srate 8000\nauplay_srate 8000\n\

@@ -52,7 +52,7 @@ impl HostMedia {
         Time(at.0 + (wanted + packet_time - within) % packet_time)
     }
 
-    /// Runs what is due: playout, reports and, unless the driver calls for them, all packets.
+    /// Runs due work: playout, reports and, unless the driver calls for them, all packets.
     pub(crate) fn run_due(&mut self, now: Time, out: &mut HostOutbox) {
         self.run_turns(now);
         self.run_reports(now, out);
