@@ -23,8 +23,12 @@ const FLAKY: &str = "xtask/flaky.txt";
 const RETRIES: u32 = 3;
 /// Flaky tests without a reason in [`FLAKY`] that fail a run.
 const MAX_UNNAMED: usize = 3;
-/// Lines of the output of a failed test that are shown again at the end.
+/// Lines of the output of a failed test that are shown again at the end: so many of its beginning and of its end.
 const MESSAGE_LINES: usize = 12;
+/// The line after which the output of a failed test has only the stack.
+const STACK: &str = "stack backtrace:";
+/// Beginning of the line that ends the stack.
+const NOTE: &str = "note: ";
 /// The tests that run one at a time.
 const APART: &str = "xtask/apart.txt";
 /// Cargo's arguments for the first build: the test programs in `tests` of each crate, and the programs that they start.
@@ -84,7 +88,7 @@ struct Outcome {
     passed: u32,
     ignored: u32,
     failed: Vec<String>,
-    /// Test and the beginning of its output.
+    /// Test and its output, without the stack.
     messages: Vec<(String, String)>,
     /// Test and reason.
     skipped: Vec<(String, String)>,
@@ -467,12 +471,21 @@ impl Outcome {
     }
 }
 
+/// The beginning and the end of a message, [`MESSAGE_LINES`] each.
+fn excerpt(text: &str) -> impl Iterator<Item = &str> {
+    let from_end = text.lines().count().saturating_sub(MESSAGE_LINES);
+    let lines = text.lines().enumerate();
+    lines
+        .filter(move |(number, _)| *number < MESSAGE_LINES || *number >= from_end)
+        .map(|(_, line)| line)
+}
+
 fn summary(all: &Outcome, failed: usize, flaky: &[String], programs: usize) {
     if !all.messages.is_empty() {
         println!("\n== messages of failed and flaky tests");
         for (test, text) in &all.messages {
             println!("  {test}:");
-            text.lines().for_each(|line| println!("    {line}"));
+            excerpt(text).for_each(|line| println!("    {line}"));
         }
     }
     println!("\n== skipped");
@@ -623,6 +636,8 @@ struct Reader {
     successes: bool,
     /// Within the output of failed tests.
     failures: bool,
+    /// Within the stack of a failed test.
+    stack: bool,
     /// The test whose output this is.
     test: String,
     ended: bool,
@@ -656,19 +671,24 @@ impl Reader {
         !self.successes
     }
 
-    /// Keeps the beginning of the output of a failed test.
+    /// Keeps the output of a failed test.
     fn failure(&mut self, line: &str) {
         if let Some(test) = heading(line) {
             self.test = test.to_owned();
             self.outcome.messages.push((test.to_owned(), String::new()));
+            self.stack = false;
             // Output of a child process may stand between the name of a test and its result.
             if !self.outcome.failed.contains(&self.test) {
                 self.outcome.failed.push(self.test.clone());
             }
+        } else if line == STACK {
+            self.stack = true;
+        } else if self.stack && line.starts_with(NOTE) {
+            self.stack = false;
         } else if !self.test.is_empty()
             && !line.is_empty()
+            && !self.stack
             && let Some((_, text)) = self.outcome.messages.last_mut()
-            && text.lines().count() < MESSAGE_LINES
         {
             text.push_str(line);
             text.push('\n');
@@ -774,6 +794,10 @@ failures:
 
 ---- wrong stdout ----
 thread 'wrong' panicked
+stack backtrace:
+   0: __rustc::rust_begin_unwind
+note: Some details are omitted
+left: 1
 
 ---- mixed stdout ----
 thread 'mixed' panicked
@@ -793,8 +817,18 @@ test result: FAILED. 3 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; 
         let outcome = reader.outcome;
         assert_eq!((outcome.passed, outcome.ignored), (3, 1));
         assert_eq!(outcome.failed, ["wrong", "panics", "mixed"]);
-        let message = |test: &str| (test.to_owned(), format!("thread '{test}' panicked\n"));
-        assert_eq!(outcome.messages, ["wrong", "mixed"].map(message));
+        let message = |(test, more): (&str, &str)| {
+            (test.to_owned(), format!("thread '{test}' panicked\n{more}"))
+        };
+        assert_eq!(
+            outcome.messages,
+            [("wrong", "left: 1\n"), ("mixed", "")].map(message)
+        );
+        let long: String = (0..100).map(|number| format!("{number}\n")).collect();
+        let shown: Vec<&str> = excerpt(&long).collect();
+        assert_eq!(shown.len(), 2 * MESSAGE_LINES);
+        assert_eq!((shown[0], shown[MESSAGE_LINES]), ("0", "88"));
+        assert_eq!(excerpt("one").count(), 1);
         let skipped: Vec<(&str, &str)> = outcome
             .skipped
             .iter()

@@ -369,6 +369,7 @@ const LINE: usize = 320;
 fn text_line(unix_nanos: u64, level: &str, event: &Event) -> String {
     let mut line = String::with_capacity(LINE);
     append_timestamp(&mut line, unix_nanos);
+    // Aligned to the right of five columns, after a space.
     line.push_str("      ".get(level.len().min(5)..).unwrap_or_default());
     line.push_str(level);
     line.push(' ');

@@ -1,10 +1,9 @@
 //! The log of a run: every input, output, loss and event as a line of text; kept, or only digested.
 
-use engine::Time;
+use engine::{Time, push_digits};
 use siphasher::sip128::{Hasher128, SipHasher13};
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::hash::Hasher;
-use std::io::Write as _;
 use std::net::SocketAddr;
 
 /// Level of detail of the log.
@@ -22,7 +21,7 @@ pub(crate) struct Log {
     pub(crate) detail: Detail,
     kept: Option<Vec<u8>>,
     digest: SipHasher13,
-    line: Vec<u8>,
+    line: String,
 }
 
 impl Log {
@@ -31,7 +30,7 @@ impl Log {
             detail: Detail::Packets,
             kept: None,
             digest: SipHasher13::new(),
-            line: Vec::new(),
+            line: String::new(),
         }
     }
 
@@ -59,10 +58,10 @@ impl Log {
     }
 
     fn end_line(&mut self) {
-        self.line.push(b'\n');
-        self.digest.write(&self.line);
+        self.line.push('\n');
+        self.digest.write(self.line.as_bytes());
         if let Some(kept) = &mut self.kept {
-            kept.extend_from_slice(&self.line);
+            kept.extend_from_slice(self.line.as_bytes());
         }
     }
 
@@ -84,18 +83,18 @@ impl Log {
         }
         let line = &mut self.line;
         line.clear();
-        push_decimal(line, now.0 / 1_000_000_000, 1);
-        line.push(b'.');
-        push_decimal(line, now.0 % 1_000_000_000, 9);
-        line.push(b' ');
-        line.extend_from_slice(what.as_bytes());
+        push_digits(line, now.0 / 1_000_000_000, 1);
+        line.push('.');
+        push_digits(line, now.0 % 1_000_000_000, 9);
+        line.push(' ');
+        line.push_str(what);
         for address in [source, to] {
-            line.push(b' ');
+            line.push(' ');
             push_address(line, address);
         }
-        line.push(b' ');
-        push_decimal(line, length as u64, 1);
-        line.push(b' ');
+        line.push(' ');
+        push_digits(line, length as u64, 1);
+        line.push(' ');
         push_hex(line, digest);
         self.end_line();
     }
@@ -123,27 +122,14 @@ fn digest_of(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Appends a number with at least this many digits.
-fn push_decimal(line: &mut Vec<u8>, mut number: u64, least: usize) {
-    let mut digits = [b'0'; 20];
-    let mut first = digits.len();
-    while number > 0 || digits.len() - first < least {
-        first -= 1;
-        digits[first] = b'0' + (number % 10) as u8;
-        number /= 10;
+fn push_hex(line: &mut String, number: u64) {
+    for place in (0..16).rev() {
+        let digit = (number >> (4 * place)) as usize & 15;
+        line.push(char::from(b"0123456789abcdef"[digit]));
     }
-    line.extend_from_slice(&digits[first..]);
 }
 
-fn push_hex(line: &mut Vec<u8>, number: u64) {
-    let digits = core::array::from_fn::<u8, 16, _>(|place| {
-        let digit = (number >> (60 - 4 * place)) as usize & 15;
-        b"0123456789abcdef"[digit]
-    });
-    line.extend_from_slice(&digits);
-}
-
-fn push_address(line: &mut Vec<u8>, address: SocketAddr) {
+fn push_address(line: &mut String, address: SocketAddr) {
     let SocketAddr::V4(v4) = address else {
         // As above.
         let _ = write!(line, "{address}");
@@ -151,12 +137,12 @@ fn push_address(line: &mut Vec<u8>, address: SocketAddr) {
     };
     for (place, octet) in v4.ip().octets().into_iter().enumerate() {
         if place > 0 {
-            line.push(b'.');
+            line.push('.');
         }
-        push_decimal(line, u64::from(octet), 1);
+        push_digits(line, u64::from(octet), 1);
     }
-    line.push(b':');
-    push_decimal(line, u64::from(v4.port()), 1);
+    line.push(':');
+    push_digits(line, u64::from(v4.port()), 1);
 }
 
 #[cfg(test)]

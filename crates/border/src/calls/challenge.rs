@@ -32,9 +32,12 @@ impl ChallengedLeg {
 }
 
 /// Challenged requests, by the values that are equal in the repeated one. A full generation becomes the previous one, so that the
-/// last [`MOST`] challenges are known also while many phones subscribe and register at once.
+/// last [`MOST`] challenges are known also while many phones subscribe and register at once; so does one that is older than
+/// [`PATIENCE`], because many callers never repeat their request.
 #[derive(Debug)]
 pub(crate) struct Challenged {
+    /// Since when `young` is in use.
+    since: Time,
     young: BoundedMap<u64, (Time, ChallengedLeg)>,
     old: BoundedMap<u64, (Time, ChallengedLeg)>,
 }
@@ -42,13 +45,16 @@ pub(crate) struct Challenged {
 impl Challenged {
     pub(crate) fn new(key: HashKey) -> Challenged {
         Challenged {
+            since: Time::ZERO,
             young: BoundedMap::new(MOST, key),
             old: BoundedMap::new(MOST, key),
         }
     }
 
     pub(super) fn remember(&mut self, request: u64, leg: ChallengedLeg, now: Time) {
-        if self.young.is_full() && self.young.get(&request).is_none() {
+        let full = self.young.is_full() && self.young.get(&request).is_none();
+        if full || now.since(self.since) > PATIENCE {
+            self.since = now;
             core::mem::swap(&mut self.young, &mut self.old);
             self.young.clear();
         }
@@ -100,5 +106,20 @@ mod tests {
         assert_eq!(number(challenged.take(7, Time::ZERO)), None);
         let late = Time::ZERO + PATIENCE + Duration::from_secs(1);
         assert_eq!(number(challenged.take(1_000_001, late)), None);
+    }
+
+    #[test]
+    fn challenges_that_no_caller_answers_are_forgotten() {
+        let mut challenged = Challenged::new(HashKey::new(&mut Entropy::from_number(1)));
+        let mut most = 0;
+        for second in 0..10_000 {
+            challenged.remember(second, leg(1), Time::from_secs(second));
+            most = most.max(challenged.young.len() + challenged.old.len());
+        }
+        assert!((300..=604).contains(&most), "{most}");
+        // Also those before a long time without any.
+        challenged.remember(10_000, leg(1), Time::from_secs(20_000));
+        challenged.remember(10_001, leg(1), Time::from_secs(20_301));
+        assert_eq!(challenged.young.len() + challenged.old.len(), 2);
     }
 }

@@ -21,7 +21,7 @@ while not os.path.exists("end"):
     try: data, about = wire.recvfrom(3000)
     except TimeoutError: continue
     if about[1] != 0x800: continue
-    in_udp = lambda ip: ip[9] == 17 and bytes([0x11, 0x94]) in (ip[20:22], ip[22:24])
+    in_udp = lambda ip: ip[9] == 17 and ip[22:24] == bytes([0x11, 0x94])
     # An end that has ended reports the last ESP packets of the other one as unreachable: ICMP type 3, with the packet.
     if in_udp(data): esp += 1
     elif not (data[9] == 1 and data[20] == 3 and in_udp(data[28:])): other.append(data[:60].hex())
