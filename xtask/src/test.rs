@@ -825,9 +825,9 @@ test result: FAILED. 3 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; 
             [("wrong", "left: 1\n"), ("mixed", "")].map(message)
         );
         let long: String = (0..100).map(|number| format!("{number}\n")).collect();
-        let shown: Vec<&str> = excerpt(&long).collect();
-        assert_eq!(shown.len(), 2 * MESSAGE_LINES);
-        assert_eq!((shown[0], shown[MESSAGE_LINES]), ("0", "88"));
+        let ends: Vec<&str> = excerpt(&long).collect();
+        assert_eq!(ends.len(), 2 * MESSAGE_LINES);
+        assert_eq!((ends[0], ends[MESSAGE_LINES]), ("0", "88"));
         assert_eq!(excerpt("one").count(), 1);
         let skipped: Vec<(&str, &str)> = outcome
             .skipped
