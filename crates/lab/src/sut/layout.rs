@@ -96,6 +96,11 @@ impl PortSpan {
         PortSpan::new(self.first + (each * number) as u16, each as u16)
     }
 
+    fn contains(self, port: u16) -> bool {
+        port.checked_sub(self.first)
+            .is_some_and(|place| place < self.count)
+    }
+
     /// Its first port.
     pub fn first(self) -> u16 {
         self.first
@@ -105,6 +110,10 @@ impl PortSpan {
         format!("{}-{}", self.first, self.first + self.count - 1)
     }
 }
+
+/// Transactions of a call of a mobile network, each for the seconds that it takes: they stay for up to 32 s after their end (RFC
+/// 3261, Timers H, J, L and M), those of INVITE, PRACK, UPDATE and BYE on both sides.
+const TRANSACTION_SECONDS: f64 = 400.0;
 
 /// Addresses, users and trunk of a border.
 #[derive(Clone, Debug)]
@@ -122,7 +131,7 @@ pub struct Layout {
     pub streams: [Option<(Transport, SocketAddr)>; 2],
     /// Certificates and trust for the driver; required with TLS.
     pub credentials: Option<TrialCredentials>,
-    /// Names and passwords; with users, calls and registrations must be authenticated.
+    /// Names and passwords; with passwords, calls and registrations must be authenticated.
     pub users: Vec<(String, String)>,
     /// Media bypass.
     pub bypass: bool,
@@ -144,6 +153,9 @@ pub struct Layout {
     pub refresh_interval_s: u32,
     /// Limit of stream connections, all from one source; 0: the default of the configuration.
     pub connections: u32,
+    /// Calls at a time and calls per second of the workload: the limits of calls and transactions are at least as high as
+    /// these need, so that they do not decide over a rate.
+    pub load: (u64, f64),
     /// Media nodes: their command addresses.
     pub nodes: Vec<SocketAddr>,
     /// Number of media nodes that get no calls.
@@ -202,6 +214,7 @@ impl Layout {
             memory_mib: 0,
             refresh_interval_s: 0,
             connections: 0,
+            load: (0, 0.0),
             nodes: Vec::new(),
             nodes_drained: 0,
         }
@@ -221,8 +234,8 @@ impl Layout {
     /// If no port is free, or an address does not belong to this machine.
     pub fn on_free_ports(addresses: [IpAddr; 2], ports: [PortSpan; 2]) -> Result<Layout, LabError> {
         // Both stay open until both are chosen, so that they differ.
-        let (access, _access_sockets) = free_port(addresses[0])?;
-        let (core, _core_sockets) = free_port(addresses[1])?;
+        let (access, _access_sockets) = free_port(addresses[0], &ports)?;
+        let (core, _core_sockets) = free_port(addresses[1], &ports)?;
         Ok(Layout::new(access, core, ports))
     }
 
@@ -267,7 +280,7 @@ impl Layout {
         let addresses = [self.access.ip(), self.core.ip()];
         for ((stream, ip), wanted) in self.streams.iter_mut().zip(addresses).zip(sides) {
             if let Some(transport) = wanted {
-                let (address, sockets) = free_port(ip)?;
+                let (address, sockets) = free_port(ip, &self.ports)?;
                 held.push(sockets);
                 *stream = Some((transport, address));
             }
@@ -344,7 +357,10 @@ impl Layout {
             if name == "access" && self.registrar_behind {
                 text.push_str("register = \"pass:far\"\n");
             } else if name == "access" && !self.users.is_empty() {
-                text.push_str("authenticate = \"digest\"\nregister = \"local\"\n");
+                text.push_str("register = \"local\"\n");
+                if self.with_passwords().next().is_some() {
+                    text.push_str("authenticate = \"digest\"\n");
+                }
             }
             if self.srtp {
                 let policy = if name == "access" {
@@ -366,8 +382,22 @@ impl Layout {
             }
             text.push('\n');
         }
-        if self.memory_mib > 0 || self.connections > 0 {
+        let defaults = engine::Limits::default();
+        let (calls, per_s) = self.load;
+        let calls = calls.min(u32::MAX.into());
+        // The conversion of a float is bounded.
+        let transactions = u64::from((per_s * TRANSACTION_SECONDS) as u32);
+        let above = |needed: u64, default: usize| needed > default as u64;
+        let more_calls = above(calls, defaults.calls);
+        let more_transactions = above(transactions, defaults.transactions);
+        if self.memory_mib > 0 || self.connections > 0 || more_calls || more_transactions {
             text.push_str("[limits]\n");
+            if more_calls {
+                let _ = writeln!(text, "calls = {calls}");
+            }
+            if more_transactions {
+                let _ = writeln!(text, "transactions = {transactions}");
+            }
             if self.memory_mib > 0 {
                 let _ = writeln!(text, "memory_mib = {}", self.memory_mib);
             }
@@ -429,7 +459,7 @@ impl Layout {
                 targets.join(", ")
             );
         }
-        for (user, password) in &self.users {
+        for (user, password) in self.with_passwords() {
             let _ = write!(
                 text,
                 "[[user]]\nname = {user:?}\npassword = {password:?}\n\n"
@@ -439,6 +469,13 @@ impl Layout {
             text.push_str(HEADER_RULES);
         }
         text
+    }
+
+    /// Users that authenticate.
+    fn with_passwords(&self) -> impl Iterator<Item = &(String, String)> {
+        self.users
+            .iter()
+            .filter(|(_, password)| !password.is_empty())
     }
 
     /// The checked configuration.
@@ -463,17 +500,34 @@ fn is_secure(transport: Transport) -> bool {
 
 /// An address for the commands of a media node that is free now.
 pub(super) fn free_control(ip: IpAddr) -> Result<SocketAddr, LabError> {
-    free_port(ip).map(|(address, _)| address)
+    free_port(ip, &[]).map(|(address, _)| address)
 }
 
-/// A port of `ip` that is free for UDP and TCP, with the sockets that occupy it.
-fn free_port(ip: IpAddr) -> Result<(SocketAddr, (UdpSocket, TcpListener)), LabError> {
+/// Ephemeral ports that are tried, at random, until one is no media port.
+const MOST_DRAWS: usize = 1_000;
+
+/// A port of `ip` that is free for UDP and TCP and in none of these spans of media ports, with the sockets that occupy it. The
+/// kernel's range of ephemeral ports may contain the spans.
+fn free_port(
+    ip: IpAddr,
+    media: &[PortSpan],
+) -> Result<(SocketAddr, (UdpSocket, TcpListener)), LabError> {
     let cannot = |error: std::io::Error| {
         LabError::cannot_run(format!("{ip}: {error}"), "bring up the loopback interface")
     };
     let held = || -> std::io::Result<_> {
-        let udp = UdpSocket::bind((ip, 0))?;
-        let address = udp.local_addr()?;
+        let bound = || -> std::io::Result<_> {
+            let udp = UdpSocket::bind((ip, 0))?;
+            Ok((udp.local_addr()?, udp))
+        };
+        let is_other = |bound: &std::io::Result<(SocketAddr, UdpSocket)>| match bound {
+            Ok((address, _)) => !media.iter().any(|span| span.contains(address.port())),
+            Err(_) => true,
+        };
+        let found = std::iter::repeat_with(bound)
+            .take(MOST_DRAWS)
+            .find(is_other);
+        let (address, udp) = found.ok_or(std::io::ErrorKind::AddrInUse)??;
         Ok((address, (udp, TcpListener::bind(address)?)))
     };
     let mut last = None;
@@ -540,6 +594,49 @@ mod tests {
                 assert_eq!(listen.sum::<usize>(), layout.listeners());
             }
         }
+    }
+
+    #[test]
+    fn users_without_passwords_register_without_authentication() {
+        let at = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        let spans = PortSpan::for_calls(100, &mut Entropy::from_number(1));
+        let mut layout = Layout::new(at(5060), at(5080), spans);
+        layout.users = vec![("1000".to_owned(), String::new())];
+        let config = layout.config().unwrap();
+        assert!(config.users.is_empty());
+        let text = layout.toml();
+        assert!(text.contains("register = \"local\"") && !text.contains("digest"));
+    }
+
+    #[test]
+    fn limits_of_calls_and_transactions_do_not_bound_a_rate() {
+        let at = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        let spans = PortSpan::for_calls(100, &mut Entropy::from_number(1));
+        let mut layout = Layout::new(at(5060), at(5080), spans);
+        let limits = |layout: &Layout| layout.config().unwrap().limits;
+        let defaults = engine::Limits::default();
+        layout.load = (1_000, 100.0);
+        assert_eq!(limits(&layout).calls, defaults.calls);
+        assert_eq!(limits(&layout).transactions, defaults.transactions);
+        layout.load = (800_000, 20_000.0);
+        assert_eq!(limits(&layout).calls, 800_000);
+        assert_eq!(limits(&layout).transactions, 8_000_000);
+        layout.load = (u64::MAX, f64::INFINITY);
+        assert_eq!(limits(&layout).calls, u32::MAX as usize);
+    }
+
+    #[test]
+    fn listeners_have_no_media_ports() {
+        let ip = IpAddr::from([127, 0, 0, 1]);
+        // Most of the kernel's default range.
+        let media = [PortSpan::new(32_768, 20_000), PortSpan::new(52_768, 6_000)];
+        for _ in 0..20 {
+            let (address, _sockets) = free_port(ip, &media).unwrap();
+            assert!(!media.iter().any(|span| span.contains(address.port())));
+        }
+        let [first, last] =
+            [32_768, 58_767].map(|port| media.iter().any(|span| span.contains(port)));
+        assert!(first && last && !media[1].contains(58_768) && !media[0].contains(32_767));
     }
 
     #[test]

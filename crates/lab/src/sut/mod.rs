@@ -411,6 +411,9 @@ impl Layout {
         } else {
             0
         };
+        let callers = experiment.callers.as_ref();
+        let per_s = callers.map_or(0.0, |callers| callers.rate.max(callers.ramp_to));
+        self.load = (most_calls(experiment), per_s);
         self.trunk = far.to_vec();
         if let Some(callees) = &experiment.callees {
             self.trunk_transport = callees.transport.into();
