@@ -27,7 +27,7 @@ pub use crate::decimal::plain;
 pub use bounds::BoundCheck;
 pub use chart::{CLASSES as RESPONSE_CLASSES, Chart, Group, PALETTE, Series, Stack, escape};
 pub(crate) use compare::{difference_text, relative};
-pub use level_summary::{CLASS_NAMES, LevelSummary};
+pub use level_summary::{CLASS_NAMES, LevelSummary, LoadFault};
 #[cfg(test)]
 pub(crate) use levels::summarise;
 pub use marks::MarkLinks;
