@@ -324,6 +324,7 @@ pub(super) fn trial_figure(name: &str, trial: &TrialRecord) -> Option<f64> {
         "noise_jitter_mean_ms" => details.noise_jitter_ms.mean,
         "noise_jitter_p99_ms" => details.noise_jitter_ms.p99,
         "mos" => figures.mos,
+        "lost_percent" => figures.lost_percent,
         _ => None,
     }
 }
@@ -361,7 +362,6 @@ mod tests {
     }
 
     #[test]
-    #[test]
     fn trials_without_the_planned_load_are_left_out() {
         let trial = |number: u32, p50: f64, lateness_ms: f64| {
             let mut trial = TrialRecord {
@@ -393,6 +393,7 @@ mod tests {
         assert!(summarise(&[trial(0, 1.0, 1.0)])[0].load_remark().is_empty());
     }
 
+    #[test]
     fn every_figure_name_is_accepted() {
         let level = LevelSummary::default();
         for name in LevelSummary::FIGURES {
