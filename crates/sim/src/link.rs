@@ -373,21 +373,25 @@ impl Link {
             return Some(now);
         }
         let start = self.busy_until.max(now);
-        let waiting = self.bytes_until(start, now);
-        if waiting + line_bytes as u128 > self.config.queue as u128 {
+        while self.starts.front().is_some_and(|start| *start <= now) {
+            self.starts.pop_front();
+        }
+        let backlog = self.bytes_until(start, now);
+        if start > now && self.is_full(backlog, line_bytes, self.starts.len()) {
             return None;
         }
-        if let Some(most) = self.config.queue_packets {
-            while self.starts.front().is_some_and(|start| *start <= now) {
-                self.starts.pop_front();
-            }
-            if start > now && self.starts.len() >= most {
-                return None;
-            }
+        if self.config.queue_packets.is_some() {
             self.starts.push_back(start);
         }
         self.busy_until = start + self.line_time(line_bytes);
         Some(self.busy_until)
+    }
+
+    /// Whether the queue before a busy line is too full for a packet. An idle line takes any packet, as the queue of a Linux
+    /// interface does. `backlog`: bytes that the line has yet to send; `waiting`: packets in the queue.
+    pub(crate) fn is_full(&self, backlog: u128, line_bytes: usize, waiting: usize) -> bool {
+        let most = self.config.queue_packets.unwrap_or(usize::MAX);
+        backlog + line_bytes as u128 > self.config.queue as u128 || waiting >= most
     }
 
     /// The time that bytes take on the line.

@@ -446,6 +446,29 @@ fn codel_bounds_the_delay_of_a_standing_queue_and_leaves_short_ones_alone() {
 }
 
 proptest! {
+    /// A link in virtual time and one with its packets lose the same ones, also those that are longer than the queue.
+    #[test]
+    fn queue_in_bytes_drops_the_same_packets_in_both_links(
+        rate in proptest::sample::select(vec![64_000u64, 1_000_000, 8_000_000]),
+        queue in 100usize..3_000,
+        packets in proptest::collection::vec((0u64..20_000, 40usize..1_500), 1..100),
+    ) {
+        let config = LinkConfig {
+            delay: Delay::Constant(Duration::ZERO),
+            rate: Some(rate),
+            queue,
+            ..LinkConfig::default()
+        };
+        let mut plain = link(config.clone(), 1);
+        let mut emulator = Emulator::new(link(config, 1), 1_000);
+        let mut now = Time::ZERO;
+        for (number, (gap_us, length)) in packets.into_iter().enumerate() {
+            now = now + Duration::from_micros(gap_us);
+            let is_lost = matches!(plain.offer(length, now), Fate::Lost(_));
+            prop_assert_eq!(emulator.push(number, length, now).is_err(), is_lost, "{}", number);
+        }
+    }
+
     /// With any settings no packet arrives before it was sent, and an ordered link without reordering keeps the order.
     #[test]
     fn packets_are_never_early_and_in_order(
