@@ -442,14 +442,9 @@ fn flag(value: bool) -> u8 {
     u8::from(value)
 }
 
+/// Resident memory of this process; 0 without `/proc`.
 pub(crate) fn memory_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = text
-        .split_whitespace()
-        .nth(1)
-        .and_then(|pages| pages.parse::<u64>().ok());
-    // The page size is 4 KiB on the supported architectures' default kernels.
-    pages.unwrap_or(0) * 4_096
+    net::resident_bytes().unwrap_or(0)
 }
 
 /// The values of a scrape.

@@ -227,6 +227,7 @@ mod tests {
             limit,
             measured: Some(1.0),
             holds: Some(true),
+            required: false,
         };
         wide.checks = vec![bound(400.0)];
         assert_eq!(starved(&wide), None);

@@ -568,6 +568,7 @@ fn write_records(
             .audio
             .level_db
             .map(|level| level.abs() <= LEVEL_LIMIT_DB),
+        required: false,
     });
     let verdict = figures::verdict(&checks);
     let record = TrialRecord {

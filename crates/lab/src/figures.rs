@@ -203,6 +203,11 @@ impl Details {
         (count > 1 && mean > 0.0).then(|| (most - least) as f64 * 100.0 / mean)
     }
 
+    /// Number of attempts of any kind.
+    pub(crate) fn attempted(&self) -> u64 {
+        self.outcomes.iter().map(|(_, count)| count).sum()
+    }
+
     /// Number of attempts without a response.
     fn timed_out(&self) -> u64 {
         let silent = |outcome| {
@@ -230,9 +235,34 @@ pub struct ThresholdCheck {
     pub measured: Option<f64>,
     /// Whether the threshold holds; `null` if there was nothing to measure.
     pub holds: Option<bool>,
+    /// An override sets it: without a measurement in any trial the run has not passed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub required: bool,
 }
 
+/// Name of the threshold on the share of failed attempts.
+pub(crate) const FAILED_PERCENT: &str = "failed_percent";
+/// Name of the check that fails if the SUT ended during the trial.
+const SUBJECT_ENDED: &str = "subject_ended";
+
 impl ThresholdCheck {
+    /// The check of a trial during which the SUT ended.
+    pub(crate) fn subject_ended() -> ThresholdCheck {
+        ThresholdCheck {
+            name: SUBJECT_ENDED.to_owned(),
+            limit: 0.0,
+            measured: Some(1.0),
+            holds: Some(false),
+            required: false,
+        }
+    }
+
+    /// Whether the SUT ended during the trial of these checks.
+    pub(crate) fn has_subject_ended(checks: &[ThresholdCheck]) -> bool {
+        let mut checks = checks.iter();
+        checks.any(|check| check.name == SUBJECT_ENDED && check.failed())
+    }
+
     /// Whether the value was measured and the threshold does not hold.
     pub fn failed(&self) -> bool {
         self.holds == Some(false)
@@ -245,10 +275,26 @@ impl ThresholdCheck {
 }
 
 /// The verdict over these checks: failed if one failed, else passed if one holds; thresholds without a measurement are
-/// ignored beside others.
+/// ignored beside others ([`missing`] has those that may not).
 pub fn verdict<'a>(checks: impl IntoIterator<Item = &'a ThresholdCheck>) -> RunVerdict {
     let verdicts = checks.into_iter().map(ThresholdCheck::verdict);
     verdicts.fold(RunVerdict::NotJudged, RunVerdict::or_measured)
+}
+
+/// Names of the thresholds that an override sets, and that none of these checks measured; empty without any.
+pub(crate) fn missing<'a>(checks: impl IntoIterator<Item = &'a ThresholdCheck>) -> Vec<&'a str> {
+    let (open, measured): (Vec<_>, Vec<_>) = checks
+        .into_iter()
+        .filter(|check| check.required)
+        .partition(|check| check.holds.is_none());
+    let mut names: Vec<&str> = Vec::new();
+    for check in open {
+        let is_measured = measured.iter().any(|other| other.name == check.name);
+        if !is_measured && !names.contains(&check.name.as_str()) {
+            names.push(&check.name);
+        }
+    }
+    names
 }
 
 fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
@@ -543,7 +589,7 @@ pub fn judge(
     let failed = figures.calls.failed + details.registrations.failed;
     let at_most = [
         (
-            "failed_percent",
+            FAILED_PERCENT,
             thresholds.failed_percent,
             share(failed, attempted),
         ),
@@ -633,6 +679,21 @@ fn excess(figure: Option<f64>, host: Option<f64>) -> Option<f64> {
     Some((figure? - host?).max(0.0))
 }
 
+/// The check that no attempt failed, for trials of which any failure counts; `None` without attempts.
+pub(crate) fn no_failures(details: &Details) -> Option<ThresholdCheck> {
+    let attempted = details.attempted();
+    let failed = details.outcomes.iter();
+    let failed = failed.filter(|(outcome, _)| !outcome.is_good());
+    let failed: u64 = failed.map(|(_, count)| count).sum();
+    let measured = (attempted > 0).then(|| failed as f64 * 100.0 / attempted as f64)?;
+    check(
+        FAILED_PERCENT,
+        Some(0.0),
+        Some(measured),
+        |measured, limit| measured <= limit,
+    )
+}
+
 fn check(
     name: &str,
     limit: Option<f64>,
@@ -645,6 +706,7 @@ fn check(
         limit,
         measured,
         holds: measured.map(|measured| holds(measured, limit)),
+        required: false,
     })
 }
 
@@ -737,6 +799,17 @@ mod tests {
         assert_eq!(of(&["mos"]), RunVerdict::NotMeasured);
         assert_eq!(of(&["mos", "leaks"]), RunVerdict::Passed);
         assert_eq!(of(&["mos", "leaks", "response_p99_ms"]), RunVerdict::Failed);
+        // Those that the user has set are named, unless another trial has measured them.
+        let mut required = checks.clone();
+        required.iter_mut().for_each(|check| check.required = true);
+        assert_eq!(
+            (missing(&required), missing(&checks)),
+            (vec!["mos"], vec![])
+        );
+        let mut measured = required[3].clone();
+        measured.holds = Some(true);
+        required.push(measured);
+        assert!(missing(&required).is_empty());
     }
 
     #[test]

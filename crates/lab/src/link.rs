@@ -2,7 +2,7 @@
 
 use crate::conversation::{MAX_DELAY, TalkOver};
 use crate::figures::quantile;
-use crate::host::{PacketTimes, SentStream, StreamResult};
+use crate::host::{DueMedia, PacketTimes, SentStream, StreamResult};
 use crate::record::StreamRecord;
 use engine::Time;
 use media::audio;
@@ -12,6 +12,14 @@ use std::time::Duration;
 
 /// Packet time plus playout buffer, milliseconds: added to the network delay for the quality rating.
 const MOUTH_TO_EAR_MS: f64 = 20.0 + 60.0;
+/// Time in which media was due, and none arrived at all, from which on it counts as lost.
+const ALL_MISSING: Duration = Duration::from_millis(500);
+/// Time without media at an end of a call from which on its packets count as lost: media begins after the answer, and
+/// stops while the BYE is on its way.
+const END_MISSING: Duration = Duration::from_secs(1);
+/// The same if the number of sent packets is unknown, as the SUT changes the SSRC: a BYE that was lost twice comes 1.5 s
+/// late (RFC 3261 section 17.1.2).
+const UNKNOWN_END_MISSING: Duration = Duration::from_secs(2);
 
 /// The effect of the delay on a conversation: the network delays of the streams, and the delay of the ends that the quality
 /// rating has. `None` without one-way delays of both directions.
@@ -43,6 +51,7 @@ struct ClockPoint {
 pub fn complete(results: Vec<StreamResult>) -> Vec<StreamRecord> {
     let clock_points = clock_points(&results);
     let sent = sent_times(&results);
+    let counts = sent_counts(&results);
     let mut one_ways: BTreeMap<u32, f64> = BTreeMap::new();
     let mut records: Vec<(StreamRecord, Option<u32>)> = Vec::with_capacity(results.len());
     for result in results {
@@ -73,6 +82,10 @@ pub fn complete(results: Vec<StreamResult>) -> Vec<StreamRecord> {
             record.relay_p99_ms = quantile(&delays, 0.99);
             record.relay_max_ms = delays.last().copied();
         }
+        if let Some(due) = &result.due {
+            count_ends(&mut record, due, counts.get(&result.record.ssrc).copied());
+        }
+        record.burst_ratio = (record.lost > 0).then_some(result.burst_ratio);
         rate_quality(&mut record, result.burst_ratio);
         records.push((record, own));
     }
@@ -135,6 +148,57 @@ fn sent_times(results: &[StreamResult]) -> BTreeMap<u32, PacketTimes> {
         Some((ssrc, result.times[0].clone()?))
     });
     timed.collect()
+}
+
+/// Number of packets of each sent stream.
+fn sent_counts(results: &[StreamResult]) -> BTreeMap<u32, u64> {
+    let counts = results
+        .iter()
+        .filter_map(|result| Some((ssrc_of(&result.sent?), result.record.sent)));
+    counts.collect()
+}
+
+/// Adds the packets that are missing before the first and after the last one that arrived, which sequence numbers do not
+/// show. `sent`: the number of packets that the peer sent, if its stream is known; it bounds them, whatever the times say.
+fn count_ends(record: &mut StreamRecord, due: &DueMedia, sent: Option<u64>) {
+    let (from, to) = due.span;
+    let Some((first, last)) = due.arrived else {
+        // The only packet before a long pause may be missing.
+        if to.since(from) >= ALL_MISSING && !due.pauses {
+            record.expected = DueMedia::packets_in(to.since(from));
+            record.lost = record.expected;
+        }
+        return;
+    };
+    if sent.is_none() && (due.pauses || !is_continuous(record)) {
+        return;
+    }
+    let slack = match sent {
+        Some(_) => END_MISSING,
+        None => UNKNOWN_END_MISSING,
+    };
+    let missing = [first.since(from), to.since(last)]
+        .into_iter()
+        .filter(|gap| *gap > slack)
+        .map(DueMedia::packets_in)
+        .sum::<u64>();
+    let most = sent.map_or(u64::MAX, |sent| sent.saturating_sub(record.expected));
+    // A few packets before a pause may be missing, as others at the begin of a call.
+    if most < DueMedia::packets_in(slack) {
+        return;
+    }
+    let missing = missing.min(most);
+    record.expected += missing;
+    record.lost += missing;
+}
+
+/// Whether the sender sent a packet in nearly every packet time between its first and its last one.
+fn is_continuous(record: &StreamRecord) -> bool {
+    let (Some(first), Some(last)) = (record.first, record.last) else {
+        return false;
+    };
+    let packets = DueMedia::packets_in(Duration::from_nanos(last.saturating_sub(first)));
+    record.expected.saturating_mul(10) >= packets.saturating_mul(9)
 }
 
 /// Delay of the packets of a stream, milliseconds.
@@ -222,7 +286,72 @@ mod tests {
             received_speech: None,
             burst_ratio: 1.0,
             times: [None, None],
+            due: None,
         }
+    }
+
+    /// The stream of 50 packets in a call of 10 s; `sent` packets were sent, if that is known.
+    fn in_call(arrived_ms: Option<(u64, u64)>, sent: Option<u64>) -> Vec<StreamRecord> {
+        let mut stream = received(2, 0, 1_000, 0, None);
+        stream.due = Some(DueMedia {
+            span: (Time::from_millis(1_000), Time::from_millis(11_000)),
+            arrived: arrived_ms.map(|(from, to)| (Time::from_millis(from), Time::from_millis(to))),
+            pauses: false,
+        });
+        let record = &mut stream.record;
+        record.first = arrived_ms.map(|(from, _)| from * 1_000_000);
+        record.last = arrived_ms.map(|(_, to)| to * 1_000_000);
+        if arrived_ms.is_none() {
+            (record.ssrc, record.received, record.expected) = (0, 0, 0);
+            stream.transit = Transit::default();
+        }
+        let mut peer = received(1, 0, 1_000, 0, Some(source(2, 0, 1_000)));
+        peer.record.sent = sent.unwrap_or_default();
+        let peer = sent.map(|_| peer);
+        complete([stream].into_iter().chain(peer).collect())
+    }
+
+    #[test]
+    fn media_that_stops_or_never_comes_is_lost() {
+        // 1 s of 10 s arrived, with the sender's SSRC and without it.
+        for sent in [Some(500), None] {
+            let record = in_call(Some((1_000, 2_000)), sent).remove(0);
+            let percent = record.lost as f64 * 100.0 / record.expected as f64;
+            assert!((85.0..91.0).contains(&percent), "{record:?}");
+            assert!(record.mos.unwrap() < 2.0, "{record:?}");
+        }
+        // Only the last second.
+        let record = in_call(Some((10_000, 11_000)), Some(500)).remove(0);
+        assert_eq!((record.expected, record.lost), (499, 449));
+        // None at all.
+        for sent in [Some(500), None] {
+            let record = in_call(None, sent).remove(0);
+            assert_eq!((record.expected, record.lost), (499, 499));
+            assert!(record.mos.unwrap() < 1.2, "{record:?}");
+        }
+    }
+
+    #[test]
+    fn ends_of_a_call_are_no_loss() {
+        let lost = |arrived_ms, sent| in_call(Some(arrived_ms), sent).remove(0).lost;
+        // The sender hung up after a second, and its BYE was late.
+        assert_eq!(lost((1_000, 2_000), Some(50)), 0);
+        // All packets were sent within a part of the call: silence suppression.
+        assert_eq!(lost((4_000, 9_000), Some(50)), 0);
+        // The first packets are missing, and a pause follows.
+        assert_eq!(lost((4_000, 9_000), Some(55)), 0);
+        // An unknown sender that pauses.
+        assert_eq!(lost((1_000, 8_000), None), 0);
+        // Late begin, BYE on its way.
+        assert_eq!(lost((1_900, 10_100), Some(500)), 0);
+        let mut pausing = received(2, 0, 1_000, 0, None);
+        pausing.due = Some(DueMedia {
+            span: (Time::from_millis(1_000), Time::from_millis(11_000)),
+            arrived: Some((Time::from_millis(1_000), Time::from_millis(2_000))),
+            pauses: true,
+        });
+        (pausing.record.first, pausing.record.last) = (Some(1_000_000_000), Some(2_000_000_000));
+        assert_eq!(complete(vec![pausing]).remove(0).lost, 0);
     }
 
     fn source(ssrc: u32, timestamp: u32, at_ms: u64) -> SentStream {

@@ -202,13 +202,11 @@ impl PeakSampler {
 
 /// Resident memory of a process.
 fn resident_bytes(process: u32) -> Result<f64, LabError> {
-    let path = format!("/proc/{process}/statm");
-    let text = std::fs::read_to_string(&path).unwrap_or_default();
-    let pages = text
-        .split_whitespace()
-        .nth(1)
-        .and_then(|pages| pages.parse::<f64>().ok());
-    pages
-        .map(|pages| pages * 4_096.0)
-        .ok_or_else(|| LabError::cannot_run(format!("{path}: not readable"), "mount /proc"))
+    let bytes = net::resident_bytes_of(process);
+    bytes.map(|bytes| bytes as f64).map_err(|error| {
+        LabError::cannot_run(
+            format!("memory of process {process}: {error}"),
+            "mount /proc",
+        )
+    })
 }

@@ -161,9 +161,10 @@ impl TrialRecord {
         self.load_fault().is_some()
     }
 
-    /// The reason, if the SUT did not get the planned load.
+    /// The reason, if the SUT did not get the planned load. The end of the SUT is a failure whatever the load was.
     pub fn load_fault(&self) -> Option<String> {
         match self.has_faulty_link() {
+            _ if ThresholdCheck::has_subject_ended(&self.checks) => None,
             true => Some("a link of [network] was not as configured".to_owned()),
             false => crate::caveats::starved(self),
         }

@@ -245,6 +245,9 @@ pub struct StreamRecord {
     /// Those that were missed between received packets, by the second since the first one; empty without.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost_by_second: Vec<u32>,
+    /// Mean length of the runs of these losses over that of random losses (G.107 section 7.5); `null` without losses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_ratio: Option<f64>,
     /// Repeats.
     pub duplicates: u64,
     /// First arrivals out of order.
@@ -303,6 +306,31 @@ pub struct StreamRecord {
 }
 
 impl StreamRecord {
+    /// Packets that were missed before the first and after the last one that arrived; the burst ratio is not theirs.
+    pub(crate) fn lost_at_ends(&self) -> u64 {
+        let between: u64 = self.lost_by_second.iter().copied().map(u64::from).sum();
+        self.lost.saturating_sub(between)
+    }
+
+    /// The correlation of the losses of neighbouring packets, 0 to 1; `None` without losses, or if it is unknown.
+    pub(crate) fn loss_correlation(&self) -> Option<f64> {
+        let burst_ratio = self.burst_ratio.filter(|_| self.lost > 0)?.max(1.0);
+        let share = |lost: u64, of: u64| lost as f64 / of.max(1) as f64;
+        let ends = self.lost_at_ends();
+        let between = self.lost - ends;
+        let random = 1.0 - share(between, self.expected.saturating_sub(ends));
+        // Each end is one run.
+        let runs = between as f64 * random / burst_ratio + f64::from(u8::from(ends > 0));
+        let length = self.lost as f64 / runs.max(f64::MIN_POSITIVE);
+        let lost = share(self.lost, self.expected);
+        // A run ends with a packet that arrives: neighbours are both lost with the probability p (1 - 1 / length).
+        let correlation = (1.0 - 1.0 / length.max(1.0) - lost) / (1.0 - lost);
+        Some(match lost < 1.0 {
+            true => correlation.clamp(0.0, 1.0),
+            false => 1.0,
+        })
+    }
+
     /// Whether packets were received or expected; the record of a side that only sends has neither.
     pub fn is_incoming(&self) -> bool {
         self.received > 0 || self.expected > 0
@@ -325,6 +353,26 @@ mod tests {
         assert_eq!(attempt.response_ms(), Some(12.5));
         assert_eq!(attempt.lateness_ms(), Some(1.0));
         assert_eq!(attempt.talk_seconds(), None);
+    }
+
+    #[test]
+    fn losses_in_runs_are_correlated() {
+        let stream = |lost: u64, by_second: &[u32], burst_ratio: f64| StreamRecord {
+            expected: 10_000,
+            lost,
+            lost_by_second: by_second.to_vec(),
+            burst_ratio: Some(burst_ratio),
+            ..StreamRecord::default()
+        };
+        let of = |stream: StreamRecord| stream.loss_correlation().unwrap();
+        assert!(of(stream(200, &[200], 0.98)) < 1e-9);
+        // Runs of four packets: 1 - 1 / (4 * 0.98).
+        assert!((of(stream(200, &[200], 3.92)) - 0.745).abs() < 0.001);
+        // One run at the end.
+        assert!(of(stream(9_000, &[], 1.0)) > 0.99);
+        assert!(of(stream(10_000, &[], 1.0)) > 0.99);
+        assert_eq!(stream(0, &[], 1.0).loss_correlation(), None);
+        assert_eq!(StreamRecord::default().loss_correlation(), None);
     }
 
     #[test]

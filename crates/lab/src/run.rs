@@ -568,17 +568,12 @@ fn judge(
         false => Thresholds::default(),
     };
     let mut checks = figures::judge(&thresholds, &figures, &details, outcomes.leaks);
-    let mut remarks = outcomes.remarks;
-    if let Some(why) = outcomes.subject_ended {
-        // The trial failed; other figures do not change that.
-        checks.push(ThresholdCheck {
-            name: "subject_ended".to_owned(),
-            limit: 0.0,
-            measured: Some(1.0),
-            holds: Some(false),
-        });
-        remarks.push(why);
+    for check in &mut checks {
+        check.required = level.required.contains(&check.name);
     }
+    let mut remarks = outcomes.remarks;
+    let ended = outcomes.subject_ended.is_some();
+    remarks.extend(outcomes.subject_ended);
     let around = outcomes.surroundings.as_ref();
     let offered = OfferedLoad::of(around, &details, &checks);
     let starved = offered.and_then(|offered| offered.fault());
@@ -591,6 +586,8 @@ fn judge(
             check.holds = None;
         }
     }
+    // A crash is a failure whatever the load was: it may itself have disturbed the machine.
+    checks.extend(ended.then(ThresholdCheck::subject_ended));
     let verdict = figures::verdict(&checks);
     TrialRecord {
         trial: number,
@@ -830,6 +827,33 @@ mod tests {
     }
 
     #[test]
+    fn threshold_that_is_set_has_to_be_measured() {
+        let folder = std::env::temp_dir().join(format!("lab-required-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let plan = folder.join("plan.toml");
+        // Calls without media have no MOS.
+        let text = "name = \"t\"\ntitle = \"t\"\n[sut]\ndirect = true\n[callers]\nrate = 5.0\ntotal = 3\n\
+                    hold_seconds = 1.0\n[callees]\n[thresholds]\nfailed_percent = 0.0\nmos = 4.0\n\
+                    [[thresholds.figure]]\nname = \"completed\"\nleast = 3\n";
+        std::fs::write(&plan, text).unwrap();
+        let verdict = |sets: &[&str]| {
+            let options = RunOptions {
+                set: sets.iter().map(|&set| set.to_owned()).collect(),
+                simulate: true,
+                force: true,
+                out: Some(folder.join("out")),
+                ..RunOptions::default()
+            };
+            run(plan.to_str().unwrap(), &options).unwrap()
+        };
+        assert_eq!(verdict(&[]), RunVerdict::Passed);
+        assert_eq!(verdict(&["thresholds.mos=3.5"]), RunVerdict::NotMeasured);
+        let removed = ["thresholds.mos=3.5", "thresholds.mos="];
+        assert_eq!(verdict(&removed), RunVerdict::Passed);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
     fn trial_without_the_planned_load_is_not_judged() {
         let text = "name = \"t\"\ntitle = \"t\"\n[sut]\ndirect = true\n[callers]\nrate = 5.0\ntotal = 3\n\
                     hold_seconds = 1.0\n[callees]\n[thresholds]\nfailed_percent = 0.0\n";
@@ -861,12 +885,22 @@ mod tests {
             }),
             ..crate::raw::Surroundings::default()
         });
-        let record = judge(&level, 0, 0, 1, starved);
+        let record = judge(&level, 0, 0, 1, starved.clone());
         assert_eq!(record.verdict, RunVerdict::NotMeasured);
         let named = |remark: &String| {
             remark.contains("the generator could not keep up: RTP packets were sent 25.0 ms late")
         };
         assert!(record.remarks.iter().any(named), "{:?}", record.remarks);
+        // The system under test ended, and its end disturbed the machine.
+        starved.subject_ended = Some("asterisk: signal 11 (core dumped)".to_owned());
+        let record = judge(&level, 0, 0, 1, starved);
+        assert_eq!(record.verdict, RunVerdict::Failed);
+        assert!(!record.is_load_invalid());
+        let failed: Vec<&str> = (record.checks.iter())
+            .filter(|check| check.failed())
+            .map(|check| check.name.as_str())
+            .collect();
+        assert_eq!(failed, ["subject_ended"]);
     }
 
     #[test]

@@ -151,6 +151,7 @@ fn steady(trial: &TrialRecord) -> Option<ThresholdCheck> {
         limit,
         measured: Some(last),
         holds: Some(last <= limit),
+        required: false,
     })
 }
 
@@ -451,15 +452,30 @@ pub(crate) fn execute(
     })
 }
 
-/// Judges a trial of a search: without the planned load the SUT is not judged, but the search continues below.
+/// Judges a trial of a search: without the planned load the SUT is not judged, but the search continues below. Any failure
+/// counts, unless the experiment has a bound of its own (RFC 7502: all attempts have to be established).
 fn judge(trial: &mut TrialRecord, value: f64) -> SearchTrial {
-    let fault = trial.load_fault();
+    // Trials that only measure in memory have no attempts.
+    let is_empty = trial.details.attempted() == 0 && trial.details.measures.is_empty();
+    let ended = ThresholdCheck::has_subject_ended(&trial.checks);
+    let mut fault = trial
+        .load_fault()
+        .or_else(|| is_empty.then(|| "no attempt was due in the trial".to_owned()));
+    if fault.is_none() && !ended {
+        trial.checks.extend(steady(trial));
+        let named = |check: &ThresholdCheck| check.name == figures::FAILED_PERCENT;
+        if !trial.checks.iter().any(named) {
+            trial.checks.extend(figures::no_failures(&trial.details));
+        }
+        let unknown = figures::missing(&trial.checks);
+        if !unknown.is_empty() && figures::verdict(&trial.checks) != RunVerdict::Failed {
+            fault = Some(format!("not measured: {}", unknown.join(", ")));
+        }
+    }
     let missed = match &fault {
         Some(fault) => fault.clone(),
-        None => {
-            trial.checks.extend(steady(trial));
-            failed_thresholds(trial)
-        }
+        None if ended => "the system under test ended".to_owned(),
+        None => failed_thresholds(trial),
     };
     let good = missed.is_empty();
     trial.verdict = match (good, &fault) {
@@ -535,6 +551,60 @@ mod tests {
         assert!(!step.invalid && !step.good, "{step:?}");
         assert_eq!(slow.verdict, RunVerdict::Failed);
         assert_eq!(slow.figures.calls.failed, Figures::default().calls.failed);
+        // The end of the system under test is a failure, also if it disturbed the machine.
+        let mut crashed = trial(|_| 1.0);
+        crashed.surroundings = Some(Surroundings::default());
+        crashed.details.lateness_ms = [Some(900.0); 3];
+        crashed.checks = vec![ThresholdCheck::subject_ended()];
+        let step = judge(&mut crashed, 400.0);
+        assert!(!step.invalid && !step.good, "{step:?}");
+        assert_eq!(step.missed, "the system under test ended");
+        assert_eq!(crashed.verdict, RunVerdict::Failed);
+    }
+
+    #[test]
+    fn failed_attempts_fail_a_trial_without_a_bound_for_them() {
+        let shed = || {
+            let mut shed = trial(|_| 1.0);
+            shed.figures.calls.failed = 180;
+            shed.details.outcomes = vec![
+                (AttemptOutcome::Completed, 120),
+                (AttemptOutcome::Refused, 180),
+            ];
+            shed
+        };
+        let bound = |name: &str, limit: f64, measured: f64| ThresholdCheck {
+            name: name.to_owned(),
+            limit,
+            measured: Some(measured),
+            holds: Some(measured <= limit),
+            required: false,
+        };
+        for checks in [vec![], vec![bound("response_p99_ms", 10.0, 1.0)]] {
+            let mut trial = shed();
+            trial.checks = checks;
+            let step = judge(&mut trial, 400.0);
+            assert!(!step.good && !step.invalid, "{step:?}");
+            assert_eq!(step.missed, "failed_percent 60");
+            assert_eq!(trial.verdict, RunVerdict::Failed);
+        }
+        let mut allowed = shed();
+        allowed.checks = vec![bound("failed_percent", 70.0, 60.0)];
+        assert!(judge(&mut allowed, 400.0).good);
+        // A bound that the user has set, and that cannot be measured, says nothing.
+        let mut unmeasured = trial(|_| 1.0);
+        unmeasured.checks = vec![ThresholdCheck {
+            measured: None,
+            holds: None,
+            required: true,
+            ..bound("one_way_ms", 150.0, 0.0)
+        }];
+        let step = judge(&mut unmeasured, 400.0);
+        assert!(step.invalid && !step.good, "{step:?}");
+        assert_eq!(step.missed, "not measured: one_way_ms");
+        let step = judge(&mut TrialRecord::default(), 400.0);
+        assert!(step.invalid && !step.good, "{step:?}");
+        assert!(judge(&mut trial(|_| 1.0), 400.0).good);
     }
 
     #[test]

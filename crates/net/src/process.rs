@@ -274,17 +274,29 @@ pub fn raise_open_files_to(wanted: u64) -> u64 {
     raise_open_files().unwrap_or_else(|_| open_files().0)
 }
 
-/// Resident set size of the process, bytes.
+/// Resident set size of this process, bytes.
 ///
 /// # Errors
 /// `/proc` is not mounted or has another format.
 pub fn resident_bytes() -> io::Result<u64> {
-    let text = std::fs::read_to_string("/proc/self/statm")?;
+    resident_in("/proc/self/statm")
+}
+
+/// Resident set size of a process, bytes.
+///
+/// # Errors
+/// There is no such process, or as [`resident_bytes`].
+pub fn resident_bytes_of(process_id: u32) -> io::Result<u64> {
+    resident_in(&format!("/proc/{process_id}/statm"))
+}
+
+fn resident_in(path: &str) -> io::Result<u64> {
+    let text = std::fs::read_to_string(path)?;
     let pages: u64 = text
         .split_ascii_whitespace()
         .nth(1)
         .and_then(|word| word.parse().ok())
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/statm"))?;
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, path))?;
     Ok(pages * page_bytes())
 }
 
@@ -306,6 +318,17 @@ pub fn pause(time: std::time::Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_of_a_process_is_read_by_its_number() {
+        let (this, own) = (
+            resident_bytes_of(std::process::id()).unwrap(),
+            resident_bytes().unwrap(),
+        );
+        assert!(this > 0 && this < 4 * own && own < 4 * this, "{this} {own}");
+        // Beyond the largest process number of Linux.
+        assert!(resident_bytes_of(4_194_305).is_err());
+    }
 
     #[test]
     fn slice_is_shortened_and_other_policies_are_kept() {

@@ -141,9 +141,7 @@ impl<T: Clone> Emulator<T> {
         let config = self.link.config();
         if config.has_rate() && self.on_line.is_some() {
             let backlog = self.queued_bytes as u128 + self.link.bytes_until(self.free_at, now);
-            let is_full = backlog + line_bytes as u128 > config.queue as u128;
-            let most = config.queue_packets.unwrap_or(usize::MAX);
-            if is_full || self.queue.len() >= most {
+            if self.link.is_full(backlog, line_bytes, self.queue.len()) {
                 self.counts.queue_full += 1;
                 return Err((packet, DropReason::LinkQueueFull));
             }

@@ -37,8 +37,15 @@ pub enum Loss {
 }
 
 impl Loss {
+    /// The shortest mean length of bursts, packets, with which this share of packets can be lost: at least one packet lies
+    /// between two bursts. `None` for a share of nothing or of all packets.
+    pub fn least_burst(share: f64) -> Option<f64> {
+        // 0.9 / (1 - 0.9) is not exact.
+        (share > 0.0 && share < 1.0).then(|| share / (1.0 - share) * (1.0 - 1e-9))
+    }
+
     /// Bursts of `length` packets on average with this share of packets lost, all packets of a burst being lost. A length
-    /// of at most one, or a share outside 0 to 1, is random loss.
+    /// of at most one, or a share outside 0 to 1, is random loss. A length below [`Loss::least_burst`] loses fewer packets.
     pub fn in_bursts(share: f64, length: f64) -> Loss {
         if length <= 1.0 || !(0.0..1.0).contains(&share) || share == 0.0 {
             return match share > 0.0 {
@@ -91,6 +98,28 @@ impl Loss {
             }
             _ => 1.0,
         }
+    }
+
+    /// The correlation of the losses of neighbouring packets, 0 to 1: 0 for independent ones, and for a trace, which has
+    /// none.
+    pub fn correlation(&self) -> f64 {
+        let &Loss::Bursts {
+            to_bad,
+            to_good,
+            good,
+            bad,
+        } = self
+        else {
+            return 0.0;
+        };
+        let loss = self.share();
+        let total = to_bad + to_good;
+        if total <= 0.0 || loss <= 0.0 || loss >= 1.0 {
+            return 0.0;
+        }
+        // Neighbours have the correlation of the states, as far as these explain the losses.
+        let states = to_bad * to_good / (total * total) * (bad - good).powi(2);
+        ((1.0 - total) * states / (loss * (1.0 - loss))).clamp(0.0, 1.0)
     }
 
     /// Reads a trace: `0` for a packet that arrives and `1` for a lost one; white space, and lines that begin with `#`,
@@ -344,21 +373,25 @@ impl Link {
             return Some(now);
         }
         let start = self.busy_until.max(now);
-        let waiting = self.bytes_until(start, now);
-        if waiting + line_bytes as u128 > self.config.queue as u128 {
+        while self.starts.front().is_some_and(|start| *start <= now) {
+            self.starts.pop_front();
+        }
+        let backlog = self.bytes_until(start, now);
+        if start > now && self.is_full(backlog, line_bytes, self.starts.len()) {
             return None;
         }
-        if let Some(most) = self.config.queue_packets {
-            while self.starts.front().is_some_and(|start| *start <= now) {
-                self.starts.pop_front();
-            }
-            if start > now && self.starts.len() >= most {
-                return None;
-            }
+        if self.config.queue_packets.is_some() {
             self.starts.push_back(start);
         }
         self.busy_until = start + self.line_time(line_bytes);
         Some(self.busy_until)
+    }
+
+    /// Whether the queue before a busy line is too full for a packet. An idle line takes any packet, as the queue of a Linux
+    /// interface does. `backlog`: bytes that the line has yet to send; `waiting`: packets in the queue.
+    pub(crate) fn is_full(&self, backlog: u128, line_bytes: usize, waiting: usize) -> bool {
+        let most = self.config.queue_packets.unwrap_or(usize::MAX);
+        backlog + line_bytes as u128 > self.config.queue as u128 || waiting >= most
     }
 
     /// The time that bytes take on the line.

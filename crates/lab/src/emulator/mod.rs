@@ -213,8 +213,13 @@ fn loss_holds(line: &LineFigures) -> bool {
     (lost - exposed * p).abs() <= spread + whole
 }
 
+/// Interval of the loss. Losses that come in bursts are no independent events.
 fn loss_interval(line: &LineFigures) -> Interval {
-    Interval::of_share(line.exposed.1, line.exposed.0, 100.0, "packets")
+    loss_interval_of(line.exposed, &line.settings.config().loss)
+}
+
+fn loss_interval_of((exposed, lost): (u64, u64), loss: &sim::Loss) -> Interval {
+    Interval::of_correlated_share((lost, exposed), loss.correlation(), 100.0, "packets")
 }
 
 fn text_of(run: &EmulatorRun) -> String {
@@ -346,6 +351,36 @@ mod tests {
     use ends::EndLosses;
     use settings::LineSettings;
     use sim::EmulatorCounts;
+
+    #[test]
+    fn interval_of_losses_in_bursts_contains_the_set_share() {
+        const RUNS: u64 = 100;
+        let contains = |loss: &sim::Loss| {
+            let runs = (0..RUNS).filter(|seed| {
+                let config = sim::LinkConfig {
+                    loss: loss.clone(),
+                    ..sim::LinkConfig::default()
+                };
+                let link = sim::Link::new(config, Entropy::from_number(*seed));
+                let mut emulator = sim::Emulator::new(link, 1_000);
+                for number in 0..8_000 {
+                    let now = Time::from_millis(number);
+                    let _ = emulator.push((), 200, now);
+                    while emulator.pop(now).is_some() {}
+                }
+                let counts = emulator.counts();
+                let interval = loss_interval_of((counts.exposed, counts.lost), loss);
+                let percent = loss.share() * 100.0;
+                interval.low.unwrap() <= percent && percent <= interval.high.unwrap()
+            });
+            runs.count()
+        };
+        // 95 % of the runs, less three standard deviations.
+        for loss in [sim::Loss::Random(0.02), sim::Loss::in_bursts(0.02, 4.0)] {
+            let found = contains(&loss);
+            assert!(found >= 88, "{loss:?}: {found} of {RUNS}");
+        }
+    }
 
     #[test]
     fn each_direction_is_judged_by_its_own_packets() {

@@ -199,6 +199,12 @@ pub fn profile(name: &str) -> Result<BothWays, String> {
     Ok(both)
 }
 
+/// A least length of bursts as text, rounded up, so that it can be set.
+pub(crate) fn least_burst_text(packets: f64) -> String {
+    let steps = if packets < 10.0 { 100.0 } else { 1.0 };
+    crate::decimal::plain((packets * steps).ceil() / steps)
+}
+
 /// A number with one of these units; `None` without a number or with another unit.
 fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let at = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
@@ -427,6 +433,18 @@ impl LineSettings {
         Some(format!("{key} has no effect {why}"))
     }
 
+    /// Why this share of losses cannot come in bursts of this length, and the remedy.
+    fn bursts_too_short(&self) -> Option<String> {
+        let least = Loss::least_burst(self.loss).filter(|_| self.loss_trace.is_none())?;
+        (self.loss_burst > 1.0 && self.loss_burst < least).then(|| {
+            let percent = crate::decimal::plain(self.loss * 100.0);
+            let least = least_burst_text(least);
+            format!(
+                "loss {percent}% needs bursts of at least {least} packets: raise loss-burst, or lower loss"
+            )
+        })
+    }
+
     fn has_value(&self, key: &str) -> bool {
         match key {
             "loss-burst" => self.loss_burst > 1.0,
@@ -581,7 +599,8 @@ pub fn set_both(both: &mut BothWays, key: &str, value: &str) -> Result<(), Strin
     both[1].set(key, back)
 }
 
-/// Refuses values that were set for these keys and have no effect in any of these directions.
+/// Refuses values that were set for these keys and have no effect in any of these directions, or cannot be had in one of
+/// them.
 ///
 /// # Errors
 /// The text names the key, the reason and the remedy.
@@ -590,6 +609,11 @@ pub fn check_effect<'a>(
     keys: impl IntoIterator<Item = &'a str>,
 ) -> Result<(), String> {
     for key in keys {
+        let of_loss = key == "loss" || key == "loss-burst";
+        let short = lines.iter().find_map(|line| line.bursts_too_short());
+        if let Some(reason) = short.filter(|_| of_loss) {
+            return Err(reason);
+        }
         let reasons: Option<Vec<String>> =
             lines.iter().map(|line| line.without_effect(key)).collect();
         if let Some(reason) = reasons.and_then(|reasons| reasons.into_iter().next()) {
@@ -714,6 +738,27 @@ mod tests {
             let mut line = LineSettings::default();
             line.set_all(text).unwrap();
             assert_eq!(check_effect(&[&line], keys_of(text)), Ok(()), "{text}");
+        }
+        // The gaps between bursts would be shorter than a packet.
+        for (text, least) in [
+            ("loss=90% loss-burst=2", "at least 9 packets"),
+            ("loss=60% loss-burst=1.2", "at least 1.5 packets"),
+        ] {
+            let mut line = LineSettings::default();
+            line.set_all(text).unwrap();
+            let whole = LineSettings::default();
+            let error = check_effect(&[&whole, &line], keys_of(text)).unwrap_err();
+            assert!(
+                error.starts_with("loss ") && error.contains(least),
+                "{error}"
+            );
+            assert_eq!(check_effect(&[&line], ["mtu"]), Ok(()));
+        }
+        for text in ["loss=90% loss-burst=9", "loss=90% loss-burst=1"] {
+            let mut line = LineSettings::default();
+            line.set_all(text).unwrap();
+            assert_eq!(check_effect(&[&line], keys_of(text)), Ok(()), "{text}");
+            assert!((line.config().loss.share() - 0.9).abs() < 1e-9, "{text}");
         }
         // An effect in one direction is one.
         let mut both = BothWays::default();

@@ -1,6 +1,7 @@
 //! Links of an experiment between its hosts and the SUT: keys, checks, and the configuration of the engine.
 
-use crate::emulator::settings::{BothWays, LineSettings, QueueLength, profile};
+use crate::decimal::plain;
+use crate::emulator::settings::{BothWays, LineSettings, QueueLength, least_burst_text, profile};
 use serde::{Deserialize, Serialize};
 use sim::{CodelSettings, Delay, Framing, LinkConfig, Loss};
 use std::time::Duration;
@@ -225,6 +226,15 @@ impl NetworkSettings {
         if !(0.0..=1e6).contains(&self.loss_burst_packets) {
             return Err(format!("{table}.loss_burst_packets: expected 0 to 1000000"));
         }
+        let least = Loss::least_burst(self.loss_percent / 100.0);
+        let burst = self.loss_burst_packets;
+        if let Some(least) = least.filter(|least| burst > 1.0 && burst < *least) {
+            return Err(format!(
+                "{table}.loss_percent = {} needs bursts of at least {} packets: raise {table}.loss_burst_packets, or lower {table}.loss_percent",
+                plain(self.loss_percent),
+                least_burst_text(least)
+            ));
+        }
         if !self.loss_trace.is_empty() {
             if self.loss_percent > 0.0 {
                 return Err(format!(
@@ -405,6 +415,17 @@ mod tests {
         bad(|n| n.delay_ms = -1.0, "delay_ms");
         bad(|n| n.loss_percent = 101.0, "network.loss_percent");
         bad(|n| n.heal_seconds = -1.0, "heal_seconds");
+        bad(
+            |n| (n.loss_percent, n.loss_burst_packets) = (80.0, 2.0),
+            "at least 4 packets: raise network.loss_burst_packets",
+        );
+        bad(
+            |n| {
+                (n.loss_percent, n.loss_burst_packets) = (1.0, 2.0);
+                n.down.loss_percent = Some(80.0);
+            },
+            "raise network.down.loss_burst_packets",
+        );
         bad(|n| n.profile = "dsl".to_owned(), "adsl2-perth-barcelona");
         bad(
             |n| {

@@ -19,6 +19,8 @@ pub struct File {
     document: DocumentMut,
     experiment: Experiment,
     warnings: Vec<String>,
+    /// Thresholds that an override sets.
+    required: Vec<String>,
 }
 
 /// One level of the sweep.
@@ -30,6 +32,8 @@ pub struct Level {
     pub text: String,
     /// The experiment at this level.
     pub experiment: Experiment,
+    /// Names of the thresholds that an override sets: a run that does not measure them has not passed.
+    pub required: Vec<String>,
 }
 
 impl Level {
@@ -117,6 +121,7 @@ impl File {
                 .iter()
                 .map(|warning| format!("{origin}: {warning}"))
                 .collect(),
+            required: Vec::new(),
         };
         for assignment in overrides {
             file = file.with(assignment)?;
@@ -193,7 +198,23 @@ impl File {
             document,
             experiment,
             warnings,
+            required: self.required_with(path, value),
         })
+    }
+
+    /// Names of the thresholds that overrides set, with one more override.
+    fn required_with(&self, path: &str, value: &str) -> Vec<String> {
+        let mut required = self.required.clone();
+        if path == "thresholds" {
+            required.clear();
+        }
+        if let Some(name) = path.strip_prefix("thresholds.") {
+            required.retain(|known| known != name);
+            if !value.is_empty() {
+                required.push(name.to_owned());
+            }
+        }
+        required
     }
 
     /// The experiment by file and overrides, before the sweep sets its keys.
@@ -221,6 +242,7 @@ impl File {
                 value: None,
                 text: self.document.to_string(),
                 experiment: self.experiment.clone(),
+                required: self.required.clone(),
             }]);
         };
         values(levels)
@@ -263,6 +285,7 @@ impl File {
             value: Some(value),
             text: document.to_string(),
             experiment,
+            required: self.required.clone(),
         })
     }
 

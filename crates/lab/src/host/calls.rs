@@ -107,6 +107,17 @@ impl HostCall {
     fn established_at(&self) -> Option<u64> {
         self.attempt.established
     }
+
+    /// The time in which media of the peer was due in a call that ends with `outcome`; `None` if none was, or if its end
+    /// is unknown.
+    fn media_span(&self, outcome: AttemptOutcome, now: Time) -> Option<(Time, Time)> {
+        let from = self.attempt.established.map(Time)?;
+        // The caller may have ended the call: its BYE has not arrived.
+        let is_open = self.workload.is_none() && outcome == AttemptOutcome::Unfinished;
+        // No media is expected after our BYE.
+        let to = self.attempt.hung_up.map_or(now, Time);
+        (!is_open && !self.held && self.expects != MediaKind::None).then_some((from, to))
+    }
 }
 
 fn drawn(percent: f64, entropy: &mut Entropy) -> bool {
@@ -848,10 +859,12 @@ impl HostState {
     ) {
         let Some(call) = self.call(key) else { return };
         let session = call.session.take();
+        let span = call.media_span(outcome, now);
         let up = call.attempt.established.is_some();
         let caller = call.workload;
         let received = session.map(|session| self.media.received(session));
-        let result = session.and_then(|session| self.media.close(session, now, &mut self.out));
+        let result =
+            session.and_then(|session| self.media.close(session, span, now, &mut self.out));
         let call = self.calls.remove(key.index as usize);
         let mut attempt = call.attempt;
         attempt.ended = Some(now.0);

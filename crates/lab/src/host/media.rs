@@ -126,11 +126,33 @@ pub struct ReceivedSpeech {
     pub voice: VoiceSide,
 }
 
+/// The time in which media of the peer was due at a session. Sequence numbers show no packet that is missing before the
+/// first and after the last one that arrived.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DueMedia {
+    /// Begin and end: answer and BYE, as this side has seen them.
+    pub span: (Time, Time),
+    /// Arrival of the first and of the last packet, of any source.
+    pub arrived: Option<(Time, Time)>,
+    /// The sender may pause: silence suppression.
+    pub pauses: bool,
+}
+
+impl DueMedia {
+    /// Packets that are sent in this time; the last one may be on its way.
+    pub(crate) fn packets_in(time: Duration) -> u64 {
+        let packets = time.as_millis() / PACKET_TIME.as_millis();
+        u64::try_from(packets.saturating_sub(1)).unwrap_or(u64::MAX)
+    }
+}
+
 /// Result of an ended session.
 #[derive(Clone, Debug)]
 pub struct StreamResult {
     /// The record so far.
     pub record: StreamRecord,
+    /// The time in which media was due; `None` if it is not known, or if the record has all packets that were due.
+    pub due: Option<DueMedia>,
     /// Transit of the received packets.
     pub transit: Transit,
     /// The sent stream.
@@ -181,6 +203,10 @@ struct HostMediaSession {
     echo: Option<(Echo, Option<(u32, u32)>)>,
     echoed: u64,
     may_send: bool,
+    /// The session was on hold: no media was due for a time.
+    was_held: bool,
+    /// As in [`DueMedia`].
+    arrived: Option<(Time, Time)>,
     sink: RtpSink,
     losses: LossBySecond,
     transit: Transit,
@@ -509,6 +535,8 @@ impl HostMedia {
             echo: None,
             echoed: 0,
             may_send: false,
+            was_held: false,
+            arrived: None,
             sink: RtpSink::new(SinkConfig {
                 capture_s,
                 ..SinkConfig::default()
@@ -550,6 +578,7 @@ impl HostMedia {
         };
         entry.remote = Some(agreed.remote);
         entry.may_send = agreed.send;
+        entry.was_held |= !agreed.send;
         if self.phone.is_some() {
             let clock_rate = agreed.format.kind().rtp_clock();
             let clock_rates = [(agreed.payload_type, clock_rate)];
@@ -826,6 +855,8 @@ impl HostMedia {
         }
         if let Some(view) = RtpView::parse(packet) {
             self.packets_in += 1;
+            let first = entry.arrived.map_or(arrived, |(first, _)| first);
+            entry.arrived = Some((first, arrived));
             if entry.sink.ssrc() != Some(view.ssrc()) {
                 entry.transit = Transit::default();
                 entry.times[1] = None;
@@ -886,10 +917,12 @@ impl HostMedia {
             .map_or(0, |entry| entry.transit.count)
     }
 
-    /// Ends a session and returns its result; `None` if no packet was sent or received.
+    /// Ends a session and returns its result. `span`: the time in which media of the peer was due, if known. `None` if no
+    /// packet was sent, received or due.
     pub(crate) fn close(
         &mut self,
         session: u32,
+        span: Option<(Time, Time)>,
         now: Time,
         out: &mut HostOutbox,
     ) -> Option<StreamResult> {
@@ -903,20 +936,29 @@ impl HostMedia {
             }
         }
         let window = self.window.filter(|_| entry.plan.expects_media);
-        let least = window.map_or(0, |(from, to)| {
-            let packets = to.since(from).as_millis() / PACKET_TIME.as_millis();
-            packets.saturating_sub(1) as u64
+        let least = window.map_or(0, |(from, to)| DueMedia::packets_in(to.since(from)));
+        let span = span.filter(|_| entry.plan.expects_media && !entry.was_held);
+        let due = span.map(|span| DueMedia {
+            span,
+            arrived: entry.arrived,
+            pauses: matches!(entry.format, Format::G729 { annex_b: true }),
         });
-        result(&self.name, entry, least)
+        result(&self.name, entry, least, due)
     }
 }
 
-/// `least`: packets expected, independent of sequence numbers: a stream that ends early shows no gap.
-fn result(name: &str, entry: HostMediaSession, least: u64) -> Option<StreamResult> {
+/// `least`: packets expected within a window, independent of sequence numbers.
+fn result(
+    name: &str,
+    entry: HostMediaSession,
+    least: u64,
+    due: Option<DueMedia>,
+) -> Option<StreamResult> {
     let summary = entry.sink.statistics().summary();
     let source = entry.source.as_ref();
     let sent = source.map_or(entry.echoed, |source| source.counts().packets);
-    if sent == 0 && summary.received == 0 {
+    // A stream of which nothing arrived is a record, too: all of it is lost.
+    if sent == 0 && summary.received == 0 && due.is_none() {
         return None;
     }
     let jitter = summary.jitter_ms;
@@ -948,6 +990,7 @@ fn result(name: &str, entry: HostMediaSession, least: u64) -> Option<StreamResul
     };
     Some(StreamResult {
         record,
+        due: due.filter(|_| least == 0),
         transit: entry.transit,
         sent: sent_stream(&entry),
         received_speech: entry.plan.listen.map(|voice| ReceivedSpeech {

@@ -23,7 +23,7 @@ mod sounds;
 mod stream;
 
 pub use live::LiveFigures;
-pub use media::{ReceivedSpeech, SentStream, StreamResult, Transit, VoiceSide};
+pub use media::{DueMedia, ReceivedSpeech, SentStream, StreamResult, Transit, VoiceSide};
 pub use packet_times::PacketTimes;
 pub use phone::{PhoneAudio, PhoneOccurrence, PhonePlan, PhoneRefusal, SrtpUse};
 pub use plan::{

@@ -84,7 +84,8 @@ impl HostState {
         let (_, mut attempt) = self.streams_open.swap_remove(index);
         attempt.ended = Some(now.0);
         attempt.outcome = AttemptOutcome::Completed;
-        if let Some(result) = self.media.close(session, now, &mut self.out) {
+        let span = attempt.established.map(|from| (Time(from), now));
+        if let Some(result) = self.media.close(session, span, now, &mut self.out) {
             self.keep_stream(result, &attempt);
         }
         self.close_stream();
@@ -101,6 +102,88 @@ impl HostState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::figures;
+    use crate::host::{HostPlan, LabHost, StreamPlan};
+    use crate::link;
+    use codec::Format;
+    use engine::{Datagram, Engine as _, Entropy, Input, Output, SocketId};
+    use std::net::SocketAddr;
+    use wire::rtp::RtpHeader;
+
+    fn local(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    fn sockets(host: &mut LabHost) -> Vec<SocketId> {
+        let mut opened = Vec::new();
+        while let Some(output) = host.next_output() {
+            if let Output::OpenSocket { socket, .. } = output {
+                opened.push(socket);
+            }
+        }
+        opened
+    }
+
+    #[test]
+    fn streams_that_never_arrive_are_lost() {
+        let mut plan = HostPlan::new("receivers", local(0));
+        plan.media_sockets = 10;
+        plan.streams = Some(StreamPlan {
+            name: "receivers".to_owned(),
+            rate: 1e9,
+            count: 10,
+            duration: Duration::from_secs(2),
+            sends: MediaKind::None,
+            codec: Format::Pcma,
+            listen_percent: 0.0,
+            expects: MediaKind::Speech,
+            to: None,
+        });
+        let mut host = LabHost::new(plan, Entropy::from_number(1));
+        let opened = sockets(&mut host);
+        for (port, socket) in (40_000..).zip(&opened) {
+            let (socket, local) = (*socket, local(port));
+            host.handle(Input::Opened { socket, local }, Time::from_millis(1));
+            sockets(&mut host);
+        }
+        host.begin(local(5060), Time::from_secs(1));
+        host.handle(Input::Timeout, Time::from_millis(1_001));
+        sockets(&mut host);
+        let media = opened
+            .iter()
+            .filter(|socket| host.inner.media.owns(**socket));
+        let media: Vec<SocketId> = media.copied().collect();
+        assert_eq!(media.len(), 10);
+        for number in 0..99u16 {
+            let now = Time::from_millis(1_002 + 20 * u64::from(number));
+            for (ssrc, socket) in (1..).zip(media.iter().take(5)) {
+                let header = RtpHeader {
+                    payload_type: 8,
+                    sequence: number,
+                    timestamp: u32::from(number) * 160,
+                    ssrc,
+                    ..RtpHeader::default()
+                };
+                let mut bytes = header.packet(&[0; 160]);
+                let datagram = Datagram {
+                    socket: *socket,
+                    source: local(50_000),
+                    arrived: now,
+                    bytes: &mut bytes,
+                };
+                host.handle(Input::Datagram(datagram), now);
+                sockets(&mut host);
+            }
+        }
+        let end = Time::from_millis(3_030);
+        host.handle(Input::Timeout, end);
+        let streams = link::complete(host.finish(end).streams);
+        let (figures, details) = figures::compute(&[], &streams, None);
+        assert_eq!(details.streams, 10);
+        let lost = figures.lost_percent.unwrap();
+        assert!((lost - 50.0).abs() < 1.5, "{lost} %");
+        assert!(figures.mos.unwrap() < 3.0);
+    }
 
     #[test]
     fn packets_of_many_streams_are_spread_over_the_packet_time() {

@@ -1,6 +1,7 @@
 //! Comparison of two runs of one experiment.
 
 use super::data::{AttemptGroup, LevelRecords, RunResults, TrialSummary};
+use super::level_summary::LoadFault;
 use crate::error::{LabError, RunVerdict};
 use crate::statistics::{student, variance};
 use serde::{Deserialize, Serialize};
@@ -66,8 +67,12 @@ struct ComparedValue {
     half_width: Option<f64>,
     confidence: bool,
     n: usize,
-    /// Variance over the trials; `None` for fewer than two, and if no mean is shown.
+    /// Variance over the trials; `None` for fewer than two.
     variance: Option<f64>,
+    /// Mean of the trials' own values, where `value` is that of the records of all trials: trials are the independent
+    /// samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trial_mean: Option<f64>,
     /// Values of the single trials, in the order of [`ComparedValue::from`].
     trials: Vec<Option<f64>>,
     /// References to the trials in `run.json`.
@@ -104,7 +109,7 @@ pub(super) const HEAD: [&str; 7] = [
 pub(super) const LEGEND: &str = "Levels with n runs: counts and means are the mean of the trials with its 95 % confidence \
 interval (Student t, n - 1 degrees of freedom); quantiles and largest values are over the records of all trials, with the \
 range of the single trials in brackets. Significant: the 95 % interval of the difference of the two means (Welch) excludes \
-zero. Worse: a significant difference in the worse direction, above the tolerance; with fewer than two trials on either \
+zero; of quantiles and largest values the means of those of the single trials are compared. Worse: a significant difference in the worse direction, above the tolerance; with fewer than two trials on either \
 side no difference is significant, and only the verdicts are compared.";
 
 /// Compares `dir` with `baseline`.
@@ -133,9 +138,18 @@ pub(super) fn compare(
     let mut notes = notes(&old, &new);
     let folder = relative(dir, baseline);
     let mut rows = Vec::new();
+    let mut has_common = false;
     for level in &old_levels {
         match new_levels.iter().find(|other| same(level, other)) {
-            Some(other) => rows.extend(level_rows(&folder, level, other)),
+            Some(other) => {
+                has_common = true;
+                notes.extend(load_note("baseline", level));
+                notes.extend(load_note("new", other));
+                // Figures under another load than the planned one say nothing of the SUT.
+                if is_judged(level) && is_judged(other) {
+                    rows.extend(level_rows(&folder, level, other));
+                }
+            }
             None => notes.push(format!("level {}: only in the baseline", level.name())),
         }
     }
@@ -144,7 +158,7 @@ pub(super) fn compare(
             notes.push(format!("level {}: only in the new run", level.name()));
         }
     }
-    if rows.is_empty() {
+    if !has_common {
         return Err(LabError::bad_input(format!(
             "{} and {} have no level in common",
             baseline.display(),
@@ -160,6 +174,23 @@ pub(super) fn compare(
             && old.raw.run.verdict != RunVerdict::Failed,
         tolerance_percent,
     })
+}
+
+fn is_judged(level: &LevelRecords<'_>) -> bool {
+    let fault = level.fault.as_ref();
+    !fault.is_some_and(LoadFault::is_whole_level)
+}
+
+/// Note on trials of a level that the comparison leaves out.
+fn load_note(which: &str, level: &LevelRecords<'_>) -> Option<String> {
+    let fault = level.fault.as_ref()?;
+    Some(format!(
+        "level {}: {} of {} {which} trials not judged: {}",
+        level.name(),
+        fault.trials,
+        fault.of,
+        fault.reason
+    ))
 }
 
 /// Other differences between the runs.
@@ -252,6 +283,7 @@ impl Figure {
         let trials: Vec<Option<f64>> = each.iter().map(|one| (self.read)(one)).collect();
         let values: Vec<f64> = trials.iter().copied().flatten().collect();
         let n = values.len();
+        let mean = (n > 0).then(|| values.iter().sum::<f64>() / n as f64);
         match self.over {
             Aggregation::Records => ComparedValue {
                 value: (self.read)(all),
@@ -261,11 +293,12 @@ impl Figure {
                     (low, high)
                 }),
                 n,
+                variance: variance(&values),
+                trial_mean: mean,
                 trials,
                 ..ComparedValue::default()
             },
             Aggregation::Trials => {
-                let mean = (n > 0).then(|| values.iter().sum::<f64>() / n as f64);
                 let half = half_width(&values);
                 ComparedValue {
                     value: mean,
@@ -276,6 +309,7 @@ impl Figure {
                     confidence: true,
                     n,
                     variance: variance(&values),
+                    trial_mean: None,
                     trials,
                     from: Vec::new(),
                 }
@@ -393,7 +427,7 @@ fn half_width(values: &[f64]) -> Option<f64> {
 fn is_significant(old: &ComparedValue, new: &ComparedValue) -> Option<bool> {
     let part = |value: &ComparedValue| Some(value.variance? / value.n as f64);
     let (a, b) = (part(old)?, part(new)?);
-    let change = (new.value? - old.value?).abs();
+    let change = (new.judged()? - old.judged()?).abs();
     let spread = a + b;
     if spread == 0.0 {
         return Some(change > 0.0);
@@ -404,6 +438,11 @@ fn is_significant(old: &ComparedValue, new: &ComparedValue) -> Option<bool> {
 }
 
 impl ComparedValue {
+    /// The value by which a difference is judged.
+    fn judged(&self) -> Option<f64> {
+        self.value.and(self.trial_mean.or(self.value))
+    }
+
     fn text(&self) -> String {
         let Some(value) = self.value else {
             return "-".to_owned();
@@ -464,7 +503,7 @@ impl ComparisonRow {
 
     /// Whether this figure is worse in the new run.
     fn is_worse(&self, tolerance_percent: f64) -> bool {
-        let (Some(old), Some(new)) = (self.baseline.value, self.new.value) else {
+        let (Some(old), Some(new)) = (self.baseline.judged(), self.new.judged()) else {
             return false;
         };
         let by = match direction(&self.figure) {
@@ -550,6 +589,9 @@ impl RunComparison {
     pub fn judgement(&self) -> String {
         let worse = self.worse_figures();
         match worse.is_empty() {
+            true if self.rows.is_empty() => {
+                "not compared: no level was judged in both runs".to_owned()
+            }
             true => "not worse".to_owned(),
             false => format!("worse: {}", without_control_characters(&worse.join(", "))),
         }
@@ -602,6 +644,117 @@ fn without_control_characters(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raw::{FORMAT, RawWriter, RunRecord, SendLateness, Surroundings, TrialRecord};
+    use crate::record::{Attempt, AttemptKind, AttemptOutcome, StreamRecord};
+    use engine::Time;
+    use std::path::PathBuf;
+
+    /// Writes a run with one trial for each pair: the times of 300 responses, and the lateness of RTP packets; the one-way
+    /// delay of its stream is the last response time.
+    fn written(name: &str, trials: &[(Vec<f64>, f64)]) -> PathBuf {
+        let name = format!("hornwork-compare-{}-{name}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&dir);
+        let mut raw = RawWriter::create(&dir).unwrap();
+        let mut run = RunRecord {
+            format: FORMAT,
+            ..RunRecord::default()
+        };
+        for (number, (responses_ms, late_ms)) in (0..).zip(trials) {
+            let attempts: Vec<Attempt> = (0u64..)
+                .zip(responses_ms)
+                .map(|(call, ms)| {
+                    let mut attempt = Attempt::new("calls", AttemptKind::Call, call, Time(call));
+                    attempt.trial = number;
+                    attempt.sent = Some(call);
+                    attempt.established = Some(call + (ms * 1e6) as u64);
+                    attempt.outcome = AttemptOutcome::Completed;
+                    attempt
+                })
+                .collect();
+            let stream = StreamRecord {
+                trial: number,
+                received: 50,
+                expected: 50,
+                one_way_mean_ms: responses_ms.last().copied(),
+                ..StreamRecord::default()
+            };
+            raw.trial(&attempts, &[stream]).unwrap();
+            run.trials.push(TrialRecord {
+                trial: number,
+                level: Some(900.0),
+                surroundings: Some(Surroundings {
+                    send_lateness: Some(SendLateness {
+                        packets: 1_000,
+                        p99_ms: *late_ms,
+                        ..SendLateness::default()
+                    }),
+                    ..Surroundings::default()
+                }),
+                ..TrialRecord::default()
+            });
+        }
+        raw.finish(&run).unwrap();
+        dir
+    }
+
+    fn compared(old: &[(Vec<f64>, f64)], new: &[(Vec<f64>, f64)], name: &str) -> RunComparison {
+        let dirs = [("old", old), ("new", new)];
+        let [old, new] = dirs.map(|(side, trials)| written(&format!("{name}-{side}"), trials));
+        let found = compare(&old, &new, 5.0).unwrap();
+        for dir in [old, new] {
+            std::fs::remove_dir_all(dir).unwrap();
+        }
+        found
+    }
+
+    #[test]
+    fn trials_without_the_planned_load_are_not_compared() {
+        let trials = |ms: f64, late_ms: [f64; 3]| {
+            late_ms.map(|late_ms| (vec![ms, ms + 0.1, ms + late_ms / 1e3], late_ms))
+        };
+        let (old, slow) = (trials(10.0, [0.1; 3]), trials(20.0, [0.1; 3]));
+        assert!(compared(&old, &slow, "slow").is_worse());
+        let starved = compared(&old, &trials(20.0, [25.0; 3]), "starved");
+        assert!(!starved.is_worse() && starved.rows.is_empty());
+        let cause = "level 900: 3 of 3 new trials not judged: the generator could not keep up";
+        assert!(starved.notes.iter().any(|note| note.starts_with(cause)));
+        assert!(starved.judgement().starts_with("not compared"));
+        // One starved repetition of three is left out.
+        let mut mixed = trials(10.0, [0.1; 3]);
+        mixed[1] = (vec![900.0; 3], 25.0);
+        let mixed = compared(&old, &mixed, "mixed");
+        assert!(!mixed.is_worse(), "{}", mixed.text());
+        let cause = "level 900: 1 of 3 new trials not judged";
+        assert!(mixed.notes.iter().any(|note| note.starts_with(cause)));
+        let mean = |row: &&ComparisonRow| row.figure == "calls response mean, ms";
+        assert_eq!(mixed.rows.iter().find(mean).unwrap().new.n, 2);
+    }
+
+    #[test]
+    fn quantiles_and_delays_can_be_worse() {
+        // 2 % of the calls are slow; their mean moves by less than its tolerance.
+        let trials = |slow_ms: [f64; 3]| {
+            slow_ms.map(|slow_ms| {
+                let mut responses = vec![200.0; 300];
+                responses[294..].fill(slow_ms);
+                (responses, 0.1)
+            })
+        };
+        let (old, new) = (trials([220.0, 221.0, 219.0]), trials([320.0, 321.0, 319.0]));
+        let found = compared(&old, &new, "quantiles");
+        let worse = found.worse_figures();
+        for figure in [
+            "calls response p99, ms at 900",
+            "one-way delay, worst, ms at 900",
+        ] {
+            assert!(worse.iter().any(|name| name == figure), "{worse:?}");
+        }
+        assert!(!worse.iter().any(|name| name.contains("mean")), "{worse:?}");
+        assert!(!compared(&old, &old, "same").is_worse());
+        // One trial on a side shows no spread.
+        assert!(!compared(&old[..1], &new, "one").is_worse());
+    }
 
     #[test]
     fn confidence_interval_uses_students_t() {

@@ -1,5 +1,6 @@
 //! Raw results sorted by level, and the counts over one level or one trial.
 
+use super::level_summary::LoadFault;
 use crate::error::LabError;
 use crate::figures::{self, Details, Figures};
 use crate::measure::{self, MeasureRecord, MeasuredCase};
@@ -64,7 +65,8 @@ impl RunResults {
             values.iter().position(|known| *known == value)
         };
         let mut placed: Vec<(TrialRecord, usize)> = run.trials.drain(..).zip(0..).collect();
-        placed.sort_by_key(|(trial, _)| level_of(trial));
+        // Trials without the planned load are the last of their level, which leaves them out.
+        placed.sort_by_key(|(trial, _)| (level_of(trial), trial.is_load_invalid()));
         let places;
         (run.trials, places) = placed.into_iter().unzip();
         let mut ranks = BTreeMap::new();
@@ -153,7 +155,8 @@ impl RunResults {
         }
     }
 
-    /// The levels, in the order of execution, without short trials.
+    /// The levels, in the order of execution, without short trials, and without trials that had not the planned load if
+    /// there are others.
     pub fn levels(&self) -> Vec<LevelRecords<'_>> {
         let mut levels: Vec<LevelRecords<'_>> = Vec::new();
         let mut from = 0;
@@ -167,10 +170,16 @@ impl RunResults {
             if group.first().is_some_and(|trial| trial.short) {
                 break;
             }
+            let fault = LoadFault::of(group);
+            let counted = match &fault {
+                Some(fault) if !fault.is_whole_level() => to - fault.trials,
+                _ => to,
+            };
             levels.push(LevelRecords {
                 value: group.first().and_then(|trial| trial.level),
-                all: self.slice(from, to),
-                trials: (from..to)
+                fault,
+                all: self.slice(from, counted),
+                trials: (from..counted)
                     .map(|place| self.slice(place, place + 1))
                     .collect(),
             });
@@ -216,6 +225,8 @@ fn check_trials(
 pub(super) struct LevelRecords<'a> {
     /// Value of the sweep.
     pub value: Option<f64>,
+    /// Its trials without the planned load.
+    pub fault: Option<LoadFault>,
     /// All its trials combined.
     pub all: TrialSlice<'a>,
     /// Its single trials.

@@ -180,12 +180,35 @@ fn interval_of(
             _ => Interval::of_mean(&runs(), "runs"),
         },
         IntervalMethod::StreamQuantile(read, q) => Interval::of_quantile(&over(read), q, "streams"),
-        IntervalMethod::Packets => {
-            let lost = streams.iter().map(|s| s.lost).sum();
-            let expected = streams.iter().map(|s| s.expected).sum();
-            Interval::of_share(lost, expected, 100.0, "packets")
-        }
+        IntervalMethod::Packets => loss_interval(&runs(), streams),
         IntervalMethod::Extreme => Interval::none(trials.len() as u64, "runs"),
+    }
+}
+
+/// Interval of the loss. Losses of one stream are no independent events, and runs differ: of three runs or more the wider
+/// one of both intervals counts.
+fn loss_interval(runs: &[f64], streams: &[&StreamRecord]) -> Interval {
+    let lost: u64 = streams.iter().map(|s| s.lost).sum();
+    let expected: u64 = streams.iter().map(|s| s.expected).sum();
+    // Weighted by losses.
+    let known = streams
+        .iter()
+        .filter_map(|s| Some((s.loss_correlation()?, s.lost as f64)));
+    let (sum, weight) = known.fold((0.0, 0.0), |(sum, all), (correlation, weight)| {
+        (sum + correlation * weight, all + weight)
+    });
+    let correlation = if weight > 0.0 { sum / weight } else { 0.0 };
+    let within = Interval::of_correlated_share((lost, expected), correlation, 100.0, "packets");
+    if runs.len() < 3 {
+        return within;
+    }
+    let mut between = Interval::of_mean(runs, "runs");
+    between.centre(lost as f64 * 100.0 / expected.max(1) as f64);
+    between.high = between.high.map(|high| high.min(100.0));
+    let width = |interval: &Interval| Some(interval.high? - interval.low?);
+    match width(&between) > width(&within) {
+        true => between,
+        false => within,
     }
 }
 
@@ -206,4 +229,37 @@ fn count_interval(
     let part = attempts.iter().filter(|a| test(a)).count() as u64;
     let each = attempts.len() as f64 / runs.len().max(1) as f64;
     Interval::of_share(part, attempts.len() as u64, each * scale, "attempts")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interval_of_losses_has_bursts_and_the_spread_of_runs() {
+        let stream = |lost: u32, burst_ratio: f64| StreamRecord {
+            expected: 10_000,
+            lost: u64::from(lost),
+            lost_by_second: vec![lost],
+            burst_ratio: Some(burst_ratio),
+            ..StreamRecord::default()
+        };
+        let width = |runs: &[f64], streams: &[StreamRecord]| {
+            let streams: Vec<&StreamRecord> = streams.iter().collect();
+            let interval = loss_interval(runs, &streams);
+            (interval.high.unwrap() - interval.low.unwrap(), interval.of)
+        };
+        let (random, of) = width(&[2.0], &[stream(200, 0.98)]);
+        assert_eq!(of, "packets");
+        // The variance of runs of four packets is nearly seven times as large.
+        let (bursts, _) = width(&[2.0], &[stream(200, 3.92)]);
+        assert!((2.4..2.8).contains(&(bursts / random)), "{bursts} {random}");
+        let runs = [1.0, 2.0, 3.0];
+        let streams = [100, 200, 300].map(|lost| stream(lost, 0.98));
+        let (spread, of) = width(&runs, &streams);
+        assert!(of == "runs" && spread > 3.0, "{spread} {of}");
+        // Equal runs prove no zero spread.
+        let equal = [200, 200, 200].map(|lost| stream(lost, 0.98));
+        assert_eq!(width(&[2.0; 3], &equal).1, "packets");
+    }
 }

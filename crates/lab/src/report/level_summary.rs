@@ -2,6 +2,7 @@
 
 use crate::error::RunVerdict;
 use crate::metrics::SipMetrics;
+use crate::raw::TrialRecord;
 use crate::statistics::Interval;
 use std::collections::BTreeMap;
 
@@ -10,13 +11,59 @@ pub const CLASS_NAMES: [&str; 9] = [
     "<10", "10-20", "20-30", "30-40", "40-50", "50-100", "100-150", "150-200", ">=200",
 ];
 
+/// Trials of a level in which the SUT did not get the planned load: other trials of the level alone have its figures.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LoadFault {
+    /// Their number.
+    pub trials: usize,
+    /// Trials of the level.
+    pub of: usize,
+    /// The reason of the first.
+    pub reason: String,
+}
+
+impl LoadFault {
+    /// The fault of these trials; `None` if all of them had the planned load.
+    pub(crate) fn of<'a>(trials: impl IntoIterator<Item = &'a TrialRecord>) -> Option<LoadFault> {
+        let mut found = LoadFault::default();
+        for trial in trials {
+            found.of += 1;
+            if let Some(reason) = trial.load_fault() {
+                found.trials += 1;
+                if found.reason.is_empty() {
+                    found.reason = reason;
+                }
+            }
+        }
+        (found.trials > 0).then_some(found)
+    }
+
+    /// Whether no trial of the level can be judged.
+    pub fn is_whole_level(&self) -> bool {
+        self.trials == self.of
+    }
+
+    /// As text.
+    pub fn text(&self) -> String {
+        match self.is_whole_level() {
+            true => format!("not judged: {}", self.reason),
+            false => format!(
+                "{} of {} trials not judged: {}",
+                self.trials, self.of, self.reason
+            ),
+        }
+    }
+}
+
 /// One level.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LevelSummary {
     /// Value of the sweep.
     pub level: Option<f64>,
-    /// Repetitions.
+    /// Repetitions that have the figures.
     pub repetitions: usize,
+    /// Repetitions without the planned load.
+    pub load_fault: Option<LoadFault>,
     /// Calls due; this and the following counts are means over the repetitions.
     pub attempted: f64,
     /// Calls established.
@@ -123,4 +170,18 @@ pub struct LevelSummary {
     pub intervals: BTreeMap<String, Interval>,
     /// Verdict over all trials of the level.
     pub verdict: RunVerdict,
+}
+
+impl LevelSummary {
+    /// Whether the SUT got the planned load in at least one trial.
+    pub(crate) fn is_judged(&self) -> bool {
+        let fault = self.load_fault.as_ref();
+        !fault.is_some_and(LoadFault::is_whole_level)
+    }
+
+    /// Remark on trials without the planned load; empty without any.
+    pub(crate) fn load_remark(&self) -> String {
+        let fault = self.load_fault.as_ref();
+        fault.map_or(String::new(), LoadFault::text)
+    }
 }

@@ -1,7 +1,7 @@
 //! Summary of the trials of one level: means over the repetitions.
 
 use super::data::RunResults;
-use super::level_summary::LevelSummary;
+use super::level_summary::{LevelSummary, LoadFault};
 use crate::error::RunVerdict;
 use crate::figures::CLASS_NAMES;
 use crate::measure::{self, is_measured_figure};
@@ -159,7 +159,8 @@ pub(super) fn from_records(results: &RunResults) -> Vec<LevelSummary> {
     levels
 }
 
-/// Combines the trials of each level, in the order of the levels; short trials of a search do not count.
+/// Combines the trials of each level, in the order of the levels; short trials of a search do not count, nor do trials
+/// without the planned load beside others.
 pub fn summarise(trials: &[TrialRecord]) -> Vec<LevelSummary> {
     let trials: Vec<&TrialRecord> = trials.iter().filter(|trial| !trial.short).collect();
     let mut levels: Vec<Option<f64>> = Vec::new();
@@ -178,7 +179,12 @@ pub fn summarise(trials: &[TrialRecord]) -> Vec<LevelSummary> {
         .collect()
 }
 
-fn summarise_level(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary {
+fn summarise_level(level: Option<f64>, all: &[&TrialRecord]) -> LevelSummary {
+    let load_fault = LoadFault::of(all.iter().copied());
+    let is_whole = load_fault.as_ref().is_some_and(LoadFault::is_whole_level);
+    let counts = |trial: &&&TrialRecord| is_whole || !trial.is_load_invalid();
+    let trials: Vec<&TrialRecord> = all.iter().filter(counts).copied().collect();
+    let trials = trials.as_slice();
     let mean = |value: &dyn Fn(&TrialRecord) -> f64| {
         trials.iter().map(|trial| value(trial)).sum::<f64>() / trials.len().max(1) as f64
     };
@@ -198,6 +204,7 @@ fn summarise_level(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary 
     LevelSummary {
         level,
         repetitions: trials.len(),
+        load_fault,
         attempted: mean(&|t| t.figures.calls.attempted as f64),
         established: mean(&|t| t.figures.calls.established as f64),
         completed: mean(&|t| t.figures.calls.completed as f64),
@@ -261,7 +268,7 @@ fn summarise_level(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary 
             .sum(),
         measures: measures(trials),
         intervals: BTreeMap::new(),
-        verdict: trials
+        verdict: all
             .iter()
             .fold(RunVerdict::NotJudged, |all, trial| all.and(trial.verdict)),
     }
@@ -317,6 +324,7 @@ pub(super) fn trial_figure(name: &str, trial: &TrialRecord) -> Option<f64> {
         "noise_jitter_mean_ms" => details.noise_jitter_ms.mean,
         "noise_jitter_p99_ms" => details.noise_jitter_ms.p99,
         "mos" => figures.mos,
+        "lost_percent" => figures.lost_percent,
         _ => None,
     }
 }
@@ -351,6 +359,38 @@ mod tests {
         assert_eq!(trimmed(vec![4.0, 2.0]), Some(3.0));
         assert_eq!(trimmed(vec![9.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(trimmed(vec![5.0, 100.0, 1.0, 3.0, 4.0]), Some(4.0));
+    }
+
+    #[test]
+    fn trials_without_the_planned_load_are_left_out() {
+        let trial = |number: u32, p50: f64, lateness_ms: f64| {
+            let mut trial = TrialRecord {
+                trial: number,
+                level: Some(900.0),
+                verdict: RunVerdict::Passed,
+                surroundings: Some(crate::raw::Surroundings::default()),
+                ..TrialRecord::default()
+            };
+            trial.figures.response_ms.p50 = Some(p50);
+            trial.details.lateness_ms = [Some(lateness_ms); 3];
+            if lateness_ms > 50.0 {
+                trial.verdict = RunVerdict::NotMeasured;
+            }
+            trial
+        };
+        let one = summarise(&[
+            trial(0, 10.0, 1.0),
+            trial(1, 500.0, 900.0),
+            trial(2, 12.0, 1.0),
+        ]);
+        assert_eq!((one[0].p50, one[0].repetitions), (Some(11.0), 2));
+        assert!(one[0].is_judged() && one[0].verdict == RunVerdict::NotMeasured);
+        let remark = one[0].load_remark();
+        let cause = "1 of 3 trials not judged: the generator could not keep up";
+        assert!(remark.starts_with(cause), "{remark}");
+        let all = summarise(&[trial(0, 500.0, 900.0)]);
+        assert!(!all[0].is_judged() && all[0].p50 == Some(500.0));
+        assert!(summarise(&[trial(0, 1.0, 1.0)])[0].load_remark().is_empty());
     }
 
     #[test]

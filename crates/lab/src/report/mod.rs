@@ -27,7 +27,7 @@ pub use crate::decimal::plain;
 pub use bounds::BoundCheck;
 pub use chart::{CLASSES as RESPONSE_CLASSES, Chart, Group, PALETTE, Series, Stack, escape};
 pub(crate) use compare::{difference_text, relative};
-pub use level_summary::{CLASS_NAMES, LevelSummary};
+pub use level_summary::{CLASS_NAMES, LevelSummary, LoadFault};
 #[cfg(test)]
 pub(crate) use levels::summarise;
 pub use marks::MarkLinks;
@@ -40,6 +40,7 @@ pub(crate) use study::{capacity_of, compare_with_study};
 pub(crate) use style::STYLE;
 
 use crate::error::{LabError, RunVerdict};
+use crate::figures;
 use crate::raw::RunRecord;
 use crate::records_page::{Document, RECORDS, RecordsPage};
 use data::RunResults;
@@ -93,6 +94,16 @@ pub(crate) fn read_streams(dir: &Path) -> Result<Vec<crate::record::StreamRecord
     Ok(RunResults::read(dir)?.raw.streams)
 }
 
+/// The verdict by thresholds that an override sets: bounds that hold do not replace them. A search judges its trials, and
+/// an interrupted run is not judged.
+fn missing(run: &RunRecord) -> RunVerdict {
+    let checks = run.trials.iter().flat_map(|trial| &trial.checks);
+    match run.cut_short || run.search.is_some() || figures::missing(checks).is_empty() {
+        true => RunVerdict::NotJudged,
+        false => RunVerdict::NotMeasured,
+    }
+}
+
 /// Writes the report as [`write()`] does, and returns the levels too.
 ///
 /// # Errors
@@ -106,6 +117,7 @@ pub fn publish(dir: &Path) -> Result<Published, LabError> {
         false => bounds::judge(&results.raw.run, &levels),
     };
     let verdict = bounds::verdict(results.raw.run.verdict, &bounds);
+    let verdict = verdict.and(missing(&results.raw.run));
     results.raw.run.verdict = verdict;
     // A level at which a bound fails has not passed.
     for level in &mut levels {

@@ -71,12 +71,13 @@ pub(crate) fn compare_with_study(run: &RunRecord, levels: &[LevelSummary]) -> Ve
     let mut rows: Vec<StudyComparison> = Vec::new();
     for theirs in &study.level {
         let ours = level_at(levels, theirs.at);
+        let judged = ours.filter(|level| level.is_judged());
         // In the order of the tables, not of the alphabet.
         let mut names: Vec<&String> = theirs.figures.keys().collect();
         names.sort_by_key(|name| table_order(name));
         for name in names {
-            let value = ours.and_then(|level| level.figure(name));
-            let interval = ours.and_then(|level| level.intervals.get(name));
+            let value = judged.and_then(|level| level.figure(name));
+            let interval = judged.and_then(|level| level.intervals.get(name));
             rows.push(StudyComparison {
                 level: Some(theirs.at),
                 figure: name.clone(),
@@ -86,7 +87,7 @@ pub(crate) fn compare_with_study(run: &RunRecord, levels: &[LevelSummary]) -> Ve
                 run_value: value,
                 interval: interval.filter(|_| value.is_some()).cloned(),
                 remark: match ours {
-                    Some(level) => few_samples_remark(level, name).to_owned(),
+                    Some(level) => remark_on(level, name),
                     None => NOT_RUN.to_owned(),
                 },
             });
@@ -110,11 +111,17 @@ pub(crate) fn compare_with_study(run: &RunRecord, levels: &[LevelSummary]) -> Ve
 
 const NOT_RUN: &str = "level not run";
 
-/// Remark on a figure with few samples.
-fn few_samples_remark(level: &LevelSummary, name: &str) -> &'static str {
-    match name == "response_p99_ms" && has_too_few_samples(level.answered, 0.99) {
+/// Remark on a figure with few samples, or with trials that cannot be judged.
+fn remark_on(level: &LevelSummary, name: &str) -> String {
+    let is_few = name == "response_p99_ms" && has_too_few_samples(level.answered, 0.99);
+    let few = match is_few && level.is_judged() {
         true => "fewer than 300 samples: close to the largest",
         false => "",
+    };
+    match (level.load_remark(), few) {
+        (fault, "") => fault,
+        (fault, few) if fault.is_empty() => few.to_owned(),
+        (fault, few) => format!("{few}; {fault}"),
     }
 }
 
@@ -161,6 +168,9 @@ fn main_figure(
     let Some(level) = level else {
         return (study.at, told(NOT_RUN));
     };
+    if !level.is_judged() {
+        return (level.level, told(&level.load_remark()));
+    }
     let base = match reference(study.percent_of.as_ref(), &study.ours, run, levels) {
         Ok(base) => base,
         Err(remark) => return (level.level, told(remark)),
@@ -169,7 +179,7 @@ fn main_figure(
     let found = MeasuredFigure {
         value,
         interval,
-        ..told(few_samples_remark(level, &study.ours))
+        ..told(&remark_on(level, &study.ours))
     };
     (level.level, found)
 }
@@ -284,6 +294,7 @@ pub fn comparison_json(run: &RunRecord, levels: &[LevelSummary]) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use super::super::level_summary::LoadFault;
     use super::*;
     use crate::experiment::{ReferenceValue, StudyLevel};
 
@@ -385,6 +396,43 @@ mod tests {
         assert_eq!(ours(None, None), (Some(2.0), Some(110.0), String::new()));
         assert_eq!(ours(Some(3.0), None), (Some(3.0), None, NOT_RUN.to_owned()));
         assert!(!ours(Some(1.0), Some(9.0)).2.is_empty());
+    }
+
+    #[test]
+    fn figures_without_the_planned_load_are_not_shown() {
+        let fault = |trials: usize| {
+            Some(LoadFault {
+                trials,
+                of: 3,
+                reason: "the generator could not keep up".to_owned(),
+            })
+        };
+        let study = Study {
+            row: "U1".to_owned(),
+            figure: Some(2.0),
+            ours: "response_p50_ms".to_owned(),
+            at: Some(900.0),
+            level: vec![StudyLevel {
+                at: 900.0,
+                figures: [("dropped".to_owned(), 18.0)].into(),
+            }],
+            ..Study::default()
+        };
+        let rows = |trials: usize| {
+            let level = LevelSummary {
+                p50: Some(5.0),
+                load_fault: fault(trials),
+                ..level(900.0, true)
+            };
+            let rows = compare_with_study(&run(study.clone()), &[level]);
+            let texts = rows.iter().map(StudyComparison::run_value_text);
+            (rows[1].run_value, texts.collect::<Vec<String>>())
+        };
+        let cause = "not judged: the generator could not keep up";
+        assert_eq!(rows(3), (None, vec![cause.to_owned(); 2]));
+        let (value, texts) = rows(1);
+        assert_eq!(value, Some(5.0));
+        assert_eq!(texts[0], format!("3, 1 of 3 trials {cause}"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::xml::ScenarioError;
 use engine::Entropy;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Most lines of a file that a template expands to.
@@ -10,6 +10,20 @@ const MAX_EXPANDED_LINES: u64 = 100_000_000;
 
 /// Most bytes of a file, including lines that a run adds.
 const MAX_BYTES: usize = 64 << 20;
+
+/// Most lines that an index covers.
+const MAX_INDEXED_LINES: u64 = 10_000_000;
+
+/// Result of a change of a file in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineChange {
+    /// The line is as given.
+    Done,
+    /// There is no such line, or the file is a template.
+    NoLine,
+    /// The memory for lines is used up: the file stays as it is.
+    Full,
+}
 
 /// Selection of the line for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +53,13 @@ pub struct Injection {
     bytes: Vec<u8>,
     lines: Vec<Range<u32>>,
     printf: Option<Printf>,
-    index: Option<BTreeMap<Vec<u8>, u64>>,
+    /// Values of the indexed field with their lines.
+    index: Option<BTreeSet<(Vec<u8>, u64)>>,
     indexed_by: Option<usize>,
+    /// Bytes of lines that were replaced.
+    unused: usize,
+    /// A change was refused because the memory is used up.
+    is_full: bool,
 }
 
 impl Injection {
@@ -78,6 +97,8 @@ impl Injection {
             printf,
             index: None,
             indexed_by: None,
+            unused: 0,
+            is_full: false,
         })
     }
 
@@ -132,48 +153,127 @@ impl Injection {
     }
 
     /// Builds an index over one of the fields.
-    pub fn index_by(&mut self, field: usize) {
-        let mut index = BTreeMap::new();
-        let mut key = Vec::new();
-        for line in 0..self.len() {
-            key.clear();
-            if self.write_field(line, field, &mut key) {
-                index.entry(key.clone()).or_insert(line);
-            }
+    ///
+    /// # Errors
+    /// The file has too many lines for an index.
+    pub fn index_by(&mut self, field: usize) -> Result<(), String> {
+        let lines = self.len();
+        if lines > MAX_INDEXED_LINES {
+            return Err(format!(
+                "{}: an index has at most {MAX_INDEXED_LINES} lines, the file has {lines}",
+                self.name
+            ));
         }
-        self.index = Some(index);
         self.indexed_by = Some(field);
+        let keys = (0..lines).filter_map(|line| Some((self.key_of(line)?, line)));
+        self.index = Some(keys.collect());
+        Ok(())
+    }
+
+    /// The indexed field of a line.
+    fn key_of(&self, line: u64) -> Option<Vec<u8>> {
+        let mut key = Vec::new();
+        self.write_field(line, self.indexed_by?, &mut key)
+            .then_some(key)
+    }
+
+    fn add_to_index(&mut self, line: u64) {
+        if let Some(key) = self.key_of(line)
+            && let Some(index) = &mut self.index
+        {
+            index.insert((key, line));
+        }
     }
 
     /// Appends a line.
-    pub fn insert(&mut self, line: Vec<u8>) {
-        self.added(line, None);
-    }
-
-    /// Replaces a line; returns whether it exists.
-    pub fn replace(&mut self, number: u64, line: Vec<u8>) -> bool {
-        let exists = self.printf.is_none() && number < self.lines.len() as u64;
-        if exists {
-            self.added(line, Some(number as usize));
+    pub fn insert(&mut self, line: &[u8]) -> LineChange {
+        if self.printf.is_some() {
+            return LineChange::NoLine;
         }
-        exists
+        let Some(range) = self.stored(line) else {
+            return LineChange::Full;
+        };
+        self.lines.push(range);
+        self.add_to_index(self.lines.len() as u64 - 1);
+        LineChange::Done
     }
 
-    fn added(&mut self, line: Vec<u8>, place: Option<usize>) {
-        // A template file has no lines of its own; and lines added by a run are bounded.
-        if self.printf.is_some() || self.bytes.len() + line.len() > MAX_BYTES {
-            return;
+    /// Replaces a line.
+    pub fn replace(&mut self, number: u64, line: &[u8]) -> LineChange {
+        let place = usize::try_from(number).unwrap_or(usize::MAX);
+        let Some(old) = self.lines.get(place).cloned() else {
+            return LineChange::NoLine;
+        };
+        if self.printf.is_some() {
+            return LineChange::NoLine;
+        }
+        let key = self.key_of(number);
+        let length = old.len();
+        // A shorter line takes the place of the old one, so that lines that are replaced for each call need no memory.
+        let (range, unused) = match line.len() <= length {
+            true => {
+                let start = old.start as usize;
+                let Some(room) = self.bytes.get_mut(start..start + line.len()) else {
+                    return LineChange::NoLine;
+                };
+                room.copy_from_slice(line);
+                let end = old.start + line.len() as u32;
+                (old.start..end, length - line.len())
+            }
+            false => {
+                let Some(range) = self.stored(line) else {
+                    return LineChange::Full;
+                };
+                (range, length)
+            }
+        };
+        self.unused += unused;
+        if let Some(place) = self.lines.get_mut(place) {
+            *place = range;
+        }
+        if let (Some(key), Some(index)) = (key, &mut self.index) {
+            index.remove(&(key, number));
+        }
+        self.add_to_index(number);
+        LineChange::Done
+    }
+
+    /// Appends the bytes of a line; `None` if the memory is used up.
+    fn stored(&mut self, line: &[u8]) -> Option<Range<u32>> {
+        if self.bytes.len() + line.len() > MAX_BYTES && self.unused > MAX_BYTES / 2 {
+            self.compact();
+        }
+        if self.bytes.len() + line.len() > MAX_BYTES {
+            return None;
         }
         let start = self.bytes.len() as u32;
-        self.bytes.extend_from_slice(&line);
-        let range = start..self.bytes.len() as u32;
-        match place.and_then(|place| self.lines.get_mut(place)) {
-            Some(old) => *old = range,
-            None => self.lines.push(range),
+        self.bytes.extend_from_slice(line);
+        Some(start..self.bytes.len() as u32)
+    }
+
+    /// Removes the bytes of replaced lines.
+    fn compact(&mut self) {
+        let mut bytes = Vec::with_capacity(self.bytes.len() - self.unused.min(self.bytes.len()));
+        for range in &mut self.lines {
+            let line = self.bytes.get(range.start as usize..range.end as usize);
+            let start = bytes.len() as u32;
+            bytes.extend_from_slice(line.unwrap_or_default());
+            *range = start..bytes.len() as u32;
         }
-        if let Some(field) = self.indexed_by {
-            self.index_by(field);
-        }
+        self.bytes = bytes;
+        self.unused = 0;
+    }
+
+    /// The warning about the first refused change; `None` for further ones.
+    pub fn full_warning(&mut self) -> Option<String> {
+        let is_first = !std::mem::replace(&mut self.is_full, true);
+        is_first.then(|| {
+            format!(
+                "{}: its lines use {} MiB, the most of a file in memory: insert and replace change no more lines",
+                self.name,
+                MAX_BYTES >> 20
+            )
+        })
     }
 
     /// Whether [`Injection::index_by`] was called.
@@ -183,7 +283,9 @@ impl Injection {
 
     /// The first line whose indexed field is `key`.
     pub fn find(&self, key: &[u8]) -> Option<u64> {
-        self.index.as_ref()?.get(key).copied()
+        let first = (key.to_vec(), 0);
+        let (found, line) = self.index.as_ref()?.range(first..).next()?;
+        (found == key).then_some(*line)
     }
 }
 
@@ -283,13 +385,58 @@ mod tests {
         );
         let mut entropy = Entropy::from_number(1);
         assert_eq!(file.choose(4, None, &mut entropy), 1);
-        file.index_by(0);
+        file.index_by(0).unwrap();
         assert_eq!((file.find(b"Fred"), file.find(b"Eve")), (Some(2), None));
-        file.insert(b"Eve;z".to_vec());
-        assert!(file.replace(1, b"Robert;b".to_vec()) && !file.replace(9, Vec::new()));
+        assert_eq!(file.insert(b"Eve;z"), LineChange::Done);
+        assert_eq!(file.replace(1, b"Robert;b"), LineChange::Done);
+        assert_eq!(file.replace(9, b""), LineChange::NoLine);
         assert_eq!((file.len(), file.find(b"Eve")), (4, Some(3)));
         assert_eq!((file.find(b"Bob"), file.find(b"Robert")), (None, Some(1)));
         assert_eq!(field(&file, 1, 1).unwrap(), "b");
+    }
+
+    #[test]
+    fn lines_that_are_replaced_for_each_call_need_no_more_memory() {
+        let text = b"SEQUENTIAL\nAlice;0\nBob;0\nAlice;1\n".to_vec();
+        let mut file = Injection::read("a.csv", text).unwrap();
+        file.index_by(0).unwrap();
+        for number in 0..2_000_000u64 {
+            // Lines of two lengths, of which one does not fit into the place of the other.
+            let line = format!("Bob;{number:0width$}", width = 60 + number as usize % 2);
+            assert_eq!(file.replace(1, line.as_bytes()), LineChange::Done);
+        }
+        assert!(field(&file, 1, 1).unwrap().ends_with("01999999"));
+        assert!(file.bytes.len() <= MAX_BYTES);
+        assert_eq!((file.find(b"Bob"), file.find(b"Alice")), (Some(1), Some(0)));
+        // The index has the next line of a key whose first one is replaced, and no other ones.
+        assert_eq!(file.replace(0, b"Carol;2"), LineChange::Done);
+        assert_eq!(
+            (file.find(b"Alice"), file.find(b"Carol")),
+            (Some(2), Some(0))
+        );
+        assert_eq!(file.index.as_ref().unwrap().len(), 3);
+        // The other lines are as they were.
+        assert_eq!(field(&file, 2, 1).unwrap(), "1");
+    }
+
+    #[test]
+    fn used_up_memory_is_reported_once() {
+        let mut file = Injection::read("a.csv", b"SEQUENTIAL\nAlice;0\n".to_vec()).unwrap();
+        let long = vec![b'x'; 1 << 20];
+        let done = (0..100).filter(|_| file.insert(&long) == LineChange::Done);
+        assert_eq!(done.count(), (MAX_BYTES >> 20) - 1);
+        assert_eq!(file.insert(&long), LineChange::Full);
+        let warning = file.full_warning().unwrap();
+        assert!(
+            warning.starts_with("a.csv: its lines use 64 MiB"),
+            "{warning}"
+        );
+        assert_eq!(file.full_warning(), None);
+        let text = b"SEQUENTIAL,PRINTF=10000001\n%d;%d\n".to_vec();
+        let mut file = Injection::read("b.csv", text).unwrap();
+        let error = file.index_by(0).unwrap_err();
+        assert!(error.contains("at most 10000000 lines"), "{error}");
+        assert_eq!(file.insert(b"x"), LineChange::NoLine);
     }
 
     #[test]

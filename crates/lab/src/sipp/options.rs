@@ -264,6 +264,19 @@ fn finish(
             "review it, then permit the commands with --allow-commands",
         ));
     }
+    let changes_files = |action: &ScenarioAction| {
+        matches!(
+            action,
+            ScenarioAction::Insert { .. } | ScenarioAction::Replace { .. }
+        )
+    };
+    let mut actions = program.steps.iter().chain(&program.init);
+    if options.threads > 1 && actions.any(|step| step.actions.iter().any(changes_files)) {
+        return Err(LabError::bad_input(format!(
+            "--threads {}: the scenario changes injection files (insert, replace), and each thread has its own: use --threads 1",
+            options.threads
+        )));
+    }
     let file = |name: &str| {
         find(folder, name)
             .ok_or_else(|| LabError::bad_input(format!("{name}: no such file")))
@@ -326,7 +339,8 @@ fn injections(options: &ScenarioOptions) -> Result<Vec<Injection>, LabError> {
             .iter_mut()
             .find(|file| file.name == name)
             .ok_or_else(bad)?
-            .index_by(field);
+            .index_by(field)
+            .map_err(|why| LabError::bad_input(format!("--index {index}: {why}")))?;
     }
     Ok(files)
 }
@@ -355,6 +369,13 @@ pub fn settings(
     if options.threads == 0 || options.threads > MAX_THREADS {
         return Err(LabError::bad_input(format!(
             "--threads: 1 to {MAX_THREADS}"
+        )));
+    }
+    // Each thread has its part of the limit, at least one call.
+    if let Some(limit) = options.limit.filter(|limit| *limit < options.threads) {
+        let threads = options.threads;
+        return Err(LabError::bad_input(format!(
+            "--limit {limit} with --threads {threads}: at least {threads}, or fewer threads"
         )));
     }
     let targets: Vec<SocketAddr> = options
@@ -641,6 +662,47 @@ mod tests {
         for wrong in ["wss", "s1", "l2", ""] {
             assert!(transport(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn limit_of_open_calls_is_that_of_all_threads() {
+        let of = |limit: u64| {
+            let options = ScenarioOptions {
+                targets: vec!["127.0.0.1:5061".into()],
+                threads: 4,
+                limit: Some(limit),
+                ..ScenarioOptions::default()
+            };
+            settings(&options, false, 7)
+        };
+        let error = of(2).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "--limit 2 with --threads 4: at least 4, or fewer threads"
+        );
+        assert_eq!(of(4).unwrap().len(), 4);
+    }
+
+    #[test]
+    fn scenario_that_changes_files_has_one_thread() {
+        let folder = std::env::temp_dir().join(format!("lab-changes-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (scenario, lines) = (folder.join("uac.xml"), folder.join("a.csv"));
+        let text = r#"<scenario name="t"><nop><action><insert file="a.csv" value="x;y"/></action></nop></scenario>"#;
+        std::fs::write(&scenario, text).unwrap();
+        std::fs::write(&lines, "SEQUENTIAL\na;b\n").unwrap();
+        let of = |threads: u64| {
+            let options = ScenarioOptions {
+                inject: vec![lines.clone()],
+                threads,
+                ..ScenarioOptions::default()
+            };
+            load(&scenario, &options).map(|_| ())
+        };
+        let error = of(2).unwrap_err().to_string();
+        assert!(error.contains("use --threads 1"), "{error}");
+        assert_eq!(of(1), Ok(()));
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -107,6 +107,7 @@ impl ScenarioResult {
                 "failed": statistics.failures(),
                 "failures": failed,
                 "peak": statistics.peak,
+                "peak_is_sum_of_threads": statistics.generators > 1,
                 "no_room": statistics.no_room,
             },
             "messages": {
@@ -141,9 +142,13 @@ impl ScenarioResult {
         // Writing to a string cannot fail.
         let _ = writeln!(out, "{} ({})\n", self.program.name, self.file);
         out.push_str(&self.steps_text());
+        let of_threads = match statistics.generators {
+            0 | 1 => "",
+            _ => " (sum of the threads' peaks)",
+        };
         let _ = writeln!(
             out,
-            "\n{} calls in {:.2} s: {} successful, {} failed, {} open at most, {} retransmissions",
+            "\n{} calls in {:.2} s: {} successful, {} failed, {} open at most{of_threads}, {} retransmissions",
             statistics.created,
             self.seconds,
             statistics.successful,

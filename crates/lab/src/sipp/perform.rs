@@ -5,6 +5,7 @@ use super::digest::verify;
 use super::engine::{AUDIO, Effect, ScenarioGenerator, VIDEO};
 use super::flow::Continuation;
 use super::incoming::{HeaderLines, Incoming};
+use super::inject::LineChange;
 use super::media::{Recording, RecordingPlayback};
 use super::program::{
     ComparisonOperator, MatchTarget, MediaAction, Operand, Operation, PeerMediaLine, ScenarioAction,
@@ -151,6 +152,17 @@ impl ScenarioGenerator {
                     return Continuation::Over;
                 }
             }
+            ScenarioAction::Insert { file, value } => {
+                let line = context.text(call, value, now);
+                self.change_file(*file, None, &line);
+            }
+            ScenarioAction::Replace { file, line, value } => {
+                let number = VariableValue::Text(context.text(call, line, now))
+                    .number()
+                    .max(0.0);
+                let line = context.text(call, value, now);
+                self.change_file(*file, Some(number as u64), &line);
+            }
             other => compute(context, call, other, now),
         }
         Continuation::GoOn
@@ -160,6 +172,24 @@ impl ScenarioGenerator {
         self.stopped = true;
         self.end(now);
         Continuation::Over
+    }
+
+    /// Appends a line to an injection file in memory, or replaces one.
+    fn change_file(&mut self, file: u16, place: Option<u64>, line: &[u8]) {
+        let Some(file) = self.context.files.get_mut(usize::from(file)) else {
+            return;
+        };
+        let change = match place {
+            Some(number) => file.replace(number, line),
+            None => file.insert(line),
+        };
+        let warning = match change {
+            LineChange::Full => file.full_warning(),
+            LineChange::Done | LineChange::NoLine => None,
+        };
+        if let Some(warning) = warning {
+            self.effect(Effect::Warning(warning));
+        }
     }
 
     fn act_redirect(&mut self, slot: usize, texts: &[String; 3], now: Time) -> Continuation {
@@ -368,23 +398,6 @@ fn compute(context: &mut Context, call: &mut ScenarioCall, action: &ScenarioActi
             (*variable, VariableValue::Text(url(&text, *encode)))
         }
         ScenarioAction::StepIndex(to) => (*to, VariableValue::Number(f64::from(call.step))),
-        ScenarioAction::Insert { file, value } => {
-            let line = context.text(call, value, now);
-            if let Some(file) = context.files.get_mut(usize::from(*file)) {
-                file.insert(line);
-            }
-            return;
-        }
-        ScenarioAction::Replace { file, line, value } => {
-            let number = VariableValue::Text(context.text(call, line, now))
-                .number()
-                .max(0.0);
-            let line = context.text(call, value, now);
-            if let Some(file) = context.files.get_mut(usize::from(*file)) {
-                file.replace(number as u64, line);
-            }
-            return;
-        }
         ScenarioAction::Trim(variable) => {
             let mut text = Vec::new();
             context.value(call, *variable).write(&mut text);

@@ -195,6 +195,19 @@ mod tests {
     }
 
     #[test]
+    fn shares_of_the_limit_add_up_to_it() {
+        let pace = ArrivalProcess::Constant { rate: 10.0 };
+        for limit in 4..=100 {
+            let limits = CallLimits {
+                open: Some(limit),
+                ..CallLimits::default()
+            };
+            let open = (0..4).filter_map(|index| schedule(pace, limits, (index, 4), 0).limits.open);
+            assert_eq!(open.sum::<u64>(), limit);
+        }
+    }
+
+    #[test]
     fn shares_add_up_to_the_plan() {
         let limits = CallLimits {
             total: Some(10),

@@ -145,8 +145,10 @@ pub struct Statistics {
     pub failed: [u64; CallFailure::ALL.len()],
     /// Calls that are open.
     pub open: u64,
-    /// Most open calls at a time.
+    /// Most open calls at a time; of several generators the sum of theirs, which were at different times.
     pub peak: u64,
+    /// Generators.
+    pub generators: u64,
     /// By step.
     pub steps: Vec<StepCount>,
     /// Response times, by counter.
@@ -188,6 +190,7 @@ impl Statistics {
             failed: [0; CallFailure::ALL.len()],
             open: 0,
             peak: 0,
+            generators: 1,
             steps: vec![StepCount::default(); steps],
             responses: vec![TimeStatistics::new(response_classes); timers],
             lengths: TimeStatistics::new(length_classes),
@@ -236,6 +239,7 @@ impl Statistics {
         self.successful += other.successful;
         self.open += other.open;
         self.peak += other.peak;
+        self.generators += other.generators;
         self.out_of_call += other.out_of_call;
         self.garbage += other.garbage;
         self.late += other.late;

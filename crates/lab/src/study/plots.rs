@@ -103,7 +103,9 @@ fn lost_by_second(streams: &[&StreamRecord]) -> Vec<(f64, f64)> {
             continue;
         };
         let (from, to) = (first as f64 / 1e9, last as f64 / 1e9);
-        let each_second = stream.expected as f64 / (to - from).max(1.0);
+        // Packets that are missing before the first and after the last one were due at other times.
+        let between = stream.expected.saturating_sub(stream.lost_at_ends());
+        let each_second = between as f64 / (to - from).max(1.0);
         let begin = from.floor() as usize;
         // The last, partial second of a stream has few packets.
         let end = (to.floor() as usize).max(begin + 1).min(MOST_SECONDS);

@@ -292,7 +292,8 @@ fn at_level(
                     .unwrap_or(std::cmp::Ordering::Equal)
             }),
     };
-    let here = level.and_then(|level| level.figure(spec.figure));
+    let judged = level.filter(|level| level.is_judged());
+    let here = judged.and_then(|level| level.figure(spec.figure));
     let place = level.and_then(|level| levels.iter().position(|other| std::ptr::eq(other, level)));
     let from = place.filter(|_| here.is_some()).map(|place| {
         let figure = segment(spec.figure);
@@ -314,7 +315,8 @@ fn at_level(
         part: record.name.clone(),
         level: level.and_then(|level| level.level).or(spec.at),
         remark: match (here, level) {
-            (Some(_), _) => String::new(),
+            (Some(_), level) => level.map_or(String::new(), LevelSummary::load_remark),
+            (None, Some(level)) if !level.is_judged() => level.load_remark(),
             (None, Some(_)) if spec.figure.starts_with("cpu") => {
                 "not measured: CPU time does not exist in virtual time, and is known of local processes only".to_owned()
             }

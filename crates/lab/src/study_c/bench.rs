@@ -9,8 +9,9 @@ use crate::esp::line::{INNER_MTU, LineGatewayCount, LineGateways};
 use crate::esp::{EspCarriage, EspCase};
 use engine::Entropy;
 use net::{Network, PacketSocket, TunDevice};
+use std::fs::DirBuilder;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -304,15 +305,22 @@ impl Bench {
         ))
     }
 
-    /// Folder of a test bed that has none of its own; it is removed with it, or by the next run.
+    /// Folder of a test bed that has none of its own, for its user alone; it is removed with it, or by the next run.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be made, or exists: in the temporary directory another user may have made it, with links to files that
+    /// the logs would overwrite.
     pub fn private_logs(number: usize) -> Result<PathBuf, String> {
         let name = format!("{PREFIX}{}-{number}-logs", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder)
-            .map_err(|error| failed(&folder.display().to_string(), error))?;
+        let made = DirBuilder::new().mode(0o700).create(&folder);
+        made.map_err(|error| {
+            let remedy = match error.kind() {
+                std::io::ErrorKind::AlreadyExists => "; remove it",
+                _ => "",
+            };
+            format!("{}: {error}{remedy}", folder.display())
+        })?;
         Ok(folder)
     }
 
@@ -790,6 +798,19 @@ mod tests {
                 "{tunnel:?}: {media:?}"
             );
         }
+    }
+
+    #[test]
+    fn folder_of_logs_is_made_for_its_user_alone() {
+        const NUMBER: usize = 4_194_305;
+        let folder = Bench::private_logs(NUMBER).unwrap();
+        let mode = std::fs::metadata(&folder).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        // One that exists may be another user's, with links in it.
+        let error = Bench::private_logs(NUMBER).unwrap_err();
+        assert!(error.ends_with("; remove it"), "{error}");
+        assert!(error.starts_with(&folder.display().to_string()), "{error}");
+        std::fs::remove_dir(folder).unwrap();
     }
 
     #[test]

@@ -351,7 +351,9 @@ fn runs_are_compared_with_their_intervals() {
     assert!(compared.worse);
     assert_eq!(compared.json["worse"], true);
     let worse = compared.json["worse_in"].as_array().unwrap();
-    assert_eq!(worse, &["calls response mean, ms at 5"]);
+    let figures = ["mean", "p50", "p99", "max"];
+    let figures = figures.map(|figure| format!("calls response {figure}, ms at 5"));
+    assert_eq!(worse, &figures);
     let back = lab::report::compare(&new, &old, lab::report::TOLERANCE_PERCENT).unwrap();
     assert!(!back.worse && back.text.contains("not worse"));
     let text = compared.text;
@@ -367,7 +369,7 @@ fn runs_are_compared_with_their_intervals() {
     );
     assert_eq!(
         line("calls response p50"),
-        "5 calls response p50, ms 2 [1..3] (n=3) 12 [11..13] (n=3) +500.0 % -"
+        "5 calls response p50, ms 2 [1..3] (n=3) 12 [11..13] (n=3) +500.0 % yes worse"
     );
     assert_eq!(
         line("calls established"),

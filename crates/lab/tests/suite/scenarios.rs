@@ -421,7 +421,7 @@ fn actions_compute() {
         </action></nop><nop test=\"t\" next=\"x\"/><nop counter=\"fell\"/><label id=\"x\"/>\
         <nop condexec=\"t\" counter=\"did\"/><nop condexec=\"t\" condexec_inverse=\"true\" counter=\"did_not\"/></scenario>";
     let mut file = Injection::read("f.csv", b"SEQUENTIAL\na;x\nb;z\n".to_vec()).unwrap();
-    file.index_by(0);
+    file.index_by(0).unwrap();
     let mut bench = GeneratorBench::new(text, calls(2), vec![file]);
     bench.wait(1_000);
     let lines: Vec<String> = bench
@@ -755,7 +755,7 @@ fn optional_message_may_leave_the_call_at_its_step() {
 #[test]
 fn injection_files_grow_and_change_in_a_run() {
     let mut file = Injection::read("f.csv", b"SEQUENTIAL\na;1\n".to_vec()).unwrap();
-    file.index_by(0);
+    file.index_by(0).unwrap();
     let text = "<scenario><nop><action>\
         <insert file=\"f.csv\" value=\"b;[call_number]\"/><lookup assign_to=\"l\" file=\"f.csv\" key=\"b\"/>\
         <log message=\"[$l]/[field1 line=[$l]]\"/><replace file=\"f.csv\" line=\"0\" value=\"c;9\"/>\

@@ -343,6 +343,44 @@ fn trace_is_followed_and_repeated() {
 }
 
 #[test]
+fn shares_of_losses_need_bursts_of_some_length() {
+    for (share, least) in [(0.5, 1.0), (0.6, 1.5), (0.8, 4.0), (0.9, 9.0)] {
+        let found = Loss::least_burst(share).unwrap();
+        assert!((found - least).abs() < 1e-6 && found <= least, "{found}");
+        assert!((Loss::in_bursts(share, least.max(1.01)).share() - share).abs() < 1e-9);
+    }
+    assert_eq!(
+        (Loss::least_burst(0.0), Loss::least_burst(1.0)),
+        (None, None)
+    );
+}
+
+#[test]
+fn correlation_of_losses_is_that_of_the_link() {
+    assert_eq!(Loss::Random(0.1).correlation(), 0.0);
+    let bursts = Loss::in_bursts(0.02, 4.0);
+    let gentle = Loss::Bursts {
+        to_bad: 0.02,
+        to_good: 0.2,
+        good: 0.01,
+        bad: 0.5,
+    };
+    for loss in [bursts, gentle] {
+        let config = LinkConfig {
+            loss: loss.clone(),
+            ..LinkConfig::default()
+        };
+        let (lost, _) = run(&mut link(config, 4), 1_000_000);
+        let p = loss.share();
+        let pairs = lost.windows(2).filter(|pair| pair[0] && pair[1]).count();
+        let both = pairs as f64 / (lost.len() - 1) as f64;
+        let found = (both - p * p) / (p * (1.0 - p));
+        let wanted = loss.correlation();
+        assert!((found - wanted).abs() < 0.03, "{found} {wanted}");
+    }
+}
+
+#[test]
 fn corruption_has_its_rate() {
     let config = LinkConfig {
         corrupt: 0.05,
@@ -408,6 +446,29 @@ fn codel_bounds_the_delay_of_a_standing_queue_and_leaves_short_ones_alone() {
 }
 
 proptest! {
+    /// A link in virtual time and one with its packets lose the same ones, also those that are longer than the queue.
+    #[test]
+    fn queue_in_bytes_drops_the_same_packets_in_both_links(
+        rate in proptest::sample::select(vec![64_000u64, 1_000_000, 8_000_000]),
+        queue in 100usize..3_000,
+        packets in proptest::collection::vec((0u64..20_000, 40usize..1_500), 1..100),
+    ) {
+        let config = LinkConfig {
+            delay: Delay::Constant(Duration::ZERO),
+            rate: Some(rate),
+            queue,
+            ..LinkConfig::default()
+        };
+        let mut plain = link(config.clone(), 1);
+        let mut emulator = Emulator::new(link(config, 1), 1_000);
+        let mut now = Time::ZERO;
+        for (number, (gap_us, length)) in packets.into_iter().enumerate() {
+            now = now + Duration::from_micros(gap_us);
+            let is_lost = matches!(plain.offer(length, now), Fate::Lost(_));
+            prop_assert_eq!(emulator.push(number, length, now).is_err(), is_lost, "{}", number);
+        }
+    }
+
     /// With any settings no packet arrives before it was sent, and an ordered link without reordering keeps the order.
     #[test]
     fn packets_are_never_early_and_in_order(
