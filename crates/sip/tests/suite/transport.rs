@@ -844,3 +844,57 @@ fn call_over_tcp_survives_connection_loss() {
     );
     pair.settle();
 }
+
+/// A request with a To tag, if it is not empty, over `transport`.
+fn tagged(
+    method: &str,
+    (branch, cseq): (&str, u32),
+    transport: &str,
+    contact: &str,
+    tag: &str,
+) -> Vec<u8> {
+    let tag = if tag.is_empty() {
+        String::new()
+    } else {
+        format!(";tag={tag}")
+    };
+    format!(
+        "{method} sip:a@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/{transport} 192.0.2.9:5060;branch=z9hG4bK{branch};rport\r\n\
+         Max-Forwards: 70\r\nFrom: <sip:b@x>;tag=1\r\nTo: <sip:a@x>{tag}\r\nCall-ID: c\r\nCSeq: {cseq} {method}\r\n\
+         Contact: <{contact}>\r\nContent-Length: 0\r\n\r\n"
+    )
+    .into_bytes()
+}
+
+/// Section 8.2.7: requests that anybody can invent cost no transaction.
+#[test]
+fn requests_of_unknown_dialogs_keep_no_state() {
+    let mut host = host(EndpointConfig {
+        limits: Limits {
+            transactions: 1,
+            ..Limits::default()
+        },
+        ..EndpointConfig::default()
+    });
+    let contact = "sip:b@192.0.2.9";
+    for (method, tag) in [
+        ("INVITE", "x"),
+        ("BYE", "x"),
+        ("PRACK", "x"),
+        ("CANCEL", ""),
+    ] {
+        for number in 0..100 {
+            let branch = format!("{method}{number}");
+            let text = tagged(method, (&branch, 1), "UDP", contact, tag);
+            host.datagram(&text, "192.0.2.9:5060", Time::ZERO);
+            host.datagram(&text, "192.0.2.9:5060", Time::ZERO);
+            let sent = host.datagrams();
+            assert_eq!(sent.len(), 2, "{method}");
+            assert!(sent[0].starts_with("SIP/2.0 481 "), "{}", sent[0]);
+            assert_eq!(sent[0], sent[1], "copies get the same response");
+        }
+    }
+    assert_eq!(host.endpoint.drops().get(DropReason::SipTableFull), 0);
+    assert!(host.endpoint.census().is_quiet());
+    assert!(host.log.indications.is_empty());
+}
