@@ -2,7 +2,7 @@
 
 use sip::Flow;
 use smallvec::SmallVec;
-use wire::sip::{Edit, HeaderId, Message, Method, NameAddr, Scheme, Uri};
+use wire::sip::{Edit, HeaderId, Host, Message, Method, NameAddr, Scheme, Uri};
 
 /// URI parameter that identifies the contact of a forwarded registration.
 pub(crate) const TOKEN: &[u8] = b"hw";
@@ -35,6 +35,13 @@ pub(crate) fn uri_with_host(uri: &[u8], host: &[u8], out: &mut Vec<u8>) {
         out.push(b'?');
         out.extend_from_slice(parsed.headers);
     }
+}
+
+/// Whether an address has the host of anonymous callers (RFC 3323 section 4.1.1.3).
+pub(crate) fn is_anonymous(address: &NameAddr<'_>) -> bool {
+    address.parse_uri().is_some_and(
+        |uri| matches!(uri.host, Host::Name(name) if name.to_ascii_lowercase().ends_with(b".invalid")),
+    )
 }
 
 /// Appends a name-addr with its host replaced by `host`. Display name and parameters stay; the tag is removed, because

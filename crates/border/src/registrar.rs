@@ -715,6 +715,11 @@ impl Location {
         (removed, notes)
     }
 
+    /// Whether a contact is reached by this connection.
+    pub fn has_connection(&self, connection: ConnectionId) -> bool {
+        self.by_connection.get(&connection).is_some()
+    }
+
     /// A connection was closed: its contacts are removed (RFC 5626 section 5.3). Returns events.
     pub fn flow_failed(&mut self, connection: ConnectionId) -> Vec<EventKind> {
         let mut notes = Vec::new();

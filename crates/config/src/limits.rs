@@ -24,7 +24,8 @@ pub(super) struct RawLimits {
     /// Maximum number of stream connections from one source address.
     #[schemars(range(min = 1))]
     pub connections_per_source: u32,
-    /// Seconds without a complete message or keep-alive after which a stream connection is closed.
+    /// Seconds without a complete message or keep-alive after which a stream connection is closed, unless a registered
+    /// phone or a dialog uses it.
     #[schemars(range(min = 60, max = 86400))]
     pub connection_idle_s: u32,
     /// Seconds for all handshakes of a connection (TLS, WebSocket) together.

@@ -12,6 +12,7 @@ use crate::transaction::{Client, ClientActive, ClientState, FingerprintKey, Serv
 use crate::transport::{IdleTimers, Net, NewConnection};
 use crate::usage::Usage;
 use core::hash::BuildHasher as _;
+use core::time::Duration;
 use engine::timers::TimerWheel;
 use engine::{
     BoundedMap, CloseReason, ConnectionId, Deadline, DropReason, Drops, Entropy, HashKey, Input,
@@ -21,6 +22,9 @@ use slab::Slab;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use wire::sip::{FrameError, Message, StreamFrame, StreamFramer};
+
+/// Least time between two searches for the connections of all dialogs.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A SIP element without IO, see the crate's documentation.
 #[derive(Debug)]
@@ -64,6 +68,8 @@ pub struct Endpoint {
     pub(crate) pending_ends: Vec<(LegId, Ending)>,
     /// Workers that have handed off the current message before us.
     pub(crate) hops: u8,
+    /// When the connections of all dialogs were searched, see [`Endpoint::has_dialog`].
+    connections_searched: Option<Time>,
     /// Copies of the messages that were processed and sent, if the host records them.
     pub(crate) recorded: Option<Box<MessageBatch>>,
     pub(crate) now: Time,
@@ -105,6 +111,7 @@ impl Endpoint {
             spare_servers: Vec::new(),
             pending_ends: Vec::new(),
             hops: 0,
+            connections_searched: None,
             recorded: None,
             now: Time::ZERO,
             config,
@@ -653,12 +660,12 @@ impl Endpoint {
 
     fn connection_timer(&mut self, slot: u32, handler: &mut dyn Handler) {
         let now = self.now;
-        let idle = self.config.timers.idle;
         let Some(connection) = self.net.connections.get_mut(slot as usize) else {
             return;
         };
         connection.timer = None;
         let id = connection.id;
+        let (last_used, waits) = (connection.last_used, !connection.waiting_clients.is_empty());
         let pong_deadline = connection.pinged_at.map(|at| at + PONG_WAIT);
         if pong_deadline.is_some_and(|at| now >= at) {
             self.close_locally(id, handler);
@@ -672,23 +679,64 @@ impl Endpoint {
             self.close_locally(id, handler);
             return;
         }
-        let due = message_deadline.map_or(connection.last_used + idle, |message_deadline| {
-            message_deadline.min(connection.last_used + idle)
-        });
-        if now >= due && connection.waiting_clients.is_empty() {
-            match self.net.is_foreign(id) {
-                // The connection itself is closed only by the worker that holds it.
-                true => drop(self.net.remove_connection(slot, &mut self.wheel)),
-                false => self.close_locally(id, handler),
+        let mut due = last_used + self.net.idle_time(id, self.config.timers.idle);
+        if now >= due {
+            due = now + self.net.idle_time(id, self.config.timers.idle);
+            if !waits && !self.keep_idle_connection(slot, id, handler) {
+                match self.net.is_foreign(id) {
+                    // The connection itself is closed only by the worker that holds it.
+                    true => drop(self.net.remove_connection(slot, &mut self.wheel)),
+                    false => self.close_locally(id, handler),
+                }
+                return;
             }
-            return;
         }
-        let at = if now >= due { now + idle } else { due };
+        let at = message_deadline.map_or(due, |message_deadline| message_deadline.min(due));
         let at = pong_deadline.map_or(at, |pong_deadline| pong_deadline.min(at));
         let timer = self.wheel.schedule(at, Timer::Connection(slot));
         if let Some(connection) = self.net.connections.get_mut(slot as usize) {
             connection.timer = Some(timer);
         }
+    }
+
+    /// Keeps an idle connection that is still needed: by a dialog, or by the handler for a registered client. An empty
+    /// line, which SIP elements ignore (RFC 3261 section 7.5), shows by TCP whether the peer is still there.
+    fn keep_idle_connection(&mut self, slot: u32, id: ConnectionId, handler: &dyn Handler) -> bool {
+        let now = self.now;
+        // The worker that holds it asks its handler itself.
+        let needed =
+            self.has_dialog(slot) || (!self.net.is_foreign(id) && handler.needs_connection(id));
+        if needed && let Some(connection) = self.net.connections.get_mut(slot as usize) {
+            connection.last_used = now;
+            let item = OutboxItem::Stream { connection: id };
+            self.net.out.push_copy(item, StreamFramer::PONG);
+        }
+        needed
+    }
+
+    /// Whether a dialog has sent its requests over a connection that is idle now. All dialogs are searched at most once in
+    /// [`SEARCH_INTERVAL`]; later changes of a dialog are traffic, after which its connection is not idle.
+    fn has_dialog(&mut self, slot: u32) -> bool {
+        let now = self.now;
+        let searched = self.connections_searched;
+        if searched.is_none_or(|searched| now >= searched + SEARCH_INTERVAL) {
+            self.connections_searched = Some(now);
+            let legs = self.legs.iter().map(|(_, leg)| leg.peer.flow);
+            let usages = self.usages.iter().map(|(_, usage)| usage.flow());
+            for id in legs.chain(usages).filter_map(|flow| flow.connection) {
+                if let Some(slot) = self.net.connection(id)
+                    && let Some(connection) = self.net.connections.get_mut(slot as usize)
+                {
+                    connection.in_dialog = Some(now);
+                }
+            }
+        }
+        self.net
+            .connections
+            .get(slot as usize)
+            .is_some_and(|connection| {
+                connection.in_dialog.is_some() && connection.in_dialog == self.connections_searched
+            })
     }
 
     /// Whether the connection exists in this endpoint's tables.

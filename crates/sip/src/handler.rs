@@ -2,7 +2,7 @@
 
 use crate::Endpoint;
 use crate::api::{Flow, Indication, NewRequestAction};
-use engine::Time;
+use engine::{ConnectionId, Time};
 use wire::sip::Message;
 
 /// The part that an endpoint calls with requests and responses.
@@ -32,6 +32,12 @@ pub trait Handler {
     /// that we have not adopted yet. Adopt it now.
     fn on_parked_dialog(&mut self, endpoint: &mut Endpoint, now: Time) {
         let _ = (endpoint, now);
+    }
+
+    /// Whether an idle connection that no dialog uses must stay open, because a client can be reached only by it.
+    fn needs_connection(&self, connection: ConnectionId) -> bool {
+        let _ = connection;
+        false
     }
 
     /// Reports an event. Commands to `endpoint` are allowed at once; they never call the handler from within.

@@ -2,8 +2,8 @@
 
 use crate::Endpoint;
 use crate::api::{
-    Ending, Failure, Flow, Handler, Indication, LegId, LegState, MessageContent, NewRequestAction,
-    OutOfDialogRequest, Refused, ServerTransaction, TransactionId,
+    DialogId, Ending, Failure, Flow, Handler, Indication, LegId, LegState, MessageContent,
+    NewRequestAction, OutOfDialogRequest, Refused, ServerTransaction, TransactionId,
 };
 use crate::compose::{Lines, check_edits, phrase, reason, remote_identity};
 use crate::credentials::StoredLogin;
@@ -14,6 +14,13 @@ use crate::transport::is_sips;
 use engine::{DropReason, Time, Transport};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Method, Response};
+
+/// The dialog that the To tag of a request names.
+#[derive(Clone, Copy)]
+enum KnownDialog {
+    Call(LegId),
+    Usage(DialogId),
+}
 
 /// Our in-dialog request without a response; its transaction is removed.
 struct FailedRequest {
@@ -154,8 +161,24 @@ impl Endpoint {
             self.drops.count(DropReason::SipListenerClosed);
             return;
         }
-        let mut trusted = false;
-        if tag.is_none() && method != Method::Cancel {
+        let dialog = tag.and_then(|tag| self.dialog_of_tag(tag));
+        let mut trusted = dialog.is_some();
+        let mut cancelled = None;
+        if method == Method::Cancel {
+            cancelled = self.invite_of(request, flow);
+            if cancelled.is_none() {
+                if self.config.worker.is_alone() || !self.hand_off_cancel(request, flow) {
+                    self.refuse_unmatched(received);
+                }
+                return;
+            }
+        } else if let Some(tag) = tag {
+            let known =
+                trusted || (method == Method::Prack && self.accept_late_prack(tag, request));
+            if !known {
+                return self.refuse_unmatched(received);
+            }
+        } else {
             let answer = match handler.on_new_request(request, flow, now) {
                 NewRequestAction::Respond(answer) => Some(answer),
                 action => {
@@ -175,42 +198,46 @@ impl Endpoint {
                 return;
             }
         }
-        if method == Method::Cancel
-            && !self.config.worker.is_alone()
-            && self.invite_of(request, flow).is_none()
-            && self.hand_off_cancel(request, flow)
-        {
-            return;
-        }
         let Some(slot) = self.open_server(key, request, flow) else {
             self.drops.count(DropReason::SipTableFull);
             let later = [(HeaderId::RetryAfter, &b"10"[..])];
             self.refuse_stateless(received, 503, reason(503), &later);
             return;
         };
-        trusted |= tag
-            .is_some_and(|tag| self.leg_of_tag(tag).is_some() || self.usage_of_tag(tag).is_some());
         if self.config.bounded_answers && !trusted && !flow.transport.is_reliable() {
             self.bound_responses(slot, request);
         }
-        if method == Method::Cancel {
-            self.on_cancel(slot, request, flow, handler);
+        if let Some(invite) = cancelled {
+            self.on_cancel(slot, invite, request, handler);
             return;
         }
         if self.refuse_extension(slot, request) {
             return;
         }
-        match tag {
-            Some(tag) => match (self.leg_of_tag(tag), self.usage_of_tag(tag)) {
-                (Some(leg), _) => self.in_dialog_request(slot, leg, received, handler),
-                (_, Some(dialog)) => self.usage_request(slot, dialog, received, handler),
-                _ if method == Method::Prack && self.accept_late_prack(tag, request) => {
-                    self.final_response(slot, 200, &MessageContent::default());
-                }
-                _ => self.final_response(slot, 481, &MessageContent::default()),
-            },
-            None => self.out_of_dialog_request(slot, request, flow, handler),
+        match (dialog, tag) {
+            (Some(KnownDialog::Call(leg)), _) => {
+                self.in_dialog_request(slot, leg, received, handler);
+            }
+            (Some(KnownDialog::Usage(dialog)), _) => {
+                self.usage_request(slot, dialog, received, handler);
+            }
+            // The late PRACK.
+            (None, Some(_)) => self.final_response(slot, 200, &MessageContent::default()),
+            (None, None) => self.out_of_dialog_request(slot, request, flow, handler),
         }
+    }
+
+    fn dialog_of_tag(&self, tag: &[u8]) -> Option<KnownDialog> {
+        match self.leg_of_tag(tag) {
+            Some(leg) => Some(KnownDialog::Call(leg)),
+            None => self.usage_of_tag(tag).map(KnownDialog::Usage),
+        }
+    }
+
+    /// Refuses a request that matches no dialog, or a CANCEL that matches no INVITE. It is not authenticated and no rate
+    /// limit applies to it, so that it must not cost a transaction (section 8.2.7).
+    fn refuse_unmatched(&mut self, received: Received<'_>) {
+        self.refuse_stateless(received, 481, reason(481), &[]);
     }
 
     /// Whether a request is processed. A closed listener accepts only requests of existing dialogs and transactions.
@@ -335,18 +362,14 @@ impl Endpoint {
         tag == Some(&self.refusals.stateless_tag(via.branch(), call_id)[..])
     }
 
-    /// CANCEL (section 9.2): answered by itself, then the matching INVITE is answered.
+    /// CANCEL of the INVITE in the transaction `invite` (section 9.2): answered by itself, then the INVITE is answered.
     fn on_cancel(
         &mut self,
         slot: u32,
+        invite: u32,
         request: &Message<'_>,
-        flow: &Flow,
         handler: &mut dyn Handler,
     ) {
-        let Some(invite) = self.invite_of(request, flow) else {
-            self.final_response(slot, 481, &MessageContent::default());
-            return;
-        };
         // The 200 has the same tag as the INVITE's response (section 9.2).
         let leg = self.servers.get(invite as usize).and_then(|s| s.leg);
         if let Some(server) = self.servers.get_mut(slot as usize) {

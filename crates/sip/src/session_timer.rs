@@ -10,6 +10,11 @@ use core::time::Duration;
 use engine::Time;
 use wire::sip::{HeaderId, Message, Method, Refresher};
 
+/// Time until another attempt, if a refresh cannot be sent.
+const BLOCKED_WAIT: Duration = Duration::from_secs(2);
+/// The same after a 5xx without Retry-After.
+const FAILED_WAIT: Duration = Duration::from_secs(10);
+
 impl Endpoint {
     pub(crate) fn our_min_se(&self) -> u32 {
         self.config.session.map_or(FLOOR, |s| s.min_se.max(FLOOR))
@@ -69,10 +74,18 @@ impl Endpoint {
     /// Writes Session-Expires and Require of our 2xx to a request with these headers and starts the session (section
     /// 9).
     pub(crate) fn write_session_response(&mut self, id: LegId, request: &SessionRequest) {
+        let Some(before) = self.leg(id).map(|leg| leg.session) else {
+            return;
+        };
+        // Without a configuration we accept the peer's interval. A response without an interval would switch off the timer
+        // (section 7.2), so that a request without one continues the session as it is.
+        let theirs = match request.seconds {
+            0 => before.seconds,
+            seconds => seconds,
+        };
         let Some(ours) = self.config.session.or({
-            // Without a configuration we accept the peer's interval.
-            (request.seconds != 0).then_some(crate::SessionConfig {
-                expires: request.seconds,
+            (theirs != 0).then_some(crate::SessionConfig {
+                expires: theirs,
                 min_se: FLOOR,
             })
         }) else {
@@ -85,7 +98,9 @@ impl Endpoint {
             requested => requested.min(preferred.max(request.min_se)),
         };
         // A client without `timer` cannot refresh. Otherwise its choice applies, and by default the client refreshes.
-        let we_refresh = !request.supported || request.refresher == Some(Refresher::Uas);
+        let we_refresh = !request.supported
+            || request.refresher == Some(Refresher::Uas)
+            || (request.seconds == 0 && before.seconds != 0 && before.we_refresh);
         let mut lines = Lines {
             out: &mut self.net.out.arena,
         };
@@ -207,23 +222,58 @@ impl Endpoint {
 
     /// Refreshes by UPDATE without offer; retries soon if another request is pending.
     pub(crate) fn refresh(&mut self, id: LegId) {
-        let now = self.now;
         let dialog = LegDialog::confirmed(id);
         let content = MessageContent::default();
         let sent = self.start_leg_request(dialog, Method::Update, &content, true);
-        if sent.is_err()
-            && let Some(leg) = self.leg_mut(id)
-        {
-            leg.session.refreshing = false;
-            let soon = (now + Duration::from_secs(2)).min(leg.session.expires);
-            self.arm_session(id, soon);
+        if sent.is_err() {
+            self.refresh_again(id, BLOCKED_WAIT);
         }
     }
 
-    /// Our refresh was refused: after 491 retry after the random time (RFC 3261 section 14.1), after 422 with the
-    /// larger interval, otherwise let the session expire.
-    pub(crate) fn refresh_failed(&mut self, id: LegId, response: &Message<'_>) {
+    /// Schedules another refresh after `wait`, at the latest when the session expires.
+    fn refresh_again(&mut self, id: LegId, wait: Duration) {
         let now = self.now;
+        if let Some(leg) = self.leg_mut(id).filter(|leg| leg.session.seconds != 0) {
+            leg.session.refreshing = false;
+            let at = (now + wait).min(leg.session.expires);
+            self.arm_session(id, at);
+        }
+    }
+
+    /// Repeats [`Indication::RefreshDue`] soon, because the handler cannot send the re-INVITE now.
+    pub fn refresh_later(&mut self, leg: LegId, now: Time) {
+        self.now = now;
+        if self.refresh_is_due(leg) {
+            self.refresh_again(leg, BLOCKED_WAIT);
+        }
+    }
+
+    /// The re-INVITE that refreshes the session of a leg was refused: [`Indication::RefreshDue`] is repeated as for a
+    /// refresh by UPDATE, after a 491 or a 5xx. After other refusals the session expires.
+    pub fn refresh_refused(&mut self, leg: LegId, response: &Message<'_>, now: Time) {
+        self.now = now;
+        if self.refresh_is_due(leg)
+            && let Some(wait) = self.refresh_wait(leg, response)
+        {
+            self.refresh_again(leg, wait);
+        }
+    }
+
+    /// Time until another refresh after a refusal, if one is worthwhile (RFC 3261 section 14.1, RFC 4028 section 10).
+    fn refresh_wait(&mut self, id: LegId, response: &Message<'_>) -> Option<Duration> {
+        match response.status() {
+            491 => self.glare(id),
+            500..=599 => {
+                let after = response.retry_after().ok();
+                Some(after.map_or(FAILED_WAIT, |s| Duration::from_secs(u64::from(s))))
+            }
+            _ => None,
+        }
+    }
+
+    /// Our refresh by UPDATE was refused: after 491 and 5xx retry later, after 422 with the larger interval, otherwise let
+    /// the session expire.
+    pub(crate) fn refresh_failed(&mut self, id: LegId, response: &Message<'_>) {
         let wait = match response.status() {
             422 => {
                 let requested = response.min_se().unwrap_or(FLOOR);
@@ -232,7 +282,6 @@ impl Endpoint {
                 }
                 Some(Duration::ZERO)
             }
-            491 => self.glare(id),
             405 | 501 => {
                 // No UPDATE support after all: the next refresh is a re-INVITE by the handler.
                 if let Some(leg) = self.leg_mut(id) {
@@ -240,19 +289,12 @@ impl Endpoint {
                 }
                 Some(Duration::ZERO)
             }
-            500 => response
-                .retry_after()
-                .ok()
-                .map(|s| Duration::from_secs(u64::from(s))),
-            _ => None,
+            _ => self.refresh_wait(id, response),
         };
-        let Some(leg) = self.leg_mut(id) else {
-            return;
-        };
-        leg.session.refreshing = false;
-        if let Some(wait) = wait {
-            let at = (now + wait).min(leg.session.expires);
-            self.arm_session(id, at);
+        match (wait, self.leg_mut(id)) {
+            (Some(wait), _) => self.refresh_again(id, wait),
+            (None, Some(leg)) => leg.session.refreshing = false,
+            (None, None) => {}
         }
     }
 

@@ -126,6 +126,8 @@ pub(crate) struct StreamConnection {
     /// Moved out while its frames are read.
     pub(crate) framer: Option<Box<StreamFramer>>,
     pub(crate) last_used: Time,
+    /// The last search for connections of dialogs that found it, see [`crate::Endpoint::has_dialog`].
+    pub(crate) in_dialog: Option<Time>,
     /// Time of our unanswered ping.
     pub(crate) pinged_at: Option<Time>,
     pub(crate) timer: Option<TimerKey>,
@@ -325,6 +327,19 @@ impl Net {
     /// Whether another worker holds this connection.
     pub(crate) fn is_foreign(&self, id: ConnectionId) -> bool {
         peer_of(id).is_none() && self.out.is_foreign(id)
+    }
+
+    /// The idle time of a connection. It is half of it where another worker holds the connection: a keep-alive for our
+    /// dialogs has to arrive before that worker closes it.
+    pub(crate) fn idle_time(
+        &self,
+        id: ConnectionId,
+        idle: core::time::Duration,
+    ) -> core::time::Duration {
+        match self.is_foreign(id) {
+            true => idle / 2,
+            false => idle,
+        }
     }
 
     /// A connection that the peer opened and allowed for its address, with a certificate for the named peer (RFC 5923
@@ -556,14 +571,14 @@ impl Net {
             incomplete_since: None,
             framer: (!self.is_foreign(id)).then(framer),
             last_used: timers.now,
+            in_dialog: None,
             pinged_at: None,
             timer: None,
             waiting_clients: BTreeSet::new(),
             borrowers: 0,
         }) as u32;
-        let timer = timers
-            .wheel
-            .schedule(timers.now + timers.idle, Timer::Connection(slot));
+        let at = timers.now + self.idle_time(id, timers.idle);
+        let timer = timers.wheel.schedule(at, Timer::Connection(slot));
         if let Some(connection) = self.connections.get_mut(slot as usize) {
             connection.timer = Some(timer);
         }

@@ -59,6 +59,11 @@ impl Usage {
     pub(crate) fn len(&self) -> usize {
         self.own.len() + self.peer.len()
     }
+
+    /// Destination of its requests.
+    pub(crate) fn flow(&self) -> Flow {
+        self.peer.flow
+    }
 }
 
 impl Endpoint {

@@ -31,7 +31,11 @@ impl Components {
             | Method::Notify
             | Method::Refer => {}
             // They are refused for every source.
-            _ => return NewRequestAction::ProcessBounded,
+            Method::Other(_) => {
+                let allow = (HeaderId::Allow, ALLOW.as_bytes().to_vec());
+                return respond(405, vec![allow]);
+            }
+            _ => return respond(481, Vec::new()),
         }
         // A refusal here keeps no state, so that a source that does not authenticate costs no transaction.
         if request.method() == Method::Register {
@@ -70,14 +74,8 @@ impl Components {
             (HeaderId::AcceptEncoding, "identity"),
             (HeaderId::AcceptLanguage, "en"),
         ];
-        NewRequestAction::Respond(StatelessResponse {
-            status,
-            reason: None,
-            headers: headers
-                .into_iter()
-                .map(|(id, value)| (id, value.as_bytes().to_vec()))
-                .collect(),
-        })
+        let headers = headers.map(|(id, value)| (id, value.as_bytes().to_vec()));
+        respond(status, headers.into())
     }
 
     fn refuse_stateless(
@@ -93,11 +91,7 @@ impl Components {
         }
         let interface = self.listeners.interface_of(flow.local);
         refused.report(&mut self.ctx, request, flow, interface);
-        NewRequestAction::Respond(StatelessResponse {
-            status: refused.status,
-            reason: None,
-            headers: refused.headers.clone(),
-        })
+        respond(refused.status, refused.headers.clone())
     }
 
     /// Writes the event for the call record of a refused INVITE.
@@ -276,4 +270,13 @@ impl Components {
             headers: answer.headers,
         })
     }
+}
+
+/// A stateless response with the usual reason phrase.
+fn respond(status: u16, headers: Vec<(HeaderId, Vec<u8>)>) -> NewRequestAction {
+    NewRequestAction::Respond(StatelessResponse {
+        status,
+        reason: None,
+        headers,
+    })
 }

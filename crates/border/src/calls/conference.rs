@@ -438,7 +438,7 @@ impl ConferenceCalls<'_> {
                 || participant.refreshing.is_some()
         });
         if busy || call.stage != CallStage::ExpectBye {
-            return;
+            return self.endpoint.refresh_later(leg, now);
         }
         let mut sdp = Vec::new();
         if self.describe_offer(slot, &mut sdp).is_err() {
@@ -455,8 +455,10 @@ impl ConferenceCalls<'_> {
                 .and_then(|call| call.kind.participant_mut()),
         ) {
             (Ok(transaction), Some(participant)) => participant.refreshing = Some(transaction),
-            // Glare: the other request refreshes the session as well.
-            _ => self.calls().abandon_offer(slot),
+            _ => {
+                self.calls().abandon_offer(slot);
+                self.endpoint.refresh_later(leg, now);
+            }
         }
     }
 
@@ -494,6 +496,8 @@ impl ConferenceCalls<'_> {
             // 491 and similar leave the session unchanged; the session timer decides.
             if matches!(status, 408 | 481) {
                 self.calls().end_by_border(slot, Reason::RefreshFailed);
+            } else if let Some(response) = response {
+                self.endpoint.refresh_refused(leg, response, now);
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::rules::RuleOutcome;
 use crate::rules::apply::with_message;
 use crate::shared::Alarm;
 use anchor::Side;
-use engine::{Reason, Time};
+use engine::{ConnectionId, Reason, Time};
 use sip::locate::LocateError;
 use sip::{
     Endpoint, Flow, Handler, Indication, LegId, ListenerId, MessageContent, NewRequestAction,
@@ -56,6 +56,10 @@ impl Handler for Components {
 
     fn select_worker(&self, bytes: &[u8], flow: &Flow) -> Option<u8> {
         self.conference_owner(bytes, flow)
+    }
+
+    fn needs_connection(&self, connection: ConnectionId) -> bool {
+        self.registrar.location.has_connection(connection)
     }
 
     fn on_parked_dialog(&mut self, endpoint: &mut Endpoint, now: Time) {

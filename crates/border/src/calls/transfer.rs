@@ -214,12 +214,18 @@ impl TransferControl<'_> {
         });
         join.waiting = sent;
         join.stage = AwaitedStep::Offer;
-        match sent {
-            Some(sent) => self
-                .parts
-                .calls
-                .start_reinvite_timer(&mut self.parts.ctx, slot, sent),
-            None => self.transfer_failed(slot, 491),
+        match (sent, leg) {
+            (Some(sent), _) => {
+                self.parts
+                    .calls
+                    .start_reinvite_timer(&mut self.parts.ctx, slot, sent)
+            }
+            (None, leg) => {
+                self.transfer_failed(slot, 491);
+                if let Some(leg) = leg {
+                    self.endpoint.refresh_later(leg, now);
+                }
+            }
         }
     }
 
@@ -236,9 +242,11 @@ impl TransferControl<'_> {
         }
         let changes = call.kind.join().is_some() || call.requests.ack.due.is_some();
         // A leg whose other end was taken by a transfer is refreshed after its return.
-        let whole = call.leg(side.other()).is_some();
-        if changes || !whole || call.stage != CallStage::ExpectBye {
+        if call.leg(side.other()).is_none() {
             return;
+        }
+        if changes || call.stage != CallStage::ExpectBye {
+            return self.endpoint.refresh_later(leg, self.parts.ctx.now);
         }
         let join = Join::new(Purpose::Refresh, AwaitedStep::Offer, side);
         call.kind.set_join(join);
@@ -574,6 +582,7 @@ impl TransferControl<'_> {
                     let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
                 }
                 self.transfer_failed(slot, if success { 488 } else { status });
+                self.endpoint.refresh_refused(leg, response, now);
             }
             Some(AwaitedStep::Answer) if success => self.transfer_completed(slot, leg, response),
             Some(AwaitedStep::Answer) if status == 491 => {

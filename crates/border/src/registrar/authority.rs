@@ -1,10 +1,14 @@
 //! Digest authentication of configured users.
 
 use super::{AuthenticationFailures, FailureSource, LockedOut};
+use crate::headers::is_anonymous;
+use crate::request::user_at;
 use config::{Config, DigestAlgorithm, UserSecret, UserSpec};
 use core::time::Duration;
 use engine::{Entropy, Reason, Time};
-use protect::digest::{Algorithm, DigestServer, Hash, Hex, NonceKey, Refusal, ServerConfig};
+use protect::digest::{
+    Algorithm, DigestServer, Hash, Hex, NonceKey, PresentedCredentials, Refusal, ServerConfig,
+};
 use std::net::SocketAddr;
 use wire::sip::{HeaderId, Message, Method};
 
@@ -96,7 +100,7 @@ impl Authority {
     }
 
     /// Authenticates a request. The address of record (To) of a REGISTER, or From of other requests, must belong to the
-    /// user.
+    /// user, unless it withholds its number: see [`Authority::withheld_aor`].
     pub fn check(
         &mut self,
         config: &Config,
@@ -128,11 +132,7 @@ impl Authority {
         if !presented.is_for(request.request_uri()) {
             return failed(400, &name, Reason::ForeignCredentials);
         }
-        let user = match presented.user_hashed {
-            // It is not offered.
-            true => None,
-            false => config.users.get(&name),
-        };
+        let user = account_of(config, &presented);
         let address = match registers {
             true => request.to(),
             false => request.from(),
@@ -140,6 +140,9 @@ impl Authority {
         let aor = address.ok().and_then(|address| address.parse_uri()?.user);
         let aor = aor.map(wire::sip::percent_decode);
         let aor = aor.map(|aor| String::from_utf8_lossy(&aor).into_owned());
+        let withheld = user.filter(|_| !registers);
+        let withheld = withheld.and_then(|user| withheld_aor(user, request));
+        let aor = withheld.or(aor);
         let owns = |user: &UserSpec| aor.as_deref().is_some_and(|aor| user.is_called(aor));
         let may_be = user.is_some_and(owns);
         // A flow on which the account is registered is never delayed: an attacker learns nothing new from there.
@@ -188,6 +191,17 @@ impl Authority {
         }
     }
 
+    /// The address of record of a request, other than REGISTER, whose From is anonymous (RFC 3323 section 4.1.1.3): that
+    /// of the account in its credentials, which are not verified here. `None`: From is not anonymous, or there is no such
+    /// account.
+    pub fn withheld_aor(&self, config: &Config, request: &Message<'_>) -> Option<String> {
+        let presented = self
+            .server
+            .presented(request, HeaderId::ProxyAuthorization)
+            .ok()?;
+        withheld_aor(account_of(config, &presented)?, request)
+    }
+
     /// See [`AuthenticationFailures::lockouts`].
     pub fn lockouts(&self, now: Time) -> Vec<(LockedOut, Duration)> {
         self.failures.lockouts(now)
@@ -213,6 +227,31 @@ impl Authority {
         }
         Authentication::Required { status, headers }
     }
+}
+
+/// The account that credentials name.
+fn account_of<'c>(
+    config: &'c Config,
+    presented: &PresentedCredentials<'_>,
+) -> Option<&'c UserSpec> {
+    // Hashed names are not offered.
+    let name = std::str::from_utf8(&presented.username).ok()?;
+    config.users.get(name).filter(|_| !presented.user_hashed)
+}
+
+/// The address of record of a user whose request has an anonymous From: the first preferred identity that belongs to the
+/// user (RFC 3325 section 6), otherwise its name.
+fn withheld_aor(user: &UserSpec, request: &Message<'_>) -> Option<String> {
+    let from = request.from().ok().filter(is_anonymous)?;
+    if !from.parse_uri()?.user?.eq_ignore_ascii_case(b"anonymous") {
+        return None;
+    }
+    let mut preferred = request
+        .name_addrs(HeaderId::PPreferredIdentity)
+        .flatten()
+        .filter_map(|address| user_at(&address));
+    let own = preferred.find(|aor| user.is_called(aor));
+    Some(own.map_or_else(|| user.name.clone(), String::from))
 }
 
 fn algorithms(config: &Config) -> Vec<Algorithm> {

@@ -151,6 +151,17 @@ impl Registry {
         self.with(user, |part| part.remove_user(user))
     }
 
+    /// See [`Location::has_connection`]; for all partitions.
+    pub fn has_connection(&self, connection: ConnectionId) -> bool {
+        match self {
+            Registry::Own(location) => location.has_connection(connection),
+            Registry::Common(parts) => {
+                let mut parts = parts.parts.iter();
+                parts.any(|part| lock(part).has_connection(connection))
+            }
+        }
+    }
+
     /// Whether there is no registration.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

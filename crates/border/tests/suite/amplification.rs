@@ -178,6 +178,41 @@ fn small_invite_gets_one_challenge_without_state() {
     assert_eq!(net.border.drops().get(DropReason::SipRefusedAck), 1);
 }
 
+/// Neither rate limits nor authentication apply to requests that match no dialog and no INVITE, so that they must leave
+/// nothing behind.
+#[test]
+fn requests_without_a_match_leave_no_state() {
+    let config = with("rate_limits={calls_per_s=1}\n", "");
+    let mut net = VirtualNetwork::new(&config, 7);
+    let uri = "sip:2000@192.0.2.1";
+    let cases = [
+        ("INVITE", true, 481),
+        ("BYE", true, 481),
+        ("BYE", false, 481),
+        ("INFO", true, 481),
+        ("INFO", false, 481),
+        ("CANCEL", false, 481),
+        ("BOGUS", true, 481),
+        ("BOGUS", false, 405),
+    ];
+    let victim: SocketAddr = VICTIM.parse().unwrap();
+    for (number, (method, tag, wanted)) in (0..10).flat_map(|_| cases).enumerate() {
+        let mut text = request(method, uri, number, "");
+        if tag {
+            text = text.replace("2000@192.0.2.1>\r\nCall", "2000@192.0.2.1>;tag=x\r\nCall");
+        }
+        let before = net.wire.len();
+        net.send_raw(VICTIM, OUT, text.as_bytes());
+        net.run(Duration::from_millis(10));
+        let sent = net.wire[before..].iter().filter(|(to, _)| *to == victim);
+        let statuses: Vec<u16> = sent
+            .map(|(_, bytes)| status(&String::from_utf8_lossy(bytes)))
+            .collect();
+        assert_eq!(statuses, [wanted], "{method} {tag}");
+    }
+    assert!(net.border.census().is_quiet(), "{:#?}", net.border.census());
+}
+
 /// Without a remote target there is no dialog (RFC 3261 section 12.1.1).
 #[test]
 fn invite_without_contact_is_refused() {

@@ -560,6 +560,126 @@ fn user_calls_with_and_is_reached_at_its_numbers() {
     assert!(net.has(elsewhere, |event| *event == PhoneEvent::Offered));
 }
 
+/// RFC 3323 section 4.1.1.3, RFC 3325 section 6: From names no user, so the credentials and the preferred identity do.
+#[test]
+fn user_calls_with_its_number_withheld() {
+    let digest = "kind='access'\nauthenticate='digest'\nregister='local'\n";
+    let config = format!(
+        "{}[[user]]\nname='1000'\npassword='right'\nnumbers=['+43123450']\n\
+         [[user]]\nname='2000'\npassword='other'\n[[route]]\ntrunk='pbx'\n",
+        PLAIN.replace("kind='access'\n", digest)
+    );
+    let mut net = VirtualNetwork::new(&config, 5);
+    let phone = net.phone("198.51.100.7:5060", PhoneBehaviour::answering(SDP_A));
+    let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let cases = [
+        ("<sip:anonymous@anonymous.invalid>", "", Some("<sip:1000@")),
+        (
+            "<sip:anonymous@anonymous.invalid>",
+            "<sip:2000@192.0.2.1>, <sip:+43123450@192.0.2.1>",
+            Some("<sip:+43123450@"),
+        ),
+        ("<sip:2000@anonymous.invalid>", "", None),
+        ("<sip:2000@192.0.2.1>", "<sip:1000@192.0.2.1>", None),
+    ];
+    for (from, preferred, asserted) in cases {
+        let edits = [
+            Edit::Add {
+                id: HeaderId::Privacy,
+                value: b"id",
+            },
+            Edit::Add {
+                id: HeaderId::PPreferredIdentity,
+                value: preferred.as_bytes(),
+            },
+        ];
+        let edits = if preferred.is_empty() {
+            &edits[..1]
+        } else {
+            &edits
+        };
+        net.call_with(
+            phone,
+            "sip:+4311@192.0.2.1",
+            OUT,
+            &MessageContent::sdp(SDP_A.as_bytes()).with(edits),
+            |invite| {
+                invite.from = Some(from.as_bytes());
+                invite.login = Some(Login {
+                    user: b"1000",
+                    password: b"right",
+                });
+            },
+        );
+        net.run(seconds(1));
+        let offered = net.log(pbx).iter().rev();
+        let mut offered = offered.filter(|entry| entry.event == PhoneEvent::Offered);
+        let offered = offered.next();
+        match asserted {
+            Some(asserted) => {
+                let invite = offered.unwrap_or_else(|| panic!("{:?}", net.phone_events(phone)));
+                let caller = invite.header("From");
+                assert!(
+                    caller.contains("<sip:anonymous@anonymous.invalid>"),
+                    "{caller}"
+                );
+                let identity = invite.header("P-Asserted-Identity");
+                assert!(identity.starts_with(asserted), "{identity}");
+            }
+            None => {
+                let last = net.last(phone, |event| matches!(event, PhoneEvent::Failed(..)));
+                assert!(matches!(last.event, PhoneEvent::Failed(_, 403)), "{from}");
+                assert!(offered.is_none(), "{from}");
+            }
+        }
+        net.phones[pbx].log.entries.clear();
+    }
+}
+
+/// The phone's flow is never delayed, also with its number withheld; another account is, whatever the preferred identity says.
+#[test]
+fn withheld_number_does_not_evade_the_lockout() {
+    let config = users("[[user]]\nname='2000'\npassword='other'\n");
+    let mut net = VirtualNetwork::new(&config, 5);
+    let phone = net.phone("198.51.100.8:5060", PhoneBehaviour::answering(SDP_A));
+    let other = net.phone("198.51.100.9:5060", PhoneBehaviour::answering(SDP_B));
+    assert_eq!(register(&mut net, phone, "2000", "2000", "other"), 200);
+    assert_eq!(register(&mut net, other, "1000", "1000", "right"), 200);
+    let call =
+        |net: &mut VirtualNetwork, phone: usize, user: &'static str, password: &'static str| {
+            let edits = [Edit::Add {
+                id: HeaderId::PPreferredIdentity,
+                value: b"<sip:2000@192.0.2.1>",
+            }];
+            net.call_with(
+                phone,
+                "sip:2000@192.0.2.1",
+                OUT,
+                &MessageContent::sdp(SDP_A.as_bytes()).with(&edits),
+                |invite| {
+                    invite.from = Some(b"<sip:anonymous@anonymous.invalid>");
+                    invite.login = Some(Login {
+                        user: user.as_bytes(),
+                        password: password.as_bytes(),
+                    });
+                },
+            );
+            net.run(seconds(1));
+            let mut events = net.phone_events(phone).into_iter().rev();
+            let status = events.find_map(|event| match event {
+                PhoneEvent::Failed(_, status) => Some(status),
+                PhoneEvent::Answered => Some(200),
+                _ => None,
+            });
+            status.unwrap_or(0)
+        };
+    for _ in 0..30 {
+        call(&mut net, phone, "1000", "guess");
+    }
+    assert_eq!(call(&mut net, phone, "1000", "right"), 503, "it is delayed");
+    assert_eq!(call(&mut net, other, "1000", "right"), 200);
+}
+
 /// A PBX that registers its main number is reached at its other numbers; the Request-URI has the called number if configured so.
 #[test]
 fn system_registered_with_one_number_is_reached_at_the_others() {

@@ -5,7 +5,7 @@ use crate::virtual_network;
 use sip::{Ending, Failure, MessageContent};
 use std::time::Duration;
 use virtual_network::*;
-use wire::sip::{Edit, HeaderId, Message};
+use wire::sip::{Edit, HeaderId, Message, Method};
 
 const OUT: &str = "192.0.2.1:5060";
 
@@ -627,4 +627,63 @@ fn calls_over_tcp() {
     });
     net.run(seconds(1));
     net.assert_quiet();
+}
+
+/// A phone behind NAT keeps its registration and its calls on a connection without traffic.
+#[test]
+fn idle_connection_of_a_registered_phone_stays_open() {
+    let config = PLAIN.replace("kind='access'\n", "kind='access'\nregister='local'\n")
+        + "[[route]]\nregistered=true\n[media]\ntimeout_s=0\n";
+    for workers in [1, 2] {
+        let config = format!("{config}[sip]\nworkers={workers}\n");
+        let mut net = VirtualNetwork::with_workers(&config, 3);
+        let phone = net.phone_with(
+            ("10.1.0.1:5060", engine::Transport::Tcp),
+            PhoneBehaviour::answering(SDP_A),
+            |config| config.timers.idle = seconds(100_000),
+        );
+        let caller = net.phone("10.1.0.2:5060", PhoneBehaviour::answering(SDP_B));
+        let flow = sip::Flow {
+            local: net.phones[phone].local,
+            transport: engine::Transport::Tcp,
+            remote: OUT.parse().unwrap(),
+            connection: None,
+        };
+        net.command(phone, |endpoint, now| {
+            let edits = [Edit::Replace {
+                id: HeaderId::Contact,
+                value: b"<sip:1000@192.168.3.3;transport=tcp>;expires=3600",
+            }];
+            let target = sip::Target::new(b"sip:192.0.2.1", flow);
+            let register = sip::OutOfDialogRequest {
+                from: Some(b"<sip:1000@192.0.2.1>"),
+                to: Some(b"<sip:1000@192.0.2.1>"),
+                content: MessageContent::default().with(&edits),
+                ..sip::OutOfDialogRequest::new(Method::Register, target)
+            };
+            endpoint.send(&register, now).unwrap();
+        });
+        net.run(seconds(1000));
+        let leg = net.call(caller, "sip:1000@192.0.2.1", OUT, &offer());
+        net.run(seconds(1));
+        assert!(
+            net.has(phone, |event| *event == PhoneEvent::Acked),
+            "{workers}: {:?}",
+            net.phone_events(caller)
+        );
+        // The registration ends during the call, so that only the call needs the connection.
+        net.run(seconds(5000));
+        assert!(!net.has(phone, |event| *event == PhoneEvent::FlowFailed));
+        net.command(caller, |endpoint, now| {
+            endpoint.bye(leg, &MessageContent::default(), now).unwrap()
+        });
+        net.run(seconds(1));
+        assert!(
+            net.has(phone, |event| *event == PhoneEvent::Ended(Ending::Peer)),
+            "{workers}: {:?}",
+            net.phone_events(phone)
+        );
+        net.run(seconds(2000));
+        assert!(net.has(phone, |event| *event == PhoneEvent::FlowFailed));
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::virtual_network;
 
+use engine::Transport;
 use sip::{Body, Ending, Failure, LegId, MessageContent, Prack};
 use std::time::Duration;
 use virtual_network::*;
@@ -456,6 +457,40 @@ fn refreshed_sessions_continue() {
         net.phone_events(bob)
     );
     hang_up(&mut net, alice, leg);
+}
+
+/// RFC 3261 section 14.1: a refresh by re-INVITE that is refused for a time is repeated.
+#[test]
+fn refused_refresh_is_repeated() {
+    for status in [491, 500] {
+        let config = format!("{PLAIN}[session_timer]\nexpires_s=120\n[media]\ntimeout_s=0\n");
+        let mut net = VirtualNetwork::new(&config, 1);
+        let without_update = |config: &mut sip::EndpointConfig| {
+            config.allow = "INVITE, ACK, BYE, CANCEL".to_owned();
+        };
+        let [alice, bob] = [("10.1.0.1:5060", SDP_A), ("10.2.0.1:5060", SDP_B)].map(|(at, sdp)| {
+            let behaviour = PhoneBehaviour::answering(sdp);
+            net.phone_with((at, Transport::Udp), behaviour, without_update)
+        });
+        let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+        net.run(seconds(1));
+        // The first refreshes are due after a minute.
+        net.phones[alice].log.behaviour.inside = Some(status);
+        net.phones[bob].log.behaviour.inside = Some(status);
+        net.run(seconds(66));
+        assert!(net.has(alice, is_in_dialog) || net.has(bob, is_in_dialog));
+        net.phones[alice].log.behaviour.inside = Some(200);
+        net.phones[bob].log.behaviour.inside = Some(200);
+        net.run(seconds(1000));
+        assert_eq!(
+            net.border.calls().len(),
+            1,
+            "{status}: {:?} {:?}",
+            net.phone_events(alice),
+            net.phone_events(bob)
+        );
+        hang_up(&mut net, alice, leg);
+    }
 }
 
 #[test]

@@ -4,18 +4,19 @@
 use super::{OFFER_IN, OFFER_OUT};
 use crate::Endpoint;
 use crate::api::{
-    Ending, Fork, Handler, Indication, LegId, LegState, MessageContent, Refused, TransactionId,
-    glare_interval,
+    Ending, Flow, Fork, Handler, Indication, LegId, LegState, MessageContent, Refused,
+    TransactionId, glare_interval,
 };
 use crate::compose::{Lines, check_edits, extra_headers, has_sdp, message_has_sdp};
-use crate::dialog::LegDialog;
+use crate::dialog::{LegDialog, numeric_hop};
 use crate::received::Received;
 use crate::tokens::IdToken;
 use crate::transaction::{NONE, Owner, ServerState};
 use core::time::Duration;
-use engine::Time;
+use engine::{Time, Transport};
 use std::io::Write as _;
-use wire::sip::{Edit, HeaderId, Message, Method};
+use std::net::SocketAddr;
+use wire::sip::{Edit, HeaderId, Message, Method, Uri};
 
 /// Time before a 100 for an unanswered re-INVITE (section 17.2.1).
 const REINVITE_TRYING_DELAY: Duration = Duration::from_millis(200);
@@ -494,7 +495,7 @@ impl Endpoint {
         id: LegId,
         fork: Option<Fork>,
         request: &Message<'_>,
-        flow: &crate::Flow,
+        flow: &Flow,
     ) {
         if !matches!(
             request.method(),
@@ -508,11 +509,22 @@ impl Endpoint {
         let Some(leg) = self.leg(id) else {
             return;
         };
-        // A named TLS peer is found by its name, which is verified with each new connection.
-        let stays = leg.sending.pinned || self.net.peer_name(&leg.peer.flow).is_some();
+        let early = fork.and_then(|fork| leg.setup.as_ref()?.forks.get(usize::from(fork.0)));
+        let old = early.map_or(leg.peer.flow, |early| early.peer.flow);
+        let pinned = leg.sending.pinned;
+        let followed = self.followed_flow(&old, pinned, contact.parse_uri(), flow);
         let Some(leg) = self.leg_mut(id) else {
             return;
         };
+        if let Some(followed) = followed {
+            let forks = leg.setup.iter_mut().flat_map(|setup| &mut setup.forks);
+            let peers = forks.map(|early| &mut early.peer);
+            for peer in peers.chain(core::iter::once(&mut leg.peer)) {
+                if peer.flow == old {
+                    peer.flow = followed;
+                }
+            }
+        }
         match fork {
             Some(fork) => {
                 if let Some(early) = leg.early(fork) {
@@ -521,13 +533,41 @@ impl Endpoint {
             }
             None => {
                 leg.peer.refresh_target(contact.uri);
-                // A peer whose URI has no address is followed to the connection of its requests.
-                if !stays && leg.peer.flow.connection.is_some() {
-                    leg.peer.flow.connection = flow.connection.or(leg.peer.flow.connection);
-                }
                 self.reroute(id);
             }
         }
+    }
+
+    /// The flow by which a peer is reached whose request arrived on `flow` in place of `old`: a client is reached on its
+    /// new connection (RFC 5626 section 5.3, RFC 7118 section 5), or, behind NAT, on its new port. `None`: the flow stays.
+    fn followed_flow(
+        &self,
+        old: &Flow,
+        pinned: bool,
+        contact: Option<Uri<'_>>,
+        flow: &Flow,
+    ) -> Option<Flow> {
+        let name = |flow: &Flow| self.net.listener(flow.local).map(|of| of.name.as_str());
+        if old == flow || old.transport != flow.transport || name(old) != name(flow) {
+            return None;
+        }
+        // A named TLS peer is found by its name, which is verified with each new connection.
+        if self.net.peer_name(old).is_some() {
+            return None;
+        }
+        if old.connection.is_some() {
+            return flow.connection.map(|_| *flow);
+        }
+        // Without NAT, a peer may send requests from other ports than the one that it listens at and announces.
+        let listens_there =
+            |announced: SocketAddr| announced == flow.remote || announced.ip() != flow.remote.ip();
+        let announced = contact.as_ref().and_then(numeric_hop);
+        let rebound = pinned
+            && flow.transport == Transport::Udp
+            && old.local == flow.local
+            && old.remote.ip() == flow.remote.ip()
+            && announced.is_some_and(|(_, announced)| listens_there(announced));
+        rebound.then_some(*flow)
     }
 
     /// BYE (section 15.1.2).

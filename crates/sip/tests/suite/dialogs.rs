@@ -927,6 +927,106 @@ fn handler_refreshes_a_peer_without_update() {
     finish(pair, caller);
 }
 
+/// The handler could not send its refresh, then the peer refuses it for a time (RFC 3261 section 14.2).
+#[test]
+fn refresh_by_the_handler_is_repeated() {
+    let mut peer = timed();
+    peer.allow = String::from("INVITE, ACK, BYE, CANCEL");
+    let (mut pair, caller, _) = established_call([timed(), peer]);
+    let due = |pair: &Pair| {
+        let due = RecordedIndication::RefreshDue(caller);
+        pair.hosts[0].log.count(|recorded| *recorded == due)
+    };
+    pair.run(Duration::from_secs(101));
+    assert_eq!(due(&pair), 1);
+    let now = pair.now;
+    pair.hosts[0].endpoint.refresh_later(caller, now);
+    pair.run(Duration::from_secs(3));
+    assert_eq!(due(&pair), 2);
+    for (status, wait) in [(500, 11), (491, 5)] {
+        pair.hosts[1].log.behaviour.respond = Some(status);
+        let before = due(&pair);
+        let now = pair.now;
+        pair.hosts[0]
+            .endpoint
+            .request(caller, Method::Invite, &MessageContent::sdp(SDP), now)
+            .unwrap();
+        pair.run(Duration::from_millis(100));
+        let refusal = pair.hosts[0].log.texts.last().unwrap().clone();
+        let refusal = wire::sip::Message::parse(&refusal).unwrap();
+        assert_eq!(refusal.status(), status);
+        let now = pair.now;
+        pair.hosts[0]
+            .endpoint
+            .refresh_refused(caller, &refusal, now);
+        pair.run(Duration::from_secs(wait));
+        assert_eq!(due(&pair), before + 1, "{status}");
+    }
+    // After other refusals it is not, and the session expires.
+    let text = "SIP/2.0 488 No\r\nVia: SIP/2.0/UDP x\r\n\r\n";
+    let refusal = wire::sip::Message::parse(text.as_bytes()).unwrap();
+    let (before, now) = (due(&pair), pair.now);
+    pair.hosts[0]
+        .endpoint
+        .refresh_refused(caller, &refusal, now);
+    pair.run(Duration::from_secs(60));
+    assert_eq!(due(&pair), before);
+    assert_eq!(pair.hosts[0].endpoint.state_of(caller), None);
+    pair.settle();
+}
+
+/// RFC 4028 section 7.2: a response without Session-Expires would switch off the timer at the peer only.
+#[test]
+fn session_timer_continues_after_a_request_without_interval() {
+    for (refresher, expected) in [
+        ("", "90;refresher=uac"),
+        (";refresher=uas", "90;refresher=uas"),
+    ] {
+        let timer = format!("Supported: timer\r\nSession-Expires: 90{refresher}\r\n");
+        let mut called = IncomingCall::with(&timer, EndpointConfig::default());
+        called
+            .host
+            .endpoint
+            .answer(called.leg, 200, &MessageContent::sdp(SDP), ms(1))
+            .unwrap();
+        called.host.drain();
+        called.receive("ACK", "a", 10, "", 2);
+        for (method, cseq) in [("INVITE", 11), ("UPDATE", 12)] {
+            let at = u64::from(cseq) * 1_000;
+            let sent = called.receive(
+                method,
+                &format!("r{cseq}"),
+                cseq,
+                "Supported: timer\r\n",
+                at,
+            );
+            let ok = sent.iter().find(|text| status(text) == 200);
+            let ok = ok.unwrap_or_else(|| panic!("{sent:?}"));
+            let agreed = header(ok, HeaderId::SessionExpires);
+            assert_eq!(agreed.as_deref(), Some(expected), "{method}");
+            if method == "INVITE" {
+                called.receive("ACK", "a11", 11, "", at + 10);
+            }
+        }
+        called.receive("BYE", "b", 13, "", 20_000);
+        called.end();
+    }
+    // Without a timer there is none afterwards.
+    let mut called = IncomingCall::with("", EndpointConfig::default());
+    called
+        .host
+        .endpoint
+        .answer(called.leg, 200, &MessageContent::sdp(SDP), ms(1))
+        .unwrap();
+    called.host.drain();
+    called.receive("ACK", "a", 10, "", 2);
+    let sent = called.receive("UPDATE", "u", 11, "Supported: timer\r\n", 1_000);
+    assert_eq!(status(&sent[0]), 200);
+    assert_eq!(header(&sent[0], HeaderId::SessionExpires), None);
+    called.receive("BYE", "b", 12, "", 2_000);
+    called.end();
+}
+
 #[test]
 fn response_481_ends_the_dialog() {
     let (mut pair, caller, callee) = plain();

@@ -844,3 +844,198 @@ fn call_over_tcp_survives_connection_loss() {
     );
     pair.settle();
 }
+
+/// A request with a To tag, if it is not empty, over `transport`.
+fn tagged(
+    method: &str,
+    (branch, cseq): (&str, u32),
+    transport: &str,
+    contact: &str,
+    tag: &str,
+) -> Vec<u8> {
+    let tag = if tag.is_empty() {
+        String::new()
+    } else {
+        format!(";tag={tag}")
+    };
+    format!(
+        "{method} sip:a@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/{transport} 192.0.2.9:5060;branch=z9hG4bK{branch};rport\r\n\
+         Max-Forwards: 70\r\nFrom: <sip:b@x>;tag=1\r\nTo: <sip:a@x>{tag}\r\nCall-ID: c\r\nCSeq: {cseq} {method}\r\n\
+         Contact: <{contact}>\r\nContent-Length: 0\r\n\r\n"
+    )
+    .into_bytes()
+}
+
+/// Section 8.2.7: requests that anybody can invent cost no transaction.
+#[test]
+fn requests_of_unknown_dialogs_keep_no_state() {
+    let mut host = host(EndpointConfig {
+        limits: Limits {
+            transactions: 1,
+            ..Limits::default()
+        },
+        ..EndpointConfig::default()
+    });
+    let contact = "sip:b@192.0.2.9";
+    for (method, tag) in [
+        ("INVITE", "x"),
+        ("BYE", "x"),
+        ("PRACK", "x"),
+        ("CANCEL", ""),
+    ] {
+        for number in 0..100 {
+            let branch = format!("{method}{number}");
+            let text = tagged(method, (&branch, 1), "UDP", contact, tag);
+            host.datagram(&text, "192.0.2.9:5060", Time::ZERO);
+            host.datagram(&text, "192.0.2.9:5060", Time::ZERO);
+            let sent = host.datagrams();
+            assert_eq!(sent.len(), 2, "{method}");
+            assert!(sent[0].starts_with("SIP/2.0 481 "), "{}", sent[0]);
+            assert_eq!(sent[0], sent[1], "copies get the same response");
+        }
+    }
+    assert_eq!(host.endpoint.drops().get(DropReason::SipTableFull), 0);
+    assert!(host.endpoint.census().is_quiet());
+    assert!(host.log.indications.is_empty());
+}
+
+/// A confirmed call whose caller has sent the INVITE on `flow` and is reached there, with our tag.
+fn pinned_call(
+    host: &mut Host,
+    flow: Flow,
+    contact: &str,
+    send: impl Fn(&mut Host, &[u8]),
+) -> (LegId, String) {
+    let transport = flow.transport.via_name();
+    send(host, &tagged("INVITE", ("i", 1), transport, contact, ""));
+    let RecordedIndication::Offered(leg) = host.log.indications[0] else {
+        panic!("{:?}", host.log.indications)
+    };
+    host.endpoint.pin(leg, flow).unwrap();
+    let tag = String::from_utf8(host.endpoint.tags_of(leg).unwrap().0).unwrap();
+    send(host, &tagged("ACK", ("a", 1), transport, contact, &tag));
+    assert_eq!(host.endpoint.state_of(leg), Some(LegState::Confirmed));
+    host.drain();
+    (leg, tag)
+}
+
+fn stream_flow(host: &Host, connection: ConnectionId, remote: &str) -> Flow {
+    Flow {
+        local: host.tcp,
+        transport: Transport::Tcp,
+        remote: remote.parse().unwrap(),
+        connection: Some(connection),
+    }
+}
+
+/// RFC 5626 section 5.3.
+#[test]
+fn pinned_call_follows_its_client_to_a_new_connection() {
+    let contact = "sip:b@client.invalid;transport=tcp";
+    let mut host = host(EndpointConfig::default());
+    let old = accept(&mut host, 1, "192.0.2.9:41000");
+    let flow = stream_flow(&host, old, "192.0.2.9:41000");
+    let (leg, tag) = pinned_call(&mut host, flow, contact, |host, bytes| {
+        host.feed(
+            Input::Stream {
+                connection: old,
+                bytes,
+            },
+            Time::ZERO,
+        );
+    });
+    host.feed(
+        Input::Closed {
+            connection: old,
+            reason: engine::CloseReason::Peer,
+        },
+        Time::ZERO,
+    );
+    let new = accept(&mut host, 2, "198.51.100.9:42000");
+    // A request that does not refresh the target changes nothing.
+    stream(
+        &mut host,
+        new,
+        &tagged("INFO", ("n", 2), "TCP", contact, &tag),
+    );
+    assert_eq!(host.endpoint.flow_of(leg), Some(flow));
+    stream(
+        &mut host,
+        new,
+        &tagged("UPDATE", ("u", 3), "TCP", contact, &tag),
+    );
+    let moved = stream_flow(&host, new, "198.51.100.9:42000");
+    assert_eq!(host.endpoint.flow_of(leg), Some(moved));
+    let none = MessageContent::default();
+    host.endpoint.bye(leg, &none, Time::ZERO).unwrap();
+    let sent = host.drain();
+    assert!(
+        matches!(&sent[..], [Sent::Stream(id, bytes)] if *id == new && bytes.starts_with(b"BYE ")),
+        "{sent:?}"
+    );
+}
+
+#[test]
+fn pinned_call_follows_the_port_of_a_nat() {
+    // Behind NAT; and a client that listens at the known port, but sends its requests from another one.
+    for (contact, expected) in [
+        ("sip:b@192.168.7.7:5060", "192.0.2.9:42000"),
+        ("sip:b@192.0.2.9:41000", "192.0.2.9:41000"),
+    ] {
+        let mut host = host(EndpointConfig::default());
+        let flow = host.flow("192.0.2.9:41000");
+        let (leg, tag) = pinned_call(&mut host, flow, contact, |host, bytes| {
+            host.datagram(bytes, "192.0.2.9:41000", Time::ZERO);
+        });
+        // Another host cannot take over the call.
+        for (branch, cseq, source) in [("u", 2, "192.0.2.10:42000"), ("v", 3, "192.0.2.9:42000")] {
+            let update = tagged("UPDATE", (branch, cseq), "UDP", contact, &tag);
+            host.datagram(&update, source, Time::ZERO);
+            host.drain();
+            if cseq == 2 {
+                assert_eq!(host.endpoint.flow_of(leg), Some(flow));
+            }
+        }
+        let none = MessageContent::default();
+        host.endpoint.bye(leg, &none, Time::ZERO).unwrap();
+        assert_eq!(only(&mut host).0, expected.parse().unwrap(), "{contact}");
+    }
+}
+
+#[test]
+fn connection_of_a_quiet_call_stays_open() {
+    let contact = "sip:b@client.invalid;transport=tcp";
+    let mut host = host(EndpointConfig::default());
+    let used = accept(&mut host, 1, "192.0.2.9:41000");
+    let unused = accept(&mut host, 2, "192.0.2.9:42000");
+    let flow = stream_flow(&host, used, "192.0.2.9:41000");
+    let (leg, _) = pinned_call(&mut host, flow, contact, |host, bytes| {
+        host.feed(
+            Input::Stream {
+                connection: used,
+                bytes,
+            },
+            Time::ZERO,
+        );
+    });
+    let at = Time::from_secs(2_000);
+    let sent: Vec<Sent> = host.run(at).into_iter().map(|(_, sent)| sent).collect();
+    let kept = Sent::Stream(used, b"\r\n".to_vec());
+    assert_eq!(
+        sent.iter().filter(|sent| **sent == kept).count(),
+        2,
+        "{sent:?}"
+    );
+    assert!(sent.contains(&Sent::Close(unused)), "{sent:?}");
+    assert_eq!(sent.len(), 3, "{sent:?}");
+    let none = MessageContent::default();
+    host.endpoint.bye(leg, &none, at).unwrap();
+    let sent = host.drain();
+    assert!(
+        matches!(&sent[..], [Sent::Stream(id, bytes)] if *id == used && bytes.starts_with(b"BYE ")),
+        "{sent:?}"
+    );
+    // Without a dialog it is closed.
+    host.run(Time::from_secs(4_000));
+    assert_eq!(host.endpoint.census().connections, 0);
+}

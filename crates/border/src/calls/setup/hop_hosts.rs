@@ -1,11 +1,12 @@
 //! Our host and that of the target in messages of a hop.
 
+use crate::headers::is_anonymous;
 use crate::listeners::Listeners;
 use crate::policy::HopStep;
 use config::Trunk;
 use engine::Transport;
 use sip::Flow;
-use wire::sip::{Host, NameAddr, Uri};
+use wire::sip::{NameAddr, Uri};
 
 /// Our host and the host of the target at one hop.
 #[derive(Debug)]
@@ -52,10 +53,7 @@ impl HopHosts {
 
     /// The host for From; `None`: unchanged (anonymous callers, RFC 3323 section 4.1).
     pub(crate) fn caller_host(&self, caller: &NameAddr<'_>) -> Option<&[u8]> {
-        let anonymous = caller.parse_uri().is_some_and(
-            |uri| matches!(uri.host, Host::Name(name) if name.to_ascii_lowercase().ends_with(b".invalid")),
-        );
-        (!anonymous).then_some(self.from_host.as_slice())
+        (!is_anonymous(caller)).then_some(self.from_host.as_slice())
     }
 
     /// Appends To.

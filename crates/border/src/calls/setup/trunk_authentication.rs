@@ -1,6 +1,7 @@
 //! Interfaces with `authenticate = "trunk"`: wrong credentials are known by the response of the trunk, logged and limited.
 
 use crate::components::Components;
+use crate::headers::is_anonymous;
 use crate::registrar::{Claim, TrunkClaim, TrunkCredentials};
 use crate::request::{RequestRefusal, address_of_record, user_at};
 use config::{Authenticate, Register, TrunkId};
@@ -120,8 +121,13 @@ impl Components {
         let aor = match request.method() {
             Method::Register => address_of_record(request),
             _ => {
-                let from = request.from().ok().and_then(|from| user_at(&from));
-                from.map_or_else(String::new, String::from)
+                let from = request.from().ok();
+                let withheld = from.filter(is_anonymous).and_then(|_| {
+                    let authority = &self.registrar.authority;
+                    authority.read(|authority| authority.withheld_aor(&self.ctx.config, request))
+                });
+                let from = from.and_then(|from| user_at(&from));
+                withheld.unwrap_or_else(|| from.map_or_else(String::new, String::from))
             }
         };
         let claim = Claim {

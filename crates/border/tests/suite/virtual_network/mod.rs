@@ -409,12 +409,23 @@ impl VirtualNetwork {
         transport: Transport,
         behaviour: PhoneBehaviour,
     ) -> usize {
+        self.phone_with((address, transport), behaviour, |_| {})
+    }
+
+    /// A phone whose endpoint has other settings.
+    pub fn phone_with(
+        &mut self,
+        (address, transport): (&str, Transport),
+        behaviour: PhoneBehaviour,
+        change: impl FnOnce(&mut EndpointConfig),
+    ) -> usize {
         let address: SocketAddr = address.parse().unwrap();
         let mut config = EndpointConfig {
             user_agent: format!("phone{}", self.phones.len()),
             ..EndpointConfig::default()
         };
         config.supported.push("precondition".into());
+        change(&mut config);
         let mut endpoint = Endpoint::new(config, self.entropy.fork());
         let local = endpoint.add_listener(ListenerConfig {
             name: "phone".into(),
