@@ -442,6 +442,18 @@ fn commands_report_state_and_refuse_mistakes() {
             "400",
         ),
         (
+            "GET /v1/calls?limit=18446744073709551615 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+            "400",
+        ),
+        (
+            "GET /v1/registrations?limit=0 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+            "400",
+        ),
+        (
+            "GET /v1/calls?limit=10000&after=7 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+            "200",
+        ),
+        (
             "GET /v1/../etc HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
             "404",
         ),
