@@ -149,7 +149,9 @@ overload control refuses by their queueing delay, or sheds unread, are no calls 
 - A file is renamed to `cdr-DATE` at `rotate_mib` or `rotate_h`, and removed after `keep_days` or beyond `keep_mib`. A file that another program
   renames is created anew.
 - A thread of its own writes. If the disk is full or slow, calls go on: records wait in a queue of 65,536 events, further ones are counted, and
-  reported by `records_recovered` or `records_lost`.
+  reported by `records_recovered` or `records_lost`. A record without some of its events is counted as incomplete ([metrics](metrics.md)); if that
+  of the answer is missing, `answered` is the end less the duration.
+- The folder is created with mode 0750, files have 0640, less the umask: other users of the machine do not read them.
 - `running.journal` has the calls in progress. After a crash their records are written at the next start with `cut` set; a call that began less
   than 0.1 s before the crash may be missing. After a power failure the last second may be missing. Their media is that of the complete
   [intervals](store.md) (jitter and MOS are means, weighted by packets), which need `[store]`, otherwise null; codec, protection and path are null.

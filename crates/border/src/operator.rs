@@ -2,15 +2,26 @@
 //! program passes them between its packet threads and the control interface.
 
 use crate::border::Border;
+use crate::calls::Call;
+use crate::calls::key::CallSlot;
 use crate::ng_client::control::NodeControl;
 use crate::registrar::LockedOut;
+use crate::report::CallInfo;
 use crate::views::{NodeView, OverloadView, RegistrationView, TrunkView};
 use anchor::Side;
 use config::{Config, InterfaceId, TrunkId};
 use core::time::Duration;
 use engine::{Reason, Time};
-use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// The name by which an operator means a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallName {
+    /// Its number.
+    Number(u64),
+    /// The Call-ID of one of its legs, which the caller chose: it may look like the number of another call.
+    CallId(String),
+}
 
 impl Border {
     /// States of all trunks, in the order of the configuration.
@@ -70,19 +81,29 @@ impl Border {
         self.parts.worker.is_draining()
     }
 
-    /// Ends a call of this worker, given by its number or the Call-ID of one of its legs: both legs get BYE, or the
-    /// response 503 and CANCEL before the answer. Returns whether the call exists.
-    pub fn hang_up(&mut self, call: &str, now: Time) -> bool {
-        let number = call.parse::<u64>().ok();
-        let endpoint = &self.endpoint;
-        let found = self.parts.calls.iter().find(|(_, candidate)| {
-            let has = |side| {
-                let leg = candidate.leg(side);
-                leg.and_then(|leg| endpoint.call_id_of(leg)) == Some(call.as_bytes())
-            };
-            Some(candidate.number) == number || Side::BOTH.into_iter().any(has)
-        });
-        let Some(slot) = found.map(|(slot, _)| slot) else {
+    /// The slot of a call of this worker.
+    fn slot_of(&self, name: &CallName) -> Option<CallSlot> {
+        let is_meant = |call: &Call| match name {
+            CallName::Number(number) => call.number == *number,
+            CallName::CallId(id) => Side::BOTH.into_iter().any(|side| {
+                let leg = call.leg(side);
+                leg.and_then(|leg| self.endpoint.call_id_of(leg)) == Some(id.as_bytes())
+            }),
+        };
+        let mut calls = self.parts.calls.iter();
+        calls.find(|(_, call)| is_meant(call)).map(|(slot, _)| slot)
+    }
+
+    /// A call of this worker; costs the copy of this call only.
+    pub fn call(&self, name: &CallName) -> Option<CallInfo> {
+        let slot = self.slot_of(name)?;
+        Some(self.call_info(slot, self.parts.calls.get(slot)?))
+    }
+
+    /// Ends a call of this worker: both legs get BYE, or the response 503 and CANCEL before the answer. Returns whether
+    /// the call exists.
+    pub fn hang_up(&mut self, call: &CallName, now: Time) -> bool {
+        let Some(slot) = self.slot_of(call) else {
             return false;
         };
         self.parts.begin(now);
@@ -98,25 +119,21 @@ impl Border {
         self.registrations_after(user, None, limit)
     }
 
-    /// As [`Border::registration_views`], of users behind `after` in the order of their names.
+    /// As [`Border::registration_views`], of users behind `after` in the order of their names. A page costs its users
+    /// only.
     pub fn registrations_after(
         &self,
         user: Option<&str>,
         after: Option<&str>,
         limit: usize,
     ) -> Vec<RegistrationView> {
-        let mut views = BTreeMap::new();
-        self.parts.registrar.location.each(&mut |view| {
-            if user.is_none_or(|user| user == view.user)
-                && after.is_none_or(|after| view.user.as_str() > after)
-            {
-                views.insert(view.user.clone(), view);
-                if views.len() > limit {
-                    views.pop_last();
-                }
-            }
-        });
-        views.into_values().collect()
+        let location = &self.parts.registrar.location;
+        let Some(user) = user else {
+            return location.page(after, limit);
+        };
+        let is_on_page = limit > 0 && after.is_none_or(|after| user > after);
+        let view = is_on_page.then(|| location.view(user));
+        view.flatten().into_iter().collect()
     }
 
     /// Removes all contacts of a user; the phone is not informed, and may register again. Returns the number of removed

@@ -39,6 +39,9 @@ use number_index::NumberIndex;
 use sip::Flow;
 use slab::Slab;
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
 use wire::sip::{HeaderId, Message, NameAddr, Uri};
 
 /// Longest lifetime requested from the core in seconds: a week.
@@ -88,7 +91,7 @@ impl RegisterResponse {
 
 #[derive(Debug)]
 struct UserBindings {
-    user: Box<str>,
+    user: Arc<str>,
     bindings: SmallVec<[Binding; 1]>,
     timer: Option<TimerKey>,
     /// Whether it is in the queue of changes to be written.
@@ -100,7 +103,9 @@ struct UserBindings {
 pub struct Location {
     settings: Registrar,
     records: Slab<UserBindings>,
-    by_user: BoundedMap<Box<str>, u32>,
+    by_user: BoundedMap<Arc<str>, u32>,
+    /// Users in the order of their names, so that a page of a list costs its users only; as many as in `by_user`.
+    by_name: BTreeMap<Arc<str>, u32>,
     numbers: NumberIndex,
     by_token: BoundedMap<u64, u32>,
     by_connection: BoundedMap<ConnectionId, SmallVec<[u32; 2]>>,
@@ -113,6 +118,12 @@ pub struct Location {
     entropy: Entropy,
     /// Changes to be written, if registrations are stored in a file.
     changes: Option<stored::ChangeQueue>,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Calls of [`Location::view`] by this thread.
+    static VIEWS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }
 
 /// A validated contact of a REGISTER.
@@ -145,6 +156,7 @@ impl Location {
             settings,
             records: Slab::new(),
             by_user: BoundedMap::new(limit, HashKey::new(&mut entropy)),
+            by_name: BTreeMap::new(),
             numbers: NumberIndex::default(),
             by_token: BoundedMap::new(limit, HashKey::new(&mut entropy)),
             by_connection: BoundedMap::new(limit, HashKey::new(&mut entropy)),
@@ -471,16 +483,18 @@ impl Location {
         let slot = match self.slot(user) {
             Some(slot) => slot,
             None => {
+                let name: Arc<str> = user.into();
                 let slot = self.records.insert(UserBindings {
-                    user: user.into(),
+                    user: name.clone(),
                     bindings: SmallVec::new(),
                     timer: None,
                     changed: false,
                 });
-                if self.by_user.insert(user.into(), slot as u32).is_err() {
+                if self.by_user.insert(name.clone(), slot as u32).is_err() {
                     self.records.try_remove(slot);
                     return;
                 }
+                self.by_name.insert(name, slot as u32);
                 self.numbers.insert(user);
                 slot
             }
@@ -589,6 +603,7 @@ impl Location {
         }
         if empty && let Some(record) = self.records.try_remove(slot) {
             self.by_user.remove(&*record.user);
+            self.by_name.remove(&*record.user);
             self.numbers.remove(&record.user);
             if let Some(timer) = record.timer {
                 self.timers.cancel(timer);
@@ -687,22 +702,30 @@ impl Location {
             .find(|binding| binding.token == number)
     }
 
-    /// Passes every user to `each`.
-    pub fn each(&self, each: &mut dyn FnMut(RegistrationView)) {
-        for (_, record) in &self.records {
-            let contacts = record.bindings.iter().map(|binding| ContactView {
-                uri: String::from_utf8_lossy(binding.uri()).into_owned(),
-                address: format!("{}:{}", binding.flow.transport, binding.flow.remote),
-                interface: binding.interface,
-                since: binding.since,
-                until: binding.until,
-                forwarded: binding.token != 0,
-            });
-            each(RegistrationView {
-                user: record.user.to_string(),
-                contacts: contacts.collect(),
-            });
-        }
+    /// The registration of a user.
+    pub fn view(&self, user: &str) -> Option<RegistrationView> {
+        #[cfg(test)]
+        VIEWS.set(VIEWS.get() + 1);
+        let record = self.records.get(self.slot(user)?)?;
+        let contacts = record.bindings.iter().map(|binding| ContactView {
+            uri: String::from_utf8_lossy(binding.uri()).into_owned(),
+            address: format!("{}:{}", binding.flow.transport, binding.flow.remote),
+            interface: binding.interface,
+            since: binding.since,
+            until: binding.until,
+            forwarded: binding.token != 0,
+        });
+        Some(RegistrationView {
+            user: record.user.to_string(),
+            contacts: contacts.collect(),
+        })
+    }
+
+    /// Users behind `after`, in the order of their names.
+    pub fn users_after(&self, after: Option<&str>) -> impl Iterator<Item = &Arc<str>> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let users = self.by_name.range::<str, _>((from, Bound::Unbounded));
+        users.map(|(user, _)| user)
     }
 
     /// Removes all contacts of a user. Returns their number, and events.

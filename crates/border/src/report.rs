@@ -2,8 +2,8 @@
 
 use crate::admission::{CostPart, Price};
 use crate::border::Border;
-use crate::calls::CallStage;
 use crate::calls::key::CallSlot;
+use crate::calls::{Call, CallStage};
 use crate::counters::BorderCounters;
 use anchor::Side;
 use engine::{Hundredths, Time};
@@ -189,61 +189,65 @@ impl Border {
             .filter(|(_, call)| {
                 call.number <= last && after.is_none_or(|after| call.number > after)
             })
-            .map(|(slot, call)| {
-                let call_id = |side| {
-                    let leg = call.leg(side)?;
-                    let id = self.endpoint.call_id_of(leg)?;
-                    Some(String::from_utf8_lossy(id).into_owned())
-                };
-                let interface = |side| {
-                    parts
-                        .ctx
-                        .config
-                        .interface(*call.interfaces.get(side))
-                        .map_or_else(String::new, |interface| interface.name.clone())
-                };
-                let trunk = |side| {
-                    let trunk = parts.ctx.config.trunk((*call.trunks.get(side))?)?;
-                    Some(trunk.name.clone())
-                };
-                let address = |side| {
-                    let flow = self.endpoint.flow_of(call.leg(side)?)?;
-                    Some(crate::headers::address_of(&flow))
-                };
-                let parties = call
-                    .leg(Side::Caller)
-                    .and_then(|leg| self.endpoint.addresses_of(leg));
-                let text = |address: &[u8]| {
-                    let parsed = NameAddr::parse(address);
-                    let uri = parsed.as_ref().map_or(address, |address| address.uri);
-                    String::from_utf8_lossy(uri).into_owned()
-                };
-                let (to, from) =
-                    parties.map_or_else(Default::default, |(own, peer)| (text(own), text(peer)));
-                CallInfo {
-                    from,
-                    to,
-                    addresses: Side::BOTH.map(address),
-                    number: call.number,
-                    stage: call.stage,
-                    call_ids: Side::BOTH.map(call_id),
-                    interfaces: Side::BOTH.map(interface),
-                    trunks: Side::BOTH.map(trunk),
-                    offered_at: call.summary.offered_at,
-                    answered_at: call.summary.answered_at,
-                    anchored: call.media.is_some(),
-                    media: self.live_media(slot, call.number),
-                    tags: call
-                        .headers
-                        .tags
-                        .iter()
-                        .flat_map(|tags| tags.iter())
-                        .map(|(name, value)| (name.to_string(), value.to_string()))
-                        .collect(),
-                }
-            })
+            .map(|(slot, call)| self.call_info(slot, call))
             .collect();
         calls.sort_by_key(|call| call.number);
         calls
+    }
+
+    /// A call of this worker as a plain value.
+    pub(crate) fn call_info(&self, slot: CallSlot, call: &Call) -> CallInfo {
+        let call_id = |side| {
+            let leg = call.leg(side)?;
+            let id = self.endpoint.call_id_of(leg)?;
+            Some(String::from_utf8_lossy(id).into_owned())
+        };
+        let parts = &self.parts;
+        let interface = |side| {
+            parts
+                .ctx
+                .config
+                .interface(*call.interfaces.get(side))
+                .map_or_else(String::new, |interface| interface.name.clone())
+        };
+        let trunk = |side| {
+            let trunk = parts.ctx.config.trunk((*call.trunks.get(side))?)?;
+            Some(trunk.name.clone())
+        };
+        let address = |side| {
+            let flow = self.endpoint.flow_of(call.leg(side)?)?;
+            Some(crate::headers::address_of(&flow))
+        };
+        let parties = call
+            .leg(Side::Caller)
+            .and_then(|leg| self.endpoint.addresses_of(leg));
+        let text = |address: &[u8]| {
+            let parsed = NameAddr::parse(address);
+            let uri = parsed.as_ref().map_or(address, |address| address.uri);
+            String::from_utf8_lossy(uri).into_owned()
+        };
+        let (to, from) =
+            parties.map_or_else(Default::default, |(own, peer)| (text(own), text(peer)));
+        CallInfo {
+            from,
+            to,
+            addresses: Side::BOTH.map(address),
+            number: call.number,
+            stage: call.stage,
+            call_ids: Side::BOTH.map(call_id),
+            interfaces: Side::BOTH.map(interface),
+            trunks: Side::BOTH.map(trunk),
+            offered_at: call.summary.offered_at,
+            answered_at: call.summary.answered_at,
+            anchored: call.media.is_some(),
+            media: self.live_media(slot, call.number),
+            tags: call
+                .headers
+                .tags
+                .iter()
+                .flat_map(|tags| tags.iter())
+                .map(|(name, value)| (name.to_string(), value.to_string()))
+                .collect(),
+        }
     }
 }

@@ -135,7 +135,7 @@ pub(super) struct RawConsole {
     #[schemars(range(min = 1, max = 3600))]
     pub login_failure_delay_s: u32,
     /// File to which logins, commands, exports and refusals are appended, one JSON object a line. At 64 MiB it is
-    /// renamed to FILE.1. Takes effect at the next start.
+    /// renamed to FILE.1; nine earlier files are kept. Takes effect at the next start.
     pub audit: Option<String>,
     /// Folder with reports of the test lab, each a folder with `report.html`. Takes effect at the next start.
     pub reports: Option<String>,

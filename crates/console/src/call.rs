@@ -305,6 +305,12 @@ impl CallFilter {
         }
     }
 
+    /// Whether one of the users of a call fits the condition `number`.
+    pub(crate) fn fits_user(pattern: &str, call: &StoredCall) -> bool {
+        let mut users = [&call.from, &call.to].into_iter();
+        users.any(|user| CallFilter::fits_number(pattern, user))
+    }
+
     /// Whether all conditions hold that are known without the index of words and the messages.
     pub(crate) fn holds(&self, call: &StoredCall) -> bool {
         let within = |value: Option<i64>, low: Option<i64>, high: Option<i64>| {

@@ -24,6 +24,8 @@ pub(crate) const SLICE_CALLS: u32 = 16_384;
 pub(crate) const CONTINUED_SLICE: i64 = 0;
 /// Legs, addresses, numbers and transports of one call, at most.
 const MAX_LIST: usize = 16;
+/// Further keys and correlation ids of one call, at most.
+const MAX_ALIASES: usize = 64;
 /// Longest text of a call, bytes.
 const MAX_TEXT: usize = 256;
 /// Longest collection of words of a call, bytes.
@@ -109,6 +111,12 @@ pub(crate) struct CallEntry {
     pub(crate) words_written: bool,
     /// Addresses of the peers.
     peers: Vec<SocketAddr>,
+    /// Keys of further Call-IDs by which its messages are found, and its correlation ids: slots are reused, so that none
+    /// may outlive the entry.
+    aliases: Vec<i64>,
+    correlations: Vec<i64>,
+    /// Numbers of earlier calls with the same Call-ID.
+    earlier_calls: Vec<u64>,
     /// Tag of the caller.
     caller_tag: Vec<u8>,
     /// Keying of the media security of caller and callee.
@@ -280,12 +288,61 @@ impl OpenCalls {
             ..CallEntry::default()
         });
         for id in ids {
-            let key = key_of(CALL_ID_KEY, id.as_bytes());
-            self.by_call_id.insert(key, at);
+            self.link(key_of(CALL_ID_KEY, id.as_bytes()), at);
         }
         if let Some(number) = number {
             self.by_call.insert(number, at);
         }
+    }
+
+    /// Has messages with the key of a Call-ID belong to an entry.
+    fn link(&mut self, key: i64, at: usize) {
+        let Some(entry) = self.entries.get_mut(at) else {
+            return;
+        };
+        if !entry.keys.contains(&key) && !entry.aliases.contains(&key) {
+            if entry.aliases.len() >= MAX_ALIASES {
+                return;
+            }
+            entry.aliases.push(key);
+        }
+        self.by_call_id.insert(key, at);
+    }
+
+    /// Has messages with a correlation id belong to an entry.
+    fn correlate(&mut self, group: i64, at: usize) {
+        let Some(entry) = self.entries.get_mut(at) else {
+            return;
+        };
+        if !entry.correlations.contains(&group) {
+            if entry.correlations.len() >= MAX_ALIASES {
+                return;
+            }
+            entry.correlations.push(group);
+        }
+        self.by_correlation.insert(group, at);
+    }
+
+    /// Removes an entry with all its keys: its slot will be that of another call.
+    fn remove_entry(&mut self, at: usize) -> Option<CallEntry> {
+        let entry = self.entries.try_remove(at)?;
+        for key in entry.keys.iter().chain(&entry.aliases) {
+            if self.by_call_id.get(key) == Some(&at) {
+                self.by_call_id.remove(key);
+            }
+        }
+        for group in &entry.correlations {
+            if self.by_correlation.get(group) == Some(&at) {
+                self.by_correlation.remove(group);
+            }
+        }
+        for call in entry.call.call.iter().chain(&entry.earlier_calls) {
+            if self.by_call.get(call) == Some(&at) {
+                self.by_call.remove(call);
+            }
+        }
+        self.last_entry = self.last_entry.filter(|last| *last != at);
+        Some(entry)
     }
 
     /// Marks all open calls as interrupted, and leaves only those in memory that are to be written.
@@ -440,16 +497,17 @@ impl OpenCalls {
             Some(at) => at,
             None => self.create(now)?,
         };
-        self.by_call_id.insert(key, at);
-        if !correlation.is_empty() {
-            self.by_correlation.insert(group, at);
-            // An agent may correlate by the Call-ID of the other leg.
-            self.by_call_id
-                .entry(key_of(CALL_ID_KEY, correlation))
-                .or_insert(at);
-        }
         if let Some(entry) = self.entries.get_mut(at) {
             entry.add_call_id(text_of(call_id), key);
+        }
+        self.link(key, at);
+        if !correlation.is_empty() {
+            self.correlate(group, at);
+            // An agent may correlate by the Call-ID of the other leg.
+            let other = key_of(CALL_ID_KEY, correlation);
+            if !self.by_call_id.contains_key(&other) {
+                self.link(other, at);
+            }
         }
         Some(at)
     }
@@ -462,6 +520,11 @@ impl OpenCalls {
                 match self.entry_for(call_id.as_bytes(), key, b"", at) {
                     Some(slot) => {
                         self.by_call.insert(*call, slot);
+                        if let Some(entry) = self.entries.get_mut(slot)
+                            && let Some(earlier) = entry.call.call.filter(|old| old != call)
+                        {
+                            entry.earlier_calls.push(earlier);
+                        }
                         self.fold_event(slot, &event.kind, at);
                     }
                     None => self.losses.add_calls(1),
@@ -536,21 +599,24 @@ impl OpenCalls {
     /// Adds the Call-ID of a further leg to a call.
     fn add_leg(&mut self, slot: usize, call_id: &str) {
         let key = key_of(CALL_ID_KEY, call_id.as_bytes());
-        let other = self.by_call_id.insert(key, slot);
-        let mut moved = Vec::new();
+        let other = self.by_call_id.get(&key).copied();
+        let mut moved = CallEntry::default();
         if let Some(other) = other.filter(|other| *other != slot)
             && self.entries.get(other).is_some_and(|entry| !entry.inserted)
         {
             // Its messages came before the event.
-            moved = std::mem::take(&mut self.entries[other].chunks);
             self.dirty.retain(|dirty| *dirty != other);
-            self.entries.remove(other);
+            moved = self.remove_entry(other).unwrap_or_default();
         }
         if let Some(entry) = self.entries.get_mut(slot) {
-            let count: usize = moved.iter().map(|(_, offsets)| offsets.len()).sum();
+            let count: usize = moved.chunks.iter().map(|(_, offsets)| offsets.len()).sum();
             entry.call.messages += count as u64;
-            entry.chunks.append(&mut moved);
+            entry.chunks.append(&mut moved.chunks);
             entry.add_call_id(text_of(call_id.as_bytes()), key);
+        }
+        self.link(key, slot);
+        for group in moved.correlations {
+            self.correlate(group, slot);
         }
     }
 
@@ -657,28 +723,7 @@ impl OpenCalls {
                 self.mark(at);
                 continue;
             }
-            let entry = self.entries.remove(at);
-            for id in &entry.call.call_ids {
-                let key = key_of(CALL_ID_KEY, id.as_bytes());
-                if self.by_call_id.get(&key) == Some(&at) {
-                    self.by_call_id.remove(&key);
-                }
-            }
-            if let Some(call) = entry.call.call
-                && self.by_call.get(&call) == Some(&at)
-            {
-                self.by_call.remove(&call);
-            }
-        }
-        // Other keys of agents are few; those of removed entries must not stay, because slots are reused.
-        if self.by_correlation.len() + self.by_call_id.len() > 4 * self.entries.len() + 4_096 {
-            let entries = &self.entries;
-            self.by_correlation.clear();
-            self.by_call_id.retain(|key, at| {
-                entries
-                    .get(*at)
-                    .is_some_and(|entry| entry.keys.contains(key))
-            });
+            self.remove_entry(at);
         }
     }
 }
@@ -767,5 +812,76 @@ mod tests {
         assert_eq!((waiting.calls, waiting.drops), (1, 0));
         let kept = calls.entries.iter().next().unwrap().1;
         assert_eq!((kept.call.messages, kept.is_dirty), (0, false));
+    }
+
+    const INVITE: (&str, &str) = ("INVITE sip:a@b SIP/2.0", "INVITE");
+
+    /// A message of a capture agent that correlates by the Call-ID, as Asterisk with `uuid_type = call-id`.
+    fn observed(calls: &mut OpenCalls, (line, method): (&str, &str), call_id: &str, at: i64) {
+        let text = format!("{line}\r\nCall-ID: {call_id}\r\nCSeq: 1 {method}\r\n\r\n");
+        let stored = StoredMessage {
+            time: at as u64 * 1_000,
+            direction: StoredDirection::Received,
+            transport: Transport::Udp,
+            source: "192.0.2.1:5060".parse().unwrap(),
+            destination: "192.0.2.2:5060".parse().unwrap(),
+            bytes: text.as_bytes(),
+        };
+        assert!(calls.message(&stored, 1, 0, call_id.as_bytes()));
+    }
+
+    /// A phone refreshes its registration with the same Call-ID, hours after the first exchange has left the memory.
+    #[test]
+    fn correlation_ids_do_not_outlive_their_exchange() {
+        let mut calls = OpenCalls::new(true, String::new(), Arc::new(Losses::default()));
+        let register = ("REGISTER sip:b SIP/2.0", "REGISTER");
+        observed(&mut calls, register, "r", 1_000_000);
+        observed(&mut calls, ("SIP/2.0 200 OK", "REGISTER"), "r", 1_100_000);
+        calls.written();
+        calls.sweep(1_100_000 + SHORT_LINGER + 1);
+        assert!(calls.entries.is_empty() && !calls.knows("r"));
+        assert!(calls.by_call_id.is_empty() && calls.by_correlation.is_empty());
+        observed(&mut calls, INVITE, "i", 9_000_000);
+        observed(&mut calls, register, "r", 9_100_000);
+        assert_eq!(calls.last_call_id(), Some("r"));
+        let ids: Vec<_> = calls
+            .entries
+            .iter()
+            .map(|(_, entry)| &entry.call.call_ids)
+            .collect();
+        assert_eq!(ids, [&["i".to_owned()], &["r".to_owned()]]);
+    }
+
+    /// The messages of a leg came before the event about it, and were an entry of their own.
+    #[test]
+    fn keys_of_a_leg_move_to_its_call() {
+        let mut calls = OpenCalls::new(true, String::new(), Arc::new(Losses::default()));
+        observed(&mut calls, INVITE, "a", 1_000_000);
+        observed(&mut calls, INVITE, "b", 1_100_000);
+        let slot = calls.by_call_id[&key_of(CALL_ID_KEY, b"a")];
+        calls.add_leg(slot, "b");
+        assert_eq!(calls.entries.len(), 1);
+        observed(&mut calls, INVITE, "c", 1_200_000);
+        let keys = [&calls.by_call_id, &calls.by_correlation];
+        for (id, owner) in [("a", slot), ("b", slot)] {
+            let kinds = [CALL_ID_KEY, b'x'];
+            for (table, kind) in keys.iter().zip(kinds) {
+                assert_eq!(
+                    table.get(&key_of(kind, id.as_bytes())),
+                    Some(&owner),
+                    "{id}"
+                );
+            }
+        }
+        let first = calls.entries.get(slot).unwrap();
+        assert_eq!(first.call.call_ids, ["a", "b"]);
+        assert_eq!(first.call.messages, 2);
+        // The end of an answered call that was not seen.
+        calls.written();
+        calls.sweep(1_200_000 + IDLE_LINGER + 1);
+        calls.written();
+        calls.sweep(1_200_000 + IDLE_LINGER + 2);
+        assert!(calls.entries.is_empty(), "{:?}", calls.entries);
+        assert!(calls.by_call_id.is_empty() && calls.by_correlation.is_empty());
     }
 }

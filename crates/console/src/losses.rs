@@ -110,7 +110,8 @@ impl Losses {
         self.unindexed.fetch_add(messages, Relaxed);
     }
 
-    pub(crate) fn set_failing(&self, failing: bool) {
+    /// Tells whether writing fails.
+    pub fn set_failing(&self, failing: bool) {
         self.failing.store(failing, Relaxed);
     }
 

@@ -46,6 +46,8 @@ struct CallSearch<'a> {
     /// Calls that were examined: a call that goes on is in several partitions, the newest of which counts.
     seen: BTreeSet<i64>,
     examined: usize,
+    /// By slice of the partition that is being searched: calls with a number that begins as the wanted one.
+    dialled: BTreeMap<i64, BTreeSet<i64>>,
     /// The lowest number that was examined when the search had to stop.
     stopped_at: Option<i64>,
 }
@@ -161,6 +163,7 @@ impl FolderReader {
             found_here: 0,
             seen: BTreeSet::new(),
             examined: 0,
+            dialled: BTreeMap::new(),
             stopped_at: None,
         };
         // Calls may have begun shortly before the time of their number.
@@ -364,6 +367,7 @@ fn each_message(
 impl CallSearch<'_> {
     fn partition(&mut self, partition: &OpenPartition) -> Sql<()> {
         self.found_here = 0;
+        self.dialled.clear();
         let filter = self.filter;
         if let Some(words) = &filter.words {
             return self.words(partition, words);
@@ -558,23 +562,46 @@ impl CallSearch<'_> {
         let Some(call) = call.filter(|call| self.filter.holds(call)) else {
             return Ok(true);
         };
-        if self.fits_number(&call) && self.has_text(partition, id)? {
+        if self.fits_number(partition, id, &call)? && self.has_text(partition, id)? {
             self.found.insert(id, call);
             self.found_here += 1;
         }
         Ok(!self.is_full())
     }
 
-    /// A number that was combined with another key is compared with the users; the number dialled is in the index of
-    /// numbers alone.
-    fn fits_number(&self, call: &StoredCall) -> bool {
-        let Some(number) = &self.filter.number else {
-            return true;
+    /// Whether a number that was combined with another key is that of a user, or the number dialled, which is in the index
+    /// of numbers alone.
+    fn fits_number(&mut self, partition: &OpenPartition, id: i64, call: &StoredCall) -> Sql<bool> {
+        let filter = self.filter;
+        let Some(number) = &filter.number else {
+            return Ok(true);
         };
-        let by_index = self.filter.words.is_none() && self.filter.call_id.is_none();
-        by_index
-            || CallFilter::fits_number(number, &call.from)
-            || CallFilter::fits_number(number, &call.to)
+        let by_index = filter.words.is_none() && filter.call_id.is_none();
+        if by_index || CallFilter::fits_user(number, call) {
+            return Ok(true);
+        }
+        let connection = &partition.connection;
+        let mut select = connection.prepare_cached("SELECT slice FROM texts WHERE id = ?1")?;
+        let slice: i64 = select.query_row(params![id], |row| row.get(0))?;
+        let Some(start) = number.strip_suffix('*') else {
+            let mut select = connection.prepare_cached(
+                "SELECT 1 FROM numbers WHERE slice = ?1 AND number = ?2 AND call = ?3",
+            )?;
+            return select.exists(params![slice, number, id]);
+        };
+        if let Some(calls) = self.dialled.get(&slice) {
+            return Ok(calls.contains(&id));
+        }
+        // The index is in the order of numbers: one pass for all calls of the slice.
+        let end = format!("{start}\u{10ffff}");
+        let mut select = connection.prepare_cached(
+            "SELECT call FROM numbers WHERE slice = ?1 AND number >= ?2 AND number < ?3",
+        )?;
+        let calls = select.query_map(params![slice, start, end], |row| row.get(0))?;
+        let calls: BTreeSet<i64> = calls.collect::<Sql<_>>()?;
+        let is_dialled = calls.contains(&id);
+        self.dialled.insert(slice, calls);
+        Ok(is_dialled)
     }
 
     fn has_text(&self, partition: &OpenPartition, id: i64) -> Sql<bool> {

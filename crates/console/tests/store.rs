@@ -905,6 +905,42 @@ fn control_characters_separate_words() {
     }
 }
 
+/// A carrier has the number dialled in the Request-URI, and its main number in To.
+#[test]
+fn number_dialled_is_found_together_with_words_and_call_ids() {
+    for place in places("dialled") {
+        let mut writer = open(&place, START);
+        for (id, dialled) in [("c-1", "600"), ("c-2", "800")] {
+            let agent = "User-Agent: Yealink\r\n";
+            let text = request("INVITE", id, "<sip:100@x>", dialled, agent);
+            let text = text.replace(&format!("To: <sip:{dialled}@"), "To: <sip:700@");
+            put(&mut writer, START, false, "192.0.2.10:5060", &text);
+            let busy = response("486 Busy Here", "INVITE", id, "<sip:100@x>", "700");
+            put(&mut writer, START + 1_000, true, "192.0.2.10:5060", &busy);
+        }
+        writer.tick(START + 2 * SECOND);
+        for (number, words, call_id, expected) in [
+            ("600", None, None, &["c-1"][..]),
+            ("600", Some("yealink"), None, &["c-1"]),
+            ("60*", Some("yealink"), None, &["c-1"]),
+            ("70*", Some("yealink"), None, &["c-2", "c-1"]),
+            ("600", None, Some("c-1"), &["c-1"]),
+            ("60*", None, Some("c-1"), &["c-1"]),
+            ("600", None, Some("c-2"), &[]),
+            ("601", Some("yealink"), None, &[]),
+            ("9*", Some("yealink"), None, &[]),
+        ] {
+            let filter = CallFilter {
+                number: Some(number.into()),
+                words: words.map(str::to_owned),
+                call_id: call_id.map(str::to_owned),
+                ..CallFilter::default()
+            };
+            assert_eq!(found(&place, &filter), expected, "{filter:?}");
+        }
+    }
+}
+
 #[test]
 fn legs_of_a_capture_agent_are_joined_by_its_correlation() {
     for place in places("agent") {

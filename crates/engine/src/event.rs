@@ -45,6 +45,18 @@ macro_rules! events {
                     })*
                 }
             }
+
+            /// As [`EventKind::fields`], with values of the declared types.
+            pub fn typed_fields(&self, each: &mut dyn FnMut(&'static str, FieldValue<'_>)) {
+                match self {
+                    $(EventKind::$variant { $($field,)* } => {
+                        let _ = &each;
+                        $(if let Some(value) = Field::typed($field) {
+                            each(stringify!($field), value);
+                        })*
+                    })*
+                }
+            }
         }
     };
 }
@@ -66,23 +78,55 @@ pub enum EventLevel {
 trait Field {
     /// The written form; `None` for an absent value.
     fn value(&self) -> Option<&dyn fmt::Display>;
+    /// The value; `None` for an absent one.
+    fn typed(&self) -> Option<FieldValue<'_>>;
+}
+
+/// The value of a field of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldValue<'e> {
+    /// A text, which may consist of digits: names of users and trunks, numbers dialled.
+    Text(&'e str),
+    /// An integer.
+    Integer(u64),
+    /// A figure with decimals.
+    Decimal(Hundredths),
+    /// Yes or no.
+    Flag(bool),
 }
 
 macro_rules! fields {
-    ($($type:ty)*) => {
+    ($($type:ty: $own:ident => $value:expr,)*) => {
         $(impl Field for $type {
             fn value(&self) -> Option<&dyn fmt::Display> {
                 Some(self)
+            }
+
+            fn typed(&self) -> Option<FieldValue<'_>> {
+                let $own = self;
+                Some($value)
             }
         })*
     };
 }
 
-fields! { u16 u32 u64 bool String Box<str> Hundredths }
+fields! {
+    u16: own => FieldValue::Integer(u64::from(*own)),
+    u32: own => FieldValue::Integer(u64::from(*own)),
+    u64: own => FieldValue::Integer(*own),
+    bool: own => FieldValue::Flag(*own),
+    String: own => FieldValue::Text(own),
+    Box<str>: own => FieldValue::Text(own),
+    Hundredths: own => FieldValue::Decimal(*own),
+}
 
-impl<T: fmt::Display> Field for Option<T> {
+impl<T: Field> Field for Option<T> {
     fn value(&self) -> Option<&dyn fmt::Display> {
-        self.as_ref().map(|value| value as &dyn fmt::Display)
+        self.as_ref().and_then(Field::value)
+    }
+
+    fn typed(&self) -> Option<FieldValue<'_>> {
+        self.as_ref().and_then(Field::typed)
     }
 }
 

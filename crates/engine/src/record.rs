@@ -544,9 +544,15 @@ fn end(record: &mut CallRecord, at: Time, kind: EventKind) {
         return;
     };
     let measured = path.as_deref().is_some_and(|path| path != "bypass");
-    record.fields.ended = match (record.fields.answered, duration_ms) {
+    let duration = duration_ms.map(core::time::Duration::from_millis);
+    if let (None, Some(duration)) = (record.fields.answered, duration) {
+        // Only answered calls have a duration: the event of the answer was lost.
+        let before = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        record.fields.answered = Some(Time(at.0.saturating_sub(before)).max(record.fields.started));
+    }
+    record.fields.ended = match (record.fields.answered, duration) {
         // The event waits for the statistics of the media; the duration was taken at the end.
-        (Some(answered), Some(ms)) => answered + core::time::Duration::from_millis(ms),
+        (Some(answered), Some(duration)) => answered + duration,
         _ => at,
     };
     record.fields.duration_s = RecordedSpan(duration_ms.unwrap_or(0));
@@ -687,6 +693,20 @@ mod tests {
             (media.mos, media.packets_sent),
             (Some(Hundredths(430)), Some(80))
         );
+    }
+
+    /// The queue of the events was full when the answer came.
+    #[test]
+    fn answered_call_without_the_event_of_its_answer_has_its_time() {
+        let mut builder = RecordBuilder::new("5".into());
+        add(&mut builder, 100, offered(7));
+        let Some(RecordChange::Ended(record)) = add(&mut builder, 5_000, ended(7)) else {
+            panic!("no record");
+        };
+        let fields = &record.fields;
+        assert_eq!(fields.answered, Some(Time::from_millis(2_500)));
+        assert_eq!(fields.ended, Time::from_millis(5_000));
+        assert_eq!(fields.duration_s, RecordedSpan(2_500));
     }
 
     #[test]

@@ -12,6 +12,8 @@ use std::time::Duration;
 pub(crate) const DEFAULT_SOCKET: &str = "/run/hornwork/control.sock";
 /// Longest wait for a response.
 const TIMEOUT: Duration = Duration::from_secs(20);
+/// Entries of a page of a list.
+const PAGE: u32 = 1_000;
 /// Largest response, octets.
 const MAX_RESPONSE: u64 = 256 << 20;
 
@@ -84,20 +86,23 @@ enum CallCommand {
     /// List calls.
     #[command(after_help = "Example: hornwork ctl calls list --limit 100")]
     List {
-        /// Most calls.
-        #[arg(long, default_value_t = 1_000)]
-        limit: u32,
+        /// Most calls; without it all.
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+        limit: Option<u32>,
+        /// Only calls with higher numbers than this.
+        #[arg(long, value_name = "ID")]
+        after: Option<u64>,
     },
     /// Show a call.
     #[command(after_help = "Example: hornwork ctl calls show 1")]
     Show {
-        /// Its number, or the Call-ID of one of its legs.
+        /// Its number; or the Call-ID of one of its legs, with `call_id:` before it if it looks like a number.
         id: String,
     },
     /// End a call.
     #[command(after_help = "Example: hornwork ctl calls hangup 1")]
     Hangup {
-        /// Its number, or the Call-ID of one of its legs.
+        /// Its number; or the Call-ID of one of its legs, with `call_id:` before it if it looks like a number.
         id: String,
     },
 }
@@ -107,9 +112,12 @@ enum RegistrationCommand {
     /// List registered users.
     #[command(after_help = "Example: hornwork ctl registrations list --limit 100")]
     List {
-        /// Most users.
-        #[arg(long, default_value_t = 1_000)]
-        limit: u32,
+        /// Most users; without it all.
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+        limit: Option<u32>,
+        /// Only users behind this one in the order of their names.
+        #[arg(long, value_name = "USER")]
+        after: Option<String>,
     },
     /// Show the contacts of a user.
     #[command(after_help = "Example: hornwork ctl registrations show 1001")]
@@ -283,6 +291,17 @@ struct ControlCall {
     path: String,
     body: Option<Value>,
     list: Option<(&'static str, Columns)>,
+    pages: Option<ListPages>,
+}
+
+/// The part of a long list that is read, page by page.
+struct ListPages {
+    /// `None`: the whole list.
+    limit: Option<u32>,
+    /// The entry before it.
+    after: Option<String>,
+    /// Name of the field with the number of all calls or contacts.
+    total: &'static str,
 }
 
 impl ControlCall {
@@ -292,6 +311,7 @@ impl ControlCall {
             path: path.into(),
             body: None,
             list: None,
+            pages: None,
         }
     }
 
@@ -327,19 +347,28 @@ fn call_of(command: &ControlCommand) -> ControlCall {
             .with(json!({ "enabled": enabled }))
     };
     match command {
-        ControlCommand::Calls(CallCommand::List { limit }) => {
-            ControlCall::list(format!("/v1/calls?limit={limit}"), "calls", CALLS)
-        }
+        ControlCommand::Calls(CallCommand::List { limit, after }) => ControlCall {
+            pages: Some(ListPages {
+                limit: *limit,
+                after: after.map(|after| after.to_string()),
+                total: "total",
+            }),
+            ..ControlCall::list("/v1/calls", "calls", CALLS)
+        },
         ControlCommand::Calls(CallCommand::Show { id }) => {
             ControlCall::new("GET", format!("/v1/calls/{}", segment(id)))
         }
         ControlCommand::Calls(CallCommand::Hangup { id }) => {
             ControlCall::new("DELETE", format!("/v1/calls/{}", segment(id)))
         }
-        ControlCommand::Registrations(RegistrationCommand::List { limit }) => {
-            let path = format!("/v1/registrations?limit={limit}");
-            ControlCall::list(path, "registrations", REGISTRATIONS)
-        }
+        ControlCommand::Registrations(RegistrationCommand::List { limit, after }) => ControlCall {
+            pages: Some(ListPages {
+                limit: *limit,
+                after: after.clone(),
+                total: "contacts",
+            }),
+            ..ControlCall::list("/v1/registrations", "registrations", REGISTRATIONS)
+        },
         ControlCommand::Registrations(RegistrationCommand::Show { user }) => {
             ControlCall::new("GET", format!("/v1/registrations/{}", segment(user)))
         }
@@ -430,6 +459,57 @@ pub(crate) fn request(
     Ok((status.ok_or_else(broken)?, value))
 }
 
+/// Reads a list page by page. Returns the last response, with the entries of all pages.
+///
+/// # Errors
+/// As [`request`].
+fn read_pages(
+    socket: &Path,
+    (path, name): (&str, &str),
+    pages: &ListPages,
+) -> io::Result<(u16, Value)> {
+    let mut after = pages.after.clone();
+    let mut all: Vec<Value> = Vec::new();
+    loop {
+        let count = u32::try_from(all.len()).unwrap_or(u32::MAX);
+        let left = pages.limit.map(|limit| limit.saturating_sub(count));
+        let limit = left.unwrap_or(PAGE).min(PAGE);
+        let behind = after.map(|after| format!("&after={}", segment(&after)));
+        let path = format!("{path}?limit={limit}{}", behind.unwrap_or_default());
+        let (status, mut value) = request(socket, "GET", &path, None)?;
+        let Some(page) = value.get_mut(name) else {
+            return Ok((status, value));
+        };
+        if let Value::Array(entries) = page.take() {
+            all.extend(entries);
+        }
+        after = match value.get("next") {
+            Some(Value::String(user)) => Some(user.clone()),
+            Some(Value::Number(number)) => Some(number.to_string()),
+            _ => None,
+        };
+        if after.is_none() || left == Some(limit) {
+            if let Some(page) = value.get_mut(name) {
+                *page = Value::Array(all);
+            }
+            return Ok((status, value));
+        }
+    }
+}
+
+/// Tells on standard error that a list is not complete, and how to read on.
+fn tell_rest(pages: &ListPages, shown_entries: usize, value: &Value) {
+    let Some(next) = value.get("next").filter(|next| !next.is_null()) else {
+        return;
+    };
+    let total = shown(value.get(pages.total));
+    let part = match pages.total {
+        "total" => format!("{shown_entries} of {total} calls"),
+        _ => format!("{shown_entries} users; all users have {total} contacts"),
+    };
+    eprintln!("hornwork: {part}; more: --after {}", shown(Some(next)));
+}
+
 /// Reports a socket that cannot be reached; the exit status is 3.
 pub(crate) fn unreachable(socket: &Path, error: &io::Error) -> ExitCode {
     eprintln!(
@@ -445,7 +525,10 @@ pub(crate) fn unreachable(socket: &Path, error: &io::Error) -> ExitCode {
 /// `hornwork ctl`.
 pub fn run(options: &ControlOptions) -> ExitCode {
     let call = call_of(&options.command);
-    let answer = request(&options.socket, call.method, &call.path, call.body.as_ref());
+    let answer = match (&call.pages, call.list) {
+        (Some(pages), Some((name, _))) => read_pages(&options.socket, (&call.path, name), pages),
+        _ => request(&options.socket, call.method, &call.path, call.body.as_ref()),
+    };
     let (status, value) = match answer {
         Ok(answer) => answer,
         Err(error) => return unreachable(&options.socket, &error),
@@ -471,6 +554,9 @@ pub fn run(options: &ControlOptions) -> ExitCode {
             match options.json {
                 true => println!("{list:#}"),
                 false => print_table(&list, columns),
+            }
+            if let Some(pages) = &call.pages {
+                tell_rest(pages, list.as_array().map_or(0, Vec::len), &value);
             }
         }
         None if options.json => println!("{value:#}"),
@@ -550,6 +636,64 @@ fn print_object(value: &Value, prefix: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_are_read_page_by_page() {
+        let name = format!("hornwork-ctl-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_file(&path);
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let pages = [
+            json!({ "contacts": 3, "registrations": [{"user": "a"}, {"user": "b c"}], "next": "b c" }),
+            json!({ "contacts": 3, "registrations": [{"user": "d"}], "next": null }),
+            json!({ "contacts": 3, "registrations": [{"user": "a"}], "next": "a" }),
+        ];
+        let border = std::thread::spawn(move || {
+            let answer = |page: &Value| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut bytes = [0; 1_024];
+                let count = stream.read(&mut bytes).unwrap();
+                let text = format!("HTTP/1.1 200 OK\r\n\r\n{page}");
+                stream.write_all(text.as_bytes()).unwrap();
+                let request = String::from_utf8_lossy(&bytes[..count]).into_owned();
+                request.split(' ').nth(1).map(str::to_owned)
+            };
+            pages.iter().filter_map(answer).collect::<Vec<_>>()
+        });
+        let list = ("/v1/registrations", "registrations");
+        let mut wanted = ListPages {
+            limit: None,
+            after: None,
+            total: "contacts",
+        };
+        let (_, all) = read_pages(&path, list, &wanted).unwrap();
+        let users: Vec<&Value> = all["registrations"].as_array().unwrap().iter().collect();
+        assert_eq!(
+            users,
+            [
+                &json!({"user": "a"}),
+                &json!({"user": "b c"}),
+                &json!({"user": "d"})
+            ]
+        );
+        assert!(all["next"].is_null());
+        wanted.limit = Some(1);
+        wanted.after = Some("0".to_owned());
+        let (_, first) = read_pages(&path, list, &wanted).unwrap();
+        assert_eq!(
+            (&first["registrations"][0]["user"], &first["next"]),
+            (&json!("a"), &json!("a"))
+        );
+        assert_eq!(
+            border.join().unwrap(),
+            [
+                "/v1/registrations?limit=1000",
+                "/v1/registrations?limit=1000&after=b%20c",
+                "/v1/registrations?limit=1&after=0",
+            ]
+        );
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn call_ids_are_encoded_in_paths() {

@@ -17,6 +17,7 @@ use console::{
 use engine::{Drops, Event, EventKind, MessageBatch, Time};
 use net::Clock;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -137,7 +138,7 @@ impl HistorySink {
         }
         self.handed_over = now;
         self.is_pending = false;
-        // The queue has room for all batches; if the writer has ended, the program ends too.
+        // The queue has room for all batches; if the writer has ended, they are lost.
         if let Err(TrySendError::Full(batch) | TrySendError::Disconnected(batch)) =
             self.full.try_send(batch)
         {
@@ -275,12 +276,18 @@ impl CallHistory {
             log: log.clone(),
             clock,
         };
+        let watch = StoreWatch {
+            folder: shown.clone(),
+            losses: losses.clone(),
+            log: log.clone(),
+            clock,
+        };
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
             .spawn(move || {
                 // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
                 let _ = net::block_signals();
-                thread.run();
+                watch.run(|| thread.run());
             })?;
         Ok(Some(CallHistory {
             thread,
@@ -335,6 +342,31 @@ impl CallHistory {
 /// Microseconds of nanoseconds.
 fn micros(nanos: u64) -> i64 {
     i64::try_from(nanos / 1_000).unwrap_or(i64::MAX)
+}
+
+/// Tells if the thread that writes panics: the border goes on, but stores nothing.
+struct StoreWatch {
+    folder: String,
+    losses: Arc<Losses>,
+    log: EventLog,
+    clock: Clock,
+}
+
+impl StoreWatch {
+    fn run(self, work: impl FnOnce()) {
+        // Nothing that the work has changed is used after a panic.
+        if catch_unwind(AssertUnwindSafe(work)).is_ok() {
+            return;
+        }
+        self.losses.set_failing(true);
+        let kind = EventKind::StoreFailed {
+            folder: self.folder,
+            reason: "the thread that writes has ended by a panic".to_owned(),
+            remedy: "restart the border, and report the panic in the log".to_owned(),
+        };
+        self.log.event(&Event::new(self.clock.now(), kind));
+        self.log.flush();
+    }
 }
 
 /// The thread that writes.
@@ -651,6 +683,22 @@ mod tests {
         assert_eq!(page.calls.len(), BATCHES);
         drop(reader);
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_writer_that_panics_is_a_failed_store() {
+        let clock = Clock::new();
+        let losses = Arc::new(Losses::default());
+        let watch = || StoreWatch {
+            folder: "/store".to_owned(),
+            losses: losses.clone(),
+            log: EventLog::unwritten(clock),
+            clock,
+        };
+        watch().run(|| {});
+        assert!(!losses.is_failing());
+        watch().run(|| panic!("a test"));
+        assert!(losses.is_failing());
     }
 
     #[test]

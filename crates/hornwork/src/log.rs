@@ -4,7 +4,7 @@
 
 use crate::alarms::AlarmBoard;
 use config::Config;
-use engine::event::EventLevel;
+use engine::event::{EventLevel, FieldValue};
 use engine::{Event, EventKind};
 use net::Clock;
 use std::fs::File;
@@ -345,16 +345,13 @@ fn json_line(unix_nanos: u64, level: &str, event: &Event) -> String {
     object.insert("level".to_owned(), level.into());
     object.insert("event".to_owned(), event.kind.name().into());
     object.insert("at".to_owned(), event.at.to_string().into());
-    event.kind.fields(&mut |name, value| {
-        let text = value.to_string();
-        let value = match (text.parse::<u64>(), text.parse::<f64>()) {
-            (Ok(number), _) if number.to_string() == text && !NAME_FIELDS.contains(&name) => {
-                number.into()
-            }
-            (_, Ok(number)) if DECIMAL_SUFFIXES.iter().any(|unit| name.ends_with(unit)) => {
-                number.into()
-            }
-            _ => text.into(),
+    event.kind.typed_fields(&mut |name, value| {
+        // By the declared type: a user or a tag that consists of digits is a text, as others are.
+        let value: serde_json::Value = match value {
+            FieldValue::Text(text) => text.into(),
+            FieldValue::Integer(number) => number.into(),
+            FieldValue::Decimal(figure) => (figure.0 as f64 / 100.0).into(),
+            FieldValue::Flag(flag) => flag.to_string().into(),
         };
         object.insert(name.to_owned(), value);
     });
@@ -387,30 +384,6 @@ fn lost_line(json: bool, clock: &Clock, lines: u64) -> String {
         false => text_line(nanos, "WARN", &event),
     }
 }
-
-/// Fields that are names, even where one happens to consist of digits.
-const NAME_FIELDS: [&str; 17] = [
-    "route",
-    "number",
-    "from",
-    "to",
-    "aor",
-    "target",
-    "trunk",
-    "interface",
-    "call_id",
-    "reason",
-    "from_node",
-    "to_node",
-    "conference",
-    "object",
-    "by",
-    "rule",
-    "receiver",
-];
-
-/// Endings of fields that have decimals.
-const DECIMAL_SUFFIXES: [&str; 3] = ["_percent", "_ms", "_mos"];
 
 /// RFC 3339 in UTC with microseconds.
 pub(crate) fn timestamp(unix_nanos: u64) -> String {
@@ -606,6 +579,35 @@ mod tests {
         assert_eq!(value["timestamp"], "2023-11-14T22:13:20.123456Z");
         assert_eq!((&value["call"], &value["to"]), (&7.into(), &"0800".into()));
         assert_eq!(value["call_id"], "a\nb");
+    }
+
+    #[test]
+    fn texts_of_digits_are_texts() {
+        let tagged = EventKind::CallTagged {
+            call: 7,
+            tag: "1".into(),
+            value: "4711".into(),
+        };
+        let down = EventKind::TrunkUp { trunk: "1".into() };
+        let failed = EventKind::AuthenticationFailed {
+            source: "1".into(),
+            aor: "1".into(),
+            user: "4930123456".into(),
+            reason: "1".into(),
+            suppressed: 3,
+        };
+        for (kind, texts) in [
+            (tagged, &["tag", "value"][..]),
+            (down, &["trunk"]),
+            (failed, &["source", "aor", "user", "reason"]),
+        ] {
+            let line = json_line(0, "INFO", &Event::new(Time::ZERO, kind));
+            let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+            for name in texts {
+                assert!(value[name].is_string(), "{name}: {value}");
+            }
+            assert!(value["call"].is_null() || value["call"] == 7);
+        }
     }
 
     #[test]

@@ -235,7 +235,7 @@ pub(crate) const METRICS: &[MetricSpec] = &[
         "hornwork_records_total",
         Counter,
         &["result"],
-        "Call records: written, lost (the queue was full), cut (written at the start for calls that a crash cut; included in written).",
+        "Call records: written, lost (the queue was full), incomplete (the queue was full for a time, so that they lack a route, a tag, or figures of the set-up or the media; included in written), cut (written at the start for calls that a crash cut; included in written).",
     ),
     spec(
         "hornwork_records_failing",
@@ -523,6 +523,7 @@ fn values(statistics: &Statistics, operators: &Operators) -> MetricValues {
         for (result, count) in [
             ("written", &records.written),
             ("lost", &records.lost),
+            ("incomplete", &records.incomplete),
             ("cut", &records.cut),
         ] {
             out.set("hornwork_records_total", &[result], count.load(Relaxed));

@@ -19,7 +19,9 @@ use std::time::Duration;
 
 /// Most queued events: those of 4 s at 4,000 calls per second.
 const MAX_QUEUED: usize = 65_536;
-/// Most numbers of calls whose end found no space.
+/// Queued events above which intervals of media are not queued: the record needs them only if the program crashes.
+const MAX_QUEUED_INTERVALS: usize = MAX_QUEUED / 4 * 3;
+/// Most numbers of calls whose end, or another event, found no space.
 const MAX_LOST_ENDS: usize = 1 << 20;
 /// Time for which the writer collects events.
 const COLLECT_TIME: Duration = Duration::from_millis(100);
@@ -45,6 +47,8 @@ pub(crate) struct RecordCounters {
     pub(crate) written: AtomicU64,
     /// Records lost because the queue was full.
     pub(crate) lost: AtomicU64,
+    /// Records with a part missing because the queue was full.
+    pub(crate) incomplete: AtomicU64,
     /// Records of calls that the last run of the program did not end.
     pub(crate) cut: AtomicU64,
     /// Whether writing fails at present.
@@ -62,6 +66,8 @@ struct RecordQueueState {
     waiting: Vec<Event>,
     /// Numbers of calls whose end found no space.
     lost_ends: Vec<u64>,
+    /// Numbers of calls of which another event found no space; some may occur more than once.
+    lost_parts: Vec<u64>,
     /// Records without such a number.
     lost: u64,
     ending: bool,
@@ -109,6 +115,7 @@ impl RecordSink {
             let waited = self.queue.changed.wait_timeout_while(state, limit, waits);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        state.lost_parts.clear();
         CollectedEvents {
             events: std::mem::take(&mut state.waiting),
             lost_ends: std::mem::take(&mut state.lost_ends),
@@ -143,7 +150,11 @@ impl RecordSink {
         }
         let mut state = self.queue.state();
         for event in events.drain(..) {
-            if state.waiting.len() < MAX_QUEUED {
+            let limit = match event.kind {
+                EventKind::CallMediaInterval { .. } => MAX_QUEUED_INTERVALS,
+                _ => MAX_QUEUED,
+            };
+            if state.waiting.len() < limit {
                 state.waiting.push(event);
                 continue;
             }
@@ -153,6 +164,15 @@ impl RecordSink {
                 }
                 EventKind::CallEnded { .. } | EventKind::CallRefused { .. } => state.lost += 1,
                 // The record is lost only if its end is.
+                EventKind::CallRouted { call, .. }
+                | EventKind::CallAnswered { call, .. }
+                | EventKind::CallTagged { call, .. }
+                | EventKind::RuleRefused { call, .. }
+                | EventKind::CallMedia { call, .. }
+                    if state.lost_parts.len() < MAX_LOST_ENDS =>
+                {
+                    state.lost_parts.push(call);
+                }
                 _ => {}
             }
         }
@@ -194,6 +214,7 @@ impl CallRecords {
             path: spec.folder.display().to_string(),
             builder: RecordBuilder::new(run),
             journaled: BTreeSet::new(),
+            incomplete: BTreeSet::new(),
             pending: VecDeque::new(),
             failing: None,
             lost: 0,
@@ -243,6 +264,8 @@ struct RecordWriter {
     builder: RecordBuilder,
     /// Calls with an entry in the journal.
     journaled: BTreeSet<u64>,
+    /// Calls in progress of which an event was lost.
+    incomplete: BTreeSet<u64>,
     /// Parts that are not written yet, each with its number of records.
     pending: VecDeque<(WrittenChunk, u64)>,
     failing: Option<RecordOutage>,
@@ -301,14 +324,17 @@ impl RecordWriter {
                 true => std::mem::take(&mut state.waiting),
                 false => Vec::new(),
             };
-            let (lost_ends, lost) = match takes {
+            let (lost_ends, lost_parts, lost) = match takes {
                 true => (
                     std::mem::take(&mut state.lost_ends),
+                    std::mem::take(&mut state.lost_parts),
                     std::mem::take(&mut state.lost),
                 ),
-                false => (Vec::new(), 0),
+                false => (Vec::new(), Vec::new(), 0),
             };
             drop(state);
+            // Before the ends of these calls are processed.
+            self.incomplete.extend(lost_parts);
             self.collect(events);
             self.count_lost(&lost_ends, lost);
             let written = self.write().and_then(|()| self.maintain());
@@ -333,7 +359,12 @@ impl RecordWriter {
                 Some(RecordChange::Running(call)) => {
                     changed.insert(call);
                 }
-                Some(RecordChange::Ended(record)) => ended.push(record),
+                Some(RecordChange::Ended(record)) => {
+                    if self.incomplete.remove(&record.call) {
+                        self.counters.incomplete.fetch_add(1, Relaxed);
+                    }
+                    ended.push(record);
+                }
                 Some(RecordChange::Challenged(record)) if self.journaled.remove(&record.call) => {
                     journal += &ended_entry(&record.fields.id);
                 }
@@ -375,6 +406,10 @@ impl RecordWriter {
             self.builder.forget(*call);
             self.journaled.remove(call);
         }
+        // Challenged calls, and those whose begin or end was lost, have no record.
+        let builder = &self.builder;
+        self.incomplete
+            .retain(|call| builder.running_call(*call).is_some());
         let records = ends.len() as u64 + more;
         if records > 0 {
             self.lose(records);
@@ -483,4 +518,100 @@ pub(crate) fn hint(config: &config::Config) -> Option<String> {
             folder.display()
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The disk stalls while a call is answered.
+    #[test]
+    fn records_without_some_of_their_events_are_counted() {
+        let name = format!("hornwork-incomplete-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&folder);
+        let spec = RecordsSpec {
+            folder: folder.clone(),
+            format: config::RecordFormat::Ndjson,
+            rotate_bytes: 1 << 20,
+            rotate_after: Duration::from_secs(3_600),
+            keep: None,
+            keep_bytes: None,
+        };
+        let clock = Clock::new();
+        let records = CallRecords::start(&spec, &EventLog::unwritten(clock), clock).unwrap();
+        let (sink, counters) = (records.sink(), records.counters());
+        let at = clock.now();
+        let event = |kind: EventKind| Event::new(at, kind);
+        let mut events = vec![event(EventKind::CallOffered {
+            call: 7,
+            interface: "access".into(),
+            call_id: "a@x".into(),
+            from: "sip:1@x".into(),
+            to: "sip:2@x".into(),
+            source: "udp:192.0.2.1:5060".into(),
+            trunk: None,
+        })];
+        let interval = EventKind::CallMediaInterval {
+            call: 7,
+            interval_ms: 10_000,
+            caller_packets: None,
+            caller_lost: None,
+            caller_loss_percent: None,
+            caller_jitter_ms: None,
+            caller_mos: None,
+            callee_packets: None,
+            callee_lost: None,
+            callee_loss_percent: None,
+            callee_jitter_ms: None,
+            callee_mos: None,
+        };
+        // Intervals leave space for others.
+        let intervals = std::iter::repeat_n(interval, MAX_QUEUED);
+        events.extend(intervals.map(event));
+        let trunk = "pbx".to_owned();
+        let others = std::iter::repeat_n(EventKind::TrunkUp { trunk }, MAX_QUEUED / 4 - 1);
+        events.extend(others.map(event));
+        let tag = |tag: &str| EventKind::CallTagged {
+            call: 7,
+            tag: tag.to_owned(),
+            value: "x".to_owned(),
+        };
+        events.push(event(tag("last")));
+        events.push(event(tag("lost")));
+        let setup_ms = Some(1);
+        events.push(event(EventKind::CallAnswered { call: 7, setup_ms }));
+        sink.put(&mut events);
+        let until = clock.now() + Duration::from_secs(20);
+        while !sink.queue.state().waiting.is_empty() {
+            assert!(clock.now() < until, "the events wait");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        events.push(event(EventKind::CallEnded {
+            call: 7,
+            ended_by: "callee".into(),
+            reason: "bye".into(),
+            status: 200,
+            duration_ms: Some(0),
+            trunk: None,
+            path: None,
+            codec: None,
+            caller_loss_percent: None,
+            caller_jitter_ms: None,
+            caller_mos: None,
+            callee_loss_percent: None,
+            callee_jitter_ms: None,
+            callee_mos: None,
+        }));
+        sink.put(&mut events);
+        records.end();
+        let count = |counter: &AtomicU64| counter.load(Relaxed);
+        assert_eq!((count(&counters.written), count(&counters.lost)), (1, 0));
+        assert_eq!(count(&counters.incomplete), 1);
+        let text = std::fs::read_to_string(folder.join("cdr.ndjson")).unwrap();
+        let record: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert!(record["answered"].is_string(), "{record}");
+        assert_eq!(record["tags"], serde_json::json!({ "last": "x" }));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -94,7 +94,12 @@ impl WebConsole {
         let store = store
             .map(|store| history::StoreReaders::start(&location(&store.place)))
             .transpose()?;
-        let audit = audit::AuditLog::open(spec.audit.as_deref())?;
+        let (audit, unread) = audit::AuditLog::open(spec.audit.as_deref())?;
+        if let Some(error) = unread {
+            tracing::error!(
+                "the audit log cannot be read back: {error}; the console shows only entries from now on; check `audit` in [console]"
+            );
+        }
         let state = ConsoleState::new(operators, current, (store, audit), spec, taps.active())?;
         server::start(listener, spec, accepts, Arc::new(state), taps)?;
         let scheme = match loaded.console {

@@ -11,6 +11,7 @@ use core::time::Duration;
 use engine::worker::lock;
 use engine::{ConnectionId, Deadline, Entropy, EventKind, Time, Transport, Worker};
 use sip::{Flow, ListenerId};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use wire::sip::Message;
@@ -84,6 +85,25 @@ impl SharedRegistry {
     }
 }
 
+/// Adds the users of a partition to a page with the first `limit` users of all partitions.
+fn add_to_page(
+    page: &mut BTreeSet<Arc<str>>,
+    limit: usize,
+    location: &Location,
+    after: Option<&str>,
+) {
+    for user in location.users_after(after).take(limit) {
+        if page.len() >= limit {
+            if page.last().is_some_and(|last| user > last) {
+                // So are those that follow in this partition.
+                return;
+            }
+            page.pop_last();
+        }
+        page.insert(user.clone());
+    }
+}
+
 impl Registry {
     fn with<R>(&mut self, user: &str, work: impl FnOnce(&mut Location) -> R) -> R {
         match self {
@@ -138,12 +158,24 @@ impl Registry {
         }
     }
 
-    /// Passes every user to `each`.
-    pub fn each(&self, each: &mut dyn FnMut(RegistrationView)) {
+    /// See [`Location::view`].
+    pub fn view(&self, user: &str) -> Option<RegistrationView> {
+        self.look(user, |part| part.view(user))
+    }
+
+    /// At most `limit` users behind `after`, in the order of their names.
+    pub fn page(&self, after: Option<&str>, limit: usize) -> Vec<RegistrationView> {
+        let mut page = BTreeSet::new();
         match self {
-            Registry::Own(location) => location.each(each),
-            Registry::Common(parts) => parts.parts.iter().for_each(|part| lock(part).each(each)),
+            Registry::Own(location) => add_to_page(&mut page, limit, location, after),
+            Registry::Common(parts) => {
+                for part in parts.parts.iter() {
+                    add_to_page(&mut page, limit, &lock(part), after);
+                }
+            }
         }
+        // A user may have gone since its partition was read.
+        page.iter().filter_map(|user| self.view(user)).collect()
     }
 
     /// See [`Location::remove_user`].

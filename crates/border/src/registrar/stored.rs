@@ -10,6 +10,7 @@ use engine::{Time, Transport};
 use sip::{Flow, ListenerId};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use wire::sip::{HeaderId, Scheme, Uri};
 
 /// Refreshes of lifetimes up to this, in seconds, are written once per hour; the start time of the program shows that
@@ -95,7 +96,7 @@ pub struct StoredCore {
 #[derive(Debug, Default)]
 pub(super) struct ChangeQueue {
     /// Each at most once, unless it was removed and returned.
-    users: VecDeque<Box<str>>,
+    users: VecDeque<Arc<str>>,
     /// All users from this slot on are to be written too.
     rest: Option<usize>,
     /// Number of changes that exceeded the capacity.
@@ -104,7 +105,7 @@ pub(super) struct ChangeQueue {
 
 impl ChangeQueue {
     /// Queues a user.
-    pub(super) fn add(&mut self, user: Box<str>) {
+    pub(super) fn add(&mut self, user: Arc<str>) {
         if self.users.len() < WAITING {
             self.users.push_back(user);
         } else {
@@ -313,7 +314,7 @@ impl Location {
         false
     }
 
-    fn next_changed(&mut self) -> Option<Box<str>> {
+    fn next_changed(&mut self) -> Option<Arc<str>> {
         let changes = self.changes.as_mut()?;
         if let Some(user) = changes.users.pop_front() {
             return Some(user);

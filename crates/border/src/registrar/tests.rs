@@ -1,7 +1,7 @@
 //! The rules of the registrar, one REGISTER at a time, and checks for leaks.
 
 use super::*;
-use engine::Transport;
+use engine::{Transport, Worker};
 use proptest::prelude::*;
 use sip::ListenerId;
 
@@ -447,6 +447,49 @@ fn contacts_are_ordered_by_q_then_newest() {
     send(&mut store, 2, "Contact: <sip:b@h>;q=0.9\r\n", here(), 1);
     send(&mut store, 3, "Contact: <sip:c@h>;q=0.9\r\n", here(), 2);
     assert_eq!(uris(&store), ["sip:c@h", "sip:b@h", "sip:a@h"]);
+}
+
+/// Lists are made on a packet thread: a page must cost its users only, whatever the number of registrations.
+#[test]
+fn page_of_a_list_has_views_of_its_users_only() {
+    const USERS: usize = 10_000;
+    let mut entropy = Entropy::from_number(1);
+    let worker = Worker {
+        number: 1,
+        count: 4,
+        key: HashKey::new(&mut entropy),
+    };
+    let registry = SharedRegistry::new(SETTINGS, 4 * USERS, worker, &mut entropy);
+    let mut registry = Registry::Common(registry);
+    let text = text(1, &format!("Contact: {HERE}\r\n"));
+    let message = Message::parse(text.as_bytes()).unwrap();
+    for user in 0..USERS {
+        let user = format!("{user:05}");
+        let answer = registry.register(&user, &message, InterfaceId(0), here(), Time::ZERO);
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    let before = VIEWS.get();
+    let mut all: Vec<String> = Vec::new();
+    loop {
+        let page = registry.page(all.last().map(String::as_str), 999);
+        assert!(page.len() <= 999);
+        if page.is_empty() {
+            break;
+        }
+        all.extend(page.into_iter().map(|view| view.user));
+    }
+    let expected: Vec<String> = (0..USERS).map(|user| format!("{user:05}")).collect();
+    assert!(all == expected, "{} users", all.len());
+    assert_eq!(VIEWS.get() - before, USERS);
+    assert_eq!(
+        registry.view("01001").map(|view| view.contacts.len()),
+        Some(1)
+    );
+    assert_eq!(registry.view("none"), None);
+    assert_eq!(VIEWS.get() - before, USERS + 2);
+    registry.remove_user("00000");
+    assert_eq!(registry.page(None, 1)[0].user, "00001");
+    assert_eq!(registry.page(Some("09999"), 1), []);
 }
 
 #[test]
@@ -946,6 +989,7 @@ proptest! {
             prop_assert!(store.len() <= 5);
             prop_assert!(store.records.iter().all(|(_, r)| !r.bindings.is_empty() && r.bindings.len() <= 3 && r.timer.is_some()));
             prop_assert_eq!(store.by_user.len(), store.records.len());
+            prop_assert_eq!(store.by_name.len(), store.records.len());
             prop_assert_eq!(store.timers.len(), store.records.len());
             let mut connections: Vec<ConnectionId> = store.records.iter()
                 .flat_map(|(_, r)| r.bindings.iter().filter_map(|b| b.flow.connection)).collect();
@@ -955,6 +999,6 @@ proptest! {
         }
         store.expire(Time::from_secs(now + 10_000));
         prop_assert!(store.is_empty());
-        prop_assert_eq!((store.records.len(), store.by_user.len(), store.by_connection.len(), store.timers.len()), (0, 0, 0, 0));
+        prop_assert_eq!((store.records.len(), store.by_user.len(), store.by_name.len(), store.by_connection.len(), store.timers.len()), (0, 0, 0, 0, 0));
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::virtual_network;
 
+use border::operator::CallName;
 use engine::{EventKind, Hundredths};
 use sip::{LegId, MessageContent};
 use std::time::Duration;
@@ -339,4 +340,35 @@ fn refused_request_is_reported_with_its_call_and_interface() {
         })
     ));
     assert!(!net.names().contains(&"request_refused"));
+}
+
+/// A caller chooses its Call-ID, and may choose the number of another call.
+#[test]
+fn call_id_that_looks_like_a_number_does_not_stand_for_the_call_with_this_number() {
+    let (mut net, alice, _) = pair(PLAIN);
+    let invite = format!(
+        "INVITE sip:bob@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 10.1.0.9:5060;branch=z9hG4bKx\r\n\
+         From: <sip:mallory@10.1.0.9>;tag=1\r\nTo: <sip:bob@192.0.2.1>\r\nCall-ID: 2\r\nCSeq: 1 INVITE\r\n\
+         Max-Forwards: 70\r\nContact: <sip:mallory@10.1.0.9:5060>\r\nContent-Type: application/sdp\r\n\
+         Content-Length: {}\r\n\r\n{SDP_A}",
+        SDP_A.len()
+    );
+    net.send_raw("10.1.0.9:5060", OUT, invite.as_bytes());
+    net.run(seconds(1));
+    call(&mut net, alice);
+    let numbers = |net: &VirtualNetwork| {
+        let calls = net.border.calls();
+        calls.iter().map(|call| call.number).collect::<Vec<_>>()
+    };
+    assert_eq!(numbers(&net), [1, 2]);
+    let number = CallName::Number(2);
+    let call_id = CallName::CallId("2".to_owned());
+    let found = |net: &VirtualNetwork, name| net.border.call(name).map(|call| call.number);
+    assert_eq!(found(&net, &number), Some(2));
+    assert_eq!(found(&net, &call_id), Some(1));
+    assert!(net.control(|border, now| border.hang_up(&number, now)));
+    net.run(seconds(1));
+    assert_eq!(numbers(&net), [1]);
+    assert!(!net.control(|border, now| border.hang_up(&number, now)));
+    assert!(net.control(|border, now| border.hang_up(&call_id, now)));
 }

@@ -61,13 +61,13 @@ CREATE INDEX drops_at ON hornwork.drops (at);
 /// The version of the layout; 0: there is none.
 async fn version(client: &Client) -> Result<i32, DatabaseError> {
     let exists = "SELECT to_regclass('hornwork.layout') IS NOT NULL";
-    if !client.query_typed_one(exists, &[]).await?.get::<_, bool>(0) {
+    if !is_true(client, exists).await? {
         return Ok(0);
     }
     let row = client
         .query_typed_one("SELECT version FROM hornwork.layout", &[])
         .await?;
-    Ok(row.get(0))
+    Ok(row.try_get(0)?)
 }
 
 fn other_version(found: i32) -> DatabaseError {
@@ -109,6 +109,11 @@ pub(super) async fn migrate(client: &Client) -> Result<(), DatabaseError> {
     Ok(())
 }
 
+/// The answer of a question to the database.
+async fn is_true(client: &Client, question: &str) -> Result<bool, DatabaseError> {
+    Ok(client.query_typed_one(question, &[]).await?.try_get(0)?)
+}
+
 /// A border that writes to the database.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeState {
@@ -129,7 +134,7 @@ pub(super) async fn enter(client: &Client, name: &str) -> Result<NodeState, Data
     let select = "SELECT number, batch, last_call FROM hornwork.nodes WHERE name = $1";
     let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&name, Type::TEXT)];
     let row = client.query_typed_one(select, &parameters).await?;
-    let number: i16 = row.get(0);
+    let number: i16 = row.try_get(0)?;
     if i64::from(number) >= NODES {
         return Err(DatabaseError::Unusable(format!(
             "the database has {NODES} nodes already: remove names that are not used from hornwork.nodes"
@@ -138,7 +143,7 @@ pub(super) async fn enter(client: &Client, name: &str) -> Result<NodeState, Data
     client.batch_execute("COMMIT").await?;
     let lock = format!("SELECT pg_try_advisory_lock({NODE_LOCK}, {number})");
     let mut attempts = 1;
-    while !client.query_typed_one(&lock, &[]).await?.get::<_, bool>(0) {
+    while !is_true(client, &lock).await? {
         if attempts == NAME_ATTEMPTS {
             return Err(DatabaseError::Unavailable(format!(
                 "another border writes as node \"{name}\""
@@ -151,8 +156,8 @@ pub(super) async fn enter(client: &Client, name: &str) -> Result<NodeState, Data
     let row = client.query_typed_one(select, &parameters).await?;
     Ok(NodeState {
         number,
-        batch: row.get(1),
-        last_call: row.get(2),
+        batch: row.try_get(1)?,
+        last_call: row.try_get(2)?,
     })
 }
 
@@ -165,11 +170,7 @@ pub(super) async fn ensure_days(client: &Client, days: &[i64]) -> Result<(), Dat
     for &day in days {
         let name = day_name(day);
         let exists = format!("SELECT to_regclass('hornwork.drops_{name}') IS NOT NULL");
-        if client
-            .query_typed_one(&exists, &[])
-            .await?
-            .get::<_, bool>(0)
-        {
+        if is_true(client, &exists).await? {
             continue;
         }
         let calls = BY_CALL.iter().map(|table| (table, NODES));
@@ -197,13 +198,14 @@ pub(super) async fn ensure_days(client: &Client, days: &[i64]) -> Result<(), Dat
 
 /// Days that have partitions, with their sizes in bytes, indexes included.
 pub(super) async fn sizes(client: &Client) -> Result<BTreeMap<i64, u64>, DatabaseError> {
-    let select = "SELECT part.relname, pg_total_relation_size(part.oid) FROM pg_inherits \
+    // The size of a partition that another border removes meanwhile is null.
+    let select = "SELECT part.relname, coalesce(pg_total_relation_size(part.oid), 0) FROM pg_inherits \
         JOIN pg_class part ON part.oid = inhrelid JOIN pg_class parent ON parent.oid = inhparent \
         JOIN pg_namespace space ON space.oid = parent.relnamespace \
         WHERE space.nspname = 'hornwork' AND part.relkind = 'r'";
     let mut sizes = BTreeMap::new();
     for row in client.query_typed(select, &[]).await? {
-        let (name, size): (&str, i64) = (row.get(0), row.get(1));
+        let (name, size): (&str, i64) = (row.try_get(0)?, row.try_get(1)?);
         let day = name.rsplit_once('_').and_then(|(_, day)| day_of_name(day));
         if let Some(day) = day {
             *sizes.entry(day).or_default() += u64::try_from(size).unwrap_or(0);

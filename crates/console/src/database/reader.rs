@@ -194,7 +194,12 @@ impl DatabaseReader {
                 return Ok(page);
             };
             let mut calls = self.load(&ids)?;
-            calls.retain(|call| filter.holds(call) && fits_number(filter, call));
+            calls.retain(|call| filter.holds(call));
+            // Otherwise the table of numbers has selected the calls.
+            let is_combined = filter.words.is_some() || filter.call_id.is_some();
+            if let Some(number) = filter.number.as_deref().filter(|_| is_combined) {
+                self.retain_number(&mut calls, number)?;
+            }
             if let Some(text) = &filter.text {
                 self.retain_text(&mut calls, text)?;
             }
@@ -273,6 +278,44 @@ impl DatabaseReader {
         let mut calls: Vec<StoredCall> = calls.collect();
         calls.sort_unstable_by_key(|call| std::cmp::Reverse(call.id));
         Ok(calls)
+    }
+
+    /// Keeps calls with this number: of a user, or dialled, which is in the table of numbers alone.
+    fn retain_number(&self, calls: &mut Vec<StoredCall>, number: &str) -> Result<(), StoreError> {
+        let others = calls
+            .iter()
+            .filter(|call| !CallFilter::fits_user(number, call));
+        let ids: Vec<i64> = others.map(|call| call.id).collect();
+        let (Some(&lowest), Some(&highest)) = (ids.iter().min(), ids.iter().max()) else {
+            return Ok(());
+        };
+        // The bounds choose the partitions.
+        let mut values: Values = vec![
+            (Box::new(ids), Type::INT8_ARRAY),
+            (Box::new(lowest), Type::INT8),
+            (Box::new(highest), Type::INT8),
+        ];
+        let wanted = without_nul(number).into_owned();
+        let condition = match wanted.strip_suffix('*') {
+            Some(start) => {
+                values.push((Box::new(start.to_owned()), Type::TEXT));
+                // The first text after all that begin with `start`, in the order of bytes.
+                values.push((Box::new(format!("{start}\u{10ffff}")), Type::TEXT));
+                "number >= $4 AND number < $5"
+            }
+            None => {
+                values.push((Box::new(wanted), Type::TEXT));
+                "number = $4"
+            }
+        };
+        let select = format!(
+            "SELECT DISTINCT call FROM hornwork.numbers \
+             WHERE call = ANY($1) AND call >= $2 AND call <= $3 AND {condition}"
+        );
+        let rows = self.query(&select, &values)?;
+        let dialled: BTreeSet<i64> = rows.iter().map(|row| row.get(0)).collect();
+        calls.retain(|call| CallFilter::fits_user(number, call) || dialled.contains(&call.id));
+        Ok(())
     }
 
     /// Keeps calls with a message that has this text.
@@ -437,18 +480,6 @@ fn event(row: &Row) -> StoredEvent {
         name: row.get(1),
         fields: row.get(2),
     }
-}
-
-/// A number that was combined with words or a Call-ID is compared with the users; the number dialled is in the table of
-/// numbers alone.
-fn fits_number(filter: &CallFilter, call: &StoredCall) -> bool {
-    let Some(number) = &filter.number else {
-        return true;
-    };
-    let by_table = filter.words.is_none() && filter.call_id.is_none();
-    by_table
-        || CallFilter::fits_number(number, &call.from)
-        || CallFilter::fits_number(number, &call.to)
 }
 
 impl Candidates {

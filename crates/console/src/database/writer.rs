@@ -485,7 +485,8 @@ async fn mark_cut_calls(client: &Client, node: i16) -> Result<Vec<StoredCall>, D
     let rows = client.query_typed(select, &[(&node, Type::INT2)]).await?;
     let mut cut = Vec::new();
     for row in rows {
-        let (id, details, last): (i64, &str, Option<i64>) = (row.get(0), row.get(1), row.get(2));
+        let (id, details): (i64, &str) = (row.try_get(0)?, row.try_get(1)?);
+        let last: Option<i64> = row.try_get(2)?;
         // A row that cannot be read is not marked.
         let Ok(mut call) = serde_json::from_str::<StoredCall>(details) else {
             continue;
@@ -530,6 +531,7 @@ mod tests {
     use super::*;
     use crate::segment::StoredDirection;
     use crate::settings::{DatabaseHost, StoreLocation};
+    use crate::text::day_name;
     use engine::Transport;
 
     const NOW: i64 = 1_764_000_123_456_789;
@@ -556,17 +558,12 @@ mod tests {
         writer.message(&message, b"");
     }
 
-    #[test]
-    fn a_transaction_whose_answer_was_lost_is_written_once() {
-        let Some(server) = postgres::Server::new(&[], "") else {
-            return;
-        };
-        let name = server.database();
+    fn open(server: &postgres::Server, name: &str) -> DatabaseWriter {
         let database = DatabaseSettings {
             host: DatabaseHost::Socket(server.folder.clone()),
             port: postgres::PORT,
             user: "postgres".into(),
-            database: name.clone(),
+            database: name.to_owned(),
             authorities: None,
             password_file: None,
         };
@@ -578,7 +575,41 @@ mod tests {
             secure_content: false,
             full_text: true,
         };
-        let mut writer = DatabaseWriter::open(database, settings, NOW).unwrap();
+        DatabaseWriter::open(database, settings, NOW).unwrap()
+    }
+
+    /// Another border removes a partition while this one asks for the sizes.
+    #[test]
+    fn partition_that_is_removed_meanwhile_has_no_size() {
+        let Some(server) = postgres::Server::new(&[], "") else {
+            return;
+        };
+        let name = server.database();
+        let mut writer = open(&server, &name);
+        let day = day_name(day_of(NOW) + 1);
+        let removal =
+            format!("BEGIN; DROP TABLE hornwork.calls_{day}; SELECT pg_sleep(0.5); COMMIT");
+        let locked = "SELECT count(*) FROM pg_locks WHERE granted AND mode = 'AccessExclusiveLock'";
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| server.psql(&name, &removal));
+            while !other.is_finished() && server.psql(&name, locked).as_deref() == Some("0") {}
+            writer.tick(NOW);
+            other.join().unwrap().unwrap();
+        });
+        assert!(writer.outage.is_none(), "{:?}", writer.outage);
+        put(&mut writer, "one");
+        writer.tick(NOW + COMMIT_INTERVAL);
+        let stored = server.psql(&name, "SELECT count(*) FROM hornwork.messages");
+        assert_eq!(stored.as_deref(), Some("1"));
+    }
+
+    #[test]
+    fn a_transaction_whose_answer_was_lost_is_written_once() {
+        let Some(server) = postgres::Server::new(&[], "") else {
+            return;
+        };
+        let name = server.database();
+        let mut writer = open(&server, &name);
         let count = || {
             server
                 .psql(&name, "SELECT count(*) FROM hornwork.messages")

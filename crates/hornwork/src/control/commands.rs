@@ -23,6 +23,8 @@ use std::time::Duration;
 
 /// Entries of a list without `limit`.
 const DEFAULT_LIMIT: usize = 1_000;
+/// Most entries of a page.
+const MAX_LIMIT: usize = 10_000;
 
 type Answer = Result<Response, Problem>;
 type Client = Extension<ClientAddress>;
@@ -165,22 +167,26 @@ impl ApiState {
     }
 }
 
-/// Entries of a list.
+/// The page of a list: at most `limit` entries behind the entry `after`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ListQuery {
+struct ListQuery<T> {
     limit: Option<usize>,
+    after: Option<T>,
 }
 
-/// The query of a list; a malformed one is refused.
-fn limit_of(
-    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
-) -> Result<usize, Problem> {
-    let query = query.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.body_text()))?;
-    Ok(query.0.limit.unwrap_or(DEFAULT_LIMIT))
-}
+type ListPage<T> = Result<Query<ListQuery<T>>, axum::extract::rejection::QueryRejection>;
 
-type Limit = Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>;
+/// The number of entries of a page, and the entry before it; a malformed query is refused.
+fn page_of<T>(query: ListPage<T>) -> Result<(usize, Option<T>), Problem> {
+    let bad = |why: String| Problem::new(StatusCode::BAD_REQUEST, why);
+    let Query(query) = query.map_err(|error| bad(error.body_text()))?;
+    let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
+    match (1..=MAX_LIMIT).contains(&limit) {
+        true => Ok((limit, query.after)),
+        false => Err(bad(format!("limit is between 1 and {MAX_LIMIT}"))),
+    }
+}
 
 async fn health(State(shared): SharedState) -> Answer {
     let statistics = shared.operators().statistics().await.map_err(busy)?;
@@ -261,12 +267,16 @@ fn store_json(store: &StoreState) -> Value {
     value!({ "failing": store.failing, "lost": lost, "unindexed": store.unindexed })
 }
 
-async fn list_calls(State(shared): SharedState, query: Limit) -> Answer {
-    let limit = limit_of(query)?;
-    let calls = shared.operators().calls_after(None, limit).await;
-    let (total, calls) = calls.map_err(busy)?;
+async fn list_calls(State(shared): SharedState, query: ListPage<u64>) -> Answer {
+    let (limit, after) = page_of(query)?;
+    // One more tells whether there is a further page.
+    let calls = shared.operators().calls_after(after, limit + 1).await;
+    let (total, mut calls) = calls.map_err(busy)?;
+    let more = calls.len() > limit;
+    calls.truncate(limit);
+    let next = calls.last().filter(|_| more).map(|call| call.number);
     let shown: Vec<Value> = calls.iter().map(|call| shared.call_json(call)).collect();
-    ok(&value!({ "total": total, "calls": shown }))
+    ok(&value!({ "total": total, "calls": shown, "next": next }))
 }
 
 async fn show_call(State(shared): SharedState, PathParts(id): PathParts<String>) -> Answer {
@@ -280,7 +290,7 @@ async fn hang_up(
     Extension(client): Client,
     Extension(label): Label,
 ) -> Answer {
-    let found = shared.operators().hang_up(id).await.map_err(busy)?;
+    let found = shared.operators().hang_up(&id).await.map_err(busy)?;
     let status = if found {
         StatusCode::OK
     } else {
@@ -293,13 +303,17 @@ async fn hang_up(
     }
 }
 
-async fn list_registrations(State(shared): SharedState, query: Limit) -> Answer {
-    let limit = limit_of(query)?;
-    let page = shared.operators().registrations(None, None, limit).await;
-    let (total, views) = page.map_err(busy)?;
+async fn list_registrations(State(shared): SharedState, query: ListPage<String>) -> Answer {
+    let (limit, after) = page_of(query)?;
+    let page = shared.operators().registrations(None, after, limit + 1);
+    let (total, mut views) = page.await.map_err(busy)?;
+    let more = views.len() > limit;
+    views.truncate(limit);
+    let next = views.last().filter(|_| more);
+    let next = next.map(|(view, _)| view.user.clone());
     let registrations = views.iter().map(|view| shared.registration_json(view));
     let registrations: Vec<Value> = registrations.collect();
-    ok(&value!({ "contacts": total, "registrations": registrations }))
+    ok(&value!({ "contacts": total, "registrations": registrations, "next": next }))
 }
 
 async fn show_registration(

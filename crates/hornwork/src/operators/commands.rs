@@ -3,6 +3,7 @@
 use super::{Operators, ServiceRequest};
 use crate::alarms::Acknowledgement;
 use border::border::CallInfo;
+use border::operator::CallName;
 use border::registrar::LockedOut;
 use border::views::{RegistrationView, TrunkView};
 use engine::Event;
@@ -12,6 +13,11 @@ use tokio::time::timeout;
 
 /// Longest time for reading a configuration.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Most entries of a list that a packet thread copies between two turns: less than a millisecond.
+const MAX_COPIED: usize = 500;
+/// Text before a Call-ID which would otherwise be the number of a call.
+const CALL_ID: &str = "call_id:";
 
 /// Levels of the log.
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
@@ -45,6 +51,17 @@ pub(crate) struct CommandLimits {
 /// A registered user, with the names of the interfaces of its contacts.
 pub(crate) type NamedRegistration = (RegistrationView, Vec<String>);
 
+/// The names of calls that `id` may be, in the order of the search. Callers choose their Call-IDs: one that looks like the
+/// number of a call must not stand for that call.
+fn names_of(id: &str) -> Vec<CallName> {
+    let is_number = id.bytes().all(|byte| byte.is_ascii_digit());
+    let number = id.parse().ok().filter(|_| is_number);
+    let call_id = id.strip_prefix(CALL_ID).unwrap_or(id);
+    let mut names: Vec<CallName> = number.into_iter().map(CallName::Number).collect();
+    names.push(CallName::CallId(call_id.to_owned()));
+    names
+}
+
 impl Operators {
     /// Calls of all threads with higher numbers than `after`, by number; at most `limit`, and the number of all calls.
     ///
@@ -55,41 +72,57 @@ impl Operators {
         after: Option<u64>,
         limit: usize,
     ) -> Result<(usize, Vec<CallInfo>), &'static str> {
-        let pages = self.ask_all(move |context| {
-            let border = &*context.border;
-            (border.call_count(), border.calls_after(after, limit))
-        });
-        let pages = pages.await?;
-        let total = pages.iter().map(|(count, _)| count).sum();
-        let mut calls: Vec<CallInfo> = pages.into_iter().flat_map(|(_, calls)| calls).collect();
-        calls.sort_by_key(|call| call.number);
-        calls.truncate(limit);
-        Ok((total, calls))
+        let mut all: Vec<CallInfo> = Vec::new();
+        loop {
+            let after = all.last().map(|call| call.number).or(after);
+            let part = limit.saturating_sub(all.len()).min(MAX_COPIED);
+            let pages = self.ask_all(move |context| {
+                let border = &*context.border;
+                (border.call_count(), border.calls_after(after, part))
+            });
+            let pages = pages.await?;
+            let total = pages.iter().map(|(count, _)| count).sum();
+            let mut calls: Vec<CallInfo> = pages.into_iter().flat_map(|(_, calls)| calls).collect();
+            calls.sort_by_key(|call| call.number);
+            calls.truncate(part);
+            let is_last = calls.len() < part;
+            all.append(&mut calls);
+            if is_last || all.len() >= limit {
+                return Ok((total, all));
+            }
+        }
     }
 
-    /// The call with this number, or with this Call-ID in one of its legs.
+    /// The call with this number; without one, that with this Call-ID in one of its legs. `call_id:` before a Call-ID
+    /// tells that it is none of a number.
     ///
     /// # Errors
     /// As [`Operators::ask`].
     pub(crate) async fn call(&self, id: &str) -> Result<Option<CallInfo>, &'static str> {
-        let number = id.parse::<u64>().ok();
-        let (_, calls) = self.calls_after(None, usize::MAX).await?;
-        let has = |call: &CallInfo| {
-            Some(call.number) == number || call.call_ids.iter().flatten().any(|own| own == id)
-        };
-        Ok(calls.into_iter().find(has))
+        for name in names_of(id) {
+            let found = self.ask_all(move |context| context.border.call(&name));
+            if let Some(call) = found.await?.into_iter().flatten().next() {
+                return Ok(Some(call));
+            }
+        }
+        Ok(None)
     }
 
-    /// Ends a call; false if there is none.
+    /// Ends a call, which is named as in [`Operators::call`]; false if there is none.
     ///
     /// # Errors
     /// As [`Operators::ask`].
-    pub(crate) async fn hang_up(&self, id: String) -> Result<bool, &'static str> {
-        let ended = self.ask_all(move |context| {
-            let now = context.now;
-            context.border.hang_up(&id, now)
-        });
-        Ok(ended.await?.contains(&true))
+    pub(crate) async fn hang_up(&self, id: &str) -> Result<bool, &'static str> {
+        for name in names_of(id) {
+            let ended = self.ask_all(move |context| {
+                let now = context.now;
+                context.border.hang_up(&name, now)
+            });
+            if ended.await?.contains(&true) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Registered users behind `after` in the order of their names, or the one named `user`; and the number of all
@@ -103,18 +136,30 @@ impl Operators {
         after: Option<String>,
         limit: usize,
     ) -> Result<(usize, Vec<NamedRegistration>), &'static str> {
-        self.ask(0, move |context| {
-            let border = &*context.border;
-            let views = border.registrations_after(user.as_deref(), after.as_deref(), limit);
-            let named = views.into_iter().map(|view| {
-                let names = view.contacts.iter();
-                let names = names.map(|contact| border.interface_name(contact.interface));
-                let names = names.collect();
-                (view, names)
+        let mut all: Vec<NamedRegistration> = Vec::new();
+        loop {
+            let last = all.last().map(|(view, _)| view.user.clone());
+            let (user, after) = (user.clone(), last.or_else(|| after.clone()));
+            let part = limit.saturating_sub(all.len()).min(MAX_COPIED);
+            let page = self.ask(0, move |context| {
+                let border = &*context.border;
+                let views = border.registrations_after(user.as_deref(), after.as_deref(), part);
+                let named = views.into_iter().map(|view| {
+                    let names = view.contacts.iter();
+                    let names = names.map(|contact| border.interface_name(contact.interface));
+                    let names = names.collect();
+                    (view, names)
+                });
+                let named: Vec<NamedRegistration> = named.collect();
+                (border.registration_count(), named)
             });
-            (border.registration_count(), named.collect())
-        })
-        .await
+            let (total, mut page) = page.await?;
+            let is_last = page.len() < part;
+            all.append(&mut page);
+            if is_last || all.len() >= limit {
+                return Ok((total, all));
+            }
+        }
     }
 
     /// Removes all contacts of a user; returns their number.
@@ -252,5 +297,20 @@ impl Operators {
     /// Refuses new calls, and ends the program after the last one, or after `limit`.
     pub(crate) fn drain(&self, limit: Option<Duration>) {
         self.request(ServiceRequest::Drain(limit));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_calls_come_before_call_ids() {
+        let call_id = |id: &str| CallName::CallId(id.to_owned());
+        assert_eq!(names_of("17"), [CallName::Number(17), call_id("17")]);
+        assert_eq!(names_of("call_id:17"), [call_id("17")]);
+        for id in ["+17", "17@x", "99999999999999999999", ""] {
+            assert_eq!(names_of(id), [call_id(id)]);
+        }
     }
 }

@@ -8,9 +8,9 @@ use engine::record::CallRecord;
 use net::Clock;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -37,7 +37,9 @@ impl AppendedFile {
     /// Opens or creates a file; an incomplete last line, the rest of a crash, is removed.
     fn open(path: &Path, header: &str, now: u64) -> io::Result<AppendedFile> {
         let mut options = OpenOptions::new();
-        let mut file = options.create(true).read(true).append(true).open(path)?;
+        // Records have numbers, addresses and times of all calls; a group may collect them.
+        let options = options.create(true).read(true).append(true).mode(0o640);
+        let mut file = options.open(path)?;
         let metadata = file.metadata()?;
         let created = metadata.created().ok().filter(|_| metadata.len() > 0);
         let created = created.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
@@ -216,7 +218,7 @@ impl RecordFolder {
         spec: &RecordsSpec,
         now: u64,
     ) -> io::Result<(RecordFolder, Vec<Map<String, Value>>)> {
-        match std::fs::create_dir(&spec.folder) {
+        match DirBuilder::new().mode(0o750).create(&spec.folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
@@ -469,6 +471,7 @@ impl RecordFolder {
 mod tests {
     use super::*;
     use core::time::Duration;
+    use std::os::unix::fs::PermissionsExt as _;
 
     const START: u64 = 1_700_000_000_000_000_000;
 
@@ -521,6 +524,21 @@ mod tests {
         assert_eq!(others.len(), 1, "{others:?}");
         let old = std::fs::read_to_string(folder.join(&others[0])).unwrap();
         assert_eq!(old, "id,call_id\na,b\n");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// The umask may permit more: no other user of the machine reads them.
+    #[test]
+    fn records_are_closed_to_other_users() {
+        let folder = scratch("modes");
+        let spec = spec(&folder, RecordFormat::Both);
+        let (mut files, _) = RecordFolder::open(&spec, START).unwrap();
+        files.compact(&running("a"), START).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&folder) & 0o027, 0);
+        for name in ["cdr.ndjson", "cdr.csv", JOURNAL] {
+            assert_eq!(mode(&folder.join(name)) & 0o137, 0, "{name}");
+        }
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -115,21 +115,39 @@ struct SourceRate {
     at: Time,
 }
 
+/// Credentials whose failures are counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Credentials<'c> {
+    /// The password of a user.
+    Password(&'c str),
+    /// A token.
+    Token,
+    /// A login by OpenID Connect.
+    SingleSignOn,
+}
+
 /// Sessions, failures and rates.
 pub(super) struct Access {
     pub(super) sessions: Sessions,
     failures: AuthenticationFailures,
+    /// Failures of credentials that name no user, by source only: those of one source must not lock out all others.
+    source_failures: AuthenticationFailures,
     rates: BTreeMap<IpAddr, SourceRate>,
     /// CSRF token of requests without login.
     local_csrf: String,
 }
 
 /// The address, or the /64 of an IPv6 address.
-fn network_of(address: IpAddr) -> IpAddr {
+pub(super) fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
         ip => ip,
     }
+}
+
+/// The limits without that of an account.
+fn by_source(limits: config::FailureLimits) -> config::FailureLimits {
+    config::FailureLimits { user: 0, ..limits }
 }
 
 fn whole_seconds(delay: Duration) -> u64 {
@@ -140,6 +158,7 @@ impl Access {
     pub(super) fn new(limits: config::FailureLimits, mut entropy: Entropy) -> Access {
         Access {
             failures: AuthenticationFailures::new(limits, &mut entropy),
+            source_failures: AuthenticationFailures::new(by_source(limits), &mut entropy),
             local_csrf: secret(&mut entropy),
             sessions: Sessions::new(entropy),
             rates: BTreeMap::new(),
@@ -173,23 +192,44 @@ impl Access {
         passes
     }
 
-    /// Seconds for which credentials of this account from this source are not checked.
+    /// The failures of credentials, and the account in them.
+    fn failures_of<'c>(
+        &mut self,
+        credentials: Credentials<'c>,
+    ) -> (&mut AuthenticationFailures, &'c [u8]) {
+        match credentials {
+            Credentials::Password(user) => (&mut self.failures, user.as_bytes()),
+            Credentials::Token => (&mut self.source_failures, b"token"),
+            Credentials::SingleSignOn => (&mut self.source_failures, b"oidc"),
+        }
+    }
+
+    /// Seconds for which such credentials from this source are not checked.
     pub(super) fn locked_out(
         &mut self,
         policy: &ConsolePolicy,
         source: IpAddr,
-        account: &[u8],
+        credentials: Credentials<'_>,
         now: Time,
     ) -> Option<u64> {
         self.failures.set_limits(policy.failures);
-        self.failures.delay(source, account, now).map(whole_seconds)
+        self.source_failures.set_limits(by_source(policy.failures));
+        let (failures, account) = self.failures_of(credentials);
+        failures.delay(source, account, now).map(whole_seconds)
     }
 
     /// Counts the outcome of a login or token.
-    pub(super) fn judged(&mut self, good: bool, source: IpAddr, account: &[u8], now: Time) {
+    pub(super) fn judged(
+        &mut self,
+        good: bool,
+        source: IpAddr,
+        credentials: Credentials<'_>,
+        now: Time,
+    ) {
+        let (failures, account) = self.failures_of(credentials);
         match good {
-            true => self.failures.succeeded(source, account, now),
-            false => self.failures.failed(source, account, now),
+            true => failures.succeeded(source, account, now),
+            false => failures.failed(source, account, now),
         }
     }
 
@@ -222,7 +262,7 @@ impl Access {
             session,
         };
         if headers.contains_key(AUTHORIZATION) {
-            if let Some(seconds) = self.locked_out(policy, source, b"", now) {
+            if let Some(seconds) = self.locked_out(policy, source, Credentials::Token, now) {
                 return Err(Problem::later("too many wrong tokens", seconds));
             }
             let digest: [u8; 32] = Sha256::digest(bearer(headers).unwrap_or_default()).into();
@@ -234,7 +274,7 @@ impl Access {
                     found = Some(caller(user, None, None));
                 }
             }
-            self.judged(found.is_some(), source, b"", now);
+            self.judged(found.is_some(), source, Credentials::Token, now);
             return found
                 .ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, "token", "wrong token"));
         }
@@ -368,10 +408,31 @@ mod tests {
         policy.users[0].password_hash = Some("new".to_owned());
         assert_eq!(status(&mut access, &policy, &cookie), Err(401));
         let wrong = with("authorization", "Bearer wrong");
+        // A source from which the right token came is not delayed.
         let all: Vec<_> = (0..5)
             .map(|_| status(&mut access, &policy, &wrong).unwrap_err())
             .collect();
+        assert_eq!(all, [401; 5]);
+    }
+
+    /// A token names no user: failures of one client must not lock out the programs of others.
+    #[test]
+    fn wrong_tokens_lock_out_their_own_source_only() {
+        let policy = policy(vec![user("bot", ConsoleRole::Admin, "secret")]);
+        let mut access = Access::new(policy.failures, Entropy::from_number(1));
+        let mut status = |token: &str, source: &str| {
+            let headers = with("authorization", &format!("Bearer {token}"));
+            let presented = Presented {
+                headers: &headers,
+                certificate: ClientNames::default(),
+            };
+            let found = access.identify(&policy, &presented, source.parse().unwrap(), Time::ZERO);
+            found.map_or_else(|problem| problem.status().as_u16(), |_| 200)
+        };
+        let all: Vec<u16> = (0..5).map(|_| status("wrong", "192.0.2.1")).collect();
         assert_eq!(all, [401, 401, 401, 429, 429]);
+        assert_eq!(status("secret", "192.0.2.2"), 200);
+        assert_eq!(status("secret", "192.0.2.1"), 429);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The state common to all requests, and the requests about sessions, health, reports and the audit log.
 
-use super::access::{Access, Caller, ConsolePolicy, MAX_CREDENTIAL};
-use super::audit::{AuditEntry, AuditLog};
+use super::access::{Access, Caller, ConsolePolicy, Credentials, MAX_CREDENTIAL, network_of};
+use super::audit::{AuditEntry, AuditLog, NO_ROLE};
 use super::guard::{Identified, source_of};
 use super::hashing;
 use super::history::StoreReaders;
@@ -38,6 +38,8 @@ use tokio::time::timeout;
 const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Passwords that are checked at a time: each takes 19 MiB and tens of milliseconds of CPU time.
 const MAX_HASHING: usize = 2;
+/// Characters of the name of a refused login in the audit log: users have at most as many.
+const MAX_AUDITED_NAME: usize = 64;
 /// Longest wait for a password check.
 const HASHING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Reports in the list.
@@ -178,18 +180,21 @@ impl ConsoleState {
         status: StatusCode,
     ) {
         let user = caller.map_or("-", |caller| &caller.user);
-        let role = caller.map_or("-", |caller| caller.role.name());
+        let role = caller.map_or(NO_ROLE, |caller| caller.role.name());
         self.audit_user(client, (user, role), action, status);
     }
 
-    /// Writes a login, or its refusal, to the audit log.
-    pub(super) fn audit_login(
-        &self,
-        client: ClientAddress,
-        user: (&str, &str),
-        status: StatusCode,
-    ) {
-        self.audit_user(client, user, ("login", ""), status);
+    /// Writes a login to the audit log.
+    pub(super) fn audit_login(&self, client: ClientAddress, user: (&str, &str)) {
+        self.audit_user(client, user, ("login", ""), StatusCode::OK);
+    }
+
+    /// Writes a refused login to the audit log, unless there were many of this source.
+    pub(super) fn audit_refused(&self, client: ClientAddress, name: &str, status: StatusCode) {
+        let source = network_of(source_of(client));
+        if let Some(value) = self.audit.admit_refused(source, self.operators.clock.now()) {
+            self.audit_user(client, (name, NO_ROLE), ("login", &value), status);
+        }
     }
 
     fn audit_user(
@@ -340,10 +345,11 @@ pub(super) async fn begin_session(
         return Err(Problem::bad("user or password is too long"));
     }
     let (source, now) = (source_of(client), state.operators.clock.now());
-    let account = login.user.as_bytes();
-    let name: String = login.user.chars().filter(|c| !c.is_control()).collect();
+    let account = Credentials::Password(&login.user);
+    let name = login.user.chars().filter(|c| !c.is_control());
+    let name: String = name.take(MAX_AUDITED_NAME).collect();
     let refuse = |problem: Problem| {
-        state.audit_user(client, (&name, "-"), ("login", ""), problem.status());
+        state.audit_refused(client, &name, problem.status());
         Err(problem)
     };
     if let Some(seconds) = state.access().locked_out(&policy, source, account, now) {

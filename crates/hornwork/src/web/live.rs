@@ -127,7 +127,7 @@ pub(super) async fn list_calls(
 /// `DELETE /live/calls/{id}`.
 pub(super) async fn hang_up(State(state): Shared, PathPart(id): PathPart<String>) -> Answer {
     done(
-        usize::from(state.operators().hang_up(id).await?),
+        usize::from(state.operators().hang_up(&id).await?),
         "call in progress",
     )
 }

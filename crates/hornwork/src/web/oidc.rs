@@ -14,6 +14,7 @@ use config::{HttpUrl, OidcSpec};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use token::TokenError;
 pub(super) use token::VerifiedUser;
@@ -25,12 +26,16 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_RESPONSE: usize = 256 << 10;
 /// Logins that speak with the provider at a time.
 const MAX_LOGINS: usize = 4;
+/// Time for which the settings of the provider are kept: clients without login have them read.
+const SETTINGS_S: i64 = 300;
 /// The client of a provider.
 #[derive(Debug)]
 pub(super) struct OidcClient {
     spec: OidcSpec,
     files: HttpCredentials,
     requests: Semaphore,
+    /// Settings of the provider, and when they were read, in seconds since 1970.
+    settings: Mutex<Option<(i64, Provider)>>,
 }
 
 /// Random texts of a login: `state` ties the response of the provider to it, `nonce` the ID token, `verifier` the code.
@@ -41,6 +46,7 @@ pub(super) struct LoginSecrets {
 }
 
 /// Settings of the provider.
+#[derive(Clone, Debug)]
 struct Provider {
     authorization: String,
     token: HttpUrl,
@@ -81,6 +87,7 @@ impl OidcClient {
             spec: spec.clone(),
             files: files.clone(),
             requests: Semaphore::new(MAX_LOGINS),
+            settings: Mutex::default(),
         }
     }
 
@@ -150,27 +157,49 @@ impl OidcClient {
         Ok((text.to_owned(), url))
     }
 
-    /// Reads the settings of the provider (OpenID Connect Discovery 1.0).
-    async fn discover(&self) -> Result<Provider, Problem> {
+    fn settings(&self) -> MutexGuard<'_, Option<(i64, Provider)>> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The settings that were read a short time before `now`.
+    fn known(&self, now: i64) -> Option<Provider> {
+        let settings = self.settings();
+        let recent = settings
+            .as_ref()
+            .filter(|(at, _)| (0..SETTINGS_S).contains(&now.saturating_sub(*at)));
+        recent.map(|(_, provider)| provider.clone())
+    }
+
+    /// The settings of the provider (OpenID Connect Discovery 1.0), at `now` in seconds since 1970.
+    async fn discover(&self, now: i64) -> Result<Provider, Problem> {
+        if let Some(provider) = self.known(now) {
+            return Ok(provider);
+        }
         let issuer = self.spec.issuer.trim_end_matches('/');
         let url = HttpUrl::parse(&format!("{issuer}/.well-known/openid-configuration"));
         let settings = self.fetch(&url.map_err(unavailable)?, None).await?;
         if settings.get("issuer").and_then(Value::as_str) != Some(&self.spec.issuer) {
             return Err(unavailable("its settings are those of another issuer"));
         }
-        Ok(Provider {
+        let provider = Provider {
             authorization: self.endpoint(&settings, "authorization_endpoint")?.0,
             token: self.endpoint(&settings, "token_endpoint")?.1,
             keys: self.endpoint(&settings, "jwks_uri")?.1,
-        })
+        };
+        *self.settings() = Some((now, provider.clone()));
+        Ok(provider)
     }
 
-    /// The URL at the provider to which a login leads the browser.
+    /// The URL at the provider to which a login leads the browser, at `now` in seconds since 1970.
     ///
     /// # Errors
     /// The provider does not answer as it should.
-    pub(super) async fn authorization(&self, login: &LoginSecrets) -> Result<String, Problem> {
-        let provider = self.discover().await?;
+    pub(super) async fn authorization(
+        &self,
+        login: &LoginSecrets,
+        now: i64,
+    ) -> Result<String, Problem> {
+        let provider = self.discover(now).await?;
         let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(&login.verifier));
         let query = form(&[
             ("response_type", "code"),
@@ -199,7 +228,7 @@ impl OidcClient {
         login: &LoginSecrets,
         now: i64,
     ) -> Result<VerifiedUser, Problem> {
-        let provider = self.discover().await?;
+        let provider = self.discover(now).await?;
         let body = form(&[
             ("grant_type", "authorization_code"),
             ("code", code),

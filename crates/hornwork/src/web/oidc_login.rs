@@ -1,8 +1,8 @@
 //! Handlers of the login by OpenID Connect. The state of a login is in a cookie of the browser that began it, so that
 //! the console keeps nothing and a login cannot be begun for another browser.
 
-use super::access::{cookie, is_equal};
-use super::api::{Parameters, Shared};
+use super::access::{Credentials, cookie, is_equal};
+use super::api::{ConsoleState, Parameters, Shared};
 use super::guard::source_of;
 use super::oidc::{LoginSecrets, refused, unavailable};
 use super::problem::{Answer, Problem};
@@ -21,8 +21,10 @@ pub(super) const CALLBACK: &str = "/session/oidc/callback";
 const LOGIN_S: u32 = 600;
 /// Characters of each secret of a login.
 const SECRET_CHARS: usize = 43;
-/// Account in the limits of failed logins.
-const ACCOUNT: &[u8] = b"\0oidc";
+/// Credentials in the limits of failed logins.
+const ACCOUNT: Credentials<'static> = Credentials::SingleSignOn;
+/// Tells for which element of a page a browser sends a request (Fetch Metadata).
+const DESTINATION: &str = "sec-fetch-dest";
 /// The page after a login. The browser does not send the new cookie with a redirect that began at the provider, so that
 /// this page begins a request of its own.
 const PAGE: &str = "<!doctype html><meta charset=\"utf-8\"><meta http-equiv=\"refresh\" content=\"0;url=/\"><title>Logged in</title><a href=\"/\">Continue</a>";
@@ -78,6 +80,12 @@ fn absent() -> Problem {
     Problem::missing("login: [console.oidc] is not configured")
 }
 
+/// The time in seconds since 1970.
+fn unix_s(state: &ConsoleState) -> i64 {
+    let unix_s = state.operators().clock.unix_nanos_now() / 1_000_000_000;
+    i64::try_from(unix_s).unwrap_or(i64::MAX)
+}
+
 /// `GET /session/oidc`: leads the browser to the provider.
 pub(super) async fn begin(State(state): Shared) -> Answer {
     let policy = state.policy();
@@ -90,7 +98,7 @@ pub(super) async fn begin(State(state): Shared) -> Answer {
         nonce,
         verifier,
     };
-    let target = client.authorization(&login).await?;
+    let target = client.authorization(&login, unix_s(&state)).await?;
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::FOUND;
     let headers = response.headers_mut();
@@ -116,21 +124,30 @@ pub(super) async fn end(
     let policy = state.policy();
     let oidc = policy.oidc.as_ref().ok_or_else(absent)?;
     let (source, now) = (source_of(client), state.operators().clock.now());
+    let refuse_uncounted = |problem: Problem| {
+        state.audit_refused(client, "-", problem.status());
+        Err(problem)
+    };
     let refuse = |problem: Problem| {
         state.access().judged(false, source, ACCOUNT, now);
-        state.audit_login(client, ("-", "-"), problem.status());
-        Err(problem)
+        refuse_uncounted(problem)
+    };
+    let not_begun = || refused("this browser has not begun the login, or too long ago");
+    // Any page can have browsers send such a request, for an image for example: it tells nothing about its sender, and is
+    // no failure.
+    let is_page = headers
+        .get(DESTINATION)
+        .is_none_or(|destination| destination == "document");
+    let login = cookie(&headers, cookie_name(policy.is_secure)).and_then(secrets_of);
+    let Some(login) = login.filter(|_| is_page) else {
+        return refuse_uncounted(not_begun());
     };
     if let Some(seconds) = state.access().locked_out(&policy, source, ACCOUNT, now) {
         return Err(Problem::later("too many failed logins", seconds));
     }
-    let login = cookie(&headers, cookie_name(policy.is_secure)).and_then(secrets_of);
-    let presented = query.state.as_deref().unwrap_or_default();
-    let Some(login) = login.filter(|login| is_equal(&login.state, presented)) else {
-        return refuse(refused(
-            "this browser has not begun the login, or too long ago",
-        ));
-    };
+    if !is_equal(&login.state, query.state.as_deref().unwrap_or_default()) {
+        return refuse(not_begun());
+    }
     if query.iss.is_some_and(|issuer| issuer != oidc.issuer()) {
         return refuse(refused("the response is of another provider"));
     }
@@ -144,9 +161,7 @@ pub(super) async fn end(
     }
     let code = query.code.unwrap_or_default();
     let _permit = oidc.permit()?;
-    let unix_s = state.operators().clock.unix_nanos_now() / 1_000_000_000;
-    let unix_s = i64::try_from(unix_s).unwrap_or(i64::MAX);
-    let user = match oidc.redeem(&code, &login, unix_s).await {
+    let user = match oidc.redeem(&code, &login, unix_s(&state)).await {
         Ok(user) => user,
         // Only a wrong login is a failure of its source.
         Err(problem) if problem.status() == StatusCode::SERVICE_UNAVAILABLE => return Err(problem),
@@ -159,7 +174,7 @@ pub(super) async fn end(
         .sessions
         .begin_granted((&name, user.role), &oidc.fingerprint(), now);
     drop(access);
-    state.audit_login(client, (&name, user.role.name()), StatusCode::OK);
+    state.audit_login(client, (&name, user.role.name()));
     let mut response = Response::new(Body::from(PAGE));
     let headers = response.headers_mut();
     headers.insert(

@@ -327,6 +327,19 @@ fn operator_ends_calls_and_takes_a_trunk_out_of_service() {
             &["calls", "show", first["call_id"].as_str().expect("Call-ID")],
         );
         assert_eq!(shown["id"], first["id"]);
+        // In pages; the rest is told on standard error.
+        let part = ctl(&folder, &["calls", "list", "--json", "--limit", "3"]);
+        let page: Value = serde_json::from_slice(&part.stdout).expect("an array");
+        assert_eq!(page.as_array().map(Vec::len), Some(3), "{page}");
+        let last = page[2]["id"].to_string();
+        let told = String::from_utf8_lossy(&part.stderr).into_owned();
+        let more = format!("3 of 4 calls; more: --after {last}");
+        assert!(part.status.success() && told.contains(&more), "{told}");
+        let rest = ctl(&folder, &["calls", "list", "--json", "--after", &last]);
+        assert!(rest.stderr.is_empty(), "{rest:?}");
+        let rest: Value = serde_json::from_slice(&rest.stdout).expect("an array");
+        assert_eq!(rest.as_array().map(Vec::len), Some(1), "{rest}");
+        assert_eq!(rest[0]["id"], calls[3]["id"]);
         // By number, and by the Call-ID of either leg.
         let id = first["id"].to_string();
         let by = [
@@ -440,6 +453,18 @@ fn commands_report_state_and_refuse_mistakes() {
         (
             "GET /v1/calls?limit=x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
             "400",
+        ),
+        (
+            "GET /v1/calls?limit=18446744073709551615 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+            "400",
+        ),
+        (
+            "GET /v1/registrations?limit=0 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+            "400",
+        ),
+        (
+            "GET /v1/calls?limit=10000&after=7 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+            "200",
         ),
         (
             "GET /v1/../etc HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",

@@ -301,7 +301,7 @@ fn provider_grants_roles_and_forged_tokens_are_refused() {
         .to_vec();
     provider.state.lock().unwrap().keys = keys;
     let console = format!(
-        "login_failures = 0\n[console.oidc]\nissuer = \"{}\"\nclient_id = \"{CLIENT}\"\nclient_secret_file = \"{}\"\nconsole_url = \"http://localhost:1/\"\nrole_claim = \"realm_access.roles\"\nrole = [{{ value = \"noc\", role = \"operator\" }}, {{ value = \"all\", role = \"viewer\" }}]\n",
+        "[console.oidc]\nissuer = \"{}\"\nclient_id = \"{CLIENT}\"\nclient_secret_file = \"{}\"\nconsole_url = \"http://localhost:1/\"\nrole_claim = \"realm_access.roles\"\nrole = [{{ value = \"noc\", role = \"operator\" }}, {{ value = \"all\", role = \"viewer\" }}]\n",
         provider.issuer,
         secret.display(),
     );
@@ -313,6 +313,12 @@ fn provider_grants_roles_and_forged_tokens_are_refused() {
         (&open["login"], &open["oidc"]),
         (&json!(true), &json!(true))
     );
+    // Requests that any page can cause lock out no user, far beyond `login_failures`.
+    for number in 0..10 {
+        let headers = "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Dest: image\r\n";
+        let answer = rig.with("GET", "/api/v1/session/oidc/callback", headers, "");
+        assert_eq!(answer.status, 401, "{number}");
+    }
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .expect("time")
@@ -460,6 +466,12 @@ fn provider_grants_roles_and_forged_tokens_are_refused() {
     let (status, body, _) = finish(&rig, &wrong_verifier, &other.state);
     assert!(
         status == 401 && body.contains("refuses the login"),
+        "{status} {body}"
+    );
+    let image = format!("{}\r\nSec-Fetch-Dest: image", other.cookie);
+    let (status, body, _) = finish(&rig, &image, &other.state);
+    assert!(
+        status == 401 && body.contains("has not begun the login"),
         "{status} {body}"
     );
     assert_eq!(finish(&rig, &other.cookie, &other.state).0, 200);
