@@ -26,6 +26,7 @@ pub(crate) mod fuzz;
 mod generated;
 mod latch;
 mod messages;
+mod numbering;
 mod offload;
 mod plan;
 mod playback;

@@ -29,6 +29,9 @@ const MAX_SOURCES: usize = 16;
 const MAX_RESPONSES: usize = 32;
 /// After this time without a check the peer's consent has expired (RFC 7675 section 5.1).
 pub const CONSENT: Duration = Duration::from_secs(30);
+/// A nomination that was not repeated for this time does not keep another pair from being nominated, whatever its
+/// priority: the peer has changed its pair. Agents of RFC 5245, which nominate all valid pairs, repeat all of them within it.
+const NOMINATION: Duration = Duration::from_secs(5);
 
 /// User fragment and password of one side.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,7 +192,14 @@ struct CheckSource {
     /// Priority of the peer's candidate, from the check.
     priority: u32,
     last: Time,
-    nominated: bool,
+    /// When it was nominated last.
+    nominated_at: Option<Time>,
+}
+
+impl CheckSource {
+    fn is_nominated_within(&self, time: Duration, now: Time) -> bool {
+        self.nominated_at.is_some_and(|at| now.since(at) <= time)
+    }
 }
 
 /// A lite agent for one component of one stream.
@@ -291,11 +301,25 @@ impl LiteAgent {
                 .any(|existing| existing.address == source)
     }
 
-    /// Whether the peer has sent a check within [`CONSENT`]; otherwise nothing may be sent to it (RFC 7675).
+    /// Whether the peer has sent a check from the selected address within [`CONSENT`]; otherwise nothing may be sent
+    /// there. Consent is that of a pair: checks from other addresses do not count (RFC 7675 section 5.1).
     pub fn consents(&self, now: Time) -> bool {
-        self.sources
-            .iter()
-            .any(|source| now.since(source.last) <= CONSENT)
+        self.sources.iter().any(|source| {
+            Some(source.address) == self.selected && now.since(source.last) <= CONSENT
+        })
+    }
+
+    /// Selects the best of the other pairs that were nominated within [`CONSENT`]; `false` if there is none.
+    pub fn select_other(&mut self, now: Time) -> bool {
+        let others = self.sources.iter().filter(|source| {
+            Some(source.address) != self.selected && source.is_nominated_within(CONSENT, now)
+        });
+        let best = others.max_by_key(|source| (source.priority, source.nominated_at));
+        let Some(address) = best.map(|source| source.address) else {
+            return false;
+        };
+        self.selected = Some(address);
+        true
     }
 
     /// RFC 8489 section 9.1.3, RFC 8445 section 7.3.
@@ -332,29 +356,28 @@ impl LiteAgent {
             address,
             priority,
             last: now,
-            nominated: nominates,
+            nominated_at: nominates.then_some(now),
         };
         match existing.and_then(|at| self.sources.get_mut(at)) {
             Some(source) => {
                 *source = CheckSource {
-                    nominated: nominates || source.nominated,
+                    nominated_at: fresh.nominated_at.or(source.nominated_at),
                     ..fresh
                 }
             }
             None => self.sources.push(fresh),
         }
         if nominates {
-            self.select(address, priority);
+            self.select(address, priority, now);
         }
     }
 
     /// Selects among several nominated pairs the one of highest priority (agents of RFC 5245 nominate every valid
-    /// pair); among equals, and when the selected one was evicted, the latest.
-    fn select(&mut self, address: SocketAddr, priority: u32) {
-        let former = self
-            .sources
-            .iter()
-            .find(|source| Some(source.address) == self.selected && source.nominated);
+    /// pair); among equals, and when the selected one was evicted or is not nominated any more, the latest.
+    fn select(&mut self, address: SocketAddr, priority: u32, now: Time) {
+        let former = self.sources.iter().find(|source| {
+            Some(source.address) == self.selected && source.is_nominated_within(NOMINATION, now)
+        });
         if former.is_none_or(|former| priority >= former.priority) {
             self.selected = Some(address);
         }
@@ -451,6 +474,46 @@ mod tests {
             Err(DropReason::StunUnauthenticated),
             "the old credentials are invalid"
         );
+    }
+
+    #[test]
+    fn a_pair_of_lower_priority_replaces_one_that_is_not_nominated_any_more() {
+        let (mut lite, peer) = pair();
+        let at = Time::from_secs;
+        lite.feed(&peer.check(200, true), address(1), at(0))
+            .unwrap();
+        lite.feed(&peer.check(100, true), address(2), at(3))
+            .unwrap();
+        assert_eq!(lite.selected(), Some(address(1)), "nominated just now");
+        lite.feed(&peer.check(200, false), address(1), at(6))
+            .unwrap();
+        lite.feed(&peer.check(100, true), address(2), at(6))
+            .unwrap();
+        assert_eq!(lite.selected(), Some(address(2)), "the peer has changed");
+        lite.feed(&peer.check(200, true), address(1), at(7))
+            .unwrap();
+        assert_eq!(lite.selected(), Some(address(1)));
+    }
+
+    #[test]
+    fn consent_is_that_of_the_selected_pair() {
+        let (mut lite, peer) = pair();
+        let at = Time::from_secs;
+        lite.feed(&peer.check(200, true), address(1), at(0))
+            .unwrap();
+        lite.feed(&peer.check(100, true), address(2), at(1))
+            .unwrap();
+        for second in 2..=31 {
+            lite.feed(&peer.check(50, false), address(3), at(second))
+                .unwrap();
+        }
+        assert_eq!(lite.selected(), Some(address(1)));
+        assert!(lite.consents(at(30)) && !lite.consents(at(31)));
+        // Another nominated pair that has consent takes over; a pair that was only checked does not.
+        assert!(lite.select_other(at(31)));
+        assert_eq!(lite.selected(), Some(address(2)));
+        assert!(lite.consents(at(31)) && !lite.consents(at(32)));
+        assert!(!lite.select_other(at(32)));
     }
 
     #[test]

@@ -375,19 +375,15 @@ impl CallMedia {
             &mut KeyingContext<'_>,
         ),
     ) -> bool {
-        let [caller, callee] = &self.sides;
-        let latching = match caller.latching == callee.latching {
-            true => caller.latching,
-            // The side matters without ICE only; the wider constraint leaves authentication to the handshake.
-            false => media::Latching::Anywhere,
-        };
+        let latching = self.sides.each_ref().map(|side| side.latching);
         let mut events: SmallVec<[(Side, usize, SecurityEvent); 2]> = SmallVec::new();
         let mut changed = false;
         for (index, line) in self.lines.iter_mut().enumerate() {
             let Some(line) = line else { continue };
-            for (side, own) in [Side::Caller, Side::Callee]
+            for ((side, own), latching) in [Side::Caller, Side::Callee]
                 .into_iter()
                 .zip(&mut line.sides)
+                .zip(latching)
             {
                 let local = MediaEndpoint {
                     socket: own.rtp,

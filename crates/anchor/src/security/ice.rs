@@ -222,15 +222,15 @@ impl IceAgent {
         now: Time,
     ) -> Option<IcePathEvent> {
         match self {
-            IceAgent::Lite(lite, consent_valid_until) => match lite.selected() {
-                Some(_) if now >= *consent_valid_until && !lite.consents(now) && lite.forget() => {
-                    Some(IcePathEvent::ConsentLost)
+            IceAgent::Lite(lite, consent_valid_until) => {
+                lite.selected()?;
+                let has_consent = now < *consent_valid_until || lite.consents(now);
+                if !has_consent && !lite.select_other(now) && lite.forget() {
+                    return Some(IcePathEvent::ConsentLost);
                 }
-                Some(selected) if before != Some(selected) => {
-                    Some(IcePathEvent::Nominated(selected))
-                }
-                _ => None,
-            },
+                let selected = lite.selected()?;
+                (before != Some(selected)).then_some(IcePathEvent::Nominated(selected))
+            }
             IceAgent::Full(agent) => Some(match agent.next_event()? {
                 IceEvent::Selected(path) => IcePathEvent::Nominated(path.remote),
                 IceEvent::ConsentLost(_) => IcePathEvent::ConsentLost,

@@ -689,13 +689,21 @@ impl SideSecurity {
                     .association
                     .as_mut()
                     .ok_or(DropReason::DtlsUnexpected)?;
-                association.peer = Some(source);
                 association.ensure_session(context, true);
                 let session = association
                     .session
                     .as_mut()
                     .ok_or(DropReason::DtlsUnexpected)?;
                 session.feed(bytes, context.now)?;
+                // Without ICE our own handshake goes to the signalled address: a datagram of another host, which is not
+                // authenticated yet, does not direct it elsewhere.
+                let is_fixed = association.role == Some(Role::Client)
+                    && self.keys.is_none()
+                    && self.ice.is_none()
+                    && local.signalled.is_some();
+                if !is_fixed || association.peer.is_none() {
+                    association.peer = Some(source);
+                }
             }
             _ => return Err(DropReason::MediaMalformed),
         }

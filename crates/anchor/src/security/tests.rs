@@ -658,11 +658,22 @@ impl WebRtcPeer {
     }
 
     fn check(&self, rig: &mut MediaRig, side: Side, text: &str, ufrag: &str) {
+        self.check_with(100, rig, side, (text, ufrag));
+    }
+
+    /// A check of this priority that nominates.
+    fn check_with(
+        &self,
+        priority: u32,
+        rig: &mut MediaRig,
+        side: Side,
+        (text, ufrag): (&str, &str),
+    ) {
         let (local, ice_pwd) = (lines(text, "ice-ufrag")[0], lines(text, "ice-pwd")[0]);
         let key = protect::cipher::HmacSha1::new(ice_pwd.as_bytes());
         let request = Builder::new(message_type::BINDING_REQUEST, [9; 12])
             .attribute(attribute::USERNAME, format!("{local}:{ufrag}").as_bytes())
-            .attribute(attribute::PRIORITY, &100u32.to_be_bytes())
+            .attribute(attribute::PRIORITY, &priority.to_be_bytes())
             .attribute(attribute::ICE_CONTROLLING, &[1; 8])
             .attribute(attribute::USE_CANDIDATE, &[])
             .finish(Some(&key));
@@ -801,12 +812,29 @@ fn dtls_and_ice_with_a_browser_as_caller() {
     browser.address = addr("10.9.9.10:6001");
     browser.check(&mut rig, Side::Caller, &renewed, "anew");
     browser.talk(&mut rig, Side::Caller, 6);
+    // Its network is gone: it nominates a pair of lower priority, without a restart.
+    let before = std::mem::replace(&mut browser.address, addr("10.9.9.11:6002"));
+    rig.plane.keying.now = NOW + Duration::from_secs(10);
+    browser.check_with(50, &mut rig, Side::Caller, (&renewed, "anew"));
+    browser.talk(&mut rig, Side::Caller, 7);
+    assert_eq!(
+        rig.send_from(Side::Caller, before, &rtp(7, 8)),
+        Err(DropReason::MediaUnexpectedSource)
+    );
     // Without checks the peer's consent expires.
-    rig.plane.keying.now = NOW + Duration::from_secs(31);
+    rig.plane.keying.now = NOW + Duration::from_secs(41);
     rig.call.handle_keying_timeout(&mut rig.plane);
     rig.drain();
-    let nominated = "caller nominated 10.9.9.10:6001";
-    assert_eq!(rig.statuses(), [nominated, "caller consent"]);
+    let nominated =
+        [6001, 6002].map(|port| format!("caller nominated 10.9.9.{}:{port}", port - 5991));
+    assert_eq!(
+        rig.statuses(),
+        [
+            nominated[0].as_str(),
+            nominated[1].as_str(),
+            "caller consent"
+        ]
+    );
     assert_eq!(
         rig.send(Side::Callee, &rtp(3, 9)),
         Err(DropReason::MediaNoDestination)
@@ -876,6 +904,49 @@ fn dtls_without_ice_in_both_roles() {
             .answer(Side::Callee, &sdp(2, 5000, "RTP/AVP", &[]), false)
             .unwrap();
         assert_eq!(lines(&answer, "setup"), [ours], "{answer}");
+        phone.handshake(&mut rig, Side::Caller, &answer);
+        phone.talk(&mut rig, Side::Caller, 1);
+    }
+}
+
+/// Both roles: a host other than the peer's neither takes the handshake over nor ends the call.
+#[test]
+fn handshake_of_a_stranger_has_no_effect_without_ice() {
+    for setup in ["active", "passive"] {
+        let mut rig = with_dtls(security(SrtpPolicy::Require, Keying::Dtls, false), None);
+        let mut phone = WebRtcPeer::new();
+        phone.address = addr("10.0.0.1:4000");
+        let fingerprint = phone
+            .endpoint
+            .certificate()
+            .fingerprint(HashFunction::Sha256);
+        let attributes = [
+            format!("fingerprint:{fingerprint}"),
+            format!("setup:{setup}"),
+        ];
+        let attributes: Vec<&str> = attributes
+            .iter()
+            .map(String::as_str)
+            .chain(["rtcp-mux"])
+            .collect();
+        rig.offer(Side::Caller, &sdp(1, 4000, "UDP/TLS/RTP/SAVP", &attributes))
+            .unwrap();
+        let answer = rig
+            .answer(Side::Callee, &sdp(2, 5000, "RTP/AVP", &[]), false)
+            .unwrap();
+        let mut stranger = DtlsSession::new(&endpoint(), Role::Client, None, NOW);
+        let mut hellos = 0;
+        while let Some(event) = stranger.next_event() {
+            let DtlsEvent::Send(bytes) = event else {
+                continue;
+            };
+            hellos += 1;
+            let sent = rig.send_from(Side::Caller, addr("203.0.113.66:9"), bytes);
+            assert_eq!(sent, Err(DropReason::MediaUnexpectedSource), "{setup}");
+        }
+        assert!(hellos > 0);
+        assert_eq!(rig.statuses(), [""; 0]);
+        assert!(rig.wire.iter().all(|(to, _)| *to == phone.address));
         phone.handshake(&mut rig, Side::Caller, &answer);
         phone.talk(&mut rig, Side::Caller, 1);
     }

@@ -19,6 +19,9 @@ use wire::rtp::{RtpView, TelephoneEvent};
 const DIGIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time after an event packet during which the audio is suppressed: it contains the digit's tone.
 const EVENT_HANG: Duration = Duration::from_millis(120);
+/// A timestamp below that of the last event by less than this, in units of 8,000 Hz, is that of a late packet of an
+/// earlier event; any other is a new event. A sender that restarts its timestamps keeps no order (RFC 3550).
+const LATE_EVENT: u32 = 2 * 8_000;
 /// Mean interval between RTCP reports (RFC 3550 section 6.2); each interval is between half of it and one and a half
 /// times.
 const REPORT_INTERVAL_MS: u64 = 5_000;
@@ -295,7 +298,7 @@ impl Participant {
         self.event_until = now + EVENT_HANG;
         let fresh = self
             .event
-            .is_none_or(|last| (timestamp.wrapping_sub(last) as i32) > 0);
+            .is_none_or(|last| last.wrapping_sub(timestamp) >= LATE_EVENT);
         if !fresh {
             return;
         }

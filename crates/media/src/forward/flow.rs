@@ -9,7 +9,7 @@ use super::playback::{PlaybackEncoding, PlaybackEnd, PlaybackPlan, PlaybackResul
 use super::pseudonyms::CnamePseudonyms;
 use super::srtp::{Protection, SideSrtp};
 use super::statistics::{Counters, FlowStats, RtcpObserver, SideDrops, SideStats, Sources};
-use super::transcode::{StreamTranscoder, rewrite_rtcp, transcode};
+use super::transcode::{StreamRewriter, rewrite_rtcp, transcode};
 use engine::{DropReason, MediaPacket, OffloadStatistics, OffloadedStream, SocketId, Time};
 use smallvec::SmallVec;
 use std::net::{IpAddr, SocketAddr};
@@ -65,8 +65,8 @@ pub(crate) struct FlowSide {
     special: SmallVec<[u8; 4]>,
     /// Present if the side uses SRTP that we terminate.
     srtp: Option<Box<SideSrtp>>,
-    /// Present if packets from this side are transcoded.
-    transcoder: Option<Box<StreamTranscoder>>,
+    /// Present if packets from this side are transcoded, or renumbered because they were before.
+    rewriter: Option<Box<StreamRewriter>>,
     /// Present if RTCP to this side must not name hosts and persons.
     hides: Option<Box<CnamePseudonyms>>,
     /// RTCP of this side is readable here.
@@ -100,7 +100,7 @@ impl FlowSide {
             clock_rates: SmallVec::new(),
             special: SmallVec::new(),
             srtp: None,
-            transcoder: None,
+            rewriter: None,
             hides: None,
             plain_rtcp: plan.plain_rtcp,
             player: None,
@@ -146,13 +146,14 @@ impl FlowSide {
         self.clock_rates.clone_from(&plan.clock_rates);
         self.special.clone_from(&plan.special);
         self.plain_rtcp = plan.plain_rtcp;
-        match (&plan.transcode, &mut self.transcoder) {
-            (None, transcoder) => *transcoder = None,
-            (Some(plan), Some(transcoder)) => transcoder.apply(plan),
-            (Some(plan), transcoder) => {
-                *transcoder = Some(Box::new(StreamTranscoder::new(plan.clone())))
-            }
-        }
+        // SRTP that passes through unread would not be authentic with other numbers.
+        let renumbers = plan.plain_rtcp || plan.protection != Protection::None;
+        StreamRewriter::apply(
+            &mut self.rewriter,
+            plan.transcode.as_ref(),
+            &self.sources,
+            renumbers,
+        );
         let keys = match &plan.protection {
             Protection::None => {
                 self.srtp = None;
@@ -564,8 +565,8 @@ impl MediaFlow {
             || self.recorded
             || from.srtp.is_some()
             || to.srtp.is_some()
-            || from.transcoder.is_some()
-            || to.transcoder.is_some();
+            || from.rewriter.is_some()
+            || to.rewriter.is_some();
         let payload_type = last.payload_type;
         let special = from.special.contains(&payload_type)
             || COMFORT_NOISE.contains(&payload_type)
@@ -693,12 +694,12 @@ fn relay_packet(
             // RTCP is relayed while a line is on hold, too (RFC 3264 section 5.1).
             let mut route = to.rtcp_destination().ok_or(DropReason::MediaNoDestination);
             observe_rtcp(from, to, packet, route.is_ok());
-            if from.transcoder.is_some() || to.transcoder.is_some() {
-                let (transcoder, other) = (from.transcoder.as_deref(), to.transcoder.as_deref());
+            if from.rewriter.is_some() || to.rewriter.is_some() {
+                let (rewriter, other) = (from.rewriter.as_deref(), to.rewriter.as_deref());
                 // Encrypted reports (SRTCP that we do not terminate) do not parse as a compound and are relayed
                 // unchanged.
                 if rtcp::is_compound(packet.bytes()) {
-                    rewrite_rtcp(transcoder, other, packet.bytes_mut());
+                    rewrite_rtcp(rewriter, other, packet.bytes_mut());
                 }
             }
             if let Some(names) = &to.hides {
@@ -720,23 +721,33 @@ fn relay_packet(
             from.stream
                 .observe(view, fixed_header, arrival, packet.arrived);
             let route = relay_destination(from, to);
-            if let (Some(transcoder), Ok(route)) = (&mut from.transcoder, route) {
-                let srtp = carriage == Carriage::Rtp;
-                let transcoded =
-                    transcode(transcoder, view, packet.arrived, outbox, &mut |outbox| {
-                        let protected = outbox.finish(route, |packet| match &mut to.srtp {
-                            Some(keys) if srtp => keys.protect(packet, false),
-                            _ => Ok(()),
+            match (from.rewriter.as_deref_mut(), route) {
+                (Some(StreamRewriter::Transcode(transcoder)), Ok(route)) => {
+                    let srtp = carriage == Carriage::Rtp;
+                    let transcoded =
+                        transcode(transcoder, view, packet.arrived, outbox, &mut |outbox| {
+                            let protected = outbox.finish(route, |packet| match &mut to.srtp {
+                                Some(keys) if srtp => keys.protect(packet, false),
+                                _ => Ok(()),
+                            });
+                            match protected {
+                                Ok(length) => to.sent.add(length),
+                                Err(reason) => to.drops.count(reason),
+                            }
                         });
-                        match protected {
-                            Ok(length) => to.sent.add(length),
-                            Err(reason) => to.drops.count(reason),
-                        }
+                    return Ok(FlowVerdict::Accepted {
+                        latched: latched.map(|address| (locked, address)),
+                        result: transcoded.map(|()| None),
                     });
-                return Ok(FlowVerdict::Accepted {
-                    latched: latched.map(|address| (locked, address)),
-                    result: transcoded.map(|()| None),
-                });
+                }
+                (Some(StreamRewriter::Renumber(numbers)), Ok(_)) => {
+                    let number = numbers.relay(view.ssrc(), view.sequence());
+                    if let (Some(number), Some(place)) = (number, packet.bytes_mut().get_mut(2..4))
+                    {
+                        place.copy_from_slice(&number.to_be_bytes());
+                    }
+                }
+                _ => {}
             }
             route
         }

@@ -195,6 +195,14 @@ impl Sources {
         Some(source.statistics.report_block(source.ssrc))
     }
 
+    /// The tracked sources with the highest sequence number of each, extended by its cycles.
+    pub(crate) fn highest(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.tracked.iter().map(|source| {
+            let highest = source.statistics.sequence().highest();
+            (source.ssrc, highest as u32)
+        })
+    }
+
     fn find(&self, ssrc: u32) -> Option<usize> {
         match self.tracked.get(self.current) {
             Some(source) if source.ssrc == ssrc => Some(self.current),

@@ -3,10 +3,13 @@
 //! There is no jitter buffer: the receiver has one, and a second one would only add delay. A packet is decoded on
 //! arrival. Lost packets are replaced by the codec's concealment. Late packets are dropped and counted, because
 //! concealment has taken their place. The synchronisation source remains the sender's, so that RTCP refers to the same
-//! source on both sides. Sequence numbers and timestamps are generated here, and RTCP is rewritten to match.
+//! source on both sides. Sequence numbers and timestamps are generated here, and RTCP is rewritten to match. The sequence
+//! numbers continue those of packets that were relayed before.
 
 use super::digits::{DigitEvents, SpeechSlot};
 use super::generated::{PacketOutbox, rtp_header};
+use super::numbering::{NumberedSource, Numbering};
+use super::statistics::Sources;
 use codec::dtmf::Inserter;
 use codec::format::Format;
 use codec::packet::{Content, PacketiserSettings};
@@ -106,9 +109,10 @@ pub(crate) struct StreamTranscoder {
     stream: Option<TranscodedStream>,
     /// When a codec instance was created last.
     created_at: Option<Time>,
-    sequence: u16,
-    /// Highest sequence number received, extended by its cycles (RFC 3550 section 6.4.1).
-    highest: u32,
+    /// Sequence numbers of the present source.
+    numbers: NumberedSource,
+    /// Those of the sources before.
+    others: Numbering,
     packets: u32,
     octets: u32,
     progress: Option<EventProgress>,
@@ -118,7 +122,7 @@ impl fmt::Debug for StreamTranscoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StreamTranscoder")
             .field("plan", &self.plan)
-            .field("sequence", &self.sequence)
+            .field("numbers", &self.numbers)
             .finish_non_exhaustive()
     }
 }
@@ -150,13 +154,14 @@ impl RtpWriter<'_> {
 }
 
 impl StreamTranscoder {
-    pub(crate) fn new(plan: Arc<TranscodePlan>) -> StreamTranscoder {
+    /// A transcoder whose packets continue the numbers of `relayed`.
+    pub(crate) fn new(plan: Arc<TranscodePlan>, relayed: Numbering) -> StreamTranscoder {
         StreamTranscoder {
             plan,
             stream: None,
             created_at: None,
-            sequence: 0,
-            highest: 0,
+            numbers: NumberedSource::new(0, 0),
+            others: relayed,
             packets: 0,
             octets: 0,
             progress: None,
@@ -167,8 +172,21 @@ impl StreamTranscoder {
     pub(crate) fn apply(&mut self, plan: &Arc<TranscodePlan>) {
         if self.plan != *plan {
             self.plan = plan.clone();
+            self.store_numbers();
             self.stream = None;
             self.created_at = None;
+        }
+    }
+
+    /// Transcoding has ended: the numbers of all sources.
+    pub(crate) fn into_numbering(mut self) -> Numbering {
+        self.store_numbers();
+        self.others
+    }
+
+    fn store_numbers(&mut self) {
+        if self.stream.is_some() {
+            self.others.store(self.numbers);
         }
     }
 
@@ -210,8 +228,11 @@ impl StreamTranscoder {
         if ahead < 0 {
             return Err(DropReason::MediaTooLate);
         }
-        let step = view.sequence().wrapping_sub(self.highest as u16);
-        self.highest = self.highest.wrapping_add(u32::from(step));
+        let step = view.sequence().wrapping_sub(self.numbers.highest as u16);
+        // The first packet may be late, behind one that was relayed.
+        if !(-MAX_DROPOUT..=0).contains(&(step as i16)) {
+            self.numbers.highest = self.numbers.highest.wrapping_add(u32::from(step));
+        }
         match event {
             Some(((_, clock), EventMapping::Relayed(to))) => {
                 self.relay_event(view, payload, (*clock, *to), send)
@@ -276,7 +297,14 @@ impl StreamTranscoder {
                     digits.resume(before);
                 }
             }
-            _ => self.highest = u32::from(view.sequence()),
+            before => {
+                if before.is_some() {
+                    self.others.store(self.numbers);
+                }
+                let known = self.others.get(view.ssrc());
+                let new = || NumberedSource::new(view.ssrc(), view.sequence());
+                self.numbers = known.unwrap_or_else(new);
+            }
         }
         self.stream = Some(TranscodedStream {
             payload_type: number,
@@ -306,7 +334,7 @@ impl StreamTranscoder {
             return Err(DropReason::MediaNotTranscoded);
         };
         let mut writer = RtpWriter {
-            sequence: &mut self.sequence,
+            sequence: &mut self.numbers.next,
             packets: &mut self.packets,
             octets: &mut self.octets,
             ssrc: view.ssrc(),
@@ -396,7 +424,7 @@ impl StreamTranscoder {
         let scaled = u64::from(event.duration) * u64::from(to.1) / u64::from(clock.max(1));
         event.duration = scaled.min(u64::from(u16::MAX)) as u16;
         let mut writer = RtpWriter {
-            sequence: &mut self.sequence,
+            sequence: &mut self.numbers.next,
             packets: &mut self.packets,
             octets: &mut self.octets,
             ssrc: view.ssrc(),
@@ -448,7 +476,7 @@ impl StreamTranscoder {
         let rate = stream.transcoder.packetiser().encoder().sample_rate();
         let mut left = (u64::from(units) * u64::from(rate) / u64::from(clock.max(1))) as usize;
         let mut writer = RtpWriter {
-            sequence: &mut self.sequence,
+            sequence: &mut self.numbers.next,
             packets: &mut self.packets,
             octets: &mut self.octets,
             ssrc: view.ssrc(),
@@ -478,12 +506,12 @@ impl StreamTranscoder {
     }
 }
 
-/// Rewrites relayed RTCP in place, if one or both sides are transcoded. Sender reports get our timestamps and counts.
-/// Reception reports get the sequence numbers of the stream that their receiver sent. `from` transcodes the stream of
+/// Rewrites relayed RTCP in place, if one or both sides are transcoded or renumbered. Sender reports get our timestamps and counts.
+/// Reception reports get the sequence numbers of the stream that their receiver sent. `from` changes the stream of
 /// the RTCP's sender, `to` the stream that it reports on.
 pub(crate) fn rewrite_rtcp(
-    from: Option<&StreamTranscoder>,
-    to: Option<&StreamTranscoder>,
+    from: Option<&StreamRewriter>,
+    to: Option<&StreamRewriter>,
     compound: &mut [u8],
 ) {
     let mut at = 0;
@@ -495,7 +523,10 @@ pub(crate) fn rewrite_rtcp(
         at += length;
         let blocks = match kind {
             wire::rtcp::packet_type::SR => {
-                if let (Some(transcoder), Some(info)) = (from, packet.get_mut(16..28)) {
+                // Relayed packets have the sender's timestamps.
+                if let (Some(StreamRewriter::Transcode(transcoder)), Some(info)) =
+                    (from, packet.get_mut(16..28))
+                {
                     transcoder.sender_info(info);
                 }
                 28
@@ -503,10 +534,13 @@ pub(crate) fn rewrite_rtcp(
             wire::rtcp::packet_type::RR => 8,
             _ => continue,
         };
-        let Some(transcoder) = to else { continue };
+        let Some(rewriter) = to else { continue };
         let blocks = packet.get_mut(blocks..).unwrap_or_default();
         for block in blocks.chunks_exact_mut(24).take(usize::from(head & 31)) {
-            transcoder.report_block(block);
+            match rewriter {
+                StreamRewriter::Transcode(transcoder) => transcoder.report_block(block),
+                StreamRewriter::Renumber(numbers) => renumber_report_block(numbers, block),
+            }
         }
     }
 }
@@ -549,13 +583,81 @@ impl StreamTranscoder {
         let jitter = jitter.map_or(0, |four| u32::from_be_bytes(*four));
         let (remote, local) = stream.clocks;
         let jitter = u64::from(jitter) * u64::from(remote) / u64::from(local.max(1));
-        let new = self.highest.to_be_bytes();
+        let new = self.numbers.highest.to_be_bytes();
         let new = new.into_iter().chain((jitter as u32).to_be_bytes());
         let fields = block.get_mut(8..16).unwrap_or_default();
         fields
             .iter_mut()
             .zip(new)
             .for_each(|(byte, new)| *byte = new);
+    }
+}
+
+/// Changes the highest sequence number of a block about a renumbered stream to the sender's number.
+fn renumber_report_block(numbers: &Numbering, block: &mut [u8]) {
+    let (Some(source), Some(highest)) = (block.first_chunk::<4>(), block.get(8..12)) else {
+        return;
+    };
+    let (source, highest) = (u32::from_be_bytes(*source), highest.first_chunk::<4>());
+    let highest = highest.map_or(0, |bytes| u32::from_be_bytes(*bytes));
+    if highest != 0
+        && let Some(new) = numbers.reported(source, highest)
+        && let Some(bytes) = block.get_mut(8..12)
+    {
+        bytes.copy_from_slice(&new.to_be_bytes());
+    }
+}
+
+/// Changes to the packets of one side for the other.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "it is boxed as a whole")]
+pub(crate) enum StreamRewriter {
+    /// Audio is transcoded.
+    Transcode(StreamTranscoder),
+    /// Packets are relayed, after transcoding, with other sequence numbers than those of their sender.
+    Renumber(Numbering),
+}
+
+impl StreamRewriter {
+    /// Applies a plan to the rewriter of a side that has received these sources. `renumbers`: packets are readable here, so
+    /// that their numbers may be changed.
+    pub(crate) fn apply(
+        this: &mut Option<Box<StreamRewriter>>,
+        plan: Option<&Arc<TranscodePlan>>,
+        received: &Sources,
+        renumbers: bool,
+    ) {
+        let before = this.take();
+        *this = match (plan, before) {
+            (Some(plan), Some(mut before)) if before.is_transcoding() => {
+                if let StreamRewriter::Transcode(transcoder) = &mut *before {
+                    transcoder.apply(plan);
+                }
+                Some(before)
+            }
+            (Some(plan), before) => {
+                let mut numbers = match before.map(|before| *before) {
+                    Some(StreamRewriter::Renumber(numbers)) => numbers,
+                    _ => Numbering::default(),
+                };
+                numbers.begin_transcoding(received);
+                let transcoder = StreamTranscoder::new(plan.clone(), numbers);
+                Some(Box::new(StreamRewriter::Transcode(transcoder)))
+            }
+            (None, Some(before)) if renumbers => match *before {
+                StreamRewriter::Transcode(transcoder) => {
+                    let mut numbers = transcoder.into_numbering();
+                    let changed = numbers.end_transcoding(received);
+                    changed.then(|| Box::new(StreamRewriter::Renumber(numbers)))
+                }
+                StreamRewriter::Renumber(_) => Some(before),
+            },
+            (None, _) => None,
+        };
+    }
+
+    fn is_transcoding(&self) -> bool {
+        matches!(self, StreamRewriter::Transcode(_))
     }
 }
 

@@ -887,3 +887,31 @@ fn digits_are_detected_in_audio_without_telephone_events() {
         assert_eq!(digit_events(Kind::G729, false, true, digits), []);
     }
 }
+
+#[test]
+fn digits_are_reported_after_timestamps_restart_below() {
+    let mut forwarder = forwarder();
+    let mut participant = Participant::new(1, Kind::Pcma, 20, 440.0);
+    participant.plan.in_lobby = true;
+    participant.join(&mut forwarder, at(0));
+    // The fourth packet is a late one of the event before it.
+    for (ms, digit, timestamp) in [
+        (100, '1', 1_000_000_000),
+        (300, '2', 5_000),
+        (500, '3', 6_600),
+        (520, '2', 5_000),
+        (700, '4', 9_000),
+    ] {
+        for _ in 0..3 {
+            participant.event(&mut forwarder, digit, timestamp, at(ms));
+        }
+    }
+    let digits: Vec<ParticipantEvent> = core::iter::from_fn(|| forwarder.next_report())
+        .filter_map(|report| match report {
+            MediaEvent::Participant { event, .. } => Some(event),
+            _ => None,
+        })
+        .collect();
+    let expected: Vec<ParticipantEvent> = b"1234".map(ParticipantEvent::Digit).into();
+    assert_eq!(digits, expected);
+}

@@ -8,7 +8,7 @@ use media::{
     Carriage, EventMapping, Forwarder, ForwarderLimits, Keys, Latching, MediaCommand, Protection,
     SessionPlan, SidePlan, TranscodePlan,
 };
-use protect::srtp::{ContextLimits, Inbound, MasterKey, Suite};
+use protect::srtp::{ContextLimits, Inbound, MasterKey, Outbound, Suite};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::rtcp::{Compound, CompoundBuilder, ReportBlock, SenderInfo};
@@ -490,23 +490,10 @@ fn rtcp_is_rewritten_for_its_receiver() {
 
 #[test]
 fn transcoded_packets_are_protected() {
-    let key = |number| {
-        MasterKey::generate(
-            Suite::AesCm128HmacSha1_80,
-            &mut Entropy::from_number(number),
-        )
-    };
-    let keys = Keys {
-        association: 0,
-        local: key(1),
-        remote: vec![key(2)],
-        window: 0,
-    };
     let to = (8, Kind::Pcma);
     let transcoding = plan((0, Kind::Pcmu), to, 10, EventMapping::Tones);
-    let protection = Protection::Srtp(Arc::new(keys));
+    let (protection, mut inbound) = srtp_keys();
     let mut line = Line::new(session(Some(transcoding), None, protection));
-    let mut inbound = Inbound::new(&key(1), ContextLimits::default()).unwrap();
     let mut speaker = Speaker::new((0, Kind::Pcmu), 600.0);
     let mut opened = Vec::new();
     for _ in 0..5 {
@@ -518,6 +505,155 @@ fn transcoded_packets_are_protected() {
     }
     assert_eq!(opened.len(), 10);
     decode(&opened, to);
+}
+
+fn master_key(number: u64) -> MasterKey {
+    MasterKey::generate(
+        Suite::AesCm128HmacSha1_80,
+        &mut Entropy::from_number(number),
+    )
+}
+
+/// Keys of a side, and what it opens our packets with.
+fn srtp_keys() -> (Protection, Inbound) {
+    let keys = Keys {
+        association: 0,
+        local: master_key(1),
+        remote: vec![master_key(2)],
+        window: 0,
+    };
+    let inbound = Inbound::new(&master_key(1), ContextLimits::default()).unwrap();
+    (Protection::Srtp(Arc::new(keys)), inbound)
+}
+
+/// Transcoding from PCMU to PCMA begins and ends within a call whose other side has SRTP.
+struct ChangingLine {
+    line: Line,
+    protection: Protection,
+    inbound: Inbound,
+    /// Numbers of the packets that the other side has opened.
+    opened: Vec<u16>,
+}
+
+impl ChangingLine {
+    fn new() -> ChangingLine {
+        let (protection, inbound) = srtp_keys();
+        ChangingLine {
+            line: Line::new(ChangingLine::plan(None, &protection)),
+            protection,
+            inbound,
+            opened: Vec::new(),
+        }
+    }
+
+    fn plan(transcoding: Option<TranscodePlan>, protection: &Protection) -> SessionPlan {
+        let mut plan = session(transcoding, None, protection.clone());
+        for side in &mut plan.flows[0].sides {
+            side.plain_rtcp = true;
+        }
+        plan
+    }
+
+    fn change(&mut self, transcodes: bool) {
+        let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
+        let transcoding = transcodes.then(|| plan(from, to, 10, EventMapping::Tones));
+        let plan = ChangingLine::plan(transcoding, &self.protection);
+        let command = MediaCommand::Update(Box::new(plan));
+        self.line.forwarder.command(command, self.line.now);
+    }
+
+    /// Passes packets of a source.
+    fn speak(&mut self, speaker: &mut Speaker, ssrc: u32, packets: usize) {
+        for _ in 0..packets {
+            let mut packet = speaker.next();
+            packet[8..12].copy_from_slice(&ssrc.to_be_bytes());
+            let sent = self.line.pass(A, &packet).unwrap();
+            assert!(!sent.is_empty(), "after {:?}", self.opened.last());
+            for mut packet in sent {
+                let length = self.inbound.unprotect_rtp(&mut packet).unwrap();
+                let view = RtpView::parse(&packet[..length]).unwrap();
+                assert_eq!(view.ssrc(), ssrc);
+                self.opened.push(view.sequence());
+            }
+        }
+    }
+
+    /// The numbers since the last call, which follow each other.
+    fn numbers(&mut self) -> (u16, u16) {
+        let numbers = std::mem::take(&mut self.opened);
+        let follow = |pair: &[u16]| pair[1] == pair[0].wrapping_add(1);
+        assert!(numbers.windows(2).all(follow), "{numbers:?}");
+        (numbers[0], *numbers.last().unwrap())
+    }
+}
+
+#[test]
+fn sequence_numbers_continue_when_transcoding_begins_and_ends() {
+    for first in [20_000, 40_000, 65_530] {
+        let mut call = ChangingLine::new();
+        let mut speaker = Speaker::new((0, Kind::Pcmu), 600.0);
+        speaker.sequence = first;
+        for (transcodes, packets) in [(false, 10), (true, 10), (false, 10), (true, 10), (false, 1)]
+        {
+            call.change(transcodes);
+            call.speak(&mut speaker, 7, packets);
+        }
+        // Of 10 packets of 20 ms, 20 of 10 ms were made.
+        let last = first.wrapping_add(10 + 20 + 10 + 20);
+        assert_eq!(call.numbers(), (first, last));
+        let drops = call.line.forwarder.stats(1).unwrap().flows[0].sides[1]
+            .drops
+            .clone();
+        assert_eq!(drops, []);
+        // A report of the other side has the sender's numbers.
+        let block = ReportBlock {
+            ssrc: 7,
+            highest_sequence: u32::from(last) - 1,
+            ..ReportBlock::default()
+        };
+        let report = CompoundBuilder::new()
+            .receiver_report(8, &[block])
+            .cname(8, "b@a")
+            .finish();
+        let mut bytes = report.clone();
+        bytes.resize(report.len() + MediaPacket::TAILROOM, 0);
+        let mut outbound = Outbound::new(&master_key(2), ContextLimits::default()).unwrap();
+        let length = outbound.protect_rtcp(&mut bytes, report.len()).unwrap();
+        let sent = call.line.pass(B, &bytes[..length]).unwrap();
+        let part = Compound::new(&sent[0]).next().unwrap();
+        let reported = part.reports().next().unwrap().highest_sequence;
+        assert_eq!(reported as u16, speaker.sequence.wrapping_sub(2));
+    }
+}
+
+#[test]
+fn each_source_has_its_own_sequence_numbers() {
+    let mut call = ChangingLine::new();
+    let mut speakers = [(7, 20_000), (8, 60_000)].map(|(ssrc, first)| {
+        let mut speaker = Speaker::new((0, Kind::Pcmu), 600.0);
+        speaker.sequence = first;
+        (ssrc, speaker, first)
+    });
+    // Changes of the codec may be 100 ms apart.
+    for transcodes in [false, true, true, false, true] {
+        call.change(transcodes);
+        for (ssrc, speaker, expected) in &mut speakers {
+            call.speak(speaker, *ssrc, 10);
+            let (first, last) = call.numbers();
+            assert_eq!(first, *expected);
+            *expected = last.wrapping_add(1);
+        }
+    }
+}
+
+#[test]
+fn transcoded_stream_begins_with_the_number_of_its_sender() {
+    let mut call = ChangingLine::new();
+    call.change(true);
+    let mut speaker = Speaker::new((0, Kind::Pcmu), 600.0);
+    speaker.sequence = 31_000;
+    call.speak(&mut speaker, 7, 5);
+    assert_eq!(call.numbers(), (31_000, 31_009));
 }
 
 /// A sender without telephone events, whose digits are converted to events if the other side has them.

@@ -1,0 +1,127 @@
+//! RTP sequence numbers of streams whose packets are not relayed one by one, or were not for a time.
+//!
+//! The numbers of a synchronisation source continue over a change between relay and transcoding (RFC 3550 section 5.1):
+//! with SRTP a number may not be used twice under a key, and a receiver takes a jump back for late packets. After
+//! transcoding the sender's numbers are therefore moved by a constant.
+
+use super::statistics::{MAX_SOURCES, Sources};
+use smallvec::SmallVec;
+
+/// Numbers of one source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NumberedSource {
+    /// The source.
+    pub(crate) ssrc: u32,
+    /// Highest sequence number received, extended by its cycles (RFC 3550 section 6.4.1).
+    pub(crate) highest: u32,
+    /// Next number to send.
+    pub(crate) next: u16,
+}
+
+impl NumberedSource {
+    /// A source whose first packet has this number, and is sent under the same.
+    pub(crate) fn new(ssrc: u32, first: u16) -> NumberedSource {
+        NumberedSource {
+            ssrc,
+            highest: u32::from(first),
+            next: first,
+        }
+    }
+
+    /// A source that was relayed up to this number.
+    fn relayed(ssrc: u32, highest: u32) -> NumberedSource {
+        NumberedSource {
+            ssrc,
+            highest,
+            next: (highest as u16).wrapping_add(1),
+        }
+    }
+
+    /// What relayed packets get on top of their numbers.
+    fn offset(&self) -> u16 {
+        self.next.wrapping_sub(1).wrapping_sub(self.highest as u16)
+    }
+
+    /// So many packets beyond the highest were received and relayed; late ones, which are before it, change nothing.
+    fn advance(&mut self, step: u16) {
+        if (step as i16) > 0 {
+            self.highest = self.highest.wrapping_add(u32::from(step));
+            self.next = self.next.wrapping_add(step);
+        }
+    }
+}
+
+/// Numbers of the sources of one side, each towards the other side.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Numbering {
+    /// Those that were seen first are first.
+    sources: SmallVec<[NumberedSource; MAX_SOURCES]>,
+}
+
+impl Numbering {
+    /// Stores the numbers of a source. If there are too many, the first one is forgotten.
+    pub(crate) fn store(&mut self, source: NumberedSource) {
+        if let Some(existing) = self.find(source.ssrc) {
+            *existing = source;
+            return;
+        }
+        if self.sources.len() >= MAX_SOURCES {
+            self.sources.remove(0);
+        }
+        self.sources.push(source);
+    }
+
+    /// The numbers of a source.
+    pub(crate) fn get(&self, ssrc: u32) -> Option<NumberedSource> {
+        let mut sources = self.sources.iter();
+        sources.find(|source| source.ssrc == ssrc).copied()
+    }
+
+    fn find(&mut self, ssrc: u32) -> Option<&mut NumberedSource> {
+        self.sources.iter_mut().find(|source| source.ssrc == ssrc)
+    }
+
+    /// Transcoding begins: each source continues after its last relayed packet.
+    pub(crate) fn begin_transcoding(&mut self, received: &Sources) {
+        for (ssrc, highest) in received.highest() {
+            match self.find(ssrc) {
+                None => self.store(NumberedSource::relayed(ssrc, highest)),
+                Some(source) => {
+                    source.advance((highest as u16).wrapping_sub(source.highest as u16))
+                }
+            }
+        }
+    }
+
+    /// Transcoding ends: the next packet received is sent under the next number. Returns whether a source has other numbers
+    /// than its sender.
+    pub(crate) fn end_transcoding(&mut self, received: &Sources) -> bool {
+        for (ssrc, highest) in received.highest() {
+            if let Some(source) = self.find(ssrc) {
+                source.highest = highest;
+            }
+        }
+        self.sources.retain(|source| source.offset() != 0);
+        !self.sources.is_empty()
+    }
+
+    /// The number of a relayed packet, if it is not the sender's.
+    pub(crate) fn relay(&mut self, ssrc: u32, sequence: u16) -> Option<u16> {
+        let source = self.find(ssrc)?;
+        let number = sequence.wrapping_add(source.offset());
+        source.advance(sequence.wrapping_sub(source.highest as u16));
+        Some(number)
+    }
+
+    /// The highest number of a reception report about a source, as a number of its sender.
+    pub(crate) fn reported(&self, ssrc: u32, highest: u32) -> Option<u32> {
+        let source = self.get(ssrc)?;
+        let sequence = (highest as u16).wrapping_sub(source.offset());
+        let behind = (source.highest as u16).wrapping_sub(sequence);
+        // The receiver counts cycles from its own first packet.
+        Some(match (behind as i16) < 0 {
+            true => source.highest,
+            false => source.highest.wrapping_sub(u32::from(behind)),
+        })
+    }
+}
