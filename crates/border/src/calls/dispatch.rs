@@ -128,8 +128,12 @@ impl Calls<'_> {
                 }
                 None => {}
             },
-            Indication::Answered { leg, response } => match self.stage_of_leg(leg) {
-                Some((slot, LegStage::Branch)) => self.answered(slot, leg, response),
+            Indication::Answered {
+                leg,
+                fork,
+                response,
+            } => match self.stage_of_leg(leg) {
+                Some((slot, LegStage::Branch)) => self.answered(slot, (leg, fork), response),
                 Some((slot, _)) => {
                     TransferControl::new(self).transfer_answered(slot, leg, response)
                 }

@@ -509,7 +509,7 @@ fn changed(message: &Message<'_>, effects: &Effects) -> Vec<u8> {
 fn subject<'i>(indication: &Indication<'i>) -> Option<(Option<LegId>, &'i Message<'i>)> {
     Some(match *indication {
         Indication::Progressed { leg, response, .. }
-        | Indication::Answered { leg, response }
+        | Indication::Answered { leg, response, .. }
         | Indication::Response { leg, response, .. }
         | Indication::Failed {
             leg,
@@ -548,8 +548,9 @@ pub(crate) fn with_message<'m>(
             response: message,
             reliable,
         },
-        Indication::Answered { leg, .. } => Indication::Answered {
+        Indication::Answered { leg, fork, .. } => Indication::Answered {
             leg,
+            fork,
             response: message,
         },
         Indication::Failed {

@@ -24,6 +24,7 @@ mod ng_client_failure;
 mod ng_server_rig;
 mod out_of_dialog;
 mod overload_control;
+mod parallel_contacts;
 mod quality_intervals;
 mod recorded_messages;
 mod registration_load;

@@ -483,6 +483,8 @@ impl Calls<'_> {
         let Some(hop) = set_up.hops.get(index) else {
             return Ok(Carried::Untouched);
         };
+        let group = set_up.hops.iter().filter(|other| other.group == hop.group);
+        let parallel = group.count() > 1;
         let callee = self.parts.media.media_side(
             &self.parts.ctx.config,
             hop.interface,
@@ -519,12 +521,39 @@ impl Calls<'_> {
         let Some(media) = self.parts.calls.media_mut(slot) else {
             return Ok(Carried::Untouched);
         };
-        media.change_side(&mut self.parts.media.plane, Side::Callee, callee)?;
+        let plane = &mut self.parts.media.plane;
+        match parallel {
+            true => media.add_branch(plane, callee)?,
+            false => media.change_side(plane, Side::Callee, callee)?,
+        }
         if !has_sdp(invite) {
             return Ok(Carried::Untouched);
         }
         offer_again(media, &mut self.parts.media.plane, invite, sdp);
         Ok(Carried::Rewritten)
+    }
+
+    /// Puts the media parameters of a hop into force, whose description is applied next.
+    pub(crate) fn select_media_side(&mut self, slot: CallSlot, index: usize) {
+        let call = self.parts.calls.get(slot);
+        let set_up = call.and_then(|call| call.kind.set_up());
+        // A single hop has them already.
+        let Some(set_up) = set_up.filter(|set_up| set_up.anchor && set_up.hops.len() > 1) else {
+            return;
+        };
+        let Some(hop) = set_up.hops.get(index) else {
+            return;
+        };
+        let remote = match &hop.place {
+            StepTarget::Address(remote, _) => remote.ip(),
+            StepTarget::Flow(flow) => flow.remote.ip(),
+            StepTarget::Name(..) => return,
+        };
+        let media = &mut self.parts.media;
+        let side = media.media_side(&self.parts.ctx.config, hop.interface, hop.trunk, remote);
+        if let (Some(side), Some(anchored)) = (side, self.parts.calls.media_mut(slot)) {
+            anchored.select_branch(&mut media.plane, &side);
+        }
     }
 
     /// If no branch is left, sends the best final response to the caller and ends the call.
@@ -590,6 +619,20 @@ impl Calls<'_> {
 }
 
 impl OngoingCalls {
+    /// Records the hop of a leg that is being called as the destination of the call: several may be called at the same
+    /// time, on different interfaces. Returns its index.
+    pub(crate) fn use_branch(&mut self, slot: CallSlot, leg: LegId) -> Option<usize> {
+        let call = self.get_mut(slot)?;
+        let set_up = call.kind.set_up()?;
+        let mut branches = set_up.branches.iter();
+        let index = usize::from(branches.find(|branch| branch.leg == leg)?.hop);
+        let hop = set_up.hops.get(index)?;
+        let (interface, trunk) = (hop.interface, hop.trunk);
+        *call.interfaces.get_mut(Side::Callee) = interface;
+        *call.trunks.get_mut(Side::Callee) = trunk;
+        Some(index)
+    }
+
     /// Records this hop as the destination of the call.
     fn set_destination(&mut self, slot: CallSlot, index: usize) {
         let Some(hop) = self
