@@ -602,6 +602,12 @@ impl Call {
         branches.any(|branch| branch.leg == leg)
     }
 
+    /// Whether a transfer requested by this leg is in progress.
+    pub(crate) fn is_referred_by(&self, leg: LegId) -> bool {
+        let join = self.kind.join();
+        join.and_then(Join::referrer) == Some(leg)
+    }
+
     pub(crate) fn leg(&self, side: Side) -> Option<LegId> {
         *self.legs.get(side)
     }

@@ -88,6 +88,31 @@ impl Components {
         }
     }
 
+    /// The context of an INVITE of our own, without an original, that is sent to a hop.
+    pub(crate) fn own_invite_scene(
+        &self,
+        (interface, trunk): (InterfaceId, Option<TrunkId>),
+        flow: Flow,
+    ) -> MessageContext<'_> {
+        MessageContext {
+            direction: RuleDirection::Out,
+            remote: self.ctx.config.peer_ref(interface, trunk),
+            peer: Some(flow.remote),
+            transport: flow.transport,
+            trusted: self.ctx.config.trusts(interface, trunk),
+            user: "",
+            message: None,
+            method: Method::Invite,
+            status: 0,
+            initial: true,
+            uri: None,
+            from: None,
+            to: None,
+            edits: &[],
+            tags: &[],
+        }
+    }
+
     /// Applies rules to an out-of-dialog response, or to a response of our own (`example` is `None`), and merges their
     /// changes into `edits`.
     pub(crate) fn rules_answer<'e, const N: usize>(

@@ -35,6 +35,7 @@ mod rules;
 mod subscriptions;
 mod topology_hiding;
 mod transcode;
+mod transfer_targets;
 mod transfers;
 mod trunk_credentials;
 mod unauthenticated;

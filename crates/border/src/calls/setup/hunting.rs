@@ -9,11 +9,12 @@ use crate::calls::table::OngoingCalls;
 use crate::calls::{Branch, CallStage, MediaAnchor, SetUp};
 use crate::certificate_names::with_hop_certificate_name;
 use crate::components::Calls;
-use crate::headers::{EditList, address_of, address_with_host, text};
+use crate::headers::{EditList, address_of, text};
 use crate::identity::{ANONYMOUS, RequestedPrivacy};
 use crate::policy::StepTarget;
 use crate::shared::Alarm;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
+use config::Trunk;
 use engine::{EventKind, Reason};
 use sip::{ChallengedInvite, Flow, Invite, LegId, Login, Prack, Target};
 use smallvec::SmallVec;
@@ -72,6 +73,15 @@ fn is_removal_of_credentials(edit: &Edit<'_>) -> bool {
         edit,
         Edit::Remove(HeaderId::Authorization | HeaderId::ProxyAuthorization)
     )
+}
+
+/// The credentials of the border at a trunk.
+pub(crate) fn login_at(trunk: Option<&Trunk>) -> Option<Login<'_>> {
+    let login = trunk?.credentials.as_ref()?;
+    Some(Login {
+        user: login.username.as_bytes(),
+        password: login.password.as_bytes(),
+    })
 }
 
 /// A hop that is being called.
@@ -165,7 +175,7 @@ impl Calls<'_> {
         }
     }
 
-    fn report_refusing_rule(&mut self, slot: CallSlot, rule: u16, status: u16) {
+    pub(crate) fn report_refusing_rule(&mut self, slot: CallSlot, rule: u16, status: u16) {
         let Some(call) = self.parts.calls.get(slot).map(|call| call.number) else {
             return;
         };
@@ -272,16 +282,7 @@ impl Calls<'_> {
         let caller = invite
             .from()
             .map_err(|_| HopError::call(Reason::UnreadableFrom))?;
-        match trunk.and_then(|trunk| trunk.from_user.as_deref()) {
-            Some(user) => {
-                from.extend_from_slice(b"<sip:");
-                from.extend_from_slice(user.as_bytes());
-                from.push(b'@');
-                from.extend_from_slice(&placed.from_host);
-                from.push(b'>');
-            }
-            None => address_with_host(&caller, placed.caller_host(&caller), &mut from),
-        }
+        placed.from(trunk, &caller, &mut from);
         let boundary = call.boundary(&self.parts.ctx.config, Side::Caller, set_up.user.as_deref());
         let wish = RequestedPrivacy::of(invite);
         if boundary.must_refuse(wish) {
@@ -365,12 +366,7 @@ impl Calls<'_> {
             }),
             content: Self::passed(invite, &edits, body.of(invite)),
             user: key.0,
-            login: trunk
-                .and_then(|trunk| trunk.credentials.as_ref())
-                .map(|login| Login {
-                    user: login.username.as_bytes(),
-                    password: login.password.as_bytes(),
-                }),
+            login: login_at(trunk),
             prack: if set_up.early.reliable {
                 Prack::Handler
             } else {
