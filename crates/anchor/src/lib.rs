@@ -5,6 +5,7 @@
 //! (MSRP and BFCP over TCP) are forwarded as rejected (port 0); an offer without other lines is refused with 488.
 #![forbid(unsafe_code)]
 
+mod branches;
 pub mod codecs;
 mod early_media;
 pub mod encodings;
@@ -22,6 +23,7 @@ mod tests;
 
 pub use early_media::EarlyMedia;
 pub use encodings::{Encodings, PayloadEncoding};
+pub use pairs::PortReplacement;
 pub use side::Side;
 
 use codecs::CallCodecs;
@@ -149,26 +151,6 @@ impl AnchorError {
     }
 }
 
-/// Result of the replacement of a port that could not be opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PortReplacement {
-    /// The socket does not belong to this call.
-    Foreign,
-    /// Replaced by another pair; its RTP address.
-    By(SocketAddr),
-    /// No other pair is left, or too many have failed.
-    Exhausted,
-    /// The port has been announced to the peer already.
-    Announced,
-    /// The call continues without an RTCP port on this side.
-    WithoutRtcp,
-}
-
-/// Pairs that are replaced in one call at most.
-const MAX_REPLACED_PAIRS: u8 = 8;
-/// Time for which a pair is left out after another program was seen to use a port of it.
-const LEFT_OUT: Duration = Duration::from_secs(60);
-
 #[derive(Debug, Serialize, Deserialize)]
 struct LineSide {
     pair: PortPair,
@@ -275,6 +257,8 @@ pub struct CallMedia {
     participant: Option<Box<participant::ParticipantSettings>>,
     /// The previous parameters of a side during a change.
     previous_side: Option<Box<side_change::PreviousSide>>,
+    /// Callee's sides of contacts that are called at the same time.
+    branches: Option<Box<branches::Branches>>,
 }
 
 impl CallMedia {
@@ -296,6 +280,7 @@ impl CallMedia {
             codecs: None,
             participant: None,
             previous_side: None,
+            branches: None,
         }
     }
 
@@ -535,6 +520,7 @@ impl CallMedia {
     /// Writes the same offer for another target to `out`.
     pub fn offer_again(&mut self, plane: &mut MediaPlane, offer: &[u8], out: &mut Vec<u8>) {
         if let Some(from) = self.open_offer() {
+            self.evaluate_offer_again(plane, offer);
             self.write_offer(plane, from, offer, out);
         }
     }
@@ -543,12 +529,10 @@ impl CallMedia {
     /// port may be in use by another program; the session is notified when each socket is open.
     pub fn defer_until_open(&mut self, plane: &mut MediaPlane) -> bool {
         let mut any = false;
-        for side in self
-            .lines
-            .iter_mut()
-            .flatten()
-            .flat_map(|line| &mut line.sides)
-        {
+        let sides = self.lines.iter_mut().flatten();
+        let sides = sides.flat_map(|line| &mut line.sides);
+        let others = self.branches.iter_mut();
+        for side in sides.chain(others.flat_map(|branches| branches.sides_mut())) {
             let mut opening = false;
             for socket in core::iter::once(side.rtp).chain(side.rtcp) {
                 if plane.sockets.is_opening(socket) {
@@ -560,78 +544,6 @@ impl CallMedia {
             any |= opening;
         }
         any
-    }
-
-    /// Whether a pair was replaced before because another program uses a port of it.
-    pub fn has_replaced_pairs(&self) -> bool {
-        self.replaced_pairs > 0
-    }
-
-    /// Replaces the pair of a socket that could not be opened; the pair is left out for [`LEFT_OUT`].
-    pub fn replace_pair(&mut self, plane: &mut MediaPlane, socket: SocketId) -> PortReplacement {
-        let place = self.lines.iter().enumerate().find_map(|(index, line)| {
-            let side = line.as_ref()?.sides.iter().position(|s| s.has(socket))?;
-            Some((index, side))
-        });
-        let Some((index, number)) = place else {
-            return PortReplacement::Foreign;
-        };
-        let (Some(media), Some(Some(line))) = (self.sides.get(number), self.lines.get_mut(index))
-        else {
-            return PortReplacement::Foreign;
-        };
-        let Some(slot) = line.sides.get_mut(number) else {
-            return PortReplacement::Foreign;
-        };
-        if slot.announced && slot.rtcp == Some(socket) {
-            slot.rtcp = None;
-            self.send_plan(plane);
-            return PortReplacement::WithoutRtcp;
-        }
-        if slot.announced {
-            return PortReplacement::Announced;
-        }
-        let until = plane.keying.now + LEFT_OUT;
-        if let Some(pool) = plane.pools.get_mut(usize::from(media.pool)) {
-            pool.ports.leave_out(&slot.pair, until);
-        }
-        if self.replaced_pairs >= MAX_REPLACED_PAIRS {
-            return PortReplacement::Exhausted;
-        }
-        self.replaced_pairs += 1;
-        let Ok(new) = new_side(plane, media.pool, line.carriage) else {
-            return PortReplacement::Exhausted;
-        };
-        let new = LineSide {
-            signalled_rtp: slot.signalled_rtp,
-            signalled_rtcp: slot.signalled_rtcp,
-            direction: slot.direction,
-            clock_rates: core::mem::take(&mut slot.clock_rates),
-            encodings: core::mem::take(&mut slot.encodings),
-            special: core::mem::take(&mut slot.special),
-            mux: slot.mux,
-            encrypted: slot.encrypted,
-            security: slot.security.take(),
-            ..new
-        };
-        let address = new.pair.rtp();
-        let old = core::mem::replace(slot, new);
-        // The failed socket does not exist any more, and its number may belong to the new pair.
-        for old_socket in core::iter::once(old.rtp).chain(old.rtcp) {
-            if old_socket != socket {
-                plane
-                    .sockets
-                    .discard(old_socket, plane.keying.now, &mut plane.work);
-            }
-        }
-        if let Some(pool) = plane.pools.get_mut(usize::from(media.pool)) {
-            let returned = pool.ports.release(old.pair);
-            debug_assert!(returned.is_ok(), "a pair went back to another pool");
-        }
-        if self.added {
-            self.send_plan(plane);
-        }
-        PortReplacement::By(address)
     }
 
     /// Parameters of a side.
@@ -714,11 +626,13 @@ impl CallMedia {
             .flatten()
             .flat_map(|line| &line.sides)
             .any(|side| side.has(socket))
+            || self.is_of_other_branch(socket)
     }
 
     /// Releases all resources; the forwarder reports the figures of the session.
     pub fn release(mut self, plane: &mut MediaPlane) {
         self.keep_side(plane);
+        self.keep_branch(plane);
         for index in 0..self.lines.len() {
             self.drop_line(plane, index);
         }

@@ -1,8 +1,31 @@
 //! Port pairs with their sockets.
 
-use super::{AnchorError, LineSide, MediaDirection, MediaPlane};
+use super::{AnchorError, CallMedia, LineSide, MediaDirection, MediaPlane};
+use core::time::Duration;
+use engine::SocketId;
 use media::ports::PortPair;
 use smallvec::SmallVec;
+use std::net::SocketAddr;
+
+/// Result of the replacement of a port that could not be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortReplacement {
+    /// The socket does not belong to this call.
+    Foreign,
+    /// Replaced by another pair; its RTP address.
+    By(SocketAddr),
+    /// No other pair is left, or too many have failed.
+    Exhausted,
+    /// The port has been announced to the peer already.
+    Announced,
+    /// The call continues without an RTCP port on this side.
+    WithoutRtcp,
+}
+
+/// Pairs that are replaced in one call at most.
+const MAX_REPLACED_PAIRS: u8 = 8;
+/// Time for which a pair is left out after another program was seen to use a port of it.
+const LEFT_OUT: Duration = Duration::from_secs(60);
 
 /// Allocates a pair and opens both sockets at once, so that a port in use by another program is detected before a
 /// description announces it.
@@ -77,4 +100,91 @@ fn give_back(plane: &mut MediaPlane, pool: u16, pair: PortPair) {
     };
     let returned = pool.ports.release(pair);
     debug_assert!(returned.is_ok(), "a pair went back to another pool");
+}
+
+impl CallMedia {
+    /// Whether a pair was replaced before because another program uses a port of it.
+    pub fn has_replaced_pairs(&self) -> bool {
+        self.replaced_pairs > 0
+    }
+
+    /// Replaces the pair of a socket that could not be opened; the pair is left out for [`LEFT_OUT`].
+    pub fn replace_pair(&mut self, plane: &mut MediaPlane, socket: SocketId) -> PortReplacement {
+        if self.switch_to_set_of(plane, socket) {
+            let replaced = self.replace_pair_in_force(plane, socket);
+            self.switch_back(plane);
+            return replaced;
+        }
+        self.replace_pair_in_force(plane, socket)
+    }
+
+    fn replace_pair_in_force(
+        &mut self,
+        plane: &mut MediaPlane,
+        socket: SocketId,
+    ) -> PortReplacement {
+        let place = self.lines.iter().enumerate().find_map(|(index, line)| {
+            let side = line.as_ref()?.sides.iter().position(|s| s.has(socket))?;
+            Some((index, side))
+        });
+        let Some((index, number)) = place else {
+            return PortReplacement::Foreign;
+        };
+        let (Some(media), Some(Some(line))) = (self.sides.get(number), self.lines.get_mut(index))
+        else {
+            return PortReplacement::Foreign;
+        };
+        let Some(slot) = line.sides.get_mut(number) else {
+            return PortReplacement::Foreign;
+        };
+        if slot.announced && slot.rtcp == Some(socket) {
+            slot.rtcp = None;
+            self.send_plan(plane);
+            return PortReplacement::WithoutRtcp;
+        }
+        if slot.announced {
+            return PortReplacement::Announced;
+        }
+        let until = plane.keying.now + LEFT_OUT;
+        if let Some(pool) = plane.pools.get_mut(usize::from(media.pool)) {
+            pool.ports.leave_out(&slot.pair, until);
+        }
+        if self.replaced_pairs >= MAX_REPLACED_PAIRS {
+            return PortReplacement::Exhausted;
+        }
+        self.replaced_pairs += 1;
+        let Ok(new) = new_side(plane, media.pool, line.carriage) else {
+            return PortReplacement::Exhausted;
+        };
+        let new = LineSide {
+            signalled_rtp: slot.signalled_rtp,
+            signalled_rtcp: slot.signalled_rtcp,
+            direction: slot.direction,
+            clock_rates: core::mem::take(&mut slot.clock_rates),
+            encodings: core::mem::take(&mut slot.encodings),
+            special: core::mem::take(&mut slot.special),
+            mux: slot.mux,
+            encrypted: slot.encrypted,
+            security: slot.security.take(),
+            ..new
+        };
+        let address = new.pair.rtp();
+        let old = core::mem::replace(slot, new);
+        // The failed socket does not exist any more, and its number may belong to the new pair.
+        for old_socket in core::iter::once(old.rtp).chain(old.rtcp) {
+            if old_socket != socket {
+                plane
+                    .sockets
+                    .discard(old_socket, plane.keying.now, &mut plane.work);
+            }
+        }
+        if let Some(pool) = plane.pools.get_mut(usize::from(media.pool)) {
+            let returned = pool.ports.release(old.pair);
+            debug_assert!(returned.is_ok(), "a pair went back to another pool");
+        }
+        if self.added {
+            self.send_plan(plane);
+        }
+        PortReplacement::By(address)
+    }
 }

@@ -22,15 +22,18 @@ impl CallMedia {
     ) {
         let previous = self.previous_side.as_deref_mut();
         let sides = self.sides.iter_mut();
-        for side in sides.chain(previous.map(|previous| &mut previous.media)) {
+        let sides = sides.chain(previous.map(|previous| &mut previous.media));
+        let others = self.branches.iter_mut();
+        for side in sides.chain(others.flat_map(|branches| branches.media_mut())) {
             share(side.security.as_mut(), security);
             share(side.transcoding.as_mut(), transcoding);
         }
-        for line in self.lines.iter_mut().flatten() {
-            for side in &mut line.sides {
-                if let Some(own) = side.security.as_deref_mut() {
-                    own.share_policy(security);
-                }
+        let sides = self.lines.iter_mut().flatten();
+        let sides = sides.flat_map(|line| &mut line.sides);
+        let others = self.branches.iter_mut();
+        for side in sides.chain(others.flat_map(|branches| branches.sides_mut())) {
+            if let Some(own) = side.security.as_deref_mut() {
+                own.share_policy(security);
             }
         }
     }

@@ -43,6 +43,7 @@ impl CallMedia {
         media: MediaSide,
     ) -> Result<(), AnchorError> {
         self.keep_side(plane);
+        self.keep_branch(plane);
         let Some(old) = self.sides.get(side.index()) else {
             return Ok(());
         };

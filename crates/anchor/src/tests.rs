@@ -161,3 +161,61 @@ fn forks_answer_one_offer_in_turn() {
     assert_eq!(plane.ports_in_use(), 4);
     call.release(&mut plane);
 }
+
+/// Contacts that ring at the same time: each keeps the ports of its offer until one of them has answered.
+#[test]
+fn contacts_with_different_pools_keep_their_ports() {
+    let (mut plane, mut call) = (plane(10), call());
+    let mut out = Vec::new();
+    call.offer(&mut plane, Side::Caller, OFFER, &mut out)
+        .unwrap();
+    let first = call.side(Side::Callee).clone();
+    let socket = last_plan(&plane).flows[0].sides[1].rtp;
+    let second = MediaSide {
+        latching: Latching::SameAddress(IpAddr::from([10, 0, 0, 9])),
+        ..call.side(Side::Caller).clone()
+    };
+    call.add_branch(&mut plane, second.clone()).unwrap();
+    out.clear();
+    call.offer_again(&mut plane, OFFER, &mut out);
+    assert!(String::from_utf8_lossy(&out).contains("c=IN IP4 192.0.2.1"));
+    assert_eq!(plane.ports_in_use(), 6);
+    // The ports of the first contact are still known.
+    assert!(call.uses(socket));
+    assert_eq!(
+        call.replace_pair(&mut plane, socket),
+        PortReplacement::Announced
+    );
+    assert_eq!(call.side(Side::Callee), &second);
+    // A third one shares the ports of the second.
+    let third = MediaSide {
+        latching: Latching::Anywhere,
+        ..second
+    };
+    call.add_branch(&mut plane, third).unwrap();
+    assert_eq!(plane.ports_in_use(), 6);
+    assert!(call.select_branch(&mut plane, &first));
+    call.answer(&mut plane, Side::Callee, ANSWER, false, &mut out)
+        .unwrap();
+    call.keep_branch(&mut plane);
+    assert_eq!(last_plan(&plane).flows[0].sides[1].rtp, socket);
+    assert_eq!(plane.ports_in_use(), 2);
+    call.release(&mut plane);
+    assert_eq!((plane.ports_in_use(), plane.sockets.busy()), (0, 0));
+}
+
+#[test]
+fn contact_without_free_ports_leaves_the_others_unchanged() {
+    let (mut plane, mut call) = (plane(2), call());
+    let mut out = Vec::new();
+    call.offer(&mut plane, Side::Caller, OFFER, &mut out)
+        .unwrap();
+    let before = call.side(Side::Callee).clone();
+    let same_pool = call.side(Side::Caller).clone();
+    let refused = call.add_branch(&mut plane, same_pool);
+    assert_eq!(refused, Err(AnchorError::Exhausted(0)));
+    assert_eq!(call.side(Side::Callee), &before);
+    assert_eq!(plane.ports_in_use(), 4);
+    call.release(&mut plane);
+    assert_eq!(plane.ports_in_use(), 0);
+}

@@ -137,8 +137,25 @@ pub(crate) struct EarlyDialogs {
     pub(crate) answered_by: Option<(LegId, Option<Fork>)>,
     /// The early dialog of the last response to the caller.
     pub(crate) last_heard: Option<(LegId, Fork)>,
-    /// Reliable provisional responses without a PRACK of the caller, in order.
-    pub(crate) to_prack: VecDeque<(LegId, Fork)>,
+    /// The answer of that early dialog as the caller got it; empty if media is not anchored.
+    pub(crate) answer: Box<[u8]>,
+    /// Reliable provisional responses of callees without a PRACK of the caller: the RSeq for the caller, and the early
+    /// dialog.
+    pub(crate) to_prack: VecDeque<(u32, LegId, Fork)>,
+}
+
+impl EarlyDialogs {
+    /// Whether an offer was answered reliably, in another early dialog than this one.
+    pub(crate) fn answered_by_another(&self, dialog: (LegId, Option<Fork>)) -> bool {
+        self.answered_by.is_some_and(|answered| answered != dialog)
+    }
+
+    /// The index in `to_prack` of the response that a PRACK acknowledges (RFC 3262 section 3). The border may send more
+    /// responses reliably than callees do, because some callers require it.
+    pub(crate) fn acknowledged_by(&self, prack: &Message<'_>) -> Option<usize> {
+        let rseq = prack.rack().ok()?.rseq;
+        self.to_prack.iter().position(|sent| sent.0 == rseq)
+    }
 }
 
 /// Limit of parallel forking (RFC 5393 section 5).
@@ -316,6 +333,8 @@ pub(crate) struct PendingAck {
     pub(crate) sent: bool,
     /// A request of the acknowledged side that waits for the ACK of the other side.
     pub(crate) request: Option<Box<EarlyRequest>>,
+    /// The caller has another answer than that of the callee: both agree on a session after the ACK.
+    pub(crate) renegotiates: bool,
 }
 
 /// Times, status and end of a call, for events and statistics.
@@ -581,6 +600,12 @@ impl Call {
         let branches = self.kind.set_up().map(|set_up| &set_up.branches);
         let mut branches = branches.into_iter().flatten();
         branches.any(|branch| branch.leg == leg)
+    }
+
+    /// Whether a transfer requested by this leg is in progress.
+    pub(crate) fn is_referred_by(&self, leg: LegId) -> bool {
+        let join = self.kind.join();
+        join.and_then(Join::referrer) == Some(leg)
     }
 
     pub(crate) fn leg(&self, side: Side) -> Option<LegId> {

@@ -216,13 +216,6 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     }
 }
 
-/// The user of `uri` at `host`.
-pub(crate) fn moved_uri(uri: &[u8], host: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(uri.len() + host.len());
-    uri_with_host(uri, host, &mut out);
-    out
-}
-
 /// Whether a request has credentials, for us or for a system behind us.
 pub(crate) fn has_credentials(request: &Message<'_>) -> bool {
     request.has(HeaderId::Authorization) || request.has(HeaderId::ProxyAuthorization)

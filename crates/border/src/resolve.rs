@@ -28,6 +28,8 @@ const MOST_ADDRESSES: usize = 8;
 pub(crate) enum LookupWaiter {
     /// A hop of a call.
     Hop(CallKey, usize),
+    /// A hop of a transfer that the border carries out.
+    Transfer(CallKey, usize),
     /// A dialog whose remote target or route is a name.
     Dialog(LegId, NamedHop),
     /// An out-of-dialog request.
@@ -184,7 +186,7 @@ impl DnsClient {
     /// Applies the new interface and trunk indices after a reload, and drops obsolete lookups.
     pub(crate) fn rename(&mut self, renamed: &IndexRemap) {
         self.waiting.retain(|_, waiting| match waiting {
-            LookupWaiter::Hop(..) | LookupWaiter::Dialog(..) => true,
+            LookupWaiter::Hop(..) | LookupWaiter::Transfer(..) | LookupWaiter::Dialog(..) => true,
             LookupWaiter::OutOfDialog(located) => located.rename(renamed),
         });
     }

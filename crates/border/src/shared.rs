@@ -89,6 +89,8 @@ pub(crate) enum Alarm {
     AnswerTimeout(CallKey, LegId),
     /// The waiting time after glare is over.
     TransferRetry(CallKey),
+    /// The target of a transfer rang for too long.
+    TransferRing(CallKey),
     /// A re-INVITE of a transfer was not answered in time.
     ReinviteTimeout(CallKey, TransactionId),
     /// The time for draining is over.

@@ -409,6 +409,8 @@ pub enum Indication<'m> {
     Answered {
         /// The leg.
         leg: LegId,
+        /// The early dialog that it confirms, if there was one.
+        fork: Option<Fork>,
         /// The response.
         response: &'m Message<'m>,
     },

@@ -63,8 +63,10 @@ impl FuzzHandler {
         };
         // Commands that do not fit the leg's state must be refused without effect.
         let _ = match self.choice >> 1 & 15 {
-            0 => endpoint.progress(leg, 180, &content, false, now),
-            1 => endpoint.progress(leg, 183, &content, true, now),
+            0 => endpoint
+                .progress(leg, 180, &content, false, now)
+                .map(|_| ()),
+            1 => endpoint.progress(leg, 183, &content, true, now).map(|_| ()),
             2 | 3 => endpoint.answer(leg, 200, &content, now),
             4 => endpoint.reject(leg, 486, &content, now),
             5 => endpoint.cancel(leg, &content, now),

@@ -292,6 +292,31 @@ impl CallMedia {
         Ok(())
     }
 
+    /// Evaluates the security of an open offer that was first written for a contact without media security. A line that
+    /// cannot be secured is offered as if it were in the clear.
+    pub(crate) fn evaluate_offer_again(&mut self, plane: &mut MediaPlane, offer: &[u8]) {
+        let Some(from) = self.open_offer().filter(|_| self.secures_media()) else {
+            return;
+        };
+        let is_unknown = |line: &AnchoredLine| {
+            line.carriage == media::Carriage::Rtp
+                && (line.sides.get(from.index())).is_some_and(|side| side.security.is_none())
+        };
+        if !self.lines.iter().flatten().any(is_unknown) {
+            return;
+        }
+        self.update_line_security();
+        for (index, attributes) in security_attributes(offer).iter().enumerate() {
+            let line = self.lines.get_mut(index).and_then(Option::as_mut);
+            let Some(security) = line.and_then(|line| line.security_of(from)) else {
+                continue;
+            };
+            if let Err(failure) = security.evaluate_offer(attributes, &mut plane.keying.context()) {
+                self.notify(plane, from, index, MediaStatus::Failed(failure));
+            }
+        }
+    }
+
     /// Applies the security of an answer, and puts the offerer's into force.
     pub(crate) fn apply_answer_security(
         &mut self,

@@ -132,8 +132,12 @@ impl Calls<'_> {
                 }
                 None => {}
             },
-            Indication::Answered { leg, response } => match self.stage_of_leg(leg) {
-                Some((slot, LegStage::Branch)) => self.answered(slot, leg, response),
+            Indication::Answered {
+                leg,
+                fork,
+                response,
+            } => match self.stage_of_leg(leg) {
+                Some((slot, LegStage::Branch)) => self.answered(slot, (leg, fork), response),
                 Some((slot, _)) => {
                     TransferControl::new(self).transfer_answered(slot, leg, response)
                 }
@@ -279,6 +283,11 @@ impl Calls<'_> {
                         TransferControl::new(self).retry_transfer(slot);
                     }
                 }
+                Alarm::TransferRing(key) => {
+                    if let Some(slot) = self.parts.calls.slot_of(key) {
+                        TransferControl::new(self).transfer_ring_timed_out(slot);
+                    }
+                }
                 Alarm::ReinviteTimeout(key, sent) => {
                     if let Some(slot) = self.parts.calls.slot_of(key) {
                         TransferControl::new(self).reinvite_timed_out(slot, sent);
@@ -407,9 +416,20 @@ impl Calls<'_> {
     fn deliver_lookup(&mut self, result: LookupResult) {
         let call = match &result.0 {
             LookupWaiter::Hop(key, _) => Some(*key),
-            LookupWaiter::Dialog(..) | LookupWaiter::OutOfDialog(_) => None,
+            LookupWaiter::Transfer(..)
+            | LookupWaiter::Dialog(..)
+            | LookupWaiter::OutOfDialog(_) => None,
+        };
+        let target = match &result {
+            (LookupWaiter::Transfer(key, index), targets) => {
+                Some((*key, *index, targets.clone().unwrap_or_default()))
+            }
+            _ => None,
         };
         self.located(result);
+        if let Some((key, index, targets)) = target {
+            TransferControl::new(self).transfer_target_located(key, index, &targets);
+        }
         if let Some(slot) = call.and_then(|key| self.parts.calls.slot_of(key)) {
             self.call_next_hops(slot);
         }

@@ -94,6 +94,11 @@ impl Calls<'_> {
         if call.stage == CallStage::ExpectLegsClosed {
             return self.finish_if_over(slot);
         }
+        // The REFER was accepted: its subscription outlives the INVITE usage of its dialog (RFC 5057 section 4), and the
+        // other side gets its new party.
+        if why == Ending::Peer && call.is_referred_by(leg) && call.leg(side.other()).is_some() {
+            return;
+        }
         let by = match why {
             Ending::Peer | Ending::UnknownDialog => EndedBy::Side(side),
             _ => EndedBy::Border,

@@ -60,13 +60,18 @@ impl Calls<'_> {
         }
         let due = call.requests.ack.due.take();
         let sent = std::mem::take(&mut call.requests.ack.sent);
+        let renegotiates = std::mem::take(&mut call.requests.ack.renegotiates);
         call.free_set_up();
         if first {
             self.parts.confirm_failover(slot);
         }
         if sent {
             let call = self.parts.calls.get_mut(slot)?;
-            return call.requests.ack.request.take();
+            let early = call.requests.ack.request.take();
+            if renegotiates && early.is_none() {
+                self.renegotiate(slot);
+            }
+            return early;
         }
         let call = self.parts.calls.get(slot)?;
         let other = call
@@ -111,9 +116,19 @@ impl Calls<'_> {
                 self.end_call(slot, EndedBy::Border, error.reason(), Some(&reason));
             }
             Some(_) => self.abandon_offer(slot),
+            None if renegotiates => self.renegotiate(slot),
             None => {}
         }
         None
+    }
+
+    /// Another fork than the one whose answer the caller has was connected: a new offer and answer gives both a common
+    /// session (RFC 3261 section 13.2.2.4: each fork has a session of its own).
+    fn renegotiate(&mut self, slot: CallSlot) {
+        let callee = self.parts.calls.get(slot);
+        if let Some(leg) = callee.and_then(|call| call.leg(Side::Callee)) {
+            TransferControl::new(self).refresh(slot, leg);
+        }
     }
 
     /// An in-dialog request of a leg.
@@ -288,12 +303,11 @@ impl Calls<'_> {
         prack: &Message<'_>,
     ) {
         let now = self.parts.ctx.now;
-        let waiting = self
-            .parts
-            .calls
-            .set_up_mut(slot)
-            .and_then(|set_up| set_up.early.to_prack.pop_front());
-        let Some((leg, fork)) = waiting else {
+        let waiting = self.parts.calls.set_up_mut(slot).and_then(|set_up| {
+            let at = set_up.early.acknowledged_by(prack)?;
+            set_up.early.to_prack.remove(at)
+        });
+        let Some((_, leg, fork)) = waiting else {
             return refuse(self.endpoint, transaction, 200, now);
         };
         let sdp = has_sdp(prack);

@@ -12,29 +12,24 @@ pub(crate) mod handover;
 pub(crate) mod join;
 mod reanchor;
 mod reinvite_timeout;
+mod target;
 
 use crate::bodies::{Carried, SdpRole, has_sdp, session_of};
 use crate::calls::CallStage;
 use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::{CallKey, CallSlot, SideKey};
 use crate::calls::transfer::join::{AwaitedStep, ConsultationCall, Join, Purpose};
-use crate::certificate_names::with_hop_certificate_name;
 use crate::components::{Calls, Components};
-use crate::headers::{address_of, text};
-use crate::policy::{Facts, HopStep, Plan, StepTarget, decide};
+use crate::policy::HopStep;
 use crate::request::RequestRefusal;
 use crate::responses::refuse;
 use crate::shared::Alarm;
 use anchor::Side;
 use consultation::refuse_transfer;
 use cross_worker::{RemoteDialog, dialog_owner};
-use engine::{EventKind, Reason};
-use sip::{
-    Endpoint, Failure, Flow, Invite, LegId, MessageContent, Prack, ServerTransaction, Target,
-    TransactionId,
-};
-use smallvec::SmallVec;
-use wire::sip::{Edit, HeaderId, Message, Method, percent_decode};
+use engine::Reason;
+use sip::{Endpoint, Flow, LegId, MessageContent, ServerTransaction, TransactionId};
+use wire::sip::{HeaderId, Message, Method, percent_decode};
 
 /// Maximum number of retries after glare.
 const TRIES: u8 = 3;
@@ -175,12 +170,19 @@ impl TransferControl<'_> {
                 Err(status) => refuse_transfer(self.endpoint, leg, transaction, status, now),
             };
         }
-        let hops = self.hops_for_transfer(slot, from, &referral.uri, request);
-        if hops.is_empty() {
+        let Some(plan) = self.plan_transfer(slot, from, &referral.uri, request) else {
             return refuse(self.endpoint, transaction, 404, now);
-        }
+        };
         let mut join = Join::new(purpose(None), AwaitedStep::Target, from);
-        join.hops = hops;
+        join.hops = plan.steps;
+        let alarm = Alarm::TransferRing(self.parts.calls.key_of(slot));
+        join.ring_timer = Some(
+            self.parts
+                .ctx
+                .timers
+                .schedule(now + plan.ring_timeout, alarm),
+        );
+        join.to = referral.uri;
         join.from = request.to().map(|to| to.uri.to_vec()).unwrap_or_default();
         join.referred_by = request
             .header(HeaderId::ReferredBy)
@@ -307,76 +309,6 @@ impl TransferControl<'_> {
         self.offer_of_new(slot, Some(flow), request);
     }
 
-    /// Calls the next hop of a transfer.
-    fn call_next_transfer(&mut self, slot: CallSlot, status: u16) {
-        let now = self.parts.ctx.now;
-        let key = self.parts.calls.key_of(slot);
-        loop {
-            let Some(join) = self.parts.calls.join_mut(slot) else {
-                return;
-            };
-            let index = join.next;
-            join.next += 1;
-            join.hop = index;
-            let Some(hop) = join.hops.get(index).cloned() else {
-                return self.transfer_failed(slot, status);
-            };
-            let (from, referred_by) = (join.from.clone(), join.referred_by.clone());
-            let Some(flow) = self.calls().flow_to(&hop) else {
-                continue;
-            };
-            let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, &hop);
-            let host = self.parts.listeners.advertised_host(flow.local);
-            let from = crate::headers::moved_uri(&from, &host);
-            let from = [b"<", from.as_slice(), b">"].concat();
-            let referred_by = match self.parts.ctx.config.hiding(hop.interface) {
-                Some(_) => {
-                    let mut hidden = Vec::new();
-                    crate::hiding::address(&referred_by, &host, &mut hidden);
-                    hidden
-                }
-                None => referred_by,
-            };
-            let edit = [Edit::Add {
-                id: HeaderId::ReferredBy,
-                value: &referred_by,
-            }];
-            let routes: SmallVec<[&[u8]; 2]> = hop.routes.iter().map(|route| &**route).collect();
-            let mut invite = Invite::new(Target {
-                uri: &hop.uri,
-                flow,
-                routes: &routes,
-                pinned: matches!(hop.place, StepTarget::Flow(_)),
-                tcp_when_large: false,
-                feedback: false,
-            });
-            invite.from = Some(&from);
-            invite.user = key.0;
-            invite.prack = Prack::Automatic;
-            invite.content.edits = if referred_by.is_empty() { &[] } else { &edit };
-            let Ok(leg) = self.endpoint.invite(&invite, now) else {
-                continue;
-            };
-            let number = self.parts.calls.get(slot).map_or(0, |call| call.number);
-            self.parts.trunks.begin_call(hop.trunk);
-            let config = self.parts.ctx.config.clone();
-            self.parts.ctx.events.tell(now, || EventKind::CallRouted {
-                call: number,
-                route: "transfer".to_owned(),
-                target: hop.label,
-                address: address_of(&flow),
-                call_id: text(self.endpoint.call_id_of(leg).unwrap_or_default()),
-                interface: config.interface_name(hop.interface),
-                trunk: config.name_of_trunk(hop.trunk),
-            });
-            if let Some(join) = self.parts.calls.join_mut(slot) {
-                join.new = Some(leg);
-                join.on_trunk = hop.trunk;
-            }
-            return;
-        }
-    }
-
     /// The new leg rings.
     pub(crate) fn transfer_progressed(
         &mut self,
@@ -416,6 +348,9 @@ impl TransferControl<'_> {
                 self.transfer_failed(slot, 488);
             }
             return;
+        }
+        if let Some(join) = self.parts.calls.join_mut(slot) {
+            join.stop_ring_timer(&mut self.parts.ctx);
         }
         self.offer_of_new(slot, None, response);
     }
@@ -711,9 +646,10 @@ impl TransferControl<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let Some(join) = call.kind.take_join() else {
+        let Some(mut join) = call.kind.take_join() else {
             return;
         };
+        join.stop_ring_timer(&mut self.parts.ctx);
         let leg = call
             .leg(join.side)
             .filter(|_| join.stage != AwaitedStep::Offer);
@@ -721,7 +657,7 @@ impl TransferControl<'_> {
             && self.return_to_consultation(&join, status)
         {
             let _ = self.endpoint.notify_refer(referrer, status, b"", now);
-            return;
+            return self.end_without_referrer(slot, join.side);
         }
         self.parts.trunks.end_call(join.on_trunk);
         match join.purpose {
@@ -748,6 +684,7 @@ impl TransferControl<'_> {
                     let _ = self.endpoint.hang_up(new, &MessageContent::default(), now);
                 }
                 self.end_consultation(consultation, Reason::TransferFailed);
+                self.end_without_referrer(slot, join.side);
             }
             Purpose::Replace { .. } => {
                 if let Some(new) = join.new {
@@ -761,33 +698,12 @@ impl TransferControl<'_> {
         }
     }
 
-    /// The new leg was not answered.
-    pub(crate) fn transfer_leg_failed(
-        &mut self,
-        slot: CallSlot,
-        leg: LegId,
-        why: Failure,
-        response: Option<&Message<'_>>,
-    ) {
-        let Some(join) = self.parts.calls.join_mut(slot) else {
-            return;
-        };
-        if join.new != Some(leg) {
-            return;
+    /// A transfer has failed whose referrer has hung up: the transferee has no party to return to.
+    pub(super) fn end_without_referrer(&mut self, slot: CallSlot, side: Side) {
+        let call = self.parts.calls.get(slot);
+        if call.is_some_and(|call| call.leg(side).is_none()) {
+            self.calls().end_by_border(slot, Reason::TransferFailed);
         }
-        join.new = None;
-        let trunk = join.on_trunk.take();
-        let status = match why {
-            Failure::Response => response.map_or(500, Message::status),
-            Failure::TimedOut => 408,
-            Failure::Transport => 503,
-            Failure::CancelCrossed | Failure::CancelledWithoutResponse => 487,
-        };
-        if why == Failure::Response && status != 503 {
-            join.next = join.hops.len();
-        }
-        self.parts.trunks.end_call(trunk);
-        self.call_next_transfer(slot, status);
     }
 
     /// A leg in addition to the two of the call has ended.
@@ -831,34 +747,6 @@ impl TransferControl<'_> {
             .is_some_and(|join| join.waiting == Some(transaction));
         if waits {
             self.transfer_failed(slot, 408);
-        }
-    }
-
-    /// The hops of a transfer, by policy as for a call of the referrer.
-    fn hops_for_transfer(
-        &mut self,
-        slot: CallSlot,
-        from: Side,
-        uri: &[u8],
-        request: &Message<'_>,
-    ) -> Vec<HopStep> {
-        let Some(call) = self.parts.calls.get(slot) else {
-            return Vec::new();
-        };
-        let facts = Facts {
-            interface: *call.interfaces.get(from),
-            trunk: *call.trunks.get(from),
-            authenticated: call.trunks.get(from).is_some(),
-            located: false,
-            from: request.from().map(|from| from.uri).unwrap_or_default(),
-            to: uri,
-            random: self.parts.ctx.entropy.u64(),
-            calls: self.parts.total_calls(),
-            draining: self.parts.worker.is_draining(),
-        };
-        match decide(&self.parts.ctx.config, &facts, &self.parts.view()) {
-            Plan::Call(plan) => plan.steps,
-            Plan::Refuse(_) => Vec::new(),
         }
     }
 }

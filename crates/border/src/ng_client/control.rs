@@ -114,7 +114,7 @@ impl NodeControl<'_> {
                 }
                 DeferredKind::Progressed(..) => return true,
                 // Bounded by the transactions of the call.
-                DeferredKind::Answered | DeferredKind::Acked | DeferredKind::Response(_) => {}
+                DeferredKind::Answered(_) | DeferredKind::Acked | DeferredKind::Response(_) => {}
             }
         }
         if let Some(relay) = self.parts.relay_mut(slot) {

@@ -398,26 +398,34 @@ impl Components {
         match *indication {
             Indication::Progressed {
                 leg,
+                fork,
                 response,
                 reliable,
-                ..
             } if has_sdp(response) => {
                 let set_up = call.kind.set_up()?;
                 let mut branches = set_up.branches.iter();
                 branches.find(|branch| branch.leg == leg && !branch.cancelled)?;
                 call.leg(Side::Caller)?;
+                if set_up.early.answered_by_another((leg, fork)) {
+                    return None;
+                }
                 match set_up.offered {
                     true => Some((Side::Callee, SdpRole::EarlyAnswer)),
                     false => (reliable && set_up.early.reliable)
                         .then_some((Side::Callee, SdpRole::Offer)),
                 }
             }
-            Indication::Answered { leg, response } if has_sdp(response) => {
+            Indication::Answered {
+                leg,
+                fork,
+                response,
+            } if has_sdp(response) => {
                 let set_up = call.kind.set_up()?;
                 let mut branches = set_up.branches.iter();
                 branches.find(|branch| branch.leg == leg && !branch.cancelled)?;
                 call.leg(Side::Caller)?;
-                if set_up.early.answered_by.is_some() && !is_multipart(response) {
+                let another = set_up.offered && set_up.early.answered_by_another((leg, fork));
+                if set_up.early.answered_by.is_some() && !another && !is_multipart(response) {
                     return None;
                 }
                 let role = match set_up.offered {
@@ -434,7 +442,7 @@ impl Components {
             }
             Indication::Pracked { request, .. } if has_sdp(request) => {
                 let set_up = call.kind.set_up()?;
-                set_up.early.to_prack.front()?;
+                set_up.early.acknowledged_by(request)?;
                 let role = match relay.open_offer == Some(Side::Callee) {
                     true => SdpRole::Answer,
                     false => SdpRole::Offer,
@@ -490,6 +498,8 @@ impl Components {
         let Some(sdp) = session.bytes(message.body()) else {
             return false;
         };
+        // The policy of the interface of this contact applies; several may be called at the same time.
+        self.calls.use_branch(slot, leg);
         if role != SdpRole::Offer {
             match self.offer_before_answer(slot, leg) {
                 Ok(true) => return true,

@@ -27,7 +27,7 @@ pub(crate) struct DeferredMessage {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum DeferredKind {
     Progressed(Option<Fork>, bool),
-    Answered,
+    Answered(Option<Fork>),
     Acked,
     Pracked(ServerTransaction),
     Request(ServerTransaction),
@@ -44,7 +44,11 @@ impl DeferredMessage {
                 response,
                 reliable,
             } => (DeferredKind::Progressed(fork, reliable), leg, response),
-            Indication::Answered { leg, response } => (DeferredKind::Answered, leg, response),
+            Indication::Answered {
+                leg,
+                fork,
+                response,
+            } => (DeferredKind::Answered(fork), leg, response),
             Indication::Acked { leg, request } => (DeferredKind::Acked, leg, request),
             Indication::Pracked {
                 leg,
@@ -93,8 +97,9 @@ impl DeferredMessage {
                 response: message,
                 reliable,
             },
-            DeferredKind::Answered => Indication::Answered {
+            DeferredKind::Answered(fork) => Indication::Answered {
                 leg,
+                fork,
                 response: message,
             },
             DeferredKind::Acked => Indication::Acked {

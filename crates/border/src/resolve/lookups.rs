@@ -35,6 +35,8 @@ impl Calls<'_> {
         }
         match waiting {
             LookupWaiter::Hop(key, index) => self.parts.hop_located(key, index, targets),
+            // The transfer is continued by the caller.
+            LookupWaiter::Transfer(..) => {}
             LookupWaiter::Dialog(leg, hop) => {
                 self.redirect_dialog(leg, &hop, &targets.unwrap_or_default());
             }

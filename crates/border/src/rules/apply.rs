@@ -88,6 +88,31 @@ impl Components {
         }
     }
 
+    /// The context of an INVITE of our own, without an original, that is sent to a hop.
+    pub(crate) fn own_invite_scene(
+        &self,
+        (interface, trunk): (InterfaceId, Option<TrunkId>),
+        flow: Flow,
+    ) -> MessageContext<'_> {
+        MessageContext {
+            direction: RuleDirection::Out,
+            remote: self.ctx.config.peer_ref(interface, trunk),
+            peer: Some(flow.remote),
+            transport: flow.transport,
+            trusted: self.ctx.config.trusts(interface, trunk),
+            user: "",
+            message: None,
+            method: Method::Invite,
+            status: 0,
+            initial: true,
+            uri: None,
+            from: None,
+            to: None,
+            edits: &[],
+            tags: &[],
+        }
+    }
+
     /// Applies rules to an out-of-dialog response, or to a response of our own (`example` is `None`), and merges their
     /// changes into `edits`.
     pub(crate) fn rules_answer<'e, const N: usize>(
@@ -509,7 +534,7 @@ fn changed(message: &Message<'_>, effects: &Effects) -> Vec<u8> {
 fn subject<'i>(indication: &Indication<'i>) -> Option<(Option<LegId>, &'i Message<'i>)> {
     Some(match *indication {
         Indication::Progressed { leg, response, .. }
-        | Indication::Answered { leg, response }
+        | Indication::Answered { leg, response, .. }
         | Indication::Response { leg, response, .. }
         | Indication::Failed {
             leg,
@@ -548,8 +573,9 @@ pub(crate) fn with_message<'m>(
             response: message,
             reliable,
         },
-        Indication::Answered { leg, .. } => Indication::Answered {
+        Indication::Answered { leg, fork, .. } => Indication::Answered {
             leg,
+            fork,
             response: message,
         },
         Indication::Failed {

@@ -175,3 +175,126 @@ fn update_without_answer_goes_to_the_last_early_dialog() {
     net.run(seconds(1));
     net.assert_quiet();
 }
+
+/// A call whose fork `two` has answered reliably: network, caller, its leg, the INVITE at the proxy, and our port for the
+/// caller.
+fn answered_by_two() -> (VirtualNetwork, usize, LegId, String, String) {
+    let (mut net, alice, leg) = called();
+    let invite = asked(&net, "INVITE");
+    reply(
+        &mut net,
+        &invite,
+        "183 Session Progress",
+        "two",
+        RELIABLE,
+        SDP_B,
+    );
+    let prack = asked(&net, "PRACK");
+    reply(&mut net, &prack, "200 OK", "two", "", "");
+    let early = net.find(alice, |event| {
+        matches!(event, PhoneEvent::Progressed(183, true, _))
+    });
+    let body = early.body();
+    let port = body.split("m=audio ").nth(1).unwrap();
+    let port = format!("192.0.2.1:{}", port.split(' ').next().unwrap());
+    (net, alice, leg, invite, port)
+}
+
+/// Whether a packet of the caller reaches this address.
+fn reaches(net: &mut VirtualNetwork, port: &str, to: &str) -> bool {
+    let mut packet = vec![0x80, 0, 0, 0, 0, 0, 0, 160, 1, 2, 3, 4];
+    packet.extend([0x55; 160]);
+    for sequence in 0..5 {
+        packet[3] = sequence;
+        net.send_raw("10.1.0.1:4000", port, &packet);
+    }
+    net.run(Duration::from_millis(100));
+    let to = to.parse().unwrap();
+    net.media.iter().any(|(there, _, _)| *there == to)
+}
+
+fn end(net: &mut VirtualNetwork, alice: usize, leg: LegId, tag: &str) {
+    net.command(alice, |endpoint, now| {
+        endpoint
+            .hang_up(leg, &MessageContent::default(), now)
+            .unwrap()
+    });
+    net.run(Duration::from_millis(100));
+    let bye = asked(net, "BYE");
+    assert!(bye.contains(&format!("tag={tag}\r\n")), "{bye}");
+    reply(net, &bye, "200 OK", tag, "", "");
+    net.assert_quiet();
+}
+
+/// RFC 3261 section 13.2.2.4: the session is that of the dialog that the 2xx confirms.
+#[test]
+fn fork_that_is_connected_gets_the_media_although_another_one_answered_before() {
+    let (mut net, alice, leg, invite, port) = answered_by_two();
+    assert!(reaches(&mut net, &port, "10.2.0.1:5000"));
+    let second = SDP_B
+        .replace("10.2.0.1", "10.2.0.3")
+        .replace("5000", "5003");
+    reply(&mut net, &invite, "200 OK", "one", "", &second);
+    let answered = net.find(alice, |event| *event == PhoneEvent::Answered);
+    assert!(answered.body().is_empty(), "the 183 had the answer");
+    assert!(reaches(&mut net, &port, "10.2.0.3:5003"));
+    // Both answers have the same formats: no new offer is needed.
+    let is_request = |event: &PhoneEvent| matches!(event, PhoneEvent::Request(_));
+    assert!(!net.has(alice, is_request));
+    end(&mut net, alice, leg, "one");
+}
+
+/// The caller has the formats of the first answer.
+#[test]
+fn connected_fork_with_other_formats_gets_a_new_offer_and_answer() {
+    let (mut net, alice, leg, invite, _) = answered_by_two();
+    let second = SDP_B
+        .replace("10.2.0.1", "10.2.0.3")
+        .replace("AVP 0", "AVP 8")
+        .replace("rtpmap:0 PCMU", "rtpmap:8 PCMA");
+    reply(&mut net, &invite, "200 OK", "one", "", &second);
+    let asking = asked(&net, "INVITE");
+    assert!(asking.contains("tag=one\r\n"), "{asking}");
+    assert!(
+        asking.ends_with("\r\n\r\n"),
+        "it asks for an offer: {asking}"
+    );
+    reply(&mut net, &asking, "200 OK", "one", "", &second);
+    let offer = net.find(alice, |event| matches!(event, PhoneEvent::Request(_)));
+    assert_eq!(offer.method(), "INVITE");
+    assert!(offer.body().contains("AVP 8"), "{}", offer.text());
+    let ack = asked(&net, "ACK");
+    assert!(ack.contains("m=audio "), "the answer is in the ACK: {ack}");
+    end(&mut net, alice, leg, "one");
+}
+
+#[test]
+fn later_answers_of_other_forks_do_not_move_the_media() {
+    for reliable in [RELIABLE, ""] {
+        let (mut net, alice, leg, invite, port) = answered_by_two();
+        let other = SDP_B.replace("10.2.0.1", "10.2.0.3");
+        reply(
+            &mut net,
+            &invite,
+            "183 Session Progress",
+            "one",
+            reliable,
+            &other,
+        );
+        if !reliable.is_empty() {
+            let prack = asked(&net, "PRACK");
+            assert!(prack.contains("tag=one\r\n"), "{prack}");
+            reply(&mut net, &prack, "200 OK", "one", "", "");
+        }
+        let last = net.last(alice, |event| {
+            matches!(event, PhoneEvent::Progressed(183, ..))
+        });
+        assert!(last.body().is_empty(), "{}", last.text());
+        reply(&mut net, &invite, "200 OK", "two", "", SDP_B);
+        net.media.clear();
+        assert!(reaches(&mut net, &port, "10.2.0.1:5000"));
+        let to_other = "10.2.0.3:5000".parse().unwrap();
+        assert!(!net.media.iter().any(|(to, _, _)| *to == to_other));
+        end(&mut net, alice, leg, "two");
+    }
+}

@@ -3,7 +3,7 @@
 
 use crate::virtual_network;
 
-use sip::{Flow, LegId, MessageContent, OutOfDialogRequest, Target};
+use sip::{Flow, LegId, MessageContent, OutOfDialogRequest, Prack, Target};
 use std::time::Duration;
 use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Method};
@@ -139,6 +139,122 @@ fn preconditions_are_relayed_end_to_end() {
         net.run(second());
         net.assert_quiet();
     }
+}
+
+/// RFC 3261 section 13.2.1: a description in a later response to the INVITE is no offer.
+#[test]
+fn repeated_description_leaves_no_open_offer() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    let caller = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer);
+    net.run(second());
+    let callee = offered(&net, bob);
+    for status in [183, 180] {
+        net.command(bob, |endpoint, now| {
+            let content = MessageContent::sdp(SDP_B.as_bytes());
+            endpoint
+                .progress(callee, status, &content, true, now)
+                .unwrap();
+        });
+        net.run(second());
+    }
+    assert!(net.has(alice, |event| matches!(
+        event,
+        PhoneEvent::Progressed(180, true, _)
+    )));
+    for (from, leg, sdp) in [(alice, caller, SDP_A), (bob, callee, SDP_B)] {
+        net.command(from, |endpoint, now| {
+            let content = MessageContent::sdp(sdp.as_bytes());
+            endpoint
+                .request(leg, Method::Update, &content, now)
+                .unwrap();
+        });
+        net.run(second());
+        assert!(
+            net.has(from, |event| matches!(event, PhoneEvent::Response(200, _))),
+            "{:?}",
+            net.phone_events(from)
+        );
+    }
+    net.command(bob, |endpoint, now| {
+        let content = MessageContent::sdp(SDP_B.as_bytes());
+        endpoint.answer(callee, 200, &content, now).unwrap();
+    });
+    net.run(second());
+    net.command(alice, |endpoint, now| {
+        endpoint
+            .bye(caller, &MessageContent::default(), now)
+            .unwrap();
+    });
+    net.run(second());
+    net.assert_quiet();
+}
+
+/// RFC 3262 section 3: the caller requires reliable responses, so that it acknowledges more of them than the callee sent.
+#[test]
+fn pracks_acknowledge_the_response_of_their_rack() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    let required = [Edit::Add {
+        id: HeaderId::Require,
+        value: b"100rel",
+    }];
+    // The offer is that of the callee.
+    let content = MessageContent::default().with(&required);
+    let caller = net.call_with(alice, "sip:bob@192.0.2.1", OUT, &content, |invite| {
+        invite.prack = Prack::Handler;
+    });
+    net.run(second());
+    let callee = offered(&net, bob);
+    net.command(bob, |endpoint, now| {
+        let ringing = MessageContent::default();
+        endpoint
+            .progress(callee, 180, &ringing, false, now)
+            .unwrap();
+        let content = MessageContent::sdp(SDP_B.as_bytes());
+        endpoint.progress(callee, 183, &content, true, now).unwrap();
+    });
+    net.run(second());
+    let is_prack = |entry: &&LogEntry| matches!(entry.event, PhoneEvent::Pracked(_));
+    let fork = |net: &VirtualNetwork, status: u16| {
+        let progress = |event: &PhoneEvent| match event {
+            PhoneEvent::Progressed(found, true, fork) if *found == status => *fork,
+            _ => None,
+        };
+        net.phone_events(alice).iter().find_map(progress).unwrap()
+    };
+    let ringing = fork(&net, 180);
+    net.command(alice, |endpoint, now| {
+        endpoint
+            .prack(caller, ringing, &MessageContent::default(), now)
+            .unwrap();
+    });
+    net.run(second());
+    assert_eq!(net.log(bob).iter().filter(is_prack).count(), 0);
+    let early = fork(&net, 183);
+    net.command(alice, |endpoint, now| {
+        let content = MessageContent::sdp(SDP_A.as_bytes());
+        endpoint.prack(caller, early, &content, now).unwrap();
+    });
+    net.run(second());
+    let pracks: Vec<&LogEntry> = net.log(bob).iter().filter(is_prack).collect();
+    assert_eq!(pracks.len(), 1, "{:?}", net.phone_events(bob));
+    assert!(
+        pracks[0].body().contains("m=audio "),
+        "{}",
+        pracks[0].text()
+    );
+    net.command(bob, |endpoint, now| {
+        let content = MessageContent::default();
+        endpoint.answer(callee, 200, &content, now).unwrap();
+    });
+    net.run(second());
+    net.command(alice, |endpoint, now| {
+        endpoint
+            .bye(caller, &MessageContent::default(), now)
+            .unwrap();
+    });
+    net.run(second());
+    net.assert_quiet();
 }
 
 #[test]

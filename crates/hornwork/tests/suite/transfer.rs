@@ -54,7 +54,7 @@ impl Handler for PhoneState {
                 self.offered.push(leg);
                 endpoint.answer(leg, 200, &sdp, now).unwrap();
             }
-            Indication::Answered { leg, response } => {
+            Indication::Answered { leg, response, .. } => {
                 self.note_media_address(response);
                 self.answers.push(response.status());
                 endpoint.ack(leg, &none, now).unwrap();

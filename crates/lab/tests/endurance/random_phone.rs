@@ -385,7 +385,7 @@ impl Handler for PhoneState {
                 let _ = endpoint.progress(leg, 180, &none, false, now);
                 self.ringing.push(leg);
             }
-            Indication::Answered { leg, response } => {
+            Indication::Answered { leg, response, .. } => {
                 self.counts.established += 1;
                 let sdp = self.sdp("sendrecv");
                 let late = self.late_offers.contains(&leg) && has_sdp(response);

@@ -132,6 +132,28 @@ pub(crate) struct LegSetup {
     pub(crate) prack: Prack,
     pub(crate) forks: Vec<Early>,
     pub(crate) reliable: Reliable,
+    pub(crate) offer: InviteOffer,
+}
+
+/// The offer in the INVITE that opens a leg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum InviteOffer {
+    /// The INVITE has none: the callee offers.
+    Absent,
+    /// It has no answer yet.
+    Open,
+    /// It was answered. Further session descriptions in responses are repetitions, or answers of other forks, and never
+    /// offers (RFC 3261 section 13.2.1, RFC 3262 section 5).
+    Answered,
+}
+
+impl InviteOffer {
+    pub(crate) fn of_invite(has_sdp: bool) -> InviteOffer {
+        match has_sdp {
+            true => InviteOffer::Open,
+            false => InviteOffer::Absent,
+        }
+    }
 }
 
 /// An early dialog of a forked INVITE of ours.
@@ -189,6 +211,25 @@ impl Leg {
             login: None,
             setup: None,
             answer: SentAnswer::default(),
+        }
+    }
+
+    /// A response to the INVITE that opens the leg has a session description: the answer to the offer marked by
+    /// `answered`, or an offer, which `offered` marks.
+    pub(crate) fn response_has_sdp(&mut self, answered: u8, offered: u8) {
+        let offer = self.setup.as_mut().map(|setup| &mut setup.offer);
+        match offer {
+            Some(InviteOffer::Answered) => {}
+            Some(offer @ InviteOffer::Open) => {
+                *offer = InviteOffer::Answered;
+                self.pending.offers &= !answered;
+            }
+            Some(InviteOffer::Absent) | None => {
+                self.pending.offers = match self.pending.offers & answered {
+                    0 => self.pending.offers | offered,
+                    _ => self.pending.offers & !answered,
+                };
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Outgoing legs: INVITE, its responses and forks, ACK, CANCEL (RFC 3261 sections 9.1, 13.2; RFC 3262 section 4).
 
-use super::{Early, LegSetup, OFFER_IN, OFFER_OUT};
+use super::{Early, InviteOffer, LegSetup, OFFER_IN, OFFER_OUT};
 use crate::Endpoint;
 use crate::api::{
     Body, ChallengedInvite, Failure, Flow, Fork, Handler, Indication, Invite, LegId, LegState,
@@ -96,6 +96,7 @@ impl Endpoint {
                 prack: invite.prack,
                 forks: Vec::new(),
                 reliable: Reliable::default(),
+                offer: InviteOffer::of_invite(has_sdp(&invite.content)),
             }));
         }
         let Some((start, flow)) =
@@ -253,10 +254,7 @@ impl Endpoint {
             early.prack_owed = true;
             reliable = true;
             if has_sdp {
-                leg.pending.offers = match leg.pending.offers & OFFER_OUT {
-                    0 => leg.pending.offers | OFFER_IN,
-                    _ => leg.pending.offers & !OFFER_OUT,
-                };
+                leg.response_has_sdp(OFFER_OUT, OFFER_IN);
             }
         }
         let indication = Indication::Progressed {
@@ -342,9 +340,11 @@ impl Endpoint {
             return;
         }
         let tag = response.to().ok().and_then(|to| to.tag());
-        let early = setup
-            .and_then(|s| s.forks.iter().find(|e| Some(e.peer.tag()) == tag))
-            .map(|early| &early.peer);
+        let forks = setup.map_or(&[][..], |setup| &setup.forks);
+        let fork = forks.iter().position(|early| Some(early.peer.tag()) == tag);
+        let early = fork.and_then(|at| forks.get(at)).map(|early| &early.peer);
+        let fork = fork.map(|at| Fork(at as u8));
+        let answered = setup.is_some_and(|setup| setup.offer == InviteOffer::Answered);
         let mut peer = Peer::from_response(response, &leg.peer);
         peer.cseq = early.and_then(|early| early.cseq);
         if let Some(early) = early.filter(|early| early.next_hop_text() == peer.next_hop_text()) {
@@ -363,13 +363,17 @@ impl Endpoint {
             leg.pending.owed_cseq = number;
             leg.features.update = allows_update(response);
             leg.features.timer = response.lists(HeaderId::Supported, b"timer");
-            if has_sdp && leg.pending.offers & OFFER_OUT == 0 {
+            if has_sdp && !answered && leg.pending.offers & OFFER_OUT == 0 {
                 leg.pending.offers |= OFFER_IN;
             }
             leg.pending.offers &= !OFFER_OUT;
         }
         self.apply_session_response(id, response);
-        let indication = Indication::Answered { leg: id, response };
+        let indication = Indication::Answered {
+            leg: id,
+            fork,
+            response,
+        };
         handler.on_indication(self, indication, now);
     }
 

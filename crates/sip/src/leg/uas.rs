@@ -1,6 +1,6 @@
 //! Incoming legs: INVITE, our responses, ACK, CANCEL (RFC 3261 sections 9.2, 13.3; RFC 3262 section 3).
 
-use super::{LegSetup, OFFER_IN, OFFER_OUT, Unacked};
+use super::{InviteOffer, LegSetup, OFFER_IN, OFFER_OUT, Unacked};
 use crate::Endpoint;
 use crate::api::{
     Ending, Flow, Handler, Indication, LegId, LegState, MessageContent, Prack, Refused,
@@ -68,6 +68,7 @@ impl Endpoint {
                 prack: Prack::Automatic,
                 forks: Vec::new(),
                 reliable: Reliable::default(),
+                offer: InviteOffer::of_invite(message_has_sdp(request)),
             }));
         }
         if let Some(server) = self.servers.get_mut(slot as usize) {
@@ -119,7 +120,7 @@ impl Endpoint {
 
     /// Sends a provisional response, 101 to 199, for an unanswered INVITE (section 13.3.1.1). `reliable`: retransmitted
     /// until PRACK (RFC 3262); also if the caller requires it. While one has no PRACK, further ones and the 2xx are
-    /// queued.
+    /// queued. Returns the RSeq of a reliable one, which the RAck of its PRACK repeats.
     ///
     /// # Errors
     /// [`Refused::Gone`], [`Refused::State`] after the final response, [`Refused::Value`], [`Refused::NotSupported`]
@@ -131,7 +132,7 @@ impl Endpoint {
         content: &MessageContent<'_>,
         reliable: bool,
         now: Time,
-    ) -> Result<(), Refused> {
+    ) -> Result<Option<u32>, Refused> {
         self.now = now;
         check_edits(content)?;
         if !(101..=199).contains(&status) {
@@ -164,18 +165,15 @@ impl Endpoint {
         self.write_body(content);
         let Some(rseq) = rseq else {
             self.send_provisional(slot, start, &flow);
-            return Ok(());
+            return Ok(None);
         };
         if has_sdp(content)
             && let Some(leg) = self.leg_mut(leg)
         {
-            leg.pending.offers = match leg.pending.offers & OFFER_IN {
-                0 => leg.pending.offers | OFFER_OUT,
-                _ => leg.pending.offers & !OFFER_IN,
-            };
+            leg.response_has_sdp(OFFER_IN, OFFER_OUT);
         }
         self.keep_reliable(leg, slot, rseq, start);
-        Ok(())
+        Ok(Some(rseq))
     }
 
     fn keep_reliable(&mut self, leg: LegId, slot: u32, rseq: u32, start: usize) {
@@ -269,10 +267,7 @@ impl Endpoint {
         let must_wait = {
             let state = self.leg_mut(leg).ok_or(Refused::Gone)?;
             if has_sdp {
-                state.pending.offers = match state.pending.offers & OFFER_IN {
-                    0 => state.pending.offers | OFFER_OUT,
-                    _ => state.pending.offers & !OFFER_IN,
-                };
+                state.response_has_sdp(OFFER_IN, OFFER_OUT);
             }
             state
                 .setup

@@ -73,6 +73,7 @@ impl Calls<'_> {
         }
         branch.heard = true;
         set_up.early.progressed = true;
+        let hop = self.parts.calls.use_branch(slot, leg);
         self.early_media(slot, Side::Callee, response);
         let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
@@ -90,15 +91,17 @@ impl Calls<'_> {
             // An offer of the callee is valid only in a coupled reliable response, in which it can be answered.
             (true, false) => (SdpRole::Offer, couple),
         };
-        let another = sdp
-            && couple
-            && set_up
-                .early
-                .answered_by
-                .is_some_and(|answered| answered != (leg, fork));
+        // The caller has one early dialog with one reliable answer: that of the first fork. The media stays at it.
+        let another = set_up.early.answered_by_another((leg, fork));
+        if carry
+            && !another
+            && let Some(hop) = hop
+        {
+            self.select_media_side(slot, hop);
+        }
         let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
         buffers.sdp.clear();
-        let carried = match carry {
+        let carried = match carry && !another {
             true => self.carry_body(slot.side(Side::Callee), response, role, &mut buffers.sdp),
             false if sdp => Ok(Carried::Nothing),
             false => Ok(Carried::Untouched),
@@ -109,26 +112,29 @@ impl Calls<'_> {
         }
         // The SDP of an unreliable response is repeated in the answer, and checked there.
         let carried = carried.unwrap_or(Carried::Nothing);
-        // The caller has one early dialog with one reliable answer: that of the first fork.
-        let carried = if another { Carried::Nothing } else { carried };
         let body = CarriedBody {
             carried,
             sdp: &buffers.sdp,
         };
         let sent = self.pass_progress(slot, response, body, couple);
+        let answer = match couple && carried == Carried::Rewritten {
+            true => buffers.sdp.as_slice().into(),
+            false => Box::default(),
+        };
         self.parts.calls.buffers = buffers;
         let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
         };
-        match (sent && couple, couple, fork) {
-            (true, _, Some(fork)) => {
-                set_up.early.to_prack.push_back((leg, fork));
+        match (sent.filter(|_| couple), couple, fork) {
+            (Some(rseq), _, Some(fork)) => {
+                set_up.early.to_prack.push_back((rseq, leg, fork));
                 if sdp && carried != Carried::Nothing && set_up.early.answered_by.is_none() {
                     set_up.early.answered_by = Some((leg, Some(fork)));
+                    set_up.early.answer = answer;
                 }
             }
             // It was not forwarded reliably, so that the caller sends no PRACK: ours has no body.
-            (false, true, Some(fork)) => {
+            (None, true, Some(fork)) => {
                 let _ = self
                     .endpoint
                     .prack(leg, fork, &MessageContent::default(), now);
@@ -147,6 +153,11 @@ impl Calls<'_> {
                 set_up.early.last_heard = Some((leg, heard));
             }
             self.locate_dialog(leg, fork);
+        }
+        // Requests of the caller go to this early dialog.
+        let set_up = self.parts.calls.set_up_mut(slot);
+        if let Some((leg, _)) = set_up.and_then(|set_up| set_up.dialog_of_caller()) {
+            self.parts.calls.use_branch(slot, leg);
         }
     }
 
@@ -189,20 +200,17 @@ impl Calls<'_> {
         self.call_next_hops(slot);
     }
 
+    /// Forwards a provisional response. Returns the RSeq for the caller if it was sent reliably.
     fn pass_progress(
         &mut self,
         slot: CallSlot,
         response: &Message<'_>,
         body: CarriedBody<'_>,
         reliable: bool,
-    ) -> bool {
+    ) -> Option<u32> {
         let now = self.parts.ctx.now;
-        let Some(call) = self.parts.calls.get(slot) else {
-            return false;
-        };
-        let Some(caller) = call.leg(Side::Caller) else {
-            return false;
-        };
+        let call = self.parts.calls.get(slot)?;
+        let caller = call.leg(Side::Caller)?;
         let status = response.status();
         let mut changes = HeaderChanges::default();
         let edits = self.pass_edits(call, Side::Callee, response, &mut changes);
@@ -215,11 +223,16 @@ impl Calls<'_> {
             // A previous response still waits for its PRACK: this one is forwarded unreliably.
             let _ = self.endpoint.progress(caller, status, &content, false, now);
         }
-        sent.is_ok()
+        sent.ok().flatten()
     }
 
     /// An outgoing leg was answered.
-    pub(crate) fn answered(&mut self, slot: CallSlot, leg: LegId, response: &Message<'_>) {
+    pub(crate) fn answered(
+        &mut self,
+        slot: CallSlot,
+        (leg, fork): (LegId, Option<Fork>),
+        response: &Message<'_>,
+    ) {
         let now = self.parts.ctx.now;
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
@@ -248,9 +261,21 @@ impl Calls<'_> {
             return;
         };
         let offered = set_up.offered;
-        let settled = set_up.early.answered_by.is_some();
-        set_up.branches.retain(|branch| branch.leg != leg);
+        // An offer of the callee was answered in PRACK, in one of its dialogs.
+        let another = offered && set_up.early.answered_by_another((leg, fork));
+        let settled = set_up.early.answered_by.is_some() && !another;
+        let before = std::mem::take(&mut set_up.early.answer);
         set_up.timers.cancel(&mut self.parts.ctx.timers);
+        let hop = self.parts.calls.use_branch(slot, leg);
+        if let Some(hop) = hop {
+            self.select_media_side(slot, hop);
+        }
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        if let Some(set_up) = call.kind.set_up_mut() {
+            set_up.branches.retain(|branch| branch.leg != leg);
+        }
         *call.legs.get_mut(Side::Callee) = Some(leg);
         call.stage = CallStage::ExpectAck;
         call.summary.answered_at = Some(now);
@@ -270,6 +295,16 @@ impl Calls<'_> {
             true => self.carry_body(slot.side(Side::Callee), response, role, &mut buffers.sdp),
             false => Ok(Carried::Untouched),
         };
+        if let Some(media) = self.parts.calls.media_mut(slot) {
+            media.keep_branch(&mut self.parts.media.plane);
+        }
+        // For the caller the answer in its early dialog is final: another one needs a new offer.
+        let renegotiates = another
+            && (carried != Ok(Carried::Rewritten) || !agrees_in_formats(&before, &buffers.sdp));
+        let carried = match another {
+            true => carried.map(|_| Carried::Nothing),
+            false => carried,
+        };
         let error = carried.err();
         let result = match carried {
             Ok(carried) => {
@@ -288,6 +323,9 @@ impl Calls<'_> {
             Ok(()) => {
                 let offers = !offered && !settled && has_sdp(response);
                 self.await_ack(slot, (Side::Callee, leg), offers, response);
+                if let Some(call) = self.parts.calls.get_mut(slot) {
+                    call.requests.ack.renegotiates = renegotiates;
+                }
                 self.parts.ctx.counters.answered += 1;
                 self.parts.ctx.events.tell(now, || EventKind::CallAnswered {
                     call: number,
@@ -564,6 +602,28 @@ impl SetUp {
         }
         added
     }
+}
+
+/// Whether two answers to one offer agree in formats, keys and directions, so that one may stand for the other. Addresses
+/// are those of the border.
+fn agrees_in_formats(one: &[u8], other: &[u8]) -> bool {
+    fn lines(sdp: &[u8]) -> impl Iterator<Item = &[u8]> {
+        const RELEVANT: [&[u8]; 10] = [
+            b"m=",
+            b"a=rtpmap:",
+            b"a=fmtp:",
+            b"a=crypto:",
+            b"a=fingerprint:",
+            b"a=ice-ufrag:",
+            b"a=rtcp-mux",
+            b"a=sendonly",
+            b"a=recvonly",
+            b"a=inactive",
+        ];
+        let lines = sdp.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii_end);
+        lines.filter(|line| RELEVANT.iter().any(|start| line.starts_with(start)))
+    }
+    lines(one).eq(lines(other))
 }
 
 /// The target of a redirect.

@@ -56,6 +56,20 @@ impl HopHosts {
         (!is_anonymous(caller)).then_some(self.from_host.as_slice())
     }
 
+    /// Appends From: the user of the trunk if it has one, otherwise the caller.
+    pub(crate) fn from(&self, trunk: Option<&Trunk>, caller: &NameAddr<'_>, out: &mut Vec<u8>) {
+        match trunk.and_then(|trunk| trunk.from_user.as_deref()) {
+            Some(user) => {
+                out.extend_from_slice(b"<sip:");
+                out.extend_from_slice(user.as_bytes());
+                out.push(b'@');
+                out.extend_from_slice(&self.from_host);
+                out.push(b'>');
+            }
+            None => crate::headers::address_with_host(caller, self.caller_host(caller), out),
+        }
+    }
+
     /// Appends To.
     pub(crate) fn to(&self, called: &NameAddr<'_>, out: &mut Vec<u8>) {
         crate::headers::address_with_host(called, Some(&self.to_host), out);

@@ -9,11 +9,12 @@ use crate::calls::table::OngoingCalls;
 use crate::calls::{Branch, CallStage, MediaAnchor, SetUp};
 use crate::certificate_names::with_hop_certificate_name;
 use crate::components::Calls;
-use crate::headers::{EditList, address_of, address_with_host, text};
+use crate::headers::{EditList, address_of, text};
 use crate::identity::{ANONYMOUS, RequestedPrivacy};
 use crate::policy::StepTarget;
 use crate::shared::Alarm;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
+use config::Trunk;
 use engine::{EventKind, Reason};
 use sip::{ChallengedInvite, Flow, Invite, LegId, Login, Prack, Target};
 use smallvec::SmallVec;
@@ -72,6 +73,15 @@ fn is_removal_of_credentials(edit: &Edit<'_>) -> bool {
         edit,
         Edit::Remove(HeaderId::Authorization | HeaderId::ProxyAuthorization)
     )
+}
+
+/// The credentials of the border at a trunk.
+pub(crate) fn login_at(trunk: Option<&Trunk>) -> Option<Login<'_>> {
+    let login = trunk?.credentials.as_ref()?;
+    Some(Login {
+        user: login.username.as_bytes(),
+        password: login.password.as_bytes(),
+    })
 }
 
 /// A hop that is being called.
@@ -165,7 +175,7 @@ impl Calls<'_> {
         }
     }
 
-    fn report_refusing_rule(&mut self, slot: CallSlot, rule: u16, status: u16) {
+    pub(crate) fn report_refusing_rule(&mut self, slot: CallSlot, rule: u16, status: u16) {
         let Some(call) = self.parts.calls.get(slot).map(|call| call.number) else {
             return;
         };
@@ -272,16 +282,7 @@ impl Calls<'_> {
         let caller = invite
             .from()
             .map_err(|_| HopError::call(Reason::UnreadableFrom))?;
-        match trunk.and_then(|trunk| trunk.from_user.as_deref()) {
-            Some(user) => {
-                from.extend_from_slice(b"<sip:");
-                from.extend_from_slice(user.as_bytes());
-                from.push(b'@');
-                from.extend_from_slice(&placed.from_host);
-                from.push(b'>');
-            }
-            None => address_with_host(&caller, placed.caller_host(&caller), &mut from),
-        }
+        placed.from(trunk, &caller, &mut from);
         let boundary = call.boundary(&self.parts.ctx.config, Side::Caller, set_up.user.as_deref());
         let wish = RequestedPrivacy::of(invite);
         if boundary.must_refuse(wish) {
@@ -365,12 +366,7 @@ impl Calls<'_> {
             }),
             content: Self::passed(invite, &edits, body.of(invite)),
             user: key.0,
-            login: trunk
-                .and_then(|trunk| trunk.credentials.as_ref())
-                .map(|login| Login {
-                    user: login.username.as_bytes(),
-                    password: login.password.as_bytes(),
-                }),
+            login: login_at(trunk),
             prack: if set_up.early.reliable {
                 Prack::Handler
             } else {
@@ -483,6 +479,8 @@ impl Calls<'_> {
         let Some(hop) = set_up.hops.get(index) else {
             return Ok(Carried::Untouched);
         };
+        let group = set_up.hops.iter().filter(|other| other.group == hop.group);
+        let parallel = group.count() > 1;
         let callee = self.parts.media.media_side(
             &self.parts.ctx.config,
             hop.interface,
@@ -519,12 +517,39 @@ impl Calls<'_> {
         let Some(media) = self.parts.calls.media_mut(slot) else {
             return Ok(Carried::Untouched);
         };
-        media.change_side(&mut self.parts.media.plane, Side::Callee, callee)?;
+        let plane = &mut self.parts.media.plane;
+        match parallel {
+            true => media.add_branch(plane, callee)?,
+            false => media.change_side(plane, Side::Callee, callee)?,
+        }
         if !has_sdp(invite) {
             return Ok(Carried::Untouched);
         }
         offer_again(media, &mut self.parts.media.plane, invite, sdp);
         Ok(Carried::Rewritten)
+    }
+
+    /// Puts the media parameters of a hop into force, whose description is applied next.
+    pub(crate) fn select_media_side(&mut self, slot: CallSlot, index: usize) {
+        let call = self.parts.calls.get(slot);
+        let set_up = call.and_then(|call| call.kind.set_up());
+        // A single hop has them already.
+        let Some(set_up) = set_up.filter(|set_up| set_up.anchor && set_up.hops.len() > 1) else {
+            return;
+        };
+        let Some(hop) = set_up.hops.get(index) else {
+            return;
+        };
+        let remote = match &hop.place {
+            StepTarget::Address(remote, _) => remote.ip(),
+            StepTarget::Flow(flow) => flow.remote.ip(),
+            StepTarget::Name(..) => return,
+        };
+        let media = &mut self.parts.media;
+        let side = media.media_side(&self.parts.ctx.config, hop.interface, hop.trunk, remote);
+        if let (Some(side), Some(anchored)) = (side, self.parts.calls.media_mut(slot)) {
+            anchored.select_branch(&mut media.plane, &side);
+        }
     }
 
     /// If no branch is left, sends the best final response to the caller and ends the call.
@@ -590,6 +615,20 @@ impl Calls<'_> {
 }
 
 impl OngoingCalls {
+    /// Records the hop of a leg that is being called as the destination of the call: several may be called at the same
+    /// time, on different interfaces. Returns its index.
+    pub(crate) fn use_branch(&mut self, slot: CallSlot, leg: LegId) -> Option<usize> {
+        let call = self.get_mut(slot)?;
+        let set_up = call.kind.set_up()?;
+        let mut branches = set_up.branches.iter();
+        let index = usize::from(branches.find(|branch| branch.leg == leg)?.hop);
+        let hop = set_up.hops.get(index)?;
+        let (interface, trunk) = (hop.interface, hop.trunk);
+        *call.interfaces.get_mut(Side::Callee) = interface;
+        *call.trunks.get_mut(Side::Callee) = trunk;
+        Some(index)
+    }
+
     /// Records this hop as the destination of the call.
     fn set_destination(&mut self, slot: CallSlot, index: usize) {
         let Some(hop) = self

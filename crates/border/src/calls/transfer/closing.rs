@@ -14,7 +14,7 @@ impl TransferControl<'_> {
     /// The call ends, and with it the transfer.
     pub(crate) fn close_transfer(&mut self, slot: CallSlot) {
         let now = self.parts.ctx.now;
-        let Some(join) = self
+        let Some(mut join) = self
             .parts
             .calls
             .get_mut(slot)
@@ -22,6 +22,7 @@ impl TransferControl<'_> {
         else {
             return;
         };
+        join.stop_ring_timer(&mut self.parts.ctx);
         match join.consultation() {
             Some(ConsultationCall::Remote(number)) if join.stage == AwaitedStep::Leg => {
                 self.withdraw_request(number, &join);

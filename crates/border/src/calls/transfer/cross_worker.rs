@@ -229,13 +229,15 @@ impl TransferControl<'_> {
                 self.ask_for_offer(slot);
             }
             Err(status) => {
-                if let Some(call) = self.parts.calls.get_mut(slot) {
-                    call.kind.take_join();
-                }
+                let call = self.parts.calls.get_mut(slot);
+                let join = call.and_then(|call| call.kind.take_join());
                 if let (Some(transaction), Some(referrer)) = (transaction, referrer) {
                     refuse_transfer(self.endpoint, referrer, transaction, status, now);
                 }
                 self.close_remote_consultation(number, Reason::TransferFailed);
+                if let Some(join) = join {
+                    self.end_without_referrer(slot, join.side);
+                }
             }
         }
     }

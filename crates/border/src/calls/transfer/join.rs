@@ -3,6 +3,7 @@
 use crate::calls::key::CallKey;
 use crate::index_remap::IndexRemap;
 use crate::policy::{HopStep, StepTarget};
+use crate::shared::Ctx;
 use anchor::Side;
 use config::{InterfaceId, TrunkId};
 use engine::timers::TimerKey;
@@ -78,8 +79,11 @@ pub(crate) struct Join {
     pub(super) offer: Vec<u8>,
     pub(super) hops: Vec<HopStep>,
     pub(super) next: usize,
+    /// Ring timeout of the target.
+    pub(super) ring_timer: Option<TimerKey>,
     /// Headers of the transferred call.
     pub(super) from: Vec<u8>,
+    pub(super) to: Vec<u8>,
     pub(super) referred_by: Vec<u8>,
     pub(super) hop: usize,
     /// The trunk that counts the new leg until it is part of the call.
@@ -100,7 +104,9 @@ impl Join {
             offer: Vec::new(),
             hops: Vec::new(),
             next: 0,
+            ring_timer: None,
             from: Vec::new(),
+            to: Vec::new(),
             referred_by: Vec::new(),
             hop: 0,
             on_trunk: None,
@@ -114,10 +120,25 @@ impl Join {
         self.on_trunk = self.on_trunk.and_then(|trunk| renamed.trunk(trunk));
     }
 
+    /// The target has answered, or the transfer ends.
+    pub(super) fn stop_ring_timer(&mut self, ctx: &mut Ctx) {
+        if let Some(timer) = self.ring_timer.take() {
+            ctx.timers.cancel(timer);
+        }
+    }
+
     /// The consultation call of an attended transfer.
     pub(super) fn consultation(&self) -> Option<ConsultationCall> {
         match self.purpose {
             Purpose::Transfer { consultation, .. } => consultation,
+            _ => None,
+        }
+    }
+
+    /// The leg that has requested a transfer.
+    pub(crate) fn referrer(&self) -> Option<LegId> {
+        match self.purpose {
+            Purpose::Transfer { referrer, .. } => Some(referrer),
             _ => None,
         }
     }

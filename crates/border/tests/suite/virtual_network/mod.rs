@@ -98,7 +98,7 @@ impl Handler for PhoneLog {
                     PhoneEvent::Progressed(response.status(), *reliable, *fork),
                     Some(response),
                 ),
-                Indication::Answered { leg, response } => {
+                Indication::Answered { leg, response, .. } => {
                     (Some(*leg), PhoneEvent::Answered, Some(response))
                 }
                 Indication::Failed {
@@ -207,7 +207,7 @@ impl PhoneLog {
                     None => {}
                 }
             }
-            Indication::Answered { leg, response } if behaviour.acks => {
+            Indication::Answered { leg, response, .. } if behaviour.acks => {
                 let late = has_sdp(response)
                     && !self
                         .entries

@@ -129,7 +129,7 @@ impl Handler for HandlerLog {
                 RecordedIndication::Progressed(leg, fork, response.status(), reliable),
                 Some(response),
             ),
-            Indication::Answered { leg, response } => {
+            Indication::Answered { leg, response, .. } => {
                 self.record(
                     RecordedIndication::Answered(leg, response.status()),
                     Some(response),

@@ -1,0 +1,230 @@
+//! Contacts of a user that ring at the same time: the one that answers gets its own media parameters, whichever was called
+//! last.
+
+use crate::virtual_network;
+
+use engine::Transport;
+use sip::{Flow, LegId, MessageContent, OutOfDialogRequest, Target};
+use std::time::Duration;
+use virtual_network::*;
+use wire::sip::{Edit, HeaderId, Method};
+
+const OUT: &str = "192.0.2.1:5060";
+const WEB: &str = "192.0.2.2:5060";
+
+fn second() -> Duration {
+    Duration::from_secs(1)
+}
+
+/// Interfaces for phones: in the clear, and with SRTP whose media is at this address.
+fn config(web_media: &str) -> String {
+    format!(
+        "[[interface]]\nname='out'\nkind='access'\nlisten='udp:{OUT}'\nregister='local'\nmedia={{address='192.0.2.1'}}\n\
+         [[interface]]\nname='web'\nkind='access'\nlisten='udp:{WEB}'\nregister='local'\nsrtp='require'\nmedia={{address='{web_media}'}}\n\
+         [[user]]\nname='1001'\npassword='secret-1001'\n[[route]]\nregistered=true\n"
+    )
+}
+
+/// A phone that neither rings nor answers by itself.
+fn waiting() -> PhoneBehaviour {
+    PhoneBehaviour {
+        progress: Vec::new(),
+        answer: None,
+        ..PhoneBehaviour::answering(SDP_B)
+    }
+}
+
+fn register(net: &mut VirtualNetwork, phone: usize, at: &str) {
+    let flow = Flow {
+        local: net.phones[phone].local,
+        transport: Transport::Udp,
+        remote: at.parse().unwrap(),
+        connection: None,
+    };
+    let contact = format!("<sip:1001@{}>", net.phones[phone].address);
+    let edits = [Edit::Replace {
+        id: HeaderId::Contact,
+        value: contact.as_bytes(),
+    }];
+    net.command(phone, |endpoint, now| {
+        let register = OutOfDialogRequest {
+            from: Some(b"<sip:1001@192.0.2.1>"),
+            to: Some(b"<sip:1001@192.0.2.1>"),
+            content: MessageContent::default().with(&edits),
+            ..OutOfDialogRequest::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
+        };
+        endpoint.send(&register, now).unwrap();
+    });
+    net.run(second());
+    let answered = |event: &PhoneEvent| *event == PhoneEvent::OutOfDialogResponse(200);
+    assert!(net.has(phone, answered), "{:?}", net.phone_events(phone));
+}
+
+/// Alice has called the user of both phones: network, Alice, her leg. The phone that registered last is called first.
+fn ringing(config: &str, phones: [(&str, &str); 2]) -> (VirtualNetwork, usize, LegId, [usize; 2]) {
+    let mut net = VirtualNetwork::new(config, 5);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let phones = phones.map(|(address, at)| {
+        let phone = net.phone(address, waiting());
+        register(&mut net, phone, at);
+        phone
+    });
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    let leg = net.call(alice, "sip:1001@192.0.2.1", OUT, &offer);
+    net.run(second());
+    for phone in phones {
+        offered(&net, phone);
+    }
+    (net, alice, leg, phones)
+}
+
+fn offered(net: &VirtualNetwork, phone: usize) -> &LogEntry {
+    net.find(phone, |event| *event == PhoneEvent::Offered)
+}
+
+fn answer(net: &mut VirtualNetwork, phone: usize, sdp: &str) {
+    let leg = offered(net, phone).leg.unwrap();
+    net.command(phone, |endpoint, now| {
+        let content = MessageContent::sdp(sdp.as_bytes());
+        endpoint.answer(leg, 200, &content, now).unwrap();
+    });
+    net.run(second());
+}
+
+/// Port and address of the first line.
+fn media_of(body: &str) -> String {
+    let after = |name: &str| body.split(name).nth(1).unwrap().to_owned();
+    let address = after("c=IN IP4 ");
+    let port = after("m=audio ");
+    format!(
+        "{}:{}",
+        address.lines().next().unwrap(),
+        port.split(' ').next().unwrap()
+    )
+}
+
+fn rtp(sequence: u16) -> Vec<u8> {
+    let mut packet = vec![0x80, 0, 0, 0, 0, 0, 0, 160, 1, 2, 3, 4];
+    packet[2..4].copy_from_slice(&sequence.to_be_bytes());
+    packet.extend([0x55; 160]);
+    packet
+}
+
+/// Whether packets reach Alice and the phone, each sending from this address.
+fn media_passes(net: &mut VirtualNetwork, alice: (&str, &str), phone: (&str, &str)) -> [bool; 2] {
+    net.media.clear();
+    for sequence in 0..6 {
+        net.send_raw(phone.0, phone.1, &rtp(sequence));
+        net.run(Duration::from_millis(20));
+        net.send_raw(alice.0, alice.1, &rtp(sequence));
+        net.run(Duration::from_millis(20));
+    }
+    [alice.0, phone.0].map(|to| {
+        let to = to.parse().unwrap();
+        net.media.iter().any(|(there, _, _)| *there == to)
+    })
+}
+
+fn end(net: &mut VirtualNetwork, alice: usize, leg: LegId) {
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap();
+    });
+    net.run(second());
+}
+
+/// A phone behind NAT announces its private address: media comes from the address of its signalling.
+#[test]
+fn contact_called_first_answers_with_its_own_address() {
+    let (mut net, alice, leg, [desk, mobile]) = ringing(
+        &config("192.0.2.2"),
+        [("10.2.0.1:5060", OUT), ("10.3.0.1:5060", OUT)],
+    );
+    let towards_mobile = media_of(&offered(&net, mobile).body());
+    assert_eq!(towards_mobile, media_of(&offered(&net, desk).body()));
+    let private = SDP_B.replace("10.2.0.1", "192.168.7.7");
+    answer(&mut net, mobile, &private);
+    let answered = net.find(alice, |event| *event == PhoneEvent::Answered);
+    let towards_alice = media_of(&answered.body());
+    let passes = media_passes(
+        &mut net,
+        ("10.1.0.1:4000", &towards_alice),
+        ("10.3.0.1:6000", &towards_mobile),
+    );
+    assert_eq!(passes, [true, true]);
+    assert!(net.has(desk, |event| *event == PhoneEvent::Cancelled));
+    end(&mut net, alice, leg);
+}
+
+/// The answer of a contact is evaluated by the media security of its interface, and its ports stay open, in both orders
+/// of the calls and with one port pool or two.
+#[test]
+fn contacts_on_interfaces_with_different_security_answer() {
+    for (web_media, plain_is_first, plain_answers) in [
+        ("192.0.2.1", true, true),
+        ("192.0.2.1", false, true),
+        ("192.0.2.1", true, false),
+        ("192.0.2.1", false, false),
+        ("192.0.2.2", true, true),
+        ("192.0.2.2", false, true),
+        ("192.0.2.2", true, false),
+        ("192.0.2.2", false, false),
+    ] {
+        let (plain, web) = (("10.2.0.1:5060", OUT), ("10.3.0.1:5060", WEB));
+        let order = match plain_is_first {
+            true => [web, plain],
+            false => [plain, web],
+        };
+        let (mut net, alice, leg, mut phones) = ringing(&config(web_media), order);
+        if plain_is_first {
+            phones.reverse();
+        }
+        let [desk, browser] = phones;
+        let case = format!("{web_media}, plain first: {plain_is_first}, answers: {plain_answers}");
+        let offers = [desk, browser].map(|phone| offered(&net, phone).body());
+        assert!(
+            offers[0].contains(" RTP/AVP 0") && !offers[0].contains("a=crypto"),
+            "{case}"
+        );
+        assert!(offers[1].contains(" RTP/SAVP 0"), "{case}: {}", offers[1]);
+        match plain_answers {
+            true => answer(&mut net, desk, SDP_B),
+            false => {
+                let tag = offers[1]
+                    .lines()
+                    .filter_map(|line| line.strip_prefix("a=crypto:"))
+                    .find(|line| line.contains(" AES_CM_128_HMAC_SHA1_80 "))
+                    .and_then(|line| line.split(' ').next())
+                    .unwrap();
+                let key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+                let sdp = SDP_B
+                    .replace("10.2.0.1", "10.3.0.1")
+                    .replace("RTP/AVP", "RTP/SAVP")
+                    + &format!("a=crypto:{tag} AES_CM_128_HMAC_SHA1_80 inline:{key}\r\n");
+                answer(&mut net, browser, &sdp);
+            }
+        }
+        assert!(
+            net.has(alice, |event| *event == PhoneEvent::Answered),
+            "{case}: {:?}",
+            net.phone_events(alice)
+        );
+        let answered = net
+            .find(alice, |event| *event == PhoneEvent::Answered)
+            .body();
+        assert!(answered.contains(" RTP/AVP 0"), "{case}: {answered}");
+        // Only the ports of the call are left.
+        assert_eq!(net.border.census().ports, 2, "{case}");
+        if plain_answers {
+            let passes = media_passes(
+                &mut net,
+                ("10.1.0.1:4000", &media_of(&answered)),
+                ("10.2.0.1:5000", &media_of(&offers[0])),
+            );
+            assert_eq!(passes, [true, true], "{case}");
+        } else {
+            assert!(net.names().contains(&"media_security_agreed"), "{case}");
+        }
+        end(&mut net, alice, leg);
+        assert_eq!(net.border.census().ports, 0, "{case}");
+    }
+}

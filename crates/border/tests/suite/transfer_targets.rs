@@ -1,0 +1,362 @@
+//! Targets of transfers that the border carries out: they are called as any call by policy, and rung at most for the ring
+//! timeout; the transferor may leave at once.
+
+use crate::virtual_network;
+
+use engine::Transport;
+use sip::{Ending, Failure, Flow, LegId, MessageContent, OutOfDialogRequest, Target};
+use std::time::Duration;
+use virtual_network::*;
+use wire::sip::{Edit, HeaderId, Method};
+
+const OUT: &str = "192.0.2.1:5060";
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+/// Transfers of `pbx` are carried out by the border; `carol` is reached by the trunk `other` with these keys.
+fn config(target: &str, keys: &str) -> String {
+    format!(
+        "{PLAIN}refer='act'\n[[trunk]]\nname='other'\ninterface='in'\ntarget='{target}'\n{keys}\n\
+         [[route]]\nto={{user='carol'}}\ntrunk='other'\n[[route]]\nto={{user='1000'}}\nregistered=true\n[[route]]\ntrunk='pbx'\n"
+    )
+}
+
+struct Rig {
+    net: VirtualNetwork,
+    alice: usize,
+    bob: usize,
+    carol: usize,
+    legs: [LegId; 2],
+}
+
+/// Alice talks with Bob; Carol neither rings nor answers by herself.
+fn established(config: &str) -> Rig {
+    let mut net = VirtualNetwork::new(config, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let carol = net.phone("10.2.0.2:5060", waiting());
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer);
+    net.run(seconds(1));
+    let other = leg_of(&net, bob);
+    Rig {
+        net,
+        alice,
+        bob,
+        carol,
+        legs: [leg, other],
+    }
+}
+
+fn waiting() -> PhoneBehaviour {
+    PhoneBehaviour {
+        progress: Vec::new(),
+        answer: None,
+        ..PhoneBehaviour::answering(&SDP_B.replace("10.2.0.1", "10.2.0.2"))
+    }
+}
+
+/// The leg of the last INVITE at a phone.
+fn leg_of(net: &VirtualNetwork, phone: usize) -> LegId {
+    let offered = net.last(phone, |event| *event == PhoneEvent::Offered);
+    offered.leg.unwrap()
+}
+
+impl Rig {
+    /// Bob asks the border to connect Alice with this user.
+    fn refer(&mut self, to: &str) {
+        let target = format!("<sip:{to}@198.51.100.1>");
+        let edits = [Edit::Add {
+            id: HeaderId::ReferTo,
+            value: target.as_bytes(),
+        }];
+        let other = self.legs[1];
+        self.net.command(self.bob, |endpoint, now| {
+            let content = MessageContent::default().with(&edits);
+            endpoint
+                .request(other, Method::Refer, &content, now)
+                .unwrap();
+        });
+        self.net.run(seconds(1));
+    }
+
+    fn answer(&mut self, phone: usize) {
+        let leg = leg_of(&self.net, phone);
+        let sdp = self.net.phones[phone].log.behaviour.sdp.clone();
+        self.net.command(phone, |endpoint, now| {
+            let content = MessageContent::sdp(sdp.as_bytes());
+            endpoint.answer(leg, 200, &content, now).unwrap();
+        });
+        self.net.run(seconds(1));
+    }
+
+    fn reject(&mut self, phone: usize, status: u16, edits: &[Edit<'_>]) {
+        let leg = leg_of(&self.net, phone);
+        self.net.command(phone, |endpoint, now| {
+            let content = MessageContent::default().with(edits);
+            endpoint.reject(leg, status, &content, now).unwrap();
+        });
+        self.net.run(seconds(1));
+    }
+
+    fn bob_hangs_up(&mut self) {
+        let other = self.legs[1];
+        self.net.command(self.bob, |endpoint, now| {
+            let content = MessageContent::default();
+            endpoint.bye(other, &content, now).unwrap();
+        });
+        self.net.run(seconds(1));
+    }
+
+    fn invites(&self, phone: usize) -> usize {
+        let offered = |entry: &&LogEntry| entry.event == PhoneEvent::Offered;
+        self.net.log(phone).iter().filter(offered).count()
+    }
+
+    /// The status line in the last NOTIFY to Bob.
+    fn notified(&self) -> String {
+        let notify = |event: &PhoneEvent| matches!(event, PhoneEvent::Request(_));
+        let body = self.net.last(self.bob, notify).body();
+        body.lines().next().unwrap_or_default().to_owned()
+    }
+
+    fn has_ended(&self, phone: usize) -> bool {
+        let ended = |event: &PhoneEvent| matches!(event, PhoneEvent::Ended(_));
+        self.net.has(phone, ended)
+    }
+
+    /// Alice is connected with this phone alone, and ends the call.
+    fn end_with(&mut self, phone: usize) {
+        assert!(
+            self.net.has(phone, |event| *event == PhoneEvent::Acked),
+            "{:?}",
+            self.net.phone_events(phone)
+        );
+        assert!(!self.has_ended(self.alice));
+        assert_eq!(self.net.border.calls().len(), 1);
+        let leg = self.legs[0];
+        self.net.command(self.alice, |endpoint, now| {
+            let content = MessageContent::default();
+            endpoint.bye(leg, &content, now).unwrap();
+        });
+        self.net.run(seconds(1));
+        assert!(
+            self.net
+                .has(phone, |event| *event == PhoneEvent::Ended(Ending::Peer))
+        );
+        self.net.assert_quiet();
+    }
+}
+
+#[test]
+fn target_gets_identity_and_credentials_of_its_trunk() {
+    let keys = "username='us'\npassword='pw'\nfrom_user='4910'\ndomain='carrier.example'";
+    let mut rig = established(&config("udp:10.2.0.2:5060", keys));
+    rig.refer("carol");
+    let first = rig
+        .net
+        .last(rig.carol, |event| *event == PhoneEvent::Offered);
+    assert!(
+        first
+            .header("From")
+            .starts_with("<sip:4910@carrier.example>"),
+        "{}",
+        first.text()
+    );
+    assert!(
+        first.header("To").contains("sip:carol@carrier.example"),
+        "{}",
+        first.text()
+    );
+    let challenge = [Edit::Add {
+        id: HeaderId::ProxyAuthenticate,
+        value: b"Digest realm=\"r\", nonce=\"n\", qop=\"auth\", algorithm=MD5",
+    }];
+    rig.reject(rig.carol, 407, &challenge);
+    assert_eq!(rig.invites(rig.carol), 2);
+    let second = rig
+        .net
+        .last(rig.carol, |event| *event == PhoneEvent::Offered);
+    assert!(
+        second
+            .header("Proxy-Authorization")
+            .contains("username=\"us\""),
+        "{}",
+        second.text()
+    );
+    rig.answer(rig.carol);
+    assert_eq!(rig.notified(), "SIP/2.0 200 OK");
+    rig.end_with(rig.carol);
+}
+
+#[test]
+fn target_with_a_host_name_is_located() {
+    let text = config("udp:carol.example:5060", "") + "[dns]\nservers=['10.8.0.53:53']\n";
+    let mut rig = established(&text);
+    rig.net.zone = vec![("carol.example", 1, vec![10, 2, 0, 2])];
+    rig.refer("carol");
+    rig.answer(rig.carol);
+    rig.end_with(rig.carol);
+    // A name without an address.
+    let mut rig = established(&text);
+    rig.net.zone = vec![("other.example", 1, vec![10, 2, 0, 2])];
+    rig.refer("carol");
+    rig.net.run(seconds(30));
+    assert!(
+        rig.notified().starts_with("SIP/2.0 503"),
+        "{}",
+        rig.notified()
+    );
+    assert!(!rig.has_ended(rig.alice) && !rig.has_ended(rig.bob));
+}
+
+#[test]
+fn target_rings_at_most_for_the_ring_timeout() {
+    let text = config("udp:10.2.0.2:5060", "") + "[sip]\nring_timeout_s=5\n";
+    let mut rig = established(&text);
+    rig.net.phones[rig.carol].log.behaviour.progress = vec![(180, false)];
+    rig.refer("carol");
+    assert_eq!(rig.notified(), "SIP/2.0 180 Ringing");
+    rig.net.run(seconds(5));
+    assert!(
+        rig.net
+            .has(rig.carol, |event| *event == PhoneEvent::Cancelled)
+    );
+    assert!(
+        rig.notified().starts_with("SIP/2.0 480"),
+        "{}",
+        rig.notified()
+    );
+    // The call continues, and a target that answers in time stays.
+    rig.refer("carol");
+    rig.answer(rig.carol);
+    rig.net.run(seconds(10));
+    rig.end_with(rig.carol);
+}
+
+#[test]
+fn header_rules_of_the_trunk_apply_to_the_target() {
+    let rule = |action: &str| {
+        config("udp:10.2.0.2:5060", "")
+            + &format!(
+                "[[rules]]\nname='tolls'\ntrunk='other'\ndirection='out'\nmethod='INVITE'\ndo=[{action}]\n"
+            )
+    };
+    let mut rig = established(&rule("{ reject = 403 }"));
+    rig.refer("carol");
+    assert_eq!(rig.invites(rig.carol), 0);
+    assert!(
+        rig.notified().starts_with("SIP/2.0 403"),
+        "{}",
+        rig.notified()
+    );
+    assert!(rig.net.names().contains(&"rule_refused"));
+    let mut rig = established(&rule("{ add = 'X-Line', value = '7' }"));
+    rig.refer("carol");
+    let invite = rig
+        .net
+        .last(rig.carol, |event| *event == PhoneEvent::Offered);
+    assert_eq!(invite.header("X-Line"), "7");
+}
+
+#[test]
+fn all_contacts_of_a_user_are_tried() {
+    let text = config("udp:10.2.0.2:5060", "").replacen(
+        "kind='access'\n",
+        "kind='access'\nregister='local'\n",
+        1,
+    ) + "[[user]]\nname='1000'\npassword='secret'\n";
+    let mut rig = established(&text);
+    let phones = ["10.1.0.2:5060", "10.1.0.3:5060"].map(|address| {
+        let phone = rig.net.phone(address, waiting());
+        register(&mut rig.net, phone);
+        phone
+    });
+    rig.refer("1000");
+    // The phone that registered last is called first.
+    let [older, newer] = phones;
+    rig.reject(newer, 486, &[]);
+    rig.answer(older);
+    rig.net.run(seconds(1));
+    assert_eq!(rig.notified(), "SIP/2.0 200 OK");
+    assert!(rig.net.has(older, |event| *event == PhoneEvent::Acked));
+}
+
+fn register(net: &mut VirtualNetwork, phone: usize) {
+    let flow = Flow {
+        local: net.phones[phone].local,
+        transport: Transport::Udp,
+        remote: OUT.parse().unwrap(),
+        connection: None,
+    };
+    let contact = format!("<sip:1000@{}>", net.phones[phone].address);
+    let edits = [Edit::Replace {
+        id: HeaderId::Contact,
+        value: contact.as_bytes(),
+    }];
+    net.command(phone, |endpoint, now| {
+        let register = OutOfDialogRequest {
+            from: Some(b"<sip:1000@192.0.2.1>"),
+            to: Some(b"<sip:1000@192.0.2.1>"),
+            content: MessageContent::default().with(&edits),
+            ..OutOfDialogRequest::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
+        };
+        endpoint.send(&register, now).unwrap();
+    });
+    net.run(seconds(1));
+    let answered = |event: &PhoneEvent| *event == PhoneEvent::OutOfDialogResponse(200);
+    assert!(net.has(phone, answered), "{:?}", net.phone_events(phone));
+}
+
+#[test]
+fn transferor_may_hang_up_before_the_target_answers() {
+    let mut rig = established(&config("udp:10.2.0.2:5060", ""));
+    rig.refer("carol");
+    rig.bob_hangs_up();
+    rig.net.run(seconds(1));
+    assert!(!rig.has_ended(rig.alice));
+    assert!(
+        !rig.net
+            .has(rig.carol, |event| *event == PhoneEvent::Cancelled)
+    );
+    rig.answer(rig.carol);
+    rig.end_with(rig.carol);
+}
+
+/// Without the transferor there is no call to return to.
+#[test]
+fn failed_transfer_without_its_transferor_ends_the_call() {
+    let mut rig = established(&config("udp:10.2.0.2:5060", ""));
+    rig.refer("carol");
+    rig.bob_hangs_up();
+    rig.reject(rig.carol, 486, &[]);
+    assert!(
+        rig.net
+            .has(rig.alice, |event| *event == PhoneEvent::Ended(Ending::Peer)),
+        "{:?}",
+        rig.net.phone_events(rig.alice)
+    );
+    rig.net.assert_quiet();
+    // The transferee hangs up, too: the target is cancelled.
+    let mut rig = established(&config("udp:10.2.0.2:5060", ""));
+    rig.net.phones[rig.carol].log.behaviour.progress = vec![(180, false)];
+    rig.refer("carol");
+    rig.bob_hangs_up();
+    let leg = rig.legs[0];
+    rig.net.command(rig.alice, |endpoint, now| {
+        let content = MessageContent::default();
+        endpoint.bye(leg, &content, now).unwrap();
+    });
+    rig.net.run(seconds(1));
+    assert!(
+        rig.net
+            .has(rig.carol, |event| *event == PhoneEvent::Cancelled)
+    );
+    assert!(!rig.net.has(rig.alice, |event| matches!(
+        event,
+        PhoneEvent::Failed(Failure::Response, _)
+    )));
+    rig.net.assert_quiet();
+}
