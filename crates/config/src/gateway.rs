@@ -109,7 +109,8 @@ pub(super) struct RawTunnel {
     /// Outer address of the peer: `ADDRESS`, or `ADDRESS:PORT` if its UDP port is not 4500. `any` with `[gateway.ike]`: the peer
     /// sets the tunnel up. With a key file, each peer has one tunnel.
     pub peer: String,
-    /// The peer's address and port follow its authenticated packets, because a NAT may change them. UDP only.
+    /// The peer's address and port follow its newest authenticated packet, because a NAT may change them. UDP and algorithms with
+    /// integrity only.
     #[serde(default)]
     pub peer_behind_nat: bool,
     /// Networks on this side. Packets with other inner addresses are dropped in both directions.

@@ -246,11 +246,6 @@ impl ConferenceBridge {
         self.sockets.len()
     }
 
-    pub(crate) fn dscp(&self, socket: SocketId) -> Option<u8> {
-        let owner = self.sockets.get(socket)?;
-        Some(self.participants.get(owner.flow())?.side.dscp())
-    }
-
     /// Statistics of a participant, as those of a session whose first side is the participant.
     pub(crate) fn stats(&self, session: u64) -> Option<SessionStats> {
         let index = *self.by_session.get(&session)?;

@@ -194,15 +194,6 @@ impl Forwarder {
         &self.drops
     }
 
-    /// The DSCP code point of packets sent from `socket`.
-    pub fn dscp(&self, socket: SocketId) -> Option<u8> {
-        let Some(owner) = self.sockets.get(socket) else {
-            return self.bridge.dscp(socket);
-        };
-        let flow = self.flows.get(owner.flow())?;
-        Some(flow.side(owner.side()).dscp())
-    }
-
     /// Statistics of a session. Packets that the kernel relays at present are missing; [`MediaCommand::Query`] includes
     /// them.
     pub fn stats(&self, session: u64) -> Option<SessionStats> {

@@ -471,6 +471,38 @@ impl Streams {
         }
     }
 
+    /// Whether the queue of a connection is above its limit with `more` bytes.
+    fn is_above_limit(&self, index: u32, more: usize, config: &DriverConfig) -> bool {
+        let connection = self.connections.get(index as usize);
+        connection.is_some_and(|connection| {
+            let layers = connection.layers.as_ref();
+            let queued = layers.map_or(0, |layers| layers.layer.queued_bytes());
+            connection.out.len() + queued + more > config.stream_buffer
+        })
+    }
+
+    /// Closes a connection whose peer does not read: its queue is above the limit with `more` bytes. Returns whether it
+    /// was closed.
+    fn close_if_slow(
+        &mut self,
+        plane: &Plane,
+        index: u32,
+        more: usize,
+        config: &DriverConfig,
+    ) -> bool {
+        if !self.is_above_limit(index, more, config) {
+            return false;
+        }
+        // The kernel may have room now: the queued bytes are written before the peer is treated as slow.
+        self.write(plane, index);
+        let slow = self.is_above_limit(index, more, config);
+        if slow {
+            plane.shared.drop_one(DropReason::StreamBackpressure);
+            self.abort(plane, index, CloseReason::Backpressure);
+        }
+        slow
+    }
+
     /// Queues bytes for a connection; above the limit the connection is closed.
     pub(crate) fn send(
         &mut self,
@@ -484,19 +516,7 @@ impl Streams {
             plane.shared.drop_one(DropReason::SendFailed);
             return;
         };
-        let queued = |streams: &Streams| {
-            streams.connections.get(index as usize).map(|connection| {
-                let layers = connection.layers.as_ref();
-                connection.out.len() + layers.map_or(0, |layers| layers.layer.queued_bytes())
-            })
-        };
-        if queued(self).is_some_and(|queued| queued + bytes.len() > config.stream_buffer) {
-            // The kernel may have room now: the queued bytes are written before the peer is treated as slow.
-            self.write(plane, index);
-        }
-        if queued(self).is_some_and(|queued| queued + bytes.len() > config.stream_buffer) {
-            plane.shared.drop_one(DropReason::StreamBackpressure);
-            self.abort(plane, index, CloseReason::Backpressure);
+        if self.close_if_slow(plane, index, bytes.len(), config) {
             return;
         }
         let Some(connection) = self.connections.get_mut(index as usize) else {

@@ -110,6 +110,8 @@ pub struct NgServer {
     /// The `[ng_server]` table of the configuration.
     settings: Arc<NgServerSpec>,
     plane: MediaPlane,
+    /// Code point of all media, which changes at a start only.
+    dscp: u8,
     /// Pools by port range of the configuration.
     pools: Vec<u16>,
     entropy: Entropy,
@@ -149,6 +151,7 @@ impl NgServer {
         let mark = entropy.u64().to_string().into_bytes();
         let plane = MediaPlane::new(MEDIA_SOCKETS, sockets, entropy.fork());
         let mut node = NgServer {
+            dscp: config.media.dscp,
             config,
             settings,
             plane,

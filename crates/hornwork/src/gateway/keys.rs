@@ -18,6 +18,10 @@ use zeroize::Zeroizing;
 /// Largest key file, bytes.
 const LARGEST_FILE: u64 = 64 << 20;
 
+/// Why keys without integrity are refused: without it there is no replay protection, and anyone could direct the packets
+/// elsewhere.
+const NEEDS_INTEGRITY: &str = "peer_behind_nat needs an algorithm with integrity";
+
 /// Associations of a tunnel.
 #[derive(Clone, Debug)]
 pub(crate) struct TunnelKeys {
@@ -121,12 +125,20 @@ fn tunnel_keys(
             .map(TrafficSelector::reversed)
             .collect()
     };
+    let inbound: Vec<SaSpec> = receiving
+        .iter()
+        .map(|line| spec_of(line, gateway, back, reversed()))
+        .collect::<Result<_, _>>()?;
+    let open = inbound.iter().find(|spec| !spec.suite.authenticates());
+    if let Some(spec) = open.filter(|_| tunnel.peer_behind_nat) {
+        return Err(format!(
+            "SPI {:#010x}: {NEEDS_INTEGRITY}, because the peer's address follows received packets",
+            spec.spi
+        ));
+    }
     Ok(TunnelKeys {
         outbound: spec_of(last, gateway, ends, tunnel.selectors.clone())?,
-        inbound: receiving
-            .iter()
-            .map(|line| spec_of(line, gateway, back, reversed()))
-            .collect::<Result<_, _>>()?,
+        inbound,
     })
 }
 
@@ -180,9 +192,14 @@ impl GatewayKeys {
         let mut tunnels = Vec::with_capacity(gateway.tunnels.len());
         for tunnel in &gateway.tunnels {
             let keys = tunnel_keys(tunnel, gateway, &by_ends).map_err(|why| {
-                let remedy = match why.contains("is weak") {
-                    true => "make keys for other algorithms at both ends, or set allow_weak = true in [gateway]",
-                    false => {
+                let remedy = match () {
+                    () if why.contains("is weak") => {
+                        "make keys for other algorithms at both ends, or set allow_weak = true in [gateway]"
+                    }
+                    () if why.contains(NEEDS_INTEGRITY) => {
+                        "make keys for AES-GCM or with an integrity algorithm at both ends"
+                    }
+                    () => {
                         "write one line for each direction, with the outer addresses of both ends"
                     }
                 };

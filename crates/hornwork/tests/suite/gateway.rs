@@ -552,11 +552,22 @@ fn missing_rights_and_unsafe_keys_are_named() {
     write("none.toml", "none", "");
     write("weak.toml", "weak", "");
     write("half.toml", "half", "");
+    // Without integrity there is no replay protection.
+    let unproved = Suite("AES-CBC [RFC3602]", 16, "NULL", 0);
+    let moving = config(
+        "far",
+        "unproved",
+        ends,
+        ["10.1.0.0/24", "10.2.0.0/24"],
+        "allow_weak = true",
+    ) + "peer_behind_nat = true\n";
+    std::fs::write(folder.join("moving.toml"), moving).expect("file");
     write_keys(&folder, "open", &lines(GCM, ends, 1));
     let open = std::fs::Permissions::from_mode(0o644);
     std::fs::set_permissions(folder.join("open"), open).expect("mode");
     let weak = Suite("DES-CBC [RFC2405]", 8, "HMAC-MD5-96 [RFC2403]", 16);
     write_keys(&folder, "weak", &lines(weak, ends, 1));
+    write_keys(&folder, "unproved", &lines(unproved, ends, 1));
     let half = lines(GCM, ends, 1);
     write_keys(&folder, "half", half.lines().next().expect("line"));
     let without = |right: &str| format!("setpriv --bounding-set=-{right} --inh-caps=-{right}");
@@ -591,6 +602,12 @@ fn missing_rights_and_unsafe_keys_are_named() {
             "check -c half.toml",
             2,
             "no line from 192.0.2.2 to 192.0.2.1",
+        ),
+        (
+            &none,
+            "check -c moving.toml",
+            2,
+            "peer_behind_nat needs an algorithm with integrity",
         ),
         (&none, "run -c udp.toml", 2, "--role gateway"),
     ] {

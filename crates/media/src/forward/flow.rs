@@ -169,10 +169,6 @@ impl FlowSide {
         srtp.apply(keys);
     }
 
-    pub(crate) fn dscp(&self) -> u8 {
-        self.dscp
-    }
-
     /// Whether a playback replaces the other side's media.
     fn has_playback(&self) -> bool {
         self.player

@@ -66,7 +66,7 @@ pub struct SidePlan {
     pub sends: bool,
     /// Whether this side receives media, by offer and answer.
     pub receives: bool,
-    /// DSCP code point of packets to this side.
+    /// DSCP code point of packets to this side, for the statistics: the driver marks its sockets, all with the same.
     pub dscp: u8,
     /// Clock rates in Hz of dynamic payload types that this side sends, for the jitter.
     pub clock_rates: SmallVec<[(u8, u32); 2]>,

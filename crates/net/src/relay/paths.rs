@@ -2,7 +2,7 @@
 
 use super::netlink::{Devices, EthernetInterface, Netlink, Route};
 use super::table::NextHop;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::sync::MutexGuard;
@@ -21,7 +21,6 @@ struct PathEntry {
     /// Index in the program's table, while the path is valid.
     slot: Option<u16>,
     used_at: Instant,
-    checked_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -44,9 +43,16 @@ pub(crate) trait PathOwner: Send + Sync + 'static {
     fn check_interfaces(&self, _devices: &mut Devices) {}
 }
 
-/// Cached paths by local address and destination.
+/// Cached paths by local address and destination. Packet threads wait for its lock, so that nothing under it takes longer with
+/// more paths: the order of look-ups is kept, not computed.
 pub(crate) struct PathTable {
     entries: HashMap<Ends, PathEntry>,
+    /// New paths. Each path is here, in `known`, or being looked up.
+    fresh: VecDeque<Ends>,
+    /// Paths that were looked up, the longest ago first.
+    known: VecDeque<Ends>,
+    /// Time of the last revalidation.
+    revalidated_at: Option<Instant>,
     slots: Vec<PathSlot>,
     capacity: u32,
     /// Unused slots.
@@ -57,6 +63,9 @@ impl PathTable {
     pub(crate) fn new(capacity: u32) -> PathTable {
         PathTable {
             entries: HashMap::new(),
+            fresh: VecDeque::new(),
+            known: VecDeque::new(),
+            revalidated_at: None,
             slots: Vec::new(),
             capacity,
             free: Vec::new(),
@@ -82,9 +91,9 @@ impl PathTable {
         let path = PathEntry {
             slot: None,
             used_at: now,
-            checked_at: None,
         };
         self.entries.insert((own, to), path);
+        self.fresh.push_back((own, to));
         (None, true)
     }
 
@@ -103,28 +112,23 @@ impl PathTable {
         self.slots.get(usize::from(slot))?.hop
     }
 
-    /// Paths to be looked up: new ones first, then the ones that were looked up longest ago.
-    fn due_lookups(&self, all: bool, now: Instant) -> Vec<Ends> {
-        let second = Duration::from_secs(1);
-        let mut due: Vec<(Option<Instant>, Ends)> = self
-            .entries
-            .iter()
-            .filter(|(_, path)| {
-                all || path
-                    .checked_at
-                    .is_none_or(|checked_at| now.duration_since(checked_at) >= second)
-            })
-            .map(|(&ends, path)| (path.checked_at, ends))
-            .collect();
-        due.sort_unstable_by_key(|(checked_at, _)| *checked_at);
-        let fresh = due
-            .iter()
-            .filter(|(checked_at, _)| checked_at.is_none())
-            .count();
-        if !all {
-            due.truncate(fresh.max(PER_SECOND));
+    /// Paths to be looked up: the new ones, and once a second those that were looked up longest ago, or with `all` every
+    /// other. Each is passed to [`PathTable::update`] afterwards.
+    fn due_lookups(&mut self, all: bool, now: Instant) -> [VecDeque<Ends>; 2] {
+        let fresh = std::mem::take(&mut self.fresh);
+        let is_due = |at: Instant| now.duration_since(at) >= CHECK_INTERVAL;
+        if !all && !self.revalidated_at.is_none_or(is_due) {
+            return [fresh, VecDeque::new()];
         }
-        due.into_iter().map(|(_, ends)| ends).collect()
+        self.revalidated_at = Some(now);
+        let known = match all {
+            true => std::mem::take(&mut self.known),
+            false => {
+                let most = PER_SECOND.saturating_sub(fresh.len());
+                self.known.drain(..most.min(self.known.len())).collect()
+            }
+        };
+        [fresh, known]
     }
 
     /// Stores the result of a lookup. `valid` and `invalid` update the program's table.
@@ -139,13 +143,15 @@ impl PathTable {
         let Some(path) = self.entries.get_mut(&ends) else {
             return;
         };
-        path.checked_at = Some(now);
         let used = path
             .slot
             .and_then(|slot| self.slots.get(usize::from(slot)))
             .is_some_and(|entry| entry.flows > 0);
         let stale = now.duration_since(path.used_at) > EXPIRY && !used;
         let hop = hop.filter(|_| !stale);
+        if !stale {
+            self.known.push_back(ends);
+        }
         let old = path.slot.and_then(|slot| {
             let entry = self.slots.get_mut(usize::from(slot))?;
             Some((slot, entry))
@@ -215,7 +221,7 @@ impl PathResolver {
         }
         let due = owner.paths().due_lookups(all, Instant::now());
         let mut interfaces = Interfaces::new();
-        for ends in due {
+        for ends in due.into_iter().flatten() {
             // A failed lookup means that the path is unknown.
             let hop = self.resolve(owner, ends, &mut interfaces).unwrap_or(None);
             owner.paths().update(
@@ -274,5 +280,61 @@ impl PathResolver {
             true => self.netlink.interface(route.interface),
             false => Ok(None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn destination(number: u32) -> IpAddr {
+        IpAddr::V4(std::net::Ipv4Addr::from_bits(0x0a00_0000 + number))
+    }
+
+    /// The destinations that are looked up in a round, which finds no next hop.
+    fn round(table: &mut PathTable, all: bool, now: Instant) -> Vec<IpAddr> {
+        let due = table.due_lookups(all, now).into_iter().flatten();
+        let due: Vec<Ends> = due.collect();
+        for ends in &due {
+            table.update(*ends, None, now, |_, _| {}, |_| {});
+        }
+        due.into_iter().map(|(_, to)| to).collect()
+    }
+
+    fn range(numbers: std::ops::Range<u32>) -> Vec<IpAddr> {
+        numbers.map(destination).collect()
+    }
+
+    #[test]
+    fn new_paths_are_looked_up_at_once_and_known_ones_in_turn() {
+        let mut table = PathTable::new(2_000);
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        for number in 0..1_200 {
+            assert_eq!(table.take(OWN, destination(number)), (None, true));
+        }
+        assert_eq!(table.take(OWN, destination(0)), (None, false));
+        assert_eq!(round(&mut table, false, at(0)), range(0..1_200));
+        // A wake-up for a new path visits no other.
+        assert!(table.take(OWN, destination(1_200)).1);
+        assert_eq!(round(&mut table, false, at(10)), range(1_200..1_201));
+        assert_eq!(round(&mut table, false, at(1_000)), range(0..500));
+        assert_eq!(round(&mut table, false, at(1_500)), range(0..0));
+        assert_eq!(round(&mut table, false, at(2_000)), range(500..1_000));
+        // A change of routes revalidates all, each once.
+        let mut all = round(&mut table, true, at(2_100));
+        assert_eq!(all.first(), Some(&destination(1_000)));
+        all.sort_unstable();
+        assert_eq!(all, range(0..1_201));
+        // Unused paths are forgotten when their turn comes.
+        let later = 120_000;
+        for second in 0..3 {
+            round(&mut table, false, at(later + second * 1_000));
+        }
+        let counts = [table.entries.len(), table.fresh.len(), table.known.len()];
+        assert_eq!(counts, [0; 3]);
+        assert!(table.take(OWN, destination(7)).1);
     }
 }

@@ -270,7 +270,8 @@ impl Streams {
         self.by_id.contains_key(&connection)
     }
 
-    /// Ends a connection whose layers have ended, after their last messages were passed on.
+    /// Ends a connection whose layers have ended, after their last messages were passed on, or whose peer does not read
+    /// the layers' replies.
     pub(crate) fn finish_layers(
         &mut self,
         plane: &Plane,
@@ -279,7 +280,11 @@ impl Streams {
         config: &DriverConfig,
         now: Time,
     ) {
-        let Some(end) = self.ending.take() else {
+        let ending = self.ending.take();
+        if !self.is_current(index, generation) || self.close_if_slow(plane, index, 0, config) {
+            return;
+        }
+        let Some(end) = ending else {
             return;
         };
         if !self.is_current(index, generation) {

@@ -129,7 +129,7 @@ impl NgServer {
             });
         };
         *self.counters.commands.entry(existing).or_default() += 1;
-        let options = CommandOptions::read(message.body)?;
+        let options = CommandOptions::read(message.body, self.dscp)?;
         if existing != "play media" && options.play != PlayOptions::default() {
             return Err(format!("\"{existing}\" does not take playback options"));
         }

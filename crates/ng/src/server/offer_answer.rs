@@ -266,11 +266,10 @@ impl NgServer {
             .summary
             .address
             .map_or(ipv6(from), |ip| ip.is_ipv6());
-        let (from_name, mut from_side) = self.media_side(first, family, false, options, own)?;
+        let (from_name, mut from_side) = self.media_side(first, family, false, own)?;
         let requested = options.ipv6.unwrap_or(ipv6(to));
         let demanded = options.ipv6.is_some();
-        let (to_name, mut to_side) =
-            self.media_side(second, requested, demanded, options, other)?;
+        let (to_name, mut to_side) = self.media_side(second, requested, demanded, other)?;
         from_side.latching = NgServer::latching(options, &exchange.summary);
         to_side.latching = branch.media.side(to).latching;
         for (which, side) in [(from, &mut from_side), (to, &mut to_side)] {
@@ -278,9 +277,6 @@ impl NgServer {
             // Options of an earlier command stay in force until they are changed.
             if side.pool == before.pool {
                 side.advertised = before.advertised;
-            }
-            if options.dscp.is_none() {
-                side.dscp = before.dscp;
             }
         }
         if let Some(address) = options.media_address {
@@ -319,11 +315,10 @@ impl NgServer {
         let (own, other) = choose_security(options, summary, &(None, None), &unheard, keyer)?;
         let (first, second) = options.direction.unzip();
         let ipv6 = summary.address.is_some_and(|address| address.is_ipv6());
-        let (from_name, mut from_side) = self.media_side(first, ipv6, false, options, own)?;
+        let (from_name, mut from_side) = self.media_side(first, ipv6, false, own)?;
         let requested = options.ipv6.unwrap_or(ipv6);
         let demanded = options.ipv6.is_some();
-        let (to_name, mut to_side) =
-            self.media_side(second, requested, demanded, options, other)?;
+        let (to_name, mut to_side) = self.media_side(second, requested, demanded, other)?;
         from_side.latching = NgServer::latching(options, summary);
         if let Some(address) = options.media_address {
             to_side.advertised = address;
@@ -422,10 +417,6 @@ impl NgServer {
         let mut back = branch.media.side(offerer).clone();
         if let Some(address) = options.media_address {
             back.advertised = address;
-        }
-        if let Some(dscp) = options.dscp {
-            side.dscp = dscp;
-            back.dscp = dscp;
         }
         // The pools are unchanged, so that this cannot fail for lack of ports.
         for (which, media) in [(answerer, side), (offerer, back)] {

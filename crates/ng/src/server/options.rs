@@ -62,7 +62,6 @@ pub(super) struct CommandOptions<'a> {
     pub(super) sip_source: bool,
     pub(super) asymmetric: bool,
     pub(super) strict: bool,
-    pub(super) dscp: Option<u8>,
     pub(super) codecs: CodecFilter<'a>,
     pub(super) replace_origin: bool,
     pub(super) generate_mid: bool,
@@ -89,12 +88,25 @@ fn refused(kind: &str, name: &str) -> CommandError {
     format!("{kind} \"{name}\" is not supported")
 }
 
+/// Checks a requested traffic class against the code point of the node's sockets, which is the same for all calls. 256 and
+/// above mean unchanged, as in rtpengine.
+fn tos(class: i64, dscp: u8) -> Result<(), CommandError> {
+    let own = i64::from(dscp) << 2;
+    match class == own || class >= 256 {
+        true => Ok(()),
+        false => Err(format!(
+            "{}: all media has [media] dscp = {dscp} of this node, TOS {own}",
+            refused("TOS", &class.to_string())
+        )),
+    }
+}
+
 impl<'a> CommandOptions<'a> {
-    /// Parses all keys of a command.
+    /// Parses all keys of a command to a node that marks media with `dscp`.
     ///
     /// # Errors
     /// The first unsupported key or value.
-    pub(super) fn read(body: Dictionary<'a>) -> Result<CommandOptions<'a>, CommandError> {
+    pub(super) fn read(body: Dictionary<'a>, dscp: u8) -> Result<CommandOptions<'a>, CommandError> {
         let mut options = CommandOptions {
             call_id: None,
             from_tag: None,
@@ -117,7 +129,6 @@ impl<'a> CommandOptions<'a> {
             sip_source: false,
             asymmetric: false,
             strict: false,
-            dscp: None,
             codecs: CodecFilter::default(),
             replace_origin: false,
             generate_mid: false,
@@ -131,12 +142,17 @@ impl<'a> CommandOptions<'a> {
         };
         for (key, value) in body.iter() {
             let name = String::from_utf8_lossy(key);
-            options.set_key(&name, value)?;
+            options.set_key(&name, value, dscp)?;
         }
         Ok(options)
     }
 
-    fn set_key(&mut self, name: &str, value: BencodeItem<'a>) -> Result<(), CommandError> {
+    fn set_key(
+        &mut self,
+        name: &str,
+        value: BencodeItem<'a>,
+        dscp: u8,
+    ) -> Result<(), CommandError> {
         let wrong = || format!("the value of \"{name}\" cannot be read");
         let bytes = || value.bytes().ok_or_else(wrong);
         let short = || {
@@ -182,14 +198,7 @@ impl<'a> CommandOptions<'a> {
                 let address = words.last().and_then(|address| address.parse().ok());
                 self.received_from = Some(address.ok_or_else(wrong)?);
             }
-            "tos" => {
-                // 256 and above mean unchanged, as in rtpengine.
-                match value.integer().ok_or_else(wrong)? {
-                    tos @ 0..=255 if tos & 3 == 0 => self.dscp = Some((tos >> 2) as u8),
-                    256.. => {}
-                    tos => return Err(refused("TOS", &tos.to_string())),
-                }
-            }
+            "tos" => tos(value.integer().ok_or_else(wrong)?, dscp)?,
             "delete-delay" => {
                 let delay = value.integer().ok_or_else(wrong)?;
                 self.delete_delay = u64::try_from(delay).ok();

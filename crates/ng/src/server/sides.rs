@@ -232,7 +232,6 @@ impl NgServer {
         interface: Option<&str>,
         ipv6: bool,
         demanded: bool,
-        options: &CommandOptions<'_>,
         security: Option<Arc<MediaSecurity>>,
     ) -> Result<(String, MediaSide), CommandError> {
         let interface = self.interface(interface)?;
@@ -254,7 +253,7 @@ impl NgServer {
             pool,
             advertised: address.signalled(),
             latching: Latching::Anywhere,
-            dscp: options.dscp.unwrap_or(self.config.media.dscp),
+            dscp: self.dscp,
             security,
             transcoding: None,
         };

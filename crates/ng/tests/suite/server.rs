@@ -169,6 +169,7 @@ fn unsupported_commands_are_refused_by_name() {
         ("ptime", "40", "key \"ptime\""),
         ("metadata", "x", "key \"metadata\""),
         ("TOS", "3", "TOS \"3\""),
+        ("TOS", "40", "[media] dscp = 46 of this node, TOS 184"),
         ("OSRTP", "[offer-legacy]", "OSRTP \"offer-legacy\""),
         ("address-family", "IPX", "address-family"),
         ("direction", "[outside,nowhere]", "interface \"nowhere\""),
@@ -771,6 +772,9 @@ fn addresses_families_and_codecs_as_requested() {
         ],
     );
     assert!(named.contains("c=IN IP4 203.0.113.9\r\n"), "{named}");
+    // 256 and above mean unchanged.
+    let unchanged = rig.offer(&plain_a(), &[("call-id", "unchanged"), ("TOS", "256")]);
+    assert!(unchanged.contains("m=audio "), "{unchanged}");
     // An offer whose addresses are not to be trusted.
     rig.offer(
         &sdp("172.16.0.1", 4000, "RTP/AVP", ""),

@@ -323,6 +323,7 @@ const PAIRS: &[(&str, &str)] = &[
     ("replace", "[origin]"),
     ("delete-delay", "3"),
     ("TOS", "64"),
+    ("TOS", "184"),
 ];
 
 fn descriptions() -> Vec<String> {

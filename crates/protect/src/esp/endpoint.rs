@@ -58,8 +58,8 @@ pub struct EspEndpointPlan {
     pub carrier: EspCarrier,
     /// Local address of ESP packets; the port only counts in UDP.
     pub local: SocketAddr,
-    /// Address of the peer; in UDP it follows authenticated packets, as a NAT may change it. With negotiated keys it is that of the
-    /// association that seals.
+    /// Address of the peer; in UDP it follows authenticated packets that are newer than all before, as a NAT may change it, if there
+    /// is replay protection. With negotiated keys it is that of the association that seals.
     pub peer: SocketAddr,
     /// Keys.
     pub keys: EndpointKeys,
@@ -786,7 +786,9 @@ impl EspPath {
         };
         let opened = self.keys.open(bytes, &arrived, self.now)?;
         self.counters.opened += 1;
-        if self.carrier == EspCarrier::Udp && outer != self.peer {
+        // A delayed packet would lead back to an address that the peer has left (RFC 7296 section 2.23).
+        let may_move = opened.is_newest || self.peer.ip().is_unspecified();
+        if self.carrier == EspCarrier::Udp && outer != self.peer && may_move {
             self.peer = outer;
             self.counters.peer_changes += 1;
         }

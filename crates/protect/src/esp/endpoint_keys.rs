@@ -90,7 +90,7 @@ impl EndpointAssociations {
         self.opening.len()
     }
 
-    /// Opens a packet with the association of its SPI.
+    /// Opens a packet with the association of its SPI. Packets of a deleted one are never the newest.
     pub(super) fn open(
         &mut self,
         bytes: &mut [u8],
@@ -102,7 +102,9 @@ impl EndpointAssociations {
         let of_spi = |opening: &&mut OpeningSa| opening.sa.spec().spi == spi;
         let opening = self.opening.iter_mut().find(of_spi);
         let opening = opening.ok_or(EspFailure::UnknownSpi)?;
-        opening.sa.open_payload(bytes, arrived, now)
+        let mut opened = opening.sa.open_payload(bytes, arrived, now)?;
+        opened.is_newest &= opening.until.is_none();
+        Ok(opened)
     }
 
     /// Takes a negotiated association: it opens at once.

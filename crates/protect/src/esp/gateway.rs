@@ -37,7 +37,8 @@ pub struct GatewayTunnel {
     pub name: String,
     /// Outer address of the peer; the port only counts in UDP. `None`: known from the key exchange only.
     pub peer: Option<SocketAddr>,
-    /// The peer's address follows authenticated packets (RFC 3948, RFC 7296 section 2.23).
+    /// The peer's address follows authenticated packets that are newer than all before (RFC 3948, RFC 7296 section 2.23), of
+    /// associations with replay protection that were not removed.
     pub peer_behind_nat: bool,
     /// Networks behind the peer.
     pub remote: Vec<AddressPrefix>,
@@ -478,6 +479,7 @@ impl EspGateway {
         let opened = entry.sa.open_payload(bytes, &arrived, now)?;
         let number = entry.tunnel;
         let confirms = core::mem::take(&mut entry.confirms);
+        let is_newest = opened.is_newest && entry.removed_at.is_none();
         self.counters.opened += 1;
         self.counters.opened_bytes += opened.range.len() as u64;
         let tunnel = self.tunnels.get_mut(number).ok_or(EspFailure::Selector)?;
@@ -502,7 +504,9 @@ impl EspGateway {
         }
         let address = self.settings.carrier_address(source);
         let is_refused = Some(address.ip()) == tunnel.refused;
-        if tunnel.plan.peer_behind_nat && Some(address) != tunnel.peer && !is_refused {
+        // A delayed packet would lead back to an address that the peer has left.
+        let may_move = is_newest || tunnel.peer.is_none();
+        if tunnel.plan.peer_behind_nat && may_move && Some(address) != tunnel.peer && !is_refused {
             tunnel.peer = Some(address);
             let notice = GatewayNotice::PeerMoved {
                 tunnel: number,

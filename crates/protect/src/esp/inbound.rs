@@ -58,6 +58,8 @@ pub struct OpenedPacket {
     pub next_header: u8,
     /// Its sequence number; 64 bits with extended sequence numbers.
     pub sequence: u64,
+    /// Its number is higher than all before: it is no replayed or delayed packet. False without replay protection.
+    pub is_newest: bool,
     /// A new association is due; said once.
     pub rekey: Option<RekeyReason>,
 }
@@ -263,8 +265,10 @@ impl InboundSa {
             return Err(EspFailure::Expired);
         }
         let sequence = self.full_sequence(view.sequence())?;
+        let mut is_newest = false;
         if let Some(window) = &self.window {
             window.check(sequence)?;
+            is_newest = sequence > window.highest();
         }
         let high = self
             .spec
@@ -287,6 +291,7 @@ impl InboundSa {
             range,
             next_header: payload.next_header,
             sequence,
+            is_newest,
             rekey,
         })
     }

@@ -299,13 +299,20 @@ fn peer_behind_a_nat_is_followed_and_kept_alive() {
     // Without the keys the peer is not moved.
     far.receive(nat, &[9; 64]);
     assert_eq!(far.endpoint.peer(), OUTER[0].parse().unwrap());
-    near.endpoint
-        .engine()
-        .send
-        .push_back((SocketId(1), to, b"rtp".to_vec()));
-    let (_, packet) = near.sent().pop().unwrap();
-    far.receive(nat, &packet);
+    for _ in 0..2 {
+        near.endpoint
+            .engine()
+            .send
+            .push_back((SocketId(1), to, b"rtp".to_vec()));
+    }
+    let sent = near.sent();
+    far.receive(nat, &sent[1].1);
     assert_eq!(far.endpoint.peer(), nat);
+    // A late packet from the former address does not lead back to it.
+    far.receive(OUTER[0].parse().unwrap(), &sent[0].1);
+    assert_eq!(far.endpoint.peer(), nat);
+    let counters = far.endpoint.counters();
+    assert_eq!((counters.opened, counters.peer_changes), (2, 1));
     let back = inner[0].parse().unwrap();
     far.endpoint
         .engine()

@@ -654,6 +654,54 @@ fn only_a_peer_behind_a_nat_moves() {
     }
 }
 
+/// A NAT has given the peer another address: late packets from the former one, of old keys or without replay protection
+/// do not move it.
+#[test]
+fn only_the_newest_packet_moves_a_peer() {
+    let networks = networks(0);
+    let there = packet(host(&networks[1], 9), host(&networks[0], 8), 20, true);
+    let back = packet(host(&networks[0], 8), host(&networks[1], 9), 20, true);
+    let moved: SocketAddr = "203.0.113.9:61000".parse().unwrap();
+    let attacker: SocketAddr = "203.0.113.66:1".parse().unwrap();
+    for replay_window in [64, 0] {
+        let mut plan = tunnel("spoke".to_owned(), spoke(0), &networks[0]);
+        plan.peer_behind_nat = true;
+        let mut opening = spec(0, 1, false, &networks);
+        opening.replay_window = replay_window;
+        let spi = opening.spi;
+        let mut hub = EspGateway::new(
+            settings(HUB),
+            vec![(plan, Some(outbound(spec(0, 1, true, &networks))))],
+            vec![(0, inbound(opening))],
+            HashKey::default(),
+            Time::ZERO,
+        )
+        .unwrap();
+        let mut far = spoke_gateway(0);
+        let mut packets: Vec<Vec<u8>> = (0..4)
+            .map(|_| seal(&mut far, &back, Time::ZERO).unwrap().1)
+            .collect();
+        let follows = replay_window > 0;
+        let expected = if follows { moved } else { spoke(0) };
+        let mut arrive = |hub: &mut EspGateway, number: usize, from: SocketAddr| {
+            let opened = hub.open(from, 0, &mut packets[number], Time::ZERO);
+            assert!(opened.is_some(), "{replay_window}: {number}");
+            let (sealed, _) = seal(hub, &there, Time::ZERO).unwrap();
+            assert_eq!(sealed.destination, expected, "{replay_window}: {number}");
+        };
+        arrive(&mut hub, 1, moved);
+        // The packet before it was delayed on the former path, or held back.
+        arrive(&mut hub, 0, attacker);
+        let removed = GatewayRekey {
+            removed: vec![spi],
+            ..GatewayRekey::default()
+        };
+        hub.rekey(removed, Time::ZERO).unwrap();
+        arrive(&mut hub, 3, attacker);
+        assert_eq!(notices(&mut hub).len(), usize::from(follows));
+    }
+}
+
 /// The hub has SIP over UDP only in its tunnel; the spoke sends everything.
 #[test]
 fn protocol_and_ports_are_checked_before_sealing_and_after_opening() {

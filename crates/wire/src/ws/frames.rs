@@ -1,6 +1,7 @@
 //! Frames (RFC 6455 section 5); those of clients are masked, those of servers are not.
 
 use std::fmt;
+use std::ops::Range;
 
 /// Maximum payload of a control frame (RFC 6455 section 5.5).
 const MAX_CONTROL: usize = 125;
@@ -355,7 +356,8 @@ impl FrameDecoder {
         }
     }
 
-    /// Processes all complete frames: returns their length, and whether the last one closed the WebSocket.
+    /// Processes all complete frames: returns their length, and whether the last one closed the WebSocket. Of several
+    /// pings only the last is answered (RFC 6455 section 5.5.3), so that replies do not grow with the received bytes.
     fn frames(
         &mut self,
         bytes: &mut [u8],
@@ -364,30 +366,35 @@ impl FrameDecoder {
         reply: &mut Reply<'_>,
     ) -> Result<(usize, bool), WsError> {
         let mut used = 0;
-        loop {
+        let mut ping: Option<Range<usize>> = None;
+        let closed = loop {
             let rest = bytes.get_mut(used..).unwrap_or_default();
             let Some(head) = parse(rest, reply.masks.is_none())? else {
-                return Ok((used, false));
+                break None;
             };
             self.check(&head)?;
             let end = head.size + head.length;
             let Some(payload) = rest.get_mut(head.size..end) else {
-                return Ok((used, false));
+                break None;
             };
             if let Some(mask) = head.mask {
                 apply(mask, payload);
             }
+            let place = used + head.size..used + end;
             used += end;
             match head.opcode {
-                8 => {
-                    answer_close(payload, reply)?;
-                    return Ok((used, true));
-                }
-                9 => reply.write(10, payload),
+                8 => break Some(place),
+                9 => ping = Some(place),
                 10 => {}
                 _ => self.data(&head, payload, messages, ends)?,
             }
+        };
+        if let Some(payload) = ping.and_then(|place| bytes.get(place)) {
+            reply.write(10, payload);
         }
+        let closed = closed.and_then(|place| bytes.get(place));
+        closed.map_or(Ok(()), |payload| answer_close(payload, reply))?;
+        Ok((used, closed.is_some()))
     }
 
     /// Validates a frame by its header.

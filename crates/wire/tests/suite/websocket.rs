@@ -254,6 +254,20 @@ fn fragments_are_joined_and_interleaved_pings_answered() {
 }
 
 #[test]
+fn of_several_pings_in_one_read_the_last_is_answered() {
+    let pings = masked(0x89, &[0; 125]).repeat(500);
+    let bytes = [pings, masked(0x89, b"last"), masked(0x81, b"hello")].concat();
+    let outcome = decode(&bytes, 1_000, bytes.len());
+    assert_eq!(outcome.messages, [b"hello".to_vec()]);
+    assert_eq!(outcome.reply, [&[0x8a, 4][..], b"last"].concat());
+    // The answer precedes that of a close.
+    let bytes = [masked(0x89, b"last"), masked(0x88, b"")].concat();
+    let outcome = decode(&bytes, 1_000, bytes.len());
+    let closed = [0x8a, 4, b'l', b'a', b's', b't', 0x88, 2, 0x03, 0xe8];
+    assert_eq!((outcome.reply, outcome.result), (closed.to_vec(), Ok(true)));
+}
+
+#[test]
 fn a_close_is_answered_with_its_code() {
     let outcome = decode(&masked(0x88, &[0x03, 0xe9, b'b', b'y', b'e']), 100, 100);
     assert_eq!(outcome.result, Ok(true));

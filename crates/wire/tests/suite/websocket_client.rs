@@ -328,7 +328,11 @@ fn each_pong_has_its_own_mask() {
     for piece in [1, 2, 3, 7, 1_000] {
         let outcome = decode(&bytes, 1_000, piece);
         assert_eq!(outcome.messages, [b"Hello".to_vec(), vec![0xff; 300]]);
-        let want = [masked(0x8a, 1, b"are you there"), masked(0x8a, 2, b"")].concat();
+        // Of two pings in one read the last is answered.
+        let want = match piece {
+            1_000 => masked(0x8a, 1, b""),
+            _ => [masked(0x8a, 1, b"are you there"), masked(0x8a, 2, b"")].concat(),
+        };
         assert_eq!(outcome.reply, want);
         assert_eq!(outcome.result, Ok(false));
     }
