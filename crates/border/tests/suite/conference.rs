@@ -5,6 +5,7 @@ use crate::virtual_network;
 
 use codec::Kind;
 use conference_phones::*;
+use engine::Transport;
 use sip::{Ending, Failure, MessageContent};
 use std::time::Duration;
 use virtual_network::*;
@@ -281,6 +282,29 @@ fn unacceptable_calls_are_refused_with_their_reason() {
     }
     net.run(Duration::from_secs(40));
     net.assert_quiet();
+}
+
+/// A refresh by re-INVITE that the participant refuses for a time is repeated (RFC 3261 section 14.1).
+#[test]
+fn refused_refresh_of_a_participant_is_repeated() {
+    let config = format!("{BORDER}[session_timer]\nexpires_s=120\n[media]\ntimeout_s=0\n");
+    let mut net = VirtualNetwork::new(&config, 8);
+    let behaviour = PhoneBehaviour::answering(SDP_A);
+    let phone = net.phone_with(("10.1.0.1:5060", Transport::Udp), behaviour, |config| {
+        // The border refreshes its session, by re-INVITE.
+        config.allow = "INVITE, ACK, BYE, CANCEL".to_owned();
+        config.supported.retain(|option| option != "timer");
+    });
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    net.call(phone, "sip:800@192.0.2.1", OUT, &offer);
+    net.run(Duration::from_secs(1));
+    assert!(net.has(phone, |event| *event == PhoneEvent::Answered));
+    net.phones[phone].log.behaviour.inside = Some(491);
+    net.run(Duration::from_secs(66));
+    assert!(net.has(phone, |event| matches!(event, PhoneEvent::Request(_))));
+    net.phones[phone].log.behaviour.inside = Some(200);
+    net.run(Duration::from_secs(1000));
+    assert_eq!(net.border.calls().len(), 1, "{:?}", net.phone_events(phone));
 }
 
 #[test]
