@@ -665,7 +665,7 @@ fn heap_bytes() -> i64 {
 /// Periods at least.
 const PERIODS: usize = 8;
 /// Periods in which tables grow: to the largest load, whose size they keep.
-const GROWING: usize = 3;
+const GROWING: usize = 4;
 /// Heap growth permitted after these.
 const HEAP_TOLERANCE_BYTES: i64 = 160 * 1024;
 

@@ -96,26 +96,38 @@ pub fn media_ports(count: u16) -> (u16, u16) {
     const END: u32 = 32_768;
     // Processes with neighbouring numbers begin far from each other.
     let start = std::process::id().wrapping_mul(0x9e37_79b9) >> 4;
-    let claimed = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let claimed: Vec<(u32, u32)> = claimed
-        .lines()
-        .filter_map(|line| {
-            let name = line.split_once("@hornwork-media/127.0.0.1/")?.1;
-            let (first, last) = name.split('/').next()?.split_once('-')?;
-            Some((first.parse().ok()?, last.parse().ok()?))
-        })
-        .collect();
     let count = u32::from(count);
-    (0..1_000)
-        .map(|_| NEXT.fetch_add(count, Ordering::Relaxed).wrapping_add(start))
-        .map(|at| FIRST + at % (END - FIRST) / 2 * 2)
-        .map(|first| (first, first + count - 1))
-        .find(|&(first, last)| {
-            let apart = |&(other, to): &(u32, u32)| last < other || to < first;
-            last < END && claimed.iter().all(apart)
-        })
-        .map(|(first, last)| (first as u16, last as u16))
-        .expect("free media ports")
+    let free = || {
+        let claimed = claimed_ports();
+        (0..1_000)
+            .map(|_| NEXT.fetch_add(count, Ordering::Relaxed).wrapping_add(start))
+            .map(|at| FIRST + at % (END - FIRST) / 2 * 2)
+            .map(|first| (first, first + count - 1))
+            .find(|&(first, last)| {
+                let apart = |&(other, to): &(u32, u32)| last < other || to < first;
+                last < END && claimed.iter().all(apart)
+            })
+    };
+    // Programs with the default ranges may have all of them for a while.
+    let found = (0..300).find_map(|wait| {
+        if wait > 0 {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        free()
+    });
+    let (first, last) = found.expect("free media ports");
+    (first as u16, last as u16)
+}
+
+/// Media ports of 127.0.0.1 that programs claim, first and last.
+fn claimed_ports() -> Vec<(u32, u32)> {
+    let claimed = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let range = |line: &str| {
+        let name = line.split_once("@hornwork-media/127.0.0.1/")?.1;
+        let (first, last) = name.split('/').next()?.split_once('-')?;
+        Some((first.parse().ok()?, last.parse().ok()?))
+    };
+    claimed.lines().filter_map(range).collect()
 }
 
 /// A child process that ends with this value.
