@@ -47,34 +47,6 @@ fn side<'a>(outcomes: &'a Outcomes, side: &'a str) -> impl Iterator<Item = &'a S
     outcomes.streams.iter().filter(move |s| s.side == side)
 }
 
-#[test]
-fn media_that_stops_in_a_call_is_lost() {
-    // The links lose every packet after the first second, until the one after the last RTP packet of the call.
-    let trace = format!("{}{}", "0".repeat(60), "1".repeat(443));
-    let text = format!(
-        "name = \"t\"\ntitle = \"t\"\n[sut]\nmedia = \"anchored\"\n[network]\nloss_trace = \"{trace}\"\n\
-         [callers]\nrate = 1.0\ntotal = 1\nhold_seconds = 10.0\nmedia = \"speech\"\n[callees]\nmedia = \"speech\"\n"
-    );
-    let outcomes = simulate(&Trial {
-        experiment: File::parse("t", &text).unwrap().experiment().clone(),
-        number: 0,
-        seed: 1,
-    })
-    .unwrap();
-    let (figures, _) = figures_of(&outcomes);
-    assert_eq!(figures.calls.completed, 1, "{:#?}", outcomes.attempts);
-    let lost = figures.lost_percent.unwrap();
-    assert!(
-        (80.0..95.0).contains(&lost),
-        "{lost} %: {:#?}",
-        outcomes.streams
-    );
-    assert!(figures.mos.unwrap() < 2.0, "{:#?}", outcomes.streams);
-    // Sequence numbers show nothing of it.
-    let between = |stream: &StreamRecord| stream.lost_by_second.iter().sum::<u32>();
-    assert!(outcomes.streams.iter().any(|stream| between(stream) == 0));
-}
-
 const SHORT: [&str; 3] = [
     "levels.values=[6]",
     "callers.hold_seconds=3",
