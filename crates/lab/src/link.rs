@@ -159,7 +159,7 @@ fn sent_counts(results: &[StreamResult]) -> BTreeMap<u32, u64> {
 }
 
 /// Adds the packets that are missing before the first and after the last one that arrived, which sequence numbers do not
-/// show. `sent`: the number of packets that the peer sent, if its stream is known; it bounds them, whatever the times say.
+/// show. `sent`: the number of packets that the peer sent, if its stream is known; it bounds them.
 fn count_ends(record: &mut StreamRecord, due: &DueMedia, sent: Option<u64>) {
     let (from, to) = due.span;
     let Some((first, last)) = due.arrived else {

@@ -161,7 +161,7 @@ impl TrialRecord {
         self.load_fault().is_some()
     }
 
-    /// The reason, if the SUT did not get the planned load. The end of the SUT is a failure whatever the load was.
+    /// The reason, if the SUT did not get the planned load. The end of the SUT is a failure at any load.
     pub fn load_fault(&self) -> Option<String> {
         match self.has_faulty_link() {
             _ if ThresholdCheck::has_subject_ended(&self.checks) => None,

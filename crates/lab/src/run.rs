@@ -586,7 +586,7 @@ fn judge(
             check.holds = None;
         }
     }
-    // A crash is a failure whatever the load was: it may itself have disturbed the machine.
+    // A crash is a failure at any load: it may itself have disturbed the machine.
     checks.extend(ended.then(ThresholdCheck::subject_ended));
     let verdict = figures::verdict(&checks);
     TrialRecord {

@@ -68,7 +68,7 @@ pub struct Endpoint {
     pub(crate) pending_ends: Vec<(LegId, Ending)>,
     /// Workers that have handed off the current message before us.
     pub(crate) hops: u8,
-    /// When the connections of all dialogs were searched, see [`Endpoint::has_dialog`].
+    /// When the connections of all dialogs were searched, see [`Endpoint::finds_dialog`].
     connections_searched: Option<Time>,
     /// Copies of the messages that were processed and sent, if the host records them.
     pub(crate) recorded: Option<Box<MessageBatch>>,
@@ -705,7 +705,7 @@ impl Endpoint {
         let now = self.now;
         // The worker that holds it asks its handler itself.
         let needed =
-            self.has_dialog(slot) || (!self.net.is_foreign(id) && handler.needs_connection(id));
+            self.finds_dialog(slot) || (!self.net.is_foreign(id) && handler.needs_connection(id));
         if needed && let Some(connection) = self.net.connections.get_mut(slot as usize) {
             connection.last_used = now;
             let item = OutboxItem::Stream { connection: id };
@@ -716,7 +716,7 @@ impl Endpoint {
 
     /// Whether a dialog has sent its requests over a connection that is idle now. All dialogs are searched at most once in
     /// [`SEARCH_INTERVAL`]; later changes of a dialog are traffic, after which its connection is not idle.
-    fn has_dialog(&mut self, slot: u32) -> bool {
+    fn finds_dialog(&mut self, slot: u32) -> bool {
         let now = self.now;
         let searched = self.connections_searched;
         if searched.is_none_or(|searched| now >= searched + SEARCH_INTERVAL) {

@@ -126,7 +126,7 @@ pub(crate) struct StreamConnection {
     /// Moved out while its frames are read.
     pub(crate) framer: Option<Box<StreamFramer>>,
     pub(crate) last_used: Time,
-    /// The last search for connections of dialogs that found it, see [`crate::Endpoint::has_dialog`].
+    /// The last search for connections of dialogs that found it, see [`crate::Endpoint::finds_dialog`].
     pub(crate) in_dialog: Option<Time>,
     /// Time of our unanswered ping.
     pub(crate) pinged_at: Option<Time>,

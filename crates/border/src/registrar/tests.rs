@@ -449,7 +449,7 @@ fn contacts_are_ordered_by_q_then_newest() {
     assert_eq!(uris(&store), ["sip:c@h", "sip:b@h", "sip:a@h"]);
 }
 
-/// Lists are made on a packet thread: a page must cost its users only, whatever the number of registrations.
+/// Lists are made on a packet thread: a page costs its users only, with any number of registrations.
 #[test]
 fn page_of_a_list_has_views_of_its_users_only() {
     const USERS: usize = 10_000;

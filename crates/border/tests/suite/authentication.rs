@@ -636,7 +636,7 @@ fn user_calls_with_its_number_withheld() {
     }
 }
 
-/// The phone's flow is never delayed, also with its number withheld; another account is, whatever the preferred identity says.
+/// The phone's flow is never delayed, also with its number withheld; another account is, with any preferred identity.
 #[test]
 fn withheld_number_does_not_evade_the_lockout() {
     let config = users("[[user]]\nname='2000'\npassword='other'\n");

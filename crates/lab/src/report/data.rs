@@ -170,7 +170,7 @@ impl RunResults {
             if group.first().is_some_and(|trial| trial.short) {
                 break;
             }
-            let fault = LoadFault::of(group);
+            let fault = LoadFault::of(group.iter().map(TrialRecord::load_fault));
             let counted = match &fault {
                 Some(fault) if !fault.is_whole_level() => to - fault.trials,
                 _ => to,

@@ -2,7 +2,6 @@
 
 use crate::error::RunVerdict;
 use crate::metrics::SipMetrics;
-use crate::raw::TrialRecord;
 use crate::statistics::Interval;
 use std::collections::BTreeMap;
 
@@ -23,12 +22,12 @@ pub struct LoadFault {
 }
 
 impl LoadFault {
-    /// The fault of these trials; `None` if all of them had the planned load.
-    pub(crate) fn of<'a>(trials: impl IntoIterator<Item = &'a TrialRecord>) -> Option<LoadFault> {
+    /// The fault of trials with these reasons; `None` if all of them had the planned load.
+    pub(crate) fn of(reasons: impl IntoIterator<Item = Option<String>>) -> Option<LoadFault> {
         let mut found = LoadFault::default();
-        for trial in trials {
+        for reason in reasons {
             found.of += 1;
-            if let Some(reason) = trial.load_fault() {
+            if let Some(reason) = reason {
                 found.trials += 1;
                 if found.reason.is_empty() {
                     found.reason = reason;

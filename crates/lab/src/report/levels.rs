@@ -180,7 +180,7 @@ pub fn summarise(trials: &[TrialRecord]) -> Vec<LevelSummary> {
 }
 
 fn summarise_level(level: Option<f64>, all: &[&TrialRecord]) -> LevelSummary {
-    let load_fault = LoadFault::of(all.iter().copied());
+    let load_fault = LoadFault::of(all.iter().map(|trial| trial.load_fault()));
     let is_whole = load_fault.as_ref().is_some_and(LoadFault::is_whole_level);
     let counts = |trial: &&&TrialRecord| is_whole || !trial.is_load_invalid();
     let trials: Vec<&TrialRecord> = all.iter().filter(counts).copied().collect();

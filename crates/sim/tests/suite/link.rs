@@ -463,7 +463,7 @@ proptest! {
         let mut emulator = Emulator::new(link(config, 1), 1_000);
         let mut now = Time::ZERO;
         for (number, (gap_us, length)) in packets.into_iter().enumerate() {
-            now = now + Duration::from_micros(gap_us);
+            now += Duration::from_micros(gap_us);
             let is_lost = matches!(plain.offer(length, now), Fate::Lost(_));
             prop_assert_eq!(emulator.push(number, length, now).is_err(), is_lost, "{}", number);
         }

@@ -866,7 +866,7 @@ fn tagged(
     .into_bytes()
 }
 
-/// Section 8.2.7: requests that anybody can invent cost no transaction.
+/// Section 8.2.7: requests that a stranger can invent cost no transaction.
 #[test]
 fn requests_of_unknown_dialogs_keep_no_state() {
     let mut host = host(EndpointConfig {
