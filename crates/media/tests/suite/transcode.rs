@@ -514,7 +514,7 @@ fn master_key(number: u64) -> MasterKey {
     )
 }
 
-/// Keys of a side, and what it opens our packets with.
+/// Keys of a side, and the context that opens its packets.
 fn srtp_keys() -> (Protection, Inbound) {
     let keys = Keys {
         association: 0,
