@@ -281,10 +281,10 @@ impl NewNodeConfig {
         claims: Claims,
     ) -> Result<NewNodeConfig, String> {
         let read = configuration::load_all(path, Some(loaded));
-        let (config, loaded) = read.map_err(|_| {
+        let (config, loaded) = read.map_err(|refused| {
             format!(
-                "{}: the current configuration stays in effect",
-                path.display()
+                "{}; the current configuration stays in effect",
+                refused.reason()
             )
         })?;
         if config.ng_server.is_none() {

@@ -81,7 +81,7 @@ pub fn run(options: &ServeOptions) -> ExitCode {
     }
     let (config, loaded) = match configuration::load_all(&options.config, None) {
         Ok(loaded) => loaded,
-        Err(code) => return code,
+        Err(refused) => return refused.print(),
     };
     let media = options.role == ServiceRole::Media;
     if media && config.ng_server.is_none() {
@@ -555,7 +555,8 @@ impl NewBorderConfig {
     fn of(path: &Path, before: &LoadedFiles, claims: Claims) -> Result<NewBorderConfig, String> {
         let read = configuration::load_all(path, Some(before));
         let unchanged = "the current configuration stays in effect";
-        let (config, loaded) = read.map_err(|_| format!("{}: {unchanged}", path.display()))?;
+        let (config, loaded) =
+            read.map_err(|refused| format!("{}; {unchanged}", refused.reason()))?;
         let claimed = claims.claim(&config);
         Ok(NewBorderConfig {
             claimed: claimed.map_err(|why| format!("{}: {why}; {unchanged}", path.display()))?,

@@ -107,6 +107,45 @@ fn service_is_ready_reloads_and_stops() {
 #[test]
 fn log_can_be_json_and_contains_no_secret() {
     let folder = scratch("service-json");
+#[test]
+fn refused_reload_keeps_the_json_log_readable() {
+    let folder = scratch("service-json-reload");
+    let sip = free_port();
+    let more = "[log]\nformat = \"json\"\n";
+    let text = example("loopback.toml", sip, free_port(), media_ports(100), more);
+    let mut process = border(&folder, &text, sip);
+    let before = process.log().len();
+    std::fs::write(
+        folder.join("hornwork.toml"),
+        text.replace("allow", "alow") + "key = 1\n",
+    )
+    .expect("file");
+    process.signal("HUP");
+    until(&process, |messages| {
+        messages.contains("configuration_refused")
+    });
+    process.signal("INT");
+    assert_eq!(process.wait(Duration::from_secs(5)), Some(true));
+    let messages = process.log();
+    let mut reason = None;
+    for line in messages[before..].lines() {
+        let value: serde_json::Value =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        if value["event"] == "configuration_refused" {
+            reason = value["reason"].as_str().map(str::to_owned);
+        }
+    }
+    let reason = reason.unwrap_or_else(|| panic!("{messages}"));
+    for part in [
+        "2 mistakes: ",
+        "hornwork.toml:",
+        "unknown key `alow` in `interface`; did you mean `allow`?",
+        "the current configuration stays in effect",
+    ] {
+        assert!(reason.contains(part), "{part}: {reason}");
+    }
+}
+
     let sip = free_port();
     let more = "[log]\nformat = \"json\"\nlevel = \"debug\"\n";
     let text = example("loopback-uc.toml", sip, free_port(), media_ports(100), more);
