@@ -17,7 +17,7 @@ use crate::media_path::{
     af_xdp, kernel_relay, log_af_xdp_packets, log_kernel_relay_changes, media_offload,
 };
 use crate::metrics;
-use crate::notify::{Watchdog, notify};
+use crate::notify::{StopExtension, Watchdog, notify};
 use crate::operators::{self, Operators, ServiceRequest, WorkerContext};
 use crate::ports::{self, Claims, ServedPart};
 use crate::records::CallRecords;
@@ -120,6 +120,7 @@ pub fn run(options: &ServeOptions) -> ExitCode {
         }
     };
     if gateway {
+    warn_of_settings(&config);
         warn_of_ignored(&config);
         return gateway::run(&config, loaded.gateway.as_ref(), &log, clock);
     }
@@ -180,6 +181,16 @@ fn name_servers(text: &str) -> Vec<SocketAddr> {
 }
 
 /// Tables that have no effect without calls.
+/// Logs the warnings that `hornwork check` prints.
+fn warn_of_settings(config: &Config) {
+    for renamed in &config.renamed_keys {
+        tracing::warn!("{renamed}");
+    }
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
+}
+
 fn warn_of_ignored(config: &Config) {
     for (table, present) in [
         ("[[interface]]", !config.interfaces.is_empty()),
@@ -335,6 +346,7 @@ fn serve(
         clock,
         drain,
         stops: 0,
+        stop_extension: StopExtension::default(),
         ready: false,
         drained: None,
         siblings,
@@ -527,6 +539,7 @@ struct BorderService<'a> {
     drain: Duration,
     /// Number of stop signals received.
     stops: u32,
+    stop_extension: StopExtension,
     ready: bool,
     /// Time at which the last call of a drain had ended.
     drained: Option<Time>,
@@ -653,7 +666,9 @@ impl BorderService<'_> {
                     let limit = limit.unwrap_or(self.drain);
                     border.drain(limit, self.clock.now());
                     self.siblings.drain(limit);
+            self.stop_extension.begin(limit, now);
                 }
+        self.stop_extension.notify_if_due(now);
             }
         }
     }
@@ -747,6 +762,7 @@ impl BorderService<'_> {
                     );
                 }
             }
+                warn_of_settings(&config);
             Err(why) => self.refuse_configuration(why, now),
         }
     }
