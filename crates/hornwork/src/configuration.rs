@@ -193,9 +193,13 @@ pub fn check(options: &CheckOptions) -> ExitCode {
     } else {
         if !config.interfaces.is_empty() {
             print!("{}", summary(&config));
-            let (offload, why) = crate::machine::expected_path(&config);
-            println!("media path: {} ({why})", offload.path.name());
-            print!("{}", crate::capacity::of_process(&config, &offload));
+            let (paths, why) = crate::machine::expected_paths(&config);
+            let path = match paths.offload.path {
+                path if path.uses_sockets() => "sockets",
+                path => path.name(),
+            };
+            println!("media path: {path} ({why})");
+            print!("{}", crate::capacity::of_process(&config, &paths));
         }
         print!("{}", node_summary(&config));
         print!("{}", gateway::summary(&config));
@@ -224,13 +228,13 @@ fn print_json(found: Vec<serde_json::Value>) {
 /// Warnings, hints and remarks about a valid configuration.
 fn findings_of(config: &Config, loaded: &LoadedFiles) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
+    found.extend(config.renamed_keys.iter().map(|renamed| {
+        Finding::new(FindingLevel::Warning, renamed.message.clone()).at_line(renamed.line)
+    }));
     let mut add = |level, text: String| found.push(Finding::new(level, text));
     for warning in config
         .warnings()
         .into_iter()
-    found.extend(config.renamed_keys.iter().map(|renamed| {
-        Finding::new(FindingLevel::Warning, renamed.message.clone()).at_line(renamed.line)
-    }));
         .chain(crate::store::warning(config))
     {
         add(FindingLevel::Warning, warning);

@@ -68,7 +68,7 @@ fn every_example_is_valid() {
             log.contains("capacity: ") && log.contains("of a core; beyond that 503"),
             "{log}"
         );
-        let never = "media path: sockets (`[media] kernel_relay` and `af_xdp` are \"never\")";
+        let never = "media path: sockets (`[media] kernel_relay` and `af_xdp` are \"never\"; ";
         assert!(log.contains(never), "{log}");
     }
     assert!(seen >= 5, "{seen} examples");
