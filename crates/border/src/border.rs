@@ -71,6 +71,12 @@ impl Border {
         self.parts.set_media_offload(offload);
     }
 
+    /// Sets whether all media ports of this worker share a socket, once its driver is made; without it each port counts as
+    /// a socket of its own.
+    pub fn set_shared_ports(&mut self, shared_ports: bool) {
+        self.parts.set_shared_ports(shared_ports);
+    }
+
     /// Hands a datagram off if another worker owns its call. Returns whether it was handed off.
     fn hand_off_if_foreign(&mut self, input: &Input<'_>, now: Time) -> bool {
         match input {

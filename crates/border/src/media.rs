@@ -1,6 +1,6 @@
 //! Media that is anchored here: the plane with its sockets and sessions, and the port pools of the configuration.
 
-use crate::admission::MediaOffload;
+use crate::admission::MediaPaths;
 use crate::shared::Ctx;
 use anchor::sockets::SocketWork;
 use anchor::{MediaPlane, MediaPool, MediaSide};
@@ -18,8 +18,8 @@ pub(crate) struct BorderMedia {
     pub(crate) plane: MediaPlane,
     /// The index of the port pool of each range in the configuration.
     pools: Vec<u16>,
-    /// Path of media that is anchored here.
-    pub(crate) offload: MediaOffload,
+    /// Paths of media that is anchored here.
+    pub(crate) paths: MediaPaths,
     pub(crate) last_stats: Option<(u64, Box<SessionStats>)>,
 }
 
@@ -28,7 +28,7 @@ impl BorderMedia {
         BorderMedia {
             plane,
             pools: Vec::new(),
-            offload: MediaOffload::default(),
+            paths: MediaPaths::default(),
             last_stats: None,
         }
     }

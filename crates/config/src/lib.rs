@@ -96,6 +96,7 @@ pub use rate_limits::RateLimits;
 pub use realm::{DigestAlgorithm, FailureLimits, Realm};
 pub use records::{RecordFormat, RecordsSpec};
 pub use registrar::{Registrar, RegistrarStore};
+pub use renamed::RenamedKeyWarning;
 pub use routes::{Match, MediaMode, NumberRewrite, RouteAction, RouteSpec, RouteTrunk};
 pub use rules::{History, IdentityPolicy};
 pub use schema::{json_schema, markdown};

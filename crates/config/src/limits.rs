@@ -43,8 +43,9 @@ pub(super) struct RawLimits {
     /// control group.
     #[schemars(range(max = 16_777_216))]
     pub memory_mib: u32,
-    /// CPU time for calls in percent of one CPU. A call with anchored media takes 0.05 (0.009 if relayed by the kernel,
-    /// 0.03 over AF_XDP), each side with SRTP 0.01 (AES-GCM 0.006), each transcoded side 0.02 (G.711) to 1.2 (Opus), a
+    /// CPU time for calls in percent of one CPU. A call with anchored media takes 0.2 (0.18 over the shared-port socket,
+    /// 0.1 over AF_XDP, 0.009 if relayed by the kernel), an upper bound: near the limit of a CPU a packet costs half as
+    /// much. Each side with SRTP takes 0.01 (AES-GCM 0.006), each transcoded side 0.02 (G.711) to 1.2 (Opus), a
     /// conference participant 0.15 to 0.55; a TLS handshake takes 0.09 and a DTLS handshake 0.11 for one second.
     /// Further calls are refused, and the event `admission_refused` lists the use. 0: 70 % of the CPUs that the border
     /// can use.

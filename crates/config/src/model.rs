@@ -20,6 +20,7 @@ use super::ng_server::NgServerSpec;
 use super::realm::Realm;
 use super::records::RecordsSpec;
 use super::registrar::{Registrar, RegistrarStore};
+use super::renamed::RenamedKeyWarning;
 use super::routes::RouteSpec;
 use super::rules::IdentityPolicy;
 use super::security::MediaSecurity;
@@ -105,7 +106,7 @@ pub struct Config {
     /// Logging.
     pub log: LogSpec,
     /// Warnings about keys and values under their former names.
-    pub renamed_keys: Vec<String>,
+    pub renamed_keys: Vec<RenamedKeyWarning>,
 }
 
 impl Config {

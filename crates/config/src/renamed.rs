@@ -127,13 +127,28 @@ pub(super) const RENAMED: &[RenamedKey] = &[
     key("drain", "timeout", "timeout_s"),
 ];
 
+/// Warning about a key or a value under its former name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RenamedKeyWarning {
+    /// Line of the file, from 1 on.
+    pub line: usize,
+    /// The former and the current name; the remedy follows a semicolon.
+    pub message: String,
+}
+
+impl core::fmt::Display for RenamedKeyWarning {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "line {}: {}", self.line, self.message)
+    }
+}
+
 /// Renames former keys and values in `document`. Returns one warning for each of them, and a mistake for each key that
 /// is present under both names; the former one is then removed from the document.
 pub(super) fn apply(
     document: &mut DocumentNode,
     text: &str,
     file: &str,
-) -> (Vec<String>, Vec<Mistake>) {
+) -> (Vec<RenamedKeyWarning>, Vec<Mistake>) {
     let mut renaming = Renaming {
         text,
         file,
@@ -154,7 +169,7 @@ pub(super) fn apply(
 struct Renaming<'t> {
     text: &'t str,
     file: &'t str,
-    warnings: Vec<String>,
+    warnings: Vec<RenamedKeyWarning>,
     mistakes: Vec<Mistake>,
 }
 
@@ -229,9 +244,10 @@ impl Renaming<'_> {
             }
             (None, _) => format!("{place}{old} is now {place}{new}"),
         };
-        self.warnings.push(format!(
-            "line {line}: {change}; the former name will be refused by the next release"
-        ));
+        self.warnings.push(RenamedKeyWarning {
+            line,
+            message: format!("{change}; the former name will be refused by the next release"),
+        });
     }
 }
 
@@ -293,13 +309,9 @@ mod tests {
                 (1, 0),
                 "{renamed:?}: {warnings:?}"
             );
-            let line = if renamed.table.is_empty() {
-                "line 2: "
-            } else {
-                "line 3: "
-            };
-            assert!(warnings[0].starts_with(line), "{warnings:?}");
-            assert!(warnings[0].contains(renamed.new), "{warnings:?}");
+            let line = if renamed.table.is_empty() { 2 } else { 3 };
+            assert_eq!(warnings[0].line, line, "{warnings:?}");
+            assert!(warnings[0].message.contains(renamed.new), "{warnings:?}");
             let expected = document(&snippet(renamed, renamed.new, &current)).to_json();
             assert_eq!(before.to_json(), expected, "{renamed:?}");
         }
@@ -343,7 +355,9 @@ mod tests {
                 _ => format!("{place}{} is now {place}{}", renamed.old, renamed.new),
             };
             assert!(
-                warnings.iter().any(|warning| warning.contains(&expected)),
+                warnings
+                    .iter()
+                    .any(|warning| warning.message.contains(&expected)),
                 "{expected}: {warnings:?}"
             );
         }

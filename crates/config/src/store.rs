@@ -109,8 +109,8 @@ pub(super) struct RawStore {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawHep {
-    /// Collector that receives a copy of each message: `udp:HOST[:PORT]`. A name is resolved once, at the start. Default
-    /// port: 9060.
+    /// Collector that receives a copy of each message: `udp:HOST[:PORT]`. A name is resolved at the start and again every
+    /// five minutes, or after one to 60 seconds while that fails. Default port: 9060.
     pub send: Option<String>,
     /// Our number as a capture agent.
     pub id: u32,

@@ -1,4 +1,4 @@
-//! Warnings of `hornwork check`: trunks, phones and conferences that are reachable without authentication, and former names of keys.
+//! Warnings of `hornwork check`: trunks, phones and conferences that are reachable without authentication.
 
 use super::address::Cidr;
 use super::interfaces::{Authenticate, InterfaceKind, InterfaceSpec, Register};
@@ -9,11 +9,10 @@ use super::trunks::Trunk;
 use ::rules::PeerKind;
 
 impl Config {
-    /// Warnings, one sentence each: former names of keys, and trunks, phones and conferences that unauthenticated sources
-    /// reach, unless `allow`, `authenticate = "trunk"`, `unauthenticated = true` of a route or the PIN of a conference
+    /// Warnings, one sentence each: trunks, phones and conferences that unauthenticated sources reach, unless `allow`, `authenticate = "trunk"`, `unauthenticated = true` of a route or the PIN of a conference
     /// permits it explicitly. Networks as wide as [`Cidr::is_open`] do not restrict sources.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.renamed_keys.clone();
+        let mut warnings = Vec::new();
         for (index, interface) in self.interfaces.iter().enumerate() {
             let id = InterfaceId(u16::try_from(index).unwrap_or(u16::MAX));
             let restricted =

@@ -448,8 +448,8 @@ events! {
         calls: u64,
         /// Maximum number of calls like the last one refused.
         calls_max: u64,
-        /// Media path by which the last refused call was priced: sockets, kernel, af_xdp; absent for a call without
-        /// anchored media.
+        /// Media path by which the last refused call was priced: socket_per_port, shared_port_socket, kernel, af_xdp;
+        /// absent for a call without anchored media.
         path: Option<String>,
         /// Calls refused since the last such event.
         refused: u64,

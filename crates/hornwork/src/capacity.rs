@@ -1,6 +1,6 @@
 //! The number of calls for which this machine has capacity, as `hornwork check` prints it.
 
-use border::admission::{MediaOffload, MediaPath, Price};
+use border::admission::{MediaPath, MediaPaths, Price};
 use config::{Config, InterfaceId, SrtpPolicy};
 use std::collections::BTreeSet;
 
@@ -54,33 +54,90 @@ fn port_bound(config: &Config, index: usize) -> Option<MediaBound> {
     })
 }
 
-/// Number of calls of either kind for which the machine and this process have capacity if `offload` carries their media.
-pub(crate) fn of_process(config: &Config, offload: &MediaOffload) -> String {
-    line(config, offload, net::raise_open_files().ok())
+/// Number of calls of either kind for which the machine and this process have capacity if these paths carry their media.
+pub(crate) fn of_process(config: &Config, paths: &MediaPaths) -> String {
+    line(config, paths, net::raise_open_files().ok())
 }
 
 /// The same for a process that may have `files` open.
-fn line(config: &Config, offload: &MediaOffload, files: Option<u64>) -> String {
+fn line(config: &Config, paths: &MediaPaths, files: Option<u64>) -> String {
     let Some(limit) = Price::limit(&config.admission) else {
         return String::new();
     };
-    let most = config.limits.calls as u64;
-    let fit = |cost: Price| limit.capacity_for(cost).min(most);
-    let bound = media_bound(config, files);
-    let most_anchored = bound.as_ref().map_or(u64::MAX, |bound| bound.calls);
-    let fit_anchored = |cost: Price| fit(cost).min(most_anchored);
-    // The faster path applies to calls between the interfaces that it serves.
-    let ways = config.interfaces.iter().enumerate().map(|(index, _)| {
-        let id = InterfaceId(u16::try_from(index).unwrap_or(u16::MAX));
-        offload.path_between(config, [id, id])
+    let fit = Fit {
+        limit,
+        most: config.limits.calls as u64,
+        bound: media_bound(config, files),
+    };
+    let signalling = fit.calls(Price::of_call(None, [None, None]));
+    let (media, most) = match config.media.at_nodes {
+        true => {
+            let calls = signalling.min(calls_of_nodes(config));
+            (format!("{calls} calls with media at media nodes"), calls)
+        }
+        false => {
+            let calls = fit.anchored(Price::of_call(Some(paths.sockets()), [None, None]));
+            let text = anchored(config, paths, &fit) + &protected(config, paths, &fit);
+            (text, calls)
+        }
+    };
+    let through_gateway = config.gateway.as_ref().map_or(String::new(), |_| {
+        let calls = (Price::GATEWAY / Price::GATEWAY_SIDE).min(most);
+        format!(", {calls} if one side is behind a tunnel of the gateway")
     });
-    let served = ways.filter(|way| *way != MediaPath::Sockets).count();
-    let sockets = fit_anchored(Price::of_call_by(MediaPath::Sockets, [None, None]));
-    let anchored = match (served, offload.path) {
-        (0, _) | (_, MediaPath::Sockets) => format!("{sockets} calls with anchored media"),
-        (served, way) => {
-            let calls = fit_anchored(Price::of_call_by(way, [None, None]));
-            let (name, rest) = match way {
+    format!(
+        "capacity: {media}{through_gateway}, or {signalling} with media bypass: {} MiB, {} % of a core; beyond that {}\n",
+        limit.memory / 1_024,
+        limit.processor / 10_000,
+        config.admission.status
+    )
+}
+
+/// Numbers of calls for which there is capacity.
+struct Fit {
+    /// Of memory and CPU time.
+    limit: Price,
+    /// Of the configuration.
+    most: u64,
+    bound: Option<MediaBound>,
+}
+
+impl Fit {
+    /// Calls of this price, by memory and CPU time.
+    fn calls(&self, price: Price) -> u64 {
+        self.limit.capacity_for(price).min(self.most)
+    }
+
+    /// Calls of this price that need media ports.
+    fn anchored(&self, price: Price) -> u64 {
+        let bound = self.bound.as_ref().map_or(u64::MAX, |bound| bound.calls);
+        self.calls(price).min(bound)
+    }
+}
+
+/// Calls that the media nodes take together.
+fn calls_of_nodes(config: &Config) -> u64 {
+    let nodes = config.media_nodes.iter().filter(|node| !node.drain);
+    let calls = nodes.map(|node| node.max_calls.map_or(u64::MAX, u64::from));
+    calls.fold(0, u64::saturating_add)
+}
+
+/// Calls with media anchored here, and the bound that is lower than memory and CPU time.
+fn anchored(config: &Config, paths: &MediaPaths, fit: &Fit) -> String {
+    let price = |path| Price::of_call(Some(path), [None, None]);
+    let sockets = fit.anchored(price(paths.sockets()));
+    // The faster path applies to calls between the interfaces that it serves.
+    let between = config.interfaces.iter().enumerate().map(|(index, _)| {
+        let id = InterfaceId(u16::try_from(index).unwrap_or(u16::MAX));
+        paths.between(config, [id, id])
+    });
+    let served = between.filter(|path| !path.uses_sockets()).count();
+    let fast = paths.offload.path;
+    let text = match (served, fast.uses_sockets()) {
+        (0, _) | (_, true) => format!("{sockets} calls with anchored media"),
+        (served, false) => {
+            let calls = fit.anchored(price(fast));
+            let (name, rest) = match fast {
                 MediaPath::Kernel => ("the kernel", "in sockets (SRTP, transcoding, IPv4 to IPv6)"),
                 _ => ("AF_XDP", "in sockets"),
             };
@@ -93,45 +150,36 @@ fn line(config: &Config, offload: &MediaOffload, files: Option<u64>) -> String {
             }
         }
     };
-    // If a side may use SRTP: the number of calls with one SRTP side, at the price of the most expensive crypto suite.
+    let largest = [paths.sockets(), fast].map(|path| fit.calls(price(path)));
+    let lower = |bound: &&MediaBound| largest.iter().any(|calls| *calls > bound.calls);
+    let bounded = fit.bound.as_ref().filter(lower);
+    let bounded = bounded.map_or(String::new(), |bound| format!(" (bounded by {})", bound.by));
+    text + &bounded
+}
+
+/// If a side may use SRTP: the number of calls with one SRTP side, at the price of the most expensive crypto suite.
+fn protected(config: &Config, paths: &MediaPaths, fit: &Fit) -> String {
     let sides = config
         .interfaces
         .iter()
         .map(|interface| &interface.security);
     let sides = sides.chain(config.trunks.iter().map(|trunk| &trunk.security));
-    let protected = sides
+    let calls = sides
         .filter(|security| matches!(security.srtp, SrtpPolicy::Require | SrtpPolicy::Prefer))
         .map(|security| {
-            let mut cost = Price::of_call(true, [None, None]);
-            cost += Price::of_security(security);
-            fit_anchored(cost)
+            let mut price = Price::of_call(Some(paths.sockets()), [None, None]);
+            price += Price::of_security(security);
+            fit.anchored(price)
         })
         .min();
-    let protected = protected.map_or(String::new(), |calls| {
+    calls.map_or(String::new(), |calls| {
         format!(", {calls} if one side has SRTP")
-    });
-    let through_gateway = config.gateway.as_ref().map_or(String::new(), |_| {
-        let calls = (Price::GATEWAY / Price::GATEWAY_SIDE).min(sockets);
-        format!(", {calls} if one side is behind a tunnel of the gateway")
-    });
-    let largest =
-        [MediaPath::Sockets, offload.path].map(|way| fit(Price::of_call_by(way, [None, None])));
-    let bounded = bound
-        .filter(|bound| largest.iter().any(|calls| *calls > bound.calls))
-        .map_or(String::new(), |bound| format!(" (bounded by {})", bound.by));
-    format!(
-        "capacity: {anchored}{bounded}{protected}{through_gateway}, or {} with media bypass: {} MiB, {} % of a core; beyond that {}\n",
-        fit(Price::of_call(false, [None, None])),
-        limit.memory / 1_024,
-        limit.processor / 10_000,
-        config.admission.status
-    )
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use border::admission::MediaOffload;
 
     fn interface(name: &str, address: &str, ports: &str) -> String {
         format!(
@@ -142,7 +190,7 @@ mod tests {
     fn printed(text: &str, files: u64) -> String {
         let mut config = config::parse(text, "f").expect("configuration");
         config.admission.machine = Some(crate::machine::machine());
-        line(&config, &MediaOffload::default(), Some(files))
+        line(&config, &MediaPaths::default(), Some(files))
     }
 
     #[test]
@@ -173,5 +221,61 @@ mod tests {
     fn bound_above_the_capacity_is_not_named() {
         let found = printed(&interface("out", "127.0.0.1", "6000-32001"), 1_000_000);
         assert!(!found.contains("bounded"), "{found}");
+    }
+
+    /// The first number of the line.
+    fn calls(line: &str) -> u64 {
+        let number = line
+            .strip_prefix("capacity: ")
+            .and_then(|rest| rest.split(' ').next());
+        number
+            .and_then(|number| number.parse().ok())
+            .expect("a number")
+    }
+
+    #[test]
+    fn price_of_media_is_not_below_the_measured_cost() {
+        let costs = lab::planner::Costs::built_in().expect("costs");
+        let packet = costs.get("packet.none").expect("a cost");
+        // 50 packets each way.
+        for path in [MediaPath::SharedPortSocket, MediaPath::SocketPerPort] {
+            let price = Price::of_media(path).processor as f64;
+            assert!(price >= 100.0 * packet.low, "{path:?}: {price} {packet:?}");
+            assert!(price <= 200.0 * packet.high, "{path:?}: {price} {packet:?}");
+        }
+        let text = interface("out", "127.0.0.1", "6000-32001");
+        let mut config = config::parse(&text, "f").expect("configuration");
+        config.admission.processor = Some(700_000);
+        for shared_ports in [false, true] {
+            let paths = MediaPaths {
+                shared_ports,
+                ..MediaPaths::default()
+            };
+            let promised = calls(&line(&config, &paths, None)) as f64;
+            let planned = 700_000.0 / (100.0 * packet.low);
+            assert!(promised <= planned, "{promised} {planned}");
+        }
+    }
+
+    #[test]
+    fn media_nodes_bound_the_calls_with_media_there() {
+        let node = |name: &str, most: &str| {
+            format!("[[media_node]]\nname='{name}'\ncontrol='udp:127.0.0.9:2223'\n{most}\n")
+        };
+        let border = "[media]\nanchor='nodes'\n[[interface]]\nname='out'\nlisten='udp:127.0.0.1:5060'\nnode_interface='x'\n";
+        let found = printed(&format!("{border}{}", node("one", "max_calls=30")), 64);
+        let wanted = "capacity: 30 calls with media at media nodes, or ";
+        assert!(found.starts_with(wanted), "{found}");
+        assert!(!found.contains("anchored"), "{found}");
+        // Signalling alone costs what media bypass costs.
+        let found = printed(&format!("{border}{}", node("one", "")), 64);
+        let bypass = found
+            .split(", or ")
+            .nth(1)
+            .and_then(|rest| rest.split(' ').next());
+        assert_eq!(bypass, Some(&*calls(&found).to_string()), "{found}");
+        let two =
+            node("one", "max_calls=30") + &node("two", "max_calls=12").replace("2223", "2224");
+        assert_eq!(calls(&printed(&format!("{border}{two}"), 64)), 42);
     }
 }

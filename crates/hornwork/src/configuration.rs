@@ -55,20 +55,45 @@ pub fn load(path: &Path) -> Result<Config, ExitCode> {
     parse(path).map(|(config, _)| config)
 }
 
-/// Reads a configuration and the files that it names; prints every mistake to standard error. TLS sessions of `before`
-/// can be resumed.
+/// Why a configuration is refused.
+pub(crate) enum RefusedConfig {
+    /// The file cannot be read; the file and the reason.
+    Unreadable(String),
+    /// The text of the file and its mistakes.
+    Mistakes(String, Vec<Mistake>),
+}
+
+impl RefusedConfig {
+    /// The reason in one line, with the first mistakes and their number.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            RefusedConfig::Unreadable(reason) => reason.clone(),
+            RefusedConfig::Mistakes(_, mistakes) => findings::mistakes_line(mistakes),
+        }
+    }
+
+    /// Prints every mistake to standard error; returns the exit code, 2.
+    pub(crate) fn print(&self) -> ExitCode {
+        match self {
+            RefusedConfig::Unreadable(reason) => eprintln!("hornwork: {reason}"),
+            RefusedConfig::Mistakes(text, mistakes) => print_mistakes(text, mistakes),
+        }
+        ExitCode::from(2)
+    }
+}
+
+/// Reads a configuration and the files that it names. TLS sessions of `before` can be resumed. Nothing is printed: a reload of
+/// the running service reports a refusal in its log.
 ///
 /// # Errors
-/// The exit code: 2.
-pub fn load_all(
+/// The file cannot be read, or has mistakes.
+pub(crate) fn load_all(
     path: &Path,
     before: Option<&LoadedFiles>,
-) -> Result<(Config, LoadedFiles), ExitCode> {
-    let text = read(path)?;
-    parse_and_read(path, &text, before).map_err(|mistakes| {
-        print_mistakes(&text, &mistakes);
-        ExitCode::from(2)
-    })
+) -> Result<(Config, LoadedFiles), RefusedConfig> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| RefusedConfig::Unreadable(format!("{}: {error}", path.display())))?;
+    parse_and_read(path, &text, before).map_err(|mistakes| RefusedConfig::Mistakes(text, mistakes))
 }
 
 /// Parses a configuration and reads the files that it names, or collects the mistakes of both; with mistakes in the
@@ -155,15 +180,26 @@ pub fn check(options: &CheckOptions) -> ExitCode {
         }
     };
     let found = findings_of(&config, &loaded);
+    let rights = gateway::check_rights(&config);
     if options.json {
         let file = path.display().to_string();
-        print_json(found.iter().map(|finding| finding.json(&file)).collect());
+        let lacking = rights.as_ref().err().map(|error| {
+            // In one line, with the remedy after a semicolon.
+            let text = error.to_string().replace("\n  remedy: ", "; ");
+            Finding::new(FindingLevel::Mistake, text)
+        });
+        let all = lacking.iter().chain(&found);
+        print_json(all.map(|finding| finding.json(&file)).collect());
     } else {
         if !config.interfaces.is_empty() {
             print!("{}", summary(&config));
-            let (offload, why) = crate::machine::expected_path(&config);
-            println!("media path: {} ({why})", offload.path.name());
-            print!("{}", crate::capacity::of_process(&config, &offload));
+            let (paths, why) = crate::machine::expected_paths(&config);
+            let path = match paths.offload.path {
+                path if path.uses_sockets() => "sockets",
+                path => path.name(),
+            };
+            println!("media path: {path} ({why})");
+            print!("{}", crate::capacity::of_process(&config, &paths));
         }
         print!("{}", node_summary(&config));
         print!("{}", gateway::summary(&config));
@@ -172,7 +208,7 @@ pub fn check(options: &CheckOptions) -> ExitCode {
             println!("{}", finding.line(colours));
         }
     }
-    if let Err(error) = gateway::check_rights(&config) {
+    if let Err(error) = rights {
         eprintln!("hornwork: {error}");
         return ExitCode::from(3);
     }
@@ -192,6 +228,9 @@ fn print_json(found: Vec<serde_json::Value>) {
 /// Warnings, hints and remarks about a valid configuration.
 fn findings_of(config: &Config, loaded: &LoadedFiles) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
+    found.extend(config.renamed_keys.iter().map(|renamed| {
+        Finding::new(FindingLevel::Warning, renamed.message.clone()).at_line(renamed.line)
+    }));
     let mut add = |level, text: String| found.push(Finding::new(level, text));
     for warning in config
         .warnings()

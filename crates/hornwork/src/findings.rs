@@ -50,6 +50,8 @@ impl FindingLevel {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     level: FindingLevel,
+    /// Line of the file, from 1 on, if it is about one.
+    line: Option<usize>,
     message: String,
 }
 
@@ -58,7 +60,16 @@ impl Finding {
     pub fn new(level: FindingLevel, message: impl Into<String>) -> Finding {
         Finding {
             level,
+            line: None,
             message: message.into(),
+        }
+    }
+
+    /// The same about a line of the file.
+    pub fn at_line(self, line: usize) -> Finding {
+        Finding {
+            line: Some(line),
+            ..self
         }
     }
 
@@ -69,8 +80,11 @@ impl Finding {
 
     /// Its line of text.
     pub fn line(&self, colours: bool) -> String {
+        let line = self
+            .line
+            .map_or(String::new(), |line| format!("line {line}: "));
         format!(
-            "{}: {}",
+            "{}: {line}{}",
             paint(self.level.word(), self.level.colour(), colours),
             self.message
         )
@@ -85,7 +99,7 @@ impl Finding {
         json!({
             "level": self.level.name(),
             "file": file,
-            "line": null,
+            "line": self.line,
             "message": message,
             "remedy": remedy,
         })
@@ -133,6 +147,30 @@ pub fn mistakes_text(text: &str, mistakes: &[Mistake], colours: bool) -> String 
     out
 }
 
+/// Mistakes that [`mistakes_line`] names.
+const NAMED: usize = 3;
+
+/// The first mistakes with their places and remedies, and their number, in one line for logs and responses.
+pub fn mistakes_line(mistakes: &[Mistake]) -> String {
+    let named: Vec<String> = mistakes
+        .iter()
+        .take(NAMED)
+        .map(|mistake| {
+            format!(
+                "{}:{}:{}: {}; {}",
+                mistake.file, mistake.line, mistake.column, mistake.message, mistake.remedy
+            )
+        })
+        .collect();
+    let count = match mistakes.len() {
+        1 => "1 mistake".to_owned(),
+        count if count > NAMED => format!("{count} mistakes, the first"),
+        count => format!("{count} mistakes"),
+    };
+    // Messages of the TOML parser may have several lines.
+    format!("{count}: {}", named.join(" | ")).replace('\n', " ")
+}
+
 /// Whether `stream` gets colours: a terminal, and no NO_COLOR (no-color.org).
 pub fn colours(stream: &impl IsTerminal) -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -166,6 +204,35 @@ mod tests {
         assert_eq!(json["message"], "interface a: open to all");
         assert_eq!(json["remedy"], "set `allow`");
         assert!(json["line"].is_null());
+        let there = finding.at_line(7);
+        assert_eq!(
+            there.line(false),
+            "WARNING: line 7: interface a: open to all; set `allow`"
+        );
+        assert_eq!(there.json("a.toml")["line"], 7);
+        assert_eq!(there.json("a.toml")["message"], json["message"]);
+    }
+
+    #[test]
+    fn mistakes_in_one_line_are_bounded_and_counted() {
+        let text =
+            "[[interface]]\nname = \"x\"\nlisten = \"udp:192.0.2.1:5060\"\nalow = \"10.0.0.0/8\"\n";
+        let one = mistakes_line(&config::judge(text, "a.toml").mistakes);
+        assert_eq!(
+            one,
+            "1 mistake: a.toml:4:1: unknown key `alow` in `interface`; did you mean `allow`?"
+        );
+        let many: String = (0..9).map(|n| format!("key{n} = 1\n")).collect();
+        let many = mistakes_line(&config::judge(&many, "a.toml").mistakes);
+        assert!(
+            many.starts_with("9 mistakes, the first: a.toml:1:1: "),
+            "{many}"
+        );
+        assert!(
+            many.contains("`key2`") && !many.contains("`key3`"),
+            "{many}"
+        );
+        assert!(!many.contains('\n'), "{many}");
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub struct PlanOptions {
     /// Rate of a node's network interface, Mbit/s.
     #[arg(long, value_name = "MBIT", default_value_t = 10_000.0)]
     node_mbit: f64,
-    /// Addresses of a node on each side; an address has media ports for 32,256 calls.
+    /// Addresses of a node on each side; an address has media ports for 32,256 calls, by default for 3,500 of them.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     node_addresses: u32,
     /// Simulate this time of calls, too, in seconds: on lines, beside Erlang B, and on the nodes of the plan, before and after one

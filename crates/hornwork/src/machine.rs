@@ -1,7 +1,7 @@
 //! Resources of this machine, or of the control group of this process.
 
-use border::admission::{MediaOffload, MediaPath};
-use config::{Config, MachineCapacity, OffloadMode};
+use border::admission::{MediaOffload, MediaPath, MediaPaths};
+use config::{Config, MachineCapacity, MediaSocketMode, OffloadMode};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -119,18 +119,69 @@ const CAPABILITIES: [(u32, &str); 4] = [
     (13, "CAP_NET_RAW"),
 ];
 
-/// The media path expected on this machine, derived without trying from the configuration, the capabilities of this
+/// Capabilities for the shared-port socket.
+const SHARED_PORT_CAPABILITIES: [(u32, &str); 3] =
+    [(39, "CAP_BPF"), (12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW")];
+/// The first kernel with it.
+const SHARED_PORT_KERNEL: (u32, u32) = (5, 9);
+
+/// The media paths expected on this machine, derived without trying from the configuration, the capabilities of this
 /// process and the kernel version; and the reason.
-pub fn expected_path(config: &Config) -> (MediaOffload, String) {
+pub fn expected_paths(config: &Config) -> (MediaPaths, String) {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    path_of(
+    paths_of(
         config,
         &read("/proc/self/status"),
         &read("/proc/sys/kernel/osrelease"),
     )
 }
 
-fn path_of(config: &Config, status: &str, release: &str) -> (MediaOffload, String) {
+fn paths_of(config: &Config, status: &str, release: &str) -> (MediaPaths, String) {
+    let (offload, why) = offload_of(config, status, release);
+    let (shared_ports, sockets) = match config.media.sockets {
+        MediaSocketMode::PerPort => (false, "`sockets` is \"per-port\"".to_owned()),
+        MediaSocketMode::Auto | MediaSocketMode::Shared => {
+            let rights = &SHARED_PORT_CAPABILITIES;
+            match hindrance(status, rights, release, SHARED_PORT_KERNEL) {
+                Some(why) => (false, why),
+                None => (true, "capabilities and kernel permit it".to_owned()),
+            }
+        }
+    };
+    let what = match shared_ports {
+        true => "one socket for all media ports, assumed",
+        false => "a socket for each media port",
+    };
+    let paths = MediaPaths {
+        offload,
+        shared_ports,
+    };
+    (paths, format!("{why}; {what}: {sockets}"))
+}
+
+/// What keeps a path that needs these rights and this kernel from being used.
+fn hindrance(
+    status: &str,
+    rights: &[(u32, &'static str)],
+    release: &str,
+    version: (u32, u32),
+) -> Option<String> {
+    let missing = missing_capabilities(status, rights);
+    if !missing.is_empty() {
+        return Some(format!(
+            "this process lacks {}; if `run` has these capabilities, run `check` with them",
+            missing.join(", ")
+        ));
+    }
+    release_of(release)
+        .is_none_or(|own| own < version)
+        .then(|| {
+            let (major, minor) = version;
+            format!("it needs Linux {major}.{minor}; this is {}", release.trim())
+        })
+}
+
+fn offload_of(config: &Config, status: &str, release: &str) -> (MediaOffload, String) {
     let (way, key, mode, version, rights) = match (config.media.kernel_relay, config.media.af_xdp) {
         (OffloadMode::Never, OffloadMode::Never) => {
             let why = "`[media] kernel_relay` and `af_xdp` are \"never\"".to_owned();
@@ -153,19 +204,8 @@ fn path_of(config: &Config, status: &str, release: &str) -> (MediaOffload, Strin
     };
     let setting = format!("`[media] {key} = \"{mode}\"`");
     let sockets = |why: String| (MediaOffload::default(), format!("{setting}, but {why}"));
-    let missing = missing_capabilities(status, rights);
-    if !missing.is_empty() {
-        return sockets(format!(
-            "this process lacks {}; if `run` has these capabilities, run `check` with them",
-            missing.join(", ")
-        ));
-    }
-    if release_of(release).is_none_or(|own| own < version) {
-        let (major, minor) = version;
-        return sockets(format!(
-            "it needs Linux {major}.{minor}; this is {}",
-            release.trim()
-        ));
+    if let Some(why) = hindrance(status, rights, release, version) {
+        return sockets(why);
     }
     let ranges = config.media_ranges.iter().map(|range| range.address);
     let mut addresses: Vec<IpAddr> = ranges.filter(|address| !address.is_loopback()).collect();
@@ -244,15 +284,12 @@ mod tests {
         };
         let all = "CapEff:\t000001ffffffffff\n";
         let path = |media: &str, address: &str, status: &str, release: &str| {
-            let (offload, why) = path_of(&config(media, address), status, release);
-            (offload.path, why)
+            let (paths, why) = paths_of(&config(media, address), status, release);
+            (paths.offload.path, why)
         };
         let (kernel, v6) = ("kernel_relay='auto'", "6.8.0-1\n");
         let (way, why) = path("", "192.0.2.1", all, v6);
-        assert!(
-            way == MediaPath::Sockets && why.contains("are \"never\""),
-            "{why}"
-        );
+        assert!(way.uses_sockets() && why.contains("are \"never\""), "{why}");
         let (way, why) = path(kernel, "192.0.2.1", all, v6);
         assert!(
             way == MediaPath::Kernel && why.starts_with("assumed: "),
@@ -263,17 +300,37 @@ mod tests {
             MediaPath::AfXdp
         );
         // CAP_NET_RAW and CAP_NET_ADMIN only.
-        let (way, why) = path(kernel, "192.0.2.1", "CapEff:\t0000000000003000\n", v6);
+        let some = "CapEff:\t0000000000003000\n";
+        let (way, why) = path(kernel, "192.0.2.1", some, v6);
         let lacks = "lacks CAP_BPF, CAP_PERFMON;";
-        assert!(way == MediaPath::Sockets && why.contains(lacks), "{why}");
+        assert!(way.uses_sockets() && why.contains(lacks), "{why}");
         let (way, why) = path(kernel, "192.0.2.1", all, "6.1.0-18\n");
         let old = "needs Linux 6.3; this is 6.1.0-18";
-        assert!(way == MediaPath::Sockets && why.contains(old), "{why}");
+        assert!(way.uses_sockets() && why.contains(old), "{why}");
         let (way, why) = path(kernel, "127.0.0.1", all, v6);
+        assert!(way.uses_sockets() && why.contains("loopback"), "{why}");
+
+        // Sockets of media ports.
+        let sockets = |media: &str, status: &str, release: &str| {
+            let (paths, why) = paths_of(&config(media, "192.0.2.1"), status, release);
+            (paths.sockets(), why)
+        };
+        let (way, why) = sockets("", all, v6);
         assert!(
-            way == MediaPath::Sockets && why.contains("loopback"),
+            way == MediaPath::SharedPortSocket && why.contains("one socket for all"),
             "{why}"
         );
+        for (media, status, release, wanted) in [
+            ("sockets='per-port'", all, v6, "`sockets` is \"per-port\""),
+            ("", some, v6, "lacks CAP_BPF;"),
+            ("", all, "5.4.0\n", "needs Linux 5.9"),
+        ] {
+            let (way, why) = sockets(media, status, release);
+            assert!(
+                way == MediaPath::SocketPerPort && why.contains(wanted),
+                "{why}"
+            );
+        }
     }
 
     #[test]

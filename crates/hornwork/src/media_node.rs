@@ -6,7 +6,7 @@ use crate::configuration;
 use crate::driver_setup::{SIGNAL_WAIT, driver_config, log_machine_limits, media_keying, opened};
 use crate::log::EventLog;
 use crate::media_path::{af_xdp, kernel_relay, log_af_xdp_packets, log_kernel_relay_changes};
-use crate::notify::{Watchdog, notify};
+use crate::notify::{StopExtension, Watchdog, notify};
 use crate::ports::{self, Claims, ServedPart};
 use crate::security::LoadedFiles;
 use crate::sounds::{self, Sounds};
@@ -32,6 +32,7 @@ struct Service<'a> {
     /// Background read of a new configuration.
     reading: BackgroundRead<Result<NewNodeConfig, String>>,
     watchdog: Watchdog,
+    stop_extension: StopExtension,
     /// Number of stop signals received.
     stops: u32,
     ready: bool,
@@ -121,6 +122,7 @@ pub fn serve(
         library,
         reading: BackgroundRead::new(driver.waker()),
         watchdog: Watchdog::from_environment(),
+        stop_extension: StopExtension::default(),
         stops: 0,
         ready: false,
         claims,
@@ -206,7 +208,9 @@ impl Service<'_> {
                 _ => Duration::ZERO,
             };
             node.drain(limit, now);
+            self.stop_extension.begin(limit, now);
         }
+        self.stop_extension.notify_if_due(now);
     }
 
     /// SIGHUP: a thread of its own reads the files; a valid configuration takes effect, an invalid one changes nothing.
@@ -281,10 +285,10 @@ impl NewNodeConfig {
         claims: Claims,
     ) -> Result<NewNodeConfig, String> {
         let read = configuration::load_all(path, Some(loaded));
-        let (config, loaded) = read.map_err(|_| {
+        let (config, loaded) = read.map_err(|refused| {
             format!(
-                "{}: the current configuration stays in effect",
-                path.display()
+                "{}; the current configuration stays in effect",
+                refused.reason()
             )
         })?;
         if config.ng_server.is_none() {

@@ -1,12 +1,27 @@
 //! Files with a secret in one line, which only their owner may read.
 
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 /// Permitted length of a secret, characters.
 pub(crate) const MIN_CHARS: usize = 16;
 pub(crate) const MAX_CHARS: usize = 256;
+
+/// The remedy for a file that cannot be opened: its owner, if that is the reason, or `otherwise`.
+pub(crate) fn remedy_for(
+    path: &Path,
+    error: &std::io::Error,
+    otherwise: impl FnOnce() -> String,
+) -> String {
+    match error.kind() {
+        ErrorKind::PermissionDenied => format!(
+            "chown it to the user of this program, which must also be able to enter its folder; for the packaged service: chown hornwork:hornwork {}",
+            path.display()
+        ),
+        _ => otherwise(),
+    }
+}
 
 /// Reads the first line of a file that only its owner may access, and checks it.
 ///
@@ -19,7 +34,10 @@ pub(crate) fn read(
 ) -> Result<String, (String, String)> {
     let name = path.display();
     let write = || format!("write a secret: (umask 077; openssl rand -hex 32 > {name})");
-    let failed = |error: std::io::Error| (format!("{name} cannot be read: {error}"), write());
+    let failed = |error: std::io::Error| {
+        let what = format!("{name} cannot be read: {error}");
+        (what, remedy_for(path, &error, write))
+    };
     let file = std::fs::File::open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
     if about.mode() & 0o077 != 0 {
@@ -40,5 +58,23 @@ pub(crate) fn read(
             format!("{name} does not consist of one line with {MIN_CHARS} to {MAX_CHARS} {form}"),
             write(),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_of_another_user_has_a_remedy_that_does_not_replace_it() {
+        let path = Path::new("/etc/hornwork/control.token");
+        let remedy = |kind: ErrorKind| remedy_for(path, &kind.into(), || "write it".to_owned());
+        let denied = remedy(ErrorKind::PermissionDenied);
+        assert!(
+            denied.contains("chown hornwork:hornwork /etc/hornwork/control.token"),
+            "{denied}"
+        );
+        assert!(!denied.contains("write it"), "{denied}");
+        assert_eq!(remedy(ErrorKind::NotFound), "write it");
     }
 }

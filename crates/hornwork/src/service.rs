@@ -17,7 +17,7 @@ use crate::media_path::{
     af_xdp, kernel_relay, log_af_xdp_packets, log_kernel_relay_changes, media_offload,
 };
 use crate::metrics;
-use crate::notify::{Watchdog, notify};
+use crate::notify::{StopExtension, Watchdog, notify};
 use crate::operators::{self, Operators, ServiceRequest, WorkerContext};
 use crate::ports::{self, Claims, ServedPart};
 use crate::records::CallRecords;
@@ -27,6 +27,7 @@ use crate::threads::ThreadSettings;
 use crate::traces::CallTraces;
 use crate::web::WebConsole;
 use crate::workers::{SiblingWorkers, worker_driver_config};
+use border::admission::MediaPaths;
 use border::border::Border;
 use clap::{Args, ValueEnum};
 use config::Config;
@@ -81,7 +82,7 @@ pub fn run(options: &ServeOptions) -> ExitCode {
     }
     let (config, loaded) = match configuration::load_all(&options.config, None) {
         Ok(loaded) => loaded,
-        Err(code) => return code,
+        Err(refused) => return refused.print(),
     };
     let media = options.role == ServiceRole::Media;
     if media && config.ng_server.is_none() {
@@ -119,6 +120,7 @@ pub fn run(options: &ServeOptions) -> ExitCode {
             return ExitCode::from(3);
         }
     };
+    warn_of_settings(&config);
     if gateway {
         warn_of_ignored(&config);
         return gateway::run(&config, loaded.gateway.as_ref(), &log, clock);
@@ -179,6 +181,16 @@ fn name_servers(text: &str) -> Vec<SocketAddr> {
         .collect()
 }
 
+/// Logs the warnings that `hornwork check` prints.
+fn warn_of_settings(config: &Config) {
+    for renamed in &config.renamed_keys {
+        tracing::warn!("{renamed}");
+    }
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
+}
+
 /// Tables that have no effect without calls.
 fn warn_of_ignored(config: &Config) {
     for (table, present) in [
@@ -237,7 +249,6 @@ fn serve(
     let relay = relay.as_ref();
     let af_xdp = af_xdp(&config, &log, &clock)?;
     let offload = media_offload(relay, af_xdp.as_ref());
-    announce(capacity::of_process(&config, &offload));
     for border in &mut borders {
         border.set_media_offload(offload.clone());
     }
@@ -273,6 +284,12 @@ fn serve(
     let settings = placing.apply(border.worker().number, settings);
     let mut driver = Driver::new(settings, clock, forwarder)?;
     driver.set_security(loaded.security.clone());
+    let paths = MediaPaths {
+        offload,
+        shared_ports: driver.has_shared_ports(),
+    };
+    announce(capacity::of_process(&config, &paths));
+    border.set_shared_ports(paths.shared_ports);
     let mut siblings = SiblingWorkers::default();
     if workers > 1 {
         let mut worker_mailboxes = net::worker_mailboxes(workers).into_iter();
@@ -329,6 +346,7 @@ fn serve(
         certificates_logged: None,
         reading: BackgroundRead::new(driver.waker()),
         watchdog: Watchdog::from_environment(),
+        stop_extension: StopExtension::default(),
         path,
         events,
         log,
@@ -379,7 +397,7 @@ fn serve(
         service
             .watchdog
             .notify_if_due(clock.now(), || siblings.all_have_turned());
-        service.handle_kernel_relay_changes(relay, &mut border);
+        service.handle_kernel_relay_changes(relay, &mut border, driver.has_shared_ports());
         if !service.events(&mut driver) {
             return Ok(ExitCode::from(3));
         }
@@ -521,6 +539,7 @@ struct BorderService<'a> {
     /// Background read of a new configuration.
     reading: BackgroundRead<Result<NewBorderConfig, String>>,
     watchdog: Watchdog,
+    stop_extension: StopExtension,
     events: EventOutput,
     log: EventLog,
     clock: Clock,
@@ -555,7 +574,8 @@ impl NewBorderConfig {
     fn of(path: &Path, before: &LoadedFiles, claims: Claims) -> Result<NewBorderConfig, String> {
         let read = configuration::load_all(path, Some(before));
         let unchanged = "the current configuration stays in effect";
-        let (config, loaded) = read.map_err(|_| format!("{}: {unchanged}", path.display()))?;
+        let (config, loaded) =
+            read.map_err(|refused| format!("{}; {unchanged}", refused.reason()))?;
         let claimed = claims.claim(&config);
         Ok(NewBorderConfig {
             claimed: claimed.map_err(|why| format!("{}: {why}; {unchanged}", path.display()))?,
@@ -592,15 +612,24 @@ impl BorderService<'_> {
     }
 
     /// Logs a change of the kernel relay, and informs admission control.
-    fn handle_kernel_relay_changes(&mut self, relay: Option<&KernelRelay>, border: &mut Border) {
+    fn handle_kernel_relay_changes(
+        &mut self,
+        relay: Option<&KernelRelay>,
+        border: &mut Border,
+        shared_ports: bool,
+    ) {
         if !log_kernel_relay_changes(relay, &self.log, &self.clock) {
             return;
         }
         let offload = media_offload(relay, None);
-        let capacity = capacity::of_process(border.config(), &offload);
-        tracing::info!("{}", capacity.trim_end());
         border.set_media_offload(offload.clone());
         self.siblings.set_media_offload(&offload);
+        let paths = MediaPaths {
+            offload,
+            shared_ports,
+        };
+        let capacity = capacity::of_process(border.config(), &paths);
+        tracing::info!("{}", capacity.trim_end());
     }
 
     /// Logs certificates that have to be renewed: at the start and daily.
@@ -637,7 +666,9 @@ impl BorderService<'_> {
             };
             border.drain(limit, now);
             self.siblings.drain(limit);
+            self.stop_extension.begin(limit, now);
         }
+        self.stop_extension.notify_if_due(now);
     }
 
     /// Requests of the control interface to the main thread.
@@ -731,6 +762,7 @@ impl BorderService<'_> {
                 if let Some(gateway) = &self.gateway {
                     gateway.reload();
                 }
+                warn_of_settings(&config);
                 let postponed = changes_for_next_start(border.config(), &config);
                 let config = Arc::new(config);
                 self.siblings.reload(&config, &self.loaded.security);

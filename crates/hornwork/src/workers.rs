@@ -110,6 +110,7 @@ impl SiblingWorkers {
                 HashKey::new(&mut net::entropy()?),
             );
             let mut driver = Driver::new(settings, clock, forwarder)?;
+            border.set_shared_ports(driver.has_shared_ports());
             driver.set_security(security.clone());
             driver.attach_mailbox(mailbox);
             let waker = driver.waker();

@@ -323,6 +323,11 @@ impl<F: Forward> Driver<F> {
         self.streams.security = security;
     }
 
+    /// Whether all media ports of the driver's own thread share a socket, where [`crate::MediaSockets`] permits both.
+    pub fn has_shared_ports(&self) -> bool {
+        self.plane.has_shared_ports()
+    }
+
     /// Number of stream connections, including those that are being closed.
     pub fn connections(&self) -> usize {
         self.streams.len()

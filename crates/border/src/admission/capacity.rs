@@ -1,6 +1,6 @@
 //! Capacity: memory and CPU time that calls reserve, and its limit.
 
-use crate::admission::{CostPart, MediaOffload, MediaPath, Price, Reservation};
+use crate::admission::{CostPart, MediaPath, MediaPaths, Price, Reservation};
 use crate::emergency::is_emergency_uri;
 use crate::policy::{CallPlan, StepTarget};
 use crate::request::{RequestOrigin, RequestRefusal};
@@ -137,7 +137,7 @@ impl Reservation {
     /// The reservation for a call of this plan, which was received on `flow`.
     pub(crate) fn for_plan(
         config: &Config,
-        offload: &MediaOffload,
+        paths: &MediaPaths,
         plan: &CallPlan,
         flow: Flow,
         origin: RequestOrigin,
@@ -157,7 +157,7 @@ impl Reservation {
             Some(StepTarget::Flow(flow)) => Some(flow.remote.ip()),
             Some(StepTarget::Name(..)) | None => None,
         };
-        let path = anchored.then(|| offload.path_between(config, interfaces));
+        let path = anchored.then(|| paths.between(config, interfaces));
         let mut reservation = Reservation::of_call(path, [Some(flow.transport), callee.flatten()]);
         // Media of a side comes from where its signalling comes from, or from near it.
         let addresses = [Some(flow.remote.ip()), callee_address];
@@ -183,7 +183,7 @@ impl Reservation {
                 }
             }
             if let Some(path) = path {
-                reservation.set_media_path(path);
+                reservation.set_media_path(path, paths.sockets());
             }
         }
         reservation
@@ -309,9 +309,14 @@ impl Reservations {
         *sum += price;
     }
 
-    /// Updates the reservation for a call's media to a path.
-    pub(crate) fn set_media_path(&mut self, held: &mut Reservation, path: MediaPath) {
-        let (before, after) = held.set_media_path(path);
+    /// Updates the reservation for a call's media to a path, or to `sockets` where it cannot use that path.
+    pub(crate) fn set_media_path(
+        &mut self,
+        held: &mut Reservation,
+        path: MediaPath,
+        sockets: MediaPath,
+    ) {
+        let (before, after) = held.set_media_path(path, sockets);
         let sum = &mut self.reserved[CostPart::Media as usize];
         *sum -= before;
         *sum += after;
@@ -363,8 +368,8 @@ mod tests {
         };
         let limit = Price::for_calls(small);
         assert_eq!(limit.capacity_for(Price::CALL), (1 << 20) / 100 * 60 / 8);
-        let anchored = Price::of_call(true, [None, None]);
-        assert_eq!(limit.capacity_for(anchored), 700_000 / 501);
+        let anchored = Price::of_call(Some(MediaPath::SharedPortSocket), [None, None]);
+        assert_eq!(limit.capacity_for(anchored), 700_000 / 1_811);
         assert_eq!(limit.exceeded(Price::CALL, limit), Some("memory"));
         let configured = AdmissionLimits {
             memory: Some(80),

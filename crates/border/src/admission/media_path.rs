@@ -10,9 +10,11 @@ use std::sync::Arc;
 /// Path of a call's media through this machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MediaPath {
-    /// Sockets of the border.
+    /// Sockets of the border, one for each media port.
     #[default]
-    Sockets,
+    SocketPerPort,
+    /// One socket of the border for all media ports of a thread.
+    SharedPortSocket,
     /// The relay in the kernel (XDP).
     Kernel,
     /// AF_XDP.
@@ -23,10 +25,16 @@ impl MediaPath {
     /// Name in events.
     pub const fn name(self) -> &'static str {
         match self {
-            MediaPath::Sockets => "sockets",
+            MediaPath::SocketPerPort => "socket_per_port",
+            MediaPath::SharedPortSocket => "shared_port_socket",
             MediaPath::Kernel => "kernel",
             MediaPath::AfXdp => "af_xdp",
         }
+    }
+
+    /// Whether media passes through sockets of the border.
+    pub const fn uses_sockets(self) -> bool {
+        matches!(self, MediaPath::SocketPerPort | MediaPath::SharedPortSocket)
     }
 }
 
@@ -39,34 +47,54 @@ pub struct MediaOffload {
     pub addresses: Arc<[IpAddr]>,
 }
 
-impl MediaOffload {
+/// The paths of anchored media through this machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MediaPaths {
+    /// The fast path, if there is one.
+    pub offload: MediaOffload,
+    /// Whether all media ports of a thread share a socket.
+    pub shared_ports: bool,
+}
+
+impl MediaPaths {
+    /// Path of streams that do not use the fast path.
+    pub const fn sockets(&self) -> MediaPath {
+        match self.shared_ports {
+            true => MediaPath::SharedPortSocket,
+            false => MediaPath::SocketPerPort,
+        }
+    }
+
     /// Path of media between two interfaces: the fast path where it covers every address that a call may use.
-    pub fn path_between(&self, config: &Config, interfaces: [InterfaceId; 2]) -> MediaPath {
+    pub fn between(&self, config: &Config, interfaces: [InterfaceId; 2]) -> MediaPath {
         let is_served = |interface: &InterfaceId| {
             let media = config
                 .interface(*interface)
                 .map(|interface| &interface.media);
+            let covered = &self.offload.addresses;
             let is_covered = |media: &Vec<MediaAddress>| {
-                !media.is_empty() && media.iter().all(|at| self.addresses.contains(&at.address))
+                !media.is_empty() && media.iter().all(|at| covered.contains(&at.address))
             };
             media.is_some_and(is_covered)
         };
-        match self.path {
-            MediaPath::Sockets => MediaPath::Sockets,
-            path if interfaces.iter().all(is_served) => path,
-            _ => MediaPath::Sockets,
+        match self.offload.path {
+            path if !path.uses_sockets() && interfaces.iter().all(is_served) => path,
+            _ => self.sockets(),
         }
     }
 }
 
 impl Reservation {
-    /// Reserves for media by this path, where the call has anchored media that needs no processing in user space.
-    /// Returns the reservation before and after.
-    pub(super) fn set_media_path(&mut self, path: MediaPath) -> (Price, Price) {
+    /// Reserves for media by this path, where the call has anchored media, or by `sockets` where that path cannot process
+    /// it. Returns the reservation before and after.
+    pub(super) fn set_media_path(&mut self, path: MediaPath, sockets: MediaPath) -> (Price, Price) {
         let Some(now) = self.path else {
             return Default::default();
         };
-        let path = self.supported_path(path);
+        let path = match self.is_supported_by(path) {
+            true => path,
+            false => sockets,
+        };
         self.path = Some(path);
         let (before, after) = (Price::of_media(now), Price::of_media(path));
         let mut sum = self.part(CostPart::Media);
@@ -83,29 +111,36 @@ mod tests {
     use config::Keying;
     use protect::srtp::Suite;
 
+    const PER_PORT: MediaPath = MediaPath::SocketPerPort;
+
+    fn of_call(path: MediaPath) -> Price {
+        Price::of_call(Some(path), [None, None])
+    }
+
     #[test]
     fn only_plain_rtp_gets_the_price_of_the_kernel_relay() {
-        let mut reservation = Reservation::of_call(Some(MediaPath::Kernel), [None, None]);
-        let kernel = reservation.total().processor;
-        assert_eq!(
-            reservation.set_media_path(MediaPath::Sockets).1,
-            Price::ANCHORED
-        );
-        assert_eq!(reservation.total(), Price::of_call(true, [None, None]));
-        reservation.set_media_path(MediaPath::Kernel);
-        assert_eq!(reservation.total().processor, kernel);
-        let keys = Price::of_srtp(Keying::Sdes, Suite::AesCm128HmacSha1_80);
-        reservation.protect(0, anchor::Side::Caller, keys);
-        reservation.set_media_path(MediaPath::Kernel);
-        let mut sockets = Price::of_call(true, [None, None]);
-        sockets += keys;
-        assert_eq!(reservation.total(), sockets);
-        // SRTP can use AF_XDP as well.
-        reservation.set_media_path(MediaPath::AfXdp);
-        assert!(reservation.total().processor < sockets.processor);
+        for sockets in [PER_PORT, MediaPath::SharedPortSocket] {
+            let mut reservation = Reservation::of_call(Some(MediaPath::Kernel), [None, None]);
+            assert_eq!(
+                reservation.set_media_path(sockets, sockets).1,
+                Price::of_media(sockets)
+            );
+            assert_eq!(reservation.total(), of_call(sockets));
+            reservation.set_media_path(MediaPath::Kernel, sockets);
+            assert_eq!(reservation.total(), of_call(MediaPath::Kernel));
+            let keys = Price::of_srtp(Keying::Sdes, Suite::AesCm128HmacSha1_80);
+            reservation.protect(0, anchor::Side::Caller, keys);
+            reservation.set_media_path(MediaPath::Kernel, sockets);
+            let mut protected = of_call(sockets);
+            protected += keys;
+            assert_eq!(reservation.total(), protected);
+            // SRTP can use AF_XDP as well.
+            reservation.set_media_path(MediaPath::AfXdp, sockets);
+            assert!(reservation.total().processor < protected.processor);
+        }
         let mut without = Reservation::of_call(None, [None, None]);
         assert_eq!(
-            without.set_media_path(MediaPath::Kernel),
+            without.set_media_path(MediaPath::Kernel, PER_PORT),
             Default::default()
         );
         assert_eq!(without.total(), Price::CALL);

@@ -1,8 +1,10 @@
 //! Memory and CPU time of calls, by part.
 //!
 //! The comment of a measured price names the measurement; the price is twice the measured value, because the machine
-//! was quiet and processors differ. `cargo run --release -p protect --example srtp_speed` measures the cost of SRTP
-//! on a machine.
+//! was quiet and processors differ. Packets through sockets are an exception: at a low rate, where each packet wakes the
+//! thread, one costs twice as much as near the limit of a thread, where it is read with others. Their price is the cost
+//! at the low rate, so it is an upper bound with the same reserve at the limit. `cargo run --release -p protect --example
+//! srtp_speed` measures the cost of SRTP on a machine.
 
 use crate::admission::MediaPath;
 use anchor::Side;
@@ -29,24 +31,24 @@ impl Price {
         memory: 8,
         processor: 1,
     };
-    /// Anchored media in addition: two flows with their reports, four sockets, and 50 packets per second each way,
-    /// received and sent at 5 microseconds.
-    pub const ANCHORED: Price = Price {
-        memory: 40,
-        processor: 500,
-    };
 
-    /// Anchored media by path. The kernel relay takes 0.44 microseconds per packet (XDP redirect between veths); the
-    /// price is twice that. AF_XDP takes 2.7 microseconds of the border's thread with copied frames, against 4.8 with
-    /// sockets: 3; zero-copy was not measured.
+    /// Anchored media by path, in addition: two flows with their reports, four ports, and 50 packets per second each way,
+    /// received and sent.
+    ///
+    /// At 10,000 packets per second a packet takes 18.1 microseconds through the shared-port socket and 20.3 through a
+    /// socket for each port; at 50,000 it takes 9.5 (docs/benchmarks.md). AF_XDP takes 2.7 microseconds of the border's
+    /// thread with copied frames where the shared-port socket takes 4.8 (`path_cost`), which is 56 % of its price;
+    /// zero-copy was not measured. The kernel relay takes 0.44 microseconds (XDP redirect between veths), without a
+    /// thread to wake: its price is twice that.
     pub const fn of_media(path: MediaPath) -> Price {
         let processor = match path {
-            MediaPath::Sockets => Price::ANCHORED.processor,
-            MediaPath::AfXdp => 300,
+            MediaPath::SocketPerPort => 2_030,
+            MediaPath::SharedPortSocket => 1_810,
+            MediaPath::AfXdp => 1_020,
             MediaPath::Kernel => 90,
         };
         Price {
-            memory: Price::ANCHORED.memory,
+            memory: 40,
             processor,
         }
     }
@@ -97,9 +99,9 @@ impl Price {
     }
 
     /// CPU time of the IPsec gateway's thread for a side of a call behind a tunnel, microseconds per second: 50 packets per second
-    /// each way at 15 microseconds for both. At 20,000 packets per second opening and sealing took 4 and 5; single packets
-    /// take more.
-    pub const GATEWAY_SIDE: u64 = 750;
+    /// each way. At 20,000 packets per second, below the limit of the thread, sealing and opening of short packets took 15.6
+    /// and 10.1 microseconds (docs/benchmarks.md).
+    pub const GATEWAY_SIDE: u64 = 1_290;
     /// CPU time of that thread for established calls, microseconds per second.
     pub const GATEWAY: u64 = 700_000;
 
@@ -153,14 +155,9 @@ impl Price {
         price
     }
 
-    /// A new call, by whether its media is anchored and by the transports of its sides.
-    pub fn of_call(anchored: bool, sides: [Option<Transport>; 2]) -> Price {
-        Reservation::of_call(anchored.then_some(MediaPath::Sockets), sides).total()
-    }
-
-    /// A new call with anchored media on this path.
-    pub fn of_call_by(path: MediaPath, sides: [Option<Transport>; 2]) -> Price {
-        Reservation::of_call(Some(path), sides).total()
+    /// A new call, by the path of its media, if that is anchored, and by the transports of its sides.
+    pub fn of_call(media: Option<MediaPath>, sides: [Option<Transport>; 2]) -> Price {
+        Reservation::of_call(media, sides).total()
     }
 
     /// The price multiplied by `count`.
@@ -391,13 +388,10 @@ impl Reservation {
         self.path
     }
 
-    /// The path, or `Sockets` where the media is encrypted or transcoded here: the kernel relays plain RTP only.
-    pub(super) fn supported_path(&self, path: MediaPath) -> MediaPath {
+    /// Whether this path can process the media: the kernel relays plain RTP only, which is not encrypted or transcoded here.
+    pub(super) fn is_supported_by(&self, path: MediaPath) -> bool {
         let plain = self.srtp.is_none() && self.part(CostPart::Transcoding) == Price::default();
-        match path {
-            MediaPath::Kernel if !plain => MediaPath::Sockets,
-            path => path,
-        }
+        plain || path != MediaPath::Kernel
     }
 }
 
@@ -407,15 +401,16 @@ mod tests {
 
     #[test]
     fn the_price_of_a_call_depends_on_its_kind() {
-        let plain = Price::of_call(false, [Some(Transport::Udp), Some(Transport::Tcp)]);
+        let plain = Price::of_call(None, [Some(Transport::Udp), Some(Transport::Tcp)]);
         assert_eq!(plain, Price::CALL);
         let sides = [Some(Transport::Tls), Some(Transport::Wss)];
         let mut sum = Price::CALL;
-        sum += Price::ANCHORED;
+        let path = MediaPath::SocketPerPort;
+        sum += Price::of_media(path);
         sum += Price::TLS.times(2);
         sum += Price::WEBSOCKET;
-        assert_eq!(Price::of_call(true, sides), sum);
-        let reservation = Reservation::of_call(Some(MediaPath::Sockets), sides);
+        assert_eq!(Price::of_call(Some(path), sides), sum);
+        let reservation = Reservation::of_call(Some(path), sides);
         let parts: Vec<(CostPart, Price)> = reservation
             .parts()
             .filter(|part| part.1 != Price::default())
@@ -423,13 +418,13 @@ mod tests {
         assert_eq!(parts.len(), 3);
         assert_eq!(parts[0], (CostPart::Call, Price::CALL));
         assert_eq!(parts[1].0, CostPart::Connection);
-        assert_eq!(parts[2], (CostPart::Media, Price::ANCHORED));
+        assert_eq!(parts[2], (CostPart::Media, Price::of_media(path)));
         assert_eq!(
-            Price::of_call(false, [Some(Transport::Ws), None]).memory,
+            Price::of_call(None, [Some(Transport::Ws), None]).memory,
             Price::CALL.memory + 4
         );
         assert_eq!(
-            Price::of_call(false, [Some(Transport::Udp), None]),
+            Price::of_call(None, [Some(Transport::Udp), None]),
             Price::CALL
         );
         let seat = Reservation::of_participant(Kind::Opus, Transport::Tls);
@@ -445,7 +440,7 @@ mod tests {
         let counter = Price::of_srtp(Keying::Sdes, Suite::AesCm128HmacSha1_80);
         let gcm = Price::of_srtp(Keying::Dtls, Suite::AeadAes256Gcm);
         assert!(counter.processor > gcm.processor && counter.memory < gcm.memory);
-        let mut reservation = Reservation::of_call(Some(MediaPath::Sockets), [None, None]);
+        let mut reservation = Reservation::of_call(Some(MediaPath::SocketPerPort), [None, None]);
         let before = reservation.total();
         assert_eq!(
             reservation.protect(0, Side::Caller, counter),

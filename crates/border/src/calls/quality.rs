@@ -33,7 +33,7 @@ impl Components {
         encodings: Encodings,
     ) {
         let now = self.ctx.now;
-        let path = self.media.offload.path;
+        let path = self.media.paths.offload.path;
         let config = &self.ctx.config;
         let Some(call) = self.calls.get_mut(slot) else {
             return;
@@ -145,7 +145,7 @@ fn path_of(call: &Call, path: MediaPath) -> Option<&'static str> {
     if call.media.anchored().is_some() {
         return Some(match path {
             MediaPath::AfXdp => "af_xdp",
-            MediaPath::Sockets | MediaPath::Kernel => "sockets",
+            MediaPath::SocketPerPort | MediaPath::SharedPortSocket | MediaPath::Kernel => "sockets",
         });
     }
     call.summary.answered_at.map(|_| "bypass")
@@ -231,7 +231,7 @@ impl Components {
                 at_nodes.push((since, slot, node));
             }
         }
-        if parts.media.offload.path == MediaPath::Kernel && due.len() > KERNEL_QUERIES {
+        if parts.media.paths.offload.path == MediaPath::Kernel && due.len() > KERNEL_QUERIES {
             due.sort_unstable();
             due.truncate(KERNEL_QUERIES);
         }

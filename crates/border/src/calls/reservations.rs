@@ -1,6 +1,6 @@
 //! Capacity that calls hold.
 
-use crate::admission::{CostPart, CurrentLoad, MediaOffload, Price, Reservation};
+use crate::admission::{CostPart, CurrentLoad, MediaOffload, MediaPaths, Price, Reservation};
 use crate::calls::key::{CallKey, CallSlot};
 use crate::components::Components;
 use crate::request::RequestRefusal;
@@ -70,10 +70,27 @@ impl Components {
 
     /// Changes the fast path of media; reservations of established calls are updated.
     pub(crate) fn set_media_offload(&mut self, offload: MediaOffload) {
-        if self.media.offload == offload {
+        let shared_ports = self.media.paths.shared_ports;
+        self.set_media_paths(MediaPaths {
+            offload,
+            shared_ports,
+        });
+    }
+
+    /// Changes whether media ports share a socket; reservations of established calls are updated.
+    pub(crate) fn set_shared_ports(&mut self, shared_ports: bool) {
+        let offload = self.media.paths.offload.clone();
+        self.set_media_paths(MediaPaths {
+            offload,
+            shared_ports,
+        });
+    }
+
+    fn set_media_paths(&mut self, paths: MediaPaths) {
+        if self.media.paths == paths {
             return;
         }
-        self.media.offload = offload;
+        self.media.paths = paths;
         for slot in self.calls.slots() {
             self.update_media_price(slot);
         }
@@ -83,12 +100,10 @@ impl Components {
     fn update_media_price(&mut self, slot: CallSlot) {
         if let Some(call) = self.calls.get_mut(slot) {
             let interfaces = Side::BOTH.map(|side| *call.interfaces.get(side));
-            let path = self
-                .media
-                .offload
-                .path_between(&self.ctx.config, interfaces);
+            let paths = &self.media.paths;
+            let path = paths.between(&self.ctx.config, interfaces);
             let reservations = &mut self.admission.reservations;
-            reservations.set_media_path(&mut call.reservation, path);
+            reservations.set_media_path(&mut call.reservation, path, paths.sockets());
         }
     }
 }

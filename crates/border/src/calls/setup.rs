@@ -103,7 +103,7 @@ impl Calls<'_> {
         let planned = planned.and_then(|plan| {
             let wanted = Reservation::for_plan(
                 &self.parts.ctx.config,
-                &self.parts.media.offload,
+                &self.parts.media.paths,
                 &plan,
                 flow,
                 origin,

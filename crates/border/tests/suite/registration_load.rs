@@ -542,6 +542,11 @@ fn calls_above_the_capacity_of_the_gateway_are_refused() {
     assert_eq!(count(&net, inside, PhoneEvent::Answered), fit + 1);
 }
 
+/// Price of a call with anchored media by this path.
+fn of_call(path: MediaPath) -> Price {
+    Price::of_call(Some(path), [None, None])
+}
+
 /// Calls reserve capacity. Without free capacity they get the configured status; it is free again when calls end.
 #[test]
 fn calls_above_the_capacity_are_refused() {
@@ -550,7 +555,7 @@ fn calls_above_the_capacity_are_refused() {
     let caller = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
     net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
     let offer = MessageContent::sdp(SDP_A.as_bytes());
-    let fit = (1_024 / Price::of_call(true, [None, None]).memory) as usize;
+    let fit = (1_024 / of_call(MediaPath::SocketPerPort).memory) as usize;
     let legs: Vec<_> = (0..fit + 5)
         .map(|_| net.call(caller, "sip:2000@192.0.2.1", OUT, &offer))
         .collect();
@@ -566,7 +571,10 @@ fn calls_above_the_capacity_are_refused() {
     assert_eq!((count(&net, answered), count(&net, refused)), (fit, 5));
     let (counters, census) = net.control(|border, _| (border.counters().clone(), border.census()));
     assert_eq!(counters.not_admitted, 5);
-    assert_eq!(census.admitted, fit as u64 * 48);
+    assert_eq!(
+        census.admitted,
+        fit as u64 * of_call(MediaPath::SocketPerPort).memory
+    );
     let reported = net
         .names()
         .into_iter()
@@ -609,9 +617,16 @@ srtp='prefer'",
         path: MediaPath::Kernel,
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
     };
-    let sockets = Price::of_call(true, [None, None]).processor;
-    let fit = 10_000 / Price::of_call_by(MediaPath::Kernel, [None, None]).processor;
-    assert!(fit > 5 * (10_000 / sockets), "{fit}");
+    let [sockets, shared, in_kernel] = [
+        MediaPath::SocketPerPort,
+        MediaPath::SharedPortSocket,
+        MediaPath::Kernel,
+    ]
+    .map(|path| of_call(path).processor);
+    let relayed = Price::of_media(MediaPath::Kernel).processor;
+    let of_sockets = Price::of_media(MediaPath::SocketPerPort).processor;
+    assert!(10_000 / in_kernel > 5 * (10_000 / shared));
+    assert!(10_000 / shared > 10_000 / sockets);
     // Both interfaces need the kernel relay, as media enters at one and leaves at the other.
     net.control(|border, _| border.set_media_offload(kernel(&["192.0.2.1"])));
     let (answered, legs) = answered_of(&mut net, caller, 25, SDP_A, true);
@@ -626,17 +641,18 @@ srtp='prefer'",
     net.control(|border, _| border.set_media_offload(both.clone()));
     let (answered, _) = answered_of(&mut net, caller, 50, SDP_A, true);
     assert_eq!(answered, 50);
-    assert_eq!(reserved_cpu_us(&mut net, CostPart::Media), 50 * 90);
+    assert_eq!(reserved_cpu_us(&mut net, CostPart::Media), 50 * relayed);
     // A call with SRTP uses sockets.
     let secret = SDP_A.replace("RTP/AVP", "RTP/SAVP") + KEYS[0];
     let (answered, _) = answered_of(&mut net, caller, 1, &secret, true);
     assert_eq!(answered, 1);
-    assert_eq!(reserved_cpu_us(&mut net, CostPart::Media), 50 * 90 + 500);
+    let media = 50 * relayed + of_sockets;
+    assert_eq!(reserved_cpu_us(&mut net, CostPart::Media), media);
     // The kernel relay fails: the established calls exceed the capacity, and no call is accepted.
     net.run(seconds(10));
     net.events.clear();
     net.control(|border, _| border.set_media_offload(MediaOffload::default()));
-    assert_eq!(reserved_cpu_us(&mut net, CostPart::Media), 51 * 500);
+    assert_eq!(reserved_cpu_us(&mut net, CostPart::Media), 51 * of_sockets);
     let (answered, _) = answered_of(&mut net, caller, 1, SDP_A, true);
     assert_eq!(answered, 0);
     let refused = net.events.iter().find_map(|event| match &event.kind {
@@ -650,9 +666,13 @@ srtp='prefer'",
     });
     let (calls, calls_max, path) = refused.unwrap();
     assert_eq!((calls, calls_max), (51, 10_000 / sockets));
-    assert_eq!(path.as_deref(), Some("sockets"));
+    assert_eq!(path.as_deref(), Some("socket_per_port"));
     net.control(|border, _| border.set_media_offload(both));
-    assert_eq!(reserved_cpu_us(&mut net, CostPart::Media), 50 * 90 + 500);
+    assert_eq!(reserved_cpu_us(&mut net, CostPart::Media), media);
+    // With one socket for all ports the call with SRTP costs less.
+    net.control(|border, _| border.set_shared_ports(true));
+    let media = 50 * relayed + Price::of_media(MediaPath::SharedPortSocket).processor;
+    assert_eq!(reserved_cpu_us(&mut net, CostPart::Media), media);
 }
 
 /// A key of 30 bytes for counter mode suites, and one of 28 for GCM.
@@ -695,12 +715,12 @@ fn answered_of(
 /// SRTP needs capacity: fewer calls fit, depending on the suite, and the capacity is released at the end.
 #[test]
 fn srtp_calls_reserve_more_capacity() {
-    // One percent of a CPU: 10,000 microseconds per second.
+    // Ten percent of a CPU: 100,000 microseconds per second.
     let config = |srtp: &str| {
-        let limits = format!("{PLAIN}\n[limits]\ncpu_percent=1\nstatus=486\n");
+        let limits = format!("{PLAIN}\n[limits]\ncpu_percent=10\nstatus=486\n");
         limits.replace("kind='access'", &format!("kind='access'\nsrtp='{srtp}'"))
     };
-    let plain = Price::of_call(true, [None, None]).processor;
+    let plain = of_call(MediaPath::SocketPerPort).processor;
     let [counter, gcm] = [Suite::AesCm128HmacSha1_80, Suite::AeadAes128Gcm]
         .map(|suite| Price::of_srtp(Keying::Sdes, suite).processor);
     let secret = |keys: &str| SDP_A.replace("RTP/AVP", "RTP/SAVP") + keys;
@@ -717,11 +737,11 @@ fn srtp_calls_reserve_more_capacity() {
         let mut net = VirtualNetwork::new(&config(srtp), 1);
         let caller = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
         net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
-        let fit = (10_000 / (plain + price)) as usize;
-        let (answered, legs) = answered_of(&mut net, caller, 25, &offer, at_once);
+        let fit = (100_000 / (plain + price)) as usize;
+        let (answered, legs) = answered_of(&mut net, caller, 55, &offer, at_once);
         let expected = match (srtp, price == gcm) {
             // Each is admitted at the price of the most expensive suite.
-            ("require", true) => (1 + (10_000 - plain - counter) / (plain + gcm)) as usize,
+            ("require", true) => (1 + (100_000 - plain - counter) / (plain + gcm)) as usize,
             _ => fit,
         };
         assert_eq!(answered, expected, "{srtp} {price}");
@@ -740,7 +760,7 @@ fn srtp_calls_reserve_more_capacity() {
         let (what, processor) = refused.unwrap();
         assert_eq!(what, "processor");
         assert!(processor.starts_with("call "), "{processor}");
-        assert!(processor.ends_with(" of 10000"), "{processor}");
+        assert!(processor.ends_with(" of 100000"), "{processor}");
         assert_eq!(processor.contains(" srtp "), price > 0, "{processor}");
         // All capacity is released.
         for leg in legs {

@@ -308,6 +308,8 @@ fn no_example_permits_unauthenticated_calls() {
         let config = parse(&text, &name).expect("configuration");
         let warnings = config.warnings();
         assert!(warnings.is_empty(), "{name}: {warnings:?}");
+        let renamed = config.renamed_keys;
+        assert!(renamed.is_empty(), "{name}: {renamed:?}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::exchange::exchange_plan;
 use crate::ike::IkeFiles;
+use crate::secret_file;
 use config::{GatewayKeySource, GatewaySpec, TunnelSpec};
 use engine::Time;
 use protect::esp::{
@@ -45,8 +46,11 @@ type KeyMistake = (String, String);
 fn read_text(path: &Path) -> Result<Zeroizing<String>, KeyMistake> {
     let name = path.display();
     let failed = |error: std::io::Error| {
-        let remedy = "write one line for each direction of each tunnel; docs/how-to/ipsec-gateway.md makes the file";
-        (format!("{name} cannot be read: {error}"), remedy.to_owned())
+        let write = || {
+            "write one line for each direction of each tunnel; docs/how-to/ipsec-gateway.md makes the file".to_owned()
+        };
+        let remedy = secret_file::remedy_for(path, &error, write);
+        (format!("{name} cannot be read: {error}"), remedy)
     };
     let file = File::open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;

@@ -62,7 +62,7 @@ impl NumbersFile {
                 path.display()
             ))
         };
-        let writable = "set `numbers_file` to a file in a folder in which this program's user may write: used sequence numbers must outlast the program";
+        let writable = "set `numbers_file` to a file in a folder in which this program's user may write, or leave it out as a service, which has a state folder: used sequence numbers must outlast the program";
         let lock = File::options()
             .write(true)
             .create(true)

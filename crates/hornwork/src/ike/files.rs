@@ -46,10 +46,8 @@ fn is_secret(text: &str) -> bool {
 fn read_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileMistake> {
     let failed = |error: std::io::Error| {
         let what = format!("{} cannot be read: {error}", path.display());
-        (
-            what,
-            "correct the name, or the rights of the file".to_owned(),
-        )
+        let otherwise = || "correct the name".to_owned();
+        (what, secret_file::remedy_for(path, &error, otherwise))
     };
     std::fs::read(path).map(Zeroizing::new).map_err(failed)
 }

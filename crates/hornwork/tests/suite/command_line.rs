@@ -4,7 +4,8 @@ use crate::common;
 use crate::common::certificates;
 
 use certificates::Authority;
-use common::{root, scratch, testdata};
+use common::{installed, root, scratch, testdata};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -67,7 +68,7 @@ fn every_example_is_valid() {
             log.contains("capacity: ") && log.contains("of a core; beyond that 503"),
             "{log}"
         );
-        let never = "media path: sockets (`[media] kernel_relay` and `af_xdp` are \"never\")";
+        let never = "media path: sockets (`[media] kernel_relay` and `af_xdp` are \"never\"; ";
         assert!(log.contains(never), "{log}");
     }
     assert!(seen >= 5, "{seen} examples");
@@ -712,6 +713,79 @@ fn mistakes_of_all_stages_are_reported_at_once() {
         .filter_map(|one| one["line"].as_u64())
         .collect();
     assert!(lines.is_sorted(), "{lines:?}");
+}
+
+/// The file of the page on upgrades: a former name is found by its line.
+#[test]
+fn renamed_settings_have_lines_in_json() {
+    let page = std::fs::read_to_string(root().join("docs/how-to/upgrade.md")).expect("page");
+    let text = page.split("```toml border.toml\n").nth(1).expect("a file");
+    let text = text.split("```").next().expect("its end");
+    let file = scratch("check-renamed").join("border.toml");
+    std::fs::write(&file, text).expect("file");
+    let output = hornwork(&["check", "--json", &file.display().to_string()]);
+    assert_eq!(code(&output), 0, "{}", error(&output));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let found = found.as_array().expect("an array");
+    let renamed = found.iter().filter(|one| {
+        let message = one["message"].as_str().unwrap_or_default();
+        one["level"] == "warning" && message.contains(" is now ")
+    });
+    let lines: Vec<&serde_json::Value> = renamed.map(|one| &one["line"]).collect();
+    assert_eq!(lines, [6, 6, 17], "{found:#?}");
+    let plain = hornwork(&["check", &file.display().to_string()]);
+    let plain = String::from_utf8_lossy(&plain.stdout).into_owned();
+    assert!(
+        plain.contains("WARNING: line 6: interface.rates is now interface.rate_limits; "),
+        "{plain}"
+    );
+}
+
+/// A right that the gateway lacks is in the array as well as the reason of exit status 3.
+#[test]
+fn missing_right_of_the_gateway_is_in_the_json() {
+    if !installed(&["setpriv"]) {
+        return;
+    }
+    let folder = scratch("check-rights");
+    let file = folder.join("gateway.toml");
+    let keys = "\"IPv4\",\"192.0.2.1\",\"192.0.2.2\",\"0x0000c001\",\"AES-GCM with 16 octet ICV [RFC4106]\",\"0x000102030405060708090a0b0c0d0e0f10111213\",\"NULL\",\"\"\n";
+    let back = keys
+        .replace("192.0.2.1\",\"192.0.2.2", "192.0.2.2\",\"192.0.2.1")
+        .replace("c001", "c002")
+        .replace("0x0001", "0xff01");
+    let key_file = folder.join("esp.keys");
+    std::fs::write(&key_file, format!("{keys}{back}")).expect("keys");
+    std::fs::set_permissions(&key_file, std::fs::Permissions::from_mode(0o600)).expect("mode");
+    std::fs::write(
+        &file,
+        "[gateway]\nlocal = \"192.0.2.1\"\nkey_file = \"esp.keys\"\n[[gateway.tunnel]]\nname = \"x\"\npeer = \"192.0.2.2\"\n\
+         local_networks = \"10.1.0.0/24\"\nremote_networks = \"10.2.0.0/24\"\n",
+    )
+    .expect("file");
+    let output = Command::new("setpriv")
+        .args(["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"])
+        .arg(env!("CARGO_BIN_EXE_hornwork"))
+        .args(["check", "--json"])
+        .arg(&file)
+        .output()
+        .expect("setpriv");
+    if code(&output) != 3 {
+        eprintln!(
+            "skipped: rights are not taken away here: {}",
+            error(&output)
+        );
+        return;
+    }
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let reason = &found[0];
+    assert_eq!(reason["level"], "mistake", "{found:#}");
+    let message = reason["message"].as_str().unwrap_or_default();
+    assert!(
+        message.contains("[gateway]") || message.contains("TUN"),
+        "{found:#}"
+    );
+    assert!(reason["remedy"].is_string(), "{found:#}");
 }
 
 #[test]

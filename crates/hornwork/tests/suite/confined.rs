@@ -1,7 +1,9 @@
-//! The packaged systemd unit permits media over AF_XDP: the program runs with only the capabilities of the unit and its
-//! drop-ins, and its system calls are compared with the permitted ones. Skipped without a network namespace or strace.
+//! The packaged systemd unit permits media over AF_XDP and a key exchange: the program runs with only the capabilities of the
+//! unit and its drop-ins, and its system calls are compared with the permitted ones. Skipped without a network namespace or
+//! strace.
 
 use crate::common;
+use crate::gateway_ike;
 
 use common::{installed, root, scratch};
 use std::collections::BTreeSet;
@@ -9,14 +11,10 @@ use std::process::{Command, Stdio};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
 
-/// The settings of the unit, followed by those of its drop-ins, by key and in order.
-fn settings() -> Vec<(String, String)> {
+/// The settings of the unit, followed by those of these drop-ins, by key and in order.
+fn settings(drop_ins: [&str; 2]) -> Vec<(String, String)> {
     let mut settings = Vec::new();
-    for name in [
-        "hornwork.service",
-        "hornwork-fast.conf",
-        "hornwork-xdp.conf",
-    ] {
+    for name in [&["hornwork.service"][..], &drop_ins].concat() {
         let text = std::fs::read_to_string(root().join("packaging").join(name)).expect("file");
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         for (key, value) in lines.filter_map(|line| line.split_once('=')) {
@@ -93,48 +91,8 @@ wait $tracer
 cat "$2/log"
 "#;
 
-#[test]
-fn unit_permits_the_system_calls_of_af_xdp() {
-    if !installed(&["ip", "unshare", "setpriv", "strace", "systemd-analyze"]) {
-        return;
-    }
-    let folder = scratch("confined");
-    let (file, trace) = (folder.join("border.toml"), folder.join("trace"));
-    std::fs::write(
-        &file,
-        "[[interface]]\nname = \"access\"\nkind = \"access\"\nlisten = \"udp:10.9.1.2:5060\"\nmedia = { ports = \"20000-20999\" }\n\
-         [[interface]]\nname = \"core\"\nkind = \"core\"\nlisten = \"udp:10.9.1.2:5070\"\nmedia = { ports = \"21000-21999\" }\n\
-         [[trunk]]\nname = \"server\"\ninterface = \"core\"\ntarget = \"udp:10.9.1.9:5060\"\n\
-         [[route]]\ntrunk = \"server\"\n[media]\naf_xdp = \"require\"\n",
-    )
-    .expect("file");
-    let settings = settings();
-    let rights: Vec<String> = words(&settings, "CapabilityBoundingSet")
-        .iter()
-        .map(|right| format!("+{}", right.trim_start_matches("CAP_").to_lowercase()))
-        .collect();
-    let locked = words(&settings, "LimitMEMLOCK");
-    assert_eq!(locked, ["1G"]);
-    let done = Command::new("unshare")
-        .args(["-n", "-m", "sh", "-c", SCRIPT, "sh", "1048576"])
-        .arg(&folder)
-        .arg(rights.join(","))
-        .arg(PROGRAM)
-        .stdin(Stdio::null())
-        .output()
-        .expect("unshare starts");
-    let log = [done.stdout, done.stderr].concat();
-    let log = String::from_utf8_lossy(&log);
-    if !trace.exists() {
-        eprintln!("skipped: no rights for networks of our own, or none to trace: {log}");
-        return;
-    }
-    if log.contains("this build has no BPF programs") {
-        eprintln!("skipped: no AF_XDP here: {log}");
-        return;
-    }
-    assert!(log.contains("media_path path=af_xdp"), "{log}");
-    let trace = std::fs::read_to_string(&trace).expect("trace");
+/// The names of the system calls in a trace of strace, from the start of the program on, and the families of the sockets.
+fn system_calls(trace: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let begun = trace.find(&format!("execve(\"{PROGRAM}\"")).expect("start");
     // System calls of strace and of the starting shell do not count.
     let (before, rest) = trace.split_at(begun);
@@ -165,17 +123,18 @@ fn unit_permits_the_system_calls_of_af_xdp() {
         // MemoryDenyWriteExecute
         assert!(!line.contains("PROT_WRITE|PROT_EXEC"), "{line}");
     }
-    assert!(
-        made.contains("bpf") && families.contains("AF_XDP"),
-        "{made:?} {families:?}"
-    );
-    let allowed = allowed(&settings);
+    (made, families)
+}
+
+/// Compares system calls and families of sockets with those that the unit permits.
+fn check(settings: &[(String, String)], made: &BTreeSet<String>, families: &BTreeSet<String>) {
+    let allowed = allowed(settings);
     let refused: Vec<&String> = made.difference(&allowed).collect();
     assert!(
         refused.is_empty(),
         "system calls that the unit refuses: {refused:?}"
     );
-    let known: BTreeSet<String> = words(&settings, "RestrictAddressFamilies")
+    let known: BTreeSet<String> = words(settings, "RestrictAddressFamilies")
         .into_iter()
         .collect();
     let refused: Vec<&String> = families.difference(&known).collect();
@@ -183,4 +142,100 @@ fn unit_permits_the_system_calls_of_af_xdp() {
         refused.is_empty(),
         "address families that the unit refuses: {refused:?}"
     );
+}
+
+/// A tunnel from its start to its end, with the user and the capabilities of the unit.
+const KEY_EXCHANGE: &str = r#"
+chown -R nobody:nogroup .
+mount -t tmpfs tmpfs /dev/net; mknod -m 666 /dev/net/tun c 10 200
+charon far "$far_in"
+strace -f -qq -s 400 -o trace -- sh -c 'echo $$ >pid; exec setpriv "$@"' sh --reuid=nobody --regid=nogroup --clear-groups \
+  --inh-caps=-all,CAPS --ambient-caps=-all,CAPS --bounding-set=-all,CAPS --no-new-privs \
+  "$HORNWORK" run --role gateway -c near.toml > near.log 2>&1 & tracer=$!; jobs_of_test="$jobs_of_test $!"
+await near.log gateway_tunnel_up 1500 || { [ -e trace ] || echo 'no rights to trace'; exit 1; }
+ping -q -c 3 -i 0.05 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
+kill -TERM $(cat pid); wait $tracer
+"#;
+
+#[test]
+fn unit_permits_the_system_calls_of_the_key_exchange() {
+    if !gateway_ike::able() || !installed(&["setpriv", "strace", "systemd-analyze"]) {
+        return;
+    }
+    let settings = settings(["hornwork-gateway.conf", "hornwork-ike.conf"]);
+    let case = gateway_ike::case("system-calls");
+    let reachable = Command::new("setpriv")
+        .args(["--reuid=nobody", "--regid=nogroup", "--clear-groups"])
+        .args(["test", "-x", PROGRAM])
+        .status();
+    if !reachable.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: another user cannot reach {PROGRAM}");
+        return;
+    }
+    let rights = words(&settings, "CapabilityBoundingSet");
+    let rights: BTreeSet<String> = rights
+        .iter()
+        .map(|right| format!("+{}", right.trim_start_matches("CAP_").to_lowercase()))
+        .collect();
+    let rights: Vec<String> = rights.into_iter().collect();
+    case.write("near.toml", &gateway_ike::near("", gateway_ike::PEER));
+    case.write("far.conf", &gateway_ike::far("aes128gcm16", 3_600));
+    let said = case.run(&KEY_EXCHANGE.replace("CAPS", &rights.join(",")));
+    gateway_ike::lossless(&said, "ping.log", 3);
+    let (made, families) = system_calls(&case.read("trace"));
+    assert!(
+        made.contains("unshare") && families.contains("AF_NETLINK"),
+        "{made:?} {families:?}"
+    );
+    check(&settings, &made, &families);
+}
+
+#[test]
+fn unit_permits_the_system_calls_of_af_xdp() {
+    if !installed(&["ip", "unshare", "setpriv", "strace", "systemd-analyze"]) {
+        return;
+    }
+    let folder = scratch("confined");
+    let (file, trace) = (folder.join("border.toml"), folder.join("trace"));
+    std::fs::write(
+        &file,
+        "[[interface]]\nname = \"access\"\nkind = \"access\"\nlisten = \"udp:10.9.1.2:5060\"\nmedia = { ports = \"20000-20999\" }\n\
+         [[interface]]\nname = \"core\"\nkind = \"core\"\nlisten = \"udp:10.9.1.2:5070\"\nmedia = { ports = \"21000-21999\" }\n\
+         [[trunk]]\nname = \"server\"\ninterface = \"core\"\ntarget = \"udp:10.9.1.9:5060\"\n\
+         [[route]]\ntrunk = \"server\"\n[media]\naf_xdp = \"require\"\n",
+    )
+    .expect("file");
+    let settings = settings(["hornwork-fast.conf", "hornwork-xdp.conf"]);
+    let rights: Vec<String> = words(&settings, "CapabilityBoundingSet")
+        .iter()
+        .map(|right| format!("+{}", right.trim_start_matches("CAP_").to_lowercase()))
+        .collect();
+    let locked = words(&settings, "LimitMEMLOCK");
+    assert_eq!(locked, ["1G"]);
+    let done = Command::new("unshare")
+        .args(["-n", "-m", "sh", "-c", SCRIPT, "sh", "1048576"])
+        .arg(&folder)
+        .arg(rights.join(","))
+        .arg(PROGRAM)
+        .stdin(Stdio::null())
+        .output()
+        .expect("unshare starts");
+    let log = [done.stdout, done.stderr].concat();
+    let log = String::from_utf8_lossy(&log);
+    if !trace.exists() {
+        eprintln!("skipped: no rights for networks of our own, or none to trace: {log}");
+        return;
+    }
+    if log.contains("this build has no BPF programs") {
+        eprintln!("skipped: no AF_XDP here: {log}");
+        return;
+    }
+    assert!(log.contains("media_path path=af_xdp"), "{log}");
+    let trace = std::fs::read_to_string(&trace).expect("trace");
+    let (made, families) = system_calls(&trace);
+    assert!(
+        made.contains("bpf") && families.contains("AF_XDP"),
+        "{made:?} {families:?}"
+    );
+    check(&settings, &made, &families);
 }

@@ -328,8 +328,35 @@ const LINES: &[(&str, &str, By)] = &[
     ),
     (
         "packaging",
-        "podman run --network host -v /etc/hornwork:/etc/hornwork:ro hornwork",
-        Like("install::image_is_built_and_runs_the_border", "by buildah"),
+        "chown -R root:65534 /etc/hornwork",
+        Like(
+            "install::image_is_built_and_runs_the_border",
+            "another folder",
+        ),
+    ),
+    (
+        "packaging",
+        "chmod 750 /etc/hornwork",
+        Like(
+            "install::image_is_built_and_runs_the_border",
+            "another folder",
+        ),
+    ),
+    (
+        "packaging",
+        "chmod 640 /etc/hornwork/hornwork.toml",
+        Like(
+            "install::image_is_built_and_runs_the_border",
+            "another folder",
+        ),
+    ),
+    (
+        "packaging",
+        "podman run --network host --stop-timeout 310 -v hornwork-state:/var/lib/hornwork -v /etc/hornwork:/etc/hornwork:ro hornwork",
+        Like(
+            "install::image_is_built_and_runs_the_border",
+            "by buildah, without the volume",
+        ),
     ),
     (
         "packaging",
@@ -342,6 +369,16 @@ const LINES: &[(&str, &str, By)] = &[
         PACKAGE,
     ),
     ("packaging", "systemctl enable --now hornwork", SYSTEMD),
+    (
+        "packaging",
+        "chown hornwork:hornwork /etc/hornwork/control.token",
+        PACKAGE,
+    ),
+    (
+        "packaging",
+        "chmod 600 /etc/hornwork/control.token",
+        PACKAGE,
+    ),
     (
         "packaging",
         "install -D -m 644 packaging/hornwork-fast.conf /etc/systemd/system/hornwork.service.d/fast.conf",

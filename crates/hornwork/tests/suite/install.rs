@@ -3,8 +3,8 @@
 use crate::common;
 
 use common::root;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Names of the sections of an ELF file, as listed by readelf.
@@ -151,7 +151,26 @@ for file in /usr/share/man/man1/hornwork.1.gz /usr/share/man/man1/hornwork-run.1
   /usr/share/bash-completion/completions/hornwork /usr/share/zsh/vendor-completions/_hornwork \
   /usr/share/fish/vendor_completions.d/hornwork.fish /usr/lib/systemd/system/hornwork.service \
   /usr/share/doc/hornwork/examples/pbx.toml /usr/share/doc/hornwork/examples/browser/index.html \
-  /usr/share/doc/hornwork/examples/browser/phone.js /usr/share/doc/hornwork/examples/browser/package-lock.json; do test -s "$file" || { echo "no $file"; exit 1; }; done
+  /usr/share/doc/hornwork/examples/browser/phone.js /usr/share/doc/hornwork/examples/browser/package-lock.json \
+  /usr/share/doc/hornwork/examples/monitoring/hornwork.rules.yml /usr/share/doc/hornwork/examples/monitoring/grafana.json \
+  /usr/share/doc/hornwork/examples/snmp/HORNWORK-MIB.txt /usr/share/doc/hornwork/examples/hornwork-gateway.conf \
+  /usr/share/doc/hornwork/docs/configuration.md /usr/share/doc/hornwork/docs/how-to/ipsec-gateway.md \
+  /usr/share/doc/hornwork/packaging/README.md; do test -s "$file" || { echo "no $file"; exit 1; }; done
+# A secret that root has made is given to the service, as on the page.
+cp /etc/hornwork/hornwork.toml /etc/hornwork/token.toml
+printf '[control]\nlisten = "http:127.0.0.1:8080"\ntoken_file = "control.token"\n' >> /etc/hornwork/token.toml
+chown root:hornwork /etc/hornwork/token.toml; chmod 640 /etc/hornwork/token.toml
+(umask 077; echo 0123456789abcdef0123456789abcdef > /etc/hornwork/control.token)
+service() { setpriv --reuid=hornwork --regid=hornwork --clear-groups "$@"; }
+! service hornwork check -c /etc/hornwork/token.toml > /dev/null 2> /denied || { echo 'no owner needed'; exit 1; }
+grep -q 'chown hornwork:hornwork /etc/hornwork/control.token' /denied || { cat /denied; exit 1; }
+chown hornwork:hornwork /etc/hornwork/control.token
+chmod 600 /etc/hornwork/control.token
+service hornwork check -c /etc/hornwork/token.toml > /dev/null
+rm /etc/hornwork/token.toml /etc/hornwork/control.token
+# An administrator enables the unit, as systemctl does it.
+mkdir -p /etc/systemd/system/multi-user.target.wants
+ln -s /usr/lib/systemd/system/hornwork.service /etc/systemd/system/multi-user.target.wants/hornwork.service
 ip link set lo up
 # An address that the packaged configuration and the example have, and this machine does not.
 for address in $(grep -hoE '(udp|tcp):[0-9.]+' /etc/hornwork/hornwork.toml /usr/share/doc/hornwork/examples/pbx.toml | cut -d : -f 2 | sort -u); do
@@ -189,6 +208,7 @@ dpkg -P hornwork
 for file in /usr/bin/hornwork /etc/hornwork/hornwork.toml /usr/share/man/man1/hornwork.1.gz; do
   test ! -e "$file" || { echo "$file stays"; exit 1; }
 done
+test ! -L /etc/systemd/system/multi-user.target.wants/hornwork.service || { echo 'the unit stays enabled'; exit 1; }
 echo purged
 EOF
 PATH=/usr/local/bin:$PATH:/usr/sbin:/sbin chroot /mnt/tree sh /steps
@@ -202,6 +222,8 @@ fn debian_package_is_installed_run_and_purged() {
         "objcopy",
         "gzip",
         "systemd-sysusers",
+        "deb-systemd-helper",
+        "setpriv",
         "ip",
     ] {
         if Command::new(program).arg("--version").output().is_err() {
@@ -263,6 +285,9 @@ fn debian_package_is_installed_run_and_purged() {
     }
 }
 
+/// User and group of the image.
+const IMAGE_USER: u32 = 65_534;
+
 /// Builds the image of packaging/Containerfile with buildah, and runs the border in a container of it.
 #[test]
 fn image_is_built_and_runs_the_border() {
@@ -304,24 +329,46 @@ fn image_is_built_and_runs_the_border() {
         return;
     }
     assert!(built.status.success(), "{log}");
-    let container = buildah().args(["from", "hornwork"]).output();
-    let container = String::from_utf8_lossy(&container.expect("buildah from").stdout).into_owned();
+    let said = |arguments: &[&str]| {
+        let output = buildah().args(arguments).output().expect("buildah");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {error}");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    let container = said(&["from", "hornwork"]);
+    // Folders that the program writes to.
+    let tree = PathBuf::from(said(&["mount", &container]));
+    for (name, user, mode) in [
+        ("tmp", 0, 0o1777),
+        ("var/lib/hornwork", IMAGE_USER, 0o755),
+        ("run/hornwork", IMAGE_USER, 0o755),
+        ("etc/hornwork", 0, 0o755),
+    ] {
+        let about = std::fs::metadata(tree.join(name)).expect("folder");
+        assert_eq!((about.uid(), about.mode() & 0o7777), (user, mode), "{name}");
+    }
     let sip = common::free_port();
     let configuration = folder.join("configuration");
     std::fs::create_dir(&configuration).expect("folder");
     let text = common::example(
-        "loopback.toml",
+        "loopback-uc.toml",
         sip,
         common::free_port(),
         common::media_ports(200),
-        "",
+        "[control]\nsocket = \"/run/hornwork/control.sock\"\n",
     );
-    std::fs::write(configuration.join("hornwork.toml"), text).expect("configuration");
+    let file = configuration.join("hornwork.toml");
+    std::fs::write(&file, text).expect("configuration");
+    // As the page describes it.
+    for (path, mode) in [(&file, 0o640), (&configuration, 0o750)] {
+        std::os::unix::fs::chown(path, Some(0), Some(IMAGE_USER)).expect("owner");
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("mode");
+    }
     let mut border = common::Process::start(
         buildah()
             .args(["run", "--isolation", "chroot", "-v"])
             .arg(format!("{}:/etc/hornwork:ro", configuration.display()))
-            .args([container.trim(), "/usr/bin/hornwork", "run", "-c"])
+            .args([&*container, "/usr/bin/hornwork", "run", "-c"])
             .arg("/etc/hornwork/hornwork.toml"),
         &folder.join("border.log"),
     );
@@ -330,6 +377,23 @@ fn image_is_built_and_runs_the_border() {
         let over = std::time::Instant::now() > end;
         assert!(!over, "the border does not answer: {}", border.log());
     }
+    // The volume of the image is a folder of buildah.
+    let stored = Command::new("find")
+        .arg(folder.join("storage"))
+        .args(["-name", "registrations.db"])
+        .output()
+        .expect("find");
+    assert!(!stored.stdout.is_empty(), "{}", border.log());
+    let health = said(&[
+        "run",
+        "--isolation",
+        "chroot",
+        &container,
+        "/usr/bin/hornwork",
+        "ctl",
+        "health",
+    ]);
+    assert!(health.contains("ok"), "{health}");
     border.signal("TERM");
     assert!(border.wait(std::time::Duration::from_secs(10)).is_some());
     // The process in the container has ended as well.

@@ -434,6 +434,18 @@ fn commands_report_state_and_refuse_mistakes() {
         Some(2)
     );
     assert_eq!(ctl_json(&folder, &["reload"])["reloaded"], true);
+    // A mistake is named, and changes nothing.
+    let file = folder.join("hornwork.toml");
+    let good = std::fs::read_to_string(&file).expect("configuration");
+    std::fs::write(&file, format!("blurb = 1\n{good}")).expect("configuration");
+    let refused = ctl(&folder, &["reload"]);
+    std::fs::write(&file, &good).expect("configuration");
+    assert_eq!(refused.status.code(), Some(2));
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        why.contains("1 mistake: ") && why.contains("unknown key `blurb`"),
+        "{why}"
+    );
     assert!(ctl_json(&folder, &["limits", "show"])["calls"].as_u64() > Some(7));
     let table = ctl(&folder, &["trunks", "list"]);
     let table = String::from_utf8_lossy(&table.stdout);

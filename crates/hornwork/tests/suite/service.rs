@@ -44,7 +44,8 @@ fn service_is_ready_reloads_and_stops() {
         .expect("timeout");
     let file = folder.join("hornwork.toml");
     let (old, new) = (free_port(), free_port());
-    let good = example("loopback.toml", old, free_port(), media_ports(100), "");
+    let more = "[drain]\ntimeout_s = 900\n";
+    let good = example("loopback.toml", old, free_port(), media_ports(100), more);
     std::fs::write(&file, &good).expect("file");
     let mut process = Process::start(
         Command::new(env!("CARGO_BIN_EXE_hornwork"))
@@ -96,12 +97,53 @@ fn service_is_ready_reloads_and_stops() {
 
     process.signal("TERM");
     assert_eq!(told(), "STOPPING=1");
+    // More time than TimeoutStopSec= for the calls of the drain.
+    assert_eq!(told(), "EXTEND_TIMEOUT_USEC=30000000");
     assert_eq!(process.wait(Duration::from_secs(5)), Some(true));
     assert!(
         process.log().contains("drain_finished terminated=0"),
         "{}",
         process.log()
     );
+}
+
+#[test]
+fn refused_reload_keeps_the_json_log_readable() {
+    let folder = scratch("service-json-reload");
+    let sip = free_port();
+    let more = "[log]\nformat = \"json\"\n";
+    let text = example("loopback.toml", sip, free_port(), media_ports(100), more);
+    let mut process = border(&folder, &text, sip);
+    let before = process.log().len();
+    std::fs::write(
+        folder.join("hornwork.toml"),
+        text.replace("allow", "alow") + "key = 1\n",
+    )
+    .expect("file");
+    process.signal("HUP");
+    until(&process, |messages| {
+        messages.contains("configuration_refused")
+    });
+    process.signal("INT");
+    assert_eq!(process.wait(Duration::from_secs(5)), Some(true));
+    let messages = process.log();
+    let mut reason = None;
+    for line in messages[before..].lines() {
+        let value: serde_json::Value =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        if value["event"] == "configuration_refused" {
+            reason = value["reason"].as_str().map(str::to_owned);
+        }
+    }
+    let reason = reason.unwrap_or_else(|| panic!("{messages}"));
+    for part in [
+        "2 mistakes: ",
+        "hornwork.toml:",
+        "unknown key `alow` in `interface`; did you mean `allow`?",
+        "the current configuration stays in effect",
+    ] {
+        assert!(reason.contains(part), "{part}: {reason}");
+    }
 }
 
 #[test]
@@ -190,6 +232,38 @@ fn packaged_configuration_and_unit_match() {
     let user = std::fs::read_to_string(packaging.join("hornwork.sysusers")).expect("user");
     assert!(unit.contains("User=hornwork\n") && user.contains("\nu hornwork "));
     assert!(unit.contains("Type=notify\n") && unit.contains("NoNewPrivileges=yes\n"));
+    // A drop-in with another command removes that of the unit (systemd.service(5)).
+    let page = std::fs::read_to_string(packaging.join("README.md")).expect("page");
+    let drop_ins = page.split("```ini\n").skip(1);
+    let roles = drop_ins.filter_map(|rest| rest.split("```").next());
+    let roles: Vec<&str> = roles.filter(|text| text.contains("ExecStart=")).collect();
+    assert_eq!(roles.len(), 2, "{roles:?}");
+    for text in roles {
+        assert!(text.starts_with("[Service]\nExecStart=\nExecStart=/usr/bin/hornwork run --role "));
+    }
+    // The daemon of a key exchange outlives the beginning of the drain.
+    assert!(unit.contains("\nKillMode=mixed\n"), "{unit}");
+}
+
+/// systemd ignores RestartPreventExitStatus= for the commands before ExecStart= (systemd.service(5)): a mistake in the
+/// configuration would be an endless restart.
+#[test]
+fn mistake_in_the_configuration_is_not_restarted() {
+    let packaging = root().join("packaging");
+    let unit = std::fs::read_to_string(packaging.join("hornwork.service")).expect("unit");
+    let setting = |key: &str| {
+        let lines = unit.lines().filter_map(|line| line.strip_prefix(key));
+        lines.map(str::to_owned).collect::<Vec<String>>()
+    };
+    assert_eq!(setting("Restart="), ["on-failure"]);
+    assert_eq!(setting("RestartPreventExitStatus="), ["2"]);
+    assert!(setting("ExecStartPre=").is_empty() && setting("ExecCondition=").is_empty());
+    let folder = scratch("service-mistake");
+    let file = folder.join("hornwork.toml");
+    std::fs::write(&file, "[[interface]]\nname = \"x\"\nalow = 1\n").expect("file");
+    let output = run(&file, &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error(&output).contains("unknown key `alow`"));
 }
 
 /// Permitted exposure levels of the unit, in tenths of systemd's points from 0 to 100, without and with the

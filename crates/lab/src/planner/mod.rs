@@ -75,6 +75,8 @@ const RTP_UDP: f64 = 20.0;
 const SRTP_TAG: f64 = 10.0;
 /// Media ports of one address: those above 1023, two for a side of a call (RTP and RTCP).
 const CALLS_OF_AN_ADDRESS: f64 = 32_256.0;
+/// Calls of one address with the default ports of a border, 20000-26999.
+const CALLS_OF_DEFAULT_PORTS: f64 = 3_500.0;
 /// Messages of a call that the planner knows: INVITE, 100, 180, 200, ACK, BYE, 200.
 const MESSAGES_OF_A_CALL: f64 = 7.0;
 const SECONDS_OF_AN_HOUR: f64 = 3_600.0;
@@ -526,6 +528,7 @@ fn sizes(
         .iter()
         .max_by(|a, b| a.1.value.total_cmp(&b.1.value))
         .map_or("", |(name, _)| name);
+    let ports = ports_needed(request, traffic.lines.value / active.value);
     let formula: Vec<String> = parts
         .iter()
         .map(|(name, part)| format!("{name} {}", plain_small(part.value)))
@@ -536,7 +539,7 @@ fn sizes(
         "",
         (
             format!(
-                "largest of, rounded up: {} (a node: {} cores, {} GiB and {} Mbit/s with the same headroom, 32,256 calls for each of {} addresses); decided by {decides}",
+                "largest of, rounded up: {} (a node: {} cores, {} GiB and {} Mbit/s with the same headroom, at most 32,256 calls for each of {} addresses); decided by {decides}{ports}",
                 formula.join(", "),
                 request.node_cores,
                 plain(request.node_memory_gib),
@@ -566,6 +569,18 @@ fn sizes(
     };
     let cores = steps.add("cores", "cores", "cores", (how, cores));
     [nodes, cores]
+}
+
+/// The setting for the media ports of a node with this number of calls, if the default does not suffice.
+fn ports_needed(request: &PlanRequest, calls: f64) -> String {
+    let calls = calls / f64::from(request.node_addresses);
+    if request.path == MediaPath::Bypass || calls <= CALLS_OF_DEFAULT_PORTS {
+        return String::new();
+    }
+    format!(
+        "; {} calls at an address need more media ports than the default 20000-26999 (3,500 calls): `media = {{ ports = ... }}` of each interface, with the ephemeral ports among them reserved (net.ipv4.ip_local_reserved_ports)",
+        plain(calls.ceil())
+    )
 }
 
 /// A small number with three significant digits.

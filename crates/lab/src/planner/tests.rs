@@ -68,6 +68,33 @@ fn esp_packet_has_the_length_computed_by_hand() {
 }
 
 #[test]
+fn plan_names_the_setting_for_more_media_ports_than_the_default() {
+    let nodes = |request: &PlanRequest| planned(request).step("n").unwrap().formula.clone();
+    let setting = "need more media ports than the default 20000-26999";
+    let large = PlanRequest {
+        node_cores: 64,
+        ..request(180_000, Protection::None)
+    };
+    let text = nodes(&large);
+    assert!(
+        text.contains(setting) && text.contains("`media = { ports"),
+        "{text}"
+    );
+    let more_addresses = PlanRequest {
+        node_addresses: 4,
+        ..large.clone()
+    };
+    let bypass = PlanRequest {
+        path: MediaPath::Bypass,
+        ..large.clone()
+    };
+    for enough in [more_addresses, bypass, request(36_000, Protection::None)] {
+        let text = nodes(&enough);
+        assert!(!text.contains(setting), "{text}");
+    }
+}
+
+#[test]
 fn every_interval_contains_its_value() {
     for protection in [
         Protection::None,

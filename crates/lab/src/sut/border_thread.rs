@@ -437,6 +437,7 @@ fn serve(
     }
     let mut driver =
         Driver::new(driver_config, clock, forwarder).map_err(|error| error.to_string())?;
+    border.set_shared_ports(driver.has_shared_ports());
     if let Some(security) = security {
         driver.set_security(security);
     }

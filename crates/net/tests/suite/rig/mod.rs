@@ -181,6 +181,7 @@ impl Rig {
             let EventKind::MediaPath { path, reason: why } = event.kind else {
                 panic!("{event:?}");
             };
+            assert_eq!(driver.has_shared_ports(), path == "shared_port_socket");
             if path != "shared_port_socket" {
                 assert_eq!(path, "socket_per_port");
                 assert!(!why.is_empty());
@@ -189,6 +190,7 @@ impl Rig {
             }
         } else {
             assert!(driver.next_event().is_none());
+            assert!(!driver.has_shared_ports());
         }
         Some(Rig {
             path,
