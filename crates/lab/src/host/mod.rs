@@ -533,6 +533,10 @@ impl Engine for LabHost {
 }
 
 impl Handler for HostState {
+    fn needs_connection(&self, connection: ConnectionId) -> bool {
+        self.is_reached_by(connection)
+    }
+
     fn on_indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
         match indication {
             Indication::OutOfDialog {
@@ -540,13 +544,16 @@ impl Handler for HostState {
                 request,
                 ..
             } => self.answer_outside(endpoint, transaction, request, now),
-            Indication::OutOfDialogResponse { user, response, .. } => {
-                self.registration_answered(user, response, now);
-            }
+            Indication::OutOfDialogResponse {
+                user,
+                response,
+                flow,
+                ..
+            } => self.registration_answered(endpoint, user, (response, flow), now),
             Indication::OutOfDialogTimedOut { user, reason, .. } => {
-                self.registration_failed(user, reason, now);
+                self.registration_failed(endpoint, user, reason, now);
             }
-            Indication::FlowFailed { .. } => {}
+            Indication::FlowFailed { flow } => self.flow_failed(flow, now),
             other => self.call_indication(endpoint, other, now),
         }
     }

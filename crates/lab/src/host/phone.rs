@@ -98,12 +98,20 @@ pub enum PhoneOccurrence {
     },
     /// A registration, refresh or removal was answered.
     Registration {
+        /// It was a removal.
+        removal: bool,
         /// Status; 0 without a response.
         status: u16,
         /// Granted lifetime in seconds; 0: the binding was removed.
         expires_s: u32,
         /// Reason, if known.
         reason: String,
+    },
+    /// The connection by which a registered phone is called has ended, or could not be opened again: the phone registers
+    /// again after this time.
+    RegistrationLost {
+        /// Wait.
+        retry_after: Duration,
     },
 }
 

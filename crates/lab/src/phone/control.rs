@@ -96,6 +96,7 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         .transpose()?;
     let (commands, inbox) = mpsc::channel();
     let (sender, messages) = mpsc::sync_channel(QUEUE);
+    let registers = host.registrations.is_some();
     let plan = PhoneThreadPlan {
         host,
         target: peer.as_ref().map(|peer| peer.address),
@@ -134,6 +135,7 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         },
         numbers,
         registered: false,
+        registers,
         connection_failure: None,
         interrupted: false,
     };
@@ -202,6 +204,8 @@ struct PhoneControl<'o> {
     /// Stores the sequence numbers of ESP.
     numbers: Option<SequenceFile>,
     registered: bool,
+    /// The first registration has no answer yet.
+    registers: bool,
     connection_failure: Option<String>,
     interrupted: bool,
 }
@@ -364,7 +368,10 @@ impl PhoneControl<'_> {
 
     /// The call is over, or there was none: removes the registration.
     fn leave(&mut self) -> Result<(), LabError> {
-        if !std::mem::take(&mut self.registered) {
+        // A registration that is under way is removed once it is answered.
+        let begun = self.ready_after > Duration::ZERO;
+        let under_way = std::mem::take(&mut self.registers) && begun;
+        if !(std::mem::take(&mut self.registered) || under_way) {
             self.stage = PhoneStage::Over;
             return Ok(());
         }
@@ -494,10 +501,17 @@ impl PhoneControl<'_> {
                 reason,
             } => self.call_ended(outcome, status, &reason)?,
             PhoneOccurrence::Registration {
+                removal,
                 status,
                 expires_s,
                 reason,
-            } => self.registration(status, expires_s, &reason)?,
+            } => self.registration((removal, status), expires_s, &reason),
+            PhoneOccurrence::RegistrationLost { retry_after } => {
+                let seconds = retry_after.as_secs();
+                self.say(&format!(
+                    "the connection to the registrar has failed: registering again in {seconds} s"
+                ));
+            }
         }
         Ok(())
     }
@@ -584,13 +598,17 @@ impl PhoneControl<'_> {
         }
     }
 
-    fn registration(&mut self, status: u16, expires_s: u32, reason: &str) -> Result<(), LabError> {
-        let removed = matches!(self.stage, PhoneStage::Ending(_));
+    /// The answer to a registration, refresh or removal.
+    fn registration(&mut self, (removal, status): (bool, u16), expires_s: u32, reason: &str) {
+        let is_ending = matches!(self.stage, PhoneStage::Ending(_));
+        self.registers = false;
         match status {
-            200..300 if removed => {
+            200..300 if removal => {
                 self.say("registration removed");
                 self.stage = PhoneStage::Over;
             }
+            // The removal follows.
+            200..300 if is_ending => {}
             200..300 => {
                 let again = std::mem::replace(&mut self.registered, true);
                 let what = if again {
@@ -613,9 +631,9 @@ impl PhoneControl<'_> {
                 let text = self.reason(outcome, status, reason);
                 self.say(&format!("registration failed: {text}"));
                 self.registered = false;
-                if removed {
+                if is_ending {
                     self.stage = PhoneStage::Over;
-                    return Ok(());
+                    return;
                 }
                 self.report.reason = format!("registration failed: {text}");
                 self.report.status = status;
@@ -626,7 +644,6 @@ impl PhoneControl<'_> {
                 }
             }
         }
-        Ok(())
     }
 
     /// Compares the finished recording with the file that the peer has played.
