@@ -13,6 +13,8 @@ mod outbox;
 mod packet_times;
 mod phone;
 mod phone_commands;
+#[cfg(test)]
+mod phone_tests;
 mod plan;
 mod record;
 mod register;
@@ -232,6 +234,10 @@ impl LabHost {
             config.supported.push("precondition".to_owned());
             // The called side answers late: send 100 at once.
             config.timers.trying = Duration::ZERO;
+        }
+        if plan.phone.is_some() {
+            // A phone has one call, and takes over no other.
+            config.supported.retain(|tag| tag != "replaces");
         }
         config.opens_websockets = plan.stream.is_some_and(is_websocket);
         let connections = plan.stream_connections();

@@ -59,11 +59,15 @@ pub enum PhoneOccurrence {
     },
     /// A call is offered.
     Incoming {
+        /// Number of the call.
+        call: u64,
         /// User of the caller.
         from: String,
     },
     /// The call is established.
     Established {
+        /// Number of the call.
+        call: u64,
         /// Codec; `None` without common media.
         format: Option<Format>,
         /// Crypto suite of SRTP; `None` for RTP.
@@ -87,8 +91,10 @@ pub enum PhoneOccurrence {
         /// Whether the peer reports it (RFC 3515 section 2.4.5); otherwise it is the response to REFER.
         reported: bool,
     },
-    /// The call has ended, or was not established.
+    /// A call has ended, or was not established: also one that was refused because the phone is in another call.
     Ended {
+        /// Number of the call.
+        call: u64,
         /// Outcome.
         outcome: AttemptOutcome,
         /// Final status of a refused call; 0 without.

@@ -136,6 +136,7 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         numbers,
         registered: false,
         registers,
+        call: None,
         connection_failure: None,
         interrupted: false,
     };
@@ -206,6 +207,8 @@ struct PhoneControl<'o> {
     registered: bool,
     /// The first registration has no answer yet.
     registers: bool,
+    /// The call that was offered or established.
+    call: Option<u64>,
     connection_failure: Option<String>,
     interrupted: bool,
 }
@@ -468,13 +471,22 @@ impl PhoneControl<'_> {
                 self.progressed = true;
                 self.say(&format!("progress: {status}"));
             }
-            PhoneOccurrence::Incoming { from } => {
+            PhoneOccurrence::Incoming { call, from } => {
                 self.rings = true;
+                self.call = Some(call);
                 self.say(&format!("call from {from:?}"));
             }
-            PhoneOccurrence::Established { format, suite } => {
+            PhoneOccurrence::Established {
+                call,
+                format,
+                suite,
+            } => {
                 (self.rings, self.progressed) = (false, true);
+                self.call = Some(call);
                 self.report.established = true;
+                // Those of an earlier call, which was not established.
+                self.report.reason.clear();
+                self.report.status = 0;
                 self.report.codec = format.map(|format| format.kind().name().to_owned());
                 self.report.suite = suite;
                 self.established_at = Some(self.clock.now());
@@ -495,11 +507,20 @@ impl PhoneControl<'_> {
                 self.say(&format!("{what}: {status}"));
             }
             PhoneOccurrence::Transfer { status, reported } => self.transfer(status, reported)?,
+            PhoneOccurrence::Ended { call, status, .. }
+                if self.call.is_some_and(|own| own != call) =>
+            {
+                self.say(&format!("another call was refused with {status}"));
+            }
             PhoneOccurrence::Ended {
                 outcome,
                 status,
                 reason,
-            } => self.call_ended(outcome, status, &reason)?,
+                ..
+            } => {
+                self.call = None;
+                self.call_ended(outcome, status, &reason)?;
+            }
             PhoneOccurrence::Registration {
                 removal,
                 status,
@@ -563,6 +584,10 @@ impl PhoneControl<'_> {
         let address = self.peer.as_ref().map(|peer| peer.address.to_string());
         let address = address.unwrap_or_default();
         match (outcome, status) {
+            (AttemptOutcome::NoMedia, _) if reason.is_empty() => {
+                "ended by this phone; no audio was received".to_owned()
+            }
+            (AttemptOutcome::NoMedia, _) => format!("{reason}; no audio was received"),
             (AttemptOutcome::Completed, _) if reason.is_empty() => "ended by this phone".to_owned(),
             (AttemptOutcome::Completed, _) => reason.to_owned(),
             (AttemptOutcome::Refused, 401 | 407) => format!(
