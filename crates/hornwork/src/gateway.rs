@@ -25,7 +25,7 @@ use engine::{Event, EventKind};
 use exchange::{GatewaySink, exchange_plan};
 use keeper::{Keeper, KeeperParts};
 use loops::PeerRoutes;
-use net::{Clock, EspSocket, EspSocketKind, TunDevice, Waker};
+use net::{Clock, EspSocket, EspSocketKind, SourceGuard, TunDevice, Waker};
 use numbers::NumbersFile;
 use packets::{Commands, PacketLoop};
 use protect::esp::{EspCarrier, EspGateway, GatewaySettings, GatewayTunnel};
@@ -58,6 +58,8 @@ pub(crate) struct Gateway {
     figures: Arc<GatewayFigures>,
     keeper: JoinHandle<()>,
     exchange: Option<ExchangeThread>,
+    /// Discards packets of remote networks that do not come from the device.
+    _guard: Option<SourceGuard>,
 }
 
 const ADMIN_REMEDY: &str = "give the program CAP_NET_ADMIN (packaging/hornwork-gateway.conf), or create the device for its user: ip tuntap add dev DEVICE mode tun user USER";
@@ -226,6 +228,18 @@ fn open_device(spec: &GatewaySpec) -> io::Result<TunDevice> {
     Ok(tun)
 }
 
+/// Discards packets of the networks behind peers that do not come from the device: they were in no tunnel (RFC 4301 section
+/// 5.2). In the kernel's ESP its policies do that, and its decrypted packets come from the outer interface.
+fn guard_sources(spec: &GatewaySpec) -> Option<SourceGuard> {
+    SourceGuard::install(&spec.device)
+        .inspect_err(|error| {
+            tracing::warn!(
+                "[gateway] packets in the clear with addresses of remote networks are not filtered ({error}); remedy: load nf_tables and nft_fib_inet, or have the firewall of this host discard them (docs/how-to/ipsec-gateway.md)"
+            );
+        })
+        .ok()
+}
+
 /// The packets to peers do not go through the device: they would be sealed again and again. Without this check only
 /// `esp_selector` would count.
 fn check_peer_routes(spec: &GatewaySpec) -> io::Result<()> {
@@ -391,6 +405,10 @@ impl Gateway {
                 )
             })?;
         }
+        let guard = match kernel {
+            Some(_) => None,
+            None => guard_sources(spec),
+        };
         let figures = Arc::new(GatewayFigures::new(spec, &keys, clock.now()));
         let flags = Arc::new(Flags::default());
         let waker = Waker::new()?;
@@ -464,6 +482,7 @@ impl Gateway {
             figures,
             keeper,
             exchange: None,
+            _guard: guard,
         };
         let started = ike
             .zip(requests)

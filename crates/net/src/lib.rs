@@ -34,6 +34,7 @@ mod shared_port;
 mod signals;
 mod socket;
 mod socket_filter;
+mod source_guard;
 mod steer;
 mod tcp;
 mod timed_udp;
@@ -72,6 +73,7 @@ pub use record::Recorder;
 pub use relay::KernelRelay;
 pub use signals::{Signals, block_all as block_signals, end_on_closed_pipe, stops};
 pub use socket::may_carry_esp;
+pub use source_guard::SourceGuard;
 pub use timed_udp::TimedUdpSocket;
 pub use tun::TunDevice;
 pub use xfrm::{

@@ -41,13 +41,13 @@ impl ChosenPath {
     /// The associations in the kernel, if it is the place.
     ///
     /// # Errors
-    /// The kernel refuses to remove associations of an earlier run. They are removed for both paths.
+    /// The kernel refuses to remove associations of an earlier run, which are removed for both paths, or refuses a policy.
     pub(super) fn into_kernel(self, spec: &GatewaySpec) -> io::Result<Option<KernelSas>> {
         match self {
             ChosenPath::Kernel(xfrm) => KernelSas::new(xfrm, spec).map(Some).map_err(|error| {
                 cannot(
-                    format!("[gateway] cannot remove the associations of an earlier run from the kernel: {error}"),
-                    "remove them: ip xfrm state flush; ip xfrm policy flush",
+                    format!("[gateway] ESP in the kernel: {error}"),
+                    "remove associations and policies of earlier runs and of other programs for these networks (ip xfrm state, ip xfrm policy), or set data_path = \"user\"",
                 )
             }),
             ChosenPath::User(_) => {

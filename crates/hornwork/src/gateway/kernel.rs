@@ -78,6 +78,10 @@ struct KernelTunnel {
     outbound: Vec<KernelOutbound>,
     /// SPI of the association that seals.
     sealing: Option<u32>,
+    /// Selectors of the configuration. Their policies for received packets stay as long as the gateway runs: what comes from a
+    /// remote network without ESP is discarded also while the tunnel is down (RFC 4301 sections 4.4.1 and 5.2).
+    protected: Vec<XfrmSelector>,
+    /// Selectors of all policies for received packets.
     policies_in: Vec<XfrmSelector>,
     policies_out: Vec<XfrmSelector>,
     keep_alive_at: Time,
@@ -303,9 +307,50 @@ impl Kernel {
         })
     }
 
+    /// Adds the policies for received packets of these selectors: all of them, or none.
+    fn add_receiving(&mut self, tunnel: usize, selectors: &[XfrmSelector]) -> Result<(), String> {
+        let mut added = Vec::new();
+        for selector in selectors {
+            for direction in [XfrmDirection::In, XfrmDirection::Forward] {
+                let policy = self.receiving(tunnel, *selector, direction);
+                if let Err(why) = self.add_policy(&policy) {
+                    added.iter().for_each(|policy| self.delete_policy(policy));
+                    return Err(why);
+                }
+                added.push(policy);
+            }
+        }
+        Ok(())
+    }
+
     fn delete_policy(&mut self, policy: &XfrmPolicy) {
         if let Err(error) = self.xfrm.delete_policy(policy) {
             tracing::warn!("the kernel does not delete a policy: {error}");
+        }
+    }
+
+    fn replace_policy(&mut self, policy: &XfrmPolicy) -> Result<(), String> {
+        let replaced = self.xfrm.replace_policy(policy);
+        replaced.map_err(|error| format!("the kernel refuses a policy: {error}"))
+    }
+
+    /// Takes back a policy that seals: `kept` are the selectors of those before, whose packets were sealed for this peer with
+    /// the association of this SPI.
+    fn restore(
+        &mut self,
+        tunnel: usize,
+        policy: &XfrmPolicy,
+        kept: &[XfrmSelector],
+        before: Option<(SocketAddr, u32)>,
+    ) {
+        match before.filter(|_| kept.contains(&policy.selector)) {
+            Some((peer, spi)) => {
+                let former = self.sealing((tunnel, spi), peer.ip(), policy.selector);
+                if let Err(why) = self.replace_policy(&former) {
+                    tracing::warn!("SPI {spi:#010x}: {why}");
+                }
+            }
+            None => self.delete_policy(policy),
         }
     }
 
@@ -360,7 +405,8 @@ pub(super) fn remove_earlier(xfrm: &mut Xfrm, local: IpAddr) -> io::Result<()> {
 }
 
 impl KernelSas {
-    /// No association yet; those of an earlier run, which was killed, are removed.
+    /// No association yet, but the policies that discard packets of remote networks without ESP; those of an earlier run,
+    /// which was killed, are removed.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -371,18 +417,32 @@ impl KernelSas {
             clears_dont_fragment: !spec.copies_dont_fragment,
         };
         remove_earlier(&mut kernel.xfrm, spec.local.ip())?;
-        let mut tunnels = Vec::new();
-        tunnels.resize_with(spec.tunnels.len(), KernelTunnel::default);
-        Ok(KernelSas {
+        let mut sas = KernelSas {
             kernel,
-            tunnels,
+            tunnels: Vec::new(),
             owners: BTreeMap::new(),
             grace: spec.rekey_grace,
             keep_alive: spec.keep_alive,
             next_counts: Time::ZERO,
             notices: Vec::new(),
             figures: KernelFigures::default(),
-        })
+        };
+        for (number, tunnel) in spec.tunnels.iter().enumerate() {
+            let received = tunnel.selectors.iter().map(TrafficSelector::reversed);
+            let received: Vec<TrafficSelector> = received.collect();
+            let failed = |why: String| io::Error::other(format!("tunnel {}: {why}", tunnel.name));
+            // After an error those before are removed with this value.
+            let protected = kernel_selectors(&received).map_err(failed)?;
+            sas.kernel
+                .add_receiving(number, &protected)
+                .map_err(failed)?;
+            sas.tunnels.push(KernelTunnel {
+                policies_in: protected.clone(),
+                protected,
+                ..KernelTunnel::default()
+            });
+        }
+        Ok(sas)
     }
 
     /// Takes a negotiated association: it opens at once, and seals from [`KernelSas::seal_with`] on.
@@ -398,26 +458,25 @@ impl KernelSas {
         let sealed = kernel_selectors(&outbound.selectors)?;
         let ports = inbound.encapsulation.ok_or("it has no UDP encapsulation")?;
         let ports = [ports.source_port, ports.destination_port];
+        let new = selectors
+            .iter()
+            .filter(|selector| !tunnel.policies_in.contains(selector));
+        let new: Vec<XfrmSelector> = new.copied().collect();
         self.kernel
             .add(pair.tunnel, inbound, (ends_of(inbound)?, ports))?;
+        if let Err(why) = self.kernel.add_receiving(pair.tunnel, &new) {
+            self.kernel.delete(inbound.spi, self.kernel.local.ip());
+            return Err(why);
+        }
+        tunnel.policies_in.extend(new);
         tunnel.inbound.push(KernelInbound {
             spi: inbound.spi,
-            selectors: selectors.clone(),
+            selectors,
             soft_bytes: inbound.lifetime.soft_bytes,
             removed_at: None,
             usage: SaCounter::default(),
         });
         self.owners.insert(inbound.spi, pair.tunnel);
-        for selector in selectors {
-            if tunnel.policies_in.contains(&selector) {
-                continue;
-            }
-            for direction in [XfrmDirection::In, XfrmDirection::Forward] {
-                let policy = self.kernel.receiving(pair.tunnel, selector, direction);
-                self.kernel.add_policy(&policy)?;
-            }
-            tunnel.policies_in.push(selector);
-        }
         if tunnel.outbound.len() >= MAX_OUTBOUND {
             let sealing = tunnel.sealing;
             let oldest = tunnel
@@ -441,25 +500,13 @@ impl KernelSas {
     /// Seals the packets of a tunnel with the association of this SPI from now on. The one before stays until it is removed.
     ///
     /// # Errors
-    /// The kernel refuses, or there is no such association. New keys are requested then.
+    /// The kernel refuses, or there is no such association. The policies are as before then.
     pub(super) fn seal_with(
         &mut self,
         number: usize,
         spi: u32,
         peer: SocketAddr,
     ) -> Result<(), String> {
-        let done = self.try_seal_with(number, spi, peer);
-        if done.is_err() {
-            self.notices.push(GatewayNotice::RekeyDue {
-                tunnel: number,
-                spi,
-                reason: RekeyReason::Time,
-            });
-        }
-        done
-    }
-
-    fn try_seal_with(&mut self, number: usize, spi: u32, peer: SocketAddr) -> Result<(), String> {
         let tunnel = self
             .tunnels
             .get_mut(number)
@@ -467,6 +514,7 @@ impl KernelSas {
         if tunnel.sealing == Some(spi) {
             return Ok(());
         }
+        let before = tunnel.peer().zip(tunnel.sealing);
         let mut known = tunnel.outbound.iter_mut();
         let found = known.find(|one| one.spec.spi == spi);
         let outbound = found.ok_or("the association was not installed")?;
@@ -484,16 +532,27 @@ impl KernelSas {
             }
         };
         let selectors = outbound.selectors.clone();
+        let mut changed = Vec::new();
         for selector in &selectors {
             let policy = self.kernel.sealing((number, spi), peer.ip(), *selector);
-            if tunnel.policies_out.contains(selector) {
-                let replaced = self.kernel.xfrm.replace_policy(&policy);
-                replaced.map_err(|error| format!("the kernel refuses a policy: {error}"))?;
-            } else {
-                self.kernel.add_policy(&policy)?;
-                tunnel.policies_out.push(*selector);
+            let done = match tunnel.policies_out.contains(selector) {
+                true => self.kernel.replace_policy(&policy),
+                false => self.kernel.add_policy(&policy),
+            };
+            if let Err(why) = done {
+                for policy in &changed {
+                    self.kernel
+                        .restore(number, policy, &tunnel.policies_out, before);
+                }
+                return Err(why);
             }
+            changed.push(policy);
         }
+        let new = selectors
+            .iter()
+            .filter(|selector| !tunnel.policies_out.contains(selector));
+        let new: Vec<XfrmSelector> = new.copied().collect();
+        tunnel.policies_out.extend(new);
         let mut kept = Vec::new();
         for selector in tunnel.policies_out.drain(..) {
             match selectors.contains(&selector) {
@@ -562,11 +621,12 @@ impl KernelSas {
         tunnel.packets.opened += last.packets;
         add_counts(&mut self.figures.opened, last);
         self.kernel.delete(spi, local);
-        let others = &tunnel.inbound;
+        let (others, protected) = (&tunnel.inbound, &tunnel.protected);
         let is_needed = |selector: &XfrmSelector| {
-            others
-                .iter()
-                .any(|other| other.selectors.contains(selector))
+            protected.contains(selector)
+                || others
+                    .iter()
+                    .any(|other| other.selectors.contains(selector))
         };
         let kernel = &mut self.kernel;
         tunnel.policies_in.retain(|selector| {
@@ -714,6 +774,105 @@ mod tests {
             assert!(masked.len() <= 30, "{masked:?}");
         }
         assert_eq!(masked_ports(SelectorPorts::ANY), [(0, 0)]);
+    }
+
+    /// Runs a test in a network of its own, with a device for packets in the clear. Skipped without the rights.
+    fn in_network(test: impl FnOnce(net::TunDevice) + Send + 'static) {
+        let Ok(network) = net::Network::with_loopback() else {
+            eprintln!("skipped: no right to create a network namespace");
+            return;
+        };
+        let tested = std::thread::spawn(move || {
+            network.enter().unwrap();
+            let device = net::TunDevice::create("wan0");
+            let (Ok(device), Ok(_)) = (device, Xfrm::open()) else {
+                eprintln!("skipped: no right to a TUN device, or a kernel without XFRM");
+                return;
+            };
+            net::TunDevice::set_up("wan0", 1_400).unwrap();
+            for name in ["all", "wan0"] {
+                // The host must not filter by itself.
+                let _ = std::fs::write(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"), "0");
+            }
+            net::TunDevice::add_address("wan0", "10.1.0.1".parse().unwrap()).unwrap();
+            test(device);
+        });
+        tested.join().unwrap();
+    }
+
+    fn spec() -> GatewaySpec {
+        let text = "[gateway]\nlocal=\"192.0.2.1\"\n[gateway.ike]\n[[gateway.tunnel]]\nname=\"b\"\npeer=\"192.0.2.2\"\nsecret_file=\"s\"\nlocal_networks=\"10.1.0.0/24\"\nremote_networks=\"10.2.0.0/24\"\n";
+        config::parse(text, "f").unwrap().gateway.unwrap()
+    }
+
+    /// A datagram of UDP from 10.2.0.9 to 10.1.0.1.
+    fn datagram(port: u16) -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0];
+        packet.extend([10, 2, 0, 9, 10, 1, 0, 1]);
+        let words = packet
+            .chunks(2)
+            .map(|two| u32::from(u16::from_be_bytes([two[0], two[1]])));
+        let sum: u32 = words.sum();
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        packet.extend([0, 9]);
+        packet.extend(port.to_be_bytes());
+        packet.extend([0, 9, 0, 0, 7]);
+        packet
+    }
+
+    #[test]
+    fn packets_in_the_clear_are_discarded_while_the_tunnel_is_down() {
+        in_network(|device| {
+            let socket = std::net::UdpSocket::bind("10.1.0.1:0").unwrap();
+            let wait = Some(Duration::from_millis(300));
+            socket.set_read_timeout(wait).unwrap();
+            let port = socket.local_addr().unwrap().port();
+            let arrives = || {
+                device.send(&datagram(port)).unwrap();
+                socket.recv(&mut [0; 10]).is_ok()
+            };
+            assert!(arrives(), "without a gateway");
+            let sas = KernelSas::new(Xfrm::open().unwrap(), &spec()).unwrap();
+            assert!(!arrives());
+            drop(sas);
+            assert!(arrives(), "the policies end with the gateway");
+        });
+    }
+
+    #[test]
+    fn policies_are_added_all_or_none() {
+        in_network(|_| {
+            let own = || Xfrm::open().unwrap();
+            let spec = spec();
+            let reversed: Vec<TrafficSelector> = spec.tunnels[0]
+                .selectors
+                .iter()
+                .map(TrafficSelector::reversed)
+                .collect();
+            let selectors = kernel_selectors(&reversed).unwrap();
+            let mut kernel = Kernel {
+                xfrm: own(),
+                local: spec.local,
+                clears_dont_fragment: false,
+            };
+            // Another program has the policy of forwarded packets.
+            let foreign = XfrmPolicy {
+                request: 1,
+                ..kernel.receiving(0, selectors[0], XfrmDirection::Forward)
+            };
+            own().add_policy(&foreign).unwrap();
+            let why = kernel.add_receiving(0, &selectors).unwrap_err();
+            assert!(why.contains("another program"), "{why}");
+            let left = |requests| own().flush(requests, spec.local.ip()).unwrap().0;
+            assert_eq!(left(REQUESTS), 0);
+            let error = KernelSas::new(own(), &spec).unwrap_err().to_string();
+            assert!(error.contains("tunnel b"), "{error}");
+            assert_eq!(left(REQUESTS), 0);
+            assert_eq!(left(1..=1), 1);
+            kernel.add_receiving(0, &selectors).unwrap();
+            assert_eq!(left(REQUESTS), 2);
+        });
     }
 
     fn selector(protocol: Option<u8>, ports: SelectorPorts) -> TrafficSelector {

@@ -27,6 +27,8 @@ const NUMBERS_INTERVAL: Duration = Duration::from_secs(5);
 const PATH_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest inner packet of an Ethernet behind a peer.
 const ETHERNET: usize = 1_500;
+/// Refused associations that wait for room in the queue to the key exchange.
+const MAX_UNUSABLE: usize = 1_024;
 /// Packets of a batch from the device.
 const BATCH: usize = EspSocket::BATCH;
 
@@ -117,6 +119,8 @@ pub(super) struct PacketLoop {
     next_tick: Time,
     next_numbers: Time,
     next_path: Time,
+    /// Negotiated associations that were refused, by tunnel and SPI, until the key exchange is told.
+    unusable: Vec<(usize, u32)>,
 }
 
 /// The last states of a run that has ended in order.
@@ -141,6 +145,7 @@ impl PacketLoop {
             next_tick: now,
             next_numbers: now + NUMBERS_INTERVAL,
             next_path: now,
+            unusable: Vec::new(),
         }
     }
 
@@ -336,7 +341,7 @@ impl PacketLoop {
 
     /// Takes a negotiated association.
     fn install(&mut self, pair: NegotiatedPair) {
-        let spi = pair.inbound.spec().spi;
+        let (tunnel, spi) = (pair.tunnel, pair.inbound.spec().spi);
         let done = match &mut self.parts.kernel {
             Some(kernel) => kernel.install(&pair),
             None => self
@@ -345,9 +350,24 @@ impl PacketLoop {
                 .install(pair)
                 .map_err(|error| error.to_string()),
         };
-        // The daemon chooses SPIs that are not in use; without it the tunnel's packets are counted as not sealed.
         if let Err(error) = done {
-            tracing::error!("SPI {spi:#010x}: {error}");
+            tracing::error!("SPI {spi:#010x}: {error}; it is deleted");
+            self.refuse(tunnel, spi);
+        }
+    }
+
+    /// Tells the key exchange that an association cannot be used; without room for it, at a later tick.
+    fn refuse(&mut self, tunnel: usize, spi: u32) {
+        if self.unusable.len() < MAX_UNUSABLE && !self.unusable.contains(&(tunnel, spi)) {
+            self.unusable.push((tunnel, spi));
+        }
+        self.report_unusable();
+    }
+
+    fn report_unusable(&mut self) {
+        if let Some(ike) = &self.parts.ike {
+            self.unusable
+                .retain(|(tunnel, spi)| !ike.try_send(IkeRequest::Unusable(*tunnel, *spi)));
         }
     }
 
@@ -358,7 +378,8 @@ impl PacketLoop {
             return;
         };
         if let Err(error) = kernel.seal_with(tunnel, spi, peer) {
-            tracing::error!("SPI {spi:#010x}: {error}; new keys are requested");
+            tracing::error!("SPI {spi:#010x}: {error}; it is deleted");
+            self.refuse(tunnel, spi);
         }
     }
 
@@ -381,6 +402,7 @@ impl PacketLoop {
 
     /// Work that depends on time.
     fn tick(&mut self, now: Time) {
+        self.report_unusable();
         let Parts {
             gateway,
             socket,

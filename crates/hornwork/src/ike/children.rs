@@ -33,6 +33,14 @@ pub(super) struct Child {
     is_orphan: bool,
 }
 
+impl Child {
+    /// The number by which the daemon that runs now knows it. Numbers of a daemon that has ended are those of other
+    /// associations now.
+    pub(super) fn daemon_number(&self) -> Option<u32> {
+        (!self.is_orphan).then_some(self.id)
+    }
+}
+
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Children {
@@ -207,6 +215,15 @@ impl Children {
             .filter(|child| child.tunnel == tunnel)
     }
 
+    /// The association of a tunnel with this SPI, of received or of sent packets.
+    pub(super) fn with_any_spi(&self, tunnel: usize, spi: u32) -> Option<&Child> {
+        let sent = || {
+            let mut known = self.known.values();
+            known.find(|child| child.tunnel == tunnel && child.spi_out == spi)
+        };
+        self.with_spi(tunnel, spi).or_else(sent)
+    }
+
     /// The association that seals the packets of a tunnel.
     pub(super) fn sealing(&self, tunnel: usize) -> Option<&Child> {
         self.with_spi(tunnel, *self.sealing.get(&tunnel)?)
@@ -366,6 +383,29 @@ mod tests {
         assert_eq!(surplus, [2], "the oldest one that does not seal");
         assert!(children.make_room(4).is_empty());
         assert!(children.make_room(5).is_empty());
+    }
+
+    /// The numbers of a daemon that has ended are those of other associations of the next one.
+    #[test]
+    fn associations_of_an_ended_daemon_have_no_number() {
+        let mut children = with_children(&[(1, 0), (2, 10), (3, 20), (4, 30)]);
+        children.seals(4, 1);
+        children.orphan();
+        children.known.get_mut(&4).unwrap().is_orphan = false;
+        let surplus = children.make_room(4);
+        let numbers: Vec<_> = surplus.iter().map(Child::daemon_number).collect();
+        assert_eq!(numbers, [None], "{surplus:?}");
+        assert_eq!(children.known[&4].daemon_number(), Some(4));
+    }
+
+    #[test]
+    fn associations_are_found_by_both_spis() {
+        let children = with_children(&[(1, 0), (2, 10)]);
+        for spi in [2, 102] {
+            assert_eq!(children.with_any_spi(4, spi).map(|child| child.id), Some(2));
+        }
+        assert!(children.with_any_spi(5, 2).is_none(), "of another tunnel");
+        assert!(children.with_any_spi(4, 3).is_none());
     }
 
     #[test]

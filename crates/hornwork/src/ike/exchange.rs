@@ -6,6 +6,7 @@ use super::client::{ViciClient, ViciFact};
 use super::daemon::Daemon;
 use super::files::IkeFiles;
 use super::plan::{ExchangePlan, SaEvent, SaSink};
+use super::rekeys::RekeyRequests;
 use super::request::{IkeRequest, IkeRequests};
 use engine::{Entropy, Time};
 use net::{Clock, Waker};
@@ -14,7 +15,7 @@ use protect::ike::{
     DaemonFact, DaemonLine, DaemonLog, IkeConnection, NegotiatedChild, ViciPacket, ViciSection,
     connection_number, daemon_selectors,
 };
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
@@ -39,8 +40,6 @@ const PEER_ALONE: &str = "dynamic";
 const LIST_INTERVAL: Duration = Duration::from_secs(60);
 /// The command for it.
 const LIST: &str = "list-sas";
-/// Interval of requests for new keys until there are some.
-const REKEY_INTERVAL: Duration = Duration::from_secs(30);
 /// Interval of attempts to set up a tunnel that is down: the daemon gives an attempt up after 26 s.
 const ATTEMPT_INTERVAL: Duration = Duration::from_secs(30);
 /// Interval of the work that depends on time.
@@ -112,8 +111,8 @@ pub(crate) struct IkeExchange {
     next_due: Time,
     /// The time of the last request for the daemon's associations, and those that it has listed since then.
     listed: (Time, HashSet<u32>),
-    /// Tunnels that need new keys: the SPI of their association, and the time of the next request.
-    rekeys: BTreeMap<usize, (u32, Time)>,
+    /// Tunnels that need new keys.
+    rekeys: RekeyRequests,
     /// Last attempt to set up each tunnel, or the time at which it went down.
     attempts: Vec<Time>,
     /// Problems of tunnels, and those of strangers.
@@ -176,7 +175,7 @@ impl IkeExchange {
             next_list: now + LIST_INTERVAL,
             next_due: now + DUE_INTERVAL,
             listed: (now, HashSet::new()),
-            rekeys: BTreeMap::new(),
+            rekeys: RekeyRequests::default(),
             attempts: vec![now; parts.plan.tunnels.len()],
             problems: Default::default(),
             is_set_up: false,
@@ -304,19 +303,28 @@ impl IkeExchange {
 
     /// Requests new keys until there are some.
     fn request_keys(&mut self, now: Time) {
-        let mut rekeys = core::mem::take(&mut self.rekeys);
-        rekeys.retain(|tunnel, (spi, at)| {
-            let sealing = self.children.sealing(*tunnel);
-            let is_wanted =
-                sealing.is_some_and(|child| child.spi_in == *spi || child.spi_out == *spi);
-            if is_wanted && now >= *at {
-                *at = now + REKEY_INTERVAL;
-                let what = format!("rekey {}", self.name(*tunnel));
-                self.ask(what, &IkeConnection::rekey(*tunnel));
-            }
-            is_wanted
+        let children = &self.children;
+        let due = self.rekeys.due(now, |tunnel, spi| {
+            let sealing = children.sealing(tunnel);
+            sealing.is_some_and(|child| child.spi_in == spi || child.spi_out == spi)
         });
-        self.rekeys = rekeys;
+        for tunnel in due {
+            let what = format!("rekey {}", self.name(tunnel));
+            self.ask(what, &IkeConnection::rekey(tunnel));
+        }
+    }
+
+    /// An association could not be used, although the daemon has negotiated it. It is deleted at the peer, and another one
+    /// of its tunnel takes its place, or the tunnel is down and is set up again.
+    fn refused(&mut self, tunnel: usize, spi: u32) {
+        let Some(child) = self.children.with_any_spi(tunnel, spi).cloned() else {
+            return;
+        };
+        if let Some(number) = child.daemon_number() {
+            let what = format!("terminate {number}");
+            self.ask(what, &IkeConnection::terminate(number));
+        }
+        self.remove(tunnel, child.spi_in);
     }
 
     /// Removes associations that the daemon does not have.
@@ -382,9 +390,10 @@ impl IkeExchange {
                 }
                 Ok(IkeRequest::Rekey(tunnel, spi)) => {
                     let now = self.now();
-                    self.rekeys.entry(tunnel).or_insert((spi, now));
+                    self.rekeys.add(tunnel, spi, now);
                     self.request_keys(now);
                 }
+                Ok(IkeRequest::Unusable(tunnel, spi)) => self.refused(tunnel, spi),
                 Ok(IkeRequest::Files(files)) => {
                     self.parts.files = *files;
                     self.load();
@@ -652,10 +661,10 @@ impl IkeExchange {
                         at_once: true,
                     });
                     // The peer shall not use it any more.
-                    self.ask(
-                        format!("terminate {}", old.id),
-                        &IkeConnection::terminate(old.id),
-                    );
+                    if let Some(number) = old.daemon_number() {
+                        let what = format!("terminate {number}");
+                        self.ask(what, &IkeConnection::terminate(number));
+                    }
                 }
                 self.tell(SaEvent::Installed(Box::new(pair)));
             }

@@ -11,6 +11,7 @@ mod daemon;
 mod exchange;
 mod files;
 mod plan;
+mod rekeys;
 mod request;
 
 pub(crate) use daemon::{check, ike_daemon};

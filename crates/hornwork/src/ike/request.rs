@@ -12,6 +12,8 @@ pub(crate) enum IkeRequest {
     Received(SocketAddr, Vec<u8>),
     /// The association of a tunnel with this SPI needs new keys.
     Rekey(usize, u32),
+    /// The association of a tunnel with this SPI, of received or of sent packets, could not be used.
+    Unusable(usize, u32),
     /// The files were read again.
     Files(Box<IkeFiles>),
     /// The end.

@@ -330,6 +330,71 @@ fn two_gateways_carry_traffic_that_tshark_opens() {
     }
 }
 
+/// Datagrams of the far network that come beside the tunnel, before, while and after the gateway runs.
+const CLEAR: &str = r#"
+for name in all va; do echo 0 > /proc/sys/net/ipv4/conf/$name/rp_filter || true; done
+$there ip route add 10.1.0.0/24 via 192.0.2.1 src 10.2.0.1
+cat > listen.py <<END
+import socket
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); one.bind(("10.1.0.1", 7000)); one.settimeout(1)
+print("ready", flush=True)
+try: one.recv(100); print("came")
+except TimeoutError: print("nothing")
+END
+clear() { python3 listen.py > $1.got & listening=$!; await $1.got ready; $there bash -c "echo hello >/dev/udp/10.1.0.1/7000"; wait $listening; tail -n 1 $1.got | sed "s/^/$1: /"; }
+clear before
+gateway near ""
+clear beside
+nft list table inet hornwork_esp0 | grep -o "packets [1-9]" || true
+# The same packets in the tunnel.
+$there ip route del 10.1.0.0/24
+gateway far "$there"
+clear inside
+kill -TERM $far_pid; wait $far_pid
+$there ip route add 10.1.0.0/24 via 192.0.2.1 src 10.2.0.1
+kill -TERM $near_pid; wait $near_pid
+clear after
+"#;
+
+#[test]
+fn packets_of_a_remote_network_come_in_the_tunnel_only() {
+    if !able() || !installed(&["python3", "nft"]) {
+        return;
+    }
+    let folder = scratch("gateway-clear");
+    let ends = ["192.0.2.1", "192.0.2.2"];
+    let networks = ["10.1.0.0/24", "10.2.0.0/24"];
+    let sides = [("near", 0, "10.1.0.1"), ("far", 1, "10.2.0.1")];
+    for (end, side, own) in sides {
+        write_keys(&folder, &format!("keys.{end}"), &lines(GCM, ends, 1));
+        let text = config(
+            end,
+            &format!("keys.{end}"),
+            [ends[side], ends[1 - side]],
+            [networks[side], networks[1 - side]],
+            &format!("route_source = \"{own}\""),
+        );
+        std::fs::write(folder.join(format!("{end}.toml")), text).expect("file");
+    }
+    let output = run(&folder, &format!("{SITES}{CLEAR}"), &[]);
+    let log = read(&folder, "near.log");
+    let said = format!("{}\n{log}", text(&output));
+    assert!(output.status.success(), "{said}");
+    if log.contains("are not filtered") {
+        eprintln!("skipped: the kernel has no filter by routes: {log}");
+        return;
+    }
+    for line in [
+        "before: came",
+        "beside: nothing",
+        "inside: came",
+        "after: came",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    assert!(said.contains("packets 1"), "{said}");
+}
+
 /// A border with a gateway in the same process.
 const BORDER: &str = r#"
 gateway far "$there"

@@ -50,6 +50,7 @@ mod scenario_tls;
 mod service;
 mod shared_history;
 mod softphone;
+mod softphone_calls;
 mod softphone_esp;
 mod softphone_ike;
 mod softphone_networks;

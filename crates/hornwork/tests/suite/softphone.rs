@@ -494,7 +494,7 @@ fn options_of_manual_keys_are_refused_beside_a_key_exchange() {
 }
 
 /// Sends an INVITE to a phone, as a caller that only listens; the socket and the request.
-fn ringing(callee: &str) -> std::net::UdpSocket {
+pub fn ringing(callee: &str) -> std::net::UdpSocket {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("socket");
     socket
         .set_read_timeout(Some(Duration::from_secs(20)))

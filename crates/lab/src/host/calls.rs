@@ -19,8 +19,8 @@ use codec::Format;
 use engine::{Entropy, SocketId, Time, Transport};
 use protect::sdes::{CryptoAttribute, SdesAgreement};
 use sip::{
-    Ending, Endpoint, Failure, Indication, Invite, LegId, Login, MessageContent, Refused,
-    ServerTransaction, Target,
+    Ending, Endpoint, Failure, Fork, Indication, Invite, LegId, Login, MessageContent, Refused,
+    ServerTransaction, Target, TransactionId,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -91,6 +91,10 @@ pub(crate) struct HostCall {
     version: u64,
     held: bool,
     wants_hold: bool,
+    /// Our re-INVITE without a final response, and whether it asks for hold.
+    reinvite: Option<(TransactionId, bool)>,
+    /// Session descriptions of reliable provisional responses: the answers of early dialogs (RFC 3262 section 5).
+    early_answers: Vec<(Fork, Vec<u8>)>,
     will_cancel: bool,
     will_hold: bool,
     listen: bool,
@@ -219,6 +223,8 @@ impl HostState {
             version: 1,
             held: false,
             wants_hold: false,
+            reinvite: None,
+            early_answers: Vec::new(),
             will_cancel,
             will_hold,
             listen,
@@ -550,12 +556,20 @@ impl HostState {
             return;
         };
         match indication {
-            Indication::Progressed { response, .. } => {
+            Indication::Progressed {
+                fork,
+                response,
+                reliable,
+                ..
+            } => {
                 self.volte_progressed(key, response);
+                if let (true, Some(fork)) = (reliable, fork) {
+                    self.keep_early_answer(key, fork, response.body());
+                }
                 self.progressed(key, response, now);
             }
-            Indication::Answered { response, .. } => {
-                self.answered_by_peer(endpoint, key, response, now)
+            Indication::Answered { fork, response, .. } => {
+                self.answered_by_peer(endpoint, key, (fork, response), now)
             }
             Indication::Failed {
                 reason: why,
@@ -583,8 +597,9 @@ impl HostState {
             Indication::Response { response, .. } => {
                 self.in_dialog_answered(endpoint, key, response, now)
             }
-            Indication::TimedOut { .. } => {
+            Indication::TimedOut { transaction, .. } => {
                 self.volte_unanswered(key, now);
+                self.reinvite_unanswered(key, transaction);
                 if let Some(call) = self.call(key) {
                     note(
                         &mut call.attempt.why,
@@ -617,21 +632,39 @@ impl HostState {
         }
     }
 
+    /// Keeps the answer of a reliable provisional response: its dialog may be confirmed by a 2xx without a description
+    /// (RFC 3262 section 5, RFC 6337 section 3.1). Retransmissions are not indicated.
+    fn keep_early_answer(&mut self, key: HostCallKey, fork: Fork, body: &[u8]) {
+        let Some(call) = self.call(key) else { return };
+        let is_known = call.early_answers.iter().any(|(known, _)| *known == fork);
+        // With preconditions its own state has the answer. The endpoint bounds the number of forks.
+        if call.volte.is_none() && call.session.is_some() && !body.is_empty() && !is_known {
+            call.early_answers.push((fork, body.to_vec()));
+        }
+    }
+
+    /// The 2xx, and the early dialog that it confirms.
     fn answered_by_peer(
         &mut self,
         endpoint: &mut Endpoint,
         key: HostCallKey,
-        response: &Message<'_>,
+        (fork, response): (Option<Fork>, &Message<'_>),
         now: Time,
     ) {
         let received_at = self.received_at.0;
         let codecs = self.codecs_of(key);
         let Some(call) = self.call(key) else { return };
         let Some(leg) = call.leg else { return };
+        let early = std::mem::take(&mut call.early_answers);
+        let early = early.into_iter().find(|(known, _)| Some(*known) == fork);
+        let answer = match (response.body(), &early) {
+            ([], Some((_, early))) => &early[..],
+            (body, _) => body,
+        };
         // Only sending depends on it.
-        let agreed = call.session.and_then(|_| {
-            sdp::agreed(response.body(), codecs).or_else(|| call.volte.as_ref()?.agreed())
-        });
+        let agreed = call
+            .session
+            .and_then(|_| sdp::agreed(answer, codecs).or_else(|| call.volte.as_ref()?.agreed()));
         call.attempt.first_answer.get_or_insert(received_at);
         call.attempt.established = Some(received_at);
         call.attempt.status = response.status();
@@ -646,7 +679,7 @@ impl HostState {
         self.progress.up += 1;
         match (session, agreed) {
             (Some(session), Some(agreed)) => {
-                self.secure(key, session, response.body());
+                self.secure(key, session, answer);
                 let begin = self.media.phased(session, now);
                 self.media.agree(session, &agreed, begin);
             }
@@ -863,6 +896,7 @@ impl HostState {
         let up = call.attempt.established.is_some();
         let caller = call.workload;
         let received = session.map(|session| self.media.received(session));
+        let silent = session.is_some_and(|session| self.media.is_silent(session));
         let result =
             session.and_then(|session| self.media.close(session, span, now, &mut self.out));
         let call = self.calls.remove(key.index as usize);
@@ -877,8 +911,10 @@ impl HostState {
         let talked = attempt
             .established
             .map_or(Duration::ZERO, |at| talk_end.since(Time(at)));
-        let deaf =
-            call.expects != MediaKind::None && received == Some(0) && talked >= MEDIA_EXPECTED;
+        let deaf = call.expects != MediaKind::None
+            && received == Some(0)
+            && !silent
+            && talked >= MEDIA_EXPECTED;
         attempt.outcome = match outcome {
             AttemptOutcome::Completed if deaf && !call.held => AttemptOutcome::NoMedia,
             outcome => outcome,
@@ -887,12 +923,17 @@ impl HostState {
             self.keep_stream(result, &attempt);
         }
         self.report(PhoneOccurrence::Ended {
+            call: key.user(),
             outcome: attempt.outcome,
             status: attempt.status,
             reason: attempt.why.clone(),
         });
         if up {
             self.progress.up = self.progress.up.saturating_sub(1);
+            if self.plan.phone.is_some() {
+                // It answers one call. The next one would be offered before its user knows of this end.
+                self.plan.answers = None;
+            }
         }
         let schedule =
             caller.and_then(|workload| self.call_workloads.get_mut(workload)?.schedule.as_mut());

@@ -205,6 +205,8 @@ struct HostMediaSession {
     may_send: bool,
     /// The session was on hold: no media was due for a time.
     was_held: bool,
+    /// The peer was never permitted to send.
+    is_silent: bool,
     /// As in [`DueMedia`].
     arrived: Option<(Time, Time)>,
     sink: RtpSink,
@@ -536,6 +538,7 @@ impl HostMedia {
             echoed: 0,
             may_send: false,
             was_held: false,
+            is_silent: false,
             arrived: None,
             sink: RtpSink::new(SinkConfig {
                 capture_s,
@@ -576,9 +579,11 @@ impl HostMedia {
         let Some(entry) = self.sessions.get_mut(session as usize) else {
             return;
         };
+        let is_first = entry.remote.is_none();
+        entry.is_silent = !agreed.receive && (is_first || entry.is_silent);
         entry.remote = Some(agreed.remote);
         entry.may_send = agreed.send;
-        entry.was_held |= !agreed.send;
+        entry.was_held |= !agreed.send || !agreed.receive;
         if self.phone.is_some() {
             let clock_rate = agreed.format.kind().rtp_clock();
             let clock_rates = [(agreed.payload_type, clock_rate)];
@@ -908,6 +913,12 @@ impl HostMedia {
     pub(crate) fn agreed_format(&self, session: u32) -> Option<Format> {
         let entry = self.sessions.get(session as usize)?;
         entry.remote.map(|_| entry.format)
+    }
+
+    /// Whether the peer was never permitted to send.
+    pub(crate) fn is_silent(&self, session: u32) -> bool {
+        let entry = self.sessions.get(session as usize);
+        entry.is_some_and(|entry| entry.is_silent)
     }
 
     /// Number of received packets.

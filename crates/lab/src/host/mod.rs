@@ -13,6 +13,8 @@ mod outbox;
 mod packet_times;
 mod phone;
 mod phone_commands;
+#[cfg(test)]
+mod phone_tests;
 mod plan;
 mod record;
 mod register;
@@ -232,6 +234,10 @@ impl LabHost {
             config.supported.push("precondition".to_owned());
             // The called side answers late: send 100 at once.
             config.timers.trying = Duration::ZERO;
+        }
+        if plan.phone.is_some() {
+            // A phone has one call, and takes over no other.
+            config.supported.retain(|tag| tag != "replaces");
         }
         config.opens_websockets = plan.stream.is_some_and(is_websocket);
         let connections = plan.stream_connections();
@@ -533,6 +539,10 @@ impl Engine for LabHost {
 }
 
 impl Handler for HostState {
+    fn needs_connection(&self, connection: ConnectionId) -> bool {
+        self.is_reached_by(connection)
+    }
+
     fn on_indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
         match indication {
             Indication::OutOfDialog {
@@ -540,13 +550,16 @@ impl Handler for HostState {
                 request,
                 ..
             } => self.answer_outside(endpoint, transaction, request, now),
-            Indication::OutOfDialogResponse { user, response, .. } => {
-                self.registration_answered(user, response, now);
-            }
+            Indication::OutOfDialogResponse {
+                user,
+                response,
+                flow,
+                ..
+            } => self.registration_answered(endpoint, user, (response, flow), now),
             Indication::OutOfDialogTimedOut { user, reason, .. } => {
-                self.registration_failed(user, reason, now);
+                self.registration_failed(endpoint, user, reason, now);
             }
-            Indication::FlowFailed { .. } => {}
+            Indication::FlowFailed { flow } => self.flow_failed(flow, now),
             other => self.call_indication(endpoint, other, now),
         }
     }

@@ -59,11 +59,15 @@ pub enum PhoneOccurrence {
     },
     /// A call is offered.
     Incoming {
+        /// Number of the call.
+        call: u64,
         /// User of the caller.
         from: String,
     },
     /// The call is established.
     Established {
+        /// Number of the call.
+        call: u64,
         /// Codec; `None` without common media.
         format: Option<Format>,
         /// Crypto suite of SRTP; `None` for RTP.
@@ -87,8 +91,10 @@ pub enum PhoneOccurrence {
         /// Whether the peer reports it (RFC 3515 section 2.4.5); otherwise it is the response to REFER.
         reported: bool,
     },
-    /// The call has ended, or was not established.
+    /// A call has ended, or was not established: also one that was refused because the phone is in another call.
     Ended {
+        /// Number of the call.
+        call: u64,
         /// Outcome.
         outcome: AttemptOutcome,
         /// Final status of a refused call; 0 without.
@@ -98,12 +104,20 @@ pub enum PhoneOccurrence {
     },
     /// A registration, refresh or removal was answered.
     Registration {
+        /// It was a removal.
+        removal: bool,
         /// Status; 0 without a response.
         status: u16,
         /// Granted lifetime in seconds; 0: the binding was removed.
         expires_s: u32,
         /// Reason, if known.
         reason: String,
+    },
+    /// The connection by which a registered phone is called has ended, or could not be opened again: the phone registers
+    /// again after this time.
+    RegistrationLost {
+        /// Wait.
+        retry_after: Duration,
     },
 }
 

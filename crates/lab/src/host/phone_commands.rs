@@ -14,8 +14,9 @@ impl LabHost {
         self.inner.phone_events.pop_front()
     }
 
-    /// Ends its calls: BYE, CANCEL, or a refusal.
+    /// Ends its calls: BYE, CANCEL, or a refusal. It takes no further call.
     pub fn hang_up(&mut self, now: Time) {
+        self.inner.plan.answers = None;
         for key in self.inner.call_keys() {
             self.inner.hang_up(&mut self.endpoint, key, now);
             self.inner.cancel(&mut self.endpoint, key, false, now);

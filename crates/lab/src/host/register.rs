@@ -5,14 +5,19 @@ use super::{HostState, HostTimer, identity, is_websocket};
 use crate::experiment::fill;
 use crate::pace::{AttemptSchedule, Due};
 use crate::record::{Attempt, AttemptKind, AttemptOutcome};
-use engine::{Entropy, Time, Transport};
+use engine::{ConnectionId, Entropy, Time, Transport};
 use protect::digest::{Algorithm, DigestServer, NonceKey, Refusal, Secret, ServerConfig};
 use sip::{
-    Endpoint, Failure, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target,
+    Endpoint, Failure, Flow, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target,
 };
 use std::time::Duration;
-use wire::sip::{Edit, HeaderId, Message, Method};
+use wire::sip::{Edit, HeaderId, Message, Method, NameAddr};
 
+/// Shortest time from an answer to the next refresh that follows the granted lifetime.
+const SHORTEST_REFRESH: Duration = Duration::from_secs(1);
+/// Wait of a phone before it registers again after its connection has ended; doubled with each failure, up to the second
+/// one (RFC 5626 section 4.5 recommends longer ones, for many phones behind one proxy).
+const LOST_WAIT: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 /// Nonces that the registrar remembers at a time.
 const NONCES: usize = 1_000_000;
 
@@ -31,17 +36,28 @@ pub(super) fn authority(entropy: &mut Entropy) -> DigestServer {
     DigestServer::new(config, NonceKey(key), entropy)
 }
 
-/// The lifetime of the only contact in a response to REGISTER, or that of all (RFC 3261 section 10.2.4).
-fn granted_s(response: &Message<'_>) -> Option<u32> {
-    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.trim().parse().ok();
-    let contact = response.header(HeaderId::Contact);
-    let parameter = contact.and_then(|contact| {
-        let at = contact.windows(9).rposition(|part| part == b";expires=")? + 9;
-        let rest = contact.get(at..)?;
-        let end = rest.iter().position(|byte| !byte.is_ascii_digit());
-        number(rest.get(..end.unwrap_or(rest.len()))?)
+/// Whether both name the same user at the same address; parameters may differ.
+fn is_same_contact(one: &NameAddr<'_>, other: &NameAddr<'_>) -> bool {
+    let (Some(one), Some(other)) = (one.parse_uri(), other.parse_uri()) else {
+        return false;
+    };
+    one.user == other.user && one.host == other.host && one.port == other.port
+}
+
+/// The lifetime of `own` among the bindings that a response to REGISTER lists, or that of all (RFC 3261 section 10.2.4).
+/// A single contact is ours, also if the registrar has changed its address.
+fn granted_s(response: &Message<'_>, own: &str) -> Option<u32> {
+    let own = NameAddr::parse(own.as_bytes());
+    let mut listed = response.contacts().filter_map(Result::ok);
+    let mut bindings = listed.clone();
+    let ours = own
+        .and_then(|own| listed.find(|contact| is_same_contact(contact, &own)))
+        .or_else(|| bindings.next().filter(|_| bindings.next().is_none()));
+    let lifetime = ours.and_then(|contact| {
+        let text = contact.params.get(b"expires")?;
+        std::str::from_utf8(text).ok()?.trim().parse().ok()
     });
-    parameter.or_else(|| number(response.header(HeaderId::Expires)?))
+    lifetime.or_else(|| response.expires().ok())
 }
 
 /// One user.
@@ -57,6 +73,20 @@ pub(crate) struct UserRegistration {
     registered: bool,
     /// Lifetime that the registrar granted, seconds.
     granted_s: Option<u32>,
+    /// Lifetime that the registrar wants at least (423), seconds; requested in place of that of the plan.
+    least_s: Option<u32>,
+    /// Time of the next refresh; earlier timers are obsolete.
+    next_refresh: Option<Time>,
+    /// Connection of the last answer.
+    connection: Option<ConnectionId>,
+    /// The connection has ended, and the phone registers over a new one.
+    is_lost: bool,
+    /// Wait after the next end of a connection, or after the next failure to open one.
+    lost_wait: Duration,
+    /// Time of the last good answer.
+    answered_at: Time,
+    /// The binding is removed once the present request is answered.
+    leaves: bool,
     /// Whether it counts as open in the schedule.
     open: bool,
 }
@@ -90,6 +120,13 @@ impl HostState {
             },
             registered: false,
             granted_s: None,
+            least_s: None,
+            next_refresh: None,
+            connection: None,
+            is_lost: false,
+            lost_wait: LOST_WAIT[0],
+            answered_at: Time::ZERO,
+            leaves: false,
             open: true,
         });
         self.unanswered_registrations += 1;
@@ -114,24 +151,13 @@ impl HostState {
         let flow = self
             .flow(plan.transport, number, plan.connections)
             .ok_or("no target")?;
-        let address = self.own_address(plan.transport);
-        let parameter = match plan.transport {
-            Transport::Udp => "",
-            Transport::Tls => ";transport=tls",
-            Transport::Tcp => ";transport=tcp",
-            // The same for both (RFC 7118 section 5.2.3).
-            Transport::Ws | Transport::Wss => ";transport=ws",
-        };
+        self.write_own_contact(index)?;
+        let plan = self.plan.registrations.as_ref().ok_or("no plan")?;
         let entry = self.registrations.get_mut(index as usize).ok_or("gone")?;
         // Two numbers each: the request with credentials uses the second.
         entry.cseq += 2;
         let names = &mut self.names;
         names.write(&plan.domain, flow.remote, "", &entry.user);
-        match (is_websocket(plan.transport), address) {
-            (true, _) => names.write_contact(&entry.user, &self.unreachable_host, parameter),
-            (false, Some(address)) => names.write_contact(&entry.user, address, parameter),
-            (false, None) => return Err("no socket".to_owned()),
-        }
         let expires = expires.to_string();
         let edits = [
             Edit::Replace {
@@ -167,9 +193,42 @@ impl HostState {
         Ok(())
     }
 
-    pub(crate) fn registration_answered(&mut self, user: u64, response: &Message<'_>, now: Time) {
+    /// Writes the Contact of a user.
+    fn write_own_contact(&mut self, index: u32) -> Result<(), String> {
+        let plan = self.plan.registrations.as_ref().ok_or("no plan")?;
+        let entry = self.registrations.get(index as usize).ok_or("gone")?;
+        let parameter = match plan.transport {
+            Transport::Udp => "",
+            Transport::Tls => ";transport=tls",
+            Transport::Tcp => ";transport=tcp",
+            // The same for both (RFC 7118 section 5.2.3).
+            Transport::Ws | Transport::Wss => ";transport=ws",
+        };
+        let address = self.own_address(plan.transport);
+        let names = &mut self.names;
+        match (is_websocket(plan.transport), address) {
+            (true, _) => names.write_contact(&entry.user, &self.unreachable_host, parameter),
+            (false, Some(address)) => names.write_contact(&entry.user, address, parameter),
+            (false, None) => return Err("no socket".to_owned()),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn registration_answered(
+        &mut self,
+        endpoint: &mut Endpoint,
+        user: u64,
+        (response, flow): (&Message<'_>, Flow),
+        now: Time,
+    ) {
         let index = user as u32;
         let received_at = self.received_at.0;
+        let is_phone = self.plan.phone.is_some();
+        if is_phone {
+            // Without a socket there was no request.
+            let _ = self.write_own_contact(index);
+        }
+        let requested = self.plan.registrations.as_ref().map(|plan| plan.expires);
         let Some(entry) = self.registrations.get_mut(index as usize) else {
             return;
         };
@@ -181,7 +240,12 @@ impl HostState {
         match response.status() {
             100..200 => {}
             status @ 200..300 => {
-                entry.granted_s = granted_s(response);
+                if is_phone {
+                    entry.granted_s = granted_s(response, &self.names.contact);
+                    entry.connection = flow.connection;
+                    entry.is_lost = false;
+                    entry.answered_at = now;
+                }
                 attempt.established = Some(received_at);
                 self.registration_over(
                     index,
@@ -190,6 +254,16 @@ impl HostState {
                     String::new(),
                     now,
                 );
+            }
+            // Once: another, longer one is refused (RFC 3261 section 10.2.8).
+            423 if is_phone
+                && attempt.kind != AttemptKind::Deregistration
+                && entry.least_s.is_none()
+                && response.min_expires().ok() > requested =>
+            {
+                let least = response.min_expires().unwrap_or_default();
+                entry.least_s = Some(least);
+                self.send_register(endpoint, index, least, now);
             }
             status => {
                 let why = match self.plan.phone {
@@ -286,13 +360,31 @@ impl HostState {
         self.respond(endpoint, transaction, 200, &content, now);
     }
 
-    /// There was no response. A phone says whether the request could be sent.
-    pub(crate) fn registration_failed(&mut self, user: u64, reason: Failure, now: Time) {
+    /// There was no response. A phone says whether the request could be sent; one that is registered over a connection
+    /// registers again over a new one.
+    pub(crate) fn registration_failed(
+        &mut self,
+        endpoint: &mut Endpoint,
+        user: u64,
+        reason: Failure,
+        now: Time,
+    ) {
+        let index = user as u32;
+        let entry = self.registrations.get(index as usize);
+        let entry = entry.filter(|entry| entry.registered && self.plan.phone.is_some());
+        let connection = entry.and_then(|entry| entry.connection);
+        if connection.is_some() {
+            self.lose(index, now);
+        }
         let why = match (reason, &self.plan.phone) {
             (Failure::Transport, Some(_)) => "connection failed".to_owned(),
             _ => String::new(),
         };
-        self.registration_over(user as u32, AttemptOutcome::TimedOut, 0, why, now);
+        self.registration_over(index, AttemptOutcome::TimedOut, 0, why, now);
+        if let Some(connection) = connection {
+            // The peer may have lost it without a word.
+            endpoint.close_connection(connection, now, self);
+        }
     }
 
     fn registration_over(
@@ -312,11 +404,23 @@ impl HostState {
         let Some(mut attempt) = entry.attempt.take() else {
             return;
         };
+        // The server may be starting again.
+        let retries = matches!(status, 0 | 500..600)
+            && matches!(
+                outcome,
+                AttemptOutcome::Refused | AttemptOutcome::TimedOut | AttemptOutcome::CouldNotStart
+            );
+        let removal = attempt.kind == AttemptKind::Deregistration;
+        let registers_again = entry.is_lost && retries && !entry.leaves && !removal;
         self.unanswered_registrations = self.unanswered_registrations.saturating_sub(1);
         attempt.outcome = outcome;
         attempt.status = status;
         attempt.why = why;
         attempt.ended = Some(now.0);
+        if registers_again {
+            self.register_later(index, now);
+            return self.record(attempt, now);
+        }
         let registered = entry.registered;
         let granted = entry.granted_s;
         let good = outcome == AttemptOutcome::Completed;
@@ -340,11 +444,18 @@ impl HostState {
         let wait = match plan.follows_expiry {
             true => {
                 let lifetime = entry.granted_s.unwrap_or(plan.expires);
-                Some(Duration::from_millis(u64::from(lifetime) * 500))
+                let half = Duration::from_millis(u64::from(lifetime) * 500);
+                Some(half.max(SHORTEST_REFRESH))
             }
             false => plan.refresh,
         };
-        if let (true, Some(wait)) = (more, wait) {
+        if entry.leaves && entry.registered && !removal {
+            // The removal that had to wait for this answer.
+            entry.refreshes_left = 0;
+            entry.next_refresh = Some(now);
+            self.agenda.push(now, HostTimer::Refresh(index));
+        } else if let (true, Some(wait)) = (more, wait) {
+            entry.next_refresh = Some(now + wait);
             self.agenda.push(now + wait, HostTimer::Refresh(index));
         } else if more && until_end {
             // The binding exists, and counts as open, until all are removed.
@@ -360,6 +471,7 @@ impl HostState {
             _ => granted.unwrap_or(plan.expires),
         };
         self.report(PhoneOccurrence::Registration {
+            removal,
             status: attempt.status,
             expires_s,
             reason: attempt.why.clone(),
@@ -389,6 +501,54 @@ impl HostState {
         }
     }
 
+    /// Registers a phone again a little later, because its connection has ended.
+    fn register_later(&mut self, index: u32, now: Time) {
+        let Some(entry) = self.registrations.get_mut(index as usize) else {
+            return;
+        };
+        let wait = entry.lost_wait;
+        entry.lost_wait = (wait * 2).min(LOST_WAIT[1]);
+        entry.next_refresh = Some(now + wait);
+        self.agenda.push(now + wait, HostTimer::Refresh(index));
+        self.report(PhoneOccurrence::RegistrationLost { retry_after: wait });
+    }
+
+    /// Notes that the connection of a registered phone has ended.
+    fn lose(&mut self, index: u32, now: Time) {
+        let Some(entry) = self.registrations.get_mut(index as usize) else {
+            return;
+        };
+        entry.connection = None;
+        entry.is_lost = true;
+        // A server that closes each connection after its answer is not asked again and again.
+        if now.since(entry.answered_at) >= LOST_WAIT[1] {
+            entry.lost_wait = LOST_WAIT[0];
+        }
+    }
+
+    /// A connection has ended. A phone that is reached by it registers again, over a new one.
+    pub(crate) fn flow_failed(&mut self, flow: Flow, now: Time) {
+        if self.plan.phone.is_none() {
+            return;
+        }
+        let index = self.registrations.iter().position(|entry| {
+            entry.registered && entry.connection.is_some() && entry.connection == flow.connection
+        });
+        let Some(index) = index else { return };
+        self.lose(index as u32, now);
+        // The answer to a request over another connection is waited for.
+        if self.registrations[index].attempt.is_none() {
+            self.register_later(index as u32, now);
+        }
+    }
+
+    /// Whether a registered phone is reached by this connection, which must stay open then.
+    pub(crate) fn is_reached_by(&self, connection: ConnectionId) -> bool {
+        let mut registrations = self.registrations.iter();
+        self.plan.phone.is_some()
+            && registrations.any(|entry| entry.registered && entry.connection == Some(connection))
+    }
+
     /// The next refresh of a user, or the removal after the last.
     pub(crate) fn refresh(&mut self, endpoint: &mut Endpoint, index: u32, now: Time) {
         let Some(expires) = self.plan.registrations.as_ref().map(|plan| plan.expires) else {
@@ -397,6 +557,11 @@ impl HostState {
         let Some(entry) = self.registrations.get_mut(index as usize) else {
             return;
         };
+        let is_early = entry.next_refresh.is_some_and(|at| now < at);
+        if !entry.registered || is_early {
+            return;
+        }
+        let expires = entry.least_s.unwrap_or(expires);
         let (kind, expires) = match entry.refreshes_left.checked_sub(1) {
             Some(left) => {
                 entry.refreshes_left = left;
@@ -468,10 +633,13 @@ impl HostState {
         self.send_register(endpoint, index, expires, now);
     }
 
-    /// Removes all existing bindings.
+    /// Removes all existing bindings; one whose request is not answered yet, with the answer.
     pub(crate) fn deregister_all(&mut self, endpoint: &mut Endpoint, now: Time) {
         for index in 0..self.registrations.len() {
-            if self.registrations[index].registered {
+            let entry = &mut self.registrations[index];
+            if entry.attempt.is_some() {
+                entry.leaves = true;
+            } else if entry.registered {
                 let kind = (AttemptKind::Deregistration, now);
                 self.register_again(endpoint, index as u32, kind, 0, now);
             }
@@ -487,6 +655,46 @@ impl HostState {
                 String::new(),
                 now,
             );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lifetime_is_that_of_the_own_contact() {
+        let own = "<sip:1000@192.0.2.1:5060;transport=tcp>";
+        for (headers, granted) in [
+            (
+                "Contact: <sip:1000@192.0.2.7>;expires=5, <sip:1000@192.0.2.1:5060>;Expires=60\r\n",
+                Some(60),
+            ),
+            (
+                "m: <sip:1000@192.0.2.1:5060>;expires=60\r\nContact: <sip:1000@192.0.2.7>;expires=5\r\n",
+                Some(60),
+            ),
+            // One binding is ours, also at an address that a NAT has given it.
+            (
+                "Contact: \"a;expires=9\" <sip:1000@198.51.100.1:1024>;q=1;expires=70\r\n",
+                Some(70),
+            ),
+            (
+                "Contact: <sip:1000@192.0.2.1:5060>\r\nExpires: 80\r\n",
+                Some(80),
+            ),
+            (
+                "Contact: <sip:a@192.0.2.7>;expires=5, <sip:b@192.0.2.8>;expires=6\r\n",
+                None,
+            ),
+            ("", None),
+        ] {
+            let text = format!(
+                "SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP 192.0.2.1;branch=z9hG4bK1\r\nFrom: <sip:1000@a>;tag=1\r\nTo: <sip:1000@a>;tag=2\r\nCall-ID: 1\r\nCSeq: 1 REGISTER\r\n{headers}Content-Length: 0\r\n\r\n"
+            );
+            let response = Message::parse_datagram(text.as_bytes()).unwrap();
+            assert_eq!(granted_s(&response, own), granted, "{headers}");
         }
     }
 }

@@ -79,6 +79,8 @@ pub(crate) struct NegotiatedMedia {
     pub(crate) events: Option<u8>,
     /// Whether sending is permitted.
     pub(crate) send: bool,
+    /// Whether the peer may send.
+    pub(crate) receive: bool,
     /// RTCP of the peer, for a side that has RTCP.
     pub(crate) rtcp: Option<PeerRtcp>,
 }
@@ -248,6 +250,7 @@ impl OfferParameters {
             payload_type: accepted.codec.payload_type,
             events: accepted.events,
             send: accepted.direction.sends(),
+            receive: accepted.direction.receives(),
             rtcp: peer_rtcp(&media, is_mux),
         };
         Some((out, agreed))
@@ -282,6 +285,7 @@ pub(crate) fn agreed(answer: &[u8], ours: impl Into<CodecOrder>) -> Option<Negot
         payload_type,
         events: events.map(|codec| codec.payload_type),
         send: media.effective_direction().receives(),
+        receive: media.effective_direction().sends(),
         // Rtcp-mux in an answer follows that of the offer (RFC 5761 section 5.1.1).
         rtcp: peer_rtcp(&media, media.has_rtcp_mux()),
     })

@@ -65,6 +65,7 @@ impl HostState {
                 payload_type: plan.codec.kind().payload_type().unwrap_or_default(),
                 events: None,
                 send: plan.sends != MediaKind::None,
+                receive: true,
                 rtcp: None,
             };
             self.media.agree(session, &agreed, begin);

@@ -96,6 +96,7 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         .transpose()?;
     let (commands, inbox) = mpsc::channel();
     let (sender, messages) = mpsc::sync_channel(QUEUE);
+    let registers = host.registrations.is_some();
     let plan = PhoneThreadPlan {
         host,
         target: peer.as_ref().map(|peer| peer.address),
@@ -134,6 +135,8 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         },
         numbers,
         registered: false,
+        registers,
+        call: None,
         connection_failure: None,
         interrupted: false,
     };
@@ -202,6 +205,10 @@ struct PhoneControl<'o> {
     /// Stores the sequence numbers of ESP.
     numbers: Option<SequenceFile>,
     registered: bool,
+    /// The first registration has no answer yet.
+    registers: bool,
+    /// The call that was offered or established.
+    call: Option<u64>,
     connection_failure: Option<String>,
     interrupted: bool,
 }
@@ -364,7 +371,10 @@ impl PhoneControl<'_> {
 
     /// The call is over, or there was none: removes the registration.
     fn leave(&mut self) -> Result<(), LabError> {
-        if !std::mem::take(&mut self.registered) {
+        // A registration that is under way is removed once it is answered.
+        let begun = self.ready_after > Duration::ZERO;
+        let under_way = std::mem::take(&mut self.registers) && begun;
+        if !(std::mem::take(&mut self.registered) || under_way) {
             self.stage = PhoneStage::Over;
             return Ok(());
         }
@@ -461,13 +471,22 @@ impl PhoneControl<'_> {
                 self.progressed = true;
                 self.say(&format!("progress: {status}"));
             }
-            PhoneOccurrence::Incoming { from } => {
+            PhoneOccurrence::Incoming { call, from } => {
                 self.rings = true;
+                self.call = Some(call);
                 self.say(&format!("call from {from:?}"));
             }
-            PhoneOccurrence::Established { format, suite } => {
+            PhoneOccurrence::Established {
+                call,
+                format,
+                suite,
+            } => {
                 (self.rings, self.progressed) = (false, true);
+                self.call = Some(call);
                 self.report.established = true;
+                // Those of an earlier call, which was not established.
+                self.report.reason.clear();
+                self.report.status = 0;
                 self.report.codec = format.map(|format| format.kind().name().to_owned());
                 self.report.suite = suite;
                 self.established_at = Some(self.clock.now());
@@ -488,16 +507,32 @@ impl PhoneControl<'_> {
                 self.say(&format!("{what}: {status}"));
             }
             PhoneOccurrence::Transfer { status, reported } => self.transfer(status, reported)?,
+            PhoneOccurrence::Ended { call, status, .. }
+                if self.call.is_some_and(|own| own != call) =>
+            {
+                self.say(&format!("another call was refused with {status}"));
+            }
             PhoneOccurrence::Ended {
                 outcome,
                 status,
                 reason,
-            } => self.call_ended(outcome, status, &reason)?,
+                ..
+            } => {
+                self.call = None;
+                self.call_ended(outcome, status, &reason)?;
+            }
             PhoneOccurrence::Registration {
+                removal,
                 status,
                 expires_s,
                 reason,
-            } => self.registration(status, expires_s, &reason)?,
+            } => self.registration((removal, status), expires_s, &reason),
+            PhoneOccurrence::RegistrationLost { retry_after } => {
+                let seconds = retry_after.as_secs();
+                self.say(&format!(
+                    "the connection to the registrar has failed: registering again in {seconds} s"
+                ));
+            }
         }
         Ok(())
     }
@@ -549,6 +584,10 @@ impl PhoneControl<'_> {
         let address = self.peer.as_ref().map(|peer| peer.address.to_string());
         let address = address.unwrap_or_default();
         match (outcome, status) {
+            (AttemptOutcome::NoMedia, _) if reason.is_empty() => {
+                "ended by this phone; no audio was received".to_owned()
+            }
+            (AttemptOutcome::NoMedia, _) => format!("{reason}; no audio was received"),
             (AttemptOutcome::Completed, _) if reason.is_empty() => "ended by this phone".to_owned(),
             (AttemptOutcome::Completed, _) => reason.to_owned(),
             (AttemptOutcome::Refused, 401 | 407) => format!(
@@ -584,13 +623,17 @@ impl PhoneControl<'_> {
         }
     }
 
-    fn registration(&mut self, status: u16, expires_s: u32, reason: &str) -> Result<(), LabError> {
-        let removed = matches!(self.stage, PhoneStage::Ending(_));
+    /// The answer to a registration, refresh or removal.
+    fn registration(&mut self, (removal, status): (bool, u16), expires_s: u32, reason: &str) {
+        let is_ending = matches!(self.stage, PhoneStage::Ending(_));
+        self.registers = false;
         match status {
-            200..300 if removed => {
+            200..300 if removal => {
                 self.say("registration removed");
                 self.stage = PhoneStage::Over;
             }
+            // The removal follows.
+            200..300 if is_ending => {}
             200..300 => {
                 let again = std::mem::replace(&mut self.registered, true);
                 let what = if again {
@@ -613,9 +656,9 @@ impl PhoneControl<'_> {
                 let text = self.reason(outcome, status, reason);
                 self.say(&format!("registration failed: {text}"));
                 self.registered = false;
-                if removed {
+                if is_ending {
                     self.stage = PhoneStage::Over;
-                    return Ok(());
+                    return;
                 }
                 self.report.reason = format!("registration failed: {text}");
                 self.report.status = status;
@@ -626,7 +669,6 @@ impl PhoneControl<'_> {
                 }
             }
         }
-        Ok(())
     }
 
     /// Compares the finished recording with the file that the peer has played.

@@ -410,7 +410,7 @@ fn outgoing(options: &PhoneOptions, peer: &PhonePeer) -> Result<OutgoingCallPlan
             None => HangUp::Callee,
         },
         sends: MediaKind::Speech,
-        expects: MediaKind::None,
+        expects: MediaKind::Speech,
         codec: first_codec(options),
         participants: 0,
         srtp: options.srtp == SrtpUse::Required,
@@ -475,6 +475,7 @@ fn registration(
 fn answering(options: &PhoneOptions) -> AnswerPlan {
     let mut plan = AnswerPlan::new("phone", MediaKind::Speech);
     plan.answer = options.answer_after;
+    plan.expects = MediaKind::Speech;
     plan.codec = first_codec(options);
     plan.hang_up = call_limit(options).map(|limit| HoldTime::Fixed(limit.as_secs_f64()));
     plan

@@ -140,6 +140,21 @@ fn make_device(
     Ok(tun)
 }
 
+/// The tunnel of a phone in its gateway.
+fn tunnel_of(
+    carrier: EspCarrier,
+    peer: Option<SocketAddr>,
+    remote: Vec<AddressPrefix>,
+) -> GatewayTunnel {
+    GatewayTunnel {
+        name: "phone".to_owned(),
+        peer,
+        // Also with a key exchange: its daemon does not say that a NAT has another mapping.
+        peer_behind_nat: carrier == EspCarrier::Udp,
+        remote,
+    }
+}
+
 impl PhoneTunnel {
     /// Makes the device and starts the thread, with the key exchange of negotiated keys.
     ///
@@ -179,13 +194,7 @@ impl PhoneTunnel {
                 "compare the outer addresses, ports and carriers of both ends; another program may have the port",
             )
         })?;
-        let tunnel = GatewayTunnel {
-            name: "phone".to_owned(),
-            peer,
-            // The key exchange knows the address of its peer.
-            peer_behind_nat: plan.carrier == EspCarrier::Udp && !negotiates,
-            remote: networks.clone(),
-        };
+        let tunnel = tunnel_of(plan.carrier, peer, networks.clone());
         let settings = GatewaySettings {
             carrier: plan.carrier,
             local: plan.local.ip(),
@@ -457,8 +466,6 @@ impl PacketCarrier {
             gateway,
             socket,
             keep_alives_sent,
-            peer,
-            peer_changes,
             ..
         } = self;
         gateway.tick(now, |destination| {
@@ -472,13 +479,42 @@ impl PacketCarrier {
             // A keep-alive that is not sent is repeated after the interval.
             socket.send(&NAT_KEEP_ALIVE, &[packet], |_, _| {});
         });
+        let mut moved = None;
         gateway.deliver_notices(|notice| {
             if let GatewayNotice::PeerMoved { address, .. } = notice {
-                *peer = Some(address);
-                *peer_changes += 1;
+                moved = Some(address);
             }
             true
         });
+        if let Some(address) = moved {
+            self.follow_peer(address);
+        }
+    }
+
+    /// Authenticated packets of the peer come from another address: a NAT has another mapping.
+    fn follow_peer(&mut self, address: SocketAddr) {
+        if self.refuses_peer(address) || self.peer == Some(address) {
+            return;
+        }
+        self.peer_changes += u64::from(self.peer.is_some());
+        self.peer = Some(address);
+        let path = path_mtu(self.local, self.peer);
+        self.gateway.set_path_mtu(0, Some(path));
+    }
+
+    /// Whether an address is inside of the tunnel: packets to it would be routed into the tunnel. Its own are opened.
+    fn refuses_peer(&mut self, address: SocketAddr) -> bool {
+        let inside = |network: &AddressPrefix| network.contains(address.ip());
+        if !self.networks.iter().any(inside) {
+            return false;
+        }
+        let note = format!(
+            "ESP: {} is an address inside of the tunnel, and cannot be that of the peer",
+            address.ip()
+        );
+        let _ = self.messages.try_send(PhoneMessage::Note(note));
+        self.gateway.refuse_peer(0, address.ip());
+        true
     }
 
     fn ended(&mut self, now: Time) -> EspEnd {
@@ -527,15 +563,8 @@ impl NegotiatedEsp for PacketCarrier {
     }
 
     fn seal_with(&mut self, spi: u32, peer: SocketAddr) {
-        let inside = |network: &AddressPrefix| network.contains(peer.ip());
-        if self.networks.iter().any(inside) {
-            // Its packets are opened; packets to it would be routed into the tunnel.
-            let note = format!(
-                "IKEv2: {} is an address inside of the tunnel, and cannot be that of the peer",
-                peer.ip()
-            );
-            let _ = self.messages.try_send(PhoneMessage::Note(note));
-            return self.gateway.refuse_peer(0, peer.ip());
+        if self.refuses_peer(peer) {
+            return;
         }
         if !self.gateway.seal_with(0, spi, peer) {
             return;
@@ -572,6 +601,13 @@ impl NegotiatedEsp for PacketCarrier {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use engine::Entropy;
+    use protect::esp::{
+        EspEncryption, EspIntegrity, EspKeys, EspSuite, InboundSa, OutboundSa, SaSpec,
+        TrafficSelector,
+    };
+    use std::net::{Ipv4Addr, UdpSocket};
+    use std::os::unix::net::UnixDatagram;
 
     #[test]
     fn networks_are_those_of_the_options_and_have_no_outer_address() {
@@ -597,5 +633,100 @@ mod tests {
         // The call would pass beside the tunnel.
         let beside = networks(&[network("10.3.0.0/24")], called).unwrap_err();
         assert!(beside.to_string().contains("10.2.0.1 is not behind"));
+    }
+
+    /// An association from the network of `from` to that of `to`, both ends at the loopback address.
+    fn spec(spi: u32, from: &str, to: &str) -> SaSpec {
+        let suite = EspSuite::new(EspEncryption::AesGcm16, EspIntegrity::None);
+        let end = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let key = EspKeys::new(&[spi as u8; 20], &[]);
+        let mut spec = SaSpec::new(spi, suite, key).tunnel(end, end);
+        spec.selectors = vec![TrafficSelector {
+            source: from.parse().ok(),
+            destination: to.parse().ok(),
+            ..TrafficSelector::ANY
+        }];
+        spec
+    }
+
+    /// Keys are those of a key exchange, and the packets of the peer come from another port than before.
+    #[test]
+    fn tunnel_follows_the_peer_to_another_mapping_of_a_nat() {
+        let (phone, remote) = ("10.1.0.1/32", "10.2.0.0/24");
+        let socket = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let [before, after] = [socket(), socket()];
+        let local = socket().local_addr().unwrap();
+        let now = Time::ZERO;
+        let mut entropy = Entropy::from_number(1);
+        let mut outbound = |spec| OutboundSa::new(spec, &mut entropy, now).unwrap();
+        let networks = vec![remote.parse::<AddressPrefix>().unwrap()];
+        let settings = GatewaySettings {
+            carrier: EspCarrier::Udp,
+            local: local.ip(),
+            keep_alive: None,
+            rekey_delay: Duration::ZERO,
+            rekey_grace: GRACE,
+        };
+        let peer = before.local_addr().unwrap();
+        let plan = tunnel_of(EspCarrier::Udp, Some(peer), networks.clone());
+        let tunnels = vec![(plan, None)];
+        let gateway = EspGateway::new(settings, tunnels, Vec::new(), HashKey::default(), now);
+        let (device, far) = UnixDatagram::pair().unwrap();
+        far.set_nonblocking(true).unwrap();
+        device.set_nonblocking(true).unwrap();
+        let (messages, notes) = sync_channel(QUEUE);
+        let mut carrier = PacketCarrier {
+            gateway: gateway.unwrap(),
+            tun: TunDevice::from_descriptor(device.into()),
+            socket: EspSocket::open(EspSocketKind::Udp, local, ROOM).unwrap(),
+            clock: Clock::new(),
+            buffer: vec![0; ROOM],
+            local: local.ip(),
+            peer: Some(peer),
+            networks,
+            next_path: now,
+            received: VecDeque::new(),
+            messages,
+            negotiated: NegotiatedFigures::default(),
+            peer_changes: 0,
+            keep_alives_sent: 0,
+        };
+        let pair = NegotiatedPair {
+            tunnel: 0,
+            inbound: InboundSa::new(spec(0x1001, remote, phone), now).unwrap(),
+            outbound: outbound(spec(0x1000, phone, remote)),
+        };
+        carrier.install(pair, now).unwrap();
+        carrier.seal_with(0x1000, peer);
+        let mut sealing = outbound(spec(0x1001, remote, phone));
+        for from in [&before, &after] {
+            let mut packet = [0; 40];
+            packet[0] = 0x45;
+            packet[3] = 40;
+            packet[9] = 17;
+            packet[12..16].copy_from_slice(&[10, 2, 0, 9]);
+            packet[16..20].copy_from_slice(&[10, 1, 0, 1]);
+            let mut buffer = vec![0; ROOM];
+            buffer[MAX_HEADROOM..MAX_HEADROOM + 40].copy_from_slice(&packet);
+            let mut room = PacketRoom::new(&mut buffer, MAX_HEADROOM, 40);
+            sealing.seal_payload(&mut room, 4, now).unwrap();
+            from.send_to(room.packet(), local).unwrap();
+            let until = std::time::Instant::now() + Duration::from_secs(10);
+            let mut read = [0; 100];
+            while far.recv(&mut read).is_err() {
+                assert!(
+                    std::time::Instant::now() < until,
+                    "{:?}",
+                    carrier.gateway.drops()
+                );
+                carrier.turn(None).unwrap();
+            }
+            assert_eq!(carrier.peer, from.local_addr().ok());
+        }
+        assert_eq!(carrier.peer_changes, 1);
+        // An address inside of the tunnel is refused, and the phone keeps the one that it has.
+        carrier.follow_peer("10.2.0.7:4500".parse().unwrap());
+        assert_eq!(carrier.peer, after.local_addr().ok());
+        assert!(matches!(notes.try_recv(), Ok(PhoneMessage::Note(_))));
     }
 }

@@ -218,6 +218,33 @@ impl Netlink {
         }
     }
 
+    /// Sends a batch of messages, complete with their headers, of which the one with this sequence number requests an
+    /// acknowledgement, and waits for it.
+    ///
+    /// # Errors
+    /// The first one of any message.
+    pub(crate) fn batch(&mut self, messages: &[u8], acknowledged: u32) -> io::Result<()> {
+        net::send(&self.fd, messages, SendFlags::empty())?;
+        loop {
+            let (_, length) = net::recv(&self.fd, &mut self.response[..], RecvFlags::empty())?;
+            let mut rest = self.response.get(..length).unwrap_or_default();
+            while rest.len() >= HEADER {
+                let length = word(rest, 0) as usize;
+                let Some(part) = rest.get(HEADER..length) else {
+                    return Err(io::ErrorKind::InvalidData.into());
+                };
+                let (kind, sequence) = (half(rest, 4), word(rest, 8));
+                rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+                match (kind, word(part, 0) as i32) {
+                    (MESSAGE_ERROR, 0) if sequence == acknowledged => return Ok(()),
+                    (MESSAGE_ERROR, 0) => {}
+                    (MESSAGE_ERROR, code) => return Err(io::Error::from_raw_os_error(-code)),
+                    _ => {}
+                }
+            }
+        }
+    }
+
     /// Overwrites the last response, which may have had keys.
     pub(crate) fn wipe(&mut self) {
         self.response.as_mut_slice().zeroize();

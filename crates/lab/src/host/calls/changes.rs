@@ -1,9 +1,10 @@
 //! Changes in a call, in both directions: hold, refresh, other descriptions.
 
+use super::super::phone::PhoneOccurrence;
 use super::super::{HostState, HostTimer, sdp};
 use super::{HostCallKey, HostCallPhase, note, security};
 use engine::Time;
-use sip::{Endpoint, MessageContent, Refused, ServerTransaction};
+use sip::{Endpoint, MessageContent, Refused, ServerTransaction, TransactionId};
 use std::time::Duration;
 use wire::sdp::Direction;
 use wire::sip::{Message, Method};
@@ -37,7 +38,8 @@ impl HostState {
         };
         let Some(leg) = call.leg else { return };
         call.version += 1;
-        let direction = if call.wants_hold {
+        let hold = call.wants_hold;
+        let direction = if hold {
             Direction::SendOnly
         } else {
             Direction::SendRecv
@@ -46,6 +48,7 @@ impl HostState {
             Ok(keys) => keys,
             Err(why) => {
                 if let Some(call) = self.call(key) {
+                    call.wants_hold = call.held;
                     note(&mut call.attempt.why, &format!("re-INVITE: {why}"));
                 }
                 return;
@@ -56,12 +59,41 @@ impl HostState {
         ours.secure = !keys.is_empty();
         let offer = ours.offer_with(&security::lines(&keys));
         match endpoint.request(leg, Method::Invite, &MessageContent::sdp(&offer), now) {
-            Ok(_) => {}
+            Ok(transaction) => {
+                if let Some(call) = self.call(key) {
+                    call.reinvite = Some((transaction, hold));
+                }
+            }
             Err(Refused::InvitePending | Refused::OfferPending | Refused::State) => {
                 self.agenda
                     .push(now + Duration::from_millis(200), HostTimer::Reinvite(key));
             }
-            Err(refused) => self.command_refused(key, refused),
+            Err(refused) => {
+                if let Some(call) = self.call(key) {
+                    call.wants_hold = call.held;
+                }
+                self.command_refused(key, refused);
+            }
+        }
+    }
+
+    /// Our re-INVITE was refused, or not answered: the session stays as it was (RFC 3261 section 14.1). A later request of
+    /// the user is kept: its re-INVITE follows.
+    fn reinvite_failed(&mut self, key: HostCallKey) {
+        let Some(call) = self.call(key) else { return };
+        if let Some((_, hold)) = call.reinvite.take()
+            && hold == call.wants_hold
+        {
+            call.wants_hold = call.held;
+        }
+    }
+
+    /// A request of ours was not answered, which counts as 408.
+    pub(super) fn reinvite_unanswered(&mut self, key: HostCallKey, transaction: TransactionId) {
+        let asked = self.call(key).and_then(|call| call.reinvite);
+        if let Some((_, hold)) = asked.filter(|(known, _)| *known == transaction) {
+            self.reinvite_failed(key);
+            self.report(PhoneOccurrence::HoldAnswered { hold, status: 408 });
         }
     }
 
@@ -87,7 +119,9 @@ impl HostState {
         match response.status() {
             200..300 => {
                 if let Some(call) = self.call(key) {
-                    call.held = wants_hold;
+                    // The user may have requested the other state since.
+                    let asked = call.reinvite.take();
+                    call.held = asked.map_or(wants_hold, |(_, hold)| hold);
                 }
                 if let Err(refused) = endpoint.ack(leg, &MessageContent::default(), now) {
                     self.command_refused(key, refused);
@@ -112,10 +146,14 @@ impl HostState {
                 }
             }
             491 => {
+                if let Some(call) = self.call(key) {
+                    call.reinvite = None;
+                }
                 let wait = endpoint.glare_wait(leg).unwrap_or(Duration::from_secs(2));
                 self.agenda.push(now + wait, HostTimer::Reinvite(key));
             }
             status @ 300.. => {
+                self.reinvite_failed(key);
                 if let Some(call) = self.call(key) {
                     let refusal = format!("re-INVITE refused with {status}");
                     note(&mut call.attempt.why, &refusal);

@@ -65,6 +65,8 @@ impl HostState {
             version: 1,
             held: false,
             wants_hold: false,
+            reinvite: None,
+            early_answers: Vec::new(),
             // The caller ends it: this side rings without an answer.
             will_cancel: rings_only,
             will_hold: false,
@@ -78,7 +80,8 @@ impl HostState {
         endpoint.set_user(leg, key.user());
         if !busy && let Some(call) = self.call(key) {
             let from = call.attempt.from.clone();
-            self.report(PhoneOccurrence::Incoming { from });
+            let call = key.user();
+            self.report(PhoneOccurrence::Incoming { call, from });
         }
         if busy {
             let result = endpoint.reject(leg, 486, &MessageContent::default(), now);

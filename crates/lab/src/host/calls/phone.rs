@@ -67,7 +67,11 @@ impl HostState {
             .map(|agreement| agreement.local.suite.to_string());
         let session = call.session;
         let format = session.and_then(|session| self.media.agreed_format(session));
-        self.report(PhoneOccurrence::Established { format, suite });
+        self.report(PhoneOccurrence::Established {
+            call: key.user(),
+            format,
+            suite,
+        });
     }
 
     /// Takes the answer in an ACK, after an offer in our 2xx (RFC 3264 section 4).
@@ -77,8 +81,14 @@ impl HostState {
         }
         let Some(call) = self.call(key) else { return };
         let Some(session) = call.session else { return };
+        let wants_hold = call.wants_hold;
         self.secure(key, session, request.body());
         if let Some(agreed) = sdp::agreed(request.body(), self.codecs_of(key)) {
+            // On hold nothing is sent, as after an answer to our own offer.
+            let agreed = sdp::NegotiatedMedia {
+                send: agreed.send && !wants_hold,
+                ..agreed
+            };
             self.media.agree(session, &agreed, now);
         }
     }
@@ -165,7 +175,8 @@ impl HostState {
                 reported: false,
             }),
             Ok(Method::Invite) if status != 491 => {
-                let hold = self.is_held(key);
+                let asked = self.call(key).and_then(|call| call.reinvite);
+                let hold = asked.map_or_else(|| self.is_held(key), |(_, hold)| hold);
                 self.report(PhoneOccurrence::HoldAnswered { hold, status });
             }
             _ => {}
