@@ -1027,6 +1027,62 @@ fn session_timer_continues_after_a_request_without_interval() {
     called.end();
 }
 
+/// A response to `request`.
+fn response_to(request: &str, status: u16, extra: &str) -> String {
+    let get = |id| header(request, id).unwrap();
+    format!(
+        "SIP/2.0 {status} X\r\nVia: {}\r\nFrom: {}\r\nTo: {}\r\nCall-ID: {}\r\nCSeq: {}\r\n{extra}Content-Length: 0\r\n\r\n",
+        get(HeaderId::Via),
+        get(HeaderId::From),
+        get(HeaderId::To),
+        get(HeaderId::CallId),
+        get(HeaderId::CSeq),
+    )
+}
+
+/// Neither refusals nor intervals below the smallest valid one (RFC 4028 section 4) make us refresh all the time.
+#[test]
+fn refreshes_are_not_repeated_at_once() {
+    let updates = |sent: Vec<(Time, Sent)>| -> Vec<String> {
+        let texts = sent.into_iter().filter_map(|(_, sent)| match sent {
+            Sent::Datagram(_, bytes) => String::from_utf8(bytes).ok(),
+            _ => None,
+        });
+        texts.filter(|text| text.starts_with("UPDATE")).collect()
+    };
+    // The caller supports no timer, so that it gets no 422 and we refresh.
+    let offer = "Session-Expires: 1\r\nAllow: UPDATE\r\n";
+    let mut called = IncomingCall::with(offer, EndpointConfig::default());
+    called
+        .host
+        .endpoint
+        .answer(called.leg, 200, &MessageContent::sdp(SDP), ms(1))
+        .unwrap();
+    let answer = called.host.datagrams().remove(0);
+    let agreed = header(&answer, HeaderId::SessionExpires);
+    assert_eq!(agreed.as_deref(), Some("90;refresher=uas"));
+    called.receive("ACK", "a", 10, "", 2);
+    // Sent at half of the interval, and again ten seconds after a refusal without a larger Min-SE.
+    let mut at = 45_000;
+    for (status, extra, wait) in [
+        (422, "", 10_000),
+        (200, "Session-Expires: 1;refresher=uac\r\n", 45_000),
+        (422, "Min-SE: 90\r\n", 10_000),
+        (500, "Retry-After: 0\r\n", 1_000),
+    ] {
+        at += 50;
+        let sent = updates(called.host.run(ms(at)));
+        assert_eq!(sent.len(), 1, "{at}: {sent:?}");
+        let reply = response_to(&sent[0], status, extra);
+        called.host.datagram(reply.as_bytes(), PEER, ms(at));
+        at += wait;
+        let sent = updates(called.host.run(ms(at - 50)));
+        assert!(sent.is_empty(), "{status} {extra}: {sent:?}");
+    }
+    called.receive("BYE", "b", 13, "", at - 50);
+    called.end();
+}
+
 #[test]
 fn response_481_ends_the_dialog() {
     let (mut pair, caller, callee) = plain();
