@@ -69,6 +69,63 @@ fn reinvite_is_answered_and_acknowledged() {
     finish(pair, caller);
 }
 
+/// A re-INVITE offers no reliable provisional responses; one that requires them gets only its final response (RFC 3262
+/// sections 3 and 4).
+#[test]
+fn reinvite_has_no_reliable_provisional_responses() {
+    let (mut pair, caller, _) = plain();
+    let now = pair.now;
+    pair.hosts[0]
+        .endpoint
+        .request(caller, Method::Invite, &MessageContent::sdp(SDP), now)
+        .unwrap();
+    pair.run(Duration::from_millis(100));
+    let invites = pair
+        .ladder
+        .iter()
+        .filter(|(_, from, text)| *from == 0 && text.starts_with("INVITE"));
+    let supported: Vec<String> = invites
+        .map(|(_, _, text)| header(text, HeaderId::Supported).unwrap())
+        .collect();
+    assert_eq!(supported, ["100rel, timer, replaces", "timer, replaces"]);
+    finish(pair, caller);
+
+    let mut called = IncomingCall::with("Supported: 100rel\r\n", EndpointConfig::default());
+    called.host.log.behaviour.respond = None;
+    called
+        .host
+        .endpoint
+        .answer(called.leg, 200, &MessageContent::sdp(SDP), ms(1))
+        .unwrap();
+    called.host.drain();
+    called.receive("ACK", "a", 10, "", 2);
+    for (cseq, require, provisional) in [
+        (11, "Supported: 100rel\r\n", 1),
+        (12, "Require: 100rel\r\n", 0),
+    ] {
+        let at = u64::from(cseq) * 1_000;
+        let branch = format!("r{cseq}");
+        called.receive("INVITE", &branch, cseq, require, at);
+        let RecordedIndication::Request(_, transaction, _) = called.host.log.last().clone() else {
+            panic!("{:?}", called.host.log.indications)
+        };
+        let endpoint = &mut called.host.endpoint;
+        let nothing = MessageContent::default();
+        assert_eq!(
+            endpoint.respond(transaction, 183, &nothing, ms(at + 1)),
+            Ok(())
+        );
+        assert_eq!(called.host.datagrams().len(), provisional, "{require}");
+        let sdp = MessageContent::sdp(SDP);
+        let endpoint = &mut called.host.endpoint;
+        assert_eq!(endpoint.respond(transaction, 200, &sdp, ms(at + 2)), Ok(()));
+        assert_eq!(status(&called.host.datagrams()[0]), 200);
+        called.receive("ACK", &format!("a{cseq}"), cseq, "", at + 10);
+    }
+    called.receive("BYE", "b", 13, "", 20_000);
+    called.end();
+}
+
 #[test]
 fn crossing_reinvites_both_get_491_and_can_be_retried() {
     let (mut pair, caller, callee) = plain();
