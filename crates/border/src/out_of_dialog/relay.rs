@@ -4,7 +4,10 @@ use crate::calls::challenge::ChallengedLeg;
 use crate::calls::setup::hop_hosts::HopHosts;
 use crate::certificate_names::with_hop_certificate_name;
 use crate::components::Calls;
-use crate::headers::{EditList, address_with_host, has_credentials, hide_network, text, warnings};
+use crate::headers::{
+    EditList, address_with_host, has_credentials, hide_network, required_end_to_end,
+    response_headers, text, warnings,
+};
 use crate::hiding;
 use crate::identity::{ANONYMOUS, Boundary, IdentityTexts, RequestedPrivacy};
 use crate::out_of_dialog::state::{DeferredRequest, PendingKind, RequestRelay};
@@ -302,12 +305,20 @@ impl Calls<'_> {
         response: &Message<'_>,
     ) {
         let now = self.parts.ctx.now;
-        let mut told = Vec::new();
+        let (mut told, mut required) = (Vec::new(), Vec::new());
         let hides = self.hides_from(source_flow);
         warnings(response, hides, &mut told);
+        required_end_to_end(response, &mut required);
         let (mut effects, mut hidden) = (Effects::default(), hiding::HidingTexts::default());
         let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
         hide_network(response, &told, &mut edits);
+        response_headers(response, &mut edits);
+        if !required.is_empty() {
+            edits.push(Edit::Add {
+                id: HeaderId::Require,
+                value: &required,
+            });
+        }
         // No identity of the other side (RFC 3325): a response to a request outside a dialog needs none.
         for id in [HeaderId::RemotePartyId, HeaderId::PPreferredIdentity] {
             if hides && response.has(id) {
