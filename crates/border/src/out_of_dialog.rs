@@ -206,11 +206,13 @@ impl Calls<'_> {
         let now = self.parts.ctx.now;
         let status = response.status();
         if status < 200 {
-            return;
+            // The target is alive: its final response is awaited.
+            return self.stop_relay_timer(user);
         }
         match self.parts.out_of_dialog.take_pending(user) {
             Some(PendingKind::Ping(ping)) => self.ping_done(ping, PingResult::Response(status)),
-            Some(PendingKind::Relay(relay)) => {
+            Some(PendingKind::Relay(mut relay)) => {
+                self.stop_timer_of(&mut relay);
                 if status == 503 && relay.next < relay.hops.len() {
                     return self.relay_next(relay, 503);
                 }
@@ -256,7 +258,10 @@ impl Calls<'_> {
         let now = self.parts.ctx.now;
         match self.parts.out_of_dialog.take_pending(user) {
             Some(PendingKind::Ping(ping)) => self.ping_done(ping, PingResult::TimedOut),
-            Some(PendingKind::Relay(relay)) => self.relay_next(relay, 408),
+            Some(PendingKind::Relay(mut relay)) => {
+                self.stop_timer_of(&mut relay);
+                self.relay_next(relay, 408);
+            }
             Some(PendingKind::InDialog(passed)) => self.in_dialog_timed_out(&passed),
             Some(PendingKind::Register(passed)) => {
                 if let Err(passed) = self.refresh_locally(passed) {

@@ -973,6 +973,29 @@ impl Endpoint {
         }
     }
 
+    /// Whether a received request waits for its final response. Its sender may have given up: then its transaction has
+    /// ended without one.
+    pub fn is_open(&self, transaction: ServerTransaction) -> bool {
+        self.server(transaction).is_some_and(|server| {
+            matches!(server.state, ServerState::Trying | ServerState::Proceeding)
+        })
+    }
+
+    /// Gives up our request outside of any dialog, or within a dialog that is not a call: it is not retransmitted any
+    /// more, and its responses are ignored. Nothing is indicated.
+    pub fn give_up(&mut self, transaction: TransactionId) {
+        let of_handler = self
+            .clients
+            .get(transaction.slot as usize)
+            .is_some_and(|client| {
+                client.cookie as u32 == transaction.check
+                    && matches!(client.owner, Owner::OutOfDialog(_))
+            });
+        if of_handler {
+            self.close_client(transaction.slot);
+        }
+    }
+
     /// Sends a request outside of any dialog: OPTIONS, REGISTER, MESSAGE, SUBSCRIBE, PUBLISH, NOTIFY. The handler sets
     /// the Contact of a REGISTER by an edit.
     ///
