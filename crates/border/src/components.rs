@@ -107,7 +107,7 @@ impl Components {
         };
         parts.open_listeners(endpoint);
         parts.media.open_pools(&mut parts.ctx, &worker);
-        parts.admission.reset_feedback(&parts.ctx, endpoint);
+        parts.configure_admission(endpoint);
         parts
     }
 
