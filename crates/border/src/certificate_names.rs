@@ -1,9 +1,11 @@
 //! Names that the certificates of peers must contain.
 
+use crate::listeners::BorderListener;
 use crate::policy::HopStep;
-use config::{Config, TrunkId};
+use config::{Config, Trunk, TrunkId};
 use engine::Transport;
-use sip::{Endpoint, Flow};
+use sip::{Endpoint, Flow, KnownPeer, ListenerId};
+use std::net::SocketAddr;
 use wire::sip::Uri;
 
 /// The flow to a hop, with the name that the certificate of the peer must contain.
@@ -34,18 +36,69 @@ pub(crate) fn with_certificate_name(
     flow: Flow,
     (trunk, target): (TrunkId, usize),
 ) -> Flow {
+    let Some(trunk) = config.trunk(trunk) else {
+        return with_peer(endpoint, flow, || ("", ""));
+    };
+    let named = trunk
+        .targets
+        .get(target)
+        .is_some_and(|target| target.host.ip().is_none());
+    if named && flow.transport == Transport::Tls && flow.connection.is_none() {
+        endpoint.learn_peer(&known_peer(trunk, target, flow.local, flow.remote));
+    }
     with_peer(endpoint, flow, || {
-        let Some(trunk) = config.trunk(trunk) else {
-            return ("", "");
-        };
-        let own = trunk.tls.as_ref().and_then(|tls| tls.name.as_deref());
-        let host = trunk.targets.get(target).map(|target| target.host.text());
-        (own.or(host).unwrap_or_default(), trunk.name.as_str())
+        (name_at(trunk, target), trunk.name.as_str())
     })
 }
 
+/// The name that the certificate of a target must contain.
+fn name_at(trunk: &Trunk, target: usize) -> &str {
+    let own = trunk.tls.as_ref().and_then(|tls| tls.name.as_deref());
+    let host = trunk.targets.get(target).map(|target| target.host.text());
+    own.or(host).unwrap_or_default()
+}
+
+fn known_peer(
+    trunk: &Trunk,
+    target: usize,
+    local: ListenerId,
+    address: SocketAddr,
+) -> KnownPeer<'_> {
+    KnownPeer {
+        local,
+        address,
+        name: name_at(trunk, target),
+        profile: &trunk.name,
+    }
+}
+
+/// Tells the endpoint the names of the targets of trunks, for dialogs that these have opened. The address of a target
+/// with a host name follows when it is resolved.
+pub(crate) fn learn_targets(
+    endpoint: &mut Endpoint,
+    config: &Config,
+    listeners: &[BorderListener],
+) {
+    endpoint.forget_peers();
+    for trunk in &config.trunks {
+        for (index, target) in trunk.targets.iter().enumerate() {
+            let Some((address, Transport::Tls)) = target.direct() else {
+                continue;
+            };
+            for point in listeners {
+                if point.interface == Some(trunk.interface)
+                    && point.transport == Transport::Tls
+                    && point.address.is_ipv4() == address.is_ipv4()
+                {
+                    endpoint.learn_peer(&known_peer(trunk, index, point.local, address));
+                }
+            }
+        }
+    }
+}
+
 /// Registers the name of the peer for a flow whose TLS connection is not open yet.
-fn with_peer<'n>(
+pub(crate) fn with_peer<'n>(
     endpoint: &mut Endpoint,
     mut flow: Flow,
     name: impl FnOnce() -> (&'n str, &'n str),

@@ -6,6 +6,7 @@ use crate::calls::conference::state::Conferences;
 use crate::calls::quality_intervals::QualityIntervals;
 use crate::calls::table::OngoingCalls;
 use crate::carrier::Carriers;
+use crate::certificate_names::learn_targets;
 use crate::keepalive::KeepAlives;
 use crate::listeners::Listeners;
 use crate::media::BorderMedia;
@@ -106,7 +107,7 @@ impl Components {
         };
         parts.open_listeners(endpoint);
         parts.media.open_pools(&mut parts.ctx, &worker);
-        parts.admission.reset_feedback(&parts.ctx, endpoint);
+        parts.configure_admission(endpoint);
         parts
     }
 
@@ -114,6 +115,14 @@ impl Components {
     pub(crate) fn open_listeners(&mut self, endpoint: &mut Endpoint) {
         self.listeners
             .open(&mut self.ctx, &mut self.media.plane, endpoint);
+        learn_targets(endpoint, &self.ctx.config, &self.listeners.list);
+    }
+
+    /// Applies the settings of admission control.
+    pub(crate) fn configure_admission(&mut self, endpoint: &mut Endpoint) {
+        self.admission.reset_feedback(&self.ctx, endpoint);
+        let numbers = &self.ctx.config.sip.emergency_numbers;
+        self.admission.overload.set_emergency_numbers(numbers);
     }
 
     /// Starts the processing of an input.

@@ -7,6 +7,9 @@ use sip::{EndpointConfig, MovedDialogs, SessionConfig, TimerConfig};
 /// Supported methods.
 pub(crate) const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, INFO, UPDATE, PRACK, REFER, SUBSCRIBE, NOTIFY, MESSAGE, REGISTER, PUBLISH";
 
+/// Emergency calls for which there is room beyond the limit of calls.
+const EMERGENCY_CALLS: usize = 100;
+
 /// Settings of the endpoint, derived from a configuration.
 pub(crate) fn endpoint_config(
     config: &Config,
@@ -47,6 +50,7 @@ pub(crate) fn endpoint_config(
         },
         limits: engine::Limits {
             transactions: worker.share(config.limits.transactions),
+            calls: config.limits.calls.saturating_add(EMERGENCY_CALLS),
             ..config.limits.clone()
         },
         opens_websockets: false,

@@ -81,7 +81,19 @@ pub(crate) const HOP_TAGS: [&[u8]; 6] = [
 ];
 
 /// Option tags that we support on each leg independently.
-pub(crate) const OWN_TAGS: &[u8] = b"100rel, timer, replaces";
+const OWN_TAGS: &[u8] = b"100rel, timer, replaces";
+
+/// The same in a re-INVITE, to which reliable provisional responses are not supported.
+const REINVITE_TAGS: &[u8] = b"timer, replaces";
+
+/// The option tags that we support on the other leg of a message.
+pub(crate) fn own_tags(message: &Message<'_>) -> &'static [u8] {
+    let in_dialog = || message.to().is_ok_and(|to| to.tag().is_some());
+    match message.method() == Method::Invite && message.is_request() && in_dialog() {
+        true => REINVITE_TAGS,
+        false => OWN_TAGS,
+    }
+}
 
 /// Whether Supported in this message matters (RFC 3261 section 20.37): then it must contain only tags that both sides
 /// support.
@@ -199,6 +211,29 @@ pub(crate) fn hide_hops<'e, const N: usize>(
             id: HeaderId::Warning,
             value,
         }),
+    }
+}
+
+/// Adds headers that belong to the content of a response, not to its dialog: the contacts of a redirect, the option tags
+/// that are not supported (420) or required (421).
+pub(crate) fn response_headers<'e, const N: usize>(
+    response: &Message<'e>,
+    edits: &mut SmallVec<[Edit<'e>; N]>,
+) {
+    let id = match response.status() {
+        300..=399 | 485 => HeaderId::Contact,
+        420 => HeaderId::Unsupported,
+        421 => HeaderId::Require,
+        _ => return,
+    };
+    edits.extend(response.all(id).map(|value| Edit::Add { id, value }));
+}
+
+/// Appends the option tags of Require that concern the other end. Those of a 421 are its content, see
+/// [`response_headers`].
+pub(crate) fn required_end_to_end(message: &Message<'_>, out: &mut Vec<u8>) {
+    if message.status() != 421 {
+        end_to_end_tags(message, HeaderId::Require, out);
     }
 }
 

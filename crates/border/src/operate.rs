@@ -32,10 +32,8 @@ impl Border {
         parts.trunks.reload(&config, now);
         parts.media_nodes.reload(&config, now);
         self.parts.report_node_events();
+        self.parts.configure_admission(&mut self.endpoint);
         let parts = &mut self.parts;
-        parts
-            .admission
-            .reset_feedback(&parts.ctx, &mut self.endpoint);
         let first = parts
             .worker
             .siblings

@@ -13,7 +13,9 @@ mod subscriptions;
 
 use crate::carrier::CarrierResult;
 use crate::components::Calls;
-use crate::headers::{EditList, hide_network, promised_end_to_end, warnings, without_credentials};
+use crate::headers::{
+    EditList, hide_network, promised_end_to_end, required_end_to_end, warnings, without_credentials,
+};
 use crate::index_remap::IndexRemap;
 use crate::out_of_dialog::state::{DeferredRequest, PendingKind};
 use crate::request::{RequestOrigin, RequestRefusal};
@@ -41,6 +43,7 @@ pub(crate) struct RequestSource {
 struct ForwardedFields {
     warnings: Vec<u8>,
     supported: Vec<u8>,
+    require: Vec<u8>,
     refer_to: Vec<u8>,
     /// Credentials are for the target.
     keeps_credentials: bool,
@@ -57,6 +60,12 @@ impl ForwardedFields {
             edits.push(Edit::Add {
                 id: HeaderId::Supported,
                 value: &self.supported,
+            });
+        }
+        if !self.require.is_empty() {
+            edits.push(Edit::Add {
+                id: HeaderId::Require,
+                value: &self.require,
             });
         }
         if !self.refer_to.is_empty() {
@@ -82,6 +91,7 @@ impl Calls<'_> {
         };
         warnings(request, self.hides_from(target), &mut fields.warnings);
         promised_end_to_end(request, &mut fields.supported);
+        required_end_to_end(request, &mut fields.require);
         self.refer_to_at(request, target, &mut fields.refer_to);
         fields
     }
@@ -196,11 +206,13 @@ impl Calls<'_> {
         let now = self.parts.ctx.now;
         let status = response.status();
         if status < 200 {
-            return;
+            // The target is alive: its final response is awaited.
+            return self.stop_relay_timer(user);
         }
         match self.parts.out_of_dialog.take_pending(user) {
             Some(PendingKind::Ping(ping)) => self.ping_done(ping, PingResult::Response(status)),
-            Some(PendingKind::Relay(relay)) => {
+            Some(PendingKind::Relay(mut relay)) => {
+                self.stop_timer_of(&mut relay);
                 if status == 503 && relay.next < relay.hops.len() {
                     return self.relay_next(relay, 503);
                 }
@@ -246,7 +258,10 @@ impl Calls<'_> {
         let now = self.parts.ctx.now;
         match self.parts.out_of_dialog.take_pending(user) {
             Some(PendingKind::Ping(ping)) => self.ping_done(ping, PingResult::TimedOut),
-            Some(PendingKind::Relay(relay)) => self.relay_next(relay, 408),
+            Some(PendingKind::Relay(mut relay)) => {
+                self.stop_timer_of(&mut relay);
+                self.relay_next(relay, 408);
+            }
             Some(PendingKind::InDialog(passed)) => self.in_dialog_timed_out(&passed),
             Some(PendingKind::Register(passed)) => {
                 if let Err(passed) = self.refresh_locally(passed) {

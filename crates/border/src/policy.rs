@@ -10,7 +10,7 @@ mod tests;
 pub use order::in_order;
 pub use skipped::{SkipReason, SkippedTrunk};
 
-use crate::emergency::is_emergency_uri;
+use crate::emergency::is_emergency;
 use config::{
     Authenticate, Config, HostName, IdentityPassing, InterfaceId, Match, MediaMode, Number,
     NumberRewrite, Register, RouteAction, RouteSpec, RouteTrunk, TargetSpec, Trunk, TrunkId,
@@ -358,10 +358,11 @@ pub(crate) fn called_number(config: &Config, facts: &Facts<'_>) -> Result<Option
 
 /// The Request-URI of an acceptable call.
 fn admissible<'f>(config: &Config, facts: &Facts<'f>) -> Result<Uri<'f>, Plan> {
-    if facts.draining {
+    let limited = !is_emergency(config, facts.to);
+    if limited && facts.draining {
         return Err(Refusal::later(Reason::Draining, 5));
     }
-    if facts.calls >= config.limits.calls {
+    if limited && facts.calls >= config.limits.calls {
         return Err(Refusal::later(Reason::CallLimit, 5));
     }
     let to = Uri::parse(facts.to).ok_or(Refusal::plan(Reason::UnreadableUri))?;
@@ -691,7 +692,7 @@ impl Router<'_> {
         let keys = trunks.iter().map(|trunk| (trunk.priority, trunk.weight));
         let mut steps = Vec::new();
         let mut skipped = Vec::new();
-        let for_help = is_emergency_uri(self.facts.to);
+        let limited = !is_emergency(self.config, self.facts.to);
         for at in in_order(keys, &mut random) {
             let Some(id) = trunks.get(at).map(|entry| entry.trunk) else {
                 continue;
@@ -700,12 +701,12 @@ impl Router<'_> {
                 continue;
             };
             let calls = self.view.trunk_calls(id);
-            let full = trunk.max_calls.filter(|most| calls >= *most);
+            let full = trunk.max_calls.filter(|most| limited && calls >= *most);
             let reason = match full {
                 _ if !self.view.trunk_in_service(id) => Some(SkipReason::OutOfService),
                 Some(max_calls) => Some(SkipReason::Full { calls, max_calls }),
                 None if trunk.overload_control
-                    && !for_help
+                    && limited
                     && !self.view.trunk_takes(id, self.facts.random) =>
                 {
                     Some(SkipReason::Overloaded)

@@ -135,8 +135,15 @@ struct ContactRequest<'m> {
     /// Requested seconds.
     wish: u32,
     instance: &'m [u8],
-    /// Flow identifier (RFC 5626), if both sides support outbound.
+    /// Flow identifier (RFC 5626), if both sides support outbound, or if the contact is removed.
     reg_id: u32,
+}
+
+impl ContactRequest<'_> {
+    /// Whether it registers a flow of RFC 5626.
+    fn is_outbound_flow(&self) -> bool {
+        self.reg_id != 0 && self.wish != 0
+    }
 }
 
 /// A validated REGISTER.
@@ -320,7 +327,7 @@ impl Location {
             };
             let wanted =
                 self.validate_contact(request, address, uri, flow, supports(b"outbound"), &judged)?;
-            judged.outbound |= wanted.reg_id != 0;
+            judged.outbound |= wanted.is_outbound_flow();
             let kept = address.raw.len()
                 + call_id.len()
                 + judged.path.iter().map(|p| p.len()).sum::<usize>();
@@ -333,8 +340,8 @@ impl Location {
         if judged.star && (!judged.contacts.is_empty() || expires != Ok(0)) {
             return refuse(Reason::BadContactWildcard);
         }
-        let flows = judged.contacts.iter().filter(|wanted| wanted.reg_id != 0);
-        if flows.count() > 1 {
+        let flows = judged.contacts.iter();
+        if flows.filter(|wanted| wanted.is_outbound_flow()).count() > 1 {
             return refuse(Reason::SeveralContacts);
         }
         let lacks = |value: &&[u8]| {
@@ -373,12 +380,14 @@ impl Location {
         }
         let instance = address.params.get(b"+sip.instance").unwrap_or_default();
         let reg_id = match address.params.get(b"reg-id") {
-            Some(digits) if outbound && !instance.is_empty() && wish != 0 => {
+            Some(digits) if (outbound || wish == 0) && !instance.is_empty() => {
                 match std::str::from_utf8(digits)
                     .ok()
                     .and_then(|text| text.parse().ok())
                 {
                     Some(number) if number > 0 && number < 1 << 31 => number,
+                    // A contact that is removed is found by its URI, too.
+                    _ if wish == 0 => 0,
                     _ => return Err(Box::new(RegisterResponse::refuse(Reason::BadRegId))),
                 }
             }
@@ -452,24 +461,29 @@ impl Location {
     }
 
     /// The binding of a contact: the same flow of the same instance (RFC 5626 section 6), otherwise the same URI,
-    /// otherwise the same instance without reg-id (a device that returned on another port).
+    /// otherwise the same instance without reg-id (a device that returned on another port). Flows of an instance may have
+    /// the same URI; a removed contact with another reg-id than theirs is that of a binding without one.
     fn find(&self, user: &str, wanted: &ContactRequest<'_>) -> Option<usize> {
         let bindings = self.bindings_of(user);
         let same_instance =
             |b: &Binding| !wanted.instance.is_empty() && b.instance() == wanted.instance;
+        let same_uri =
+            |b: &Binding| Uri::parse(b.uri()).is_some_and(|uri| uri.equivalent(&wanted.uri));
         if wanted.reg_id != 0 {
-            return bindings
+            let flow = bindings
                 .iter()
                 .position(|b| b.reg_id == wanted.reg_id && same_instance(b));
+            let without = || bindings.iter().position(|b| b.reg_id == 0 && same_uri(b));
+            return match wanted.wish {
+                0 => flow.or_else(without),
+                _ => flow,
+            };
         }
-        bindings
-            .iter()
-            .position(|b| Uri::parse(b.uri()).is_some_and(|uri| uri.equivalent(&wanted.uri)))
-            .or_else(|| {
-                bindings
-                    .iter()
-                    .position(|b| b.reg_id == 0 && same_instance(b))
-            })
+        bindings.iter().position(same_uri).or_else(|| {
+            bindings
+                .iter()
+                .position(|b| b.reg_id == 0 && same_instance(b))
+        })
     }
 
     /// Stores a binding, replacing the one at `place`. [`Location::admit`] has checked the capacity; a REGISTER that

@@ -101,6 +101,8 @@ pub(crate) enum Alarm {
     OverloadCheck,
     /// Update the load shedding of the socket filter.
     SheddingUpdate,
+    /// A target sent no response to this forwarded out-of-dialog request.
+    RelayTimeout(u64),
     /// A subscription expired.
     Subscription(u64),
     /// Send a keep-alive on a flow of our registration.

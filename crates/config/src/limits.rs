@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawLimits {
-    /// Maximum number of simultaneous calls.
+    /// Maximum number of simultaneous calls. Up to 100 emergency calls are accepted above it.
     #[schemars(range(min = 1))]
     pub calls: u32,
     /// Maximum number of SIP transactions, including completed ones that absorb retransmissions.
@@ -52,7 +52,7 @@ pub(super) struct RawLimits {
     #[schemars(range(max = 100_000))]
     pub cpu_percent: u32,
     /// Status for calls that are refused for lack of memory or CPU time: 503 (with Retry-After), 486 and similar.
-    /// Emergency calls (urn:service:sos) are always accepted.
+    /// Emergency calls (`urn:service:sos`, `[sip] emergency_numbers`) are always accepted.
     #[schemars(range(min = 400, max = 699))]
     pub status: u16,
 }

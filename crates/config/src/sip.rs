@@ -56,6 +56,13 @@ pub struct Sip {
     /// Whether neighbours that ask for overload control (`oc` in Via, RFC 7339) get the share of new requests to hold
     /// back.
     pub overload_feedback: bool,
+    /// Numbers of emergency calls, for example `["112", "911"]`, as in the user part of Request-URIs. Like calls to
+    /// `urn:service:sos`, calls to them are never refused by rate limits, `[limits] calls`, `max_calls` of a trunk,
+    /// overload control or admission control, nor while the border drains; interfaces and routes decide about their
+    /// callers. The first four numbers are also exempt from dropping unread (`refusals_percent`), in URIs
+    /// `sip:NUMBER@HOST`.
+    #[schemars(length(max = 16))]
+    pub emergency_numbers: Vec<String>,
 }
 
 impl Default for Sip {
@@ -71,9 +78,15 @@ impl Default for Sip {
             workers: 1,
             refusals_percent: Some(5),
             overload_feedback: true,
+            emergency_numbers: Vec::new(),
         }
     }
 }
+
+/// Emergency numbers, at most.
+const MAX_EMERGENCY_NUMBERS: usize = 16;
+/// Characters of an emergency number, at most.
+const MAX_NUMBER: usize = 20;
 
 /// The table as written, checked. A queueing delay that is not written follows from the batching delay.
 pub(super) fn sip(written: &Sip, sink: &mut Sink<'_>) -> Sip {
@@ -84,9 +97,31 @@ pub(super) fn sip(written: &Sip, sink: &mut Sink<'_>) -> Sip {
             "write one line of text",
         );
     }
+    check_emergency_numbers(&written.emergency_numbers, sink);
     Sip {
         queueing_delay: queueing_delay(written, sink),
         ..written.clone()
+    }
+}
+
+fn check_emergency_numbers(numbers: &[String], sink: &mut Sink<'_>) {
+    if numbers.len() > MAX_EMERGENCY_NUMBERS {
+        sink.report(
+            "sip.emergency_numbers",
+            format!("`emergency_numbers` has more than {MAX_EMERGENCY_NUMBERS} numbers"),
+            "write only numbers of emergency services",
+        );
+    }
+    let is_dialled = |byte: u8| byte.is_ascii_digit() || b"+*#".contains(&byte);
+    for (index, number) in numbers.iter().enumerate() {
+        let length = 1..=MAX_NUMBER;
+        if !length.contains(&number.len()) || !number.bytes().all(is_dialled) {
+            sink.report(
+                &format!("sip.emergency_numbers[{index}]"),
+                format!("`{}` is not a number", number.escape_debug()),
+                "write digits as they are dialled, for example \"112\"",
+            );
+        }
     }
 }
 

@@ -577,6 +577,12 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
         "raise queue",
     ),
     (
+        "[sip]\nemergency_numbers=[\"112\", \"fire\"]",
+        5,
+        "`fire` is not a number",
+        "write digits",
+    ),
+    (
         "[registrar]\nnat_expires_s=20",
         5,
         "below min_expires_s",

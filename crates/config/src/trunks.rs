@@ -87,7 +87,8 @@ pub(super) struct RawTrunk {
     /// Maximum rates of new calls and registrations from the trunk. Requests above them are refused.
     #[serde(default)]
     pub rate_limits: RateLimits,
-    /// Seconds to wait for the first response to an INVITE before the next target is tried.
+    /// Seconds to wait for the first response to an INVITE, or to a MESSAGE, SUBSCRIBE or other request that is forwarded
+    /// outside of calls, before the next target is tried.
     #[serde(default = "default_answer_timeout_s")]
     #[schemars(range(min = 1, max = 32))]
     pub answer_timeout_s: u32,

@@ -14,7 +14,7 @@ pub struct Prefix {
 
 impl Prefix {
     /// Maximum length, bytes.
-    pub const MAX_BYTES: usize = 64;
+    pub const MAX_BYTES: usize = 32;
 
     /// The prefix `bytes`, truncated to the maximum length; the shorter prefix then matches more datagrams.
     pub fn new(bytes: &[u8]) -> Prefix {
@@ -45,7 +45,7 @@ pub struct SocketFilter {
     /// Prefix of the datagrams that the filter applies to.
     pub matched: Prefix,
     /// Prefixes of matching datagrams that always pass; an empty prefix has no effect.
-    pub exempt: [Prefix; 2],
+    pub exempt: [Prefix; SocketFilter::MAX_EXEMPT],
     /// Share of the matching datagrams that passes, of 65,536.
     pub pass_share: u16,
     /// Start value of the hash; makes the decision unpredictable for senders.
@@ -53,6 +53,20 @@ pub struct SocketFilter {
 }
 
 impl SocketFilter {
+    /// Maximum number of prefixes that always pass.
+    pub const MAX_EXEMPT: usize = 6;
+
+    /// These prefixes always pass; those beyond [`SocketFilter::MAX_EXEMPT`] are ignored.
+    pub fn exempting<'p>(
+        prefixes: impl IntoIterator<Item = &'p [u8]>,
+    ) -> [Prefix; SocketFilter::MAX_EXEMPT] {
+        let mut exempt = [Prefix::new(b""); SocketFilter::MAX_EXEMPT];
+        for (to, from) in exempt.iter_mut().zip(prefixes) {
+            *to = Prefix::new(from);
+        }
+        exempt
+    }
+
     /// Number of bytes that the hash covers.
     pub const HASHED_BYTES: usize = 192;
 
@@ -97,7 +111,7 @@ mod tests {
     fn filter(share: u16) -> SocketFilter {
         SocketFilter {
             matched: Prefix::new(b"INVITE "),
-            exempt: [&b"INVITE sip:192.0.2.1:5060"[..], b"INVITE urn:"].map(Prefix::new),
+            exempt: SocketFilter::exempting([&b"INVITE sip:192.0.2.1:5060"[..], b"INVITE urn:"]),
             pass_share: share,
             salt: 7,
         }

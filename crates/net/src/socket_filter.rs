@@ -168,6 +168,7 @@ mod tests {
             "INVITE sip:2000@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK-",
             "INVITE sip:192.0.2.1:5060 SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK-",
             "INVITE urn:service:sos SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK-",
+            "INVITE sip:112@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK-",
             "BYE sip:2000@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK-",
         ];
         let mut buffer = [0; 2_048];
@@ -181,7 +182,14 @@ mod tests {
         ] {
             let filter = SocketFilter {
                 matched: Prefix::new(b"INVITE "),
-                exempt: [exempt.as_bytes(), b"INVITE urn:"].map(Prefix::new),
+                exempt: SocketFilter::exempting([
+                    exempt.as_bytes(),
+                    b"INVITE urn:",
+                    b"",
+                    b"",
+                    b"",
+                    b"INVITE sip:112@",
+                ]),
                 pass_share,
                 salt: 0x1234_5678,
             };

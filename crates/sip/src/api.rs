@@ -84,6 +84,19 @@ pub struct NamedHop {
     pub secure: bool,
 }
 
+/// A TLS peer at an address, see [`Endpoint::learn_peer`].
+#[derive(Clone, Copy, Debug)]
+pub struct KnownPeer<'a> {
+    /// The listener that sends.
+    pub local: ListenerId,
+    /// The peer's address.
+    pub address: SocketAddr,
+    /// Name that its certificate must contain.
+    pub name: &'a str,
+    /// Name of the driver's TLS settings.
+    pub profile: &'a str,
+}
+
 /// Destination of a new request.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {

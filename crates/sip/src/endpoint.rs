@@ -493,6 +493,23 @@ impl Endpoint {
         self.net.peer(name, profile).ok_or(Refused::Full)
     }
 
+    /// Stores the name of a TLS peer at an address that has none yet. Connections for dialogs whose next hop is this
+    /// address, also with another port, then require a certificate for the name, because peers write addresses without
+    /// names in Contact and Record-Route.
+    pub fn learn_peer(&mut self, known: &KnownPeer<'_>) {
+        self.net.learn_peer(known);
+    }
+
+    /// Removes all names stored by [`Endpoint::learn_peer`].
+    pub fn forget_peers(&mut self) {
+        self.net.forget_peers();
+    }
+
+    /// Whether [`Endpoint::learn_peer`] has stored a name for the address of this flow.
+    pub fn knows_peer(&self, flow: &Flow) -> bool {
+        self.net.knows_peer(flow)
+    }
+
     /// The SIP domains that the verified certificate of a connection's peer contains.
     pub fn names_of(&self, connection: ConnectionId) -> &[String] {
         self.net.names(connection)

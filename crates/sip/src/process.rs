@@ -723,6 +723,31 @@ impl Endpoint {
         method: Method<'_>,
         content: &MessageContent<'_>,
     ) {
+        self.request_headers_with(local, method, content, None);
+    }
+
+    /// The same for a re-INVITE. Reliable provisional responses to it are not supported: an answer in one would have to
+    /// be forwarded before the 2xx (RFC 3262 section 5), so that `100rel` is not offered.
+    pub(crate) fn reinvite_headers(
+        &mut self,
+        local: crate::ListenerId,
+        content: &MessageContent<'_>,
+    ) {
+        let tags = self.config.supported.iter().map(String::as_str);
+        let tags: Vec<&str> = tags
+            .filter(|tag| !tag.eq_ignore_ascii_case("100rel"))
+            .collect();
+        let supported = tags.join(", ");
+        self.request_headers_with(local, Method::Invite, content, Some(supported.as_bytes()));
+    }
+
+    fn request_headers_with(
+        &mut self,
+        local: crate::ListenerId,
+        method: Method<'_>,
+        content: &MessageContent<'_>,
+        supported: Option<&[u8]>,
+    ) {
         let dialog = matches!(
             method,
             Method::Invite | Method::Update | Method::Refer | Method::Subscribe | Method::Notify
@@ -747,7 +772,10 @@ impl Endpoint {
                 (HeaderId::MaxForwards, hops),
                 (HeaderId::Contact, pick(dialog, contact)),
                 (HeaderId::Allow, pick(capable, self.config.allow.as_bytes())),
-                (HeaderId::Supported, pick(capable, &self.supported)),
+                (
+                    HeaderId::Supported,
+                    pick(capable, supported.unwrap_or(&self.supported)),
+                ),
                 (HeaderId::UserAgent, self.config.user_agent.as_bytes()),
             ],
         );
@@ -887,8 +915,9 @@ impl Endpoint {
             && !matches!(content.body, crate::Body::New { .. })
     }
 
-    /// Answers a request in or out of a dialog: any final status; 1xx for a re-INVITE. Other methods allow no
-    /// provisional response except 100, which the endpoint sends itself (RFC 4320).
+    /// Answers a request in or out of a dialog: any final status; 1xx for a re-INVITE, which is not sent if the
+    /// re-INVITE requires it to be reliable (RFC 3262 section 3). Other methods allow no provisional response except 100,
+    /// which the endpoint sends itself (RFC 4320).
     ///
     /// # Errors
     /// [`Refused::Gone`]; [`Refused::State`] if it was answered; [`Refused::Value`] for a status that is not allowed
@@ -922,6 +951,7 @@ impl Endpoint {
         match (invite, leg, status) {
             // The INVITE that opens a leg is answered by `answer` and `reject`.
             (true, _, _) if opening => Err(Refused::State),
+            (true, Some(_), ..200) if self.requires_reliable(slot) => Ok(()),
             (true, Some(_), ..200) => {
                 let tag = self.response_tag(slot);
                 let (start, flow) = self
@@ -940,6 +970,29 @@ impl Endpoint {
                 self.final_response(slot, status, content);
                 Ok(())
             }
+        }
+    }
+
+    /// Whether a received request waits for its final response. Its sender may have given up: then its transaction has
+    /// ended without one.
+    pub fn is_open(&self, transaction: ServerTransaction) -> bool {
+        self.server(transaction).is_some_and(|server| {
+            matches!(server.state, ServerState::Trying | ServerState::Proceeding)
+        })
+    }
+
+    /// Gives up our request outside of any dialog, or within a dialog that is not a call: it is not retransmitted any
+    /// more, and its responses are ignored. Nothing is indicated.
+    pub fn give_up(&mut self, transaction: TransactionId) {
+        let of_handler = self
+            .clients
+            .get(transaction.slot as usize)
+            .is_some_and(|client| {
+                client.cookie as u32 == transaction.check
+                    && matches!(client.owner, Owner::OutOfDialog(_))
+            });
+        if of_handler {
+            self.close_client(transaction.slot);
         }
     }
 

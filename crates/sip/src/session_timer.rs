@@ -12,7 +12,9 @@ use wire::sip::{HeaderId, Message, Method, Refresher};
 
 /// Time until another attempt, if a refresh cannot be sent.
 const BLOCKED_WAIT: Duration = Duration::from_secs(2);
-/// The same after a 5xx without Retry-After.
+/// Shortest time until another attempt after a 5xx: Retry-After may be 0.
+const RETRY_FLOOR: Duration = Duration::from_secs(1);
+/// Time until another attempt after a refusal that names none.
 const FAILED_WAIT: Duration = Duration::from_secs(10);
 
 impl Endpoint {
@@ -95,7 +97,8 @@ impl Endpoint {
         let preferred = ours.expires.max(ours.min_se).max(FLOOR);
         let seconds = match request.seconds {
             0 => preferred,
-            requested => requested.min(preferred.max(request.min_se)),
+            // Shorter intervals are invalid (section 4); a client without `timer` gets no 422 for them.
+            requested => requested.max(FLOOR).min(preferred.max(request.min_se)),
         };
         // A client without `timer` cannot refresh. Otherwise its choice applies, and by default the client refreshes.
         let we_refresh = !request.supported
@@ -143,6 +146,8 @@ impl Endpoint {
     /// the smaller of 32 s and a third before).
     fn start_session(&mut self, id: LegId, seconds: u32, we_refresh: bool) {
         let now = self.now;
+        // A peer must not make us refresh more often than the smallest valid interval requires.
+        let seconds = seconds.max(FLOOR);
         let length = Duration::from_secs(u64::from(seconds));
         let Some(leg) = self.leg_mut(id) else {
             return;
@@ -265,14 +270,15 @@ impl Endpoint {
             491 => self.glare(id),
             500..=599 => {
                 let after = response.retry_after().ok();
-                Some(after.map_or(FAILED_WAIT, |s| Duration::from_secs(u64::from(s))))
+                let after = after.map(|seconds| Duration::from_secs(u64::from(seconds)));
+                Some(after.map_or(FAILED_WAIT, |after| after.max(RETRY_FLOOR)))
             }
             _ => None,
         }
     }
 
-    /// Our refresh by UPDATE was refused: after 491 and 5xx retry later, after 422 with the larger interval, otherwise let
-    /// the session expire.
+    /// Our refresh by UPDATE was refused: after 422, 491 and 5xx retry later, otherwise let the session expire. A 422
+    /// with a larger interval was followed by a retry at once ([`Endpoint::retry_request`]).
     pub(crate) fn refresh_failed(&mut self, id: LegId, response: &Message<'_>) {
         let wait = match response.status() {
             422 => {
@@ -280,7 +286,7 @@ impl Endpoint {
                 if let Some(leg) = self.leg_mut(id) {
                     leg.session.min_se = leg.session.min_se.max(requested);
                 }
-                Some(Duration::ZERO)
+                Some(FAILED_WAIT)
             }
             405 | 501 => {
                 // No UPDATE support after all: the next refresh is a re-INVITE by the handler.

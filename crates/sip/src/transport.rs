@@ -1,6 +1,6 @@
 //! The transport layer (RFC 3261 section 18): listeners, connections, destinations of responses.
 
-use crate::api::{Flow, ListenerConfig, ListenerId, Refused};
+use crate::api::{Flow, KnownPeer, ListenerConfig, ListenerId, Refused};
 use crate::config::EndpointConfig;
 use crate::outbox::{Outbox, OutboxItem, PeerName};
 use crate::timer::Timer;
@@ -10,7 +10,7 @@ use engine::{
     BoundedMap, ConnectionId, Entropy, HashKey, RecordedMessage, SocketId, Time, Transport,
 };
 use slab::Slab;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use wire::sip::{FrameLimits, HostPort, StreamFramer, Via};
 
@@ -168,6 +168,8 @@ pub(crate) struct Net {
     by_alias: BoundedMap<(SocketAddr, ListenerId), u32>,
     /// Indices of named peers.
     peers: BoundedMap<(String, String), u32>,
+    /// Names of TLS peers by address, for flows without a named peer.
+    known_peers: BTreeMap<(ListenerId, SocketAddr), PeerName>,
     per_source: BoundedMap<IpAddr, u32>,
     per_source_limit: u32,
     last_id: u64,
@@ -190,6 +192,7 @@ impl Net {
             by_remote: BoundedMap::new(connections, key),
             by_alias: BoundedMap::new(connections, key),
             peers: BoundedMap::new(MAX_PEERS.max(connections), key),
+            known_peers: BTreeMap::new(),
             per_source: BoundedMap::new(connections, key),
             per_source_limit: u32::try_from(worker.share(limits.connections_per_source))
                 .unwrap_or(u32::MAX),
@@ -317,11 +320,53 @@ impl Net {
         if flow.connection.is_some_and(|id| self.is_foreign(id)) {
             return None;
         }
-        let peer = flow.connection.and_then(peer_of);
+        let peer = self.named_peer(flow);
         self.by_remote
             .get(&(flow.remote, flow.local, peer))
             .copied()
             .or_else(|| self.alias_for(flow, peer?))
+    }
+
+    /// The named peer of a flow: the one that it selects, or the one known at its address.
+    fn named_peer(&self, flow: &Flow) -> Option<u32> {
+        flow.connection.and_then(peer_of).or_else(|| {
+            let PeerName { name, profile } = self.known_peer(flow)?.clone();
+            self.peers.get(&(name, profile)).copied()
+        })
+    }
+
+    /// The name of the TLS peer at the address of a flow: with this port, otherwise with another one.
+    fn known_peer(&self, flow: &Flow) -> Option<&PeerName> {
+        if flow.transport != Transport::Tls {
+            return None;
+        }
+        let at = |port| (flow.local, SocketAddr::new(flow.remote.ip(), port));
+        let mut others = self.known_peers.range(at(0)..=at(u16::MAX));
+        let exact = self.known_peers.get(&(flow.local, flow.remote));
+        exact.or_else(|| others.next().map(|(_, name)| name))
+    }
+
+    /// Whether the name of the TLS peer at the address of a flow is known.
+    pub(crate) fn knows_peer(&self, flow: &Flow) -> bool {
+        self.known_peer(flow).is_some()
+    }
+
+    /// Stores the name of a TLS peer at an address, unless the address has one.
+    pub(crate) fn learn_peer(&mut self, known: &KnownPeer<'_>) {
+        let key = (known.local, known.address);
+        if self.known_peers.contains_key(&key) || self.known_peers.len() >= MAX_PEERS {
+            return;
+        }
+        let name = PeerName {
+            name: known.name.to_owned(),
+            profile: known.profile.to_owned(),
+        };
+        self.known_peers.insert(key, name);
+    }
+
+    /// Removes the names of TLS peers at addresses.
+    pub(crate) fn forget_peers(&mut self) {
+        self.known_peers.clear();
     }
 
     /// Whether another worker holds this connection.
@@ -475,7 +520,10 @@ impl Net {
             .ok_or(Refused::Transport)?
             .address
             .ip();
-        let peer = flow.connection.and_then(peer_of);
+        let peer = flow.connection.and_then(peer_of).or_else(|| {
+            let PeerName { name, profile } = self.known_peer(flow)?.clone();
+            peer_of(self.peer(&name, &profile)?)
+        });
         let secure = match flow.transport {
             Transport::Tls => Some(peer),
             Transport::Tcp => None,

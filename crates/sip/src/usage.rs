@@ -16,7 +16,7 @@ use crate::received::Received;
 use crate::tokens::IdToken;
 use crate::transaction::Owner;
 use engine::Time;
-use wire::sip::{HeaderId, Message, Method};
+use wire::sip::{HeaderId, Message, Method, NameAddr};
 
 /// Bit in the slots of these dialogs' tags, to distinguish them from legs.
 const MARK: u32 = 1 << 31;
@@ -393,14 +393,24 @@ impl Endpoint {
         }
         let number = request.cseq().map_or(0, |cseq| cseq.number);
         let from = request.from().ok().and_then(|from| from.tag());
-        let Some(usage) = self.usage_mut(id).filter(|usage| {
+        let Some(usage) = self.usage(id).filter(|usage| {
             let from_peer = !usage.established || from.unwrap_or_default() == usage.peer.tag();
             from_peer && request.call_id().ok() == Some(usage.own.call_id())
         }) else {
             return self.final_response(slot, 481, &MessageContent::default());
         };
+        if usage.peer.cseq.is_some_and(|last| number <= last) {
+            return self.final_response(slot, 500, &MessageContent::default());
+        }
         let of_user = usage.user;
         let contact = request.contact().ok().filter(|contact| !contact.is_star());
+        // A target refresh shows where the peer is now, as in calls.
+        let target = contact.as_ref().map(NameAddr::parse_uri);
+        let followed =
+            target.and_then(|uri| self.followed_flow(&usage.peer.flow, usage.pinned, uri, flow));
+        let Some(usage) = self.usage_mut(id) else {
+            return;
+        };
         if !usage.established {
             // A NOTIFY before the 2xx (RFC 6665 section 4.4.1).
             let (Some(contact), Method::Notify, Some(_)) = (contact, request.method(), from) else {
@@ -417,12 +427,12 @@ impl Endpoint {
         } else if let Some(contact) = contact {
             usage.peer.refresh_target(contact.uri);
         }
-        if usage.peer.cseq.is_some_and(|last| number <= last) {
-            return self.final_response(slot, 500, &MessageContent::default());
-        }
         usage.peer.cseq = Some(number);
         if usage.pinned && usage.peer.flow.connection.is_some() {
             usage.peer.flow.connection = flow.connection.or(usage.peer.flow.connection);
+        }
+        if let Some(followed) = followed {
+            usage.peer.flow = followed;
         }
         self.reroute_usage(id);
         if let Some(server) = self.servers.get_mut(slot as usize) {

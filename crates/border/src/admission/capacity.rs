@@ -1,7 +1,7 @@
 //! Capacity: memory and CPU time that calls reserve, and its limit.
 
 use crate::admission::{CostPart, MediaPath, MediaPaths, Price, Reservation};
-use crate::emergency::is_emergency_uri;
+use crate::emergency::is_emergency;
 use crate::policy::{CallPlan, StepTarget};
 use crate::request::{RequestOrigin, RequestRefusal};
 use crate::shared::Ctx;
@@ -241,7 +241,7 @@ impl Reservations {
         let exceeded = reserved
             .exceeded(reservation.total(), limit)
             .or(through_gateway.then_some("gateway"));
-        let Some(resource) = exceeded.filter(|_| !is_emergency_uri(uri)) else {
+        let Some(resource) = exceeded.filter(|_| !is_emergency(&ctx.config, uri)) else {
             return Ok(self.record(reservation));
         };
         ctx.counters.not_admitted += 1;

@@ -2,7 +2,7 @@
 
 use crate::admission::overload::shedding::CONTROL_INTERVAL;
 use crate::border::Border;
-use crate::emergency::is_emergency_uri;
+use crate::emergency::is_emergency;
 use engine::{Datagram, SocketId, Time};
 use std::net::SocketAddr;
 use wire::sip::{Method, RefusableRequest};
@@ -52,8 +52,9 @@ impl Border {
         else {
             return false;
         };
+        let config = &self.parts.ctx.config;
         let Some(fields) =
-            RefusableRequest::parse(bytes).filter(|fields| !is_emergency_uri(fields.uri()))
+            RefusableRequest::parse(bytes).filter(|fields| !is_emergency(config, fields.uri()))
         else {
             return false;
         };

@@ -16,7 +16,7 @@ mod flood;
 pub(crate) mod shedding;
 
 use crate::admission::overload::feedback::{LossFeedback, VALID};
-use crate::emergency::is_emergency_uri;
+use crate::emergency::is_emergency;
 use crate::shared::{Alarm, Ctx};
 use crate::views::OverloadView;
 use core::time::Duration;
@@ -512,6 +512,11 @@ impl Overload {
         }
     }
 
+    /// Applies the configured numbers of emergency calls, which socket filters never drop.
+    pub(crate) fn set_emergency_numbers(&self, numbers: &[String]) {
+        self.shed_lists.set_emergency_numbers(numbers);
+    }
+
     /// Refuses a new request where the queue is too long; emergency calls are never refused.
     pub(crate) fn shed(
         &mut self,
@@ -528,7 +533,7 @@ impl Overload {
                 | Method::Publish
                 | Method::Refer
         );
-        if !is_new || is_emergency_uri(request.request_uri()) {
+        if !is_new || is_emergency(&ctx.config, request.request_uri()) {
             return None;
         }
         if !self.is_overloaded() {
@@ -677,22 +682,5 @@ impl Overload {
             }
         }
         (accepted, offered)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn emergency_uris_are_recognised() {
-        for (uri, is_emergency) in [
-            ("urn:service:sos", true),
-            ("URN:Service:SOS.fire", true),
-            ("urn:service:sosnot", false),
-            ("sip:sos@x", false),
-        ] {
-            assert_eq!(is_emergency_uri(uri.as_bytes()), is_emergency, "{uri}");
-        }
     }
 }

@@ -3,7 +3,7 @@
 use crate::admission::rate_limit::{LimitScope, LimitedRequest};
 use crate::components::Components;
 use crate::counters::CallOutcome;
-use crate::emergency::is_emergency_uri;
+use crate::emergency::is_emergency;
 use crate::endpoint_settings::ALLOW;
 use crate::headers::{address_of, text};
 use crate::out_of_dialog::OPTIONS_SUPPORTED;
@@ -167,7 +167,9 @@ impl Components {
         }
         let request_kind = match request.method() {
             // Emergency calls are never limited.
-            Method::Invite if is_emergency_uri(request.request_uri()) => return None,
+            Method::Invite if is_emergency(&self.ctx.config, request.request_uri()) => {
+                return None;
+            }
             Method::Invite => LimitedRequest::Call,
             Method::Register => LimitedRequest::Registration,
             _ => return None,

@@ -3,7 +3,7 @@
 use crate::bodies::body_of;
 use crate::calls::ended::{EndedBy, StatisticsSource};
 use crate::calls::key::{CallKey, CallSlot};
-use crate::calls::relay::{Forwarded, HeaderChanges, refusal_body};
+use crate::calls::relay::{Forwarded, HeaderChanges, body_without_sdp};
 use crate::calls::transfer::TransferControl;
 use crate::calls::{Call, CallStage, Sides};
 use crate::components::Calls;
@@ -465,7 +465,7 @@ impl Calls<'_> {
                     host: host.as_deref(),
                 };
                 let edits = self.edits_of(forwarded, &mut changes);
-                let carried = refusal_body(call, response);
+                let carried = body_without_sdp(call, response);
                 let body = body_of(carried, b"", response);
                 let content = Self::passed_response(response, &edits, edits.phrase(status), body);
                 self.endpoint.reject(caller, status, &content, now)

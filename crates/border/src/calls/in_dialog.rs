@@ -4,7 +4,7 @@ use crate::bodies::{Carried, SdpRole, body_of, has_sdp, offer_again};
 use crate::calls::conference::ConferenceCalls;
 use crate::calls::ended::EndedBy;
 use crate::calls::key::{CallSlot, SideKey};
-use crate::calls::relay::{HeaderChanges, refusal_body};
+use crate::calls::relay::{HeaderChanges, body_without_sdp};
 use crate::calls::transfer::TransferControl;
 use crate::calls::{
     Call, CallStage, EarlyRequest, ForwardedLink, InDialogRequests, LinkKind, MAX_LINKS,
@@ -429,11 +429,10 @@ impl Calls<'_> {
                 self.carry_body(slot.side(to), response, SdpRole::Answer, &mut buffers.sdp)
             }
             (_, true) => self.carry_body(slot.side(to), response, SdpRole::Offer, &mut buffers.sdp),
-            _ if status >= 300 => {
+            _ => {
                 let call = self.parts.calls.get(slot);
-                Ok(call.map_or(Carried::Untouched, |call| refusal_body(call, response)))
+                Ok(call.map_or(Carried::Untouched, |call| body_without_sdp(call, response)))
             }
-            _ => Ok(Carried::Untouched),
         };
         let why = carried.err().map(AnchorError::reason);
         if why.is_some() || (link.offer && status >= 200 && !answers) {

@@ -9,8 +9,8 @@ use crate::calls::key::{CallSlot, SideKey};
 use crate::calls::{Call, CallStage};
 use crate::components::Calls;
 use crate::headers::{
-    EditList, OWN_TAGS, address_with_host, end_to_end_tags, hide_hops, hide_network, promises,
-    warnings,
+    EditList, address_with_host, end_to_end_tags, hide_hops, hide_network, own_tags, promises,
+    required_end_to_end, response_headers, warnings,
 };
 use crate::identity;
 use crate::identity::Boundary;
@@ -110,8 +110,9 @@ impl OwnTexts {
     }
 }
 
-/// The body of a forwarded refusal: an SDP in it would reveal addresses although media is anchored.
-pub(crate) fn refusal_body(call: &Call, response: &Message<'_>) -> Carried {
+/// The body of a forwarded response whose SDP is neither an offer nor an answer, as in refusals and in provisional
+/// responses to a re-INVITE: it would reveal addresses although media is anchored. The 2xx to a re-INVITE has the answer.
+pub(crate) fn body_without_sdp(call: &Call, response: &Message<'_>) -> Carried {
     match call.media.is_some() && has_sdp(response) {
         true => Carried::Nothing,
         false => Carried::Untouched,
@@ -272,10 +273,10 @@ impl Calls<'_> {
         changes.clear();
         let Texts { own, identity } = changes;
         if promises(message) {
-            own.supported.extend_from_slice(OWN_TAGS);
+            own.supported.extend_from_slice(own_tags(message));
             end_to_end_tags(message, HeaderId::Supported, &mut own.supported);
         }
-        end_to_end_tags(message, HeaderId::Require, &mut own.require);
+        required_end_to_end(message, &mut own.require);
         if message.method() == Method::Refer {
             self.refer_to(call, from, message, &mut own.refer_to);
         }
@@ -288,17 +289,7 @@ impl Calls<'_> {
             });
         }
         own.tags(edits);
-        // Contacts of a redirect, and unsupported option tags, belong to the response itself.
-        let content: &[HeaderId] = match message.status() {
-            300..=399 | 485 => &[HeaderId::Contact],
-            420 => &[HeaderId::Unsupported],
-            _ => &[],
-        };
-        for &id in content {
-            for value in message.all(id) {
-                edits.push(Edit::Add { id, value });
-            }
-        }
+        response_headers(message, edits);
         let own_host = || match host {
             Some(host) => host.to_vec(),
             None => self.own_host(call, from.other()),

@@ -1,6 +1,7 @@
 //! Routing of new requests, in calls and out of dialogs: authorization of the source, policy, and the address of a target
 //! or of a dialog whose host is a name.
 
+use crate::certificate_names::with_peer;
 use crate::components::{Calls, Components};
 use crate::headers::text;
 use crate::policy::{CallPlan, Facts, HopStep, Plan, StepTarget, decide, decide_for};
@@ -107,7 +108,7 @@ impl Calls<'_> {
     }
 
     /// Sends further requests of the dialog to the first address of its name that is reachable from its interface,
-    /// unless the current address is one of them.
+    /// unless the current address is one of them. A TLS peer that has opened a connection stays on it.
     pub(crate) fn redirect_dialog(
         &mut self,
         leg: LegId,
@@ -126,22 +127,71 @@ impl Calls<'_> {
         let Some(interface) = self.parts.listeners.interface_of(flow.local) else {
             return;
         };
-        let place = targets.iter().find_map(|target| {
-            let local =
-                self.parts
-                    .listeners
-                    .local_for(interface, target.transport, target.address)?;
-            Some(Flow {
-                local,
-                transport: target.transport,
+        let connected = targets
+            .iter()
+            .find(|target| self.is_connected_to(&flow, hop, target));
+        let place = match connected {
+            // The address is used when the connection has been closed.
+            Some(target) => Some(Flow {
                 remote: target.address,
-                connection: None,
-            })
-        });
+                ..flow
+            }),
+            None => targets.iter().find_map(|target| {
+                let local =
+                    self.parts
+                        .listeners
+                        .local_for(interface, target.transport, target.address)?;
+                Some(Flow {
+                    local,
+                    transport: target.transport,
+                    remote: target.address,
+                    connection: None,
+                })
+            }),
+        };
         if let Some(flow) = place {
+            let flow = self.with_hop_name(leg, hop, flow);
             // The leg may have ended in the meantime.
             let _ = self.endpoint.set_hop_flow(leg, hop, flow);
         }
+    }
+
+    /// Whether an open TLS connection leads to this address of a name: to the same IP address, or to a peer with a
+    /// certificate for the name.
+    fn is_connected_to(&self, flow: &Flow, hop: &NamedHop, target: &ResolvedTarget) -> bool {
+        let secure = flow.transport == Transport::Tls && target.transport == Transport::Tls;
+        let open = flow
+            .connection
+            .filter(|&id| secure && self.endpoint.has_connection(id));
+        open.is_some_and(|id| {
+            let mut names = self.endpoint.names_of(id).iter();
+            flow.remote.ip() == target.address.ip()
+                || names.any(|name| name.eq_ignore_ascii_case(&hop.host))
+        })
+    }
+
+    /// The flow to an address of a name, with the name that the certificate of the peer must contain and the TLS settings
+    /// of the leg's trunk. Targets of trunks are known to the endpoint.
+    fn with_hop_name(&mut self, leg: LegId, hop: &NamedHop, flow: Flow) -> Flow {
+        if self.endpoint.knows_peer(&flow) {
+            return flow;
+        }
+        let config = self.parts.ctx.config.clone();
+        let trunk = self.trunk_of_leg(leg).and_then(|id| config.trunk(id));
+        let profile = trunk.map_or("", |trunk| trunk.name.as_str());
+        with_peer(self.endpoint, flow, || (hop.host.as_str(), profile))
+    }
+
+    /// The trunk of a leg: of its side of the call, or of the hop that is being called.
+    fn trunk_of_leg(&self, leg: LegId) -> Option<TrunkId> {
+        let slot = self.parts.calls.slot_of_leg(self.endpoint, leg)?;
+        let call = self.parts.calls.get(slot)?;
+        if let Some(side) = call.side_of(leg) {
+            return *call.trunks.get(side);
+        }
+        let set_up = call.kind.set_up()?;
+        let branch = set_up.branches.iter().find(|branch| branch.leg == leg)?;
+        set_up.hops.get(usize::from(branch.hop))?.trunk
     }
 }
 

@@ -4,7 +4,10 @@ use crate::calls::challenge::ChallengedLeg;
 use crate::calls::setup::hop_hosts::HopHosts;
 use crate::certificate_names::with_hop_certificate_name;
 use crate::components::Calls;
-use crate::headers::{EditList, address_with_host, has_credentials, hide_network, text, warnings};
+use crate::headers::{
+    EditList, address_with_host, has_credentials, hide_network, required_end_to_end,
+    response_headers, text, warnings,
+};
 use crate::hiding;
 use crate::identity::{ANONYMOUS, Boundary, IdentityTexts, RequestedPrivacy};
 use crate::out_of_dialog::state::{DeferredRequest, PendingKind, RequestRelay};
@@ -12,10 +15,13 @@ use crate::policy::{CallPlan, HopStep, StepTarget};
 use crate::request::RequestRefusal;
 use crate::resolve::LookupWaiter;
 use crate::responses::refuse;
+use crate::shared::Alarm;
 use ::rules::Effects;
 use config::{IdentityPassing, TrunkId};
 use engine::{EventKind, Reason};
-use sip::{Flow, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target};
+use sip::{
+    Flow, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target, TransactionId,
+};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
@@ -69,6 +75,8 @@ impl Calls<'_> {
             request: request.bytes().into(),
             hops,
             next: 0,
+            sent: None,
+            timer: None,
             repeats,
             subscription,
         };
@@ -89,10 +97,13 @@ impl Calls<'_> {
         }
     }
 
-    /// Forwards a request to its next hop. Refuses it with `status` if there is none.
+    /// Forwards a request to its next hop. Refuses it with `status` if there is none, or if its sender has given up.
     pub(super) fn relay_next(&mut self, mut relay: Box<RequestRelay>, status: u16) {
         loop {
             let server_side = (relay.server, relay.subscription);
+            if !self.endpoint.is_open(relay.server) {
+                return self.refuse_relay(server_side, status);
+            }
             let Some(hop) = relay.hops.get(relay.next).cloned() else {
                 return self.refuse_relay(server_side, status);
             };
@@ -128,7 +139,7 @@ impl Calls<'_> {
                 Err(_) => Err(None),
             };
             let refusal = match sent {
-                Ok(()) => return,
+                Ok(transaction) => return self.await_relay(user, transaction),
                 Err(refusal) => refusal,
             };
             match self.parts.out_of_dialog.take_pending(user) {
@@ -152,7 +163,7 @@ impl Calls<'_> {
         sender: RelaySender<'_>,
         subscription: Option<u64>,
         user: u64,
-    ) -> Result<(), Option<u16>> {
+    ) -> Result<TransactionId, Option<u16>> {
         let now = self.parts.ctx.now;
         let HopFlow { hop, flow } = target;
         let config = self.parts.ctx.config.clone();
@@ -228,17 +239,63 @@ impl Calls<'_> {
             )
         };
         let Some(key) = subscription else {
-            return match self.endpoint.send(&outside, now) {
-                Ok(_) => Ok(()),
-                Err(_) => Err(None),
-            };
+            return self.endpoint.send(&outside, now).map_err(|_| None);
         };
         match self.endpoint.subscribe(&outside, key, now) {
-            Ok((dialog, _)) => {
+            Ok((dialog, transaction)) => {
                 self.subscription_sent(key, dialog, hop.interface, hop.trunk);
-                Ok(())
+                Ok(transaction)
             }
             Err(_) => Err(None),
+        }
+    }
+
+    /// A request was sent to a hop of a trunk: if there is another hop, the first response has to arrive in the time that
+    /// the trunk has for INVITEs. The transaction itself ends only when that of the sender ends, too.
+    fn await_relay(&mut self, user: u64, transaction: TransactionId) {
+        let now = self.parts.ctx.now;
+        let Some(relay) = self.parts.out_of_dialog.relay_mut(user) else {
+            return;
+        };
+        relay.sent = Some(transaction);
+        let last = relay.next.checked_sub(1).and_then(|at| relay.hops.get(at));
+        let trunk = last
+            .filter(|_| relay.next < relay.hops.len())
+            .and_then(|hop| self.parts.ctx.config.trunk(hop.trunk?));
+        relay.timer = trunk.map(|trunk| {
+            let due = now + trunk.answer_timeout;
+            self.parts
+                .ctx
+                .timers
+                .schedule(due, Alarm::RelayTimeout(user))
+        });
+    }
+
+    /// No response to a forwarded request in time: it goes to the next hop.
+    pub(crate) fn relay_timed_out(&mut self, user: u64) {
+        let Some(PendingKind::Relay(mut relay)) = self.parts.out_of_dialog.take_pending(user)
+        else {
+            return;
+        };
+        relay.timer = None;
+        if let Some(transaction) = relay.sent.take() {
+            self.endpoint.give_up(transaction);
+        }
+        self.relay_next(relay, 408);
+    }
+
+    /// A provisional response to a forwarded request was received.
+    pub(super) fn stop_relay_timer(&mut self, user: u64) {
+        let timer = self.parts.out_of_dialog.relay_mut(user);
+        if let Some(timer) = timer.and_then(|relay| relay.timer.take()) {
+            self.parts.ctx.timers.cancel(timer);
+        }
+    }
+
+    /// A forwarded request has its final response or has failed.
+    pub(super) fn stop_timer_of(&mut self, relay: &mut RequestRelay) {
+        if let Some(timer) = relay.timer.take() {
+            self.parts.ctx.timers.cancel(timer);
         }
     }
 
@@ -302,12 +359,20 @@ impl Calls<'_> {
         response: &Message<'_>,
     ) {
         let now = self.parts.ctx.now;
-        let mut told = Vec::new();
+        let (mut told, mut required) = (Vec::new(), Vec::new());
         let hides = self.hides_from(source_flow);
         warnings(response, hides, &mut told);
+        required_end_to_end(response, &mut required);
         let (mut effects, mut hidden) = (Effects::default(), hiding::HidingTexts::default());
         let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
         hide_network(response, &told, &mut edits);
+        response_headers(response, &mut edits);
+        if !required.is_empty() {
+            edits.push(Edit::Add {
+                id: HeaderId::Require,
+                value: &required,
+            });
+        }
         // No identity of the other side (RFC 3325): a response to a request outside a dialog needs none.
         for id in [HeaderId::RemotePartyId, HeaderId::PPreferredIdentity] {
             if hides && response.has(id) {

@@ -11,7 +11,7 @@ use crate::trunks::Ping;
 use config::{InterfaceId, TrunkId};
 use core::time::Duration;
 use engine::timers::TimerKey;
-use sip::{DialogId, Flow, ServerTransaction};
+use sip::{DialogId, Flow, ServerTransaction, TransactionId};
 use slab::Slab;
 use wire::sip::Message;
 
@@ -64,6 +64,10 @@ pub(crate) struct RequestRelay {
     pub(super) request: Box<[u8]>,
     pub(super) hops: Vec<HopStep>,
     pub(super) next: usize,
+    /// The request at the last hop.
+    pub(super) sent: Option<TransactionId>,
+    /// Timeout of its first response, if there is another hop.
+    pub(super) timer: Option<TimerKey>,
     /// The challenged request that this one repeats with credentials.
     pub(super) repeats: Option<ChallengedLeg>,
     /// Subscription that is created if the request is accepted.
@@ -136,6 +140,16 @@ impl OutOfDialog {
             return None;
         }
         self.pending.try_remove(index).map(|pending| pending.what)
+    }
+
+    /// The forwarded request that was sent with this identifier.
+    pub(super) fn relay_mut(&mut self, user: u64) -> Option<&mut RequestRelay> {
+        let index = (user & 0xffff_ffff).checked_sub(1)? as usize;
+        let pending = self.pending.get_mut(index)?;
+        match &mut pending.what {
+            PendingKind::Relay(relay) if u64::from(pending.serial) == user >> 32 => Some(relay),
+            _ => None,
+        }
     }
 
     /// Stores a request within a subscription. Returns the identifier that its response will carry.

@@ -560,6 +560,58 @@ fn user_parts_are_escaped() {
     assert_eq!(out, "route 1 [0:sip:a%40b%20c@10.0.0.2 udp:10.0.0.2:5060]");
 }
 
+/// Neither a full trunk, the limit of calls nor a drain refuses an emergency call.
+#[test]
+fn emergency_calls_pass_all_limits() {
+    let numbers = "[limits]\ncalls=100\n[sip]\nemergency_numbers=[\"112\"]\n";
+    let config = BASE.replace("identity=\"remove\"", "overload_control=true")
+        + "[[route]]\nname=\"all\"\ntrunk=\"gw\"\n"
+        + numbers;
+    let mut world = StaticRoutingState::default();
+    for (to, emergency) in [
+        ("urn:service:sos", true),
+        ("sip:112@x", true),
+        ("tel:1-1-2", true),
+        ("sip:1120@x", false),
+    ] {
+        world.calls.clear();
+        world.throttled.clear();
+        let usual = facts(CALLER, to);
+        assert!(
+            matches!(plan(&config, &usual, &world), Plan::Call(_)),
+            "{to}"
+        );
+        for (calls, draining) in [(100, false), (0, true)] {
+            let limited = Facts {
+                calls,
+                draining,
+                ..usual
+            };
+            let planned = plan(&config, &limited, &world);
+            assert_eq!(
+                matches!(planned, Plan::Call(_)),
+                emergency,
+                "{to} {planned:?}"
+            );
+        }
+        world.calls.insert(1, 2);
+        let planned = plan(&config, &usual, &world);
+        assert_eq!(
+            matches!(planned, Plan::Call(_)),
+            emergency,
+            "{to} {planned:?}"
+        );
+        world.calls.clear();
+        world.throttled.push(TrunkId(1));
+        let planned = plan(&config, &usual, &world);
+        assert_eq!(
+            matches!(planned, Plan::Call(_)),
+            emergency,
+            "{to} {planned:?}"
+        );
+    }
+}
+
 #[test]
 fn plan_is_deterministic() {
     let config = format!("{BASE}[[route]]\ntrunk=[{{name=\"gw\",weight=3}},{{name=\"pbx\"}}]\n");

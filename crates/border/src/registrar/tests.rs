@@ -396,6 +396,51 @@ fn outbound_flows_of_one_instance_coexist() {
     assert_eq!(store.by_connection.len(), 0);
 }
 
+/// RFC 5626 section 6: the contact of a flow that is removed has the same URI as the others.
+#[test]
+fn removed_outbound_flow_leaves_the_others() {
+    let mut store = location();
+    let contact = |reg: &str, expires: u32| {
+        format!("Contact: {HERE};+sip.instance=\"<urn:x>\"{reg};expires={expires}\r\n")
+    };
+    let supported = "Supported: path, outbound\r\n";
+    for (cseq, reg) in [(1, ";reg-id=1"), (2, ";reg-id=2")] {
+        let port = format!("203.0.113.5:{cseq}");
+        let headers = supported.to_owned() + &contact(reg, 600);
+        send(
+            &mut store,
+            cseq,
+            &headers,
+            flow(&port, Some(u64::from(cseq))),
+            0,
+        );
+    }
+    let from = flow("203.0.113.5:2", Some(2));
+    // A flow that does not exist.
+    let answer = send(&mut store, 3, &contact(";reg-id=3", 0), from, 1);
+    assert_eq!(contacts(&answer).len(), 2);
+    // Removal needs no support of outbound; several contacts may be removed at once.
+    let answer = send(&mut store, 4, &contact(";reg-id=2", 0), from, 2);
+    let left = contacts(&answer);
+    assert!(left.len() == 1 && left[0].contains("reg-id=1"), "{left:?}");
+    assert_eq!(headers(&answer, HeaderId::Require), [""; 0]);
+    let headers = supported.to_owned() + &contact(";reg-id=2", 600);
+    send(&mut store, 5, &headers, from, 3);
+    let both = supported.to_owned() + &contact(";reg-id=1", 0) + &contact(";reg-id=2", 0);
+    assert!(contacts(&send(&mut store, 6, &both, from, 4)).is_empty());
+    // A binding that was stored without reg-id is found by its URI.
+    send(&mut store, 7, &contact(";reg-id=1", 600), from, 5);
+    let answer = send(
+        &mut store,
+        8,
+        &(supported.to_owned() + &contact(";reg-id=1", 0)),
+        from,
+        6,
+    );
+    assert!(contacts(&answer).is_empty());
+    assert!(store.is_empty());
+}
+
 #[test]
 fn outbound_requires_ob_in_the_first_path() {
     let mut store = location();

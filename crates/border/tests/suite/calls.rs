@@ -487,6 +487,55 @@ fn redirects_are_relayed_or_followed() {
     assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
 }
 
+/// RFC 3261 section 8.1.3.4: in the order of their preference.
+#[test]
+fn followed_redirects_are_tried_in_the_order_of_their_preference() {
+    let follow = format!("{PLAIN}redirect='follow'\n");
+    let (mut net, alice, bob) = pair(&follow);
+    net.phones[bob].log.behaviour.silent = true;
+    let mut busy = PhoneBehaviour::answering(SDP_B);
+    busy.answer = Some(503);
+    busy.progress.clear();
+    let contacts = [6, 7, 8, 9].map(|host| {
+        let address = format!("10.2.0.{host}:5060");
+        (
+            net.phone(&address, busy.clone()),
+            format!("<sip:bob@{address}>;q=0.{host}"),
+        )
+    });
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    let leg = net
+        .find(bob, |event| *event == PhoneEvent::Offered)
+        .leg
+        .unwrap();
+    let values: Vec<&str> = contacts.iter().map(|(_, value)| value.as_str()).collect();
+    let value = values.join(", ");
+    let edits = [Edit::Add {
+        id: HeaderId::Contact,
+        value: value.as_bytes(),
+    }];
+    net.command(bob, |endpoint, now| {
+        endpoint
+            .reject(leg, 302, &MessageContent::default().with(&edits), now)
+            .unwrap();
+    });
+    net.run(seconds(2));
+    let mut called: Vec<_> = contacts
+        .iter()
+        .map(|(phone, value)| {
+            (
+                net.find(*phone, |event| *event == PhoneEvent::Offered).at,
+                value,
+            )
+        })
+        .collect();
+    called.sort();
+    let called: Vec<&String> = called.into_iter().map(|(_, value)| value).collect();
+    let preferred: Vec<&String> = contacts.iter().rev().map(|(_, value)| value).collect();
+    assert_eq!(called, preferred);
+}
+
 #[test]
 fn challenge_for_our_credentials_is_not_relayed() {
     let config = format!("{PLAIN}username='us'\npassword='pw'\n");

@@ -1,12 +1,19 @@
 //! Trunks that are identified by the TLS certificates with which they connect (RFC 5922), with one worker or several.
 
+use crate::virtual_network;
+
 use border::admission::Price;
 use border::border::Border;
 use engine::{
     ConnectionId, DropReason, Engine, Entropy, HandoffMessage, Input, Output, SocketId, Time,
+    Transport,
 };
+use sip::{Ending, MessageContent};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::time::Duration;
+use virtual_network::*;
+use wire::sip::{Edit, HeaderId};
 
 const CONFIG: &str = r#"
 [[interface]]
@@ -228,4 +235,73 @@ fn handshakes_count_as_cpu_time_for_a_second() {
     assert_eq!(taken(&mut edge), 3 * Price::TLS_HANDSHAKE.processor);
     edge.now += std::time::Duration::from_secs(1);
     assert_eq!(taken(&mut edge), 0);
+}
+
+/// A PBX that connects by TLS, and a phone that it calls.
+const CALLING_PBX: &str = "[[interface]]\nname='out'\nkind='access'\nlisten='udp:192.0.2.1:5060'\nmedia={address='192.0.2.1'}\n\
+    [[interface]]\nname='in'\nkind='core'\nlisten=['udp:198.51.100.1:5060','tls:198.51.100.1:5061']\nmedia={address='198.51.100.1'}\n\
+    tls={certificate={chain='c.pem',key='c.key'}}\n\
+    [[trunk]]\nname='pbx'\ninterface='in'\ntarget='tls:10.2.0.1:5061'\ntls={name='pbx.example'}\n\
+    [[trunk]]\nname='phones'\ninterface='out'\ntarget='udp:10.1.0.1:5060'\n\
+    [dns]\nservers=['10.8.0.53:53']\n";
+
+/// Requests of the called phone reach a PBX that has connected by TLS: on its connection, otherwise on a new one, which
+/// requires the certificate of its trunk or of the name in its Contact (RFC 5922 section 7.3).
+#[test]
+fn requests_to_a_tls_peer_use_its_connection_or_its_name() {
+    let named = |name: &str| (name.to_owned(), "pbx".to_owned());
+    let opened = |remote: &str, name: &str| (0, remote.parse().unwrap(), named(name));
+    let address = "<sip:bob@10.2.0.1:5061;transport=tls>";
+    let host = "<sip:bob@edge.example:5061;transport=tls>";
+    for (contact, resolved, breaks, expected) in [
+        (address, 1, false, None),
+        (
+            address,
+            1,
+            true,
+            Some(opened("10.2.0.1:5061", "pbx.example")),
+        ),
+        (host, 1, false, None),
+        (host, 1, true, Some(opened("10.2.0.1:5061", "pbx.example"))),
+        (
+            host,
+            7,
+            false,
+            Some(opened("10.2.0.7:5061", "edge.example")),
+        ),
+    ] {
+        let mut net = VirtualNetwork::new(CALLING_PBX, 1);
+        net.zone = vec![("edge.example", 1, vec![10, 2, 0, resolved])];
+        let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+        let pbx = ("10.2.0.1:5061", Transport::Tls);
+        let bob = net.phone_with(pbx, PhoneBehaviour::answering(SDP_B), |_| {});
+        let edits = [Edit::Replace {
+            id: HeaderId::Contact,
+            value: contact.as_bytes(),
+        }];
+        let content = MessageContent::sdp(SDP_B.as_bytes()).with(&edits);
+        let (uri, hop) = ("sip:alice@198.51.100.1", "198.51.100.1:5061");
+        net.call_with(bob, uri, hop, &content, |invite| {
+            invite.target.flow.transport = Transport::Tls;
+        });
+        net.run(Duration::from_secs(1));
+        assert!(net.has(bob, |event| *event == PhoneEvent::Answered));
+        if breaks {
+            net.break_streams(bob);
+            net.run(Duration::from_secs(1));
+        }
+        let leg = net.find(alice, |event| *event == PhoneEvent::Offered).leg;
+        net.command(alice, |endpoint, now| {
+            let nothing = MessageContent::default();
+            endpoint.bye(leg.unwrap(), &nothing, now).unwrap();
+        });
+        net.run(Duration::from_secs(1));
+        let ended = net.has(bob, |event| *event == PhoneEvent::Ended(Ending::Peer));
+        assert_eq!(ended, resolved == 1, "{contact} {breaks}");
+        let connections: Vec<_> = expected.into_iter().collect();
+        assert_eq!(
+            net.tls_connections, connections,
+            "{contact} {resolved} {breaks}"
+        );
+    }
 }

@@ -158,6 +158,67 @@ fn hold_and_resume_are_relayed_with_rewritten_descriptions() {
     hang_up(&mut net, alice, leg);
 }
 
+/// A session description in a provisional response to a re-INVITE would reveal addresses; the 2xx has the answer.
+#[test]
+fn provisional_response_to_a_reinvite_has_no_description() {
+    let bypass = PLAIN.to_owned() + "[[route]]\ntrunk='pbx'\nmedia='bypass'\n";
+    for (config, has_description) in [(PLAIN, false), (bypass.as_str(), true)] {
+        let (mut net, [alice, bob], [leg, _]) = established(config);
+        net.phones[bob].log.behaviour.inside = None;
+        net.command(alice, |endpoint, now| {
+            endpoint
+                .request(leg, Method::Invite, &offer(), now)
+                .unwrap();
+        });
+        net.run(seconds(1));
+        let PhoneEvent::Request(transaction) = net.find(bob, is_in_dialog).event else {
+            panic!()
+        };
+        for status in [183, 200] {
+            net.command(bob, |endpoint, now| {
+                let answer = MessageContent::sdp(SDP_B.as_bytes());
+                endpoint.respond(transaction, status, &answer, now).unwrap();
+            });
+            net.run(seconds(1));
+            let response = net
+                .find(
+                    alice,
+                    |event| matches!(event, PhoneEvent::Response(found, _) if *found == status),
+                )
+                .clone();
+            let text = response.text();
+            assert_eq!(text.contains("10.2.0.1"), has_description, "{text}");
+            assert_eq!(
+                response.body().is_empty(),
+                status == 183 && !has_description
+            );
+        }
+        hang_up(&mut net, alice, leg);
+    }
+}
+
+/// Neither side of a re-INVITE is offered reliable provisional responses.
+#[test]
+fn reinvite_is_forwarded_without_100rel() {
+    let (mut net, [alice, bob], [leg, _]) = established(PLAIN);
+    let required = [Edit::Add {
+        id: HeaderId::Require,
+        value: b"100rel",
+    }];
+    net.command(alice, |endpoint, now| {
+        let content = offer().with(&required);
+        endpoint
+            .request(leg, Method::Invite, &content, now)
+            .unwrap();
+    });
+    net.run(seconds(1));
+    let reinvite = net.find(bob, is_in_dialog);
+    assert_eq!(reinvite.header("Supported"), "timer, replaces, precondition");
+    assert_eq!(reinvite.header("Require"), "");
+    assert!(net.has(alice, |event| matches!(event, PhoneEvent::Response(200, _))));
+    hang_up(&mut net, alice, leg);
+}
+
 #[test]
 fn refused_offer_changes_nothing() {
     let (mut net, [alice, bob], [leg, _]) = established(PLAIN);

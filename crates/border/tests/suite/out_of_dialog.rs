@@ -154,6 +154,119 @@ fn allowed_requests_are_relayed_and_others_refused() {
     net.assert_quiet();
 }
 
+/// Headers that belong to a response itself: the contacts of a redirect, option tags.
+#[test]
+fn refusals_are_relayed_with_their_headers() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    net.phones[bob].log.behaviour.outside = None;
+    for (status, id, value) in [
+        (420, HeaderId::Unsupported, "foo"),
+        (
+            302,
+            HeaderId::Contact,
+            "<sip:carol@10.2.0.5>, <sip:dave@10.2.0.6>",
+        ),
+        (421, HeaderId::Require, "sec-agree"),
+    ] {
+        send(
+            &mut net,
+            alice,
+            Method::Message,
+            "sip:bob@192.0.2.1",
+            &[],
+            None,
+        );
+        let received = net.last(bob, |event| matches!(event, PhoneEvent::OutOfDialog(_)));
+        let PhoneEvent::OutOfDialog(transaction) = received.event else {
+            panic!()
+        };
+        let edits = [Edit::Add {
+            id,
+            value: value.as_bytes(),
+        }];
+        net.command(bob, |endpoint, now| {
+            let content = MessageContent::default().with(&edits);
+            endpoint
+                .respond(transaction, status, &content, now)
+                .unwrap();
+        });
+        net.run(seconds(1));
+        let event = PhoneEvent::OutOfDialogResponse(status);
+        let refused = net.find(alice, |found| *found == event);
+        assert_eq!(refused.header(id.name()), value, "{}", refused.text());
+    }
+    net.assert_quiet();
+}
+
+/// A silent target gets no request any more when the next one has it, and no target gets a request whose sender has given
+/// up.
+#[test]
+fn relayed_request_fails_over_while_its_sender_waits() {
+    let targets = |hosts: &[u8]| {
+        let targets = hosts.iter().enumerate().map(|(priority, host)| {
+            format!("{{address='udp:10.2.0.{host}:5060',priority={priority}}}")
+        });
+        let list = targets.collect::<Vec<String>>().join(",");
+        let list = format!("target=[{list}]\nanswer_timeout_s=5");
+        PLAIN.replace("target='udp:10.2.0.1:5060'", &list)
+    };
+    let requests = |net: &VirtualNetwork, to: &str| {
+        let to: std::net::SocketAddr = to.parse().unwrap();
+        net.wire
+            .iter()
+            .filter(|(at, bytes)| *at == to && bytes.starts_with(b"MESSAGE "))
+            .count()
+    };
+    let (mut net, alice, bob) = pair(&targets(&[91, 1]));
+    send(
+        &mut net,
+        alice,
+        Method::Message,
+        "sip:bob@192.0.2.1",
+        &[],
+        None,
+    );
+    net.run(seconds(5));
+    assert_eq!(last_status(&net, alice), 200);
+    assert_eq!(requests(&net, "10.2.0.1:5060"), 1);
+    let sent = requests(&net, "10.2.0.91:5060");
+    net.run(seconds(40));
+    assert_eq!(
+        requests(&net, "10.2.0.91:5060"),
+        sent,
+        "not retransmitted any more"
+    );
+    assert!(net.has(bob, |event| matches!(event, PhoneEvent::OutOfDialog(_))));
+    net.assert_quiet();
+    // Seven silent targets take longer than the transaction of the sender.
+    let (mut net, alice, bob) = pair(&targets(&[91, 92, 93, 94, 95, 96, 97, 1]));
+    send(
+        &mut net,
+        alice,
+        Method::Message,
+        "sip:bob@192.0.2.1",
+        &[],
+        None,
+    );
+    net.run(seconds(60));
+    assert!(net.has(alice, |event| *event == PhoneEvent::OutOfDialogTimedOut));
+    assert!(!net.has(bob, |event| matches!(event, PhoneEvent::OutOfDialog(_))));
+    net.assert_quiet();
+    // A target that has sent a provisional response is not given up.
+    let (mut net, alice, bob) = pair(&targets(&[1, 91]));
+    net.phones[bob].log.behaviour.outside = None;
+    send(
+        &mut net,
+        alice,
+        Method::Message,
+        "sip:bob@192.0.2.1",
+        &[],
+        None,
+    );
+    net.run(seconds(20));
+    assert_eq!(requests(&net, "10.2.0.91:5060"), 0);
+}
+
 const USERS: &str = "[[interface]]\nname='out'\nkind='access'\nlisten='udp:192.0.2.1:5060'\nauthenticate='digest'\nregister='local'\n\
     [[user]]\nname='1000'\npassword='secret-1000'\n[[user]]\nname='1001'\npassword='secret-1001'\n[registrar]\nmin_expires_s=60\n";
 

@@ -460,7 +460,7 @@ fn emergency_calls_are_accepted_under_limits() {
     let config = PLAIN.replace(
         "kind='access'\n",
         "kind='access'\nrates={calls=1,source_calls=1,status=486}\n",
-    ) + "[sip]\nrefusals_percent=0\n";
+    ) + "[sip]\nrefusals_percent=0\nemergency_numbers=['112']\n";
     let mut net = VirtualNetwork::new(&config, 1);
     let caller = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
     let callee = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
@@ -471,7 +471,11 @@ fn emergency_calls_are_accepted_under_limits() {
         net.lag = (at, Duration::from_millis(80));
         net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
         if round % 4 == 0 {
-            net.call(caller, "urn:service:sos.fire", OUT, &offer);
+            let uri = match round % 8 {
+                0 => "urn:service:sos.fire",
+                _ => "sip:112@192.0.2.1",
+            };
+            net.call(caller, uri, OUT, &offer);
             helped += 1;
         }
         net.run(Duration::from_millis(50));
@@ -484,13 +488,14 @@ fn emergency_calls_are_accepted_under_limits() {
         40 + helped
     );
     assert!(counters.offered >= helped, "{counters:?}");
-    // They are routed, with their service URN.
-    let line = "INVITE urn:service:sos.fire SIP/2.0";
-    let led = net
-        .log(callee)
-        .iter()
-        .filter(|entry| entry.text().starts_with(line));
-    assert_eq!(led.count() as u64, helped);
+    // They are routed, with their service URN or number.
+    for line in ["INVITE urn:service:sos.fire SIP/2.0", "INVITE sip:112@"] {
+        let led = net
+            .log(callee)
+            .iter()
+            .filter(|entry| entry.text().starts_with(line));
+        assert_eq!(led.count() as u64, helped / 2, "{line}");
+    }
 }
 
 /// A side behind a tunnel takes CPU time of the gateway's thread, which other calls leave free.

@@ -2,7 +2,7 @@
 
 use crate::virtual_network;
 
-use engine::Transport;
+use engine::{Time, Transport};
 use sip::{DialogId, Flow, MessageContent, OutOfDialogRequest, Target};
 use std::time::Duration;
 use virtual_network::*;
@@ -248,8 +248,69 @@ fn subscribe_fails_over_to_the_next_target() {
     ask(&mut net, alice, Method::Subscribe, BOB, &SUBSCRIBE);
     net.run(seconds(40));
     assert!(net.has(bob, |event| matches!(event, PhoneEvent::OutOfDialog(_))));
+    // The subscriber still waits.
+    let accepted = net.find(alice, |event| {
+        *event == PhoneEvent::OutOfDialogResponse(200)
+    });
+    assert!(accepted.at < Time::from_secs(20), "{:?}", accepted.at);
     let census = net.border.census();
     assert_eq!((census.subscriptions, census.sip.dialogs), (1, 2));
+}
+
+/// A phone behind NAT is reached at the port from which it has refreshed its subscription.
+#[test]
+fn subscription_follows_the_port_of_a_nat() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    let contact = Edit::Replace {
+        id: HeaderId::Contact,
+        value: b"<sip:alice@192.168.7.7:5060>",
+    };
+    let edits: Vec<Edit<'_>> = SUBSCRIBE.into_iter().chain([contact]).collect();
+    let dialog = ask(&mut net, alice, Method::Subscribe, BOB, &edits);
+    let (phone, outside) = (
+        "10.1.0.1:5060".parse().unwrap(),
+        "10.1.0.1:6000".parse().unwrap(),
+    );
+    net.source_aliases.insert(phone, outside);
+    net.aliases.insert(outside, phone);
+    let edits = [EVENT, add(HeaderId::Expires, "900"), contact];
+    let refresh = MessageContent::default().with(&edits);
+    inside(&mut net, alice, dialog, Method::Subscribe, refresh);
+    net.wire.clear();
+    let theirs = net.phones[bob].log.dialogs[0];
+    let edits = [EVENT, state("active;expires=290")];
+    let notify = MessageContent::default().with(&edits);
+    inside(&mut net, bob, theirs, Method::Notify, notify);
+    let mut notified = net
+        .wire
+        .iter()
+        .filter(|(_, bytes)| bytes.starts_with(b"NOTIFY "));
+    assert_eq!(notified.next().map(|(to, _)| *to), Some(outside));
+    assert!(net.has(alice, |event| matches!(event, PhoneEvent::InDialog(..))));
+}
+
+/// RFC 4662: the extension is negotiated between the ends.
+#[test]
+fn required_extensions_of_a_subscription_are_relayed() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    let require = add(HeaderId::Require, "eventlist");
+    let edits: Vec<Edit<'_>> = SUBSCRIBE.into_iter().chain([require]).collect();
+    ask(&mut net, alice, Method::Subscribe, BOB, &edits);
+    // The phone does not support it.
+    let refused = net.find(alice, |event| {
+        *event == PhoneEvent::OutOfDialogResponse(420)
+    });
+    assert_eq!(refused.header("Unsupported"), "eventlist");
+    let asked = net.phones[bob]
+        .received
+        .iter()
+        .map(|bytes| String::from_utf8_lossy(bytes));
+    let asked: Vec<_> = asked
+        .filter(|text| text.starts_with("SUBSCRIBE "))
+        .collect();
+    assert!(asked[0].contains("\r\nRequire: eventlist\r\n"), "{asked:?}");
+    assert_eq!(net.border.census().subscriptions, 0);
+    net.assert_quiet();
 }
 
 #[test]

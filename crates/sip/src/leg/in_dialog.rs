@@ -147,7 +147,10 @@ impl Endpoint {
             }
             return Err(Refused::Transport);
         };
-        self.request_headers(flow.local, method, content);
+        match method {
+            Method::Invite => self.reinvite_headers(flow.local, content),
+            _ => self.request_headers(flow.local, method, content),
+        }
         self.net.out.arena.extend_from_slice(extra);
         if matches!(method, Method::Invite | Method::Update) && fork.is_none() {
             self.write_session_request(id);
@@ -540,7 +543,7 @@ impl Endpoint {
 
     /// The flow by which a peer is reached whose request arrived on `flow` in place of `old`: a client is reached on its
     /// new connection (RFC 5626 section 5.3, RFC 7118 section 5), or, behind NAT, on its new port. `None`: the flow stays.
-    fn followed_flow(
+    pub(crate) fn followed_flow(
         &self,
         old: &Flow,
         pinned: bool,
@@ -652,6 +655,9 @@ impl Endpoint {
             .and_then(|server| server.active.as_mut())
         {
             active.session = Some(session_request);
+            if request.lists(HeaderId::Require, b"100rel") {
+                active.interval = Duration::MAX;
+            }
         }
         let indication = Indication::Request {
             leg: id,

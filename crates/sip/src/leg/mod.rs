@@ -17,8 +17,8 @@ use crate::timer::Timer;
 use crate::tokens::IdToken;
 use crate::transaction::{ClientState, NONE, Owner};
 use core::time::Duration;
-use engine::Time;
 use engine::timers::TimerKey;
+use engine::{Time, Transport};
 use serde::{Deserialize, Serialize};
 use wire::sip::Method;
 
@@ -369,11 +369,15 @@ impl Endpoint {
         if !same_family || remote.port() == 0 {
             return flow;
         }
+        // A TLS peer at the same address stays on its connection while that is open, and keeps the name that its
+        // certificate must contain: its connection comes from another port than the one that it announces.
+        let stays =
+            transport == Transport::Tls && (flow.local, flow.remote.ip()) == (local, remote.ip());
         Flow {
             local,
             transport,
             remote,
-            connection: None,
+            connection: flow.connection.filter(|_| stays),
         }
     }
 

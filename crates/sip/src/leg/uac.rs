@@ -487,11 +487,12 @@ impl Endpoint {
         true
     }
 
-    /// The required Min-SE, if it is larger than the requested one.
+    /// The required Min-SE, if it is larger than the one sent.
     fn larger_interval(&mut self, leg: LegId, response: &Message<'_>) -> Option<u32> {
         let required = response.min_se().ok()?;
+        let ours = self.config.session.map_or(0, |session| session.min_se);
         let leg = self.leg_mut(leg)?;
-        (required > leg.session.min_se).then(|| {
+        (required > leg.session.min_se(ours)).then(|| {
             leg.session.min_se = required;
             required
         })

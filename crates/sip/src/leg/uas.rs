@@ -206,7 +206,8 @@ impl Endpoint {
         }
     }
 
-    fn requires_reliable(&self, slot: u32) -> bool {
+    /// Whether the INVITE of `slot` requires reliable provisional responses.
+    pub(crate) fn requires_reliable(&self, slot: u32) -> bool {
         self.servers
             .get(slot as usize)
             .and_then(|server| server.active.as_ref())

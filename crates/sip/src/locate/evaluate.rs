@@ -106,8 +106,7 @@ impl<'e> Evaluation<'e> {
         }
         if self.request.transport.is_some() {
             let transport = self.plain_transport()?;
-            let found = self.service(&name, transport)?;
-            if !found {
+            if !self.service(&name, transport) {
                 self.addresses(&name, transport.default_port(), transport);
             }
             return Ok(());
@@ -151,18 +150,21 @@ impl<'e> Evaluation<'e> {
             },
         };
         let services = self.usable(records);
-        if !services.is_empty() {
-            for (replacement, transport) in services {
-                self.srv(&replacement, transport)?;
-            }
-            return Ok(());
-        }
         let mut found = false;
-        for transport in self.candidates() {
-            found |= self.service(name, transport)?;
+        if services.is_empty() {
+            for transport in self.candidates() {
+                found |= self.service(name, transport);
+            }
         }
-        if !found && self.missing.is_empty() {
-            let transport = self.plain_transport()?;
+        for (replacement, transport) in &services {
+            found |= self.srv(replacement, *transport);
+        }
+        if !found {
+            // Without SRV records, the name itself is the host (RFC 3263 section 4.2). NAPTR has selected the transport.
+            let transport = match services.first() {
+                Some((_, transport)) => *transport,
+                None => self.plain_transport()?,
+            };
             self.addresses(name, transport.default_port(), transport);
         }
         Ok(())
@@ -225,24 +227,30 @@ impl<'e> Evaluation<'e> {
     }
 
     /// Adds the targets of a transport's SRV service at `name`; false if there are none.
-    fn service(&mut self, name: &DnsName, transport: Transport) -> Result<bool, LocateError> {
+    fn service(&mut self, name: &DnsName, transport: Transport) -> bool {
         let prefix = match transport {
             Transport::Udp => "_sip._udp",
             Transport::Tcp => "_sip._tcp",
             Transport::Tls => "_sips._tcp",
             // No SRV service is registered for WebSocket.
-            Transport::Ws | Transport::Wss => return Ok(false),
+            Transport::Ws | Transport::Wss => return false,
         };
         let Some(service) = name.below(prefix) else {
-            return Ok(false);
+            return false;
         };
         self.srv(&service, transport)
     }
 
-    /// Adds the targets of SRV records; false if there are none, true while they are queried.
-    fn srv(&mut self, service: &DnsName, transport: Transport) -> Result<bool, LocateError> {
-        let Some(records) = self.ask(service, RecordType::Srv)? else {
-            return Ok(true);
+    /// Adds the targets of SRV records; false if there are none or their query failed, true while they are queried. A
+    /// failure of one service does not prevent the use of others.
+    fn srv(&mut self, service: &DnsName, transport: Transport) -> bool {
+        let records = match self.ask(service, RecordType::Srv) {
+            Ok(Some(records)) => records,
+            Ok(None) => return true,
+            Err(error) => {
+                self.note(error);
+                return false;
+            }
         };
         let records: Vec<Srv> = records
             .iter()
@@ -253,7 +261,7 @@ impl<'e> Evaluation<'e> {
             })
             .collect();
         if records.is_empty() {
-            return Ok(false);
+            return false;
         }
         for srv in ordered(records, self.entropy) {
             if srv.target.is_root() {
@@ -262,7 +270,7 @@ impl<'e> Evaluation<'e> {
                 self.addresses(&srv.target, srv.port, transport);
             }
         }
-        Ok(true)
+        true
     }
 
     /// Adds the addresses of `name`.

@@ -136,6 +136,8 @@ struct Flight {
     edns: bool,
     upper: u64,
     due: Time,
+    /// Time at which it is given up, regardless of the tries that are left.
+    ends: Option<Time>,
     /// The question is queried over this stream instead of by datagram.
     stream: Option<DnsStream>,
     /// The records of a truncated answer, used if no server answers over TCP, and the time that they may be cached.
@@ -150,6 +152,11 @@ struct DnsStream {
 }
 
 impl Flight {
+    /// The time of the next try, not after the end.
+    fn bounded(&self, due: Time) -> Time {
+        self.ends.map_or(due, |ends| due.min(ends))
+    }
+
     fn is_on(&self, number: u32) -> bool {
         self.stream
             .as_ref()
@@ -400,7 +407,7 @@ impl Resolver {
             bytes: Vec::new(),
         });
         // Twice the time, because the connection is opened first.
-        flight.due = now + wait * 2;
+        flight.due = flight.bounded(now + wait * 2);
         let mut bytes = vec![0, 0];
         dns::write_query(id, &flight.question, flight.edns, flight.upper, &mut bytes);
         let length = (bytes.len() - 2) as u16;
@@ -585,6 +592,9 @@ impl Resolver {
             return self.deliver_answer(&question, &KnownAnswer::Failed, now);
         };
         self.pending_questions.insert(question.clone(), id);
+        // Some name servers do not answer NAPTR queries at all. Half of the time is left for the questions that follow.
+        let ends =
+            (question.kind == RecordType::Naptr).then(|| now + self.config.lookup_timeout / 2);
         let flight = Flight {
             question,
             server,
@@ -592,6 +602,7 @@ impl Resolver {
             edns: true,
             upper: 0,
             due: now,
+            ends,
             stream: None,
             partial: None,
         };
@@ -606,7 +617,7 @@ impl Resolver {
         let Some(flight) = self.flights.get_mut(&id) else {
             return;
         };
-        if flight.tries >= self.config.tries {
+        if flight.tries >= self.config.tries || flight.ends.is_some_and(|ends| ends <= now) {
             // A partial answer is better than none if TCP is blocked.
             let (known, cache_time) = flight
                 .partial
@@ -625,7 +636,7 @@ impl Resolver {
         let last_round = flight.tries + servers >= self.config.tries;
         flight.upper = if last_round { 0 } else { upper };
         flight.tries += 1;
-        flight.due = now + self.config.wait * (1 << round);
+        flight.due = flight.bounded(now + self.config.wait * (1 << round));
         let mut bytes = Vec::with_capacity(64);
         dns::write_query(id, &flight.question, flight.edns, flight.upper, &mut bytes);
         self.queries.push_back(Query {

@@ -360,6 +360,106 @@ fn unanswered_naptr_query_is_followed_by_srv() {
     assert_eq!(Ok(targets), list(&["udp 192.0.2.1:5070"]));
 }
 
+/// The question of a query, as `name TYPE`.
+fn asked(query: &Query) -> String {
+    let packet = Packet::parse(&query.bytes).unwrap();
+    let question = &packet.questions[0];
+    let name = question.qname.to_string().to_lowercase();
+    format!("{name} {:?}", question.qtype)
+}
+
+/// The answer of a name server that has failed.
+fn server_failure(query: &Query) -> Vec<u8> {
+    let id = [query.bytes[0], query.bytes[1]];
+    let mut reply = Packet::new_reply(u16::from_be_bytes(id));
+    let packet = Packet::parse(&query.bytes).unwrap();
+    reply.questions.push(packet.questions[0].clone());
+    *reply.rcode_mut() = RCODE::ServerFailure;
+    reply.build_bytes_vec_compressed().unwrap()
+}
+
+/// A single name server that ignores NAPTR queries leaves time for the SRV query.
+#[test]
+fn ignored_naptr_query_leaves_time_for_srv() {
+    let mut resolver = resolver(|config| {
+        config.ipv6 = false;
+        config.servers.truncate(1);
+    });
+    let zone = &mut Zone::default();
+    zone.srv("_sip._udp.example.com", 1, 0, 5070, "one.example.com");
+    zone.a("one.example.com", [192, 0, 2, 1]);
+    let mut now = Time::ZERO;
+    assert!(matches!(
+        resolver.locate(request("sip:example.com"), now),
+        LookupStart::Pending(_)
+    ));
+    let outcome = loop {
+        while let Some(query) = resolver.next_query() {
+            if !asked(&query).contains("NAPTR") {
+                let answer = zone.answer(&query.bytes);
+                assert_eq!(resolver.answer(query.server, &answer, now), Ok(()));
+            }
+        }
+        if let Some(outcome) = resolver.next_outcome() {
+            break outcome;
+        }
+        now = resolver.next_deadline().unwrap().at;
+        resolver.timeout(now);
+    };
+    let targets: Vec<SocketAddr> = outcome
+        .targets
+        .unwrap()
+        .map(|target| target.address)
+        .collect();
+    assert_eq!(targets, ["192.0.2.1:5070".parse().unwrap()]);
+    assert_eq!(now, Time::from_secs(4), "half of the time of the lookup");
+}
+
+/// RFC 3263 section 4.2.
+#[test]
+fn naptr_to_absent_srv_records_leads_to_the_address_of_the_name() {
+    let zone = &mut Zone::default();
+    zone.naptr(10, 10, "SIP+D2T", "_sip._tcp.example.com")
+        .naptr(10, 20, "SIP+D2U", "_sip._udp.example.com")
+        .a("example.com", [192, 0, 2, 8]);
+    assert_eq!(once(zone, "sip:example.com"), list(&["tcp 192.0.2.8:5060"]));
+    zone.srv("_sip._udp.example.com", 0, 0, 5066, "h.example.com")
+        .a("h.example.com", [192, 0, 2, 3]);
+    assert_eq!(once(zone, "sip:example.com"), list(&["udp 192.0.2.3:5066"]));
+}
+
+#[test]
+fn failed_srv_query_does_not_prevent_the_use_of_others() {
+    for (name, naptr) in [
+        ("_sip._udp", false),
+        ("_sip._tcp", false),
+        ("_sip._udp", true),
+    ] {
+        let mut resolver = resolver(|config| config.ipv6 = false);
+        let zone = &mut Zone::default();
+        if naptr {
+            zone.naptr(10, 10, "SIP+D2U", "_sip._udp.example.com")
+                .naptr(10, 20, "SIP+D2T", "_sip._tcp.example.com");
+        }
+        zone.srv("_sip._udp.example.com", 1, 0, 5070, "one.example.com")
+            .srv("_sip._tcp.example.com", 1, 0, 5070, "one.example.com")
+            .a("one.example.com", [192, 0, 2, 1]);
+        assert!(matches!(
+            resolver.locate(request("sip:example.com"), Time::ZERO),
+            LookupStart::Pending(_)
+        ));
+        while let Some(query) = resolver.next_query() {
+            let answer = match asked(&query).starts_with(name) {
+                true => server_failure(&query),
+                false => zone.answer(&query.bytes),
+            };
+            assert_eq!(resolver.answer(query.server, &answer, Time::ZERO), Ok(()));
+        }
+        let targets = resolver.next_outcome().unwrap().targets.unwrap();
+        assert_eq!(targets.count(), 1, "{name} {naptr}");
+    }
+}
+
 #[test]
 fn targets_fail_over_in_order() {
     let zone = &mut Zone::default();

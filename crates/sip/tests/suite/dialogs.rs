@@ -69,6 +69,63 @@ fn reinvite_is_answered_and_acknowledged() {
     finish(pair, caller);
 }
 
+/// A re-INVITE offers no reliable provisional responses; one that requires them gets only its final response (RFC 3262
+/// sections 3 and 4).
+#[test]
+fn reinvite_has_no_reliable_provisional_responses() {
+    let (mut pair, caller, _) = plain();
+    let now = pair.now;
+    pair.hosts[0]
+        .endpoint
+        .request(caller, Method::Invite, &MessageContent::sdp(SDP), now)
+        .unwrap();
+    pair.run(Duration::from_millis(100));
+    let invites = pair
+        .ladder
+        .iter()
+        .filter(|(_, from, text)| *from == 0 && text.starts_with("INVITE"));
+    let supported: Vec<String> = invites
+        .map(|(_, _, text)| header(text, HeaderId::Supported).unwrap())
+        .collect();
+    assert_eq!(supported, ["100rel, timer, replaces", "timer, replaces"]);
+    finish(pair, caller);
+
+    let mut called = IncomingCall::with("Supported: 100rel\r\n", EndpointConfig::default());
+    called.host.log.behaviour.respond = None;
+    called
+        .host
+        .endpoint
+        .answer(called.leg, 200, &MessageContent::sdp(SDP), ms(1))
+        .unwrap();
+    called.host.drain();
+    called.receive("ACK", "a", 10, "", 2);
+    for (cseq, require, provisional) in [
+        (11, "Supported: 100rel\r\n", 1),
+        (12, "Require: 100rel\r\n", 0),
+    ] {
+        let at = u64::from(cseq) * 1_000;
+        let branch = format!("r{cseq}");
+        called.receive("INVITE", &branch, cseq, require, at);
+        let RecordedIndication::Request(_, transaction, _) = called.host.log.last().clone() else {
+            panic!("{:?}", called.host.log.indications)
+        };
+        let endpoint = &mut called.host.endpoint;
+        let nothing = MessageContent::default();
+        assert_eq!(
+            endpoint.respond(transaction, 183, &nothing, ms(at + 1)),
+            Ok(())
+        );
+        assert_eq!(called.host.datagrams().len(), provisional, "{require}");
+        let sdp = MessageContent::sdp(SDP);
+        let endpoint = &mut called.host.endpoint;
+        assert_eq!(endpoint.respond(transaction, 200, &sdp, ms(at + 2)), Ok(()));
+        assert_eq!(status(&called.host.datagrams()[0]), 200);
+        called.receive("ACK", &format!("a{cseq}"), cseq, "", at + 10);
+    }
+    called.receive("BYE", "b", 13, "", 20_000);
+    called.end();
+}
+
 #[test]
 fn crossing_reinvites_both_get_491_and_can_be_retried() {
     let (mut pair, caller, callee) = plain();
@@ -1024,6 +1081,62 @@ fn session_timer_continues_after_a_request_without_interval() {
     assert_eq!(status(&sent[0]), 200);
     assert_eq!(header(&sent[0], HeaderId::SessionExpires), None);
     called.receive("BYE", "b", 12, "", 2_000);
+    called.end();
+}
+
+/// A response to `request`.
+fn response_to(request: &str, status: u16, extra: &str) -> String {
+    let get = |id| header(request, id).unwrap();
+    format!(
+        "SIP/2.0 {status} X\r\nVia: {}\r\nFrom: {}\r\nTo: {}\r\nCall-ID: {}\r\nCSeq: {}\r\n{extra}Content-Length: 0\r\n\r\n",
+        get(HeaderId::Via),
+        get(HeaderId::From),
+        get(HeaderId::To),
+        get(HeaderId::CallId),
+        get(HeaderId::CSeq),
+    )
+}
+
+/// Neither refusals nor intervals below the smallest valid one (RFC 4028 section 4) make us refresh all the time.
+#[test]
+fn refreshes_are_not_repeated_at_once() {
+    let updates = |sent: Vec<(Time, Sent)>| -> Vec<String> {
+        let texts = sent.into_iter().filter_map(|(_, sent)| match sent {
+            Sent::Datagram(_, bytes) => String::from_utf8(bytes).ok(),
+            _ => None,
+        });
+        texts.filter(|text| text.starts_with("UPDATE")).collect()
+    };
+    // The caller supports no timer, so that it gets no 422 and we refresh.
+    let offer = "Session-Expires: 1\r\nAllow: UPDATE\r\n";
+    let mut called = IncomingCall::with(offer, EndpointConfig::default());
+    called
+        .host
+        .endpoint
+        .answer(called.leg, 200, &MessageContent::sdp(SDP), ms(1))
+        .unwrap();
+    let answer = called.host.datagrams().remove(0);
+    let agreed = header(&answer, HeaderId::SessionExpires);
+    assert_eq!(agreed.as_deref(), Some("90;refresher=uas"));
+    called.receive("ACK", "a", 10, "", 2);
+    // Sent at half of the interval, and again ten seconds after a refusal without a larger Min-SE.
+    let mut at = 45_000;
+    for (status, extra, wait) in [
+        (422, "", 10_000),
+        (200, "Session-Expires: 1;refresher=uac\r\n", 45_000),
+        (422, "Min-SE: 90\r\n", 10_000),
+        (500, "Retry-After: 0\r\n", 1_000),
+    ] {
+        at += 50;
+        let sent = updates(called.host.run(ms(at)));
+        assert_eq!(sent.len(), 1, "{at}: {sent:?}");
+        let reply = response_to(&sent[0], status, extra);
+        called.host.datagram(reply.as_bytes(), PEER, ms(at));
+        at += wait;
+        let sent = updates(called.host.run(ms(at - 50)));
+        assert!(sent.is_empty(), "{status} {extra}: {sent:?}");
+    }
+    called.receive("BYE", "b", 13, "", at - 50);
     called.end();
 }
 

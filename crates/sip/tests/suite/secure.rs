@@ -5,7 +5,8 @@ use crate::common;
 use common::{Host, RecordedIndication};
 use engine::{CloseReason, ConnectionId, DropReason, Input, Output, SocketId, Time, Transport};
 use sip::{
-    EndpointConfig, Flow, Invite, ListenerConfig, ListenerId, OutOfDialogRequest, Refused, Target,
+    EndpointConfig, Flow, Invite, KnownPeer, ListenerConfig, ListenerId, OutOfDialogRequest,
+    Refused, Target,
 };
 use std::net::SocketAddr;
 use wire::sip::Method;
@@ -182,6 +183,43 @@ fn connection_is_used_only_for_its_verified_name() {
         out[0],
         Out::Connect(ConnectionId(4), server, named("a.example", "one"))
     );
+}
+
+/// Contact and Record-Route name peers by their addresses, also with other ports than those that are configured.
+#[test]
+fn known_address_requires_the_name_of_its_peer() {
+    let mut rig = Rig::new();
+    let known = KnownPeer {
+        local: rig.tls,
+        address: SERVER.parse().unwrap(),
+        name: "pbx.example",
+        profile: "pbx",
+    };
+    rig.host.endpoint.learn_peer(&known);
+    let named = ("pbx.example".to_owned(), "pbx".to_owned());
+    let other = ("192.0.2.8".to_owned(), String::new());
+    for (remote, expected) in [
+        (SERVER, &named),
+        ("192.0.2.9:5062", &named),
+        ("192.0.2.8:5061", &other),
+    ] {
+        let flow = rig.flow(remote, None);
+        let out = rig.options(flow).unwrap();
+        let address: SocketAddr = remote.parse().unwrap();
+        assert!(
+            matches!(&out[0], Out::Connect(_, to, Some(name)) if *to == address && name == expected),
+            "{out:?}"
+        );
+        // The same connection serves later requests.
+        assert_eq!(rig.options(flow).unwrap().len(), 1);
+    }
+    let flow = rig.flow(SERVER, Some(("pbx.example", "pbx")));
+    assert_eq!(rig.options(flow).unwrap().len(), 1);
+    rig.host.endpoint.forget_peers();
+    let flow = rig.flow("192.0.2.9:5063", None);
+    let out = rig.options(flow).unwrap();
+    let unnamed = ("192.0.2.9".to_owned(), String::new());
+    assert!(matches!(&out[0], Out::Connect(_, _, Some(name)) if *name == unnamed));
 }
 
 #[test]

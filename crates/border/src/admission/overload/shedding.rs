@@ -293,6 +293,8 @@ pub(crate) struct ShedLists {
     is_shedding: AtomicBool,
     /// Seed of the ranks.
     salt: u32,
+    /// Numbers of emergency calls.
+    emergency_numbers: Mutex<Vec<String>>,
 }
 
 impl ShedLists {
@@ -301,6 +303,16 @@ impl ShedLists {
             lists: Mutex::default(),
             is_shedding: AtomicBool::new(false),
             salt,
+            emergency_numbers: Mutex::default(),
+        }
+    }
+
+    /// Applies the configured numbers of emergency calls, from the next overload on.
+    pub(crate) fn set_emergency_numbers(&self, numbers: &[String]) {
+        let mut known = lock(&self.emergency_numbers);
+        if *known != numbers {
+            known.clear();
+            known.extend_from_slice(numbers);
         }
     }
 
@@ -367,15 +379,15 @@ impl Shedding {
         self.accept_below < ALL || self.share < ALL
     }
 
-    fn new(salt: u32, contact: &[u8]) -> Shedding {
+    fn new(salt: u32, contact: &[u8], emergency_numbers: &[String]) -> Shedding {
+        // In-dialog requests are addressed to our Contact; emergency calls to a service, or to a number.
+        let mut exempt = vec![[b"INVITE ", contact].concat(), b"INVITE urn:".to_vec()];
+        let numbers = emergency_numbers.iter();
+        exempt.extend(numbers.map(|number| format!("INVITE sip:{number}@").into_bytes()));
         Shedding {
             filter: SocketFilter {
                 matched: Prefix::new(b"INVITE "),
-                // In-dialog requests are addressed to our Contact; emergency calls to a service.
-                exempt: [
-                    Prefix::new(&[b"INVITE ", contact].concat()),
-                    Prefix::new(b"INVITE urn:"),
-                ],
+                exempt: SocketFilter::exempting(exempt.iter().map(Vec::as_slice)),
                 pass_share: u16::MAX,
                 salt,
             },
@@ -716,7 +728,7 @@ impl SocketQueue {
                     sample: LoadSample::default(),
                     updated_at: Time::ZERO,
                     reduced_at: Time::ZERO,
-                    shedding: Shedding::new(lists.salt, contact),
+                    shedding: Shedding::new(lists.salt, contact, &lock(&lists.emergency_numbers)),
                 });
                 all.len() - 1
             }

@@ -581,7 +581,7 @@ impl SetUp {
             })
             .collect();
         contacts.sort_by_key(|(q, _)| core::cmp::Reverse(*q));
-        let mut added = false;
+        let mut added = 0;
         for (_, uri) in contacts {
             let known = self.hops.iter().any(|hop| hop.uri == uri);
             if known || self.hops.len() >= MAX_HOPS {
@@ -596,11 +596,11 @@ impl SetUp {
             next.routes = Vec::new();
             next.uri = uri;
             next.redirected = true;
-            let at = self.next + usize::from(added);
+            let at = self.next + added;
             self.hops.insert(at.min(self.hops.len()), next);
-            added = true;
+            added += 1;
         }
-        added
+        added > 0
     }
 }
 

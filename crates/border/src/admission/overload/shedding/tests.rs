@@ -375,11 +375,14 @@ fn a_dropped_call_is_not_accepted_late_on_retransmission() {
 #[test]
 fn in_dialog_requests_and_emergency_calls_are_never_shed() {
     let mut flood = Flood::new(10.0);
+    let numbers = ["110", "112"].map(String::from);
+    flood.lists.set_emergency_numbers(&numbers);
     flood.run(50_000.0, 2);
     let filter = flood.threads[0].filter.unwrap();
     for begin in [
         "INVITE sip:192.0.2.1:5060 SIP/2.0",
         "INVITE urn:service:sos SIP/2.0",
+        "INVITE sip:112@192.0.2.1 SIP/2.0",
         "BYE sip:a@b SIP/2.0",
     ] {
         let text = format!("{begin}\r\n{}", "X: y\r\n".repeat(60));
