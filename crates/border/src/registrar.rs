@@ -711,6 +711,7 @@ impl Location {
             uri: String::from_utf8_lossy(binding.uri()).into_owned(),
             address: format!("{}:{}", binding.flow.transport, binding.flow.remote),
             interface: binding.interface,
+            local: binding.flow.local,
             since: binding.since,
             until: binding.until,
             forwarded: binding.token != 0,

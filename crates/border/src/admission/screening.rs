@@ -262,7 +262,7 @@ impl Components {
         let answer = self
             .registrar
             .location
-            .refresh(&user, request, interface, flow, now)?;
+            .refresh(&user, request, flow, now)?;
         self.ctx.counters.refreshed += 1;
         Some(StatelessResponse {
             status: answer.status,

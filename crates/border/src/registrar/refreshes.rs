@@ -4,7 +4,6 @@
 
 use super::binding::Binding;
 use super::{Location, RegisterResponse};
-use config::InterfaceId;
 use core::time::Duration;
 use engine::Time;
 use sip::Flow;
@@ -31,14 +30,12 @@ impl Location {
         &mut self,
         user: &str,
         request: &Message<'_>,
-        interface: InterfaceId,
         flow: Flow,
         now: Time,
     ) -> Option<RegisterResponse> {
         self.answer_again(
             user,
             request,
-            interface,
             flow,
             now,
             LocalAnswerReason::NotDue,
@@ -52,14 +49,12 @@ impl Location {
         &mut self,
         user: &str,
         request: &Message<'_>,
-        interface: InterfaceId,
         flow: Flow,
         now: Time,
     ) -> Option<RegisterResponse> {
         self.answer_again(
             user,
             request,
-            interface,
             flow,
             now,
             LocalAnswerReason::CoreAway,
@@ -84,7 +79,6 @@ impl Location {
         &mut self,
         user: &str,
         request: &Message<'_>,
-        interface: InterfaceId,
         flow: Flow,
         now: Time,
         why: LocalAnswerReason,
@@ -109,7 +103,7 @@ impl Location {
             let place = record
                 .bindings
                 .iter()
-                .position(|b| b.is_repeated_by(wanted, &judged, interface, flow))?;
+                .position(|b| b.is_repeated_by(wanted, &judged, flow))?;
             let due = !record.bindings.get(place).is_some_and(in_time);
             if due || wanted.expires == 0 {
                 return None;

@@ -218,13 +218,10 @@ impl Registry {
         &mut self,
         user: &str,
         request: &Message<'_>,
-        interface: InterfaceId,
         flow: Flow,
         now: Time,
     ) -> Option<RegisterResponse> {
-        self.with(user, |part| {
-            part.refresh(user, request, interface, flow, now)
-        })
+        self.with(user, |part| part.refresh(user, request, flow, now))
     }
 
     /// See [`Location::survive`].
@@ -232,13 +229,10 @@ impl Registry {
         &mut self,
         user: &str,
         request: &Message<'_>,
-        interface: InterfaceId,
         flow: Flow,
         now: Time,
     ) -> Option<RegisterResponse> {
-        self.with(user, |part| {
-            part.survive(user, request, interface, flow, now)
-        })
+        self.with(user, |part| part.survive(user, request, flow, now))
     }
 
     /// See [`Location::holds`].

@@ -307,7 +307,7 @@ fn restored_forwarded_registration_keeps_token_and_state() {
         let text = register(cseq);
         let message = Message::parse(text.as_bytes()).unwrap();
         let at = Time::from_secs(at);
-        let ask = |store: &mut Location| store.refresh("1000", &message, InterfaceId(0), nat(), at);
+        let ask = |store: &mut Location| store.refresh("1000", &message, nat(), at);
         let (before, after) = (ask(&mut store), ask(&mut again));
         assert!(before.is_some());
         assert_eq!(after, before);
@@ -319,7 +319,7 @@ fn restored_forwarded_registration_keeps_token_and_state() {
     let text = register(5);
     let message = Message::parse(text.as_bytes()).unwrap();
     let at = Time::from_secs(601);
-    let due = again.refresh("1000", &message, InterfaceId(0), nat(), at);
+    let due = again.refresh("1000", &message, nat(), at);
     assert_eq!(due, None, "the core is to hear of it");
 }
 

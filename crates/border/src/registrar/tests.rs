@@ -675,7 +675,7 @@ impl Cached {
         let message = Message::parse(text.as_bytes()).unwrap();
         let (at, phone) = (Time::from_secs(at), self.phone);
         self.store
-            .refresh("1000", &message, InterfaceId(0), phone, at)
+            .refresh("1000", &message, phone, at)
     }
 
     fn away(&mut self, cseq: u32, headers: &str, at: u64) -> Option<RegisterResponse> {
@@ -683,7 +683,7 @@ impl Cached {
         let message = Message::parse(text.as_bytes()).unwrap();
         let (at, phone) = (Time::from_secs(at), self.phone);
         self.store
-            .survive("1000", &message, InterfaceId(0), phone, at)
+            .survive("1000", &message, phone, at)
     }
 }
 
@@ -774,12 +774,12 @@ fn local_bindings_are_never_answered_for_the_core() {
     let now = Time::from_secs(1);
     assert!(
         store
-            .refresh("1000", &message, InterfaceId(0), here(), now)
+            .refresh("1000", &message, here(), now)
             .is_none()
     );
     assert!(
         store
-            .survive("1000", &message, InterfaceId(0), here(), now)
+            .survive("1000", &message, here(), now)
             .is_none()
     );
 }

@@ -168,6 +168,43 @@ fn unavailable_core_costs_no_registration() {
     assert_eq!(answers(&net, other, 200), 0);
 }
 
+/// A reload puts an interface in front of the others, so that their indices shift.
+#[test]
+fn refreshes_are_answered_here_after_a_reload_with_another_interface() {
+    let config = relaying_config();
+    let mut net = VirtualNetwork::new(&config, 1);
+    let phone = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let core = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.phones[core].log.behaviour.outside = None;
+    let mut done = 0;
+    register(&mut net, phone, "1000", 1, CONTACT);
+    accept_register(&mut net, core);
+    answer_pings(&mut net, core, &mut done);
+    let front = "[[interface]]\nname='front'\nkind='core'\nlisten='udp:203.0.113.9:5060'\nmedia={address='203.0.113.9'}\n";
+    let shifted = config::parse(&format!("{front}{config}"), "t").unwrap();
+    net.control(|border, now| border.reload(shifted, now));
+    for cseq in 2..6 {
+        for _ in 0..3 {
+            net.run(seconds(8));
+            answer_pings(&mut net, core, &mut done);
+        }
+        register(&mut net, phone, "1000", cseq, CONTACT);
+    }
+    assert_eq!(registers(&net, core).len(), 1);
+    assert_eq!(answers(&net, phone, 200), 5);
+    let interface = net.control(|border, _| {
+        let views = border.registration_views(None, 10);
+        border.interface_name(views[0].contacts[0].interface)
+    });
+    assert_eq!(interface, "out");
+    // The core no longer answers.
+    for cseq in 6..12 {
+        net.run(seconds(24));
+        register(&mut net, phone, "1000", cseq, CONTACT);
+    }
+    assert_eq!(answers(&net, phone, 200), 11);
+}
+
 /// Hundreds of phones behind one address register at once; each obeys Retry-After.
 #[test]
 fn phones_are_spread_after_a_power_failure() {
