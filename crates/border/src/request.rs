@@ -196,10 +196,13 @@ pub(crate) fn too_many(seconds: u32) -> RequestRefusal {
 
 /// The user part of To.
 pub(crate) fn address_of_record(request: &Message<'_>) -> String {
-    let user = request
+    request
         .to()
-        .ok()
-        .and_then(|to| to.parse_uri()?.user)
-        .unwrap_or_default();
-    String::from_utf8_lossy(&wire::sip::percent_decode(user)).into_owned()
+        .map_or_else(|_| String::new(), |to| user_of_record(&to))
+}
+
+/// The decoded user part of an address; empty if there is none.
+pub(crate) fn user_of_record(address: &NameAddr<'_>) -> String {
+    let user = address.parse_uri().and_then(|uri| uri.user);
+    String::from_utf8_lossy(&percent_decode(user.unwrap_or_default())).into_owned()
 }

@@ -38,8 +38,10 @@ impl Components {
             _ => return respond(481, Vec::new()),
         }
         // A refusal here keeps no state, so that a source that does not authenticate costs no transaction.
-        if request.method() == Method::Register {
-            let user = address_of_record(request);
+        if request.method() == Method::Register
+            && self.ctx.config.registrar.registrations_per_s != 0
+        {
+            let user = self.stored_address_of_record(request, flow);
             if let Err(seconds) = self
                 .registrar
                 .admit_registration(&self.ctx, &user, request, flow)

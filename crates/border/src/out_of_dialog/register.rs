@@ -29,7 +29,6 @@ impl Calls<'_> {
         flow: Flow,
     ) {
         let now = self.parts.ctx.now;
-        let user = address_of_record(request);
         // The rate limit was applied when the request arrived.
         let admitted = self
             .authorize_request(request, flow)
@@ -44,6 +43,8 @@ impl Calls<'_> {
         };
         let changed = admitted.message();
         let request = changed.as_ref().unwrap_or(request);
+        // After header rules: under this name it is stored.
+        let user = address_of_record(request);
         let register = self
             .parts
             .ctx
@@ -55,18 +56,17 @@ impl Calls<'_> {
                 self.register_here(transaction, request, origin, flow);
             }
             Register::Pass(trunk) => {
-                let interface = origin.interface;
                 let known = match self.parts.core_target(trunk).is_some() {
                     true => self
                         .parts
                         .registrar
                         .location
-                        .refresh(&user, request, interface, flow, now),
+                        .refresh(&user, request, flow, now),
                     false => self
                         .parts
                         .registrar
                         .location
-                        .survive(&user, request, interface, flow, now),
+                        .survive(&user, request, flow, now),
                 };
                 match known {
                     Some(answer) => {
@@ -102,7 +102,6 @@ impl Calls<'_> {
         let kept = self.parts.registrar.location.survive(
             &passing.user,
             &request,
-            passing.interface(),
             passed.source_flow,
             now,
         );
@@ -330,8 +329,8 @@ impl Calls<'_> {
 }
 
 impl BorderRegistrar {
-    /// Whether the rate limit admits a REGISTER. Phones registered from the same address are not counted, and requests
-    /// with credentials are counted separately from those that get a challenge.
+    /// Whether the rate limit admits a REGISTER of `user`, under whose name it is stored. Phones registered from the same
+    /// address are not counted, and requests with credentials are counted separately from those that get a challenge.
     pub(crate) fn admit_registration(
         &mut self,
         ctx: &Ctx,

@@ -168,6 +168,34 @@ fn unavailable_core_costs_no_registration() {
     assert_eq!(answers(&net, other, 200), 0);
 }
 
+/// A header rule changes the user under which the registration is stored.
+#[test]
+fn refreshes_with_a_changed_address_of_record_are_answered_here() {
+    let rule = "[[rules]]\ndirection='in'\non='request'\nmethod='REGISTER'\ninterface='out'\n\
+        do=[{number='To',prefix='49'}]\n[registrar]\nregistrations_per_s=1\n";
+    let mut net = VirtualNetwork::new(&format!("{}{rule}", relaying_config()), 1);
+    let phone = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let core = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.phones[core].log.behaviour.outside = None;
+    let mut done = 0;
+    register(&mut net, phone, "1000", 1, CONTACT);
+    assert!(registers(&net, core)[0].header("To").contains("sip:491000@"));
+    accept_register(&mut net, core);
+    answer_pings(&mut net, core, &mut done);
+    for cseq in 2..12 {
+        // Two in one second: registered phones do not count for the rate.
+        ask_to_register(&mut net, phone, "1000", 2 * cseq, CONTACT);
+        register(&mut net, phone, "1000", 2 * cseq + 1, CONTACT);
+        for _ in 0..3 {
+            net.run(seconds(8));
+            answer_pings(&mut net, core, &mut done);
+        }
+    }
+    assert_eq!(registers(&net, core).len(), 1);
+    assert_eq!(answers(&net, phone, 200), 21);
+    assert_eq!(answers(&net, phone, 503), 0);
+}
+
 /// A reload puts an interface in front of the others, so that their indices shift.
 #[test]
 fn refreshes_are_answered_here_after_a_reload_with_another_interface() {
