@@ -42,6 +42,8 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use wire::sip::{HeaderId, Message, NameAddr, Uri};
 
 /// Longest lifetime requested from the core in seconds: a week.
@@ -111,6 +113,8 @@ pub struct Location {
     by_connection: BoundedMap<ConnectionId, SmallVec<[u32; 2]>>,
     /// Number of contacts of all users.
     contacts: usize,
+    /// The same of all partitions of a registry, for which `limit` is.
+    total: Arc<AtomicUsize>,
     limit: usize,
     timers: TimerWheel<u32>,
     /// Key that derives Call-IDs for the core from those of phones.
@@ -151,7 +155,17 @@ struct ValidatedRegister<'m> {
 
 impl Location {
     /// An empty store for at most `limit` contacts.
-    pub fn new(settings: Registrar, limit: usize, mut entropy: Entropy) -> Location {
+    pub fn new(settings: Registrar, limit: usize, entropy: Entropy) -> Location {
+        Location::partition(settings, limit, entropy, Arc::default())
+    }
+
+    /// An empty partition of a registry for at most `limit` contacts, which are counted in `total`.
+    fn partition(
+        settings: Registrar,
+        limit: usize,
+        mut entropy: Entropy,
+        total: Arc<AtomicUsize>,
+    ) -> Location {
         Location {
             settings,
             records: Slab::new(),
@@ -161,6 +175,7 @@ impl Location {
             by_token: BoundedMap::new(limit, HashKey::new(&mut entropy)),
             by_connection: BoundedMap::new(limit, HashKey::new(&mut entropy)),
             contacts: 0,
+            total,
             limit,
             timers: TimerWheel::new(),
             disguise: HashKey::new(&mut entropy),
@@ -433,7 +448,8 @@ impl Location {
             .filter(|wanted| wanted.expires == 0 && self.find(user, wanted).is_some())
             .count();
         let more = fresh.saturating_sub(gone);
-        if bindings.len() + more > self.settings.max_contacts || self.contacts + more > self.limit {
+        let total = self.total.load(Relaxed).saturating_add(more);
+        if bindings.len() + more > self.settings.max_contacts || more > 0 && total > self.limit {
             let answer = RegisterResponse::refuse(Reason::TooManyRegistrations)
                 .with(HeaderId::RetryAfter, "60");
             return Err(Box::new(answer));
@@ -475,9 +491,7 @@ impl Location {
     /// Stores a binding, replacing the one at `place`. [`Location::admit`] has checked the capacity; a REGISTER that
     /// lists the same contact twice may exceed it nevertheless.
     fn put(&mut self, user: &str, place: Option<usize>, mut fresh: Binding) {
-        let full = self.contacts >= self.limit
-            || self.bindings_of(user).len() >= self.settings.max_contacts;
-        if place.is_none() && full {
+        if place.is_none() && !self.take_place(user) {
             return;
         }
         let slot = match self.slot(user) {
@@ -492,6 +506,7 @@ impl Location {
                 });
                 if self.by_user.insert(name.clone(), slot as u32).is_err() {
                     self.records.try_remove(slot);
+                    self.return_places(1);
                     return;
                 }
                 self.by_name.insert(name, slot as u32);
@@ -529,6 +544,17 @@ impl Location {
         if outdated {
             self.mark(slot);
         }
+    }
+
+    /// Counts a contact more in all partitions, within the limits.
+    fn take_place(&self, user: &str) -> bool {
+        let next = |total: usize| (total < self.limit).then_some(total + 1);
+        self.bindings_of(user).len() < self.settings.max_contacts
+            && self.total.fetch_update(Relaxed, Relaxed, next).is_ok()
+    }
+
+    fn return_places(&self, places: usize) {
+        self.total.fetch_sub(places, Relaxed);
     }
 
     fn link(&mut self, connection: ConnectionId, slot: usize) {
@@ -594,6 +620,7 @@ impl Location {
         record.bindings = left;
         let empty = record.bindings.is_empty();
         self.contacts -= old.len();
+        self.return_places(old.len());
         for binding in &old {
             self.unlink(binding, slot);
         }

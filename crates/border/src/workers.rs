@@ -2,7 +2,7 @@
 //!
 //! | shared | divided evenly | per worker |
 //! |---|---|---|
-//! | registrations, authentication, rates, time slots of registrations, state and calls of trunks, limit of calls, resolved peers, domains of certificates, load shedding, number of conferences, transfers between workers | media ports, connections in all and per source, transactions, memory and CPU time for calls | queue and socket filter under overload, DNS lookups, draining |
+//! | registrations and their limit, authentication, rates, time slots of registrations, state and calls of trunks, limit of calls, resolved peers, domains of certificates, load shedding, number of conferences, transfers between workers | media ports, connections in all and per source, transactions, memory and CPU time for calls | queue and socket filter under overload, DNS lookups, draining |
 //!
 //! The first worker pings trunks and registers at carriers. A conference belongs to one worker, selected by the
 //! called number ([`crate::conferences::worker_of`]).

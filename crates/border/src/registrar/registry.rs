@@ -48,9 +48,11 @@ impl SharedRegistry {
         worker: Worker,
         entropy: &mut Entropy,
     ) -> SharedRegistry {
+        // The hash does not divide users evenly: one count for all partitions.
+        let total = Arc::default();
         let part = |_| {
-            let location = Location::new(settings, worker.share(limit), entropy.fork());
-            Mutex::new(location)
+            let total = Arc::clone(&total);
+            Mutex::new(Location::partition(settings, limit, entropy.fork(), total))
         };
         SharedRegistry {
             parts: (0..worker.count).map(part).collect(),
@@ -130,7 +132,6 @@ impl Registry {
         match self {
             Registry::Own(location) => location.reload(settings, limit),
             Registry::Common(parts) => {
-                let limit = parts.worker.share(limit);
                 for part in parts.parts.iter() {
                     lock(part).reload(settings, limit);
                 }

@@ -451,6 +451,37 @@ fn contacts_are_ordered_by_q_then_newest() {
 
 /// Lists are made on a packet thread: a page costs its users only, with any number of registrations.
 #[test]
+fn limit_of_contacts_is_that_of_all_partitions_together() {
+    let mut entropy = Entropy::from_number(1);
+    let worker = Worker {
+        number: 0,
+        count: 2,
+        key: HashKey::new(&mut entropy),
+    };
+    let registry = SharedRegistry::new(SETTINGS, 20, worker, &mut entropy);
+    let mut registry = Registry::Common(registry);
+    let register = |registry: &mut Registry, user: &str, cseq, expires| {
+        let text = text(cseq, &format!("Contact: {HERE};expires={expires}\r\n"));
+        let message = Message::parse(text.as_bytes()).unwrap();
+        let answer = registry.register(user, &message, InterfaceId(0), here(), Time::ZERO);
+        answer.status
+    };
+    for user in 0..20 {
+        assert_eq!(register(&mut registry, &format!("u{user}"), 1, 600), 200);
+    }
+    assert_eq!(register(&mut registry, "more", 1, 600), 503);
+    assert_eq!(registry.len(), 20);
+    // A removal in one partition makes room in each.
+    assert_eq!(register(&mut registry, "u3", 2, 0), 200);
+    assert_eq!(register(&mut registry, "more", 2, 600), 200);
+    assert_eq!(register(&mut registry, "u3", 3, 600), 503);
+    registry.reload(SETTINGS, 21);
+    assert_eq!(register(&mut registry, "u3", 4, 600), 200);
+    assert_eq!(register(&mut registry, "u4", 2, 600), 200, "a refresh");
+    assert_eq!(registry.len(), 21);
+}
+
+#[test]
 fn page_of_a_list_has_views_of_its_users_only() {
     const USERS: usize = 10_000;
     let mut entropy = Entropy::from_number(1);
