@@ -50,6 +50,8 @@ use wire::sip::{HeaderId, Message, NameAddr, Uri};
 const LONGEST: u32 = 604_800;
 /// Maximum number of contacts in a REGISTER.
 const MAX_LISTED: usize = 32;
+/// Maximum length of the user part of an address of record in bytes.
+const MAX_USER: usize = 256;
 /// Maximum size of a contact in bytes: URI, parameters, Path, Call-ID.
 const MAX_KEPT: usize = 4_096;
 
@@ -423,6 +425,9 @@ impl Location {
         user: &str,
         judged: &ValidatedRegister<'_>,
     ) -> Result<(), Box<RegisterResponse>> {
+        if user.len() > MAX_USER {
+            return Err(Box::new(RegisterResponse::refuse(Reason::UserTooLong)));
+        }
         let bindings = self.bindings_of(user);
         let late =
             |binding: &Binding| binding.call_id() == judged.call_id && judged.cseq <= binding.cseq;
@@ -714,6 +719,16 @@ impl Location {
     pub fn contacts_below(&self, prefix: &str) -> Vec<Contact> {
         let users = self.numbers.users_below(prefix);
         users.flat_map(|user| self.contacts(user, None)).collect()
+    }
+
+    /// Number of registered users whose name begins with `prefix`, which is one of [`Location::set_number_prefixes`].
+    pub fn numbers_below(&self, prefix: &str) -> usize {
+        self.numbers.count(prefix)
+    }
+
+    /// Whether the user has a contact.
+    pub fn is_registered(&self, user: &str) -> bool {
+        self.slot(user).is_some()
     }
 
     fn by_token_text(&self, token: &[u8]) -> Option<&Binding> {

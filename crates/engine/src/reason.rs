@@ -149,7 +149,8 @@ reasons! {
     IntervalTooBrief 423 "Interval Too Brief" "The expiry of a REGISTER is shorter than `min_expires_s`; Min-Expires names it.";
     BadRegId 400 "Bad Reg-Id" "`reg-id` is no number from 1 to 2^31-1 (RFC 5626 section 4.2).";
     CseqOutOfOrder 500 "CSeq Out Of Order" "A REGISTER of the same Call-ID with a lower CSeq than the last (RFC 3261 section 10.3).";
-    TooManyRegistrations 503 "Too Many Registrations" "The user has as many contacts as `max_contacts` allows, or the table of registrations is full.";
+    UserTooLong 400 "User Too Long" "The user part of To in a REGISTER is longer than 256 bytes.";
+    TooManyRegistrations 503 "Too Many Registrations" "The user has as many contacts as `max_contacts` or as many numbers as `max_numbers` allows, or the table of registrations is full.";
     RegistrationLost 500 "Registration Lost" "The core has answered a forwarded REGISTER whose state is gone.";
     RegistrationRefusedMeanwhile 500 "Registration Refused Meanwhile" "The registration was changed while the core processed this REGISTER.";
 

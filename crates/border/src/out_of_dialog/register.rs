@@ -13,7 +13,7 @@ use crate::resolve::LookupWaiter;
 use crate::responses::refuse;
 use crate::shared::Ctx;
 use ::rules::Effects;
-use config::{Register, TrunkId};
+use config::{Number, Register, TrunkId};
 use engine::{Reason, Transport};
 use sip::{Flow, MessageContent, OutOfDialogRequest, ServerTransaction, Target};
 use smallvec::SmallVec;
@@ -45,6 +45,11 @@ impl Calls<'_> {
         let request = changed.as_ref().unwrap_or(request);
         // After header rules: under this name it is stored.
         let user = address_of_record(request);
+        if request.has(HeaderId::Contact) && self.parts.has_too_many_numbers(&user) {
+            let mut refused = RequestRefusal::new(Reason::TooManyRegistrations);
+            refused.headers.push((HeaderId::RetryAfter, b"60".to_vec()));
+            return self.refuse_out_of_dialog(transaction, request, flow, &refused);
+        }
         let register = self
             .parts
             .ctx
@@ -352,6 +357,23 @@ impl BorderRegistrar {
 }
 
 impl Components {
+    /// Whether a number that is not registered belongs to a user with as many registered numbers as permitted.
+    fn has_too_many_numbers(&self, number: &str) -> bool {
+        let location = &self.registrar.location;
+        let Some(owner) = self.ctx.config.user_called(number) else {
+            return false;
+        };
+        let prefixes = owner.numbers.iter().filter_map(|number| match number {
+            Number::Prefix(prefix) => Some(prefix.as_str()),
+            Number::One(_) => None,
+        });
+        if !prefixes.clone().any(|prefix| number.starts_with(prefix)) {
+            return false;
+        }
+        let registered: usize = prefixes.map(|prefix| location.numbers_below(prefix)).sum();
+        registered >= self.ctx.config.registrar.max_numbers && !location.is_registered(number)
+    }
+
     /// The first target of the core that is not down.
     pub(crate) fn core_target(&self, trunk: TrunkId) -> Option<usize> {
         let targets = self.ctx.config.trunk(trunk).map_or(0, |t| t.targets.len());

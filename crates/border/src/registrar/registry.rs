@@ -302,6 +302,22 @@ impl Registry {
         }
     }
 
+    /// See [`Location::numbers_below`]; of all partitions.
+    pub fn numbers_below(&self, prefix: &str) -> usize {
+        match self {
+            Registry::Own(location) => location.numbers_below(prefix),
+            Registry::Common(parts) => {
+                let parts = parts.parts.iter();
+                parts.map(|part| lock(part).numbers_below(prefix)).sum()
+            }
+        }
+    }
+
+    /// See [`Location::is_registered`].
+    pub fn is_registered(&self, user: &str) -> bool {
+        self.look(user, |part| part.is_registered(user))
+    }
+
     /// See [`Location::flow_failed`]; for all partitions.
     pub fn flow_failed(&mut self, connection: ConnectionId) -> Vec<EventKind> {
         match self {

@@ -11,6 +11,7 @@ const SETTINGS: Registrar = Registrar {
     max_expires_s: 7200,
     default_expires_s: 3600,
     max_contacts: 3,
+    max_numbers: 10,
     nat_expires_s: 0,
     flow_timer_s: 120,
     refresh_interval_s: 600,

@@ -10,6 +10,7 @@ const SETTINGS: Registrar = Registrar {
     max_expires_s: 7200,
     default_expires_s: 3600,
     max_contacts: 3,
+    max_numbers: 10,
     nat_expires_s: 90,
     flow_timer_s: 120,
     refresh_interval_s: 600,
@@ -479,6 +480,20 @@ fn limit_of_contacts_is_that_of_all_partitions_together() {
     assert_eq!(register(&mut registry, "u3", 4, 600), 200);
     assert_eq!(register(&mut registry, "u4", 2, 600), 200, "a refresh");
     assert_eq!(registry.len(), 21);
+}
+
+#[test]
+fn long_user_is_refused() {
+    let mut store = location();
+    let text = text(1, &format!("Contact: {HERE}\r\n"));
+    let message = Message::parse(text.as_bytes()).unwrap();
+    for (length, status) in [(257, 400), (256, 200)] {
+        let user = "1".repeat(length);
+        let pass = store.pass(&user, &message, InterfaceId(0), here(), "h", Transport::Udp);
+        assert_eq!(pass.err().map_or(200, |answer| answer.status), status);
+        let answer = store.register(&user, &message, InterfaceId(0), here(), Time::ZERO);
+        assert_eq!(answer.status, status);
+    }
 }
 
 #[test]
