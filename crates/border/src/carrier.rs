@@ -85,7 +85,18 @@ struct Account {
     corrected: bool,
     /// The last Contact that was sent.
     contact: Vec<u8>,
-    removing: bool,
+    removal: Removal,
+}
+
+/// Removal of a registration at a graceful shutdown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removal {
+    /// Not requested.
+    None,
+    /// Requested; the REGISTER that removes it was not sent yet. One that registers may be in progress.
+    Due,
+    /// The REGISTER that removes it was sent.
+    Sent,
 }
 
 /// All accounts.
@@ -98,6 +109,8 @@ pub struct Carriers {
     plans: Vec<u32>,
     /// Whether this worker registers the accounts.
     ours: bool,
+    /// Whether all registrations are being removed: no account registers any more.
+    is_removing: bool,
 }
 
 /// First delay after a failure, doubled up to [`MOST_WAIT`] (RFC 5626 section 4.5).
@@ -115,6 +128,7 @@ impl Carriers {
             entropy,
             plans: Vec::new(),
             ours,
+            is_removing: false,
         };
         carriers.reload(config, now);
         carriers
@@ -164,7 +178,7 @@ impl Carriers {
                 seen: None,
                 corrected: false,
                 contact: Vec::new(),
-                removing: false,
+                removal: Removal::None,
             });
             entry.trunk = id;
             entry.interface = trunk.interface;
@@ -176,9 +190,12 @@ impl Carriers {
                 true => now + Duration::from_secs(1).mul_f64(self.entropy.unit()),
                 false => refresh_at(now, entry.until),
             };
+            let registers = !self.is_removing || entry.registered;
             self.accounts.push(entry);
             self.plans.push(0);
-            self.plan(self.accounts.len() - 1, at);
+            if registers {
+                self.plan(self.accounts.len() - 1, at);
+            }
         }
     }
 
@@ -291,23 +308,30 @@ impl Carriers {
         Some(note)
     }
 
-    /// Schedules REGISTERs that remove all registrations, for a graceful shutdown.
+    /// Schedules REGISTERs that remove all registrations, for a graceful shutdown. Accounts that are not registered do
+    /// not register any more; one whose REGISTER is in progress is removed if the carrier accepts it.
     pub fn remove_all(&mut self, now: Time) {
+        self.is_removing = true;
         for index in 0..self.accounts.len() {
             let Some(account) = self.accounts.get_mut(index) else {
                 continue;
             };
+            account.removal = Removal::Due;
             if account.registered {
-                account.removing = true;
                 account.waiting = false;
                 self.plan(index, now);
+            } else if let Some(plan) = self.plans.get_mut(index) {
+                *plan = plan.wrapping_add(1);
             }
         }
     }
 
-    /// Whether no account is registered.
+    /// Whether no account is registered, or may be when the response to a REGISTER in progress arrives.
     pub fn none_registered(&self) -> bool {
-        self.accounts.iter().all(|account| !account.registered)
+        let may_be = |account: &Account| {
+            account.registered || account.waiting && account.removal == Removal::Due
+        };
+        !self.accounts.iter().any(may_be)
     }
 
     /// Whether the account of a trunk is registered; `None` if the trunk has none.
@@ -344,6 +368,10 @@ impl Account {
         let domain = self.account.domain.to_string();
         address.extend_from_slice(format!("@{}>", self.account.domain.uri_host()).as_bytes());
         self.contact = self.contact_for(end);
+        let removes = self.removal != Removal::None;
+        if removes {
+            self.removal = Removal::Sent;
+        }
         Registration {
             trunk: self.trunk,
             target: self.target,
@@ -351,7 +379,7 @@ impl Account {
             uri: format!("sip:{domain}").into_bytes(),
             account: address,
             contact: self.contact.clone(),
-            expires: if self.removing { 0 } else { self.expires },
+            expires: if removes { 0 } else { self.expires },
             call_id: self.call_id.clone(),
             cseq: self.cseq,
             number: self.number,
@@ -397,12 +425,17 @@ impl Account {
                 return self.failed("no answer", FIRST_WAIT, jitter, now);
             }
         };
-        if self.removing {
+        if self.removal == Removal::Sent {
             self.registered = false;
             return (None, Some(self.note("removed")));
         }
         match response.status() {
+            200..=299 if self.removal == Removal::Due => {
+                self.registered = true;
+                (Some(now), Some(self.note("registered")))
+            }
             200..=299 => self.taken(response, now),
+            _ if self.removal == Removal::Due => (None, None),
             423 => match response.min_expires() {
                 Ok(seconds) if seconds > self.expires && seconds <= 86_400 => {
                     self.expires = seconds;
@@ -498,9 +531,9 @@ impl Account {
         now: Time,
     ) -> (Option<Time>, Option<EventKind>) {
         self.failures = self.failures.saturating_add(1);
-        if self.removing {
-            self.registered = false;
-            return (None, Some(self.note("expired")));
+        if self.removal != Removal::None {
+            let was_registered = std::mem::replace(&mut self.registered, false);
+            return (None, was_registered.then(|| self.note("expired")));
         }
         // The next target, if there are several; the delay grows after each of them was tried.
         self.target = (self.target + 1) % self.targets.max(1);

@@ -277,12 +277,58 @@ fn drain_removes_registrations_and_reload_keeps_them() {
             .is_none()
     }));
     let other = parse(&CONFIG.replace("expires_s=600", "expires_s=700"), "t").unwrap();
+    bench.carriers.reload(&other, bench.now);
+    assert!(bench.carriers.next_deadline().is_none(), "it is draining");
+    // Without a drain, a changed account is registered anew.
+    let mut bench = Bench::new(CONFIG);
+    let (first, _) = bench.next();
+    bench.answer(&first, 200, "", "Expires: 100\r\n");
     bench
         .carriers
         .reload(&other, bench.now + Duration::from_secs(1));
     let (new, _) = bench.next();
     assert_ne!(new.call_id, first.call_id);
     assert_eq!(new.expires, 700);
+}
+
+#[test]
+fn account_does_not_register_during_a_drain() {
+    // Its first REGISTER is not sent yet.
+    let mut bench = Bench::new(CONFIG);
+    bench.carriers.remove_all(bench.now);
+    assert!(bench.carriers.none_registered());
+    let later = Time::from_secs(10);
+    let end = |_, _, _| {
+        Some(OurEnd {
+            host: "10.0.0.5:5060".into(),
+            transport: Transport::Udp,
+        })
+    };
+    assert_eq!(bench.carriers.next_registration(later, end), None);
+    // Its REGISTER is in progress, and accepted.
+    let mut bench = Bench::new(CONFIG);
+    let (first, _) = bench.next();
+    bench.carriers.remove_all(bench.now);
+    assert!(!bench.carriers.none_registered());
+    let note = bench.answer(&first, 200, "", "Expires: 100\r\n");
+    assert_eq!(state(note), "registered");
+    let (last, waited) = bench.next();
+    assert_eq!((last.expires, waited), (0, 0.0));
+    assert_eq!(state(bench.answer(&last, 200, "", "")), "removed");
+    assert!(bench.carriers.none_registered());
+    // It is in progress, and refused or lost.
+    for lost in [false, true] {
+        let mut bench = Bench::new(CONFIG);
+        let (first, _) = bench.next();
+        bench.carriers.remove_all(bench.now);
+        let note = match lost {
+            true => bench.lose(&first),
+            false => bench.answer(&first, 503, "", ""),
+        };
+        assert_eq!(state(note), "");
+        assert!(bench.carriers.none_registered());
+        assert_eq!(bench.carriers.next_registration(later, end), None);
+    }
 }
 
 #[test]
