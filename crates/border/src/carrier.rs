@@ -20,6 +20,8 @@ pub struct Registration {
     pub trunk: TrunkId,
     /// Index of the target.
     pub target: usize,
+    /// The address of a target with a name that is tried first.
+    pub address: Option<SocketAddr>,
     /// The interface to use.
     pub interface: InterfaceId,
     /// Request-URI: the domain.
@@ -64,8 +66,12 @@ struct Account {
     account: CarrierAccount,
     trunk: TrunkId,
     interface: InterfaceId,
-    targets: usize,
-    target: usize,
+    /// Indices of the targets by priority.
+    targets: Vec<usize>,
+    /// The current one, as an index into `targets`.
+    at: usize,
+    /// The address that accepted the last registration, while the next one goes there.
+    address: Option<SocketAddr>,
     /// Whether the interface has a configured address, so that none is learned.
     fixed: bool,
     call_id: String,
@@ -119,6 +125,9 @@ const MOST_WAIT: Duration = Duration::from_secs(1_800);
 /// Delay after a refusal of the account (401, 403, 404), which the carrier does not correct within seconds.
 const REFUSED_WAIT: Duration = Duration::from_secs(300);
 
+/// Granted seconds from which a refresh may find the preferred target dead and reach another one before the expiry.
+const FAILBACK_LIFETIME: u32 = 180;
+
 impl Carriers {
     /// The accounts of `config`. Registrations start at once, slightly spread. Of several workers, one registers.
     pub fn new(config: &Config, ours: bool, entropy: Entropy, now: Time) -> Carriers {
@@ -152,8 +161,10 @@ impl Carriers {
             let same = |old: &Account| {
                 old.name == trunk.name
                     && old.account == *account
-                    && old.targets == trunk.targets.len()
+                    && old.targets.len() == trunk.targets.len()
             };
+            let mut targets: Vec<usize> = (0..trunk.targets.len()).collect();
+            targets.sort_by_key(|&index| trunk.targets.get(index).map(|target| target.priority));
             let kept = before
                 .iter()
                 .position(same)
@@ -164,8 +175,9 @@ impl Carriers {
                 account: account.clone(),
                 trunk: id,
                 interface: trunk.interface,
-                targets: trunk.targets.len(),
-                target: 0,
+                targets: Vec::new(),
+                at: 0,
+                address: None,
                 fixed,
                 call_id: format!("{:016x}{:016x}", self.entropy.u64(), self.entropy.u64()),
                 cseq: 0,
@@ -180,6 +192,7 @@ impl Carriers {
                 contact: Vec::new(),
                 removal: Removal::None,
             });
+            entry.targets = targets;
             entry.trunk = id;
             entry.interface = trunk.interface;
             entry.fixed = fixed;
@@ -221,12 +234,33 @@ impl Carriers {
             if account.waiting {
                 continue;
             }
-            match our_end(account.interface, account.trunk, account.target) {
+            match our_end(account.interface, account.trunk, account.target()) {
                 Some(end) => return Some(account.register(&end)),
                 None => self.plan(index, now + Duration::from_secs(1)),
             }
         }
         None
+    }
+
+    /// The CSeq of a REGISTER that is repeated at another address of the same target: above that of a repetition with
+    /// credentials. `None`: it is outdated.
+    pub fn next_cseq(&mut self, trunk: TrunkId, number: u32) -> Option<u32> {
+        let mut accounts = self.accounts.iter_mut();
+        let account = accounts.find(|account| account.trunk == trunk)?;
+        if account.number != number || !account.waiting {
+            return None;
+        }
+        account.cseq = account.cseq.wrapping_add(2) & 0x7fff_ffff;
+        Some(account.cseq)
+    }
+
+    /// The REGISTER of this number was accepted at this address. Report the response by [`Carriers::result`] afterwards.
+    pub fn accepted_at(&mut self, trunk: TrunkId, number: u32, address: SocketAddr) {
+        let mut accounts = self.accounts.iter_mut();
+        let account = accounts.find(|account| account.trunk == trunk);
+        if let Some(account) = account.filter(|account| account.number == number) {
+            account.address = Some(address);
+        }
     }
 
     /// When [`Carriers::next_registration`] is due.
@@ -359,6 +393,11 @@ fn refresh_at(now: Time, until: Time) -> Time {
 }
 
 impl Account {
+    /// Index of the current target.
+    fn target(&self) -> usize {
+        self.targets.get(self.at).copied().unwrap_or(0)
+    }
+
     fn register(&mut self, end: &OurEnd) -> Registration {
         self.cseq = self.cseq.wrapping_add(1) & 0x7fff_ffff;
         self.number = self.number.wrapping_add(1);
@@ -374,7 +413,8 @@ impl Account {
         }
         Registration {
             trunk: self.trunk,
-            target: self.target,
+            target: self.target(),
+            address: self.address,
             interface: self.interface,
             uri: format!("sip:{domain}").into_bytes(),
             account: address,
@@ -471,6 +511,12 @@ impl Account {
             return (Some(now), note);
         }
         self.corrected = false;
+        // The next refresh goes to the preferred target and address again, if the registration lasts until the others
+        // were tried.
+        if granted >= FAILBACK_LIFETIME {
+            self.at = 0;
+            self.address = None;
+        }
         (Some(refresh_at(now, self.until)), note)
     }
 
@@ -536,9 +582,11 @@ impl Account {
             return (None, was_registered.then(|| self.note("expired")));
         }
         // The next target, if there are several; the delay grows after each of them was tried.
-        self.target = (self.target + 1) % self.targets.max(1);
-        let rounds = (self.failures - 1) / u32::try_from(self.targets.max(1)).unwrap_or(1);
-        let wait = match self.target {
+        let targets = self.targets.len().max(1);
+        self.at = (self.at + 1) % targets;
+        self.address = None;
+        let rounds = (self.failures - 1) / u32::try_from(targets).unwrap_or(1);
+        let wait = match self.at {
             0 => base
                 .saturating_mul(1 << rounds.min(6))
                 .min(MOST_WAIT.max(base)),

@@ -147,6 +147,29 @@ pub struct HopStep {
     pub redirected: bool,
 }
 
+impl HopStep {
+    /// Set in `group` of the steps for the addresses of a name, with the group of the name and the number of the address.
+    const LOCATED: u16 = 0x8000;
+    /// Bits of the number of the address.
+    const ADDRESS: u16 = 0xf;
+
+    /// The step for an address of its name; `number` is below 16.
+    pub(crate) fn at_address(&self, number: u16, address: SocketAddr, transport: Transport) -> HopStep {
+        HopStep {
+            place: StepTarget::Address(address, transport),
+            group: HopStep::LOCATED | (self.group << 4) | number,
+            ..self.clone()
+        }
+    }
+
+    /// Whether both are addresses of one name.
+    pub(crate) fn is_of_same_name(&self, other: &HopStep) -> bool {
+        self.group & HopStep::LOCATED != 0
+            && self.group & !HopStep::ADDRESS == other.group & !HopStep::ADDRESS
+            && self.redirected == other.redirected
+    }
+}
+
 /// Destination of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StepTarget {

@@ -101,6 +101,8 @@ pub(crate) enum Alarm {
     OverloadCheck,
     /// Update the load shedding of the socket filter.
     SheddingUpdate,
+    /// A target of the core has not responded to a forwarded REGISTER, and there is another one.
+    RegisterTimeout(u64),
     /// A subscription expired.
     Subscription(u64),
     /// Send a keep-alive on a flow of our registration.

@@ -257,7 +257,7 @@ impl Components {
         };
         // Authentication and header rules apply on the regular path.
         let is_applicable = settings.authenticate != Authenticate::Digest || trunk.is_some();
-        if !is_applicable || !self.ctx.config.rules.is_empty() || self.core_target(core).is_none() {
+        if !is_applicable || !self.ctx.config.rules.is_empty() || !self.is_core_up(core) {
             return None;
         }
         let user = address_of_record(request);

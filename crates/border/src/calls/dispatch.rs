@@ -294,6 +294,7 @@ impl Calls<'_> {
                     }
                 }
                 Alarm::DrainTimeout => self.expire_drain(),
+                Alarm::RegisterTimeout(user) => self.register_timed_out(user),
                 Alarm::Subscription(key) => self.end_subscription(key),
                 Alarm::KeepAlive(serial) => {
                     let Calls { endpoint, parts } = self;

@@ -347,3 +347,47 @@ fn cseq_exceeds_that_of_the_challenged_request() {
         "the lost one may have been a second one"
     );
 }
+
+#[test]
+fn refresh_returns_to_the_preferred_target_and_address() {
+    let config = CONFIG.replace(
+        "['192.0.2.1','192.0.2.2']",
+        "[{address='192.0.2.1',priority=2},{address='192.0.2.2',priority=1}]",
+    );
+    let mut bench = Bench::new(&config);
+    let (first, _) = bench.next();
+    assert_eq!((first.target, first.address), (1, None));
+    bench.lose(&first);
+    let (second, _) = bench.next();
+    assert_eq!(second.target, 0);
+    let place: SocketAddr = "192.0.2.77:5060".parse().unwrap();
+    let accept = |bench: &mut Bench, registration: &Registration, seconds: u32| {
+        let (trunk, number) = (registration.trunk, registration.number);
+        bench.carriers.accepted_at(trunk, number, place);
+        bench.answer(registration, 200, "", &format!("Expires: {seconds}\r\n"));
+        bench.next().0
+    };
+    let third = accept(&mut bench, &second, 600);
+    assert_eq!((third.target, third.address), (1, None));
+    bench.lose(&third);
+    let (fourth, _) = bench.next();
+    // It would expire while the preferred target is tried.
+    let fifth = accept(&mut bench, &fourth, 60);
+    assert_eq!((fifth.target, fifth.address), (0, Some(place)));
+    bench.lose(&fifth);
+    let (sixth, _) = bench.next();
+    assert_eq!((sixth.target, sixth.address), (1, None));
+}
+
+#[test]
+fn register_at_another_address_has_a_higher_cseq() {
+    let mut bench = Bench::new(CONFIG);
+    let (first, _) = bench.next();
+    let again = bench.carriers.next_cseq(first.trunk, first.number);
+    assert_eq!(again, Some(first.cseq + 2), "above that with credentials");
+    assert_eq!(bench.carriers.next_cseq(first.trunk, first.number + 1), None);
+    bench.lose(&first);
+    assert_eq!(bench.carriers.next_cseq(first.trunk, first.number), None);
+    let (second, _) = bench.next();
+    assert!(Some(second.cseq) > again);
+}

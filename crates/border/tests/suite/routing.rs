@@ -152,6 +152,53 @@ fn name_is_resolved_by_naptr_and_srv_with_failover() {
     assert_eq!((offers(&net, second), asked(&net)), (2, before));
 }
 
+/// A name with two hosts; the first, by priority, does not answer.
+fn half_dead_name() -> Vec<(&'static str, u16, Vec<u8>)> {
+    vec![
+        ("_sip._udp.pbx.example", 33, srv(1, 5066, "a.pbx.example")),
+        ("_sip._udp.pbx.example", 33, srv(2, 5077, "b.pbx.example")),
+        ("a.pbx.example", 1, vec![10, 2, 0, 66]),
+        ("b.pbx.example", 1, vec![10, 2, 0, 77]),
+    ]
+}
+
+#[test]
+fn named_trunk_is_up_while_one_of_its_addresses_answers() {
+    let config = PLAIN.replace("udp:10.2.0.1:5060", "pbx.example")
+        + "answer_timeout_s=2\nping_interval_s=10\nping_failures=1\n[dns]\nservers=['10.8.0.53:53']\n";
+    let mut net = VirtualNetwork::new(&config, 1);
+    net.zone = half_dead_name();
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let second = net.phone("10.2.0.77:5077", PhoneBehaviour::answering(SDP_B));
+    for _ in 0..3 {
+        net.run(seconds(40));
+        net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+        net.run(seconds(4));
+    }
+    assert_eq!(offers(&net, second), 3);
+    assert!(!net.names().contains(&"trunk_down"), "{:?}", net.names());
+    let pings = net.log(second).iter();
+    assert!(pings.filter(|entry| entry.method() == "OPTIONS").count() >= 2);
+    // No address answers.
+    net.silence("10.2.0.77:5077");
+    net.run(seconds(120));
+    assert!(net.names().contains(&"trunk_down"), "{:?}", net.names());
+}
+
+#[test]
+fn account_registers_at_the_next_address_of_a_name() {
+    let config = PLAIN.replace("udp:10.2.0.1:5060", "pbx.example")
+        + "username='us'\npassword='pw'\nregister={user='4711',domain='pbx.example'}\n[dns]\nservers=['10.8.0.53:53']\n";
+    let mut net = VirtualNetwork::new(&config, 1);
+    net.zone = half_dead_name();
+    let second = net.phone("10.2.0.77:5077", PhoneBehaviour::answering(SDP_B));
+    net.run(seconds(36));
+    let registers = net.log(second).iter();
+    assert!(registers.filter(|entry| entry.method() == "REGISTER").count() >= 1);
+    assert!(net.names().contains(&"carrier_registration"), "{:?}", net.names());
+    assert_eq!(net.control(|border, _| border.is_unregistered()), false);
+}
+
 #[test]
 fn contact_with_a_host_name_is_located_without_authorising_it() {
     let config = PLAIN.replace("kind='core'", "kind='core'\nallow='10.2.0.1/32'")

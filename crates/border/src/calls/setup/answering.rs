@@ -510,7 +510,8 @@ impl Calls<'_> {
         }
     }
 
-    /// Updates the state of a trunk from the failure of a hop.
+    /// Updates the state of a trunk from the failure of a hop. A target with a name fails with its last address; the
+    /// target of a redirect is none of the trunk.
     fn record_hop_result(&mut self, slot: CallSlot, hop: u16, result: PingResult) {
         let now = self.parts.ctx.now;
         let Some((trunk, target)) = self
@@ -518,8 +519,14 @@ impl Calls<'_> {
             .calls
             .get(slot)
             .and_then(|call| call.kind.set_up())
-            .and_then(|set_up| set_up.hops.get(usize::from(hop)))
-            .and_then(|hop| Some((hop.trunk?, hop.target)))
+            .and_then(|set_up| {
+                let mut later = set_up.hops.iter().skip(usize::from(hop));
+                let hop = later.next().filter(|hop| !hop.redirected)?;
+                if later.any(|other| hop.is_of_same_name(other)) {
+                    return None;
+                }
+                Some((hop.trunk?, hop.target))
+            })
         else {
             return;
         };
