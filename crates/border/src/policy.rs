@@ -31,13 +31,11 @@ const MAX_CONTACTS: usize = 16;
 pub struct Facts<'a> {
     /// The interface on which it arrived.
     pub interface: InterfaceId,
-    /// The trunk that it came from ([`Config::trunk_of`]).
+    /// The trunk that it came from: by [`Config::trunk_of`], or the resolved address of a target with a name.
     pub trunk: Option<TrunkId>,
     /// Whether the source is authenticated: it is a trunk, has authenticated by digest, or uses the flow of an accepted
     /// registration.
     pub authenticated: bool,
-    /// Whether the source is the resolved address of a name that we send requests to.
-    pub located: bool,
     /// The URI of the caller (in From).
     pub from: &'a [u8],
     /// The Request-URI.
@@ -160,6 +158,12 @@ impl HopStep {
             group: HopStep::LOCATED | (self.group << 4) | number,
             ..self.clone()
         }
+    }
+
+    /// The target of a trunk whose name it has; `None` if a peer has written the name.
+    pub(crate) fn named_target(&self) -> Option<(TrunkId, usize)> {
+        let trunk = self.trunk.filter(|_| !self.redirected)?;
+        matches!(self.place, StepTarget::Name(..)).then_some((trunk, usize::from(self.target)))
     }
 
     /// Whether both are addresses of one name.
@@ -480,19 +484,9 @@ impl Router<'_> {
         })
     }
 
-    /// Whether the request comes from this trunk. A trunk whose target is a name is identified by the resolved
-    /// addresses.
+    /// Whether the request comes from this trunk.
     fn is_from(&self, id: TrunkId) -> bool {
-        let facts = self.facts;
-        let named = |trunk: &Trunk| {
-            trunk.interface == facts.interface
-                && trunk
-                    .targets
-                    .iter()
-                    .any(|target| target.host.ip().is_none())
-        };
-        facts.trunk == Some(id)
-            || facts.trunk.is_none() && facts.located && self.config.trunk(id).is_some_and(named)
+        self.facts.trunk == Some(id)
     }
 
     /// Whether a contact is reachable for this request without a route. Contacts forwarded to a trunk are reachable

@@ -15,8 +15,6 @@ pub(crate) struct RequestOrigin {
     pub(crate) trunk: Option<TrunkId>,
     /// Whether the source is authenticated: see [`Facts::authenticated`].
     pub(crate) authenticated: bool,
-    /// Whether the source is a resolved address: see [`Facts::located`].
-    pub(crate) located: bool,
 }
 
 impl RequestOrigin {
@@ -31,7 +29,6 @@ impl RequestOrigin {
                     && interface.authenticate == Authenticate::None
                     && interface.register == Register::Refuse
             })
-            && !self.located
     }
 
     /// Whether requests of this origin must authenticate by digest.

@@ -14,20 +14,17 @@ use crate::calls::table::OngoingCalls;
 use crate::calls::transfer::handover::Transfers;
 use crate::conferences::worker_of;
 use crate::listeners::CertificateDomains;
+use crate::located_peers::LocatedPeers;
 use crate::registrar::{Authority, Location, RegistrationLimiter, Registry, SharedRegistry};
 use crate::shared::Ctx;
 use crate::trunks::{Boards, Trunks};
 use config::Config;
 use engine::timers::TimerKey;
 use engine::worker::lock;
-use engine::{BoundedMap, Entropy, EventKind, HashKey, MaybeShared, Time, Worker};
+use engine::{Entropy, EventKind, HashKey, MaybeShared, Time, Worker};
 use sip::MovedDialogs;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-
-/// Resolved addresses that may send requests although they are not configured.
-const LOCATED_PEERS: usize = 4_096;
 
 /// The initial state of one worker.
 #[derive(Debug)]
@@ -39,7 +36,7 @@ pub(crate) struct WorkerParts {
     pub(crate) register_limiter: MaybeShared<RegistrationLimiter>,
     pub(crate) authenticated_register_limiter: MaybeShared<RegistrationLimiter>,
     pub(crate) rate_limiter: MaybeShared<RateLimiter>,
-    pub(crate) located_peers: MaybeShared<BoundedMap<IpAddr, ()>>,
+    pub(crate) located_peers: MaybeShared<LocatedPeers>,
     pub(crate) certificate_domains: MaybeShared<CertificateDomains>,
     pub(crate) conferences: MaybeShared<ActiveConferences>,
     pub(crate) siblings: Option<Siblings>,
@@ -223,7 +220,7 @@ impl WorkerParts {
             register_limiter: MaybeShared::Own(admission(config, entropy)),
             authenticated_register_limiter: MaybeShared::Own(admission(config, entropy)),
             rate_limiter: MaybeShared::Own(RateLimiter::new(entropy)),
-            located_peers: MaybeShared::Own(BoundedMap::new(LOCATED_PEERS, hash_key)),
+            located_peers: MaybeShared::Own(LocatedPeers::new(hash_key)),
             certificate_domains: MaybeShared::Own(CertificateDomains::new(
                 config.limits.connections,
                 hash_key,
@@ -250,8 +247,7 @@ impl WorkerParts {
         let register_limiter = shared(admission(config, entropy));
         let authenticated_register_limiter = shared(admission(config, entropy));
         let rate_limiter = shared(RateLimiter::new(entropy));
-        let peers = BoundedMap::new(LOCATED_PEERS, HashKey::new(entropy));
-        let peers = shared(peers);
+        let peers = shared(LocatedPeers::new(HashKey::new(entropy)));
         let connections = config.limits.connections;
         let certificate_domains =
             shared(CertificateDomains::new(connections, HashKey::new(entropy)));

@@ -85,7 +85,6 @@ impl Components {
             interface: origin.interface,
             trunk: origin.trunk,
             authenticated: origin.authenticated,
-            located: origin.located,
             from: b"",
             to: uri,
             random: 0,

@@ -127,6 +127,21 @@ pub(super) struct CoreHop {
 }
 
 impl DeferredRequest {
+    /// The target of a trunk whose name is resolved.
+    pub(crate) fn named_target(&self) -> Option<(TrunkId, usize)> {
+        match self {
+            DeferredRequest::Ping(ping) => Some((ping.trunk, usize::from(ping.target))),
+            DeferredRequest::Relay(relay) => {
+                let current = relay.next.checked_sub(1)?;
+                relay.hops.get(current)?.named_target()
+            }
+            DeferredRequest::Carrier(registration) => {
+                Some((registration.trunk, registration.target))
+            }
+            DeferredRequest::Register(relay) => Some((relay.trunk, relay.target)),
+        }
+    }
+
     /// Applies the new interface and trunk indices after a reload. Returns `false` if the request is obsolete.
     pub(crate) fn rename(&mut self, renamed: &IndexRemap) -> bool {
         match self {

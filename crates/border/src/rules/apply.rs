@@ -243,7 +243,6 @@ impl Components {
             interface,
             trunk,
             authenticated: trunk.is_some(),
-            located: false,
         };
         let effects = self.apply_first_rules(request, origin, flow, None);
         let to = effects.to().and_then(NameAddr::parse);
