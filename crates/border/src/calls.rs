@@ -558,6 +558,8 @@ pub(crate) struct CallHeaders {
     pub(crate) tags: Tags,
     /// P-Charging-Vector of the trusted side, for messages of the other one.
     pub(crate) charging: Option<Box<ChargingVector>>,
+    /// Whether a redirect has led to a callee outside of its trunk, which is not trusted.
+    pub(crate) foreign_callee: bool,
 }
 
 /// A call.

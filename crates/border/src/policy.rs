@@ -143,6 +143,8 @@ pub struct HopStep {
     pub identity: bool,
     /// Whether a 3xx response added it.
     pub redirected: bool,
+    /// Whether that leads to another host than those of the trunk, which gets neither its credentials nor its trust.
+    pub foreign: bool,
 }
 
 impl HopStep {
@@ -164,6 +166,20 @@ impl HopStep {
     pub(crate) fn named_target(&self) -> Option<(TrunkId, usize)> {
         let trunk = self.trunk.filter(|_| !self.redirected)?;
         matches!(self.place, StepTarget::Name(..)).then_some((trunk, usize::from(self.target)))
+    }
+
+    /// Whether the host of its URI is that of a target or the domain of this trunk.
+    pub(crate) fn is_at(&self, trunk: &Trunk) -> bool {
+        let uri = Uri::parse(&self.uri);
+        let host = uri.and_then(|uri| HostName::parse(&uri.host.to_string()));
+        host.is_some_and(|host| {
+            let own = trunk.targets.iter().map(|target| &target.host);
+            let mut own = own.chain(&trunk.domain);
+            own.any(|own| match own.ip() {
+                Some(ip) => host.ip() == Some(ip),
+                None => own.text().eq_ignore_ascii_case(host.text()),
+            })
+        })
     }
 
     /// Whether both are addresses of one name.
@@ -684,6 +700,7 @@ impl Router<'_> {
                 place: StepTarget::Flow(contact.flow),
                 identity: self.trusted(),
                 redirected: false,
+                foreign: false,
             });
         }
         (!steps.is_empty()).then(|| {
@@ -795,6 +812,7 @@ impl Router<'_> {
             },
             identity: self.trusted() && trunk.identity == IdentityPassing::Pass,
             redirected: false,
+            foreign: false,
         }
     }
 }

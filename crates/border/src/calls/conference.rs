@@ -203,6 +203,7 @@ impl ConferenceCalls<'_> {
             headers: CallHeaders {
                 tags,
                 charging: None,
+                foreign_callee: false,
             },
             kind: CallKind::Conference(Box::new(ParticipantState {
                 spec,

@@ -193,6 +193,7 @@ impl Calls<'_> {
             headers: CallHeaders {
                 tags,
                 charging: None,
+                foreign_callee: false,
             },
         });
         self.parts.publish_call_count();

@@ -545,6 +545,7 @@ impl Calls<'_> {
             .and_then(|leg| self.endpoint.flow_of(leg));
         let set_up = call.kind.set_up();
         let hop = set_up.and_then(|set_up| set_up.hops.get(usize::from(hop)));
+        let hop = hop.filter(|hop| !hop.redirected);
         let (Some(flow), Some(trunk)) = (flow, hop.and_then(|hop| hop.trunk)) else {
             return;
         };
@@ -603,6 +604,9 @@ impl SetUp {
             next.routes = Vec::new();
             next.uri = uri;
             next.redirected = true;
+            let trunk = next.trunk.and_then(|trunk| config.trunk(trunk));
+            next.foreign = trunk.is_none_or(|trunk| !next.is_at(trunk));
+            next.identity &= !next.foreign;
             let at = self.next + usize::from(added);
             self.hops.insert(at.min(self.hops.len()), next);
             added = true;

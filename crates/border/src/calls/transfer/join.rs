@@ -175,5 +175,6 @@ pub(crate) fn existing_leg_step(interface: InterfaceId, trunk: Option<TrunkId>) 
         ),
         identity: false,
         redirected: false,
+        foreign: false,
     }
 }

@@ -167,7 +167,7 @@ impl TransferControl<'_> {
         invite.from = Some(effects.from().unwrap_or(&from));
         invite.to = Some(effects.to().unwrap_or(&to));
         invite.user = key.0;
-        invite.login = login_at(trunk);
+        invite.login = login_at(trunk, hop);
         invite.prack = Prack::Automatic;
         invite.content.edits = &edits;
         self.endpoint
