@@ -597,6 +597,17 @@ impl Call {
         self.has_branch(leg).then_some(Side::Callee)
     }
 
+    /// The trunk of the target that this leg calls, unless a redirect has led to it.
+    pub(crate) fn trunk_of_target(&self, leg: LegId) -> Option<TrunkId> {
+        if let Some(join) = self.kind.join().filter(|join| join.new == Some(leg)) {
+            return join.on_trunk;
+        }
+        let set_up = self.kind.set_up()?;
+        let branch = set_up.branches.iter().find(|branch| branch.leg == leg)?;
+        let hop = set_up.hops.get(usize::from(branch.hop))?;
+        hop.trunk.filter(|_| !hop.redirected)
+    }
+
     /// Whether a leg is a branch of the set-up.
     pub(crate) fn has_branch(&self, leg: LegId) -> bool {
         let branches = self.kind.set_up().map(|set_up| &set_up.branches);

@@ -2,11 +2,12 @@
 //!
 //! | shared | divided evenly | per worker |
 //! |---|---|---|
-//! | registrations and their limit, authentication, rates, time slots of registrations, state and calls of trunks, limit of calls, resolved peers, domains of certificates, load shedding, number of conferences, transfers between workers | media ports, connections in all and per source, transactions, memory and CPU time for calls | queue and socket filter under overload, DNS lookups, draining |
+//! | registrations and their limit, authentication, rates, time slots of registrations, state, calls and overload feedback of trunks, limit of calls, resolved peers, domains of certificates, load shedding, number of conferences, transfers between workers | media ports, connections in all and per source, transactions, memory and CPU time for calls | queue and socket filter under overload, DNS lookups, draining |
 //!
 //! The first worker pings trunks and registers at carriers. A conference belongs to one worker, selected by the
 //! called number ([`crate::conferences::worker_of`]).
 
+use crate::admission::overload::feedback::Throttles;
 use crate::admission::overload::shedding::ShedLists;
 use crate::admission::rate_limit::RateLimiter;
 use crate::calls::conference::state::ActiveConferences;
@@ -36,6 +37,7 @@ pub(crate) struct WorkerParts {
     pub(crate) register_limiter: MaybeShared<RegistrationLimiter>,
     pub(crate) authenticated_register_limiter: MaybeShared<RegistrationLimiter>,
     pub(crate) rate_limiter: MaybeShared<RateLimiter>,
+    pub(crate) throttles: MaybeShared<Throttles>,
     pub(crate) located_peers: MaybeShared<LocatedPeers>,
     pub(crate) certificate_domains: MaybeShared<CertificateDomains>,
     pub(crate) conferences: MaybeShared<ActiveConferences>,
@@ -220,6 +222,7 @@ impl WorkerParts {
             register_limiter: MaybeShared::Own(admission(config, entropy)),
             authenticated_register_limiter: MaybeShared::Own(admission(config, entropy)),
             rate_limiter: MaybeShared::Own(RateLimiter::new(entropy)),
+            throttles: MaybeShared::Own(Throttles::default()),
             located_peers: MaybeShared::Own(LocatedPeers::new(hash_key)),
             certificate_domains: MaybeShared::Own(CertificateDomains::new(
                 config.limits.connections,
@@ -247,6 +250,7 @@ impl WorkerParts {
         let register_limiter = shared(admission(config, entropy));
         let authenticated_register_limiter = shared(admission(config, entropy));
         let rate_limiter = shared(RateLimiter::new(entropy));
+        let throttles = shared(Throttles::default());
         let peers = shared(LocatedPeers::new(HashKey::new(entropy)));
         let connections = config.limits.connections;
         let certificate_domains =
@@ -274,6 +278,7 @@ impl WorkerParts {
                 authenticated_register_limiter.clone(),
             ),
             rate_limiter: MaybeShared::Shared(rate_limiter.clone()),
+            throttles: MaybeShared::Shared(throttles.clone()),
             located_peers: MaybeShared::Shared(peers.clone()),
             certificate_domains: MaybeShared::Shared(certificate_domains.clone()),
             conferences: MaybeShared::Shared(conferences.clone()),

@@ -187,6 +187,22 @@ impl OutOfDialog {
         self.pending.try_remove(index).map(|pending| pending.what)
     }
 
+    /// The trunk that a sent request went to.
+    pub(crate) fn trunk_of(&self, user: u64) -> Option<TrunkId> {
+        let index = (user & 0xffff_ffff).checked_sub(1)? as usize;
+        let pending = self.pending.get(index)?;
+        if u64::from(pending.serial) != user >> 32 {
+            return None;
+        }
+        match &pending.what {
+            PendingKind::Ping(ping, _) => Some(ping.trunk),
+            PendingKind::Relay(relay) => relay.hops.get(relay.next.checked_sub(1)?)?.trunk,
+            PendingKind::Register(relay) => Some(relay.trunk),
+            PendingKind::Carrier(attempt) => Some(attempt.registration.trunk),
+            PendingKind::InDialog(_) => None,
+        }
+    }
+
     /// Stores a request within a subscription. Returns the identifier that its response will carry.
     pub(crate) fn store_subscription_request(&mut self, passed: ForwardedRequest) -> Option<u64> {
         self.store_pending(PendingKind::InDialog(passed))

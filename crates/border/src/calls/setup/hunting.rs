@@ -426,7 +426,7 @@ impl Calls<'_> {
             set_up.timers.answer = Some(self.parts.ctx.timers.schedule(now + timeout, alarm));
         }
         if let Some(trunk) = trunk {
-            self.parts.admission.throttles.record_sent(trunk, now);
+            self.parts.admission.record_call_to(trunk, now);
         }
         self.parts.trunks.begin_call(trunk);
     }

@@ -181,7 +181,7 @@ impl TransferControl<'_> {
         let number = self.parts.calls.get(slot).map_or(0, |call| call.number);
         self.parts.trunks.begin_call(hop.trunk);
         if let Some(trunk) = hop.trunk {
-            self.parts.admission.throttles.record_sent(trunk, now);
+            self.parts.admission.record_call_to(trunk, now);
         }
         let config = self.parts.ctx.config.clone();
         self.parts.ctx.events.tell(now, || EventKind::CallRouted {
