@@ -77,8 +77,8 @@ pub(super) struct RawTrunk {
     #[serde(default = "default_ping_failures")]
     #[schemars(range(min = 1, max = 100))]
     pub ping_failures: u32,
-    /// Maximum number of simultaneous calls in both directions. Further calls go to the next trunk of the route.
-    /// Default: unlimited.
+    /// Maximum number of simultaneous calls in both directions. Further calls to the trunk go to the next trunk of the
+    /// route; calls from it, except emergency calls, are refused with 503. Default: unlimited.
     #[schemars(range(min = 1))]
     pub max_calls: Option<u32>,
     /// Overload control towards the trunk by loss (RFC 7339) or rate (RFC 7415): new requests ask for the capacity of

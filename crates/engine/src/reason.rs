@@ -106,6 +106,7 @@ reasons! {
     CallLimit 503 "call limit reached" "The border has as many calls as `[limits] calls` allows.";
     CapacityExhausted 503 "capacity exhausted" "Admission control: the calls that are up have reserved the memory or the processor; the status is `status` of `[limits]`.";
     OverloadOfTrunks 503 "overload control of all trunks rejects the call" "The trunks have asked for less load (RFC 7339).";
+    TrunkFull 503 "the trunk of the call is at its call limit" "The trunk that the call comes from has as many calls as its `max_calls` allows.";
     TrunksFull 503 "all trunks are at their call limit" "Every trunk of the route has as many calls as its `max_calls` allows.";
     TrunksDown 503 "all trunks are down" "No target of the trunks of the route answers OPTIONS.";
     TrunksOutOfService 503 "all trunks are out of service" "The operator has taken every trunk of the route that could take the call out of service.";

@@ -487,6 +487,45 @@ fn redirects_are_relayed_or_followed() {
     assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
 }
 
+#[test]
+fn calls_from_a_trunk_count_for_its_limit() {
+    let config = format!(
+        "{PLAIN}max_calls=1\n[[trunk]]\nname='phones'\ninterface='out'\ntarget='udp:10.1.0.1:5060'\n\
+         [[route]]\nfrom_trunk='pbx'\ntrunk='phones'\n"
+    );
+    let (mut net, alice, bob) = pair(&config);
+    let call = |net: &mut VirtualNetwork, to: &str| {
+        let leg = net.call(bob, to, "198.51.100.1:5060", &offer());
+        net.run(seconds(1));
+        leg
+    };
+    let first = call(&mut net, "sip:alice@198.51.100.1");
+    assert!(net.has(bob, |event| *event == PhoneEvent::Answered));
+    call(&mut net, "sip:alice@198.51.100.1");
+    let refused = PhoneEvent::Failed(Failure::Response, 503);
+    let answer = net.last(bob, |event| *event == refused);
+    assert_eq!(answer.header("Retry-After"), "5");
+    let offered = |net: &VirtualNetwork| {
+        let events = net.phone_events(alice);
+        events.iter().filter(|event| **event == PhoneEvent::Offered).count()
+    };
+    assert_eq!(offered(&net), 1);
+    call(&mut net, "urn:service:sos");
+    assert_eq!(offered(&net), 2, "an emergency call");
+    net.command(bob, |endpoint, now| {
+        endpoint.bye(first, &MessageContent::default(), now).unwrap();
+    });
+    net.run(seconds(1));
+    let emergency = net.last(bob, |event| *event == PhoneEvent::Answered).leg;
+    net.command(bob, |endpoint, now| {
+        let leg = emergency.unwrap();
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap();
+    });
+    net.run(seconds(1));
+    call(&mut net, "sip:alice@198.51.100.1");
+    assert_eq!(offered(&net), 3);
+}
+
 /// The trunk has credentials and is trusted; a host that it redirects to is only if it is one of its own.
 #[test]
 fn redirect_to_another_host_gets_no_credentials_and_no_trust() {
