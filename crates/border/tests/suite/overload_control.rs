@@ -148,7 +148,10 @@ fn sequence_of_feedback_is_the_wall_clock_time() {
     let answer = net.last(caller, |event| *event == PhoneEvent::Answered);
     let answer = Message::parse(&answer.bytes).unwrap();
     let feedback = answer.via().unwrap().feedback().unwrap();
-    assert!(feedback.sequence >= Some((1_700_000_000, 0)), "{feedback:?}");
+    assert!(
+        feedback.sequence >= Some((1_700_000_000, 0)),
+        "{feedback:?}"
+    );
 }
 
 #[test]
