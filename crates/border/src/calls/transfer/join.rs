@@ -92,6 +92,16 @@ pub(crate) struct Join {
 }
 
 impl Join {
+    /// The trunk of the new leg, if it is this one.
+    pub(crate) fn trunk_of_new(&self, leg: LegId) -> Option<Option<TrunkId>> {
+        (self.new == Some(leg)).then_some(self.on_trunk)
+    }
+
+    /// The target of a trunk whose name a hop has.
+    pub(crate) fn named_target(&self, hop: usize) -> Option<(TrunkId, usize)> {
+        self.hops.get(hop)?.named_target()
+    }
+
     pub(super) fn new(purpose: Purpose, stage: AwaitedStep, side: Side) -> Join {
         Join {
             purpose,
