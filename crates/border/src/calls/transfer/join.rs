@@ -92,9 +92,14 @@ pub(crate) struct Join {
 }
 
 impl Join {
-    /// The trunk of the new leg, if it is this one.
-    pub(crate) fn trunk_of_new(&self, leg: LegId) -> Option<Option<TrunkId>> {
-        (self.new == Some(leg)).then_some(self.on_trunk)
+    /// Whether the new leg is this one.
+    pub(crate) fn is_new(&self, leg: LegId) -> bool {
+        self.new == Some(leg)
+    }
+
+    /// The trunk of the new leg.
+    pub(crate) fn trunk_of_new(&self) -> Option<TrunkId> {
+        self.on_trunk
     }
 
     /// The target of a trunk whose name a hop has.
