@@ -34,8 +34,8 @@ pub(crate) struct AdmissionControl {
     pub(crate) rate_limiter: MaybeShared<RateLimiter>,
     /// Queueing delay and load shedding.
     pub(crate) overload: Overload,
-    /// Overload control reported by trunks, and whether any trunk uses it.
-    pub(crate) throttles: Throttles,
+    /// Overload control reported by trunks to any worker, and whether any trunk uses it.
+    pub(crate) throttles: MaybeShared<Throttles>,
     pub(crate) uses_trunk_feedback: bool,
     /// Origin and user of the current request, determined when it arrived.
     pub(crate) authorized: Option<(RequestOrigin, Option<Box<str>>)>,
@@ -44,13 +44,14 @@ pub(crate) struct AdmissionControl {
 impl AdmissionControl {
     pub(crate) fn new(
         rate_limiter: MaybeShared<RateLimiter>,
+        throttles: MaybeShared<Throttles>,
         overload: Overload,
     ) -> AdmissionControl {
         AdmissionControl {
             reservations: Reservations::default(),
             rate_limiter,
             overload,
-            throttles: Throttles::default(),
+            throttles,
             uses_trunk_feedback: false,
             authorized: None,
         }

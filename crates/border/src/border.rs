@@ -66,6 +66,16 @@ impl Border {
         self.parts.media.plane.keying.dtls = Some(endpoint);
     }
 
+    /// Sets the wall-clock time of [`Time::ZERO`] since 1970, before the first input: sequence numbers of overload
+    /// feedback exceed those before a restart (RFC 7339 section 4.4).
+    pub fn set_wall_clock(&mut self, start: core::time::Duration) {
+        self.endpoint.set_wall_clock(start);
+        let parts = &mut self.parts;
+        parts
+            .admission
+            .reset_feedback(&parts.ctx, &mut self.endpoint);
+    }
+
     /// Sets the path of anchored media, when the program has activated a path other than sockets, or lost it.
     pub fn set_media_offload(&mut self, offload: MediaOffload) {
         self.parts.set_media_offload(offload);

@@ -558,6 +558,8 @@ pub(crate) struct CallHeaders {
     pub(crate) tags: Tags,
     /// P-Charging-Vector of the trusted side, for messages of the other one.
     pub(crate) charging: Option<Box<ChargingVector>>,
+    /// Whether a redirect has led to a callee outside of its trunk, which is not trusted.
+    pub(crate) foreign_callee: bool,
 }
 
 /// A call.
@@ -593,6 +595,17 @@ impl Call {
             return Some(Side::Callee);
         }
         self.has_branch(leg).then_some(Side::Callee)
+    }
+
+    /// The trunk of the target that this leg calls, unless a redirect has led to it.
+    pub(crate) fn trunk_of_target(&self, leg: LegId) -> Option<TrunkId> {
+        if let Some(join) = self.kind.join().filter(|join| join.is_new(leg)) {
+            return join.trunk_of_new();
+        }
+        let set_up = self.kind.set_up()?;
+        let branch = set_up.branches.iter().find(|branch| branch.leg == leg)?;
+        let hop = set_up.hops.get(usize::from(branch.hop))?;
+        hop.trunk.filter(|_| !hop.redirected)
     }
 
     /// Whether a leg is a branch of the set-up.

@@ -20,6 +20,8 @@ pub struct Registration {
     pub trunk: TrunkId,
     /// Index of the target.
     pub target: usize,
+    /// The address of a target with a name that is tried first.
+    pub address: Option<SocketAddr>,
     /// The interface to use.
     pub interface: InterfaceId,
     /// Request-URI: the domain.
@@ -64,8 +66,12 @@ struct Account {
     account: CarrierAccount,
     trunk: TrunkId,
     interface: InterfaceId,
-    targets: usize,
-    target: usize,
+    /// Indices of the targets by priority.
+    targets: Vec<usize>,
+    /// The current one, as an index into `targets`.
+    at: usize,
+    /// The address that accepted the last registration, while the next one goes there.
+    address: Option<SocketAddr>,
     /// Whether the interface has a configured address, so that none is learned.
     fixed: bool,
     call_id: String,
@@ -85,7 +91,18 @@ struct Account {
     corrected: bool,
     /// The last Contact that was sent.
     contact: Vec<u8>,
-    removing: bool,
+    removal: Removal,
+}
+
+/// Removal of a registration at a graceful shutdown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removal {
+    /// Not requested.
+    None,
+    /// Requested; the REGISTER that removes it was not sent yet. One that registers may be in progress.
+    Due,
+    /// The REGISTER that removes it was sent.
+    Sent,
 }
 
 /// All accounts.
@@ -98,6 +115,8 @@ pub struct Carriers {
     plans: Vec<u32>,
     /// Whether this worker registers the accounts.
     ours: bool,
+    /// Whether all registrations are being removed: no account registers any more.
+    is_removing: bool,
 }
 
 /// First delay after a failure, doubled up to [`MOST_WAIT`] (RFC 5626 section 4.5).
@@ -105,6 +124,9 @@ const FIRST_WAIT: Duration = Duration::from_secs(30);
 const MOST_WAIT: Duration = Duration::from_secs(1_800);
 /// Delay after a refusal of the account (401, 403, 404), which the carrier does not correct within seconds.
 const REFUSED_WAIT: Duration = Duration::from_secs(300);
+
+/// Granted seconds from which a refresh may find the preferred target dead and reach another one before the expiry.
+const FAILBACK_LIFETIME: u32 = 180;
 
 impl Carriers {
     /// The accounts of `config`. Registrations start at once, slightly spread. Of several workers, one registers.
@@ -115,6 +137,7 @@ impl Carriers {
             entropy,
             plans: Vec::new(),
             ours,
+            is_removing: false,
         };
         carriers.reload(config, now);
         carriers
@@ -138,8 +161,10 @@ impl Carriers {
             let same = |old: &Account| {
                 old.name == trunk.name
                     && old.account == *account
-                    && old.targets == trunk.targets.len()
+                    && old.targets.len() == trunk.targets.len()
             };
+            let mut targets: Vec<usize> = (0..trunk.targets.len()).collect();
+            targets.sort_by_key(|&index| trunk.targets.get(index).map(|target| target.priority));
             let kept = before
                 .iter()
                 .position(same)
@@ -150,8 +175,9 @@ impl Carriers {
                 account: account.clone(),
                 trunk: id,
                 interface: trunk.interface,
-                targets: trunk.targets.len(),
-                target: 0,
+                targets: Vec::new(),
+                at: 0,
+                address: None,
                 fixed,
                 call_id: format!("{:016x}{:016x}", self.entropy.u64(), self.entropy.u64()),
                 cseq: 0,
@@ -164,8 +190,9 @@ impl Carriers {
                 seen: None,
                 corrected: false,
                 contact: Vec::new(),
-                removing: false,
+                removal: Removal::None,
             });
+            entry.targets = targets;
             entry.trunk = id;
             entry.interface = trunk.interface;
             entry.fixed = fixed;
@@ -176,9 +203,12 @@ impl Carriers {
                 true => now + Duration::from_secs(1).mul_f64(self.entropy.unit()),
                 false => refresh_at(now, entry.until),
             };
+            let registers = !self.is_removing || entry.registered;
             self.accounts.push(entry);
             self.plans.push(0);
-            self.plan(self.accounts.len() - 1, at);
+            if registers {
+                self.plan(self.accounts.len() - 1, at);
+            }
         }
     }
 
@@ -204,12 +234,33 @@ impl Carriers {
             if account.waiting {
                 continue;
             }
-            match our_end(account.interface, account.trunk, account.target) {
+            match our_end(account.interface, account.trunk, account.target()) {
                 Some(end) => return Some(account.register(&end)),
                 None => self.plan(index, now + Duration::from_secs(1)),
             }
         }
         None
+    }
+
+    /// The CSeq of a REGISTER that is repeated at another address of the same target: above that of a repetition with
+    /// credentials. `None`: it is outdated.
+    pub fn next_cseq(&mut self, trunk: TrunkId, number: u32) -> Option<u32> {
+        let mut accounts = self.accounts.iter_mut();
+        let account = accounts.find(|account| account.trunk == trunk)?;
+        if account.number != number || !account.waiting {
+            return None;
+        }
+        account.cseq = account.cseq.wrapping_add(2) & 0x7fff_ffff;
+        Some(account.cseq)
+    }
+
+    /// The REGISTER of this number was accepted at this address. Report the response by [`Carriers::result`] afterwards.
+    pub fn accepted_at(&mut self, trunk: TrunkId, number: u32, address: SocketAddr) {
+        let mut accounts = self.accounts.iter_mut();
+        let account = accounts.find(|account| account.trunk == trunk);
+        if let Some(account) = account.filter(|account| account.number == number) {
+            account.address = Some(address);
+        }
     }
 
     /// When [`Carriers::next_registration`] is due.
@@ -291,23 +342,30 @@ impl Carriers {
         Some(note)
     }
 
-    /// Schedules REGISTERs that remove all registrations, for a graceful shutdown.
+    /// Schedules REGISTERs that remove all registrations, for a graceful shutdown. Accounts that are not registered do
+    /// not register any more; one whose REGISTER is in progress is removed if the carrier accepts it.
     pub fn remove_all(&mut self, now: Time) {
+        self.is_removing = true;
         for index in 0..self.accounts.len() {
             let Some(account) = self.accounts.get_mut(index) else {
                 continue;
             };
+            account.removal = Removal::Due;
             if account.registered {
-                account.removing = true;
                 account.waiting = false;
                 self.plan(index, now);
+            } else if let Some(plan) = self.plans.get_mut(index) {
+                *plan = plan.wrapping_add(1);
             }
         }
     }
 
-    /// Whether no account is registered.
+    /// Whether no account is registered, or may be when the response to a REGISTER in progress arrives.
     pub fn none_registered(&self) -> bool {
-        self.accounts.iter().all(|account| !account.registered)
+        let may_be = |account: &Account| {
+            account.registered || account.waiting && account.removal == Removal::Due
+        };
+        !self.accounts.iter().any(may_be)
     }
 
     /// Whether the account of a trunk is registered; `None` if the trunk has none.
@@ -335,6 +393,11 @@ fn refresh_at(now: Time, until: Time) -> Time {
 }
 
 impl Account {
+    /// Index of the current target.
+    fn target(&self) -> usize {
+        self.targets.get(self.at).copied().unwrap_or(0)
+    }
+
     fn register(&mut self, end: &OurEnd) -> Registration {
         self.cseq = self.cseq.wrapping_add(1) & 0x7fff_ffff;
         self.number = self.number.wrapping_add(1);
@@ -344,14 +407,19 @@ impl Account {
         let domain = self.account.domain.to_string();
         address.extend_from_slice(format!("@{}>", self.account.domain.uri_host()).as_bytes());
         self.contact = self.contact_for(end);
+        let removes = self.removal != Removal::None;
+        if removes {
+            self.removal = Removal::Sent;
+        }
         Registration {
             trunk: self.trunk,
-            target: self.target,
+            target: self.target(),
+            address: self.address,
             interface: self.interface,
             uri: format!("sip:{domain}").into_bytes(),
             account: address,
             contact: self.contact.clone(),
-            expires: if self.removing { 0 } else { self.expires },
+            expires: if removes { 0 } else { self.expires },
             call_id: self.call_id.clone(),
             cseq: self.cseq,
             number: self.number,
@@ -397,12 +465,17 @@ impl Account {
                 return self.failed("no answer", FIRST_WAIT, jitter, now);
             }
         };
-        if self.removing {
+        if self.removal == Removal::Sent {
             self.registered = false;
             return (None, Some(self.note("removed")));
         }
         match response.status() {
+            200..=299 if self.removal == Removal::Due => {
+                self.registered = true;
+                (Some(now), Some(self.note("registered")))
+            }
             200..=299 => self.taken(response, now),
+            _ if self.removal == Removal::Due => (None, None),
             423 => match response.min_expires() {
                 Ok(seconds) if seconds > self.expires && seconds <= 86_400 => {
                     self.expires = seconds;
@@ -438,6 +511,12 @@ impl Account {
             return (Some(now), note);
         }
         self.corrected = false;
+        // The next refresh goes to the preferred target and address again, if the registration lasts until the others
+        // were tried.
+        if granted >= FAILBACK_LIFETIME {
+            self.at = 0;
+            self.address = None;
+        }
         (Some(refresh_at(now, self.until)), note)
     }
 
@@ -498,14 +577,16 @@ impl Account {
         now: Time,
     ) -> (Option<Time>, Option<EventKind>) {
         self.failures = self.failures.saturating_add(1);
-        if self.removing {
-            self.registered = false;
-            return (None, Some(self.note("expired")));
+        if self.removal != Removal::None {
+            let was_registered = std::mem::replace(&mut self.registered, false);
+            return (None, was_registered.then(|| self.note("expired")));
         }
         // The next target, if there are several; the delay grows after each of them was tried.
-        self.target = (self.target + 1) % self.targets.max(1);
-        let rounds = (self.failures - 1) / u32::try_from(self.targets.max(1)).unwrap_or(1);
-        let wait = match self.target {
+        let targets = self.targets.len().max(1);
+        self.at = (self.at + 1) % targets;
+        self.address = None;
+        let rounds = (self.failures - 1) / u32::try_from(targets).unwrap_or(1);
+        let wait = match self.at {
             0 => base
                 .saturating_mul(1 << rounds.min(6))
                 .min(MOST_WAIT.max(base)),

@@ -15,17 +15,22 @@ pub(crate) fn with_hop_certificate_name(
     flow: Flow,
     hop: &HopStep,
 ) -> Flow {
-    match hop.trunk {
-        Some(trunk) => {
-            let target = (trunk, usize::from(hop.target));
-            with_certificate_name(endpoint, config, flow, target)
-        }
-        None => {
-            let uri = Uri::parse(&hop.uri);
-            let host = uri.map(|uri| uri.host.to_string());
-            with_peer(endpoint, flow, || (host.as_deref().unwrap_or_default(), ""))
-        }
+    if let Some(trunk) = hop.trunk.filter(|_| !hop.redirected) {
+        let target = (trunk, usize::from(hop.target));
+        return with_certificate_name(endpoint, config, flow, target);
     }
+    let uri = Uri::parse(&hop.uri);
+    let host = uri.map(|uri| uri.host.to_string());
+    with_peer(endpoint, flow, || {
+        let host = host.as_deref().unwrap_or_default();
+        // The settings of the trunk apply to its own hosts.
+        let trunk = hop.trunk.and_then(|trunk| config.trunk(trunk));
+        let Some(trunk) = trunk.filter(|_| !hop.foreign) else {
+            return (host, "");
+        };
+        let own = trunk.tls.as_ref().and_then(|tls| tls.name.as_deref());
+        (own.unwrap_or(host), trunk.name.as_str())
+    })
 }
 
 /// The flow to a target of a trunk, with the name that its certificate must contain: the configured one, otherwise

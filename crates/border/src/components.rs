@@ -81,6 +81,7 @@ impl Components {
             media_nodes,
             admission: AdmissionControl::new(
                 share.rate_limiter,
+                share.throttles,
                 Overload::new(share.shed_lists, worker.count),
             ),
             listeners: Listeners::new(

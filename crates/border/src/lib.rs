@@ -21,6 +21,7 @@ pub(crate) mod identity;
 mod index_remap;
 mod keepalive;
 mod listeners;
+mod located_peers;
 mod media;
 mod ng_client;
 pub mod operate;

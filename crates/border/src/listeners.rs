@@ -1,16 +1,18 @@
 //! Listeners: their sockets, and access control by source address and client certificate.
 
+use crate::located_peers::{LocatedPeers, RequestPeer};
 use crate::shared::{Alarm, Ctx};
 use anchor::MediaPlane;
 use anchor::sockets::SocketWork;
-use config::{InterfaceId, TrunkId};
+use config::{InterfaceId, Trunk, TrunkId};
 use core::time::Duration;
 use engine::{
     BoundedMap, ConnectionId, EventKind, HashKey, MaybeShared, SocketId, SocketKind, Transport,
 };
+use sip::locate::ResolvedTarget;
 use sip::{Endpoint, Flow, ListenerConfig, ListenerId};
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// Time for which a socket stays open after its removal from the configuration, for remaining messages of its last call
 /// and transactions: 64*T1 (RFC 3261 section 17.1.1.2).
@@ -74,14 +76,14 @@ pub(crate) struct Listeners {
     certificate_domains: MaybeShared<CertificateDomains>,
     /// TLS connections that are allowed only if their client certificate is accepted.
     pending_certificates: BoundedMap<ConnectionId, (SocketId, SocketAddr)>,
-    /// Addresses of names that we send requests to.
-    pub(crate) located_peers: MaybeShared<BoundedMap<IpAddr, ()>>,
+    /// Addresses of the named targets of trunks.
+    pub(crate) located_peers: MaybeShared<LocatedPeers>,
 }
 
 impl Listeners {
     pub(crate) fn new(
         certificate_domains: MaybeShared<CertificateDomains>,
-        located_peers: MaybeShared<BoundedMap<IpAddr, ()>>,
+        located_peers: MaybeShared<LocatedPeers>,
         hash_key: HashKey,
     ) -> Listeners {
         Listeners {
@@ -231,9 +233,58 @@ impl Listeners {
                 .config
                 .trunk_of(id, source, point.transport, proven)
                 .is_some()
-            || self
-                .located_peers
-                .read(|peers| peers.get(&source.ip()).is_some())
+            || {
+                let peer = RequestPeer {
+                    address: source,
+                    transport: point.transport,
+                    by_certificate: point.transport == Transport::Tls,
+                };
+                self.located_trunk(ctx, id, peer).is_some()
+            }
+    }
+
+    /// The trunk of a peer with an address to which one of its targets resolved.
+    fn located_trunk(
+        &self,
+        ctx: &Ctx,
+        interface: InterfaceId,
+        peer: RequestPeer,
+    ) -> Option<TrunkId> {
+        let (config, now) = (&ctx.config, ctx.now);
+        // Most configurations have no such trunk, and need no lock.
+        let is_named = |trunk: &Trunk| {
+            let mut targets = trunk.targets.iter();
+            trunk.interface == interface && targets.any(|target| target.host.ip().is_none())
+        };
+        if !config.trunks.iter().any(is_named) {
+            return None;
+        }
+        self.located_peers
+            .read(|peers| peers.trunk_of(config, interface, peer, now))
+    }
+
+    /// Stores the addresses of a target of a trunk.
+    pub(crate) fn store_located(
+        &mut self,
+        ctx: &Ctx,
+        (trunk, target): (TrunkId, usize),
+        located: &[ResolvedTarget],
+    ) {
+        let Some(trunk) = ctx.config.trunk(trunk) else {
+            return;
+        };
+        let Some(target) = trunk.targets.get(target) else {
+            return;
+        };
+        for address in located.iter().map(|located| located.address) {
+            let (name, host) = (trunk.name.as_str(), &target.host);
+            let is_recent = |peers: &LocatedPeers| peers.is_recent(address, name, host, ctx.now);
+            if !self.located_peers.read(is_recent) {
+                self.located_peers
+                    .lock()
+                    .store(address, name, host, ctx.now);
+            }
+        }
     }
 
     /// The interface of a socket on which a client certificate may admit a source that is not allowed by address.
@@ -312,13 +363,21 @@ impl Listeners {
         let by_certificate = flow
             .connection
             .filter(|id| transport == Transport::Tls && accepted(id));
-        let Some(id) = by_certificate else {
-            return ctx.config.trunk_of(interface, remote, transport, None);
+        let trunk = match by_certificate {
+            None => ctx.config.trunk_of(interface, remote, transport, None),
+            Some(id) => self.certificate_domains.read(|proven| {
+                let names = proven.get(&id).map_or(&[][..], |names| names);
+                let names = Some(names);
+                ctx.config.trunk_of(interface, remote, transport, names)
+            }),
         };
-        self.certificate_domains.read(|proven| {
-            let names = proven.get(&id).map_or(&[][..], |names| names);
-            let names = Some(names);
-            ctx.config.trunk_of(interface, remote, transport, names)
+        trunk.or_else(|| {
+            let peer = RequestPeer {
+                address: remote,
+                transport,
+                by_certificate: by_certificate.is_some(),
+            };
+            self.located_trunk(ctx, interface, peer)
         })
     }
 

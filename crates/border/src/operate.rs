@@ -50,6 +50,7 @@ impl Border {
                 .location
                 .set_number_prefixes(config.number_prefixes());
             parts.admission.rate_limiter.lock().reload();
+            parts.listeners.located_peers.lock().reload(&config);
             for admission in [
                 &mut parts.registrar.limiter,
                 &mut parts.registrar.authenticated_limiter,

@@ -128,12 +128,21 @@ impl Border {
         limit: usize,
     ) -> Vec<RegistrationView> {
         let location = &self.parts.registrar.location;
-        let Some(user) = user else {
-            return location.page(after, limit);
+        let mut views: Vec<RegistrationView> = match user {
+            None => location.page(after, limit),
+            Some(user) => {
+                let is_on_page = limit > 0 && after.is_none_or(|after| user > after);
+                let view = is_on_page.then(|| location.view(user));
+                view.flatten().into_iter().collect()
+            }
         };
-        let is_on_page = limit > 0 && after.is_none_or(|after| user > after);
-        let view = is_on_page.then(|| location.view(user));
-        view.flatten().into_iter().collect()
+        for contact in views.iter_mut().flat_map(|view| &mut view.contacts) {
+            // A reload may have changed the indices of interfaces; the listener stays.
+            if let Some(interface) = self.parts.listeners.interface_of(contact.local) {
+                contact.interface = interface;
+            }
+        }
+        views
     }
 
     /// Removes all contacts of a user; the phone is not informed, and may register again. Returns the number of removed

@@ -5,6 +5,7 @@
 //! last two create dialogs, see `subscriptions`. Requests of unknown dialogs are answered with 481.
 
 mod carrier_registrations;
+mod forwarded_register;
 mod pings;
 mod register;
 mod relay;
@@ -17,26 +18,21 @@ use crate::headers::{
     EditList, hide_network, promised_end_to_end, required_end_to_end, warnings, without_credentials,
 };
 use crate::index_remap::IndexRemap;
-use crate::out_of_dialog::state::{DeferredRequest, PendingKind};
-use crate::request::{RequestOrigin, RequestRefusal};
+use crate::out_of_dialog::state::{CarrierAttempt, DeferredRequest, PendingKind, addresses_of};
+use crate::request::RequestRefusal;
 use crate::resolve::placed;
 use crate::responses::refuse;
 use crate::trunks::PingResult;
 use ::rules::Effects;
 use config::TrunkId;
+use engine::Transport;
 use sip::{Endpoint, Flow, MessageContent, ServerTransaction};
 use smallvec::SmallVec;
+use std::net::SocketAddr;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
 /// Option tags supported by the border itself.
 pub(crate) const OPTIONS_SUPPORTED: &str = "100rel, timer, replaces, path, outbound";
-
-/// Origin and flow of a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RequestSource {
-    pub(crate) origin: RequestOrigin,
-    pub(crate) flow: Flow,
-}
 
 /// Changes to header fields of an out-of-dialog request that is forwarded; empty values stay as they are.
 #[derive(Debug, Default)]
@@ -203,14 +199,15 @@ impl Calls<'_> {
 
     /// A response to an out-of-dialog request sent by us.
     pub(crate) fn out_of_dialog_response(&mut self, user: u64, response: &Message<'_>, flow: Flow) {
-        let now = self.parts.ctx.now;
         let status = response.status();
         if status < 200 {
             // The target is alive: its final response is awaited.
             return self.stop_relay_timer(user);
         }
         match self.parts.out_of_dialog.take_pending(user) {
-            Some(PendingKind::Ping(ping)) => self.ping_done(ping, PingResult::Response(status)),
+            Some(PendingKind::Ping(ping, addresses)) => {
+                self.ping_answered(ping, addresses, PingResult::Response(status));
+            }
             Some(PendingKind::Relay(mut relay)) => {
                 self.stop_timer_of(&mut relay);
                 if status == 503 && relay.next < relay.hops.len() {
@@ -221,58 +218,26 @@ impl Calls<'_> {
             Some(PendingKind::InDialog(passed)) => {
                 self.in_dialog_answered(&passed, response);
             }
-            Some(PendingKind::Register(passed)) => {
-                let request = (passed.passing.request(), true);
-                self.parts
-                    .trunk_answered(request, passed.source_flow, response);
-                if (200..300).contains(&status) {
-                    let answer =
-                        self.parts
-                            .registrar
-                            .location
-                            .passed(&passed.passing, response, now);
-                    self.answer_register(passed.server, passed.source_flow, answer, Some(response));
-                } else if !matches!(status, 500 | 502..=504) {
-                    self.relay_response(passed.server, passed.source_flow, response);
-                } else if let Err(passed) = self.refresh_locally(passed) {
-                    self.relay_response(passed.server, passed.source_flow, response);
-                }
-            }
-            Some(PendingKind::Carrier(trunk, number)) => {
-                let result = CarrierResult::Response(response);
-                if let Some(note) = self.parts.carriers.result(trunk, number, result, now) {
-                    self.parts.ctx.events.tell(now, || note);
-                }
-                let Calls { endpoint, parts } = self;
-                let silence = parts.carriers.keeps_alive(trunk, response, flow.transport);
-                parts
-                    .keep_alives
-                    .start(&mut parts.ctx, endpoint, (trunk, flow), silence);
-            }
+            Some(PendingKind::Register(relay)) => self.register_answered(relay, response),
+            Some(PendingKind::Carrier(attempt)) => self.carrier_answered(attempt, response, flow),
             None => {}
         }
     }
 
     /// An out-of-dialog request sent by us got no response.
     pub(crate) fn out_of_dialog_timed_out(&mut self, user: u64) {
-        let now = self.parts.ctx.now;
         match self.parts.out_of_dialog.take_pending(user) {
-            Some(PendingKind::Ping(ping)) => self.ping_done(ping, PingResult::TimedOut),
+            Some(PendingKind::Ping(ping, addresses)) => {
+                self.ping_answered(ping, addresses, PingResult::TimedOut);
+            }
             Some(PendingKind::Relay(mut relay)) => {
                 self.stop_timer_of(&mut relay);
                 self.relay_next(relay, 408);
             }
             Some(PendingKind::InDialog(passed)) => self.in_dialog_timed_out(&passed),
-            Some(PendingKind::Register(passed)) => {
-                if let Err(passed) = self.refresh_locally(passed) {
-                    refuse(self.endpoint, passed.server, 504, now);
-                }
-            }
-            Some(PendingKind::Carrier(trunk, number)) => {
-                let result = CarrierResult::TimedOut;
-                if let Some(note) = self.parts.carriers.result(trunk, number, result, now) {
-                    self.parts.ctx.events.tell(now, || note);
-                }
+            Some(PendingKind::Register(relay)) => self.register_next(relay, 504),
+            Some(PendingKind::Carrier(attempt)) => {
+                self.repeat_registration(attempt, CarrierResult::TimedOut);
             }
             None => {}
         }
@@ -284,12 +249,10 @@ impl Calls<'_> {
         located: DeferredRequest,
         targets: Vec<sip::locate::ResolvedTarget>,
     ) {
-        let now = self.parts.ctx.now;
-        let first = targets
-            .first()
-            .map(|target| (target.address, target.transport));
         match located {
-            DeferredRequest::Ping(ping) => self.send_ping(ping, first),
+            DeferredRequest::Ping(ping) => {
+                self.send_ping(ping, addresses_of(&targets), PingResult::TimedOut);
+            }
             DeferredRequest::Relay(mut relay) => {
                 if let Some(hop) = relay.hops.get(relay.next.saturating_sub(1)).cloned() {
                     let at = relay.next.min(relay.hops.len());
@@ -298,30 +261,18 @@ impl Calls<'_> {
                 self.relay_next(relay, 503);
             }
             DeferredRequest::Carrier(registration) => {
-                let sent =
-                    first.is_some_and(|place| self.send_registration_to(&registration, place));
-                if !sent {
-                    self.registration_not_sent(&registration);
+                let mut addresses = addresses_of(&targets);
+                let preferred =
+                    |(address, _): &(SocketAddr, Transport)| Some(*address) == registration.address;
+                if let Some(place) = addresses.iter().position(preferred) {
+                    addresses.rotate_left(place);
                 }
+                self.send_registration(Box::new(CarrierAttempt {
+                    registration: *registration,
+                    addresses,
+                }));
             }
-            DeferredRequest::Register(waiting) => {
-                let request = Message::parse(&waiting.request);
-                match (request, first) {
-                    (Ok(request), Some(place)) => {
-                        let from = RequestSource {
-                            origin: waiting.origin,
-                            flow: waiting.flow,
-                        };
-                        self.forward_register_to(
-                            waiting.server,
-                            &request,
-                            from,
-                            (waiting.trunk, place.0, place.1),
-                        );
-                    }
-                    _ => refuse(self.endpoint, waiting.server, 503, now),
-                }
-            }
+            DeferredRequest::Register(relay) => self.core_located(relay, &targets),
         }
     }
 
@@ -330,10 +281,12 @@ impl Calls<'_> {
         for (_, pending) in &mut self.parts.out_of_dialog.pending {
             match &mut pending.what {
                 PendingKind::Relay(relay) => renamed.steps(&mut relay.hops),
-                PendingKind::Carrier(trunk, _) => {
+                PendingKind::Register(relay) => relay.rename(renamed),
+                PendingKind::Carrier(attempt) => {
+                    let trunk = &mut attempt.registration.trunk;
                     *trunk = renamed.trunk(*trunk).unwrap_or(TrunkId(u16::MAX));
                 }
-                PendingKind::Ping(_) | PendingKind::Register(_) | PendingKind::InDialog(_) => {}
+                PendingKind::Ping(..) | PendingKind::InDialog(_) => {}
             }
         }
         self.parts.out_of_dialog.remap_subscriptions(renamed);

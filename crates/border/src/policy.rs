@@ -31,13 +31,11 @@ const MAX_CONTACTS: usize = 16;
 pub struct Facts<'a> {
     /// The interface on which it arrived.
     pub interface: InterfaceId,
-    /// The trunk that it came from ([`Config::trunk_of`]).
+    /// The trunk that it came from: by [`Config::trunk_of`], or the resolved address of a target with a name.
     pub trunk: Option<TrunkId>,
     /// Whether the source is authenticated: it is a trunk, has authenticated by digest, or uses the flow of an accepted
     /// registration.
     pub authenticated: bool,
-    /// Whether the source is the resolved address of a name that we send requests to.
-    pub located: bool,
     /// The URI of the caller (in From).
     pub from: &'a [u8],
     /// The Request-URI.
@@ -145,6 +143,56 @@ pub struct HopStep {
     pub identity: bool,
     /// Whether a 3xx response added it.
     pub redirected: bool,
+    /// Whether that leads to another host than those of the trunk, which gets neither its credentials nor its trust.
+    pub foreign: bool,
+}
+
+impl HopStep {
+    /// Set in `group` of the steps for the addresses of a name, with the group of the name and the number of the address.
+    const LOCATED: u16 = 0x8000;
+    /// Bits of the number of the address.
+    const ADDRESS: u16 = 0xf;
+
+    /// The step for an address of its name; `number` is below 16.
+    pub(crate) fn at_address(
+        &self,
+        number: u16,
+        address: SocketAddr,
+        transport: Transport,
+    ) -> HopStep {
+        HopStep {
+            place: StepTarget::Address(address, transport),
+            group: HopStep::LOCATED | (self.group << 4) | number,
+            ..self.clone()
+        }
+    }
+
+    /// The target of a trunk whose name it has; `None` if a peer has written the name.
+    pub(crate) fn named_target(&self) -> Option<(TrunkId, usize)> {
+        let trunk = self.trunk.filter(|_| !self.redirected)?;
+        matches!(self.place, StepTarget::Name(..)).then_some((trunk, usize::from(self.target)))
+    }
+
+    /// Whether the host of its URI is that of a target or the domain of this trunk.
+    pub(crate) fn is_at(&self, trunk: &Trunk) -> bool {
+        let uri = Uri::parse(&self.uri);
+        let host = uri.and_then(|uri| HostName::parse(&uri.host.to_string()));
+        host.is_some_and(|host| {
+            let own = trunk.targets.iter().map(|target| &target.host);
+            let mut own = own.chain(&trunk.domain);
+            own.any(|own| match own.ip() {
+                Some(ip) => host.ip() == Some(ip),
+                None => own.text().eq_ignore_ascii_case(host.text()),
+            })
+        })
+    }
+
+    /// Whether both are addresses of one name.
+    pub(crate) fn is_of_same_name(&self, other: &HopStep) -> bool {
+        self.group & HopStep::LOCATED != 0
+            && self.group & !HopStep::ADDRESS == other.group & !HopStep::ADDRESS
+            && self.redirected == other.redirected
+    }
 }
 
 /// Destination of a step.
@@ -458,19 +506,9 @@ impl Router<'_> {
         })
     }
 
-    /// Whether the request comes from this trunk. A trunk whose target is a name is identified by the resolved
-    /// addresses.
+    /// Whether the request comes from this trunk.
     fn is_from(&self, id: TrunkId) -> bool {
-        let facts = self.facts;
-        let named = |trunk: &Trunk| {
-            trunk.interface == facts.interface
-                && trunk
-                    .targets
-                    .iter()
-                    .any(|target| target.host.ip().is_none())
-        };
-        facts.trunk == Some(id)
-            || facts.trunk.is_none() && facts.located && self.config.trunk(id).is_some_and(named)
+        self.facts.trunk == Some(id)
     }
 
     /// Whether a contact is reachable for this request without a route. Contacts forwarded to a trunk are reachable
@@ -668,6 +706,7 @@ impl Router<'_> {
                 place: StepTarget::Flow(contact.flow),
                 identity: self.trusted(),
                 redirected: false,
+                foreign: false,
             });
         }
         (!steps.is_empty()).then(|| {
@@ -779,6 +818,7 @@ impl Router<'_> {
             },
             identity: self.trusted() && trunk.identity == IdentityPassing::Pass,
             redirected: false,
+            foreign: false,
         }
     }
 }

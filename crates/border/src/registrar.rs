@@ -42,12 +42,16 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use wire::sip::{HeaderId, Message, NameAddr, Uri};
 
 /// Longest lifetime requested from the core in seconds: a week.
 const LONGEST: u32 = 604_800;
 /// Maximum number of contacts in a REGISTER.
 const MAX_LISTED: usize = 32;
+/// Maximum length of the user part of an address of record in bytes.
+const MAX_USER: usize = 256;
 /// Maximum size of a contact in bytes: URI, parameters, Path, Call-ID.
 const MAX_KEPT: usize = 4_096;
 
@@ -111,6 +115,8 @@ pub struct Location {
     by_connection: BoundedMap<ConnectionId, SmallVec<[u32; 2]>>,
     /// Number of contacts of all users.
     contacts: usize,
+    /// The same of all partitions of a registry, for which `limit` is.
+    total: Arc<AtomicUsize>,
     limit: usize,
     timers: TimerWheel<u32>,
     /// Key that derives Call-IDs for the core from those of phones.
@@ -158,7 +164,17 @@ struct ValidatedRegister<'m> {
 
 impl Location {
     /// An empty store for at most `limit` contacts.
-    pub fn new(settings: Registrar, limit: usize, mut entropy: Entropy) -> Location {
+    pub fn new(settings: Registrar, limit: usize, entropy: Entropy) -> Location {
+        Location::partition(settings, limit, entropy, Arc::default())
+    }
+
+    /// An empty partition of a registry for at most `limit` contacts, which are counted in `total`.
+    fn partition(
+        settings: Registrar,
+        limit: usize,
+        mut entropy: Entropy,
+        total: Arc<AtomicUsize>,
+    ) -> Location {
         Location {
             settings,
             records: Slab::new(),
@@ -168,6 +184,7 @@ impl Location {
             by_token: BoundedMap::new(limit, HashKey::new(&mut entropy)),
             by_connection: BoundedMap::new(limit, HashKey::new(&mut entropy)),
             contacts: 0,
+            total,
             limit,
             timers: TimerWheel::new(),
             disguise: HashKey::new(&mut entropy),
@@ -417,6 +434,9 @@ impl Location {
         user: &str,
         judged: &ValidatedRegister<'_>,
     ) -> Result<(), Box<RegisterResponse>> {
+        if user.len() > MAX_USER {
+            return Err(Box::new(RegisterResponse::refuse(Reason::UserTooLong)));
+        }
         let bindings = self.bindings_of(user);
         let late =
             |binding: &Binding| binding.call_id() == judged.call_id && judged.cseq <= binding.cseq;
@@ -442,7 +462,8 @@ impl Location {
             .filter(|wanted| wanted.expires == 0 && self.find(user, wanted).is_some())
             .count();
         let more = fresh.saturating_sub(gone);
-        if bindings.len() + more > self.settings.max_contacts || self.contacts + more > self.limit {
+        let total = self.total.load(Relaxed).saturating_add(more);
+        if bindings.len() + more > self.settings.max_contacts || more > 0 && total > self.limit {
             let answer = RegisterResponse::refuse(Reason::TooManyRegistrations)
                 .with(HeaderId::RetryAfter, "60");
             return Err(Box::new(answer));
@@ -489,9 +510,7 @@ impl Location {
     /// Stores a binding, replacing the one at `place`. [`Location::admit`] has checked the capacity; a REGISTER that
     /// lists the same contact twice may exceed it nevertheless.
     fn put(&mut self, user: &str, place: Option<usize>, mut fresh: Binding) {
-        let full = self.contacts >= self.limit
-            || self.bindings_of(user).len() >= self.settings.max_contacts;
-        if place.is_none() && full {
+        if place.is_none() && !self.take_place(user) {
             return;
         }
         let slot = match self.slot(user) {
@@ -506,6 +525,7 @@ impl Location {
                 });
                 if self.by_user.insert(name.clone(), slot as u32).is_err() {
                     self.records.try_remove(slot);
+                    self.return_places(1);
                     return;
                 }
                 self.by_name.insert(name, slot as u32);
@@ -543,6 +563,17 @@ impl Location {
         if outdated {
             self.mark(slot);
         }
+    }
+
+    /// Counts a contact more in all partitions, within the limits.
+    fn take_place(&self, user: &str) -> bool {
+        let next = |total: usize| (total < self.limit).then_some(total + 1);
+        self.bindings_of(user).len() < self.settings.max_contacts
+            && self.total.fetch_update(Relaxed, Relaxed, next).is_ok()
+    }
+
+    fn return_places(&self, places: usize) {
+        self.total.fetch_sub(places, Relaxed);
     }
 
     fn link(&mut self, connection: ConnectionId, slot: usize) {
@@ -608,6 +639,7 @@ impl Location {
         record.bindings = left;
         let empty = record.bindings.is_empty();
         self.contacts -= old.len();
+        self.return_places(old.len());
         for binding in &old {
             self.unlink(binding, slot);
         }
@@ -703,6 +735,16 @@ impl Location {
         users.flat_map(|user| self.contacts(user, None)).collect()
     }
 
+    /// Number of registered users whose name begins with `prefix`, which is one of [`Location::set_number_prefixes`].
+    pub fn numbers_below(&self, prefix: &str) -> usize {
+        self.numbers.count(prefix)
+    }
+
+    /// Whether the user has a contact.
+    pub fn is_registered(&self, user: &str) -> bool {
+        self.slot(user).is_some()
+    }
+
     fn by_token_text(&self, token: &[u8]) -> Option<&Binding> {
         let text = std::str::from_utf8(token).ok()?;
         let number = u64::from_str_radix(text, 16)
@@ -725,6 +767,7 @@ impl Location {
             uri: String::from_utf8_lossy(binding.uri()).into_owned(),
             address: format!("{}:{}", binding.flow.transport, binding.flow.remote),
             interface: binding.interface,
+            local: binding.flow.local,
             since: binding.since,
             until: binding.until,
             forwarded: binding.token != 0,

@@ -15,8 +15,6 @@ pub(crate) struct RequestOrigin {
     pub(crate) trunk: Option<TrunkId>,
     /// Whether the source is authenticated: see [`Facts::authenticated`].
     pub(crate) authenticated: bool,
-    /// Whether the source is a resolved address: see [`Facts::located`].
-    pub(crate) located: bool,
 }
 
 impl RequestOrigin {
@@ -31,7 +29,6 @@ impl RequestOrigin {
                     && interface.authenticate == Authenticate::None
                     && interface.register == Register::Refuse
             })
-            && !self.located
     }
 
     /// Whether requests of this origin must authenticate by digest.
@@ -196,10 +193,13 @@ pub(crate) fn too_many(seconds: u32) -> RequestRefusal {
 
 /// The user part of To.
 pub(crate) fn address_of_record(request: &Message<'_>) -> String {
-    let user = request
+    request
         .to()
-        .ok()
-        .and_then(|to| to.parse_uri()?.user)
-        .unwrap_or_default();
-    String::from_utf8_lossy(&wire::sip::percent_decode(user)).into_owned()
+        .map_or_else(|_| String::new(), |to| user_of_record(&to))
+}
+
+/// The decoded user part of an address; empty if there is none.
+pub(crate) fn user_of_record(address: &NameAddr<'_>) -> String {
+    let user = address.parse_uri().and_then(|uri| uri.user);
+    String::from_utf8_lossy(&percent_decode(user.unwrap_or_default())).into_owned()
 }

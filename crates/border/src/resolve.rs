@@ -6,7 +6,7 @@ use crate::calls::key::CallKey;
 use crate::index_remap::IndexRemap;
 use crate::listeners::Listeners;
 use crate::out_of_dialog::state::DeferredRequest;
-use crate::policy::{HopStep, StepTarget};
+use crate::policy::HopStep;
 use crate::shared::Ctx;
 use anchor::MediaPlane;
 use anchor::sockets::SocketWork;
@@ -316,11 +316,7 @@ impl DnsClient {
 pub(crate) fn placed(hop: &HopStep, targets: &[ResolvedTarget]) -> Vec<HopStep> {
     targets
         .iter()
-        .enumerate()
-        .map(|(number, target)| HopStep {
-            place: StepTarget::Address(target.address, target.transport),
-            group: 0x8000 | (hop.group << 4) | number as u16,
-            ..hop.clone()
-        })
+        .zip(0..)
+        .map(|(target, number)| hop.at_address(number, target.address, target.transport))
         .collect()
 }

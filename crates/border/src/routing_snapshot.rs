@@ -7,13 +7,13 @@ use crate::policy::{Contact, RoutingState};
 use crate::registrar::Registry;
 use crate::trunks::Trunks;
 use config::{Config, TrunkId};
-use engine::Time;
+use engine::{MaybeShared, Time};
 
 /// The state of the border as seen by policy.
 #[derive(Debug)]
 pub(crate) struct RoutingSnapshot<'a> {
     trunks: &'a Trunks,
-    throttles: &'a Throttles,
+    throttles: &'a MaybeShared<Throttles>,
     now: Time,
     location: &'a Registry,
     listeners: &'a [BorderListener],
@@ -30,7 +30,8 @@ impl RoutingState for RoutingSnapshot<'_> {
     }
 
     fn trunk_takes(&self, trunk: TrunkId, random: u64) -> bool {
-        self.throttles.admits(trunk, random, self.now)
+        self.throttles
+            .read(|throttles| throttles.admits(trunk, random, self.now))
     }
 
     fn trunk_calls(&self, trunk: TrunkId) -> u32 {

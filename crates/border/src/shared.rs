@@ -103,6 +103,8 @@ pub(crate) enum Alarm {
     SheddingUpdate,
     /// A target sent no response to this forwarded out-of-dialog request.
     RelayTimeout(u64),
+    /// A target of the core has not responded to a forwarded REGISTER, and there is another one.
+    RegisterTimeout(u64),
     /// A subscription expired.
     Subscription(u64),
     /// Send a keep-alive on a flow of our registration.

@@ -32,7 +32,8 @@ pub enum PingResult {
 }
 
 impl PingResult {
-    fn is_good(self) -> bool {
+    /// Whether it shows that the target is up.
+    pub(crate) fn is_good(self) -> bool {
         !matches!(self, PingResult::TimedOut | PingResult::Response(408 | 503))
     }
 
@@ -250,6 +251,11 @@ impl Trunks {
             }
         }
         None
+    }
+
+    /// Whether the trunks were not reloaded since this ping.
+    pub(crate) fn is_current(&self, ping: Ping) -> bool {
+        ping.epoch == self.epoch
     }
 
     /// When [`Trunks::next_ping`] is due.

@@ -3,6 +3,7 @@
 use config::InterfaceId;
 use core::time::Duration;
 use engine::Time;
+use sip::ListenerId;
 
 /// State of a trunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct ContactView {
     pub address: String,
     /// Interface.
     pub interface: InterfaceId,
+    /// The listener of its flow, which determines the interface after a reload.
+    pub(crate) local: ListenerId,
     /// Time of the last REGISTER.
     pub since: Time,
     /// Expiry.

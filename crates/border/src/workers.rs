@@ -2,11 +2,12 @@
 //!
 //! | shared | divided evenly | per worker |
 //! |---|---|---|
-//! | registrations, authentication, rates, time slots of registrations, state and calls of trunks, limit of calls, resolved peers, domains of certificates, load shedding, number of conferences, transfers between workers | media ports, connections in all and per source, transactions, memory and CPU time for calls | queue and socket filter under overload, DNS lookups, draining |
+//! | registrations and their limit, authentication, rates, time slots of registrations, state, calls and overload feedback of trunks, limit of calls, resolved peers, domains of certificates, load shedding, number of conferences, transfers between workers | media ports, connections in all and per source, transactions, memory and CPU time for calls | queue and socket filter under overload, DNS lookups, draining |
 //!
 //! The first worker pings trunks and registers at carriers. A conference belongs to one worker, selected by the
 //! called number ([`crate::conferences::worker_of`]).
 
+use crate::admission::overload::feedback::Throttles;
 use crate::admission::overload::shedding::ShedLists;
 use crate::admission::rate_limit::RateLimiter;
 use crate::calls::conference::state::ActiveConferences;
@@ -14,20 +15,17 @@ use crate::calls::table::OngoingCalls;
 use crate::calls::transfer::handover::Transfers;
 use crate::conferences::worker_of;
 use crate::listeners::CertificateDomains;
+use crate::located_peers::LocatedPeers;
 use crate::registrar::{Authority, Location, RegistrationLimiter, Registry, SharedRegistry};
 use crate::shared::Ctx;
 use crate::trunks::{Boards, Trunks};
 use config::Config;
 use engine::timers::TimerKey;
 use engine::worker::lock;
-use engine::{BoundedMap, Entropy, EventKind, HashKey, MaybeShared, Time, Worker};
+use engine::{Entropy, EventKind, HashKey, MaybeShared, Time, Worker};
 use sip::MovedDialogs;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-
-/// Resolved addresses that may send requests although they are not configured.
-const LOCATED_PEERS: usize = 4_096;
 
 /// The initial state of one worker.
 #[derive(Debug)]
@@ -39,7 +37,8 @@ pub(crate) struct WorkerParts {
     pub(crate) register_limiter: MaybeShared<RegistrationLimiter>,
     pub(crate) authenticated_register_limiter: MaybeShared<RegistrationLimiter>,
     pub(crate) rate_limiter: MaybeShared<RateLimiter>,
-    pub(crate) located_peers: MaybeShared<BoundedMap<IpAddr, ()>>,
+    pub(crate) throttles: MaybeShared<Throttles>,
+    pub(crate) located_peers: MaybeShared<LocatedPeers>,
     pub(crate) certificate_domains: MaybeShared<CertificateDomains>,
     pub(crate) conferences: MaybeShared<ActiveConferences>,
     pub(crate) siblings: Option<Siblings>,
@@ -223,7 +222,8 @@ impl WorkerParts {
             register_limiter: MaybeShared::Own(admission(config, entropy)),
             authenticated_register_limiter: MaybeShared::Own(admission(config, entropy)),
             rate_limiter: MaybeShared::Own(RateLimiter::new(entropy)),
-            located_peers: MaybeShared::Own(BoundedMap::new(LOCATED_PEERS, hash_key)),
+            throttles: MaybeShared::Own(Throttles::default()),
+            located_peers: MaybeShared::Own(LocatedPeers::new(hash_key)),
             certificate_domains: MaybeShared::Own(CertificateDomains::new(
                 config.limits.connections,
                 hash_key,
@@ -250,8 +250,8 @@ impl WorkerParts {
         let register_limiter = shared(admission(config, entropy));
         let authenticated_register_limiter = shared(admission(config, entropy));
         let rate_limiter = shared(RateLimiter::new(entropy));
-        let peers = BoundedMap::new(LOCATED_PEERS, HashKey::new(entropy));
-        let peers = shared(peers);
+        let throttles = shared(Throttles::default());
+        let peers = shared(LocatedPeers::new(HashKey::new(entropy)));
         let connections = config.limits.connections;
         let certificate_domains =
             shared(CertificateDomains::new(connections, HashKey::new(entropy)));
@@ -278,6 +278,7 @@ impl WorkerParts {
                 authenticated_register_limiter.clone(),
             ),
             rate_limiter: MaybeShared::Shared(rate_limiter.clone()),
+            throttles: MaybeShared::Shared(throttles.clone()),
             located_peers: MaybeShared::Shared(peers.clone()),
             certificate_domains: MaybeShared::Shared(certificate_domains.clone()),
             conferences: MaybeShared::Shared(conferences.clone()),

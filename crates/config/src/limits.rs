@@ -21,7 +21,7 @@ pub(super) struct RawLimits {
     /// Maximum number of stream connections.
     #[schemars(range(min = 1))]
     pub connections: u32,
-    /// Maximum number of stream connections from one source address.
+    /// Maximum number of stream connections from one source address (of IPv6, its /64).
     #[schemars(range(min = 1))]
     pub connections_per_source: u32,
     /// Seconds without a complete message or keep-alive after which a stream connection is closed, unless a registered

@@ -14,11 +14,11 @@ pub struct RateLimits {
     /// Maximum number of registrations per second. 0: no limit.
     #[schemars(range(max = 1_000_000))]
     pub registrations_per_s: u32,
-    /// Maximum number of new calls per second from one source address. 0: no limit.
+    /// Maximum number of new calls per second from one source address (of IPv6, its /64). 0: no limit.
     #[schemars(range(max = 1_000_000))]
     pub source_calls_per_s: u32,
-    /// Maximum number of registrations per second from one source address; a site behind NAT is one address. 0: no
-    /// limit.
+    /// Maximum number of registrations per second from one source address (of IPv6, its /64); a site behind NAT is one
+    /// address. 0: no limit.
     #[schemars(range(max = 1_000_000))]
     pub source_registrations_per_s: u32,
     /// Status of refused requests: 503 (with Retry-After), 486 and similar.

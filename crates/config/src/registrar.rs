@@ -21,6 +21,10 @@ pub(super) struct RawRegistrar {
     /// Maximum number of contacts of one user.
     #[schemars(range(min = 1, max = 100))]
     pub max_contacts: u32,
+    /// Maximum number of numbers that one user with a prefix in `numbers` registers at the same time, each with its own
+    /// contacts.
+    #[schemars(range(min = 1, max = 1000000))]
+    pub max_numbers: u32,
     /// Longest registration lifetime in seconds for a phone behind NAT over UDP, so that its NAT binding stays open. 0:
     /// no such limit. Default: 30, or `min_expires_s` if that is more.
     #[schemars(range(max = 86400))]
@@ -51,6 +55,7 @@ impl Default for RawRegistrar {
             max_expires_s: 7200,
             default_expires_s: 3600,
             max_contacts: 10,
+            max_numbers: 1000,
             nat_expires_s: None,
             flow_timer_s: 120,
             refresh_interval_s: 1800,
@@ -71,6 +76,8 @@ pub struct Registrar {
     pub default_expires_s: u32,
     /// Maximum number of contacts per address of record.
     pub max_contacts: usize,
+    /// Maximum number of registered numbers of one user with a prefix.
+    pub max_numbers: usize,
     /// Longest lifetime in seconds for a phone behind NAT over UDP. 0: no such limit.
     pub nat_expires_s: u32,
     /// Flow-Timer of RFC 5626 in seconds.
@@ -125,6 +132,7 @@ pub(super) fn registrar(r: &RawRegistrar, sink: &mut Sink<'_>) -> Registrar {
         max_expires_s: max,
         default_expires_s: r.default_expires_s,
         max_contacts: r.max_contacts as usize,
+        max_numbers: r.max_numbers as usize,
         nat_expires_s,
         flow_timer_s: r.flow_timer_s,
         refresh_interval_s: r.refresh_interval_s,

@@ -56,7 +56,10 @@ pub(super) struct RawTrunk {
     /// Addresses: `[udp:|tcp:|tls:]HOST[:PORT]`, a table with `address`, `priority` and `weight`, or a list of these.
     pub target: OneOrMany<RawTarget>,
     /// Networks from which requests of the trunk come, in addition to its targets. These requests need no
-    /// authentication; `hornwork check` warns of networks shorter than /8 (IPv4) or /16 (IPv6, except fc00::/7).
+    /// authentication; `hornwork check` warns of networks shorter than /8 (IPv4) or /16 (IPv6, except fc00::/7). The
+    /// addresses of a target with a name belong to the trunk for a day after each lookup, the first of which is at the
+    /// first ping, registration or call: where the trunk may call before, write its networks here. On interfaces of phones
+    /// (`kind = "access"`) requests over UDP must come from the port of the target too.
     #[serde(default)]
     pub sources: OneOrMany<String>,
     /// Domain in Request-URI, From and To of requests to the trunk. Default: the host of the target.
@@ -75,8 +78,8 @@ pub(super) struct RawTrunk {
     #[serde(default = "default_ping_failures")]
     #[schemars(range(min = 1, max = 100))]
     pub ping_failures: u32,
-    /// Maximum number of simultaneous calls in both directions. Further calls go to the next trunk of the route.
-    /// Default: unlimited.
+    /// Maximum number of simultaneous calls in both directions. Further calls to the trunk go to the next trunk of the
+    /// route; calls from it, except emergency calls, are refused with 503. Default: unlimited.
     #[schemars(range(min = 1))]
     pub max_calls: Option<u32>,
     /// Overload control towards the trunk by loss (RFC 7339) or rate (RFC 7415): new requests ask for the capacity of
@@ -105,7 +108,8 @@ pub(super) struct RawTrunk {
     /// Treatment of REFER from the trunk: `pass` to the other side, or `act`: the border transfers the call itself.
     #[serde(default)]
     pub refer: Refer,
-    /// Treatment of 3xx responses from the trunk: `pass` to the caller, or `follow` the contacts.
+    /// Treatment of 3xx responses from the trunk: `pass` to the caller, or `follow` the contacts. Contacts at other
+    /// hosts than the targets and the domain of the trunk get neither its credentials nor asserted identities.
     #[serde(default)]
     pub redirect: Redirect,
     /// SRTP policy for calls from and to the trunk: `pass`, `refuse`, `prefer` or `require`. Default for this key and

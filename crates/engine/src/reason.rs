@@ -106,6 +106,7 @@ reasons! {
     CallLimit 503 "call limit reached" "The border has as many calls as `[limits] calls` allows.";
     CapacityExhausted 503 "capacity exhausted" "Admission control: the calls that are up have reserved the memory or the processor; the status is `status` of `[limits]`.";
     OverloadOfTrunks 503 "overload control of all trunks rejects the call" "The trunks have asked for less load (RFC 7339).";
+    TrunkFull 503 "the trunk of the call is at its call limit" "The trunk that the call comes from has as many calls as its `max_calls` allows.";
     TrunksFull 503 "all trunks are at their call limit" "Every trunk of the route has as many calls as its `max_calls` allows.";
     TrunksDown 503 "all trunks are down" "No target of the trunks of the route answers OPTIONS.";
     TrunksOutOfService 503 "all trunks are out of service" "The operator has taken every trunk of the route that could take the call out of service.";
@@ -149,7 +150,8 @@ reasons! {
     IntervalTooBrief 423 "Interval Too Brief" "The expiry of a REGISTER is shorter than `min_expires_s`; Min-Expires names it.";
     BadRegId 400 "Bad Reg-Id" "`reg-id` is no number from 1 to 2^31-1 (RFC 5626 section 4.2).";
     CseqOutOfOrder 500 "CSeq Out Of Order" "A REGISTER of the same Call-ID with a lower CSeq than the last (RFC 3261 section 10.3).";
-    TooManyRegistrations 503 "Too Many Registrations" "The user has as many contacts as `max_contacts` allows, or the table of registrations is full.";
+    UserTooLong 400 "User Too Long" "The user part of To in a REGISTER is longer than 256 bytes.";
+    TooManyRegistrations 503 "Too Many Registrations" "The user has as many contacts as `max_contacts` or as many numbers as `max_numbers` allows, or the table of registrations is full.";
     RegistrationLost 500 "Registration Lost" "The core has answered a forwarded REGISTER whose state is gone.";
     RegistrationRefusedMeanwhile 500 "Registration Refused Meanwhile" "The registration was changed while the core processed this REGISTER.";
 

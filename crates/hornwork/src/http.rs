@@ -11,7 +11,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -128,11 +128,7 @@ impl ConnectionLimits {
     /// # Errors
     /// The exceeded limit.
     pub(crate) fn take(&self, address: IpAddr) -> Result<ConnectionPermit, &'static str> {
-        let source = match address.to_canonical() {
-            // An IPv6 host typically has a /64 network of its own.
-            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-            ip => ip,
-        };
+        let source = engine::network_of(address);
         let mut sources = locked(&self.sources);
         if sources
             .get(&source)

@@ -235,6 +235,7 @@ fn serve(
     let config = Arc::new(config);
     let mut borders = Border::worker_pool(config.clone(), workers, entropy);
     for border in &mut borders {
+        border.set_wall_clock(Duration::from_nanos(clock.unix_nanos(Time::ZERO)));
         border.reserve(PREALLOCATED_TRANSACTIONS);
         border.set_call_records(
             config.records.is_some() || config.traces.is_some() || config.store.is_some(),

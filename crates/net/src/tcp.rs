@@ -10,7 +10,7 @@ use crate::tls::Security;
 use engine::timers::{TimerKey, TimerWheel};
 use engine::{
     BoundedMap, ClientTls, CloseReason, ConnectionId, DropReason, Entropy, EventKind, HashKey,
-    SocketId, Time, Transport,
+    SocketId, Time, Transport, network_of,
 };
 use layers::{LayerEnd, StreamLayers};
 use rustix::event::epoll::EventFlags;
@@ -408,7 +408,7 @@ impl Streams {
             return false;
         };
         let (socket, listening) = (listener.id, listener.local);
-        let source = remote.ip();
+        let source = network_of(remote.ip());
         let open_from_source = self.per_source.get(&source).copied().unwrap_or(0);
         if self.connections.len() >= config.connections
             || open_from_source >= config.connections_per_source

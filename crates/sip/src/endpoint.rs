@@ -57,6 +57,8 @@ pub struct Endpoint {
     pub(crate) drops: Drops,
     /// Overload feedback for neighbours that request it, as Via parameters; empty: none.
     pub(crate) feedback: Vec<u8>,
+    /// Wall-clock time of [`Time::ZERO`] since 1970, for the sequence of that feedback.
+    pub(crate) wall_clock: Duration,
     /// Buffer for the last header lines of refusals.
     pub(crate) tail: Vec<u8>,
     /// Boxes for reuse: a transaction's box moves in and out without a copy.
@@ -106,6 +108,7 @@ impl Endpoint {
             refusals,
             drops: Drops::new(),
             feedback: Vec::new(),
+            wall_clock: Duration::ZERO,
             tail: Vec::new(),
             spare_clients: Vec::new(),
             spare_servers: Vec::new(),

@@ -11,13 +11,20 @@ use std::net::SocketAddr;
 use wire::sip::{Method, OC_PARAMETERS, RefusableRequest, append_decimal};
 
 impl Endpoint {
+    /// Sets the wall-clock time of [`Time::ZERO`] since 1970. The sequence numbers of feedback (RFC 7339 section 4.4) are
+    /// times, so that neighbours accept the feedback of a restarted program.
+    pub fn set_wall_clock(&mut self, start: Duration) {
+        self.wall_clock = start;
+    }
+
     /// Sets the share of new requests, in percent, that neighbours should hold back. It is written into the Via of
     /// every response to a request with `oc` (RFC 7339 section 5.4). `None`: no feedback, as without support.
     pub fn set_loss_feedback(&mut self, percent: Option<u8>, validity: Duration, now: Time) {
         self.now = now;
         self.feedback.clear();
         if let Some(percent) = percent {
-            let (at, valid) = (now.since(Time::ZERO), validity.as_millis());
+            let at = self.wall_clock + now.since(Time::ZERO);
+            let valid = validity.as_millis();
             let (seconds, thousandths) = (at.as_secs(), at.subsec_millis());
             // Writing into a Vec cannot fail.
             let _ = write!(

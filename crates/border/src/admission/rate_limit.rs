@@ -3,13 +3,13 @@
 
 use config::RateLimits;
 use core::time::Duration;
-use engine::{BoundedMap, Entropy, HashKey, Time};
+use engine::{BoundedMap, Entropy, HashKey, Time, network_of};
 use std::net::IpAddr;
 
 /// Burst allowance, as the time in which the rate admits it: large enough for calls that were held back by adaptive
 /// batching or by a stall of the machine, small enough that ten seconds stay within one percent of the rate.
 const BURST: Duration = Duration::from_millis(50);
-/// A source without requests for one to two of these is removed.
+/// A source without requests for one to two of these is removed, or after as many other sources as a table has.
 const GENERATION: Duration = Duration::from_secs(10);
 /// Sources with a meter, in each generation.
 const MAX_SOURCES: usize = 65_536;
@@ -111,6 +111,7 @@ impl RateLimiter {
                 (rates.registrations_per_s, rates.source_registrations_per_s)
             }
         };
+        let source = network_of(source);
         // The source first: a source above its rate must not use up the rate of the others.
         if !self.admit_source((source, scope, request_kind, has_credentials), each, now) {
             return false;
@@ -126,7 +127,9 @@ impl RateLimiter {
         if rate == 0 {
             return true;
         }
-        if now.since(self.since) >= GENERATION {
+        // A full generation ends early: a source that stays active keeps its meter, and each new one gets one.
+        let is_full = self.recent.is_full() && self.recent.get(&key).is_none();
+        if is_full || now.since(self.since) >= GENERATION {
             self.since = now;
             core::mem::swap(&mut self.recent, &mut self.previous);
             self.recent.clear();
@@ -136,7 +139,7 @@ impl RateLimiter {
             (None, None) => Time(0),
         };
         let is_admitted = admit(&mut next, rate, now);
-        // When the table is full the source has no meter; the rates of interface and trunk still hold.
+        // There is room, see above.
         let _ = self.recent.insert(key, next);
         is_admitted
     }
@@ -243,6 +246,18 @@ mod tests {
     }
 
     #[test]
+    fn addresses_of_one_ipv6_network_have_one_rate() {
+        let rates = RateLimits {
+            source_calls_per_s: 10,
+            ..RateLimits::default()
+        };
+        let admitted = minute(&rates, 1_000, |number| {
+            format!("2001:db8::{:x}", number % 1_000 + 1)
+        });
+        assert!((600..=606).contains(&admitted), "{admitted}");
+    }
+
+    #[test]
     fn source_meters_use_bounded_memory() {
         let rates = RateLimits {
             source_calls_per_s: 1,
@@ -254,10 +269,12 @@ mod tests {
             let source = std::net::Ipv4Addr::from(number).to_string();
             assert!(admits(&mut limiter, &rates, &source, now));
         }
-        assert_eq!(limiter.recent.len(), MAX_SOURCES);
-        // One is admitted early, by the burst.
-        assert!(admits(&mut limiter, &rates, "0.0.0.1", now));
-        assert!(!admits(&mut limiter, &rates, "0.0.0.1", now));
+        assert_eq!(limiter.previous.len(), MAX_SOURCES);
+        assert!(limiter.recent.len() <= MAX_SOURCES);
+        // A source that the full table did not have is limited, too. One is admitted early, by the burst.
+        assert!(admits(&mut limiter, &rates, "10.0.0.1", now));
+        assert!(admits(&mut limiter, &rates, "10.0.0.1", now));
+        assert!(!admits(&mut limiter, &rates, "10.0.0.1", now));
         let later = now + GENERATION + GENERATION;
         assert!(admits(&mut limiter, &rates, SOURCE, later));
         assert!(admits(&mut limiter, &rates, SOURCE, later + GENERATION));

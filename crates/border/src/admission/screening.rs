@@ -38,8 +38,10 @@ impl Components {
             _ => return respond(481, Vec::new()),
         }
         // A refusal here keeps no state, so that a source that does not authenticate costs no transaction.
-        if request.method() == Method::Register {
-            let user = address_of_record(request);
+        if request.method() == Method::Register
+            && self.ctx.config.registrar.registrations_per_s != 0
+        {
+            let user = self.stored_address_of_record(request, flow);
             if let Err(seconds) = self
                 .registrar
                 .admit_registration(&self.ctx, &user, request, flow)
@@ -257,14 +259,11 @@ impl Components {
         };
         // Authentication and header rules apply on the regular path.
         let is_applicable = settings.authenticate != Authenticate::Digest || trunk.is_some();
-        if !is_applicable || !self.ctx.config.rules.is_empty() || self.core_target(core).is_none() {
+        if !is_applicable || !self.ctx.config.rules.is_empty() || !self.is_core_up(core) {
             return None;
         }
         let user = address_of_record(request);
-        let answer = self
-            .registrar
-            .location
-            .refresh(&user, request, interface, flow, now)?;
+        let answer = self.registrar.location.refresh(&user, request, flow, now)?;
         self.ctx.counters.refreshed += 1;
         Some(StatelessResponse {
             status: answer.status,

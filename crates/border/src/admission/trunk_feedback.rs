@@ -2,10 +2,10 @@
 
 use crate::admission::AdmissionControl;
 use crate::admission::overload::feedback::VALID;
-use crate::listeners::Listeners;
 use crate::shared::Ctx;
-use engine::EventKind;
-use sip::{Endpoint, Flow, Indication};
+use config::TrunkId;
+use engine::{EventKind, Time};
+use sip::{Endpoint, Indication};
 use wire::sip::Throttle;
 
 impl AdmissionControl {
@@ -15,16 +15,22 @@ impl AdmissionControl {
         endpoint.set_loss_feedback(loss, VALID, ctx.now);
         let mut trunks = ctx.config.trunks.iter();
         self.uses_trunk_feedback = trunks.any(|trunk| trunk.overload_control);
-        self.throttles.clear();
+        self.throttles.lock().clear();
     }
 
-    /// Applies the feedback in a response of a trunk, which was received on `flow`.
+    /// Counts a new call that is sent to a trunk.
+    pub(crate) fn record_call_to(&mut self, trunk: TrunkId, now: Time) {
+        if self.uses_trunk_feedback {
+            self.throttles.lock().record_sent(trunk, now);
+        }
+    }
+
+    /// Applies the feedback in a response of a trunk.
     pub(crate) fn apply_feedback(
         &mut self,
         ctx: &mut Ctx,
-        listeners: &Listeners,
         indication: &Indication<'_>,
-        flow: Option<Flow>,
+        trunk: Option<TrunkId>,
     ) {
         let response = match indication {
             Indication::Progressed { response, .. }
@@ -39,10 +45,6 @@ impl AdmissionControl {
         let Some(feedback) = response.via().ok().and_then(|via| via.feedback()) else {
             return;
         };
-        let trunk = flow.and_then(|flow| {
-            let interface = listeners.interface_of(flow.local)?;
-            listeners.trunk_at(ctx, interface, &flow)
-        });
         let config = ctx.config.clone();
         let Some((id, trunk)) = trunk
             .and_then(|id| Some((id, config.trunk(id)?)))
@@ -50,7 +52,7 @@ impl AdmissionControl {
         else {
             return;
         };
-        if self.throttles.update(id, feedback, ctx.now) {
+        if self.throttles.lock().update(id, feedback, ctx.now) {
             let (algorithm, value) = match feedback.throttle {
                 Throttle::Loss(percent) => ("loss", u32::from(percent)),
                 Throttle::Rate(rate) => ("rate", rate),

@@ -85,7 +85,6 @@ impl Components {
             interface: origin.interface,
             trunk: origin.trunk,
             authenticated: origin.authenticated,
-            located: origin.located,
             from: b"",
             to: uri,
             random: 0,
@@ -204,6 +203,7 @@ impl ConferenceCalls<'_> {
             headers: CallHeaders {
                 tags,
                 charging: None,
+                foreign_callee: false,
             },
             kind: CallKind::Conference(Box::new(ParticipantState {
                 spec,

@@ -13,6 +13,7 @@ use crate::rules::RuleOutcome;
 use crate::rules::apply::with_message;
 use crate::shared::Alarm;
 use anchor::Side;
+use config::TrunkId;
 use engine::{ConnectionId, Reason, Time};
 use sip::locate::LocateError;
 use sip::{
@@ -96,14 +97,9 @@ impl Calls<'_> {
     pub(crate) fn dispatch(&mut self, indication: Indication<'_>) {
         let now = self.parts.ctx.now;
         if self.parts.admission.uses_trunk_feedback {
-            let flow = self.flow_of_response(&indication);
-            let Components {
-                ctx,
-                listeners,
-                admission,
-                ..
-            } = &mut *self.parts;
-            admission.apply_feedback(ctx, listeners, &indication, flow);
+            let trunk = self.trunk_of_response(&indication);
+            let Components { ctx, admission, .. } = &mut *self.parts;
+            admission.apply_feedback(ctx, &indication, trunk);
         }
         if NodeControl::new(self).defer_for_node(&indication) {
             return;
@@ -295,6 +291,7 @@ impl Calls<'_> {
                 }
                 Alarm::DrainTimeout => self.expire_drain(),
                 Alarm::RelayTimeout(user) => self.relay_timed_out(user),
+                Alarm::RegisterTimeout(user) => self.register_timed_out(user),
                 Alarm::Subscription(key) => self.end_subscription(key),
                 Alarm::KeepAlive(serial) => {
                     let Calls { endpoint, parts } = self;
@@ -362,13 +359,18 @@ impl Calls<'_> {
         })
     }
 
-    /// The flow of a response that may have overload feedback.
-    fn flow_of_response(&self, indication: &Indication<'_>) -> Option<Flow> {
+    /// The trunk of a response that may have overload feedback.
+    fn trunk_of_response(&self, indication: &Indication<'_>) -> Option<TrunkId> {
         match indication {
             Indication::Progressed { leg, .. }
             | Indication::Answered { leg, .. }
-            | Indication::Failed { leg, .. } => self.endpoint.flow_of(*leg),
-            Indication::OutOfDialogResponse { flow, .. } => Some(*flow),
+            | Indication::Failed { leg, .. } => {
+                let slot = self.parts.calls.slot_of_leg(self.endpoint, *leg)?;
+                self.parts.calls.get(slot)?.trunk_of_target(*leg)
+            }
+            Indication::OutOfDialogResponse { user, .. } => {
+                self.parts.out_of_dialog.trunk_of(*user)
+            }
             _ => None,
         }
     }

@@ -122,7 +122,8 @@ pub(crate) fn body_without_sdp(call: &Call, response: &Message<'_>) -> Carried {
 impl Call {
     /// Whether a side is trusted with asserted identities (RFC 3325).
     pub(crate) fn is_trusted(&self, config: &Config, side: Side) -> bool {
-        config.trusts(*self.interfaces.get(side), *self.trunks.get(side))
+        let is_foreign = side == Side::Callee && self.headers.foreign_callee;
+        !is_foreign && config.trusts(*self.interfaces.get(side), *self.trunks.get(side))
     }
 
     /// Whether digest credentials in requests of this side are consumed by us.

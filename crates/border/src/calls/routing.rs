@@ -44,7 +44,6 @@ impl Calls<'_> {
             interface: origin.interface,
             trunk: origin.trunk,
             authenticated: origin.authenticated,
-            located: origin.located,
             from,
             to: request.request_uri(),
             random: self.parts.ctx.entropy.u64(),
@@ -213,7 +212,6 @@ impl Components {
             interface,
             trunk,
             authenticated: trunk.is_some(),
-            located: self.is_located(&flow),
         };
         if origin.is_foreign_to_core(&self.ctx.config) {
             self.calls.check_loop(request)?;
@@ -221,11 +219,9 @@ impl Components {
         }
         if !origin.requires_authentication(&self.ctx.config) {
             self.check_trunk_credentials(request, flow)?;
-            // Sources of a core interface need no authentication, unless its trunk authenticates them: then they are phones,
-            // except for the resolved targets of named trunks.
+            // Sources of a core interface need no authentication, unless its trunk authenticates them: then they are phones.
             let core = config.interface(interface).is_some_and(|settings| {
-                settings.kind == InterfaceKind::Core
-                    && (settings.authenticate == Authenticate::None || origin.located)
+                settings.kind == InterfaceKind::Core && settings.authenticate == Authenticate::None
             });
             let origin = RequestOrigin {
                 authenticated: core || trunk.is_some() || self.is_registered(request, flow),
@@ -306,13 +302,6 @@ impl Components {
                 reason: reason.to_owned(),
                 suppressed: untold,
             });
-    }
-
-    /// Whether we send requests to this address by a resolved name.
-    fn is_located(&self, flow: &Flow) -> bool {
-        self.listeners
-            .located_peers
-            .read(|peers| peers.get(&flow.remote.ip()).is_some())
     }
 
     /// Whether the user in From is registered from the source of the request.

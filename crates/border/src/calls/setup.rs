@@ -16,12 +16,13 @@ use crate::calls::{
     Call, CallHeaders, CallKind, CallStage, CallSummary, ChargingVector, EarlyDialogs,
     ForkingBreadth, InDialogRequests, MediaAnchor, NewCall, SetUp, SetUpTimers, Sides,
 };
-use crate::components::Calls;
+use crate::components::{Calls, Components};
+use crate::emergency::is_emergency_uri;
 use crate::headers::{address_of, text};
 use crate::policy::CallPlan;
 use crate::request::{RequestOrigin, RequestRefusal};
 use crate::shared::Alarm;
-use config::{HostName, InterfaceKind, InterfaceSpec, MediaMode};
+use config::{HostName, InterfaceKind, InterfaceSpec, MediaMode, TrunkId};
 use engine::{EventKind, Reason};
 use sip::{Flow, LegId};
 use smallvec::SmallVec;
@@ -75,6 +76,9 @@ impl Calls<'_> {
                 }
                 Err(refused) => self.refuse_call(leg, request, flow, &refused),
             };
+        }
+        if let Err(refused) = self.parts.takes_calls_from(origin.trunk, request) {
+            return self.refuse_call(leg, request, flow, &refused);
         }
         if admitted.route.is_none()
             && origin.reaches_conferences(&self.parts.ctx.config)
@@ -193,6 +197,7 @@ impl Calls<'_> {
             headers: CallHeaders {
                 tags,
                 charging: None,
+                foreign_callee: false,
             },
         });
         self.parts.publish_call_count();
@@ -253,6 +258,26 @@ impl Calls<'_> {
         format!("icid-value={high:016x}{low:016x};icid-generated-at={host}")
             .into_bytes()
             .into()
+    }
+}
+
+impl Components {
+    /// Whether a trunk may have another call, which comes from it. Emergency calls are never limited.
+    fn takes_calls_from(
+        &self,
+        trunk: Option<TrunkId>,
+        request: &Message<'_>,
+    ) -> Result<(), RequestRefusal> {
+        let Some(id) = trunk else { return Ok(()) };
+        let settings = self.ctx.config.trunk(id);
+        let limit = settings.and_then(|trunk| trunk.max_calls);
+        let is_full = limit.is_some_and(|limit| self.trunks.calls(id) >= limit);
+        if !is_full || is_emergency_uri(request.request_uri()) {
+            return Ok(());
+        }
+        let mut refused = RequestRefusal::new(Reason::TrunkFull);
+        refused.headers.push((HeaderId::RetryAfter, b"5".to_vec()));
+        Err(refused)
     }
 }
 

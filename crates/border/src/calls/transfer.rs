@@ -630,6 +630,9 @@ impl TransferControl<'_> {
         let mut left = None;
         if let Some(hop) = join.hops.get(join.hop) {
             left = core::mem::replace(call.trunks.get_mut(join.side), hop.trunk);
+            if join.side == Side::Callee {
+                call.headers.foreign_callee = hop.foreign;
+            }
             *call.interfaces.get_mut(join.side) = hop.interface;
         }
         self.parts.trunks.end_call(left);

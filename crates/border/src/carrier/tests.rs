@@ -277,12 +277,58 @@ fn drain_removes_registrations_and_reload_keeps_them() {
             .is_none()
     }));
     let other = parse(&CONFIG.replace("expires_s=600", "expires_s=700"), "t").unwrap();
+    bench.carriers.reload(&other, bench.now);
+    assert!(bench.carriers.next_deadline().is_none(), "it is draining");
+    // Without a drain, a changed account is registered anew.
+    let mut bench = Bench::new(CONFIG);
+    let (first, _) = bench.next();
+    bench.answer(&first, 200, "", "Expires: 100\r\n");
     bench
         .carriers
         .reload(&other, bench.now + Duration::from_secs(1));
     let (new, _) = bench.next();
     assert_ne!(new.call_id, first.call_id);
     assert_eq!(new.expires, 700);
+}
+
+#[test]
+fn account_does_not_register_during_a_drain() {
+    // Its first REGISTER is not sent yet.
+    let mut bench = Bench::new(CONFIG);
+    bench.carriers.remove_all(bench.now);
+    assert!(bench.carriers.none_registered());
+    let later = Time::from_secs(10);
+    let end = |_, _, _| {
+        Some(OurEnd {
+            host: "10.0.0.5:5060".into(),
+            transport: Transport::Udp,
+        })
+    };
+    assert_eq!(bench.carriers.next_registration(later, end), None);
+    // Its REGISTER is in progress, and accepted.
+    let mut bench = Bench::new(CONFIG);
+    let (first, _) = bench.next();
+    bench.carriers.remove_all(bench.now);
+    assert!(!bench.carriers.none_registered());
+    let note = bench.answer(&first, 200, "", "Expires: 100\r\n");
+    assert_eq!(state(note), "registered");
+    let (last, waited) = bench.next();
+    assert_eq!((last.expires, waited), (0, 0.0));
+    assert_eq!(state(bench.answer(&last, 200, "", "")), "removed");
+    assert!(bench.carriers.none_registered());
+    // It is in progress, and refused or lost.
+    for lost in [false, true] {
+        let mut bench = Bench::new(CONFIG);
+        let (first, _) = bench.next();
+        bench.carriers.remove_all(bench.now);
+        let note = match lost {
+            true => bench.lose(&first),
+            false => bench.answer(&first, 503, "", ""),
+        };
+        assert_eq!(state(note), "");
+        assert!(bench.carriers.none_registered());
+        assert_eq!(bench.carriers.next_registration(later, end), None);
+    }
 }
 
 #[test]
@@ -300,4 +346,51 @@ fn cseq_exceeds_that_of_the_challenged_request() {
         third.cseq > second.cseq + 1,
         "the lost one may have been a second one"
     );
+}
+
+#[test]
+fn refresh_returns_to_the_preferred_target_and_address() {
+    let config = CONFIG.replace(
+        "['192.0.2.1','192.0.2.2']",
+        "[{address='192.0.2.1',priority=2},{address='192.0.2.2',priority=1}]",
+    );
+    let mut bench = Bench::new(&config);
+    let (first, _) = bench.next();
+    assert_eq!((first.target, first.address), (1, None));
+    bench.lose(&first);
+    let (second, _) = bench.next();
+    assert_eq!(second.target, 0);
+    let place: SocketAddr = "192.0.2.77:5060".parse().unwrap();
+    let accept = |bench: &mut Bench, registration: &Registration, seconds: u32| {
+        let (trunk, number) = (registration.trunk, registration.number);
+        bench.carriers.accepted_at(trunk, number, place);
+        bench.answer(registration, 200, "", &format!("Expires: {seconds}\r\n"));
+        bench.next().0
+    };
+    let third = accept(&mut bench, &second, 600);
+    assert_eq!((third.target, third.address), (1, None));
+    bench.lose(&third);
+    let (fourth, _) = bench.next();
+    // It would expire while the preferred target is tried.
+    let fifth = accept(&mut bench, &fourth, 60);
+    assert_eq!((fifth.target, fifth.address), (0, Some(place)));
+    bench.lose(&fifth);
+    let (sixth, _) = bench.next();
+    assert_eq!((sixth.target, sixth.address), (1, None));
+}
+
+#[test]
+fn register_at_another_address_has_a_higher_cseq() {
+    let mut bench = Bench::new(CONFIG);
+    let (first, _) = bench.next();
+    let again = bench.carriers.next_cseq(first.trunk, first.number);
+    assert_eq!(again, Some(first.cseq + 2), "above that with credentials");
+    assert_eq!(
+        bench.carriers.next_cseq(first.trunk, first.number + 1),
+        None
+    );
+    bench.lose(&first);
+    assert_eq!(bench.carriers.next_cseq(first.trunk, first.number), None);
+    let (second, _) = bench.next();
+    assert!(Some(second.cseq) > again);
 }

@@ -4,12 +4,12 @@ use crate::carrier::{CarrierResult, OurEnd, Registration};
 use crate::certificate_names::with_certificate_name;
 use crate::components::Calls;
 use crate::listeners::find_listener;
-use crate::out_of_dialog::state::{DeferredRequest, PendingKind};
+use crate::out_of_dialog::state::{Addresses, CarrierAttempt, DeferredRequest, PendingKind};
 use crate::resolve::LookupWaiter;
 use engine::Transport;
 use sip::{Flow, Login, MessageContent, OutOfDialogRequest, Target};
 use std::net::SocketAddr;
-use wire::sip::{Edit, HeaderId, Method};
+use wire::sip::{Edit, HeaderId, Message, Method};
 
 impl Calls<'_> {
     /// Sends registrations of ours that are due.
@@ -42,37 +42,98 @@ impl Calls<'_> {
             let target = config
                 .trunk(registration.trunk)
                 .and_then(|trunk| trunk.targets.get(registration.target));
-            let sent = match target.map(|target| (target, target.direct())) {
-                Some((_, Some(place))) => self.send_registration_to(&registration, place),
+            let addresses = match target.map(|target| (target, target.direct())) {
+                Some((_, Some(place))) => Addresses::from([place]),
                 Some((target, None)) => {
-                    let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Carrier(Box::new(
-                        registration.clone(),
-                    )));
+                    let waiting = DeferredRequest::Carrier(Box::new(registration));
+                    let waiting = LookupWaiter::OutOfDialog(waiting);
                     self.locate(&target.host, target.transport, waiting);
-                    true
+                    continue;
                 }
-                None => false,
+                None => Addresses::new(),
             };
-            if !sent {
-                self.registration_not_sent(&registration);
-            }
+            self.send_registration(Box::new(CarrierAttempt {
+                registration,
+                addresses,
+            }));
         }
     }
 
-    pub(super) fn send_registration_to(
+    /// Sends a registration to the first of its addresses to which that is possible.
+    pub(super) fn send_registration(&mut self, mut attempt: Box<CarrierAttempt>) {
+        while let Some(place) = attempt.addresses.pop_front() {
+            match self.send_registration_to(attempt, place) {
+                Ok(()) => return,
+                Err(back) => attempt = back,
+            }
+        }
+        self.registration_done(&attempt.registration, CarrierResult::NotSent);
+    }
+
+    /// An address of a target has failed: the registration goes to the next one (RFC 3263 section 4.3).
+    pub(super) fn repeat_registration(
         &mut self,
-        registration: &Registration,
+        mut attempt: Box<CarrierAttempt>,
+        result: CarrierResult<'_>,
+    ) {
+        let (trunk, number) = (attempt.registration.trunk, attempt.registration.number);
+        let carriers = &mut self.parts.carriers;
+        let cseq = match attempt.addresses.is_empty() {
+            true => None,
+            false => carriers.next_cseq(trunk, number),
+        };
+        match cseq {
+            Some(cseq) => {
+                attempt.registration.cseq = cseq;
+                self.send_registration(attempt);
+            }
+            None => self.registration_done(&attempt.registration, result),
+        }
+    }
+
+    /// The carrier has given its final response.
+    pub(super) fn carrier_answered(
+        &mut self,
+        attempt: Box<CarrierAttempt>,
+        response: &Message<'_>,
+        flow: Flow,
+    ) {
+        let result = CarrierResult::Response(response);
+        let (trunk, number) = (attempt.registration.trunk, attempt.registration.number);
+        match response.status() {
+            408 | 503 if !attempt.addresses.is_empty() => {
+                return self.repeat_registration(attempt, result);
+            }
+            200..=299 => {
+                let carriers = &mut self.parts.carriers;
+                carriers.accepted_at(trunk, number, flow.remote);
+            }
+            _ => {}
+        }
+        self.registration_done(&attempt.registration, result);
+        let Calls { endpoint, parts } = self;
+        let silence = parts.carriers.keeps_alive(trunk, response, flow.transport);
+        parts
+            .keep_alives
+            .start(&mut parts.ctx, endpoint, (trunk, flow), silence);
+    }
+
+    /// Sends a registration to an address.
+    ///
+    /// # Errors
+    /// That is impossible.
+    fn send_registration_to(
+        &mut self,
+        attempt: Box<CarrierAttempt>,
         (remote, transport): (SocketAddr, Transport),
-    ) -> bool {
+    ) -> Result<(), Box<CarrierAttempt>> {
         let now = self.parts.ctx.now;
         let config = self.parts.ctx.config.clone();
+        let registration = attempt.registration.clone();
         let trunk = registration.trunk;
-        let Some(local) = self
-            .parts
-            .listeners
-            .local_for(registration.interface, transport, remote)
-        else {
-            return false;
+        let listeners = &self.parts.listeners;
+        let Some(local) = listeners.local_for(registration.interface, transport, remote) else {
+            return Err(attempt);
         };
         let flow = Flow {
             local,
@@ -86,12 +147,10 @@ impl Calls<'_> {
             flow,
             (trunk, registration.target),
         );
-        let Some(user) = self
-            .parts
-            .out_of_dialog
-            .store_pending(PendingKind::Carrier(trunk, registration.number))
-        else {
-            return false;
+        let pending = PendingKind::Carrier(attempt);
+        let Some(user) = self.parts.out_of_dialog.store_pending(pending) else {
+            self.registration_done(&registration, CarrierResult::NotSent);
+            return Ok(());
         };
         let expires = registration.expires.to_string();
         let edits = [
@@ -120,17 +179,19 @@ impl Calls<'_> {
             }),
             ..OutOfDialogRequest::new(Method::Register, Target::new(&registration.uri, flow))
         };
-        let sent = self.endpoint.send(&outside, now).is_ok();
-        if !sent {
-            self.parts.out_of_dialog.take_pending(user);
+        if self.endpoint.send(&outside, now).is_ok() {
+            return Ok(());
         }
-        sent
+        match self.parts.out_of_dialog.take_pending(user) {
+            Some(PendingKind::Carrier(attempt)) => Err(attempt),
+            _ => Ok(()),
+        }
     }
 
-    pub(super) fn registration_not_sent(&mut self, registration: &Registration) {
+    /// Reports the result of a registration.
+    fn registration_done(&mut self, registration: &Registration, result: CarrierResult<'_>) {
         let now = self.parts.ctx.now;
         let (trunk, number) = (registration.trunk, registration.number);
-        let result = CarrierResult::NotSent;
         if let Some(note) = self.parts.carriers.result(trunk, number, result, now) {
             self.parts.ctx.events.tell(now, || note);
         }

@@ -2,7 +2,7 @@
 
 use crate::certificate_names::with_certificate_name;
 use crate::components::Calls;
-use crate::out_of_dialog::state::{DeferredRequest, PendingKind};
+use crate::out_of_dialog::state::{Addresses, DeferredRequest, PendingKind};
 use crate::resolve::LookupWaiter;
 use crate::trunks::{Ping, PingResult};
 use engine::Transport;
@@ -21,7 +21,9 @@ impl Calls<'_> {
                 .and_then(|trunk| trunk.targets.get(usize::from(ping.target)));
             let Some(target) = target else { continue };
             match target.direct() {
-                Some(place) => self.send_ping(ping, Some(place)),
+                Some(place) => {
+                    self.send_ping(ping, Addresses::from([place]), PingResult::TimedOut);
+                }
                 None => {
                     let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Ping(ping));
                     self.locate(&target.host, target.transport, waiting);
@@ -30,54 +32,81 @@ impl Calls<'_> {
         }
     }
 
-    pub(super) fn send_ping(&mut self, ping: Ping, place: Option<(SocketAddr, Transport)>) {
-        let now = self.parts.ctx.now;
-        let config = self.parts.ctx.config.clone();
-        let sent = config.trunk(ping.trunk).and_then(|trunk| {
-            let target = trunk.targets.get(usize::from(ping.target))?;
-            let (remote, transport) = place?;
-            let flow = Flow {
-                local: self
-                    .parts
-                    .listeners
-                    .local_for(trunk.interface, transport, remote)?,
-                transport,
-                remote,
-                connection: None,
-            };
-            let flow = with_certificate_name(
-                self.endpoint,
-                &self.parts.ctx.config,
-                flow,
-                (ping.trunk, usize::from(ping.target)),
-            );
-            let uri = format!("sip:{}", trunk.domain.as_ref().unwrap_or(&target.host));
-            let user = self
-                .parts
-                .out_of_dialog
-                .store_pending(PendingKind::Ping(ping))?;
-            let outside = OutOfDialogRequest {
-                user,
-                ..OutOfDialogRequest::new(
-                    Method::Options,
-                    Target {
-                        feedback: trunk.overload_control,
-                        ..Target::new(uri.as_bytes(), flow)
-                    },
-                )
-            };
-            let sent = self.endpoint.send(&outside, now).ok();
-            if sent.is_none() {
-                self.parts.out_of_dialog.take_pending(user);
+    /// Sends a ping to the first of its addresses to which that is possible. Without any, `result` is that of the ping.
+    pub(super) fn send_ping(&mut self, ping: Ping, mut addresses: Addresses, result: PingResult) {
+        while let Some(place) = addresses.pop_front() {
+            match self.send_ping_to(ping, addresses, place) {
+                Ok(()) => return,
+                Err(back) => addresses = back,
             }
-            sent
-        });
-        if sent.is_none() {
-            self.ping_done(ping, PingResult::TimedOut);
+        }
+        self.ping_done(ping, result);
+    }
+
+    /// An address of a target has responded to a ping, or not. The target is down if all its addresses are.
+    pub(super) fn ping_answered(&mut self, ping: Ping, addresses: Addresses, result: PingResult) {
+        match result.is_good() || !self.parts.trunks.is_current(ping) {
+            true => self.ping_done(ping, result),
+            false => self.send_ping(ping, addresses, result),
         }
     }
 
-    pub(super) fn ping_done(&mut self, ping: Ping, result: PingResult) {
+    /// Sends a ping to an address.
+    ///
+    /// # Errors
+    /// That is impossible: the further addresses.
+    fn send_ping_to(
+        &mut self,
+        ping: Ping,
+        addresses: Addresses,
+        (remote, transport): (SocketAddr, Transport),
+    ) -> Result<(), Addresses> {
+        let now = self.parts.ctx.now;
+        let config = self.parts.ctx.config.clone();
+        let trunk = config.trunk(ping.trunk);
+        let Some((trunk, target)) =
+            trunk.and_then(|trunk| Some((trunk, trunk.targets.get(usize::from(ping.target))?)))
+        else {
+            return Err(addresses);
+        };
+        let listeners = &self.parts.listeners;
+        let Some(local) = listeners.local_for(trunk.interface, transport, remote) else {
+            return Err(addresses);
+        };
+        let flow = Flow {
+            local,
+            transport,
+            remote,
+            connection: None,
+        };
+        let of = (ping.trunk, usize::from(ping.target));
+        let flow = with_certificate_name(self.endpoint, &config, flow, of);
+        let uri = format!("sip:{}", trunk.domain.as_ref().unwrap_or(&target.host));
+        let pending = PendingKind::Ping(ping, addresses);
+        let Some(user) = self.parts.out_of_dialog.store_pending(pending) else {
+            self.ping_done(ping, PingResult::TimedOut);
+            return Ok(());
+        };
+        let outside = OutOfDialogRequest {
+            user,
+            ..OutOfDialogRequest::new(
+                Method::Options,
+                Target {
+                    feedback: trunk.overload_control,
+                    ..Target::new(uri.as_bytes(), flow)
+                },
+            )
+        };
+        if self.endpoint.send(&outside, now).is_ok() {
+            return Ok(());
+        }
+        match self.parts.out_of_dialog.take_pending(user) {
+            Some(PendingKind::Ping(_, addresses)) => Err(addresses),
+            _ => Ok(()),
+        }
+    }
+
+    fn ping_done(&mut self, ping: Ping, result: PingResult) {
         let now = self.parts.ctx.now;
         if let Some(note) = self.parts.trunks.result(ping, result) {
             self.parts.ctx.events.tell(now, || note);

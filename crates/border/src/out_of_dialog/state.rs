@@ -3,16 +3,19 @@
 use crate::calls::challenge::ChallengedLeg;
 use crate::carrier::Registration;
 use crate::index_remap::IndexRemap;
-use crate::policy::HopStep;
+use crate::policy::{HopStep, StepTarget};
 use crate::registrar::Passing;
-use crate::request::RequestOrigin;
 use crate::shared::{Alarm, Ctx};
 use crate::trunks::Ping;
 use config::{InterfaceId, TrunkId};
 use core::time::Duration;
+use engine::Transport;
 use engine::timers::TimerKey;
+use sip::locate::ResolvedTarget;
 use sip::{DialogId, Flow, ServerTransaction, TransactionId};
 use slab::Slab;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
 use wire::sip::Message;
 
 /// Maximum number of forwarded requests that await a response.
@@ -43,13 +46,31 @@ impl OutOfDialog {
 
 #[derive(Debug)]
 pub(super) enum PendingKind {
-    Ping(Ping),
+    /// A ping, and the further addresses of its target.
+    Ping(Ping, Addresses),
     Relay(Box<RequestRelay>),
-    Register(Box<ForwardedRegister>),
+    Register(Box<RegisterRelay>),
     /// A request within a subscription.
     InDialog(ForwardedRequest),
-    /// A registration of ours: its trunk, and its serial number.
-    Carrier(TrunkId, u32),
+    Carrier(Box<CarrierAttempt>),
+}
+
+/// Addresses of a target that were not tried yet, in order.
+pub(super) type Addresses = VecDeque<(SocketAddr, Transport)>;
+
+/// The addresses of a located name, in order.
+pub(super) fn addresses_of(targets: &[ResolvedTarget]) -> Addresses {
+    let targets = targets.iter();
+    targets
+        .map(|target| (target.address, target.transport))
+        .collect()
+}
+
+/// A REGISTER of ours, and the further addresses of its target.
+#[derive(Debug)]
+pub(super) struct CarrierAttempt {
+    pub(super) registration: Registration,
+    pub(super) addresses: Addresses,
 }
 
 /// A forwarded request.
@@ -80,29 +101,51 @@ pub(crate) enum DeferredRequest {
     Ping(Ping),
     Relay(Box<RequestRelay>),
     Carrier(Box<Registration>),
-    Register(Box<DeferredRegister>),
+    Register(Box<RegisterRelay>),
 }
 
-/// A REGISTER that waits for the name resolution of its core.
+/// A REGISTER that is forwarded to the core.
 #[derive(Debug)]
-pub(crate) struct DeferredRegister {
+pub(crate) struct RegisterRelay {
     pub(super) server: ServerTransaction,
-    pub(super) request: Box<[u8]>,
-    pub(super) origin: RequestOrigin,
-    pub(super) trunk: TrunkId,
-    pub(super) flow: Flow,
-}
-
-/// A forwarded REGISTER.
-#[derive(Debug)]
-pub(super) struct ForwardedRegister {
-    pub(super) server: ServerTransaction,
-    /// Flow of the received request.
+    /// Flow and interface of the received request.
     pub(super) source_flow: Flow,
-    pub(super) passing: Passing,
+    pub(super) interface: InterfaceId,
+    /// The received request, after header rules.
+    pub(super) request: Box<[u8]>,
+    pub(super) trunk: TrunkId,
+    /// Hops that were not tried yet.
+    pub(super) hops: VecDeque<CoreHop>,
+    /// Index of the target of the current hop.
+    pub(super) target: usize,
+    /// The REGISTER that was sent to the current hop.
+    pub(super) passing: Option<Passing>,
+}
+
+/// A destination of a forwarded REGISTER.
+#[derive(Debug)]
+pub(super) struct CoreHop {
+    /// Index of the trunk's target.
+    pub(super) target: usize,
+    pub(super) place: StepTarget,
 }
 
 impl DeferredRequest {
+    /// The target of a trunk whose name is resolved.
+    pub(crate) fn named_target(&self) -> Option<(TrunkId, usize)> {
+        match self {
+            DeferredRequest::Ping(ping) => Some((ping.trunk, usize::from(ping.target))),
+            DeferredRequest::Relay(relay) => {
+                let current = relay.next.checked_sub(1)?;
+                relay.hops.get(current)?.named_target()
+            }
+            DeferredRequest::Carrier(registration) => {
+                Some((registration.trunk, registration.target))
+            }
+            DeferredRequest::Register(relay) => Some((relay.trunk, relay.target)),
+        }
+    }
+
     /// Applies the new interface and trunk indices after a reload. Returns `false` if the request is obsolete.
     pub(crate) fn rename(&mut self, renamed: &IndexRemap) -> bool {
         match self {
@@ -112,13 +155,19 @@ impl DeferredRequest {
                 renamed.steps(&mut relay.hops);
                 true
             }
-            DeferredRequest::Register(waiting) => {
-                waiting.origin.interface = renamed.interface(waiting.origin.interface);
-                waiting.origin.trunk = waiting.origin.trunk.and_then(|trunk| renamed.trunk(trunk));
-                waiting.trunk = renamed.trunk(waiting.trunk).unwrap_or(TrunkId(u16::MAX));
+            DeferredRequest::Register(relay) => {
+                relay.rename(renamed);
                 true
             }
         }
+    }
+}
+
+impl RegisterRelay {
+    /// Applies the new interface and trunk indices after a reload.
+    pub(super) fn rename(&mut self, renamed: &IndexRemap) {
+        self.interface = renamed.interface(self.interface);
+        self.trunk = renamed.trunk(self.trunk).unwrap_or(TrunkId(u16::MAX));
     }
 }
 
@@ -149,6 +198,22 @@ impl OutOfDialog {
         match &mut pending.what {
             PendingKind::Relay(relay) if u64::from(pending.serial) == user >> 32 => Some(relay),
             _ => None,
+        }
+    }
+
+    /// The trunk that a sent request went to.
+    pub(crate) fn trunk_of(&self, user: u64) -> Option<TrunkId> {
+        let index = (user & 0xffff_ffff).checked_sub(1)? as usize;
+        let pending = self.pending.get(index)?;
+        if u64::from(pending.serial) != user >> 32 {
+            return None;
+        }
+        match &pending.what {
+            PendingKind::Ping(ping, _) => Some(ping.trunk),
+            PendingKind::Relay(relay) => relay.hops.get(relay.next.checked_sub(1)?)?.trunk,
+            PendingKind::Register(relay) => Some(relay.trunk),
+            PendingKind::Carrier(attempt) => Some(attempt.registration.trunk),
+            PendingKind::InDialog(_) => None,
         }
     }
 

@@ -72,7 +72,6 @@ fn facts<'a>(from: &'a str, to: &'a str) -> Facts<'a> {
         interface: InterfaceId(0),
         trunk: None,
         authenticated: false,
-        located: false,
         from: from.as_bytes(),
         to: to.as_bytes(),
         random: 1,
@@ -328,19 +327,12 @@ fn forwarded_registrations_belong_to_their_trunk() {
     // Routes apply first, for any source.
     let routed = format!("{passing}[[route]]\nregistered=true\n");
     assert!(shown(&plan(&routed, &stranger, &world)).contains("flow:203.0.113.9"));
-    // A trunk that is identified by a name.
-    let named = passing.replace("target=\"10.0.0.2\"", "target=\"pbx.example\"");
-    let located = Facts {
+    // The interface of the trunk is not enough.
+    let elsewhere = Facts {
         trunk: None,
-        located: true,
         ..from_pbx
     };
-    assert_eq!(shown(&plan(&named, &located, &world)), to_phone);
-    let elsewhere = Facts {
-        located: false,
-        ..located
-    };
-    assert_ne!(shown(&plan(&named, &elsewhere, &world)), to_phone);
+    assert_ne!(shown(&plan(&passing, &elsewhere, &world)), to_phone);
     // Registrations kept here are reachable from authenticated sources.
     let local = BASE.replace(
         "name=\"out\"",

@@ -14,6 +14,7 @@ pub(super) struct Binding {
     pub(super) text: Box<[u8]>,
     pub(super) ends: [u16; 4],
     pub(super) flow: Flow,
+    /// The interface of the flow when the binding was stored; a reload may have given it another index.
     pub(super) interface: InterfaceId,
     /// Preference in thousandths.
     pub(super) q: u16,
@@ -144,12 +145,10 @@ impl Binding {
         &self,
         wanted: &ContactRequest<'_>,
         judged: &ValidatedRegister<'_>,
-        interface: InterfaceId,
         flow: Flow,
     ) -> bool {
         self.token != 0
             && self.flow == flow
-            && self.interface == interface
             && self.uri() == wanted.address.uri
             && self.call_id() == judged.call_id
             // An identical REGISTER is a repetition and gets the same response, because no transaction absorbed it.

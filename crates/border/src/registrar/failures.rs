@@ -11,9 +11,9 @@ use config::FailureLimits;
 use core::fmt;
 use core::hash::BuildHasher as _;
 use core::time::Duration;
-use engine::{BoundedMap, Entropy, HashKey, Time};
+use engine::{BoundedMap, Entropy, HashKey, Time, network_of};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 /// Maximum number of entries of each table.
 const ENTRIES: usize = 65_536;
@@ -136,17 +136,6 @@ pub struct AuthenticationFailures {
     reports: ReportLimit,
 }
 
-/// The source of an address: of IPv6, its /64.
-fn source_of(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(ip) => {
-            let [a, b, c, d, ..] = ip.segments();
-            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
-        }
-        ip => ip,
-    }
-}
-
 impl AuthenticationFailures {
     /// No failures.
     pub fn new(limits: FailureLimits, entropy: &mut Entropy) -> AuthenticationFailures {
@@ -187,7 +176,7 @@ impl AuthenticationFailures {
         account: &[u8],
         now: Time,
     ) -> [Option<(FailureKey, u32)>; 2] {
-        let source = source_of(from.ip);
+        let source = network_of(from.ip);
         let account = self.accounts.hash_one(account);
         let limit = self.limits.user;
         if from.registered || self.is_own(&(source, account), now) {
@@ -266,7 +255,7 @@ impl AuthenticationFailures {
     /// account is found by its full name, also if it is not listed, and by its listed name.
     pub fn remove_lockout(&mut self, lockout: &LockedOut, now: Time) -> bool {
         let (source, account) = match lockout {
-            LockedOut::Source(source) => (Some(source_of(*source)), None),
+            LockedOut::Source(source) => (Some(network_of(*source)), None),
             LockedOut::Account(name) => (None, Some(name.as_str())),
         };
         let hash = account.map(|name| self.accounts.hash_one(name.as_bytes()));
@@ -343,7 +332,7 @@ impl AuthenticationFailures {
 
     /// The account has authenticated from this source.
     pub fn succeeded(&mut self, source: IpAddr, account: &[u8], now: Time) {
-        let own = (source_of(source), self.accounts.hash_one(account));
+        let own = (network_of(source), self.accounts.hash_one(account));
         self.keep_login(own, |_| {}, now);
     }
 
@@ -355,7 +344,7 @@ impl AuthenticationFailures {
         (nonce, registers): (&[u8], bool),
         now: Time,
     ) {
-        let own = (source_of(source), self.accounts.hash_one(account));
+        let own = (network_of(source), self.accounts.hash_one(account));
         let hash = self.accounts.hash_one(nonce);
         let set = |[register, other]: &mut [u64; 2]| match registers {
             true => *register = hash,
@@ -371,7 +360,7 @@ impl AuthenticationFailures {
         account: &[u8],
         (nonce, registers): (&[u8], bool),
     ) -> bool {
-        let own = (source_of(source), self.accounts.hash_one(account));
+        let own = (network_of(source), self.accounts.hash_one(account));
         let hash = self.accounts.hash_one(nonce);
         self.last_login(&own).is_some_and(|last| {
             let [register, other] = last.nonces;

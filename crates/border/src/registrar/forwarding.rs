@@ -36,11 +36,6 @@ impl Passing {
     pub fn request(&self) -> &[u8] {
         &self.request
     }
-
-    /// The interface on which it arrived.
-    pub fn interface(&self) -> InterfaceId {
-        self.interface
-    }
 }
 
 impl Location {

@@ -4,7 +4,6 @@
 
 use super::binding::Binding;
 use super::{Location, RegisterResponse};
-use config::InterfaceId;
 use core::time::Duration;
 use engine::Time;
 use sip::Flow;
@@ -31,18 +30,10 @@ impl Location {
         &mut self,
         user: &str,
         request: &Message<'_>,
-        interface: InterfaceId,
         flow: Flow,
         now: Time,
     ) -> Option<RegisterResponse> {
-        self.answer_again(
-            user,
-            request,
-            interface,
-            flow,
-            now,
-            LocalAnswerReason::NotDue,
-        )
+        self.answer_again(user, request, flow, now, LocalAnswerReason::NotDue)
     }
 
     /// The core is unreachable: the response to a REGISTER of a phone that the core has accepted before, so that the
@@ -52,18 +43,10 @@ impl Location {
         &mut self,
         user: &str,
         request: &Message<'_>,
-        interface: InterfaceId,
         flow: Flow,
         now: Time,
     ) -> Option<RegisterResponse> {
-        self.answer_again(
-            user,
-            request,
-            interface,
-            flow,
-            now,
-            LocalAnswerReason::CoreAway,
-        )
+        self.answer_again(user, request, flow, now, LocalAnswerReason::CoreAway)
     }
 
     /// Whether this user is registered on this flow.
@@ -84,7 +67,6 @@ impl Location {
         &mut self,
         user: &str,
         request: &Message<'_>,
-        interface: InterfaceId,
         flow: Flow,
         now: Time,
         why: LocalAnswerReason,
@@ -109,7 +91,7 @@ impl Location {
             let place = record
                 .bindings
                 .iter()
-                .position(|b| b.is_repeated_by(wanted, &judged, interface, flow))?;
+                .position(|b| b.is_repeated_by(wanted, &judged, flow))?;
             let due = !record.bindings.get(place).is_some_and(in_time);
             if due || wanted.expires == 0 {
                 return None;

@@ -13,6 +13,7 @@ use engine::{ConnectionId, Deadline, Entropy, EventKind, Time, Transport, Worker
 use sip::{Flow, ListenerId};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 use wire::sip::Message;
 
@@ -48,9 +49,11 @@ impl SharedRegistry {
         worker: Worker,
         entropy: &mut Entropy,
     ) -> SharedRegistry {
+        // The hash does not divide users evenly: one count for all partitions.
+        let total: Arc<AtomicUsize> = Arc::default();
         let part = |_| {
-            let location = Location::new(settings, worker.share(limit), entropy.fork());
-            Mutex::new(location)
+            let total = Arc::clone(&total);
+            Mutex::new(Location::partition(settings, limit, entropy.fork(), total))
         };
         SharedRegistry {
             parts: (0..worker.count).map(part).collect(),
@@ -130,7 +133,6 @@ impl Registry {
         match self {
             Registry::Own(location) => location.reload(settings, limit),
             Registry::Common(parts) => {
-                let limit = parts.worker.share(limit);
                 for part in parts.parts.iter() {
                     lock(part).reload(settings, limit);
                 }
@@ -218,13 +220,10 @@ impl Registry {
         &mut self,
         user: &str,
         request: &Message<'_>,
-        interface: InterfaceId,
         flow: Flow,
         now: Time,
     ) -> Option<RegisterResponse> {
-        self.with(user, |part| {
-            part.refresh(user, request, interface, flow, now)
-        })
+        self.with(user, |part| part.refresh(user, request, flow, now))
     }
 
     /// See [`Location::survive`].
@@ -232,13 +231,10 @@ impl Registry {
         &mut self,
         user: &str,
         request: &Message<'_>,
-        interface: InterfaceId,
         flow: Flow,
         now: Time,
     ) -> Option<RegisterResponse> {
-        self.with(user, |part| {
-            part.survive(user, request, interface, flow, now)
-        })
+        self.with(user, |part| part.survive(user, request, flow, now))
     }
 
     /// See [`Location::holds`].
@@ -305,6 +301,22 @@ impl Registry {
                     .collect()
             }
         }
+    }
+
+    /// See [`Location::numbers_below`]; of all partitions.
+    pub fn numbers_below(&self, prefix: &str) -> usize {
+        match self {
+            Registry::Own(location) => location.numbers_below(prefix),
+            Registry::Common(parts) => {
+                let parts = parts.parts.iter();
+                parts.map(|part| lock(part).numbers_below(prefix)).sum()
+            }
+        }
+    }
+
+    /// See [`Location::is_registered`].
+    pub fn is_registered(&self, user: &str) -> bool {
+        self.look(user, |part| part.is_registered(user))
     }
 
     /// See [`Location::flow_failed`]; for all partitions.

@@ -3,7 +3,7 @@
 //! written expiry lags by more than [`slack`].
 
 use super::binding::{Binding, CoreState, GrantedValues};
-use super::{Location, MAX_KEPT};
+use super::{Location, MAX_KEPT, MAX_USER};
 use config::InterfaceId;
 use core::time::Duration;
 use engine::{Time, Transport};
@@ -370,7 +370,7 @@ impl Location {
         now: Time,
     ) -> usize {
         let user = stored.user.as_str();
-        if user.len() > MAX_KEPT || self.slot(user).is_some() {
+        if user.len() > MAX_USER || self.slot(user).is_some() {
             return 0;
         }
         let before = self.contacts;

@@ -11,6 +11,7 @@ const SETTINGS: Registrar = Registrar {
     max_expires_s: 7200,
     default_expires_s: 3600,
     max_contacts: 3,
+    max_numbers: 10,
     nat_expires_s: 0,
     flow_timer_s: 120,
     refresh_interval_s: 600,
@@ -307,7 +308,7 @@ fn restored_forwarded_registration_keeps_token_and_state() {
         let text = register(cseq);
         let message = Message::parse(text.as_bytes()).unwrap();
         let at = Time::from_secs(at);
-        let ask = |store: &mut Location| store.refresh("1000", &message, InterfaceId(0), nat(), at);
+        let ask = |store: &mut Location| store.refresh("1000", &message, nat(), at);
         let (before, after) = (ask(&mut store), ask(&mut again));
         assert!(before.is_some());
         assert_eq!(after, before);
@@ -319,7 +320,7 @@ fn restored_forwarded_registration_keeps_token_and_state() {
     let text = register(5);
     let message = Message::parse(text.as_bytes()).unwrap();
     let at = Time::from_secs(601);
-    let due = again.refresh("1000", &message, InterfaceId(0), nat(), at);
+    let due = again.refresh("1000", &message, nat(), at);
     assert_eq!(due, None, "the core is to hear of it");
 }
 

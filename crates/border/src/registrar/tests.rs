@@ -10,6 +10,7 @@ const SETTINGS: Registrar = Registrar {
     max_expires_s: 7200,
     default_expires_s: 3600,
     max_contacts: 3,
+    max_numbers: 10,
     nat_expires_s: 90,
     flow_timer_s: 120,
     refresh_interval_s: 600,
@@ -496,6 +497,51 @@ fn contacts_are_ordered_by_q_then_newest() {
 
 /// Lists are made on a packet thread: a page costs its users only, with any number of registrations.
 #[test]
+fn limit_of_contacts_is_that_of_all_partitions_together() {
+    let mut entropy = Entropy::from_number(1);
+    let worker = Worker {
+        number: 0,
+        count: 2,
+        key: HashKey::new(&mut entropy),
+    };
+    let registry = SharedRegistry::new(SETTINGS, 20, worker, &mut entropy);
+    let mut registry = Registry::Common(registry);
+    let register = |registry: &mut Registry, user: &str, cseq, expires| {
+        let text = text(cseq, &format!("Contact: {HERE};expires={expires}\r\n"));
+        let message = Message::parse(text.as_bytes()).unwrap();
+        let answer = registry.register(user, &message, InterfaceId(0), here(), Time::ZERO);
+        answer.status
+    };
+    for user in 0..20 {
+        assert_eq!(register(&mut registry, &format!("u{user}"), 1, 600), 200);
+    }
+    assert_eq!(register(&mut registry, "more", 1, 600), 503);
+    assert_eq!(registry.len(), 20);
+    // A removal in one partition makes room in each.
+    assert_eq!(register(&mut registry, "u3", 2, 0), 200);
+    assert_eq!(register(&mut registry, "more", 2, 600), 200);
+    assert_eq!(register(&mut registry, "u3", 3, 600), 503);
+    registry.reload(SETTINGS, 21);
+    assert_eq!(register(&mut registry, "u3", 4, 600), 200);
+    assert_eq!(register(&mut registry, "u4", 2, 600), 200, "a refresh");
+    assert_eq!(registry.len(), 21);
+}
+
+#[test]
+fn long_user_is_refused() {
+    let mut store = location();
+    let text = text(1, &format!("Contact: {HERE}\r\n"));
+    let message = Message::parse(text.as_bytes()).unwrap();
+    for (length, status) in [(257, 400), (256, 200)] {
+        let user = "1".repeat(length);
+        let pass = store.pass(&user, &message, InterfaceId(0), here(), "h", Transport::Udp);
+        assert_eq!(pass.err().map_or(200, |answer| answer.status), status);
+        let answer = store.register(&user, &message, InterfaceId(0), here(), Time::ZERO);
+        assert_eq!(answer.status, status);
+    }
+}
+
+#[test]
 fn page_of_a_list_has_views_of_its_users_only() {
     const USERS: usize = 10_000;
     let mut entropy = Entropy::from_number(1);
@@ -719,16 +765,14 @@ impl Cached {
         let text = text(cseq, headers);
         let message = Message::parse(text.as_bytes()).unwrap();
         let (at, phone) = (Time::from_secs(at), self.phone);
-        self.store
-            .refresh("1000", &message, InterfaceId(0), phone, at)
+        self.store.refresh("1000", &message, phone, at)
     }
 
     fn away(&mut self, cseq: u32, headers: &str, at: u64) -> Option<RegisterResponse> {
         let text = text(cseq, headers);
         let message = Message::parse(text.as_bytes()).unwrap();
         let (at, phone) = (Time::from_secs(at), self.phone);
-        self.store
-            .survive("1000", &message, InterfaceId(0), phone, at)
+        self.store.survive("1000", &message, phone, at)
     }
 }
 
@@ -817,16 +861,8 @@ fn local_bindings_are_never_answered_for_the_core() {
     let text = text(2, &format!("Contact: {HERE}\r\n"));
     let message = Message::parse(text.as_bytes()).unwrap();
     let now = Time::from_secs(1);
-    assert!(
-        store
-            .refresh("1000", &message, InterfaceId(0), here(), now)
-            .is_none()
-    );
-    assert!(
-        store
-            .survive("1000", &message, InterfaceId(0), here(), now)
-            .is_none()
-    );
+    assert!(store.refresh("1000", &message, here(), now).is_none());
+    assert!(store.survive("1000", &message, here(), now).is_none());
 }
 
 /// The core grants less than requested.

@@ -4,7 +4,7 @@ use crate::calls::key::{CallKey, CallSlot};
 use crate::components::{Calls, Components};
 use crate::policy::StepTarget;
 use crate::resolve::{DnsQuery, LookupResult, LookupWaiter, placed};
-use config::HostName;
+use config::{HostName, TrunkId};
 use engine::{Reason, Transport};
 use sip::locate::{LocateError, ResolvedTarget};
 
@@ -25,29 +25,36 @@ impl Calls<'_> {
 
     /// Applies the result of a lookup. The set-up of a call that waited for it is continued by the caller.
     pub(crate) fn located(&mut self, (waiting, targets): LookupResult) {
-        // Names written by a peer do not admit sources.
-        let ours = !matches!(waiting, LookupWaiter::Dialog(..));
-        for target in targets.iter().flatten().filter(|_| ours) {
-            // Systems that we call by name may send requests to us. If the table is full, their requests are dropped on
-            // interfaces with a list of sources.
-            let ip = target.address.ip();
-            let _ = self.parts.listeners.located_peers.lock().insert(ip, ());
-        }
         match waiting {
             LookupWaiter::Hop(key, index) => self.parts.hop_located(key, index, targets),
             // The transfer is continued by the caller.
-            LookupWaiter::Transfer(..) => {}
+            LookupWaiter::Transfer(key, index) => {
+                let slot = self.parts.calls.slot_of(key);
+                let join = slot.and_then(|slot| self.parts.calls.join(slot));
+                let hop = join.and_then(|join| join.named_target(index));
+                self.parts.store_located(hop, &targets.unwrap_or_default());
+            }
             LookupWaiter::Dialog(leg, hop) => {
                 self.redirect_dialog(leg, &hop, &targets.unwrap_or_default());
             }
             LookupWaiter::OutOfDialog(located) => {
-                self.out_of_dialog_located(located, targets.unwrap_or_default());
+                let targets = targets.unwrap_or_default();
+                self.parts.store_located(located.named_target(), &targets);
+                self.out_of_dialog_located(located, targets);
             }
         }
     }
 }
 
 impl Components {
+    /// Stores the addresses of a target of a trunk, which may send requests to us. Names written by a peer, as in a
+    /// redirect, admit no sources.
+    fn store_located(&mut self, target: Option<(TrunkId, usize)>, located: &[ResolvedTarget]) {
+        if let Some(target) = target {
+            self.listeners.store_located(&self.ctx, target, located);
+        }
+    }
+
     /// Starts the lookup for a hop of a call.
     pub(crate) fn locate_hop(&mut self, slot: CallSlot, index: usize) {
         let now = self.ctx.now;
@@ -89,6 +96,7 @@ impl Components {
                 };
                 let at = set_up.next.min(set_up.hops.len());
                 set_up.hops.splice(at..at, placed(&hop, &targets));
+                self.store_located(hop.named_target(), &targets);
             }
             Err(_) => set_up.best.offer(503, None, Reason::NameNotResolved),
         }

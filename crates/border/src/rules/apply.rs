@@ -5,7 +5,7 @@ use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::relay::Forwarded;
 use crate::components::Components;
 use crate::headers::EditList;
-use crate::request::{RefusedBy, RequestOrigin, RequestRefusal};
+use crate::request::{RefusedBy, RequestOrigin, RequestRefusal, address_of_record, user_of_record};
 use crate::rules::{AdmittedRequest, MAX_TAGS, RuleInput, RuleOutcome, RuleOutput, Tags};
 use ::rules::{Effects, MessageContext, RuleDirection, RuleRefusal, RuleTag};
 use anchor::Side;
@@ -13,7 +13,7 @@ use config::{InterfaceId, TrunkId};
 use engine::{DropReason, EventKind, Reason, Time, Transport};
 use sip::{Endpoint, Flow, Indication, LegId, MessageContent, ServerTransaction};
 use smallvec::SmallVec;
-use wire::sip::{Edit, Message, Method, emit};
+use wire::sip::{Edit, Message, Method, NameAddr, emit};
 
 impl<'a> RuleInput<'a> {
     fn of(scene: &MessageContext<'a>) -> RuleInput<'a> {
@@ -225,6 +225,26 @@ impl Components {
         let mut effects = Effects::default();
         self.ctx.config.rules.run(&scene, &mut effects);
         effects
+    }
+
+    /// The address of record under which a REGISTER is stored: that of To after header rules.
+    pub(crate) fn stored_address_of_record(&self, request: &Message<'_>, flow: Flow) -> String {
+        let written = || address_of_record(request);
+        let rules = &self.ctx.config.rules;
+        if !rules.applies_to(RuleDirection::In, true, &Method::Register) {
+            return written();
+        }
+        let Some((interface, trunk)) = self.origin_of_flow(flow) else {
+            return written();
+        };
+        let origin = RequestOrigin {
+            interface,
+            trunk,
+            authenticated: trunk.is_some(),
+        };
+        let effects = self.apply_first_rules(request, origin, flow, None);
+        let to = effects.to().and_then(NameAddr::parse);
+        to.map_or_else(written, |to| user_of_record(&to))
     }
 
     /// Stores the output of rules until the message is processed.

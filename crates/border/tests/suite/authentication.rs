@@ -560,6 +560,25 @@ fn user_calls_with_and_is_reached_at_its_numbers() {
     assert!(net.has(elsewhere, |event| *event == PhoneEvent::Offered));
 }
 
+/// One account must not fill the registrar with the numbers of its prefix.
+#[test]
+fn registered_numbers_of_a_user_are_limited() {
+    let config = users("numbers='+4312345*'\n[registrar]\nmax_numbers=3\n");
+    let mut net = VirtualNetwork::new(&config, 5);
+    let pbx = net.phone("198.51.100.7:5060", PhoneBehaviour::answering(SDP_A));
+    let mut status = |number: &str| register(&mut net, pbx, number, "1000", "right");
+    for digit in 0..3 {
+        assert_eq!(status(&format!("+4312345{digit}")), 200);
+    }
+    assert_eq!(status("+43123453"), 503);
+    assert_eq!(status("+43123452"), 200, "a registered number");
+    assert_eq!(status("1000"), 200, "the name is not limited");
+    let removed = net.control(|border, now| border.remove_registration("+43123450", now));
+    assert_eq!(removed, 1);
+    let status = register(&mut net, pbx, "+43123453", "1000", "right");
+    assert_eq!(status, 200);
+}
+
 /// RFC 3323 section 4.1.1.3, RFC 3325 section 6: From names no user, so the credentials and the preferred identity do.
 #[test]
 fn user_calls_with_its_number_withheld() {

@@ -537,6 +537,103 @@ fn followed_redirects_are_tried_in_the_order_of_their_preference() {
 }
 
 #[test]
+fn calls_from_a_trunk_count_for_its_limit() {
+    let config = format!(
+        "{PLAIN}max_calls=1\n[[trunk]]\nname='phones'\ninterface='out'\ntarget='udp:10.1.0.1:5060'\n\
+         [[route]]\nfrom_trunk='pbx'\ntrunk='phones'\n"
+    );
+    let (mut net, alice, bob) = pair(&config);
+    let call = |net: &mut VirtualNetwork, to: &str| {
+        let leg = net.call(bob, to, "198.51.100.1:5060", &offer());
+        net.run(seconds(1));
+        leg
+    };
+    let first = call(&mut net, "sip:alice@198.51.100.1");
+    assert!(net.has(bob, |event| *event == PhoneEvent::Answered));
+    call(&mut net, "sip:alice@198.51.100.1");
+    let refused = PhoneEvent::Failed(Failure::Response, 503);
+    let answer = net.last(bob, |event| *event == refused);
+    assert_eq!(answer.header("Retry-After"), "5");
+    let offered = |net: &VirtualNetwork| {
+        let events = net.phone_events(alice);
+        events
+            .iter()
+            .filter(|event| **event == PhoneEvent::Offered)
+            .count()
+    };
+    assert_eq!(offered(&net), 1);
+    call(&mut net, "urn:service:sos");
+    assert_eq!(offered(&net), 2, "an emergency call");
+    net.command(bob, |endpoint, now| {
+        endpoint
+            .bye(first, &MessageContent::default(), now)
+            .unwrap();
+    });
+    net.run(seconds(1));
+    let emergency = net.last(bob, |event| *event == PhoneEvent::Answered).leg;
+    net.command(bob, |endpoint, now| {
+        let leg = emergency.unwrap();
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap();
+    });
+    net.run(seconds(1));
+    call(&mut net, "sip:alice@198.51.100.1");
+    assert_eq!(offered(&net), 3);
+}
+
+/// The trunk has credentials and is trusted; a host that it redirects to is only if it is one of its own.
+#[test]
+fn redirect_to_another_host_gets_no_credentials_and_no_trust() {
+    for (domain, own) in [("", false), ("domain='10.2.0.8'\n", true)] {
+        let trunk = "redirect='follow'\nusername='us'\npassword='pw'\nping_interval_s=60\nping_failures=1\n";
+        let config = format!("{PLAIN}{trunk}{domain}")
+            .replace("kind='access'", "kind='core'\nallow='10.1.0.0/24'");
+        let (mut net, alice, bob) = pair(&config);
+        net.phones[bob].log.behaviour.silent = true;
+        let mut silent = PhoneBehaviour::answering(SDP_B);
+        silent.silent = true;
+        let other = net.phone("10.2.0.8:5060", silent);
+        let identity = [Edit::Add {
+            id: HeaderId::PAssertedIdentity,
+            value: b"<sip:+431@10.1.0.1>",
+        }];
+        let reject = |net: &mut VirtualNetwork, phone: usize, status: u16, edit: Edit<'_>| {
+            let leg = net.last(phone, |event| *event == PhoneEvent::Offered).leg;
+            net.command(phone, |endpoint, now| {
+                let content = MessageContent::default();
+                let edits = [edit];
+                let _ = endpoint.reject(leg.unwrap(), status, &content.with(&edits), now);
+            });
+            net.run(seconds(1));
+        };
+        let contact = Edit::Add {
+            id: HeaderId::Contact,
+            value: b"<sip:bob@10.2.0.8:5060>",
+        };
+        net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&identity));
+        net.run(seconds(1));
+        reject(&mut net, bob, 302, contact);
+        let offered = net.last(other, |event| *event == PhoneEvent::Offered);
+        assert_eq!(!offered.header("P-Asserted-Identity").is_empty(), own);
+        let challenge = Edit::Add {
+            id: HeaderId::ProxyAuthenticate,
+            value: b"Digest realm=\"r\", nonce=\"n\", qop=\"auth\", algorithm=MD5",
+        };
+        reject(&mut net, other, 407, challenge);
+        let offered = net.last(other, |event| *event == PhoneEvent::Offered);
+        assert_eq!(!offered.header("Proxy-Authorization").is_empty(), own);
+        // Its failures are not those of the trunk.
+        let behaviour = &mut net.phones[other].log.behaviour;
+        (behaviour.silent, behaviour.answer) = (false, Some(503));
+        behaviour.progress.clear();
+        net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+        net.run(seconds(1));
+        reject(&mut net, bob, 302, contact);
+        assert!(net.has(alice, |event| matches!(event, PhoneEvent::Failed(..))));
+        assert!(!net.names().contains(&"trunk_down"), "{:?}", net.names());
+    }
+}
+
+#[test]
 fn challenge_for_our_credentials_is_not_relayed() {
     let config = format!("{PLAIN}username='us'\npassword='pw'\n");
     let config = match config::parse(&config, "t") {

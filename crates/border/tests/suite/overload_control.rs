@@ -82,6 +82,79 @@ fn feedback_of_a_trunk_is_obeyed() {
 }
 
 #[test]
+fn feedback_of_a_trunk_with_a_name_is_obeyed() {
+    let config = PLAIN.replace(
+        "target='udp:10.2.0.1:5060'",
+        "target='pbx.example'\noverload_control=true",
+    ) + "[dns]\nservers=['10.8.0.53:53']\n";
+    let mut net = VirtualNetwork::new(&config, 1);
+    net.zone = vec![("pbx.example", 1, vec![10, 2, 0, 1])];
+    let caller = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let callee = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.command(callee, |endpoint, now| {
+        endpoint.set_loss_feedback(Some(100), seconds(5), now)
+    });
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    for _ in 0..2 {
+        net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
+        net.run(seconds(1));
+    }
+    let offered = |event: &&PhoneEvent| **event == PhoneEvent::Offered;
+    assert_eq!(net.phone_events(callee).iter().filter(offered).count(), 1);
+    assert!(net.has(caller, |event| *event
+        == PhoneEvent::Failed(Failure::Response, 503)));
+}
+
+#[test]
+fn feedback_of_a_trunk_is_obeyed_by_all_workers() {
+    let config = PLAIN.replace(
+        "target='udp:10.2.0.1:5060'",
+        "target='udp:10.2.0.1:5060'\noverload_control=true",
+    ) + "[sip]\nworkers=2\n";
+    let mut net = VirtualNetwork::with_workers(&config, 1);
+    let callee = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let callers: Vec<usize> = (0..12)
+        .map(|number| {
+            let address = format!("10.1.0.{}:5060", number + 1);
+            net.phone(&address, PhoneBehaviour::answering(SDP_A))
+        })
+        .collect();
+    net.command(callee, |endpoint, now| {
+        endpoint.set_loss_feedback(Some(100), seconds(20), now)
+    });
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    for &caller in &callers {
+        net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
+        net.run(seconds(1));
+    }
+    let offered = net.each_worker(|border, _| border.counters().offered);
+    assert!(offered.iter().all(|calls| *calls > 0), "{offered:?}");
+    let offered = |event: &&PhoneEvent| **event == PhoneEvent::Offered;
+    assert_eq!(net.phone_events(callee).iter().filter(offered).count(), 1);
+}
+
+/// Feedback of a restarted border must not look older than that before.
+#[test]
+fn sequence_of_feedback_is_the_wall_clock_time() {
+    let mut net = VirtualNetwork::new(PLAIN, 1);
+    net.control(|border, _| border.set_wall_clock(seconds(1_700_000_000)));
+    let caller = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    net.call_with(caller, "sip:2000@192.0.2.1", OUT, &offer, |invite| {
+        invite.target.feedback = true;
+    });
+    net.run(seconds(1));
+    let answer = net.last(caller, |event| *event == PhoneEvent::Answered);
+    let answer = Message::parse(&answer.bytes).unwrap();
+    let feedback = answer.via().unwrap().feedback().unwrap();
+    assert!(
+        feedback.sequence >= Some((1_700_000_000, 0)),
+        "{feedback:?}"
+    );
+}
+
+#[test]
 fn neighbours_get_feedback_on_request() {
     let mut net = VirtualNetwork::new(PLAIN, 1);
     let caller = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));

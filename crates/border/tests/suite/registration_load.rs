@@ -168,6 +168,169 @@ fn unavailable_core_costs_no_registration() {
     assert_eq!(answers(&net, other, 200), 0);
 }
 
+/// A header rule changes the user under which the registration is stored.
+#[test]
+fn refreshes_with_a_changed_address_of_record_are_answered_here() {
+    let rule = "[[rules]]\ndirection='in'\non='request'\nmethod='REGISTER'\ninterface='out'\n\
+        do=[{number='To',prefix='49'}]\n[registrar]\nregistrations_per_s=1\n";
+    let mut net = VirtualNetwork::new(&format!("{}{rule}", relaying_config()), 1);
+    let phone = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let core = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.phones[core].log.behaviour.outside = None;
+    let mut done = 0;
+    register(&mut net, phone, "1000", 1, CONTACT);
+    assert!(
+        registers(&net, core)[0]
+            .header("To")
+            .contains("sip:491000@")
+    );
+    accept_register(&mut net, core);
+    answer_pings(&mut net, core, &mut done);
+    for cseq in 2..12 {
+        // Two in one second: registered phones do not count for the rate.
+        ask_to_register(&mut net, phone, "1000", 2 * cseq, CONTACT);
+        register(&mut net, phone, "1000", 2 * cseq + 1, CONTACT);
+        for _ in 0..3 {
+            net.run(seconds(8));
+            answer_pings(&mut net, core, &mut done);
+        }
+    }
+    assert_eq!(registers(&net, core).len(), 1);
+    assert_eq!(answers(&net, phone, 200), 21);
+    assert_eq!(answers(&net, phone, 503), 0);
+}
+
+/// A reload puts an interface in front of the others, so that their indices shift.
+#[test]
+fn refreshes_are_answered_here_after_a_reload_with_another_interface() {
+    let config = relaying_config();
+    let mut net = VirtualNetwork::new(&config, 1);
+    let phone = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let core = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.phones[core].log.behaviour.outside = None;
+    let mut done = 0;
+    register(&mut net, phone, "1000", 1, CONTACT);
+    accept_register(&mut net, core);
+    answer_pings(&mut net, core, &mut done);
+    let front = "[[interface]]\nname='front'\nkind='core'\nlisten='udp:203.0.113.9:5060'\nmedia={address='203.0.113.9'}\n";
+    let shifted = config::parse(&format!("{front}{config}"), "t").unwrap();
+    net.control(|border, now| border.reload(shifted, now));
+    for cseq in 2..6 {
+        for _ in 0..3 {
+            net.run(seconds(8));
+            answer_pings(&mut net, core, &mut done);
+        }
+        register(&mut net, phone, "1000", cseq, CONTACT);
+    }
+    assert_eq!(registers(&net, core).len(), 1);
+    assert_eq!(answers(&net, phone, 200), 5);
+    let interface = net.control(|border, _| {
+        let views = border.registration_views(None, 10);
+        border.interface_name(views[0].contacts[0].interface)
+    });
+    assert_eq!(interface, "out");
+    // The core no longer answers.
+    for cseq in 6..12 {
+        net.run(seconds(24));
+        register(&mut net, phone, "1000", cseq, CONTACT);
+    }
+    assert_eq!(answers(&net, phone, 200), 11);
+}
+
+/// The interface of phones forwards REGISTERs to the targets of this text.
+fn core_at(targets: &str) -> String {
+    PLAIN
+        .replace("kind='access'\n", "kind='access'\nregister='pass:pbx'\n")
+        .replace("target='udp:10.2.0.1:5060'", &format!("target={targets}"))
+}
+
+#[test]
+fn register_goes_to_the_next_target_of_the_core() {
+    let config = core_at("['udp:10.2.0.9:5060',{address='udp:10.2.0.1:5060',priority=1}]");
+    let mut net = VirtualNetwork::new(&config, 1);
+    let phone = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let core = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.phones[core].log.behaviour.outside = None;
+    // The first does not answer.
+    register(&mut net, phone, "1000", 1, CONTACT);
+    assert_eq!(registers(&net, core).len(), 0);
+    net.run(seconds(4));
+    assert_eq!(registers(&net, core).len(), 1);
+    accept_register(&mut net, core);
+    assert_eq!(answers(&net, phone, 200), 1);
+    assert_eq!(registers(&net, core).len(), 1, "no second timeout");
+    // The first accepts no requests.
+    let first = net.phone("10.2.0.9:5060", PhoneBehaviour::answering(SDP_B));
+    net.phones[first].log.behaviour.outside = Some(503);
+    register(&mut net, phone, "1001", 1, CONTACT);
+    accept_register(&mut net, core);
+    assert_eq!(answers(&net, phone, 200), 2);
+    // So does the second.
+    net.phones[core].log.behaviour.outside = Some(503);
+    register(&mut net, phone, "1002", 1, CONTACT);
+    assert_eq!(answers(&net, phone, 503), 1);
+    // An accepted registration survives.
+    net.run(seconds(10));
+    register(&mut net, phone, "1001", 2, CONTACT);
+    assert_eq!(answers(&net, phone, 200), 3);
+    net.run(seconds(40));
+    assert_eq!(answers(&net, phone, 200) + answers(&net, phone, 503), 4);
+}
+
+#[test]
+fn register_goes_to_the_next_address_of_a_name() {
+    let config = core_at("'pbx.example'") + "[dns]\nservers=['10.8.0.53:53']\n";
+    let mut net = VirtualNetwork::new(&config, 1);
+    net.zone = vec![
+        ("_sip._udp.pbx.example", 33, srv(1, "a.pbx.example")),
+        ("_sip._udp.pbx.example", 33, srv(2, "b.pbx.example")),
+        ("a.pbx.example", 1, vec![10, 2, 0, 66]),
+        ("b.pbx.example", 1, vec![10, 2, 0, 77]),
+    ];
+    let phone = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let second = net.phone("10.2.0.77:5060", PhoneBehaviour::answering(SDP_B));
+    net.phones[second].log.behaviour.outside = None;
+    register(&mut net, phone, "1000", 1, CONTACT);
+    net.run(seconds(4));
+    accept_register(&mut net, second);
+    assert_eq!(answers(&net, phone, 200), 1);
+}
+
+/// An SRV record with the default port.
+fn srv(priority: u16, target: &str) -> Vec<u8> {
+    let numbers = [priority, 10, 5060].map(u16::to_be_bytes);
+    [numbers.concat(), dns_name(target)].concat()
+}
+
+#[test]
+fn register_over_tls_requires_the_name_of_its_target() {
+    let config = core_at("['tls:a.example',{address='tls:b.example',priority=1}]").replace(
+        "'tcp:198.51.100.1:5060']",
+        "'tls:198.51.100.1:5061']\ntls={certificate={chain='c.pem',key='c.key'}}",
+    ) + "[dns]\nservers=['10.8.0.53:53']\n";
+    let mut net = VirtualNetwork::new(&config, 1);
+    net.zone = vec![
+        ("a.example", 1, vec![10, 2, 0, 66]),
+        ("b.example", 1, vec![10, 2, 0, 77]),
+    ];
+    let phone = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    register(&mut net, phone, "1000", 1, CONTACT);
+    net.run(seconds(5));
+    let names: Vec<(String, &str)> = net
+        .tls_connections
+        .iter()
+        .map(|(_, remote, (name, _))| (remote.to_string(), name.as_str()))
+        .collect();
+    let expected = [
+        ("10.2.0.66:5061", "a.example"),
+        ("10.2.0.77:5061", "b.example"),
+    ];
+    assert_eq!(
+        names,
+        expected.map(|(remote, name)| (remote.to_owned(), name))
+    );
+}
+
 /// Hundreds of phones behind one address register at once; each obeys Retry-After.
 #[test]
 fn phones_are_spread_after_a_power_failure() {

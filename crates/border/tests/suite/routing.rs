@@ -152,6 +152,62 @@ fn name_is_resolved_by_naptr_and_srv_with_failover() {
     assert_eq!((offers(&net, second), asked(&net)), (2, before));
 }
 
+/// A name with two hosts; the first, by priority, does not answer.
+fn half_dead_name() -> Vec<(&'static str, u16, Vec<u8>)> {
+    vec![
+        ("_sip._udp.pbx.example", 33, srv(1, 5066, "a.pbx.example")),
+        ("_sip._udp.pbx.example", 33, srv(2, 5077, "b.pbx.example")),
+        ("a.pbx.example", 1, vec![10, 2, 0, 66]),
+        ("b.pbx.example", 1, vec![10, 2, 0, 77]),
+    ]
+}
+
+#[test]
+fn named_trunk_is_up_while_one_of_its_addresses_answers() {
+    let config = PLAIN.replace("udp:10.2.0.1:5060", "pbx.example")
+        + "answer_timeout_s=2\nping_interval_s=10\nping_failures=1\n[dns]\nservers=['10.8.0.53:53']\n";
+    let mut net = VirtualNetwork::new(&config, 1);
+    net.zone = half_dead_name();
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let second = net.phone("10.2.0.77:5077", PhoneBehaviour::answering(SDP_B));
+    for _ in 0..3 {
+        net.run(seconds(40));
+        net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+        net.run(seconds(4));
+    }
+    assert_eq!(offers(&net, second), 3);
+    assert!(!net.names().contains(&"trunk_down"), "{:?}", net.names());
+    let pings = net.log(second).iter();
+    assert!(pings.filter(|entry| entry.method() == "OPTIONS").count() >= 2);
+    // No address answers.
+    net.silence("10.2.0.77:5077");
+    net.run(seconds(120));
+    assert!(net.names().contains(&"trunk_down"), "{:?}", net.names());
+}
+
+#[test]
+fn account_registers_at_the_next_address_of_a_name() {
+    let config = PLAIN.replace("udp:10.2.0.1:5060", "pbx.example")
+        + "username='us'\npassword='pw'\nregister={user='4711',domain='pbx.example'}\n[dns]\nservers=['10.8.0.53:53']\n";
+    let mut net = VirtualNetwork::new(&config, 1);
+    net.zone = half_dead_name();
+    let second = net.phone("10.2.0.77:5077", PhoneBehaviour::answering(SDP_B));
+    net.run(seconds(36));
+    let registers = net.log(second).iter();
+    assert!(
+        registers
+            .filter(|entry| entry.method() == "REGISTER")
+            .count()
+            >= 1
+    );
+    assert!(
+        net.names().contains(&"carrier_registration"),
+        "{:?}",
+        net.names()
+    );
+    assert!(!net.control(|border, _| border.is_unregistered()));
+}
+
 #[test]
 fn contact_with_a_host_name_is_located_without_authorising_it() {
     let config = PLAIN.replace("kind='core'", "kind='core'\nallow='10.2.0.1/32'")
@@ -221,6 +277,85 @@ fn contact_with_a_host_name_is_located_without_authorising_it() {
     // The peer there has no such dialog, so it ends: by BYE, to that address, too.
     net.run(seconds(1));
     assert!(came(&net, "BYE sip:bob@Far.example;transport=udp ") >= 1);
+}
+
+/// Sends OPTIONS to a border address. Whether it was dropped because of its source.
+fn is_dropped(net: &mut VirtualNetwork, phone: usize, to: &str) -> bool {
+    let reason = DropReason::SipSourceNotAllowed;
+    let before = net.border.drops().get(reason);
+    let way = Flow {
+        local: net.phones[phone].local,
+        transport: Transport::Udp,
+        remote: to.parse().unwrap(),
+        connection: None,
+    };
+    net.command(phone, |endpoint, now| {
+        let target = Target::new(b"sip:x@192.0.2.1", way);
+        endpoint
+            .send(&OutOfDialogRequest::new(Method::Options, target), now)
+            .unwrap();
+    });
+    net.run(Duration::from_millis(100));
+    net.border.drops().get(reason) > before
+}
+
+#[test]
+fn host_name_in_a_redirect_admits_no_source() {
+    let config = PLAIN.replace("kind='core'", "kind='core'\nallow='10.2.0.1/32'")
+        + "redirect='follow'\n[dns]\nservers=['10.8.0.53:53']\n";
+    let mut net = VirtualNetwork::new(&config, 1);
+    net.zone = vec![("evil.example", 1, vec![10, 2, 0, 77])];
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let mut silent = PhoneBehaviour::answering(SDP_B);
+    silent.silent = true;
+    let bob = net.phone("10.2.0.1:5060", silent);
+    let evil = net.phone("10.2.0.77:5060", PhoneBehaviour::answering(SDP_B));
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    let leg = net.find(bob, |event| *event == PhoneEvent::Offered).leg;
+    let contact = [Edit::Add {
+        id: HeaderId::Contact,
+        value: b"<sip:x@evil.example>",
+    }];
+    net.command(bob, |endpoint, now| {
+        let content = MessageContent::default().with(&contact);
+        endpoint.reject(leg.unwrap(), 302, &content, now).unwrap();
+    });
+    net.run(seconds(1));
+    assert!(net.has(evil, |event| *event == PhoneEvent::Offered));
+    assert!(is_dropped(&mut net, evil, IN));
+}
+
+#[test]
+fn named_trunk_is_recognised_by_its_addresses_while_it_is_configured() {
+    let plain = PLAIN
+        .replace("kind='access'", "kind='access'\nallow='10.1.0.0/16'")
+        .replace("kind='core'", "kind='core'\nallow='10.3.0.0/16'");
+    let named = plain.replace("'udp:10.2.0.1:5060'", "'pbx.example'");
+    let config = format!(
+        "{named}[dns]\nservers=['10.8.0.53:53']\n[[route]]\nfrom_trunk='pbx'\nreject=410\n[[route]]\ntrunk='pbx'\n"
+    );
+    let mut net = VirtualNetwork::new(&config, 1);
+    net.zone = vec![("pbx.example", 1, vec![10, 2, 0, 77])];
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    // Not the port of the target.
+    let host = net.phone("10.2.0.77:5060", PhoneBehaviour::answering(SDP_B));
+    let other = net.phone("10.2.0.77:5099", PhoneBehaviour::answering(SDP_B));
+    assert!(is_dropped(&mut net, other, IN));
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    assert_eq!(offers(&net, host), 1);
+    assert!(!is_dropped(&mut net, other, IN));
+    assert!(is_dropped(&mut net, other, OUT), "the trunk is not there");
+    net.call(other, "sip:alice@198.51.100.1", IN, &offer());
+    net.run(seconds(1));
+    let refused = PhoneEvent::Failed(Failure::Response, 410);
+    assert!(net.has(other, |event| *event == refused));
+    // The trunk is removed, and another one has its place.
+    let after = plain.replace("name='pbx'", "name='new'");
+    let after = config::parse(&after.replace("10.2.0.1:", "10.2.0.200:"), "t").unwrap();
+    net.control(|border, now| border.reload(after, now));
+    assert!(is_dropped(&mut net, other, IN));
 }
 
 #[test]

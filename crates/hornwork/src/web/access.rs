@@ -10,10 +10,10 @@ use axum::http::{HeaderMap, StatusCode};
 use base64::Engine as _;
 use border::registrar::AuthenticationFailures;
 use config::{ConsoleRole, ConsoleSpec, ConsoleUser};
-use engine::{Entropy, Time};
+use engine::{Entropy, Time, network_of};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use subtle::ConstantTimeEq as _;
@@ -135,14 +135,6 @@ pub(super) struct Access {
     rates: BTreeMap<IpAddr, SourceRate>,
     /// CSRF token of requests without login.
     local_csrf: String,
-}
-
-/// The address, or the /64 of an IPv6 address.
-pub(super) fn network_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-        ip => ip,
-    }
 }
 
 /// The limits without that of an account.

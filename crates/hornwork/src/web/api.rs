@@ -1,6 +1,6 @@
 //! The state common to all requests, and the requests about sessions, health, reports and the audit log.
 
-use super::access::{Access, Caller, ConsolePolicy, Credentials, MAX_CREDENTIAL, network_of};
+use super::access::{Access, Caller, ConsolePolicy, Credentials, MAX_CREDENTIAL};
 use super::audit::{AuditEntry, AuditLog, NO_ROLE};
 use super::guard::{Identified, source_of};
 use super::hashing;
@@ -23,7 +23,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use config::ConsoleSpec;
 use console::{LossCounts, Losses, rfc3339};
-use engine::{Event, EventKind, Time};
+use engine::{Event, EventKind, Time, network_of};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::io::{self, Read as _};

@@ -108,7 +108,9 @@ impl Throttles {
     /// Applies the feedback of a trunk. Returns whether the trunk now asks to reduce and did not before.
     pub fn update(&mut self, trunk: TrunkId, feedback: Feedback, now: Time) -> bool {
         let before = self.trunks.get(&trunk).copied();
-        let old = before.and_then(|before| before.feedback.sequence);
+        // Expired feedback may be that of a peer that has restarted, whose sequence begins anew.
+        let valid = before.filter(|before| before.until > now);
+        let old = valid.and_then(|before| before.feedback.sequence);
         if feedback.sequence.is_some() && feedback.sequence < old {
             return false;
         }
@@ -205,6 +207,18 @@ mod tests {
         };
         throttles.update(TRUNK, end, now);
         assert_eq!(of(&throttles, TRUNK, now), 10_000);
+    }
+
+    #[test]
+    fn lower_sequence_after_the_expiry_is_that_of_a_restarted_peer() {
+        let mut throttles = Throttles::default();
+        let now = Time::from_secs(10);
+        assert!(throttles.update(TRUNK, feedback(Throttle::Loss(30), 5_000), now));
+        assert!(!throttles.update(TRUNK, feedback(Throttle::Loss(100), 3), now));
+        assert!(throttles.admits(TRUNK, 0, now) || throttles.admits(TRUNK, 1 << 60, now));
+        let later = now + Duration::from_secs(10);
+        assert!(throttles.update(TRUNK, feedback(Throttle::Loss(100), 3), later));
+        assert!(!throttles.admits(TRUNK, 1, later));
     }
 
     #[test]

@@ -20,7 +20,6 @@ impl Components {
             interface,
             trunk,
             authenticated: trunk.is_some(),
-            located: false,
         };
         let rules = &self.ctx.config.rules;
         let invites = bytes.trim_ascii_start().starts_with(b"INVITE ");

@@ -510,7 +510,8 @@ impl Calls<'_> {
         }
     }
 
-    /// Updates the state of a trunk from the failure of a hop.
+    /// Updates the state of a trunk from the failure of a hop. A target with a name fails with its last address; the
+    /// target of a redirect is none of the trunk.
     fn record_hop_result(&mut self, slot: CallSlot, hop: u16, result: PingResult) {
         let now = self.parts.ctx.now;
         let Some((trunk, target)) = self
@@ -518,8 +519,14 @@ impl Calls<'_> {
             .calls
             .get(slot)
             .and_then(|call| call.kind.set_up())
-            .and_then(|set_up| set_up.hops.get(usize::from(hop)))
-            .and_then(|hop| Some((hop.trunk?, hop.target)))
+            .and_then(|set_up| {
+                let mut later = set_up.hops.iter().skip(usize::from(hop));
+                let hop = later.next().filter(|hop| !hop.redirected)?;
+                if later.any(|other| hop.is_of_same_name(other)) {
+                    return None;
+                }
+                Some((hop.trunk?, hop.target))
+            })
         else {
             return;
         };
@@ -538,6 +545,7 @@ impl Calls<'_> {
             .and_then(|leg| self.endpoint.flow_of(leg));
         let set_up = call.kind.set_up();
         let hop = set_up.and_then(|set_up| set_up.hops.get(usize::from(hop)));
+        let hop = hop.filter(|hop| !hop.redirected);
         let (Some(flow), Some(trunk)) = (flow, hop.and_then(|hop| hop.trunk)) else {
             return;
         };
@@ -596,6 +604,9 @@ impl SetUp {
             next.routes = Vec::new();
             next.uri = uri;
             next.redirected = true;
+            let trunk = next.trunk.and_then(|trunk| config.trunk(trunk));
+            next.foreign = trunk.is_none_or(|trunk| !next.is_at(trunk));
+            next.identity &= !next.foreign;
             let at = self.next + added;
             self.hops.insert(at.min(self.hops.len()), next);
             added += 1;

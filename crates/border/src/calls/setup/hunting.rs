@@ -11,7 +11,7 @@ use crate::certificate_names::with_hop_certificate_name;
 use crate::components::Calls;
 use crate::headers::{EditList, address_of, text};
 use crate::identity::{ANONYMOUS, RequestedPrivacy};
-use crate::policy::StepTarget;
+use crate::policy::{HopStep, StepTarget};
 use crate::shared::Alarm;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
 use config::Trunk;
@@ -75,9 +75,9 @@ fn is_removal_of_credentials(edit: &Edit<'_>) -> bool {
     )
 }
 
-/// The credentials of the border at a trunk.
-pub(crate) fn login_at(trunk: Option<&Trunk>) -> Option<Login<'_>> {
-    let login = trunk?.credentials.as_ref()?;
+/// The credentials of the border at a hop of a trunk; none for other hosts.
+pub(crate) fn login_at<'t>(trunk: Option<&'t Trunk>, hop: &HopStep) -> Option<Login<'t>> {
+    let login = trunk.filter(|_| !hop.foreign)?.credentials.as_ref()?;
     Some(Login {
         user: login.username.as_bytes(),
         password: login.password.as_bytes(),
@@ -366,7 +366,7 @@ impl Calls<'_> {
             }),
             content: Self::passed(invite, &edits, body.of(invite)),
             user: key.0,
-            login: login_at(trunk),
+            login: login_at(trunk, hop),
             prack: if set_up.early.reliable {
                 Prack::Handler
             } else {
@@ -426,7 +426,7 @@ impl Calls<'_> {
             set_up.timers.answer = Some(self.parts.ctx.timers.schedule(now + timeout, alarm));
         }
         if let Some(trunk) = trunk {
-            self.parts.admission.throttles.record_sent(trunk, now);
+            self.parts.admission.record_call_to(trunk, now);
         }
         self.parts.trunks.begin_call(trunk);
     }
@@ -624,6 +624,7 @@ impl OngoingCalls {
         let index = usize::from(branches.find(|branch| branch.leg == leg)?.hop);
         let hop = set_up.hops.get(index)?;
         let (interface, trunk) = (hop.interface, hop.trunk);
+        call.headers.foreign_callee = hop.foreign;
         *call.interfaces.get_mut(Side::Callee) = interface;
         *call.trunks.get_mut(Side::Callee) = trunk;
         Some(index)
@@ -638,7 +639,9 @@ impl OngoingCalls {
             return;
         };
         let (mark, interface, trunk) = (self.mark_of(&hop.uri), hop.interface, hop.trunk);
+        let foreign = hop.foreign;
         if let Some(call) = self.get_mut(slot) {
+            call.headers.foreign_callee = foreign;
             call.uri_hash = mark;
             *call.interfaces.get_mut(Side::Callee) = interface;
             *call.trunks.get_mut(Side::Callee) = trunk;

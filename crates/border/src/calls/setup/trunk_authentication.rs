@@ -130,10 +130,18 @@ impl Components {
                 withheld.unwrap_or_else(|| from.map_or_else(String::new, String::from))
             }
         };
+        let stored = match request.method() {
+            Method::Register => self.stored_address_of_record(request, flow),
+            _ => aor.clone(),
+        };
+        let location = &self.registrar.location;
+        let host = flow.remote.ip();
+        let is_changed = stored != aor;
         let claim = Claim {
             source: flow.remote,
-            registered: self.registrar.location.holds(&aor, flow),
-            registered_host: self.registrar.location.knows_host(&aor, flow.remote.ip()),
+            registered: location.holds(&aor, flow) || is_changed && location.holds(&stored, flow),
+            registered_host: location.knows_host(&aor, host)
+                || is_changed && location.knows_host(&stored, host),
         };
         (aor, claim)
     }

@@ -167,7 +167,7 @@ impl TransferControl<'_> {
         invite.from = Some(effects.from().unwrap_or(&from));
         invite.to = Some(effects.to().unwrap_or(&to));
         invite.user = key.0;
-        invite.login = login_at(trunk);
+        invite.login = login_at(trunk, hop);
         invite.prack = Prack::Automatic;
         invite.content.edits = &edits;
         self.endpoint
@@ -181,7 +181,7 @@ impl TransferControl<'_> {
         let number = self.parts.calls.get(slot).map_or(0, |call| call.number);
         self.parts.trunks.begin_call(hop.trunk);
         if let Some(trunk) = hop.trunk {
-            self.parts.admission.throttles.record_sent(trunk, now);
+            self.parts.admission.record_call_to(trunk, now);
         }
         let config = self.parts.ctx.config.clone();
         self.parts.ctx.events.tell(now, || EventKind::CallRouted {
@@ -256,7 +256,6 @@ impl TransferControl<'_> {
             interface: *call.interfaces.get(from),
             trunk: *call.trunks.get(from),
             authenticated: call.trunks.get(from).is_some(),
-            located: false,
             from: request.from().map(|from| from.uri).unwrap_or_default(),
             to: uri,
             random: self.parts.ctx.entropy.u64(),
