@@ -39,10 +39,16 @@ pub(super) fn tls_connections(bench: &mut Bench) -> Result<(), String> {
     let load = release().join("examples/transport_calls");
     check(Command::new(load).args(["certificates", &folder]))?;
     let limit = descriptors(&std::fs::read_to_string("/proc/self/limits").unwrap_or_default());
-    let connections = CONNECTIONS.min(limit.saturating_sub(OTHER_DESCRIPTORS)).max(FEW + 1);
-    println!("{connections} TLS connections, one for each subscriber, generator and border in a process each");
+    let connections = CONNECTIONS
+        .min(limit.saturating_sub(OTHER_DESCRIPTORS))
+        .max(FEW + 1);
+    println!(
+        "{connections} TLS connections, one for each subscriber, generator and border in a process each"
+    );
     if connections < CONNECTIONS {
-        println!("  a process has {limit} file descriptors here: {CONNECTIONS} connections are not possible");
+        println!(
+            "  a process has {limit} file descriptors here: {CONNECTIONS} connections are not possible"
+        );
     }
     let few = one(FEW, &bench.scratch)?;
     let many = one(connections, &bench.scratch)?;
@@ -81,9 +87,12 @@ pub(super) fn tls_connections(bench: &mut Bench) -> Result<(), String> {
 
 /// The hard limit of file descriptors of a process, from `/proc/PID/limits`; that of the connections if it has none.
 fn descriptors(limits: &str) -> u32 {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"));
     let hard = line.and_then(|line| line.split_whitespace().nth(1));
-    hard.and_then(|hard| hard.parse().ok()).unwrap_or(CONNECTIONS + OTHER_DESCRIPTORS)
+    hard.and_then(|hard| hard.parse().ok())
+        .unwrap_or(CONNECTIONS + OTHER_DESCRIPTORS)
 }
 
 /// The border: registrar without authentication.
@@ -120,7 +129,12 @@ fn one(users: u32, scratch: &Path) -> Result<Connections, String> {
     let _ = std::fs::remove_dir_all(&out);
     let program = program().display().to_string();
     let arguments = ["run", "-c", &configuration.display().to_string()];
-    let border = Running::start(SUBJECT_CORE, &program, &arguments, &scratch.join("subject.log"))?;
+    let border = Running::start(
+        SUBJECT_CORE,
+        &program,
+        &arguments,
+        &scratch.join("subject.log"),
+    )?;
     std::thread::sleep(Duration::from_millis(1_500));
     let (file, told, out) = (
         file.display().to_string(),
@@ -207,7 +221,10 @@ mod tests {
     fn the_hard_limit_of_open_files_is_read() {
         let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024                 20000                files\n";
         assert_eq!(descriptors(limits), 20_000);
-        assert_eq!(descriptors("Max open files 1024 unlimited files"), CONNECTIONS + OTHER_DESCRIPTORS);
+        assert_eq!(
+            descriptors("Max open files 1024 unlimited files"),
+            CONNECTIONS + OTHER_DESCRIPTORS
+        );
         assert_eq!(descriptors(""), CONNECTIONS + OTHER_DESCRIPTORS);
     }
 }

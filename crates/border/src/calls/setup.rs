@@ -17,7 +17,7 @@ use crate::calls::{
     ForkingBreadth, InDialogRequests, MediaAnchor, NewCall, SetUp, SetUpTimers, Sides,
 };
 use crate::components::{Calls, Components};
-use crate::emergency::is_emergency_uri;
+use crate::emergency::is_emergency;
 use crate::headers::{address_of, text};
 use crate::policy::CallPlan;
 use crate::request::{RequestOrigin, RequestRefusal};
@@ -272,7 +272,7 @@ impl Components {
         let settings = self.ctx.config.trunk(id);
         let limit = settings.and_then(|trunk| trunk.max_calls);
         let is_full = limit.is_some_and(|limit| self.trunks.calls(id) >= limit);
-        if !is_full || is_emergency_uri(request.request_uri()) {
+        if !is_full || is_emergency(&self.ctx.config, request.request_uri()) {
             return Ok(());
         }
         let mut refused = RequestRefusal::new(Reason::TrunkFull);

@@ -221,7 +221,10 @@ pub fn plan(minutes: f64) -> StudyPlan {
             "call-rate",
             "400",
             &[&short[..], &ANCHORED].concat(),
-            calls(1_600, &[&ANCHORED[..], &["callers.hold_seconds=0.5"]].concat()),
+            calls(
+                1_600,
+                &[&ANCHORED[..], &["callers.hold_seconds=0.5"]].concat(),
+            ),
         )
         .with(cpu_call()),
         part(
