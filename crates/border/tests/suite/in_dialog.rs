@@ -213,7 +213,10 @@ fn reinvite_is_forwarded_without_100rel() {
     });
     net.run(seconds(1));
     let reinvite = net.find(bob, is_in_dialog);
-    assert_eq!(reinvite.header("Supported"), "timer, replaces, precondition");
+    assert_eq!(
+        reinvite.header("Supported"),
+        "timer, replaces, precondition"
+    );
     assert_eq!(reinvite.header("Require"), "");
     assert!(net.has(alice, |event| matches!(event, PhoneEvent::Response(200, _))));
     hang_up(&mut net, alice, leg);
