@@ -18,12 +18,16 @@ use crate::responses::refuse;
 use crate::shared::Alarm;
 use ::rules::Effects;
 use config::{IdentityPassing, TrunkId};
+use core::time::Duration;
 use engine::{EventKind, Reason};
 use sip::{
     Flow, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target, TransactionId,
 };
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Method};
+
+/// Time for the first response of a registered contact, before the next one is tried.
+const CONTACT_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Next hop of a request.
 #[derive(Clone, Copy, Debug)]
@@ -250,8 +254,8 @@ impl Calls<'_> {
         }
     }
 
-    /// A request was sent to a hop of a trunk: if there is another hop, the first response has to arrive in the time that
-    /// the trunk has for INVITEs. The transaction itself ends only when that of the sender ends, too.
+    /// A request was sent to a hop: if there is another one, the first response has to arrive in the time that the trunk
+    /// has for INVITEs. The transaction itself ends only when that of the sender ends, too.
     fn await_relay(&mut self, user: u64, transaction: TransactionId) {
         let now = self.parts.ctx.now;
         let Some(relay) = self.parts.out_of_dialog.relay_mut(user) else {
@@ -259,16 +263,18 @@ impl Calls<'_> {
         };
         relay.sent = Some(transaction);
         let last = relay.next.checked_sub(1).and_then(|at| relay.hops.get(at));
-        let trunk = last
+        let Some(trunk) = last
             .filter(|_| relay.next < relay.hops.len())
-            .and_then(|hop| self.parts.ctx.config.trunk(hop.trunk?));
-        relay.timer = trunk.map(|trunk| {
-            let due = now + trunk.answer_timeout;
-            self.parts
-                .ctx
-                .timers
-                .schedule(due, Alarm::RelayTimeout(user))
-        });
+            .map(|hop| hop.trunk)
+        else {
+            return;
+        };
+        let ctx = &mut self.parts.ctx;
+        let timeout = trunk
+            .and_then(|trunk| ctx.config.trunk(trunk))
+            .map_or(CONTACT_TIMEOUT, |trunk| trunk.answer_timeout);
+        let alarm = Alarm::RelayTimeout(user);
+        relay.timer = Some(ctx.timers.schedule(now + timeout, alarm));
     }
 
     /// No response to a forwarded request in time: it goes to the next hop.

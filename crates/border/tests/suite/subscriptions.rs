@@ -424,6 +424,56 @@ fn unsolicited_message_waiting_notify_is_relayed() {
     net.assert_quiet();
 }
 
+/// A silent contact of a user is given up while the sender still waits.
+#[test]
+fn message_goes_to_the_next_contact_of_a_user() {
+    let config = format!(
+        "{}[[user]]\nname='1001'\npassword='x'\n[[route]]\nregistered=true\nfrom_trunk='pbx'\n[[route]]\ntrunk='pbx'\n",
+        PLAIN.replacen("kind='access'", "kind='access'\nregister='local'", 1)
+    );
+    let (mut net, alice, bob) = pair(&config);
+    let desk = net.phone("10.1.0.2:5060", PhoneBehaviour::answering(SDP_A));
+    for (phone, contact) in [
+        (alice, "<sip:1001@10.1.0.1:5060>;q=0.5"),
+        (desk, "<sip:1001@10.1.0.2:5060>;q=0.9"),
+    ] {
+        let edits = [
+            add(HeaderId::Contact, contact),
+            add(HeaderId::Expires, "600"),
+        ];
+        let way = flow(&net, phone, OUT);
+        net.command(phone, |endpoint, now| {
+            let request = OutOfDialogRequest {
+                to: Some(b"<sip:1001@192.0.2.1>"),
+                from: Some(b"<sip:1001@192.0.2.1>"),
+                content: MessageContent::default().with(&edits),
+                ..OutOfDialogRequest::new(Method::Register, Target::new(b"sip:192.0.2.1", way))
+            };
+            endpoint.send(&request, now).unwrap();
+        });
+        net.run(seconds(1));
+    }
+    net.silence("10.1.0.2:5060");
+    let way = flow(&net, bob, IN);
+    net.command(bob, |endpoint, now| {
+        let target = Target::new(b"sip:1001@198.51.100.1", way);
+        let request = OutOfDialogRequest {
+            content: MessageContent::body(b"text/plain", b"hello"),
+            ..OutOfDialogRequest::new(Method::Message, target)
+        };
+        endpoint.send(&request, now).unwrap();
+    });
+    net.run(seconds(6));
+    assert!(!net.has(desk, |event| matches!(event, PhoneEvent::OutOfDialog(_))));
+    let entry = net.find(alice, |event| matches!(event, PhoneEvent::OutOfDialog(_)));
+    assert_eq!(
+        (entry.method().as_str(), entry.body().as_str()),
+        ("MESSAGE", "hello")
+    );
+    assert!(net.has(bob, |event| *event == PhoneEvent::OutOfDialogResponse(200)));
+    net.assert_quiet();
+}
+
 #[test]
 fn requests_not_allowed_by_an_interface_are_refused() {
     let refused = PLAIN.replacen("kind='access'", "kind='access'\nsubscribe='refuse'", 1);
