@@ -43,7 +43,9 @@ pub use plan::{
 };
 pub use playback::{PlaybackEncoding, PlaybackEnd, PlaybackPlan, PlaybackResult, can_play};
 pub use srtp::{Keys, Protection};
-pub use statistics::{Counters, FlowStats, MAX_SOURCES, SessionStats, SideStats, SourceStats};
+pub use statistics::{
+    Counters, FlowStats, LossTotals, MAX_SOURCES, SessionStats, SideStats, SourceStats,
+};
 pub use transcode::{EventMapping, PayloadClock, TranscodePlan};
 
 use crate::conference::{BridgeLimits, ConferenceBridge, ParticipantPlan};
