@@ -116,6 +116,8 @@ pub enum AnchorError {
     Exhausted(u16),
     /// None of its lines can be anchored.
     Unanchorable,
+    /// The interface has no address of the address family of its media.
+    Family,
     /// It is an encoded part of a multipart body.
     Encoded,
     /// SRTP or its absence, as required by policy, cannot be agreed.
@@ -133,6 +135,7 @@ impl AnchorError {
             AnchorError::Bad(bad) => bad.reason(),
             AnchorError::Exhausted(_) => Reason::NoMediaPort,
             AnchorError::Unanchorable => Reason::NothingToAnchor,
+            AnchorError::Family => Reason::NoMediaFamily,
             AnchorError::Protection => Reason::NoMediaSecurity,
             AnchorError::NoNode => Reason::NoNode,
             AnchorError::NoCodec => Reason::NoCodec,

@@ -22,6 +22,7 @@ use crate::calls::{
 };
 use crate::components::{Calls, Components};
 use crate::headers::{address_of, text};
+use crate::media::MediaPeer;
 use crate::policy::{Facts, called_number};
 use crate::request::{RequestOrigin, RequestRefusal};
 use crate::responses::{refuse, refuse_with};
@@ -139,15 +140,22 @@ impl ConferenceCalls<'_> {
         let number = self.parts.calls.next_number(self.endpoint);
         let seed = self.parts.ctx.entropy.u64();
         let session = self.parts.ctx.entropy.u64() >> 2;
-        let Some(side) = self.parts.media.media_side(
+        let side = self.parts.media.media_side(
             &self.parts.ctx.config,
             origin.interface,
             origin.trunk,
-            flow.remote.ip(),
-        ) else {
-            self.parts.admission.reservations.release(&reservation);
-            let refused = RequestRefusal::new(Reason::NoMediaInterface);
-            return self.calls().refuse_call(leg, request, flow, &refused);
+            MediaPeer::of_message(flow.remote.ip(), request),
+        );
+        let side = match side {
+            Ok(side) => side,
+            Err(error) => {
+                self.parts.admission.reservations.release(&reservation);
+                let refused = RequestRefusal::new(match error {
+                    AnchorError::Family => Reason::NoMediaFamily,
+                    _ => Reason::NoMediaInterface,
+                });
+                return self.calls().refuse_call(leg, request, flow, &refused);
+            }
         };
         let CalledConference {
             spec,
