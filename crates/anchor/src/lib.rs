@@ -183,6 +183,9 @@ struct AnchoredLine {
     carriage: media::Carriage,
     /// Caller's and callee's side; a conference participant has the caller's only.
     sides: SmallVec<[LineSide; 2]>,
+    /// The last early answer has rejected it. Nothing is relayed; its ports are kept for the answers of other early
+    /// dialogs.
+    rejected: bool,
 }
 
 /// State of one side of a line, for statistics.
@@ -485,7 +488,11 @@ impl CallMedia {
                 (Some(answered), Some(offered)) => {
                     self.apply_line_answer(plane, index, offer.from, offered, answered);
                 }
-                _ if provisional => {}
+                _ if provisional => {
+                    if let Some(Some(line)) = self.lines.get_mut(index) {
+                        line.rejected = true;
+                    }
+                }
                 _ => self.drop_line(plane, index),
             }
         }
@@ -522,6 +529,21 @@ impl CallMedia {
 
     /// Writes the same offer for another target to `out`.
     pub fn offer_again(&mut self, plane: &mut MediaPlane, offer: &[u8], out: &mut Vec<u8>) {
+    /// Whether lines are kept that an early answer has rejected.
+    pub fn has_rejected_lines(&self) -> bool {
+        self.lines.iter().flatten().any(|line| line.rejected)
+    }
+
+    /// Releases the lines that the last early answer has rejected: no other early dialog will accept them.
+    pub fn release_rejected_lines(&mut self, plane: &mut MediaPlane) {
+        for index in 0..self.lines.len() {
+            let line = self.lines.get(index).and_then(Option::as_ref);
+            if line.is_some_and(|line| line.rejected) {
+                self.drop_line(plane, index);
+            }
+        }
+    }
+
         if let Some(from) = self.open_offer() {
             self.evaluate_offer_again(plane, offer);
             self.write_offer(plane, from, offer, out);
@@ -583,7 +605,8 @@ impl CallMedia {
         };
         let lines = self.lines.iter().enumerate();
         lines.filter_map(move |(index, line)| {
-            let [caller, callee] = line.as_ref()?.sides.as_slice() else {
+            let line = line.as_ref().filter(|line| !line.rejected)?;
+            let [caller, callee] = line.sides.as_slice() else {
                 return None;
             };
             Some((index, [view(caller), view(callee)]))
@@ -673,12 +696,14 @@ impl CallMedia {
                 drop_side(plane, caller.pool, caller_side);
                 Err(error)
             }
+                rejected: false,
         }
     }
 
     fn drop_lines(&mut self, plane: &mut MediaPlane, lines: u16) {
         for index in 0..self.lines.len() {
             if lines & (1 << index) != 0 {
+                rejected: false,
                 self.drop_line(plane, index);
             }
         }
@@ -727,6 +752,7 @@ impl CallMedia {
                     // With media security each side has its own multiplexing.
                     (Some(_), true) => fact.mux,
                     (Some(security), false) => {
+        line.rejected = false;
                         let demanded = security.policy().mux == Some(Mux::Require);
                         (fact.mux || demanded) && side.mux_offered
                     }
@@ -757,7 +783,8 @@ impl CallMedia {
             .lines
             .iter()
             .enumerate()
-            .filter_map(|(index, line)| line.as_ref().map(|line| (index, line)))
+            .filter_map(|(index, line)| Some((index, line.as_ref()?)))
+            .filter(|(_, line)| !line.rejected)
             .filter_map(|(index, line)| self.flow_plan(index, line))
             .collect();
         let plan = Box::new(SessionPlan {
