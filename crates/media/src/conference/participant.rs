@@ -139,9 +139,9 @@ impl Participant {
     }
 
     fn set_inactivity(&mut self, plan: &ParticipantPlan, now: Time) {
-        self.inactivity = match plan.side.sends {
-            true => plan.inactivity,
-            false => plan.hold_inactivity,
+        self.inactivity = match plan.side.is_held() {
+            false => plan.inactivity,
+            true => plan.hold_inactivity,
         };
         self.last_packet = now;
     }

@@ -114,6 +114,11 @@ impl SidePlan {
 /// One media line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowPlan {
+
+    /// Whether this side sends or receives no media.
+    pub(crate) fn is_held(&self) -> bool {
+        !self.sends || !self.receives
+    }
     /// Number of the `m=` line; identifies the line across updates.
     pub line: u8,
     /// Protocol of the line.
@@ -131,7 +136,7 @@ pub struct SessionPlan {
     pub flows: SmallVec<[FlowPlan; 1]>,
     /// Silence of all sides after which [`super::MediaEvent::Timeout`] is reported; `None` for never.
     pub inactivity: Option<Duration>,
-    /// The same while no side may send (hold).
+    /// The same during hold, see [`SessionPlan::is_held`].
     pub hold_inactivity: Option<Duration>,
 }
 
@@ -154,13 +159,13 @@ impl SessionPlan {
         }
     }
 
-    /// Whether no side may send on any line.
+    /// Whether each line is on hold: a side of it does not send, or does not receive (RFC 3264 section 8.4). Then
+    /// silence is normal: the side on hold need not send music, and the other one's media is not wanted.
     pub fn is_held(&self) -> bool {
         !self
             .flows
             .iter()
-            .flat_map(|flow| &flow.sides)
-            .any(|side| side.sends)
+            .all(|flow| flow.sides.iter().any(SidePlan::is_held))
     }
 
     pub(crate) fn sockets(&self) -> impl Iterator<Item = SocketId> + '_ {
