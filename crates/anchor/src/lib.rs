@@ -164,6 +164,8 @@ struct LineSide {
     signalled_rtp: Option<SocketAddr>,
     signalled_rtcp: Option<SocketAddr>,
     direction: MediaDirection,
+    /// Counts the ends of hold: the port of the side at its NAT may be another then.
+    latch_epoch: u32,
     clock_rates: SmallVec<[(u8, u32); 2]>,
     #[serde(with = "encodings::saved")]
     encodings: SmallVec<[(u8, &'static str); 1]>,
@@ -571,6 +573,16 @@ impl CallMedia {
         any
     }
 
+    /// Lets the media of a side come from the address from which it signals now, if it was bound to such an address. In
+    /// force with the next plan.
+    pub fn follow_address(&mut self, side: Side, address: IpAddr) {
+        if let Some(side) = self.sides.get_mut(side.index())
+            && matches!(side.latching, Latching::SameAddress(_))
+        {
+            side.latching = Latching::SameAddress(address);
+        }
+    }
+
     /// Parameters of a side.
     pub fn side(&self, side: Side) -> &MediaSide {
         let [caller, callee] = &self.sides;
@@ -848,7 +860,7 @@ impl CallMedia {
             signalled_rtcp: own.signalled_rtcp,
             mux: own.mux,
             latching,
-            latch_epoch: 0,
+            latch_epoch: own.latch_epoch,
             sends: own.direction.sends && may_send,
             receives: own.direction.receives,
             dscp: media.dscp,
@@ -930,7 +942,7 @@ impl LineSide {
             .as_ref()
             .is_some_and(|security| security.has_ice());
         // Hold by a zero address stops media to that side.
-        self.direction = MediaDirection {
+        let direction = MediaDirection {
             sends: fact.direction.sends,
             receives: fact.direction.receives && (ice || !fact.is_zero_held()),
         };
@@ -939,4 +951,11 @@ impl LineSide {
         self.special.clone_from(&fact.special);
         self.encrypted = fact.encrypted;
     }
+        let resumes = |before: bool, now: bool| !before && now;
+        if resumes(self.direction.sends, direction.sends)
+            || resumes(self.direction.receives, direction.receives)
+        {
+            self.latch_epoch = self.latch_epoch.wrapping_add(1);
+        }
+        self.direction = direction;
 }

@@ -255,11 +255,15 @@ impl ConferenceCalls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
+        let address = call.address_of_connection(self.endpoint, Side::Caller);
         let (Some(media), Some(participant)) =
             (call.media.anchored_mut(), call.kind.participant_mut())
         else {
             return;
         };
+        if let Some(address) = address {
+            media.follow_address(Side::Caller, address);
+        }
         let plane = &mut self.parts.media.plane;
         let mut unused = Vec::new();
         let (result, offer) = match offer {
@@ -668,11 +672,15 @@ impl ConferenceCalls<'_> {
             .calls
             .get_mut(slot)
             .ok_or(AnchorError::Unanchorable)?;
+        let address = call.address_of_connection(self.endpoint, Side::Caller);
         let (Some(media), Some(participant)) =
             (call.media.anchored_mut(), call.kind.participant_mut())
         else {
             return Err(AnchorError::Unanchorable);
         };
+        if let Some(address) = address {
+            media.follow_address(Side::Caller, address);
+        }
         let plane = &mut self.parts.media.plane;
         let accepts_srtp = media.has_media_security();
         let sdp = Sdp::parse(answer).ok();

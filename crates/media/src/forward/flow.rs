@@ -119,24 +119,29 @@ impl FlowSide {
         side
     }
 
-    /// Applies a new plan. A latch is kept unless the signalled address, the socket or the latching mode changed.
+    /// Applies a new plan. A latch is kept unless the signalled address, the socket or the latching mode changed; after a
+    /// change of its epoch it may learn another address.
     pub(crate) fn apply(&mut self, plan: &SidePlan) {
         let rtp = usable(plan.signalled_rtp, plan.ipv6);
         let rtcp = usable(plan.signalled_rtcp, plan.ipv6);
         let changed = self.rtp != plan.rtp
             || self.ipv6 != plan.ipv6
-            || self.latch_epoch != plan.latch_epoch
             || self.latching != plan.latching
             || self.latch.signalled() != rtp;
         if changed {
             self.latch.reset(rtp);
         }
         if changed || self.rtcp != plan.rtcp || self.rtcp_latch.signalled() != rtcp {
+        let relearns = self.latch_epoch != plan.latch_epoch;
             self.rtcp_latch.reset(rtcp);
         }
+        } else if relearns {
+            self.latch.relearn();
         self.rtp = plan.rtp;
         self.rtcp = plan.rtcp;
         self.ipv6 = plan.ipv6;
+        } else if relearns {
+            self.rtcp_latch.relearn();
         self.mux = plan.mux;
         self.sends = plan.sends;
         self.receives = plan.receives;

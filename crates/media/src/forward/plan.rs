@@ -60,7 +60,8 @@ pub struct SidePlan {
     pub mux: bool,
     /// Which addresses may be latched.
     pub latching: Latching,
-    /// A changed number resets the latch although the signalled address is the same.
+    /// With a changed number, another permitted address may replace the latched one, once; the latched one stays valid
+    /// until then.
     pub latch_epoch: u32,
     /// Whether this side may send media, by offer and answer.
     pub sends: bool,
