@@ -84,6 +84,9 @@ pub struct SidePlan {
     pub plain_rtcp: bool,
     /// How packets from this side are transcoded for the other side; `None`: relayed unchanged. Only for RTP.
     pub transcode: Option<Arc<TranscodePlan>>,
+    /// RTP payload types of this side that the other side does not know: not relayed
+    /// ([`engine::DropReason::MediaNotTranscoded`]).
+    pub refused: SmallVec<[u8; 4]>,
 }
 
 impl SidePlan {
@@ -108,18 +111,19 @@ impl SidePlan {
             hides: false,
             plain_rtcp: false,
             transcode: None,
+            refused: SmallVec::new(),
         }
+    }
+
+    /// Whether this side sends or receives no media.
+    pub(crate) fn is_held(&self) -> bool {
+        !self.sends || !self.receives
     }
 }
 
 /// One media line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowPlan {
-
-    /// Whether this side sends or receives no media.
-    pub(crate) fn is_held(&self) -> bool {
-        !self.sends || !self.receives
-    }
     /// Number of the `m=` line; identifies the line across updates.
     pub line: u8,
     /// Protocol of the line.
@@ -163,8 +167,7 @@ impl SessionPlan {
     /// Whether each line is on hold: a side of it does not send, or does not receive (RFC 3264 section 8.4). Then
     /// silence is normal: the side on hold need not send music, and the other one's media is not wanted.
     pub fn is_held(&self) -> bool {
-        !self
-            .flows
+        self.flows
             .iter()
             .all(|flow| flow.sides.iter().any(SidePlan::is_held))
     }
