@@ -183,11 +183,11 @@ struct LineSide {
 #[derive(Debug, Serialize, Deserialize)]
 struct AnchoredLine {
     carriage: media::Carriage,
-    /// Caller's and callee's side; a conference participant has the caller's only.
-    sides: SmallVec<[LineSide; 2]>,
     /// The last early answer has rejected it. Nothing is relayed; its ports are kept for the answers of other early
     /// dialogs.
     rejected: bool,
+    /// Caller's and callee's side; a conference participant has the caller's only.
+    sides: SmallVec<[LineSide; 2]>,
 }
 
 /// State of one side of a line, for statistics.
@@ -529,8 +529,6 @@ impl CallMedia {
         }
     }
 
-    /// Writes the same offer for another target to `out`.
-    pub fn offer_again(&mut self, plane: &mut MediaPlane, offer: &[u8], out: &mut Vec<u8>) {
     /// Whether lines are kept that an early answer has rejected.
     pub fn has_rejected_lines(&self) -> bool {
         self.lines.iter().flatten().any(|line| line.rejected)
@@ -546,6 +544,8 @@ impl CallMedia {
         }
     }
 
+    /// Writes the same offer for another target to `out`.
+    pub fn offer_again(&mut self, plane: &mut MediaPlane, offer: &[u8], out: &mut Vec<u8>) {
         if let Some(from) = self.open_offer() {
             self.evaluate_offer_again(plane, offer);
             self.write_offer(plane, from, offer, out);
@@ -696,26 +696,26 @@ impl CallMedia {
         if self.participant.is_some() {
             return Ok(AnchoredLine {
                 carriage,
+                rejected: false,
                 sides: SmallVec::from_iter([caller_side]),
             });
         }
         match new_side(plane, callee.pool, carriage) {
             Ok(callee_side) => Ok(AnchoredLine {
                 carriage,
+                rejected: false,
                 sides: SmallVec::from_iter([caller_side, callee_side]),
             }),
             Err(error) => {
                 drop_side(plane, caller.pool, caller_side);
                 Err(error)
             }
-                rejected: false,
         }
     }
 
     fn drop_lines(&mut self, plane: &mut MediaPlane, lines: u16) {
         for index in 0..self.lines.len() {
             if lines & (1 << index) != 0 {
-                rejected: false,
                 self.drop_line(plane, index);
             }
         }
@@ -752,6 +752,7 @@ impl CallMedia {
         let Some(Some(line)) = self.lines.get_mut(index) else {
             return;
         };
+        line.rejected = false;
         let mux = offered.mux && answered.mux;
         if let Some(carriage) = answered.carriage.forwarded() {
             line.carriage = carriage;
@@ -764,7 +765,6 @@ impl CallMedia {
                     // With media security each side has its own multiplexing.
                     (Some(_), true) => fact.mux,
                     (Some(security), false) => {
-        line.rejected = false;
                         let demanded = security.policy().mux == Some(Mux::Require);
                         (fact.mux || demanded) && side.mux_offered
                     }
@@ -874,6 +874,11 @@ impl CallMedia {
                 .codecs
                 .as_ref()
                 .and_then(|codecs| codecs.plan(index, number)),
+            refused: self
+                .codecs
+                .as_ref()
+                .map(|codecs| codecs.refused(index, number))
+                .unwrap_or_default(),
         })
     }
 
@@ -946,11 +951,6 @@ impl LineSide {
             sends: fact.direction.sends,
             receives: fact.direction.receives && (ice || !fact.is_zero_held()),
         };
-        self.clock_rates.clone_from(&fact.clock_rates);
-        self.encodings.clone_from(&fact.encodings);
-        self.special.clone_from(&fact.special);
-        self.encrypted = fact.encrypted;
-    }
         let resumes = |before: bool, now: bool| !before && now;
         if resumes(self.direction.sends, direction.sends)
             || resumes(self.direction.receives, direction.receives)
@@ -958,4 +958,9 @@ impl LineSide {
             self.latch_epoch = self.latch_epoch.wrapping_add(1);
         }
         self.direction = direction;
+        self.clock_rates.clone_from(&fact.clock_rates);
+        self.encodings.clone_from(&fact.encodings);
+        self.special.clone_from(&fact.special);
+        self.encrypted = fact.encrypted;
+    }
 }
