@@ -229,14 +229,9 @@ impl CallTrace {
     fn request(&mut self, method: &[u8], sequence: u32, time: u64, body: &[u8]) {
         match method {
             b"INVITE" => {
-                self.invite_at.get_or_insert(time);
-                if self.answered_at.is_none() && sequence > self.invite_sequence {
-                    // A further attempt, with credentials or to another target: earlier responses are not the outcome.
-                    self.invite_sequence = sequence;
-                    self.status = None;
-                    self.final_at = None;
-                    self.cancelled_at = None;
-                }
+                // After a gap in a TCP stream it may be read after its response.
+                self.invite_at = Some(self.invite_at.map_or(time, |at| at.min(time)));
+                self.begin_attempt(sequence);
             }
             b"CANCEL" if self.answered_at.is_none() => {
                 self.cancelled_at.get_or_insert(time);
@@ -251,10 +246,21 @@ impl CallTrace {
         }
     }
 
+    /// The first message of a further attempt, with credentials or to another target: earlier responses are not the outcome.
+    fn begin_attempt(&mut self, sequence: u32) {
+        if self.answered_at.is_none() && sequence > self.invite_sequence {
+            self.invite_sequence = sequence;
+            self.status = None;
+            self.final_at = None;
+            self.cancelled_at = None;
+        }
+    }
+
     fn response(&mut self, method: &[u8], sequence: u32, status: u16, time: u64) {
         if method != b"INVITE" || self.answered_at.is_some() {
             return;
         }
+        self.begin_attempt(sequence);
         if status > 100 {
             self.first_response_at.get_or_insert(time);
         }

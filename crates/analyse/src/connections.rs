@@ -22,6 +22,8 @@ pub(super) struct TcpSegment<'a> {
     pub source: SocketAddr,
     pub destination: SocketAddr,
     pub sequence: u32,
+    /// The acknowledgement number.
+    pub acknowledged: Option<u32>,
     pub begins: bool,
     pub ends: bool,
     pub payload: &'a [u8],
@@ -37,9 +39,26 @@ struct TcpDirection {
     /// Bytes of messages that are not complete.
     buffer: Vec<u8>,
     last: u64,
+    /// Time of the last bytes in the buffer.
+    buffered_at: u64,
     serial: u64,
     /// Whether the stream has shown that it is SIP.
     is_sip: bool,
+}
+
+impl TcpDirection {
+    /// Reads pieces of the stream, which were released at `now`; `None`: as if each had been captured in order.
+    fn pieces(&mut self, now: Option<u64>) -> (&mut StreamReassembler, Pieces<'_>) {
+        let pieces = Pieces {
+            buffer: &mut self.buffer,
+            buffered_at: &mut self.buffered_at,
+            found: Vec::new(),
+            is_sip: self.is_sip,
+            now,
+            gaps: 0,
+        };
+        (&mut self.stream, pieces)
+    }
 }
 
 #[derive(Debug)]
@@ -47,6 +66,7 @@ pub(super) struct Connections {
     directions: BoundedMap<FlowKey, TcpDirection>,
     serial: u64,
     refused: u64,
+    gaps: u64,
 }
 
 impl Connections {
@@ -55,7 +75,13 @@ impl Connections {
             directions: BoundedMap::new(limit, key),
             serial: 0,
             refused: 0,
+            gaps: 0,
         }
+    }
+
+    /// Places in streams of SIP at which segments are missing.
+    pub(super) fn gaps(&self) -> u64 {
+        self.gaps
     }
 
     pub(super) fn refused(&self) -> u64 {
@@ -70,6 +96,8 @@ impl Connections {
         calls: &mut CallTable,
         sdp_index: &mut SdpIndex,
     ) {
+        // Before the answer to what was acknowledged, which the segment may contain.
+        self.acknowledge(segment, calls, sdp_index);
         let key = FlowKey::new(segment.source, segment.destination, 0);
         if segment.begins && self.directions.get(&key).is_some() {
             self.close(&key, calls, sdp_index);
@@ -81,40 +109,57 @@ impl Connections {
             return;
         };
         direction.last = segment.time;
-        let mut pieces = Pieces {
-            buffer: &mut direction.buffer,
-            found: Vec::new(),
-            is_sip: direction.is_sip,
-        };
+        let (stream, mut pieces) = direction.pieces(Some(segment.time));
         if segment.begins {
-            direction.stream.start(segment.sequence.wrapping_add(1));
+            stream.start(segment.sequence.wrapping_add(1));
         }
-        let mut sink = |piece: StreamPiece<'_>| pieces.push(piece);
         let sequence = segment.sequence.wrapping_add(u32::from(segment.begins));
-        direction.stream.push(sequence, segment.payload, &mut sink);
+        let mut sink = |time: u64, piece: StreamPiece<'_>| pieces.push(time, piece);
+        stream.push(segment.time, sequence, segment.payload, &mut sink);
+        let gaps = pieces.gaps;
         if segment.missing > 0 {
             let next = sequence.wrapping_add((segment.payload.len() + segment.missing) as u32);
-            direction.stream.skip_to(next, &mut sink);
+            let mut sink = |time: u64, piece: StreamPiece<'_>| pieces.push(time, piece);
+            stream.skip_to(segment.time, next, &mut sink);
         }
+        let waiting = stream.is_waiting();
         let found = pieces.found;
-        let waiting = direction.stream.is_waiting();
         direction.is_sip |= !found.is_empty();
+        self.gaps += gaps * u64::from(direction.is_sip);
         if !direction.is_sip && !may_become_sip(&direction.buffer) {
             self.directions.remove(&key);
             return;
         }
-        deliver(
-            segment.time,
-            segment.source,
-            segment.destination,
-            &found,
-            calls,
-            sdp_index,
-        );
+        let path = (segment.source, segment.destination);
+        deliver(path, &found, calls, sdp_index);
         // Data missing before the end of the stream may still arrive.
         if segment.ends && !waiting {
             self.close(&key, calls, sdp_index);
         }
+    }
+
+    /// Skips segments of the other direction that its receiver has acknowledged, but the capture does not contain.
+    fn acknowledge(
+        &mut self,
+        segment: &TcpSegment<'_>,
+        calls: &mut CallTable,
+        sdp_index: &mut SdpIndex,
+    ) {
+        let Some(next) = segment.acknowledged else {
+            return;
+        };
+        let key = FlowKey::new(segment.destination, segment.source, 0);
+        let direction = self.directions.get_mut(&key);
+        let Some(direction) = direction.filter(|direction| direction.stream.is_waiting()) else {
+            return;
+        };
+        let (stream, mut pieces) = direction.pieces(None);
+        stream.acknowledged(next, &mut |time, piece| pieces.push(time, piece));
+        let (found, gaps) = (pieces.found, pieces.gaps);
+        direction.is_sip |= !found.is_empty();
+        self.gaps += gaps * u64::from(direction.is_sip);
+        let path = (segment.destination, segment.source);
+        deliver(path, &found, calls, sdp_index);
     }
 
     fn open(&mut self, key: FlowKey, segment: &TcpSegment<'_>) -> bool {
@@ -141,6 +186,7 @@ impl Connections {
             stream: StreamReassembler::new(MAX_EARLY_BYTES, MAX_EARLY_SEGMENTS),
             buffer: Vec::new(),
             last: segment.time,
+            buffered_at: segment.time,
             serial: self.serial,
             is_sip,
         };
@@ -151,7 +197,7 @@ impl Connections {
 
     fn close(&mut self, key: &FlowKey, calls: &mut CallTable, sdp_index: &mut SdpIndex) {
         if let Some(direction) = self.directions.remove(key) {
-            finish(direction, calls, sdp_index);
+            self.gaps += finish(direction, calls, sdp_index);
         }
     }
 
@@ -167,6 +213,7 @@ impl Connections {
                     stream: StreamReassembler::new(0, 0),
                     buffer: Vec::new(),
                     last: 0,
+                    buffered_at: 0,
                     serial: 0,
                     is_sip: false,
                 },
@@ -175,29 +222,22 @@ impl Connections {
         });
         remaining.sort_by_key(|direction| direction.serial);
         for direction in remaining {
-            finish(direction, calls, sdp_index);
+            self.gaps += finish(direction, calls, sdp_index);
         }
     }
 }
 
-fn finish(mut direction: TcpDirection, calls: &mut CallTable, sdp_index: &mut SdpIndex) {
-    let mut pieces = Pieces {
-        buffer: &mut direction.buffer,
-        found: Vec::new(),
-        is_sip: direction.is_sip,
-    };
-    direction.stream.finish(&mut |piece| pieces.push(piece));
-    let mut found = pieces.found;
+/// Delivers the remaining data. Returns the number of gaps, if it is SIP.
+fn finish(mut direction: TcpDirection, calls: &mut CallTable, sdp_index: &mut SdpIndex) -> u64 {
+    let (stream, mut pieces) = direction.pieces(None);
+    stream.finish(&mut |time, piece| pieces.push(time, piece));
+    let (mut found, gaps) = (pieces.found, pieces.gaps);
     // A message whose end is not in the capture still counts as a message.
-    found.extend(remaining_message(&mut direction.buffer));
-    deliver(
-        direction.last,
-        direction.source,
-        direction.destination,
-        &found,
-        calls,
-        sdp_index,
-    );
+    let time = direction.buffered_at;
+    found.extend(remaining_message(&mut direction.buffer).map(|message| (time, message)));
+    let path = (direction.source, direction.destination);
+    deliver(path, &found, calls, sdp_index);
+    gaps * u64::from(direction.is_sip || !found.is_empty())
 }
 
 fn remaining_message(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
@@ -207,16 +247,14 @@ fn remaining_message(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
 }
 
 fn deliver(
-    time: u64,
-    source: SocketAddr,
-    destination: SocketAddr,
-    messages: &[Vec<u8>],
+    (source, destination): (SocketAddr, SocketAddr),
+    messages: &[(u64, Vec<u8>)],
     calls: &mut CallTable,
     sdp_index: &mut SdpIndex,
 ) {
-    for message in messages {
+    for (time, message) in messages {
         let datagram = CapturedDatagram {
-            time,
+            time: *time,
             source,
             destination,
             payload: message,
@@ -228,23 +266,37 @@ fn deliver(
 
 struct Pieces<'a> {
     buffer: &'a mut Vec<u8>,
-    found: Vec<Vec<u8>>,
+    buffered_at: &'a mut u64,
+    /// Messages with their times.
+    found: Vec<(u64, Vec<u8>)>,
     is_sip: bool,
+    /// Time of the segment that releases the pieces: the receiver has not read them before, unless the segments between
+    /// are missing in the capture only.
+    now: Option<u64>,
+    gaps: u64,
 }
 
 impl Pieces<'_> {
-    fn push(&mut self, piece: StreamPiece<'_>) {
+    fn push(&mut self, time: u64, piece: StreamPiece<'_>) {
         match piece {
             StreamPiece::Data(bytes) => {
                 self.buffer.extend_from_slice(bytes);
+                *self.buffered_at = self.now.unwrap_or(time);
                 self.cut();
             }
-            StreamPiece::Gap => self.found.extend(remaining_message(self.buffer)),
+            StreamPiece::Gap => {
+                let time = *self.buffered_at;
+                let rest = remaining_message(self.buffer).map(|message| (time, message));
+                self.found.extend(rest);
+                self.now = None;
+                self.gaps += 1;
+            }
         }
     }
 
     /// Cuts complete messages off the front of the buffer.
     fn cut(&mut self) {
+        let time = *self.buffered_at;
         let mut at = 0;
         loop {
             let rest = self.buffer.get(at..).unwrap_or_default();
@@ -252,8 +304,8 @@ impl Pieces<'_> {
             let skipped = rest.len() - start.len();
             match message_length(start) {
                 Cut::Message(length) => {
-                    self.found
-                        .push(start.get(..length).unwrap_or(start).to_vec());
+                    let message = start.get(..length).unwrap_or(start).to_vec();
+                    self.found.push((time, message));
                     at += skipped + length;
                 }
                 // The first line of a stream decides whether it is followed.

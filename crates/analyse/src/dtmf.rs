@@ -13,6 +13,8 @@ const MEMORY: usize = 4;
 struct ReceivedEvent {
     timestamp: u32,
     event: TelephoneEvent,
+    /// Duration of its earlier segments.
+    earlier: u32,
     packets: u32,
     started: u64,
 }
@@ -46,6 +48,8 @@ impl Dtmf {
             && timestamp == last.timestamp.wrapping_add(u32::from(u16::MAX))
         {
             last.timestamp = timestamp;
+            last.earlier = last.earlier.saturating_add(u32::from(u16::MAX));
+            last.event.duration = event.duration;
             last.packets += 1;
             last.event.end |= event.end;
             return;
@@ -54,6 +58,7 @@ impl Dtmf {
             self.events.push(ReceivedEvent {
                 timestamp,
                 event,
+                earlier: 0,
                 packets: 1,
                 started: time,
             });
@@ -67,11 +72,11 @@ impl Dtmf {
             .iter()
             .filter(|event| sure || event.packets >= 2)
             .filter_map(|event| {
+                let duration = f64::from(event.earlier) + f64::from(event.event.duration);
                 Some(DtmfEvent {
                     digit: event.event.digit()?.to_string(),
                     at: seconds(event.started),
-                    duration_ms: f64::from(event.event.duration) * 1000.0
-                        / f64::from(clock_rate.max(1)),
+                    duration_ms: duration * 1000.0 / f64::from(clock_rate.max(1)),
                     volume_dbm0: -i32::from(event.event.volume),
                     ended: event.event.end,
                 })
@@ -85,4 +90,32 @@ pub(super) fn may_be_event(payload_type: u8, sent_length: usize, head: &[u8]) ->
     payload_type >= 96
         && sent_length == 4
         && matches!(head, [0..=16, flags, ..] if flags & 0x40 == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_of_a_long_digit_are_added() {
+        let mut dtmf = Dtmf::default();
+        let packet = |duration: u16, end: bool| {
+            let event = TelephoneEvent {
+                event: 5,
+                end,
+                volume: 10,
+                duration,
+            };
+            event.to_bytes()
+        };
+        let (first, second) = (1_000, 1_000 + u32::from(u16::MAX));
+        dtmf.receive(0, first, &packet(8_000, false));
+        dtmf.receive(1, first, &packet(u16::MAX, false));
+        dtmf.receive(2, second, &packet(160, false));
+        dtmf.receive(3, second, &packet(14_465, true));
+        let digits = dtmf.report(8_000, true);
+        assert_eq!(digits.len(), 1);
+        assert!((digits[0].duration_ms - 10_000.0).abs() < 1.0);
+        assert!(digits[0].ended);
+    }
 }

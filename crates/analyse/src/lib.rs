@@ -198,6 +198,10 @@ impl CaptureAnalyser {
             "ESP packets that the keys of their association do not open",
             self.esp.failed(),
         );
+        notes.add_counted(
+            "gaps in SIP over TCP: segments that the capture does not contain",
+            self.connections.gaps(),
+        );
         notes.add_counted("TCP streams beyond the limit", self.connections.refused());
         notes.add_counted(
             "SIP messages beyond the limit of calls",

@@ -160,6 +160,7 @@ impl CaptureAnalyser {
             source: SocketAddr::new(packet.source, tcp.source_port()),
             destination: SocketAddr::new(packet.destination, tcp.destination_port()),
             sequence: tcp.sequence(),
+            acknowledged: tcp.ack().then(|| tcp.acknowledgement()),
             begins: tcp.syn(),
             ends: tcp.fin() || tcp.rst(),
             payload: tcp.payload(),

@@ -22,6 +22,15 @@ pub type Numbered = (u8, Format);
 const DYNAMIC: core::ops::RangeInclusive<u8> = 96..=127;
 /// Default packet time in milliseconds.
 const PACKET_MS: u32 = 20;
+/// Encodings that carry or repair those of codecs (RFC 2198, RFC 4588, RFC 5109, RFC 6682, RFC 8627): no audio without one.
+const REDUNDANCY: [&[u8]; 6] = [
+    b"red",
+    b"rtx",
+    b"ulpfec",
+    b"parityfec",
+    b"1d-interleaved-parityfec",
+    b"flexfec",
+];
 
 /// Codecs in a line of a description.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,6 +39,8 @@ struct LineCodecs {
     known: SmallVec<[Numbered; 4]>,
     /// Whether the line has an unsupported codec.
     has_unknown: bool,
+    /// The first payload type of a codec, supported or not.
+    first: Option<u8>,
     /// Telephone events (RFC 4733).
     events: SmallVec<[PayloadClock; 2]>,
     /// Comfort noise (RFC 3389).
@@ -62,6 +73,7 @@ impl LineCodecs {
             codecs.payload_types.push(number);
             let Some(codec) = media.codec(number) else {
                 codecs.has_unknown = true;
+                codecs.first.get_or_insert(number);
                 continue;
             };
             if codec.name.eq_ignore_ascii_case(b"telephone-event") {
@@ -70,7 +82,11 @@ impl LineCodecs {
                 if codec.clock_rate == 8000 {
                     codecs.noise = Some(number);
                 }
-            } else {
+            } else if !REDUNDANCY
+                .iter()
+                .any(|name| codec.name.eq_ignore_ascii_case(name))
+            {
+                codecs.first.get_or_insert(number);
                 match Kind::of_rtpmap(codec.name, codec.clock_rate, codec.channels)
                     .filter(|kind| kind.is_available())
                 {
@@ -101,6 +117,15 @@ fn detect_digits_for(
     kind: Kind,
 ) -> Option<PayloadClock> {
     other.filter(|_| own.is_none() && kind.spec().carries_tones)
+}
+
+/// A codec with our parameters. A side that pauses in silence would leave the other one, which did not agree to that,
+/// without packets: Annex B of G.729 is refused.
+fn without_pauses(kind: Kind) -> Format {
+    match Format::new(kind) {
+        Format::G729 { .. } => Format::G729 { annex_b: false },
+        format => format,
+    }
 }
 
 /// Codecs of a description, for a sender of media to its side.
@@ -259,6 +284,8 @@ struct CodecLine {
     offered: Option<ForwardedOffer>,
     /// Transcoding plan for the media of each side.
     plans: [Option<Arc<TranscodePlan>>; 2],
+    /// The answerer's payload types that the offerer does not know, if nothing is transcoded.
+    refused: Option<(Side, SmallVec<[u8; 4]>)>,
     /// Codec of each side when the line was last transcoded: a description towards it contains it again.
     last_codecs: [Option<Kind>; 2],
     /// Codecs in the last report.
@@ -357,6 +384,15 @@ impl CallCodecs {
         self.lines.get(line)?.plans.get(side)?.clone()
     }
 
+    /// Payload types of a side that the other side does not know.
+    pub fn refused(&self, line: usize, side: usize) -> SmallVec<[u8; 4]> {
+        let refused = self.lines.get(line).and_then(|line| line.refused.as_ref());
+        refused
+            .filter(|(of, _)| of.index() == side)
+            .map(|(_, types)| types.clone())
+            .unwrap_or_default()
+    }
+
     /// Lines whose transcoding has begun or changed since the last call, with the codecs of caller and callee.
     pub fn take_changes(&mut self) -> SmallVec<[(usize, [Kind; 2]); 1]> {
         let mut changes = SmallVec::new();
@@ -390,6 +426,11 @@ impl CodecLine {
             .chain(last_codecs.filter(|kind| !policy.codecs.contains(kind)))
             .collect();
         let is_allowed = |kind: Kind| !always || kinds.contains(&kind);
+        // Comfort noise is of use with a codec of the offerer only: what we send for it has no pauses.
+        let may_relay = codecs
+            .known
+            .iter()
+            .any(|(_, format)| is_allowed(format.kind()));
         let mut edit = LineEdit::default();
         let mut offered = ForwardedOffer {
             from,
@@ -400,7 +441,8 @@ impl CodecLine {
         };
         let known = |number: u8| codecs.known.iter().find(|(own, _)| *own == number);
         let is_auxiliary = |number: u8| {
-            codecs.noise == Some(number) || codecs.events.iter().any(|(own, _)| *own == number)
+            (codecs.noise == Some(number) && may_relay)
+                || codecs.events.iter().any(|(own, _)| *own == number)
         };
         for &number in &codecs.payload_types {
             let is_kept = match known(number) {
@@ -428,7 +470,7 @@ impl CodecLine {
                 continue;
             };
             used.push(number);
-            let format = Format::new(kind);
+            let format = without_pauses(kind);
             edit.add(number, kind, format.fmtp().as_deref());
             offered.added.push((number, format));
         }
@@ -462,7 +504,16 @@ impl CodecLine {
         answered: Option<LineCodecs>,
     ) -> Option<LineEdit> {
         self.plans = [None, None];
+        self.refused = None;
         let answered = answered?;
+        // The answerer prefers a codec that the offerer does not have, and will send it (RFC 3264 section 6.1).
+        let preferred = answered
+            .first
+            .and_then(|first| answered.known.iter().find(|(number, _)| *number == first))
+            .filter(|(_, format)| {
+                let mut added = offered.added.iter();
+                added.any(|(_, own)| own.kind() == format.kind())
+            });
         let has_common = answered.has_unknown
             || answered
                 .known
@@ -472,11 +523,14 @@ impl CodecLine {
             offered.added.iter().any(|(own, _)| own == number)
                 || offered.added_events.iter().any(|(own, _)| own == number)
         };
-        if has_common || answered.known.is_empty() {
-            // Nothing is transcoded; the offerer must not see our additions.
-            if !answered.payload_types.iter().any(is_added) {
+        if preferred.is_none() && (has_common || answered.known.is_empty()) {
+            // Nothing is transcoded; the offerer must not see our additions, nor get their packets.
+            let mut refused: SmallVec<[u8; 4]> = SmallVec::new();
+            refused.extend(answered.payload_types.iter().copied().filter(is_added));
+            if refused.is_empty() {
                 return None;
             }
+            self.refused = Some((offered.from.other(), refused));
             let mut edit = LineEdit::default();
             for &number in &answered.payload_types {
                 match is_added(&number) {
@@ -486,9 +540,10 @@ impl CodecLine {
             }
             return Some(edit);
         }
-        let (Some(&offerer_codec), Some(&answerer_codec)) =
-            (offered.codecs.known.first(), answered.known.first())
-        else {
+        let (Some(&offerer_codec), Some(&answerer_codec)) = (
+            offered.codecs.known.first(),
+            preferred.or(answered.known.first()),
+        ) else {
             return None;
         };
         self.transcode(offered, offerer_codec, &answered, answerer_codec)
@@ -505,21 +560,19 @@ impl CodecLine {
         let (kind, other) = (offerer_codec.1.kind(), answerer_codec.1.kind());
         let codecs = &offered.codecs;
         // The offerer may send telephone events even if the answerer does not support them: they become tones then.
+        // Comfort noise is not agreed, so that the offerer does not pause: the answerer would get no packets. It is
+        // understood if it is sent nevertheless.
         let mut edit = LineEdit {
             drops_packet_time: true,
             dropped: answered.payload_types.clone(),
             ..LineEdit::default()
         };
-        let answer = offerer_codec.1.answer(&Format::new(kind));
+        let answer = offerer_codec.1.answer(&without_pauses(kind));
         let fmtp = answer.and_then(|format| format.fmtp());
         edit.add(offerer_codec.0, kind, fmtp.as_deref());
         let offerer_events = codecs.events_at(kind.rtp_clock());
         if let Some(events) = offerer_events {
             edit.add_events(events);
-        }
-        if let Some(noise) = codecs.noise.filter(|_| kind.rtp_clock() == 8000) {
-            edit.keep(noise);
-            let _ = write!(edit.attributes, "a=rtpmap:{noise} CN/8000\r\n");
         }
         let answerer_events = answered.events_at(other.rtp_clock());
         let mapping =

@@ -116,6 +116,8 @@ pub enum AnchorError {
     Exhausted(u16),
     /// None of its lines can be anchored.
     Unanchorable,
+    /// The interface has no address of the address family of its media.
+    Family,
     /// It is an encoded part of a multipart body.
     Encoded,
     /// SRTP or its absence, as required by policy, cannot be agreed.
@@ -133,6 +135,7 @@ impl AnchorError {
             AnchorError::Bad(bad) => bad.reason(),
             AnchorError::Exhausted(_) => Reason::NoMediaPort,
             AnchorError::Unanchorable => Reason::NothingToAnchor,
+            AnchorError::Family => Reason::NoMediaFamily,
             AnchorError::Protection => Reason::NoMediaSecurity,
             AnchorError::NoNode => Reason::NoNode,
             AnchorError::NoCodec => Reason::NoCodec,
@@ -161,6 +164,8 @@ struct LineSide {
     signalled_rtp: Option<SocketAddr>,
     signalled_rtcp: Option<SocketAddr>,
     direction: MediaDirection,
+    /// Counts the ends of hold: the port of the side at its NAT may be another then.
+    latch_epoch: u32,
     clock_rates: SmallVec<[(u8, u32); 2]>,
     #[serde(with = "encodings::saved")]
     encodings: SmallVec<[(u8, &'static str); 1]>,
@@ -178,6 +183,9 @@ struct LineSide {
 #[derive(Debug, Serialize, Deserialize)]
 struct AnchoredLine {
     carriage: media::Carriage,
+    /// The last early answer has rejected it. Nothing is relayed; its ports are kept for the answers of other early
+    /// dialogs.
+    rejected: bool,
     /// Caller's and callee's side; a conference participant has the caller's only.
     sides: SmallVec<[LineSide; 2]>,
 }
@@ -482,7 +490,11 @@ impl CallMedia {
                 (Some(answered), Some(offered)) => {
                     self.apply_line_answer(plane, index, offer.from, offered, answered);
                 }
-                _ if provisional => {}
+                _ if provisional => {
+                    if let Some(Some(line)) = self.lines.get_mut(index) {
+                        line.rejected = true;
+                    }
+                }
                 _ => self.drop_line(plane, index),
             }
         }
@@ -517,6 +529,21 @@ impl CallMedia {
         }
     }
 
+    /// Whether lines are kept that an early answer has rejected.
+    pub fn has_rejected_lines(&self) -> bool {
+        self.lines.iter().flatten().any(|line| line.rejected)
+    }
+
+    /// Releases the lines that the last early answer has rejected: no other early dialog will accept them.
+    pub fn release_rejected_lines(&mut self, plane: &mut MediaPlane) {
+        for index in 0..self.lines.len() {
+            let line = self.lines.get(index).and_then(Option::as_ref);
+            if line.is_some_and(|line| line.rejected) {
+                self.drop_line(plane, index);
+            }
+        }
+    }
+
     /// Writes the same offer for another target to `out`.
     pub fn offer_again(&mut self, plane: &mut MediaPlane, offer: &[u8], out: &mut Vec<u8>) {
         if let Some(from) = self.open_offer() {
@@ -544,6 +571,16 @@ impl CallMedia {
             any |= opening;
         }
         any
+    }
+
+    /// Lets the media of a side come from the address from which it signals now, if it was bound to such an address. In
+    /// force with the next plan.
+    pub fn follow_address(&mut self, side: Side, address: IpAddr) {
+        if let Some(side) = self.sides.get_mut(side.index())
+            && matches!(side.latching, Latching::SameAddress(_))
+        {
+            side.latching = Latching::SameAddress(address);
+        }
     }
 
     /// Parameters of a side.
@@ -580,7 +617,8 @@ impl CallMedia {
         };
         let lines = self.lines.iter().enumerate();
         lines.filter_map(move |(index, line)| {
-            let [caller, callee] = line.as_ref()?.sides.as_slice() else {
+            let line = line.as_ref().filter(|line| !line.rejected)?;
+            let [caller, callee] = line.sides.as_slice() else {
                 return None;
             };
             Some((index, [view(caller), view(callee)]))
@@ -658,12 +696,14 @@ impl CallMedia {
         if self.participant.is_some() {
             return Ok(AnchoredLine {
                 carriage,
+                rejected: false,
                 sides: SmallVec::from_iter([caller_side]),
             });
         }
         match new_side(plane, callee.pool, carriage) {
             Ok(callee_side) => Ok(AnchoredLine {
                 carriage,
+                rejected: false,
                 sides: SmallVec::from_iter([caller_side, callee_side]),
             }),
             Err(error) => {
@@ -712,6 +752,7 @@ impl CallMedia {
         let Some(Some(line)) = self.lines.get_mut(index) else {
             return;
         };
+        line.rejected = false;
         let mux = offered.mux && answered.mux;
         if let Some(carriage) = answered.carriage.forwarded() {
             line.carriage = carriage;
@@ -754,7 +795,8 @@ impl CallMedia {
             .lines
             .iter()
             .enumerate()
-            .filter_map(|(index, line)| line.as_ref().map(|line| (index, line)))
+            .filter_map(|(index, line)| Some((index, line.as_ref()?)))
+            .filter(|(_, line)| !line.rejected)
             .filter_map(|(index, line)| self.flow_plan(index, line))
             .collect();
         let plan = Box::new(SessionPlan {
@@ -818,7 +860,7 @@ impl CallMedia {
             signalled_rtcp: own.signalled_rtcp,
             mux: own.mux,
             latching,
-            latch_epoch: 0,
+            latch_epoch: own.latch_epoch,
             sends: own.direction.sends && may_send,
             receives: own.direction.receives,
             dscp: media.dscp,
@@ -832,6 +874,11 @@ impl CallMedia {
                 .codecs
                 .as_ref()
                 .and_then(|codecs| codecs.plan(index, number)),
+            refused: self
+                .codecs
+                .as_ref()
+                .map(|codecs| codecs.refused(index, number))
+                .unwrap_or_default(),
         })
     }
 
@@ -900,10 +947,17 @@ impl LineSide {
             .as_ref()
             .is_some_and(|security| security.has_ice());
         // Hold by a zero address stops media to that side.
-        self.direction = MediaDirection {
+        let direction = MediaDirection {
             sends: fact.direction.sends,
             receives: fact.direction.receives && (ice || !fact.is_zero_held()),
         };
+        let resumes = |before: bool, now: bool| !before && now;
+        if resumes(self.direction.sends, direction.sends)
+            || resumes(self.direction.receives, direction.receives)
+        {
+            self.latch_epoch = self.latch_epoch.wrapping_add(1);
+        }
+        self.direction = direction;
         self.clock_rates.clone_from(&fact.clock_rates);
         self.encodings.clone_from(&fact.encodings);
         self.special.clone_from(&fact.special);

@@ -149,6 +149,8 @@ fn forks_answer_one_offer_in_turn() {
         4,
         "another fork may still take the video"
     );
+    assert!(call.has_rejected_lines());
+    assert_eq!(last_plan(&plane).flows.len(), 1, "it is not relayed");
     let second = String::from_utf8_lossy(ANSWER)
         .replace("10.0.0.2", "10.0.0.3")
         .replace("video 0", "video 6000");
@@ -159,6 +161,7 @@ fn forks_answer_one_offer_in_turn() {
         Some("10.0.0.3:5000".parse().unwrap())
     );
     assert_eq!(plane.ports_in_use(), 4);
+    assert_eq!(last_plan(&plane).flows.len(), 2);
     call.release(&mut plane);
 }
 

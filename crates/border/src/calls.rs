@@ -34,10 +34,10 @@ use config::{InterfaceId, TrunkId};
 use engine::timers::{TimerKey, TimerWheel};
 use engine::{Reason, Time};
 use serde::{Deserialize, Serialize};
-use sip::{Flow, Fork, LegId, ServerTransaction, TransactionId};
+use sip::{Endpoint, Flow, Fork, LegId, ServerTransaction, TransactionId};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use wire::sip::Message;
 
 /// One value for each side.
@@ -623,6 +623,13 @@ impl Call {
 
     pub(crate) fn leg(&self, side: Side) -> Option<LegId> {
         *self.legs.get(side)
+    }
+
+    /// The peer's address of the connection of a side. A phone that has moved to another network continues the call on a
+    /// new connection, and its media comes from the new address, too. Over UDP the address does not change during a call.
+    pub(crate) fn address_of_connection(&self, endpoint: &Endpoint, side: Side) -> Option<IpAddr> {
+        let flow = endpoint.flow_of(self.leg(side)?)?;
+        flow.connection.map(|_| flow.remote.ip())
     }
 
     /// Whether all legs are gone.

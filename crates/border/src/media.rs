@@ -1,9 +1,11 @@
 //! Media that is anchored here: the plane with its sockets and sessions, and the port pools of the configuration.
 
 use crate::admission::MediaPaths;
+use crate::bodies::session_of;
 use crate::shared::Ctx;
+use anchor::sdp::{MediaFacts, parse_media};
 use anchor::sockets::SocketWork;
-use anchor::{MediaPlane, MediaPool, MediaSide};
+use anchor::{AnchorError, MediaPlane, MediaPool, MediaSide};
 use config::{Config, InterfaceId, MediaSecurity, TrunkId};
 use engine::{EventKind, Worker};
 use media::Latching;
@@ -11,6 +13,44 @@ use media::forward::SessionStats;
 use media::ports::PortPool;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use wire::sip::Message;
+
+/// Attribute of a description with ICE (RFC 8839).
+const ICE: &[u8] = b"a=ice-ufrag:";
+
+/// Addresses of a peer, for its media side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MediaPeer {
+    /// Source or destination of its signalling.
+    signals_from: IpAddr,
+    /// Address of the first media line in use of its description.
+    described: Option<IpAddr>,
+    /// Its description has ICE: it may have candidates of other families.
+    has_ice: bool,
+}
+
+impl MediaPeer {
+    /// A peer without a description.
+    pub(crate) fn new(signals_from: IpAddr) -> MediaPeer {
+        MediaPeer {
+            signals_from,
+            described: None,
+            has_ice: false,
+        }
+    }
+
+    /// The sender of `message`, which may have a description.
+    pub(crate) fn of_message(signals_from: IpAddr, message: &Message<'_>) -> MediaPeer {
+        let session = session_of(message);
+        let sdp = session.bytes(message.body()).unwrap_or_default();
+        let lines = parse_media(sdp).unwrap_or_default();
+        MediaPeer {
+            signals_from,
+            described: lines.iter().find_map(MediaFacts::rtp).map(|at| at.ip()),
+            has_ice: sdp.windows(ICE.len()).any(|window| window == ICE),
+        }
+    }
+}
 
 /// Anchored media of this worker.
 #[derive(Debug)]
@@ -63,19 +103,34 @@ impl BorderMedia {
         self.plane.hold_inactivity = config.media.hold_timeout;
     }
 
-    /// The media side of an interface towards a peer whose signalling address is `remote`.
+    /// The media side of an interface towards a peer. Its address family is that of the peer's description, if there is
+    /// one, and else that of its signalling: phones with both families may signal by one and offer media by the other.
+    ///
+    /// # Errors
+    /// [`AnchorError::Family`], or [`AnchorError::Unanchorable`] without media addresses.
     pub(crate) fn media_side(
         &self,
         config: &Config,
         interface: InterfaceId,
         trunk: Option<TrunkId>,
-        remote: IpAddr,
-    ) -> Option<MediaSide> {
-        let media = &config.interface(interface)?.media;
-        let same = |at: &&config::MediaAddress| at.address.is_ipv4() == remote.is_ipv4();
-        let address = media.iter().find(same).or(media.first())?;
-        Some(MediaSide {
-            pool: *self.pools.get(address.range)?,
+        peer: MediaPeer,
+    ) -> Result<MediaSide, AnchorError> {
+        let interface_config = config.interface(interface);
+        let media = &interface_config.ok_or(AnchorError::Unanchorable)?.media;
+        let remote = peer.signals_from;
+        let family = peer.described.unwrap_or(remote);
+        let same = |at: &&config::MediaAddress| at.address.is_ipv4() == family.is_ipv4();
+        let address = match media.iter().find(same) {
+            Some(address) => Some(address),
+            None if peer.described.is_some() && !peer.has_ice && !media.is_empty() => {
+                return Err(AnchorError::Family);
+            }
+            None => media.first(),
+        };
+        let address = address.ok_or(AnchorError::Unanchorable)?;
+        let pool = self.pools.get(address.range).copied();
+        Ok(MediaSide {
+            pool: pool.ok_or(AnchorError::Unanchorable)?,
             advertised: address.signalled(),
             latching: Latching::SameAddress(remote),
             dscp: config.media.dscp,

@@ -323,6 +323,11 @@ impl Inserter {
         self.tone.is_some() || self.pause > 0
     }
 
+    /// Whether the event has ended, but not yet its shortest tone and pause.
+    pub fn is_ending(&self) -> bool {
+        !self.is_held && self.is_active()
+    }
+
     /// Starts an event. Returns false if its code is no digit.
     pub fn begin(&mut self, code: u8, volume: u8) -> bool {
         let Some(tone) = event_digit(code).and_then(|digit| Tone::dtmf(digit, tone_level(volume)))

@@ -129,6 +129,14 @@ impl Packetiser {
         Ok(())
     }
 
+    /// Samples that complete the packet that has begun; 0 if none has.
+    pub fn missing_samples(&self) -> usize {
+        match self.pending.len() {
+            0 => 0,
+            pending => self.packet_samples.saturating_sub(pending),
+        }
+    }
+
     /// Skips `units` of the timestamp, for a pause of the source. Buffered samples are dropped.
     pub fn skip(&mut self, units: u32) {
         self.pending.clear();

@@ -93,6 +93,21 @@ impl Transcoder {
         self.pass(count.min(self.samples.len()), send)
     }
 
+    /// Encodes the samples that `fill` writes, at most [`MAX_SAMPLES`], at the rate of [`Unpacker::sample_rate`].
+    ///
+    /// # Errors
+    /// As [`Packetiser::push`].
+    pub fn insert(
+        &mut self,
+        count: usize,
+        fill: &mut dyn FnMut(&mut [i16]),
+        send: &mut dyn FnMut(Packet<'_>),
+    ) -> Result<(), CodecError> {
+        let count = count.min(self.samples.len());
+        fill(self.samples.get_mut(..count).unwrap_or_default());
+        self.pass(count, send)
+    }
+
     /// Processes a comfort noise payload with a duration of `units` of the sender's timestamp.
     ///
     /// # Errors
@@ -126,6 +141,55 @@ impl Transcoder {
             self.pass(count, send)?;
             left -= count;
         }
+        Ok(())
+    }
+
+    /// Fills a gap of `units`, one lost packet before the payload `following`, from the redundancy in that one if it has
+    /// some.
+    ///
+    /// # Errors
+    /// As [`Packetiser::push`].
+    pub fn recover(
+        &mut self,
+        units: u32,
+        following: &[u8],
+        send: &mut dyn FnMut(Packet<'_>),
+    ) -> Result<(), CodecError> {
+        let count = self.unpacker.samples_in(units);
+        let Some(samples) = self.samples.get_mut(..count) else {
+            return self.gap(units, send);
+        };
+        self.unpacker.recover(following, samples);
+        self.pass(count, send)
+    }
+
+    /// The source pauses for `units` of its timestamp: the packet that has begun is completed as a gap is filled, and the
+    /// rest is skipped.
+    ///
+    /// # Errors
+    /// As [`Packetiser::push`].
+    pub fn pause(
+        &mut self,
+        units: u32,
+        send: &mut dyn FnMut(Packet<'_>),
+    ) -> Result<(), CodecError> {
+        let clock = self.unpacker.kind().rtp_clock();
+        let rate = self.packetiser.encoder().sample_rate().max(1);
+        let mut left = units;
+        // A resampler may return some samples less than expected.
+        for _ in 0..4 {
+            let missing = self.packetiser.missing_samples() as u64;
+            if missing == 0 || left == 0 {
+                break;
+            }
+            let filled = (missing * u64::from(clock)).div_ceil(u64::from(rate));
+            let filled = left.min(filled as u32);
+            self.gap(filled, send)?;
+            left -= filled;
+        }
+        let to = self.packetiser.encoder().kind().rtp_clock();
+        let skipped = u64::from(left) * u64::from(to) / u64::from(clock.max(1));
+        self.packetiser.skip(skipped as u32);
         Ok(())
     }
 
@@ -171,6 +235,30 @@ mod tests {
         assert_eq!(rates(Kind::Opus, Kind::Opus), (48_000, 48_000));
         assert_eq!(rates(Kind::G722, Kind::G729), (16_000, 8000));
         assert_eq!(rates(Kind::Pcmu, Kind::G722), (8000, 16_000));
+    }
+
+    #[test]
+    fn pause_completes_the_packet_that_has_begun() {
+        let packing = PacketiserSettings::default();
+        let mut transcoder = Transcoder::new(&Format::Pcmu, &Format::G722, packing, 1).unwrap();
+        let mut stamps = Vec::new();
+        let mut send = |packet: Packet<'_>| stamps.push(packet.timestamp);
+        // A frame of 10 ms, then 100 ms without packets.
+        transcoder.audio(&[0xff; 80], &mut send).unwrap();
+        transcoder.pause(800, &mut send).unwrap();
+        transcoder.audio(&[0xff; 160], &mut send).unwrap();
+        transcoder.pause(800, &mut send).unwrap();
+        transcoder.audio(&[0xff; 160], &mut send).unwrap();
+        let apart: Vec<u32> = stamps.windows(2).map(|two| two[1] - two[0]).collect();
+        assert!(stamps.len() >= 2 && stamps[0] == 0, "{stamps:?}");
+        // Up to the delay of the resampler.
+        assert!(
+            apart
+                .iter()
+                .zip([880, 960])
+                .all(|(own, due)| own.abs_diff(due) <= 160),
+            "{apart:?}"
+        );
     }
 
     #[test]

@@ -49,7 +49,7 @@ drop_reasons! {
     MediaMalformed "media_malformed" "Neither RTP nor RTCP: wrong version, too short, or inconsistent lengths.";
     MediaNoDestination "media_no_destination" "A packet for the other side before the media address of that side is known.";
     MediaUnexpectedRtcp "media_unexpected_rtcp" "RTCP on an RTP port, or the reverse, without rtcp-mux.";
-    MediaNotTranscoded "media_not_transcoded" "A packet of a transcoded call whose payload was not negotiated, cannot be decoded or is longer than 240 ms.";
+    MediaNotTranscoded "media_not_transcoded" "A packet of a transcoded call whose payload was not negotiated, cannot be decoded or is longer than 240 ms; in other calls, of a codec that the other side does not have.";
     MediaTooLate "media_too_late" "A packet of a transcoded call received after its time had been concealed.";
     MediaDirectionClosed "media_direction_closed" "A packet in a direction that the offer and answer have closed.";
     MediaTooLarge "media_too_large" "A datagram larger than any media packet.";

@@ -161,6 +161,7 @@ reasons! {
     NoConnectionLine 488 "no connection line (c=) for a media line" "A media line in use has no `c=` line, and the session has none (RFC 8866 section 5.7).";
     NoMediaPort 503 "no media port left" "All ports of the pool are in use.";
     NothingToAnchor 488 "no media line can be anchored" "None of the media lines has a transport and a port that the border anchors.";
+    NoMediaFamily 488 "no media address of this address family" "The session description has media at an IPv6 address (or IPv4), and `media` of the interface has none of that family.";
     NoMediaSecurity 488 "media security cannot be agreed" "SRTP, or its absence, as `srtp` of the interface or trunk requires, is not offered.";
     NoNode 503 "no media node available" "No media node is available, or the node of the call does not answer.";
     NoCodec 488 "no codec supported by the conference" "None of the offered codecs is configured for the conference.";

@@ -9,7 +9,9 @@
 //! **Latching.** Packets are accepted from a side's latched address only. The signalled address is valid at once.
 //! Another address is learned, where the plan allows it, from [`LATCH_PACKETS`] packets in sequence, and is locked
 //! then. Packets from further addresses are dropped and counted until a new offer or answer signals a change, even
-//! while the locked address is silent. Only the signalled address takes precedence over a learned one.
+//! while the locked address is silent. Only the signalled address takes precedence over a learned one. When a side
+//! sends or receives again after hold, another permitted address may take the place of the locked one, because mappings
+//! of a NAT end during silence.
 //!
 //! **Transcoding.** If the sides have no common codec, packets of a side are decoded and encoded again
 //! ([`TranscodePlan`]). The resulting packets are returned by [`Forward::next_packet`], and RTCP is rewritten to match
@@ -43,7 +45,9 @@ pub use plan::{
 };
 pub use playback::{PlaybackEncoding, PlaybackEnd, PlaybackPlan, PlaybackResult, can_play};
 pub use srtp::{Keys, Protection};
-pub use statistics::{Counters, FlowStats, MAX_SOURCES, SessionStats, SideStats, SourceStats};
+pub use statistics::{
+    Counters, FlowStats, LossTotals, MAX_SOURCES, SessionStats, SideStats, SourceStats,
+};
 pub use transcode::{EventMapping, PayloadClock, TranscodePlan};
 
 use crate::conference::{BridgeLimits, ConferenceBridge, ParticipantPlan};

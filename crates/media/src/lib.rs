@@ -6,6 +6,7 @@ pub mod audio;
 pub mod conference;
 pub mod dtmf;
 pub mod echo;
+mod expected_loss;
 pub mod forward;
 pub mod live;
 pub mod playout;

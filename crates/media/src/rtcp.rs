@@ -12,8 +12,6 @@ pub const MIN_INTERVAL: Duration = Duration::from_secs(5);
 const HEADERS: f64 = 28.0;
 /// Share of the session's bandwidth for RTCP.
 const SHARE: f64 = 0.05;
-/// Compensates timer reconsideration, which ends below the intended average: e - 3/2 (RFC 3550 section 6.3.1).
-const COMPENSATION: f64 = core::f64::consts::E - 1.5;
 
 /// RTCP settings of an endpoint.
 #[derive(Clone, Debug)]
@@ -228,7 +226,8 @@ impl RtcpEndpoint {
         self.average_size += (bytes as f64 + HEADERS - self.average_size) / 16.0;
     }
 
-    /// The interval of RFC 3550 section 6.3.1 for two members.
+    /// The interval of RFC 3550 section 6.3.1 for two members. Their number does not change, so that the timer is not
+    /// reconsidered (section 6.3.6), and there is nothing for the divisor e - 3/2 to compensate.
     fn interval(&mut self) -> Duration {
         let mut minimum = self.config.min_interval.as_secs_f64();
         if self.initial {
@@ -237,7 +236,7 @@ impl RtcpEndpoint {
         let bandwidth = f64::from(self.config.bandwidth.max(1)) / 8.0 * SHARE;
         // Both members may be senders, which is more than a quarter, so all members share the whole bandwidth.
         let computed = (2.0 * self.average_size / bandwidth).max(minimum);
-        let spread = computed * (self.entropy.unit() + 0.5) / COMPENSATION;
+        let spread = computed * (self.entropy.unit() + 0.5);
         Duration::from_secs_f64(spread.min(3600.0))
     }
 }

@@ -49,6 +49,8 @@ enum NgAlarm {
     Keying(u64),
     /// The delay of a deletion is over.
     Delete(u64),
+    /// No other answer to the offer of a session follows.
+    ReleaseRejected(u64),
     /// The time limit for draining has passed.
     DrainTimeout,
 }
@@ -492,6 +494,12 @@ impl NgServer {
                     if let Some(branch) = self.branches.get_mut(session) {
                         branch.deleting = None;
                         self.end_branch(session, "deleted");
+                    }
+                }
+                NgAlarm::ReleaseRejected(session) => {
+                    if let Some(branch) = self.branches.get_mut(session) {
+                        branch.releasing = None;
+                        branch.media.release_rejected_lines(&mut self.plane);
                     }
                 }
                 NgAlarm::DrainTimeout => self.expire_drain(),

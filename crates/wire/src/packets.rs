@@ -70,7 +70,7 @@ fn link(
         datagram(udp.payload());
     }
     if let Some(tcp) = TcpView::parse(payload) {
-        stream.push(tcp.sequence(), tcp.payload(), &mut |_| {});
+        stream.push(1, tcp.sequence(), tcp.payload(), &mut |_, _| {});
     }
     let _ = gre_inner(payload);
 }

@@ -36,6 +36,11 @@ impl<'a> TcpView<'a> {
         be32(self.segment, 8)
     }
 
+    /// ACK: the acknowledgement number is valid.
+    pub fn ack(&self) -> bool {
+        self.flag_byte(13) & 0x10 != 0
+    }
+
     /// Header length with options.
     pub fn header_length(&self) -> usize {
         usize::from(self.flag_byte(12) >> 4) * 4
@@ -75,12 +80,24 @@ pub enum StreamPiece<'a> {
     Gap,
 }
 
+/// Receives pieces with their times.
+pub type PieceSink<'s> = &'s mut dyn FnMut(u64, StreamPiece<'_>);
+
+/// A segment that waits for earlier ones.
+#[derive(Debug)]
+struct EarlySegment {
+    time: u64,
+    sequence: u32,
+    bytes: Vec<u8>,
+}
+
 /// Reorders the segments of one direction. Retransmitted bytes are dropped; early segments are buffered within limits,
-/// beyond which the missing bytes are skipped with a [`StreamPiece::Gap`].
+/// beyond which the missing bytes are skipped with a [`StreamPiece::Gap`]. Pieces are passed with the time of their
+/// segment; that after a gap with the time of the next one.
 #[derive(Debug)]
 pub struct StreamReassembler {
     next: Option<u32>,
-    buffered: VecDeque<(u32, Vec<u8>)>,
+    buffered: VecDeque<EarlySegment>,
     buffered_bytes: usize,
     limit_bytes: usize,
     limit_segments: usize,
@@ -115,15 +132,15 @@ impl StreamReassembler {
         self.buffered_bytes = 0;
     }
 
-    /// Adds a segment. Without a start, the first segment is the start.
-    pub fn push(&mut self, sequence: u32, payload: &[u8], sink: &mut dyn FnMut(StreamPiece<'_>)) {
+    /// Adds a segment that was captured at `time`. Without a start, the first segment is the start.
+    pub fn push(&mut self, time: u64, sequence: u32, payload: &[u8], sink: PieceSink<'_>) {
         if payload.is_empty() {
             return;
         }
         let next = *self.next.get_or_insert(sequence);
         let ahead = sequence.wrapping_sub(next) as i32;
         if ahead > 0 {
-            self.buffer(ahead, sequence, payload);
+            self.buffer(ahead, time, sequence, payload);
             while self.buffered.len() > self.limit_segments
                 || self.buffered_bytes > self.limit_bytes
             {
@@ -136,68 +153,83 @@ impl StreamReassembler {
             && !fresh.is_empty()
         {
             self.next = Some(next.wrapping_add(fresh.len() as u32));
-            sink(StreamPiece::Data(fresh));
+            sink(time, StreamPiece::Data(fresh));
             self.drain(sink);
         }
     }
 
+    /// The receiver has acknowledged all bytes before `next`: if these contain bytes of a buffered segment, the missing
+    /// ones before it were received, but not captured, and are skipped.
+    pub fn acknowledged(&mut self, next: u32, sink: PieceSink<'_>) {
+        while let Some(first) = self.buffered.front()
+            && (next.wrapping_sub(first.sequence) as i32) > 0
+        {
+            self.skip_gap(sink);
+        }
+    }
+
     /// Ends the stream: outputs the buffered segments.
-    pub fn finish(&mut self, sink: &mut dyn FnMut(StreamPiece<'_>)) {
+    pub fn finish(&mut self, sink: PieceSink<'_>) {
         while !self.buffered.is_empty() {
             self.skip_gap(sink);
         }
     }
 
     /// Skips missing bytes (after a segment whose end the capture truncated): continues at `next`.
-    pub fn skip_to(&mut self, next: u32, sink: &mut dyn FnMut(StreamPiece<'_>)) {
+    pub fn skip_to(&mut self, time: u64, next: u32, sink: PieceSink<'_>) {
         if self
             .next
             .is_some_and(|duplicate| (next.wrapping_sub(duplicate) as i32) > 0)
         {
             self.next = Some(next);
-            sink(StreamPiece::Gap);
+            sink(time, StreamPiece::Gap);
             self.drain(sink);
         }
     }
 
-    fn buffer(&mut self, ahead: i32, sequence: u32, payload: &[u8]) {
+    fn buffer(&mut self, ahead: i32, time: u64, sequence: u32, payload: &[u8]) {
         let base = sequence.wrapping_sub(ahead as u32);
         let at = self
             .buffered
-            .partition_point(|(buffered, _)| buffered.wrapping_sub(base) < ahead as u32);
-        if let Some((buffered, bytes)) = self.buffered.get(at)
-            && *buffered == sequence
-            && bytes.len() >= payload.len()
+            .partition_point(|early| early.sequence.wrapping_sub(base) < ahead as u32);
+        if let Some(early) = self.buffered.get(at)
+            && early.sequence == sequence
+            && early.bytes.len() >= payload.len()
         {
             return;
         }
         self.buffered_bytes += payload.len();
-        self.buffered.insert(at, (sequence, payload.to_vec()));
+        let early = EarlySegment {
+            time,
+            sequence,
+            bytes: payload.to_vec(),
+        };
+        self.buffered.insert(at, early);
     }
 
-    fn drain(&mut self, sink: &mut dyn FnMut(StreamPiece<'_>)) {
-        while let (Some(next), Some((sequence, _))) = (self.next, self.buffered.front()) {
-            let behind = next.wrapping_sub(*sequence) as i32;
+    fn drain(&mut self, sink: PieceSink<'_>) {
+        while let (Some(next), Some(early)) = (self.next, self.buffered.front()) {
+            let behind = next.wrapping_sub(early.sequence) as i32;
             if behind < 0 {
                 return;
             }
-            let Some((_, bytes)) = self.buffered.pop_front() else {
+            let Some(early) = self.buffered.pop_front() else {
                 return;
             };
-            self.buffered_bytes -= bytes.len();
-            if let Some(fresh) = bytes.get(behind as usize..)
+            self.buffered_bytes -= early.bytes.len();
+            if let Some(fresh) = early.bytes.get(behind as usize..)
                 && !fresh.is_empty()
             {
                 self.next = Some(next.wrapping_add(fresh.len() as u32));
-                sink(StreamPiece::Data(fresh));
+                sink(early.time, StreamPiece::Data(fresh));
             }
         }
     }
 
-    fn skip_gap(&mut self, sink: &mut dyn FnMut(StreamPiece<'_>)) {
-        if let Some((sequence, _)) = self.buffered.front() {
-            self.next = Some(*sequence);
-            sink(StreamPiece::Gap);
+    fn skip_gap(&mut self, sink: PieceSink<'_>) {
+        if let Some(early) = self.buffered.front() {
+            self.next = Some(early.sequence);
+            sink(early.time, StreamPiece::Gap);
             self.drain(sink);
         }
     }
@@ -211,12 +243,12 @@ mod tests {
         let mut reassembler = StreamReassembler::new(limit, 8);
         reassembler.start(u32::MAX - 1);
         let mut got: Vec<Option<Vec<u8>>> = Vec::new();
-        let mut sink = |piece: StreamPiece<'_>| match piece {
+        let mut sink = |_: u64, piece: StreamPiece<'_>| match piece {
             StreamPiece::Gap => got.push(None),
             StreamPiece::Data(bytes) => got.push(Some(bytes.to_vec())),
         };
         for (sequence, bytes) in segments {
-            reassembler.push(*sequence, bytes, &mut sink);
+            reassembler.push(0, *sequence, bytes, &mut sink);
         }
         reassembler.finish(&mut sink);
         got
@@ -249,11 +281,31 @@ mod tests {
     fn skipping_over_a_cut_segment() {
         let mut reassembler = StreamReassembler::new(100, 8);
         let mut got = Vec::new();
-        let mut sink = |piece: StreamPiece<'_>| got.push(matches!(piece, StreamPiece::Gap));
-        reassembler.push(10, b"ab", &mut sink);
-        reassembler.skip_to(20, &mut sink);
-        reassembler.push(20, b"c", &mut sink);
+        let mut sink = |_: u64, piece: StreamPiece<'_>| got.push(matches!(piece, StreamPiece::Gap));
+        reassembler.push(1, 10, b"ab", &mut sink);
+        reassembler.skip_to(1, 20, &mut sink);
+        reassembler.push(2, 20, b"c", &mut sink);
         assert_eq!(got, [false, true, false]);
+    }
+
+    #[test]
+    fn gap_is_skipped_when_the_bytes_after_it_are_acknowledged() {
+        let mut reassembler = StreamReassembler::new(100, 8);
+        let mut got = Vec::new();
+        let mut sink = |time: u64, piece: StreamPiece<'_>| {
+            got.push((time, matches!(piece, StreamPiece::Gap)));
+        };
+        reassembler.push(1, 10, b"ab", &mut sink);
+        reassembler.push(2, 14, b"cd", &mut sink);
+        reassembler.push(3, 18, b"ef", &mut sink);
+        reassembler.acknowledged(12, &mut sink);
+        reassembler.acknowledged(16, &mut sink);
+        assert!(reassembler.is_waiting());
+        reassembler.acknowledged(20, &mut sink);
+        assert_eq!(
+            got,
+            [(1, false), (2, true), (2, false), (3, true), (3, false)]
+        );
     }
 
     #[test]

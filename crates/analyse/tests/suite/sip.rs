@@ -428,3 +428,50 @@ fn ports_reused_by_a_later_call() {
             .all(|stream| stream.jitter_ms.unwrap().max < 1e-6)
     );
 }
+
+/// A segment that the receiver has acknowledged, but the capture does not contain, changes neither times nor outcomes.
+#[test]
+fn segment_missing_in_the_capture_is_skipped_at_its_acknowledgement() {
+    let (from, to) = (addr("192.0.2.1:33333"), addr("198.51.100.2:4444"));
+    let invite = |id: &str| sip("INVITE sip:bob@example.net SIP/2.0", id, "1 INVITE", "", "");
+    let status = |line: &str, id: &str| sip(line, id, "1 INVITE", ";tag=b", "");
+    let ack = |id: &str| sip("ACK sip:bob@example.net SIP/2.0", id, "1 ACK", ";tag=b", "");
+    let messages = [
+        (0u64, true, invite("lost")),
+        (500, true, invite("kept")),
+        (700, false, status("SIP/2.0 180 Ringing", "kept")),
+        (1_500, false, status("SIP/2.0 486 Busy Here", "kept")),
+        (1_510, true, ack("kept")),
+        (3_000, true, ack("lost")),
+    ];
+    let mut packets = Vec::new();
+    let mut next = [1_000u32, 9_000];
+    for (forward, (source, destination)) in [(from, to), (to, from)].into_iter().enumerate() {
+        packets.push((EPOCH, tcp(source, destination, next[forward] - 1, 2, &[])));
+    }
+    for (ms, forward, text) in messages {
+        let own = usize::from(!forward);
+        let (source, destination) = if forward { (from, to) } else { (to, from) };
+        let mut segment = tcp(source, destination, next[own], 0x18, text.as_bytes());
+        segment[28..32].copy_from_slice(&next[1 - own].to_be_bytes());
+        next[own] += text.len() as u32;
+        if !text.starts_with("INVITE") || text.contains("kept") {
+            packets.push((EPOCH + ms * MS, segment));
+        }
+    }
+    let analysis = analyse(file_of(LinkType::Raw, &packets, <[u8]>::to_vec));
+    let call = analysis.calls.iter().find(|call| call.call_id == "kept");
+    let call = call.expect("the call after the gap");
+    let start = EPOCH as f64 / 1e9;
+    assert_eq!((call.outcome, call.status), ("busy", Some(486)));
+    assert!((call.invite_at.unwrap() - start - 0.5).abs() < 1e-6);
+    assert_eq!(call.post_dial_delay_ms, Some(200.0));
+    assert!(
+        analysis
+            .notes
+            .iter()
+            .any(|note| note.contains("gaps in SIP over TCP")),
+        "{:?}",
+        analysis.notes
+    );
+}

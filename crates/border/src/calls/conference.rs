@@ -22,6 +22,7 @@ use crate::calls::{
 };
 use crate::components::{Calls, Components};
 use crate::headers::{address_of, text};
+use crate::media::MediaPeer;
 use crate::policy::{Facts, called_number};
 use crate::request::{RequestOrigin, RequestRefusal};
 use crate::responses::{refuse, refuse_with};
@@ -138,15 +139,22 @@ impl ConferenceCalls<'_> {
         let number = self.parts.calls.next_number(self.endpoint);
         let seed = self.parts.ctx.entropy.u64();
         let session = self.parts.ctx.entropy.u64() >> 2;
-        let Some(side) = self.parts.media.media_side(
+        let side = self.parts.media.media_side(
             &self.parts.ctx.config,
             origin.interface,
             origin.trunk,
-            flow.remote.ip(),
-        ) else {
-            self.parts.admission.reservations.release(&reservation);
-            let refused = RequestRefusal::new(Reason::NoMediaInterface);
-            return self.calls().refuse_call(leg, request, flow, &refused);
+            MediaPeer::of_message(flow.remote.ip(), request),
+        );
+        let side = match side {
+            Ok(side) => side,
+            Err(error) => {
+                self.parts.admission.reservations.release(&reservation);
+                let refused = RequestRefusal::new(match error {
+                    AnchorError::Family => Reason::NoMediaFamily,
+                    _ => Reason::NoMediaInterface,
+                });
+                return self.calls().refuse_call(leg, request, flow, &refused);
+            }
         };
         let CalledConference {
             spec,
@@ -247,11 +255,15 @@ impl ConferenceCalls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
+        let address = call.address_of_connection(self.endpoint, Side::Caller);
         let (Some(media), Some(participant)) =
             (call.media.anchored_mut(), call.kind.participant_mut())
         else {
             return;
         };
+        if let Some(address) = address {
+            media.follow_address(Side::Caller, address);
+        }
         let plane = &mut self.parts.media.plane;
         let mut unused = Vec::new();
         let (result, offer) = match offer {
@@ -660,11 +672,15 @@ impl ConferenceCalls<'_> {
             .calls
             .get_mut(slot)
             .ok_or(AnchorError::Unanchorable)?;
+        let address = call.address_of_connection(self.endpoint, Side::Caller);
         let (Some(media), Some(participant)) =
             (call.media.anchored_mut(), call.kind.participant_mut())
         else {
             return Err(AnchorError::Unanchorable);
         };
+        if let Some(address) = address {
+            media.follow_address(Side::Caller, address);
+        }
         let plane = &mut self.parts.media.plane;
         let accepts_srtp = media.has_media_security();
         let sdp = Sdp::parse(answer).ok();

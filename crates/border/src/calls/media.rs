@@ -286,11 +286,7 @@ pub(crate) fn log_kernel_relay(ctx: &mut Ctx, key: CallKey, stats: &media::forwa
 
 /// Packets lost by the sources of a side, and the mean jitter of its main source in microseconds.
 fn reception_of(side: &media::forward::SideStats) -> (u64, u64) {
-    let lost = side
-        .sources
-        .iter()
-        .map(|source| source.summary.lost_unique)
-        .sum();
+    let lost = side.totals().lost;
     let main = side
         .sources
         .iter()

@@ -110,12 +110,7 @@ fn totals_of(stats: &SessionStats, side: Side) -> SideTotals {
         let flows = stats.flows.iter();
         flows.filter_map(move |flow| flow.sides.get(side.index()))
     };
-    let lost = |side: &SideStats| {
-        let sources = side.sources.iter();
-        sources
-            .map(|source| source.summary.lost_unique)
-            .sum::<u64>()
-    };
+    let lost = |side: &SideStats| side.totals().lost;
     let remote_lost = own()
         .filter_map(|side| side.report)
         .map(|report| u64::try_from(report.cumulative_lost).unwrap_or(0));
@@ -163,9 +158,9 @@ fn reception_of(stats: &SessionStats, encodings: &Encodings) -> [ReceptionQualit
             flows.filter_map(move |flow| flow.sides.get(side.index()))
         };
         let (mut lost, mut expected) = (0, 0);
-        for source in own().flat_map(|side| &side.sources) {
-            lost += source.summary.lost_unique;
-            expected += source.summary.expected;
+        for totals in own().map(SideStats::totals) {
+            lost += totals.lost;
+            expected += totals.expected;
         }
         let Some(main) = main_of(own()) else {
             return ReceptionQuality::default();

@@ -370,6 +370,8 @@ impl Calls<'_> {
         if self.parts.calls.get(slot).is_some_and(relayed) {
             return self.parts.apply_node_description(from, message, role, out);
         }
+        let call = self.parts.calls.get(slot);
+        let address = call.and_then(|call| call.address_of_connection(self.endpoint, side));
         let Some(media) = self.parts.calls.media_mut(slot) else {
             return Ok(Carried::Untouched);
         };
@@ -380,6 +382,9 @@ impl Calls<'_> {
         let Some(sdp) = session.bytes(message.body()) else {
             return Ok(Carried::Untouched);
         };
+        if let Some(address) = address {
+            media.follow_address(side, address);
+        }
         let plane = &mut self.parts.media.plane;
         match role {
             SdpRole::Offer => media.offer(plane, side, sdp, out)?,

@@ -20,11 +20,12 @@ use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::{CallKey, CallSlot, SideKey};
 use crate::calls::transfer::join::{AwaitedStep, ConsultationCall, Join, Purpose};
 use crate::components::{Calls, Components};
+use crate::media::MediaPeer;
 use crate::policy::HopStep;
 use crate::request::RequestRefusal;
 use crate::responses::refuse;
 use crate::shared::Alarm;
-use anchor::Side;
+use anchor::{AnchorError, Side};
 use consultation::refuse_transfer;
 use cross_worker::{RemoteDialog, dialog_owner};
 use engine::Reason;
@@ -368,20 +369,21 @@ impl TransferControl<'_> {
                 let remote = flow
                     .or_else(|| self.endpoint.flow_of(leg))
                     .map(|flow| flow.remote.ip());
-                let media = remote.and_then(|ip| {
+                let media = remote.ok_or(AnchorError::Unanchorable).and_then(|remote| {
                     self.parts.media.media_side(
                         &self.parts.ctx.config,
                         hop.interface,
                         hop.trunk,
-                        ip,
+                        MediaPeer::of_message(remote, message),
                     )
                 });
-                match (media, self.parts.calls.media_mut(slot)) {
-                    (Some(media), Some(anchored)) => anchored
-                        .try_side(&mut self.parts.media.plane, side, media)
+                match self.parts.calls.media_mut(slot) {
+                    Some(anchored) => media
+                        .and_then(|media| {
+                            anchored.try_side(&mut self.parts.media.plane, side, media)
+                        })
                         .map_err(|error| error.status()),
-                    (None, Some(_)) => Err(488),
-                    (_, None) => Ok(()),
+                    None => Ok(()),
                 }
             }
             _ => Ok(()),

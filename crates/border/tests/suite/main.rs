@@ -17,6 +17,7 @@ mod fuzz_dtls;
 mod in_dialog;
 mod lossy_network;
 mod media;
+mod media_addresses;
 mod ng_client;
 mod ng_client_failure;
 /// A media node in virtual time, as the tests of `ng` have it.

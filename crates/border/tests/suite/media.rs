@@ -14,7 +14,7 @@ pub fn seconds(number: u64) -> Duration {
     Duration::from_secs(number)
 }
 
-fn offer() -> MessageContent<'static> {
+pub(crate) fn offer() -> MessageContent<'static> {
     MessageContent::sdp(SDP_A.as_bytes())
 }
 
@@ -36,7 +36,7 @@ pub fn port_of(body: &str) -> u16 {
         .unwrap()
 }
 
-fn rtp(sequence: u16) -> Vec<u8> {
+pub(crate) fn rtp(sequence: u16) -> Vec<u8> {
     let mut packet = vec![0x80, 0, 0, 0, 0, 0, 0, 160, 1, 2, 3, 4];
     packet[2..4].copy_from_slice(&sequence.to_be_bytes());
     packet.extend([0x55; 160]);

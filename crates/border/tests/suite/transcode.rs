@@ -212,6 +212,102 @@ fn common_codec_avoids_transcoding() {
     assert!(!net.names().contains(&"media_transcoded"));
 }
 
+/// RFC 3264 section 6.1: the answerer sends the first codec of its answer, which the offerer does not have.
+#[test]
+fn answer_that_prefers_an_added_codec_is_transcoded() {
+    for (answer, attribute) in [
+        ("9 0", "rtpmap:9 G722/8000"),
+        ("9 98", "rtpmap:98 red/8000"),
+    ] {
+        let mut call = Call::new(
+            "transcode='G722'",
+            &sdp("10.1.0.1", 4000, "0 98", &["rtpmap:98 red/8000"]),
+            &sdp("10.2.0.1", 5000, answer, &[attribute]),
+        );
+        assert_eq!(
+            media_of(&call.answered()),
+            "AVP 0\r\na=rtpmap:0 PCMU/8000\r\n"
+        );
+        call.received_samples(0, (0, Kind::Pcmu), (9, Kind::G722));
+        call.received_samples(1, (9, Kind::G722), (0, Kind::Pcmu));
+        if answer == "9 0" {
+            call.received_samples(1, (0, Kind::Pcmu), (0, Kind::Pcmu));
+        }
+        let net = call.end();
+        assert!(net.names().contains(&"media_transcoded"));
+    }
+}
+
+#[test]
+fn packets_of_an_added_codec_do_not_reach_an_offerer_without_it() {
+    let mut call = Call::new(
+        "transcode='G722'",
+        &sdp("10.1.0.1", 4000, "0", &[]),
+        &sdp("10.2.0.1", 5000, "0 9", &[]),
+    );
+    let to = format!("{}:{}", BOTH[1].1, port_of(&call.offered()));
+    for sequence in 0..10 {
+        let header = RtpHeader {
+            payload_type: if sequence < 5 { 9 } else { 0 },
+            sequence,
+            timestamp: u32::from(sequence) * 160,
+            ..RtpHeader::default()
+        };
+        call.net
+            .send_raw(BOTH[1].0, &to, &header.packet(&[0x55; 160]));
+        call.net.run(Duration::from_millis(20));
+    }
+    call.net.run(seconds(1));
+    let destination = BOTH[0].0.parse().unwrap();
+    let received = call.net.media.iter().filter(|(to, ..)| *to == destination);
+    let types: Vec<u8> = received
+        .map(|(_, _, bytes)| RtpView::parse(bytes).unwrap().payload_type())
+        .collect();
+    assert_eq!(types, [0; 5]);
+    call.end();
+}
+
+/// Of a side that pauses the other one would get no packets, although it agreed to no pauses.
+#[test]
+fn silence_suppression_is_not_agreed_for_transcoded_sides() {
+    let call = Call::new(
+        "transcode='G722'",
+        &sdp("10.1.0.1", 4000, "0 13", &[]),
+        &sdp("10.2.0.1", 5000, "9", &[]),
+    );
+    assert_eq!(
+        media_of(&call.answered()),
+        "AVP 0\r\na=rtpmap:0 PCMU/8000\r\n"
+    );
+    call.end();
+    let call = Call::new(
+        "transcode='PCMA'\ntranscode_when='always'",
+        &sdp("10.1.0.1", 4000, "0 13", &[]),
+        &sdp("10.2.0.1", 5000, "8", &[]),
+    );
+    assert!(media_of(&call.offered()).starts_with("AVP 8 "));
+    call.end();
+    if !Kind::G729.is_available() {
+        return;
+    }
+    let call = Call::new(
+        "transcode='G729'",
+        &sdp("10.1.0.1", 4000, "0", &[]),
+        &sdp("10.2.0.1", 5000, "18", &[]),
+    );
+    let offered = call.offered();
+    assert!(offered.contains("a=fmtp:18 annexb=no\r\n"), "{offered}");
+    call.end();
+    let call = Call::new(
+        "transcode='G722'",
+        &sdp("10.1.0.1", 4000, "18", &[]),
+        &sdp("10.2.0.1", 5000, "9", &[]),
+    );
+    let answered = call.answered();
+    assert!(answered.contains("a=fmtp:18 annexb=no\r\n"), "{answered}");
+    call.end();
+}
+
 #[test]
 fn policy_may_replace_the_whole_offer() {
     let mut call = Call::new(

@@ -88,6 +88,12 @@ impl MixEncoder {
         &self.key
     }
 
+    /// Sets the packet loss to protect against, in percent.
+    pub(super) fn set_expected_loss(&mut self, percent: u8) {
+        // A codec without redundancy has no use for it.
+        let _ = self.packetiser.encoder().set_expected_loss(percent);
+    }
+
     /// Sets another mixing rate.
     pub(super) fn set_mix_rate(&mut self, rate: u32) -> Result<(), CodecError> {
         self.down = down(rate, super::rate_of(self.key.format.kind()))?;

@@ -5,6 +5,7 @@ use super::messages::{MuteState, ParticipantCommand, ParticipantEvent, Participa
 use super::mix_encoder::{EncodingKey, MixEncoder, ParticipantStream};
 use super::plan::{ParticipantPlan, VoiceFormat};
 use super::tones::ToneSequence;
+use crate::expected_loss::ExpectedLoss;
 use crate::forward::flow::{self, FlowSide, PacketKind, Unprotected};
 use crate::forward::{Component, MediaEvent};
 use codec::CodecError;
@@ -12,7 +13,7 @@ use core::time::Duration;
 use engine::{DropReason, Entropy, MediaPacket, PacketVerdict, Time};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use wire::rtcp::{Compound, CompoundBuilder, SenderInfo};
+use wire::rtcp::{Compound, CompoundBuilder, ReportBlock, SenderInfo};
 use wire::rtp::{RtpView, TelephoneEvent};
 
 /// A longer pause ends the input of a digit sequence.
@@ -60,6 +61,8 @@ pub(super) struct Participant {
     last_report: Option<(u32, Time)>,
     report_due: Time,
     reported: u32,
+    /// Loss of our packets, as the participant reports it.
+    loss: ExpectedLoss,
     entropy: Entropy,
     cname: String,
 }
@@ -130,6 +133,7 @@ impl Participant {
             last_report: None,
             report_due: now,
             reported: 0,
+            loss: ExpectedLoss::default(),
             cname: format!("{:016x}", entropy.u64()),
             entropy,
         };
@@ -139,9 +143,9 @@ impl Participant {
     }
 
     fn set_inactivity(&mut self, plan: &ParticipantPlan, now: Time) {
-        self.inactivity = match plan.side.sends {
-            true => plan.inactivity,
-            false => plan.hold_inactivity,
+        self.inactivity = match plan.side.is_held() {
+            false => plan.inactivity,
+            true => plan.hold_inactivity,
         };
         self.last_packet = now;
     }
@@ -155,6 +159,7 @@ impl Participant {
             Some(codecs) => {
                 self.decoder = codecs.decoder;
                 self.own_encoder = codecs.own_encoder;
+                self.own_encoder.set_expected_loss(self.loss.percent());
                 self.stream.change_codec();
             }
             None => self.decoder.set_digit_detection(&plan.voice),
@@ -239,6 +244,12 @@ impl Participant {
                 let bytes = packet.bytes();
                 self.side.receive_rtcp(wire, bytes, arrived);
                 for part in Compound::new(bytes) {
+                    let own = |block: &ReportBlock| block.ssrc == self.stream.ssrc;
+                    if let Some(block) = part.reports().find(own)
+                        && let Some(percent) = self.loss.receive(&block)
+                    {
+                        self.own_encoder.set_expected_loss(percent);
+                    }
                     if let Some(info) = part.sender_info() {
                         self.last_report = Some(((info.ntp >> 16) as u32, arrived));
                     }

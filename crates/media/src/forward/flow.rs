@@ -10,6 +10,7 @@ use super::pseudonyms::CnamePseudonyms;
 use super::srtp::{Protection, SideSrtp};
 use super::statistics::{Counters, FlowStats, RtcpObserver, SideDrops, SideStats, Sources};
 use super::transcode::{StreamRewriter, rewrite_rtcp, transcode};
+use crate::stats::Arrival;
 use engine::{DropReason, MediaPacket, OffloadStatistics, OffloadedStream, SocketId, Time};
 use smallvec::SmallVec;
 use std::net::{IpAddr, SocketAddr};
@@ -63,6 +64,8 @@ pub(crate) struct FlowSide {
     clock_rates: SmallVec<[(u8, u32); 2]>,
     /// Payload types that are never offloaded.
     special: SmallVec<[u8; 4]>,
+    /// Payload types that are not relayed.
+    refused: SmallVec<[u8; 4]>,
     /// Present if the side uses SRTP that we terminate.
     srtp: Option<Box<SideSrtp>>,
     /// Present if packets from this side are transcoded, or renumbered because they were before.
@@ -99,6 +102,7 @@ impl FlowSide {
             rtcp_latch: Latch::default(),
             clock_rates: SmallVec::new(),
             special: SmallVec::new(),
+            refused: SmallVec::new(),
             srtp: None,
             rewriter: None,
             hides: None,
@@ -119,20 +123,25 @@ impl FlowSide {
         side
     }
 
-    /// Applies a new plan. A latch is kept unless the signalled address, the socket or the latching mode changed.
+    /// Applies a new plan. A latch is kept unless the signalled address, the socket or the latching mode changed; after a
+    /// change of its epoch it may learn another address.
     pub(crate) fn apply(&mut self, plan: &SidePlan) {
         let rtp = usable(plan.signalled_rtp, plan.ipv6);
         let rtcp = usable(plan.signalled_rtcp, plan.ipv6);
         let changed = self.rtp != plan.rtp
             || self.ipv6 != plan.ipv6
-            || self.latch_epoch != plan.latch_epoch
             || self.latching != plan.latching
             || self.latch.signalled() != rtp;
+        let relearns = self.latch_epoch != plan.latch_epoch;
         if changed {
             self.latch.reset(rtp);
+        } else if relearns {
+            self.latch.relearn();
         }
         if changed || self.rtcp != plan.rtcp || self.rtcp_latch.signalled() != rtcp {
             self.rtcp_latch.reset(rtcp);
+        } else if relearns {
+            self.rtcp_latch.relearn();
         }
         self.rtp = plan.rtp;
         self.rtcp = plan.rtcp;
@@ -145,6 +154,7 @@ impl FlowSide {
         self.latch_epoch = plan.latch_epoch;
         self.clock_rates.clone_from(&plan.clock_rates);
         self.special.clone_from(&plan.special);
+        self.refused.clone_from(&plan.refused);
         self.plain_rtcp = plan.plain_rtcp;
         // SRTP that passes through unread would not be authentic with other numbers.
         let renumbers = plan.plain_rtcp || plan.protection != Protection::None;
@@ -566,7 +576,8 @@ impl MediaFlow {
         let payload_type = last.payload_type;
         let special = from.special.contains(&payload_type)
             || COMFORT_NOISE.contains(&payload_type)
-            || RTCP_LIKE.contains(&payload_type);
+            || RTCP_LIKE.contains(&payload_type)
+            || from.refused.contains(&payload_type);
         if processed || special {
             return None;
         }
@@ -716,7 +727,16 @@ fn relay_packet(
             let fixed_header = packet.bytes().first() == Some(&FIXED_HEADER);
             from.stream
                 .observe(view, fixed_header, arrival, packet.arrived);
-            let route = relay_destination(from, to);
+            if arrival == Some(Arrival::Restart)
+                && let Some(srtp) = &to.srtp
+                && let Some(sent) = srtp.last_sent(view.ssrc())
+            {
+                StreamRewriter::restart(&mut from.rewriter, view.ssrc(), view.sequence(), sent);
+            }
+            let mut route = relay_destination(from, to);
+            if from.refused.contains(&view.payload_type()) {
+                route = route.and(Err(DropReason::MediaNotTranscoded));
+            }
             match (from.rewriter.as_deref_mut(), route) {
                 (Some(StreamRewriter::Transcode(transcoder)), Ok(route)) => {
                     let srtp = carriage == Carriage::Rtp;
@@ -842,6 +862,9 @@ fn observe_rtcp(from: &mut FlowSide, to: &mut FlowSide, packet: &MediaPacket<'_>
         }
         for block in part.reports() {
             from.reports.received(block, packet.arrived);
+            if let Some(StreamRewriter::Transcode(transcoder)) = to.rewriter.as_deref_mut() {
+                transcoder.receive_report(&block);
+            }
         }
     }
 }

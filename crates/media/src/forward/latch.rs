@@ -40,6 +40,8 @@ struct LatchCandidate {
 pub(crate) struct Latch {
     signalled: Option<SocketAddr>,
     locked: Option<SocketAddr>,
+    /// Packets of the locked address that close the learning of another one; 0: no other is learned.
+    relearning: u8,
     candidates: [Option<LatchCandidate>; MAX_CANDIDATES],
     /// Index of the candidate that is replaced next.
     next_candidate: u8,
@@ -55,6 +57,21 @@ impl Latch {
             signalled,
             ..Latch::default()
         };
+    }
+
+    /// Lets another permitted address replace the locked one, once: a phone's port at its NAT may be another after a
+    /// pause. The locked address stays valid, and ends the learning by as many packets as another one needs. Nothing is
+    /// learned if it is the signalled one.
+    pub(crate) fn relearn(&mut self) {
+        if self.locked.is_some() && self.locked != self.signalled {
+            self.relearning = LATCH_PACKETS;
+            self.candidates = [None; MAX_CANDIDATES];
+        }
+    }
+
+    /// Whether an address may be learned.
+    fn is_open(&self) -> bool {
+        self.locked.is_none() || self.relearning > 0
     }
 
     pub(crate) fn signalled(&self) -> Option<SocketAddr> {
@@ -78,6 +95,9 @@ impl Latch {
         evidence: Evidence,
     ) -> Admission {
         if self.locked == Some(source) {
+            if self.relearning > 0 && evidence != Evidence::Nothing {
+                self.relearning -= 1;
+            }
             return Ok(None);
         }
         if self.signalled == Some(source) {
@@ -88,7 +108,7 @@ impl Latch {
             Latching::SameAddress(address) => source.ip() == address,
             Latching::Anywhere => true,
         };
-        if self.locked.is_some() || !may_learn {
+        if !self.is_open() || !may_learn {
             return Err(DropReason::MediaUnexpectedSource);
         }
         if self.count_candidate(source, evidence) {
@@ -116,7 +136,7 @@ impl Latch {
             Latching::SameAddress(address) => source.ip() == address,
             Latching::Anywhere => true,
         };
-        match self.locked.is_none() && may_learn {
+        match self.is_open() && may_learn {
             true => Ok(true),
             false => Err(DropReason::MediaUnexpectedSource),
         }
@@ -141,7 +161,7 @@ impl Latch {
         if self.signalled == Some(source) {
             return Ok(self.lock(source));
         }
-        if self.locked.is_some() || latching == Latching::Signalled {
+        if !self.is_open() || latching == Latching::Signalled {
             return Err(DropReason::MediaUnexpectedSource);
         }
         match rtp {
@@ -153,6 +173,7 @@ impl Latch {
 
     fn lock(&mut self, source: SocketAddr) -> Option<SocketAddr> {
         self.locked = Some(source);
+        self.relearning = 0;
         self.candidates = [None; MAX_CANDIDATES];
         self.locked
     }

@@ -2,7 +2,7 @@
 //!
 //! The numbers of a synchronisation source continue over a change between relay and transcoding (RFC 3550 section 5.1):
 //! with SRTP a number may not be used twice under a key, and a receiver takes a jump back for late packets. After
-//! transcoding the sender's numbers are therefore moved by a constant.
+//! transcoding, and towards SRTP if a source begins its numbers again, they are therefore moved by a constant.
 
 use super::statistics::{MAX_SOURCES, Sources};
 use smallvec::SmallVec;
@@ -77,6 +77,10 @@ impl Numbering {
         sources.find(|source| source.ssrc == ssrc).copied()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sources.is_empty()
+    }
+
     fn find(&mut self, ssrc: u32) -> Option<&mut NumberedSource> {
         self.sources.iter_mut().find(|source| source.ssrc == ssrc)
     }
@@ -103,6 +107,20 @@ impl Numbering {
         }
         self.sources.retain(|source| source.offset() != 0);
         !self.sources.is_empty()
+    }
+
+    /// A source has begun a new sequence with this number: it continues after the last number that was sent, if it would
+    /// not be above it.
+    pub(crate) fn restart(&mut self, ssrc: u32, sequence: u16, sent: u16) {
+        let offset = self.get(ssrc).map_or(0, |source| source.offset());
+        let number = sequence.wrapping_add(offset);
+        if number.wrapping_sub(sent) as i16 <= 0 {
+            self.store(NumberedSource {
+                ssrc,
+                highest: u32::from(sequence.wrapping_sub(1)),
+                next: sent.wrapping_add(1),
+            });
+        }
     }
 
     /// The number of a relayed packet, if it is not the sender's.

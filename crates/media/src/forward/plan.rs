@@ -60,7 +60,8 @@ pub struct SidePlan {
     pub mux: bool,
     /// Which addresses may be latched.
     pub latching: Latching,
-    /// A changed number resets the latch although the signalled address is the same.
+    /// With a changed number, another permitted address may replace the latched one, once; the latched one stays valid
+    /// until then.
     pub latch_epoch: u32,
     /// Whether this side may send media, by offer and answer.
     pub sends: bool,
@@ -83,6 +84,9 @@ pub struct SidePlan {
     pub plain_rtcp: bool,
     /// How packets from this side are transcoded for the other side; `None`: relayed unchanged. Only for RTP.
     pub transcode: Option<Arc<TranscodePlan>>,
+    /// RTP payload types of this side that the other side does not know: not relayed
+    /// ([`engine::DropReason::MediaNotTranscoded`]).
+    pub refused: SmallVec<[u8; 4]>,
 }
 
 impl SidePlan {
@@ -107,7 +111,13 @@ impl SidePlan {
             hides: false,
             plain_rtcp: false,
             transcode: None,
+            refused: SmallVec::new(),
         }
+    }
+
+    /// Whether this side sends or receives no media.
+    pub(crate) fn is_held(&self) -> bool {
+        !self.sends || !self.receives
     }
 }
 
@@ -131,7 +141,7 @@ pub struct SessionPlan {
     pub flows: SmallVec<[FlowPlan; 1]>,
     /// Silence of all sides after which [`super::MediaEvent::Timeout`] is reported; `None` for never.
     pub inactivity: Option<Duration>,
-    /// The same while no side may send (hold).
+    /// The same during hold, see [`SessionPlan::is_held`].
     pub hold_inactivity: Option<Duration>,
 }
 
@@ -154,13 +164,12 @@ impl SessionPlan {
         }
     }
 
-    /// Whether no side may send on any line.
+    /// Whether each line is on hold: a side of it does not send, or does not receive (RFC 3264 section 8.4). Then
+    /// silence is normal: the side on hold need not send music, and the other one's media is not wanted.
     pub fn is_held(&self) -> bool {
-        !self
-            .flows
+        self.flows
             .iter()
-            .flat_map(|flow| &flow.sides)
-            .any(|side| side.sends)
+            .all(|flow| flow.sides.iter().any(SidePlan::is_held))
     }
 
     pub(crate) fn sockets(&self) -> impl Iterator<Item = SocketId> + '_ {

@@ -90,6 +90,13 @@ impl SideSrtp {
         self.keys.as_ref().map(|keys| keys.local.suite())
     }
 
+    /// The highest sequence number that was sent with this source.
+    pub(crate) fn last_sent(&self, ssrc: u32) -> Option<u16> {
+        let mut sources = self.contexts.as_ref()?.outbound.sources();
+        let highest = sources.find(|source| source.ssrc == ssrc)?.rtp?;
+        Some(highest as u16)
+    }
+
     /// Authenticates and decrypts a packet in place, which shortens it.
     pub(crate) fn unprotect(
         &mut self,

@@ -119,6 +119,25 @@ impl RtcpObserver {
     }
 }
 
+/// Packets of several sources.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LossTotals {
+    /// Packets sent by the sources, see [`Summary::expected`].
+    pub expected: u64,
+    /// Packets lost, see [`Summary::lost_unique`].
+    pub lost: u64,
+    /// Packets received twice.
+    pub duplicates: u64,
+}
+
+impl LossTotals {
+    fn add(&mut self, expected: u64, lost: u64, duplicates: u64) {
+        self.expected += expected;
+        self.lost += lost;
+        self.duplicates += duplicates;
+    }
+}
+
 #[derive(Debug)]
 struct TrackedSource {
     ssrc: u32,
@@ -134,6 +153,8 @@ pub(crate) struct Sources {
     current: usize,
     untracked: u64,
     replaced: u32,
+    /// Totals of the sources that were replaced.
+    replaced_totals: LossTotals,
 }
 
 impl Sources {
@@ -229,7 +250,12 @@ impl Sources {
         if oldest.last + SOURCE_SILENCE > now {
             return None;
         }
-        *oldest = new_source;
+        let ended = core::mem::replace(oldest, new_source);
+        let sequence = ended.statistics.sequence();
+        let expected = sequence.expected();
+        let lost = expected.saturating_sub(sequence.unique());
+        self.replaced_totals
+            .add(expected, lost, sequence.duplicates());
         self.replaced += 1;
         Some(at)
     }
@@ -237,6 +263,7 @@ impl Sources {
     pub(crate) fn fill(&self, stats: &mut SideStats) {
         stats.untracked = self.untracked;
         stats.sources_replaced = self.replaced;
+        stats.replaced = self.replaced_totals;
         stats.sources = self
             .tracked
             .iter()
@@ -301,12 +328,26 @@ pub struct SideStats {
     pub untracked: u64,
     /// Tracked sources that were replaced by later ones.
     pub sources_replaced: u32,
+    /// Totals of these; the sources below do not contain them.
+    pub replaced: LossTotals,
     /// The last reception report from this side, about the packets that we send to it.
     pub report: Option<ReportBlock>,
     /// Round-trip time between us and this side, from relayed RTCP.
     pub round_trip: Option<Duration>,
     /// The sources.
     pub sources: Vec<SourceStats>,
+}
+
+impl SideStats {
+    /// Totals of all sources of this side, the replaced ones included.
+    pub fn totals(&self) -> LossTotals {
+        let mut totals = self.replaced;
+        for source in &self.sources {
+            let summary = &source.summary;
+            totals.add(summary.expected, summary.lost_unique, summary.duplicates);
+        }
+        totals
+    }
 }
 
 /// Statistics of one synchronisation source.

@@ -10,6 +10,7 @@ use super::digits::{DigitEvents, SpeechSlot};
 use super::generated::{PacketOutbox, rtp_header};
 use super::numbering::{NumberedSource, Numbering};
 use super::statistics::Sources;
+use crate::expected_loss::ExpectedLoss;
 use codec::dtmf::Inserter;
 use codec::format::Format;
 use codec::packet::{Content, PacketiserSettings};
@@ -20,6 +21,7 @@ use engine::{DropReason, Time};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::sync::Arc;
+use wire::rtcp::ReportBlock;
 use wire::rtp::{RtpView, TelephoneEvent};
 
 /// A payload type and its clock rate in Hz.
@@ -54,11 +56,15 @@ pub struct TranscodePlan {
 
 /// Larger differences of sequence numbers indicate a new stream (RFC 3550 appendix A.1, MAX_DROPOUT).
 const MAX_DROPOUT: i16 = 3_000;
+/// Packets that are later than this begin a new sequence if two follow each other (RFC 3550 appendix A.1, MAX_MISORDER).
+const MAX_MISORDER: i16 = 100;
 /// Minimum time between two codec instances of a side: creating one costs as much as a hundred packets.
 const MIN_RECREATE_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest audio of one packet, in milliseconds. RFC 3551 section 4.2 asks receivers to accept 200. A longer packet
 /// would cause a burst towards the other side: 1,275 octets of G.729 are 127 packets of 10 ms.
 const MAX_PACKET_MS: u64 = 240;
+/// Segments of an event that one packet ends at most. Durations become six times longer from 8 to 48 kHz.
+const MAX_SEGMENTS: u64 = 8;
 /// Samples of tone that are generated at a time: 10 ms at 48 kHz.
 const TONE_CHUNK: usize = 480;
 
@@ -116,6 +122,12 @@ pub(crate) struct StreamTranscoder {
     packets: u32,
     octets: u32,
     progress: Option<EventProgress>,
+    /// Loss of our packets, as their receiver reports it.
+    loss: ExpectedLoss,
+    /// Timestamp of the event that was relayed last, and its segment.
+    relayed_event: Option<(u32, u64)>,
+    /// The number that would confirm a new sequence after a packet that was much too late.
+    restart_candidate: Option<u16>,
 }
 
 impl fmt::Debug for StreamTranscoder {
@@ -165,6 +177,9 @@ impl StreamTranscoder {
             packets: 0,
             octets: 0,
             progress: None,
+            loss: ExpectedLoss::default(),
+            relayed_event: None,
+            restart_candidate: None,
         }
     }
 
@@ -257,8 +272,17 @@ impl StreamTranscoder {
             .as_ref()
             .filter(|stream| stream.ssrc == view.ssrc() && stream.payload_type == number);
         let ahead = same.map(|stream| view.sequence().wrapping_sub(stream.next_sequence) as i16);
+        let mut restarts = false;
         if let Some(ahead) = ahead.filter(|ahead| (-MAX_DROPOUT..MAX_DROPOUT).contains(ahead)) {
-            return Ok(ahead);
+            if ahead >= -MAX_MISORDER {
+                self.restart_candidate = None;
+                return Ok(ahead);
+            }
+            let following = view.sequence().wrapping_add(1);
+            restarts = self.restart_candidate.replace(following) == Some(view.sequence());
+            if !restarts {
+                return Ok(ahead);
+            }
         }
         if self
             .created_at
@@ -274,25 +298,35 @@ impl StreamTranscoder {
         };
         let mut transcoder = Transcoder::new(&format, &to, packing, u64::from(view.ssrc()))
             .map_err(|_| DropReason::MediaNotTranscoded)?;
+        let loss = self.loss.percent();
+        if loss > 0 {
+            let set = transcoder.packetiser().encoder().set_expected_loss(loss);
+            set.map_err(|_| DropReason::MediaNotTranscoded)?;
+        }
         let tones = self
             .plan
             .events
             .iter()
             .any(|(_, mapping)| *mapping == EventMapping::Tones);
-        let rate = transcoder.packetiser().encoder().sample_rate();
         let decoded_rate = transcoder.unpacker().sample_rate();
         let mut digits = self
             .plan
             .digits
             .map(|to| DigitEvents::new(decoded_rate, to));
         let begin = view.timestamp();
-        // Another codec of the same source continues its timeline.
+        // Another codec of the same source continues its timeline; a new sequence has a new timeline, which continues ours.
         let local = match &self.stream {
-            Some(stream) if stream.ssrc == view.ssrc() => stream.mapped(begin),
-            _ => begin,
+            Some(stream) if stream.ssrc != view.ssrc() => begin,
+            Some(stream) if restarts => stream.mapped(stream.next_timestamp),
+            Some(stream) => stream.mapped(begin),
+            None => begin,
         };
+        self.restart_candidate = None;
         match self.stream.take() {
             Some(stream) if stream.ssrc == view.ssrc() => {
+                if restarts {
+                    self.numbers.highest = u32::from(view.sequence());
+                }
                 if let (Some(digits), Some(before)) = (&mut digits, stream.digits) {
                     digits.resume(before);
                 }
@@ -310,7 +344,7 @@ impl StreamTranscoder {
             payload_type: number,
             ssrc: view.ssrc(),
             transcoder,
-            inserter: tones.then(|| Inserter::new(rate)),
+            inserter: tones.then(|| Inserter::new(decoded_rate)),
             digits,
             next_sequence: view.sequence(),
             next_timestamp: begin,
@@ -318,6 +352,21 @@ impl StreamTranscoder {
             clocks: (format.kind().rtp_clock(), to.kind().rtp_clock()),
         });
         Ok(0)
+    }
+
+    /// Takes a report of the receiver about our packets: the encoder adds redundancy for losses (RFC 7587 section 3.3).
+    pub(crate) fn receive_report(&mut self, block: &ReportBlock) {
+        if let Some(stream) = &mut self.stream
+            && stream.ssrc == block.ssrc
+            && let Some(percent) = self.loss.receive(block)
+        {
+            // A codec without redundancy has no use for it.
+            let _ = stream
+                .transcoder
+                .packetiser()
+                .encoder()
+                .set_expected_loss(percent);
+        }
     }
 
     /// Transcodes audio or comfort noise. `missing` is the number of packets lost before it, which are concealed.
@@ -366,10 +415,20 @@ impl StreamTranscoder {
         let failed = |_| DropReason::MediaNotTranscoded;
         if gap as i32 > 0 {
             match missing {
-                // The sender paused (silence suppression). The receiver sees the gap in the timestamps and fills it.
+                // The sender paused (silence suppression), although that was not agreed. The receiver sees the gap in the
+                // timestamps and fills it; it gets the begin of the silence, which a descriptor may have announced.
                 0 => {
-                    let units = stream.scaled(gap);
-                    stream.transcoder.packetiser().skip(units);
+                    let digits = &mut stream.digits;
+                    let transcoder = &mut stream.transcoder;
+                    let paused = transcoder.pause(gap, &mut |packet| emit(packet, digits));
+                    paused.map_err(failed)?;
+                }
+                // The next packet may have a copy of the lost one (Opus).
+                1 if !noise => {
+                    let digits = &mut stream.digits;
+                    let transcoder = &mut stream.transcoder;
+                    let emit = &mut |packet: codec::packet::Packet<'_>| emit(packet, digits);
+                    transcoder.recover(gap, payload, emit).map_err(failed)?;
                 }
                 _ => {
                     let digits = &mut stream.digits;
@@ -400,6 +459,12 @@ impl StreamTranscoder {
         if let Some(digits) = &mut stream.digits {
             digits.detect(samples);
         }
+        // The rest of a short digit, and the pause after it.
+        if let Some(inserter) = &mut stream.inserter
+            && inserter.is_ending()
+        {
+            inserter.apply(samples);
+        }
         let digits = &mut stream.digits;
         let transcoder = &mut stream.transcoder;
         let encoded = transcoder.encode(count, &mut |packet| emit(packet, digits));
@@ -422,15 +487,37 @@ impl StreamTranscoder {
         };
         stream.next_sequence = view.sequence().wrapping_add(1);
         let scaled = u64::from(event.duration) * u64::from(to.1) / u64::from(clock.max(1));
-        event.duration = scaled.min(u64::from(u16::MAX)) as u16;
+        // A duration beyond the field continues in another segment (RFC 4733 section 2.5.1.3).
+        let full = u64::from(u16::MAX);
+        let segment = scaled.saturating_sub(1) / full;
+        let known = self
+            .relayed_event
+            .filter(|known| known.0 == view.timestamp());
+        let first = known.map_or(0, |known| known.1).min(segment);
+        self.relayed_event = Some((view.timestamp(), segment.max(first)));
         let mut writer = RtpWriter {
             sequence: &mut self.numbers.next,
             packets: &mut self.packets,
             octets: &mut self.octets,
             ssrc: view.ssrc(),
         };
-        let timestamp = stream.mapped(view.timestamp());
-        writer.write(to.0, view.marker(), timestamp, &event.to_bytes(), send);
+        let begin = stream.mapped(view.timestamp());
+        let (_, audio_clock) = stream.clocks;
+        let begin_of = |segment: u64| {
+            let units = segment * full * u64::from(audio_clock) / u64::from(to.1.max(1));
+            begin.wrapping_add(units as u32)
+        };
+        let last = TelephoneEvent {
+            end: false,
+            duration: u16::MAX,
+            ..event
+        };
+        for ended in first.max(segment.saturating_sub(MAX_SEGMENTS))..segment {
+            writer.write(to.0, false, begin_of(ended), &last.to_bytes(), send);
+        }
+        event.duration = (scaled - segment * full) as u16;
+        let marker = view.marker() && segment == 0;
+        writer.write(to.0, marker, begin_of(segment), &event.to_bytes(), send);
         Ok(())
     }
 
@@ -462,9 +549,6 @@ impl StreamTranscoder {
         if known.is_none() && !inserter.begin(event.event, event.volume) {
             return Err(DropReason::MediaNotTranscoded);
         }
-        if event.end {
-            inserter.end();
-        }
         self.progress = Some(EventProgress {
             timestamp: view.timestamp(),
             duration: event.duration,
@@ -473,7 +557,7 @@ impl StreamTranscoder {
         // One packet adds one second of tone at most, as concealment does: the 16-bit duration is controlled by the
         // sender.
         let units = u32::from(event.duration.saturating_sub(before.duration)).min(clock);
-        let rate = stream.transcoder.packetiser().encoder().sample_rate();
+        let rate = stream.transcoder.unpacker().sample_rate();
         let mut left = (u64::from(units) * u64::from(rate) / u64::from(clock.max(1))) as usize;
         let mut writer = RtpWriter {
             sequence: &mut self.numbers.next,
@@ -483,17 +567,19 @@ impl StreamTranscoder {
         };
         let origin = stream.origin.1;
         while left > 0 {
-            let mut samples = [0; TONE_CHUNK];
             let count = left.min(TONE_CHUNK);
             left -= count;
-            let chunk = samples.get_mut(..count).unwrap_or_default();
-            inserter.apply(chunk);
             let mut emit = |packet: codec::packet::Packet<'_>| {
                 let timestamp = origin.wrapping_add(packet.timestamp);
                 writer.write(to, packet.marker, timestamp, packet.payload, send);
             };
-            let pushed = stream.transcoder.packetiser().push(chunk, &mut emit);
-            pushed.map_err(|_| DropReason::MediaNotTranscoded)?;
+            let mut fill = |samples: &mut [i16]| inserter.apply(samples);
+            let inserted = stream.transcoder.insert(count, &mut fill, &mut emit);
+            inserted.map_err(|_| DropReason::MediaNotTranscoded)?;
+        }
+        if event.end {
+            // What is missing of the shortest tone, and the pause, take the place of the audio that follows.
+            inserter.end();
         }
         // The tone covers the event's part of the sender's timeline.
         let passed = u64::from(units) * u64::from(stream.clocks.0) / u64::from(clock.max(1));
@@ -614,7 +700,7 @@ fn renumber_report_block(numbers: &Numbering, block: &mut [u8]) {
 pub(crate) enum StreamRewriter {
     /// Audio is transcoded.
     Transcode(StreamTranscoder),
-    /// Packets are relayed, after transcoding, with other sequence numbers than those of their sender.
+    /// Packets are relayed, after transcoding or a restart, with other sequence numbers than those of their sender.
     Renumber(Numbering),
 }
 
@@ -654,6 +740,28 @@ impl StreamRewriter {
             },
             (None, _) => None,
         };
+    }
+
+    /// A source whose packets are relayed to a side with SRTP has begun a new sequence: its keystream must not be used
+    /// again (RFC 3711 section 3.3.1). `sent` is the last number that was sent.
+    pub(crate) fn restart(
+        this: &mut Option<Box<StreamRewriter>>,
+        ssrc: u32,
+        sequence: u16,
+        sent: u16,
+    ) {
+        match this.as_deref_mut() {
+            Some(StreamRewriter::Renumber(numbers)) => numbers.restart(ssrc, sequence, sent),
+            // Transcoded packets have numbers of their own.
+            Some(StreamRewriter::Transcode(_)) => {}
+            None => {
+                let mut numbers = Numbering::default();
+                numbers.restart(ssrc, sequence, sent);
+                if !numbers.is_empty() {
+                    *this = Some(Box::new(StreamRewriter::Renumber(numbers)));
+                }
+            }
+        }
     }
 
     fn is_transcoding(&self) -> bool {

@@ -4,6 +4,9 @@ use engine::Time;
 
 /// A larger jump forward is a loss only if enough time has passed (RFC 3550 A.1: MAX_DROPOUT).
 const MAX_DROPOUT: i64 = 3000;
+/// A packet that is late by more is stray (RFC 3550 A.1: MAX_MISORDER). Not for captures, whose packets of the past all
+/// have a place in the window.
+const MAX_MISORDER: i64 = 100;
 /// Packets in sequence after which a source is valid (RFC 3550 A.1: MIN_SEQUENTIAL).
 const MIN_SEQUENTIAL: u8 = 2;
 
@@ -252,10 +255,17 @@ impl Sequence {
         self.unique += 1;
     }
 
-    /// Whether a jump is not explained by loss: too far back for the window, or too far ahead for the elapsed time at a
+    fn max_misorder(&self) -> i64 {
+        match self.window() {
+            window if window < Self::EXACT_WINDOW as i64 => window.min(MAX_MISORDER),
+            window => window,
+        }
+    }
+
+    /// Whether a jump is not explained by loss or reordering: too far back, or too far ahead for the elapsed time at a
     /// quarter of the mean packet distance so far.
     fn is_implausible(&self, distance: i64, time: Time) -> bool {
-        if distance <= -self.window() {
+        if distance <= -self.max_misorder() {
             return true;
         }
         if distance <= MAX_DROPOUT {

@@ -622,6 +622,26 @@ fn silence_times_out_and_rtcp_is_exchanged() {
     assert_eq!(silent.len(), participants.len());
 }
 
+/// A phone that holds the conference (`sendonly`) sends nothing without music.
+#[test]
+fn participant_on_hold_has_the_timeout_of_hold() {
+    let mut forwarder = forwarder();
+    let mut participant = Participant::new(1, Kind::Pcma, 20, 0.0);
+    participant.plan.inactivity = Some(core::time::Duration::from_secs(60));
+    participant.plan.hold_inactivity = Some(core::time::Duration::from_secs(300));
+    participant.plan.side.receives = false;
+    participant.join(&mut forwarder, at(0));
+    let mut participants = [participant];
+    run(&mut forwarder, &mut participants, at(299_000));
+    let silent = |forwarder: &mut Forwarder| {
+        core::iter::from_fn(|| forwarder.next_report())
+            .any(|report| matches!(report, MediaEvent::Timeout { .. }))
+    };
+    assert!(!silent(&mut forwarder));
+    run(&mut forwarder, &mut participants, at(302_000));
+    assert!(silent(&mut forwarder));
+}
+
 #[test]
 fn late_thread_skips_turns() {
     let mut forwarder = forwarder();

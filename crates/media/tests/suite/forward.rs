@@ -12,16 +12,16 @@ use std::net::SocketAddr;
 use wire::rtcp::{CompoundBuilder, ReportBlock, SenderInfo};
 use wire::rtp::RtpHeader;
 
-const A: SocketId = SocketId(70_000);
+pub(crate) const A: SocketId = SocketId(70_000);
 const A_RTCP: SocketId = SocketId(70_001);
-const B: SocketId = SocketId(70_002);
+pub(crate) const B: SocketId = SocketId(70_002);
 const B_RTCP: SocketId = SocketId(70_003);
 
-fn addr(text: &str) -> SocketAddr {
+pub(crate) fn addr(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-fn rtp(ssrc: u32, sequence: u16) -> Vec<u8> {
+pub(crate) fn rtp(ssrc: u32, sequence: u16) -> Vec<u8> {
     RtpHeader {
         payload_type: 8,
         sequence,
@@ -39,12 +39,12 @@ fn rtcp(ssrc: u32) -> Vec<u8> {
         .finish()
 }
 
-fn forwarder() -> Forwarder {
+pub(crate) fn forwarder() -> Forwarder {
     Forwarder::new(ForwarderLimits::default(), HashKey::default())
 }
 
 /// Both sides with signalled addresses and separate RTCP ports.
-fn plan() -> SessionPlan {
+pub(crate) fn plan() -> SessionPlan {
     let mut a = SidePlan::new(A);
     a.rtcp = Some(A_RTCP);
     a.signalled_rtp = Some(addr("192.0.2.1:4000"));
@@ -56,7 +56,7 @@ fn plan() -> SessionPlan {
     SessionPlan::single(1, Carriage::Rtp, [a, b])
 }
 
-fn send(
+pub(crate) fn send(
     forwarder: &mut Forwarder,
     socket: SocketId,
     source: &str,
@@ -73,7 +73,7 @@ fn send(
     verdict
 }
 
-fn to(socket: SocketId, destination: &str) -> PacketVerdict {
+pub(crate) fn to(socket: SocketId, destination: &str) -> PacketVerdict {
     PacketVerdict::Forward {
         socket,
         destination: addr(destination),

@@ -3,6 +3,7 @@
 mod conference;
 mod endpoints;
 mod forward;
+mod hold;
 mod participants;
 mod ports;
 mod quality;
@@ -10,3 +11,4 @@ mod speech_quality;
 mod srtp;
 mod statistics;
 mod transcode;
+mod transcoded_streams;

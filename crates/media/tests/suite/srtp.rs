@@ -178,6 +178,46 @@ fn names_in_srtcp_are_hidden() {
     assert_eq!(there, back, "one name in the call");
 }
 
+/// A phone that restarts its stream under the same source gets other numbers: a keystream is used once.
+#[test]
+fn restarted_sequence_reaches_a_side_with_srtp() {
+    let (protection, mut phone) = keys(Suite::AesCm128HmacSha1_80, 1, 0);
+    let mut forwarder = with(plan(protection, Protection::None));
+    let mut numbers = Vec::new();
+    for start in [1_000u16, 1, 700] {
+        let count = if start == 1_000 { 500 } else { 100 };
+        let before = numbers.len();
+        for sequence in start..start + count {
+            if let Ok((_, out)) = pass(&mut forwarder, B, OTHER, &rtp(7, sequence)) {
+                let plain = opened(&mut phone.inbound, &out, false);
+                numbers.push(u16::from_be_bytes([plain[2], plain[3]]));
+            }
+        }
+        let relayed = numbers.len() - before;
+        assert!(relayed >= usize::from(count) - 2, "{start}: {relayed}");
+    }
+    assert!(
+        numbers
+            .windows(2)
+            .all(|two| two[1] == two[0] + 1 || two[1] > 1_500),
+        "{numbers:?}"
+    );
+    // Reports about the stream have the sender's numbers.
+    let block = wire::rtcp::ReportBlock {
+        ssrc: 7,
+        highest_sequence: u32::from(numbers[numbers.len() - 1]),
+        ..Default::default()
+    };
+    let report = CompoundBuilder::new()
+        .receiver_report(8, &[block])
+        .cname(8, "a@b")
+        .finish();
+    let secret = sealed(&mut phone.outbound, &report, true);
+    let (_, out) = pass(&mut forwarder, A, PHONE, &secret).unwrap();
+    let part = wire::rtcp::Compound::new(&out).next().unwrap();
+    assert_eq!(part.reports().next().unwrap().highest_sequence, 799);
+}
+
 #[test]
 fn both_sides_use_srtp() {
     let (left, mut one) = keys(Suite::AesCm128HmacSha1_80, 1, 0);

@@ -14,18 +14,23 @@ use std::sync::Arc;
 use wire::rtcp::{Compound, CompoundBuilder, ReportBlock, SenderInfo};
 use wire::rtp::{RtpHeader, RtpView, TelephoneEvent};
 
-const A: SocketId = SocketId(70_000);
-const B: SocketId = SocketId(70_001);
+pub(crate) const A: SocketId = SocketId(70_000);
+pub(crate) const B: SocketId = SocketId(70_001);
 const FROM: &str = "192.0.2.1:4000";
 const TO: &str = "192.0.2.2:5000";
-const EVENT: (u8, u32) = (101, 8000);
+pub(crate) const EVENT: (u8, u32) = (101, 8000);
 
 fn addr(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
 /// One direction of a line, from codec `from` to codec `to`.
-fn plan(from: (u8, Kind), to: (u8, Kind), packet_ms: u32, events: EventMapping) -> TranscodePlan {
+pub(crate) fn plan(
+    from: (u8, Kind),
+    to: (u8, Kind),
+    packet_ms: u32,
+    events: EventMapping,
+) -> TranscodePlan {
     TranscodePlan {
         from: [(from.0, Format::new(from.1))].into_iter().collect(),
         to: (to.0, Format::new(to.1)),
@@ -36,7 +41,11 @@ fn plan(from: (u8, Kind), to: (u8, Kind), packet_ms: u32, events: EventMapping) 
     }
 }
 
-fn session(a: Option<TranscodePlan>, b: Option<TranscodePlan>, keys: Protection) -> SessionPlan {
+pub(crate) fn session(
+    a: Option<TranscodePlan>,
+    b: Option<TranscodePlan>,
+    keys: Protection,
+) -> SessionPlan {
     let mut sides = [SidePlan::new(A), SidePlan::new(B)];
     for (side, (address, transcoding)) in sides.iter_mut().zip([(FROM, a), (TO, b)]) {
         side.mux = true;
@@ -48,16 +57,16 @@ fn session(a: Option<TranscodePlan>, b: Option<TranscodePlan>, keys: Protection)
     SessionPlan::single(1, Carriage::Rtp, sides)
 }
 
-struct Line {
-    forwarder: Forwarder,
-    now: Time,
+pub(crate) struct Line {
+    pub(crate) forwarder: Forwarder,
+    pub(crate) now: Time,
 }
 
 /// A packet that was sent: RTP or RTCP.
-type Sent = Vec<u8>;
+pub(crate) type Sent = Vec<u8>;
 
 impl Line {
-    fn new(plan: SessionPlan) -> Line {
+    pub(crate) fn new(plan: SessionPlan) -> Line {
         let mut forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::default());
         forwarder.command(MediaCommand::Add(Box::new(plan)), Time::ZERO);
         Line {
@@ -67,7 +76,7 @@ impl Line {
     }
 
     /// The packets that are sent for a packet, or the drop reason.
-    fn pass(&mut self, socket: SocketId, bytes: &[u8]) -> Result<Vec<Sent>, DropReason> {
+    pub(crate) fn pass(&mut self, socket: SocketId, bytes: &[u8]) -> Result<Vec<Sent>, DropReason> {
         let source = addr(if socket == A { FROM } else { TO });
         let mut buffer = bytes.to_vec();
         buffer.resize(bytes.len() + MediaPacket::TAILROOM, 0);
@@ -99,16 +108,16 @@ impl Line {
 }
 
 /// Tone packets of 20 ms in a codec, in sequence.
-struct Speaker {
+pub(crate) struct Speaker {
     packets: codec::packet::Packetiser,
     generator: codec::tone::ToneGenerator,
     kind: (u8, Kind),
-    sequence: u16,
-    start: u32,
+    pub(crate) sequence: u16,
+    pub(crate) start: u32,
 }
 
 impl Speaker {
-    fn new(kind: (u8, Kind), hertz: f64) -> Speaker {
+    pub(crate) fn new(kind: (u8, Kind), hertz: f64) -> Speaker {
         let rate = kind.1.sample_rates()[0];
         let format = Format::new(kind.1);
         Speaker {
@@ -120,7 +129,7 @@ impl Speaker {
         }
     }
 
-    fn next(&mut self) -> Vec<u8> {
+    pub(crate) fn next(&mut self) -> Vec<u8> {
         let mut samples = vec![0; self.packets.packet_samples()];
         self.generator.fill(&mut samples);
         let mut made = Vec::new();
@@ -157,7 +166,7 @@ fn share(samples: &[i16], hertz: f64, rate: u32) -> f64 {
 }
 
 /// The decoded samples of the packets sent; checks their headers, too.
-fn decode(sent: &[Sent], kind: (u8, Kind)) -> (Vec<i16>, u32) {
+pub(crate) fn decode(sent: &[Sent], kind: (u8, Kind)) -> (Vec<i16>, u32) {
     let format = Format::new(kind.1);
     let rate = kind.1.sample_rates()[0];
     let mut unpacker = Unpacker::new(&format, rate, 1).unwrap();
@@ -180,7 +189,7 @@ fn decode(sent: &[Sent], kind: (u8, Kind)) -> (Vec<i16>, u32) {
     (all, rate)
 }
 
-fn available() -> Vec<(u8, Kind)> {
+pub(crate) fn available() -> Vec<(u8, Kind)> {
     [
         (0, Kind::Pcmu),
         (8, Kind::Pcma),
@@ -316,7 +325,7 @@ fn packet_longer_than_240_ms_is_dropped() {
     assert!(!line.pass(A, &packet(3, 2_080, 160)).unwrap().is_empty());
 }
 
-fn event(sequence: u16, timestamp: u32, duration: u16, end: bool) -> Vec<u8> {
+pub(crate) fn event(sequence: u16, timestamp: u32, duration: u16, end: bool) -> Vec<u8> {
     RtpHeader {
         payload_type: EVENT.0,
         ssrc: 7,
@@ -738,7 +747,7 @@ fn split_events(sent: &[Sent], events: (u8, u32), speech: u8) -> (Vec<(u32, Even
     (reported, audio)
 }
 
-fn digits_in(packets: &[Sent], kind: Kind) -> Vec<char> {
+pub(crate) fn digits_in(packets: &[Sent], kind: Kind) -> Vec<char> {
     let rate = kind.sample_rates()[0];
     let mut unpacker = Unpacker::new(&Format::new(kind), rate, 1).unwrap();
     let mut detector = codec::dtmf::Detector::new(rate);

@@ -66,6 +66,8 @@ pub(super) struct NgBranch {
     /// Whether an offer was answered, which is logged once.
     pub(super) answered: bool,
     pub(super) deleting: Option<TimerKey>,
+    /// Timer for the ports of lines that an answer has rejected.
+    pub(super) releasing: Option<TimerKey>,
     /// Number of the recording.
     pub(super) recording: Option<u64>,
     /// Current playback towards each side.

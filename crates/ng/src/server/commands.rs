@@ -374,7 +374,11 @@ impl NgServer {
         let Some(mut branch) = self.branches.remove(session) else {
             return;
         };
-        let timers = [branch.deleting.take(), branch.media.keying_timer.take()];
+        let timers = [
+            branch.deleting.take(),
+            branch.releasing.take(),
+            branch.media.keying_timer.take(),
+        ];
         for timer in timers.into_iter().flatten() {
             self.timers.cancel(timer);
         }

@@ -1,6 +1,5 @@
 //! The commands `offer` and `answer`.
 
-use super::NgServer;
 use super::access::Requester;
 use super::branches::{DeferredOffer, NgBranch, PartyDescription};
 use super::commands::CommandResult;
@@ -8,12 +7,17 @@ use super::options::{CommandError, CommandOptions, IceOption};
 use super::replies::{error, ok};
 use super::sdp::{SdpFinish, from_source, is_marked, origin_of, without_codecs};
 use super::sides::{SdpSummary, choose_security};
+use super::{NgAlarm, NgServer};
 use anchor::Side;
 use anchor::codecs::AudioDescription;
 use anchor::{AnchorError, CallMedia};
+use core::time::Duration;
 use engine::EventKind;
 use std::borrow::Cow;
 use wire::ng::Value;
+
+/// Time after an answer in which other early dialogs answer the same offer, at most (64 T1, RFC 3261 section 13.2.2.4).
+const OTHER_ANSWERS: Duration = Duration::from_secs(32);
 
 /// Required keys of an exchange.
 struct ExchangeRequest<'a> {
@@ -155,7 +159,8 @@ impl NgServer {
             }
             return Err(text);
         }
-        if let Some(timer) = branch.deleting.take() {
+        let timers = [branch.deleting.take(), branch.releasing.take()];
+        for timer in timers.into_iter().flatten() {
             self.timers.cancel(timer);
         }
         *slot(from, &mut branch.descriptions) = exchange.descriptions();
@@ -343,6 +348,7 @@ impl NgServer {
                 established: false,
                 answered: false,
                 deleting: None,
+                releasing: None,
                 recording: None,
                 playing: [None; 2],
                 created: now,
@@ -440,6 +446,18 @@ impl NgServer {
         );
         if let Err(reason) = answered {
             return Err(self.anchor_error(reason, String::new()));
+        }
+        // The command does not tell an early answer from the final one.
+        let before = match provisional && branch.media.has_rejected_lines() {
+            true => {
+                let due = self.now + OTHER_ANSWERS;
+                let timer = self.timers.schedule(due, NgAlarm::ReleaseRejected(session));
+                branch.releasing.replace(timer)
+            }
+            false => branch.releasing.take(),
+        };
+        if let Some(before) = before {
+            self.timers.cancel(before);
         }
         *slot(answerer, &mut branch.descriptions) = exchange.descriptions();
         if answerer == Side::Callee {

@@ -551,6 +551,35 @@ fn several_answers_to_one_offer() {
     assert_eq!(rig.node.census().branches, 1);
 }
 
+/// Another early dialog may accept a line that the first one has rejected, but only for a time.
+#[test]
+fn rejected_line_is_not_relayed_and_its_ports_are_released() {
+    let mut rig = Rig::new(CONFIG);
+    let video = |port: u16| format!("m=video {port} RTP/AVP 31\r\n");
+    rig.offer(&sdp("10.0.0.1", 4000, "RTP/AVP", &video(4002)), &[]);
+    let answer = sdp("10.0.0.2", 5000, "RTP/AVP", &video(0));
+    let answered = rig.answer(&answer, &[("to-tag", "b1")]);
+    assert!(answered.contains("m=video 0 "), "{answered}");
+    let medias = |rig: &mut Rig, tag: &str| {
+        let query = rig.ask(&command(&[("command", "query"), ("call-id", "call")]));
+        match get(&query, &["tags", tag, "medias"]) {
+            Some(Value::List(medias)) => medias.len(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(medias(&mut rig, "a"), 1);
+    assert_eq!(rig.node.census().ports, 4);
+    let accepted = sdp("10.0.0.3", 6000, "RTP/AVP", &video(6002));
+    let answered = rig.answer(&accepted, &[("to-tag", "b2")]);
+    assert!(!answered.contains("m=video 0 "), "{answered}");
+    assert_eq!(medias(&mut rig, "a"), 2);
+    rig.pass(Duration::from_secs(40));
+    assert_eq!(rig.node.census().ports, 4);
+    rig.answer(&answer, &[("to-tag", "b1")]);
+    rig.pass(Duration::from_secs(33));
+    assert_eq!(rig.node.census().ports, 2);
+}
+
 #[test]
 fn re_offers_of_either_side() {
     let mut rig = Rig::new(CONFIG);

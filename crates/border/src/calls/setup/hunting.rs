@@ -11,6 +11,7 @@ use crate::certificate_names::with_hop_certificate_name;
 use crate::components::Calls;
 use crate::headers::{EditList, address_of, text};
 use crate::identity::{ANONYMOUS, RequestedPrivacy};
+use crate::media::MediaPeer;
 use crate::policy::{HopStep, StepTarget};
 use crate::shared::Alarm;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
@@ -485,18 +486,16 @@ impl Calls<'_> {
             &self.parts.ctx.config,
             hop.interface,
             hop.trunk,
-            flow.remote.ip(),
-        );
-        let callee = callee.ok_or(AnchorError::Unanchorable)?;
+            MediaPeer::new(flow.remote.ip()),
+        )?;
         let repeated = call.media.anchored().is_some();
         if !repeated {
             let caller = self.parts.media.media_side(
                 &self.parts.ctx.config,
                 *call.interfaces.get(Side::Caller),
                 *call.trunks.get(Side::Caller),
-                set_up.source.ip(),
-            );
-            let caller = caller.ok_or(AnchorError::Unanchorable)?;
+                MediaPeer::of_message(set_up.source.ip(), invite),
+            )?;
             let key = self.parts.calls.key_of(slot);
             let gated = [*call.interfaces.get(Side::Caller), hop.interface]
                 .into_iter()
@@ -546,8 +545,9 @@ impl Calls<'_> {
             StepTarget::Name(..) => return,
         };
         let media = &mut self.parts.media;
-        let side = media.media_side(&self.parts.ctx.config, hop.interface, hop.trunk, remote);
-        if let (Some(side), Some(anchored)) = (side, self.parts.calls.media_mut(slot)) {
+        let config = &self.parts.ctx.config;
+        let side = media.media_side(config, hop.interface, hop.trunk, MediaPeer::new(remote));
+        if let (Ok(side), Some(anchored)) = (side, self.parts.calls.media_mut(slot)) {
             anchored.select_branch(&mut media.plane, &side);
         }
     }
