@@ -17,7 +17,7 @@ pub(crate) use figures::GatewayFigures;
 pub(crate) use keys::GatewayKeys;
 pub(crate) use role::run;
 
-use crate::ike::{self, ExchangePlan, ExchangeThread, IkeParts, IkeRequests, cannot};
+use crate::ike::{self, ExchangePlan, ExchangeThread, IKE_PORT, IkeParts, IkeRequests, cannot};
 use crate::log::EventLog;
 use config::{Config, GatewayKeySource, GatewaySpec};
 use data_path::ChosenPath;
@@ -231,7 +231,8 @@ fn open_device(spec: &GatewaySpec) -> io::Result<TunDevice> {
 /// Discards packets of the networks behind peers that do not come from the device: they were in no tunnel (RFC 4301 section
 /// 5.2). In the kernel's ESP its policies do that, and its decrypted packets come from the outer interface.
 fn guard_sources(spec: &GatewaySpec) -> Option<SourceGuard> {
-    SourceGuard::install(&spec.device)
+    // Messages of peers that cannot be peers are refused and logged, not lost.
+    SourceGuard::install(&spec.device, &[spec.local.port(), IKE_PORT])
         .inspect_err(|error| {
             tracing::warn!(
                 "[gateway] packets in the clear with addresses of remote networks are not filtered ({error}); remedy: load nf_tables and nft_fib_inet, or have the firewall of this host discard them (docs/how-to/ipsec-gateway.md)"

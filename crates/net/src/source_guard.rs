@@ -1,6 +1,6 @@
 //! A packet filter of the kernel (nf_tables, linux/netfilter/nf_tables.h) for an interface of a tunnel: packets whose source is
 //! routed to the interface, and which come from another one, are discarded. Without it packets in the clear could take the
-//! place of those of the tunnel.
+//! place of those of the tunnel. Packets of the tunnel itself pass, of any source: its program judges them.
 
 use crate::relay::netlink::{ACKNOWLEDGE, Netlink, push_attribute};
 use std::fmt;
@@ -16,8 +16,6 @@ const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
 const REQUEST: u16 = 1;
 const CREATE: u16 = 0x400;
 const APPEND: u16 = 0x800;
-/// Of the message whose acknowledgement ends the batch: it is the last one that can fail.
-const RULE_SEQUENCE: u32 = 3;
 
 /// Both families of IP.
 const BOTH_FAMILIES: u8 = 1;
@@ -37,8 +35,14 @@ const DROP: u32 = 0;
 const REGISTER: u32 = 1;
 const EQUAL: u32 = 0;
 const NOT_EQUAL: u32 = 1;
-/// The name of the interface from which a packet comes.
+/// The name of the interface from which a packet comes, and its protocol of the transport layer.
 const INPUT_NAME: u32 = 6;
+const PROTOCOL: u32 = 16;
+const UDP: u8 = 17;
+const ESP: u8 = 50;
+/// Place and length of the destination port.
+const TRANSPORT_HEADER: u32 = 2;
+const PORT: [u32; 2] = [2, 2];
 /// Of the route to the source: the name of its interface.
 const BY_SOURCE: u32 = 1;
 const ROUTE_NAME: u32 = 2;
@@ -88,40 +92,64 @@ impl Attributes {
     }
 }
 
-/// A comparison of the register with the name of an interface.
-fn compare(operation: u32, device: &str) -> Attributes {
-    let mut name = [0; NAME];
-    for (place, byte) in name.iter_mut().zip(device.bytes()) {
-        *place = byte;
-    }
-    let value = Attributes::default().bytes(FIRST, &name);
+/// A comparison of the register with a value.
+fn compare(operation: u32, value: &[u8]) -> Attributes {
+    let value = Attributes::default().bytes(FIRST, value);
     Attributes::default()
         .word(FIRST, REGISTER)
         .word(SECOND, operation)
         .nested(THIRD, &value)
 }
 
+/// A property of the packet in the register.
+fn meta(key: u32) -> Attributes {
+    Attributes::default()
+        .word(SECOND, key)
+        .word(FIRST, REGISTER)
+}
+
+fn verdict(of: u32) -> Attributes {
+    let code = Attributes::default().word(FIRST, of);
+    let data = Attributes::default().nested(SECOND, &code);
+    Attributes::default().word(FIRST, 0).nested(SECOND, &data)
+}
+
+/// `meta l4proto udp udp dport PORT accept`; without a port `meta l4proto esp accept`.
+fn pass(port: Option<u16>) -> Attributes {
+    let protocol = if port.is_some() { UDP } else { ESP };
+    let mut rule = Attributes::default()
+        .expression("meta", &meta(PROTOCOL))
+        .expression("cmp", &compare(EQUAL, &[protocol]));
+    if let Some(port) = port {
+        let place = Attributes::default()
+            .word(FIRST, REGISTER)
+            .word(SECOND, TRANSPORT_HEADER)
+            .word(THIRD, PORT[0])
+            .word(4, PORT[1]);
+        rule = rule
+            .expression("payload", &place)
+            .expression("cmp", &compare(EQUAL, &port.to_be_bytes()));
+    }
+    rule.expression("immediate", &verdict(ACCEPT))
+}
+
 /// `iifname != DEVICE fib saddr oifname DEVICE counter drop`
-fn rule(device: &str) -> Attributes {
-    let new = Attributes::default;
-    let verdict = new().word(FIRST, DROP);
-    let verdict = new().nested(SECOND, &verdict);
-    new()
-        .expression(
-            "meta",
-            &new().word(SECOND, INPUT_NAME).word(FIRST, REGISTER),
-        )
-        .expression("cmp", &compare(NOT_EQUAL, device))
-        .expression(
-            "fib",
-            &new()
-                .word(THIRD, BY_SOURCE)
-                .word(SECOND, ROUTE_NAME)
-                .word(FIRST, REGISTER),
-        )
-        .expression("cmp", &compare(EQUAL, device))
-        .expression("counter", &new())
-        .expression("immediate", &new().word(FIRST, 0).nested(SECOND, &verdict))
+fn discard(device: &str) -> Attributes {
+    let mut name = [0; NAME];
+    for (place, byte) in name.iter_mut().zip(device.bytes()) {
+        *place = byte;
+    }
+    let route = Attributes::default()
+        .word(THIRD, BY_SOURCE)
+        .word(SECOND, ROUTE_NAME)
+        .word(FIRST, REGISTER);
+    Attributes::default()
+        .expression("meta", &meta(INPUT_NAME))
+        .expression("cmp", &compare(NOT_EQUAL, &name))
+        .expression("fib", &route)
+        .expression("cmp", &compare(EQUAL, &name))
+        .expression("counter", &Attributes::default())
+        .expression("immediate", &verdict(DROP))
 }
 
 fn push_message(batch: &mut Vec<u8>, (kind, flags): (u16, u16), sequence: u32, body: &Attributes) {
@@ -139,8 +167,9 @@ fn push_message(batch: &mut Vec<u8>, (kind, flags): (u16, u16), sequence: u32, b
     batch.extend_from_slice(&body.0);
 }
 
-/// The messages that make the table.
-fn batch(table: &str, device: &str) -> Vec<u8> {
+/// The messages that make a table with these rules, and the sequence number of the last one: its acknowledgement ends the
+/// batch.
+fn batch(table: &str, rules: &[Attributes]) -> (Vec<u8>, u32) {
     let new = Attributes::default;
     let hook = new().word(FIRST, PRE_ROUTING).word(SECOND, PRIORITY as u32);
     let chain = new()
@@ -149,32 +178,36 @@ fn batch(table: &str, device: &str) -> Vec<u8> {
         .text(7, "filter")
         .word(5, ACCEPT)
         .nested(4, &hook);
-    let rule = new()
-        .text(FIRST, table)
-        .text(SECOND, CHAIN)
-        .nested(4, &rule(device));
-    let mut batch = Vec::with_capacity(512);
+    let mut batch = Vec::with_capacity(1_024);
     push_message(&mut batch, (BATCH_BEGIN, 0), 0, &new());
     let owned = new().text(FIRST, table).word(SECOND, OWNED);
     push_message(&mut batch, (NEW_TABLE, 0), 1, &owned);
     push_message(&mut batch, (NEW_CHAIN, CREATE), 2, &chain);
-    let flags = CREATE | APPEND | ACKNOWLEDGE;
-    push_message(&mut batch, (NEW_RULE, flags), RULE_SEQUENCE, &rule);
-    push_message(&mut batch, (BATCH_END, 0), RULE_SEQUENCE + 1, &new());
-    batch
+    let mut sequence = 2;
+    for rule in rules {
+        sequence += 1;
+        let rule = new().text(FIRST, table).text(SECOND, CHAIN).nested(4, rule);
+        let flags = CREATE | APPEND | ACKNOWLEDGE;
+        push_message(&mut batch, (NEW_RULE, flags), sequence, &rule);
+    }
+    push_message(&mut batch, (BATCH_END, 0), sequence + 1, &new());
+    (batch, sequence)
 }
 
 impl SourceGuard {
     /// Makes the filter for an interface, in a table `hornwork_` with the name of the interface (`nft list tables`), in the
-    /// network namespace of this thread.
+    /// network namespace of this thread. ESP and datagrams to these ports pass.
     ///
     /// # Errors
     /// Not permitted (CAP_NET_ADMIN), or the kernel has no nf_tables with routes as expressions (5.12 and later, modules
     /// `nf_tables` and `nft_fib_inet`).
-    pub fn install(device: &str) -> io::Result<SourceGuard> {
+    pub fn install(device: &str, ports: &[u16]) -> io::Result<SourceGuard> {
         let mut netlink = Netlink::open(libc::NETLINK_NETFILTER)?;
-        let table = format!("hornwork_{device}");
-        netlink.batch(&batch(&table, device), RULE_SEQUENCE)?;
+        let ports = ports.iter().copied().map(Some);
+        let mut rules: Vec<Attributes> = ports.chain([None]).map(pass).collect();
+        rules.push(discard(device));
+        let (messages, last) = batch(&format!("hornwork_{device}"), &rules);
+        netlink.batch(&messages, last)?;
         Ok(SourceGuard { _netlink: netlink })
     }
 }
@@ -187,23 +220,40 @@ mod tests {
     use std::net::UdpSocket;
     use std::time::Duration;
 
-    /// The rule of nft 1.0.6, as strace shows it.
-    const RULE: &str = "2400018009000100 6d65746100000000 1400028008000200 0000000608000100 0000000138000180 08000100636d7000 \
+    /// Rules of nft 1.0.6, as strace shows them.
+    const DISCARD: &str = "2400018009000100 6d65746100000000 1400028008000200 0000000608000100 0000000138000180 08000100636d7000 \
         2c00028008000100 0000000108000200 0000000118000380 1400010065737030 0000000000000000 0000000028000180 0800010066696200 \
         1c00028008000300 0000000108000200 0000000208000100 0000000138000180 08000100636d7000 2c00028008000100 0000000108000200 \
         0000000018000380 1400010065737030 0000000000000000 0000000014000180 0c000100636f756e 7465720004000280 300001800e000100 \
         696d6d6564696174 650000001c000280 0800010000000000 100002800c000280 0800010000000000";
 
+    const PASS_PORT: &str = "2400018009000100 6d65746100000000 1400028008000200 0000001008000100 000000012c000180 08000100636d7000 \
+        2000028008000100 0000000108000200 000000000c000380 0500010011000000 340001800c000100 7061796c6f616400 2400028008000100 \
+        0000000108000200 0000000208000300 0000000208000400 000000022c000180 08000100636d7000 2000028008000100 0000000108000200 \
+        000000000c000380 0600010011940000 300001800e000100 696d6d6564696174 650000001c000280 0800010000000000 100002800c000280 \
+        0800010000000001";
+    const PASS_ESP: &str = "2400018009000100 6d65746100000000 1400028008000200 0000001008000100 000000012c000180 08000100636d7000 \
+        2000028008000100 0000000108000200 000000000c000380 0500010032000000 300001800e000100 696d6d6564696174 650000001c000280 \
+        0800010000000000 100002800c000280 0800010000000001";
+
     #[test]
-    fn rule_is_that_of_nft() {
-        let text: String = RULE.split_ascii_whitespace().collect();
-        let bytes: Vec<u8> = (0..text.len())
-            .step_by(2)
-            .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
-            .collect();
-        assert_eq!(rule("esp0").0, bytes);
-        // 448 bytes with a table of one letter.
-        assert_eq!(batch("y", "esp0").len(), 448);
+    fn rules_are_those_of_nft() {
+        for (rule, text) in [
+            (discard("esp0"), DISCARD),
+            (pass(Some(4_500)), PASS_PORT),
+            (pass(None), PASS_ESP),
+        ] {
+            let text: String = text.split_ascii_whitespace().collect();
+            let bytes: Vec<u8> = (0..text.len())
+                .step_by(2)
+                .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
+                .collect();
+            assert_eq!(rule.0, bytes);
+        }
+        // Tables of one letter.
+        assert_eq!(batch("y", &[discard("esp0")]).0.len(), 448);
+        let (messages, last) = batch("y", &[pass(Some(4_500)), pass(None)]);
+        assert_eq!((messages.len(), last), (584, 4));
     }
 
     /// An IPv4 packet of UDP without a checksum.
@@ -263,7 +313,13 @@ mod tests {
                 arrives(&tunnel, far) && arrives(&wan, far),
                 "without the filter"
             );
-            let guard = match SourceGuard::install("esp0") {
+            // A port of the tunnel itself.
+            let outer = UdpSocket::bind("10.1.0.1:0").unwrap();
+            outer
+                .set_read_timeout(Some(Duration::from_secs(10)))
+                .unwrap();
+            let outer_port = outer.local_addr().unwrap().port();
+            let guard = match SourceGuard::install("esp0", &[outer_port, 500]) {
                 Ok(guard) => guard,
                 Err(error) => {
                     eprintln!("skipped: the kernel has no such filter: {error}");
@@ -273,6 +329,8 @@ mod tests {
             assert!(arrives(&tunnel, far));
             assert!(!arrives(&wan, far));
             assert!(arrives(&wan, known));
+            wan.send(&packet(far, [10, 1, 0, 1], outer_port)).unwrap();
+            outer.recv(&mut [0; 10]).unwrap();
             drop(guard);
             assert!(arrives(&wan, far), "the filter ends with its value");
         })

@@ -78,8 +78,8 @@ struct KernelTunnel {
     outbound: Vec<KernelOutbound>,
     /// SPI of the association that seals.
     sealing: Option<u32>,
-    /// Selectors of the configuration. Their policies for received packets stay as long as the gateway runs: what comes from a
-    /// remote network without ESP is discarded also while the tunnel is down (RFC 4301 sections 4.4.1 and 5.2).
+    /// Selectors of the configuration. Their policies for received packets stay as long as the gateway runs: packets of a
+    /// remote network without ESP are discarded also while the tunnel is down (RFC 4301 sections 4.4.1 and 5.2).
     protected: Vec<XfrmSelector>,
     /// Selectors of all policies for received packets.
     policies_in: Vec<XfrmSelector>,

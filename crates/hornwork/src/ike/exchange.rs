@@ -27,7 +27,7 @@ use wire::ip::UdpPacket;
 use zeroize::Zeroizing;
 
 /// Port of IKE (RFC 7296 section 2).
-const IKE_PORT: u16 = 500;
+pub(crate) const IKE_PORT: u16 = 500;
 /// Longest wait for something to do.
 const TICK: Duration = Duration::from_millis(100);
 /// Longest time until the daemon has its connections.

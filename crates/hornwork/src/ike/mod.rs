@@ -15,7 +15,7 @@ mod rekeys;
 mod request;
 
 pub(crate) use daemon::{check, ike_daemon};
-pub(crate) use exchange::{ExchangeThread, IkeParts};
+pub(crate) use exchange::{ExchangeThread, IKE_PORT, IkeParts};
 pub(crate) use files::IkeFiles;
 pub(crate) use plan::{ExchangePlan, ExchangeTunnel, PacketPlan, SaEvent, SaSink};
 pub(crate) use request::{IkeRequest, IkeRequests};
