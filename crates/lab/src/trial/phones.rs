@@ -2,6 +2,7 @@
 //! the packets by the kernel's receive times, while other streams load the machine.
 
 use super::machine::receive_buffer_errors;
+use super::progress::kernel_drops;
 use super::{HostThread, Outcomes, Trial, from_start, merge};
 use crate::error::LabError;
 use crate::experiment::{MediaKind, PhoneLoad};
@@ -159,6 +160,7 @@ pub(super) fn on_sockets(
     for host in load.into_iter().flatten() {
         hosts.push(host.finish()?);
     }
+    let generator_drops = kernel_drops(&hosts);
     let cpu_s: f64 = hosts.iter().map(|host| host.cpu_seconds).sum();
     let results = hosts.into_iter().map(|host| host.results).collect();
     let (attempts, streams) = merge(trial.number, results);
@@ -184,6 +186,7 @@ pub(super) fn on_sockets(
             noise: noise.into(),
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
+            generator_drops,
             subject_cpu_seconds: None,
             subject_grew_bytes: None,
             generator_cpu_seconds: cpu_s,
