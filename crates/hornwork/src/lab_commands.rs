@@ -46,7 +46,7 @@ pub enum Lab {
     Agent(LabAgentOptions),
     /// Run an experiment, a study (study-u, study-v, study-s, study-b, study-c), or a SIPp scenario (a file whose name ends in .xml).
     Run(Box<LabRunOptions>),
-    /// Search for the highest level of an experiment at which its thresholds hold (RFC 7502).
+    /// Search for the highest level of an experiment at which its thresholds hold (by brackets, or as RFC 7502).
     Search(LabSearchOptions),
     /// Measure capacities and costs of the border on this machine: one page, in 20 minutes.
     Datasheet(LabDatasheetOptions),

@@ -1,5 +1,6 @@
 //! Reasons to doubt the figures of a trial: the load generator or the machine, not the SUT, was the limit.
 
+use crate::decimal::counted;
 use crate::figures::{Details, ThresholdCheck};
 use crate::raw::{Surroundings, TrialRecord};
 
@@ -47,7 +48,8 @@ impl<'a> OfferedLoad<'a> {
     /// The reason why the generator did not offer the planned load, if so: figures of the SUT would be those of the
     /// generator.
     pub fn fault(&self) -> Option<String> {
-        let reason = self.skipped().or_else(|| self.host_taken_away());
+        let reason = self.skipped().or_else(|| self.dropped());
+        let reason = reason.or_else(|| self.host_taken_away());
         let reason = reason.or_else(|| self.late_attempts());
         let reason = reason.or_else(|| self.late_packets())?;
         Some(format!("the generator could not keep up: {reason}"))
@@ -60,6 +62,17 @@ impl<'a> OfferedLoad<'a> {
             sent.skipped,
             sent.skipped + sent.packets
         ))
+    }
+
+    /// What the generator did not read is neither lost nor late by the SUT.
+    fn dropped(&self) -> Option<String> {
+        let dropped = self.around.generator_drops;
+        (dropped > 0).then(|| {
+            format!(
+                "the kernel dropped {} at the generator's sockets",
+                counted(dropped, "datagram")
+            )
+        })
     }
 
     /// Other work that takes the processors delays generator and sampler alike, so it is a cause of its own.
@@ -118,12 +131,20 @@ pub fn for_trial(trial: &TrialRecord) -> Vec<String> {
             around.noise.p99_us / 1e3
         ));
     }
+    // Those of the generator are a reason not to judge the trial.
     let dropped = around
         .receive_buffer_errors_after
-        .saturating_sub(around.receive_buffer_errors_before);
+        .saturating_sub(around.receive_buffer_errors_before)
+        .saturating_sub(around.generator_drops);
     if dropped > 0 {
+        // Nothing repeats a media packet.
+        let hidden = match trial.details.streams {
+            0 => ", hidden by retransmissions",
+            _ => "",
+        };
         all.push(format!(
-            "the kernel dropped {dropped} datagrams (RcvbufErrors), hidden by retransmissions"
+            "the kernel dropped {} at other sockets (RcvbufErrors){hidden}",
+            counted(dropped, "datagram")
         ));
     }
     all
@@ -211,6 +232,29 @@ mod tests {
         let mut simulated = trial(242.0, 12_000.0, 3);
         simulated.surroundings = None;
         assert!(for_trial(&simulated).is_empty() && !is_disturbed(&simulated));
+    }
+
+    #[test]
+    fn datagrams_that_the_generator_lost_are_not_a_loss_of_the_system_under_test() {
+        let mut busy = trial(1.0, 100.0, 8);
+        busy.details.streams = 4;
+        assert!(!is_disturbed(&busy));
+        let remarks = for_trial(&busy).join("; ");
+        assert!(
+            remarks.contains("dropped 8 datagrams at other sockets (RcvbufErrors)"),
+            "{remarks}"
+        );
+        assert!(!remarks.contains("hidden"), "{remarks}");
+        if let Some(around) = &mut busy.surroundings {
+            around.generator_drops = 8;
+        }
+        assert!(is_disturbed(&busy));
+        let all = for_trial(&busy);
+        assert_eq!(all.len(), 1, "{all:?}");
+        assert!(
+            all[0].contains("the kernel dropped 8 datagrams at the generator's sockets"),
+            "{all:?}"
+        );
     }
 
     #[test]

@@ -17,7 +17,8 @@ use crate::report;
 use crate::run::{out_dir, unix_seconds};
 use crate::sut::{BorderThread, CpuLimits, Layout, PortSpan, system_entropy};
 use crate::trial::{
-    HostResults, HostThread, SAMPLED_EVERY_S, from_start, in_network, merge, receive_buffer_errors,
+    HostResults, HostThread, SAMPLED_EVERY_S, from_start, in_network, kernel_drops, merge,
+    receive_buffer_errors,
 };
 use codec::Format;
 use engine::{Entropy, EventKind, Time, Transport};
@@ -300,6 +301,7 @@ impl DemoNetwork {
                 own_noise: None,
                 receive_buffer_errors_before: kernel_before,
                 receive_buffer_errors_after: kernel_after,
+                generator_drops: kernel_drops([&phones, &pbx]),
                 subject_cpu_seconds: Some(after.cpu_seconds - before.cpu_seconds),
                 subject_grew_bytes: None,
                 generator_cpu_seconds: phones.cpu_seconds + pbx.cpu_seconds,

@@ -274,13 +274,18 @@ impl HopTap {
 }
 
 /// The split of a trial on sockets, from the figures of its streams and the stamps of its hops; `None` if no stream has a one-way
-/// delay, as with a called side on another clock.
+/// delay, as with a called side on another clock, or if the called side sends an echo, whose packets pass the hops twice.
 pub(crate) fn on_sockets(
     streams: &[&StreamRecord],
     sent: Option<&SendLateness>,
     links: &[LinkRecord],
     protection: Option<[Option<f64>; 3]>,
 ) -> Option<DelaySplit> {
+    let is_echo =
+        |stream: &&StreamRecord| stream.round_trip_ms.is_some() && stream.one_way_mean_ms.is_none();
+    if streams.iter().any(is_echo) {
+        return None;
+    }
     let mean = weighted(streams, |stream| stream.one_way_mean_ms)?;
     let count = streams
         .iter()
@@ -434,6 +439,19 @@ mod tests {
                 .line()
                 .contains("subject 11, sum 42; end to end 42 (p50 42, p99 ")
         );
+    }
+
+    #[test]
+    fn calls_with_an_echo_are_not_split() {
+        let there = stream(41.0, None);
+        let echo = StreamRecord {
+            received: 100,
+            round_trip_ms: Some(82.0),
+            ..StreamRecord::default()
+        };
+        let split = on_sockets(&[&there, &echo], Some(&lateness()), &[], None);
+        assert_eq!(split, None);
+        assert!(on_sockets(&[&there], Some(&lateness()), &[], None).is_some());
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub mod peak;
 pub mod phone;
 pub mod planes;
 pub mod planner;
+mod private_directory;
 pub mod probe;
 pub mod progress;
 pub mod raw;

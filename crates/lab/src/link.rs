@@ -2,7 +2,7 @@
 
 use crate::conversation::{MAX_DELAY, TalkOver};
 use crate::figures::quantile;
-use crate::host::{DueMedia, PacketTimes, SentStream, StreamResult};
+use crate::host::{DueMedia, PacketTimes, SentStream, StreamResult, media_ns};
 use crate::record::StreamRecord;
 use engine::Time;
 use media::audio;
@@ -43,6 +43,8 @@ pub(crate) fn talk_over(streams: &[&StreamRecord], seed: u64) -> Option<TalkOver
 struct ClockPoint {
     timestamp: u32,
     at: Time,
+    /// Timestamp units per second.
+    clock_rate: u32,
     /// The stream is an echo: it went to the other side and came back.
     echo: bool,
 }
@@ -113,6 +115,7 @@ fn clock_points(results: &[StreamResult]) -> BTreeMap<u32, ClockPoint> {
             ssrc,
             timestamp,
             at,
+            clock_rate,
         } = sent
         {
             let echo = false;
@@ -121,6 +124,7 @@ fn clock_points(results: &[StreamResult]) -> BTreeMap<u32, ClockPoint> {
                 ClockPoint {
                     timestamp,
                     at,
+                    clock_rate,
                     echo,
                 },
             );
@@ -133,6 +137,7 @@ fn clock_points(results: &[StreamResult]) -> BTreeMap<u32, ClockPoint> {
             let point = ClockPoint {
                 timestamp: source.timestamp.wrapping_add(shift),
                 at: source.at,
+                clock_rate: source.clock_rate,
                 echo: true,
             };
             clock_points.insert(ssrc, point);
@@ -210,8 +215,8 @@ struct StreamDelay {
 impl StreamDelay {
     fn of(result: &StreamResult, point: ClockPoint) -> StreamDelay {
         let transit = &result.transit;
-        let media =
-            f64::from(transit.first_timestamp.wrapping_sub(point.timestamp) as i32) * 125_000.0;
+        let units = transit.first_timestamp.wrapping_sub(point.timestamp) as i32;
+        let media = media_ns(units, point.clock_rate) as f64;
         let first = transit.first_arrival.0 as f64 - point.at.0 as f64 - media;
         StreamDelay {
             mean: (first + transit.sum / transit.count as f64) / 1e6,
@@ -359,6 +364,7 @@ mod tests {
             ssrc,
             timestamp,
             at: Time::from_millis(at_ms),
+            clock_rate: 8_000,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Memory of calls and registrations: the growth of a border in a process of its own, whose resident memory is read.
 
 use crate::error::LabError;
-use crate::raw::TrialRecord;
+use crate::raw::{RunRecord, TrialRecord};
 use crate::run::{self, RunOptions};
 use crate::subject::{self, Placement, RunningSubject};
 use std::path::Path;
@@ -140,9 +140,24 @@ impl GrowthLoad {
         let sampler = PeakSampler::start(process);
         let executed = run::execute(&file, &options, dir);
         let peak = sampler.stop();
-        let executed = executed?;
-        let trial = executed
-            .record
+        self.growth(&executed?.record, [before, peak], dir)
+    }
+
+    /// The growth between two readings of the memory, bytes: before the run of `record`, and at its peak.
+    fn growth(
+        &self,
+        record: &RunRecord,
+        [before, peak]: [f64; 2],
+        dir: &Path,
+    ) -> Result<MemoryGrowth, LabError> {
+        // Without all of its load the border has another share of memory that no call and no registration takes.
+        if record.cut_short {
+            return Err(LabError::Interrupted(format!(
+                "interrupted: {} was not measured",
+                self.what
+            )));
+        }
+        let trial = record
             .trials
             .first()
             .ok_or_else(|| LabError::cannot_run("no trial ran", "start it again"))?;
@@ -209,4 +224,26 @@ fn resident_bytes(process: u32) -> Result<f64, LabError> {
             "mount /proc",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_of_an_interrupted_run_is_not_a_figure() {
+        let load = GrowthLoad::calls(false, 100);
+        let mut trial = TrialRecord::default();
+        trial.figures.calls.established = 50;
+        let mut record = RunRecord {
+            trials: vec![trial],
+            ..RunRecord::default()
+        };
+        let growth = |record: &RunRecord| load.growth(record, [1e6, 1.5e6], Path::new("x"));
+        assert!((growth(&record).unwrap().each() - 1e4).abs() < 1e-9);
+        record.cut_short = true;
+        let error = growth(&record).unwrap_err();
+        assert_eq!(error.exit_code(), 130);
+        assert!(error.to_string().contains("standing call"), "{error}");
+    }
 }

@@ -21,7 +21,7 @@ const FIRST_SEED: u32 = 2_000;
 /// Measures the peak of the experiment in `file` with `plan`.
 ///
 /// # Errors
-/// As for a trial.
+/// As for a trial, and [`LabError::Interrupted`] if the user ends it.
 pub(crate) fn measure(
     file: &File,
     plan: &PeakPlan,
@@ -56,6 +56,12 @@ pub(crate) fn measure(
                 display.update(seconds, progress)
             })?,
         };
+        // A trial that the user ended early says nothing of the peak.
+        if net::stops() > 0 {
+            return Err(LabError::Interrupted(
+                "interrupted while the peak was measured".to_owned(),
+            ));
+        }
         if let Some(fault) = outcomes.links.iter().flat_map(|link| &link.faults).next() {
             return Err(LabError::cannot_run(
                 format!("the peak was not measured: {fault}"),

@@ -81,6 +81,9 @@ pub struct Surroundings {
     pub receive_buffer_errors_before: u64,
     /// The counter after the trial; SIP retransmission hides datagrams that the kernel dropped.
     pub receive_buffer_errors_after: u64,
+    /// Datagrams that the kernel dropped at the generator's own sockets.
+    #[serde(default)]
+    pub generator_drops: u64,
     /// CPU time of the SUT, seconds; `null` if it cannot be read.
     pub subject_cpu_seconds: Option<f64>,
     /// Growth of the resident memory of the SUT's process during the trial, bytes; `null` if it shares this process or
@@ -151,7 +154,7 @@ impl TrialRecord {
         self.remarks.iter().any(|remark| remark == CUT_SHORT)
     }
 
-    /// Whether a link of `[network]` was not as configured, so that the figures say nothing of the SUT.
+    /// Whether a link was not as configured, so that the figures say nothing of the SUT.
     pub fn has_faulty_link(&self) -> bool {
         self.links.iter().any(|link| !link.faults.is_empty())
     }
@@ -163,10 +166,11 @@ impl TrialRecord {
 
     /// The reason, if the SUT did not get the planned load. The end of the SUT is a failure at any load.
     pub fn load_fault(&self) -> Option<String> {
-        match self.has_faulty_link() {
+        let of_link = self.links.iter().flat_map(|link| &link.faults).next();
+        match of_link {
             _ if ThresholdCheck::has_subject_ended(&self.checks) => None,
-            true => Some("a link of [network] was not as configured".to_owned()),
-            false => crate::caveats::starved(self),
+            Some(fault) => Some(format!("a link was not as configured: {fault}")),
+            None => crate::caveats::starved(self),
         }
     }
 }

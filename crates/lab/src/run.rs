@@ -216,8 +216,7 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabEr
 pub(crate) fn execute(file: &File, options: &RunOptions, dir: &Path) -> Result<Executed, LabError> {
     let levels = file.levels()?;
     check_subject(file, options)?;
-    clear_results(dir, options.force)?;
-    probe(file, options)?;
+    probe_and_clear(file, options, dir)?;
     let mut raw = RawWriter::create(dir)?;
     let mut run = new_run(file, options.simulate)?;
     run.overrides.clone_from(&options.set);
@@ -256,9 +255,10 @@ pub(crate) fn execute(file: &File, options: &RunOptions, dir: &Path) -> Result<E
                 Err(error) if run.trials.is_empty() => return Err(error),
                 // The trials before it stay.
                 Err(error) => {
-                    run.cut_short = true;
+                    mark_ended_by(&mut run, number, &error);
                     raw.finish(&run)?;
                     publish(dir, &mut run)?;
+                    display.finish();
                     return Err(error.after(run.trials.len(), dir));
                 }
             }
@@ -391,8 +391,23 @@ fn resolve(sut: &Sut) -> Result<Described, LabError> {
     }
 }
 
+/// Probes a foreign system under test, and only then removes the results of an earlier run from `dir`, if they may be
+/// replaced.
+pub(crate) fn probe_and_clear(
+    file: &File,
+    options: &RunOptions,
+    dir: &Path,
+) -> Result<(), LabError> {
+    if !options.force {
+        // Results that stay are reported without the wait for an answer.
+        clear_results(dir, false)?;
+    }
+    probe(file, options)?;
+    clear_results(dir, options.force)
+}
+
 /// Probes a foreign system under test.
-pub(crate) fn probe(file: &File, options: &RunOptions) -> Result<(), LabError> {
+fn probe(file: &File, options: &RunOptions) -> Result<(), LabError> {
     if options.simulate || options.no_probe {
         return Ok(());
     }
@@ -428,6 +443,14 @@ pub(crate) fn mark_interrupted(run: &mut RunRecord, trial: u32) {
         }
         last.leaks = None;
         last.verdict = RunVerdict::NotJudged;
+    }
+}
+
+/// Records that a run ended because this trial could not run, or the user interrupted it before it began.
+pub(crate) fn mark_ended_by(run: &mut RunRecord, trial: u32, error: &LabError) {
+    match error {
+        LabError::Interrupted(_) => mark_interrupted(run, trial),
+        LabError::BadInput(_) | LabError::CannotRun { .. } => run.cut_short = true,
     }
 }
 
@@ -850,6 +873,37 @@ mod tests {
         assert_eq!(verdict(&["thresholds.mos=3.5"]), RunVerdict::NotMeasured);
         let removed = ["thresholds.mos=3.5", "thresholds.mos="];
         assert_eq!(verdict(&removed), RunVerdict::Passed);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn earlier_results_stay_if_the_system_under_test_does_not_answer() {
+        let folder = std::env::temp_dir().join(format!("lab-kept-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let plan = folder.join("plan.toml");
+        let text = format!(
+            "name = \"t\"\ntitle = \"t\"\n[sut]\naddress = \"{address}\"\n[callers]\nrate = 5.0\ntotal = 1\n"
+        );
+        std::fs::write(&plan, text).unwrap();
+        let record = folder.join("run.json");
+        std::fs::write(&record, "earlier").unwrap();
+        let options = RunOptions {
+            force: true,
+            out: Some(folder.clone()),
+            ..RunOptions::default()
+        };
+        let error = run(plan.to_str().unwrap(), &options).unwrap_err();
+        assert_eq!(error.exit_code(), 3, "{error}");
+        assert_eq!(std::fs::read_to_string(&record).unwrap(), "earlier");
+        let kept = RunOptions {
+            force: false,
+            ..options
+        };
+        let error = run(plan.to_str().unwrap(), &kept).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{error}");
         std::fs::remove_dir_all(folder).unwrap();
     }
 

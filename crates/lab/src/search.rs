@@ -314,8 +314,7 @@ pub(crate) fn execute(
     })?;
     set_attempts(&mut file, &plan)?;
     run::check_subject(&file, options)?;
-    run::probe(&file, options)?;
-    run::clear_results(dir, options.force)?;
+    run::probe_and_clear(&file, options, dir)?;
     let mut raw = RawWriter::create(dir)?;
     let mut record = run::new_run(&file, options.simulate)?;
     record.overrides.clone_from(&options.set);
@@ -336,6 +335,7 @@ pub(crate) fn execute(
     let mut trials: Vec<SearchTrial> = Vec::new();
     let mut repeats = 0;
     let mut refused = None;
+    let mut failure = None;
     let clock = net::Clock::new();
     let begun = clock.now();
     let is_late = || {
@@ -354,7 +354,7 @@ pub(crate) fn execute(
         };
         let number = trials.len() as u32;
         let seed = record.seed;
-        let mut trial = run::run_trial(
+        let ran = run::run_trial(
             &level,
             number,
             0,
@@ -362,7 +362,17 @@ pub(crate) fn execute(
             options.simulate,
             &mut raw,
             &mut display,
-        )?;
+        );
+        let mut trial = match ran {
+            Ok(trial) => trial,
+            Err(error) if trials.is_empty() => return Err(error),
+            // The trials before it stay.
+            Err(error) => {
+                run::mark_ended_by(&mut record, number, &error);
+                failure = Some(error);
+                break;
+            }
+        };
         trial.short = probe.short;
         let disturbed = caveats::is_disturbed(&trial);
         let mut step = judge(&mut trial, value);
@@ -444,12 +454,15 @@ pub(crate) fn execute(
     raw.finish(&record)?;
     let published = run::publish(dir, &mut record)?;
     display.finish();
-    Ok(Executed {
-        refused,
-        record,
-        published,
-        planned: plan.trials,
-    })
+    match failure {
+        Some(error) => Err(error.after(record.trials.len(), dir)),
+        None => Ok(Executed {
+            refused,
+            record,
+            published,
+            planned: plan.trials,
+        }),
+    }
 }
 
 /// Judges a trial of a search: without the planned load the SUT is not judged, but the search continues below. Any failure

@@ -391,11 +391,21 @@ impl PacketSocket {
 
     /// Sends frames; a frame that the kernel refuses is counted.
     pub fn send<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
+        self.send_each(frames, &mut |_| {});
+    }
+
+    /// As [`PacketSocket::send`]; `refused` is called with the place of each frame that the kernel refuses.
+    pub fn send_each<'a>(
+        &mut self,
+        frames: impl Iterator<Item = &'a [u8]>,
+        refused: &mut dyn FnMut(usize),
+    ) {
         let mut iovecs: [libc::iovec; BATCH] = [libc::iovec {
             iov_base: std::ptr::null_mut(),
             iov_len: 0,
         }; BATCH];
         let mut frames = frames.peekable();
+        let mut first = 0;
         while frames.peek().is_some() {
             let mut count = 0;
             for (iovec, frame) in iovecs.iter_mut().zip(frames.by_ref()) {
@@ -406,11 +416,12 @@ impl PacketSocket {
                     break;
                 }
             }
-            self.send_batch(&mut iovecs[..count]);
+            self.send_batch(&mut iovecs[..count], &mut |place| refused(first + place));
+            first += count;
         }
     }
 
-    fn send_batch(&mut self, iovecs: &mut [libc::iovec]) {
+    fn send_batch(&mut self, iovecs: &mut [libc::iovec], refused: &mut dyn FnMut(usize)) {
         // SAFETY: plain C structures for which all zero bytes are a valid value.
         let mut headers: [libc::mmsghdr; BATCH] = unsafe { [zeroed(); BATCH] };
         for (header, iovec) in headers.iter_mut().zip(iovecs.iter_mut()) {
@@ -442,6 +453,7 @@ impl PacketSocket {
                 }
                 _ => {
                     self.counts.refused += 1;
+                    refused(from);
                     from += 1;
                 }
             }

@@ -54,6 +54,17 @@ pub(crate) fn buffers(fd: BorrowedFd<'_>, bytes: usize) -> rustix::io::Result<()
     Ok(())
 }
 
+/// Requests a send buffer of this size for a socket; the kernel grants up to its maximum without CAP_NET_ADMIN.
+///
+/// # Errors
+/// The kernel refuses it.
+pub fn request_send_buffer(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    if sockopt::set_socket_send_buffer_size_force(fd, bytes).is_err() {
+        sockopt::set_socket_send_buffer_size(fd, bytes)?;
+    }
+    Ok(())
+}
+
 fn dscp(fd: BorrowedFd<'_>, address: SocketAddr, code: u8) -> rustix::io::Result<()> {
     if code == 0 {
         return Ok(());

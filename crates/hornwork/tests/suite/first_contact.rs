@@ -216,6 +216,31 @@ fn interrupted_search_keeps_its_measurements() {
 }
 
 #[test]
+fn interrupted_peak_is_no_reference() {
+    let folder = scratch("first-contact-peak");
+    let out = folder.join("run");
+    let child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(["lab", "run", "overload", "--out"])
+        .arg(&out)
+        .current_dir(root())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    let id = child.id().to_string();
+    Command::new("kill")
+        .args(["-INT", &id])
+        .status()
+        .expect("kill");
+    let output = child.wait_with_output().expect("it ends");
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{error}");
+    assert!(error.contains("while the peak was measured"), "{error}");
+    assert!(!out.join("run.json").exists());
+}
+
+#[test]
 fn unreachable_sut_is_detected_before_the_run() {
     let folder = scratch("first-contact-probe");
     // A port that was free a moment ago.

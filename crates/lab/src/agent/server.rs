@@ -61,7 +61,7 @@ pub fn run(options: &AgentOptions) -> Result<RunVerdict, LabError> {
     let mut sessions = Vec::new();
     while net::stops() == 0 {
         let (stream, peer) = match listener.accept() {
-            Ok(accepted) => accepted,
+            Ok((stream, peer)) => (stream, canonical(peer)),
             Err(_) => {
                 std::thread::sleep(POLL);
                 continue;
@@ -82,7 +82,7 @@ pub fn run(options: &AgentOptions) -> Result<RunVerdict, LabError> {
         let open = move || -> Result<(Wire, IpAddr), WireError> {
             // Accepted sockets inherit nothing from the listener on Linux.
             stream.set_nonblocking(false)?;
-            let ip = stream.local_addr()?.ip();
+            let ip = canonical(stream.local_addr()?).ip();
             let channel = match &tls {
                 Some(settings) => channel::server(stream, settings, HANDSHAKE),
                 None => channel::plain(stream, HANDSHAKE),
@@ -117,6 +117,11 @@ pub fn run(options: &AgentOptions) -> Result<RunVerdict, LabError> {
         let _ = session.join();
     }
     Ok(RunVerdict::Passed)
+}
+
+/// The address itself: one of IPv4 is mapped into IPv6 at a listener of both, and no subject listens or calls there.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 fn tls_settings((chain, key): &(PathBuf, PathBuf)) -> Result<Arc<rustls::ServerConfig>, LabError> {
@@ -266,4 +271,38 @@ impl Session<'_> {
 
 fn none(peer: SocketAddr) -> LabError {
     LabError::bad_input(format!("no subject runs for {peer}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpStream;
+
+    #[test]
+    fn test_lab_of_ipv4_has_its_address_at_a_listener_of_ipv6() {
+        let Ok(listener) = TcpListener::bind("[::]:0") else {
+            eprintln!("skipped: no IPv6");
+            return;
+        };
+        let port = listener.local_addr().unwrap().port();
+        let Ok(lab) = TcpStream::connect(("127.0.0.1", port)) else {
+            eprintln!("skipped: IPv6 sockets take no IPv4");
+            return;
+        };
+        let (stream, peer) = listener.accept().unwrap();
+        let peer = canonical(peer);
+        assert_eq!(peer, lab.local_addr().unwrap());
+        let ip = canonical(stream.local_addr().unwrap()).ip();
+        assert_eq!(ip, IpAddr::from([127, 0, 0, 1]));
+        // The called side is at the address of the test lab.
+        let mut session = Session {
+            peer,
+            ip,
+            folder: Path::new("absent"),
+            subject: None,
+        };
+        let called = Some(SocketAddr::from(([127, 0, 0, 1], 5_070)));
+        let error = session.start("no-such-subject", called, 1).unwrap_err();
+        assert!(error.to_string().contains("no subject"), "{error}");
+    }
 }

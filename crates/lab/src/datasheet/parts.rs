@@ -353,7 +353,7 @@ pub fn plan(minutes: f64) -> StudyPlan {
         title: "Data sheet of this machine",
         source: "",
         about: "Call rates, registrations, standing calls, media calls, overload and memory of one border thread on this machine, which \
-                the generator shares. A capacity was searched between the highest load that passed and the lowest that failed; \
+                the generator shares. A capacity was searched (bracket; terms of RFC 7501) between the highest load that passed and the lowest that failed; \
                 in the quick setting it is the one load that was tried, so that the limit is higher. costs.toml beside this page has the \
                 costs for hornwork lab plan --from.",
         parts,

@@ -89,7 +89,7 @@ pub enum LinkEnd {
     /// A TUN device.
     Tun(Box<TunEnd>),
     /// A UDP port and its peer.
-    Udp(TimedUdpSocket, SocketAddr, u64),
+    Udp(TimedUdpSocket, SocketAddr),
 }
 
 /// A TUN device as an end.
@@ -98,7 +98,8 @@ pub struct TunEnd {
     device: TunDevice,
     name: String,
     room: Box<[u8]>,
-    refused: u64,
+    /// It has taken a packet.
+    was_up: bool,
     /// Packets that the device had dropped when the counters were set to zero.
     forgotten: u64,
 }
@@ -169,7 +170,7 @@ impl LinkEnd {
                     device,
                     name: name.clone(),
                     room: vec![0; MAX_PACKET].into(),
-                    refused: 0,
+                    was_up: false,
                     forgotten: 0,
                 })))
             }
@@ -180,7 +181,7 @@ impl LinkEnd {
                         "name a free port of this machine",
                     )
                 })?;
-                Ok(LinkEnd::Udp(socket, *peer, 0))
+                Ok(LinkEnd::Udp(socket, *peer))
             }
         }
     }
@@ -228,7 +229,7 @@ impl LinkEnd {
                 }
                 Ok(true)
             }
-            LinkEnd::Udp(socket, peer, _) => {
+            LinkEnd::Udp(socket, peer) => {
                 let headers = match peer.is_ipv6() {
                     true => UDP_IPV6,
                     false => UDP_IPV4,
@@ -245,18 +246,27 @@ impl LinkEnd {
         }
     }
 
-    /// Sends packets; the number of refused ones is counted.
-    pub fn send(&mut self, packets: &[Vec<u8>]) {
+    /// Sends packets; `unsent` is called with the place of each one that the kernel does not send.
+    pub fn send(&mut self, packets: &[Vec<u8>], unsent: &mut dyn FnMut(usize, Unsent)) {
         match self {
-            LinkEnd::Interface(socket) => socket.send(packets.iter().map(Vec::as_slice)),
+            LinkEnd::Interface(socket) => {
+                socket.send_each(packets.iter().map(Vec::as_slice), &mut |place| {
+                    unsent(place, Unsent::Refused);
+                });
+            }
             LinkEnd::Tun(tun) => {
-                for packet in packets {
-                    tun.refused += u64::from(tun.device.send(packet).is_err());
+                for (place, packet) in packets.iter().enumerate() {
+                    match tun.device.send(packet) {
+                        Ok(()) => tun.was_up = true,
+                        Err(error) => unsent(place, Unsent::of_tun(tun.was_up, &error)),
+                    }
                 }
             }
-            LinkEnd::Udp(socket, peer, refused) => {
-                for packet in packets {
-                    *refused += u64::from(socket.send_to(packet, *peer).is_err());
+            LinkEnd::Udp(socket, peer) => {
+                for (place, packet) in packets.iter().enumerate() {
+                    if socket.send_to(packet, *peer).is_err() {
+                        unsent(place, Unsent::Refused);
+                    }
                 }
             }
         }
@@ -266,36 +276,27 @@ impl LinkEnd {
     pub fn forget_losses(&mut self) {
         match self {
             LinkEnd::Interface(socket) => socket.reset_counts(),
-            LinkEnd::Tun(tun) => {
-                tun.refused = 0;
-                tun.forgotten = tun.all_drops();
-            }
-            LinkEnd::Udp(socket, _, refused) => {
-                *refused = 0;
-                socket.reset_drops();
-            }
+            LinkEnd::Tun(tun) => tun.forgotten = tun.all_drops(),
+            LinkEnd::Udp(socket, _) => socket.reset_drops(),
         }
     }
 
-    /// Packets that could not be sent, that the kernel dropped before this program read them, and in a form that cannot be
-    /// reproduced.
+    /// Packets that the kernel dropped before this program read them, and packets in a form that cannot be reproduced.
     pub fn losses(&mut self) -> EndLosses {
         match self {
             LinkEnd::Interface(socket) => {
                 let counts = socket.counts();
                 EndLosses {
-                    refused: counts.refused,
+                    refused: 0,
                     kernel_drops: counts.kernel_drops,
                     unsupported: counts.unsupported,
                 }
             }
             LinkEnd::Tun(tun) => EndLosses {
-                refused: tun.refused,
                 kernel_drops: tun.all_drops().saturating_sub(tun.forgotten),
                 ..EndLosses::default()
             },
-            LinkEnd::Udp(socket, _, refused) => EndLosses {
-                refused: *refused,
+            LinkEnd::Udp(socket, _) => EndLosses {
                 kernel_drops: socket.kernel_drops(),
                 ..EndLosses::default()
             },
@@ -303,10 +304,31 @@ impl LinkEnd {
     }
 }
 
-/// Packets lost at an end, not by the settings of the link.
+/// Why the kernel does not send a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsent {
+    /// It is too long, for example, or the interface has gone down.
+    Refused,
+    /// The TUN device has not been set up yet, which is done after the link has created it.
+    NotYetUp,
+}
+
+impl Unsent {
+    /// The reason of a TUN device that has taken packets before (`was_up`).
+    fn of_tun(was_up: bool, error: &std::io::Error) -> Unsent {
+        /// The device is down (EIO).
+        const DOWN: i32 = 5;
+        match !was_up && error.raw_os_error() == Some(DOWN) {
+            true => Unsent::NotYetUp,
+            false => Unsent::Refused,
+        }
+    }
+}
+
+/// Packets lost at the ends, not by the settings of the link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndLosses {
-    /// The kernel refused to send them.
+    /// The kernel refused to send them, although they were as they had entered.
     pub refused: u64,
     /// The receive buffer was full: the program was too slow.
     pub kernel_drops: u64,
@@ -389,6 +411,15 @@ mod tests {
         assert_eq!(dropped_of_device(text, "hw1"), None);
         assert_eq!(dropped_of_device("hw1: 1 2", "hw1"), None);
         assert_eq!(dropped_of_device("", "lo"), None);
+    }
+
+    #[test]
+    fn packets_before_a_tun_device_is_up_are_no_losses() {
+        let error = std::io::Error::from_raw_os_error;
+        assert_eq!(Unsent::of_tun(false, &error(5)), Unsent::NotYetUp);
+        assert_eq!(Unsent::of_tun(true, &error(5)), Unsent::Refused);
+        // EINVAL: no IP packet.
+        assert_eq!(Unsent::of_tun(false, &error(22)), Unsent::Refused);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The link in real time: two ends, an engine for each direction, and the loop between them.
 
 use super::control::{LinkRequest, RequestQueue};
-use super::ends::{EndLosses, EndName, LinkEnd, corrupt};
+use super::ends::{EndLosses, EndName, LinkEnd, Unsent, corrupt};
 use super::settings::{BothWays, DIRECTIONS, LineSettings, check_effect, keys_of};
 use crate::error::LabError;
 use crate::hops::DelayCounter;
@@ -30,6 +30,19 @@ struct LinkPacket {
     entered: Time,
 }
 
+/// A packet of a batch that is sent.
+#[derive(Debug)]
+struct Leaving {
+    /// Time at which it entered the link.
+    entered: Time,
+    /// Time at which it is due at the other end.
+    due: Time,
+    /// A bit of it was changed.
+    is_corrupt: bool,
+    /// Why the kernel did not send it.
+    unsent: Option<Unsent>,
+}
+
 /// One direction of a running link.
 #[derive(Debug)]
 struct Line {
@@ -40,8 +53,37 @@ struct Line {
     /// Time between the entry of a packet and the end of the call that sent it.
     delays: DelayCounter,
     bytes: u64,
+    /// Packets whose way ended, and that the kernel did not send.
+    not_sent: u64,
+    /// Of those, refused ones without a changed bit: a kernel may refuse a packet whose header the link has damaged.
+    refused: u64,
     /// Losses are judged against the settings since this count.
     judged_from: EmulatorCounts,
+}
+
+impl Line {
+    /// Counts a packet of a batch that was sent at `sent`.
+    fn note(&mut self, packet: &Leaving, bytes: usize, sent: Time) {
+        if let Some(why) = packet.unsent {
+            self.not_sent += 1;
+            self.refused += u64::from(why == Unsent::Refused && !packet.is_corrupt);
+            return;
+        }
+        self.bytes += bytes as u64;
+        self.lateness
+            .saturating_record(sent.since(packet.due).as_nanos() as u64);
+        self.delays
+            .record(sent.since(packet.entered).as_nanos() as u64);
+    }
+
+    /// Packets by outcome; packets that the kernel did not send have not arrived.
+    fn counts(&self) -> EmulatorCounts {
+        let counts = self.emulator.counts();
+        EmulatorCounts {
+            arrived: counts.arrived.saturating_sub(self.not_sent),
+            ..counts
+        }
+    }
 }
 
 /// Figures of one direction.
@@ -71,8 +113,8 @@ pub struct RealTimeLink {
     clock: Clock,
     entropy: Entropy,
     spare: Vec<Vec<u8>>,
-    /// Entry and due time of each packet of the batch.
-    due: Vec<(Time, Time)>,
+    /// The packets of the batch, and their bytes.
+    leaving: Vec<Leaving>,
     batch: Vec<Vec<u8>>,
 }
 
@@ -104,6 +146,8 @@ impl RealTimeLink {
             lateness: lateness(),
             delays: DelayCounter::default(),
             bytes: 0,
+            not_sent: 0,
+            refused: 0,
             judged_from: EmulatorCounts::default(),
         });
         Ok(RealTimeLink {
@@ -112,7 +156,7 @@ impl RealTimeLink {
             clock,
             entropy,
             spare: Vec::new(),
-            due: Vec::with_capacity(BATCH),
+            leaving: Vec::with_capacity(BATCH),
             batch: Vec::with_capacity(BATCH),
         })
     }
@@ -207,8 +251,12 @@ impl RealTimeLink {
                             if is_corrupt {
                                 corrupt(out.form(), &mut packet.bytes, self.entropy.u64());
                             }
-                            line.bytes += packet.bytes.len() as u64;
-                            self.due.push((packet.entered, at));
+                            self.leaving.push(Leaving {
+                                entered: packet.entered,
+                                due: at,
+                                is_corrupt,
+                                unsent: None,
+                            });
                             self.batch.push(packet.bytes);
                         }
                         Passage::Dropped { packet, .. } => self.spare.push(packet.bytes),
@@ -217,12 +265,15 @@ impl RealTimeLink {
                 if self.batch.is_empty() {
                     break;
                 }
-                out.send(&self.batch);
+                let leaving = &mut self.leaving;
+                out.send(&self.batch, &mut |place, why| {
+                    if let Some(packet) = leaving.get_mut(place) {
+                        packet.unsent = Some(why);
+                    }
+                });
                 let sent = self.clock.now();
-                for (entered, due) in self.due.drain(..) {
-                    line.lateness
-                        .saturating_record(sent.since(due).as_nanos() as u64);
-                    line.delays.record(sent.since(entered).as_nanos() as u64);
+                for (packet, bytes) in self.leaving.drain(..).zip(&self.batch) {
+                    line.note(&packet, bytes.len(), sent);
                 }
                 self.spare.append(&mut self.batch);
                 self.spare.truncate(SPARE);
@@ -285,7 +336,7 @@ impl RealTimeLink {
 
     fn show(&self) -> Value {
         let lines = self.lines.iter().zip(DIRECTIONS).map(|(line, name)| {
-            let counts = line.emulator.counts();
+            let counts = line.counts();
             json!({
                 "direction": name,
                 "settings": line.settings.to_json(),
@@ -305,7 +356,7 @@ impl RealTimeLink {
         [&self.lines[0], &self.lines[1]].map(|line| {
             let quantile = |q: f64| line.lateness.value_at_quantile(q) as f64 / 1e3;
             let max = line.lateness.max() as f64 / 1e3;
-            let counts = line.emulator.counts();
+            let counts = line.counts();
             let figures = LineFigures {
                 settings: line.settings.clone(),
                 counts,
@@ -317,7 +368,7 @@ impl RealTimeLink {
                 late_us: [quantile(0.5).min(max), quantile(0.99).min(max), max],
                 delays: line.delays.clone(),
                 losses: EndLosses {
-                    refused: losses[1 - index].refused,
+                    refused: line.refused,
                     ..losses[index]
                 },
             };

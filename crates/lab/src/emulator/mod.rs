@@ -183,6 +183,18 @@ pub fn faults(
                 line.losses.kernel_drops
             ));
         }
+        if line.losses.refused > 0 {
+            faults.push(format!(
+                "{name}: the interface refused {}: too long for its MTU, or it was down",
+                counted(line.losses.refused, "packet")
+            ));
+        }
+        if line.losses.unsupported > 0 {
+            faults.push(format!(
+                "{name}: {} could not be divided: turn off segmentation offload for tunnels at their sender",
+                counted(line.losses.unsupported, "large frame")
+            ));
+        }
         if line.counts.over_limit > 0 {
             faults.push(format!(
                 "{name}: {} exceeded the number that the link holds; set a shorter queue",
@@ -269,20 +281,6 @@ fn text_of(run: &EmulatorRun) -> String {
         plain(run.seconds),
         plain(run.noise.p99_us / 1e3)
     ));
-    for line in run.figures.iter().map(|line| line.losses) {
-        if line.refused > 0 {
-            text.push_str(&format!(
-                "{} packets were refused by the interface: too long for its MTU, or it was down\n",
-                line.refused
-            ));
-        }
-        if line.unsupported > 0 {
-            text.push_str(&format!(
-                "{} large frames could not be divided: turn off segmentation offload for tunnels at their sender\n",
-                line.unsupported
-            ));
-        }
-    }
     for fault in &run.faults {
         text.push_str(&format!("failed: {fault}\n"));
     }
@@ -419,6 +417,26 @@ mod tests {
         let found = faults(&[line(300, 60.0), line(300, 3.9)], &busy, bound);
         assert_eq!(found.len(), 1);
         assert!(found[0].contains("its noise is 60 ms"), "{found:?}");
+        // Losses that the settings do not have.
+        let refusing = |losses: EndLosses| LineFigures {
+            losses,
+            ..line(300, 0.5)
+        };
+        let refused = EndLosses {
+            refused: 3,
+            ..EndLosses::default()
+        };
+        let unsupported = EndLosses {
+            unsupported: 1,
+            ..EndLosses::default()
+        };
+        let found = judged(line(300, 0.5), refusing(refused));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with(DIRECTIONS[1]), "{found:?}");
+        assert!(found[0].contains("refused 3 packets"), "{found:?}");
+        let found = judged(refusing(unsupported), line(300, 0.5));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("1 large frame could not"), "{found:?}");
         let any = LatenessBound::of_any(2.0);
         assert_eq!(faults(&[line(1, 2.6), line(1, 2.4)], &noise, any).len(), 1);
     }

@@ -8,8 +8,6 @@ use std::time::Duration;
 
 /// Smallest MTU: that of IPv4 (RFC 791 section 3.2).
 const MIN_MTU: u32 = 68;
-/// Queue of a link with a rate and no `queue_packets`, bytes.
-const QUEUE_BYTES: usize = 256 << 10;
 
 /// Links between the hosts and the SUT, one for each host; without a SUT (`sut.direct`) the link between callers and called
 /// sides. In virtual time they are part of the simulation; on sockets `lab link` carries the packets between network
@@ -41,8 +39,9 @@ pub struct NetworkSettings {
     pub rate_kbit: f64,
     /// Line framing, whose bytes count for the rate: none, ethernet, hdlc, ppp, atm, pppoa, pppoe. Empty: none.
     pub framing: String,
-    /// Packets that wait for the line beside the one on it, at most; 0: 256 KiB of them.
-    pub queue_packets: u32,
+    /// Packets that wait for the line beside the one on it, at most; 0: none waits. By default 1,000, as in `lab link`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_packets: Option<u32>,
     /// Target of controlled delay (CoDel, RFC 8289) with an interval of 100 ms, milliseconds, below 100; 0: none.
     pub codel_target_ms: f64,
     /// Largest packet, bytes, at least 68; larger datagrams are lost, connections send smaller packets. 0: any.
@@ -137,7 +136,7 @@ impl NetworkSettings {
             corrupt_percent: down.corrupt_percent.unwrap_or(self.corrupt_percent),
             rate_kbit: down.rate_kbit.unwrap_or(self.rate_kbit),
             framing: down.framing.as_ref().unwrap_or(&self.framing).clone(),
-            queue_packets: down.queue_packets.unwrap_or(self.queue_packets),
+            queue_packets: down.queue_packets.or(self.queue_packets),
             codel_target_ms: down.codel_target_ms.unwrap_or(self.codel_target_ms),
             mtu_bytes: down.mtu_bytes.unwrap_or(self.mtu_bytes),
             heal_seconds: self.heal_seconds,
@@ -244,9 +243,15 @@ impl NetworkSettings {
             Loss::parse_trace(&self.loss_trace)
                 .map_err(|error| format!("{table}.loss_trace: {error}"))?;
         }
-        if self.rate_kbit <= 0.0 && (self.queue_packets > 0 || self.codel_target_ms > 0.0) {
+        let has_queue = self.queue_packets.is_some_and(|packets| packets > 0);
+        if self.rate_kbit <= 0.0 && (has_queue || self.codel_target_ms > 0.0) {
             return Err(format!(
                 "{table}.queue_packets and {table}.codel_target_ms need {table}.rate_kbit: without a rate nothing waits"
+            ));
+        }
+        if self.queue_packets == Some(0) && self.codel_target_ms > 0.0 {
+            return Err(format!(
+                "{table}.codel_target_ms has no effect without a queue: remove {table}.queue_packets, or raise it"
             ));
         }
         Ok(())
@@ -297,8 +302,10 @@ impl NetworkSettings {
             corrupt: self.corrupt_percent / 100.0,
             reorder: self.reorder_percent / 100.0,
             queue: match self.queue_packets {
-                0 => QueueLength::Bytes(QUEUE_BYTES),
-                packets => QueueLength::Packets(usize::try_from(packets).unwrap_or(usize::MAX)),
+                None => LineSettings::default().queue,
+                Some(packets) => {
+                    QueueLength::Packets(usize::try_from(packets).unwrap_or(usize::MAX))
+                }
             },
             codel: (self.codel_target_ms > 0.0).then(|| CodelSettings {
                 target: ms(self.codel_target_ms),
@@ -334,7 +341,7 @@ mod tests {
             delay_ms: 20.0,
             rate_kbit: 38.4,
             framing: "hdlc".to_owned(),
-            queue_packets: 40,
+            queue_packets: Some(40),
             codel_target_ms: 15.0,
             corrupt_percent: 2.0,
             mtu_bytes: 1_000,
@@ -358,10 +365,35 @@ mod tests {
             network.links(false)[0].delay,
             Delay::Uniform(ms(20), ms(30))
         );
+        // Without a rate nothing waits.
+        let unlimited = LinkConfig {
+            queue: usize::MAX,
+            queue_packets: Some(1_000),
+            ..LinkConfig::default()
+        };
+        let links = NetworkSettings::default().links(false);
+        assert_eq!(links, [unlimited.clone(), unlimited]);
+    }
+
+    #[test]
+    fn queue_has_the_default_of_the_link_command_and_can_be_none() {
+        let mut network = NetworkSettings {
+            rate_kbit: 64.0,
+            ..NetworkSettings::default()
+        };
+        let queue = |network: &NetworkSettings| {
+            network.check().unwrap();
+            network.lines(false).map(|line| line.queue)
+        };
+        assert_eq!(queue(&network), [LineSettings::default().queue; 2]);
+        network.down.queue_packets = Some(0);
         assert_eq!(
-            NetworkSettings::default().links(false),
-            [LinkConfig::default(), LinkConfig::default()]
+            queue(&network),
+            [QueueLength::Packets(1_000), QueueLength::Packets(0)]
         );
+        network.codel_target_ms = 5.0;
+        let error = network.check().unwrap_err();
+        assert!(error.contains("network.down.codel_target_ms"), "{error}");
     }
 
     #[test]
@@ -407,7 +439,7 @@ mod tests {
         bad(|n| n.loss_burst_packets = 3.0, "set network.loss_percent");
         bad(|n| n.rate_kbit = -1.0, "rate_kbit");
         bad(|n| n.rate_kbit = f64::NAN, "rate_kbit");
-        bad(|n| n.queue_packets = 5, "rate_kbit");
+        bad(|n| n.queue_packets = Some(5), "rate_kbit");
         bad(|n| n.codel_target_ms = 200.0, "codel_target_ms");
         bad(|n| n.mtu_bytes = 10, "mtu_bytes");
         bad(|n| n.loss_trace = "012".to_owned(), "loss_trace");
@@ -441,7 +473,7 @@ mod tests {
         bad(
             |n| {
                 n.rate_kbit = 64.0;
-                n.queue_packets = 5;
+                n.queue_packets = Some(5);
                 n.down.rate_kbit = Some(0.0);
             },
             "network.down.queue_packets",

@@ -4,7 +4,7 @@ mod packet_clock;
 
 use super::loss_by_second::LossBySecond;
 use super::outbox::HostOutbox;
-use super::packet_times::PacketTimes;
+use super::packet_times::{PacketTimes, Transit};
 use super::phone::{PhonePlan, PhoneRefusal};
 use super::plan::{HostPlan, MediaKind};
 use super::rtcp::{PeerReport, SessionRtcp};
@@ -64,36 +64,6 @@ impl VoiceSide {
     }
 }
 
-/// Transit of packets, by the media clock of their sender; delays follow once the sender's timeline is available.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Transit {
-    /// Timestamp of the first packet.
-    pub first_timestamp: u32,
-    /// Its arrival.
-    pub first_arrival: Time,
-    /// Packets.
-    pub count: u64,
-    /// Sum of (arrival - first arrival) - (timestamp - first timestamp), nanoseconds.
-    pub sum: f64,
-    /// Largest of these differences.
-    pub max: f64,
-}
-
-impl Transit {
-    fn receive(&mut self, timestamp: u32, arrived: Time, clock_rate: u32) {
-        if self.count == 0 {
-            self.first_timestamp = timestamp;
-            self.first_arrival = arrived;
-        }
-        self.count += 1;
-        let media = f64::from(timestamp.wrapping_sub(self.first_timestamp) as i32)
-            * (1e9 / f64::from(clock_rate));
-        let wall = arrived.0 as f64 - self.first_arrival.0 as f64;
-        self.sum += wall - media;
-        self.max = self.max.max(wall - media);
-    }
-}
-
 /// Identity of a sent stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SentStream {
@@ -105,6 +75,8 @@ pub enum SentStream {
         timestamp: u32,
         /// Due time of the first packet.
         at: Time,
+        /// Timestamp units per second.
+        clock_rate: u32,
     },
     /// The stream of `of`, sent back with its timestamps moved by `shift`.
     Echo {
@@ -192,6 +164,14 @@ pub(crate) struct MediaSessionPlan {
     pub(crate) timed: bool,
 }
 
+/// The first packet of a sent stream.
+#[derive(Clone, Copy, Debug)]
+struct SourceStart {
+    timestamp: u32,
+    at: Time,
+    clock_rate: u32,
+}
+
 #[derive(Debug)]
 struct HostMediaSession {
     socket: u32,
@@ -199,7 +179,7 @@ struct HostMediaSession {
     plan: MediaSessionPlan,
     remote: Option<SocketAddr>,
     source: Option<RtpSource>,
-    started: Option<(u32, Time)>,
+    started: Option<SourceStart>,
     echo: Option<(Echo, Option<(u32, u32)>)>,
     echoed: u64,
     may_send: bool,
@@ -590,6 +570,11 @@ impl HostMedia {
             entry.sink.set_payload_types(agreed.events, &clock_rates);
         }
         let changed = entry.format != agreed.format || entry.payload_type != agreed.payload_type;
+        if entry.format.kind().rtp_clock() != agreed.format.kind().rtp_clock() {
+            // Times of packets before the answer were computed with the default codec's clock.
+            entry.transit = Transit::default();
+            entry.times[1] = None;
+        }
         entry.format = agreed.format;
         entry.payload_type = agreed.payload_type;
         // Another codec begins another stream; the packets of the former one are not in the figure of sent packets.
@@ -677,9 +662,10 @@ impl HostMedia {
         };
         // A codec that is missing in this build was refused before.
         let Some(content) = content else { return };
+        let clock_rate = agreed.format.kind().rtp_clock();
         let config = SourceConfig {
             payload_type: agreed.payload_type,
-            clock_rate: agreed.format.kind().rtp_clock(),
+            clock_rate,
             event_payload_type: agreed.events.filter(|_| self.phone.is_some()),
             ..SourceConfig::g711(law, content, now)
         };
@@ -689,9 +675,13 @@ impl HostMedia {
         };
         if let Some(entry) = self.sessions.get_mut(session as usize) {
             let timestamp = source.timestamp_at(now);
-            entry.started = Some((timestamp, now));
+            entry.started = Some(SourceStart {
+                timestamp,
+                at: now,
+                clock_rate,
+            });
             let timed = entry.plan.timed;
-            entry.times[0] = timed.then(|| PacketTimes::new(timestamp, now));
+            entry.times[0] = timed.then(|| PacketTimes::new(timestamp, now, clock_rate));
             entry.source = Some(source);
             let generation = entry.generation;
             self.plan_next(session, generation);
@@ -872,7 +862,7 @@ impl HostMedia {
             if entry.plan.timed {
                 let timestamp = view.timestamp();
                 entry.times[1]
-                    .get_or_insert_with(|| PacketTimes::new(timestamp, arrived))
+                    .get_or_insert_with(|| PacketTimes::new(timestamp, arrived, clock_rate))
                     .note(timestamp, arrived);
             }
         }
@@ -1015,10 +1005,11 @@ fn result(
 
 fn sent_stream(entry: &HostMediaSession) -> Option<SentStream> {
     match (&entry.source, entry.started, &entry.echo) {
-        (Some(source), Some((timestamp, at)), _) => Some(SentStream::Source {
+        (Some(source), Some(start), _) => Some(SentStream::Source {
             ssrc: source.ssrc(),
-            timestamp,
-            at,
+            timestamp: start.timestamp,
+            at: start.at,
+            clock_rate: start.clock_rate,
         }),
         (_, _, Some((echo, Some((of, shift))))) => Some(SentStream::Echo {
             ssrc: echo.ssrc(),

@@ -25,8 +25,9 @@ mod sounds;
 mod stream;
 
 pub use live::LiveFigures;
-pub use media::{DueMedia, ReceivedSpeech, SentStream, StreamResult, Transit, VoiceSide};
-pub use packet_times::PacketTimes;
+pub use media::{DueMedia, ReceivedSpeech, SentStream, StreamResult, VoiceSide};
+pub(crate) use packet_times::media_ns;
+pub use packet_times::{PacketTimes, Transit};
 pub use phone::{PhoneAudio, PhoneOccurrence, PhonePlan, PhoneRefusal, SrtpUse};
 pub use plan::{
     AnswerPlan, CallFlow, HostPlan, LoginTemplates, MediaKind, OutgoingCallPlan, RegistrationPlan,

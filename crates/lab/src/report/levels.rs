@@ -145,6 +145,7 @@ pub(super) fn from_records(results: &RunResults) -> Vec<LevelSummary> {
         level.jitter_p99 = summary.figures.jitter_ms.p99;
         level.lost_percent = summary.figures.lost_percent;
         level.mos = summary.figures.mos;
+        [level.relay_p50, level.relay_p99, _] = summary.details.relay_ms;
         level.cpu_us = summary.figures.cpu_us_per_call;
         level.sip = summary.details.sip.clone();
         let trials: Vec<&TrialRecord> = records.all.trials.iter().collect();
@@ -352,6 +353,8 @@ fn dropped(trial: &TrialRecord) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raw::{FORMAT, RawWriter, RunRecord};
+    use crate::record::StreamRecord;
 
     #[test]
     fn best_and_worst_run_are_trimmed() {
@@ -391,6 +394,49 @@ mod tests {
         let all = summarise(&[trial(0, 500.0, 900.0)]);
         assert!(!all[0].is_judged() && all[0].p50 == Some(500.0));
         assert!(summarise(&[trial(0, 1.0, 1.0)])[0].load_remark().is_empty());
+    }
+
+    #[test]
+    fn median_delay_of_several_trials_is_within_its_interval() {
+        let dir = std::env::temp_dir().join(format!("hornwork-relay-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let mut raw = RawWriter::create(&dir).unwrap();
+        let mut run = RunRecord {
+            format: FORMAT,
+            ..RunRecord::default()
+        };
+        for (number, delay_ms) in [(0, 0.2), (1, 0.2), (2, 5.0)] {
+            let stream = |tenth: u32| StreamRecord {
+                trial: number,
+                received: 50,
+                expected: 50,
+                relay_p50_ms: Some(delay_ms + f64::from(tenth) / 100.0),
+                relay_p99_ms: Some(delay_ms + 1.0),
+                ..StreamRecord::default()
+            };
+            let streams: Vec<StreamRecord> = (0..20).map(stream).collect();
+            raw.trial(&[], &streams).unwrap();
+            let mut trial = TrialRecord {
+                trial: number,
+                ..TrialRecord::default()
+            };
+            trial.details.relay_ms = [Some(delay_ms), Some(delay_ms + 1.0), None];
+            run.trials.push(trial);
+        }
+        raw.finish(&run).unwrap();
+        let levels = from_records(&RunResults::read(&dir).unwrap());
+        std::fs::remove_dir_all(&dir).unwrap();
+        for name in ["relay_p50_ms", "relay_p99_ms"] {
+            let value = levels[0].figure(name).unwrap();
+            let interval = &levels[0].intervals[name];
+            assert!(
+                interval.low.is_none_or(|low| low <= value)
+                    && interval.high.is_none_or(|high| value <= high),
+                "{name}: {value} {interval:?}"
+            );
+        }
+        let median = levels[0].figure("relay_p50_ms").unwrap();
+        assert!((0.2..0.5).contains(&median), "{median}");
     }
 
     #[test]

@@ -27,14 +27,16 @@ fn series(name: &str, colour: usize, points: Vec<(f64, f64)>) -> Series {
     }
 }
 
-/// A figure over the levels, with its intervals and the records of both.
+/// A figure over the levels that are judged, with its intervals and the records of both.
 fn over_levels(name: &str, colour: usize, figure: &str, levels: &[LevelSummary]) -> Series {
-    let points = levels
-        .iter()
-        .enumerate()
-        .filter_map(|(place, level)| Some((place, (level.level?, level.figure(figure)?))));
+    let judged = || {
+        let all = levels.iter().enumerate();
+        all.filter(|(_, level)| level.is_judged())
+    };
+    let points =
+        judged().filter_map(|(place, level)| Some((place, (level.level?, level.figure(figure)?))));
     let (places, points): (Vec<usize>, Vec<(f64, f64)>) = points.unzip();
-    let ends = |level: &LevelSummary| {
+    let ends = |(_, level): (usize, &LevelSummary)| {
         let interval = level.intervals.get(figure)?;
         Some((level.level?, interval.low?.max(0.0), interval.high?))
     };
@@ -42,7 +44,7 @@ fn over_levels(name: &str, colour: usize, figure: &str, levels: &[LevelSummary])
         .into_iter()
         .map(|place| href(&record_of(place, figure)));
     Series {
-        spread: levels.iter().filter_map(ends).collect(),
+        spread: judged().filter_map(ends).collect(),
         links: MarkLinks::Each(links.collect()),
         ..series(name, colour, points)
     }
@@ -98,7 +100,16 @@ pub(super) fn write(html: &mut String, results: &RunResults, levels: &[LevelSumm
     if charts.is_empty() {
         return;
     }
-    html.push_str("<section><h2>Plots</h2><p class=\"note\">Whiskers over levels: 95 % confidence intervals, if there are enough samples.</p><div class=\"charts\">");
+    let left_out = match levels.iter().all(LevelSummary::is_judged) {
+        true => "",
+        false => {
+            " Levels that are not judged, because their load was not the planned one, are not drawn."
+        }
+    };
+    let _ = write!(
+        html,
+        "<section><h2>Plots</h2><p class=\"note\">Whiskers over levels: 95 % confidence intervals, if there are enough samples.{left_out}</p><div class=\"charts\">"
+    );
     for chart in charts {
         figure(html, chart);
     }
@@ -160,13 +171,24 @@ fn records_of(title: &str) -> &'static str {
 }
 
 fn classes_chart(label: &str, levels: &[LevelSummary]) -> Chart {
-    let categories = levels.iter().map(|level| level_name(level.level)).collect();
+    let categories = levels.iter().map(|level| {
+        let name = level_name(level.level);
+        match level.is_judged() {
+            true => name,
+            false => format!("{name} (not judged)"),
+        }
+    });
+    // Answers to another load than the planned one say nothing of the SUT.
+    let count = |level: &LevelSummary, class: usize| match level.is_judged() {
+        true => level.classes[class],
+        false => 0.0,
+    };
     let stacks = CLASS_NAMES
         .iter()
         .enumerate()
         .map(|(class, name)| Stack {
             name: format!("{} ms", name.replace(">=", "\u{2265}")),
-            values: levels.iter().map(|level| level.classes[class]).collect(),
+            values: levels.iter().map(|level| count(level, class)).collect(),
             colour: CLASSES[class],
             links: MarkLinks::Each(
                 (0..levels.len())
@@ -175,7 +197,13 @@ fn classes_chart(label: &str, levels: &[LevelSummary]) -> Chart {
             ),
         })
         .collect();
-    Chart::stacks(CLASSES_TITLE, label, "attempts", categories, stacks)
+    Chart::stacks(
+        CLASSES_TITLE,
+        label,
+        "attempts",
+        categories.collect(),
+        stacks,
+    )
 }
 
 /// Number of the last trial that is no short one.
@@ -257,4 +285,36 @@ fn open_calls(results: &RunResults) -> Chart {
         "calls",
         vec![open],
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raw::{LinkRecord, TrialRecord};
+    use crate::report::summarise;
+
+    #[test]
+    fn levels_that_are_not_judged_are_not_drawn() {
+        let trial = |number: u32, level: f64, faults: Vec<String>| {
+            let mut trial = TrialRecord {
+                trial: number,
+                level: Some(level),
+                links: vec![LinkRecord {
+                    faults,
+                    ..LinkRecord::default()
+                }],
+                ..TrialRecord::default()
+            };
+            trial.figures.response_ms.p50 = Some(level);
+            trial.details.response_classes[0] = 7;
+            trial
+        };
+        let slow = vec!["up: the link cannot keep up".to_owned()];
+        let levels = summarise(&[trial(0, 300.0, Vec::new()), trial(1, 900.0, slow)]);
+        let median = over_levels("median", 0, "response_p50_ms", &levels);
+        assert_eq!(median.points, [(300.0, 300.0)]);
+        let html = classes_chart("calls", &levels).html();
+        assert!(html.contains("900 (not judged)"), "{html}");
+        assert!(!html.contains("300 (not judged)"), "{html}");
+    }
 }

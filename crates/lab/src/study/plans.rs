@@ -2,7 +2,7 @@
 
 use super::plan::{AbsentRow, Action, BarSpec, Part, PlotSpec, RowSpec, StudyPlan};
 use super::record::Reading;
-use crate::experiment::{BUILT_IN, File};
+use crate::experiment::{BUILT_IN, CAPACITY, File};
 
 pub use crate::study_names::NAMES;
 
@@ -564,6 +564,21 @@ fn media_parts() -> Vec<Part> {
             "settle_seconds=10",
             "thresholds.figure=",
         ]),
+        Part::of("transcoding-capacity", "S14", Action::Search)
+            .quick(&[
+                "levels.values=[10]",
+                "callers.rate=40",
+                "callers.hold_seconds=2",
+                "settle_seconds=10",
+                "thresholds.figure=",
+            ])
+            .with(row(
+                "S14",
+                "calls at a time, transcoded from G.711 to G.729",
+                words("no figure"),
+                "calls",
+                (CAPACITY, None),
+            )),
         Part::of("overload", "S6", Action::Run).quick(&[
             "peak.start=720",
             "peak.trial_seconds=3",
@@ -585,12 +600,13 @@ fn study_s() -> StudyPlan {
     let mut parts = signalling_parts();
     parts.extend(media_parts());
     let aka = "not available: the generator has no IMS-AKA";
+    let flood = "not available: the generator sends no attack traffic";
     StudyPlan {
         name: "study-s",
         title: "Study S: a virtual session border controller, signalling and media",
         source: "Virtual SBC tests (2016): signalling and media components with 8 virtual CPUs each, three media components",
-        about: "Call rates, registrations, standing calls, media, overload, shielding and header rules of the study. In the full \
-                setting rates and capacities are searched (RFC 7502); the quick setting only tries the study's own load, so that a \
+        about: "Call rates, registrations, standing calls, media, transcoding, overload, shielding and header rules of the study. In the full \
+                setting rates and capacities are searched (bracket; terms of RFC 7501); the quick setting only tries the study's own load, so that a \
                 result at the highest value tried says that the limit is higher.",
         parts,
         absent: vec![
@@ -621,6 +637,34 @@ fn study_s() -> StudyPlan {
                 words("at most 13, below 1 s"),
                 "packets",
                 "not available: the border has no high availability",
+            ),
+            absent(
+                "S13",
+                "calls/s held under 6,550 Mbit/s of INVITEs from forged addresses",
+                number(700.0),
+                "calls/s",
+                flood,
+            ),
+            absent(
+                "S13",
+                "calls/s held under 470 Mbit/s of REGISTERs; about 20 % of the calls failed in the first 30 s",
+                number(700.0),
+                "calls/s",
+                flood,
+            ),
+            absent(
+                "S13",
+                "calls/s held under 246 Mbit/s of ICMP echo requests",
+                number(700.0),
+                "calls/s",
+                flood,
+            ),
+            absent(
+                "S13",
+                "calls/s held under 115 Mbit/s of TCP SYN",
+                number(700.0),
+                "calls/s",
+                flood,
             ),
         ],
         plots: vec![
@@ -852,7 +896,7 @@ fn study_b() -> StudyPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::{CAPACITY, built_in};
+    use crate::experiment::built_in;
     use crate::report::LevelSummary;
     use crate::study::Setting;
 
@@ -887,6 +931,34 @@ mod tests {
             }
         }
         assert!(find("study-x").is_none());
+    }
+
+    #[test]
+    fn study_s_names_every_row_of_the_study_that_is_measured_or_not() {
+        let plan = find("study-s").unwrap();
+        let absent = plan.absent.iter().map(|row| row.row);
+        let codes: Vec<&str> = absent
+            .chain(plan.parts.iter().map(|part| part.row))
+            .collect();
+        for code in ["S1", "S5", "S6", "S7", "S8", "S9"] {
+            assert!(codes.contains(&code), "{code}");
+        }
+        for code in ["S10", "S11", "S12", "S13", "S14"] {
+            assert!(codes.contains(&code), "{code}");
+        }
+        let floods = plan.absent.iter().filter(|row| row.row == "S13");
+        let floods: Vec<&str> = floods.map(|row| row.what).collect();
+        for load in ["6,550", "470", "246", "115"] {
+            assert!(floods.iter().any(|what| what.contains(load)), "{load}");
+        }
+    }
+
+    #[test]
+    fn text_of_study_b_has_no_time_of_a_packet() {
+        // Only the difference of the modes is in the text of the paper.
+        let text = built_in("esp-packet-cost").unwrap();
+        assert!(text.contains("about 0.02 ms for each packet in"));
+        assert!(!text.contains("0.1 ms") && !text.contains("The study's shortest"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::rows::Measured;
 use crate::decimal::plain;
 use crate::error::LabError;
 use crate::figures::CLASS_NAMES;
-use crate::raw::RunRecord;
+use crate::raw::{RunRecord, TrialRecord};
 use crate::record::StreamRecord;
 use crate::records_page::segment;
 use crate::report::{
@@ -135,7 +135,8 @@ fn loss_over_time(
     let mut series = Vec::new();
     for (level, name) in levels {
         let mut trials = run.trials.iter().enumerate();
-        let Some((place, trial)) = trials.find(|(_, trial)| trial.level == Some(*level)) else {
+        let counts = |trial: &TrialRecord| trial.level == Some(*level) && !trial.is_load_invalid();
+        let Some((place, trial)) = trials.find(|(_, trial)| counts(trial)) else {
             continue;
         };
         let of_trial: Vec<&StreamRecord> = streams
@@ -218,10 +219,16 @@ fn distribution(part: &str, run: &RunRecord, levels: &[LevelSummary]) -> PlotRec
                 bar.links.push(studied(part, at, &bar.name));
             }
         }
-        categories.push(format!("{} here", plain(value)));
+        // Answers to another load than the planned one say nothing of the SUT.
+        let is_judged = level.is_judged();
+        let remark = if is_judged { "" } else { " (not judged)" };
+        categories.push(format!("{} here{remark}", plain(value)));
         for (bar, count) in bars.iter_mut().zip(level.classes) {
-            bar.values.push(Some(count));
-            bar.links.push(measured(part, place, &bar.name));
+            bar.values.push(is_judged.then_some(count));
+            bar.links.push(match is_judged {
+                true => measured(part, place, &bar.name),
+                false => String::new(),
+            });
         }
     }
     PlotRecord::Bars {
@@ -234,7 +241,7 @@ fn distribution(part: &str, run: &RunRecord, levels: &[LevelSummary]) -> PlotRec
     }
 }
 
-/// Figures over the levels, with the study's points.
+/// Figures over the levels that are judged, with the study's points.
 fn over_levels(
     (part, run): (&str, &RunRecord),
     levels: &[LevelSummary],
@@ -243,7 +250,9 @@ fn over_levels(
 ) -> Vec<LineRecord> {
     let mut series = Vec::new();
     for (figure, name) in figures {
-        let points = levels.iter().enumerate().filter_map(|(place, level)| {
+        let judged = levels.iter().enumerate();
+        let judged = judged.filter(|(_, level)| level.is_judged());
+        let points = judged.filter_map(|(place, level)| {
             let x = level.level? * scale;
             let value = level.figure(figure)?;
             Some((x, value, level.intervals.get(*figure), place))
@@ -415,7 +424,42 @@ pub(super) fn chart(plot: &PlotRecord, files: &BTreeSet<String>) -> Option<Chart
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raw::TrialRecord;
+    use crate::raw::LinkRecord;
+
+    #[test]
+    fn levels_that_are_not_judged_are_named_and_not_drawn() {
+        let trial = |number: u32, level: f64, faults: Vec<String>| {
+            let mut trial = TrialRecord {
+                trial: number,
+                level: Some(level),
+                links: vec![LinkRecord {
+                    faults,
+                    ..LinkRecord::default()
+                }],
+                ..TrialRecord::default()
+            };
+            trial.figures.response_ms.p50 = Some(level);
+            trial.details.response_classes[0] = 7;
+            trial
+        };
+        let slow = vec!["up: the link cannot keep up".to_owned()];
+        let run = RunRecord {
+            trials: vec![trial(0, 300.0, Vec::new()), trial(1, 900.0, slow)],
+            ..RunRecord::default()
+        };
+        let levels = crate::report::summarise(&run.trials);
+        let figures = [("response_p50_ms", "median")];
+        let lines = over_levels(("part", &run), &levels, &figures, 1.0);
+        assert_eq!(lines[0].points, [(300.0, 300.0)]);
+        let PlotRecord::Bars {
+            categories, bars, ..
+        } = distribution("part", &run, &levels)
+        else {
+            panic!("bars");
+        };
+        assert_eq!(categories, ["300 here", "900 here (not judged)"]);
+        assert_eq!(bars[0].values, [Some(7.0), None]);
+    }
 
     #[test]
     fn losses_are_drawn_in_their_second_with_their_interval() {

@@ -5,9 +5,8 @@ use super::ports;
 use super::processes::{Family, family};
 use super::program::{self, Probe, Program};
 use crate::error::LabError;
+use crate::private_directory::PrivateDirectory;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,7 +38,7 @@ pub struct RunningSubject {
     listen: SocketAddr,
     state: Mutex<State>,
     // Removed after the processes have ended.
-    _dir: Directory,
+    _dir: PrivateDirectory,
 }
 
 #[derive(Debug)]
@@ -54,55 +53,6 @@ impl Drop for State {
     fn drop(&mut self) {
         // The last one was started with the help of the first.
         while self.processes.pop().is_some() {}
-    }
-}
-
-/// A directory of its own for the user alone, removed at the end.
-#[derive(Debug)]
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str, number: u64) -> Result<Directory, LabError> {
-        Directory::remove_left_overs();
-        let own = std::process::id();
-        let path = std::env::temp_dir().join(format!("{PREFIX}{name}-{own}-{number:016x}"));
-        std::fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .map_err(|error| {
-                LabError::cannot_run(
-                    format!("{}: {error}", path.display()),
-                    "make the temporary directory writable (TMPDIR)",
-                )
-            })?;
-        Ok(Directory(path))
-    }
-
-    /// Removes those of runs that were killed.
-    fn remove_left_overs() {
-        let entries = std::fs::read_dir(std::env::temp_dir());
-        for entry in entries.into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let process = name
-                .to_str()
-                .and_then(|name| name.strip_prefix(PREFIX)?.rsplit('-').nth(1))
-                .and_then(|process| process.parse::<u32>().ok());
-            let ended = |process: u32| !Path::new(&format!("/proc/{process}")).exists();
-            if process.is_some_and(ended) {
-                // One of another user stays.
-                let _ = std::fs::remove_dir_all(entry.path());
-            }
-        }
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -130,7 +80,7 @@ impl RunningSubject {
         while spare[0] <= media[1] && media[0] <= spare[1] {
             spare = ports::span(placement.ip, SPARE_PORTS, &mut entropy)?;
         }
-        let dir = Directory::new(&file.name, entropy.u64())?;
+        let dir = PrivateDirectory::new(PREFIX, &file.name)?;
         let own = std::env::current_exe().map_err(|error| {
             LabError::cannot_run(format!("path of this program: {error}"), "mount /proc")
         })?;

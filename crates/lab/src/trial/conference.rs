@@ -4,7 +4,7 @@
 
 use super::machine::{busy_percent, local_ip_towards, processors, receive_buffer_errors};
 use super::namespaces::CallNetworks;
-use super::progress::{drop_remarks, watch};
+use super::progress::{drop_remarks, kernel_drops, watch};
 use super::protected::{CALLERS, ProtectedLink};
 use super::{
     HostPlacement, HostThread, Outcomes, Trial, WaitLimits, from_start, merge, total_held,
@@ -336,6 +336,7 @@ pub(super) fn on_sockets(
     let all = || near.iter().chain(&far);
     let generator_cpu = all().map(|host| host.cpu_seconds).sum();
     let callers_cpu = near.iter().map(|host| host.cpu_seconds).sum();
+    let generator_drops = kernel_drops(all());
     let send_lateness = SendLateness::of(all().map(|host| &host.results.send_times));
     let holdings: Vec<_> = all().map(|host| host.holdings).collect();
     let results = near.into_iter().chain(far).map(|host| host.results);
@@ -361,6 +362,7 @@ pub(super) fn on_sockets(
             own_noise: None,
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
+            generator_drops,
             subject_cpu_seconds: spent,
             subject_grew_bytes: None,
             generator_cpu_seconds: generator_cpu,

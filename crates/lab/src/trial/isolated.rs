@@ -3,7 +3,7 @@
 
 use super::machine::receive_buffer_errors;
 use super::namespaces::{commands, in_namespace, link_error};
-use super::progress::{drop_remarks, watch};
+use super::progress::{drop_remarks, kernel_drops, watch};
 use super::{
     HostPlacement, HostThread, Outcomes, Trial, TrialHosts, WaitLimits, from_start, merge,
     total_held,
@@ -11,11 +11,12 @@ use super::{
 use crate::error::LabError;
 use crate::experiment::LinkSettings;
 use crate::host::HostProgress;
-use crate::raw::{SendLateness, Surroundings};
+use crate::raw::{LinkRecord, SendLateness, Surroundings};
 use engine::{Entropy, Time};
 use net::{Clock, Network, NoiseSampler};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::ops::ControlFlow;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,6 +37,12 @@ const VOICE_DSCP: u8 = 46;
 const HEADER_OCTETS: usize = 14 + 20 + 8;
 /// Bulk is sent in bursts, one per millisecond.
 const BURST_INTERVAL: Duration = Duration::from_millis(1);
+/// Memory of a bulk packet in the kernel, with its administration, at most.
+const PACKET_MEMORY: usize = 4 << 10;
+/// Packets beside those of the queue for which the sender has a buffer.
+const SPARE_PACKETS: usize = 64;
+/// Share of the planned bulk, and of the rate of an undivided link, below which voice had no contention.
+const LEAST_SHARE: f64 = 0.95;
 
 /// Path of the program that divides the interface: `hornwork`, the running program.
 fn program() -> Result<PathBuf, LabError> {
@@ -93,10 +100,69 @@ fn networks(link: &LinkSettings, program: &Path) -> Result<[Arc<Network>; 2], La
     Ok([near, far])
 }
 
+/// Bulk packets each second of the plan.
+fn bulk_rate(link: &LinkSettings) -> f64 {
+    let packet = (link.bulk_bytes as usize + HEADER_OCTETS) as f64;
+    link.rate_mbit * 1e6 * link.bulk_percent / 100.0 / 8.0 / packet
+}
+
+/// Packets of the bulk traffic, and all bytes on the link meanwhile.
+#[derive(Clone, Copy, Debug, Default)]
+struct BulkCounts {
+    /// Taken by the kernel; its queue drops those in excess.
+    sent: u64,
+    /// Refused by the kernel, because the buffer of the sending socket was full.
+    refused: u64,
+    received: u64,
+    /// Voice included.
+    carried_bytes: u64,
+}
+
+/// Why the link had no contention for `span`, if so: without it, voice that is not lost says nothing of the shares.
+fn shortage(link: &LinkSettings, counts: &BulkCounts, span: Duration) -> Option<String> {
+    let seconds = span.as_secs_f64().max(0.001);
+    let planned = bulk_rate(link) * seconds;
+    let offered = (counts.sent + counts.refused) as f64;
+    if offered < planned * LEAST_SHARE {
+        return Some(format!(
+            "this machine sent {offered:.0} of {planned:.0} packets of bulk traffic"
+        ));
+    }
+    // An undivided link is full if bulk alone fills it.
+    let fills = link.isolated == 0 && link.bulk_percent >= 100.0;
+    let mbit = counts.carried_bytes as f64 * 8.0 / 1e6 / seconds;
+    (fills && mbit < link.rate_mbit * LEAST_SHARE).then(|| {
+        format!(
+            "the link was not full: it carried {mbit:.1} of {} Mbit/s",
+            crate::decimal::plain(link.rate_mbit)
+        )
+    })
+}
+
+/// The record of bulk traffic that did not fill the link.
+fn bulk_record(link: &LinkSettings, counts: &BulkCounts, span: Duration) -> Option<LinkRecord> {
+    let fault = shortage(link, counts, span)?;
+    Some(LinkRecord {
+        name: "bulk".to_owned(),
+        faults: vec![format!("bulk: {fault}")],
+        ..LinkRecord::default()
+    })
+}
+
+/// Bytes that have arrived at the other end.
+fn carried_bytes(far: &Network) -> Result<u64, LabError> {
+    in_namespace(far, || {
+        net::interface_counters(IN)
+            .map(|counters| counters.received_bytes)
+            .map_err(|error| link_error("/proc/thread-self/net/dev", error))
+    })
+}
+
 /// Traffic that fills the link, and its counters.
 struct Bulk {
     stopped: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
+    refused: Arc<AtomicU64>,
     received: Arc<AtomicU64>,
     clock: Clock,
     begun: Time,
@@ -110,12 +176,13 @@ impl Bulk {
         clock: Clock,
     ) -> Result<Bulk, LabError> {
         let stopped = Arc::new(AtomicBool::new(false));
-        let (sent, received) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let [sent, refused, received]: [Arc<AtomicU64>; 3] = Default::default();
         let length = link.bulk_bytes as usize;
-        let rate = link.rate_mbit * 1e6 * link.bulk_percent
-            / 100.0
-            / 8.0
-            / (length + HEADER_OCTETS) as f64;
+        let rate = bulk_rate(link);
+        // With a smaller buffer than the link's queue the socket would refuse packets before the queue is full.
+        let buffer = (link.queue_packets as usize)
+            .saturating_add(SPARE_PACKETS)
+            .saturating_mul(PACKET_MEMORY);
         let text_of = |error: std::io::Error| error.to_string();
         let (network, stop, count) = (far.clone(), stopped.clone(), received.clone());
         let receiver = move || -> Result<(), String> {
@@ -131,12 +198,14 @@ impl Bulk {
             }
             Ok(())
         };
-        let (network, stop, count) = (near.clone(), stopped.clone(), sent.clone());
+        let (network, stop) = (near.clone(), stopped.clone());
+        let (taken, not_taken) = (sent.clone(), refused.clone());
         let sender = move || -> Result<(), String> {
             network.enter().map_err(text_of)?;
             let socket = UdpSocket::bind((NEAR, 0)).map_err(text_of)?;
             // Bulk beyond a full queue is dropped; a blocking sender would not fill the link.
             socket.set_nonblocking(true).map_err(text_of)?;
+            net::request_send_buffer(socket.as_fd(), buffer).map_err(text_of)?;
             let to = SocketAddr::new(FAR, BULK_PORT);
             let payload = vec![0; length];
             let begun = clock.now();
@@ -146,9 +215,12 @@ impl Bulk {
                 // A sender that was not scheduled catches up by at most a tenth of a second.
                 number = number.max(due.saturating_sub((rate / 10.0) as u64));
                 while number < due {
-                    let _ = socket.send_to(&payload, to);
-                    number += 1;
+                    let count = match socket.send_to(&payload, to) {
+                        Ok(_) => &taken,
+                        Err(_) => &not_taken,
+                    };
                     count.fetch_add(1, Ordering::Relaxed);
+                    number += 1;
                 }
                 std::thread::sleep(BURST_INTERVAL);
             }
@@ -168,6 +240,7 @@ impl Bulk {
         Ok(Bulk {
             stopped,
             sent,
+            refused,
             received,
             clock,
             begun: clock.now(),
@@ -175,8 +248,8 @@ impl Bulk {
         })
     }
 
-    /// Stops it; returns packets sent, packets received, and the duration.
-    fn stop(mut self) -> Result<([u64; 2], Duration), LabError> {
+    /// Stops it; returns its packets, and the duration.
+    fn stop(mut self) -> Result<(BulkCounts, Duration), LabError> {
         self.stopped.store(true, Ordering::Relaxed);
         let span = self.clock.now().since(self.begun);
         for thread in std::mem::take(&mut self.threads) {
@@ -185,7 +258,14 @@ impl Bulk {
                 .unwrap_or_else(|_| Err("it panicked".to_owned()));
             done.map_err(|why| link_error("bulk traffic", why))?;
         }
-        let counts = [&self.sent, &self.received].map(|count| count.load(Ordering::Relaxed));
+        let [sent, refused, received] =
+            [&self.sent, &self.refused, &self.received].map(|count| count.load(Ordering::Relaxed));
+        let counts = BulkCounts {
+            sent,
+            refused,
+            received,
+            carried_bytes: 0,
+        };
         Ok((counts, span))
     }
 }
@@ -239,6 +319,7 @@ pub(super) fn on_sockets(
         )
     })?;
     let kernel_before = in_namespace(&networks[1], receive_buffer_errors)?;
+    let carried_before = carried_bytes(&networks[1])?;
     let bulk = Bulk::start(link, &networks, clock)?;
     let begin = clock.now() + LEAD;
     for host in far.iter().chain(&near) {
@@ -257,7 +338,8 @@ pub(super) fn on_sockets(
     let end = clock.now();
     // Queued packets still arrive.
     std::thread::sleep(Duration::from_millis(300));
-    let (counts, span) = bulk.stop()?;
+    let (mut counts, span) = bulk.stop()?;
+    counts.carried_bytes = carried_bytes(&networks[1])?.saturating_sub(carried_before);
     let noise = sampler
         .stop()
         .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
@@ -266,11 +348,7 @@ pub(super) fn on_sockets(
         hosts.into_iter().map(HostThread::finish).collect()
     };
     let (near, far) = (finish(near)?, finish(far)?);
-    let mut remarks = vec![describe(link, streams.count, counts, span)];
-    let asked = link.rate_mbit * 1e6 * link.bulk_percent / 100.0 / 8.0 * span.as_secs_f64();
-    if ((counts[0] as usize * (link.bulk_bytes as usize + HEADER_OCTETS)) as f64) < asked * 0.95 {
-        remarks.push("this machine could not send all of the configured bulk traffic".to_owned());
-    }
+    let mut remarks = vec![describe(link, streams.count, &counts, span)];
     if link.isolated == 0 {
         remarks.push("the link is not divided: losses are shown but not judged".to_owned());
     }
@@ -278,6 +356,7 @@ pub(super) fn on_sockets(
     let all = || near.iter().chain(&far);
     let generator_cpu = all().map(|host| host.cpu_seconds).sum();
     let callers_cpu = near.iter().map(|host| host.cpu_seconds).sum();
+    let generator_drops = kernel_drops(all());
     let send_lateness = SendLateness::of(all().map(|host| &host.results.send_times));
     let holdings: Vec<_> = all().map(|host| host.holdings).collect();
     let results = near.into_iter().chain(far).map(|host| host.results);
@@ -289,11 +368,13 @@ pub(super) fn on_sockets(
         seconds: end.since(begin).as_secs_f64(),
         leaks: Some(total_held(&holdings)),
         remarks,
+        links: bulk_record(link, &counts, span).into_iter().collect(),
         surroundings: Some(Surroundings {
             noise: noise.into(),
             own_noise: None,
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
+            generator_drops,
             subject_cpu_seconds: None,
             subject_grew_bytes: None,
             generator_cpu_seconds: generator_cpu,
@@ -308,17 +389,17 @@ pub(super) fn on_sockets(
 }
 
 /// Description of the link and of the traffic on it.
-fn describe(
-    link: &LinkSettings,
-    streams: u64,
-    [sent, received]: [u64; 2],
-    span: Duration,
-) -> String {
+fn describe(link: &LinkSettings, streams: u64, counts: &BulkCounts, span: Duration) -> String {
     let second = |count: u64| count as f64 / span.as_secs_f64().max(0.001);
     let mbit =
         |count: u64| second(count) * (link.bulk_bytes as usize + HEADER_OCTETS) as f64 * 8.0 / 1e6;
+    let refused = match counts.refused {
+        0 => String::new(),
+        refused => format!(", {:.0} refused by the socket", second(refused)),
+    };
+    let (sent, received) = (counts.sent, counts.received);
     format!(
-        "link emulated at {} Mbit/s ({} of the study's 1 Gbit/s); voice {} packets/s; bulk of {} bytes: {:.0} packets/s offered ({:.0} Mbit/s), {:.0} received ({:.0} Mbit/s)",
+        "link emulated at {} Mbit/s ({} of the study's 1 Gbit/s); voice {} packets/s; bulk of {} bytes: {:.0} packets/s offered ({:.0} Mbit/s){refused}, {:.0} received ({:.0} Mbit/s)",
         crate::decimal::plain(link.rate_mbit),
         crate::decimal::plain(link.rate_mbit / 1e3),
         streams * 50,
@@ -328,4 +409,50 @@ fn describe(
         second(received),
         mbit(received)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raw::TrialRecord;
+
+    #[test]
+    fn voice_without_contention_is_not_judged() {
+        // 1,042 bytes on the link: 13,196 packets each second at 110 % of 100 Mbit/s.
+        let link = |isolated: u8| LinkSettings {
+            isolated,
+            ..LinkSettings::default()
+        };
+        let span = Duration::from_secs(10);
+        let counts = |sent: u64, refused: u64, mbit: f64| BulkCounts {
+            sent,
+            refused,
+            received: 100_000,
+            carried_bytes: (mbit * 1e6 / 8.0 * 10.0) as u64,
+        };
+        let why = |isolated: u8, counts: &BulkCounts| {
+            shortage(&link(isolated), counts, span).unwrap_or_default()
+        };
+        for isolated in [0, 1] {
+            assert_eq!(why(isolated, &counts(131_000, 0, 99.0)), "");
+            assert_eq!(why(isolated, &counts(100_000, 31_000, 99.0)), "");
+            let slow = why(isolated, &counts(60_000, 10_000, 99.0));
+            assert!(slow.contains("70000 of 131"), "{slow}");
+        }
+        // The socket refused so much that the link never had a queue.
+        let starved = counts(50_000, 81_000, 45.0);
+        assert!(why(0, &starved).contains("carried 45.0 of 100 Mbit/s"));
+        // Bulk that does not fill the link is as planned.
+        let half = LinkSettings {
+            bulk_percent: 50.0,
+            ..link(0)
+        };
+        assert_eq!(shortage(&half, &counts(60_000, 0, 53.0), span), None);
+        let trial = TrialRecord {
+            links: bulk_record(&link(0), &starved, span).into_iter().collect(),
+            ..TrialRecord::default()
+        };
+        assert!(trial.is_load_invalid());
+        assert!(trial.load_fault().unwrap().contains("bulk: the link was"));
+    }
 }

@@ -2,12 +2,14 @@
 //! the packets by the kernel's receive times, while other streams load the machine.
 
 use super::machine::receive_buffer_errors;
+use super::progress::kernel_drops;
 use super::{HostThread, Outcomes, Trial, from_start, merge};
 use crate::error::LabError;
 use crate::experiment::{MediaKind, PhoneLoad};
 use crate::figures::NOISE;
 use crate::host::{AnswerPlan, HostPlan, HostProgress, LabHost, StreamPlan};
 use crate::phone;
+use crate::private_directory::PrivateDirectory;
 use crate::raw::Surroundings;
 use crate::record::{Attempt, AttemptKind, AttemptOutcome};
 use crate::sut::simulated_addresses;
@@ -17,7 +19,7 @@ use net::{Clock, NoiseSampler};
 use sim::World;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -64,10 +66,13 @@ impl Telephone {
     }
 }
 
+/// Begin of the names of the folders of telephones.
+const FOLDERS: &str = "hornwork-phone-";
+
 /// A running telephone with its folder; both end with this value.
 struct RunningPhone {
     child: Child,
-    folder: PathBuf,
+    folder: PrivateDirectory,
 }
 
 impl Drop for RunningPhone {
@@ -76,7 +81,6 @@ impl Drop for RunningPhone {
             let _ = self.child.kill();
         }
         let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -159,6 +163,7 @@ pub(super) fn on_sockets(
     for host in load.into_iter().flatten() {
         hosts.push(host.finish()?);
     }
+    let generator_drops = kernel_drops(&hosts);
     let cpu_s: f64 = hosts.iter().map(|host| host.cpu_seconds).sum();
     let results = hosts.into_iter().map(|host| host.results).collect();
     let (attempts, streams) = merge(trial.number, results);
@@ -184,6 +189,7 @@ pub(super) fn on_sockets(
             noise: noise.into(),
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
+            generator_drops,
             subject_cpu_seconds: None,
             subject_grew_bytes: None,
             generator_cpu_seconds: cpu_s,
@@ -333,11 +339,9 @@ impl RunningPhone {
     /// Starts a telephone in an own folder; it calls the receiver.
     fn start(telephone: Telephone, call_s: f64) -> Result<RunningPhone, LabError> {
         let program = telephone.name().replace(char::is_whitespace, "-");
-        let name = format!("hornwork-phone-{}-{program}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
         let io = |error: std::io::Error| cannot("files of the telephone", error);
-        std::fs::create_dir_all(&folder).map_err(io)?;
-        let voice = folder.join("voice.wav");
+        let folder = PrivateDirectory::new(FOLDERS, &program)?;
+        let voice = folder.path().join("voice.wav");
         // baresip ends a call with its file.
         let length = (call_s + 10.0) as usize * speech::RATE as usize;
         let samples: Vec<i16> = speech::speech()
@@ -351,20 +355,14 @@ impl RunningPhone {
         std::fs::write(&voice, file).map_err(io)?;
         let mut command = match telephone {
             Telephone::Ours { real_time } => ours(&voice, call_s, real_time)?,
-            Telephone::Baresip => baresip(&folder, &voice, call_s).map_err(io)?,
-            Telephone::Linphone => linphone(&folder).map_err(io)?,
+            Telephone::Baresip => baresip(folder.path(), &voice, call_s).map_err(io)?,
+            Telephone::Linphone => linphone(folder.path()).map_err(io)?,
         };
-        let log = std::fs::File::create(folder.join("log")).map_err(io)?;
+        let log = std::fs::File::create(folder.path().join("log")).map_err(io)?;
         let copy = log.try_clone().map_err(io)?;
         net::end_with_parent(&mut command);
         let started = command.stdout(log).stderr(copy).spawn();
-        let child = match started {
-            Ok(child) => child,
-            Err(error) => {
-                let _ = std::fs::remove_dir_all(&folder);
-                return Err(cannot(telephone.name(), error));
-            }
-        };
+        let child = started.map_err(|error| cannot(telephone.name(), error))?;
         let mut phone = RunningPhone { child, folder };
         if telephone == Telephone::Linphone {
             phone.dial_linphone(&voice)?;
@@ -378,7 +376,7 @@ impl RunningPhone {
 
     /// The end of its output, in one line.
     fn last_words(&self) -> String {
-        let text = std::fs::read(self.folder.join("log")).unwrap_or_default();
+        let text = std::fs::read(self.folder.path().join("log")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text
             .lines()

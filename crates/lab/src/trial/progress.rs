@@ -87,6 +87,11 @@ pub(super) fn connection_failures(near: &[HostResults], far: &[HostResults]) -> 
         .collect()
 }
 
+/// Datagrams that the kernel dropped at the sockets of these hosts.
+pub(crate) fn kernel_drops<'a>(hosts: impl IntoIterator<Item = &'a HostResults>) -> u64 {
+    hosts.into_iter().map(|host| host.kernel_drops).sum()
+}
+
 /// Makes times relative to the start of the trial.
 pub(crate) fn from_start(
     mut attempts: Vec<Attempt>,

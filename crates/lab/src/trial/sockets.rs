@@ -4,7 +4,9 @@ use super::machine::{
     busy_percent, local_ip_towards, outgoing_ports, processors, receive_buffer_errors,
 };
 use super::namespaces::{CallNetworks, link_error};
-use super::progress::{connection_failures, drop_remarks, from_start, total_progress, watch};
+use super::progress::{
+    connection_failures, drop_remarks, from_start, kernel_drops, total_progress, watch,
+};
 use super::protected::{CALLERS, ProtectedLink};
 use super::{
     HostPlacement, HostResults, HostThread, Outcomes, Trial, TrialHosts, UserConnections,
@@ -429,6 +431,7 @@ fn run_calls(
     let all = || near.iter().chain(&far);
     let cpu_of = |hosts: &[HostResults]| hosts.iter().map(|host| host.cpu_seconds).sum::<f64>();
     let (callers_cpu, callees_cpu) = (cpu_of(&near), cpu_of(&far));
+    let generator_drops = kernel_drops(all());
     let send_lateness = SendLateness::of(all().map(|host| &host.results.send_times));
     let holdings: Vec<_> = all().map(|host| host.holdings).collect();
     let results = near
@@ -455,6 +458,7 @@ fn run_calls(
             own_noise: None,
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
+            generator_drops,
             subject_cpu_seconds: cpu,
             subject_grew_bytes: grew,
             generator_cpu_seconds: callers_cpu + callees_cpu,

@@ -71,6 +71,9 @@ pub struct HostResults {
     pub cpu_seconds: f64,
     /// Drops of its endpoint and its driver, by name.
     pub drops: Vec<(&'static str, u64)>,
+    /// Datagrams that the kernel dropped at its sockets, which it did not read in time; 0 where the kernel does not report
+    /// them.
+    pub kernel_drops: u64,
     /// Stream connections that it opened.
     pub connected: u64,
     /// Reasons why TLS or WebSocket connections failed, each once with its count.
@@ -414,6 +417,7 @@ fn serve(
 }
 
 fn finish(host: &mut LabHost, driver: &Driver, clock: Clock, cpu_before: Duration) -> HostResults {
+    let kernel_drops = driver.kernel_drops().unwrap_or_default();
     let holdings = host.holdings();
     let progress = host.progress();
     let results = host.finish(clock.now());
@@ -430,6 +434,7 @@ fn finish(host: &mut LabHost, driver: &Driver, clock: Clock, cpu_before: Duratio
             .iter()
             .map(|(reason, count)| (reason.name(), count))
             .collect(),
+        kernel_drops,
         connected: driver.counters().connected,
         failed_connections: Vec::new(),
     }
@@ -439,6 +444,32 @@ fn finish(host: &mut LabHost, driver: &Driver, clock: Clock, cpu_before: Duratio
 mod tests {
     use super::*;
     use crate::host::RegistrationPlan;
+    use std::net::UdpSocket;
+
+    #[test]
+    fn datagrams_that_a_host_did_not_read_in_time_are_counted() {
+        let plan = HostPlan::new("callees", SocketAddr::from(([127, 0, 0, 1], 0)));
+        let config = DriverConfig {
+            signalling_buffer: 1,
+            ..driver_config(&plan, &HostPlacement::default())
+        };
+        let clock = Clock::new();
+        let mut host = LabHost::new(plan, Entropy::from_number(1));
+        host.record_send_times();
+        let mut driver = Driver::plain(config, clock).unwrap();
+        while !host.is_ready() || host.address().is_none() {
+            driver.turn_engine(&mut host, POLL_INTERVAL).unwrap();
+        }
+        let address = host.address().unwrap();
+        let before = finish(&mut host, &driver, clock, Duration::ZERO);
+        assert_eq!(before.kernel_drops, 0);
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..1_000 {
+            sender.send_to(&[0; 1_000], address).unwrap();
+        }
+        let after = finish(&mut host, &driver, clock, Duration::ZERO);
+        assert!(after.kernel_drops > 900, "{}", after.kernel_drops);
+    }
 
     #[test]
     fn driver_permits_the_connections_of_the_plan() {

@@ -2,6 +2,7 @@
 
 use super::page_links::{check, same_again};
 use super::report::{Trial, calls, directory, stream, three_trials, write_run};
+use lab::record::StreamRecord;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -26,10 +27,11 @@ fn full_run(dir: &Path) {
             .2
             .iter_mut()
             .for_each(|attempt| attempt.trial = number as u32);
-        trial
-            .3
-            .iter_mut()
-            .for_each(|stream| stream.trial = number as u32);
+        for stream in &mut trial.3 {
+            stream.trial = number as u32;
+            stream.relay_p50_ms = Some(0.1875);
+            stream.relay_p99_ms = Some(0.5);
+        }
     }
     write_run(dir, "made", trials);
     let samples = |trial: u32, values: [f64; 2]| json!({ "trial": trial, "figure": "esp.in_us.aes-gcm.tunnel", "of": "rounds", "samples": values });
@@ -168,12 +170,12 @@ fn faults_of_a_page_are_found() {
 fn the_protection_table_is_linked_to_its_records() {
     let dir = directory("protection-links");
     let trial = |number: u32, kind: f64| -> Trial {
-        (
-            Some(kind),
-            number,
-            calls(number, &[3, 5, 9]),
-            vec![stream(number, 400, 3, 0.5)],
-        )
+        let stream = StreamRecord {
+            relay_p50_ms: Some(0.25 + f64::from(number) / 16.0),
+            relay_p99_ms: Some(0.5),
+            ..stream(number, 400, 3, 0.5)
+        };
+        (Some(kind), number, calls(number, &[3, 5, 9]), vec![stream])
     };
     write_run(
         &dir,

@@ -109,6 +109,57 @@ fn subject_that_ends_in_the_middle_fails_the_trial() {
 }
 
 #[test]
+fn search_keeps_its_trials_if_the_next_one_cannot_run() {
+    if !installed("sipp") {
+        return;
+    }
+    let folder = scratch("once");
+    // It answers the calls of the first trial, and does not start for the second one.
+    let mark = folder.join("started");
+    let text = format!(
+        "name = \"once\"\ntitle = \"t\"\ntakes = [\"calls\"]\nmedia = \"answered\"\n[[process]]\nname = \"once\"\nprogram = \"sh\"\n\
+         arguments = [\"-c\", '''if [ -e \"{mark}\" ]; then exit 3; fi; : > \"{mark}\"; \
+         exec sipp -sn uas -i @listen_ip@ -p @listen_port@ -mi @listen_ip@ -mp @media_first@ -nostdin''']\nprobe = \"port\"\n",
+        mark = mark.display()
+    );
+    let file = folder.join("once.toml");
+    std::fs::write(&file, text).unwrap();
+    let subject = format!("sut.subject={:?}", file.display().to_string());
+    let sets = [
+        subject.as_str(),
+        "study=",
+        "thresholds.figure=",
+        "thresholds.response_p99_ms=",
+        "callers.duration_seconds=1",
+        "callers.hold_seconds=0.3",
+        "search.start=20",
+        "search.step=10",
+        "search.highest=100",
+    ];
+    let options = RunOptions {
+        set: sets.iter().map(|&set| set.to_owned()).collect(),
+        out: Some(folder.join("run")),
+        ..RunOptions::default()
+    };
+    let error = lab::search::search("call-rate", &options).unwrap_err();
+    assert_eq!(error.exit_code(), 3, "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("once has ended by itself (exit status: 3)")
+            && text.contains("the trial before it is in"),
+        "{text}"
+    );
+    let run = record(&folder);
+    assert_eq!(run["trials"].as_array().map(Vec::len), Some(1), "{run:#}");
+    assert_eq!(run["cut_short"], true);
+    let search = &run["search"];
+    assert_eq!(search["converged"], false);
+    assert_eq!(search["trials"].as_array().map(Vec::len), Some(1));
+    let page = lab::report::write(&folder.join("run")).unwrap();
+    assert!(page.is_file());
+}
+
+#[test]
 fn subject_that_answers_nonsense_is_no_sip_entity() {
     let python = Path::new("/usr/bin/python3");
     if !python.is_file() {

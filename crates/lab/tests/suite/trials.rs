@@ -323,3 +323,39 @@ fn trial_runs_in_its_own_network_namespace() {
         }
     }
 }
+
+#[test]
+fn delays_of_wide_band_calls_are_those_of_the_link() {
+    let text = r#"
+name = "t"
+title = "t"
+[sut]
+direct = true
+[network]
+delay_ms = 30.0
+[callers]
+rate = 20.0
+total = 2
+hold_seconds = 3.0
+media = "speech"
+codec = "opus"
+time_packets = true
+[callees]
+media = "speech"
+"#;
+    let outcomes = simulate(&trial(text, 1)).unwrap();
+    assert_eq!(outcomes.streams.len(), 4);
+    for stream in &outcomes.streams {
+        let mean = stream.one_way_mean_ms.unwrap();
+        let times = [
+            stream.one_way_p50_ms,
+            stream.one_way_p99_ms,
+            stream.relay_p50_ms,
+            stream.relay_max_ms,
+        ];
+        assert!((29.0..70.0).contains(&mean), "{stream:?}");
+        for time in times {
+            assert!((time.unwrap() - mean).abs() < 1.0, "{stream:?}");
+        }
+    }
+}
