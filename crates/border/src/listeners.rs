@@ -274,8 +274,7 @@ impl Listeners {
         };
         for address in located.iter().map(|located| located.address.ip()) {
             let (name, host) = (trunk.name.as_str(), &target.host);
-            let is_recent =
-                |peers: &LocatedPeers| peers.is_recent(address, name, host, ctx.now);
+            let is_recent = |peers: &LocatedPeers| peers.is_recent(address, name, host, ctx.now);
             if !self.located_peers.read(is_recent) {
                 self.located_peers
                     .lock()

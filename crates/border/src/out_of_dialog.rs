@@ -247,9 +247,8 @@ impl Calls<'_> {
             }
             DeferredRequest::Carrier(registration) => {
                 let mut addresses = addresses_of(&targets);
-                let preferred = |(address, _): &(SocketAddr, Transport)| {
-                    Some(*address) == registration.address
-                };
+                let preferred =
+                    |(address, _): &(SocketAddr, Transport)| Some(*address) == registration.address;
                 if let Some(place) = addresses.iter().position(preferred) {
                     addresses.rotate_left(place);
                 }

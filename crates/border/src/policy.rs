@@ -154,7 +154,12 @@ impl HopStep {
     const ADDRESS: u16 = 0xf;
 
     /// The step for an address of its name; `number` is below 16.
-    pub(crate) fn at_address(&self, number: u16, address: SocketAddr, transport: Transport) -> HopStep {
+    pub(crate) fn at_address(
+        &self,
+        number: u16,
+        address: SocketAddr,
+        transport: Transport,
+    ) -> HopStep {
         HopStep {
             place: StepTarget::Address(address, transport),
             group: HopStep::LOCATED | (self.group << 4) | number,

@@ -261,10 +261,7 @@ impl Components {
             return None;
         }
         let user = address_of_record(request);
-        let answer = self
-            .registrar
-            .location
-            .refresh(&user, request, flow, now)?;
+        let answer = self.registrar.location.refresh(&user, request, flow, now)?;
         self.ctx.counters.refreshed += 1;
         Some(StatelessResponse {
             status: answer.status,

@@ -171,8 +171,7 @@ impl Components {
             self.check_trunk_credentials(request, flow)?;
             // Sources of a core interface need no authentication, unless its trunk authenticates them: then they are phones.
             let core = config.interface(interface).is_some_and(|settings| {
-                settings.kind == InterfaceKind::Core
-                    && settings.authenticate == Authenticate::None
+                settings.kind == InterfaceKind::Core && settings.authenticate == Authenticate::None
             });
             let origin = RequestOrigin {
                 authenticated: core || trunk.is_some() || self.is_registered(request, flow),

@@ -385,7 +385,10 @@ fn register_at_another_address_has_a_higher_cseq() {
     let (first, _) = bench.next();
     let again = bench.carriers.next_cseq(first.trunk, first.number);
     assert_eq!(again, Some(first.cseq + 2), "above that with credentials");
-    assert_eq!(bench.carriers.next_cseq(first.trunk, first.number + 1), None);
+    assert_eq!(
+        bench.carriers.next_cseq(first.trunk, first.number + 1),
+        None
+    );
     bench.lose(&first);
     assert_eq!(bench.carriers.next_cseq(first.trunk, first.number), None);
     let (second, _) = bench.next();

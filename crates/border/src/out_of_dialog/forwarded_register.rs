@@ -70,7 +70,11 @@ impl Calls<'_> {
     }
 
     /// The name of a target of the core was resolved; without an address the next target follows.
-    pub(super) fn core_located(&mut self, mut relay: Box<RegisterRelay>, targets: &[ResolvedTarget]) {
+    pub(super) fn core_located(
+        &mut self,
+        mut relay: Box<RegisterRelay>,
+        targets: &[ResolvedTarget],
+    ) {
         for located in targets.iter().rev() {
             relay.hops.push_front(CoreHop {
                 target: relay.target,

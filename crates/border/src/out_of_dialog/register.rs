@@ -147,7 +147,6 @@ impl Calls<'_> {
             refuse(self.endpoint, transaction, 500, now);
         }
     }
-
 }
 
 impl BorderRegistrar {
@@ -190,5 +189,4 @@ impl Components {
         let registered: usize = prefixes.map(|prefix| location.numbers_below(prefix)).sum();
         registered >= self.ctx.config.registrar.max_numbers && !location.is_registered(number)
     }
-
 }

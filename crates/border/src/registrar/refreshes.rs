@@ -33,13 +33,7 @@ impl Location {
         flow: Flow,
         now: Time,
     ) -> Option<RegisterResponse> {
-        self.answer_again(
-            user,
-            request,
-            flow,
-            now,
-            LocalAnswerReason::NotDue,
-        )
+        self.answer_again(user, request, flow, now, LocalAnswerReason::NotDue)
     }
 
     /// The core is unreachable: the response to a REGISTER of a phone that the core has accepted before, so that the
@@ -52,13 +46,7 @@ impl Location {
         flow: Flow,
         now: Time,
     ) -> Option<RegisterResponse> {
-        self.answer_again(
-            user,
-            request,
-            flow,
-            now,
-            LocalAnswerReason::CoreAway,
-        )
+        self.answer_again(user, request, flow, now, LocalAnswerReason::CoreAway)
     }
 
     /// Whether this user is registered on this flow.

@@ -13,6 +13,7 @@ use engine::{ConnectionId, Deadline, Entropy, EventKind, Time, Transport, Worker
 use sip::{Flow, ListenerId};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 use wire::sip::Message;
 
@@ -49,7 +50,7 @@ impl SharedRegistry {
         entropy: &mut Entropy,
     ) -> SharedRegistry {
         // The hash does not divide users evenly: one count for all partitions.
-        let total = Arc::default();
+        let total: Arc<AtomicUsize> = Arc::default();
         let part = |_| {
             let total = Arc::clone(&total);
             Mutex::new(Location::partition(settings, limit, entropy.fork(), total))

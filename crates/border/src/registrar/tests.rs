@@ -720,16 +720,14 @@ impl Cached {
         let text = text(cseq, headers);
         let message = Message::parse(text.as_bytes()).unwrap();
         let (at, phone) = (Time::from_secs(at), self.phone);
-        self.store
-            .refresh("1000", &message, phone, at)
+        self.store.refresh("1000", &message, phone, at)
     }
 
     fn away(&mut self, cseq: u32, headers: &str, at: u64) -> Option<RegisterResponse> {
         let text = text(cseq, headers);
         let message = Message::parse(text.as_bytes()).unwrap();
         let (at, phone) = (Time::from_secs(at), self.phone);
-        self.store
-            .survive("1000", &message, phone, at)
+        self.store.survive("1000", &message, phone, at)
     }
 }
 
@@ -818,16 +816,8 @@ fn local_bindings_are_never_answered_for_the_core() {
     let text = text(2, &format!("Contact: {HERE}\r\n"));
     let message = Message::parse(text.as_bytes()).unwrap();
     let now = Time::from_secs(1);
-    assert!(
-        store
-            .refresh("1000", &message, here(), now)
-            .is_none()
-    );
-    assert!(
-        store
-            .survive("1000", &message, here(), now)
-            .is_none()
-    );
+    assert!(store.refresh("1000", &message, here(), now).is_none());
+    assert!(store.survive("1000", &message, here(), now).is_none());
 }
 
 /// The core grants less than requested.

@@ -5,9 +5,7 @@ use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::relay::Forwarded;
 use crate::components::Components;
 use crate::headers::EditList;
-use crate::request::{
-    RefusedBy, RequestOrigin, RequestRefusal, address_of_record, user_of_record,
-};
+use crate::request::{RefusedBy, RequestOrigin, RequestRefusal, address_of_record, user_of_record};
 use crate::rules::{AdmittedRequest, MAX_TAGS, RuleInput, RuleOutcome, RuleOutput, Tags};
 use ::rules::{Effects, MessageContext, RuleDirection, RuleRefusal, RuleTag};
 use anchor::Side;

@@ -507,13 +507,18 @@ fn calls_from_a_trunk_count_for_its_limit() {
     assert_eq!(answer.header("Retry-After"), "5");
     let offered = |net: &VirtualNetwork| {
         let events = net.phone_events(alice);
-        events.iter().filter(|event| **event == PhoneEvent::Offered).count()
+        events
+            .iter()
+            .filter(|event| **event == PhoneEvent::Offered)
+            .count()
     };
     assert_eq!(offered(&net), 1);
     call(&mut net, "urn:service:sos");
     assert_eq!(offered(&net), 2, "an emergency call");
     net.command(bob, |endpoint, now| {
-        endpoint.bye(first, &MessageContent::default(), now).unwrap();
+        endpoint
+            .bye(first, &MessageContent::default(), now)
+            .unwrap();
     });
     net.run(seconds(1));
     let emergency = net.last(bob, |event| *event == PhoneEvent::Answered).leg;

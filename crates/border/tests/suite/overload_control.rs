@@ -133,6 +133,27 @@ fn feedback_of_a_trunk_is_obeyed_by_all_workers() {
     assert_eq!(net.phone_events(callee).iter().filter(offered).count(), 1);
 }
 
+/// Feedback of a restarted border must not look older than that before.
+#[test]
+fn sequence_of_feedback_is_the_wall_clock_time() {
+    let mut net = VirtualNetwork::new(PLAIN, 1);
+    net.control(|border, _| border.set_wall_clock(seconds(1_700_000_000)));
+    let caller = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    net.call_with(caller, "sip:2000@192.0.2.1", OUT, &offer, |invite| {
+        invite.target.feedback = true;
+    });
+    net.run(seconds(1));
+    let answer = net.last(caller, |event| *event == PhoneEvent::Answered);
+    let answer = Message::parse(&answer.bytes).unwrap();
+    let feedback = answer.via().unwrap().feedback().unwrap();
+    assert!(
+        feedback.sequence >= Some((1_700_000_000, 0)),
+        "{feedback:?}"
+    );
+}
+
 #[test]
 fn neighbours_get_feedback_on_request() {
     let mut net = VirtualNetwork::new(PLAIN, 1);

@@ -179,7 +179,11 @@ fn refreshes_with_a_changed_address_of_record_are_answered_here() {
     net.phones[core].log.behaviour.outside = None;
     let mut done = 0;
     register(&mut net, phone, "1000", 1, CONTACT);
-    assert!(registers(&net, core)[0].header("To").contains("sip:491000@"));
+    assert!(
+        registers(&net, core)[0]
+            .header("To")
+            .contains("sip:491000@")
+    );
     accept_register(&mut net, core);
     answer_pings(&mut net, core, &mut done);
     for cseq in 2..12 {
@@ -317,8 +321,14 @@ fn register_over_tls_requires_the_name_of_its_target() {
         .iter()
         .map(|(_, remote, (name, _))| (remote.to_string(), name.as_str()))
         .collect();
-    let expected = [("10.2.0.66:5061", "a.example"), ("10.2.0.77:5061", "b.example")];
-    assert_eq!(names, expected.map(|(remote, name)| (remote.to_owned(), name)));
+    let expected = [
+        ("10.2.0.66:5061", "a.example"),
+        ("10.2.0.77:5061", "b.example"),
+    ];
+    assert_eq!(
+        names,
+        expected.map(|(remote, name)| (remote.to_owned(), name))
+    );
 }
 
 /// Hundreds of phones behind one address register at once; each obeys Retry-After.

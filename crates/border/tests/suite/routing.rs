@@ -194,8 +194,17 @@ fn account_registers_at_the_next_address_of_a_name() {
     let second = net.phone("10.2.0.77:5077", PhoneBehaviour::answering(SDP_B));
     net.run(seconds(36));
     let registers = net.log(second).iter();
-    assert!(registers.filter(|entry| entry.method() == "REGISTER").count() >= 1);
-    assert!(net.names().contains(&"carrier_registration"), "{:?}", net.names());
+    assert!(
+        registers
+            .filter(|entry| entry.method() == "REGISTER")
+            .count()
+            >= 1
+    );
+    assert!(
+        net.names().contains(&"carrier_registration"),
+        "{:?}",
+        net.names()
+    );
     assert!(!net.control(|border, _| border.is_unregistered()));
 }
 
