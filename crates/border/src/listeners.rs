@@ -1,6 +1,6 @@
 //! Listeners: their sockets, and access control by source address and client certificate.
 
-use crate::located_peers::LocatedPeers;
+use crate::located_peers::{LocatedPeers, RequestPeer};
 use crate::shared::{Alarm, Ctx};
 use anchor::MediaPlane;
 use anchor::sockets::SocketWork;
@@ -12,7 +12,7 @@ use engine::{
 use sip::locate::ResolvedTarget;
 use sip::{Endpoint, Flow, ListenerConfig, ListenerId};
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// Time for which a socket stays open after its removal from the configuration, for remaining messages of its last call
 /// and transactions: 64*T1 (RFC 3261 section 17.1.1.2).
@@ -234,17 +234,21 @@ impl Listeners {
                 .trunk_of(id, source, point.transport, proven)
                 .is_some()
             || {
-                let peer = (source.ip(), point.transport == Transport::Tls);
+                let peer = RequestPeer {
+                    address: source,
+                    transport: point.transport,
+                    by_certificate: point.transport == Transport::Tls,
+                };
                 self.located_trunk(ctx, id, peer).is_some()
             }
     }
 
-    /// The trunk of an address to which one of its targets resolved; whether the peer may have a certificate.
+    /// The trunk of a peer with an address to which one of its targets resolved.
     fn located_trunk(
         &self,
         ctx: &Ctx,
         interface: InterfaceId,
-        peer: (IpAddr, bool),
+        peer: RequestPeer,
     ) -> Option<TrunkId> {
         let (config, now) = (&ctx.config, ctx.now);
         // Most configurations have no such trunk, and need no lock.
@@ -272,7 +276,7 @@ impl Listeners {
         let Some(target) = trunk.targets.get(target) else {
             return;
         };
-        for address in located.iter().map(|located| located.address.ip()) {
+        for address in located.iter().map(|located| located.address) {
             let (name, host) = (trunk.name.as_str(), &target.host);
             let is_recent = |peers: &LocatedPeers| peers.is_recent(address, name, host, ctx.now);
             if !self.located_peers.read(is_recent) {
@@ -368,7 +372,11 @@ impl Listeners {
             }),
         };
         trunk.or_else(|| {
-            let peer = (remote.ip(), by_certificate.is_some());
+            let peer = RequestPeer {
+                address: remote,
+                transport,
+                by_certificate: by_certificate.is_some(),
+            };
             self.located_trunk(ctx, interface, peer)
         })
     }

@@ -58,7 +58,8 @@ pub(super) struct RawTrunk {
     /// Networks from which requests of the trunk come, in addition to its targets. These requests need no
     /// authentication; `hornwork check` warns of networks shorter than /8 (IPv4) or /16 (IPv6, except fc00::/7). The
     /// addresses of a target with a name belong to the trunk for a day after each lookup, the first of which is at the
-    /// first ping, registration or call: where the trunk may call before, write its networks here.
+    /// first ping, registration or call: where the trunk may call before, write its networks here. On interfaces of phones
+    /// (`kind = "access"`) requests over UDP must come from the port of the target too.
     #[serde(default)]
     pub sources: OneOrMany<String>,
     /// Domain in Request-URI, From and To of requests to the trunk. Default: the host of the target.
