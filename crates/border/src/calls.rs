@@ -599,8 +599,8 @@ impl Call {
 
     /// The trunk of the target that this leg calls, unless a redirect has led to it.
     pub(crate) fn trunk_of_target(&self, leg: LegId) -> Option<TrunkId> {
-        if let Some(join) = self.kind.join().filter(|join| join.new == Some(leg)) {
-            return join.on_trunk;
+        if let Some(join) = self.kind.join().filter(|join| join.is_new(leg)) {
+            return join.trunk_of_new();
         }
         let set_up = self.kind.set_up()?;
         let branch = set_up.branches.iter().find(|branch| branch.leg == leg)?;

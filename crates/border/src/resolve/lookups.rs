@@ -31,7 +31,7 @@ impl Calls<'_> {
             LookupWaiter::Transfer(key, index) => {
                 let slot = self.parts.calls.slot_of(key);
                 let join = slot.and_then(|slot| self.parts.calls.join(slot));
-                let hop = join.and_then(|join| join.hops.get(index)?.named_target());
+                let hop = join.and_then(|join| join.named_target(index));
                 self.parts.store_located(hop, &targets.unwrap_or_default());
             }
             LookupWaiter::Dialog(leg, hop) => {

@@ -92,6 +92,21 @@ pub(crate) struct Join {
 }
 
 impl Join {
+    /// Whether the new leg is this one.
+    pub(crate) fn is_new(&self, leg: LegId) -> bool {
+        self.new == Some(leg)
+    }
+
+    /// The trunk of the new leg.
+    pub(crate) fn trunk_of_new(&self) -> Option<TrunkId> {
+        self.on_trunk
+    }
+
+    /// The target of a trunk whose name a hop has.
+    pub(crate) fn named_target(&self, hop: usize) -> Option<(TrunkId, usize)> {
+        self.hops.get(hop)?.named_target()
+    }
+
     pub(super) fn new(purpose: Purpose, stage: AwaitedStep, side: Side) -> Join {
         Join {
             purpose,
