@@ -121,8 +121,12 @@ pub(crate) fn refusal_body(call: &Call, response: &Message<'_>) -> Carried {
 impl Call {
     /// Whether a side is trusted with asserted identities (RFC 3325).
     pub(crate) fn is_trusted(&self, config: &Config, side: Side) -> bool {
-        let is_foreign = side == Side::Callee && self.headers.foreign_callee;
-        !is_foreign && config.trusts(*self.interfaces.get(side), *self.trunks.get(side))
+        !self.is_foreign(side) && config.trusts(*self.interfaces.get(side), *self.trunks.get(side))
+    }
+
+    /// Whether a redirect has led to this side, outside of its trunk.
+    fn is_foreign(&self, side: Side) -> bool {
+        side == Side::Callee && self.headers.foreign_callee
     }
 
     /// Whether digest credentials in requests of this side are consumed by us.
@@ -158,7 +162,8 @@ impl Call {
             policy: &config.identity,
             from: self.is_trusted(config, from),
             to: self.is_trusted(config, to),
-            wanted: trunk.is_none_or(|trunk| trunk.identity == IdentityPassing::Pass),
+            wanted: !self.is_foreign(to)
+                && trunk.is_none_or(|trunk| trunk.identity == IdentityPassing::Pass),
             proven,
             anchored: self.media.is_some()
                 || self.kind.set_up().is_some_and(|set_up| set_up.anchor),

@@ -178,6 +178,8 @@ fn refreshes_with_a_changed_address_of_record_are_answered_here() {
     let core = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
     net.phones[core].log.behaviour.outside = None;
     let mut done = 0;
+    net.run(seconds(3));
+    answer_pings(&mut net, core, &mut done);
     register(&mut net, phone, "1000", 1, CONTACT);
     assert!(
         registers(&net, core)[0]
