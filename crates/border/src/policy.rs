@@ -12,8 +12,8 @@ pub use skipped::{SkipReason, SkippedTrunk};
 
 use crate::emergency::is_emergency;
 use config::{
-    Authenticate, Config, HostName, IdentityPassing, InterfaceId, Match, MediaMode, Number,
-    NumberRewrite, Register, RouteAction, RouteSpec, RouteTrunk, TargetSpec, Trunk, TrunkId,
+    Authenticate, Config, HostName, InterfaceId, Match, MediaMode, Number, NumberRewrite, Register,
+    RouteAction, RouteSpec, RouteTrunk, TargetSpec, Trunk, TrunkId,
 };
 use core::time::Duration;
 use engine::{Reason, Transport};
@@ -139,8 +139,6 @@ pub struct HopStep {
     pub routes: Vec<Box<[u8]>>,
     /// Destination.
     pub place: StepTarget,
-    /// Whether asserted identities (P-Asserted-Identity and similar) are sent.
-    pub identity: bool,
     /// Whether a 3xx response added it.
     pub redirected: bool,
     /// Whether that leads to another host than those of the trunk, which gets neither its credentials nor its trust.
@@ -616,11 +614,6 @@ impl Router<'_> {
         }
     }
 
-    /// Whether the originating side is trusted with identities.
-    fn trusted(&self) -> bool {
-        self.config.trusts(self.facts.interface, self.facts.trunk)
-    }
-
     /// The contacts of a user, looked up without a route; `None` if there are none.
     fn to_own_contacts(&self, route: &str, user: &str) -> Option<Plan> {
         let mut contacts = self.contacts_of(user);
@@ -704,7 +697,6 @@ impl Router<'_> {
                 uri: contact.uri.into_vec(),
                 routes: contact.path,
                 place: StepTarget::Flow(contact.flow),
-                identity: self.trusted(),
                 redirected: false,
                 foreign: false,
             });
@@ -816,7 +808,6 @@ impl Router<'_> {
                 Some((address, transport)) => StepTarget::Address(address, transport),
                 None => StepTarget::Name(target.host.clone(), target.transport),
             },
-            identity: self.trusted() && trunk.identity == IdentityPassing::Pass,
             redirected: false,
             foreign: false,
         }

@@ -65,7 +65,7 @@ fn contact(uri: &str, q: u16) -> Contact {
 const BASE: &str = "[[interface]]\nname=\"out\"\nlisten=[\"udp:192.0.2.1\",\"tcp:192.0.2.1\"]\n\
     [[interface]]\nname=\"in\"\nkind=\"core\"\nlisten=\"udp:10.0.0.1\"\n\
     [[trunk]]\nname=\"pbx\"\ninterface=\"in\"\ntarget=\"10.0.0.2\"\n\
-    [[trunk]]\nname=\"gw\"\ninterface=\"out\"\ntarget=[\"tcp:198.51.100.1:5070\", {address=\"198.51.100.2\", priority=1}]\ndomain=\"gw.example\"\nidentity=\"remove\"\nmax_calls=2\n";
+    [[trunk]]\nname=\"gw\"\ninterface=\"out\"\ntarget=[\"tcp:198.51.100.1:5070\", {address=\"198.51.100.2\", priority=1}]\ndomain=\"gw.example\"\nmax_calls=2\n";
 
 fn facts<'a>(from: &'a str, to: &'a str) -> Facts<'a> {
     Facts {
@@ -518,30 +518,6 @@ fn draining_and_call_limit_precede_routing() {
 }
 
 #[test]
-fn identities_pass_between_trusted_sides() {
-    let config = format!("{BASE}[[route]]\ntrunk=[\"pbx\",\"gw\"]\n");
-    let identities = |interface, trunk| {
-        let mut call = facts(CALLER, "sip:1@x");
-        (call.interface, call.trunk) = (InterfaceId(interface), trunk);
-        match plan(&config, &call, &StaticRoutingState::default()) {
-            Plan::Call(call) => call.steps.iter().map(|s| s.identity).collect::<Vec<_>>(),
-            Plan::Refuse(refusal) => panic!("{refusal:?}"),
-        }
-    };
-    assert_eq!(
-        identities(0, None),
-        [false, false, false],
-        "phones are not believed"
-    );
-    assert_eq!(
-        identities(1, None),
-        [true, false, false],
-        "gw: identity = remove"
-    );
-    assert_eq!(identities(0, Some(TrunkId(1))), [true, false, false]);
-}
-
-#[test]
 fn user_parts_are_escaped() {
     let config = format!("{BASE}[[route]]\ntrunk=\"pbx\"\n");
     let out = shown(&plan(
@@ -556,8 +532,10 @@ fn user_parts_are_escaped() {
 #[test]
 fn emergency_calls_pass_all_limits() {
     let numbers = "[limits]\ncalls=100\n[sip]\nemergency_numbers=[\"112\"]\n";
-    let config = BASE.replace("identity=\"remove\"", "overload_control=true")
-        + "[[route]]\nname=\"all\"\ntrunk=\"gw\"\n"
+    let config = BASE.replace(
+        "domain=\"gw.example\"",
+        "domain=\"gw.example\"\noverload_control=true",
+    ) + "[[route]]\nname=\"all\"\ntrunk=\"gw\"\n"
         + numbers;
     let mut world = StaticRoutingState::default();
     for (to, emergency) in [

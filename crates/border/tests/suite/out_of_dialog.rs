@@ -6,7 +6,7 @@ use engine::Transport;
 use sip::{Ending, Failure, Flow, Login, MessageContent, OutOfDialogRequest, Target};
 use std::time::Duration;
 use virtual_network::*;
-use wire::sip::{Edit, HeaderId, Message, Method};
+use wire::sip::{Edit, HeaderId, Method};
 
 const OUT: &str = "192.0.2.1:5060";
 
@@ -1031,7 +1031,14 @@ fn identities_are_relayed_only_between_trusted_sides() {
         .find(bob, |event| *event == PhoneEvent::Offered)
         .header("P-Asserted-Identity");
     assert_eq!(entry, "<sip:+431@198.51.100.1:5060>");
-    let _ = Message::parse(b"");
+    // A trunk may be without them, though it is trusted.
+    let removed = core.replacen("[[trunk]]", "[[trunk]]\nidentity='remove'", 1);
+    assert_ne!(removed, core);
+    let (mut net, alice, bob) = pair(&removed);
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&edits));
+    net.run(seconds(1));
+    let offered = net.find(bob, |event| *event == PhoneEvent::Offered);
+    assert!(offered.header("P-Asserted-Identity").is_empty());
 }
 
 /// Sends a MESSAGE with this text from a phone to the border over the phone's transport.

@@ -143,6 +143,8 @@ pub(super) fn on_sockets(
         match answered {
             // A right is missing, for example: no call follows.
             None if phone.ended_by_now() => break,
+            // Ctrl-C: the run marks this trial as cut short.
+            _ if net::stops() > 0 => break,
             None if now.since(begun) > CALL_TIMEOUT => break,
             Some(at) if seen.up == 0 || now.since(at) > span(call_s) + MARGIN => break,
             _ => {}

@@ -606,7 +606,6 @@ impl SetUp {
             next.redirected = true;
             let trunk = next.trunk.and_then(|trunk| config.trunk(trunk));
             next.foreign = trunk.is_none_or(|trunk| !next.is_at(trunk));
-            next.identity &= !next.foreign;
             let at = self.next + added;
             self.hops.insert(at.min(self.hops.len()), next);
             added += 1;

@@ -188,7 +188,6 @@ pub(crate) fn existing_leg_step(interface: InterfaceId, trunk: Option<TrunkId>) 
             std::net::SocketAddr::from(([0, 0, 0, 0], 0)),
             engine::Transport::Udp,
         ),
-        identity: false,
         redirected: false,
         foreign: false,
     }
