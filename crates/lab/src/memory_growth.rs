@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Time between two samples of the memory.
 const SAMPLE: Duration = Duration::from_millis(50);
-/// Most calls of a measurement, for the ports of the border.
+/// Most calls of a measurement that get ports of the border.
 const MOST_CALLS: u64 = 2_000;
 /// Experiment with standing calls, whose called side is in the test lab.
 const STANDING_CALLS: &str = "standing-call-capacity";
@@ -27,6 +27,8 @@ pub(crate) struct GrowthLoad {
     pub(crate) experiment: &'static str,
     /// Subject that is measured.
     subject: &'static str,
+    /// Calls at a time, for the ports of the border.
+    calls: u64,
     sets: Vec<String>,
     count: fn(&TrialRecord) -> u64,
 }
@@ -69,6 +71,7 @@ impl GrowthLoad {
             what,
             experiment: STANDING_CALLS,
             subject,
+            calls: u64::from(total).min(MOST_CALLS),
             sets: vec![
                 "levels=".to_owned(),
                 "study=".to_owned(),
@@ -90,6 +93,7 @@ impl GrowthLoad {
             what: "memory of a registration",
             experiment: "registrations-million",
             subject: "hornwork",
+            calls: 0,
             sets: vec![
                 "levels=".to_owned(),
                 "study=".to_owned(),
@@ -118,7 +122,7 @@ impl GrowthLoad {
             Placement {
                 ip: called.ip(),
                 called: Some(called),
-                calls: MOST_CALLS,
+                calls: self.calls,
             },
         )?;
         let process = border.process();

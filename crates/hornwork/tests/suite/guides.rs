@@ -23,7 +23,9 @@ const ADDRESSES: [&str; 7] = [
 ];
 
 /// Names of other programs in pages, and of figures in JSON.
-const OTHERS: [&str; 12] = [
+const OTHERS: [&str; 14] = [
+    "nf_tables",
+    "nft_fib_inet",
     "speech_mos",
     "digits_sent",
     "esp_sa",

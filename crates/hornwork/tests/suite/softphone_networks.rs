@@ -120,7 +120,8 @@ phone "$inside_in" answer.log answer --register sip:1001@192.0.2.1 --password se
 await answer.log "registered for"
 phone "" call.log call sip:1001@192.0.2.1 --user sip:1000@192.0.2.1 --password secret-1000 --local 192.0.2.1:5070 --seconds 5 --wav-in caller.wav --loop --wav-out caller-heard.wav --json caller.json
 wait $answer
-mkdir -p out; mv callee-heard.wav caller-heard.wav callee.json caller.json out
+# The next wait must not find the registration of the former phone.
+mkdir -p out; mv callee-heard.wav caller-heard.wav callee.json caller.json answer.log out
 phone "" answer.log answer --register sip:1000@192.0.2.1 --password secret-1000 --local 192.0.2.1:5070 --wait 30 --wav-in callee.wav --loop --wav-out callee-heard.wav --json callee.json & answer=$!
 await answer.log "registered for"
 phone "$inside_in" call.log call sip:1000@192.0.2.1 --user sip:1001@192.0.2.1 --password secret-1001 --local 10.9.0.2 --seconds 5 --wav-in caller.wav --loop --wav-out caller-heard.wav --json caller.json

@@ -659,8 +659,9 @@ fn node_websocket_registers_and_is_called_over_its_own_connection() {
     let authority = Authority::new(&folder, "ca");
     authority.issue("first", "localhost");
     let (port, wss, ws) = (free_port(), free_port(), free_port());
+    let (first, last) = media_ports(20);
     let text = format!(
-        "[[interface]]\nname = \"access\"\nregister = \"local\"\nlisten = [\"udp:127.0.0.1:{port}\", \"wss:127.0.0.1:{wss}\", \"ws:127.0.0.1:{ws}\"]\ntls = {{ certificate = {{ chain = \"first.pem\", key = \"first.key\" }} }}\n\n[[user]]\nname = \"web\"\npassword = \"x\"\n\n[[route]]\nregistered = true\nmedia = \"bypass\"\n"
+        "[[interface]]\nname = \"access\"\nregister = \"local\"\nlisten = [\"udp:127.0.0.1:{port}\", \"wss:127.0.0.1:{wss}\", \"ws:127.0.0.1:{ws}\"]\nmedia = {{ address = \"127.0.0.1\", ports = \"{first}-{last}\" }}\ntls = {{ certificate = {{ chain = \"first.pem\", key = \"first.key\" }} }}\n\n[[user]]\nname = \"web\"\npassword = \"x\"\n\n[[route]]\nregistered = true\nmedia = \"bypass\"\n"
     );
     let mut process = border(&folder, &in_folder(&folder, &text), port);
     for (workers, url) in [
