@@ -46,15 +46,21 @@ impl Drop for PrivateDirectory {
     }
 }
 
+/// Number of the process that has made a directory of this name; `None` for other names, as those of default results, which
+/// may begin with the same prefix and end in two numbers.
+fn maker(name: &str, prefix: &str) -> Option<u32> {
+    let mut parts = name.strip_prefix(prefix)?.rsplit('-');
+    let (number, process) = (parts.next()?, parts.next()?);
+    let is_random = number.len() == 16 && number.bytes().all(|digit| digit.is_ascii_hexdigit());
+    process.parse().ok().filter(|_| is_random)
+}
+
 /// Removes the directories of this user in `folder` whose process is over.
 fn remove_left_overs(folder: &Path, prefix: &str) {
     let entries = std::fs::read_dir(folder);
     for entry in entries.into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let process = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(prefix)?.rsplit('-').nth(1))
-            .and_then(|process| process.parse::<u32>().ok());
+        let process = name.to_str().and_then(|name| maker(name, prefix));
         let ended = |process: u32| !Path::new(&format!("/proc/{process}")).exists();
         let is_own = entry
             .metadata()
@@ -90,13 +96,17 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("lab-left-overs-{}", std::process::id()));
         // No process has a number of ten digits.
         let left = folder.join(format!("{PREFIX}baresip-4000000000-0123456789abcdef"));
-        let running = folder.join(format!("{PREFIX}baresip-{}-0", std::process::id()));
-        let other = folder.join("hornwork-other-4000000000-0");
-        for path in [&left, &running, &other] {
+        let number = "0123456789abcdef";
+        let running = folder.join(format!("{PREFIX}baresip-{}-{number}", std::process::id()));
+        let other = folder.join(format!("hornwork-other-4000000000-{number}"));
+        // Results without --out, of an experiment whose name begins so.
+        let results = folder.join(format!("{PREFIX}jitter-1795955224-238363"));
+        for path in [&left, &running, &other, &results] {
             std::fs::create_dir_all(path.join("inner")).unwrap();
         }
         remove_left_overs(&folder, PREFIX);
-        assert!(!left.exists() && running.exists() && other.exists());
+        assert!(!left.exists());
+        assert!([running, other, results].iter().all(|path| path.exists()));
         std::fs::remove_dir_all(folder).unwrap();
     }
 }
