@@ -24,7 +24,6 @@ const LAYERS: [(&str, &[&str]); 5] = [
         &[
             "bodies",
             "calls::key",
-            "certificate_names",
             "conferences",
             "counters",
             "emergency",
@@ -55,8 +54,10 @@ const LAYERS: [(&str, &[&str]); 5] = [
             "calls::transfer::handover",
             "calls::transfer::join",
             "carrier",
+            "certificate_names",
             "keepalive",
             "listeners",
+            "located_peers",
             "media",
             "ng_client",
             "out_of_dialog::state",

@@ -9,10 +9,14 @@ use std::process::Command;
 /// Longest Rust file, in lines, that needs no entry in [`LONG`].
 const LINES: usize = 1_000;
 /// Longer files on one topic, with the length that each may have: a ratchet that is set by hand, downward where a file gets shorter.
-const LONG: [(&str, usize); 15] = [
+const LONG: [(&str, usize); 17] = [
     // Both modes, every algorithm, every fault.
     ("crates/protect/tests/suite/esp.rs", 1_001),
     ("crates/border/tests/suite/media.rs", 1_002),
+    // Requests outside of dialogs, by all methods.
+    ("crates/border/tests/suite/out_of_dialog.rs", 1_104),
+    // Lookups of all kinds of records.
+    ("crates/sip/src/locate/tests.rs", 1_066),
     // All requests of the console, by all roles.
     ("crates/hornwork/tests/suite/web.rs", 1_287),
     // The list of all events.
@@ -20,14 +24,14 @@ const LONG: [(&str, usize); 15] = [
     ("crates/border/tests/suite/virtual_network/mod.rs", 1_054),
     ("crates/lab/src/sipp/engine.rs", 1_002),
     ("crates/media/src/conference.rs", 1_105),
-    ("crates/net/src/driver.rs", 1_069),
+    ("crates/net/src/driver.rs", 1_074),
     ("crates/net/src/plane.rs", 1_055),
-    ("crates/sip/src/process.rs", 1_067),
-    ("crates/sip/tests/suite/dialogs.rs", 1_131),
+    ("crates/sip/src/process.rs", 1_120),
+    ("crates/sip/tests/suite/dialogs.rs", 1_244),
     ("crates/sip/tests/suite/transport.rs", 1_041),
-    ("crates/border/src/registrar/tests.rs", 1_004),
+    ("crates/border/src/registrar/tests.rs", 1_085),
     ("crates/lab/src/experiment/parse.rs", 1_022),
-    ("crates/lab/src/host/media.rs", 1_019),
+    ("crates/lab/src/host/media.rs", 1_021),
 ];
 
 /// Hosts of package registries and folders of one machine: the repository must build anywhere.

@@ -96,7 +96,7 @@ impl Connections {
         calls: &mut CallTable,
         sdp_index: &mut SdpIndex,
     ) {
-        // Before the answer to what was acknowledged, which the segment may contain.
+        // Before the answer to the acknowledged bytes, which the segment may contain.
         self.acknowledge(segment, calls, sdp_index);
         let key = FlowKey::new(segment.source, segment.destination, 0);
         if segment.begins && self.directions.get(&key).is_some() {

@@ -124,7 +124,7 @@ impl LocatedPeers {
                 target.is_valid(now) && (any_port || target.port == peer.address.port())
             });
             trunk.interface == interface
-                && !(peer.by_certificate && !trunk.client_names().is_empty())
+                && (!peer.by_certificate || trunk.client_names().is_empty())
                 && targets.any(|target| target.belongs_to(trunk))
         })?;
         u16::try_from(at).ok().map(TrunkId)

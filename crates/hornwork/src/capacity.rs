@@ -267,7 +267,7 @@ mod tests {
         let wanted = "capacity: 30 calls with media at media nodes, or ";
         assert!(found.starts_with(wanted), "{found}");
         assert!(!found.contains("anchored"), "{found}");
-        // Signalling alone costs what media bypass costs.
+        // Signalling alone costs as much as media bypass.
         let found = printed(&format!("{border}{}", node("one", "")), 64);
         let bypass = found
             .split(", or ")

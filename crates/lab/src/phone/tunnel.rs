@@ -711,16 +711,12 @@ mod tests {
             let mut room = PacketRoom::new(&mut buffer, MAX_HEADROOM, 40);
             sealing.seal_payload(&mut room, 4, now).unwrap();
             from.send_to(room.packet(), local).unwrap();
-            let until = std::time::Instant::now() + Duration::from_secs(10);
             let mut read = [0; 100];
-            while far.recv(&mut read).is_err() {
-                assert!(
-                    std::time::Instant::now() < until,
-                    "{:?}",
-                    carrier.gateway.drops()
-                );
+            let arrived = (0..1_000).any(|_| {
                 carrier.turn(None).unwrap();
-            }
+                far.recv(&mut read).is_ok()
+            });
+            assert!(arrived, "{:?}", carrier.gateway.drops());
             assert_eq!(carrier.peer, from.local_addr().ok());
         }
         assert_eq!(carrier.peer_changes, 1);
