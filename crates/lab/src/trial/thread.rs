@@ -350,6 +350,7 @@ fn serve(
     let mut reported = false;
     let mut begun = false;
     let cpu_before = net::thread_cpu();
+    let mut dropped_before = 0;
     let mut polled = Time::ZERO;
     loop {
         driver
@@ -397,6 +398,9 @@ fn serve(
                 Ok(HostRequest::Deregister) => host.deregister(clock.now()),
                 Ok(HostRequest::Collect(reply, then)) => {
                     let mut finished = finish(&mut host, &driver, clock, cpu_before);
+                    // Sockets count from their opening: a host that continues reports each drop once.
+                    let dropped = std::mem::replace(&mut dropped_before, finished.kernel_drops);
+                    finished.kernel_drops = finished.kernel_drops.saturating_sub(dropped);
                     finished.failed_connections = std::mem::take(&mut failed_connections)
                         .into_iter()
                         .collect();

@@ -578,7 +578,7 @@ impl StreamTranscoder {
             inserted.map_err(|_| DropReason::MediaNotTranscoded)?;
         }
         if event.end {
-            // What is missing of the shortest tone, and the pause, take the place of the audio that follows.
+            // The rest of the shortest tone, and the pause after it, replace the audio that follows.
             inserter.end();
         }
         // The tone covers the event's part of the sender's timeline.
