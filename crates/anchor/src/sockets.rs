@@ -2,8 +2,8 @@
 //! closed, so that other programs can use the port.
 
 use core::time::Duration;
+use engine::PagedSlab;
 use engine::{BoundedMap, HashKey, SocketId, SocketKind, Time};
-use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -74,7 +74,7 @@ struct IdleSocket {
 /// The open media sockets.
 #[derive(Debug)]
 pub struct MediaSocketPool {
-    entries: Slab<PooledSocket>,
+    entries: PagedSlab<PooledSocket>,
     by_address: BoundedMap<SocketAddr, u32>,
     /// In order of release.
     idle: VecDeque<IdleSocket>,
@@ -89,7 +89,7 @@ impl MediaSocketPool {
     /// An empty table for at most `limit` open sockets.
     pub fn new(limit: usize, key: HashKey) -> MediaSocketPool {
         MediaSocketPool {
-            entries: Slab::new(),
+            entries: PagedSlab::new(),
             by_address: BoundedMap::new(limit, key),
             idle: VecDeque::new(),
             next_sweep: Time::ZERO,
@@ -342,7 +342,7 @@ impl MediaSocketPool {
     }
 }
 
-fn is_idle(entries: &Slab<PooledSocket>, idle: &IdleSocket) -> bool {
+fn is_idle(entries: &PagedSlab<PooledSocket>, idle: &IdleSocket) -> bool {
     entries
         .get(idle.index as usize)
         .is_some_and(|entry| !entry.busy && entry.stamp == idle.stamp)
@@ -350,7 +350,7 @@ fn is_idle(entries: &Slab<PooledSocket>, idle: &IdleSocket) -> bool {
 
 /// Whether it may be closed. A number is reused only after the confirmation of its opening, which would otherwise be
 /// taken for that of the next socket.
-fn is_closable(entries: &Slab<PooledSocket>, idle: &IdleSocket) -> bool {
+fn is_closable(entries: &PagedSlab<PooledSocket>, idle: &IdleSocket) -> bool {
     is_idle(entries, idle)
         && entries
             .get(idle.index as usize)

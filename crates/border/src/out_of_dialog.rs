@@ -278,7 +278,7 @@ impl Calls<'_> {
 
     /// Applies the new interface and trunk indices after a reload.
     pub(crate) fn remap_out_of_dialog_requests(&mut self, renamed: &IndexRemap) {
-        for (_, pending) in &mut self.parts.out_of_dialog.pending {
+        for (_, pending) in self.parts.out_of_dialog.pending.iter_mut() {
             match &mut pending.what {
                 PendingKind::Relay(relay) => renamed.steps(&mut relay.hops),
                 PendingKind::Register(relay) => relay.rename(renamed),

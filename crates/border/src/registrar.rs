@@ -30,6 +30,7 @@ use crate::views::{ContactView, RegistrationView};
 use binding::Binding;
 use config::{InterfaceId, Registrar};
 use core::time::Duration;
+use engine::PagedSlab;
 use engine::timers::{TimerKey, TimerWheel};
 use engine::{
     BoundedMap, ConnectionId, Deadline, Entropy, EventKind, HashKey, MaybeShared, Reason, Time,
@@ -37,7 +38,6 @@ use engine::{
 };
 use number_index::NumberIndex;
 use sip::Flow;
-use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -106,7 +106,7 @@ struct UserBindings {
 #[derive(Debug)]
 pub struct Location {
     settings: Registrar,
-    records: Slab<UserBindings>,
+    records: PagedSlab<UserBindings>,
     by_user: BoundedMap<Arc<str>, u32>,
     /// Users in the order of their names, so that a page of a list costs its users only; as many as in `by_user`.
     by_name: BTreeMap<Arc<str>, u32>,
@@ -177,7 +177,7 @@ impl Location {
     ) -> Location {
         Location {
             settings,
-            records: Slab::new(),
+            records: PagedSlab::new(),
             by_user: BoundedMap::new(limit, HashKey::new(&mut entropy)),
             by_name: BTreeMap::new(),
             numbers: NumberIndex::default(),

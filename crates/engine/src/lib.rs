@@ -11,6 +11,7 @@ pub mod event;
 pub mod io;
 pub mod limits;
 pub mod offload;
+pub mod paged_slab;
 pub mod reason;
 pub mod record;
 pub mod socket_filter;
@@ -30,6 +31,7 @@ pub use io::{
 };
 pub use limits::Limits;
 pub use offload::{OffloadChange, OffloadStatistics, OffloadedStream};
+pub use paged_slab::PagedSlab;
 pub use reason::Reason;
 pub use socket_filter::{Prefix, SocketFilter};
 pub use source::network_of;

@@ -1,9 +1,9 @@
 //! Timers: a timing wheel for the many coarse timers of signalling, a heap for the few exact ones of media.
 
+use crate::paged_slab::PagedSlab;
 use crate::time::Time;
 use core::cmp::Reverse;
 use serde::{Deserialize, Serialize};
-use slab::Slab;
 use std::collections::BinaryHeap;
 
 const SLOT_BITS: u32 = 6;
@@ -37,7 +37,7 @@ struct Entry<T> {
 /// Timers of the same tick fire in an order that depends only on the calls made, so runs can be replayed.
 #[derive(Debug, Clone)]
 pub struct TimerWheel<T> {
-    entries: Slab<Entry<T>>,
+    entries: PagedSlab<Entry<T>>,
     heads: [[u32; SLOTS]; LEVELS],
     occupied: [u64; LEVELS],
     /// All ticks up to and including this one have been processed.
@@ -56,18 +56,13 @@ impl<T> TimerWheel<T> {
     /// No timers.
     pub fn new() -> Self {
         TimerWheel {
-            entries: Slab::new(),
+            entries: PagedSlab::new(),
             heads: [[NONE; SLOTS]; LEVELS],
             occupied: [0; LEVELS],
             done: 0,
             due: Vec::new(),
             generation: 0,
         }
-    }
-
-    /// Allocates memory for `more` further timers.
-    pub fn reserve(&mut self, more: usize) {
-        self.entries.reserve(more);
     }
 
     /// Number of pending timers.

@@ -44,9 +44,6 @@ use tokio::sync::oneshot;
 
 /// Longest wait for carriers to answer our deregistration.
 const UNREGISTER_WAIT: Duration = Duration::from_secs(2);
-/// Preallocated transactions of each kind per worker: those of 32 s at a thousand calls per second. Beyond that tables
-/// grow.
-const PREALLOCATED_TRANSACTIONS: usize = 32_768;
 
 /// Options of `hornwork run`.
 #[derive(Debug, Args)]
@@ -236,7 +233,7 @@ fn serve(
     let mut borders = Border::worker_pool(config.clone(), workers, entropy);
     for border in &mut borders {
         border.set_wall_clock(Duration::from_nanos(clock.unix_nanos(Time::ZERO)));
-        border.reserve(PREALLOCATED_TRANSACTIONS);
+        border.reserve();
         border.set_call_records(
             config.records.is_some() || config.traces.is_some() || config.store.is_some(),
         );

@@ -32,13 +32,13 @@ use crate::forward::sockets::{SocketOwner, SocketTable};
 use crate::forward::{FlowStats, MediaEvent, PlanError, SessionStats, SideStats};
 use codec::{Kind, mix};
 use core::time::Duration;
+use engine::PagedSlab;
 use engine::{
     BoundedMap, Deadline, DropReason, HashKey, MediaPacket, PacketVerdict, SocketId, Time,
 };
 use mix_encoder::{EncodingKey, MixEncoder};
 use outbox::{TurnOutbox, destination};
 use participant::{CodecState, Participant};
-use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use tones::ToneSequence;
@@ -174,9 +174,9 @@ struct Phase {
 pub struct ConferenceBridge {
     limits: BridgeLimits,
     sockets: SocketTable,
-    participants: Slab<Participant>,
+    participants: PagedSlab<Participant>,
     by_session: BoundedMap<u64, u32>,
-    conferences: Slab<ConferenceMixer>,
+    conferences: PagedSlab<ConferenceMixer>,
     by_number: BoundedMap<u64, u32>,
     phases: [Phase; PHASES],
     /// Packets to be returned by [`ConferenceBridge::next_packet`].
@@ -196,9 +196,9 @@ impl ConferenceBridge {
         ConferenceBridge {
             limits,
             sockets: SocketTable::new(limits.sockets),
-            participants: Slab::new(),
+            participants: PagedSlab::new(),
             by_session: BoundedMap::new(limits.participants, key),
-            conferences: Slab::new(),
+            conferences: PagedSlab::new(),
             by_number: BoundedMap::new(limits.conferences, key),
             phases: Default::default(),
             sending: VecDeque::new(),

@@ -52,6 +52,7 @@ pub use transcode::{EventMapping, PayloadClock, TranscodePlan};
 
 use crate::conference::{BridgeLimits, ConferenceBridge, ParticipantPlan};
 use core::time::Duration;
+use engine::PagedSlab;
 use engine::timers::{TimerHeap, TimerKey, TimerWheel};
 use engine::{
     BoundedMap, Deadline, DropReason, Drops, Forward, HashKey, MediaPacket, OffloadChange,
@@ -61,7 +62,6 @@ use flow::{FlowVerdict, MediaFlow};
 use generated::PacketOutbox;
 use offload::{Deferred, OffloadRequest, Offloads};
 use pseudonyms::CnamePseudonyms;
-use slab::Slab;
 use smallvec::SmallVec;
 use sockets::{SocketOwner, SocketTable};
 use std::collections::VecDeque;
@@ -113,8 +113,8 @@ struct MediaSession {
 pub struct Forwarder {
     limits: ForwarderLimits,
     sockets: SocketTable,
-    flows: Slab<MediaFlow>,
-    sessions: Slab<MediaSession>,
+    flows: PagedSlab<MediaFlow>,
+    sessions: PagedSlab<MediaSession>,
     by_id: BoundedMap<u64, u32>,
     timers: TimerWheel<u32>,
     /// Running playbacks by due time: flow, side, playback number.
@@ -143,8 +143,8 @@ impl Forwarder {
         Forwarder {
             limits,
             sockets: SocketTable::new(limits.sockets),
-            flows: Slab::new(),
-            sessions: Slab::new(),
+            flows: PagedSlab::new(),
+            sessions: PagedSlab::new(),
             by_id: BoundedMap::new(limits.sessions, key),
             timers: TimerWheel::new(),
             due_playbacks: TimerHeap::new(),

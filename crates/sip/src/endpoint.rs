@@ -13,12 +13,12 @@ use crate::transport::{IdleTimers, Net, NewConnection};
 use crate::usage::Usage;
 use core::hash::BuildHasher as _;
 use core::time::Duration;
+use engine::PagedSlab;
 use engine::timers::TimerWheel;
 use engine::{
     BoundedMap, CloseReason, ConnectionId, Deadline, DropReason, Drops, Entropy, HashKey, Input,
     MessageBatch, Output, RecordedMessage, SocketId, Time, Transport,
 };
-use slab::Slab;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use wire::sip::{FrameError, Message, StreamFrame, StreamFramer};
@@ -35,17 +35,17 @@ pub struct Endpoint {
     pub(crate) entropy: Entropy,
     pub(crate) net: Net,
     pub(crate) wheel: TimerWheel<Timer>,
-    pub(crate) clients: Slab<Client>,
-    pub(crate) servers: Slab<Server>,
+    pub(crate) clients: PagedSlab<Client>,
+    pub(crate) servers: PagedSlab<Server>,
     /// Server transactions by fingerprint.
     pub(crate) index: BoundedMap<u128, u32>,
     /// INVITEs by fingerprint without branch, to detect merged requests.
     pub(crate) merged: BoundedMap<u128, u32>,
-    pub(crate) legs: Slab<Leg>,
+    pub(crate) legs: PagedSlab<Leg>,
     /// Dialogs that are not calls.
-    pub(crate) usages: Slab<Usage>,
+    pub(crate) usages: PagedSlab<Usage>,
     /// UDP flows with keep-alive.
-    pub(crate) kept_flows: Slab<crate::kept_flow::KeepAliveFlow>,
+    pub(crate) kept_flows: PagedSlab<crate::kept_flow::KeepAliveFlow>,
     pub(crate) late_pracks: crate::reliable::LatePracks,
     /// Legs with a tag of another worker, or of the challenged INVITE that they repeat, by its slot and cookie.
     pub(crate) adopted: BTreeMap<(u32, u64), LegId>,
@@ -94,13 +94,13 @@ impl Endpoint {
             supported: config.supported.join(", ").into_bytes(),
             net: Net::new(&config, &mut entropy),
             wheel: TimerWheel::new(),
-            clients: Slab::new(),
-            servers: Slab::new(),
+            clients: PagedSlab::new(),
+            servers: PagedSlab::new(),
             index: BoundedMap::new(config.limits.transactions, key),
             merged: BoundedMap::new(config.limits.transactions, key),
-            legs: Slab::new(),
-            usages: Slab::new(),
-            kept_flows: Slab::new(),
+            legs: PagedSlab::new(),
+            usages: PagedSlab::new(),
+            kept_flows: PagedSlab::new(),
             late_pracks: crate::reliable::LatePracks::default(),
             adopted: BTreeMap::new(),
             adopted_usages: BTreeMap::new(),
@@ -173,15 +173,11 @@ impl Endpoint {
         }
     }
 
-    /// Reserves memory for this many transactions beyond the open ones (sent and received requests), so that tables do
-    /// not grow under load.
-    pub fn reserve(&mut self, clients: usize, servers: usize) {
-        let most = self.config.limits.transactions;
-        let (clients, servers) = (clients.min(most), servers.min(most));
-        self.clients.reserve(clients);
-        self.servers.reserve(servers);
+    /// Reserves memory of the hash tables for this many received requests, so that they do not grow under load: growing
+    /// moves all entries. The other tables have pages.
+    pub fn reserve(&mut self, servers: usize) {
         self.index.reserve(servers);
-        self.wheel.reserve(clients + servers);
+        self.merged.reserve(servers);
     }
 
     /// Adds a listener; the host opens its socket.

@@ -6,9 +6,9 @@ use crate::Endpoint;
 use crate::api::LegId;
 use crate::leg::Leg;
 use crate::transaction::{Client, Owner, Server};
+use engine::PagedSlab;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use slab::Slab;
 
 /// The parts of a saved leg: owned when it is read, borrowed when it is written.
 #[derive(Serialize, Deserialize)]
@@ -98,7 +98,7 @@ impl Endpoint {
     }
 }
 
-fn replace<T>(table: &mut Slab<T>, slot: u32, value: T) {
+fn replace<T>(table: &mut PagedSlab<T>, slot: u32, value: T) {
     if let Some(entry) = table.get_mut(slot as usize) {
         *entry = value;
     }

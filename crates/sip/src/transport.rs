@@ -5,11 +5,11 @@ use crate::config::EndpointConfig;
 use crate::outbox::{Outbox, OutboxItem, PeerName};
 use crate::timer::Timer;
 use core::fmt::Write as _;
+use engine::PagedSlab;
 use engine::timers::{TimerKey, TimerWheel};
 use engine::{
     BoundedMap, ConnectionId, Entropy, HashKey, RecordedMessage, SocketId, Time, Transport,
 };
-use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use wire::sip::{FrameLimits, HostPort, StreamFramer, Via};
@@ -160,7 +160,7 @@ pub(crate) struct IdleTimers<'w> {
 #[derive(Debug)]
 pub(crate) struct Net {
     pub(crate) listeners: Vec<SipListener>,
-    pub(crate) connections: Slab<StreamConnection>,
+    pub(crate) connections: PagedSlab<StreamConnection>,
     by_id: BoundedMap<ConnectionId, u32>,
     /// Connections by remote address: those that we opened, with the named peer, and accepted plain TCP connections.
     by_remote: BoundedMap<(SocketAddr, ListenerId, Option<u32>), u32>,
@@ -186,7 +186,7 @@ impl Net {
         let connections = worker.share(limits.connections);
         Net {
             listeners: Vec::new(),
-            connections: Slab::new(),
+            connections: PagedSlab::new(),
             // Includes connections of other workers.
             by_id: BoundedMap::new(limits.connections, key),
             by_remote: BoundedMap::new(connections, key),

@@ -10,10 +10,10 @@ use crate::index_remap::IndexRemap;
 use crate::ng_client::relay::DeferredMessage;
 use crate::shared::Ctx;
 use anchor::{CallMedia, Side};
+use engine::PagedSlab;
 use engine::{Entropy, HashKey, Time};
 use sip::{Endpoint, LegId};
 use siphasher::sip::SipHasher13;
-use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hash as _;
 use std::hash::{BuildHasher, Hasher};
@@ -29,7 +29,7 @@ pub(crate) struct Buffers {
 /// The calls of this worker.
 #[derive(Debug)]
 pub(crate) struct OngoingCalls {
-    slots: Slab<Call>,
+    slots: PagedSlab<Call>,
     /// Number of calls so far.
     sequence: u64,
     pub(crate) hash_key: HashKey,
@@ -47,7 +47,7 @@ pub(crate) struct OngoingCalls {
 impl OngoingCalls {
     pub(crate) fn new(hash_key: HashKey) -> OngoingCalls {
         OngoingCalls {
-            slots: Slab::new(),
+            slots: PagedSlab::new(),
             sequence: 0,
             hash_key,
             buffers: Buffers::default(),

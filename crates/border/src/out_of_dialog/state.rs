@@ -9,11 +9,11 @@ use crate::shared::{Alarm, Ctx};
 use crate::trunks::Ping;
 use config::{InterfaceId, TrunkId};
 use core::time::Duration;
+use engine::PagedSlab;
 use engine::Transport;
 use engine::timers::TimerKey;
 use sip::locate::ResolvedTarget;
 use sip::{DialogId, Flow, ServerTransaction, TransactionId};
-use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use wire::sip::Message;
@@ -32,8 +32,8 @@ pub(crate) struct PendingRequest {
 #[derive(Debug, Default)]
 pub(crate) struct OutOfDialog {
     /// Requests that await a response.
-    pub(crate) pending: Slab<PendingRequest>,
-    pub(crate) subscriptions: Slab<Subscription>,
+    pub(crate) pending: PagedSlab<PendingRequest>,
+    pub(crate) subscriptions: PagedSlab<Subscription>,
     pub(super) serial: u32,
 }
 
@@ -296,7 +296,7 @@ impl OutOfDialog {
 
     /// Applies the new interface and trunk indices after a reload.
     pub(crate) fn remap_subscriptions(&mut self, renamed: &IndexRemap) {
-        for (_, subscription) in &mut self.subscriptions {
+        for (_, subscription) in self.subscriptions.iter_mut() {
             for interface in &mut subscription.interfaces {
                 *interface = renamed.interface(*interface);
             }

@@ -143,7 +143,7 @@ pub fn plan(minutes: f64) -> StudyPlan {
             "callers.hold_seconds=1.5".to_owned(),
             format!("search.start={start}"),
             "search.coarse_seconds=2".to_owned(),
-            limit(120.0),
+            limit(60.0),
         ];
         sets.extend(more.iter().map(|&set| set.to_owned()));
         sets
@@ -154,7 +154,7 @@ pub fn plan(minutes: f64) -> StudyPlan {
             format!("registrations.users={users}"),
             format!("registrations.duration_seconds={:.1}", seconds(5.0, 2.0)),
             "search.coarse_seconds=2".to_owned(),
-            limit(90.0),
+            limit(50.0),
         ]
     };
     let media = |more: &[&str]| -> Vec<String> {
@@ -163,7 +163,8 @@ pub fn plan(minutes: f64) -> StudyPlan {
             "search.coarse_seconds=3".to_owned(),
             // Fast processors carry thousands of calls, which must begin in a short time.
             "callers.rate=400".to_owned(),
-            limit(150.0),
+            "search.start=200".to_owned(),
+            limit(65.0),
         ];
         sets.extend(more.iter().map(|&set| set.to_owned()));
         sets
@@ -307,7 +308,7 @@ pub fn plan(minutes: f64) -> StudyPlan {
             "transcoding-capacity",
             "10",
             &["callers.hold_seconds=5"],
-            media(&["search.start=10"]),
+            media(&["search.start=40"]),
         )
         .with(row(
             "transcoded calls at a time (G.711 to G.729)",
@@ -321,16 +322,20 @@ pub fn plan(minutes: f64) -> StudyPlan {
             "5000",
             &[],
             vec![
+                // The highest load first: a border that carries it needs two trials.
+                "search.start=20000".to_owned(),
                 "search.highest=20000".to_owned(),
-                "callers.hold_seconds=25".to_owned(),
+                "callers.rate=2000".to_owned(),
+                "callers.hold_seconds=12".to_owned(),
                 "search.trials=4".to_owned(),
                 "thresholds.leaks=".to_owned(),
+                limit(70.0),
             ],
         )),
     ];
     parts.extend(costs());
     parts.extend([
-        Part::own("peers", "X1", super::peers::measure, 25.0).lasting(150.0),
+        Part::own("peers", "X1", super::peers::measure, 25.0).lasting(115.0),
         overload(scale),
         full_only(
             part(
@@ -384,6 +389,9 @@ fn overload(scale: f64) -> Part {
         "thresholds.figure=",
     ]);
     part.full = owned(&[
+        "peak.start=720",
+        "peak.trial_seconds=3",
+        "peak.trials=5",
         "levels.values=[1530]",
         "thresholds.figure=",
         "thresholds.leaks=",
@@ -493,13 +501,15 @@ mod tests {
         let plan = plan(MINUTES);
         let place = |name: &str| plan.parts.iter().position(|part| part.name == name);
         assert_eq!(place("standing"), place("memory").map(|place| place + 1));
-        // The parts up to the costs: time that later ones take does not matter to them.
-        let last = place("media-srtp-cost").unwrap();
-        let seconds: f64 = plan.parts[..=last]
+        // All parts, each search up to its limit.
+        let each: Vec<(String, f64)> = plan
+            .parts
             .iter()
-            .map(|part| crate::study::expected(part, false))
-            .sum();
-        assert!(seconds < MINUTES * 60.0, "{seconds}");
+            .map(|part| (part.name.clone(), crate::study::expected(part, false)))
+            .collect();
+        let seconds: f64 = each.iter().map(|(_, seconds)| seconds).sum();
+        assert!(seconds < MINUTES * 60.0, "{seconds}: {each:?}");
+        let last = place("media-srtp-cost").unwrap();
         for part in &plan.parts[..=last] {
             if part.name.ends_with("-cost") {
                 let text = built_in(&part.experiment).unwrap();

@@ -33,7 +33,7 @@ const LOADS: [PeerLoad; 3] = [
             "callers.duration_seconds={s}",
             "callers.hold_seconds=1",
         ],
-        seconds: [1, 10],
+        seconds: [1, 8],
         figures: &[
             ("cpu_us_each", "CPU time of a call", "us"),
             ("response_p99_ms", "response time, 99th percentile", "ms"),
@@ -68,7 +68,7 @@ const LOADS: [PeerLoad; 3] = [
             "registrations.rate=1000",
             "registrations.users={s}000",
         ],
-        seconds: [1, 10],
+        seconds: [1, 8],
         figures: &[
             ("cpu_us_each", "CPU time of a registration", "us"),
             ("response_p99_ms", "response time, 99th percentile", "ms"),

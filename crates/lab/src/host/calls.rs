@@ -899,7 +899,9 @@ impl HostState {
         let silent = session.is_some_and(|session| self.media.is_silent(session));
         let result =
             session.and_then(|session| self.media.close(session, span, now, &mut self.out));
-        let call = self.calls.remove(key.index as usize);
+        let Some(call) = self.calls.try_remove(key.index as usize) else {
+            return;
+        };
         let mut attempt = call.attempt;
         attempt.ended = Some(now.0);
         if status != 0 {

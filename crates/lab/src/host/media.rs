@@ -14,6 +14,7 @@ use super::sounds::{SoundCache, SoundKind, TURN};
 use crate::record::StreamRecord;
 use codec::g711::Law;
 use codec::{Format, Tone, ToneGenerator, speech};
+use engine::PagedSlab;
 use engine::timers::TimerHeap;
 use engine::{Datagram, Deadline, Entropy, SocketId, SocketKind, Time};
 use media::echo::Echo;
@@ -23,7 +24,6 @@ use media::sink::{Received, RtpSink, SinkConfig};
 use media::source::{RtpSource, SourceConfig, SourceContent};
 use protect::sdes::SdesAgreement;
 use protect::srtp::{Contexts, MAX_OVERHEAD};
-use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -284,10 +284,10 @@ pub(crate) struct HostMedia {
     bind: SocketAddr,
     next_port: u16,
     entropy: Entropy,
-    sockets: Slab<MediaSocket>,
+    sockets: PagedSlab<MediaSocket>,
     idle: VecDeque<u32>,
     opening: usize,
-    sessions: Slab<HostMediaSession>,
+    sessions: PagedSlab<HostMediaSession>,
     generation: u32,
     clock: TimerHeap<(u32, u32)>,
     voices: Vec<(VoiceSide, Law, Arc<[u8]>)>,
@@ -328,10 +328,10 @@ impl HostMedia {
             bind: SocketAddr::new(plan.address.ip(), 0),
             next_port: plan.media_port,
             entropy,
-            sockets: Slab::new(),
+            sockets: PagedSlab::new(),
             idle: VecDeque::new(),
             opening: 0,
-            sessions: Slab::new(),
+            sessions: PagedSlab::new(),
             generation: 0,
             clock: TimerHeap::new(),
             voices: Vec::new(),

@@ -39,6 +39,7 @@ use crate::pace::AttemptSchedule;
 use crate::record::Attempt;
 use calls::{HostCall, HostCallKey};
 use description_cache::DescriptionCache;
+use engine::PagedSlab;
 use engine::timers::TimerHeap;
 use engine::{
     ConnectionId, Datagram, Deadline, Drops, Engine, Entropy, Event, EventKind, Input, Limits,
@@ -52,7 +53,6 @@ use protect::esp::VoiceReceiver;
 use record::AttemptRecords;
 use register::UserRegistration;
 use sip::{Endpoint, EndpointConfig, Flow, Handler, Indication, ListenerConfig, ListenerId};
-use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -183,7 +183,7 @@ pub(crate) struct HostState {
     pub(crate) shared_connections: Vec<ConnectionId>,
     pub(crate) target: Option<SocketAddr>,
     pub(crate) agenda: TimerHeap<HostTimer>,
-    pub(crate) calls: Slab<HostCall>,
+    pub(crate) calls: PagedSlab<HostCall>,
     pub(crate) generation: u32,
     pub(crate) waiting_calls: VecDeque<HostCallKey>,
     pub(crate) media: HostMedia,
@@ -251,12 +251,8 @@ impl LabHost {
         let mut endpoint = Endpoint::new(config, tags_and_branches.unwrap_or(planned));
         let unreachable_host = format!("{:012x}.invalid", entropy.u64() >> 16);
         // INVITE and BYE, or a request and its repetition with credentials.
-        let requests = plan.attempts_remembered * 2;
-        let begins = !plan.calls.is_empty() || plan.registrations.is_some();
-        match (begins, plan.answers.is_some() || plan.registrar) {
-            (true, _) => endpoint.reserve(requests, 0),
-            (false, true) => endpoint.reserve(0, requests),
-            (false, false) => {}
+        if plan.answers.is_some() || plan.registrar {
+            endpoint.reserve(plan.attempts_remembered * 2);
         }
         let mut local = |socket, transport| {
             endpoint.add_listener(ListenerConfig {
@@ -299,7 +295,7 @@ impl LabHost {
                 shared_connections: Vec::new(),
                 target: None,
                 agenda: TimerHeap::new(),
-                calls: Slab::new(),
+                calls: PagedSlab::new(),
                 generation: 0,
                 waiting_calls: VecDeque::new(),
                 media,

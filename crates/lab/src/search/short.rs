@@ -100,7 +100,8 @@ pub(super) fn coarse_seconds(
     Ok((short.expected_seconds() < full * WORTHWHILE).then_some(seconds))
 }
 
-/// Approximate duration of a search on sockets, seconds; for the walk of RFC 7502 that of its most trials.
+/// Approximate duration of a search on sockets, seconds; for the walk of RFC 7502 that of its most trials. A trial that has begun
+/// at the limit of the search goes on to its end.
 ///
 /// # Errors
 /// If the first value does not fit.
@@ -112,7 +113,10 @@ pub(crate) fn expected_seconds(file: &File) -> Result<f64, LabError> {
     let full = file.level_at(start)?.experiment.expected_seconds() + TRIAL_OVERHEAD_S;
     let most = f64::from(plan.trials);
     let coarse = coarse_seconds(file, plan, start)?;
-    Ok(match (plan.method, coarse) {
+    let limit = plan
+        .limit_seconds
+        .map_or(f64::INFINITY, |limit| limit + full);
+    let all = match (plan.method, coarse) {
         (SearchMethod::Rfc7502, _) => most * full,
         (SearchMethod::Bracket, None) => (SHORT_TRIALS + FULL_TRIALS).min(most) * full,
         (SearchMethod::Bracket, Some(seconds)) => {
@@ -122,7 +126,8 @@ pub(crate) fn expected_seconds(file: &File) -> Result<f64, LabError> {
             SHORT_TRIALS.min(most) * (short + TRIAL_OVERHEAD_S)
                 + FULL_TRIALS.min((most - SHORT_TRIALS).max(0.0)) * full
         }
-    })
+    };
+    Ok(all.min(limit))
 }
 
 #[cfg(test)]
@@ -180,6 +185,14 @@ mod tests {
         assert!((4.0..10.0).contains(&minutes("call-rate")));
         assert!(minutes("registration-rate") < 4.0);
         assert!((20.0..40.0).contains(&minutes("media-capacity")));
+        let limited = file("media-capacity", &["search.limit_seconds=65"]);
+        let trial = limited
+            .level_at(100.0)
+            .unwrap()
+            .experiment
+            .expected_seconds();
+        let seconds = expected_seconds(&limited).unwrap();
+        assert!((65.0..65.0 + trial + 2.0).contains(&seconds), "{seconds}");
         let rfc = file("call-rate", &["search.method=rfc7502"]);
         assert!(expected_seconds(&rfc).unwrap() > 1_000.0);
     }

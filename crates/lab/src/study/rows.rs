@@ -251,6 +251,26 @@ pub(super) fn measured(
     }
 }
 
+/// The level at which a row is read: the given one. That is the result of a search as well, as a higher level may have passed short
+/// trials only. Otherwise the highest one that did not fail, if there is one.
+fn level_of(at: Option<f64>, levels: &[LevelSummary]) -> Option<&LevelSummary> {
+    if at.is_some() {
+        return levels.iter().find(|level| level.level == at);
+    }
+    let passed = |level: &&LevelSummary| {
+        !matches!(level.verdict, RunVerdict::Failed | RunVerdict::NotMeasured)
+    };
+    let any = levels.iter().any(|level| passed(&level));
+    levels
+        .iter()
+        .filter(|level| !any || passed(level))
+        .max_by(|a, b| {
+            a.level
+                .partial_cmp(&b.level)
+                .unwrap_or(std::cmp::Ordering::Equal)
+        })
+}
+
 /// A further row, read at its level.
 fn at_level(
     spec: &RowSpec,
@@ -276,22 +296,8 @@ fn at_level(
             ..of_spec(spec)
         };
     }
-    // The highest level that did not fail, if there is one.
-    let passed = |level: &&LevelSummary| {
-        !matches!(level.verdict, RunVerdict::Failed | RunVerdict::NotMeasured)
-    };
-    let any = levels.iter().any(|level| passed(&level));
-    let level = match spec.at {
-        Some(at) => levels.iter().find(|level| level.level == Some(at)),
-        None => levels
-            .iter()
-            .filter(|level| !any || passed(level))
-            .max_by(|a, b| {
-                a.level
-                    .partial_cmp(&b.level)
-                    .unwrap_or(std::cmp::Ordering::Equal)
-            }),
-    };
+    let searched = run.search.as_ref().and_then(|search| search.result);
+    let level = level_of(spec.at.or(searched), levels);
     let judged = level.filter(|level| level.is_judged());
     let here = judged.and_then(|level| level.figure(spec.figure));
     let place = level.and_then(|level| levels.iter().position(|other| std::ptr::eq(other, level)));
@@ -496,5 +502,29 @@ mod tests {
         let shielding = not_run("study-s", true);
         let row = shielding.iter().find(|row| row.row == "S12").unwrap();
         assert_eq!(row.unit, "accepted calls/s");
+    }
+
+    #[test]
+    fn figures_of_a_search_are_those_of_its_result() {
+        let level = |value: f64, verdict: RunVerdict| LevelSummary {
+            level: Some(value),
+            verdict,
+            ..LevelSummary::default()
+        };
+        // One of three trials at 680 failed; 720 passed in its short trial only.
+        let levels = [
+            level(680.0, RunVerdict::Failed),
+            level(700.0, RunVerdict::Failed),
+            level(720.0, RunVerdict::Failed),
+        ];
+        let read = |at: Option<f64>, levels| level_of(at, levels).and_then(|level| level.level);
+        assert_eq!(read(Some(680.0), &levels), Some(680.0));
+        assert_eq!(read(Some(690.0), &levels), None);
+        assert_eq!(read(None, &levels), Some(720.0));
+        let levels = [
+            level(50.0, RunVerdict::Passed),
+            level(100.0, RunVerdict::Failed),
+        ];
+        assert_eq!(read(None, &levels), Some(50.0));
     }
 }

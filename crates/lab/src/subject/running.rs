@@ -73,7 +73,11 @@ impl RunningSubject {
             LabError::cannot_run(format!("getrandom: {error}"), "run it outside the sandbox")
         })?;
         let [listen, control] = ports::addresses(placement.ip)?;
-        let wanted = (placement.calls * PORTS_PER_CALL).clamp(MIN_PORTS, MAX_PORTS);
+        let ports_of_calls = match file.text.contains("@media_first@") {
+            true => placement.calls * PORTS_PER_CALL,
+            false => 0,
+        };
+        let wanted = ports_of_calls.clamp(MIN_PORTS, MAX_PORTS);
         let media = ports::span(placement.ip, wanted as u16, &mut entropy)?;
         let mut spare = media;
         // Both ranges are free: they must not overlap.
