@@ -19,7 +19,8 @@ const MAX_RECORDINGS: usize = 1_000;
 
 #[derive(Debug)]
 enum RecordingPiece {
-    Begin(String),
+    /// Name and file header.
+    Begin(String, Vec<u8>),
     Append(Vec<u8>),
     End,
 }
@@ -46,9 +47,7 @@ impl Recordings {
         self.last += 1;
         let header = PcapWriter::new(LinkType::Raw).finish();
         self.pieces
-            .push_back((self.last, RecordingPiece::Begin(name)));
-        self.pieces
-            .push_back((self.last, RecordingPiece::Append(header)));
+            .push_back((self.last, RecordingPiece::Begin(name, header)));
         Some(self.last)
     }
 
@@ -67,7 +66,7 @@ impl Recordings {
         Some(Output::Recording {
             file: *file,
             command: match piece {
-                RecordingPiece::Begin(name) => RecordingCommand::Create { name },
+                RecordingPiece::Begin(name, header) => RecordingCommand::Create { name, header },
                 RecordingPiece::Append(bytes) => RecordingCommand::Append { bytes },
                 RecordingPiece::End => RecordingCommand::Close,
             },
