@@ -233,7 +233,6 @@ fn serve(
     let mut borders = Border::worker_pool(config.clone(), workers, entropy);
     for border in &mut borders {
         border.set_wall_clock(Duration::from_nanos(clock.unix_nanos(Time::ZERO)));
-        border.reserve();
         border.set_call_records(
             config.records.is_some() || config.traces.is_some() || config.store.is_some(),
         );

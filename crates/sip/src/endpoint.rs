@@ -173,13 +173,6 @@ impl Endpoint {
         }
     }
 
-    /// Reserves memory of the hash tables for this many received requests, so that they do not grow under load: growing
-    /// moves all entries. The other tables have pages.
-    pub fn reserve(&mut self, servers: usize) {
-        self.index.reserve(servers);
-        self.merged.reserve(servers);
-    }
-
     /// Adds a listener; the host opens its socket.
     pub fn add_listener(&mut self, local: ListenerConfig) -> ListenerId {
         self.net.add(local)

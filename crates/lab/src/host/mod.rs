@@ -250,10 +250,6 @@ impl LabHost {
         let tags_and_branches = identities.as_mut().map(Entropy::fork);
         let mut endpoint = Endpoint::new(config, tags_and_branches.unwrap_or(planned));
         let unreachable_host = format!("{:012x}.invalid", entropy.u64() >> 16);
-        // INVITE and BYE, or a request and its repetition with credentials.
-        if plan.answers.is_some() || plan.registrar {
-            endpoint.reserve(plan.attempts_remembered * 2);
-        }
         let mut local = |socket, transport| {
             endpoint.add_listener(ListenerConfig {
                 name: plan.name.clone(),
