@@ -1,7 +1,7 @@
 //! Tables keyed by values from the network, with a keyed hash against collision attacks and a limit on their growth.
 
 use core::hash::{BuildHasher, Hash};
-use hashbrown::{Equivalent as _, HashTable};
+use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 
 /// The key of the hash; generated once per process from [`crate::Entropy`].
