@@ -21,6 +21,7 @@ use crate::calls::key::{CallKey, CallSlot, SideKey};
 use crate::calls::transfer::join::{AwaitedStep, ConsultationCall, Join, Purpose};
 use crate::components::{Calls, Components};
 use crate::media::MediaPeer;
+use crate::headers::OWN_REINVITE;
 use crate::policy::HopStep;
 use crate::request::RequestRefusal;
 use crate::responses::refuse;
@@ -30,7 +31,7 @@ use consultation::refuse_transfer;
 use cross_worker::{RemoteDialog, dialog_owner};
 use engine::Reason;
 use sip::{Endpoint, Flow, LegId, MessageContent, ServerTransaction, TransactionId};
-use wire::sip::{HeaderId, Message, Method, percent_decode};
+use wire::sip::{HeaderId, Message, Method, Scheme, percent_decode};
 
 /// Maximum number of retries after glare.
 const TRIES: u8 = 3;
@@ -42,15 +43,22 @@ struct Referral {
     replaces: Option<(Vec<u8>, Vec<u8>, Vec<u8>)>,
 }
 
-fn referral(request: &Message<'_>) -> Option<Referral> {
-    let refer_to = request.refer_to().ok()?;
-    let uri = refer_to.parse_uri().filter(|uri| uri.is_sip())?;
+/// Reads the target of a REFER.
+///
+/// # Errors
+/// The status of its refusal.
+fn referral(request: &Message<'_>) -> Result<Referral, u16> {
+    let refer_to = request.refer_to().map_err(|_| 400u16)?;
+    let uri = refer_to.parse_uri().ok_or(400u16)?;
+    if !uri.is_sip() && uri.scheme != Scheme::Tel {
+        return Err(416);
+    }
     if uri
         .params
         .get(b"method")
         .is_some_and(|method| !method.eq_ignore_ascii_case(b"INVITE"))
     {
-        return None;
+        return Err(400);
     }
     let replaces = uri
         .header_pairs()
@@ -59,7 +67,7 @@ fn referral(request: &Message<'_>) -> Option<Referral> {
     let replaces = match replaces {
         None => None,
         Some(value) => {
-            let parsed = wire::sip::Replaces::parse(&value)?;
+            let parsed = wire::sip::Replaces::parse(&value).ok_or(400u16)?;
             Some((
                 parsed.call_id.to_vec(),
                 parsed.to_tag.to_vec(),
@@ -72,8 +80,8 @@ fn referral(request: &Message<'_>) -> Option<Referral> {
         .iter()
         .position(|&byte| byte == b'?')
         .unwrap_or(refer_to.uri.len());
-    Some(Referral {
-        uri: refer_to.uri.get(..end)?.to_vec(),
+    Ok(Referral {
+        uri: refer_to.uri.get(..end).unwrap_or_default().to_vec(),
         replaces,
     })
 }
@@ -126,8 +134,9 @@ impl TransferControl<'_> {
         request: &Message<'_>,
     ) {
         let now = self.parts.ctx.now;
-        let Some(referral) = referral(request) else {
-            return refuse(self.endpoint, transaction, 400, now);
+        let referral = match referral(request) {
+            Ok(referral) => referral,
+            Err(status) => return refuse(self.endpoint, transaction, status, now),
         };
         let ready = self.parts.calls.get(slot).is_some_and(|call| {
             call.stage == CallStage::ExpectBye
@@ -171,8 +180,9 @@ impl TransferControl<'_> {
                 Err(status) => refuse_transfer(self.endpoint, leg, transaction, status, now),
             };
         }
-        let Some(plan) = self.plan_transfer(slot, from, &referral.uri, request) else {
-            return refuse(self.endpoint, transaction, 404, now);
+        let plan = match self.plan_transfer(slot, from, &referral.uri, request) {
+            Ok(plan) => plan,
+            Err(status) => return refuse(self.endpoint, transaction, status, now),
         };
         let mut join = Join::new(purpose(None), AwaitedStep::Target, from);
         join.hops = plan.steps;
@@ -212,7 +222,8 @@ impl TransferControl<'_> {
         };
         let sent = leg.and_then(|leg| {
             self.endpoint
-                .request(leg, Method::Invite, &MessageContent::default(), now)
+            let content = MessageContent::default().with(OWN_REINVITE);
+                .request(leg, Method::Invite, &content, now)
                 .ok()
         });
         join.waiting = sent;
@@ -401,6 +412,7 @@ impl TransferControl<'_> {
                     sdp.extend_from_slice(description(message));
                 }
                 if let Some(join) = self.parts.calls.join_mut(slot) {
+        let content = content.with(OWN_REINVITE);
                     join.offer = sdp;
                 }
                 self.offer_to_other(slot);
