@@ -191,6 +191,12 @@ impl Endpoint {
         self.net.set_closed(local, closed);
     }
 
+    /// Whether peers of a listener may be behind NAT; true at first. If not, a UDP request with a name in sent-by and
+    /// without rport gets its response at the port in sent-by, also with [`EndpointConfig::symmetric_responses`].
+    pub fn set_nat_expected(&mut self, local: ListenerId, expected: bool) {
+        self.net.set_nat_expected(local, expected);
+    }
+
     /// Processes one input. Drain [`Endpoint::next_output`] afterwards, then read [`Endpoint::next_deadline`]. Inputs
     /// of sockets and connections that do not belong to this endpoint are ignored.
     pub fn feed(&mut self, input: Input<'_>, now: Time, handler: &mut dyn Handler) {

@@ -77,7 +77,7 @@ impl Endpoint {
             self.drops.count(DropReason::SipUnparsable);
             return;
         };
-        let reply = crate::transport::reply_flow(&via, flow, self.config.symmetric_responses);
+        let reply = self.reply_flow(&via, flow);
         let call_id = request.header(HeaderId::CallId).unwrap_or_default();
         let tag = self.refusals.stateless_tag(via.branch(), call_id);
         let bound = match self.config.bounded_answers && !flow.transport.is_reliable() {
@@ -276,7 +276,7 @@ impl Endpoint {
         let Ok(via) = request.via() else {
             return;
         };
-        let reply = crate::transport::reply_flow(&via, flow, self.config.symmetric_responses);
+        let reply = self.reply_flow(&via, flow);
         let start = self.net.out.begin();
         if let Some(last) = server.last.as_ref() {
             self.net.out.arena.extend_from_slice(last);

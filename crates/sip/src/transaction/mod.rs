@@ -590,9 +590,9 @@ impl Endpoint {
         if self.clients.len() + self.servers.len() >= self.config.limits.transactions {
             return None;
         }
-        let reply = request.via().map_or(*flow, |via| {
-            crate::transport::reply_flow(&via, flow, self.config.symmetric_responses)
-        });
+        let reply = request
+            .via()
+            .map_or(*flow, |via| self.reply_flow(&via, flow));
         let mut active = self
             .spare_servers
             .pop()

@@ -83,6 +83,37 @@ fn udp_response_destination_follows_rfc_3261_and_rfc_3581() {
     assert!(via.ends_with(";rport"), "{via}");
 }
 
+/// With symmetric responses only a peer behind NAT is reached at its source port: a gateway without NAT may send from
+/// another port than the one that it listens at.
+#[test]
+fn symmetric_responses_go_to_sources_behind_nat_only() {
+    let source = "192.0.2.50:51234";
+    let (by_rfc, symmetric) = ("192.0.2.50:5060", source);
+    for (sent_by, nat_expected, expected) in [
+        ("192.0.2.50:5060", true, by_rfc),
+        ("192.0.2.50", false, by_rfc),
+        ("192.0.2.50:5060;rport", true, symmetric),
+        ("10.0.0.9:5060", true, symmetric),
+        ("10.0.0.9:5060", false, symmetric),
+        ("phone.example:5060", true, symmetric),
+        ("gateway.example:5060", false, by_rfc),
+    ] {
+        let mut host = host(EndpointConfig {
+            symmetric_responses: true,
+            ..EndpointConfig::default()
+        });
+        let local = host.flow(source).local;
+        host.endpoint.set_nat_expected(local, nat_expected);
+        let (sent_by, rport) = match sent_by.split_once(';') {
+            Some((sent_by, _)) => (sent_by, ";rport"),
+            None => (sent_by, ""),
+        };
+        let via = format!("SIP/2.0/UDP {sent_by};branch=z9hG4bKg{rport}");
+        host.datagram(&options(&via, ""), source, Time::ZERO);
+        assert_eq!(only(&mut host).0, expected.parse().unwrap(), "{via}");
+    }
+}
+
 #[test]
 fn icmp_error_fails_only_the_matching_transaction() {
     let mut host = host(EndpointConfig::default());
