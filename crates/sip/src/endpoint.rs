@@ -813,11 +813,25 @@ impl Endpoint {
             .is_some_and(|leg| leg.session.refreshing && !leg.features.update)
     }
 
-    /// Whether the INVITE of a leg that we opened and that is not answered yet has got any response, including 100.
+    /// Whether we refresh the session of a leg, by re-INVITE: [`Indication::RefreshDue`] will ask for one.
+    pub fn refreshes_by_reinvite(&self, leg: LegId) -> bool {
+        self.leg(leg).is_some_and(|leg| {
+            leg.session.seconds != 0 && leg.session.we_refresh && !leg.features.update
+        })
+    }
+
+    /// Whether our INVITE in progress on a leg, the one that opens it or a re-INVITE, has got any response, including
+    /// 100.
     pub fn has_response(&self, leg: LegId) -> bool {
-        self.leg(leg)
-            .and_then(|leg| leg.setup.as_ref())
-            .and_then(|setup| self.clients.get(setup.invite as usize))
+        let Some(leg) = self.leg(leg) else {
+            return false;
+        };
+        let invite = match &leg.setup {
+            Some(setup) => setup.invite,
+            None => leg.pending.our_invite,
+        };
+        self.clients
+            .get(invite as usize)
             .is_some_and(|client| client.state != ClientState::Calling)
     }
 

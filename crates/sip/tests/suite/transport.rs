@@ -706,6 +706,56 @@ fn leg_ends_without_room_for_its_bye() {
     pair.settle();
 }
 
+/// The transaction table is full when a call is cancelled: the peer rings on, and is cancelled with its next provisional
+/// response. Its answer before that crosses the CANCEL.
+#[test]
+fn cancel_without_room_is_not_forgotten() {
+    for answered in [false, true] {
+        let mut host = host(EndpointConfig {
+            limits: Limits {
+                transactions: 2,
+                ..Limits::default()
+            },
+            ..EndpointConfig::default()
+        });
+        let peer = "192.0.2.9:5060";
+        let target = Target::new(b"sip:x@192.0.2.9", host.flow(peer));
+        // Its entry is free again after 32 s without a response.
+        let options = OutOfDialogRequest::new(Method::Options, target);
+        host.endpoint.send(&options, Time::ZERO).unwrap();
+        host.run(Time::from_secs(20));
+        host.drain();
+        let invite = Invite::new(Target::new(b"sip:x@192.0.2.9", host.flow(peer)));
+        let leg = host.endpoint.invite(&invite, Time::from_secs(20)).unwrap();
+        let (_, invite) = only(&mut host);
+        let response = |status: &str| {
+            let to = header(&invite, HeaderId::To).unwrap();
+            invite
+                .replace("INVITE sip:x@192.0.2.9 SIP/2.0", status)
+                .replace(&format!("To: {to}"), &format!("To: {to};tag=t"))
+        };
+        let ringing = response("SIP/2.0 180 Ringing");
+        host.datagram(ringing.as_bytes(), peer, Time::from_secs(21));
+        let content = MessageContent::default();
+        let cancelled = host.endpoint.cancel(leg, &content, Time::from_secs(21));
+        assert_eq!(cancelled, Ok(()));
+        assert!(host.datagrams().is_empty(), "no room");
+        host.run(Time::from_secs(40));
+        host.drain();
+        if answered {
+            let ok = response("SIP/2.0 200 OK");
+            host.datagram(ok.as_bytes(), peer, Time::from_secs(40));
+            let sent = host.datagrams();
+            assert!(sent[0].starts_with("ACK "), "{sent:?}");
+            assert!(sent[1].starts_with("BYE "), "{sent:?}");
+        } else {
+            host.datagram(ringing.as_bytes(), peer, Time::from_secs(40));
+            let sent = host.datagrams();
+            assert!(sent[0].starts_with("CANCEL "), "{sent:?}");
+        }
+    }
+}
+
 #[test]
 fn large_requests_use_tcp_if_the_peer_accepts_it() {
     let mut host = host(EndpointConfig::default());
