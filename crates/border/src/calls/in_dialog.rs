@@ -523,13 +523,10 @@ impl Calls<'_> {
         opening
     }
 
-    /// A forwarded re-INVITE was cancelled. The other side is not: its 2xx is acknowledged, and a new offer and answer
-    /// restores a common session.
+    /// A forwarded re-INVITE was cancelled: the other side gets CANCEL, too, and does not go on asking its user. If its
+    /// 2xx crosses that, it is acknowledged, and a new offer and answer restores a common session.
     pub(crate) fn request_cancelled(&mut self, slot: CallSlot, transaction: ServerTransaction) {
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.requests
-                .links
-                .retain(|link| link.server != transaction);
             call.requests
                 .ack
                 .request
@@ -541,6 +538,19 @@ impl Calls<'_> {
                 .is_some_and(|held| held.server == transaction)
             {
                 call.requests.held = None;
+        let now = self.parts.ctx.now;
+        if let Some(call) = self.parts.calls.get_mut(slot) {
+            let links = &mut call.requests.links;
+            let link = links.iter().position(|link| link.server == transaction);
+            let link = link.map(|at| links.swap_remove(at));
+            if let Some(other) = link.and_then(|link| call.leg(link.from.other())) {
+                let content = MessageContent::default();
+                let _ = self.endpoint.cancel(other, &content, now);
+            }
+            if link.is_some_and(|link| link.offer) {
+                self.abandon_offer(slot);
+            }
+        }
                 self.abandon_offer(slot);
             }
         }

@@ -989,6 +989,60 @@ fn failed_replacement_releases_its_trunk() {
             net.phones[alice].log.behaviour.inside = Some(200);
             net.run(seconds(1));
         }
+/// Bob's phone does not go on asking its user, and the next re-INVITE passes. Without a ringing phone the CANCEL waits for
+/// its first provisional response, 100.
+#[test]
+fn cancel_of_a_reinvite_reaches_the_other_side() {
+    for rings in [true, false] {
+        let (mut net, [alice, bob], [leg, _]) = established(PLAIN);
+        net.phones[bob].log.behaviour.inside = None;
+        let video = format!("{SDP_A}m=video 4002 RTP/AVP 31\r\n");
+        let offer_video = |net: &mut VirtualNetwork| {
+            net.command(alice, |endpoint, now| {
+                let content = MessageContent::sdp(video.as_bytes());
+                endpoint
+                    .request(leg, Method::Invite, &content, now)
+                    .unwrap();
+            });
+        };
+        offer_video(&mut net);
+        net.run(Duration::from_millis(50));
+        let PhoneEvent::Request(waiting) = net.find(bob, is_in_dialog).event else {
+            panic!()
+        };
+        if rings {
+            net.command(bob, |endpoint, now| {
+                let content = MessageContent::default();
+                endpoint.respond(waiting, 180, &content, now).unwrap();
+            });
+            net.run(Duration::from_millis(50));
+        }
+        net.command(alice, |endpoint, now| {
+            let content = MessageContent::default();
+            endpoint.cancel(leg, &content, now).unwrap();
+        });
+        net.run(Duration::from_millis(if rings { 50 } else { 250 }));
+        assert!(
+            net.has(bob, |event| *event == PhoneEvent::RequestCancelled),
+            "{rings}: {:?}",
+            net.phone_events(bob)
+        );
+        assert!(net.has(alice, |event| matches!(event, PhoneEvent::Response(487, _))));
+        assert_eq!(net.border.census().ports, 2, "{rings}: no port for video");
+        net.phones[bob].log.behaviour.inside = Some(200);
+        net.phones[bob].log.behaviour.sdp = format!("{SDP_B}m=video 5002 RTP/AVP 31\r\n");
+        offer_video(&mut net);
+        net.run(seconds(1));
+        let status = net.last(alice, |event| matches!(event, PhoneEvent::Response(..)));
+        assert!(
+            matches!(status.event, PhoneEvent::Response(200, _)),
+            "{rings}"
+        );
+        assert_eq!(net.border.census().ports, 4, "{rings}");
+        hang_up(&mut net, alice, leg);
+    }
+}
+
         assert!(net.has(dora, |event| matches!(event, PhoneEvent::Failed(..))));
         assert!(!net.has(bob, |event| matches!(event, PhoneEvent::Ended(_))));
         hang_up(&mut net, alice, leg);
