@@ -63,6 +63,7 @@ impl Calls<'_> {
         let renegotiates = std::mem::take(&mut call.requests.ack.renegotiates);
         call.free_set_up();
         if first {
+            self.keep_descriptions(slot);
             self.parts.confirm_failover(slot);
         }
         if sent {
@@ -127,7 +128,21 @@ impl Calls<'_> {
     fn renegotiate(&mut self, slot: CallSlot) {
         let callee = self.parts.calls.get(slot);
         if let Some(leg) = callee.and_then(|call| call.leg(Side::Callee)) {
-            TransferControl::new(self).refresh(slot, leg);
+            TransferControl::new(self).renegotiate(slot, leg);
+        }
+    }
+
+    /// Established calls keep the descriptions only of those sides whose sessions the border refreshes by re-INVITE.
+    fn keep_descriptions(&mut self, slot: CallSlot) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let legs = Side::BOTH.map(|side| call.leg(side));
+        if let Some(media) = call.media.anchored_mut() {
+            let endpoint = &self.endpoint;
+            media.keep_descriptions(
+                legs.map(|leg| leg.is_some_and(|leg| endpoint.refreshes_by_reinvite(leg))),
+            );
         }
     }
 
@@ -526,18 +541,6 @@ impl Calls<'_> {
     /// A forwarded re-INVITE was cancelled: the other side gets CANCEL, too, and does not go on asking its user. If its
     /// 2xx crosses that, it is acknowledged, and a new offer and answer restores a common session.
     pub(crate) fn request_cancelled(&mut self, slot: CallSlot, transaction: ServerTransaction) {
-        if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.requests
-                .ack
-                .request
-                .take_if(|early| early.server == transaction);
-            if call
-                .requests
-                .held
-                .as_ref()
-                .is_some_and(|held| held.server == transaction)
-            {
-                call.requests.held = None;
         let now = self.parts.ctx.now;
         if let Some(call) = self.parts.calls.get_mut(slot) {
             let links = &mut call.requests.links;
@@ -551,6 +554,18 @@ impl Calls<'_> {
                 self.abandon_offer(slot);
             }
         }
+        if let Some(call) = self.parts.calls.get_mut(slot) {
+            call.requests
+                .ack
+                .request
+                .take_if(|early| early.server == transaction);
+            if call
+                .requests
+                .held
+                .as_ref()
+                .is_some_and(|held| held.server == transaction)
+            {
+                call.requests.held = None;
                 self.abandon_offer(slot);
             }
         }

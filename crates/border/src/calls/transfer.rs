@@ -11,6 +11,7 @@ mod cross_worker;
 pub(crate) mod handover;
 pub(crate) mod join;
 mod reanchor;
+mod refresh;
 mod reinvite_timeout;
 mod target;
 
@@ -20,8 +21,8 @@ use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::{CallKey, CallSlot, SideKey};
 use crate::calls::transfer::join::{AwaitedStep, ConsultationCall, Join, Purpose};
 use crate::components::{Calls, Components};
-use crate::media::MediaPeer;
 use crate::headers::OWN_REINVITE;
+use crate::media::MediaPeer;
 use crate::policy::HopStep;
 use crate::request::RequestRefusal;
 use crate::responses::refuse;
@@ -221,8 +222,8 @@ impl TransferControl<'_> {
             _ => join.new,
         };
         let sent = leg.and_then(|leg| {
-            self.endpoint
             let content = MessageContent::default().with(OWN_REINVITE);
+            self.endpoint
                 .request(leg, Method::Invite, &content, now)
                 .ok()
         });
@@ -241,30 +242,6 @@ impl TransferControl<'_> {
                 }
             }
         }
-    }
-
-    /// Refreshes the session of a leg whose peer does not support UPDATE.
-    pub(crate) fn refresh(&mut self, slot: CallSlot, leg: LegId) {
-        let Some(call) = self.parts.calls.get_mut(slot) else {
-            return;
-        };
-        let Some(side) = call.side_of(leg) else {
-            return;
-        };
-        if call.kind.participant().is_some() {
-            return ConferenceCalls::new(&mut self.calls()).refresh_participant(slot, leg);
-        }
-        let changes = call.kind.join().is_some() || call.requests.ack.due.is_some();
-        // A leg whose other end was taken by a transfer is refreshed after its return.
-        if call.leg(side.other()).is_none() {
-            return;
-        }
-        if changes || call.stage != CallStage::ExpectBye {
-            return self.endpoint.refresh_later(leg, self.parts.ctx.now);
-        }
-        let join = Join::new(Purpose::Refresh, AwaitedStep::Offer, side);
-        call.kind.set_join(join);
-        self.ask_for_offer(slot);
     }
 
     /// The call and side of the leg in Replaces of an INVITE, if it may be replaced.
@@ -412,7 +389,6 @@ impl TransferControl<'_> {
                     sdp.extend_from_slice(description(message));
                 }
                 if let Some(join) = self.parts.calls.join_mut(slot) {
-        let content = content.with(OWN_REINVITE);
                     join.offer = sdp;
                 }
                 self.offer_to_other(slot);
@@ -436,6 +412,7 @@ impl TransferControl<'_> {
             true => MessageContent::default(),
             false => MessageContent::sdp(&join.offer),
         };
+        let content = content.with(OWN_REINVITE);
         join.stage = AwaitedStep::Answer;
         match self.endpoint.request(other, Method::Invite, &content, now) {
             Ok(transaction) => {
@@ -518,6 +495,7 @@ impl TransferControl<'_> {
             .filter(|join| join.waiting == Some(transaction))
             .map(|join| join.stage);
         match stage {
+            Some(AwaitedStep::Confirmation) => self.refresh_answered(slot, leg, response),
             Some(AwaitedStep::Offer) if success && has_sdp(response) => {
                 self.offer_of_new(slot, None, response);
             }
@@ -542,7 +520,7 @@ impl TransferControl<'_> {
                 // Its sender cancelled: the dialog gets its ACK, then a new offer and answer restores a common session.
                 let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
                 self.calls().abandon_offer(slot);
-                self.refresh(slot, leg);
+                self.renegotiate(slot, leg);
             }
             None => {}
         }
@@ -669,7 +647,7 @@ impl TransferControl<'_> {
         join.stop_ring_timer(&mut self.parts.ctx);
         let leg = call
             .leg(join.side)
-            .filter(|_| join.stage != AwaitedStep::Offer);
+            .filter(|_| !matches!(join.stage, AwaitedStep::Offer | AwaitedStep::Confirmation));
         if let Purpose::Transfer { referrer, .. } = join.purpose
             && self.return_to_consultation(&join, status)
         {
@@ -684,7 +662,9 @@ impl TransferControl<'_> {
                     // Its offer could not be forwarded; its 2xx needs an ACK nevertheless.
                     self.acknowledge_both(slot);
                 }
-                if let Some(leg) = leg {
+                if let Some(leg) = leg
+                    && !self.answer_with_previous_session(slot, leg, &join)
+                {
                     // Its offer was not answered: there is no session to return to.
                     let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
                     self.calls().end_by_border(slot, Reason::RefreshFailed);
