@@ -4,7 +4,7 @@ use crate::located_peers::{LocatedPeers, RequestPeer};
 use crate::shared::{Alarm, Ctx};
 use anchor::MediaPlane;
 use anchor::sockets::SocketWork;
-use config::{InterfaceId, Trunk, TrunkId};
+use config::{InterfaceId, InterfaceKind, Trunk, TrunkId};
 use core::time::Duration;
 use engine::{
     BoundedMap, ConnectionId, EventKind, HashKey, MaybeShared, SocketId, SocketKind, Transport,
@@ -105,6 +105,7 @@ impl Listeners {
         let mut kept = vec![false; self.list.len()];
         for (index, interface) in config.interfaces.iter().enumerate() {
             let id = InterfaceId(u16::try_from(index).unwrap_or(u16::MAX));
+            let expects_nat = interface.kind == InterfaceKind::Access;
             for listen in &interface.listen {
                 let advertised = match &interface.advertise {
                     Some(host) if host.port.is_some() => host.to_string(),
@@ -122,6 +123,7 @@ impl Listeners {
                         {
                             point.interface = Some(id);
                             endpoint.set_closed(point.local, false);
+                            endpoint.set_nat_expected(point.local, expects_nat);
                             *kept = true;
                             if !point.open {
                                 point.open = true;
@@ -138,6 +140,7 @@ impl Listeners {
                             advertised,
                         };
                         let point = BorderListener::add(id, settings, endpoint);
+                        endpoint.set_nat_expected(point.local, expects_nat);
                         plane.work.push_back(point.opening());
                         self.list.push(point);
                         kept.push(true);

@@ -562,8 +562,10 @@ events! {
     CarrierRegistration "carrier_registration" Info {
         /// Name of the trunk.
         trunk: String,
-        /// registered, refused, expired or removed.
+        /// registered, failed (the last attempt; the registration may still exist), expired or removed.
         state: String,
+        /// The response or error of a failed attempt.
+        reason: Option<String>,
     }
     /// Media was latched to the source address of received packets.
     MediaLatched "media_latched" Debug {

@@ -184,6 +184,12 @@ impl Endpoint {
         self.net.set_closed(local, closed);
     }
 
+    /// Whether peers of a listener may be behind NAT; true at first. If not, a UDP request with a name in sent-by and
+    /// without rport gets its response at the port in sent-by, also with [`EndpointConfig::symmetric_responses`].
+    pub fn set_nat_expected(&mut self, local: ListenerId, expected: bool) {
+        self.net.set_nat_expected(local, expected);
+    }
+
     /// Processes one input. Drain [`Endpoint::next_output`] afterwards, then read [`Endpoint::next_deadline`]. Inputs
     /// of sockets and connections that do not belong to this endpoint are ignored.
     pub fn feed(&mut self, input: Input<'_>, now: Time, handler: &mut dyn Handler) {
@@ -800,11 +806,25 @@ impl Endpoint {
             .is_some_and(|leg| leg.session.refreshing && !leg.features.update)
     }
 
-    /// Whether the INVITE of a leg that we opened and that is not answered yet has got any response, including 100.
+    /// Whether we refresh the session of a leg, by re-INVITE: [`Indication::RefreshDue`] will ask for one.
+    pub fn refreshes_by_reinvite(&self, leg: LegId) -> bool {
+        self.leg(leg).is_some_and(|leg| {
+            leg.session.seconds != 0 && leg.session.we_refresh && !leg.features.update
+        })
+    }
+
+    /// Whether our INVITE in progress on a leg, the one that opens it or a re-INVITE, has got any response, including
+    /// 100.
     pub fn has_response(&self, leg: LegId) -> bool {
-        self.leg(leg)
-            .and_then(|leg| leg.setup.as_ref())
-            .and_then(|setup| self.clients.get(setup.invite as usize))
+        let Some(leg) = self.leg(leg) else {
+            return false;
+        };
+        let invite = match &leg.setup {
+            Some(setup) => setup.invite,
+            None => leg.pending.our_invite,
+        };
+        self.clients
+            .get(invite as usize)
             .is_some_and(|client| client.state != ClientState::Calling)
     }
 

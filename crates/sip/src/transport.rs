@@ -47,6 +47,8 @@ pub(crate) struct SipListener {
     sent_by: String,
     /// Only messages of existing dialogs and transactions are processed.
     closed: bool,
+    /// Peers may be behind NAT.
+    expects_nat: bool,
 }
 
 impl SipListener {
@@ -62,6 +64,7 @@ impl SipListener {
             contact_sips: Vec::new(),
             sent_by: String::new(),
             closed: false,
+            expects_nat: true,
         };
         listener.render();
         listener
@@ -220,6 +223,17 @@ impl Net {
         if let Some(listener) = self.listeners.get_mut(usize::from(local.0)) {
             listener.closed = closed;
         }
+    }
+
+    pub(crate) fn set_nat_expected(&mut self, local: ListenerId, expected: bool) {
+        if let Some(listener) = self.listeners.get_mut(usize::from(local.0)) {
+            listener.expects_nat = expected;
+        }
+    }
+
+    pub(crate) fn expects_nat(&self, local: ListenerId) -> bool {
+        self.listener(local)
+            .is_some_and(|listener| listener.expects_nat)
     }
 
     pub(crate) fn local_of(
@@ -695,8 +709,41 @@ pub(crate) fn is_sips(uri: &[u8]) -> bool {
         .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"))
 }
 
+/// UDP requests without rport whose peer counts as behind NAT, so that the response goes to their source port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NatDetection {
+    /// None.
+    Off,
+    /// Those from another address than that in sent-by. With the same address there is no NAT, and a peer may listen at
+    /// another port than the one that it sends from.
+    Address,
+    /// Also those with a name in sent-by, which may stand for any address.
+    AddressOrName,
+}
+
+impl NatDetection {
+    fn detects(self, via: &Via<'_>, source: IpAddr) -> bool {
+        match via.host.ip() {
+            Some(ip) => self != NatDetection::Off && ip != source,
+            None => self == NatDetection::AddressOrName,
+        }
+    }
+}
+
+impl crate::Endpoint {
+    /// Destination of the response to a request.
+    pub(crate) fn reply_flow(&self, via: &Via<'_>, from: &Flow) -> Flow {
+        let detection = match self.config.symmetric_responses {
+            false => NatDetection::Off,
+            true if self.net.expects_nat(from.local) => NatDetection::AddressOrName,
+            true => NatDetection::Address,
+        };
+        reply_flow(via, from, detection)
+    }
+}
+
 /// Destination of the response to a request: RFC 3261 section 18.2.2 and RFC 3581 section 4.
-pub(crate) fn reply_flow(via: &Via<'_>, from: &Flow, symmetric: bool) -> Flow {
+fn reply_flow(via: &Via<'_>, from: &Flow, detection: NatDetection) -> Flow {
     let mut flow = *from;
     if from.transport.is_reliable() {
         // The connection while it is open; after its failure a new one to the port in sent-by.
@@ -704,7 +751,7 @@ pub(crate) fn reply_flow(via: &Via<'_>, from: &Flow, symmetric: bool) -> Flow {
         flow.remote.set_port(port);
         return flow;
     }
-    if symmetric || via.rport().is_some() {
+    if via.rport().is_some() || detection.detects(via, from.remote.ip()) {
         return flow;
     }
     let port = via.port.unwrap_or(from.transport.default_port());

@@ -21,7 +21,7 @@ use crate::calls::{
     Sides,
 };
 use crate::components::{Calls, Components};
-use crate::headers::{address_of, text};
+use crate::headers::{OWN_REINVITE, address_of, text};
 use crate::media::MediaPeer;
 use crate::policy::{Facts, called_number};
 use crate::request::{RequestOrigin, RequestRefusal};
@@ -456,9 +456,8 @@ impl ConferenceCalls<'_> {
         if self.describe_offer(slot, &mut sdp).is_err() {
             return;
         }
-        let sent = self
-            .endpoint
-            .request(leg, Method::Invite, &MessageContent::sdp(&sdp), now);
+        let content = MessageContent::sdp(&sdp).with(OWN_REINVITE);
+        let sent = self.endpoint.request(leg, Method::Invite, &content, now);
         match (
             sent,
             self.parts

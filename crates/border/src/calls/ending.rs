@@ -64,24 +64,13 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
+        if call.has_branch(leg) {
+            return self.branch_ended(slot, leg);
+        }
         let Some(side) = call.side_of(leg) else {
             return;
         };
         *call.legs.get_mut(side) = None;
-        let mut trunk = None;
-        if let Some(set_up) = call.kind.set_up_mut() {
-            // It was answered after the call had given it up.
-            let at = set_up.branches.iter().position(|branch| branch.leg == leg);
-            let branch = at.map(|at| set_up.branches.remove(at));
-            let hop = branch.and_then(|branch| set_up.hops.get(usize::from(branch.hop)));
-            trunk = hop.and_then(|hop| hop.trunk);
-        }
-        if trunk.is_some() {
-            self.parts.trunks.end_call(trunk);
-        }
-        let Some(call) = self.parts.calls.get_mut(slot) else {
-            return;
-        };
         let cause = match why {
             Ending::Peer => Reason::Bye,
             Ending::Local => Reason::Done,
@@ -110,6 +99,32 @@ impl Calls<'_> {
         match message.filter(|_| why == Ending::Peer) {
             Some(bye) => self.pass_bye(slot, side, bye),
             None => self.end_call(slot, by, cause, cause.header()),
+        }
+    }
+
+    /// A branch has ended that was answered after the call had given it up. Its dialog is not that of the callee, which
+    /// continues (RFC 3261 section 13.2.2.4).
+    fn branch_ended(&mut self, slot: CallSlot, leg: LegId) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(set_up) = call.kind.set_up_mut() else {
+            return;
+        };
+        let Some(at) = set_up.branches.iter().position(|branch| branch.leg == leg) else {
+            return;
+        };
+        let branch = set_up.branches.remove(at);
+        let hop = set_up.hops.get(usize::from(branch.hop));
+        let trunk = hop.and_then(|hop| hop.trunk);
+        if call.stage == CallStage::ExpectBye {
+            call.free_set_up();
+        }
+        self.parts.trunks.end_call(trunk);
+        match self.parts.calls.get(slot).map(|call| call.stage) {
+            // Other hops may be left.
+            Some(CallStage::ExpectAnswer) => self.call_next_hops(slot),
+            _ => self.finish_if_over(slot),
         }
     }
 

@@ -63,6 +63,7 @@ impl Calls<'_> {
         let renegotiates = std::mem::take(&mut call.requests.ack.renegotiates);
         call.free_set_up();
         if first {
+            self.keep_descriptions(slot);
             self.parts.confirm_failover(slot);
         }
         if sent {
@@ -127,7 +128,21 @@ impl Calls<'_> {
     fn renegotiate(&mut self, slot: CallSlot) {
         let callee = self.parts.calls.get(slot);
         if let Some(leg) = callee.and_then(|call| call.leg(Side::Callee)) {
-            TransferControl::new(self).refresh(slot, leg);
+            TransferControl::new(self).renegotiate(slot, leg);
+        }
+    }
+
+    /// Established calls keep the descriptions only of those sides whose sessions the border refreshes by re-INVITE.
+    fn keep_descriptions(&mut self, slot: CallSlot) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let legs = Side::BOTH.map(|side| call.leg(side));
+        if let Some(media) = call.media.anchored_mut() {
+            let endpoint = &self.endpoint;
+            media.keep_descriptions(
+                legs.map(|leg| leg.is_some_and(|leg| endpoint.refreshes_by_reinvite(leg))),
+            );
         }
     }
 
@@ -523,13 +538,23 @@ impl Calls<'_> {
         opening
     }
 
-    /// A forwarded re-INVITE was cancelled. The other side is not: its 2xx is acknowledged, and a new offer and answer
-    /// restores a common session.
+    /// A forwarded re-INVITE was cancelled: the other side gets CANCEL, too, and does not go on asking its user. If its
+    /// 2xx crosses that, it is acknowledged, and a new offer and answer restores a common session.
     pub(crate) fn request_cancelled(&mut self, slot: CallSlot, transaction: ServerTransaction) {
+        let now = self.parts.ctx.now;
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.requests
-                .links
-                .retain(|link| link.server != transaction);
+            let links = &mut call.requests.links;
+            let link = links.iter().position(|link| link.server == transaction);
+            let link = link.map(|at| links.swap_remove(at));
+            if let Some(other) = link.and_then(|link| call.leg(link.from.other())) {
+                let content = MessageContent::default();
+                let _ = self.endpoint.cancel(other, &content, now);
+            }
+            if link.is_some_and(|link| link.offer) {
+                self.abandon_offer(slot);
+            }
+        }
+        if let Some(call) = self.parts.calls.get_mut(slot) {
             call.requests
                 .ack
                 .request

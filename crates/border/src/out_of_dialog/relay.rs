@@ -316,6 +316,11 @@ impl Calls<'_> {
         if self.parts.relays_credentials(relay.source_flow, trunk) {
             self.credentials_answered(relay, trunk, response);
         }
+        if response.status() == 503 {
+            // RFC 3261 section 16.7 step 6: an overload of the target is not ours, and its Retry-After does not hold for
+            // other requests to us.
+            return self.refuse_relay((relay.server, relay.subscription), 500);
+        }
         self.relay_response(relay.server, relay.source_flow, response);
         if let Some(key) = relay.subscription {
             self.subscription_answered(key, response);

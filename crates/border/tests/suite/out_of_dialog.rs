@@ -82,6 +82,60 @@ fn options_are_answered() {
     assert!(entry.header("Allow").contains("INVITE"));
 }
 
+/// A name in sent-by may be that of a phone behind NAT on an access interface, but not on a core interface.
+#[test]
+fn responses_without_rport_follow_the_kind_of_the_interface() {
+    let (mut net, _, _) = pair(PLAIN);
+    for (local, source, expected) in [
+        ("192.0.2.1:5060", "10.1.0.9:51234", "10.1.0.9:51234"),
+        ("198.51.100.1:5060", "10.2.0.9:51234", "10.2.0.9:5060"),
+    ] {
+        let request = format!(
+            "OPTIONS sip:{local} SIP/2.0\r\nVia: SIP/2.0/UDP gateway.example:5060;branch=z9hG4bKn\r\n\
+             Max-Forwards: 70\r\nFrom: <sip:x@gateway.example>;tag=1\r\nTo: <sip:{local}>\r\n\
+             Call-ID: {local}\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n"
+        );
+        net.wire.clear();
+        net.send_raw(source, local, request.as_bytes());
+        net.run(seconds(1));
+        let answers = net.wire.iter();
+        let mut answers = answers.filter(|(_, bytes)| bytes.starts_with(b"SIP/2.0 "));
+        let (to, _) = answers.next().unwrap();
+        assert_eq!(*to, expected.parse().unwrap());
+    }
+}
+
+/// RFC 3261 section 16.7 step 6: the phone would send nothing, not even calls, to the border for that time.
+#[test]
+fn overload_of_a_target_is_not_that_of_the_border() {
+    let mut net = VirtualNetwork::new(PLAIN, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let silent = PhoneBehaviour {
+        outside: None,
+        ..PhoneBehaviour::answering(SDP_B)
+    };
+    let bob = net.phone("10.2.0.1:5060", silent);
+    let uri = "sip:bob@192.0.2.1";
+    send(&mut net, alice, Method::Message, uri, &[], None);
+    let request = net.find(bob, |event| matches!(event, PhoneEvent::OutOfDialog(_)));
+    let PhoneEvent::OutOfDialog(transaction) = request.event else {
+        panic!()
+    };
+    let edits = [Edit::Add {
+        id: HeaderId::RetryAfter,
+        value: b"300",
+    }];
+    net.command(bob, |endpoint, now| {
+        let content = MessageContent::default().with(&edits);
+        endpoint.respond(transaction, 503, &content, now).unwrap();
+    });
+    net.run(seconds(1));
+    let answer = net.find(alice, |event| {
+        *event == PhoneEvent::OutOfDialogResponse(500)
+    });
+    assert_eq!(answer.header("Retry-After"), "");
+}
+
 #[test]
 fn allowed_requests_are_relayed_and_others_refused() {
     let (mut net, alice, bob) = pair(PLAIN);

@@ -1,9 +1,11 @@
 //! Contacts of a user that ring at the same time: the one that answers gets its own media parameters, whichever was called
 //! last.
 
+use crate::ng_client;
 use crate::virtual_network;
 
 use engine::Transport;
+use ng_client::World;
 use sip::{Flow, LegId, MessageContent, OutOfDialogRequest, Target};
 use std::time::Duration;
 use virtual_network::*;
@@ -227,4 +229,60 @@ fn contacts_on_interfaces_with_different_security_answer() {
         end(&mut net, alice, leg);
         assert_eq!(net.border.census().ports, 0, "{case}");
     }
+}
+
+/// Both contacts answer while the answer of the first one is at the media node. The second is too late: its dialog ends,
+/// and the call goes on.
+#[test]
+fn late_answer_of_a_contact_ends_without_the_call() {
+    let text = ng_client::config("")
+        .replace("kind='access'\n", "kind='access'\nregister='local'\n")
+        + "[[user]]\nname='1001'\npassword='secret-1001'\n[[route]]\nregistered=true\n";
+    let mut world = World::new(&text);
+    let phones = ["10.1.0.2:5060", "10.1.0.3:5060"].map(|address| {
+        let phone = world.net.phone(address, waiting());
+        register(&mut world.net, phone, OUT);
+        phone
+    });
+    let alice = world.alice;
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    let leg = world.net.call(alice, "sip:1001@192.0.2.1", OUT, &offer);
+    world.net.run(second());
+    for node in &world.nodes {
+        node.0.borrow_mut().mute = true;
+    }
+    for phone in phones {
+        let leg = offered(&world.net, phone).leg.unwrap();
+        world.net.command(phone, |endpoint, now| {
+            let content = MessageContent::sdp(SDP_B.as_bytes());
+            endpoint.answer(leg, 200, &content, now).unwrap();
+        });
+    }
+    world.net.run(Duration::from_millis(50));
+    for node in &world.nodes {
+        let kept = {
+            let mut machine = node.0.borrow_mut();
+            machine.mute = false;
+            std::mem::take(&mut machine.kept)
+        };
+        for (from, to, bytes) in kept {
+            world
+                .net
+                .send_raw(&from.to_string(), &to.to_string(), &bytes);
+        }
+    }
+    world.net.run(second());
+    let has_ended = |net: &VirtualNetwork, phone: usize| {
+        net.has(phone, |event| matches!(event, PhoneEvent::Ended(_)))
+    };
+    assert!(world.net.has(alice, |event| *event == PhoneEvent::Answered));
+    assert!(!has_ended(&world.net, alice));
+    assert_eq!(
+        phones.map(|phone| has_ended(&world.net, phone)),
+        [false, true]
+    );
+    assert_eq!(world.net.border.calls().len(), 1);
+    world.bye(leg);
+    assert!(has_ended(&world.net, phones[0]));
+    world.assert_quiet();
 }

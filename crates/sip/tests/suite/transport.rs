@@ -83,6 +83,37 @@ fn udp_response_destination_follows_rfc_3261_and_rfc_3581() {
     assert!(via.ends_with(";rport"), "{via}");
 }
 
+/// With symmetric responses only a peer behind NAT is reached at its source port: a gateway without NAT may send from
+/// another port than the one that it listens at.
+#[test]
+fn symmetric_responses_go_to_sources_behind_nat_only() {
+    let source = "192.0.2.50:51234";
+    let (by_rfc, symmetric) = ("192.0.2.50:5060", source);
+    for (sent_by, nat_expected, expected) in [
+        ("192.0.2.50:5060", true, by_rfc),
+        ("192.0.2.50", false, by_rfc),
+        ("192.0.2.50:5060;rport", true, symmetric),
+        ("10.0.0.9:5060", true, symmetric),
+        ("10.0.0.9:5060", false, symmetric),
+        ("phone.example:5060", true, symmetric),
+        ("gateway.example:5060", false, by_rfc),
+    ] {
+        let mut host = host(EndpointConfig {
+            symmetric_responses: true,
+            ..EndpointConfig::default()
+        });
+        let local = host.flow(source).local;
+        host.endpoint.set_nat_expected(local, nat_expected);
+        let (sent_by, rport) = match sent_by.split_once(';') {
+            Some((sent_by, _)) => (sent_by, ";rport"),
+            None => (sent_by, ""),
+        };
+        let via = format!("SIP/2.0/UDP {sent_by};branch=z9hG4bKg{rport}");
+        host.datagram(&options(&via, ""), source, Time::ZERO);
+        assert_eq!(only(&mut host).0, expected.parse().unwrap(), "{via}");
+    }
+}
+
 #[test]
 fn icmp_error_fails_only_the_matching_transaction() {
     let mut host = host(EndpointConfig::default());
@@ -673,6 +704,56 @@ fn leg_ends_without_room_for_its_bye() {
     let other = &mut pair.hosts[1].endpoint;
     other.bye(callee, &content, now).unwrap();
     pair.settle();
+}
+
+/// The transaction table is full when a call is cancelled: the peer rings on, and is cancelled with its next provisional
+/// response. Its answer before that crosses the CANCEL.
+#[test]
+fn cancel_without_room_is_not_forgotten() {
+    for answered in [false, true] {
+        let mut host = host(EndpointConfig {
+            limits: Limits {
+                transactions: 2,
+                ..Limits::default()
+            },
+            ..EndpointConfig::default()
+        });
+        let peer = "192.0.2.9:5060";
+        let target = Target::new(b"sip:x@192.0.2.9", host.flow(peer));
+        // Its entry is free again after 32 s without a response.
+        let options = OutOfDialogRequest::new(Method::Options, target);
+        host.endpoint.send(&options, Time::ZERO).unwrap();
+        host.run(Time::from_secs(20));
+        host.drain();
+        let invite = Invite::new(Target::new(b"sip:x@192.0.2.9", host.flow(peer)));
+        let leg = host.endpoint.invite(&invite, Time::from_secs(20)).unwrap();
+        let (_, invite) = only(&mut host);
+        let response = |status: &str| {
+            let to = header(&invite, HeaderId::To).unwrap();
+            invite
+                .replace("INVITE sip:x@192.0.2.9 SIP/2.0", status)
+                .replace(&format!("To: {to}"), &format!("To: {to};tag=t"))
+        };
+        let ringing = response("SIP/2.0 180 Ringing");
+        host.datagram(ringing.as_bytes(), peer, Time::from_secs(21));
+        let content = MessageContent::default();
+        let cancelled = host.endpoint.cancel(leg, &content, Time::from_secs(21));
+        assert_eq!(cancelled, Ok(()));
+        assert!(host.datagrams().is_empty(), "no room");
+        host.run(Time::from_secs(40));
+        host.drain();
+        if answered {
+            let ok = response("SIP/2.0 200 OK");
+            host.datagram(ok.as_bytes(), peer, Time::from_secs(40));
+            let sent = host.datagrams();
+            assert!(sent[0].starts_with("ACK "), "{sent:?}");
+            assert!(sent[1].starts_with("BYE "), "{sent:?}");
+        } else {
+            host.datagram(ringing.as_bytes(), peer, Time::from_secs(40));
+            let sent = host.datagrams();
+            assert!(sent[0].starts_with("CANCEL "), "{sent:?}");
+        }
+    }
 }
 
 #[test]

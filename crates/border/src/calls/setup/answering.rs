@@ -462,12 +462,16 @@ impl Calls<'_> {
         };
         set_up.best.offer(status, message, text);
         let elsewhere = matches!(status, 408 | 503) || why != Failure::Response;
-        // Contacts of lower preference of a registered user are tried after any failure.
-        let user = set_up
+        if !elsewhere {
+            set_up.skip_addresses_of(hop);
+        }
+        // Contacts of lower preference, of a registered user or in a 3xx (RFC 3261 section 8.1.3.4), are tried after any
+        // failure.
+        let listed = set_up
             .hops
             .get(set_up.next)
-            .is_some_and(|next| next.trunk.is_none());
-        let moves_on = match user {
+            .is_some_and(|next| next.trunk.is_none() || next.redirected);
+        let moves_on = match listed {
             true => status < 600 && status != 603 && !set_up.answered_reliably(),
             false => elsewhere && !heard && !set_up.early.progressed,
         };
@@ -565,6 +569,16 @@ impl Calls<'_> {
 }
 
 impl SetUp {
+    /// A redirect contact with a name has refused the call: its other addresses would refuse it, too.
+    fn skip_addresses_of(&mut self, hop: u16) {
+        let Some(refusing) = self.hops.get(usize::from(hop)).filter(|hop| hop.redirected) else {
+            return;
+        };
+        let rest = self.hops.get(self.next..).unwrap_or_default();
+        let same = rest.iter().take_while(|hop| refusing.is_of_same_name(hop));
+        self.next += same.count();
+    }
+
     /// Adds the contacts of a 3xx to the hops, if the trunk is configured so. Returns whether any was added.
     fn follow(&mut self, config: &Config, hop: u16, response: &Message<'_>) -> bool {
         let Some(from) = self.hops.get(usize::from(hop)).cloned() else {

@@ -9,7 +9,7 @@ use crate::calls::table::OngoingCalls;
 use crate::calls::{Branch, CallStage, MediaAnchor, SetUp};
 use crate::certificate_names::with_hop_certificate_name;
 use crate::components::Calls;
-use crate::headers::{EditList, address_of, text};
+use crate::headers::{EditList, OWN_SUPPORTED, address_of, text};
 use crate::identity::{ANONYMOUS, RequestedPrivacy};
 use crate::media::MediaPeer;
 use crate::policy::{HopStep, StepTarget};
@@ -314,10 +314,7 @@ impl Calls<'_> {
         }
         if !set_up.early.reliable && !set_up.offered {
             // The answer to an offer in a reliable response belongs in PRACK, which this caller does not support.
-            edits.push(Edit::Replace {
-                id: HeaderId::Supported,
-                value: b"timer, replaces",
-            });
+            edits.push(OWN_SUPPORTED);
         }
         if set_up.breadth.limit.is_some() {
             edits.push(Edit::RemoveNamed(MAX_BREADTH));
