@@ -166,6 +166,7 @@ impl RecordSink {
                 // The record is lost only if its end is.
                 EventKind::CallRouted { call, .. }
                 | EventKind::CallAnswered { call, .. }
+                | EventKind::LegReplaced { call, .. }
                 | EventKind::CallTagged { call, .. }
                 | EventKind::RuleRefused { call, .. }
                 | EventKind::CallMedia { call, .. }
@@ -579,8 +580,11 @@ mod tests {
         };
         events.push(event(tag("last")));
         events.push(event(tag("lost")));
-        let setup_ms = Some(1);
-        events.push(event(EventKind::CallAnswered { call: 7, setup_ms }));
+        events.push(event(EventKind::CallAnswered {
+            call: 7,
+            setup_ms: Some(1),
+            call_id: None,
+        }));
         sink.put(&mut events);
         let until = clock.now() + Duration::from_secs(20);
         while !sink.queue.state().waiting.is_empty() {

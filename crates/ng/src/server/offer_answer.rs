@@ -481,6 +481,7 @@ impl NgServer {
             self.tell(EventKind::CallAnswered {
                 call: number,
                 setup_ms: None,
+                call_id: None,
             });
         }
         self.update_playback(session);
