@@ -245,6 +245,26 @@ events! {
         call: u64,
         /// Milliseconds from the INVITE to the answer; absent for a call of the ng server.
         setup_ms: Option<u64>,
+        /// Call-ID of the second leg that was answered, of several that rang; absent for a conference and for a call of
+        /// the ng server.
+        call_id: Option<String>,
+    }
+    /// A leg has taken the place of another one in an answered call.
+    LegReplaced "leg_replaced" Info {
+        /// Number of the call.
+        call: u64,
+        /// The side whose leg was replaced: caller or callee.
+        side: String,
+        /// Cause: `transfer` (REFER carried out by the border) or `replaces` (INVITE with Replaces).
+        cause: String,
+        /// Call-ID of the new leg.
+        call_id: String,
+        /// Name of its interface.
+        interface: String,
+        /// Transport and address of its peer.
+        address: String,
+        /// Its trunk.
+        trunk: Option<String>,
     }
     /// Media of a call that has ended, of all its media lines; it precedes `call_ended`.
     CallMedia "call_media" Debug {
@@ -874,7 +894,8 @@ events! {
         /// Bytes lost.
         bytes: u64,
     }
-    /// Registrations were read from their file at the start: their phones are reachable.
+    /// Registrations were read from their file at the start, or later if it could not be read then: their phones are
+    /// reachable.
     RegistrationsRestored "registrations_restored" Info {
         /// The file.
         store: String,

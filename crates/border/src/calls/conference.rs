@@ -341,6 +341,7 @@ impl ConferenceCalls<'_> {
         self.parts.ctx.events.tell(now, || EventKind::CallAnswered {
             call: number,
             setup_ms: Some(setup_ms),
+            call_id: None,
         });
         self.finish_joining(slot);
     }

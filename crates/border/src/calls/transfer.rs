@@ -21,7 +21,7 @@ use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::{CallKey, CallSlot, SideKey};
 use crate::calls::transfer::join::{AwaitedStep, ConsultationCall, Join, Purpose};
 use crate::components::{Calls, Components};
-use crate::headers::OWN_REINVITE;
+use crate::headers::{OWN_REINVITE, address_of, text};
 use crate::media::MediaPeer;
 use crate::policy::HopStep;
 use crate::request::RequestRefusal;
@@ -30,7 +30,7 @@ use crate::shared::Alarm;
 use anchor::{AnchorError, Side};
 use consultation::refuse_transfer;
 use cross_worker::{RemoteDialog, dialog_owner};
-use engine::Reason;
+use engine::{EventKind, Reason};
 use sip::{Endpoint, Flow, LegId, MessageContent, ServerTransaction, TransactionId};
 use wire::sip::{HeaderId, Message, Method, Scheme, percent_decode};
 
@@ -618,6 +618,7 @@ impl TransferControl<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
+        let number = call.number;
         let old = call.legs.get_mut(join.side).replace(new);
         let mut left = None;
         if let Some(hop) = join.hops.get(join.hop) {
@@ -632,6 +633,26 @@ impl TransferControl<'_> {
             self.endpoint.set_user(old, 0);
             let _ = self.endpoint.hang_up(old, &MessageContent::default(), now);
         }
+        self.report_replaced_leg(number, join, new);
+    }
+
+    fn report_replaced_leg(&mut self, number: u64, join: &Join, new: LegId) {
+        let now = self.parts.ctx.now;
+        let config = self.parts.ctx.config.clone();
+        let hop = join.hops.get(join.hop);
+        self.parts.ctx.events.tell(now, || EventKind::LegReplaced {
+            call: number,
+            side: join.side.name().to_owned(),
+            cause: match join.purpose {
+                Purpose::Replace { .. } => "replaces".to_owned(),
+                _ => "transfer".to_owned(),
+            },
+            call_id: text(self.endpoint.call_id_of(new).unwrap_or_default()),
+            interface: hop.map_or_else(String::new, |hop| config.interface_name(hop.interface)),
+            address: (self.endpoint.flow_of(new))
+                .map_or_else(String::new, |flow| address_of(&flow)),
+            trunk: config.name_of_trunk(hop.and_then(|hop| hop.trunk)),
+        });
     }
 
     /// Connecting the legs failed: pending requests are answered, and the call continues unchanged if possible.

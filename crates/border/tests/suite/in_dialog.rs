@@ -2,7 +2,7 @@
 
 use crate::virtual_network;
 
-use engine::Transport;
+use engine::{EventKind, Transport};
 use sip::{Body, Ending, Failure, LegId, MessageContent, Prack};
 use std::time::Duration;
 use virtual_network::*;
@@ -947,6 +947,20 @@ fn invite_with_replaces_replaces_a_leg() {
     });
     net.run(seconds(1));
     assert!(net.log(dora).iter().any(|entry| entry.method() == "INFO"));
+    let replaced = net.events.iter().find_map(|event| match &event.kind {
+        EventKind::LegReplaced {
+            side,
+            cause,
+            address,
+            interface,
+            ..
+        } => Some([side, cause, address, interface].map(String::clone)),
+        _ => None,
+    });
+    assert_eq!(
+        replaced.unwrap(),
+        ["callee", "replaces", "udp:10.2.0.5:5060", "in"]
+    );
     hang_up(&mut net, alice, leg);
 }
 

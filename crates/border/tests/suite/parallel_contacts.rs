@@ -5,6 +5,7 @@ use crate::ng_client;
 use crate::virtual_network;
 
 use engine::Transport;
+use engine::record::{RecordBuilder, RecordChange};
 use ng_client::World;
 use sip::{Flow, LegId, MessageContent, OutOfDialogRequest, Target};
 use std::time::Duration;
@@ -155,6 +156,36 @@ fn contact_called_first_answers_with_its_own_address() {
     assert_eq!(passes, [true, true]);
     assert!(net.has(desk, |event| *event == PhoneEvent::Cancelled));
     end(&mut net, alice, leg);
+}
+
+/// The one that is called first, and the last one.
+#[test]
+fn record_of_a_call_names_the_contact_that_answered() {
+    let addresses = ["10.2.0.1:5060", "10.3.0.1:5060"];
+    for (index, address) in addresses.into_iter().enumerate() {
+        let (mut net, alice, leg, phones) = ringing(
+            &config("192.0.2.2"),
+            addresses.map(|address| (address, OUT)),
+        );
+        let phone = phones[index];
+        answer(&mut net, phone, SDP_B);
+        let call_id = offered(&net, phone).header("Call-ID").to_owned();
+        end(&mut net, alice, leg);
+        let mut records = RecordBuilder::new("1".to_owned());
+        let events = net.events.iter();
+        let changes = events.filter_map(|event| records.add(event.clone()));
+        let ended = changes.filter_map(|change| match change {
+            RecordChange::Ended(record) => Some(record),
+            _ => None,
+        });
+        let [record] = &ended.collect::<Vec<_>>()[..] else {
+            panic!("one record");
+        };
+        let callee = &record.legs[1].leg;
+        assert_eq!(callee.call_id, Some(call_id));
+        assert_eq!(callee.address, Some(format!("udp:{address}")));
+        assert_eq!(record.fields.targets, 2);
+    }
 }
 
 /// The answer of a contact is evaluated by the media security of its interface, and its ports stay open, in both orders

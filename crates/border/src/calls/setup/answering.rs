@@ -6,6 +6,7 @@ use crate::calls::key::CallSlot;
 use crate::calls::relay::HeaderChanges;
 use crate::calls::{CallStage, SetUp};
 use crate::components::Calls;
+use crate::headers::text;
 use crate::policy::StepTarget;
 use crate::responses::reason_of;
 use crate::trunks::PingResult;
@@ -330,6 +331,7 @@ impl Calls<'_> {
                 self.parts.ctx.events.tell(now, || EventKind::CallAnswered {
                     call: number,
                     setup_ms: Some(setup_ms),
+                    call_id: self.endpoint.call_id_of(leg).map(text),
                 });
             }
             Err(status) => {
