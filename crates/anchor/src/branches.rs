@@ -119,7 +119,7 @@ impl CallMedia {
 
     /// Exchanges the set in force for this one. A line that only one of them has is given up.
     fn put_into_force(&mut self, plane: &mut MediaPlane, mut set: SideSet) {
-        let secured = self.secures_media();
+        let secured = self.policies_secure_media();
         set.lines.resize_with(self.lines.len(), || None);
         for index in 0..self.lines.len() {
             let new = set.lines.get_mut(index).and_then(Option::take);
@@ -141,7 +141,7 @@ impl CallMedia {
             core::mem::swap(side, &mut set.media);
         }
         core::mem::swap(&mut self.codecs, &mut set.codecs);
-        let secures = self.secures_media();
+        let secures = self.policies_secure_media();
         let branches = self.branches.get_or_insert_default();
         branches.sets.push(set);
         if secured == secures {

@@ -512,6 +512,7 @@ impl CallMedia {
         self.resume_keying(plane);
         self.write_answer(plane, from, answer, out);
         self.negotiated = true;
+        self.side_answered();
         self.send_plan(plane);
         self.record_answer(from, answer, out.get(start..).unwrap_or_default());
         if provisional {
@@ -544,16 +545,7 @@ impl CallMedia {
             && !offer.answered
         {
             self.drop_lines(plane, offer.added);
-            for side in self
-                .lines
-                .iter_mut()
-                .flatten()
-                .flat_map(|line| &mut line.sides)
-            {
-                if let Some(security) = &mut side.security {
-                    security.abandon();
-                }
-            }
+            self.abandon_security();
         }
     }
 
@@ -785,14 +777,17 @@ impl CallMedia {
             return;
         };
         line.rejected = false;
-        let mux = offered.mux && answered.mux;
         if let Some(carriage) = answered.carriage.forwarded() {
             line.carriage = carriage;
         }
+        let is_rtp = line.carriage == media::Carriage::Rtp;
+        let mux = offered.mux && answered.mux;
         for (side, fact) in [(offerer, offered), (offerer.other(), answered)] {
             let offers = side == offerer;
             if let Some(side) = line.sides.get_mut(side.index()) {
-                side.mux = match (&side.security, offers) {
+                // Keys and ICE of RTP are kept while the line carries something else, such as a fax, and do not apply to it.
+                let security = side.security.as_ref().filter(|_| is_rtp);
+                side.mux = match (security, offers) {
                     (None, _) => mux,
                     // With media security each side has its own multiplexing.
                     (Some(_), true) => fact.mux,
@@ -801,11 +796,8 @@ impl CallMedia {
                         (fact.mux || demanded) && side.mux_offered
                     }
                 };
-                let alone = side
-                    .security
-                    .as_ref()
-                    .is_some_and(|security| security.receives_stun_or_dtls());
-                let with_rtcp = line.carriage == media::Carriage::Rtp && !side.mux && !alone;
+                let alone = security.is_some_and(|security| security.receives_stun_or_dtls());
+                let with_rtcp = is_rtp && !side.mux && !alone;
                 side.signal(fact, side.mux);
                 if with_rtcp && side.rtcp.is_none() {
                     // Without a socket for RTCP the call continues without RTCP.
@@ -878,9 +870,10 @@ impl CallMedia {
         if let Some(other) = line.sides.get(1 - number) {
             special.extend_from_slice(&other.special);
         }
-        let security = own.security.as_deref();
-        // With ICE, media uses the nominated pair.
-        let (signalled_rtp, latching) = match security.and_then(SideSecurity::selected) {
+        let security = self.security_in_force(index, number, own);
+        // With ICE, RTP uses the nominated pair.
+        let ice = security.filter(|_| line.carriage == media::Carriage::Rtp);
+        let (signalled_rtp, latching) = match ice.and_then(SideSecurity::selected) {
             Some(selected) => (selected, Latching::Signalled),
             None => (own.signalled_rtp, media.latching),
         };
@@ -898,6 +891,8 @@ impl CallMedia {
             dscp: media.dscp,
             clock_rates,
             special,
+            // Also while the line carries something else than RTP: a later context with the same key would repeat its
+            // keystream.
             protection: security.map_or(Protection::None, SideSecurity::protection),
             dtls: security.is_some_and(SideSecurity::has_dtls),
             hides: media.hides,
@@ -974,10 +969,8 @@ impl LineSide {
     fn signal(&mut self, fact: &MediaFacts, mux: bool) {
         self.signalled_rtp = fact.rtp();
         self.signalled_rtcp = fact.rtcp(mux);
-        let ice = self
-            .security
-            .as_ref()
-            .is_some_and(|security| security.has_ice());
+        let ice = fact.carriage == LineTransport::Rtp
+            && (self.security.as_ref()).is_some_and(|security| security.has_ice());
         // Hold by a zero address stops media to that side.
         let direction = MediaDirection {
             sends: fact.direction.sends,

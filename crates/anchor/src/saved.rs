@@ -31,10 +31,11 @@ impl CallMedia {
         let sides = self.lines.iter_mut().flatten();
         let sides = sides.flat_map(|line| &mut line.sides);
         let others = self.branches.iter_mut();
-        for side in sides.chain(others.flat_map(|branches| branches.sides_mut())) {
-            if let Some(own) = side.security.as_deref_mut() {
-                own.share_policy(security);
-            }
+        let sides = sides.chain(others.flat_map(|branches| branches.sides_mut()));
+        let own = sides.filter_map(|side| side.security.as_deref_mut());
+        let previous = self.previous_side.iter_mut();
+        for own in own.chain(previous.flat_map(|previous| previous.security_mut())) {
+            own.share_policy(security);
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Change of a side to another party, possibly with another port pool. The previous ports stay allocated until the
+//! Change of a side to another party, possibly with another port pool. The previous ports and keys are kept until the
 //! change is final, because it may be undone.
 
 use super::pairs::{drop_side, new_side};
+use super::security::side::SideSecurity;
 use super::{AnchorError, CallMedia, LineSide, MediaPlane, MediaSide};
 use crate::Side;
 use serde::{Deserialize, Serialize};
@@ -13,11 +14,41 @@ pub(super) struct PreviousSide {
     side: Side,
     pub(super) media: MediaSide,
     /// Its side of each line, where it was replaced.
-    lines: SmallVec<[Option<LineSide>; 2]>,
+    lines: SmallVec<[Option<PreviousLine>; 2]>,
+    /// An offer was answered since.
+    answered: bool,
+}
+
+/// The previous state of a side's line.
+#[derive(Debug, Serialize, Deserialize)]
+enum PreviousLine {
+    /// The line got other ports.
+    Ports(Box<LineSide>),
+    /// The line has the same ports.
+    Security(Option<Box<SideSecurity>>),
+}
+
+impl PreviousSide {
+    /// Media security of all lines.
+    pub(super) fn security_mut(&mut self) -> impl Iterator<Item = &mut SideSecurity> {
+        let lines = self.lines.iter_mut().flatten();
+        lines.filter_map(|line| match line {
+            PreviousLine::Ports(line) => line.security.as_deref_mut(),
+            PreviousLine::Security(security) => security.as_deref_mut(),
+        })
+    }
+}
+
+/// The party of a side after a change of its parameters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Party {
+    Same,
+    Other,
 }
 
 impl CallMedia {
-    /// Changes the parameters of a side; with another pool its lines get new ports.
+    /// Changes a side to another party; with another pool its lines get new ports. The other party gets keys of its own,
+    /// and all configured kinds of keying are offered to it.
     ///
     /// # Errors
     /// [`AnchorError::Exhausted`]; nothing has changed then.
@@ -32,7 +63,23 @@ impl CallMedia {
         Ok(())
     }
 
-    /// Changes a side tentatively: [`CallMedia::keep_side`] or [`CallMedia::restore_side`] follows.
+    /// Changes the parameters of a side whose party stays the same; with another pool its lines get new ports. Its keys
+    /// are kept unless ports or policy change.
+    ///
+    /// # Errors
+    /// [`AnchorError::Exhausted`]; nothing has changed then.
+    pub fn update_side(
+        &mut self,
+        plane: &mut MediaPlane,
+        side: Side,
+        media: MediaSide,
+    ) -> Result<(), AnchorError> {
+        self.replace_side(plane, side, media, Party::Same)?;
+        self.keep_side(plane);
+        Ok(())
+    }
+
+    /// Changes a side to another party tentatively: [`CallMedia::keep_side`] or [`CallMedia::restore_side`] follows.
     ///
     /// # Errors
     /// [`AnchorError::Exhausted`]; nothing has changed then.
@@ -41,6 +88,16 @@ impl CallMedia {
         plane: &mut MediaPlane,
         side: Side,
         media: MediaSide,
+    ) -> Result<(), AnchorError> {
+        self.replace_side(plane, side, media, Party::Other)
+    }
+
+    fn replace_side(
+        &mut self,
+        plane: &mut MediaPlane,
+        side: Side,
+        media: MediaSide,
+        party: Party,
     ) -> Result<(), AnchorError> {
         self.keep_side(plane);
         self.keep_branch(plane);
@@ -61,53 +118,132 @@ impl CallMedia {
                 }
             }
         }
+        let policy = media.security.clone().unwrap_or_default();
+        let renew = |security: &Option<Box<SideSecurity>>| {
+            let old = security.as_deref()?;
+            Some(Box::new(match party {
+                Party::Same => old.with_policy(policy.clone()),
+                Party::Other => old.for_other_party(policy.clone()),
+            }))
+        };
         let mut fresh = fresh.into_iter();
         let lines = self.lines.iter_mut().map(|line| {
             let place = line.as_mut()?.sides.get_mut(side.index())?;
-            Some(core::mem::replace(place, fresh.next()?))
+            match (fresh.next(), party) {
+                (Some(new), _) => {
+                    let security = renew(&place.security);
+                    let new = LineSide { security, ..new };
+                    let old = core::mem::replace(place, new);
+                    Some(PreviousLine::Ports(Box::new(old)))
+                }
+                (None, Party::Other) => {
+                    let security = renew(&place.security);
+                    let old = core::mem::replace(&mut place.security, security);
+                    Some(PreviousLine::Security(old))
+                }
+                (None, Party::Same) => None,
+            }
         });
         let lines = lines.collect();
         if let Some(place) = self.sides.get_mut(side.index()) {
             let media = core::mem::replace(place, media);
-            self.previous_side = Some(Box::new(PreviousSide { side, media, lines }));
+            self.previous_side = Some(Box::new(PreviousSide {
+                side,
+                media,
+                lines,
+                answered: false,
+            }));
         }
+        self.drop_unused_security();
         Ok(())
     }
 
-    /// Makes the change of a side final and releases its previous ports.
+    /// Removes the security state of all lines if neither side has media security any more: keys pass end to end then.
+    fn drop_unused_security(&mut self) {
+        if self.secures_media() {
+            return;
+        }
+        let lines = self.lines.iter_mut().flatten();
+        for side in lines.flat_map(|line| &mut line.sides) {
+            side.security = None;
+        }
+    }
+
+    /// Media security of a line's side `own` for the forwarder: during a tentative change, that of the previous party
+    /// until an answer has put that of the other one into force.
+    pub(super) fn security_in_force<'a>(
+        &'a self,
+        index: usize,
+        number: usize,
+        own: &'a LineSide,
+    ) -> Option<&'a SideSecurity> {
+        let previous = self.previous_side.as_deref();
+        let previous = previous.filter(|old| old.side.index() == number && !old.answered);
+        match previous.and_then(|previous| previous.lines.get(index)) {
+            Some(Some(PreviousLine::Security(previous))) => previous.as_deref(),
+            _ => own.security.as_deref(),
+        }
+    }
+
+    /// Notes the answer to an offer, which puts the security of a tentative change into force.
+    pub(super) fn side_answered(&mut self) {
+        if let Some(previous) = &mut self.previous_side {
+            previous.answered = true;
+        }
+    }
+
+    /// Makes the change of a side final and releases its previous ports and keys.
     pub fn keep_side(&mut self, plane: &mut MediaPlane) {
-        let Some(home) = self.previous_side.take() else {
+        let Some(previous) = self.previous_side.take() else {
             return;
         };
-        for old in home.lines.into_iter().flatten() {
-            drop_side(plane, home.media.pool, old);
+        let PreviousSide {
+            side, media, lines, ..
+        } = *previous;
+        for (index, old) in lines.into_iter().enumerate() {
+            match old {
+                Some(PreviousLine::Ports(old)) => drop_side(plane, media.pool, *old),
+                Some(PreviousLine::Security(Some(mut old))) => {
+                    let line = self.lines.get(index).and_then(Option::as_ref);
+                    if let Some(own) = line.and_then(|line| line.sides.get(side.index())) {
+                        old.close(own.rtp, &mut plane.keying.datagrams);
+                    }
+                }
+                Some(PreviousLine::Security(None)) | None => {}
+            }
         }
     }
 
     /// Undoes the change of a side. No offer is open then, and no line was added since.
     pub fn restore_side(&mut self, plane: &mut MediaPlane) {
-        let Some(home) = self.previous_side.take() else {
+        let Some(previous) = self.previous_side.take() else {
             return;
         };
-        let PreviousSide { side, media, lines } = *home;
+        let PreviousSide {
+            side, media, lines, ..
+        } = *previous;
         let Some(place) = self.sides.get_mut(side.index()) else {
             return;
         };
         let tried = core::mem::replace(place, media);
         for (line, old) in self.lines.iter_mut().zip(lines) {
-            let Some(old) = old else {
-                continue;
-            };
             let part = line
                 .as_mut()
                 .and_then(|line| line.sides.get_mut(side.index()));
-            match part {
-                Some(part) => {
-                    let new = core::mem::replace(part, old);
+            match (old, part) {
+                (Some(PreviousLine::Ports(old)), Some(part)) => {
+                    let new = core::mem::replace(part, *old);
                     drop_side(plane, tried.pool, new);
                 }
-                None => drop_side(plane, place.pool, old),
+                (Some(PreviousLine::Ports(old)), None) => drop_side(plane, place.pool, *old),
+                (Some(PreviousLine::Security(old)), Some(part)) => {
+                    if let Some(mut new) = core::mem::replace(&mut part.security, old) {
+                        new.close(part.rtp, &mut plane.keying.datagrams);
+                    }
+                }
+                (Some(PreviousLine::Security(_)), None) | (None, _) => {}
             }
         }
+        self.drop_unused_security();
     }
 }

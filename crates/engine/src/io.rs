@@ -267,6 +267,8 @@ pub enum RecordingCommand<'a> {
     Create {
         /// The name.
         name: &'a str,
+        /// The first bytes of the file: unlike later ones they are never dropped.
+        header: &'a [u8],
     },
     /// Append bytes.
     Append {

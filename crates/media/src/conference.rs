@@ -1057,7 +1057,7 @@ impl ConferenceBridge {
         ) else {
             return;
         };
-        if !participant.needs_own_mix() || participant.side.destination().is_none() {
+        if !participant.needs_own_mix() || !participant.can_receive() {
             return;
         }
         let samples = conference.turn_samples();

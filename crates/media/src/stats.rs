@@ -43,6 +43,8 @@ pub struct RtpArrival {
 struct PayloadStatistics {
     payload_type: u8,
     packets: u64,
+    /// Packets up to the last report block.
+    reported: u64,
     /// Sequence number of the last packet.
     sequence: u16,
     clock_rate: Option<u32>,
@@ -267,8 +269,14 @@ impl ReceiveStatistics {
         }
     }
 
+    /// Whether packets were received since the last report block.
+    pub fn received_since_report(&self) -> bool {
+        self.sequence.received() != self.received_prior
+    }
+
     /// A reception report block about `ssrc` with the figures since the previous call (RFC 3550 A.3). The fields about
-    /// the last sender report remain zero.
+    /// the last sender report remain zero. The jitter is that of the payload type most frequent since then: a stream may
+    /// have changed its codec.
     pub fn report_block(&mut self, ssrc: u32) -> ReportBlock {
         let (expected, received) = (self.sequence.expected(), self.sequence.received());
         let expected_since = expected.saturating_sub(self.expected_prior);
@@ -277,13 +285,19 @@ impl ReceiveStatistics {
         self.received_prior = received;
         let lost_since = expected_since.saturating_sub(received_since);
         let fraction = (lost_since * 256).checked_div(expected_since).unwrap_or(0);
+        let recent = self.payload_types.iter().rev();
+        let recent = recent.max_by_key(|recent| (recent.packets - recent.reported, recent.packets));
+        let jitter = recent.map_or(0, |recent| recent.integer.value());
+        for statistics in &mut self.payload_types {
+            statistics.reported = statistics.packets;
+        }
         ReportBlock {
             ssrc,
             fraction_lost: fraction.min(255) as u8,
             cumulative_lost: (expected as i64 - received as i64).clamp(-0x80_0000, 0x7f_ffff)
                 as i32,
             highest_sequence: self.sequence.highest() as u32,
-            jitter: self.main().map_or(0, |main| main.integer.value()),
+            jitter,
             ..ReportBlock::default()
         }
     }
@@ -309,6 +323,7 @@ impl ReceiveStatistics {
                 self.payload_types.push(PayloadStatistics {
                     payload_type,
                     packets: 0,
+                    reported: 0,
                     sequence: 0,
                     clock_rate: wire::rtp::static_payload_type(payload_type)
                         .map(|(_, rate, _)| rate),

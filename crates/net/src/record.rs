@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 const MAX_QUEUED_BYTES: usize = 32 << 20;
 
 enum Job {
-    Begin(u64, String),
+    /// File name and first bytes.
+    Begin(u64, String, Vec<u8>),
     Append(u64, Vec<u8>),
     End(u64),
 }
@@ -67,11 +68,12 @@ impl Recorder {
             .is_some_and(|jobs| jobs.send(job).is_ok())
     }
 
-    /// Starts a recording; `false` if it is lost.
-    pub(crate) fn begin(&self, file: u64, name: &str) -> bool {
+    /// Starts a recording whose file begins with `header`; `false` if it is lost.
+    pub(crate) fn begin(&self, file: u64, name: &str, header: &[u8]) -> bool {
         // The name must be a plain file name: an engine must not choose another directory.
         let plain = !name.starts_with('.') && !name.contains(['/', '\0']) && !name.is_empty();
-        plain && self.send_job(Job::Begin(file, name.to_owned()))
+        // The header does not count for the bound of the queue: without it all later data would be useless.
+        plain && self.send_job(Job::Begin(file, name.to_owned(), header.to_vec()))
     }
 
     /// Appends data to a recording; `false` if too much is queued already.
@@ -145,10 +147,11 @@ fn write(
     };
     for job in job_queue {
         match job {
-            Job::Begin(number, name) => {
+            Job::Begin(number, name, header) => {
                 let path = directory.join(name);
                 // An existing file is never overwritten.
-                match OpenOptions::new().write(true).create_new(true).open(&path) {
+                let created = OpenOptions::new().write(true).create_new(true).open(&path);
+                match created.and_then(|mut file| file.write_all(&header).map(|()| file)) {
                     Ok(file) => {
                         files.insert(number, (path, file));
                     }
@@ -190,7 +193,7 @@ mod tests {
     fn data_is_written_to_its_files_in_order() {
         let directory = test_directory("record");
         let recorder = Recorder::start(&directory).unwrap();
-        assert!(recorder.begin(1, "a.pcap") && recorder.begin(2, "b.pcap"));
+        assert!(recorder.begin(1, "a.pcap", b"w") && recorder.begin(2, "b.pcap", b""));
         for piece in ["x", "y", "z"] {
             assert!(recorder.append(1, piece.as_bytes()));
         }
@@ -198,7 +201,7 @@ mod tests {
         recorder.end(1);
         assert!(recorder.append(1, b"late"), "accepted and discarded");
         drop(recorder);
-        assert_eq!(std::fs::read(directory.join("a.pcap")).unwrap(), b"xyz");
+        assert_eq!(std::fs::read(directory.join("a.pcap")).unwrap(), b"wxyz");
         assert_eq!(std::fs::read(directory.join("b.pcap")).unwrap(), b"other");
         std::fs::remove_dir_all(&directory).unwrap();
     }
@@ -224,15 +227,44 @@ mod tests {
         assert_eq!((recorder.take_lost(), recorder.take_lost()), (8 << 20, 0));
     }
 
+    /// The disk is behind when a recording starts: the file must begin with its header nevertheless.
+    #[test]
+    fn header_is_kept_when_the_queue_is_full() {
+        let directory = test_directory("record-header");
+        let (jobs, job_queue) = channel();
+        let (report_failure, failures) = channel();
+        let recorder = Recorder {
+            jobs: Some(jobs),
+            queued_bytes: Arc::default(),
+            lost_bytes: AtomicU64::new(0),
+            failures,
+            thread: None,
+        };
+        let piece = vec![0; 1 << 20];
+        while recorder.append(1, &piece) {}
+        assert!(recorder.begin(2, "a.pcap", b"header"));
+        assert!(!recorder.append(2, &piece), "lost");
+        recorder.queued_bytes.fetch_sub(1 << 20, Ordering::Relaxed);
+        assert!(recorder.append(2, b"frame"));
+        let queued = recorder.queued_bytes.clone();
+        drop(recorder);
+        write(&directory, &job_queue, &report_failure, &queued);
+        assert_eq!(
+            std::fs::read(directory.join("a.pcap")).unwrap(),
+            b"headerframe"
+        );
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
     #[test]
     fn existing_files_are_kept_and_paths_are_rejected() {
         let directory = test_directory("record-there");
         std::fs::write(directory.join("a.pcap"), b"old").unwrap();
         let mut recorder = Recorder::start(&directory).unwrap();
         for name in ["../b", "/etc/b", ".b", ""] {
-            assert!(!recorder.begin(1, name), "{name}");
+            assert!(!recorder.begin(1, name, b""), "{name}");
         }
-        assert!(recorder.begin(1, "a.pcap") && recorder.append(1, b"new"));
+        assert!(recorder.begin(1, "a.pcap", b"") && recorder.append(1, b"new"));
         // The thread is joined before its failures are read.
         recorder.jobs = None;
         recorder.thread.take().unwrap().join().unwrap();

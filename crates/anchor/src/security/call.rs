@@ -195,12 +195,10 @@ impl AnchoredLine {
     /// Gives both sides security state with the current policy.
     fn set_policies(&mut self, policies: [&Arc<MediaSecurity>; 2]) {
         for (side, policy) in self.sides.iter_mut().zip(policies) {
-            if side
-                .security
-                .as_ref()
-                .is_none_or(|security| security.policy() != policy)
-            {
-                side.security = Some(Box::new(SideSecurity::new(policy.clone())));
+            match &mut side.security {
+                Some(security) if security.policy() == policy => {}
+                Some(security) => **security = security.with_policy(policy.clone()),
+                none => *none = Some(Box::new(SideSecurity::new(policy.clone()))),
             }
         }
     }
@@ -211,12 +209,22 @@ impl AnchoredLine {
 }
 
 impl CallMedia {
-    /// Whether either side requires or forbids SRTP, or uses ICE.
-    pub(crate) fn secures_media(&self) -> bool {
+    /// Whether the policy of either side requires or forbids SRTP, or uses ICE.
+    pub(crate) fn policies_secure_media(&self) -> bool {
         self.sides
             .iter()
             .filter_map(|side| side.security.as_ref())
             .any(|security| !security.is_pass())
+    }
+
+    /// Whether we terminate media security: by policy, or because a side has agreed on it with us before the other side
+    /// changed to a party without a policy.
+    pub(crate) fn secures_media(&self) -> bool {
+        self.policies_secure_media()
+            || (self.lines.iter().flatten())
+                .flat_map(|line| &line.sides)
+                .filter_map(|side| side.security.as_ref())
+                .any(|security| security.is_in_use())
     }
 
     /// A notice after which the call continues.
@@ -236,12 +244,17 @@ impl CallMedia {
         plane.keying.notices.push_back(notice);
     }
 
-    fn update_line_security(&mut self) {
+    /// Gives security state to the lines that carry RTP, now or by the description with these `facts`.
+    fn update_line_security(&mut self, facts: &ParsedLines) {
         let default = Arc::default();
         let [caller, callee] = &self.sides;
         let policies = [caller, callee].map(|side| side.security.as_ref().unwrap_or(&default));
-        for line in self.lines.iter_mut().flatten() {
-            if line.carriage == media::Carriage::Rtp {
+        for (index, line) in self.lines.iter_mut().enumerate() {
+            let Some(line) = line else { continue };
+            let becomes_rtp = facts
+                .get(index)
+                .is_some_and(|fact| fact.port != 0 && fact.carriage == LineTransport::Rtp);
+            if line.carriage == media::Carriage::Rtp || becomes_rtp {
                 line.set_policies(policies);
             }
         }
@@ -257,7 +270,7 @@ impl CallMedia {
         facts: &ParsedLines,
         added: u16,
     ) -> Result<(), AnchorError> {
-        self.update_line_security();
+        self.update_line_security(facts);
         let attributes = security_attributes(offer);
         let mut refused = 0u16;
         let mut is_existing = false;
@@ -286,10 +299,21 @@ impl CallMedia {
         });
         if is_existing || !left {
             self.drop_lines(plane, added);
+            self.abandon_security();
             return Err(AnchorError::Protection);
         }
         self.drop_lines(plane, refused);
         Ok(())
+    }
+
+    /// Discards what an offer that was refused would have changed.
+    pub(crate) fn abandon_security(&mut self) {
+        let lines = self.lines.iter_mut().flatten();
+        for side in lines.flat_map(|line| &mut line.sides) {
+            if let Some(security) = &mut side.security {
+                security.abandon();
+            }
+        }
     }
 
     /// Evaluates the security of an open offer that was first written for a contact without media security. A line that
@@ -305,7 +329,7 @@ impl CallMedia {
         if !self.lines.iter().flatten().any(is_unknown) {
             return;
         }
-        self.update_line_security();
+        self.update_line_security(&ParsedLines::new());
         for (index, attributes) in security_attributes(offer).iter().enumerate() {
             let line = self.lines.get_mut(index).and_then(Option::as_mut);
             let Some(security) = line.and_then(|line| line.security_of(from)) else {
@@ -330,45 +354,46 @@ impl CallMedia {
         let Some(advertised) = offerer.map(|side| side.advertised) else {
             return Ok(());
         };
+        let answerer = offer.from.other();
         for (index, (attributes, fact)) in attributes.iter().zip(facts).enumerate() {
             let offered = offer.facts.get(index).is_some_and(|fact| fact.port != 0);
             if fact.port == 0 || !offered {
                 continue;
             }
-            let answerer = offer.from.other();
             let Some(Some(line)) = self.lines.get_mut(index) else {
                 continue;
             };
-            let mut context = plane.keying.context();
-            let own = line.sides.get(offer.from.index());
-            let address = own.map(|side| SocketAddr::new(advertised, side.pair.rtp().port()));
-            let Some(address) = address else { continue };
-            let Some(security) = line.security_of(answerer) else {
-                // A conference has answered.
-                let offerer_event = line
-                    .security_of(offer.from)
-                    .and_then(|security| security.apply_pending(address, &mut context));
-                if let Some(SecurityEvent::Keyed(keying, suite)) = offerer_event {
-                    self.notify(plane, offer.from, index, MediaStatus::Keyed(keying, suite));
-                }
-                continue;
-            };
-            let result = security.apply_answer(attributes, &mut context);
-            let offerer_event = match (&result, line.security_of(offer.from)) {
-                (Ok(_), Some(security)) => security.apply_pending(address, &mut context),
-                _ => None,
-            };
-            match result {
-                Ok(event) => {
-                    for (side, event) in [(answerer, event), (offer.from, offerer_event)] {
-                        if let Some(SecurityEvent::Keyed(keying, suite)) = event {
-                            self.notify(plane, side, index, MediaStatus::Keyed(keying, suite));
-                        }
+            if fact.carriage != LineTransport::Rtp {
+                for side in &mut line.sides {
+                    if let Some(security) = &mut side.security {
+                        security.answered_without_rtp();
                     }
                 }
+                continue;
+            }
+            let mut context = plane.keying.context();
+            let result = match line.security_of(answerer) {
+                Some(security) => security.apply_answer(attributes, &mut context),
+                // A conference has answered.
+                None => Ok(None),
+            };
+            let answerer_event = match result {
+                Ok(event) => event,
                 Err(failure) => {
                     self.notify(plane, answerer, index, MediaStatus::Failed(failure));
                     return Err(AnchorError::Protection);
+                }
+            };
+            // The line has no such side if a conference has offered.
+            let own = line.sides.get_mut(offer.from.index());
+            let offerer_event = own.and_then(|own| {
+                let address = SocketAddr::new(advertised, own.pair.rtp().port());
+                let security = own.security.as_deref_mut()?;
+                security.apply_pending(address, &mut context)
+            });
+            for (side, event) in [(answerer, answerer_event), (offer.from, offerer_event)] {
+                if let Some(SecurityEvent::Keyed(keying, suite)) = event {
+                    self.notify(plane, side, index, MediaStatus::Keyed(keying, suite));
                 }
             }
         }
@@ -526,15 +551,16 @@ impl CallMedia {
         out: &mut Vec<u8>,
     ) {
         let Ok(facts) = parse_media(sdp) else { return };
-        self.update_line_security();
+        self.update_line_security(&facts);
         let attributes = security_attributes(sdp);
         let Some(advertised) = self.sides.get(towards.index()).map(|side| side.advertised) else {
             return;
         };
         let mut rewrites: SmallVec<[LineRewrite; 2]> = SmallVec::new();
         for (index, fact) in facts.iter().enumerate() {
+            let is_rtp = fact.carriage == LineTransport::Rtp;
             let mut rewrite = LineRewrite {
-                foreign: fact.carriage != LineTransport::Rtp,
+                foreign: !is_rtp,
                 ..LineRewrite::default()
             };
             let usable = fact.port != 0 && fact.carriage != LineTransport::Stream;
@@ -548,10 +574,11 @@ impl CallMedia {
                     rewrite.port = side.pair.rtp().port();
                     let address = SocketAddr::new(advertised, rewrite.port);
                     let context = &mut plane.keying.context();
-                    if offers {
+                    if offers && is_rtp {
                         side.prepare_offer(attributes, browser, address, context);
                     }
-                    if let Some(written) = side.rewrite(offers, address, context) {
+                    let written = side.rewrite(offers, address, context);
+                    if let Some(written) = written.filter(|_| is_rtp) {
                         rewrite = written;
                     }
                 }
@@ -559,8 +586,11 @@ impl CallMedia {
             rewrites.push(rewrite);
         }
         // With ICE a zero address means that there is no address yet, not hold (RFC 8839 section 4.3.1).
-        let zero_holds = !self.lines.iter_mut().flatten().any(|line| {
-            line.security_of(towards.other())
+        let zero_holds = !self.lines.iter_mut().zip(&facts).any(|(line, fact)| {
+            let line = line
+                .as_mut()
+                .filter(|_| fact.carriage == LineTransport::Rtp);
+            line.and_then(|line| line.security_of(towards.other()))
                 .is_some_and(|security| security.has_ice())
         });
         write_description(sdp, advertised, &rewrites, zero_holds, out);

@@ -76,6 +76,9 @@ struct DtlsAssociation {
 /// Parameters of the open offer that come into force with our answer.
 #[derive(Debug, Serialize, Deserialize)]
 struct PendingSecurity {
+    profile: Profile,
+    mid: Option<Vec<u8>>,
+    bundled: bool,
     keying: Option<Keying>,
     agreed: Option<SdesAgreement>,
     role: Role,
@@ -150,6 +153,28 @@ impl SideSecurity {
         }
     }
 
+    /// State for another policy towards the same party: its rollover counters continue with new keys.
+    pub(crate) fn with_policy(&self, policy: Arc<MediaSecurity>) -> SideSecurity {
+        SideSecurity {
+            associations: self.associations,
+            ..SideSecurity::new(policy)
+        }
+    }
+
+    /// State for another party in the place of this one: it neither gets a key that the previous party knows (RFC 4568
+    /// section 7) nor knows the rollover counters of our streams, so both begin anew.
+    pub(crate) fn for_other_party(&self, policy: Arc<MediaSecurity>) -> SideSecurity {
+        SideSecurity {
+            associations: self.associations.wrapping_add(1),
+            ..SideSecurity::new(policy)
+        }
+    }
+
+    /// Whether SRTP or ICE of this side is in force.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.keying.is_some() || (self.negotiated && self.ice.is_some())
+    }
+
     /// The policy.
     pub fn policy(&self) -> &Arc<MediaSecurity> {
         &self.policy
@@ -171,8 +196,11 @@ impl SideSecurity {
 
     /// Whether the side is a browser, or supports the attributes of browsers.
     pub fn is_browser(&self) -> bool {
-        self.profile.feedback
-            && (self.profile.transport == ProfileTransport::Dtls || self.ice.is_some())
+        let profile = match &self.pending {
+            Some(pending) => pending.profile,
+            None => self.profile,
+        };
+        profile.feedback && (profile.transport == ProfileTransport::Dtls || self.ice.is_some())
     }
 
     /// Protection that the forwarder has to apply.
@@ -225,8 +253,10 @@ impl SideSecurity {
             .profile
             .ok_or_else(|| SecurityFailure::from("unsupported media profile"))?;
         let plain = profile.transport == ProfileTransport::Plain;
-        self.profile = profile;
         let mut pending = PendingSecurity {
+            profile,
+            mid: attributes.mid.map(<[u8]>::to_vec),
+            bundled: attributes.bundled,
             keying: None,
             agreed: None,
             role: Role::Server,
@@ -267,9 +297,6 @@ impl SideSecurity {
             return Err(reasons.join("; "));
         }
         pending.ice = RemoteAgent::of(attributes, self.policy.ice);
-        self.mid = attributes.mid.map(<[u8]>::to_vec);
-        self.bundled = attributes.bundled;
-        self.offered_cryptos.clear();
         self.pending = Some(Box::new(pending));
         Ok(())
     }
@@ -339,6 +366,10 @@ impl SideSecurity {
     ) -> Option<SecurityEvent> {
         let pending = *self.pending.take()?;
         self.negotiated = true;
+        self.profile = pending.profile;
+        self.mid = pending.mid;
+        self.bundled = pending.bundled;
+        self.offered_cryptos.clear();
         if pending.ice.is_some() && self.ice.is_none() {
             let role = ice::IceRole::Controlled;
             self.ice = IceAgent::new(self.policy.ice, role, address, context);
@@ -371,6 +402,11 @@ impl SideSecurity {
     pub fn abandon(&mut self) {
         self.pending = None;
         self.offered_cryptos.clear();
+    }
+
+    /// Discards an offer whose line was answered as other media than RTP; the keys remain for RTP in a later exchange.
+    pub(crate) fn answered_without_rtp(&mut self) {
+        self.pending = None;
     }
 
     /// Applies the answer of this side to our offer.
@@ -574,11 +610,15 @@ impl SideSecurity {
     ) -> LineRewrite {
         use std::io::Write;
         let mut text = Vec::new();
+        let (profile, mid, bundled) = match (&self.pending, offers) {
+            (Some(pending), false) => (pending.profile, &pending.mid, pending.bundled),
+            _ => (self.profile, &self.mid, self.bundled),
+        };
         // Writing to a Vec cannot fail.
         if mux {
             text.extend_from_slice(b"a=rtcp-mux\r\n");
         }
-        if let Some(mid) = &self.mid
+        if let Some(mid) = mid
             && !offers
         {
             text.extend_from_slice(b"a=mid:");
@@ -643,10 +683,10 @@ impl SideSecurity {
         }
         LineRewrite {
             port: address.port(),
-            profile: Some(self.profile),
+            profile: Some(profile),
             attributes: text,
-            browser: self.profile.feedback,
-            bundled: self.mid.clone().filter(|_| self.bundled && !offers),
+            browser: profile.feedback,
+            bundled: mid.clone().filter(|_| bundled && !offers),
             lite: kind == Ice::Lite,
             foreign: false,
         }

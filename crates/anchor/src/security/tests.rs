@@ -15,6 +15,7 @@ use protect::sdes::{self, CryptoAttribute, SdesAgreement};
 use protect::srtp::{ContextLimits, Contexts, Suite};
 use protect::stun::{Builder, attribute, message_type};
 use std::time::Instant as Moment;
+mod changes;
 
 pub(super) const NOW: Time = Time::from_secs(1);
 

@@ -685,12 +685,15 @@ impl ConferenceCalls<'_> {
         let accepts_srtp = media.has_media_security();
         let sdp = Sdp::parse(answer).ok();
         // The answer has chosen: its first codec counts.
-        let choice =
-            sdp.and_then(|sdp| describe::choose_from_answer(&participant.spec, &sdp, accepts_srtp));
-        let Some(choice) = choice.filter(|choice| media.has_line(choice.line)) else {
+        let choice = sdp
+            .as_ref()
+            .and_then(|sdp| describe::choose_from_answer(&participant.spec, sdp, accepts_srtp))
+            .filter(|choice| media.has_line(choice.line));
+        let (Some(sdp), Some(choice)) = (&sdp, choice) else {
             media.abandon(plane);
             return Err(AnchorError::NoCodec);
         };
+        participant.description.agree(sdp, &choice);
         let before = media.agree_voice(Some((choice.line, choice.voice)));
         let mut unused = Vec::new();
         media

@@ -6,9 +6,12 @@ use crate::virtual_network;
 use codec::Kind;
 use conference_phones::*;
 use engine::Transport;
+use protect::sdes::CryptoAttribute;
+use protect::srtp::{ContextLimits, Inbound, Outbound};
 use sip::{Ending, Failure, MessageContent};
 use std::time::Duration;
 use virtual_network::*;
+use wire::rtp::{RtpHeader, TelephoneEvent};
 use wire::sip::Method;
 
 const BORDER: &str = "[[interface]]\nname='out'\nkind='access'\nlisten=['udp:192.0.2.1:5060']\nmedia={address='192.0.2.1'}\n\
@@ -347,4 +350,129 @@ fn silent_phone_is_removed() {
     }
     net.assert_quiet();
     assert_eq!(net.forwarder.bridge().conferences(), 0);
+}
+
+/// The participant does not support UPDATE, and leaves refreshing to the border.
+fn refreshed_phone(net: &mut VirtualNetwork, behaviour: PhoneBehaviour) -> usize {
+    net.phone_with(("10.1.0.1:5060", Transport::Udp), behaviour, |config| {
+        config.allow = "INVITE, ACK, BYE, CANCEL".to_owned();
+        config.supported.retain(|option| option != "timer");
+    })
+}
+
+const SUITE: &str = "AES_CM_128_HMAC_SHA1_80";
+
+/// A description with SRTP and this key, and the context for packets under it.
+fn secured(sdp: &str, key: char) -> (String, Outbound) {
+    let sdp = sdp.replace("RTP/AVP", "RTP/SAVP");
+    let value = format!("1 {SUITE} inline:{}", key.to_string().repeat(40));
+    let attribute = CryptoAttribute::parse(value.as_bytes()).unwrap();
+    let context = Outbound::new(&attribute.keys[0], ContextLimits::default()).unwrap();
+    (format!("{sdp}a=crypto:{value}\r\n"), context)
+}
+
+/// Dials `*6` by telephone events with SRTP, beginning with this sequence number.
+fn press_mute(net: &mut VirtualNetwork, to: &str, context: &mut Outbound, sequence: u16) {
+    for (digit, sequence) in ['*', '6'].into_iter().zip(sequence..) {
+        let event = TelephoneEvent {
+            event: TelephoneEvent::code(digit).unwrap(),
+            end: true,
+            volume: 10,
+            duration: 800,
+        };
+        let header = RtpHeader {
+            payload_type: 101,
+            sequence,
+            timestamp: u32::from(sequence) * 8_000,
+            ssrc: 7,
+            ..RtpHeader::default()
+        };
+        let mut packet = header.packet(&event.to_bytes());
+        let length = packet.len();
+        packet.resize(length + 16, 0);
+        let length = context.protect_rtp(&mut packet, length).unwrap();
+        net.send_raw("10.1.0.1:4000", to, &packet[..length]);
+        net.run(millis(500));
+    }
+}
+
+#[test]
+fn keys_in_answers_to_the_border_are_used() {
+    let secure = format!("kind='access'\nsrtp='require'\nsuites='{SUITE}'");
+    let config = BORDER.replace("kind='access'", &secure);
+    let config = format!("{config}[session_timer]\nexpires_s=120\n[media]\ntimeout_s=0\n");
+    let mut net = VirtualNetwork::new(&config, 9);
+    let (second, mut later) = secured(SDP_A, 'b');
+    let behaviour = PhoneBehaviour {
+        acks: false,
+        ..PhoneBehaviour::answering(&second)
+    };
+    let phone = refreshed_phone(&mut net, behaviour);
+    let leg = net.call(phone, "sip:801@192.0.2.1", OUT, &MessageContent::default());
+    net.run(millis(300));
+    let answered = net.find(phone, |event| *event == PhoneEvent::Answered);
+    let offer = answered.body();
+    assert!(offer.contains(" RTP/SAVP "), "{offer}");
+    let to = format!("192.0.2.1:{}", port_of(&offer));
+    let (first, mut now) = secured(SDP_A, 'a');
+    net.command(phone, |endpoint, now| {
+        let content = MessageContent::sdp(first.as_bytes());
+        endpoint.ack(leg, &content, now).unwrap();
+    });
+    net.media.clear();
+    let muted = |net: &VirtualNetwork| {
+        let names = net.names();
+        names
+            .iter()
+            .filter(|name| **name == "conference_muted")
+            .count()
+    };
+    press_mute(&mut net, &to, &mut now, 1);
+    assert_eq!(muted(&net), 1, "{:?}", net.names());
+    let ours = offer.split("a=crypto:").nth(1).unwrap().lines().next();
+    let ours = CryptoAttribute::parse(ours.unwrap().as_bytes()).unwrap();
+    let mut inbound = Inbound::new(&ours.keys[0], ContextLimits::default()).unwrap();
+    let mix: Vec<Vec<u8>> = net.media.iter().map(|(.., bytes)| bytes.clone()).collect();
+    let voice = mix.into_iter().filter(|bytes| !wire::rtcp::is_rtcp(bytes));
+    let opened = voice.map(|mut bytes| inbound.unprotect_rtp(&mut bytes).unwrap());
+    assert!(opened.count() > 30);
+    // The session is refreshed, and the phone has another key.
+    net.run(Duration::from_secs(70));
+    let refresh = net.last(phone, |event| matches!(event, PhoneEvent::Request(_)));
+    assert_eq!(refresh.method(), "INVITE");
+    press_mute(&mut net, &to, &mut later, 100);
+    assert_eq!(muted(&net), 2, "{:?}", net.names());
+}
+
+/// The phone would refuse an offer with other lines or payload types, and the session would expire.
+#[test]
+fn refresh_keeps_the_media_lines_and_payload_types() {
+    let config = format!("{BORDER}[session_timer]\nexpires_s=120\n[media]\ntimeout_s=0\n");
+    let mut net = VirtualNetwork::new(&config, 10);
+    let audio = "v=0\r\no=x 1 1 IN IP4 10.1.0.1\r\ns=-\r\nc=IN IP4 10.1.0.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 107 96\r\n\
+        a=rtpmap:107 opus/48000/2\r\na=rtpmap:96 telephone-event/48000\r\n";
+    let answer = format!("{audio}m=video 0 RTP/AVP 98\r\n");
+    let phone = refreshed_phone(&mut net, PhoneBehaviour::answering(&answer));
+    let offer = format!("{audio}m=video 4002 RTP/AVP 98\r\na=rtpmap:98 VP8/90000\r\n");
+    let offer = MessageContent::sdp(offer.as_bytes());
+    net.call(phone, "sip:800@192.0.2.1", OUT, &offer);
+    net.run(Duration::from_secs(200));
+    let is_refresh = |event: &PhoneEvent| matches!(event, PhoneEvent::Request(_));
+    let refreshes = net
+        .log(phone)
+        .iter()
+        .filter(|entry| is_refresh(&entry.event));
+    assert!(refreshes.count() >= 2, "{:?}", net.phone_events(phone));
+    let body = net.last(phone, is_refresh).body();
+    let lines: Vec<&str> = body.lines().filter(|line| line.starts_with("m=")).collect();
+    assert_eq!(lines.len(), 2, "{body}");
+    assert!(lines[0].starts_with("m=audio "), "{body}");
+    assert_eq!(lines[1], "m=video 0 RTP/AVP 98");
+    for kept in [
+        "a=rtpmap:107 opus/48000/2\r\n",
+        "a=rtpmap:96 telephone-event/48000\r\n",
+    ] {
+        assert!(body.contains(kept), "{body}");
+    }
+    assert_eq!(net.border.calls().len(), 1);
 }

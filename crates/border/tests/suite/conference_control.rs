@@ -382,6 +382,51 @@ fn correct_pin_admits_the_caller() {
     assert_eq!((counters.pins_wrong, counters.pins_refused), (1, 0));
 }
 
+/// Telephone events with the clock rate of Opus (RFC 4733 section 2.1), one of which is repeated late.
+#[test]
+fn pin_by_events_with_the_clock_rate_of_opus() {
+    let mut net = VirtualNetwork::new(PIN, 7);
+    let phone = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let offer = "v=0\r\no=x 1 1 IN IP4 10.1.0.1\r\ns=-\r\nc=IN IP4 10.1.0.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 111 102\r\n\
+        a=rtpmap:111 opus/48000/2\r\na=rtpmap:102 telephone-event/48000\r\n";
+    let content = MessageContent::sdp(offer.as_bytes());
+    net.call(phone, "sip:800@192.0.2.1", OUT, &content);
+    net.run(millis(300));
+    let answered = net.find(phone, |event| *event == PhoneEvent::Answered);
+    let answer = answered.body();
+    assert!(
+        answer.contains("a=rtpmap:102 telephone-event/48000"),
+        "{answer}"
+    );
+    let to = format!("192.0.2.1:{}", port_of(&answer));
+    // Each digit with its time in seconds; the first is received once more after the second.
+    let events = [
+        ('2', 10.0),
+        ('4', 10.5),
+        ('2', 10.0),
+        ('6', 11.0),
+        ('8', 11.5),
+    ];
+    for ((digit, at), sequence) in events.into_iter().zip(1..) {
+        let event = wire::rtp::TelephoneEvent {
+            event: wire::rtp::TelephoneEvent::code(digit).unwrap(),
+            end: true,
+            volume: 10,
+            duration: 4_800,
+        };
+        let header = wire::rtp::RtpHeader {
+            payload_type: 102,
+            sequence,
+            timestamp: (at * 48_000.0) as u32,
+            ssrc: 7,
+            ..wire::rtp::RtpHeader::default()
+        };
+        net.send_raw("10.1.0.1:4000", &to, &header.packet(&event.to_bytes()));
+        net.run(millis(300));
+    }
+    assert_eq!(outcomes(&net), ["requested", "accepted"]);
+}
+
 #[test]
 fn wrong_or_missing_pin_ends_the_call() {
     let mut net = VirtualNetwork::new(PIN, 5);

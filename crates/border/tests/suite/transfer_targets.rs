@@ -4,6 +4,8 @@
 use crate::virtual_network;
 
 use engine::Transport;
+use protect::sdes::CryptoAttribute;
+use protect::srtp::{ContextLimits, Inbound};
 use sip::{Ending, Failure, Flow, LegId, MessageContent, OutOfDialogRequest, Target};
 use std::time::Duration;
 use virtual_network::*;
@@ -29,14 +31,25 @@ struct Rig {
     bob: usize,
     carol: usize,
     legs: [LegId; 2],
+    /// The last sequence number of Alice's audio.
+    sequence: u16,
 }
 
 /// Alice talks with Bob; Carol neither rings nor answers by herself.
 fn established(config: &str) -> Rig {
+    connected(config, [SDP_B, &SDP_B.replace("10.2.0.1", "10.2.0.2")])
+}
+
+/// The same with these descriptions of Bob and Carol.
+fn connected(config: &str, [of_bob, of_carol]: [&str; 2]) -> Rig {
     let mut net = VirtualNetwork::new(config, 1);
     let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
-    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
-    let carol = net.phone("10.2.0.2:5060", waiting());
+    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(of_bob));
+    let behaviour = PhoneBehaviour {
+        sdp: of_carol.to_owned(),
+        ..waiting()
+    };
+    let carol = net.phone("10.2.0.2:5060", behaviour);
     let offer = MessageContent::sdp(SDP_A.as_bytes());
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer);
     net.run(seconds(1));
@@ -47,6 +60,7 @@ fn established(config: &str) -> Rig {
         bob,
         carol,
         legs: [leg, other],
+        sequence: 0,
     }
 }
 
@@ -431,4 +445,68 @@ fn failed_transfer_without_its_transferor_ends_the_call() {
         PhoneEvent::Failed(Failure::Response, _)
     )));
     rig.net.assert_quiet();
+}
+
+const CRYPTO_SUITE: &str = "AES_CM_128_HMAC_SHA1_80";
+
+/// A description with SRTP and this key.
+fn secured(sdp: &str, key: char) -> String {
+    let sdp = sdp.replace("RTP/AVP", "RTP/SAVP");
+    let key = key.to_string().repeat(40);
+    format!("{sdp}a=crypto:1 {CRYPTO_SUITE} inline:{key}\r\n")
+}
+
+/// The context for packets of the sender of a description.
+fn inbound(body: &str) -> Inbound {
+    let value = body.split("a=crypto:").nth(1).unwrap();
+    let value = value.lines().next().unwrap();
+    let attribute = CryptoAttribute::parse(value.as_bytes()).unwrap();
+    Inbound::new(&attribute.keys[0], ContextLimits::default()).unwrap()
+}
+
+/// Without it the target could not know how often the sequence numbers of the stream have wrapped, and the transferor
+/// would know the key.
+#[test]
+fn target_with_srtp_gets_its_own_key_and_rollover_counter() {
+    let config = config("udp:10.2.0.2:5060", "").replace(
+        "kind='core'",
+        &format!("kind='core'\nsrtp='require'\nsuites='{CRYPTO_SUITE}'"),
+    );
+    let sdp = SDP_B.replace("10.2.0.1", "10.2.0.2");
+    let mut rig = connected(&config, [&secured(SDP_B, 'B'), &secured(&sdp, 'C')]);
+    let answer = rig
+        .net
+        .find(rig.alice, |event| *event == PhoneEvent::Answered);
+    let answer = answer.body();
+    let port = answer.split("m=audio ").nth(1).unwrap().split(' ').next();
+    let local = format!("192.0.2.1:{}", port.unwrap());
+    let hears = |rig: &mut Rig, at: &str, context: &mut Inbound, count: u16| {
+        rig.net.media.clear();
+        for _ in 0..count {
+            rig.sequence = rig.sequence.wrapping_add(1);
+            let mut packet = vec![0x80, 0, 0, 0, 0, 0, 0, 160, 1, 2, 3, 4];
+            packet[2..4].copy_from_slice(&rig.sequence.to_be_bytes());
+            packet.extend([0x55; 160]);
+            rig.net.send_raw("10.1.0.1:4000", &local, &packet);
+        }
+        rig.net.run(seconds(1));
+        let to_phone = rig.net.media.iter().filter(|(to, ..)| to.to_string() == at);
+        let mut packets: Vec<Vec<u8>> = to_phone.map(|(.., bytes)| bytes.clone()).collect();
+        assert_eq!(packets.len(), usize::from(count));
+        for packet in &mut packets {
+            let length = context.unprotect_rtp(packet).unwrap();
+            assert_eq!(packet[12..length], [0x55; 160]);
+        }
+    };
+    let offer = rig.net.find(rig.bob, |event| *event == PhoneEvent::Offered);
+    let mut bob = inbound(&offer.body());
+    rig.sequence = 65_500;
+    hears(&mut rig, "10.2.0.1:5000", &mut bob, 100);
+    rig.refer("carol");
+    rig.answer(rig.carol);
+    assert!(rig.notified().starts_with("SIP/2.0 200"));
+    rig.bob_hangs_up();
+    let acked = rig.net.last(rig.carol, |event| *event == PhoneEvent::Acked);
+    let mut carol = inbound(&acked.body());
+    hears(&mut rig, "10.2.0.2:5000", &mut carol, 100);
 }

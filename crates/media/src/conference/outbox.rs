@@ -18,7 +18,8 @@ impl TurnOutbox {
         self.packets.clear();
     }
 
-    /// Adds the packet that `write` appends, with SRTP if the side uses it. `write` returns false if there is none.
+    /// Adds the packet that `write` appends, with SRTP if the side uses it. `write` returns false if there is none, and is
+    /// not called while the side has no destination or waits for its SRTP keys: it would count a packet that is not sent.
     pub(super) fn put(
         &mut self,
         index: u32,
@@ -26,7 +27,8 @@ impl TurnOutbox {
         rtcp: bool,
         write: impl FnOnce(&mut Vec<u8>) -> bool,
     ) {
-        let Some((socket, destination)) = destination(side, rtcp) else {
+        let Some((socket, destination)) = destination(side, rtcp).filter(|_| side.can_protect())
+        else {
             return;
         };
         let start = self.bytes.len();

@@ -20,9 +20,9 @@ use wire::rtp::{RtpView, TelephoneEvent};
 const DIGIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time after an event packet during which the audio is suppressed: it contains the digit's tone.
 const EVENT_HANG: Duration = Duration::from_millis(120);
-/// A timestamp below that of the last event by less than this, in units of 8,000 Hz, is that of a late packet of an
-/// earlier event; any other is a new event. A sender that restarts its timestamps keeps no order (RFC 3550).
-const LATE_EVENT: u32 = 2 * 8_000;
+/// A timestamp below that of the last event by less than this number of seconds is that of a late packet of an earlier
+/// event; any other is a new event. A sender that restarts its timestamps keeps no order (RFC 3550).
+const LATE_EVENT_S: u32 = 2;
 /// Mean interval between RTCP reports (RFC 3550 section 6.2); each interval is between half of it and one and a half
 /// times.
 const REPORT_INTERVAL_MS: u64 = 5_000;
@@ -57,8 +57,8 @@ pub(super) struct Participant {
     received_ssrc: Option<u32>,
     pub(super) last_packet: Time,
     inactivity: Option<Duration>,
-    /// Middle bits of the NTP timestamp of the last sender report, and its arrival.
-    last_report: Option<(u32, Time)>,
+    /// Source, middle bits of the NTP timestamp and arrival of the last sender report.
+    last_report: Option<(u32, u32, Time)>,
     report_due: Time,
     reported: u32,
     /// Loss of our packets, as the participant reports it.
@@ -91,9 +91,16 @@ fn side_of(plan: &ParticipantPlan) -> crate::SidePlan {
     let mut side = plan.side.clone();
     let clock = plan.voice.format.kind().rtp_clock();
     side.clock_rates = SmallVec::from_iter([(plan.voice.payload_type, clock)]);
+    let events = plan.voice.events;
     side.clock_rates
-        .extend(plan.voice.events.map(|events| (events, 8000)));
+        .extend(events.map(|events| (events, plan.voice.events_clock)));
     side
+}
+
+/// The first sequence number of our stream: below 2^15, because a receiver that misses the first packets of an SRTP
+/// stream must not miss a wrap with them (RFC 3711 section 3.3.1).
+fn first_sequence(entropy: &mut Entropy) -> u16 {
+    entropy.u32() as u16 & 0x7fff
 }
 
 impl Participant {
@@ -115,7 +122,11 @@ impl Participant {
             voice: plan.voice,
             decoder: codecs.decoder,
             own_encoder: codecs.own_encoder,
-            stream: ParticipantStream::new(entropy.u32(), entropy.u32() as u16, entropy.u32()),
+            stream: ParticipantStream::new(
+                entropy.u32(),
+                first_sequence(&mut entropy),
+                entropy.u32(),
+            ),
             frame: Vec::with_capacity(2 * super::MAX_TURN),
             audible: false,
             in_mix: false,
@@ -208,6 +219,11 @@ impl Participant {
         !self.can_share_mix() || self.in_mix || self.private_tone.is_some() || self.in_lobby
     }
 
+    /// Whether packets can be sent to it: its address is known, and its SRTP keys if it uses SRTP.
+    pub(super) fn can_receive(&self) -> bool {
+        self.side.destination().is_some() && self.side.can_protect()
+    }
+
     /// Handles a packet of the participant.
     pub(super) fn receive(
         &mut self,
@@ -250,8 +266,8 @@ impl Participant {
                     {
                         self.own_encoder.set_expected_loss(percent);
                     }
-                    if let Some(info) = part.sender_info() {
-                        self.last_report = Some(((info.ntp >> 16) as u32, arrived));
+                    if let (Some(sender), Some(info)) = (part.sender(), part.sender_info()) {
+                        self.last_report = Some((sender, (info.ntp >> 16) as u32, arrived));
                     }
                 }
                 Ok(PacketVerdict::Consumed)
@@ -307,9 +323,10 @@ impl Participant {
         reports: &mut VecDeque<MediaEvent>,
     ) {
         self.event_until = now + EVENT_HANG;
+        let late = self.voice.events_clock.saturating_mul(LATE_EVENT_S);
         let fresh = self
             .event
-            .is_none_or(|last| last.wrapping_sub(timestamp) >= LATE_EVENT);
+            .is_none_or(|last| last.wrapping_sub(timestamp) >= late);
         if !fresh {
             return;
         }
@@ -413,7 +430,9 @@ impl Participant {
         }
         self.report_due = now + self.report_interval();
         let block = self.side.report_block().map(|mut block| {
-            if let Some((middle, arrived)) = self.last_report {
+            if let Some((sender, middle, arrived)) = self.last_report
+                && sender == block.ssrc
+            {
                 let nanos = u128::from(now.since(arrived).as_nanos() as u64);
                 block.last_sr = middle;
                 block.delay_since_last_sr = ((nanos << 16) / 1_000_000_000) as u32;

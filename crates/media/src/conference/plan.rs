@@ -49,6 +49,8 @@ pub struct VoiceFormat {
     pub payload_type: u8,
     /// Payload type of telephone events (RFC 4733).
     pub events: Option<u8>,
+    /// Clock rate of telephone events: that of the codec (RFC 4733 section 2.1), or 8000 for peers without it.
+    pub events_clock: u32,
     /// Payload type of comfort noise (RFC 3389).
     pub noise: Option<u8>,
     /// Packet time that we send, in milliseconds.
@@ -64,6 +66,7 @@ impl VoiceFormat {
             format,
             payload_type: format.kind().payload_type().unwrap_or(96),
             events: None,
+            events_clock: 8_000,
             noise: None,
             packet_ms: 20,
             suppress_silence: false,

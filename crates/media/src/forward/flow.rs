@@ -187,7 +187,7 @@ impl FlowSide {
     }
 
     /// Whether packets to this side can be sent: it has SRTP keys, or needs none.
-    fn can_protect(&self) -> bool {
+    pub(crate) fn can_protect(&self) -> bool {
         self.srtp.as_ref().is_none_or(|srtp| srtp.is_keyed())
     }
 

@@ -153,20 +153,21 @@ fn contexts(keys: &Keys) -> Result<Contexts, KeyError> {
     })
 }
 
-/// Replaces the keys `before` by the keys `now`. Packets under previous remote keys are accepted until a packet under a
-/// new key has been authenticated.
+/// Replaces the keys `before` by the keys `now`. In a re-keying packets under previous remote keys are accepted until
+/// enough packets under a new key have been authenticated; another association accepts only its own keys.
 fn rekey(contexts: &mut Contexts, before: &Keys, now: &Keys) -> Result<(), KeyError> {
-    let added = || now.remote.iter().filter(|key| !before.remote.contains(key));
-    let result = added().try_for_each(|key| contexts.inbound.add(key));
-    if result.is_err() {
-        // The key limit is reached or a key identifier is used twice: keep only the new keys.
+    let continues = now.association == before.association;
+    if continues {
+        let mut added = (now.remote.iter()).filter(|key| !before.remote.contains(key));
+        added.try_for_each(|key| contexts.inbound.replace(key))?;
+    } else {
         contexts.inbound = inbound(now)?;
     }
     if now.local == before.local {
         // An unchanged key keeps its context: a new context would repeat its keystream.
         return Ok(());
     }
-    if now.association == before.association {
+    if continues {
         contexts.outbound.rekey(&now.local)
     } else {
         contexts.outbound = Outbound::new(&now.local, limits(now))?;

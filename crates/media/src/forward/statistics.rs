@@ -210,9 +210,13 @@ impl Sources {
         source.statistics.jitter(payload_type)
     }
 
-    /// A reception report block about the current source.
+    /// A reception report block about the current source, if packets were received since the last one (RFC 3550 section
+    /// 6.4).
     pub(crate) fn report_block(&mut self) -> Option<ReportBlock> {
         let source = self.tracked.get_mut(self.current)?;
+        if !source.statistics.received_since_report() {
+            return None;
+        }
         Some(source.statistics.report_block(source.ssrc))
     }
 

@@ -1,6 +1,7 @@
 //! The integration tests of `media`, linked as one program.
 
 mod conference;
+mod conference_streams;
 mod endpoints;
 mod forward;
 mod hold;

@@ -434,6 +434,102 @@ fn new_association_resets_rollover_counters() {
     assert!(pass(&mut forwarder, A, PHONE, &new).is_ok());
 }
 
+/// A phone that numbers its only key 1, and has another with each re-INVITE.
+#[test]
+fn new_key_under_the_same_identifier_continues_rollover_counters() {
+    let suite = Suite::AesCm128HmacSha1_80;
+    let local = key(suite, 1);
+    let marked = |number| key(suite, number).with_mki(&[1]).unwrap();
+    let plan_with = |remote: &MasterKey| {
+        let keys = Keys {
+            association: 0,
+            local: local.clone(),
+            remote: vec![remote.clone()],
+            window: 0,
+        };
+        plan(Protection::Srtp(Arc::new(keys)), Protection::None)
+    };
+    let first = marked(2);
+    let mut forwarder = with(plan_with(&first));
+    let mut phone = Outbound::new(&first, ContextLimits::default()).unwrap();
+    let mut sequence = 0u16;
+    let mut send = |forwarder: &mut Forwarder, phone: &mut Outbound, step: u16| {
+        sequence = sequence.wrapping_add(step);
+        let bytes = sealed(phone, &rtp(7, sequence), false);
+        pass(forwarder, A, PHONE, &bytes).unwrap();
+        bytes
+    };
+    // Two wraps.
+    for _ in 0..14 {
+        send(&mut forwarder, &mut phone, 10_000);
+    }
+    for number in 3..15 {
+        let next = marked(number);
+        phone.rekey(&next).unwrap();
+        let update = MediaCommand::Update(Box::new(plan_with(&next)));
+        forwarder.command(update, Time::ZERO);
+        let bytes = send(&mut forwarder, &mut phone, 1);
+        assert_eq!(
+            pass(&mut forwarder, A, PHONE, &bytes),
+            Err(DropReason::SrtpReplayed)
+        );
+    }
+}
+
+/// Hold and resume with a new key each time: more keys than are stored, and few packets with each.
+#[test]
+fn rollover_counters_outlast_many_keys() {
+    let suite = Suite::AesCm128HmacSha1_80;
+    let local = key(suite, 1);
+    let mut forwarder = None;
+    let mut phone = Outbound::new(&key(suite, 100), ContextLimits::default()).unwrap();
+    let mut sequence = 0u16;
+    for number in 100..120 {
+        let theirs = key(suite, number);
+        phone.rekey(&theirs).unwrap();
+        let keys = Keys {
+            association: 0,
+            local: local.clone(),
+            remote: vec![theirs],
+            window: 0,
+        };
+        let plan = plan(Protection::Srtp(Arc::new(keys)), Protection::None);
+        let forwarder = match &mut forwarder {
+            None => forwarder.insert(with(plan)),
+            Some(forwarder) => {
+                forwarder.command(MediaCommand::Update(Box::new(plan)), Time::ZERO);
+                forwarder
+            }
+        };
+        // One wrap is between two keys.
+        for _ in 0..7 {
+            sequence = sequence.wrapping_add(10_000);
+            let bytes = sealed(&mut phone, &rtp(7, sequence), false);
+            assert!(pass(forwarder, A, PHONE, &bytes).is_ok(), "key {number}");
+        }
+    }
+}
+
+/// Another party in the place of the former one, which has its own keys and knows no rollover counters.
+#[test]
+fn keys_of_the_previous_association_are_not_accepted() {
+    let suite = Suite::AesCm128HmacSha1_80;
+    let (first, mut before) = keys(suite, 1, 0);
+    let (second, mut after) = keys(suite, 11, 1);
+    let mut forwarder = with(plan(first, Protection::None));
+    let bytes = sealed(&mut before.outbound, &rtp(7, 1), false);
+    pass(&mut forwarder, A, PHONE, &bytes).unwrap();
+    let update = MediaCommand::Update(Box::new(plan(second, Protection::None)));
+    forwarder.command(update, Time::ZERO);
+    let old = sealed(&mut before.outbound, &rtp(7, 2), false);
+    assert_eq!(
+        pass(&mut forwarder, A, PHONE, &old),
+        Err(DropReason::SrtpAuthentication)
+    );
+    let new = sealed(&mut after.outbound, &rtp(7, 2), false);
+    assert!(pass(&mut forwarder, A, PHONE, &new).is_ok());
+}
+
 /// Several peers answer one offer with different keys, more of them than can be stored.
 #[test]
 fn forked_answers_have_separate_keys() {

@@ -372,7 +372,37 @@ fn report_blocks() {
     }
     let block = statistics.report_block(7);
     assert_eq!((block.fraction_lost, block.cumulative_lost), (0, 25));
+    assert!(!statistics.received_since_report());
     assert_eq!(statistics.report_block(7).fraction_lost, 0);
+}
+
+/// An hour of one codec, then another with much jitter, and a few telephone events.
+#[test]
+fn report_block_has_the_jitter_of_the_present_codec() {
+    let mut statistics = ReceiveStatistics::default();
+    statistics.set_clock_rate(96, 48_000);
+    statistics.set_clock_rate(101, 8_000);
+    let mut at = 0u64;
+    let mut receive = |statistics: &mut ReceiveStatistics, payload_type, late: u64, clock: u64| {
+        at += 1;
+        statistics.receive(&RtpArrival {
+            payload_type,
+            timestamp: (at * 20 * clock) as u32,
+            ..packet(at * 20 + late, at as u16, 0)
+        });
+    };
+    for _ in 0..1_000 {
+        receive(&mut statistics, 0, 0, 8);
+    }
+    assert_eq!(statistics.report_block(7).jitter, 0);
+    for late in [0, 15].into_iter().cycle().take(100) {
+        receive(&mut statistics, 96, late, 48);
+    }
+    for _ in 0..10 {
+        receive(&mut statistics, 101, 0, 8);
+    }
+    let jitter = statistics.report_block(7).jitter;
+    assert!((600..=720).contains(&jitter), "15 ms of 48 kHz: {jitter}");
 }
 
 proptest! {

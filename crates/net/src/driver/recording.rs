@@ -15,7 +15,9 @@ impl<F: Forward> Driver<F> {
     pub(super) fn record(&mut self, file: u64, record: RecordingCommand<'_>) {
         let recorder = self.recorder.as_ref();
         let kept = match (recorder, record) {
-            (Some(recorder), RecordingCommand::Create { name }) => recorder.begin(file, name),
+            (Some(recorder), RecordingCommand::Create { name, header }) => {
+                recorder.begin(file, name, header)
+            }
             (Some(recorder), RecordingCommand::Append { bytes }) => recorder.append(file, bytes),
             (Some(recorder), RecordingCommand::Close) => {
                 recorder.end(file);

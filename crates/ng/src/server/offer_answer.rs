@@ -299,7 +299,7 @@ impl NgServer {
             if *branch.media.side(side) == media {
                 continue;
             }
-            if let Err(reason) = branch.media.change_side(&mut self.plane, side, media) {
+            if let Err(reason) = branch.media.update_side(&mut self.plane, side, media) {
                 return Err(self.anchor_error(reason, interface_name));
             }
         }
@@ -430,7 +430,7 @@ impl NgServer {
         // The pools are unchanged, so that this cannot fail for lack of ports.
         for (which, media) in [(answerer, side), (offerer, back)] {
             if *branch.media.side(which) != media
-                && let Err(reason) = branch.media.change_side(&mut self.plane, which, media)
+                && let Err(reason) = branch.media.update_side(&mut self.plane, which, media)
             {
                 return Err(self.anchor_error(reason, String::new()));
             }

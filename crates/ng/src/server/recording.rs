@@ -17,7 +17,8 @@ const MAX_NAME: usize = 64;
 
 #[derive(Debug)]
 enum RecordingPiece {
-    Begin(String),
+    /// Name and file header.
+    Begin(String, Vec<u8>),
     Append(Vec<u8>),
     End,
 }
@@ -44,9 +45,7 @@ impl Recordings {
         let name = file_name(call, seconds, self.last);
         let header = PcapWriter::new(LinkType::Raw).finish();
         self.pieces
-            .push_back((self.last, RecordingPiece::Begin(name.clone())));
-        self.pieces
-            .push_back((self.last, RecordingPiece::Append(header)));
+            .push_back((self.last, RecordingPiece::Begin(name.clone(), header)));
         (self.last, name)
     }
 
@@ -65,7 +64,7 @@ impl Recordings {
         Some(Output::Recording {
             file: *file,
             command: match piece {
-                RecordingPiece::Begin(name) => RecordingCommand::Create { name },
+                RecordingPiece::Begin(name, header) => RecordingCommand::Create { name, header },
                 RecordingPiece::Append(bytes) => RecordingCommand::Append { bytes },
                 RecordingPiece::End => RecordingCommand::Close,
             },

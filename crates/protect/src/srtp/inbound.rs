@@ -79,6 +79,21 @@ impl Inbound {
         self.ring.add(master).map(|_| ())
     }
 
+    /// Adds a key of a re-keying as [`Inbound::add`]; present keys whose identifiers conflict with its own are removed,
+    /// and the least used one if there are too many. The state of the sources is kept: rollover counters continue (RFC
+    /// 3711 section 8.1).
+    ///
+    /// # Errors
+    /// The key does not fit its suite; nothing has changed then.
+    pub fn replace(&mut self, master: &MasterKey) -> Result<(), KeyError> {
+        let current = self.ring.keys.get(self.current).map(|key| key.id);
+        self.ring.replace(master)?;
+        let keys = &self.ring.keys;
+        let at = keys.iter().position(|key| Some(key.id) == current);
+        self.current = at.unwrap_or(keys.len().saturating_sub(1));
+        Ok(())
+    }
+
     /// Removes all keys except the newest.
     pub fn retire(&mut self) {
         let newest = self.ring.keys.iter().map(|key| key.id).max();

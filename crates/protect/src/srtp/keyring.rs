@@ -125,6 +125,13 @@ impl KeyEntry {
             .is_none_or(|(from, to)| (from..=to).contains(&index))
     }
 
+    /// Whether a packet with the identifier `mki` of another key could not be told from one of this key.
+    fn conflicts_with(&self, mki: &[u8]) -> bool {
+        !mki.is_empty()
+            && !self.mki.is_empty()
+            && (self.mki.len() != mki.len() || self.mki.as_slice() == mki)
+    }
+
     /// Whether the key has an index range.
     pub fn has_range(&self) -> bool {
         self.range.is_some()
@@ -180,16 +187,29 @@ impl Keyring {
         if self.keys.len() >= MAX_KEYS {
             return Err(KeyError::TooManyKeys);
         }
-        let mki = master.mki();
-        let conflict = |key: &KeyEntry| {
-            !key.mki.is_empty() && (key.mki.len() != mki.len() || key.mki.as_slice() == mki)
-        };
-        if !mki.is_empty() && self.keys.iter().any(conflict) {
+        if self.keys.iter().any(|key| key.conflicts_with(master.mki())) {
             return Err(KeyError::MkiConflict);
         }
         self.keys.push(KeyEntry::new(self.next, master)?);
         self.next += 1;
         Ok(self.keys.len() - 1)
+    }
+
+    /// Adds a key, for which conflicting ones are removed, and the one that has not been used for longest if there are
+    /// too many.
+    pub fn replace(&mut self, master: &MasterKey) -> Result<(), KeyError> {
+        let added = KeyEntry::new(self.next, master)?;
+        self.keys.retain(|key| !key.conflicts_with(master.mki()));
+        if self.keys.len() >= MAX_KEYS {
+            let places = self.keys.iter().enumerate();
+            let oldest = places.max_by_key(|(_, key)| (key.idle, core::cmp::Reverse(key.id)));
+            if let Some(at) = oldest.map(|(at, _)| at) {
+                self.keys.remove(at);
+            }
+        }
+        self.keys.push(added);
+        self.next += 1;
+        Ok(())
     }
 
     /// The index of the key with an identifier.

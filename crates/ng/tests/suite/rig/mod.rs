@@ -184,9 +184,9 @@ impl Rig {
                         file,
                         command: record,
                     } => match record {
-                        RecordingCommand::Create { name } => {
+                        RecordingCommand::Create { name, header } => {
                             self.open_files.insert(file, name.to_owned());
-                            self.files.insert(name.to_owned(), Vec::new());
+                            self.files.insert(name.to_owned(), header.to_vec());
                         }
                         RecordingCommand::Append { bytes } => {
                             let name = &self.open_files[&file];

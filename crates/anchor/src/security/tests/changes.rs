@@ -1,0 +1,362 @@
+//! Changes within a call: fax in place of audio, another party on a side, offers of a conference, refused offers.
+
+use super::*;
+use crate::participant::ParticipantSettings;
+use codec::{Format, Kind};
+use media::conference::{ConferenceSettings, VoiceFormat};
+
+const SUITE: Suite = Suite::AesCm128HmacSha1_80;
+
+fn image(host: u8, port: u16) -> String {
+    format!(
+        "v=0\r\no=x 1 2 IN IP4 10.0.0.{host}\r\ns=-\r\nc=IN IP4 10.0.0.{host}\r\nt=0 0\r\nm=image {port} udptl t38\r\na=T38FaxVersion:0\r\n"
+    )
+}
+
+/// Changes the first line to T.38 and relays datagrams in both directions.
+fn fax(rig: &mut MediaRig, from: Side) {
+    let description = |side: Side| match side {
+        Side::Caller => image(1, 4000),
+        Side::Callee => image(2, 5000),
+    };
+    let offer = rig.offer(from, &description(from)).unwrap();
+    let answer = rig.answer(from.other(), &description(from.other()), false);
+    for text in [offer, answer.unwrap()] {
+        let port = port_of(&text);
+        assert_eq!(media_line(&text), format!("m=image {port} udptl t38"));
+        assert_eq!(lines(&text, "T38FaxVersion"), ["0"]);
+        assert_eq!(lines(&text, "").len(), 1, "no other attribute: {text}");
+    }
+    for side in Side::BOTH {
+        // The first byte is that of DTLS, by chance.
+        let datagram = [22, 1, side.index() as u8, 3, 3];
+        let (_, out) = rig.send(side, &datagram).unwrap();
+        assert_eq!(out, datagram);
+    }
+}
+
+#[test]
+fn fax_has_no_media_security_and_audio_continues_with_its_keys() {
+    for from in Side::BOTH {
+        let mut rig = MediaRig::new(sdes_side(SrtpPolicy::Prefer), None);
+        let mut phone = SdesPhone::new(1, SUITE);
+        let audio = sdp(1, 4000, "RTP/SAVP", &[&phone.offer(), "rtcp-mux"]);
+        let plain = sdp(2, 5000, "RTP/AVP", &[]);
+        rig.offer(Side::Caller, &audio).unwrap();
+        let first = rig.answer(Side::Callee, &plain, false).unwrap();
+        let mut caller = contexts(&phone.accept(&first));
+        talk(&mut rig, &mut caller, 1);
+        fax(&mut rig, from);
+        rig.offer(Side::Caller, &audio).unwrap();
+        let again = rig.answer(Side::Callee, &plain, false).unwrap();
+        assert_eq!(lines(&first, "crypto"), lines(&again, "crypto"));
+        talk(&mut rig, &mut caller, 2);
+        assert_eq!(rig.statuses(), [format!("caller Sdes {SUITE}")]);
+    }
+}
+
+#[test]
+fn fax_beside_ice_uses_the_signalled_address_and_audio_the_nominated_one() {
+    for from in Side::BOTH {
+        let mut rig = with_dtls(security(SrtpPolicy::Require, Keying::Dtls, true), None);
+        let mut browser = WebRtcPeer::new();
+        let attributes = browser.attributes("actpass", "brow");
+        let attributes: Vec<&str> = attributes.iter().map(String::as_str).collect();
+        let audio = sdp(1, 9, "UDP/TLS/RTP/SAVPF", &attributes);
+        let plain = sdp(2, 5000, "RTP/AVP", &[]);
+        rig.offer(Side::Caller, &audio).unwrap();
+        let first = rig.answer(Side::Callee, &plain, false).unwrap();
+        browser.check(&mut rig, Side::Caller, &first, "brow");
+        browser.handshake(&mut rig, Side::Caller, &first);
+        browser.talk(&mut rig, Side::Caller, 1);
+        fax(&mut rig, from);
+        rig.offer(Side::Caller, &audio).unwrap();
+        let again = rig.answer(Side::Callee, &plain, false).unwrap();
+        for name in ["ice-ufrag", "fingerprint", "setup"] {
+            assert_eq!(lines(&first, name), lines(&again, name));
+        }
+        browser.talk(&mut rig, Side::Caller, 2);
+    }
+}
+
+#[test]
+fn audio_in_a_line_that_began_as_fax_follows_the_policy() {
+    let mut rig = MediaRig::new(sdes_side(SrtpPolicy::Require), None);
+    fax(&mut rig, Side::Caller);
+    let refused = rig.offer(Side::Caller, &sdp(1, 4000, "RTP/AVP", &[]));
+    assert_eq!(refused, Err(AnchorError::Protection));
+    assert!(rig.send(Side::Caller, b"t38").is_ok(), "the fax continues");
+    let mut phone = SdesPhone::new(1, SUITE);
+    let audio = sdp(1, 4000, "RTP/SAVP", &[&phone.offer()]);
+    let forward = rig.offer(Side::Caller, &audio).unwrap();
+    assert!(media_line(&forward).contains(" RTP/AVP 0"), "{forward}");
+    assert!(!forward.contains("crypto"), "{forward}");
+    let plain = sdp(2, 5000, "RTP/AVP", &[]);
+    let answer = rig.answer(Side::Callee, &plain, false).unwrap();
+    assert!(media_line(&answer).contains(" RTP/SAVP 0"), "{answer}");
+    talk(&mut rig, &mut contexts(&phone.accept(&answer)), 1);
+    let required = "caller SRTP is required, but RTP was offered".to_owned();
+    assert_eq!(rig.statuses(), [required, format!("caller Sdes {SUITE}")]);
+}
+
+/// The keys in the `a=crypto` lines of a description.
+fn keys_of(text: &str) -> Vec<&str> {
+    let values = lines(text, "crypto").into_iter();
+    values.filter_map(|value| value.split(' ').nth(2)).collect()
+}
+
+/// A call whose caller has no media security, with the contexts of the callee, after a wrap of the caller's sequence
+/// numbers; and our offer to the callee.
+fn wrapped_call() -> (MediaRig, Contexts, String) {
+    let mut rig = MediaRig::new(None, sdes_side(SrtpPolicy::Require));
+    let plain = sdp(1, 4000, "RTP/AVP", &[]);
+    let forward = rig.offer(Side::Caller, &plain).unwrap();
+    let (crypto, agreed) = SdesPhone::new(2, SUITE).answer(&forward);
+    let answer = sdp(2, 5000, "RTP/SAVP", &[&crypto]);
+    rig.answer(Side::Callee, &answer, false).unwrap();
+    let mut callee = contexts(&agreed);
+    for sequence in (65_530..=65_535).chain(0..=20) {
+        hears(&mut rig, &mut callee, sequence);
+    }
+    (rig, callee, forward)
+}
+
+/// A packet of the caller reaches the callee.
+fn hears(rig: &mut MediaRig, callee: &mut Contexts, sequence: u16) {
+    let plain = rtp(7, sequence);
+    let (_, out) = rig.send(Side::Caller, &plain).unwrap();
+    assert_eq!(unprotected(callee, &out), plain);
+}
+
+#[test]
+fn another_party_gets_new_keys_and_new_rollover_counters() {
+    for (pool, suite) in [
+        (1, SUITE),
+        (1, Suite::AeadAes256Gcm),
+        (0, SUITE),
+        (0, Suite::AeadAes256Gcm),
+    ] {
+        let (mut rig, mut first, forward) = wrapped_call();
+        let media = MediaSide {
+            pool,
+            advertised: IpAddr::from([192, 0, 2, pool as u8 + 1]),
+            ..rig.call.side(Side::Callee).clone()
+        };
+        rig.call
+            .try_side(&mut rig.plane, Side::Callee, media)
+            .unwrap();
+        let mut phone = SdesPhone::new(3, suite);
+        let offer = sdp(2, 5000, "RTP/SAVP", &[&phone.offer()]);
+        rig.offer(Side::Callee, &offer).unwrap();
+        hears(&mut rig, &mut first, 21);
+        let answer = rig
+            .answer(Side::Caller, &sdp(1, 4000, "RTP/AVP", &[]), false)
+            .unwrap();
+        rig.call.keep_side(&mut rig.plane);
+        rig.drain();
+        let [key] = keys_of(&answer)[..] else {
+            panic!("one key: {answer}");
+        };
+        assert!(!keys_of(&forward).contains(&key), "known to another party");
+        let mut second = contexts(&phone.accept(&answer));
+        for sequence in 22..=30 {
+            hears(&mut rig, &mut second, sequence);
+        }
+        let secret = protect_packet(&mut second, &rtp(3, 1));
+        assert_eq!(rig.send(Side::Callee, &secret).unwrap().1, rtp(3, 1));
+        let secret = protect_packet(&mut first, &rtp(9, 1));
+        assert_eq!(
+            rig.send(Side::Callee, &secret),
+            Err(DropReason::SrtpAuthentication),
+            "the key of the previous party"
+        );
+        rig.call.release(&mut rig.plane);
+        assert_eq!((rig.plane.ports_in_use(), rig.plane.sockets.busy()), (0, 0));
+    }
+}
+
+#[test]
+fn failed_change_of_the_party_keeps_keys_and_rollover_counters() {
+    let (mut rig, mut callee, forward) = wrapped_call();
+    let media = rig.call.side(Side::Callee).clone();
+    rig.call
+        .try_side(&mut rig.plane, Side::Callee, media)
+        .unwrap();
+    let mut other = SdesPhone::new(3, SUITE);
+    let offer = sdp(2, 5000, "RTP/SAVP", &[&other.offer()]);
+    rig.offer(Side::Callee, &offer).unwrap();
+    rig.call.abandon(&mut rig.plane);
+    rig.call.restore_side(&mut rig.plane);
+    hears(&mut rig, &mut callee, 21);
+    let plain = sdp(1, 4000, "RTP/AVP", &[]);
+    let again = rig.offer(Side::Caller, &plain).unwrap();
+    assert_eq!(keys_of(&again)[0], keys_of(&forward)[0]);
+    let (crypto, _) = SdesPhone::new(2, SUITE).answer(&again);
+    let answer = sdp(2, 5000, "RTP/SAVP", &[&crypto]);
+    rig.answer(Side::Callee, &answer, false).unwrap();
+    hears(&mut rig, &mut callee, 22);
+}
+
+#[test]
+fn updated_side_of_the_same_party_keeps_its_keys() {
+    let (mut rig, mut callee, forward) = wrapped_call();
+    let media = MediaSide {
+        latching: Latching::Anywhere,
+        ..rig.call.side(Side::Callee).clone()
+    };
+    rig.call
+        .update_side(&mut rig.plane, Side::Callee, media)
+        .unwrap();
+    let again = rig
+        .offer(Side::Caller, &sdp(1, 4000, "RTP/AVP", &[]))
+        .unwrap();
+    assert_eq!(keys_of(&again)[0], keys_of(&forward)[0]);
+    hears(&mut rig, &mut callee, 21);
+}
+
+#[test]
+fn target_after_an_early_answer_is_offered_all_kinds_of_keying() {
+    let policy = MediaSecurity {
+        srtp: SrtpPolicy::Require,
+        keying: vec![Keying::Sdes, Keying::Dtls],
+        ..MediaSecurity::default()
+    };
+    let mut rig = with_dtls(None, Some(Arc::new(policy)));
+    let offer = sdp(1, 4000, "RTP/AVP", &[]);
+    let first = rig.offer(Side::Caller, &offer).unwrap();
+    let (crypto, _) = SdesPhone::new(2, SUITE).answer(&first);
+    let early = sdp(2, 5000, "RTP/SAVP", &[&crypto]);
+    rig.answer(Side::Callee, &early, true).unwrap();
+    let media = rig.call.side(Side::Callee).clone();
+    rig.call
+        .change_side(&mut rig.plane, Side::Callee, media)
+        .unwrap();
+    let mut second = Vec::new();
+    rig.call
+        .offer_again(&mut rig.plane, offer.as_bytes(), &mut second);
+    let second = String::from_utf8(second).unwrap();
+    assert_eq!(lines(&second, "fingerprint").len(), 1, "{second}");
+    assert_eq!(keys_of(&second).len(), keys_of(&first).len(), "{second}");
+    let known = keys_of(&first);
+    assert!(!keys_of(&second).iter().any(|key| known.contains(key)));
+    let (crypto, agreed) = SdesPhone::new(3, SUITE).answer(&second);
+    let answer = sdp(2, 5000, "RTP/SAVP", &[&crypto]);
+    rig.answer(Side::Callee, &answer, false).unwrap();
+    hears(&mut rig, &mut contexts(&agreed), 1);
+}
+
+#[test]
+fn party_without_a_policy_in_place_of_one_with_srtp() {
+    let (mut rig, ..) = wrapped_call();
+    let media = MediaSide {
+        security: None,
+        ..rig.call.side(Side::Callee).clone()
+    };
+    let plain = sdp(2, 5000, "RTP/AVP", &[]);
+    for keeps in [false, true] {
+        rig.call
+            .try_side(&mut rig.plane, Side::Callee, media.clone())
+            .unwrap();
+        let offer = rig.offer(Side::Callee, &plain).unwrap();
+        assert!(media_line(&offer).contains(" RTP/AVP 0"), "{offer}");
+        if !keeps {
+            rig.call.abandon(&mut rig.plane);
+            rig.call.restore_side(&mut rig.plane);
+        }
+    }
+    let answer = sdp(1, 4000, "RTP/AVP", &[]);
+    let answer = rig.answer(Side::Caller, &answer, false).unwrap();
+    assert!(!answer.contains("crypto"), "{answer}");
+    rig.call.keep_side(&mut rig.plane);
+    rig.drain();
+    assert_eq!(rig.send(Side::Caller, &rtp(7, 21)).unwrap().1, rtp(7, 21));
+}
+
+/// Media of a conference participant, before the first description.
+fn participant(security: Option<Arc<MediaSecurity>>) -> MediaRig {
+    let mut rig = with_dtls(security, None);
+    let side = rig.call.side(Side::Caller).clone();
+    let settings = ParticipantSettings {
+        conference: 1,
+        settings: ConferenceSettings::default(),
+        voice: Some((0, VoiceFormat::new(Format::new(Kind::Pcmu)))),
+        seed: 1,
+        in_lobby: false,
+    };
+    rig.call = CallMedia::for_participant(1, side, settings).with_number(5);
+    rig.call.reserve(&mut rig.plane).unwrap();
+    rig
+}
+
+fn participant_keys(rig: &MediaRig) -> Arc<media::Keys> {
+    let line = rig.call.lines[0].as_ref().unwrap();
+    match line.sides[0].security.as_ref().unwrap().protection() {
+        Protection::Srtp(keys) => keys,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn answer_to_a_conference_puts_sdes_keys_into_force() {
+    for (policy, profile) in [
+        (SrtpPolicy::Require, "RTP/SAVP"),
+        (SrtpPolicy::Prefer, "RTP/AVP"),
+    ] {
+        let mut rig = participant(sdes_side(policy));
+        let own = sdp(9, 9, "RTP/AVP", &[]);
+        let mut remote = Vec::new();
+        // The session, and a refresh that is answered with another key.
+        for number in [2, 3] {
+            let offer = rig.offer(Side::Callee, &own).unwrap();
+            assert!(media_line(&offer).contains(&format!(" {profile} 0")));
+            let (crypto, _) = SdesPhone::new(number, SUITE).answer(&offer);
+            let answer = sdp(1, 4000, profile, &[&crypto]);
+            rig.answer(Side::Caller, &answer, false).unwrap();
+            assert_eq!(rig.statuses(), [format!("caller Sdes {SUITE}")]);
+            let keys = participant_keys(&rig);
+            assert!(!remote.contains(&keys.remote[0]), "the key of this answer");
+            remote.push(keys.remote[0].clone());
+        }
+        let offer = rig.offer(Side::Callee, &own).unwrap();
+        assert!(offer.contains("crypto"));
+        let unacceptable = sdp(1, 4000, "RTP/SAVP", &["crypto:99 x inline:x"]);
+        let refused = rig.answer(Side::Caller, &unacceptable, false);
+        assert_eq!(refused, Err(AnchorError::Protection));
+    }
+}
+
+#[test]
+fn answer_to_a_conference_puts_dtls_and_ice_into_force() {
+    let mut rig = participant(security(SrtpPolicy::Require, Keying::Dtls, true));
+    let own = sdp(9, 9, "RTP/AVP", &[]);
+    let offer = rig.offer(Side::Callee, &own).unwrap();
+    let mut browser = WebRtcPeer::new();
+    let attributes = browser.attributes("active", "brow");
+    let attributes: Vec<&str> = attributes.iter().map(String::as_str).collect();
+    let answer = sdp(1, 9, "UDP/TLS/RTP/SAVPF", &attributes);
+    rig.answer(Side::Caller, &answer, false).unwrap();
+    browser.check(&mut rig, Side::Caller, &offer, "brow");
+    browser.handshake(&mut rig, Side::Caller, &offer);
+    let words = rig.statuses();
+    assert!(words[1].starts_with("caller Dtls"), "{words:?}");
+    participant_keys(&rig);
+}
+
+#[test]
+fn refused_offer_leaves_the_profile_of_the_side() {
+    let mut rig = MediaRig::new(sdes_side(SrtpPolicy::Prefer), None);
+    let mut phone = SdesPhone::new(1, SUITE);
+    let crypto = phone.offer();
+    let plain = sdp(2, 5000, "RTP/AVP", &[]);
+    rig.offer(Side::Caller, &sdp(1, 4000, "RTP/SAVP", &[&crypto]))
+        .unwrap();
+    rig.answer(Side::Callee, &plain, false).unwrap();
+    // Refused by the other side, and by the policy.
+    rig.offer(Side::Caller, &sdp(1, 4000, "RTP/AVP", &[&crypto]))
+        .unwrap();
+    rig.call.abandon(&mut rig.plane);
+    let dtls = sdp(1, 4000, "UDP/TLS/RTP/SAVPF", &["setup:actpass"]);
+    rig.offer(Side::Caller, &dtls).unwrap_err();
+    let forward = rig.offer(Side::Callee, &plain).unwrap();
+    assert!(media_line(&forward).contains(" RTP/SAVP 0"), "{forward}");
+}

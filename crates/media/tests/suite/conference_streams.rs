@@ -1,0 +1,160 @@
+//! Streams and RTCP of conference participants: report blocks, sequence numbers, packets before the keys are agreed.
+
+use crate::participants::{Participant, address, socket};
+
+use codec::Kind;
+use core::time::Duration;
+use engine::{DropReason, Entropy, Forward, HashKey, MediaPacket, PacketVerdict, Time};
+use media::{Forwarder, ForwarderLimits, Keys, MediaCommand, Protection};
+use protect::srtp::{ContextLimits, Inbound, MasterKey, Suite};
+use std::sync::Arc;
+use wire::rtcp::{Compound, CompoundBuilder, ReportBlock, SenderInfo, is_rtcp};
+use wire::rtp::{RtpHeader, RtpView};
+
+fn forwarder() -> Forwarder {
+    Forwarder::new(ForwarderLimits::default(), HashKey::default())
+}
+
+fn participant() -> Participant {
+    let mut participant = Participant::new(1, Kind::Pcmu, 20, 0.0);
+    participant.plan.settings.entry_tone = false;
+    participant.plan.inactivity = None;
+    participant
+}
+
+/// Lends a packet of the participant to the forwarder.
+fn send(forwarder: &mut Forwarder, bytes: &mut [u8], now: Time) {
+    let mut packet = MediaPacket::new(socket(1), address(1), now, bytes);
+    let verdict = forwarder.forward(&mut packet, now);
+    assert!(matches!(verdict, PacketVerdict::Consumed), "{verdict:?}");
+}
+
+/// Runs until `end`; returns the packets to the participant.
+fn run(forwarder: &mut Forwarder, end: Time) -> Vec<Vec<u8>> {
+    let mut packets = Vec::new();
+    while let Some(deadline) = forwarder
+        .next_deadline()
+        .filter(|deadline| deadline.at <= end)
+    {
+        forwarder.timeout(deadline.at);
+        while let Some((.., bytes)) = forwarder.next_packet() {
+            packets.push(bytes.to_vec());
+        }
+    }
+    packets
+}
+
+/// The blocks about the participant's streams; `None` for each report without one.
+fn blocks(packets: &[Vec<u8>]) -> Vec<Option<ReportBlock>> {
+    let reports = packets.iter().filter(|packet| is_rtcp(packet));
+    reports
+        .map(|packet| Compound::new(packet).find_map(|part| part.reports().next()))
+        .collect()
+}
+
+/// Sends audio of this source for ten seconds, and returns the blocks of that time.
+fn speak(forwarder: &mut Forwarder, ssrc: u32, from_s: u64) -> Vec<Option<ReportBlock>> {
+    let mut packets = Vec::new();
+    for index in 0..500u64 {
+        let now = Time::from_millis(from_s * 1_000 + index * 20);
+        packets.extend(run(forwarder, now));
+        let header = RtpHeader {
+            ssrc,
+            sequence: index as u16,
+            timestamp: index as u32 * 160,
+            ..RtpHeader::default()
+        };
+        send(forwarder, &mut header.packet(&[0xff; 160]), now);
+    }
+    blocks(&packets)
+}
+
+#[test]
+fn report_blocks_are_about_the_source_that_is_heard() {
+    let mut forwarder = forwarder();
+    participant().join(&mut forwarder, Time::ZERO);
+    let info = SenderInfo {
+        ntp: 0x1234_5678_9abc_def0,
+        ..SenderInfo::default()
+    };
+    let report = CompoundBuilder::new().sender_report(1, &info, &[]);
+    send(
+        &mut forwarder,
+        &mut report.cname(1, "a").finish(),
+        Time::ZERO,
+    );
+    let first = speak(&mut forwarder, 1, 0);
+    let about_first = first.iter().flatten().last().unwrap();
+    assert_eq!((about_first.ssrc, about_first.last_sr), (1, 0x5678_9abc));
+    assert!(about_first.delay_since_last_sr > 0);
+    // Another source, which has sent no report.
+    let second = speak(&mut forwarder, 2, 10);
+    let about_second = second.iter().flatten().last().unwrap();
+    assert_eq!(about_second.ssrc, 2);
+    assert_eq!(
+        (about_second.last_sr, about_second.delay_since_last_sr),
+        (0, 0)
+    );
+    // Silence: one more block about the last packets at most.
+    let silent = blocks(&run(&mut forwarder, Time::from_secs(60)));
+    assert!(silent.len() > 3);
+    assert!(silent[1..].iter().all(Option::is_none), "{silent:?}");
+}
+
+/// A receiver of SRTP that misses the first packets would assume a wrong rollover counter (RFC 3711 section 3.3.1).
+#[test]
+fn first_sequence_numbers_are_far_from_their_wrap() {
+    for seed in 0..64 {
+        let mut forwarder = forwarder();
+        let mut participant = participant();
+        participant.plan.seed = seed;
+        participant.join(&mut forwarder, Time::ZERO);
+        let packets = run(&mut forwarder, Time::from_millis(200));
+        let first = packets.iter().find_map(|packet| RtpView::parse(packet));
+        assert!(first.unwrap().sequence() < 0x8000, "seed {seed}");
+    }
+}
+
+#[test]
+fn packets_before_the_keys_are_not_counted_as_sent() {
+    let mut forwarder = forwarder();
+    let mut participant = participant();
+    participant.plan.side.protection = Protection::Pending;
+    participant.join(&mut forwarder, Time::ZERO);
+    let mut packets = run(&mut forwarder, Time::from_secs(2));
+    assert!(packets.is_empty());
+    let key = |number| {
+        let mut entropy = Entropy::from_number(number);
+        MasterKey::generate(Suite::AesCm128HmacSha1_80, &mut entropy)
+    };
+    participant.plan.side.protection = Protection::Srtp(Arc::new(Keys {
+        association: 1,
+        local: key(1),
+        remote: vec![key(2)],
+        window: 0,
+    }));
+    let update = MediaCommand::UpdateParticipant(Box::new(participant.plan.clone()));
+    forwarder.command(update, Time::from_secs(2));
+    packets.extend(run(&mut forwarder, Time::from_secs(12)));
+    let mut inbound = Inbound::new(&key(1), ContextLimits::default()).unwrap();
+    let mut voice = 0;
+    let mut reported = None;
+    for packet in &mut packets {
+        if is_rtcp(packet) {
+            let length = inbound.unprotect_rtcp(packet).unwrap();
+            let info = Compound::new(&packet[..length]).find_map(|part| part.sender_info());
+            reported = reported.or(Some((info.unwrap().packets, voice)));
+        } else {
+            inbound.unprotect_rtp(packet).unwrap();
+            voice += 1;
+        }
+    }
+    let (reported, sent) = reported.unwrap();
+    assert!(u32::abs_diff(reported, sent) <= 1, "{reported} of {sent}");
+    let stats = forwarder.stats(1).unwrap();
+    let drops = &stats.flows[0].sides[0].drops;
+    let no_key = drops.iter().find(|drop| drop.0 == DropReason::SrtpNoKey);
+    assert_eq!(no_key, None);
+    // The time without keys is no gap of the stream.
+    assert!(voice > Duration::from_secs(9).as_millis() as u32 / 20);
+}
