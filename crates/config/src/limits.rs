@@ -100,12 +100,11 @@ pub struct AdmissionLimits {
     pub machine: Option<MachineCapacity>,
 }
 
-pub(super) fn limits(raw: &RawLimits, contacts_per_aor: u32) -> Limits {
+pub(super) fn limits(raw: &RawLimits) -> Limits {
     Limits {
         calls: raw.calls as usize,
         transactions: raw.transactions as usize,
         registrations: raw.registrations as usize,
-        contacts_per_aor: contacts_per_aor as usize,
         connections: raw.connections as usize,
         connections_per_source: raw.connections_per_source as usize,
         message_bytes: raw.message_bytes as usize,

@@ -1133,7 +1133,7 @@ events! {
         /// Its address.
         address: String,
     }
-    /// A socket could not be opened.
+    /// A socket could not be opened. A listener is tried again every 40 s, and at each reload.
     SocketFailed "socket_failed" Error {
         /// Purpose of the socket.
         purpose: String,

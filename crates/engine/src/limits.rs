@@ -12,8 +12,6 @@ pub struct Limits {
     pub transactions: usize,
     /// Registered contacts.
     pub registrations: usize,
-    /// Contacts of one address of record.
-    pub contacts_per_aor: usize,
     /// Stream connections.
     pub connections: usize,
     /// Stream connections from one source address.
@@ -38,7 +36,6 @@ impl Default for Limits {
             calls: 200_000,
             transactions: 2_000_000,
             registrations: 1_000_000,
-            contacts_per_aor: 10,
             connections: 10_000,
             connections_per_source: 1_000,
             message_bytes: 65_535,

@@ -21,6 +21,7 @@ use crate::notify::{StopExtension, Watchdog, notify};
 use crate::operators::{self, Operators, ServiceRequest, WorkerContext};
 use crate::ports::{self, Claims, ServedPart};
 use crate::records::CallRecords;
+use crate::reload_waiters::ReloadWaiters;
 use crate::security::LoadedFiles;
 use crate::store::{RegistrationSink, Store};
 use crate::threads::ThreadSettings;
@@ -40,7 +41,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// Longest wait for carriers to answer our deregistration.
 const UNREGISTER_WAIT: Duration = Duration::from_secs(2);
@@ -356,12 +356,12 @@ fn serve(
         claims,
         claimed,
         operators,
-        reload_waiters: Vec::new(),
+        reload_waiters: ReloadWaiters::default(),
     };
     // Whether registrations are left to be written.
     let mut more = false;
     loop {
-        let wait = match service.ready && !more {
+        let wait = match service.ready && !more && !service.reload_waiters.is_opening() {
             true => service
                 .control
                 .as_ref()
@@ -550,7 +550,7 @@ struct BorderService<'a> {
     siblings: SiblingWorkers,
     operators: Operators,
     /// Operators that wait for the outcome of a reload.
-    reload_waiters: Vec<oneshot::Sender<Result<(), String>>>,
+    reload_waiters: ReloadWaiters,
     claims: Claims,
     /// Claims of the media ports of the current configuration.
     claimed: PortClaims,
@@ -586,12 +586,13 @@ impl BorderService<'_> {
     /// Logs events; `false` if a listener failed, so that the program ends and its supervisor notices.
     fn events(&mut self, driver: &mut Driver<Forwarder>) -> bool {
         while let Some(event) = driver.next_event() {
-            let failed = match self.ready {
-                true => None,
-                false => opened(&event.kind).err(),
-            };
+            let failed = opened(&event.kind).err();
             self.events.take(&event);
-            if let Some(error) = failed {
+            if let Some(error) = &failed
+                && self.ready
+            {
+                self.reload_waiters.listener_failed(error.to_string());
+            } else if let Some(error) = failed {
                 self.log.end(&format!("hornwork: {error}"));
                 return false;
             }
@@ -600,6 +601,7 @@ impl BorderService<'_> {
             }
         }
         self.events.flush();
+        self.reload_waiters.opened();
         // The first turn has opened all listeners, or returned above.
         if !self.ready {
             self.ready = true;
@@ -673,7 +675,7 @@ impl BorderService<'_> {
         for request in self.operators.take_requests() {
             match request {
                 ServiceRequest::Reload(reply) => {
-                    self.reload_waiters.push(reply);
+                    self.reload_waiters.add(reply);
                     self.reading.request();
                 }
                 ServiceRequest::Drain(limit) => {
@@ -703,11 +705,15 @@ impl BorderService<'_> {
         driver: &mut Driver<Forwarder>,
     ) -> io::Result<()> {
         let (path, loaded, claims) = (self.path.to_owned(), &self.loaded, self.claims);
-        self.reading.begin(|| {
+        let began = self.reading.begin(|| {
             let loaded = loaded.clone();
             move || NewBorderConfig::of(&path, &loaded, claims)
         })?;
+        if began {
+            self.reload_waiters.read_began();
+        }
         if let Some(read) = self.reading.take() {
+            let read = read.unwrap_or_else(|panicked| Err(panicked.to_string()));
             self.reload(read, border, driver, self.clock.now());
         }
         Ok(())
@@ -764,10 +770,7 @@ impl BorderService<'_> {
                 let config = Arc::new(config);
                 self.siblings.reload(&config, &self.loaded.security);
                 border.reload(config, now);
-                for waiter in self.reload_waiters.drain(..) {
-                    // The client may have gone.
-                    let _ = waiter.send(Ok(()));
-                }
+                self.reload_waiters.accepted();
                 if !postponed.is_empty() {
                     tracing::warn!(
                         "changes in {} take effect at the next start",
@@ -780,10 +783,7 @@ impl BorderService<'_> {
     }
 
     fn refuse_configuration(&mut self, why: String, now: Time) {
-        for waiter in self.reload_waiters.drain(..) {
-            // The client may have gone.
-            let _ = waiter.send(Err(why.clone()));
-        }
+        self.reload_waiters.refused(&why);
         let note = EventKind::ConfigurationRefused { reason: why };
         self.log.event(&Event::new(now, note));
     }
@@ -801,7 +801,7 @@ mod tests {
         };
         let old = read("");
         let same = read(
-            "[limits]\ncalls=5\nregistrations=5\n[sip]\nring_timeout_s=30\n[drain]\ntimeout_s=1\n",
+            "[limits]\ncalls=5\nregistrations=5\n[registrar]\nmax_contacts=5\n[sip]\nring_timeout_s=30\n[drain]\ntimeout_s=1\n",
         );
         assert!(changes_for_next_start(&old, &same).is_empty());
         for one in [

@@ -190,6 +190,21 @@ impl Endpoint {
         self.net.set_nat_expected(local, expected);
     }
 
+    /// Changes the interface name of a listener and the `host[:port]` that is written for peers, from the next message
+    /// on. Its socket, connections, dialogs and transactions stay.
+    pub fn rename_listener(&mut self, local: ListenerId, name: String, advertised: String) {
+        self.net.rename(local, name, advertised);
+    }
+
+    /// Changes the limit of calls ([`engine::Limits::calls`]); those beyond a lower limit continue.
+    pub fn set_call_limit(&mut self, calls: usize) {
+        self.config.limits.calls = calls;
+        if let Some(moved) = &self.config.moved_dialogs {
+            // A call has two dialogs.
+            moved.set_limit(calls.saturating_mul(2));
+        }
+    }
+
     /// Processes one input. Drain [`Endpoint::next_output`] afterwards, then read [`Endpoint::next_deadline`]. Inputs
     /// of sockets and connections that do not belong to this endpoint are ignored.
     pub fn feed(&mut self, input: Input<'_>, now: Time, handler: &mut dyn Handler) {

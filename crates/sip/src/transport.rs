@@ -26,6 +26,9 @@ fn peer_of(id: ConnectionId) -> Option<u32> {
     u32::try_from(id.0 & !PEER).ok().filter(|_| named)
 }
 
+/// Earlier names of a listener whose requests may still be in progress.
+const MAX_FORMER_NAMES: usize = 4;
+
 /// Largest UDP payload, in bytes.
 const MAX_DATAGRAM: usize = 65_507;
 
@@ -45,6 +48,8 @@ pub(crate) struct SipListener {
     contact_sips: Vec<u8>,
     /// `host[:port]` as in Via.
     sent_by: String,
+    /// Earlier values of `sent_by`, the latest first: requests in progress were sent with them.
+    former_sent_by: Vec<String>,
     /// Only messages of existing dialogs and transactions are processed.
     closed: bool,
     /// Peers may be behind NAT.
@@ -63,6 +68,7 @@ impl SipListener {
             contact: Vec::new(),
             contact_sips: Vec::new(),
             sent_by: String::new(),
+            former_sent_by: Vec::new(),
             closed: false,
             expects_nat: true,
         };
@@ -93,6 +99,20 @@ impl SipListener {
         self.sent_by = sent_by;
     }
 
+    /// Writes this name from now on; responses to requests with earlier names are still accepted.
+    fn rename(&mut self, name: String, advertised: String) {
+        self.name = name;
+        if self.advertised == advertised {
+            return;
+        }
+        self.advertised = advertised;
+        let former = self.sent_by.clone();
+        self.render();
+        self.former_sent_by.retain(|known| *known != former);
+        self.former_sent_by.insert(0, former);
+        self.former_sent_by.truncate(MAX_FORMER_NAMES);
+    }
+
     /// The Contact URI; a sips URI if the request had one (RFC 3261 sections 8.1.1.8 and 12.1.1).
     pub(crate) fn contact_for(&self, sips: bool) -> &[u8] {
         match sips {
@@ -103,12 +123,15 @@ impl SipListener {
 
     /// Whether the topmost Via of a response is this listener's (RFC 3261 section 18.1.2).
     pub(crate) fn matches_via(&self, via: &Via<'_>) -> bool {
-        via.raw.starts_with(&self.via)
-            || HostPort::parse(self.sent_by.as_bytes()).is_some_and(|ours| {
-                ours.host.same(&via.host)
-                    && ours.port.unwrap_or(self.transport.default_port())
-                        == via.port.unwrap_or(self.transport.default_port())
+        let usual = self.transport.default_port();
+        let is_ours = |sent_by: &String| {
+            HostPort::parse(sent_by.as_bytes()).is_some_and(|ours| {
+                ours.host.same(&via.host) && ours.port.unwrap_or(usual) == via.port.unwrap_or(usual)
             })
+        };
+        via.raw.starts_with(&self.via)
+            || is_ours(&self.sent_by)
+            || self.former_sent_by.iter().any(is_ours)
     }
 }
 
@@ -234,6 +257,13 @@ impl Net {
     pub(crate) fn expects_nat(&self, local: ListenerId) -> bool {
         self.listener(local)
             .is_some_and(|listener| listener.expects_nat)
+    }
+
+    /// Changes the names of a listener, see [`crate::Endpoint::rename_listener`].
+    pub(crate) fn rename(&mut self, local: ListenerId, name: String, advertised: String) {
+        if let Some(listener) = self.listeners.get_mut(usize::from(local.0)) {
+            listener.rename(name, advertised);
+        }
     }
 
     pub(crate) fn local_of(

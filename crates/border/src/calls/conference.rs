@@ -162,7 +162,7 @@ impl ConferenceCalls<'_> {
         } = called;
         let name = (spec.name.clone(), called);
         let from = text(request.from().map(|from| from.uri).unwrap_or_default());
-        let source = lobby::LobbySource::of(user, origin.trunk, request, flow.remote.ip());
+        let source = lobby::LobbySource::of(user.clone(), origin.trunk, request, flow.remote.ip());
         let in_lobby = spec.pin.is_some();
         let admission = match in_lobby {
             true => self.make_lobby_space(&spec, &source),
@@ -212,6 +212,7 @@ impl ConferenceCalls<'_> {
                 tags,
                 charging: None,
                 foreign_callee: false,
+                user,
             },
             kind: CallKind::Conference(Box::new(ParticipantState {
                 spec,
@@ -362,7 +363,7 @@ impl ConferenceCalls<'_> {
             Some(server) => refuse_with(self.endpoint, server, status, Some(error.reason()), now),
             None => {
                 self.calls()
-                    .reject_caller_for(slot, status, Some(error.reason()));
+                    .reject_caller_for(slot, status.into(), Some(error.reason()));
                 self.calls()
                     .end_call(slot, EndedBy::Border, error.reason(), None);
             }

@@ -9,7 +9,8 @@ use crate::calls::{Call, CallStage, Sides};
 use crate::components::Calls;
 use crate::counters::{BorderCounters, CallOutcome};
 use crate::request::RequestRefusal;
-use crate::responses::warning_of;
+use crate::responses::{StatusLine, warning_of};
+use crate::rules::apply::RuledAnswer;
 use crate::shared::Alarm;
 use anchor::{CallMedia, Side};
 use core::time::Duration;
@@ -434,18 +435,23 @@ impl Calls<'_> {
 
     /// Refuses the INVITE of the caller, with the headers of `message` if present.
     pub(crate) fn reject_caller(&mut self, slot: CallSlot, status: u16, message: Option<&[u8]>) {
-        self.reject_caller_with(slot, status, message, None);
+        self.reject_caller_with(slot, status.into(), message, None);
     }
 
     /// Refuses the INVITE of the caller by our own decision; `why` is added in Warning if its SDP was the reason.
-    pub(crate) fn reject_caller_for(&mut self, slot: CallSlot, status: u16, why: Option<Reason>) {
-        self.reject_caller_with(slot, status, None, why);
+    pub(crate) fn reject_caller_for(
+        &mut self,
+        slot: CallSlot,
+        line: StatusLine,
+        why: Option<Reason>,
+    ) {
+        self.reject_caller_with(slot, line, None, why);
     }
 
     fn reject_caller_with(
         &mut self,
         slot: CallSlot,
-        status: u16,
+        StatusLine { status, reason }: StatusLine,
         message: Option<&[u8]>,
         why: Option<Reason>,
     ) {
@@ -500,12 +506,17 @@ impl Calls<'_> {
                     });
                 }
                 if let Some(flow) = self.endpoint.flow_of(caller) {
-                    let what = (wire::sip::Method::Invite, status);
-                    self.parts
-                        .rules_answer(flow, None, what, &mut edits, &mut effects);
+                    let answer = RuledAnswer {
+                        call: Some((call, slot)),
+                        ..RuledAnswer::own(flow, wire::sip::Method::Invite, status)
+                    };
+                    self.parts.rules_answer(answer, &mut edits, &mut effects);
                 }
-                self.endpoint
-                    .reject(caller, status, &MessageContent::default().with(&edits), now)
+                let content = MessageContent {
+                    reason: reason.as_deref().map(str::as_bytes),
+                    ..MessageContent::default().with(&edits)
+                };
+                self.endpoint.reject(caller, status, &content, now)
             }
         };
         if sent.is_err() {

@@ -11,7 +11,7 @@ use crate::calls::{
     QueuedRequest, SetUp,
 };
 use crate::components::Calls;
-use crate::responses::{reason_of, refuse, refuse_with};
+use crate::responses::{StatusLine, reason_of, refuse, refuse_with};
 use anchor::{AnchorError, Side};
 use sip::{Fork, LegId, MessageContent, Refused, ServerTransaction, TransactionId};
 use wire::sip::{Message, Method};
@@ -268,14 +268,14 @@ impl Calls<'_> {
                 if let AnchorError::Exhausted(pool) = error {
                     self.parts.media.ports_exhausted(&mut self.parts.ctx, pool);
                 }
-                error.status()
+                StatusLine::from(error.status())
             })
             .and_then(|carried| {
                 let call = self.parts.calls.get(slot).ok_or(481u16)?;
                 let mut changes = HeaderChanges::default();
-                let edits = self.pass_edits(call, from, request, &mut changes);
-                if let Some(status) = edits.refused {
-                    return Err(status);
+                let mut edits = self.pass_edits(call, from, request, &mut changes);
+                if let Some(line) = edits.refused.take() {
+                    return Err(line);
                 }
                 let content =
                     Self::passed(request, &edits, body_of(carried, &buffers.sdp, request));
@@ -286,7 +286,7 @@ impl Calls<'_> {
                         .endpoint
                         .request_fork(other, fork, method, &content, now),
                 }
-                .map_err(status_of)
+                .map_err(|refused| status_of(refused).into())
             });
         self.parts.calls.buffers = buffers;
         match sent {
@@ -301,11 +301,11 @@ impl Calls<'_> {
                     });
                 }
             }
-            Err(status) => {
+            Err(line) => {
                 if offer {
                     self.abandon_offer(slot);
                 }
-                refuse_with(self.endpoint, transaction, status, why, now);
+                line.refuse(self.endpoint, transaction, why, now);
             }
         }
     }
@@ -399,7 +399,7 @@ impl Calls<'_> {
             .prack(leg, fork, &MessageContent::default(), now);
         if answers {
             let reason = reason_of(error);
-            self.reject_caller_for(slot, status, Some(error.reason()));
+            self.reject_caller_for(slot, status.into(), Some(error.reason()));
             self.end_call(slot, EndedBy::Border, error.reason(), Some(&reason));
         }
     }

@@ -628,6 +628,9 @@ impl TransferControl<'_> {
             }
             *call.interfaces.get_mut(join.side) = hop.interface;
         }
+        if join.side == Side::Caller {
+            call.headers.user = None;
+        }
         self.parts.trunks.end_call(left);
         if let Some(old) = old {
             self.endpoint.set_user(old, 0);

@@ -1095,6 +1095,110 @@ fn identities_are_relayed_only_between_trusted_sides() {
     assert!(offered.header("P-Asserted-Identity").is_empty());
 }
 
+/// The 200 to a MESSAGE that one phone sends through the border and the other answers with these headers. `from_core`: the
+/// PBX sends it, to a phone on the access side.
+fn answer_with(config: &str, from_core: bool, edits: &[Edit<'_>]) -> LogEntry {
+    let (mut net, alice, bob) = pair(config);
+    let (sender, responder, to, uri) = match from_core {
+        true => (bob, alice, "198.51.100.1:5060", "sip:99@198.51.100.1"),
+        false => (alice, bob, OUT, "sip:bob@192.0.2.1"),
+    };
+    net.phones[responder].log.behaviour.outside = None;
+    let flow = Flow {
+        local: net.phones[sender].local,
+        transport: Transport::Udp,
+        remote: to.parse().unwrap(),
+        connection: None,
+    };
+    net.command(sender, |endpoint, now| {
+        let message = OutOfDialogRequest::new(Method::Message, Target::new(uri.as_bytes(), flow));
+        endpoint.send(&message, now).unwrap();
+    });
+    net.run(seconds(1));
+    let received = net.find(responder, |event| {
+        matches!(event, PhoneEvent::OutOfDialog(_))
+    });
+    let PhoneEvent::OutOfDialog(transaction) = received.event else {
+        panic!()
+    };
+    net.command(responder, |endpoint, now| {
+        let content = MessageContent::default().with(edits);
+        endpoint.respond(transaction, 200, &content, now).unwrap();
+    });
+    net.run(seconds(1));
+    let answered = |event: &PhoneEvent| *event == PhoneEvent::OutOfDialogResponse(200);
+    net.find(sender, answered).clone()
+}
+
+#[test]
+fn identities_in_responses_outside_calls_follow_trust() {
+    let asserted = Edit::Add {
+        id: HeaderId::PAssertedIdentity,
+        value: b"<sip:ceo@10.0.0.5>",
+    };
+    let others = [
+        asserted,
+        Edit::Add {
+            id: HeaderId::RemotePartyId,
+            value: b"<sip:ceo@10.0.0.5>",
+        },
+        Edit::Add {
+            id: HeaderId::PPreferredIdentity,
+            value: b"<sip:ceo@10.0.0.5>",
+        },
+        Edit::Add {
+            id: HeaderId::PAccessNetworkInfo,
+            value: b"3GPP-E-UTRAN;network-provided",
+        },
+    ];
+    let to_phone = |trusted: &str| {
+        format!(
+            "{PLAIN}[[trunk]]\nname='phone'\ninterface='out'\ntrusted={trusted}\ntarget='udp:10.1.0.1:5060'\n\
+             [[route]]\nto={{regex='^99$'}}\ntrunk='phone'\n[[route]]\ntrunk='pbx'\n"
+        )
+    };
+    // An untrusted phone asserts nothing.
+    let answer = answer_with(&to_phone("false"), true, &others);
+    for name in [
+        "P-Asserted-Identity",
+        "Remote-Party-ID",
+        "P-Preferred-Identity",
+        "P-Access-Network-Info",
+    ] {
+        assert_eq!(answer.header(name), "", "{}", answer.text());
+    }
+    // Between trusted sides an identity has our host, unless the trunk is without identities.
+    let answer = answer_with(&to_phone("true"), true, &others);
+    assert_eq!(
+        answer.header("P-Asserted-Identity"),
+        "<sip:ceo@198.51.100.1:5060>"
+    );
+    let removed = to_phone("true").replacen("[[trunk]]", "[[trunk]]\nidentity='remove'", 1);
+    let answer = answer_with(&removed, true, &others);
+    assert_eq!(answer.header("P-Asserted-Identity"), "");
+    // The identity of the core reaches a phone without the address of the core, and not against its wish.
+    let answer = answer_with(PLAIN, false, &[asserted]);
+    assert_eq!(
+        answer.header("P-Asserted-Identity"),
+        "<sip:ceo@192.0.2.1:5060>"
+    );
+    let private = [
+        asserted,
+        Edit::Add {
+            id: HeaderId::Privacy,
+            value: b"id",
+        },
+    ];
+    let answer = answer_with(PLAIN, false, &private);
+    assert_eq!(
+        answer.header("P-Asserted-Identity"),
+        "",
+        "{}",
+        answer.text()
+    );
+    assert_eq!(answer.header("Privacy"), "");
+}
+
 /// Sends a MESSAGE with this text from a phone to the border over the phone's transport.
 fn send_text(net: &mut VirtualNetwork, phone: usize, transport: Transport, text: &str) {
     let flow = Flow {

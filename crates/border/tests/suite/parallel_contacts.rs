@@ -128,6 +128,42 @@ fn media_passes(net: &mut VirtualNetwork, alice: (&str, &str), phone: (&str, &st
     })
 }
 
+/// Header rules see the interface of the phone that responds, not of the one that was called last.
+#[test]
+fn rules_for_responses_see_the_interface_of_their_phone() {
+    let rule = |interface: &str| {
+        format!(
+            "[[rules]]\ndirection='in'\non='response'\ninterface='{interface}'\ndo=[{{add='X-From',value='{interface}'}}]\n"
+        )
+    };
+    let config = config("192.0.2.2")
+        .replace("kind='access'", "kind='access'\npass_headers='X-From'")
+        .replace("srtp='require'\n", "")
+        + &rule("out")
+        + &rule("web");
+    let (mut net, alice, leg, phones) =
+        ringing(&config, [("10.2.0.1:5060", OUT), ("10.3.0.1:5060", WEB)]);
+    for (phone, status, interface) in [(phones[0], 180, "out"), (phones[1], 183, "web")] {
+        let leg = offered(&net, phone).leg.unwrap();
+        net.command(phone, |endpoint, now| {
+            let content = MessageContent::default();
+            endpoint
+                .progress(leg, status, &content, false, now)
+                .unwrap();
+        });
+        net.run(second());
+        let progressed = net.find(
+            alice,
+            |event| matches!(event, PhoneEvent::Progressed(found, ..) if *found == status),
+        );
+        assert_eq!(progressed.header("X-From"), interface);
+    }
+    answer(&mut net, phones[0], SDP_B);
+    let answered = net.find(alice, |event| *event == PhoneEvent::Answered);
+    assert_eq!(answered.header("X-From"), "out");
+    end(&mut net, alice, leg);
+}
+
 fn end(net: &mut VirtualNetwork, alice: usize, leg: LegId) {
     net.command(alice, |endpoint, now| {
         endpoint.bye(leg, &MessageContent::default(), now).unwrap();

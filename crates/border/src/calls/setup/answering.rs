@@ -339,7 +339,7 @@ impl Calls<'_> {
                 let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
                 let why = error.map_or(Reason::AnswerNotForwarded, AnchorError::reason);
                 let reason = error.map(reason_of);
-                self.reject_caller_for(slot, status, error.map(AnchorError::reason));
+                self.reject_caller_for(slot, status.into(), error.map(AnchorError::reason));
                 self.end_call(slot, EndedBy::Border, why, reason.as_deref());
             }
         }
