@@ -118,13 +118,20 @@ pub fn publish(dir: &Path) -> Result<Published, LabError> {
     };
     let verdict = bounds::verdict(results.raw.run.verdict, &bounds);
     let verdict = verdict.and(missing(&results.raw.run));
-    results.raw.run.verdict = verdict;
+    let run = &mut results.raw.run;
+    // A search looks for the load at which trials are no longer good, and an interrupted run is not judged.
+    let may_open = run.cut_short || run.search.is_some();
+    let without_load = bounds::without_load(run.trials.iter().filter(|_| !may_open));
+    let verdict = verdict.and(without_load);
+    run.verdict = verdict;
     // A level at which a bound fails has not passed.
     for level in &mut levels {
         let mine = bounds
             .iter()
             .filter(|bound| bound.at.is_some() && bound.at == level.level);
-        level.verdict = bounds::verdict(level.verdict, mine);
+        let trials = run.trials.iter().filter(|trial| trial.level == level.level);
+        let without_load = bounds::without_load(trials);
+        level.verdict = bounds::verdict(level.verdict, mine).and(without_load);
     }
     let raw = &results.raw;
     put(
