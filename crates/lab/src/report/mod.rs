@@ -17,6 +17,7 @@ mod page;
 mod plots;
 mod protection;
 mod rules;
+mod significance;
 mod sources;
 mod study;
 mod style;
@@ -183,8 +184,8 @@ pub struct Compared {
     pub text: String,
     /// As JSON.
     pub json: serde_json::Value,
-    /// Whether the new run is worse than the baseline.
-    pub worse: bool,
+    /// Failed if the new run is worse than the baseline, not measured if there was nothing to compare it by.
+    pub verdict: RunVerdict,
     /// Path of the written page.
     pub page: PathBuf,
 }
@@ -194,7 +195,8 @@ pub const TOLERANCE_PERCENT: f64 = 5.0;
 
 /// Compares the results in `dir` with those in `baseline`, and writes `compare.json`, `compare.html` and its
 /// `compare-records.html` into `dir`. A figure is worse if
-/// it differs by more than `tolerance_percent` and the difference is significant over the trials.
+/// it differs by more than `tolerance_percent` and the difference is significant over the trials, among all figures. Two
+/// searches are compared by their results.
 ///
 /// # Errors
 /// If one of them contains no raw results, if they belong to different experiments or have no level in common, or if
@@ -205,7 +207,7 @@ pub fn compare(baseline: &Path, dir: &Path, tolerance_percent: f64) -> Result<Co
     Ok(Compared {
         text: comparison.text(),
         json: comparison.json(),
-        worse: comparison.is_worse(),
+        verdict: comparison.verdict(),
         page,
     })
 }
