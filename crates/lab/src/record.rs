@@ -273,6 +273,9 @@ pub struct StreamRecord {
     pub expected: u64,
     /// Packets missing.
     pub lost: u64,
+    /// Packets sent before the first one that arrived, of less than a second: `lost` does not have them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub clipped: u64,
     /// Those that were missed between received packets, by the second since the first one; empty without.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost_by_second: Vec<u32>,
@@ -334,6 +337,11 @@ pub struct StreamRecord {
     pub correlation: Option<f64>,
     /// Active level of received against sent speech, dB.
     pub level_db: Option<f64>,
+}
+
+/// Whether a count is left out of the record.
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl StreamRecord {
