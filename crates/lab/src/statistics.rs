@@ -434,9 +434,9 @@ mod tests {
     fn tail_of_students_t_is_that_of_the_table() {
         for freedom in [1_usize, 2, 5, 30] {
             let tail = student_tail(student(freedom), freedom as f64);
-            assert!((tail - 0.025).abs() < 1e-5, "{freedom}: {tail}");
+            assert!((tail - 0.025).abs() < 1e-4, "{freedom}: {tail}");
         }
-        assert!((student_tail(Z95, f64::INFINITY) - 0.025).abs() < 1e-5);
+        assert!((student_tail(Z95, f64::INFINITY) - 0.025).abs() < 1e-4);
         assert_eq!(student_tail(0.0, 3.0), 0.5);
         // With one degree of freedom it is Cauchy's distribution.
         assert!((student_tail(1.0, 1.0) - 0.25).abs() < 1e-9);

@@ -665,7 +665,10 @@ mod tests {
         assert!(starved.notes.iter().any(|note| note.starts_with(cause)));
         assert!(starved.judgement().starts_with("not compared"));
         assert_eq!(starved.verdict(), RunVerdict::NotMeasured);
-        assert_eq!(compared(&old, &old, "same").verdict(), RunVerdict::Passed);
+        assert_eq!(
+            compared(&old, &old, "unchanged").verdict(),
+            RunVerdict::Passed
+        );
         // One starved repetition of three is left out.
         let mut mixed = trials(10.0, [0.1; 3]);
         mixed[1] = (vec![900.0; 3], 25.0);
