@@ -365,6 +365,10 @@ impl Streams {
         config: &DriverConfig,
         now: Time,
     ) {
+        if self.report_delayed(plane, index, now) {
+            self.abort(plane, index, CloseReason::TlsFailed);
+            return;
+        }
         let connection = &self.connections[index as usize];
         let late = connection.state == StreamState::Open
             && connection
