@@ -1,5 +1,5 @@
-//! Streams beside media: a driver with its forwarder on the same thread forwards media between stream inputs, whatever
-//! they cost, and serves ready connections in turn.
+//! Streams beside media: a driver with its forwarder on the same thread forwards media between stream inputs, also if
+//! these take long, and serves ready connections in turn.
 
 use engine::{
     ConnectionId, Control, Deadline, Engine, Forward, Input, MediaPacket, Output, PacketVerdict,
