@@ -31,7 +31,7 @@ use crate::workers::{SiblingWorkers, worker_driver_config};
 use border::admission::MediaPaths;
 use border::border::Border;
 use clap::{Args, ValueEnum};
-use config::Config;
+use config::{Config, MediaSocketMode, OffloadMode};
 use engine::{Event, EventKind, HashKey, Time};
 use media::forward::{Forwarder, ForwarderLimits};
 use net::{Clock, Driver, DriverConfig, KernelRelay, PortClaims, Signals};
@@ -441,6 +441,42 @@ fn serve(
     }
 }
 
+/// Media addresses that only the new configuration has. The shared sockets, the kernel relay and AF_XDP serve the
+/// addresses of the start.
+fn added_media_addresses(old: &Config, new: &Config) -> Vec<IpAddr> {
+    let before = old.media_addresses();
+    let mut added = new.media_addresses();
+    added.retain(|address| !before.contains(address));
+    added
+}
+
+/// Whether media may use another path than a socket for each port.
+fn has_special_media_path(config: &Config) -> bool {
+    let media = &config.media;
+    media.sockets != MediaSocketMode::PerPort
+        || media.kernel_relay != OffloadMode::Never
+        || media.af_xdp != OffloadMode::Never
+}
+
+/// The setting that forbids to serve media addresses of a reload by a socket for each port.
+fn required_media_path(old: &Config, new: &Config) -> Option<String> {
+    let media = &new.media;
+    let setting = match media {
+        _ if media.sockets == MediaSocketMode::Shared => "sockets = \"shared\"",
+        _ if media.kernel_relay == OffloadMode::Require => "kernel_relay = \"require\"",
+        _ if media.af_xdp == OffloadMode::Require => "af_xdp = \"require\"",
+        _ => return None,
+    };
+    let added = added_media_addresses(old, new);
+    let added: Vec<String> = added.iter().map(ToString::to_string).collect();
+    (!added.is_empty()).then(|| {
+        format!(
+            "new media addresses {}: `[media] {setting}` serves those of the start; restart to add them",
+            added.join(", ")
+        )
+    })
+}
+
 /// Tables with changed settings that take effect only at the next start.
 fn changes_for_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
     let limits = |config: &Config| engine::Limits {
@@ -498,6 +534,10 @@ fn changes_for_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
             old.media.kernel_relay != new.media.kernel_relay,
         ),
         ("[media] af_xdp", old.media.af_xdp != new.media.af_xdp),
+        (
+            "media addresses (their ports get one socket each until then)",
+            has_special_media_path(new) && !added_media_addresses(old, new).is_empty(),
+        ),
         ("[control]", listens(old) != listens(new)),
         ("[records]", old.records != new.records),
         ("[metrics]", old.metrics != new.metrics),
@@ -735,6 +775,12 @@ impl BorderService<'_> {
                 );
                 self.refuse_configuration(why, now);
             }
+            Ok(NewBorderConfig { config, .. })
+                if required_media_path(border.config(), &config).is_some() =>
+            {
+                let why = required_media_path(border.config(), &config).unwrap_or_default();
+                self.refuse_configuration(why, now);
+            }
             Ok(NewBorderConfig {
                 config,
                 loaded,
@@ -827,6 +873,35 @@ mod tests {
                 "[log]"
             ]
         );
+    }
+
+    #[test]
+    fn media_addresses_of_a_reload_wait_for_the_next_start_or_are_refused() {
+        let read = |media: &str, more: &str| {
+            let text = format!(
+                "[[interface]]\nname=\"x\"\nlisten=\"udp:192.0.2.1\"\n{more}\n[media]\n{media}\n"
+            );
+            config::parse(&text, "f").unwrap()
+        };
+        let second = "[[interface]]\nname=\"y\"\nlisten=\"udp:192.0.2.2\"";
+        for (media, named, refused) in [
+            ("sockets=\"per-port\"", false, false),
+            ("sockets=\"auto\"", true, false),
+            ("sockets=\"shared\"", true, true),
+            ("sockets=\"per-port\"\nkernel_relay=\"auto\"", true, false),
+            ("sockets=\"per-port\"\nkernel_relay=\"require\"", true, true),
+            ("sockets=\"per-port\"\naf_xdp=\"require\"", true, true),
+        ] {
+            let (old, new) = (read(media, ""), read(media, second));
+            let changes = changes_for_next_start(&old, &new);
+            assert_eq!(changes.len(), usize::from(named), "{media}: {changes:?}");
+            let why = required_media_path(&old, &new);
+            assert_eq!(why.is_some(), refused, "{media}: {why:?}");
+            assert!(why.is_none_or(|why| why.contains("192.0.2.2")));
+            // An address that is removed changes nothing.
+            assert!(changes_for_next_start(&new, &old).is_empty(), "{media}");
+            assert!(required_media_path(&new, &old).is_none());
+        }
     }
 
     #[test]

@@ -19,8 +19,16 @@ pub struct TimerConfig {
     /// Stream connections without traffic for this long are closed (an incomplete message is not traffic), unless a dialog
     /// or the handler needs them; 15 minutes.
     pub idle: Duration,
-    /// Longest time from the first to the last byte of a message on a stream; 30 seconds.
+    /// Longest time from the first to the last byte of a message on a stream, and until the first message on an accepted
+    /// connection; 30 seconds.
     pub message: Duration,
+}
+
+impl TimerConfig {
+    /// Time after which an accepted connection without a SIP message is closed, also if its peer sends keep-alives.
+    pub(crate) fn unspoken(&self) -> Duration {
+        self.message.min(self.idle)
+    }
 }
 
 impl Default for TimerConfig {

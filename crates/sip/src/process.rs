@@ -618,6 +618,7 @@ impl Endpoint {
 
     /// No final response in time: Timers B and F.
     pub(crate) fn client_timed_out(&mut self, slot: u32, handler: &mut dyn Handler) {
+        self.suspect_connection(slot);
         self.client_failed(slot, Failure::TimedOut, handler);
     }
 

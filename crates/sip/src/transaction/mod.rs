@@ -560,11 +560,7 @@ impl Endpoint {
     }
 
     pub(crate) fn transmit(&mut self, flow: &Flow, start: usize) -> Result<Option<u32>, Refused> {
-        let timers = IdleTimers {
-            now: self.now,
-            wheel: &mut self.wheel,
-            idle: self.config.timers.idle,
-        };
+        let timers = IdleTimers::new(self.now, &mut self.wheel, &self.config.timers);
         self.net.send(flow, start, timers)
     }
 
