@@ -16,7 +16,6 @@ use std::time::Duration;
 /// Most media sockets opened before a trial begins; more are opened on demand.
 const MAX_PREOPENED_SOCKETS: u64 = 3_000;
 
-
 /// The hosts of a trial.
 #[derive(Clone, Debug)]
 pub struct TrialHosts {
