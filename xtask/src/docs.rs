@@ -156,7 +156,10 @@ overload control refuses by their queueing delay, or sheds unread, are no calls 
   than 0.1 s before the crash may be missing. After a power failure the last second may be missing. Their media is that of the complete
   [intervals](store.md) (jitter and MOS are means, weighted by packets), which need `[store]`, otherwise null; codec, protection and path are null.
 - `media` has all its fields in every record. They are null where the border sees no media.
-- INVITEs with Replaces become part of the call that they replace. After a transfer the second leg is the last one.
+- INVITEs with Replaces become part of the call that they replace. The legs are those that were connected last: after a transfer, or an INVITE with
+  Replaces, the new leg stands on the side that it replaced.
+- Times count from the start of the program, also if the clock of the machine is set meanwhile: durations are right, and the alarm `clock` tells that
+  times are not ([metrics](metrics.md)).
 ";
 
 /// The program describes its own configuration and metrics.

@@ -7,6 +7,7 @@
 
 mod branches;
 pub mod codecs;
+mod descriptions;
 mod early_media;
 pub mod encodings;
 pub mod hiding;
@@ -29,6 +30,7 @@ pub use side::Side;
 use codecs::CallCodecs;
 use config::{MediaSecurity, Mux, Transcoding};
 use core::time::Duration;
+use descriptions::ExchangedDescriptions;
 use engine::{Deadline, Entropy, HashKey, Reason, SocketId, Time};
 use media::ports::{PortPair, PortPool};
 use media::{FlowPlan, Latching, MediaCommand, Protection, SessionPlan, SidePlan};
@@ -267,6 +269,8 @@ pub struct CallMedia {
     previous_side: Option<Box<side_change::PreviousSide>>,
     /// Callee's sides of contacts that are called at the same time.
     branches: Option<Box<branches::Branches>>,
+    /// The last descriptions, while a refresh may need them.
+    exchanged: Option<Box<ExchangedDescriptions>>,
 }
 
 impl CallMedia {
@@ -289,6 +293,7 @@ impl CallMedia {
             participant: None,
             previous_side: None,
             branches: None,
+            exchanged: Some(Box::new(ExchangedDescriptions::new())),
         }
     }
 
@@ -411,7 +416,11 @@ impl CallMedia {
             self.apply_first_offer();
             self.send_plan(plane);
         }
+        let start = out.len();
         self.write_offer(plane, from, offer, out);
+        if let Some(exchanged) = &mut self.exchanged {
+            exchanged.offered(offer, out.get(start..).unwrap_or_default());
+        }
         Ok(())
     }
 
@@ -472,9 +481,11 @@ impl CallMedia {
         out: &mut Vec<u8>,
     ) -> Result<(), AnchorError> {
         let facts = parse_media(answer).map_err(AnchorError::Bad)?;
+        let start = out.len();
         let Some(mut offer) = self.offer.take() else {
             // A repeated answer (200 after a reliable 183): the addresses of the first one remain.
             self.write_answer(plane, from, answer, out);
+            self.record_answer(from, answer, out.get(start..).unwrap_or_default());
             return Ok(());
         };
         if self.secures_media()
@@ -503,16 +514,33 @@ impl CallMedia {
         self.negotiated = true;
         self.side_answered();
         self.send_plan(plane);
+        self.record_answer(from, answer, out.get(start..).unwrap_or_default());
         if provisional {
             offer.answered = true;
             self.offer = Some(offer);
+        } else if let Some(exchanged) = &mut self.exchanged {
+            exchanged.close_offer();
         }
         Ok(())
+    }
+
+    fn record_answer(&mut self, from: Side, answer: &[u8], sent: &[u8]) {
+        let Some(exchanged) = &mut self.exchanged else {
+            return;
+        };
+        exchanged.answered(from, answer, sent);
+        if self.branches.is_some() {
+            // The last offer may be that of another contact.
+            exchanged.forget(from);
+        }
     }
 
     /// Discards the open offer after a refusal; the previous state remains. An offer that an early dialog has
     /// answered stays as answered.
     pub fn abandon(&mut self, plane: &mut MediaPlane) {
+        if let Some(exchanged) = &mut self.exchanged {
+            exchanged.close_offer();
+        }
         if let Some(offer) = self.offer.take()
             && !offer.answered
         {
@@ -540,7 +568,11 @@ impl CallMedia {
     pub fn offer_again(&mut self, plane: &mut MediaPlane, offer: &[u8], out: &mut Vec<u8>) {
         if let Some(from) = self.open_offer() {
             self.evaluate_offer_again(plane, offer);
+            let start = out.len();
             self.write_offer(plane, from, offer, out);
+            if let Some(exchanged) = &mut self.exchanged {
+                exchanged.offered_again(out.get(start..).unwrap_or_default());
+            }
         }
     }
 

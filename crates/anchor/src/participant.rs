@@ -34,6 +34,7 @@ impl CallMedia {
         };
         CallMedia {
             participant: Some(Box::new(settings)),
+            exchanged: None,
             ..CallMedia::new(session, [side, other])
         }
     }

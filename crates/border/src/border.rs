@@ -31,9 +31,6 @@ pub struct Border {
     pub(crate) parts: Components,
 }
 
-/// Received requests for which each worker reserves memory.
-const RESERVED_TRANSACTIONS: usize = 262_144;
-
 impl Border {
     /// A border with this configuration. Its first outputs open its sockets.
     pub fn new(config: impl Into<Arc<Config>>, mut entropy: Entropy) -> Border {
@@ -145,12 +142,6 @@ impl Border {
     /// Initially disabled.
     pub fn set_call_records(&mut self, wanted: bool) {
         self.parts.ctx.events.records = wanted;
-    }
-
-    /// Reserves memory of the hash tables for the received requests of 32 s at eight thousand a second, within the limits.
-    /// A table that grows moves its entries while calls wait. Unused memory is not touched, except one byte for each slot.
-    pub fn reserve(&mut self) {
-        self.endpoint.reserve(RESERVED_TRANSACTIONS);
     }
 
     /// All packets dropped by signalling, by reason.

@@ -26,7 +26,8 @@ use crate::calls::transfer::join::Join;
 use crate::headers::has_credentials;
 use crate::ng_client::relay::NodeRelay;
 use crate::policy::HopStep;
-use crate::request::RequestOrigin;
+use crate::request::{PeerLocation, RequestOrigin};
+use crate::responses::StatusLine;
 use crate::rules::Tags;
 use crate::shared::Alarm;
 use anchor::{CallMedia, Side};
@@ -225,6 +226,8 @@ pub(crate) struct Best {
     pub(crate) message: Option<Box<[u8]>>,
     /// Reason in the event.
     pub(crate) why: Option<Reason>,
+    /// The reason phrase of the header rule that refused the call.
+    pub(crate) phrase: Option<Box<str>>,
 }
 
 impl Best {
@@ -248,6 +251,19 @@ impl Best {
                 status,
                 message: message.map(Box::from),
                 why: Some(why),
+                phrase: None,
+            };
+        }
+    }
+
+    /// The same for the refusal of a header rule.
+    pub(crate) fn offer_refusal(&mut self, line: StatusLine) {
+        if Best::rank(line.status) < Best::rank(self.status) {
+            *self = Best {
+                status: line.status,
+                message: None,
+                why: Some(Reason::RefusedByRule),
+                phrase: line.reason,
             };
         }
     }
@@ -560,6 +576,8 @@ pub(crate) struct CallHeaders {
     pub(crate) charging: Option<Box<ChargingVector>>,
     /// Whether a redirect has led to a callee outside of its trunk, which is not trusted.
     pub(crate) foreign_callee: bool,
+    /// The authenticated user of the caller, for header rules.
+    pub(crate) user: Option<Box<str>>,
 }
 
 /// A call.
@@ -595,6 +613,26 @@ impl Call {
             return Some(Side::Callee);
         }
         self.has_branch(leg).then_some(Side::Callee)
+    }
+
+    /// Interface and trunk of the peer of a leg of `side`. Of several targets that are called at the same time, each has
+    /// its own.
+    pub(crate) fn location_of(&self, side: Side, leg: Option<LegId>) -> PeerLocation {
+        let hop = self.kind.set_up().and_then(|set_up| {
+            let mut branches = set_up.branches.iter();
+            let branch = branches.find(|branch| Some(branch.leg) == leg)?;
+            set_up.hops.get(usize::from(branch.hop))
+        });
+        match hop.filter(|_| side == Side::Callee) {
+            Some(hop) => (hop.interface, hop.trunk),
+            None => (*self.interfaces.get(side), *self.trunks.get(side)),
+        }
+    }
+
+    /// The authenticated user of a side, for header rules; empty if there is none.
+    pub(crate) fn user_of(&self, side: Side) -> &str {
+        let user = self.headers.user.as_deref();
+        user.filter(|_| side == Side::Caller).unwrap_or_default()
     }
 
     /// The trunk of the target that this leg calls, unless a redirect has led to it.

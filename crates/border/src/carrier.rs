@@ -6,7 +6,9 @@
 mod tests;
 
 use crate::policy::escape_user;
-use config::{CarrierAccount, Config, InterfaceId, KeepAlive, TrunkId};
+use config::{
+    CarrierAccount, Config, HostName, InterfaceId, InterfaceSpec, KeepAlive, Trunk, TrunkId,
+};
 use core::time::Duration;
 use engine::timers::TimerHeap;
 use engine::{Deadline, Entropy, EventKind, Time, Transport};
@@ -60,10 +62,56 @@ pub struct OurEnd {
     pub transport: Transport,
 }
 
+/// The registrar and our address towards it. A registration by another path tells the carrier nothing about this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct RegistrationPath {
+    /// Host, transport and priority of each target.
+    targets: Vec<(HostName, Transport, u16)>,
+    /// Name of the interface.
+    interface: String,
+    advertise: Option<HostName>,
+    /// Its listening addresses that reach a target.
+    listen: Vec<(Transport, SocketAddr)>,
+}
+
+impl RegistrationPath {
+    fn of(trunk: &Trunk, interface: Option<&InterfaceSpec>) -> RegistrationPath {
+        let targets: Vec<_> = trunk
+            .targets
+            .iter()
+            .map(|target| {
+                let transport = target.transport.unwrap_or(Transport::Udp);
+                (target.host.clone(), transport, target.priority)
+            })
+            .collect();
+        let listen = interface
+            .into_iter()
+            .flat_map(|interface| &interface.listen);
+        let listen = listen
+            .filter(|listen| targets.iter().any(|target| target.1 == listen.transport))
+            .map(|listen| (listen.transport, listen.address))
+            .collect();
+        RegistrationPath {
+            targets,
+            interface: interface.map_or_else(String::new, |interface| interface.name.clone()),
+            advertise: interface.and_then(|interface| interface.advertise.clone()),
+            listen,
+        }
+    }
+
+    /// Indices of the targets by priority.
+    fn targets(&self) -> Vec<usize> {
+        let mut indices: Vec<usize> = (0..self.targets.len()).collect();
+        indices.sort_by_key(|&index| self.targets.get(index).map(|target| target.2));
+        indices
+    }
+}
+
 #[derive(Debug)]
 struct Account {
     name: String,
     account: CarrierAccount,
+    path: RegistrationPath,
     trunk: TrunkId,
     interface: InterfaceId,
     /// Indices of the targets by priority.
@@ -72,8 +120,6 @@ struct Account {
     at: usize,
     /// The address that accepted the last registration, while the next one goes there.
     address: Option<SocketAddr>,
-    /// Whether the interface has a configured address, so that none is learned.
-    fixed: bool,
     call_id: String,
     cseq: u32,
     number: u32,
@@ -85,6 +131,8 @@ struct Account {
     expires: u32,
     /// Failures in a row.
     failures: u32,
+    /// Whether a failure was reported since the last registration.
+    troubled: bool,
     /// Our address as seen by the carrier (`received` and `rport`), if known.
     seen: Option<SocketAddr>,
     /// Whether the last registration only corrected the Contact.
@@ -119,11 +167,43 @@ pub struct Carriers {
     is_removing: bool,
 }
 
+/// The state of an account in events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AccountState {
+    Registered,
+    /// The last attempt failed; the registration may still exist.
+    Failed,
+    Expired,
+    Removed,
+}
+
+impl AccountState {
+    fn name(self) -> &'static str {
+        match self {
+            AccountState::Registered => "registered",
+            AccountState::Failed => "failed",
+            AccountState::Expired => "expired",
+            AccountState::Removed => "removed",
+        }
+    }
+}
+
+/// The delay after a failure.
+#[derive(Clone, Copy, Debug)]
+enum RetryWait {
+    /// At first this one, longer after further failures.
+    Growing(Duration),
+    /// Retry-After of the carrier: not before that (RFC 3261 section 20.33).
+    Requested(Duration),
+}
+
 /// First delay after a failure, doubled up to [`MOST_WAIT`] (RFC 5626 section 4.5).
 const FIRST_WAIT: Duration = Duration::from_secs(30);
 const MOST_WAIT: Duration = Duration::from_secs(1_800);
 /// Delay after a refusal of the account (401, 403, 404), which the carrier does not correct within seconds.
 const REFUSED_WAIT: Duration = Duration::from_secs(300);
+/// Longest Retry-After that is obeyed.
+const MOST_RETRY_AFTER: Duration = Duration::from_secs(86_400);
 
 /// Granted seconds from which a refresh may find the preferred target dead and reach another one before the expiry.
 const FAILBACK_LIFETIME: u32 = 180;
@@ -143,8 +223,8 @@ impl Carriers {
         carriers
     }
 
-    /// Applies a new configuration. Unchanged accounts keep their registration; previous registrations of the others
-    /// expire.
+    /// Applies a new configuration. Unchanged accounts keep their registration; those with another registrar or another
+    /// address of ours are registered at once. Previous registrations expire.
     pub fn reload(&mut self, config: &Config, now: Time) {
         let mut before = std::mem::take(&mut self.accounts);
         self.agenda = TimerHeap::new();
@@ -156,49 +236,47 @@ impl Carriers {
                 continue;
             };
             let id = TrunkId(u16::try_from(index).unwrap_or(u16::MAX));
-            let interface = config.interface(trunk.interface);
-            let fixed = interface.is_some_and(|interface| interface.advertise.is_some());
-            let same = |old: &Account| {
-                old.name == trunk.name
-                    && old.account == *account
-                    && old.targets.len() == trunk.targets.len()
-            };
-            let mut targets: Vec<usize> = (0..trunk.targets.len()).collect();
-            targets.sort_by_key(|&index| trunk.targets.get(index).map(|target| target.priority));
+            let path = RegistrationPath::of(trunk, config.interface(trunk.interface));
+            let same = |old: &Account| old.name == trunk.name && old.account == *account;
             let kept = before
                 .iter()
                 .position(same)
                 .map(|at| before.swap_remove(at));
-            let fresh = kept.is_none();
+            let fresh = kept.as_ref().is_none_or(|kept| kept.path != path);
             let mut entry = kept.unwrap_or_else(|| Account {
                 name: trunk.name.clone(),
                 account: account.clone(),
+                path: path.clone(),
                 trunk: id,
                 interface: trunk.interface,
                 targets: Vec::new(),
                 at: 0,
                 address: None,
-                fixed,
                 call_id: format!("{:016x}{:016x}", self.entropy.u64(), self.entropy.u64()),
                 cseq: 0,
                 number: 0,
                 waiting: false,
                 registered: false,
                 until: Time::ZERO,
-                expires: u32::try_from(account.expires.as_secs()).unwrap_or(u32::MAX),
+                expires: requested_lifetime(account),
                 failures: 0,
+                troubled: false,
                 seen: None,
                 corrected: false,
                 contact: Vec::new(),
                 removal: Removal::None,
             });
-            entry.targets = targets;
+            if fresh {
+                entry.begin(path);
+            }
             entry.trunk = id;
             entry.interface = trunk.interface;
-            entry.fixed = fixed;
             // Pending responses are recognised by their serial number and ignored.
             entry.number = entry.number.wrapping_add(1);
-            entry.waiting = false;
+            if std::mem::take(&mut entry.waiting) {
+                // The one with credentials has the next CSeq.
+                entry.cseq = entry.cseq.wrapping_add(1) & 0x7fff_ffff;
+            }
             let at = match fresh {
                 true => now + Duration::from_secs(1).mul_f64(self.entropy.unit()),
                 false => refresh_at(now, entry.until),
@@ -331,9 +409,10 @@ impl Carriers {
         let index = self.accounts.iter().position(of)?;
         let account = self
             .accounts
-            .get(index)
+            .get_mut(index)
             .filter(|account| account.registered)?;
-        let note = account.note("flow failed");
+        account.troubled = true;
+        let note = account.note(AccountState::Failed, Some("flow failed"));
         // Spread, so that the clients of a server do not register all at once (section 4.5).
         let wait = Duration::from_secs(1).mul_f64(1.0 + 4.0 * self.entropy.unit());
         if !account.waiting {
@@ -385,6 +464,11 @@ impl Carriers {
     }
 }
 
+/// The configured lifetime in seconds.
+fn requested_lifetime(account: &CarrierAccount) -> u32 {
+    u32::try_from(account.expires.as_secs()).unwrap_or(u32::MAX)
+}
+
 /// Half of the remaining lifetime, at least five seconds before its end, and at least one second from now.
 fn refresh_at(now: Time, until: Time) -> Time {
     let left = until.since(now);
@@ -393,6 +477,27 @@ fn refresh_at(now: Time, until: Time) -> Time {
 }
 
 impl Account {
+    /// Begins to register by this path. Call-ID and CSeq continue, so that a registrar that both paths lead to accepts
+    /// the order of the requests.
+    fn begin(&mut self, path: RegistrationPath) {
+        self.targets = path.targets();
+        self.path = path;
+        self.at = 0;
+        self.address = None;
+        self.registered = false;
+        self.until = Time::ZERO;
+        self.expires = requested_lifetime(&self.account);
+        self.failures = 0;
+        self.troubled = false;
+        self.seen = None;
+        self.corrected = false;
+    }
+
+    /// Whether the interface has a configured address, so that none is learned.
+    fn is_fixed(&self) -> bool {
+        self.path.advertise.is_some()
+    }
+
     /// Index of the current target.
     fn target(&self) -> usize {
         self.targets.get(self.at).copied().unwrap_or(0)
@@ -429,7 +534,7 @@ impl Account {
     fn contact_for(&self, end: &OurEnd) -> Vec<u8> {
         let mut contact = b"<sip:".to_vec();
         escape_user(&self.account.contact_user, &mut contact);
-        let host = match self.seen.filter(|_| !self.fixed) {
+        let host = match self.seen.filter(|_| !self.is_fixed()) {
             Some(seen) => seen.to_string(),
             None => end.host.clone(),
         };
@@ -462,17 +567,18 @@ impl Account {
         let response = match result {
             CarrierResult::Response(response) => response,
             CarrierResult::TimedOut | CarrierResult::NotSent => {
-                return self.failed("no answer", FIRST_WAIT, jitter, now);
+                let wait = RetryWait::Growing(FIRST_WAIT);
+                return self.failed("no answer", wait, jitter, now);
             }
         };
         if self.removal == Removal::Sent {
             self.registered = false;
-            return (None, Some(self.note("removed")));
+            return (None, Some(self.note(AccountState::Removed, None)));
         }
         match response.status() {
             200..=299 if self.removal == Removal::Due => {
                 self.registered = true;
-                (Some(now), Some(self.note("registered")))
+                (Some(now), Some(self.note(AccountState::Registered, None)))
             }
             200..=299 => self.taken(response, now),
             _ if self.removal == Removal::Due => (None, None),
@@ -482,18 +588,25 @@ impl Account {
                     // One second, for carriers that raise the lifetime each time.
                     (Some(now + Duration::from_secs(1)), None)
                 }
-                _ => self.failed("refused", REFUSED_WAIT, jitter, now),
+                _ => {
+                    let wait = RetryWait::Growing(REFUSED_WAIT);
+                    self.failed("refused with 423", wait, jitter, now)
+                }
             },
             status @ (500..=599 | 408) => {
-                let wait = response
-                    .retry_after()
-                    .map_or(FIRST_WAIT, |seconds| {
-                        Duration::from_secs(u64::from(seconds))
-                    })
-                    .min(MOST_WAIT);
+                let wait = match response.retry_after() {
+                    Ok(seconds) => {
+                        let wait = Duration::from_secs(u64::from(seconds));
+                        RetryWait::Requested(wait.min(MOST_RETRY_AFTER))
+                    }
+                    Err(_) => RetryWait::Growing(FIRST_WAIT),
+                };
                 self.failed(&format!("answered {status}"), wait, jitter, now)
             }
-            status => self.failed(&format!("refused with {status}"), REFUSED_WAIT, jitter, now),
+            status => {
+                let wait = RetryWait::Growing(REFUSED_WAIT);
+                self.failed(&format!("refused with {status}"), wait, jitter, now)
+            }
         }
     }
 
@@ -501,8 +614,10 @@ impl Account {
         let granted = self.granted(response);
         self.failures = 0;
         self.until = now + Duration::from_secs(u64::from(granted));
-        let note = (!self.registered).then(|| self.note("registered"));
+        let is_news = !self.registered || self.troubled;
+        let note = is_news.then(|| self.note(AccountState::Registered, None));
         self.registered = true;
+        self.troubled = false;
         let news = self.learn(response);
         if news && !self.corrected {
             // The Contact at the carrier is unreachable: a correct one follows at once, but only once in a row, because
@@ -540,7 +655,7 @@ impl Account {
 
     /// Learns our address from `received` and `rport` of our Via (RFC 3581 section 4). Returns whether it changed.
     fn learn(&mut self, response: &Message<'_>) -> bool {
-        if self.fixed || !response.has(HeaderId::Via) {
+        if self.is_fixed() || !response.has(HeaderId::Via) {
             return false;
         }
         let Ok(via) = response.via() else {
@@ -572,42 +687,48 @@ impl Account {
     fn failed(
         &mut self,
         why: &str,
-        base: Duration,
+        wait: RetryWait,
         jitter: f64,
         now: Time,
     ) -> (Option<Time>, Option<EventKind>) {
         self.failures = self.failures.saturating_add(1);
         if self.removal != Removal::None {
             let was_registered = std::mem::replace(&mut self.registered, false);
-            return (None, was_registered.then(|| self.note("expired")));
+            let note = was_registered.then(|| self.note(AccountState::Expired, Some(why)));
+            return (None, note);
         }
         // The next target, if there are several; the delay grows after each of them was tried.
         let targets = self.targets.len().max(1);
         self.at = (self.at + 1) % targets;
         self.address = None;
         let rounds = (self.failures - 1) / u32::try_from(targets).unwrap_or(1);
-        let wait = match self.at {
-            0 => base
-                .saturating_mul(1 << rounds.min(6))
-                .min(MOST_WAIT.max(base)),
-            _ => Duration::from_secs(1),
+        let (longest, spread) = match (self.at, wait) {
+            (0, RetryWait::Growing(base)) => {
+                let longest = base.saturating_mul(1 << rounds.min(6));
+                (longest.min(MOST_WAIT.max(base)), jitter)
+            }
+            // Up to a tenth later.
+            (0, RetryWait::Requested(base)) => (base, 0.9 + 0.2 * jitter),
+            _ => (Duration::from_secs(1), jitter),
         };
-        let lost = self.registered && self.until <= now + wait;
+        let lost = self.registered && self.until <= now + longest;
+        let state = match lost {
+            true => AccountState::Expired,
+            false => AccountState::Failed,
+        };
         if lost {
             self.registered = false;
         }
-        let note = match (lost, self.failures) {
-            (true, _) => Some(self.note("expired")),
-            (false, 1) => Some(self.note(why)),
-            _ => None,
-        };
-        (Some(now + wait.mul_f64(jitter)), note)
+        let note = (lost || !self.troubled).then(|| self.note(state, Some(why)));
+        self.troubled = true;
+        (Some(now + longest.mul_f64(spread)), note)
     }
 
-    fn note(&self, state: &str) -> EventKind {
+    fn note(&self, state: AccountState, reason: Option<&str>) -> EventKind {
         EventKind::CarrierRegistration {
             trunk: self.name.clone(),
-            state: state.to_owned(),
+            state: state.name().to_owned(),
+            reason: reason.map(str::to_owned),
         }
     }
 }

@@ -10,6 +10,11 @@ pub(crate) const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, INFO, UPDATE,
 /// Emergency calls for which there is room beyond the limit of calls.
 const EMERGENCY_CALLS: usize = 100;
 
+/// The limit of calls of the endpoint. Policy refuses calls beyond the configured limit, except emergency calls.
+pub(crate) fn endpoint_calls(config: &Config) -> usize {
+    config.limits.calls.saturating_add(EMERGENCY_CALLS)
+}
+
 /// Settings of the endpoint, derived from a configuration.
 pub(crate) fn endpoint_config(
     config: &Config,
@@ -50,7 +55,7 @@ pub(crate) fn endpoint_config(
         },
         limits: engine::Limits {
             transactions: worker.share(config.limits.transactions),
-            calls: config.limits.calls.saturating_add(EMERGENCY_CALLS),
+            calls: endpoint_calls(config),
             ..config.limits.clone()
         },
         opens_websockets: false,

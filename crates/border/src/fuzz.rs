@@ -693,7 +693,7 @@ impl FuzzHarness {
         assert!(census.sip.legs <= 2 * CALLS, "{}", described());
         let transactions = census.sip.clients + census.sip.servers;
         assert!(transactions <= TRANSACTIONS, "{}", described());
-        assert!(census.sip.connections <= CONNECTIONS, "{}", described());
+        assert!(census.sip.connections <= 2 * CONNECTIONS, "{}", described());
         assert!(
             census.sip.connections <= self.streams.len(),
             "{}",

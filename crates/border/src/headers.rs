@@ -7,6 +7,16 @@ use wire::sip::{Edit, HeaderId, Host, Message, Method, NameAddr, Scheme, Uri};
 /// URI parameter that identifies the contact of a forwarded registration.
 pub(crate) const TOKEN: &[u8] = b"hw";
 
+/// Supported of an INVITE that the border does not forward, or whose caller could not answer an offer in a reliable
+/// response: the border's own option tags. Those that two ends negotiate with each other (100rel with its offers in
+/// responses, precondition) would be promises that the border does not keep.
+pub(crate) const OWN_SUPPORTED: Edit<'static> = Edit::Replace {
+    id: HeaderId::Supported,
+    value: b"timer, replaces",
+};
+/// The same as the only edit of a re-INVITE.
+pub(crate) const OWN_REINVITE: &[Edit<'static>] = &[OWN_SUPPORTED];
+
 /// Edits of a forwarded message.
 pub(crate) type EditList<'e> = SmallVec<[Edit<'e>; 24]>;
 

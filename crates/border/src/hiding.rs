@@ -5,6 +5,7 @@
 
 use crate::headers::address_with_host;
 use config::headers::{NAMED, Treatment, treatment};
+use core::cell::OnceCell;
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, NameAddr, TokenValue, percent_decode};
 
@@ -50,6 +51,57 @@ const FEATURES: [&[u8]; 21] = [
 /// Trees of other feature tags: of standards (RFC 3840 section 12.1), and of 3GPP and GSMA in the global tree.
 const FEATURE_TREES: [&[u8]; 3] = [b"+sip.", b"+g.3gpp.", b"+g.gsma."];
 
+/// Values of a rewritten header that are relayed, at most; a list has no other limit than the size of the message.
+const MAX_VALUES: usize = 64;
+/// Parts of a body that values may name, at most.
+const MAX_PARTS: usize = 16;
+/// Length of the Content-ID of a part, at most.
+const MAX_CONTENT_ID: usize = 256;
+
+/// The names (Content-ID, RFC 2392) of the parts of a body, read once for each message.
+#[derive(Debug)]
+struct PartNames<'m> {
+    body: &'m [u8],
+    names: OnceCell<SmallVec<[&'m [u8]; 4]>>,
+}
+
+impl<'m> PartNames<'m> {
+    fn new(message: &Message<'m>) -> PartNames<'m> {
+        PartNames {
+            body: message.body(),
+            names: OnceCell::new(),
+        }
+    }
+
+    fn contain(&self, name: &[u8]) -> bool {
+        let names = self.names.get_or_init(|| {
+            let lines = self.body.split_inclusive(|byte| *byte == b'\n');
+            let mut start = 0;
+            let starts = lines.map(|line| {
+                let at = start;
+                start += line.len();
+                at
+            });
+            let found = starts.filter_map(|at| content_id(self.body.get(at..)?));
+            found.take(MAX_PARTS).collect()
+        });
+        names.contains(&name)
+    }
+}
+
+/// The name in the field Content-ID at the start of `text`, which may be folded.
+fn content_id(text: &[u8]) -> Option<&[u8]> {
+    const FIELD: &[u8] = b"content-id:";
+    let (name, value) = text.split_at_checked(FIELD.len())?;
+    if !name.eq_ignore_ascii_case(FIELD) {
+        return None;
+    }
+    let value = value.get(..MAX_CONTENT_ID.min(value.len()))?;
+    let value = value.trim_ascii_start().strip_prefix(b"<")?;
+    let end = value.iter().position(|byte| *byte == b'>')?;
+    value.get(..end)
+}
+
 /// Names of headers that operators pass unchanged in practice.
 pub(crate) type PassHeaders = [Box<str>];
 
@@ -65,12 +117,13 @@ pub(crate) fn edits<'e, const N: usize>(
     texts: &'e mut HidingTexts,
     edits: &mut SmallVec<[Edit<'e>; N]>,
 ) {
+    let parts = PartNames::new(message);
     for (id, text) in WRITTEN.into_iter().zip(&mut texts.0) {
         if !message.has(id) || listed(passes, id.name().as_bytes()) || is_edited(edits, id) {
             continue;
         }
         text.clear();
-        write(message, id, &host, text);
+        write((message, &parts), id, &host, text);
         let value: &'e [u8] = text;
         edits.push(match value {
             [] => Edit::Remove(id),
@@ -163,18 +216,23 @@ fn listed(passes: &PassHeaders, name: &[u8]) -> bool {
 }
 
 /// Writes the values of a header in the form in which they are forwarded; nothing if none is.
-fn write(message: &Message<'_>, id: HeaderId, host: &impl Fn() -> Vec<u8>, out: &mut Vec<u8>) {
+fn write(
+    (message, parts): (&Message<'_>, &PartNames<'_>),
+    id: HeaderId,
+    host: &impl Fn() -> Vec<u8>,
+    out: &mut Vec<u8>,
+) {
     let treatment = treatment(id);
     let own = match treatment {
         Treatment::Host | Treatment::Uri => host(),
         _ => Vec::new(),
     };
-    for value in message.values(id) {
+    for value in message.values(id).take(MAX_VALUES) {
         match treatment {
             Treatment::Text => reason(value, out),
             Treatment::Host => address(value, &own, out),
-            Treatment::Uri => uri(value, message, &own, out),
-            Treatment::Urn => urn(value, message, out),
+            Treatment::Uri => uri(value, parts, &own, out),
+            Treatment::Urn => urn(value, parts, out),
             Treatment::Features => features(value, out),
             Treatment::Comment => without_comments(value, out),
             _ => {}
@@ -217,22 +275,17 @@ fn has_scheme(uri: &[u8], scheme: &[u8]) -> bool {
 }
 
 /// A URN, which contains no host, or the name of a part of this body, which is relayed unchanged: `cid` has a host (RFC 2392).
-fn is_name(uri: &[u8], message: &Message<'_>) -> bool {
-    let part = || {
-        let name = percent_decode(uri.get(4..).unwrap_or_default());
-        let named = [b"<", &*name, b">"].concat();
-        let mut places = message.body().windows(named.len());
-        places.any(|place| place == named)
-    };
-    has_scheme(uri, b"urn:") || has_scheme(uri, b"cid:") && part()
+fn is_name(uri: &[u8], parts: &PartNames<'_>) -> bool {
+    let is_part = || parts.contain(&percent_decode(uri.get(4..).unwrap_or_default()));
+    has_scheme(uri, b"urn:") || has_scheme(uri, b"cid:") && is_part()
 }
 
 /// See [`Treatment::Uri`].
-fn uri(value: &[u8], message: &Message<'_>, host: &[u8], out: &mut Vec<u8>) {
+fn uri(value: &[u8], parts: &PartNames<'_>, host: &[u8], out: &mut Vec<u8>) {
     let Some(address) = NameAddr::parse(value) else {
         return;
     };
-    let is_name = is_name(address.uri, message);
+    let is_name = is_name(address.uri, parts);
     if address.params.has(b"purpose") && !is_name {
         return;
     }
@@ -250,8 +303,8 @@ fn uri(value: &[u8], message: &Message<'_>, host: &[u8], out: &mut Vec<u8>) {
 }
 
 /// See [`Treatment::Urn`].
-fn urn(value: &[u8], message: &Message<'_>, out: &mut Vec<u8>) {
-    let named = NameAddr::parse(value).filter(|address| is_name(address.uri, message));
+fn urn(value: &[u8], parts: &PartNames<'_>, out: &mut Vec<u8>) {
+    let named = NameAddr::parse(value).filter(|address| is_name(address.uri, parts));
     if let Some(address) = named {
         separate(out);
         out.push(b'<');

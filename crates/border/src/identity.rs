@@ -209,7 +209,7 @@ impl Boundary<'_> {
             && self.policy.remote_party_id
             && (self.to || !wish.hides_identity());
         let remote = match remote {
-            true => remote_party(message, &host, remote_text),
+            true => remote_party(message, self.serves(), &host, remote_text),
             false => HeaderFate::Goes,
         };
         push(edits, message, HeaderId::RemotePartyId, remote, remote_text);
@@ -374,18 +374,18 @@ fn is_of(address: &NameAddr<'_>, user: &str) -> bool {
         .is_some_and(|found| *wire::sip::percent_decode(found) == *user.as_bytes())
 }
 
-/// Whether an entry requests privacy: `privacy` of a Diversion (RFC 5806 section 4), Privacy in the URI of a
-/// History-Info (RFC 7044 section 10.1.2).
+/// Whether an entry requests privacy: `privacy` of a Diversion (RFC 5806 section 4) or Remote-Party-ID, Privacy in the URI
+/// of a History-Info (RFC 7044 section 10.1.2).
 fn requests_privacy(value: &[u8]) -> bool {
     let Some(address) = NameAddr::parse(value) else {
         // An unreadable entry may contain a request for privacy.
         return true;
     };
-    let diversion = address
+    let param = address
         .params
         .get(b"privacy")
         .is_some_and(|privacy| !privacy.eq_ignore_ascii_case(b"off"));
-    diversion
+    param
         || address.parse_uri().is_none_or(|uri| {
             uri.header_pairs().any(|(name, value)| {
                 name.eq_ignore_ascii_case(b"privacy") && !value.eq_ignore_ascii_case(b"none")
@@ -409,9 +409,11 @@ fn anonymous(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The values of Remote-Party-ID with our host, like those of P-Asserted-Identity.
+/// The values of Remote-Party-ID with our host, like those of P-Asserted-Identity; `serves`: without those that request
+/// privacy (draft-ietf-sip-privacy-04 section 6).
 fn remote_party(
     message: &Message<'_>,
+    serves: bool,
     host: &impl Fn() -> Vec<u8>,
     out: &mut Vec<u8>,
 ) -> HeaderFate {
@@ -419,7 +421,8 @@ fn remote_party(
         return HeaderFate::Passes;
     }
     let host = host();
-    for value in message.values(HeaderId::RemotePartyId) {
+    let values = message.values(HeaderId::RemotePartyId);
+    for value in values.filter(|value| !serves || !requests_privacy(value)) {
         hiding::address(value, &host, out);
     }
     match out.is_empty() {

@@ -4,7 +4,7 @@ use crate::located_peers::{LocatedPeers, RequestPeer};
 use crate::shared::{Alarm, Ctx};
 use anchor::MediaPlane;
 use anchor::sockets::SocketWork;
-use config::{InterfaceId, Trunk, TrunkId};
+use config::{InterfaceId, InterfaceKind, InterfaceSpec, Trunk, TrunkId};
 use core::time::Duration;
 use engine::{
     BoundedMap, ConnectionId, EventKind, HashKey, MaybeShared, SocketId, SocketKind, Transport,
@@ -17,6 +17,13 @@ use std::net::SocketAddr;
 /// Time for which a socket stays open after its removal from the configuration, for remaining messages of its last call
 /// and transactions: 64*T1 (RFC 3261 section 17.1.1.2).
 const LINGER: Duration = Duration::from_secs(33);
+
+/// Interval of attempts to open a listener; longer than [`LINGER`], after which the socket of a removed listener with the
+/// same port is closed.
+const OPEN_INTERVAL: Duration = Duration::from_secs(40);
+
+/// Earlier names of a listener that dialogs may still have in their URIs.
+const MAX_FORMER_NAMES: usize = 4;
 
 /// Maximum number of TLS connections from addresses that are not allowed, pending the client certificate.
 const MAX_PENDING_CERTIFICATES: usize = 1_024;
@@ -31,12 +38,18 @@ pub(crate) struct BorderListener {
     pub(crate) interface: Option<InterfaceId>,
     /// Whether its socket is open or being opened.
     open: bool,
+    /// Whether a timer for another attempt to open the socket runs.
+    retrying: bool,
     pub(crate) local: ListenerId,
     pub(crate) socket: SocketId,
     pub(crate) transport: Transport,
     pub(crate) address: SocketAddr,
+    /// The address of the configuration, which may have port 0.
+    configured: SocketAddr,
     /// `host:port` as seen by peers.
     pub(crate) advertised: Vec<u8>,
+    /// Earlier values of `advertised`, the latest first: dialogs may still have them in their URIs.
+    former: Vec<Vec<u8>>,
 }
 
 impl BorderListener {
@@ -48,12 +61,42 @@ impl BorderListener {
         BorderListener {
             interface: Some(interface),
             open: true,
+            retrying: false,
             socket: settings.socket,
             transport: settings.transport,
             address: settings.address,
+            configured: settings.address,
             advertised: settings.advertised.clone().into_bytes(),
+            former: Vec::new(),
             local: endpoint.add_listener(settings),
         }
+    }
+
+    /// Changes its names without closing its socket.
+    fn rename(&mut self, name: &str, advertised: String, endpoint: &mut Endpoint) {
+        if self.advertised != advertised.as_bytes() {
+            let former = std::mem::replace(&mut self.advertised, advertised.clone().into_bytes());
+            self.former.retain(|known| *known != former);
+            self.former.insert(0, former);
+            self.former.truncate(MAX_FORMER_NAMES);
+        }
+        endpoint.rename_listener(self.local, name.to_owned(), advertised);
+    }
+
+    /// Whether requests can be sent from it. Connections are opened without the listening socket.
+    fn sends(&self) -> bool {
+        self.open || self.transport != Transport::Udp
+    }
+
+    /// Whether `host` is one of its names, now or before.
+    fn is_named(&self, host: &[u8]) -> bool {
+        let port = format!(":{}", self.address.port());
+        let is_same = |name: &Vec<u8>| {
+            let bare = name.strip_suffix(port.as_bytes());
+            name.eq_ignore_ascii_case(host)
+                || bare.is_some_and(|bare| bare.eq_ignore_ascii_case(host))
+        };
+        is_same(&self.advertised) || self.former.iter().any(is_same)
     }
 
     fn opening(&self) -> SocketWork {
@@ -99,50 +142,46 @@ impl Listeners {
 
 impl Listeners {
     /// Opens the new listeners of the configuration and closes those that were removed: stream listeners at once
-    /// (their connections stay), the others when no call uses them any more.
+    /// (their connections stay), the others when no call uses them any more. A listener with the same transport and
+    /// address keeps its socket when its names change. One that could not be opened before is tried again.
     pub(crate) fn open(&mut self, ctx: &mut Ctx, plane: &mut MediaPlane, endpoint: &mut Endpoint) {
         let config = ctx.config.clone();
         let mut kept = vec![false; self.list.len()];
+        let mut opening = Vec::new();
         for (index, interface) in config.interfaces.iter().enumerate() {
             let id = InterfaceId(u16::try_from(index).unwrap_or(u16::MAX));
+            let expects_nat = interface.kind == InterfaceKind::Access;
             for listen in &interface.listen {
-                let advertised = match &interface.advertise {
-                    Some(host) if host.port.is_some() => host.to_string(),
-                    Some(host) => format!("{}:{}", host.uri_host(), listen.address.port()),
-                    None => listen.address.to_string(),
-                };
                 let known = self.list.iter().position(|point| {
-                    point.transport == listen.transport
-                        && point.address == listen.address
-                        && point.advertised == advertised.as_bytes()
+                    point.transport == listen.transport && point.configured == listen.address
                 });
-                match known {
-                    Some(at) => {
-                        if let (Some(point), Some(kept)) = (self.list.get_mut(at), kept.get_mut(at))
-                        {
-                            point.interface = Some(id);
-                            endpoint.set_closed(point.local, false);
-                            *kept = true;
-                            if !point.open {
-                                point.open = true;
-                                plane.work.push_back(point.opening());
-                            }
-                        }
+                if let Some(at) = known
+                    && let (Some(point), Some(kept)) = (self.list.get_mut(at), kept.get_mut(at))
+                {
+                    *kept = true;
+                    point.interface = Some(id);
+                    let advertised = advertised(interface, point.address);
+                    point.rename(&interface.name, advertised, endpoint);
+                    endpoint.set_closed(point.local, false);
+                    endpoint.set_nat_expected(point.local, expects_nat);
+                    if !point.open {
+                        point.open = true;
+                        opening.push(point.opening());
                     }
-                    None => {
-                        let settings = ListenerConfig {
-                            name: interface.name.clone(),
-                            socket: self.next_socket(),
-                            transport: listen.transport,
-                            address: listen.address,
-                            advertised,
-                        };
-                        let point = BorderListener::add(id, settings, endpoint);
-                        plane.work.push_back(point.opening());
-                        self.list.push(point);
-                        kept.push(true);
-                    }
+                    continue;
                 }
+                let settings = ListenerConfig {
+                    name: interface.name.clone(),
+                    socket: self.next_socket(),
+                    transport: listen.transport,
+                    address: listen.address,
+                    advertised: advertised(interface, listen.address),
+                };
+                let point = BorderListener::add(id, settings, endpoint);
+                endpoint.set_nat_expected(point.local, expects_nat);
+                opening.push(point.opening());
+                self.list.push(point);
+                kept.push(true);
             }
         }
         for (point, kept) in self.list.iter_mut().zip(kept) {
@@ -161,6 +200,8 @@ impl Listeners {
                 }
             }
         }
+        // A new listener may have the port of a removed one.
+        plane.work.extend(opening);
     }
 
     /// Closes a removed listener, unless calls use it now or used it at the previous check.
@@ -184,6 +225,31 @@ impl Listeners {
         }
         point.open = false;
         plane.work.push_back(SocketWork::Shut(point.socket));
+    }
+
+    /// A socket could not be opened; returns its address. It is tried again after some time, and at the next reload: the
+    /// address may be added later, or belong to a removed listener.
+    pub(crate) fn open_failed(&mut self, ctx: &mut Ctx, socket: SocketId) -> Option<SocketAddr> {
+        let point = self.list.iter_mut().find(|point| point.socket == socket)?;
+        point.open = false;
+        if point.interface.is_some() && !point.retrying {
+            point.retrying = true;
+            let alarm = Alarm::OpenListener(point.local);
+            ctx.timers.schedule(ctx.now + OPEN_INTERVAL, alarm);
+        }
+        Some(point.address)
+    }
+
+    /// Tries again to open a listener, unless it was opened or removed in the meantime.
+    pub(crate) fn retry(&mut self, plane: &mut MediaPlane, local: ListenerId) {
+        let Some(point) = self.list.iter_mut().find(|point| point.local == local) else {
+            return;
+        };
+        point.retrying = false;
+        if point.interface.is_some() && !point.open {
+            point.open = true;
+            plane.work.push_back(point.opening());
+        }
     }
 
     /// A socket is open. The first worker reports it: one event for all workers is enough.
@@ -409,19 +475,22 @@ impl Listeners {
 
     /// Whether `host:port` (or the host alone) is one of our addresses.
     pub(crate) fn is_ours(&self, host: &[u8]) -> bool {
-        self.list.iter().any(|point| {
-            point.advertised.eq_ignore_ascii_case(host)
-                || point
-                    .advertised
-                    .strip_suffix(format!(":{}", point.address.port()).as_bytes())
-                    .is_some_and(|bare| bare.eq_ignore_ascii_case(host))
-        })
+        self.list.iter().any(|point| point.is_named(host))
     }
 
     pub(crate) fn next_socket(&mut self) -> SocketId {
         let socket = SocketId(self.next_socket);
         self.next_socket += 1;
         socket
+    }
+}
+
+/// `host:port` of a listener at `address` as seen by peers of the interface.
+fn advertised(interface: &InterfaceSpec, address: SocketAddr) -> String {
+    match &interface.advertise {
+        Some(host) if host.port.is_some() => host.to_string(),
+        Some(host) => format!("{}:{}", host.uri_host(), address.port()),
+        None => address.to_string(),
     }
 }
 
@@ -434,6 +503,7 @@ pub(crate) fn find_listener(
 ) -> Option<&BorderListener> {
     locals.iter().find(|point| {
         point.interface == Some(interface)
+            && point.sends()
             && point.address.is_ipv4() == remote.is_ipv4()
             && point.transport == transport
     })

@@ -3,10 +3,11 @@
 use crate::border::Border;
 use crate::calls::conference::ConferenceCalls;
 use crate::conferences::{ConferenceName, ConferenceReply, ConferenceRequest};
+use crate::endpoint_settings::endpoint_calls;
 use crate::index_remap::IndexRemap;
 use crate::shared::Alarm;
 use crate::workers::{DrainState, Siblings, WorkerParts};
-use config::Config;
+use config::{AdmissionLimits, ConferenceSpec, Config};
 use core::time::Duration;
 use engine::{Entropy, EventKind, Time, Worker};
 use std::sync::Arc;
@@ -15,8 +16,8 @@ impl Border {
     /// Applies a checked configuration. Established calls are not changed; sockets are opened and closed by
     /// difference. A removed interface accepts no new calls; trunks keep their state by name.
     ///
-    /// Settings that the SIP endpoint reads once (user agent name, its limits, session timers) take effect at the
-    /// next start.
+    /// Settings that the SIP endpoint reads once (user agent name, its limits other than that of calls, session timers)
+    /// take effect at the next start.
     pub fn reload(&mut self, config: impl Into<Arc<Config>>, now: Time) {
         let config = config.into();
         let worker = *self.endpoint.worker();
@@ -25,6 +26,7 @@ impl Border {
         let changes = describe_changes(&before, &config);
         let renamed = IndexRemap::new(&before, &config);
         self.parts.ctx.config = config.clone();
+        self.endpoint.set_call_limit(endpoint_calls(&config));
         self.parts.open_listeners(&mut self.endpoint);
         let parts = &mut self.parts;
         parts.media.open_pools(&mut parts.ctx, &worker);
@@ -179,38 +181,102 @@ impl Border {
 
 /// Names of the changed parts, for the log.
 fn describe_changes(before: &Config, after: &Config) -> String {
-    let mut changes = Vec::new();
-    let mut note = |differs: bool, what: &str| {
-        if differs {
-            changes.push(what.to_owned());
-        }
+    // Without `..`, so that a new field is not forgotten.
+    let Config {
+        interfaces,
+        ng_server,
+        media_nodes,
+        media_node_policy,
+        trunks,
+        routes,
+        conferences,
+        rules,
+        identity,
+        users,
+        numbered: _,
+        realm,
+        registrar,
+        registrar_store,
+        media,
+        media_ranges,
+        media_places: _,
+        sip,
+        threads,
+        session_timer,
+        limits,
+        admission,
+        dns,
+        control,
+        store,
+        records,
+        metrics,
+        alarms,
+        traces,
+        console,
+        gateway,
+        drain,
+        log,
+        renamed_keys: _,
+    } = before;
+    // Of the machine, not of the configuration.
+    let without_machine = |admission: &AdmissionLimits| AdmissionLimits {
+        machine: None,
+        ..*admission
     };
-    note(before.interfaces != after.interfaces, "interfaces");
-    note(before.trunks != after.trunks, "trunks");
-    note(before.users != after.users, "users");
-    note(before.media_ranges != after.media_ranges, "media ports");
-    note(before.media != after.media, "media");
-    note(before.media_nodes != after.media_nodes, "media nodes");
-    note(
-        format!("{:?}", before.routes) != format!("{:?}", after.routes),
-        "routes",
-    );
-    note(
-        // The debug output of a conference table hides its PIN.
-        format!("{:?}", before.conferences) != format!("{:?}", after.conferences)
-            || !before
-                .conferences
-                .iter()
-                .map(|spec| &spec.pin)
-                .eq(after.conferences.iter().map(|spec| &spec.pin)),
-        "conferences",
-    );
-    note(before.rules != after.rules, "rules");
-    note(before.identity != after.identity, "identity");
-    note(before.sip != after.sip, "sip");
-    note(before.control != after.control, "control");
-    match changes.is_empty() {
+    // The debug output of a conference table hides its PIN.
+    let pins =
+        |list: &[Arc<ConferenceSpec>]| list.iter().map(|spec| spec.pin.clone()).collect::<Vec<_>>();
+    let parts = [
+        ("interfaces", *interfaces != after.interfaces),
+        ("trunks", *trunks != after.trunks),
+        ("users", *users != after.users),
+        ("media ports", *media_ranges != after.media_ranges),
+        ("media", *media != after.media),
+        (
+            "media nodes",
+            *media_nodes != after.media_nodes || *media_node_policy != after.media_node_policy,
+        ),
+        ("ng server", *ng_server != after.ng_server),
+        (
+            "routes",
+            format!("{routes:?}") != format!("{:?}", after.routes),
+        ),
+        (
+            "conferences",
+            format!("{conferences:?}") != format!("{:?}", after.conferences)
+                || pins(conferences) != pins(&after.conferences),
+        ),
+        ("rules", *rules != after.rules),
+        ("identity", *identity != after.identity),
+        ("sip", *sip != after.sip),
+        ("control", *control != after.control),
+        ("realm", *realm != after.realm),
+        (
+            "registrar",
+            *registrar != after.registrar || *registrar_store != after.registrar_store,
+        ),
+        ("session timer", *session_timer != after.session_timer),
+        (
+            "limits",
+            *limits != after.limits
+                || without_machine(admission) != without_machine(&after.admission),
+        ),
+        ("dns", *dns != after.dns),
+        ("threads", *threads != after.threads),
+        ("store", *store != after.store),
+        ("records", *records != after.records),
+        ("metrics", *metrics != after.metrics),
+        ("alarms", *alarms != after.alarms),
+        ("traces", *traces != after.traces),
+        ("console", *console != after.console),
+        ("gateway", *gateway != after.gateway),
+        ("drain", *drain != after.drain),
+        ("log", *log != after.log),
+    ];
+    let changed = parts.into_iter().filter(|(_, differs)| *differs);
+    let names: Vec<&str> = changed.map(|(name, _)| name).collect();
+    match names.is_empty() {
         true => "nothing".to_owned(),
-        false => changes.join(", "),
+        false => names.join(", "),
     }
 }

@@ -4,6 +4,7 @@
 use crate::border::Border;
 use crate::calls::Call;
 use crate::calls::key::CallSlot;
+use crate::endpoint_settings::endpoint_calls;
 use crate::ng_client::control::NodeControl;
 use crate::registrar::LockedOut;
 use crate::report::CallInfo;
@@ -184,6 +185,8 @@ impl Border {
     /// Changes the limit of calls until the next reload or restart.
     pub fn set_call_limit(&mut self, calls: usize) {
         Arc::make_mut(&mut self.parts.ctx.config).limits.calls = calls;
+        self.endpoint
+            .set_call_limit(endpoint_calls(&self.parts.ctx.config));
     }
 
     /// Name of an interface of the configuration.

@@ -19,9 +19,10 @@ use crate::headers::{
 };
 use crate::index_remap::IndexRemap;
 use crate::out_of_dialog::state::{CarrierAttempt, DeferredRequest, PendingKind, addresses_of};
-use crate::request::RequestRefusal;
+use crate::request::{RequestOrigin, RequestRefusal};
 use crate::resolve::placed;
 use crate::responses::refuse;
+use crate::rules::apply::RuledAnswer;
 use crate::trunks::PingResult;
 use ::rules::Effects;
 use config::TrunkId;
@@ -101,7 +102,7 @@ impl Calls<'_> {
     ) {
         let now = self.parts.ctx.now;
         match request.method() {
-            Method::Options => self.answer_options(transaction),
+            Method::Options => self.answer_options(transaction, request, flow),
             Method::Message
             | Method::Publish
             | Method::Subscribe
@@ -123,9 +124,26 @@ impl Calls<'_> {
         }
     }
 
-    fn answer_options(&mut self, transaction: ServerTransaction) {
+    /// Answers OPTIONS, unless a header rule refuses it.
+    fn answer_options(
+        &mut self,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        flow: Flow,
+    ) {
         let now = self.parts.ctx.now;
-        let edits = [
+        if let Some((interface, trunk)) = self.parts.origin_of_flow(flow) {
+            let origin = RequestOrigin {
+                interface,
+                trunk,
+                authenticated: trunk.is_some(),
+            };
+            if let Err(refused) = self.parts.admit(request, origin, flow, None) {
+                return self.refuse_out_of_dialog(transaction, request, flow, &refused);
+            }
+        }
+        let mut effects = Effects::default();
+        let mut edits = EditList::from_iter([
             Edit::Add {
                 id: HeaderId::Accept,
                 value: b"application/sdp",
@@ -142,12 +160,14 @@ impl Calls<'_> {
                 id: HeaderId::Supported,
                 value: OPTIONS_SUPPORTED.as_bytes(),
             },
-        ];
+        ]);
         let status = if self.parts.worker.is_draining() {
             503
         } else {
             200
         };
+        let answer = RuledAnswer::own(flow, Method::Options, status);
+        self.parts.rules_answer(answer, &mut edits, &mut effects);
         let _ = self.endpoint.respond(
             transaction,
             status,
@@ -186,9 +206,8 @@ impl Calls<'_> {
             .iter()
             .map(|(id, value)| Edit::Add { id: *id, value })
             .collect();
-        let what = (request.method(), refused.status);
-        self.parts
-            .rules_answer(flow, None, what, &mut edits, &mut effects);
+        let answer = RuledAnswer::own(flow, request.method(), refused.status);
+        self.parts.rules_answer(answer, &mut edits, &mut effects);
         let content = MessageContent {
             edits: &edits,
             reason: refused.reason.as_deref().map(str::as_bytes),

@@ -246,6 +246,10 @@ impl Refusal {
 struct RoutingParty<'a> {
     /// User part, unescaped and without parameters; a tel number without visual separators.
     user: Cow<'a, str>,
+    /// Parameters of the number, as written: behind it in the user part of a sip URI (RFC 3261 section 19.1.6).
+    parameters: &'a [u8],
+    /// Whether the user part is a telephone number by its URI (`user=phone`, tel).
+    is_telephone: bool,
     /// Host; empty for tel.
     host: Host<'a>,
     /// The whole URN of a service (RFC 5031), which has no user part.
@@ -256,9 +260,18 @@ struct RoutingParty<'a> {
 #[derive(Clone, Copy)]
 enum CalledParty<'a> {
     /// A number or a user.
-    Number(&'a str),
+    Number(CalledNumber<'a>),
     /// A service, whose URN is forwarded unchanged.
     Service(&'a [u8]),
+}
+
+/// A number or a user, with parameters for the next network.
+#[derive(Clone, Copy)]
+struct CalledNumber<'a> {
+    number: &'a str,
+    /// See [`RoutingParty`].
+    parameters: &'a [u8],
+    is_telephone: bool,
 }
 
 impl<'a> RoutingParty<'a> {
@@ -266,13 +279,23 @@ impl<'a> RoutingParty<'a> {
         if is_service(uri) {
             return RoutingParty {
                 user: Cow::Borrowed(""),
+                parameters: b"",
+                is_telephone: false,
                 host: uri.host,
                 service: Some(uri.raw),
             };
         }
         let user = uri.user.unwrap_or_default();
         // Parameters inside the user part (RFC 4694 and similar) do not belong to the number.
-        let user = user.split(|byte| *byte == b';').next().unwrap_or(user);
+        let end = user.iter().position(|byte| *byte == b';');
+        let (user, parameters) = user.split_at(end.unwrap_or(user.len()));
+        let (parameters, is_telephone) = match uri.scheme {
+            Scheme::Tel => (uri.params.as_bytes(), true),
+            _ => {
+                let kind = uri.params.get(b"user").unwrap_or_default();
+                (parameters, kind.eq_ignore_ascii_case(b"phone"))
+            }
+        };
         let user = match percent_decode(user) {
             Cow::Borrowed(bytes) => match core::str::from_utf8(bytes) {
                 Ok(user) => Cow::Borrowed(user),
@@ -288,6 +311,8 @@ impl<'a> RoutingParty<'a> {
         };
         RoutingParty {
             user,
+            parameters,
+            is_telephone,
             host: uri.host,
             service: None,
         }
@@ -297,7 +322,11 @@ impl<'a> RoutingParty<'a> {
     fn called(&self) -> CalledParty<'_> {
         match self.service {
             Some(urn) => CalledParty::Service(urn),
-            None => CalledParty::Number(&self.user),
+            None => CalledParty::Number(CalledNumber {
+                number: &self.user,
+                parameters: self.parameters,
+                is_telephone: self.is_telephone,
+            }),
         }
     }
 
@@ -559,7 +588,15 @@ impl Router<'_> {
         };
         let goes = match called.service {
             Some(urn) if number.is_empty() => CalledParty::Service(urn),
-            _ => CalledParty::Number(&number),
+            _ => CalledParty::Number(CalledNumber {
+                number: &number,
+                // They describe the number as it was dialled.
+                parameters: match number == called.user {
+                    true => called.parameters,
+                    false => b"",
+                },
+                is_telephone: called.is_telephone,
+            }),
         };
         match &route.action {
             RouteAction::Reject { status, reason } => Some(Plan::Refuse(Refusal {
@@ -717,11 +754,20 @@ impl Router<'_> {
         route: &str,
         media: MediaMode,
         trunks: &[RouteTrunk],
-        called: CalledParty<'_>,
+        mut called: CalledParty<'_>,
     ) -> Plan {
+        if let CalledParty::Number(called) = &mut called
+            && self.facts.trunk.is_none()
+        {
+            // Only another network knows where a number was ported to. A phone could choose a destination that policy has not
+            // seen.
+            called.parameters = b"";
+        }
         let mut random = self.facts.random;
         let keys = trunks.iter().map(|trunk| (trunk.priority, trunk.weight));
         let mut steps = Vec::new();
+        // Targets of an emergency call that do not answer pings: it tries them after all others.
+        let mut down = Vec::new();
         let mut skipped = Vec::new();
         let limited = !is_emergency(self.config, self.facts.to);
         for at in in_order(keys, &mut random) {
@@ -748,24 +794,30 @@ impl Router<'_> {
                 skipped.push(SkippedTrunk { trunk: id, reason });
                 continue;
             }
-            let before = steps.len();
+            let before = steps.len() + down.len();
             let keys = trunk
                 .targets
                 .iter()
                 .map(|target| (target.priority, target.weight));
             for index in in_order(keys, &mut random) {
-                if let Some(target) = trunk.targets.get(index)
-                    && self.view.target_up(id, index)
-                {
-                    let group = u16::try_from(steps.len()).unwrap_or(u16::MAX);
-                    steps.push(self.step(id, trunk, index, target, called, group));
+                let Some(target) = trunk.targets.get(index) else {
+                    continue;
+                };
+                match (self.view.target_up(id, index), limited) {
+                    (true, _) => steps.push(self.step(id, trunk, index, target, called)),
+                    (false, true) => {}
+                    (false, false) => down.push(self.step(id, trunk, index, target, called)),
                 }
             }
-            if steps.len() == before {
+            if steps.len() + down.len() == before {
                 let targets = trunk.targets.len();
                 let reason = SkipReason::Down { targets };
                 skipped.push(SkippedTrunk { trunk: id, reason });
             }
+        }
+        steps.append(&mut down);
+        for (group, step) in (0u16..).zip(&mut steps) {
+            step.group = group;
         }
         if steps.is_empty() {
             let (why, retry_after) = skipped::refusal(&skipped);
@@ -784,6 +836,7 @@ impl Router<'_> {
         })
     }
 
+    /// The step for a target, without its group.
     fn step(
         &self,
         id: TrunkId,
@@ -791,10 +844,9 @@ impl Router<'_> {
         index: usize,
         target: &TargetSpec,
         called: CalledParty<'_>,
-        group: u16,
     ) -> HopStep {
         HopStep {
-            group,
+            group: 0,
             interface: trunk.interface,
             trunk: Some(id),
             target: u16::try_from(index).unwrap_or(u16::MAX),
@@ -814,17 +866,21 @@ impl Router<'_> {
     }
 }
 
-/// The URI of `number` at a trunk; without a number, the URI of the trunk.
-fn trunk_uri(trunk: &Trunk, target: &TargetSpec, number: &str) -> Vec<u8> {
+/// The URI of a number at a trunk; without a number, the URI of the trunk.
+fn trunk_uri(trunk: &Trunk, target: &TargetSpec, called: CalledNumber<'_>) -> Vec<u8> {
     // Capacity for the whole text, which then does not move while it grows.
     let mut uri = Vec::with_capacity(48);
     uri.extend_from_slice(b"sip:");
-    if !number.is_empty() {
-        escape_user(number, &mut uri);
+    if !called.number.is_empty() {
+        escape_user(called.number, &mut uri);
+        append_number_parameters(called.parameters, &mut uri);
         uri.push(b'@');
     }
     let host = trunk.domain.as_ref().unwrap_or(&target.host);
     host.append_to(&mut uri);
+    if called.is_telephone && !called.number.is_empty() {
+        uri.extend_from_slice(b";user=phone");
+    }
     if let Some(transport) = target
         .transport
         .filter(|&transport| transport != Transport::Udp)
@@ -833,6 +889,28 @@ fn trunk_uri(trunk: &Trunk, target: &TargetSpec, number: &str) -> Vec<u8> {
         uri.extend_from_slice(transport.uri_name().as_bytes());
     }
     uri
+}
+
+/// Appends the parameters of a number, except its trunk group: that is one of this network (RFC 4904).
+fn append_number_parameters(parameters: &[u8], out: &mut Vec<u8>) {
+    for parameter in parameters.split(|byte| *byte == b';') {
+        let name = parameter.split(|byte| *byte == b'=').next();
+        let name = name.unwrap_or_default();
+        let is_ours = [&b"tgrp"[..], b"trunk-context"]
+            .iter()
+            .any(|ours| name.eq_ignore_ascii_case(ours));
+        if name.is_empty() || is_ours {
+            continue;
+        }
+        out.push(b';');
+        for &byte in parameter {
+            match byte {
+                // Escapes are kept.
+                b'%' => out.push(byte),
+                _ => escape_user_byte(byte, out),
+            }
+        }
+    }
 }
 
 /// A sip URI with another user part; other URIs unchanged.
@@ -860,11 +938,15 @@ fn uri_of_user(uri: &[u8], user: &str) -> Box<[u8]> {
 /// Appends a user part, with characters escaped that it may not contain (RFC 3261 section 25.1).
 pub(crate) fn escape_user(user: &str, out: &mut Vec<u8>) {
     for &byte in user.as_bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.!~*'()&=+$,;?/".contains(&byte) {
-            out.push(byte);
-        } else {
-            out.extend_from_slice(format!("%{byte:02X}").as_bytes());
-        }
+        escape_user_byte(byte, out);
+    }
+}
+
+fn escape_user_byte(byte: u8, out: &mut Vec<u8>) {
+    if byte.is_ascii_alphanumeric() || b"-_.!~*'()&=+$,;?/".contains(&byte) {
+        out.push(byte);
+    } else {
+        out.extend_from_slice(format!("%{byte:02X}").as_bytes());
     }
 }
 

@@ -68,6 +68,9 @@ impl RequestOrigin {
     }
 }
 
+/// Interface and trunk of a peer.
+pub(crate) type PeerLocation = (InterfaceId, Option<TrunkId>);
+
 /// Longest text from a refused request in an event.
 const MAX_LOGGED: usize = 200;
 

@@ -1,9 +1,62 @@
 //! Refusals of requests, and the headers that explain them.
 
+use ::rules::RuleRefusal;
 use anchor::AnchorError;
 use engine::{Reason, Time};
 use sip::{Endpoint, MessageContent, ServerTransaction};
 use wire::sip::{Edit, HeaderId};
+
+/// Status and reason phrase of a refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StatusLine {
+    pub(crate) status: u16,
+    /// The phrase of a header rule; `None`: that of the status.
+    pub(crate) reason: Option<Box<str>>,
+}
+
+impl StatusLine {
+    /// Answers a request; `why` as in [`refuse_with`].
+    pub(crate) fn refuse(
+        &self,
+        endpoint: &mut Endpoint,
+        transaction: ServerTransaction,
+        why: Option<Reason>,
+        now: Time,
+    ) {
+        let warning = why.and_then(|why| warning_of(self.status, why));
+        let retry: Option<&[u8]> = (self.status == 503).then_some(b"1");
+        let edit = match (retry, warning.as_deref()) {
+            (Some(value), _) => Some((HeaderId::RetryAfter, value)),
+            (None, Some(value)) => Some((HeaderId::Warning, value)),
+            (None, None) => None,
+        };
+        let edit = edit.map(|(id, value)| [Edit::Add { id, value }]);
+        let edits: &[Edit<'_>] = edit.as_ref().map_or(&[], |edit| edit);
+        let content = MessageContent {
+            reason: self.reason.as_deref().map(str::as_bytes),
+            ..MessageContent::default().with(edits)
+        };
+        let _ = endpoint.respond(transaction, self.status, &content, now);
+    }
+}
+
+impl From<u16> for StatusLine {
+    fn from(status: u16) -> StatusLine {
+        StatusLine {
+            status,
+            reason: None,
+        }
+    }
+}
+
+impl From<&RuleRefusal> for StatusLine {
+    fn from(refusal: &RuleRefusal) -> StatusLine {
+        StatusLine {
+            status: refusal.status,
+            reason: refusal.reason.clone(),
+        }
+    }
+}
 
 /// Answers a request with a status.
 pub(crate) fn refuse(
@@ -23,21 +76,7 @@ pub(crate) fn refuse_with(
     why: Option<Reason>,
     now: Time,
 ) {
-    let warning = why.and_then(|why| warning_of(status, why));
-    let retry: Option<&[u8]> = (status == 503).then_some(b"1");
-    let edit = match (retry, warning.as_deref()) {
-        (Some(value), _) => Some((HeaderId::RetryAfter, value)),
-        (None, Some(value)) => Some((HeaderId::Warning, value)),
-        (None, None) => None,
-    };
-    let edit = edit.map(|(id, value)| [Edit::Add { id, value }]);
-    let edits: &[Edit<'_>] = edit.as_ref().map_or(&[], |edit| edit);
-    let _ = endpoint.respond(
-        transaction,
-        status,
-        &MessageContent::default().with(edits),
-        now,
-    );
+    StatusLine::from(status).refuse(endpoint, transaction, why, now);
 }
 
 /// The value of Warning (RFC 3261 section 20.43) for an unacceptable SDP; `None` for statuses that do not concern the

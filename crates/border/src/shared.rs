@@ -97,6 +97,8 @@ pub(crate) enum Alarm {
     DrainTimeout,
     /// A listener that was removed from the configuration may be closed; whether calls used it at the last check.
     CloseListener(ListenerId, bool),
+    /// Try again to open a listener.
+    OpenListener(ListenerId),
     /// Check whether an overload is over.
     OverloadCheck,
     /// Update the load shedding of the socket filter.

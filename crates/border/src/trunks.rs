@@ -100,9 +100,6 @@ impl Boards {
                     if old.targets.len() == trunk.targets.len()
                         && trunk.ping_interval.is_some() =>
                 {
-                    for target in &old.targets {
-                        target.waiting.store(false, Relaxed);
-                    }
                     old.clone()
                 }
                 old => Arc::new(Board::new(
@@ -208,6 +205,13 @@ impl Trunks {
             let board = common
                 .find(&trunk.name, count)
                 .unwrap_or_else(|| Arc::new(Board::new(&trunk.name, count, None)));
+            if self.pings {
+                // Results of pings before this reload are ignored. Another worker may have been the first to reload, so that
+                // such a ping was sent after that.
+                for target in &board.targets {
+                    target.waiting.store(false, Relaxed);
+                }
+            }
             if let Some(interval) = trunk.ping_interval.filter(|_| self.pings) {
                 for target in 0..count {
                     let ping = Ping {
@@ -465,6 +469,27 @@ mod tests {
         trunks.set_enabled(TrunkId(0), true);
         assert!(trunks.target_up(TrunkId(0), 0));
         assert_eq!(trunks.calls(TrunkId(0)), 1);
+    }
+
+    /// A worker that does not ping reloads first, and a ping is sent before the pinging worker reloads.
+    #[test]
+    fn pings_continue_after_a_reload_by_several_workers() {
+        let text = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1:5060'\n\
+             [[trunk]]\nname='pbx'\ntarget='192.0.2.2'\nping_interval_s=10\n";
+        let config = config::parse(text, "t").unwrap();
+        let common = Arc::<Mutex<Boards>>::default();
+        let worker = |seed, pings| {
+            let entropy = Entropy::from_number(seed);
+            Trunks::of_worker(&config, entropy, common.clone(), pings)
+        };
+        let (mut pinging, mut other) = (worker(1, true), worker(2, false));
+        let at = Time::from_secs(60);
+        other.reload(&config, at);
+        let before = pinging.next_ping(at).unwrap();
+        pinging.reload(&config, at);
+        assert_eq!(pinging.result(before, PingResult::TimedOut), None);
+        let after = pinging.next_ping(at + Duration::from_secs(20));
+        assert!(after.is_some());
     }
 
     #[test]

@@ -228,7 +228,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         sip: sip::sip(&raw.sip, sink),
         threads: threads::threads(&raw.threads, raw.sip.workers, sink),
         session_timer: session_timer::session_timer(&raw.session_timer, sink),
-        limits: limits::limits(&raw.limits, raw.registrar.max_contacts),
+        limits: limits::limits(&raw.limits),
         admission: limits::admission(&raw.limits),
         dns: dns::dns(&raw.dns, sink),
         control: control::control(raw.control.as_ref(), sink),

@@ -18,19 +18,26 @@ pub(super) struct RawLimits {
     /// Maximum number of registered contacts.
     #[schemars(range(min = 1))]
     pub registrations: u32,
-    /// Maximum number of stream connections.
+    /// Maximum number of stream connections that peers open. If all are in use, a new one replaces the oldest one without a
+    /// SIP message. Connections that are opened to peers do not count; there can be as many of them.
     #[schemars(range(min = 1))]
     pub connections: u32,
-    /// Maximum number of stream connections from one source address (of IPv6, its /64).
+    /// Maximum number of stream connections that one source address opens (of IPv6, its /64).
     #[schemars(range(min = 1))]
     pub connections_per_source: u32,
     /// Seconds without a complete message or keep-alive after which a stream connection is closed, unless a registered
-    /// phone or a dialog uses it.
+    /// phone or a dialog uses it. A connection that a peer opened is closed after 30 seconds without a SIP message,
+    /// despite keep-alives.
     #[schemars(range(min = 60, max = 86400))]
     pub connection_idle_s: u32,
     /// Seconds for all handshakes of a connection (TLS, WebSocket) together.
     #[schemars(range(min = 1, max = 60))]
     pub handshake_timeout_s: u32,
+    /// Maximum number of TLS handshakes per second on connections that peers open, so that handshakes do not take the CPU
+    /// time of calls; one source address (of IPv6, its /64) gets at most half of them. Further ones wait, at most for
+    /// `handshake_timeout_s`. 0: no limit.
+    #[schemars(range(max = 1_000_000))]
+    pub handshakes_per_s: u32,
     /// Maximum number of bytes queued for a slow peer; its connection is closed above that.
     #[schemars(range(min = 65536, max = 67108864))]
     pub connection_queue_bytes: u32,
@@ -69,6 +76,7 @@ impl Default for RawLimits {
             connections_per_source: number(limits.connections_per_source),
             connection_idle_s: number(limits.connection_idle.as_secs() as usize),
             handshake_timeout_s: number(limits.handshake.as_secs() as usize),
+            handshakes_per_s: number(limits.handshakes_per_second),
             connection_queue_bytes: number(limits.connection_queue),
             message_bytes: number(limits.message_bytes),
             memory_mib: 0,
@@ -100,17 +108,17 @@ pub struct AdmissionLimits {
     pub machine: Option<MachineCapacity>,
 }
 
-pub(super) fn limits(raw: &RawLimits, contacts_per_aor: u32) -> Limits {
+pub(super) fn limits(raw: &RawLimits) -> Limits {
     Limits {
         calls: raw.calls as usize,
         transactions: raw.transactions as usize,
         registrations: raw.registrations as usize,
-        contacts_per_aor: contacts_per_aor as usize,
         connections: raw.connections as usize,
         connections_per_source: raw.connections_per_source as usize,
         message_bytes: raw.message_bytes as usize,
         connection_idle: seconds(raw.connection_idle_s),
         handshake: seconds(raw.handshake_timeout_s),
+        handshakes_per_second: raw.handshakes_per_s as usize,
         connection_queue: raw.connection_queue_bytes as usize,
         ..Limits::default()
     }

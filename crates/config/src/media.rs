@@ -47,7 +47,8 @@ pub(super) struct RawMedia {
     pub batching_delay_ms: u32,
     /// Sockets of media ports. `auto`: all media ports of a thread share one socket if kernel and privileges allow it,
     /// otherwise each port has its own; the log states which. `shared`: a shared socket, or the program does not start.
-    /// `per-port`: a socket for each port, also for ports in the ephemeral range of the kernel.
+    /// `per-port`: a socket for each port, also for ports in the ephemeral range of the kernel. Media addresses that a
+    /// reload adds have a socket for each port until the next start; with `shared` the reload is refused.
     pub sockets: MediaSocketMode,
     /// Relaying of plain RTP in the kernel, before packets reach a socket, for streams that are only relayed. `never`;
     /// `auto`: if kernel (6.3), privileges (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN) and drivers (XDP) allow it; the log

@@ -24,6 +24,8 @@ pub struct NgServerSpec {
     pub delete_delay: Duration,
     /// Directory for recordings; `None`: recording is refused.
     pub recordings: Option<PathBuf>,
+    /// Recordings at a time, at most.
+    pub max_recordings: u32,
     /// Directory of sounds for playback; `None`: playback of files is refused.
     pub sounds: Option<PathBuf>,
 }
@@ -54,6 +56,10 @@ fn loopback() -> OneOrMany<String> {
     OneOrMany::Many(vec!["127.0.0.0/8".to_owned(), "::1".to_owned()])
 }
 
+fn max_recordings() -> u32 {
+    1_000
+}
+
 /// Media for Kamailio, OpenSIPS and others, commanded by the ng protocol of rtpengine. Run it by
 /// `hornwork run --role media`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -74,6 +80,11 @@ pub(super) struct RawNgServer {
     pub delete_delay_s: u32,
     /// Directory for recordings (pcap, one file for each call and recording); it must exist. Without it, recording is refused.
     pub recordings: Option<String>,
+    /// Recordings at a time, at most; each has an open file. A command that would start a further one is refused, also an
+    /// offer or answer with `record-call`.
+    #[serde(default = "max_recordings")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_recordings: u32,
     /// Directory of sounds (WAV files, also in subdirectories) for playback; it must exist. Without it, playback of files is
     /// refused.
     pub sounds: Option<String>,
@@ -149,6 +160,7 @@ pub(super) fn ng_server(
         interfaces,
         delete_delay: super::sink::seconds(written.delete_delay_s),
         recordings,
+        max_recordings: written.max_recordings,
         sounds,
     })
 }

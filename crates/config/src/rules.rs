@@ -142,8 +142,13 @@ pub(super) struct RawAction {
     pub form: Option<RawForm>,
     /// Country code, for `form`.
     pub country: Option<String>,
-    /// Trunk prefix of national numbers, for `form`. Default: `0`.
+    /// Trunk prefix of national numbers, for `form`. Default: `0`. Empty: there is none, as in Denmark, Italy, Poland or
+    /// Spain; `national_digits` then tells which numbers are national.
     pub national_prefix: Option<String>,
+    /// Number of digits of national numbers that are written without a prefix, for `form`. Default: such numbers are not
+    /// changed.
+    #[schemars(range(min = 1, max = 15))]
+    pub national_digits: Option<u32>,
     /// International prefix before a country code, for `form`. Default: `00`.
     pub international_prefix: Option<String>,
     /// Number of leading characters removed from the number, before `form`.
@@ -181,7 +186,8 @@ pub(super) struct RawIdentityPolicy {
     pub diversion: RawHistory,
     /// History-Info (RFC 7044) at the boundary of the trust domain.
     pub history_info: RawHistory,
-    /// Whether Remote-Party-ID, the predecessor of P-Asserted-Identity, is passed between trusted sides.
+    /// Whether Remote-Party-ID, the predecessor of P-Asserted-Identity, of trusted sides is relayed. With `privacy`,
+    /// values that request privacy (`privacy=full`) are not relayed to sides that are not trusted.
     pub remote_party_id: bool,
 }
 
@@ -219,7 +225,7 @@ pub struct IdentityPolicy {
     pub diversion: History,
     /// Treatment of History-Info.
     pub history_info: History,
-    /// Whether Remote-Party-ID is passed between trusted sides.
+    /// Whether Remote-Party-ID of trusted sides is relayed.
     pub remote_party_id: bool,
 }
 
@@ -359,6 +365,7 @@ fn action_spec(action: &RawAction, path: &str, sink: &mut Sink<'_>) -> Option<Ac
         }),
         country: action.country.clone(),
         national_prefix: action.national_prefix.clone(),
+        national_digits: action.national_digits,
         international_prefix: action.international_prefix.clone(),
         strip: action.strip,
         prefix: action.prefix.clone(),

@@ -59,7 +59,7 @@ pub struct Sip {
     /// Numbers of emergency calls, for example `["112", "911"]`, as in the user part of Request-URIs. Like calls to
     /// `urn:service:sos`, calls to them are never refused by rate limits, `[limits] calls`, `max_calls` of a trunk,
     /// overload control or admission control, nor while the border drains; interfaces and routes decide about their
-    /// callers. The first four numbers are also exempt from dropping unread (`refusals_percent`), in URIs
+    /// callers. Targets that do not answer pings are called for them after all others. The first four numbers are also exempt from dropping unread (`refusals_percent`), in URIs
     /// `sip:NUMBER@HOST`.
     #[schemars(length(max = 16))]
     pub emergency_numbers: Vec<String>,

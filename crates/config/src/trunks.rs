@@ -108,7 +108,8 @@ pub(super) struct RawTrunk {
     /// Treatment of REFER from the trunk: `pass` to the other side, or `act`: the border transfers the call itself.
     #[serde(default)]
     pub refer: Refer,
-    /// Treatment of 3xx responses from the trunk: `pass` to the caller, or `follow` the contacts. Contacts at other
+    /// Treatment of 3xx responses from the trunk: `pass` to the caller, or `follow` the contacts. They are called one
+    /// after the other in the order of their preference, until one answers or refuses with 600 or above. Contacts at other
     /// hosts than the targets and the domain of the trunk get neither its credentials nor asserted identities.
     #[serde(default)]
     pub redirect: Redirect,

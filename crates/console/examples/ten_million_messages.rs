@@ -185,6 +185,7 @@ fn call(writer: &mut HistoryWriter, number: u64, at: i64) {
         &event(EventKind::CallAnswered {
             call: number,
             setup_ms: Some(3),
+            call_id: None,
         }),
         time,
     );

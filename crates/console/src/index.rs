@@ -121,7 +121,10 @@ pub(crate) struct CallEntry {
     caller_tag: Vec<u8>,
     /// Keying of the media security of caller and callee.
     keying: [String; 2],
+    /// Time of its last message or event.
     last: i64,
+    /// The time of the store when that came: the clock of a capture agent may differ.
+    touched: i64,
 }
 
 impl CallEntry {
@@ -177,7 +180,7 @@ impl CallEntry {
 
     /// Whether it may leave the memory at `now`.
     fn is_over(&self, now: i64) -> bool {
-        let idle = now - self.last;
+        let idle = now - self.touched;
         if self.is_dirty {
             return false;
         }
@@ -203,6 +206,8 @@ pub(crate) struct OpenCalls {
     pub(crate) dirty: Vec<usize>,
     pub(crate) events: Vec<PendingEvent>,
     pub(crate) last_id: i64,
+    /// Time of the store, of its last tick.
+    pub(crate) now: i64,
     pub(crate) slice: i64,
     /// Calls of the current slice.
     slice_calls: u32,
@@ -229,6 +234,7 @@ impl OpenCalls {
             dirty: Vec::new(),
             events: Vec::new(),
             last_id: 0,
+            now: 0,
             slice: CONTINUED_SLICE,
             slice_calls: SLICE_CALLS,
             new_slices: Vec::new(),
@@ -271,6 +277,7 @@ impl OpenCalls {
             },
             slice: self.slice,
             last: started,
+            touched: self.now,
             ..CallEntry::default()
         }))
     }
@@ -285,6 +292,7 @@ impl OpenCalls {
             inserted: true,
             slice,
             last,
+            touched: last,
             ..CallEntry::default()
         });
         for id in ids {
@@ -446,6 +454,7 @@ impl OpenCalls {
         let full_text = self.full_text;
         if let Some(entry) = self.entries.get_mut(at) {
             entry.last = entry.last.max(now);
+            entry.touched = self.now;
             entry.call.messages += 1;
             match entry.chunks.last_mut() {
                 Some((number, offsets)) if *number == segment => offsets.push(offset),
@@ -623,6 +632,7 @@ impl OpenCalls {
     fn fold_event(&mut self, slot: usize, kind: &EventKind, at: i64) {
         if let Some(entry) = self.entries.get_mut(slot) {
             entry.last = entry.last.max(at);
+            entry.touched = self.now;
             fold_event(entry, kind, at);
             self.mark(slot);
         }
@@ -703,20 +713,22 @@ impl OpenCalls {
 
     /// Removes entries that are over from the memory; a part of them per call.
     pub(crate) fn sweep(&mut self, now: i64) {
+        self.now = now;
         let capacity = self.entries.capacity();
         for _ in 0..SWEEP.min(capacity) {
             self.swept = (self.swept + 1) % capacity.max(1);
-            let over = self
-                .entries
-                .get(self.swept)
-                .is_some_and(|entry| entry.is_over(now));
-            if !over {
+            let at = self.swept;
+            let Some(entry) = self.entries.get_mut(at) else {
+                continue;
+            };
+            if entry.touched > now {
+                // The clock was set back: that keeps no entry in memory.
+                entry.touched = now;
+            }
+            if !entry.is_over(now) {
                 continue;
             }
-            let at = self.swept;
-            if let Some(entry) = self.entries.get_mut(at)
-                && entry.call.state.is_open()
-            {
+            if entry.call.state.is_open() {
                 entry.call.state = CallState::Interrupted;
                 entry.call.ended = Some(entry.last);
                 entry.call.reason = "no end was seen".to_owned();
@@ -812,6 +824,31 @@ mod tests {
         assert_eq!((waiting.calls, waiting.drops), (1, 0));
         let kept = calls.entries.iter().next().unwrap().1;
         assert_eq!((kept.call.messages, kept.is_dirty), (0, false));
+    }
+
+    /// The clock of an agent, or that of the machine, is hours ahead; later the machine's is set back.
+    #[test]
+    fn ended_calls_leave_the_memory_by_any_clock() {
+        const HOUR: i64 = 3_600_000_000;
+        let mut calls = OpenCalls::new(true, String::new(), Arc::new(Losses::default()));
+        let start = 100 * HOUR;
+        calls.now = start;
+        let exchange = |calls: &mut OpenCalls, id: &str, at: i64| {
+            observed(calls, ("OPTIONS sip:b SIP/2.0", "OPTIONS"), id, at);
+            observed(calls, ("SIP/2.0 200 OK", "OPTIONS"), id, at);
+            calls.written();
+        };
+        exchange(&mut calls, "ahead", start + 8 * HOUR);
+        exchange(&mut calls, "behind", start - 8 * HOUR);
+        calls.sweep(start + SHORT_LINGER / 2);
+        assert_eq!(calls.entries.len(), 2, "late messages may follow");
+        calls.sweep(start + SHORT_LINGER + 1);
+        assert!(calls.entries.is_empty());
+        exchange(&mut calls, "before the step", start);
+        for second in 0..40 {
+            calls.sweep(start - 8 * HOUR + second * 1_000_000);
+        }
+        assert!(calls.entries.is_empty());
     }
 
     const INVITE: (&str, &str) = ("INVITE sip:a@b SIP/2.0", "INVITE");

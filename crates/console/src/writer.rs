@@ -167,6 +167,7 @@ impl FolderWriter {
             checked: i64::MIN / 2,
             settings,
         };
+        writer.index.now = now;
         writer.remove_leftovers();
         if let Some(newest) = partitions(&writer.root)?.pop()
             && let Err(reason) = writer.resume(&newest)
@@ -228,6 +229,7 @@ impl FolderWriter {
         std::fs::rename(folder, &moved)?;
         let node = self.settings.node.clone();
         self.index = OpenCalls::new(self.settings.full_text, node, self.losses.clone());
+        self.index.now = self.now;
         self.notes.push(StoreNote::Replaced {
             moved_to: moved.display().to_string(),
             reason,
@@ -396,9 +398,9 @@ impl FolderWriter {
     }
 
     /// Does the work that is due; to be called about five times per second, and after each batch of messages. `now`:
-    /// microseconds since the Unix epoch.
+    /// microseconds since the Unix epoch, by the clock of the messages and events.
     pub(crate) fn tick(&mut self, now: i64) {
-        self.now = now;
+        (self.now, self.index.now) = (now, now);
         let waits = |outage: &Outage| now < outage.retry_at && now >= outage.since;
         if !self.outage.as_ref().is_some_and(waits) {
             self.work(now);

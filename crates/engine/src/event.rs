@@ -245,6 +245,26 @@ events! {
         call: u64,
         /// Milliseconds from the INVITE to the answer; absent for a call of the ng server.
         setup_ms: Option<u64>,
+        /// Call-ID of the second leg that was answered, of several that rang; absent for a conference and for a call of
+        /// the ng server.
+        call_id: Option<String>,
+    }
+    /// A leg has taken the place of another one in an answered call.
+    LegReplaced "leg_replaced" Info {
+        /// Number of the call.
+        call: u64,
+        /// The side whose leg was replaced: caller or callee.
+        side: String,
+        /// Cause: `transfer` (REFER carried out by the border) or `replaces` (INVITE with Replaces).
+        cause: String,
+        /// Call-ID of the new leg.
+        call_id: String,
+        /// Name of its interface.
+        interface: String,
+        /// Transport and address of its peer.
+        address: String,
+        /// Its trunk.
+        trunk: Option<String>,
     }
     /// Media of a call that has ended, of all its media lines; it precedes `call_ended`.
     CallMedia "call_media" Debug {
@@ -562,8 +582,10 @@ events! {
     CarrierRegistration "carrier_registration" Info {
         /// Name of the trunk.
         trunk: String,
-        /// registered, refused, expired or removed.
+        /// registered, failed (the last attempt; the registration may still exist), expired or removed.
         state: String,
+        /// The response or error of a failed attempt.
+        reason: Option<String>,
     }
     /// Media was latched to the source address of received packets.
     MediaLatched "media_latched" Debug {
@@ -872,7 +894,8 @@ events! {
         /// Bytes lost.
         bytes: u64,
     }
-    /// Registrations were read from their file at the start: their phones are reachable.
+    /// Registrations were read from their file at the start, or later if it could not be read then: their phones are
+    /// reachable.
     RegistrationsRestored "registrations_restored" Info {
         /// The file.
         store: String,
@@ -1110,7 +1133,7 @@ events! {
         /// Its address.
         address: String,
     }
-    /// A socket could not be opened.
+    /// A socket could not be opened. A listener is tried again every 40 s, and at each reload.
     SocketFailed "socket_failed" Error {
         /// Purpose of the socket.
         purpose: String,

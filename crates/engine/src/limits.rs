@@ -12,11 +12,9 @@ pub struct Limits {
     pub transactions: usize,
     /// Registered contacts.
     pub registrations: usize,
-    /// Contacts of one address of record.
-    pub contacts_per_aor: usize,
-    /// Stream connections.
+    /// Accepted stream connections, and as many opened ones.
     pub connections: usize,
-    /// Stream connections from one source address.
+    /// Accepted stream connections from one source address.
     pub connections_per_source: usize,
     /// Bytes of one SIP message.
     pub message_bytes: usize,
@@ -24,6 +22,8 @@ pub struct Limits {
     pub connection_idle: Duration,
     /// Time limit of the handshakes of a connection (TLS, WebSocket).
     pub handshake: Duration,
+    /// TLS handshakes of accepted connections per second; zero: no limit.
+    pub handshakes_per_second: usize,
     /// Size of a connection's send queue, bytes.
     pub connection_queue: usize,
     /// Open DNS queries.
@@ -38,12 +38,12 @@ impl Default for Limits {
             calls: 200_000,
             transactions: 2_000_000,
             registrations: 1_000_000,
-            contacts_per_aor: 10,
             connections: 10_000,
             connections_per_source: 1_000,
             message_bytes: 65_535,
             connection_idle: Duration::from_secs(900),
             handshake: Duration::from_secs(10),
+            handshakes_per_second: 500,
             connection_queue: 512 << 10,
             dns_queries: 4_096,
             dns_cache: 16_384,

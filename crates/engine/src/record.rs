@@ -127,16 +127,17 @@ record! {
         ended_by: String,
         /// Reason of the end, in a few words, as in the event call_ended.
         reason: String,
-        /// Trunk to which the call was sent last; otherwise the trunk from which it came; null without one.
+        /// Trunk of the callee; of a call that was not answered, the one to which it was sent last; otherwise the trunk from
+        /// which it came; null without one.
         trunk: Option<String>,
-        /// Route of the last target: name of the route, default, registration, rule, redirect or transfer; null if no
-        /// target was tried.
+        /// Route of the target that answered, otherwise of the last one: name of the route, default, registration, rule or
+        /// redirect; transfer if a transfer has replaced a leg; null if no target was tried.
         route: Option<String>,
         /// Header rule that refused the call; null if none did.
         rule: Option<String>,
         /// Media path: sockets, kernel, af_xdp, conference, node or bypass, also if no packet came; null for a call that ended before it had one.
         path: Option<String>,
-        /// Number of targets that were tried.
+        /// Number of targets that were tried, those of transfers included.
         targets: u64,
         /// Milliseconds from the INVITE to its answer; null for a call that was not answered.
         setup_ms: Option<u64>,
@@ -147,7 +148,8 @@ record! {
 }
 
 record! {
-    /// Fields of a leg. The first leg is that of the caller; JSON has the media after them.
+    /// Fields of a leg: the one that was connected at the end of the call, or tried last if none was. The first leg is that
+    /// of the caller; JSON has the media after them.
     LegFields {
         /// Call-ID of the leg; null if the leg does not exist.
         call_id: Option<String>,
@@ -230,6 +232,7 @@ pub fn is_recorded(event: &EventKind) -> bool {
             | EventKind::CallRouted { .. }
             | EventKind::RuleRefused { .. }
             | EventKind::CallAnswered { .. }
+            | EventKind::LegReplaced { .. }
             | EventKind::CallTagged { .. }
             | EventKind::CallMedia { .. }
             | EventKind::CallMediaInterval { .. }
@@ -238,13 +241,85 @@ pub fn is_recorded(event: &EventKind) -> bool {
     )
 }
 
+/// Targets besides the last one that are remembered until the answer of a call, at most: a call has 16 hops.
+const MAX_TARGETS: usize = 16;
+
+/// A call that has not ended.
+#[derive(Debug)]
+struct OpenRecord {
+    record: Box<CallRecord>,
+    /// Legs and routes of targets before the last one, until one answers: several may ring at the same time.
+    earlier: Vec<(LegFields, Option<String>)>,
+}
+
+impl OpenRecord {
+    /// A target was tried. After the answer it is that of a transfer, which is not connected yet.
+    fn route(&mut self, leg: LegFields, route: String) {
+        let record = &mut self.record;
+        record.fields.targets += 1;
+        if record.fields.answered.is_some() {
+            return;
+        }
+        let before = core::mem::replace(&mut record.legs[1].leg, leg);
+        let before = (before, record.fields.route.replace(route));
+        if before.0.call_id.is_some() {
+            if self.earlier.len() >= MAX_TARGETS {
+                self.earlier.remove(0);
+            }
+            self.earlier.push(before);
+        }
+        record.follow_trunk();
+    }
+
+    /// The leg with this Call-ID was answered.
+    fn answer(&mut self, at: Time, setup_ms: Option<u64>, call_id: Option<&str>) {
+        let record = &mut self.record;
+        record.fields.answered = Some(at);
+        record.fields.setup_ms = setup_ms;
+        record.fields.status = 200;
+        let mut earlier = core::mem::take(&mut self.earlier).into_iter();
+        if call_id.is_some()
+            && record.legs[1].leg.call_id.as_deref() != call_id
+            && let Some((leg, route)) = earlier.find(|(leg, _)| leg.call_id.as_deref() == call_id)
+        {
+            record.legs[1].leg = leg;
+            record.fields.route = route;
+            record.follow_trunk();
+        }
+    }
+}
+
+impl CallRecord {
+    /// The trunk of the call is that of the callee, otherwise that of the caller.
+    fn follow_trunk(&mut self) {
+        let [caller, callee] = &self.legs;
+        let trunk = callee.leg.trunk.as_ref().or(caller.leg.trunk.as_ref());
+        self.fields.trunk = trunk.cloned();
+    }
+
+    /// A leg of a side was replaced.
+    fn replace_leg(&mut self, side: &str, leg: LegFields, is_transfer: bool) {
+        let [caller, callee] = &mut self.legs;
+        match side {
+            "caller" => caller.leg = leg,
+            _ => {
+                callee.leg = leg;
+                self.follow_trunk();
+            }
+        }
+        if is_transfer {
+            self.fields.route = Some("transfer".to_owned());
+        }
+    }
+}
+
 /// Builds records from events. Events of a call must be in order; those of several calls and workers may be mixed.
 #[derive(Debug)]
 pub struct RecordBuilder {
     /// Prefix of the identifiers.
     run: String,
     refused: u64,
-    open: BTreeMap<u64, Box<CallRecord>>,
+    open: BTreeMap<u64, OpenRecord>,
 }
 
 impl RecordBuilder {
@@ -259,12 +334,16 @@ impl RecordBuilder {
 
     /// Calls that have not ended, as far as known.
     pub fn running(&self) -> impl Iterator<Item = &CallRecord> {
-        self.open.values().map(|record| &**record)
+        self.open.values().map(|open| &*open.record)
     }
 
     /// The values so far of a call that has not ended.
     pub fn running_call(&self, call: u64) -> Option<&CallRecord> {
-        self.open.get(&call).map(|record| &**record)
+        self.open.get(&call).map(|open| &*open.record)
+    }
+
+    fn record_mut(&mut self, call: u64) -> Option<&mut CallRecord> {
+        self.open.get_mut(&call).map(|open| &mut *open.record)
     }
 
     /// Forgets a call whose end was lost; false if it was not known.
@@ -310,7 +389,11 @@ impl RecordBuilder {
                     ],
                     ..record
                 };
-                self.open.insert(call, Box::new(record));
+                let open = OpenRecord {
+                    record: Box::new(record),
+                    earlier: Vec::new(),
+                };
+                self.open.insert(call, open);
                 Some(RecordChange::Running(call))
             }
             EventKind::CallRouted {
@@ -322,43 +405,61 @@ impl RecordBuilder {
                 trunk,
                 ..
             } => {
-                let record = self.open.get_mut(&call)?;
-                let source = &record.legs[0].leg.trunk;
-                record.fields.trunk = trunk.clone().or_else(|| source.clone());
-                record.fields.route = Some(route);
-                record.fields.targets += 1;
-                record.legs[1].leg = LegFields {
+                let leg = LegFields {
                     call_id: Some(call_id),
                     interface: Some(interface),
                     address: Some(address),
                     trunk,
                     ..LegFields::default()
                 };
+                self.open.get_mut(&call)?.route(leg, route);
                 Some(RecordChange::Running(call))
             }
-            EventKind::CallAnswered { call, setup_ms } => {
-                let record = self.open.get_mut(&call)?;
-                record.fields.answered = Some(at);
-                record.fields.setup_ms = setup_ms;
-                record.fields.status = 200;
+            EventKind::CallAnswered {
+                call,
+                setup_ms,
+                call_id,
+            } => {
+                let open = self.open.get_mut(&call)?;
+                open.answer(at, setup_ms, call_id.as_deref());
+                Some(RecordChange::Running(call))
+            }
+            EventKind::LegReplaced {
+                call,
+                side,
+                cause,
+                call_id,
+                interface,
+                address,
+                trunk,
+            } => {
+                let leg = LegFields {
+                    call_id: Some(call_id),
+                    interface: Some(interface),
+                    address: Some(address),
+                    trunk,
+                    ..LegFields::default()
+                };
+                let record = self.record_mut(call)?;
+                record.replace_leg(&side, leg, cause == "transfer");
                 Some(RecordChange::Running(call))
             }
             EventKind::CallTagged { call, tag, value } => {
-                let record = self.open.get_mut(&call)?;
+                let record = self.record_mut(call)?;
                 record.tags.retain(|(name, _)| *name != tag);
                 record.tags.push((tag, value));
                 None
             }
             EventKind::RuleRefused { call, rule, .. } => {
-                self.open.get_mut(&call)?.fields.rule = Some(rule);
+                self.record_mut(call)?.fields.rule = Some(rule);
                 None
             }
             EventKind::CallMedia { call, .. } => {
-                add_media(self.open.get_mut(&call)?, event.kind);
+                add_media(self.record_mut(call)?, event.kind);
                 None
             }
             EventKind::CallMediaInterval { call, .. } => {
-                let record = self.open.get_mut(&call)?;
+                let record = self.record_mut(call)?;
                 add_interval(record, event.kind);
                 Some(RecordChange::Running(call))
             }
@@ -369,7 +470,7 @@ impl RecordBuilder {
                 call, ref reason, ..
             } => {
                 let challenged = reason == Reason::Challenged.text();
-                let Some(mut record) = self.open.remove(&call) else {
+                let Some(mut record) = self.open.remove(&call).map(|open| open.record) else {
                     return (!challenged).then_some(RecordChange::Lost);
                 };
                 if challenged {
@@ -616,6 +717,57 @@ mod tests {
         }
     }
 
+    /// A target of call 7 with this route and Call-ID.
+    fn called(route: &str, call_id: &str) -> EventKind {
+        EventKind::CallRouted {
+            call: 7,
+            route: route.into(),
+            target: "2".into(),
+            address: format!("udp:{call_id}:5060"),
+            call_id: call_id.into(),
+            interface: "core".into(),
+            trunk: None,
+        }
+    }
+
+    fn answered(call_id: &str) -> EventKind {
+        EventKind::CallAnswered {
+            call: 7,
+            setup_ms: Some(900),
+            call_id: Some(call_id.into()),
+        }
+    }
+
+    fn replaced(side: &str, cause: &str) -> EventKind {
+        EventKind::LegReplaced {
+            call: 7,
+            side: side.into(),
+            cause: cause.into(),
+            call_id: "new".into(),
+            interface: "other".into(),
+            address: "udp:192.0.2.9:5060".into(),
+            trunk: Some("third".into()),
+        }
+    }
+
+    /// The record of a call with these events after its offer.
+    fn record_of(events: Vec<EventKind>) -> Box<CallRecord> {
+        let mut builder = RecordBuilder::new("5".into());
+        add(&mut builder, 0, offered(7));
+        for kind in events {
+            assert_eq!(add(&mut builder, 1, kind), Some(RecordChange::Running(7)));
+        }
+        match add(&mut builder, 9_000, ended(7)) {
+            Some(RecordChange::Ended(record)) => record,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn call_ids(record: &CallRecord) -> [&str; 2] {
+        let legs = record.legs.each_ref();
+        legs.map(|leg| leg.leg.call_id.as_deref().unwrap_or_default())
+    }
+
     fn ended(call: u64) -> EventKind {
         EventKind::CallEnded {
             call,
@@ -673,6 +825,7 @@ mod tests {
         let answered = EventKind::CallAnswered {
             call: 7,
             setup_ms: Some(900),
+            call_id: Some("b".into()),
         };
         add(&mut builder, 1_000, answered);
         // The statistics arrive later than the end.
@@ -707,6 +860,60 @@ mod tests {
         assert_eq!(fields.answered, Some(Time::from_millis(2_500)));
         assert_eq!(fields.ended, Time::from_millis(5_000));
         assert_eq!(fields.duration_s, RecordedSpan(2_500));
+    }
+
+    /// Several contacts ring at the same time.
+    #[test]
+    fn callee_is_the_target_that_answered() {
+        for answers in ["a", "b", "c"] {
+            let targets = ["a", "b", "c"].map(|id| called(&format!("route {id}"), id));
+            let mut events = Vec::from(targets);
+            events.push(answered(answers));
+            let record = record_of(events);
+            let leg = &record.legs[1].leg;
+            assert_eq!(leg.call_id.as_deref(), Some(answers));
+            assert_eq!(leg.address, Some(format!("udp:{answers}:5060")));
+            assert_eq!(record.fields.route, Some(format!("route {answers}")));
+            assert_eq!(record.fields.targets, 3);
+        }
+    }
+
+    #[test]
+    fn target_of_a_failed_transfer_is_not_the_callee() {
+        let transfer = called("transfer", "busy");
+        let record = record_of(vec![called("default", "b"), answered("b"), transfer]);
+        assert_eq!(call_ids(&record), ["a@x", "b"]);
+        assert_eq!(record.fields.route.as_deref(), Some("default"));
+        assert_eq!(record.fields.targets, 2);
+    }
+
+    #[test]
+    fn leg_of_a_transfer_stands_on_the_side_that_it_replaced() {
+        for (side, expected) in [("caller", ["new", "b"]), ("callee", ["a@x", "new"])] {
+            let record = record_of(vec![
+                called("default", "b"),
+                answered("b"),
+                called("transfer", "new"),
+                replaced(side, "transfer"),
+            ]);
+            assert_eq!(call_ids(&record), expected);
+            assert_eq!(record.fields.call_id, "a@x");
+            assert_eq!(record.fields.route.as_deref(), Some("transfer"));
+            let new = &record.legs[usize::from(side == "callee")].leg;
+            assert_eq!(new.trunk.as_deref(), Some("third"));
+            assert_eq!(new.interface.as_deref(), Some("other"));
+        }
+    }
+
+    #[test]
+    fn leg_of_an_invite_with_replaces_keeps_the_route_of_the_call() {
+        let record = record_of(vec![
+            called("default", "b"),
+            answered("b"),
+            replaced("callee", "replaces"),
+        ]);
+        assert_eq!(call_ids(&record), ["a@x", "new"]);
+        assert_eq!(record.fields.route.as_deref(), Some("default"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Tables keyed by values from the network, with a keyed hash against collision attacks and a limit on their growth.
 
 use core::hash::{BuildHasher, Hash};
-use hashbrown::HashMap;
+use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 
 /// The key of the hash; generated once per process from [`crate::Entropy`].
@@ -26,19 +26,34 @@ impl BuildHasher for HashKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// A hash table with a limit. The iteration order depends on the key and must not influence behaviour.
+/// Log2 of the parts of a table.
+const PART_BITS: u32 = 6;
+const PARTS: usize = 1 << PART_BITS;
+
+/// A hash table with a limit. It consists of parts that grow one by one: growing moves all entries of a part, which takes 10 ms at
+/// 65,536 entries in one piece. The iteration order depends on the key and must not influence behaviour.
 #[derive(Clone, Debug)]
 pub struct BoundedMap<K, V> {
-    map: HashMap<K, V, HashKey>,
+    /// None before the first entry.
+    parts: Vec<HashTable<(K, V)>>,
+    len: usize,
     limit: usize,
+    key: HashKey,
+}
+
+/// The part of a hash; the table of the part uses the lowest and the highest bits.
+fn part_of(hash: u64) -> usize {
+    (hash >> 32) as usize & (PARTS - 1)
 }
 
 impl<K: Eq + Hash, V> BoundedMap<K, V> {
     /// An empty table for at most `limit` entries.
     pub fn new(limit: usize, key: HashKey) -> Self {
         BoundedMap {
-            map: HashMap::with_hasher(key),
+            parts: Vec::new(),
+            len: 0,
             limit,
+            key,
         }
     }
 
@@ -47,10 +62,22 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
     /// # Errors
     /// [`Full`] if the key is new and the limit is reached.
     pub fn insert(&mut self, key: K, value: V) -> Result<Option<V>, Full> {
-        if self.map.len() >= self.limit && !self.map.contains_key(&key) {
+        if let Some(known) = self.get_mut(&key) {
+            return Ok(Some(core::mem::replace(known, value)));
+        }
+        if self.len >= self.limit {
             return Err(Full);
         }
-        Ok(self.map.insert(key, value))
+        if self.parts.is_empty() {
+            self.parts.resize_with(PARTS, HashTable::new);
+        }
+        let hash = self.key.hash_one(&key);
+        let hasher = self.key;
+        if let Some(part) = self.parts.get_mut(part_of(hash)) {
+            part.insert_unique(hash, (key, value), |(key, _)| hasher.hash_one(key));
+            self.len += 1;
+        }
+        Ok(None)
     }
 
     /// The value at `key`.
@@ -58,7 +85,15 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
     where
         Q: Hash + hashbrown::Equivalent<K> + ?Sized,
     {
-        self.map.get(key)
+        if self.len == 0 {
+            return None;
+        }
+        let hash = self.key.hash_one(key);
+        let found = self
+            .parts
+            .get(part_of(hash))?
+            .find(hash, |(known, _)| key.equivalent(known));
+        found.map(|(_, value)| value)
     }
 
     /// The value at `key`, for modification.
@@ -66,7 +101,15 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
     where
         Q: Hash + hashbrown::Equivalent<K> + ?Sized,
     {
-        self.map.get_mut(key)
+        if self.len == 0 {
+            return None;
+        }
+        let hash = self.key.hash_one(key);
+        let found = self
+            .parts
+            .get_mut(part_of(hash))?
+            .find_mut(hash, |(known, _)| key.equivalent(known));
+        found.map(|(_, value)| value)
     }
 
     /// Removes the entry.
@@ -74,28 +117,30 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
     where
         Q: Hash + hashbrown::Equivalent<K> + ?Sized,
     {
-        self.map.remove(key)
+        if self.len == 0 {
+            return None;
+        }
+        let hash = self.key.hash_one(key);
+        let part = self.parts.get_mut(part_of(hash))?;
+        let entry = part.find_entry(hash, |(known, _)| key.equivalent(known));
+        let ((_, value), _) = entry.ok()?.remove();
+        self.len -= 1;
+        Some(value)
     }
 
     /// Number of entries.
     pub fn len(&self) -> usize {
-        self.map.len()
+        self.len
     }
 
     /// Whether the table has no entries.
     pub fn is_empty(&self) -> bool {
-        self.map.is_empty()
+        self.len == 0
     }
 
     /// Whether the limit is reached.
     pub fn is_full(&self) -> bool {
-        self.map.len() >= self.limit
-    }
-
-    /// Allocates memory for `more` further entries, up to the limit.
-    pub fn reserve(&mut self, more: usize) {
-        self.map
-            .reserve(more.min(self.limit.saturating_sub(self.map.len())));
+        self.len >= self.limit
     }
 
     /// Changes the limit; entries above it stay.
@@ -105,21 +150,77 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
 
     /// All entries in arbitrary order; for counting, or for sorting afterwards.
     pub fn iter_unordered(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.map.iter()
+        let entries = self.parts.iter().flat_map(HashTable::iter);
+        entries.map(|(key, value)| (key, value))
     }
 
     /// All values in arbitrary order, to be changed.
     pub fn values_mut_unordered(&mut self) -> impl Iterator<Item = &mut V> {
-        self.map.values_mut()
+        let entries = self.parts.iter_mut().flat_map(HashTable::iter_mut);
+        entries.map(|(_, value)| value)
     }
 
     /// Removes all entries; the memory stays allocated.
     pub fn clear(&mut self) {
-        self.map.clear();
+        self.parts.iter_mut().for_each(HashTable::clear);
+        self.len = 0;
     }
 
     /// Keeps the entries for which `keep` returns true.
-    pub fn retain(&mut self, keep: impl FnMut(&K, &mut V) -> bool) {
-        self.map.retain(keep);
+    pub fn retain(&mut self, mut keep: impl FnMut(&K, &mut V) -> bool) {
+        for part in &mut self.parts {
+            part.retain(|(key, value)| keep(key, value));
+        }
+        self.len = self.parts.iter().map(HashTable::len).sum();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn entries_are_those_of_a_table_in_one_piece() {
+        let mut entropy = crate::Entropy::from_number(3);
+        let mut bounded = BoundedMap::new(3_000, HashKey::new(&mut entropy));
+        let mut plain: HashMap<u64, u64> = HashMap::new();
+        for step in 0..60_000_u64 {
+            let (key, value) = (entropy.u64() % 4_500, entropy.u64());
+            if entropy.u64() % 3 == 0 {
+                assert_eq!(bounded.remove(&key), plain.remove(&key));
+            } else if plain.len() >= 3_000 && !plain.contains_key(&key) {
+                assert!(bounded.is_full());
+                assert_eq!(bounded.insert(key, value), Err(Full));
+            } else {
+                assert_eq!(bounded.insert(key, value), Ok(plain.insert(key, value)));
+            }
+            let key = entropy.u64() % 4_500;
+            assert_eq!(bounded.get(&key), plain.get(&key));
+            assert_eq!(bounded.get_mut(&key), plain.get_mut(&key));
+            assert_eq!(bounded.len(), plain.len());
+            if step == 40_000 {
+                bounded.retain(|key, value| key ^ *value & 1 == 0);
+                plain.retain(|key, value| *key ^ *value & 1 == 0);
+            }
+        }
+        let mut entries: Vec<_> = bounded.iter_unordered().map(|(k, v)| (*k, *v)).collect();
+        let mut expected: Vec<_> = plain.into_iter().collect();
+        entries.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(entries, expected);
+        bounded.clear();
+        assert!(bounded.is_empty() && bounded.iter_unordered().next().is_none());
+    }
+
+    #[test]
+    fn growing_moves_a_small_share_of_the_entries() {
+        let mut entropy = crate::Entropy::from_number(4);
+        let mut bounded = BoundedMap::new(usize::MAX, HashKey::new(&mut entropy));
+        for _ in 0..100_000 {
+            let _ = bounded.insert(entropy.u64(), ());
+        }
+        let largest = bounded.parts.iter().map(HashTable::len).max().unwrap_or(0);
+        assert!(largest < 2_000, "{largest}");
     }
 }

@@ -9,6 +9,7 @@ mod receiver;
 pub(crate) use disk::{WatchedDisk, WrittenFolders};
 pub(crate) use output::{AlarmFiles, AlarmOutput, NoticeQueue, summary};
 
+use border::views::NodeView;
 use config::Config;
 use engine::{EventKind, Time};
 use notice::{AlarmChange, AlarmNotice};
@@ -66,8 +67,8 @@ alarms! {
     Disk "disk" "major";
     /// A certificate expires within 30 days. Cleared when it is replaced.
     Certificate "certificate" "major";
-    /// The clock of the machine was set by more than a second since the start: times in log and records count from the
-    /// start, until a restart.
+    /// The clock of the machine was set by more than a second since the start: times in log, records and store count from
+    /// the start, until a restart.
     Clock "clock" "minor";
     /// A receiver of alarms or traces cannot be reached or refuses them, or the name of the HEP collector cannot be
     /// resolved. Cleared when that was over for 15 s.
@@ -456,6 +457,18 @@ impl AlarmBoard {
         .collect()
     }
 
+    /// Checks the media nodes: one that does not answer a single worker is down, also if it answers others. Returns events
+    /// of alarms.
+    pub(crate) fn check_nodes(&self, nodes: &[NodeView], now: Time) -> Vec<EventKind> {
+        let mut state = self.state();
+        let kind = AlarmKind::MediaNodeDown;
+        let events = nodes.iter().filter_map(|node| match node.up {
+            true => state.calm(kind, &node.name, now),
+            false => state.raise(kind, &node.name, "no answer".to_owned(), now),
+        });
+        events.collect()
+    }
+
     /// Checks the space of file systems; returns events of alarms.
     pub(crate) fn check_disks(&self, disks: &[WatchedDisk], now: Time) -> Vec<EventKind> {
         let mut state = self.state();
@@ -597,6 +610,47 @@ mod tests {
         );
         assert_eq!(board.observe(&up, at(56)), None);
         assert_eq!((board.active("critical"), board.list().len()), (0, 1));
+    }
+
+    /// A worker whose flow to the node stays blocked tells nothing more.
+    #[test]
+    fn node_that_is_down_for_one_worker_stays_an_alarm() {
+        let board = AlarmBoard::default();
+        let node = "relay".to_owned();
+        let down = EventKind::MediaNodeDown {
+            node: node.clone(),
+            calls: 3,
+            reason: "no answer".to_owned(),
+        };
+        assert!(board.observe(&down, at(1)).is_some());
+        assert_eq!(board.observe(&down, at(1)), None);
+        let up = EventKind::MediaNodeUp { node: node.clone() };
+        assert_eq!(board.observe(&up, at(4)), None);
+        let check = |up: bool, seconds| {
+            let view = NodeView {
+                name: node.clone(),
+                control: "192.0.2.1:2223".to_owned(),
+                up,
+                drain: false,
+                calls: 0,
+                sessions: None,
+            };
+            let mut events = board.check_nodes(&[view], at(seconds));
+            events.extend(board.check(&WatchedFigures::default(), at(seconds)));
+            events
+        };
+        for seconds in (5..60).step_by(5) {
+            assert_eq!(check(false, seconds), []);
+        }
+        assert_eq!(board.active("major"), 1);
+        for seconds in [60, 65, 70] {
+            assert_eq!(check(true, seconds), []);
+        }
+        assert_eq!(check(true, 75).len(), 1);
+        assert_eq!(board.active("major"), 0);
+        // The event was lost.
+        assert_eq!(check(false, 80).len(), 1);
+        assert_eq!(board.active("major"), 1);
     }
 
     #[test]

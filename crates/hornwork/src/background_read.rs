@@ -4,6 +4,18 @@ use net::Waker;
 use std::io;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
+/// The thread of a read panicked, which is logged; the current files stay in effect.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadPanicked;
+
+impl core::fmt::Display for ReadPanicked {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(
+            "reading ended with an internal error, see the log; the current configuration stays in effect",
+        )
+    }
+}
+
 /// One read at a time; a request during a read causes one more afterwards.
 #[derive(Debug)]
 pub(crate) struct BackgroundRead<T> {
@@ -27,16 +39,16 @@ impl<T: Send + 'static> BackgroundRead<T> {
         self.requested = true;
     }
 
-    /// Starts a thread with the job from `job` if a read is requested and none is running.
+    /// Starts a thread with the job from `job` if a read is requested and none is running. Returns whether it did.
     ///
     /// # Errors
     /// If the thread cannot be started.
     pub(crate) fn begin<J: FnOnce() -> T + Send + 'static>(
         &mut self,
         job: impl FnOnce() -> J,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         if !self.requested || self.running.is_some() {
-            return Ok(());
+            return Ok(false);
         }
         self.requested = false;
         let (sender, read) = channel();
@@ -51,22 +63,17 @@ impl<T: Send + 'static> BackgroundRead<T> {
                 waker.wake();
             })?;
         self.running = Some(read);
-        Ok(())
+        Ok(true)
     }
 
     /// The result of a read, once.
-    pub(crate) fn take(&mut self) -> Option<T> {
-        match self.running.as_ref()?.try_recv() {
-            Ok(read) => {
-                self.running = None;
-                Some(read)
-            }
-            Err(TryRecvError::Empty) => None,
-            // The thread panicked, which is logged; the current files stay in effect.
-            Err(TryRecvError::Disconnected) => {
-                self.running = None;
-                None
-            }
-        }
+    pub(crate) fn take(&mut self) -> Option<Result<T, ReadPanicked>> {
+        let read = match self.running.as_ref()?.try_recv() {
+            Ok(read) => Ok(read),
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => Err(ReadPanicked),
+        };
+        self.running = None;
+        Some(read)
     }
 }

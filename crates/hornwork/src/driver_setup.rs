@@ -12,6 +12,9 @@ use std::time::Duration;
 /// Longest delay in handling a signal: one that arrives just before the driver's wait is handled after it.
 pub(crate) const SIGNAL_WAIT: Duration = Duration::from_millis(200);
 
+/// Accepted connections above the limit of the border: new ones that replace silent ones, and those that are being closed.
+const SPARE_CONNECTIONS: usize = 256;
+
 /// Settings of a driver for this configuration, without those of its thread.
 pub(crate) fn driver_config(config: &Config, relay: Option<&KernelRelay>) -> DriverConfig {
     DriverConfig {
@@ -34,10 +37,12 @@ pub(crate) fn driver_config(config: &Config, relay: Option<&KernelRelay>) -> Dri
             .gso
             .then_some(wire::sip::call_number as fn(&[u8]) -> u32),
         report_unreachable: true,
-        connections: config.limits.connections,
+        connections: config.limits.connections.saturating_add(SPARE_CONNECTIONS),
         connections_per_source: config.limits.connections_per_source,
         stream_buffer: config.limits.connection_queue,
         handshake_timeout: config.limits.handshake,
+        handshakes_per_second: u32::try_from(config.limits.handshakes_per_second)
+            .unwrap_or(u32::MAX),
         websocket_message: config.limits.message_bytes,
         ..DriverConfig::default()
     }

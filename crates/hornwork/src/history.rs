@@ -222,7 +222,7 @@ impl CallHistory {
             secure_content: spec.secure_content,
             full_text: spec.full_text,
         };
-        let writer = HistoryWriter::open(settings, micros(clock.unix_nanos_now()));
+        let writer = HistoryWriter::open(settings, micros(store_nanos(&clock)));
         let writer = writer.map_err(|error| {
             io::Error::other(format!(
                 "cannot open the store {shown}: {error}\n  remedy: {open_remedy}"
@@ -339,6 +339,13 @@ impl CallHistory {
     }
 }
 
+/// The time of the store, nanoseconds since 1970: that of the start, and the time since then, as in messages and events.
+/// Partitions and searches by time, the end of calls in memory and the retention would fail if the clock was set between
+/// two of these.
+fn store_nanos(clock: &Clock) -> u64 {
+    clock.unix_nanos(clock.now())
+}
+
 /// Microseconds of nanoseconds.
 fn micros(nanos: u64) -> i64 {
     i64::try_from(nanos / 1_000).unwrap_or(i64::MAX)
@@ -403,12 +410,12 @@ impl StoreThread {
                 true => Duration::ZERO,
                 false => TICK,
             };
-            self.writer.tick(micros(self.clock.unix_nanos_now()));
+            self.writer.tick(micros(store_nanos(&self.clock)));
             self.notes();
         }
         // The thread of the agents has ended before, so that this ends.
         while self.agents() {}
-        let now = micros(self.clock.unix_nanos_now());
+        let now = micros(store_nanos(&self.clock));
         self.writer.tick(now);
         self.notes();
         if let Some(note) = self.writer.end(now) {
@@ -462,7 +469,7 @@ impl StoreThread {
 
     /// Stores the drops since the last count.
     fn count_drops(&mut self, worker: u8, drops: &Drops) {
-        let now = micros(self.clock.unix_nanos_now());
+        let now = micros(store_nanos(&self.clock));
         let Some(before) = self.drops.get_mut(usize::from(worker)) else {
             return;
         };
@@ -647,12 +654,12 @@ mod tests {
             full_text: false,
         };
         let clock = Clock::new();
-        let writer = HistoryWriter::open(settings, micros(clock.unix_nanos_now())).unwrap();
+        let writer = HistoryWriter::open(settings, micros(store_nanos(&clock))).unwrap();
         let (agents, from_agents) = sync_channel(BATCHES);
         for number in 0..BATCHES {
             let text =
                 format!("OPTIONS sip:x SIP/2.0\r\nCall-ID: {number}\r\nCSeq: 1 OPTIONS\r\n\r\n");
-            let message = AgentMessage::observed(text.as_bytes(), clock.unix_nanos_now());
+            let message = AgentMessage::observed(text.as_bytes(), store_nanos(&clock));
             agents.send(vec![AgentPacket::Message(message)]).unwrap();
         }
         let (packets, inbox) = sync_channel(1);
@@ -681,6 +688,52 @@ mod tests {
             .search(&console::CallFilter::default(), None, 1_000)
             .unwrap();
         assert_eq!(page.calls.len(), BATCHES);
+        drop(reader);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// The machine starts with a wrong clock, which is set two days forward after the border has started.
+    #[test]
+    fn calls_are_found_by_their_time_after_the_clock_was_set() {
+        let name = format!("hornwork-clock-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&folder);
+        let text = format!(
+            "{CONFIGURATION}[store]\nfolder = \"{}\"\n",
+            folder.display()
+        );
+        let config = config::parse(&text, "test").expect("configuration");
+        let day = Duration::from_secs(86_400).as_nanos() as u64;
+        let clock = Clock::dated(Clock::new().unix_nanos_now() - 2 * day);
+        let log = EventLog::unwritten(clock);
+        let mut history = CallHistory::start(&config, &log, clock).unwrap().unwrap();
+        let entropy = net::entropy().expect("entropy");
+        let mut border = Border::worker_pool(config, 1, entropy).remove(0);
+        let sink = history.take_sinks().remove(0);
+        sink.attach(&mut border);
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], 5060));
+        let message = RecordedMessage {
+            at: clock.now(),
+            sent: false,
+            transport: Transport::Udp,
+            local: address,
+            remote: address,
+        };
+        let bytes = b"OPTIONS sip:x SIP/2.0\r\nCall-ID: a\r\nCSeq: 1 OPTIONS\r\n\r\n";
+        let recorded = border.recorded_messages().expect("recording");
+        recorded.push(message, bytes);
+        sink.finish(&mut border, &clock);
+        history.end();
+        let location = StoreLocation::Folder(folder.clone());
+        let reader = console::HistoryReader::open(&location).unwrap();
+        let now = micros(store_nanos(&clock));
+        let filter = console::CallFilter {
+            from: Some(now - 60_000_000),
+            until: Some(now + 60_000_000),
+            ..console::CallFilter::default()
+        };
+        let page = reader.search(&filter, None, 10).unwrap();
+        assert_eq!(page.calls.len(), 1);
         drop(reader);
         std::fs::remove_dir_all(&folder).unwrap();
     }

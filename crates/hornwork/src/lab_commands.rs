@@ -377,10 +377,7 @@ fn compare(
         let page = compared.page.display();
         lab::output::print(&format!("{}page: {page}\n", compared.text));
     }
-    Ok(match compared.worse {
-        true => RunVerdict::Failed,
-        false => RunVerdict::Passed,
-    })
+    Ok(compared.verdict)
 }
 
 fn list() -> Result<RunVerdict, LabError> {

@@ -140,12 +140,10 @@ pub fn run(options: &PlanOptions) -> Result<RunVerdict, LabError> {
     if options.json.as_deref() != Some(Path::new("-")) {
         lab::output::print(&plan.text());
     }
-    let mut nodes = plan.node_check.iter();
-    if nodes.any(|check| !check.holds && !check.cut_short) {
-        return Ok(RunVerdict::Failed);
-    }
-    let check = plan.real_check.as_ref();
-    Ok(check.map_or(RunVerdict::Passed, |check| check.verdict()))
+    let nodes = plan.node_check.iter();
+    let nodes = nodes.map(|check| check.verdict(request.blocking));
+    let real = plan.real_check.iter().map(|check| check.verdict());
+    Ok(nodes.chain(real).fold(RunVerdict::Passed, RunVerdict::and))
 }
 
 /// Names as in `cost-of-protection` mean the same.

@@ -647,6 +647,7 @@ mod tests {
         let note = EventKind::CallAnswered {
             call: 7,
             setup_ms: None,
+            call_id: None,
         };
         let at = 1_700_000_000_123_456_789;
         assert_eq!(

@@ -37,6 +37,7 @@ mod phone;
 mod phone_ike;
 mod ports;
 mod records;
+mod reload_waiters;
 mod rules;
 mod scenario;
 mod secret_file;

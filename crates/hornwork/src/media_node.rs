@@ -226,7 +226,8 @@ impl Service<'_> {
             move || NewNodeConfig::of(&path, &loaded, recordings.as_ref(), claims)
         })?;
         let now = self.clock.now();
-        match self.reading.take() {
+        let read = self.reading.take();
+        match read.map(|read| read.unwrap_or_else(|panicked| Err(panicked.to_string()))) {
             None => {}
             Some(Ok(read)) => self.reload(read, node, driver, now),
             Some(Err(why)) => {

@@ -166,6 +166,7 @@ impl RecordSink {
                 // The record is lost only if its end is.
                 EventKind::CallRouted { call, .. }
                 | EventKind::CallAnswered { call, .. }
+                | EventKind::LegReplaced { call, .. }
                 | EventKind::CallTagged { call, .. }
                 | EventKind::RuleRefused { call, .. }
                 | EventKind::CallMedia { call, .. }
@@ -439,7 +440,7 @@ impl RecordWriter {
         if now.since(self.synced) >= SYNC_INTERVAL {
             self.synced = now;
             if !self.journaled.is_empty() {
-                self.folder.heartbeat(self.clock.unix_nanos_now())?;
+                self.folder.heartbeat(self.record_nanos())?;
             }
             self.folder.sync()?;
         }
@@ -452,7 +453,13 @@ impl RecordWriter {
             .map(|record| running_entry(record, &self.clock))
             .collect();
         self.journaled = self.builder.running().map(|record| record.call).collect();
-        self.folder.compact(&entries, self.clock.unix_nanos_now())
+        self.folder.compact(&entries, self.record_nanos())
+    }
+
+    /// The time in records, nanoseconds since 1970: it counts from the start of the program. The span between two of these
+    /// is right also if the wall clock is set meanwhile.
+    fn record_nanos(&self) -> u64 {
+        self.clock.unix_nanos(self.clock.now())
     }
 
     /// Logs failures and recoveries.
@@ -524,6 +531,61 @@ pub(crate) fn hint(config: &config::Config) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// The clock is set eight hours forward after the start; then the border crashes in a call.
+    #[test]
+    fn duration_of_a_cut_call_is_right_after_the_clock_was_set() {
+        let name = format!("hornwork-cut-clock-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&folder);
+        let spec = RecordsSpec {
+            folder: folder.clone(),
+            format: config::RecordFormat::Ndjson,
+            rotate_bytes: 1 << 20,
+            rotate_after: Duration::from_secs(3_600),
+            keep: None,
+            keep_bytes: None,
+        };
+        let wall = Clock::new().unix_nanos_now();
+        let clock = Clock::dated(wall - Duration::from_secs(8 * 3_600).as_nanos() as u64);
+        let records = CallRecords::start(&spec, &EventLog::unwritten(clock), clock).unwrap();
+        let event = |kind: EventKind| Event::new(clock.now(), kind);
+        let mut events = vec![
+            event(EventKind::CallOffered {
+                call: 7,
+                interface: "access".into(),
+                call_id: "a@x".into(),
+                from: "sip:1@x".into(),
+                to: "sip:2@x".into(),
+                source: "udp:192.0.2.1:5060".into(),
+                trunk: None,
+            }),
+            event(EventKind::CallAnswered {
+                call: 7,
+                setup_ms: Some(1),
+                call_id: None,
+            }),
+        ];
+        records.sink().put(&mut events);
+        // Until after the next heartbeat.
+        std::thread::sleep(2 * SYNC_INTERVAL + COLLECT_TIME);
+        records.end();
+        // The thread may still have the folder for a moment.
+        let until = clock.now() + Duration::from_secs(10);
+        let (_folder, cut) = loop {
+            match RecordFolder::open(&spec, wall) {
+                Ok(opened) => break opened,
+                Err(error) => assert!(clock.now() < until, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let [record] = &cut[..] else {
+            panic!("{cut:?}");
+        };
+        let duration = record["duration_s"].as_f64().unwrap();
+        assert!((0.5..10.0).contains(&duration), "{record:?}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
     /// The disk stalls while a call is answered.
     #[test]
     fn records_without_some_of_their_events_are_counted() {
@@ -579,8 +641,11 @@ mod tests {
         };
         events.push(event(tag("last")));
         events.push(event(tag("lost")));
-        let setup_ms = Some(1);
-        events.push(event(EventKind::CallAnswered { call: 7, setup_ms }));
+        events.push(event(EventKind::CallAnswered {
+            call: 7,
+            setup_ms: Some(1),
+            call_id: None,
+        }));
         sink.put(&mut events);
         let until = clock.now() + Duration::from_secs(20);
         while !sink.queue.state().waiting.is_empty() {

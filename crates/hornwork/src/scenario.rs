@@ -122,6 +122,13 @@ pub struct Scenario {
     /// Send received media back to its source.
     #[arg(long)]
     rtp_echo: bool,
+    /// Share of the packets of an audio pattern (rtp_stream) whose payload does not come back from which on the run has
+    /// failed, 0 to 1 [default: 1].
+    #[arg(long, value_name = "SHARE")]
+    audio_tolerance: Option<f64>,
+    /// The same for video patterns [default: 1].
+    #[arg(long, value_name = "SHARE")]
+    video_tolerance: Option<f64>,
     /// Drop this percentage of messages in both directions.
     #[arg(long, value_name = "PERCENT")]
     loss: Option<f64>,
@@ -214,6 +221,8 @@ impl Scenario {
             base_cseq: self.base_cseq.unwrap_or(defaults.base_cseq),
             call_id: self.call_id.unwrap_or(defaults.call_id),
             echo: self.rtp_echo,
+            tolerances: [self.audio_tolerance, self.video_tolerance]
+                .map(|tolerance| tolerance.unwrap_or(1.0)),
             lost: self.loss.unwrap_or(defaults.lost),
             threads: self.threads.unwrap_or(defaults.threads),
             batch: self.batch.unwrap_or(defaults.batch),

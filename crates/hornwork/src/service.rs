@@ -21,6 +21,7 @@ use crate::notify::{StopExtension, Watchdog, notify};
 use crate::operators::{self, Operators, ServiceRequest, WorkerContext};
 use crate::ports::{self, Claims, ServedPart};
 use crate::records::CallRecords;
+use crate::reload_waiters::ReloadWaiters;
 use crate::security::LoadedFiles;
 use crate::store::{RegistrationSink, Store};
 use crate::threads::ThreadSettings;
@@ -30,7 +31,7 @@ use crate::workers::{SiblingWorkers, worker_driver_config};
 use border::admission::MediaPaths;
 use border::border::Border;
 use clap::{Args, ValueEnum};
-use config::Config;
+use config::{Config, MediaSocketMode, OffloadMode};
 use engine::{Event, EventKind, HashKey, Time};
 use media::forward::{Forwarder, ForwarderLimits};
 use net::{Clock, Driver, DriverConfig, KernelRelay, PortClaims, Signals};
@@ -40,7 +41,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// Longest wait for carriers to answer our deregistration.
 const UNREGISTER_WAIT: Duration = Duration::from_secs(2);
@@ -233,7 +233,6 @@ fn serve(
     let mut borders = Border::worker_pool(config.clone(), workers, entropy);
     for border in &mut borders {
         border.set_wall_clock(Duration::from_nanos(clock.unix_nanos(Time::ZERO)));
-        border.reserve();
         border.set_call_records(
             config.records.is_some() || config.traces.is_some() || config.store.is_some(),
         );
@@ -357,12 +356,12 @@ fn serve(
         claims,
         claimed,
         operators,
-        reload_waiters: Vec::new(),
+        reload_waiters: ReloadWaiters::default(),
     };
     // Whether registrations are left to be written.
     let mut more = false;
     loop {
-        let wait = match service.ready && !more {
+        let wait = match service.ready && !more && !service.reload_waiters.is_opening() {
             true => service
                 .control
                 .as_ref()
@@ -442,6 +441,42 @@ fn serve(
     }
 }
 
+/// Media addresses that only the new configuration has. The shared sockets, the kernel relay and AF_XDP serve the
+/// addresses of the start.
+fn added_media_addresses(old: &Config, new: &Config) -> Vec<IpAddr> {
+    let before = old.media_addresses();
+    let mut added = new.media_addresses();
+    added.retain(|address| !before.contains(address));
+    added
+}
+
+/// Whether media may use another path than a socket for each port.
+fn has_special_media_path(config: &Config) -> bool {
+    let media = &config.media;
+    media.sockets != MediaSocketMode::PerPort
+        || media.kernel_relay != OffloadMode::Never
+        || media.af_xdp != OffloadMode::Never
+}
+
+/// The setting that forbids to serve media addresses of a reload by a socket for each port.
+fn required_media_path(old: &Config, new: &Config) -> Option<String> {
+    let media = &new.media;
+    let setting = match media {
+        _ if media.sockets == MediaSocketMode::Shared => "sockets = \"shared\"",
+        _ if media.kernel_relay == OffloadMode::Require => "kernel_relay = \"require\"",
+        _ if media.af_xdp == OffloadMode::Require => "af_xdp = \"require\"",
+        _ => return None,
+    };
+    let added = added_media_addresses(old, new);
+    let added: Vec<String> = added.iter().map(ToString::to_string).collect();
+    (!added.is_empty()).then(|| {
+        format!(
+            "new media addresses {}: `[media] {setting}` serves those of the start; restart to add them",
+            added.join(", ")
+        )
+    })
+}
+
 /// Tables with changed settings that take effect only at the next start.
 fn changes_for_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
     let limits = |config: &Config| engine::Limits {
@@ -499,6 +534,10 @@ fn changes_for_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
             old.media.kernel_relay != new.media.kernel_relay,
         ),
         ("[media] af_xdp", old.media.af_xdp != new.media.af_xdp),
+        (
+            "media addresses (their ports get one socket each until then)",
+            has_special_media_path(new) && !added_media_addresses(old, new).is_empty(),
+        ),
         ("[control]", listens(old) != listens(new)),
         ("[records]", old.records != new.records),
         ("[metrics]", old.metrics != new.metrics),
@@ -551,7 +590,7 @@ struct BorderService<'a> {
     siblings: SiblingWorkers,
     operators: Operators,
     /// Operators that wait for the outcome of a reload.
-    reload_waiters: Vec<oneshot::Sender<Result<(), String>>>,
+    reload_waiters: ReloadWaiters,
     claims: Claims,
     /// Claims of the media ports of the current configuration.
     claimed: PortClaims,
@@ -587,12 +626,13 @@ impl BorderService<'_> {
     /// Logs events; `false` if a listener failed, so that the program ends and its supervisor notices.
     fn events(&mut self, driver: &mut Driver<Forwarder>) -> bool {
         while let Some(event) = driver.next_event() {
-            let failed = match self.ready {
-                true => None,
-                false => opened(&event.kind).err(),
-            };
+            let failed = opened(&event.kind).err();
             self.events.take(&event);
-            if let Some(error) = failed {
+            if let Some(error) = &failed
+                && self.ready
+            {
+                self.reload_waiters.listener_failed(error.to_string());
+            } else if let Some(error) = failed {
                 self.log.end(&format!("hornwork: {error}"));
                 return false;
             }
@@ -601,6 +641,7 @@ impl BorderService<'_> {
             }
         }
         self.events.flush();
+        self.reload_waiters.opened();
         // The first turn has opened all listeners, or returned above.
         if !self.ready {
             self.ready = true;
@@ -674,7 +715,7 @@ impl BorderService<'_> {
         for request in self.operators.take_requests() {
             match request {
                 ServiceRequest::Reload(reply) => {
-                    self.reload_waiters.push(reply);
+                    self.reload_waiters.add(reply);
                     self.reading.request();
                 }
                 ServiceRequest::Drain(limit) => {
@@ -704,11 +745,15 @@ impl BorderService<'_> {
         driver: &mut Driver<Forwarder>,
     ) -> io::Result<()> {
         let (path, loaded, claims) = (self.path.to_owned(), &self.loaded, self.claims);
-        self.reading.begin(|| {
+        let began = self.reading.begin(|| {
             let loaded = loaded.clone();
             move || NewBorderConfig::of(&path, &loaded, claims)
         })?;
+        if began {
+            self.reload_waiters.read_began();
+        }
         if let Some(read) = self.reading.take() {
+            let read = read.unwrap_or_else(|panicked| Err(panicked.to_string()));
             self.reload(read, border, driver, self.clock.now());
         }
         Ok(())
@@ -728,6 +773,12 @@ impl BorderService<'_> {
                     border.worker().count,
                     config.sip.workers
                 );
+                self.refuse_configuration(why, now);
+            }
+            Ok(NewBorderConfig { config, .. })
+                if required_media_path(border.config(), &config).is_some() =>
+            {
+                let why = required_media_path(border.config(), &config).unwrap_or_default();
                 self.refuse_configuration(why, now);
             }
             Ok(NewBorderConfig {
@@ -765,10 +816,7 @@ impl BorderService<'_> {
                 let config = Arc::new(config);
                 self.siblings.reload(&config, &self.loaded.security);
                 border.reload(config, now);
-                for waiter in self.reload_waiters.drain(..) {
-                    // The client may have gone.
-                    let _ = waiter.send(Ok(()));
-                }
+                self.reload_waiters.accepted();
                 if !postponed.is_empty() {
                     tracing::warn!(
                         "changes in {} take effect at the next start",
@@ -781,10 +829,7 @@ impl BorderService<'_> {
     }
 
     fn refuse_configuration(&mut self, why: String, now: Time) {
-        for waiter in self.reload_waiters.drain(..) {
-            // The client may have gone.
-            let _ = waiter.send(Err(why.clone()));
-        }
+        self.reload_waiters.refused(&why);
         let note = EventKind::ConfigurationRefused { reason: why };
         self.log.event(&Event::new(now, note));
     }
@@ -802,7 +847,7 @@ mod tests {
         };
         let old = read("");
         let same = read(
-            "[limits]\ncalls=5\nregistrations=5\n[sip]\nring_timeout_s=30\n[drain]\ntimeout_s=1\n",
+            "[limits]\ncalls=5\nregistrations=5\n[registrar]\nmax_contacts=5\n[sip]\nring_timeout_s=30\n[drain]\ntimeout_s=1\n",
         );
         assert!(changes_for_next_start(&old, &same).is_empty());
         for one in [
@@ -828,6 +873,35 @@ mod tests {
                 "[log]"
             ]
         );
+    }
+
+    #[test]
+    fn media_addresses_of_a_reload_wait_for_the_next_start_or_are_refused() {
+        let read = |media: &str, more: &str| {
+            let text = format!(
+                "[[interface]]\nname=\"x\"\nlisten=\"udp:192.0.2.1\"\n{more}\n[media]\n{media}\n"
+            );
+            config::parse(&text, "f").unwrap()
+        };
+        let second = "[[interface]]\nname=\"y\"\nlisten=\"udp:192.0.2.2\"";
+        for (media, named, refused) in [
+            ("sockets=\"per-port\"", false, false),
+            ("sockets=\"auto\"", true, false),
+            ("sockets=\"shared\"", true, true),
+            ("sockets=\"per-port\"\nkernel_relay=\"auto\"", true, false),
+            ("sockets=\"per-port\"\nkernel_relay=\"require\"", true, true),
+            ("sockets=\"per-port\"\naf_xdp=\"require\"", true, true),
+        ] {
+            let (old, new) = (read(media, ""), read(media, second));
+            let changes = changes_for_next_start(&old, &new);
+            assert_eq!(changes.len(), usize::from(named), "{media}: {changes:?}");
+            let why = required_media_path(&old, &new);
+            assert_eq!(why.is_some(), refused, "{media}: {why:?}");
+            assert!(why.is_none_or(|why| why.contains("192.0.2.2")));
+            // An address that is removed changes nothing.
+            assert!(changes_for_next_start(&new, &old).is_empty(), "{media}");
+            assert!(required_media_path(&new, &old).is_none());
+        }
     }
 
     #[test]

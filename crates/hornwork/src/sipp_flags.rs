@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 
 /// Options with a value and a counterpart.
-const VALUES: [(&str, &str); 23] = [
+const VALUES: [(&str, &str); 25] = [
     ("-m", "--calls"),
     ("-s", "--service"),
     ("-l", "--limit"),
@@ -20,6 +20,8 @@ const VALUES: [(&str, &str); 23] = [
     ("-max_retrans", "--retransmissions"),
     ("-cid_str", "--call-id"),
     ("-base_cseq", "--base-cseq"),
+    ("-audiotolerance", "--audio-tolerance"),
+    ("-videotolerance", "--video-tolerance"),
     ("-lost", "--loss"),
     ("-users", "--users"),
     ("-default_behaviors", "--behaviour"),

@@ -14,7 +14,7 @@ use config::{Config, TracesSpec};
 use engine::record::{RecordBuilder, RecordChange};
 use engine::{Event, EventKind, Time};
 use net::Clock;
-use spans::{RoutedTarget, SpanWriter, TracedCall, span_count};
+use spans::{CallSteps, RoutedTarget, SpanWriter, TracedCall, span_count};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ impl CallTraces {
             sink: sink.clone(),
             counters: counters.clone(),
             records: RecordBuilder::new(run),
-            targets: BTreeMap::new(),
+            steps: BTreeMap::new(),
             writer: writer.clone(),
             percent: spec.percent,
             calls,
@@ -166,8 +166,8 @@ struct TraceBuilder {
     sink: RecordSink,
     counters: Arc<TraceCounters>,
     records: RecordBuilder,
-    /// Targets of running calls.
-    targets: BTreeMap<u64, Vec<RoutedTarget>>,
+    /// Steps of running calls.
+    steps: BTreeMap<u64, CallSteps>,
     writer: Arc<SpanWriter>,
     percent: u8,
     calls: mpsc::Sender<TracedCall>,
@@ -187,7 +187,7 @@ impl TraceBuilder {
             }
             for call in &lost_ends {
                 self.records.forget(*call);
-                self.targets.remove(call);
+                self.steps.remove(call);
             }
             let lost = lost + lost_ends.len() as u64;
             self.counters.lost.fetch_add(lost, Relaxed);
@@ -199,24 +199,33 @@ impl TraceBuilder {
     }
 
     fn add(&mut self, event: Event) {
-        if let EventKind::CallRouted {
-            call,
-            route,
-            address,
-            trunk,
-            ..
-        } = &event.kind
-        {
-            let targets = self.targets.entry(*call).or_default();
-            if targets.len() >= MAX_TARGETS {
-                targets.pop();
+        match &event.kind {
+            EventKind::CallRouted {
+                call,
+                route,
+                address,
+                call_id,
+                trunk,
+                ..
+            } => {
+                let targets = &mut self.steps.entry(*call).or_default().targets;
+                if targets.len() >= MAX_TARGETS {
+                    targets.pop();
+                }
+                targets.push(RoutedTarget {
+                    at: event.at,
+                    route: route.clone(),
+                    address: address.clone(),
+                    call_id: call_id.clone(),
+                    trunk: trunk.clone(),
+                });
             }
-            targets.push(RoutedTarget {
-                at: event.at,
-                route: route.clone(),
-                address: address.clone(),
-                trunk: trunk.clone(),
-            });
+            EventKind::LegReplaced { call, side, .. } => {
+                let [caller, callee] = &mut self.steps.entry(*call).or_default().replaced;
+                let replaced = if side == "caller" { caller } else { callee };
+                *replaced = Some(event.at);
+            }
+            _ => {}
         }
         let ended = match &event.kind {
             EventKind::CallEnded { call, .. } => Some(*call),
@@ -224,25 +233,25 @@ impl TraceBuilder {
         };
         match self.records.add(event) {
             Some(RecordChange::Ended(record)) => {
-                let targets = self.targets.remove(&record.call).unwrap_or_default();
+                let steps = self.steps.remove(&record.call).unwrap_or_default();
                 if !self.writer.is_sampled(&record, self.percent) {
                     return;
                 }
                 let spans = span_count(&record);
                 self.counters.waiting.fetch_add(1, Relaxed);
-                let call = TracedCall { record, targets };
+                let call = TracedCall { record, steps };
                 if self.calls.try_send(call).is_err() {
                     self.counters.waiting.fetch_sub(1, Relaxed);
                     self.counters.lost.fetch_add(spans, Relaxed);
                 }
             }
             Some(RecordChange::Challenged(record)) => {
-                self.targets.remove(&record.call);
+                self.steps.remove(&record.call);
             }
             Some(RecordChange::Lost) => {
                 // The events of its begin were lost, those of its routing perhaps not.
                 if let Some(call) = ended {
-                    self.targets.remove(&call);
+                    self.steps.remove(&call);
                 }
                 self.counters.lost.fetch_add(1, Relaxed);
             }

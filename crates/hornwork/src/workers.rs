@@ -72,6 +72,11 @@ pub(crate) fn worker_driver_config(
         shared_ports: true,
         connections: worker.share(config.connections),
         connections_per_source: worker.share(config.connections_per_source),
+        // Zero is no limit, and a share is at least 1.
+        handshakes_per_second: match config.handshakes_per_second {
+            0 => 0,
+            all => u32::try_from(worker.share(all as usize)).unwrap_or(u32::MAX),
+        },
         pin: cpu.filter(|_| enough),
         ..config
     }

@@ -48,6 +48,13 @@ impl<'a> OfferedLoad<'a> {
     /// The reason why the generator did not offer the planned load, if so: figures of the SUT would be those of the
     /// generator.
     pub fn fault(&self) -> Option<String> {
+        if let Some(shortage) = &self.around.generator_shortage {
+            return Some(format!(
+                "the generator had no socket for {}: {}",
+                counted(shortage.calls, "call"),
+                shortage.error
+            ));
+        }
         let reason = self.skipped().or_else(|| self.dropped());
         let reason = reason.or_else(|| self.host_taken_away());
         let reason = reason.or_else(|| self.late_attempts());
@@ -162,7 +169,7 @@ mod tests {
     use super::*;
     use crate::error::RunVerdict;
     use crate::figures::{Details, Figures};
-    use crate::raw::{LinkRecord, NoiseRecord, SendLateness};
+    use crate::raw::{LinkRecord, NoiseRecord, SendLateness, SocketShortage};
 
     fn trial(late: f64, noise: f64, dropped: u64) -> TrialRecord {
         TrialRecord {
@@ -232,6 +239,20 @@ mod tests {
         let mut simulated = trial(242.0, 12_000.0, 3);
         simulated.surroundings = None;
         assert!(for_trial(&simulated).is_empty() && !is_disturbed(&simulated));
+    }
+
+    #[test]
+    fn calls_without_a_socket_are_no_failure_of_the_system_under_test() {
+        let mut short = trial(1.0, 100.0, 0);
+        if let Some(around) = &mut short.surroundings {
+            around.generator_shortage = Some(SocketShortage {
+                calls: 420,
+                error: "Too many open files".to_owned(),
+            });
+        }
+        let reason = "the generator had no socket for 420 calls: Too many open files";
+        assert_eq!(starved(&short).as_deref(), Some(reason));
+        assert!(is_disturbed(&short) && short.is_load_invalid());
     }
 
     #[test]

@@ -302,6 +302,10 @@ impl DemoNetwork {
                 receive_buffer_errors_before: kernel_before,
                 receive_buffer_errors_after: kernel_after,
                 generator_drops: kernel_drops([&phones, &pbx]),
+                generator_shortage: crate::raw::SocketShortage::of_all([
+                    &phones.results.shortage,
+                    &pbx.results.shortage,
+                ]),
                 subject_cpu_seconds: Some(after.cpu_seconds - before.cpu_seconds),
                 subject_grew_bytes: None,
                 generator_cpu_seconds: phones.cpu_seconds + pbx.cpu_seconds,

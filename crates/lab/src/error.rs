@@ -11,7 +11,7 @@ pub enum RunVerdict {
     NotJudged,
     /// At least one threshold was measured, and every measured one holds.
     Passed,
-    /// There are thresholds, and none of them was measured.
+    /// There are thresholds, and none of them was measured, or one could not be judged: the SUT did not get its load.
     NotMeasured,
     /// A threshold does not hold.
     Failed,
@@ -27,7 +27,7 @@ impl RunVerdict {
         }
     }
 
-    /// Exit code: 0 (nothing failed), 1 (failed) or 4 (there are thresholds, and none was measured).
+    /// Exit code: 0 (nothing failed), 1 (failed) or 4 (thresholds were not measured).
     pub const fn exit_code(self) -> u8 {
         match self {
             RunVerdict::Passed | RunVerdict::NotJudged => 0,

@@ -1,8 +1,9 @@
 //! Combines the sent and received streams of a trial and computes delay, quality and speech figures from them.
 
 use crate::conversation::{MAX_DELAY, TalkOver};
+use crate::decimal::counted;
 use crate::figures::quantile;
-use crate::host::{DueMedia, PacketTimes, SentStream, StreamResult, media_ns};
+use crate::host::{DueMedia, PacketTimes, SentStream, StreamResult, Transit, media_ns};
 use crate::record::StreamRecord;
 use engine::Time;
 use media::audio;
@@ -20,6 +21,11 @@ const END_MISSING: Duration = Duration::from_secs(1);
 /// The same if the number of sent packets is unknown, as the SUT changes the SSRC: a BYE that was lost twice comes 1.5 s
 /// late (RFC 3261 section 17.1.2).
 const UNKNOWN_END_MISSING: Duration = Duration::from_secs(2);
+
+/// Packet time of all streams, nanoseconds.
+const PACKET_NS: u64 = 20_000_000;
+/// Packets missing before the first one from which on a stream is clipped.
+const CLIPPED_FROM: u64 = 3;
 
 /// The effect of the delay on a conversation: the network delays of the streams, and the delay of the ends that the quality
 /// rating has. `None` without one-way delays of both directions.
@@ -85,7 +91,13 @@ pub fn complete(results: Vec<StreamResult>) -> Vec<StreamRecord> {
             record.relay_max_ms = delays.last().copied();
         }
         if let Some(due) = &result.due {
-            count_ends(&mut record, due, counts.get(&result.record.ssrc).copied());
+            let sent = counts.get(&result.record.ssrc).copied();
+            count_ends(&mut record, due, sent);
+            let point = point.filter(|point| !point.echo && !due.pauses);
+            record.clipped = match (point, sent) {
+                (Some(point), Some(sent)) => clipped(&record, &result.transit, (point, due, sent)),
+                _ => 0,
+            };
         }
         record.burst_ratio = (record.lost > 0).then_some(result.burst_ratio);
         rate_quality(&mut record, result.burst_ratio);
@@ -197,6 +209,38 @@ fn count_ends(record: &mut StreamRecord, due: &DueMedia, sent: Option<u64>) {
     record.lost += missing;
 }
 
+/// Packets that were sent before the first one that arrived, by the sender's clock, if there are several, and if they do
+/// not count as lost. `sent`: all packets of the sender.
+fn clipped(
+    record: &StreamRecord,
+    transit: &Transit,
+    (point, due, sent): (ClockPoint, &DueMedia, u64),
+) -> u64 {
+    let is_counted = |first: Time| first.since(due.span.0) > END_MISSING;
+    if transit.count == 0 || due.arrived.is_none_or(|(first, _)| is_counted(first)) {
+        return 0;
+    }
+    let units = transit.first_timestamp.wrapping_sub(point.timestamp) as i32;
+    let packets = media_ns(units, point.clock_rate).max(0) as u64 / PACKET_NS;
+    match packets.min(sent.saturating_sub(record.expected)) {
+        0..CLIPPED_FROM => 0,
+        packets => packets,
+    }
+}
+
+/// The streams of a trial whose first packets are missing, in words.
+pub(crate) fn clipped_remark(streams: &[StreamRecord]) -> Option<String> {
+    let clipped = streams.iter().map(|stream| stream.clipped);
+    let clipped: Vec<u64> = clipped.filter(|packets| *packets > 0).collect();
+    let most = clipped.iter().max()?;
+    Some(format!(
+        "the first packets of {} of {} are missing, up to {} ms; less than a second does not count as lost",
+        clipped.len(),
+        counted(streams.len(), "stream"),
+        most * PACKET_NS / 1_000_000
+    ))
+}
+
 /// Whether the sender sent a packet in nearly every packet time between its first and its last one.
 fn is_continuous(record: &StreamRecord) -> bool {
     let (Some(first), Some(last)) = (record.first, record.last) else {
@@ -262,7 +306,7 @@ fn rate_quality(record: &mut StreamRecord, burst_ratio: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::{ReceivedSpeech, Transit, VoiceSide};
+    use crate::host::{ReceivedSpeech, VoiceSide};
 
     /// A stream of 50 packets with a delay of `delay_ms` each, sent from `at_ms` on.
     fn received(
@@ -357,6 +401,32 @@ mod tests {
         });
         (pausing.record.first, pausing.record.last) = (Some(1_000_000_000), Some(2_000_000_000));
         assert_eq!(complete(vec![pausing]).remove(0).lost, 0);
+    }
+
+    #[test]
+    fn first_packets_that_are_missing_are_shown() {
+        let record = |first_timestamp: u32, pauses: bool| {
+            let mut stream = received(2, first_timestamp, 1_900, 0, None);
+            stream.record.expected = 455;
+            stream.due = Some(DueMedia {
+                span: (Time::from_millis(1_000), Time::from_millis(11_000)),
+                arrived: Some((Time::from_millis(1_900), Time::from_millis(11_000))),
+                pauses,
+            });
+            let mut peer = received(1, 0, 1_000, 0, Some(source(2, 0, 1_000)));
+            peer.record.sent = 500;
+            complete(vec![stream, peer]).remove(0)
+        };
+        let clipped = record(45 * 160, false);
+        assert_eq!((clipped.clipped, clipped.lost), (45, 0));
+        assert_eq!(record(2 * 160, false).clipped, 0);
+        assert_eq!(record(45 * 160, true).clipped, 0);
+        let remark = clipped_remark(&[clipped, StreamRecord::default()]).unwrap();
+        assert!(
+            remark.contains("1 of 2 streams are missing, up to 900 ms"),
+            "{remark}"
+        );
+        assert_eq!(clipped_remark(&[StreamRecord::default()]), None);
     }
 
     fn source(ssrc: u32, timestamp: u32, at_ms: u64) -> SentStream {

@@ -69,20 +69,39 @@ impl MeasureSamples {
     }
 }
 
+/// From this number of trials on the interval contains their differences.
+const SPREAD_FROM: usize = 3;
+
 /// The figures of these records by name, the samples of all of them combined.
 pub(crate) fn summarise<'a>(
     records: impl IntoIterator<Item = &'a MeasureRecord>,
 ) -> Vec<MeasuredCase> {
-    let mut all: BTreeMap<&str, (&str, Vec<f64>)> = BTreeMap::new();
+    let mut all: BTreeMap<&str, (&str, Vec<&[f64]>)> = BTreeMap::new();
     for record in records {
         let entry = all
             .entry(&record.figure)
             .or_insert((&record.of, Vec::new()));
-        entry.1.extend_from_slice(&record.samples);
+        entry.1.push(&record.samples);
     }
     all.into_iter()
-        .filter_map(|(figure, (of, samples))| {
-            let (value, interval) = summary(samples, of)?;
+        .filter_map(|(figure, (of, trials))| {
+            let (value, within) = summary(trials.concat(), of)?;
+            let each = trials.iter().filter_map(|samples| {
+                let (value, _) = summary(samples.to_vec(), of)?;
+                Some(value)
+            });
+            let each: Vec<f64> = each.collect();
+            let interval = match each.len() < SPREAD_FROM {
+                true => within,
+                false => {
+                    // Differences may be negative, so that the interval has no end at zero.
+                    let mut between = Interval::of_mean(&each, "trials");
+                    let shift = value - each.iter().sum::<f64>() / each.len() as f64;
+                    between.low = between.low.map(|low| low + shift);
+                    between.high = between.high.map(|high| high + shift);
+                    within.wider(between)
+                }
+            };
             Some(MeasuredCase {
                 figure: figure.to_owned(),
                 value,
@@ -157,5 +176,9 @@ mod tests {
         assert_eq!(all[1].interval.method, "order statistics");
         assert!(all[1].interval.low.unwrap() < 9.5 && all[1].interval.high.unwrap() > 9.5);
         assert!(summarise(&[record(0, "none", &[])]).is_empty());
+        // Trials that differ more than their samples.
+        let trials = [10.0, 12.0, 14.0].map(|us| record(0, "c", &[us; 50]));
+        let interval = &summarise(&trials)[0].interval;
+        assert!(interval.low.unwrap() < 10.0 && interval.high.unwrap() > 14.0);
     }
 }

@@ -6,6 +6,7 @@ use crate::figures::{Details, Figures, ThresholdCheck};
 use crate::files::{cannot_write, replace};
 use crate::measure::MeasureRecord;
 use crate::peak::record::PeakRecord;
+pub use crate::record::SocketShortage;
 use crate::record::{Attempt, StreamRecord};
 use crate::search::record::SearchRecord;
 pub use crate::trial_records::{LinkRecord, SendLateness};
@@ -95,6 +96,9 @@ pub struct Surroundings {
     /// Part of it of the calling and registering side.
     #[serde(default)]
     pub callers_cpu_seconds: f64,
+    /// Calls and streams for which the generator had no socket; `null` if it had all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generator_shortage: Option<SocketShortage>,
     /// Lateness of the generator's RTP packets; `null` if it sent none of its own.
     #[serde(default)]
     pub send_lateness: Option<SendLateness>,

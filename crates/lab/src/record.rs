@@ -4,6 +4,37 @@ use engine::Time;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// Calls and streams for which the generator had no socket: it neither offered nor served the planned load.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketShortage {
+    /// Their number.
+    pub calls: u64,
+    /// The error of the first.
+    pub error: String,
+}
+
+impl SocketShortage {
+    /// Counts one; `into` is the shortage of its host.
+    pub(crate) fn add(into: &mut Option<SocketShortage>, error: &str) {
+        let shortage = into.get_or_insert_with(|| SocketShortage {
+            calls: 0,
+            error: error.to_owned(),
+        });
+        shortage.calls += 1;
+    }
+
+    /// Those of several hosts together; `None` if all of them had their sockets.
+    pub(crate) fn of_all<'a>(
+        hosts: impl IntoIterator<Item = &'a Option<SocketShortage>>,
+    ) -> Option<SocketShortage> {
+        let shortages = hosts.into_iter().flatten().cloned();
+        shortages.reduce(|all, more| SocketShortage {
+            calls: all.calls + more.calls,
+            ..all
+        })
+    }
+}
+
 /// Result of an attempt. Each attempt has exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -242,6 +273,9 @@ pub struct StreamRecord {
     pub expected: u64,
     /// Packets missing.
     pub lost: u64,
+    /// Packets sent before the first one that arrived, of less than a second: `lost` does not have them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub clipped: u64,
     /// Those that were missed between received packets, by the second since the first one; empty without.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost_by_second: Vec<u32>,
@@ -303,6 +337,11 @@ pub struct StreamRecord {
     pub correlation: Option<f64>,
     /// Active level of received against sent speech, dB.
     pub level_db: Option<f64>,
+}
+
+/// Whether a count is left out of the record.
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl StreamRecord {

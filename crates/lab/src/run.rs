@@ -595,6 +595,7 @@ fn judge(
         check.required = level.required.contains(&check.name);
     }
     let mut remarks = outcomes.remarks;
+    remarks.extend(link::clipped_remark(&outcomes.streams));
     let ended = outcomes.subject_ended.is_some();
     remarks.extend(outcomes.subject_ended);
     let around = outcomes.surroundings.as_ref();

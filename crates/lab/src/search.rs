@@ -512,7 +512,7 @@ mod tests {
     use super::*;
     use crate::experiment::built_in;
     use crate::figures::{self, Figures};
-    use crate::raw::{Surroundings, TrialRecord};
+    use crate::raw::{SocketShortage, Surroundings, TrialRecord};
     use crate::record::{Attempt, AttemptKind, AttemptOutcome};
     use engine::Time;
 
@@ -559,6 +559,21 @@ mod tests {
         assert!(step.invalid && !step.good, "{step:?}");
         assert!(step.missed.contains("the generator could not keep up"));
         assert_eq!(starved.verdict, RunVerdict::NotMeasured);
+        let mut short = trial(|_| 1.0);
+        short.details.outcomes = vec![
+            (AttemptOutcome::Completed, 200),
+            (AttemptOutcome::CouldNotStart, 100),
+        ];
+        short.surroundings = Some(Surroundings {
+            generator_shortage: Some(SocketShortage {
+                calls: 100,
+                error: "Too many open files".to_owned(),
+            }),
+            ..Surroundings::default()
+        });
+        let step = judge(&mut short, 400.0);
+        assert!(step.invalid && !step.good, "{step:?}");
+        assert!(step.missed.contains("no socket for 100 calls"), "{step:?}");
         let mut slow = trial(|n| n as f64);
         let step = judge(&mut slow, 400.0);
         assert!(!step.invalid && !step.good, "{step:?}");

@@ -49,12 +49,99 @@ pub fn student(freedom: usize) -> f64 {
     }
 }
 
+/// Most degrees of freedom that are told apart; above, the distribution is the normal one.
+const MAX_FREEDOM: f64 = 1e4;
+
+/// Probability that Student's t with these degrees of freedom exceeds `t`.
+pub fn student_tail(t: f64, freedom: f64) -> f64 {
+    let freedom = freedom.clamp(0.1, MAX_FREEDOM);
+    let square = t * t;
+    if !square.is_finite() {
+        return if t > 0.0 { 0.0 } else { 1.0 };
+    }
+    let beyond = 0.5 * incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + square));
+    if t >= 0.0 { beyond } else { 1.0 - beyond }
+}
+
+/// Logarithm of the gamma function of a positive number (Stirling's series, from 10 on).
+fn ln_gamma(x: f64) -> f64 {
+    let (mut x, mut product) = (x, 1.0);
+    while x < 10.0 {
+        product *= x;
+        x += 1.0;
+    }
+    let series = 1.0 / (12.0 * x) - 1.0 / (360.0 * x.powi(3)) + 1.0 / (1_260.0 * x.powi(5));
+    (x - 0.5) * x.ln() - x + 0.5 * std::f64::consts::TAU.ln() + series - product.ln()
+}
+
+/// The regularised incomplete beta function.
+fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
+    if x <= 0.0 || x >= 1.0 {
+        return x.clamp(0.0, 1.0);
+    }
+    let logarithm = ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * x.ln() + b * (1.0 - x).ln();
+    let factor = logarithm.exp();
+    match x < (a + 1.0) / (a + b + 2.0) {
+        true => factor * beta_fraction(a, b, x) / a,
+        false => 1.0 - factor * beta_fraction(b, a, 1.0 - x) / b,
+    }
+}
+
+/// The continued fraction of the incomplete beta function (Abramowitz and Stegun 26.5.8, Lentz's method).
+fn beta_fraction(a: f64, b: f64, x: f64) -> f64 {
+    const TINY: f64 = 1e-300;
+    let not_zero = |value: f64| if value.abs() < TINY { TINY } else { value };
+    let mut upper = 1.0;
+    let mut lower = 1.0 / not_zero(1.0 - (a + b) * x / (a + 1.0));
+    let mut fraction = lower;
+    for step in 1..500 {
+        let m = f64::from(step);
+        let even = m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m));
+        let odd = -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0));
+        let mut change = 1.0;
+        for term in [even, odd] {
+            lower = 1.0 / not_zero(1.0 + term * lower);
+            upper = not_zero(1.0 + term / upper);
+            change = lower * upper;
+            fraction *= change;
+        }
+        if (change - 1.0).abs() < 1e-12 {
+            break;
+        }
+    }
+    fraction
+}
+
 /// Variance of a sample; `None` for fewer than two values.
 pub fn variance(values: &[f64]) -> Option<f64> {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     (values.len() > 1).then(|| squares / (n - 1.0))
+}
+
+/// Correlation of neighbours (lag 1) in series of events, `true` if it occurred; 0 if all are alike.
+pub fn correlation_of_events(series: &[Vec<bool>]) -> f64 {
+    let count: usize = series.iter().map(Vec::len).sum();
+    let events: usize = series
+        .iter()
+        .map(|one| one.iter().filter(|is| **is).count())
+        .sum();
+    let share = events as f64 / count.max(1) as f64;
+    let deviation = |is: bool| f64::from(u8::from(is)) - share;
+    let pairs = series.iter().flat_map(|one| one.windows(2));
+    let (mut products, mut number) = (0.0, 0.0);
+    for pair in pairs {
+        if let [a, b] = pair {
+            products += deviation(*a) * deviation(*b);
+            number += 1.0;
+        }
+    }
+    let variance = share * (1.0 - share);
+    match variance > 0.0 && number > 0.0 {
+        true => (products / number / variance).clamp(0.0, 1.0),
+        false => 0.0,
+    }
 }
 
 /// Share of independent samples among samples of which neighbours have this correlation (lag 1).
@@ -68,6 +155,9 @@ pub fn has_too_few_samples(samples: u64, q: f64) -> bool {
     // 300 for the 99th percentile; (1 - q) is not exact.
     samples as f64 * (1.0 - q) < 3.0 - 1e-9
 }
+
+/// End of the method of an interval within the runs.
+const WITHIN_RUNS: &str = ", within the runs";
 
 impl Interval {
     /// A number of samples that gives no interval.
@@ -179,20 +269,64 @@ impl Interval {
 
     /// Interval of the quantile `q` of these values in ascending order (order statistics, binomial).
     pub fn of_quantile(sorted: &[f64], q: f64, of: &str) -> Interval {
+        Interval::of_correlated_quantile(sorted, q, 0.0, of)
+    }
+
+    /// As [`Interval::of_quantile`] for values in time, of which neighbours are beyond the quantile with this correlation,
+    /// 0 to 1.
+    pub fn of_correlated_quantile(sorted: &[f64], q: f64, correlation: f64, of: &str) -> Interval {
         let n = sorted.len();
         let mut interval = Interval::none(n as u64, of);
         if quantile(sorted, q).is_none() {
             return interval;
         }
-        let (mean, spread) = (n as f64 * q, Z95 * (n as f64 * q * (1.0 - q)).sqrt());
+        let factor = independent(correlation);
+        let mean = n as f64 * q;
+        let spread = Z95 * (n as f64 * q * (1.0 - q) / factor).sqrt();
         let at = |rank: f64| {
             // Ranks begin at 1; a rank outside the samples has no value.
             (rank >= 1.0).then(|| sorted.get(rank as usize - 1).copied())?
         };
         interval.low = at((mean - spread).floor());
         interval.high = at((mean + spread).ceil() + 1.0);
-        interval.method = "order statistics".to_owned();
+        interval.method = match factor > 0.999 {
+            true => "order statistics".to_owned(),
+            false => "order statistics, corrected for correlation".to_owned(),
+        };
         interval
+    }
+
+    /// Interval of the mean without the smallest and the largest value (Tukey and McLaughlin): the variance is that of the
+    /// values of which both are replaced by their neighbours.
+    pub fn of_trimmed_mean(values: &[f64], of: &str) -> Interval {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        let Some([second, .., last]) = sorted.get(1..n.saturating_sub(1)) else {
+            return match n {
+                0..3 => Interval::of_mean(values, of),
+                _ => Interval::none(1, of),
+            };
+        };
+        let (second, last) = (*second, *last);
+        let kept = n - 2;
+        let mean = sorted.iter().skip(1).take(kept).sum::<f64>() / kept as f64;
+        let winsorised: Vec<f64> = sorted
+            .iter()
+            .map(|value| value.max(second).min(last))
+            .collect();
+        let Some(variance) = variance(&winsorised) else {
+            return Interval::none(kept as u64, of);
+        };
+        let share = kept as f64 / n as f64;
+        let half = student(kept - 1) * (variance / n as f64).sqrt() / share;
+        Interval {
+            low: Some(mean - half),
+            high: Some(mean + half),
+            samples: kept as u64,
+            of: of.to_owned(),
+            method: "Student's t of the trimmed mean".to_owned(),
+        }
     }
 
     /// Interval of a figure in percent of another one: both relative half widths in quadrature.
@@ -212,6 +346,34 @@ impl Interval {
             samples,
             of: figure.1.of.clone(),
             method: format!("{} of both, in quadrature", figure.1.method),
+        }
+    }
+
+    /// Marks an interval that is computed from the samples within the runs: it says nothing of their differences.
+    #[must_use]
+    pub fn within_runs(mut self) -> Interval {
+        if self.low.is_some() || self.high.is_some() {
+            self.method.push_str(WITHIN_RUNS);
+        }
+        self
+    }
+
+    /// Whether it says nothing of the differences between runs.
+    pub fn is_within_runs(&self) -> bool {
+        self.method.ends_with(WITHIN_RUNS)
+    }
+
+    /// The wider one of two intervals; an open end is the widest.
+    #[must_use]
+    pub fn wider(self, other: Interval) -> Interval {
+        let width = |interval: &Interval| match (interval.low, interval.high) {
+            (Some(low), Some(high)) => high - low,
+            (None, None) => f64::NEG_INFINITY,
+            _ => f64::INFINITY,
+        };
+        match width(&other) > width(&self) {
+            true => other,
+            false => self,
         }
     }
 
@@ -269,6 +431,22 @@ mod tests {
     }
 
     #[test]
+    fn tail_of_students_t_is_that_of_the_table() {
+        for freedom in [1_usize, 2, 5, 30] {
+            let tail = student_tail(student(freedom), freedom as f64);
+            assert!((tail - 0.025).abs() < 1e-4, "{freedom}: {tail}");
+        }
+        assert!((student_tail(Z95, f64::INFINITY) - 0.025).abs() < 1e-4);
+        assert_eq!(student_tail(0.0, 3.0), 0.5);
+        // With one degree of freedom it is Cauchy's distribution.
+        assert!((student_tail(1.0, 1.0) - 0.25).abs() < 1e-9);
+        assert!((student_tail(-1.0, 1.0) - 0.75).abs() < 1e-9);
+        let far = student_tail(120.0, 4.0);
+        assert!((1e-9..1e-7).contains(&far), "{far}");
+        assert_eq!(student_tail(f64::INFINITY, 4.0), 0.0);
+    }
+
+    #[test]
     fn interval_of_mean_uses_students_t() {
         // The standard deviation of 1, 2, 3 is 1; t with 2 degrees of freedom is 4.303.
         let interval = Interval::of_mean(&[1.0, 2.0, 3.0], "runs");
@@ -301,6 +479,41 @@ mod tests {
         assert_eq!((share.low, share.high), (fewer.low, fewer.high));
         let none = Interval::of_correlated_share((0, 100), 0.0, 1.0, "packets");
         assert_eq!(none, Interval::of_share(0, 100, 1.0, "packets"));
+    }
+
+    #[test]
+    fn quantiles_of_correlated_values_have_wider_intervals() {
+        // Blocks of ten slow and ten fast ones: neighbours differ at one of ten places.
+        let slow = |n: usize| (n / 10) % 2 == 1;
+        let events: Vec<bool> = (0..1_000).map(slow).collect();
+        let correlation = correlation_of_events(&[events]);
+        assert!((0.75..0.85).contains(&correlation), "{correlation}");
+        let turns: Vec<bool> = (0..1_000).map(|n| n % 2 == 0).collect();
+        assert_eq!(correlation_of_events(&[turns]), 0.0);
+        assert_eq!(correlation_of_events(&[vec![true; 5]]), 0.0);
+        let values: Vec<f64> = (1..=1_000).map(f64::from).collect();
+        let width = |correlation: f64| {
+            let interval = Interval::of_correlated_quantile(&values, 0.5, correlation, "calls");
+            interval.high.unwrap() - interval.low.unwrap()
+        };
+        // (1 + r) / (1 - r) = 9: three times as wide.
+        assert!((2.8..3.2).contains(&(width(0.8) / width(0.0))));
+    }
+
+    #[test]
+    fn trimmed_mean_has_the_winsorised_variance() {
+        // 1, 2, 3, 4, 9: mean of 2, 3, 4; variance of 2, 2, 3, 4, 4 is 1; t with 2 degrees of freedom is 4.303.
+        let interval = Interval::of_trimmed_mean(&[9.0, 1.0, 3.0, 2.0, 4.0], "runs");
+        let half = 4.303 * (1f64 / 5.0).sqrt() / 0.6;
+        near(interval.low, 3.0 - half);
+        near(interval.high, 3.0 + half);
+        assert_eq!(interval.samples, 3);
+        assert_eq!(
+            Interval::of_trimmed_mean(&[1.0, 2.0, 3.0], "runs").low,
+            None
+        );
+        let two = Interval::of_trimmed_mean(&[1.0, 2.0], "runs");
+        assert_eq!(two, Interval::of_mean(&[1.0, 2.0], "runs"));
     }
 
     #[test]

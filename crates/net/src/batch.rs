@@ -377,7 +377,7 @@ pub(crate) fn write_address(address: SocketAddr, storage: &mut libc::sockaddr_st
 pub(crate) const MAX_GSO_SEGMENT: usize = 1_452;
 /// Largest GSO burst, bytes; with its headers it must fit into one IP packet.
 pub(crate) const MAX_GSO_BYTES: usize = 60_000;
-/// After this number of consecutive refusals GSO is not tried any more: the outgoing devices do not support it.
+/// After this number of consecutive refusals GSO is not tried for some time: the outgoing devices do not support it.
 const GSO_REFUSALS: u32 = 16;
 
 /// A datagram is retried up to this number of times if the socket returned a pending error of an earlier one instead
@@ -400,7 +400,26 @@ pub(crate) struct Sender {
     /// Datagrams in use.
     datagrams: usize,
     refusals: u32,
+    /// Destinations and segment lengths of bursts that the path refused.
+    too_long: Vec<(SocketAddr, usize)>,
+    /// Collects [`RefusedDatagram`]s.
+    reports: bool,
+    refused: Vec<RefusedDatagram>,
 }
+
+/// A datagram that the kernel refused to send for good: no route, a packet filter, an impossible source. No ICMP error
+/// follows.
+#[derive(Debug)]
+pub(crate) struct RefusedDatagram {
+    pub(crate) destination: SocketAddr,
+    /// Its beginning.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Bytes of a refused datagram that are reported: the length that ICMP quotes (RFC 1812 section 4.3.2.3).
+pub(crate) const MAX_QUOTE: usize = 576;
+/// Refused datagrams of one batch that are reported; the others are counted.
+const MAX_REFUSED: usize = BATCH;
 
 // SAFETY: the raw pointers point only into the vectors of the value and, between `push` and `send`, to payloads that
 // the caller of `push` keeps alive.
@@ -433,12 +452,49 @@ impl Sender {
             count: 0,
             datagrams: 0,
             refusals: 0,
+            too_long: Vec::new(),
+            reports: false,
+            refused: Vec::new(),
         };
         for i in 0..BATCH {
             let header = &mut sender.headers[i].msg_hdr;
             header.msg_name = (&raw mut sender.names[i]).cast();
         }
         sender
+    }
+
+    /// Whether the next batch collects the datagrams that are refused, see [`Sender::refused`].
+    pub(crate) fn set_reports(&mut self, reports: bool) {
+        self.reports = reports;
+    }
+
+    /// The collected refused datagrams.
+    pub(crate) fn refused(&mut self) -> std::vec::Drain<'_, RefusedDatagram> {
+        self.refused.drain(..)
+    }
+
+    /// Counts the datagrams of a header from `first` on as refused, and collects them.
+    fn refuse(&mut self, header: usize, first: usize, result: &mut SendSummary) {
+        let message = self.headers[header].msg_hdr;
+        result.failed += segments(&message) - first;
+        if !self.reports {
+            return;
+        }
+        let Some(destination) = read_address(&self.names[header]) else {
+            return;
+        };
+        for i in first..segments(&message) {
+            if self.refused.len() >= MAX_REFUSED {
+                break;
+            }
+            // SAFETY: the iovecs of a header are adjacent, and the payload is readable by the contract of `push`.
+            let bytes = unsafe {
+                let iovec = *message.msg_iov.add(i);
+                let length = iovec.iov_len.min(MAX_QUOTE);
+                std::slice::from_raw_parts(iovec.iov_base.cast::<u8>(), length).to_vec()
+            };
+            self.refused.push(RefusedDatagram { destination, bytes });
+        }
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -458,6 +514,29 @@ impl Sender {
     pub(crate) fn bytes(&self) -> usize {
         let waiting = &self.iovecs[..self.datagrams];
         waiting.iter().map(|iovec| iovec.iov_len).sum()
+    }
+
+    /// Allows one more burst although GSO was refused.
+    pub(crate) fn retry_gso(&mut self) {
+        self.refusals = GSO_REFUSALS - 1;
+    }
+
+    /// The collected destinations and lengths of segments that are too long for their path.
+    pub(crate) fn too_long(&mut self) -> std::vec::Drain<'_, (SocketAddr, usize)> {
+        self.too_long.drain(..)
+    }
+
+    /// Segments that exceed the MTU of their path give EINVAL; other codes concern the device.
+    fn note_refused_burst(&mut self, burst: usize, code: i32) {
+        if !matches!(code, libc::EINVAL | libc::EMSGSIZE) {
+            self.refusals = self.refusals.saturating_add(1);
+            return;
+        }
+        // SAFETY: the header has at least one iovec, in `iovecs`.
+        let length = unsafe { (*self.headers[burst].msg_hdr.msg_iov).iov_len };
+        if let Some(destination) = read_address(&self.names[burst]) {
+            self.too_long.push((destination, length));
+        }
     }
 
     /// Whether GSO is used: true until [`GSO_REFUSALS`] bursts in a row were refused.
@@ -519,14 +598,12 @@ impl Sender {
         let mut result = SendSummary::default();
         let mut from = 0;
         let mut waited = false;
-        // A pending error of the socket (an ICMP message) is returned once, instead of a send; further errors may
-        // arrive in the meantime.
-        let mut retries = 0;
+        let mut pending = PendingErrors::default();
         while from < self.count {
             result.calls += 1;
             match self.send_from(fd, from) {
                 Ok(n) => {
-                    retries = 0;
+                    pending = PendingErrors::default();
                     for header in &self.headers[from..from + n] {
                         let segments = segments(&header.msg_hdr);
                         result.sent += segments;
@@ -549,19 +626,22 @@ impl Sender {
                         result.failed += self.datagrams - result.sent - result.failed;
                         break;
                     }
-                    Some(code) if may_be_pending_error(code) && retries < PENDING_ERROR_RETRIES => {
-                        retries += 1
-                    }
-                    _ if self.headers[from].msg_hdr.msg_iovlen > 1 => {
-                        self.refusals = self.refusals.saturating_add(1);
+                    Some(code) if pending.may_retry(code) => {}
+                    Some(code)
+                        if self.headers[from].msg_hdr.msg_iovlen > 1 && !is_unroutable(code) =>
+                    {
+                        self.note_refused_burst(from, code);
                         self.send_segments_singly(fd, from, &mut result);
                         from += 1;
-                        retries = 0;
+                        pending = PendingErrors::default();
                     }
-                    _ => {
-                        result.failed += 1;
+                    code => {
+                        match code.is_some_and(is_undeliverable) {
+                            true => self.refuse(from, 0, &mut result),
+                            false => result.failed += segments(&self.headers[from].msg_hdr),
+                        }
                         from += 1;
-                        retries = 0;
+                        pending = PendingErrors::default();
                     }
                 },
             }
@@ -574,7 +654,8 @@ impl Sender {
     /// Sends the datagrams of a refused GSO burst one by one.
     fn send_segments_singly(&mut self, fd: BorrowedFd<'_>, burst: usize, result: &mut SendSummary) {
         let header = self.headers[burst].msg_hdr;
-        let (mut i, mut retries) = (0, 0);
+        let mut pending = PendingErrors::default();
+        let mut i = 0;
         while i < segments(&header) {
             // SAFETY: the iovecs of a header are adjacent; name and payload as in `send_from`.
             let n = unsafe {
@@ -592,13 +673,16 @@ impl Sender {
             let code = io::Error::last_os_error().raw_os_error();
             match n {
                 0.. => result.sent += 1,
-                _ if retries < PENDING_ERROR_RETRIES && code.is_some_and(may_be_pending_error) => {
-                    retries += 1;
-                    continue;
+                _ if code.is_some_and(|code| pending.may_retry(code)) => continue,
+                // One destination: the others are refused too.
+                _ if code.is_some_and(is_undeliverable) => {
+                    self.refuse(burst, i, result);
+                    return;
                 }
                 _ => result.failed += 1,
             }
-            (i, retries) = (i + 1, 0);
+            i += 1;
+            pending = PendingErrors::default();
         }
     }
 
@@ -656,6 +740,40 @@ fn may_be_pending_error(code: i32) -> bool {
             | libc::EPROTO
             | libc::EACCES
     )
+}
+
+/// Whether there is no route for a datagram, or a packet filter drops it. The first three may also be pending errors.
+fn is_unroutable(code: i32) -> bool {
+    matches!(
+        code,
+        libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EPERM
+    )
+}
+
+/// Whether the error is final for datagrams to this destination (RFC 3261 section 18.4): no route, or no address of ours
+/// for it.
+fn is_undeliverable(code: i32) -> bool {
+    is_unroutable(code) || matches!(code, libc::EINVAL | libc::EADDRNOTAVAIL | libc::ENETDOWN)
+}
+
+/// The errors that a socket has returned instead of sending a header. A pending error (an ICMP message for an earlier
+/// datagram) is returned once; further ones may arrive in the meantime.
+#[derive(Debug, Default)]
+struct PendingErrors {
+    retries: u32,
+    last: Option<i32>,
+}
+
+impl PendingErrors {
+    /// Whether the header is sent again: the error may be a pending one. Without a route the same error returns at once,
+    /// and is then that of the datagram itself.
+    fn may_retry(&mut self, code: i32) -> bool {
+        let repeated = self.last.replace(code) == Some(code);
+        self.retries += 1;
+        may_be_pending_error(code)
+            && self.retries <= PENDING_ERROR_RETRIES
+            && !(repeated && is_unroutable(code))
+    }
 }
 
 /// Waits up to one millisecond for room in a full send buffer.

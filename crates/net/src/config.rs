@@ -79,7 +79,7 @@ pub struct DriverConfig {
     pub signalling_dscp: u8,
     /// Differentiated services code point of media.
     pub media_dscp: u8,
-    /// Simultaneous stream connections, both directions; further ones are refused.
+    /// Simultaneous accepted stream connections, and as many opened ones; further ones are refused.
     pub connections: usize,
     /// Simultaneous accepted stream connections from one source address.
     pub connections_per_source: usize,
@@ -91,12 +91,19 @@ pub struct DriverConfig {
     /// Timeout of all handshakes on a connection (TLS, WebSocket) together, from the moment at which TCP is
     /// established.
     pub handshake_timeout: Duration,
+    /// TLS handshakes of accepted connections per second; the bytes of further ones are read later. One source network
+    /// gets at most half of them. Zero: no limit.
+    pub handshakes_per_second: u32,
     /// Largest message accepted on a WebSocket, bytes; a larger one closes it.
     pub websocket_message: usize,
     /// Time in which a closed connection may send its queued data and receive the peer's end.
     pub linger: Duration,
-    /// Idle time after which TCP keep-alive probes are sent.
+    /// Idle time after which TCP keep-alive probes are sent on accepted connections. A peer that has acknowledged nothing
+    /// for twice this time is dead (TCP_USER_TIMEOUT). Zero: neither.
     pub keepalive: Duration,
+    /// Time in which the peer of an opened connection has to acknowledge data or keep-alive probes; these begin after half
+    /// of it. It is short, because a new connection can be opened. Zero: as accepted connections.
+    pub unacknowledged: Duration,
     /// Datagrams read from one socket before the others are served.
     pub datagram_budget: usize,
     /// Bytes read from one connection before the others are served.
@@ -141,9 +148,11 @@ impl Default for DriverConfig {
             stream_buffer: 512 << 10,
             connect_timeout: Duration::from_secs(10),
             handshake_timeout: Duration::from_secs(10),
+            handshakes_per_second: 0,
             websocket_message: 65_535,
             linger: Duration::from_secs(5),
             keepalive: Duration::from_secs(60),
+            unacknowledged: Duration::from_secs(32),
             datagram_budget: 256,
             stream_budget: 256 << 10,
             shared_ports: false,

@@ -87,6 +87,8 @@ counters! {
     tls_established,
     /// TLS handshakes that resumed an earlier session by its ticket.
     tls_resumed,
+    /// Accepted connections whose TLS handshake was delayed by its rate limit.
+    handshakes_delayed,
     /// Bytes read from stream connections.
     stream_bytes_in,
     /// Bytes written to stream connections.

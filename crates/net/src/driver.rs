@@ -3,8 +3,9 @@
 mod media_batch;
 mod media_clock;
 mod recording;
+mod stream_events;
 
-use crate::batch::{BATCH, Receiver};
+use crate::batch::{BATCH, MAX_QUOTE, Receiver};
 use crate::batching::{MediaBatcher, SignallingBatcher};
 use crate::clock::Clock;
 use crate::config::DriverConfig;
@@ -13,12 +14,12 @@ use crate::mailbox::WorkerMailbox;
 use crate::media::{FromMedia, MediaThread, Waker};
 use crate::plane::{Plane, Token, arrived};
 use crate::record::Recorder;
-use crate::tcp::{Pending, ReadOutcome, Streams};
+use crate::tcp::{Pending, Streams};
 use crate::tls::Security;
 use crate::{process, socket};
 use engine::{
-    ConnectionId, Control, Datagram, Deadline, DropReason, Engine, Event, EventKind, Forward,
-    Input, MediaPacket, Output, PacketVerdict, SocketId, SocketKind, Time,
+    Control, Datagram, Deadline, DropReason, Engine, Event, EventKind, Forward, Input, MediaPacket,
+    Output, PacketVerdict, SocketId, SocketKind, Time,
 };
 use media_clock::MediaClock;
 use rustix::event::epoll::EventFlags;
@@ -30,6 +31,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use stream_events::StreamEvents;
 
 /// Longest wait without a deadline.
 const MAX_WAIT: Duration = Duration::from_secs(3_600);
@@ -42,8 +44,6 @@ const RESULTS_PER_TURN: usize = 16_384;
 
 /// Delivery errors read from one socket in one turn.
 const ERRORS_PER_TURN: usize = 64;
-/// Bytes of an undelivered datagram that are read: the length that ICMP quotes (RFC 1812 section 4.3.2.3).
-const MAX_QUOTE: usize = 576;
 
 /// Result of one turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,6 +132,7 @@ pub struct Driver<F: Forward = NoForward> {
     signalling_buffers: Option<Receiver>,
     media_buffers: Option<Receiver>,
     stream_buffer: Vec<u8>,
+    stream_events: StreamEvents,
     events: VecDeque<Event>,
     waker: Waker,
     /// Receives messages that other workers handed off to this one.
@@ -236,12 +237,14 @@ impl<F: Forward> Driver<F> {
         mut media: ForwarderHost<F>,
         waker: Waker,
     ) -> io::Result<Driver<F>> {
+        let forwards = matches!(media, ForwarderHost::SameThread(_));
         let mut plane = Plane::new(
             config.receive_timestamps,
-            !config.signalling_batching_delay.is_zero(),
+            forwards || !config.signalling_batching_delay.is_zero(),
         )?;
         plane.set_gso_order(config.gso_order);
         plane.set_pacing(config.pacing_burst);
+        plane.report_refused_sends(config.report_unreachable);
         waker.watch(&plane)?;
         let path = match &mut media {
             ForwarderHost::SameThread(forwarder) => {
@@ -262,7 +265,8 @@ impl<F: Forward> Driver<F> {
                 config.media_datagram,
                 config.receive_timestamps || plane.has_shared_ports(),
             )),
-            stream_buffer: vec![0; 64 << 10],
+            stream_buffer: vec![0; stream_events::read_size(forwards)],
+            stream_events: StreamEvents::default(),
             events: path
                 .flatten()
                 .map(|note| Event::new(clock.now(), note))
@@ -397,6 +401,7 @@ impl<F: Forward> Driver<F> {
             };
             now = self.process_event(control, token, flags, now)?;
         }
+        now = self.process_streams(control, now)?;
         self.media_reports(control, now)?;
         self.timeouts(control, now)?;
         self.pass_results(control, now)?;
@@ -472,7 +477,10 @@ impl<F: Forward> Driver<F> {
         if let ForwarderHost::SameThread(forwarder) = &self.media {
             earlier(forwarder.next_deadline().map(|deadline| deadline.at));
         }
-        if !self.streams.pending.is_empty() {
+        if !self.streams.pending.is_empty()
+            || !self.stream_events.is_empty()
+            || self.plane.has_refused_sends()
+        {
             return Ok(Duration::ZERO);
         }
         let now = self.clock.now();
@@ -570,17 +578,7 @@ impl<F: Forward> Driver<F> {
                 self.streams.accept(&self.plane, index, &self.config, now);
                 self.pass_results(control, now)?;
             }
-            Token::Stream { index, generation } => {
-                self.received_signalling = true;
-                if flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
-                    self.streams
-                        .writable(&self.plane, index, generation, &self.config, now);
-                    self.pass_results(control, now)?;
-                }
-                if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
-                    self.read(control, index, generation, now)?;
-                }
-            }
+            Token::Stream { index, generation } => self.queue_stream(index, generation, flags),
         }
         Ok(now)
     }
@@ -603,6 +601,27 @@ impl<F: Forward> Driver<F> {
                 socket,
                 destination: report.destination,
                 bytes: bytes.get(..report.length).unwrap_or_default(),
+            };
+            self.input(control, input, now)?;
+        }
+        Ok(())
+    }
+
+    /// Reports the datagrams that the kernel refused to send, as those for which ICMP errors arrive.
+    fn refused_sends<C>(&mut self, control: &mut C, now: Time) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        // The responses to these inputs may be refused as well, and wait for the next turn.
+        for _ in 0..self.plane.refused_sends.len() {
+            let Some((socket, refused)) = self.plane.refused_sends.pop_front() else {
+                break;
+            };
+            self.plane.shared.undelivered.add(1);
+            let input = Input::Unreachable {
+                socket,
+                destination: refused.destination,
+                bytes: &refused.bytes,
             };
             self.input(control, input, now)?;
         }
@@ -710,74 +729,6 @@ impl<F: Forward> Driver<F> {
         };
         self.input(control, Input::Datagram(datagram), now)?;
         Ok(length)
-    }
-
-    fn read<C>(&mut self, control: &mut C, index: u32, generation: u32, now: Time) -> io::Result<()>
-    where
-        C: Control<Command = F::Command, Report = F::Report>,
-    {
-        let mut buffer = std::mem::take(&mut self.stream_buffer);
-        let mut budget = self.config.stream_budget;
-        let mut result = Ok(());
-        while budget > 0 {
-            let outcome = self.streams.read(
-                &self.plane,
-                index,
-                generation,
-                &mut buffer,
-                &self.config,
-                now,
-            );
-            let n = match outcome {
-                ReadOutcome::Done => break,
-                ReadOutcome::Data(connection, n) => {
-                    let bytes = &buffer[..n];
-                    result = self.input(control, Input::Stream { connection, bytes }, now);
-                    n
-                }
-                ReadOutcome::Layered(connection, n) => {
-                    result = self.messages(control, connection, now);
-                    self.streams
-                        .finish_layers(&self.plane, index, generation, &self.config, now);
-                    n
-                }
-            };
-            budget = budget.saturating_sub(n);
-            // A read that does not fill the buffer has drained the socket.
-            if result.is_err() || n < buffer.len() {
-                break;
-            }
-        }
-        self.stream_buffer = buffer;
-        result?;
-        self.pass_results(control, now)
-    }
-
-    /// Passes the messages that the layers of a connection produced to control, after the pending notifications.
-    fn messages<C>(
-        &mut self,
-        control: &mut C,
-        connection: ConnectionId,
-        now: Time,
-    ) -> io::Result<()>
-    where
-        C: Control<Command = F::Command, Report = F::Report>,
-    {
-        self.pass_results(control, now)?;
-        let inbox = std::mem::take(&mut self.streams.inbox);
-        let mut from = 0;
-        let mut result = Ok(());
-        for &end in &inbox.ends {
-            // Control may have closed the connection after an earlier message.
-            if result.is_err() || !self.streams.has_connection(connection) {
-                break;
-            }
-            let bytes = inbox.bytes.get(from..end).unwrap_or_default();
-            from = end;
-            result = self.input(control, Input::Stream { connection, bytes }, now);
-        }
-        self.streams.inbox = inbox;
-        result
     }
 
     /// Passes one input and processes the resulting outputs.
@@ -974,6 +925,10 @@ impl<F: Forward> Driver<F> {
         while let Some(note) = self.streams.log_events.pop() {
             self.push_event(Event::new(now, note));
         }
+        while let Some(note) = self.plane.log_events.pop() {
+            self.push_event(Event::new(now, note));
+        }
+        self.refused_sends(control, now)?;
         for _ in 0..RESULTS_PER_TURN {
             let Some(pending) = self.streams.pending.pop_front() else {
                 break;

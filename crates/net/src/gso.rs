@@ -1,10 +1,17 @@
 //! Plans which datagrams of a batch are sent together as GSO bursts.
 
 use crate::batch::{BATCH, MAX_GSO_BYTES, MAX_GSO_SEGMENT};
-use std::net::SocketAddr;
+use engine::Time;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 /// Size of the table of order numbers; numbers that share a slot are also kept in order with each other.
 const ORDER_SLOTS: usize = 64;
+
+/// Destinations whose path refuses longer segments, at most; the oldest entry is replaced.
+const MAX_PATHS: usize = 64;
+/// Time after which longer segments are tried again.
+const PATH_LIFETIME: Duration = Duration::from_secs(600);
 
 /// A queued datagram, reduced to the properties that the plan needs.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +41,8 @@ pub(crate) struct GsoPlan {
     last_burst: [u8; ORDER_SLOTS],
     /// Bursts before this index are closed.
     barrier: usize,
+    /// Destinations with the length below which segments fit into a packet of the path, the oldest first.
+    paths: Vec<(IpAddr, usize, Time)>,
 }
 
 impl GsoPlan {
@@ -43,7 +52,38 @@ impl GsoPlan {
             next: [0; BATCH],
             last_burst: [0; ORDER_SLOTS],
             barrier: 0,
+            paths: Vec::new(),
         }
+    }
+
+    /// The path to `destination` has refused segments of this length: a segment must fit into one packet.
+    pub(crate) fn limit_segments(&mut self, destination: IpAddr, length: usize, now: Time) {
+        self.paths.retain(|(ip, known, until)| {
+            let replaced = *ip == destination && *known >= length;
+            !replaced && *until > now
+        });
+        if self.paths.len() >= MAX_PATHS {
+            self.paths.remove(0);
+        }
+        self.paths.push((destination, length, now + PATH_LIFETIME));
+    }
+
+    /// Forgets paths whose time is over.
+    pub(crate) fn expire_paths(&mut self, now: Time) {
+        if self
+            .paths
+            .first()
+            .is_some_and(|(_, _, until)| *until <= now)
+        {
+            self.paths.retain(|(_, _, until)| *until > now);
+        }
+    }
+
+    fn is_too_long(&self, waiting: &PendingDatagram) -> bool {
+        let too_long = |(ip, length, _): &(IpAddr, usize, Time)| {
+            *ip == waiting.destination.ip() && waiting.length >= *length
+        };
+        self.paths.iter().any(too_long)
     }
 
     pub(crate) fn clear(&mut self) {
@@ -59,7 +99,10 @@ impl GsoPlan {
             0 => (self.bursts.len().saturating_sub(1), true),
             _ => (usize::from(self.last_burst[slot]).saturating_sub(1), false),
         };
-        let from = from.max(self.barrier);
+        let from = match self.is_too_long(&waiting) {
+            true => self.bursts.len(),
+            false => from.max(self.barrier),
+        };
         let joined = self
             .bursts
             .iter_mut()

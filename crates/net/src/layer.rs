@@ -15,6 +15,11 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
+    /// Ends a message with the bytes that were added since the last one.
+    pub(crate) fn end_message(&mut self) {
+        self.ends.push(self.bytes.len());
+    }
+
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
@@ -78,6 +83,8 @@ pub(crate) struct LayerProgress {
     pub(crate) ready: bool,
     /// The peer has closed its side.
     pub(crate) closed: bool,
+    /// A client of SIP over WebSocket has sent a ping.
+    pub(crate) pinged: bool,
 }
 
 enum WebSocketState {
@@ -117,13 +124,19 @@ pub(crate) struct Layer {
     ready: bool,
     /// The peer has sent data.
     received: bool,
+    /// The WebSocket carries SIP, and its client may keep it open by pings (RFC 7118 section 6).
+    keeps_alive: bool,
 }
 
 impl Layer {
     /// Layers of an accepted connection. `websocket`: its settings, and the largest message, bytes.
     pub(crate) fn new(tls: Option<TlsSession>, websocket: Option<(Arc<Settings>, usize)>) -> Layer {
+        let keeps_alive = websocket
+            .as_ref()
+            .is_some_and(|(settings, _)| settings.protocol.is_none());
         Layer {
             tls,
+            keeps_alive,
             web: websocket.map(|(settings, limit)| WebSocketState::AwaitingRequest {
                 settings,
                 request: Vec::new(),
@@ -159,6 +172,7 @@ impl Layer {
             plain,
             ready: false,
             received: false,
+            keeps_alive: false,
         }
     }
 
@@ -245,7 +259,7 @@ impl Layer {
         let Some(web) = &mut self.web else {
             if !plain.is_empty() {
                 inbox.bytes.extend_from_slice(plain);
-                inbox.ends.push(inbox.bytes.len());
+                inbox.end_message();
             }
             return Ok(());
         };
@@ -254,6 +268,9 @@ impl Layer {
         }
         let closed = web.receive(plain, inbox, &mut self.plain, shared)?;
         progress.closed |= closed;
+        if let WebSocketState::Open { decoder, .. } = web {
+            progress.pinged = decoder.take_pinged() && self.keeps_alive;
+        }
         Ok(())
     }
 

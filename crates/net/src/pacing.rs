@@ -142,6 +142,24 @@ impl Pacer {
         });
     }
 
+    /// Passes all held datagrams of one socket to `send`, oldest first for each peer.
+    pub(crate) fn release_of(&mut self, socket: SocketId, mut send: impl FnMut(PacedDatagram)) {
+        let (buckets, held_bytes) = (&mut self.buckets, &mut self.held_bytes);
+        self.waiting.retain(|&index| {
+            let bucket = &mut buckets[index];
+            for held in std::mem::take(&mut bucket.held) {
+                if held.socket != socket {
+                    bucket.held.push_back(held);
+                    continue;
+                }
+                bucket.tokens -= held.bytes.len() as f64;
+                *held_bytes -= held.bytes.len();
+                send(held);
+            }
+            !bucket.held.is_empty()
+        });
+    }
+
     pub(crate) fn is_holding(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -271,6 +289,31 @@ mod tests {
         pacer.release(now, true, |_| released += 1);
         assert_eq!(at_once + released, count as usize);
         assert!(released * LENGTH <= MAX_HELD_BYTES);
+    }
+
+    #[test]
+    fn release_of_a_socket_leaves_the_datagrams_of_others_held() {
+        let mut pacer = Pacer::new(BURST);
+        let now = Time::ZERO + Duration::from_secs(1);
+        while offer(&mut pacer, 0, now) {}
+        for number in 0..20u32 {
+            pacer.hold(PacedDatagram {
+                socket: SocketId(1 + number % 2),
+                destination: peer(5060),
+                bytes: number.to_be_bytes().into(),
+            });
+        }
+        let numbers = |held: &PacedDatagram| held.bytes[..4].to_vec();
+        let mut released = Vec::new();
+        pacer.release_of(SocketId(2), |held| released.push(numbers(&held)));
+        let expected: Vec<Vec<u8>> = (0..20u32)
+            .filter(|number| number % 2 == 1)
+            .map(|number| number.to_be_bytes().to_vec())
+            .collect();
+        assert_eq!(released, expected);
+        assert!(pacer.is_holding());
+        pacer.release(now, true, |held| assert_eq!(held.socket, SocketId(1)));
+        assert_eq!((pacer.is_holding(), pacer.held_bytes), (false, 0));
     }
 
     #[test]

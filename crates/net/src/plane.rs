@@ -4,7 +4,7 @@
 mod af_xdp;
 mod offload;
 
-use crate::batch::{BATCH, Receiver, SendSummary, Sender};
+use crate::batch::{BATCH, Receiver, RefusedDatagram, SendSummary, Sender};
 use crate::clock::nanos;
 use crate::config::DriverConfig;
 use crate::counters::Shared;
@@ -13,14 +13,16 @@ use crate::icmp::{self, Undelivered};
 use crate::pacing::{PacedDatagram, Pacer};
 use crate::raw::RawSender;
 use crate::shared_port::{OpenPortError, SharedPorts};
-use engine::{DropReason, Forward, MediaPacket, PacketVerdict, SocketFilter, SocketId, Time};
+use engine::{
+    DropReason, EventKind, Forward, MediaPacket, PacketVerdict, SocketFilter, SocketId, Time,
+};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::time::{ClockId, Timespec};
 use slab::Slab;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +31,12 @@ const NONE: u32 = u32::MAX;
 const MAX_ENTRIES: usize = 1_024;
 const ARENA_BYTES: usize = 1 << 20;
 const MAX_EVENTS: usize = 512;
+/// Media addresses whose lack of a shared-port socket is reported.
+const MAX_UNSERVED: usize = 256;
+/// Time after which GSO is tried again when devices have refused it.
+const GSO_RETRY: Duration = Duration::from_secs(60);
+/// Refused datagrams that are kept until they are reported; further ones are counted only.
+const MAX_REFUSED_SENDS: usize = 1_024;
 
 /// Multiplicative hash: the keys are numbers of our own engines, not data from the network.
 #[derive(Default)]
@@ -186,7 +194,8 @@ pub(crate) type OrderOf = fn(&[u8]) -> u32;
 
 pub(crate) struct Plane {
     epoll: OwnedFd,
-    /// If signalling can be delayed: an inner epoll set with the media sockets, which are not delayed.
+    /// An inner epoll set with the media sockets, which are not delayed with signalling and are also read between stream
+    /// events.
     prompt: Option<OwnedFd>,
     sockets: Slab<UdpSocket>,
     by_id: IdMap<SocketId, u32>,
@@ -195,6 +204,10 @@ pub(crate) struct Plane {
     arena_used: usize,
     pending_queues: Vec<SendQueue>,
     sender: Sender,
+    /// Whether refused signalling is collected in `refused_sends`.
+    reports_refused: bool,
+    /// Signalling datagrams that the kernel refused to send, with their sockets.
+    pub(crate) refused_sends: VecDeque<(SocketId, RefusedDatagram)>,
     /// The shared-port sockets, if used.
     shared_ports: Option<SharedPorts>,
     raw: RawSender,
@@ -202,15 +215,23 @@ pub(crate) struct Plane {
     chains: Vec<Chain>,
     order_of: Option<OrderOf>,
     gso_plan: GsoPlan,
+    /// When GSO is tried again, if it is refused.
+    gso_retry: Option<Time>,
     /// Pacing of signalling, if configured; `now` is its clock, updated once per turn.
     pacer: Option<Pacer>,
     now: Time,
     events: Vec<Event>,
+    /// Events of the inner epoll set.
+    media_events: Vec<Event>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) punted: Vec<usize>,
     /// For each datagram of a receiver that was filled from several sockets, its socket; `None` if its port is not
     /// open.
     origins: Vec<Option<SocketId>>,
+    /// Media addresses without a shared-port socket that were reported.
+    unserved: Vec<IpAddr>,
+    /// Events for the log.
+    pub(crate) log_events: Vec<EventKind>,
     /// Socket indices of datagrams of the shared-port socket, during lookup.
     found: Vec<Option<u32>>,
     /// Forwarded packets, while a batch is processed.
@@ -231,7 +252,7 @@ pub(crate) struct Plane {
 unsafe impl Send for Plane {}
 
 impl Plane {
-    /// `prompt`: media sockets can be waited for separately, see [`Plane::wait_prompt`].
+    /// `prompt`: media sockets can be waited for separately, see [`Plane::wait_prompt`] and [`Plane::poll_media`].
     pub(crate) fn new(timestamps: bool, prompt: bool) -> io::Result<Plane> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let prompt = match prompt {
@@ -252,16 +273,22 @@ impl Plane {
             arena_used: 0,
             pending_queues: Vec::with_capacity(MAX_ENTRIES),
             sender: Sender::new(),
+            reports_refused: false,
+            refused_sends: VecDeque::new(),
             shared_ports: None,
             raw: RawSender::new(),
             chains: Vec::new(),
             order_of: None,
             gso_plan: GsoPlan::new(),
+            gso_retry: None,
             pacer: None,
             now: Time::ZERO,
             events: Vec::with_capacity(MAX_EVENTS),
+            media_events: Vec::with_capacity(MAX_EVENTS),
             shared: Arc::new(Shared::new()),
             punted: Vec::with_capacity(BATCH),
+            unserved: Vec::new(),
+            log_events: Vec::new(),
             origins: Vec::with_capacity(BATCH),
             found: Vec::with_capacity(BATCH),
             forwarded: Vec::with_capacity(BATCH),
@@ -281,6 +308,15 @@ impl Plane {
     /// Bounds the signalling bytes that are sent at once to one peer.
     pub(crate) fn set_pacing(&mut self, burst: usize) {
         self.pacer = (burst > 0).then(|| Pacer::new(burst));
+    }
+
+    /// Collects signalling datagrams that the kernel refuses to send.
+    pub(crate) fn report_refused_sends(&mut self, reports: bool) {
+        self.reports_refused = reports;
+    }
+
+    pub(crate) fn has_refused_sends(&self) -> bool {
+        !self.refused_sends.is_empty()
     }
 
     /// Adds a file descriptor to the epoll set.
@@ -355,12 +391,9 @@ impl Plane {
     /// Closes a socket after sending its queued datagrams; `None` if there is no such socket, else whether it was a
     /// media socket.
     pub(crate) fn remove_socket(&mut self, id: SocketId) -> Option<bool> {
-        if self.by_id.contains_key(&id) {
-            self.flush();
-            self.release(true);
-        }
-        let index = self.by_id.remove(&id)?;
-        self.flush();
+        let index = *self.by_id.get(&id)?;
+        self.send_all_of(id, index);
+        self.by_id.remove(&id);
         if let Some(offload) = &mut self.offload {
             offload.close_with_socket(id);
         }
@@ -381,6 +414,33 @@ impl Plane {
             }
         }
         Some(socket.media)
+    }
+
+    /// Sends the queued and held datagrams of a socket that is about to be closed. Those that pacing holds for other
+    /// sockets stay held, and a media socket without queued datagrams splits no batch.
+    fn send_all_of(&mut self, id: SocketId, index: u32) {
+        let Some(socket) = self.sockets.get(index as usize) else {
+            return;
+        };
+        let chain = match socket.backing {
+            PortBacking::Own(_) => Some(&socket.chain),
+            PortBacking::Shared(address, _) => self.chains.get(usize::from(address)),
+        };
+        let (media, queued) = (socket.media, chain.is_some_and(|chain| chain.first != NONE));
+        if queued {
+            self.flush();
+        }
+        // Media is never held.
+        let Some(pacer) = self.pacer.as_mut().filter(|_| !media) else {
+            return;
+        };
+        let mut released = std::mem::take(&mut self.released);
+        pacer.release_of(id, |held| released.push(held));
+        for held in released.drain(..) {
+            self.queue_as(held.socket, held.destination, &held.bytes, true);
+        }
+        self.released = released;
+        self.flush();
     }
 
     /// Number and kind (media or not) of the socket at `index`.
@@ -485,6 +545,7 @@ impl Plane {
     /// Sets the time for pacing and releases held signalling that is due.
     pub(crate) fn set_time(&mut self, now: Time) {
         self.now = now;
+        self.gso_plan.expire_paths(now);
         if self.pacer.as_ref().is_some_and(Pacer::is_holding) {
             // Queued datagrams are newer than held ones and must be paced behind them.
             self.flush();
@@ -620,6 +681,7 @@ impl Plane {
     /// Sends all queued datagrams: in order per socket, sockets in the order of their first datagram.
     pub(crate) fn flush(&mut self) {
         self.flush_af_xdp();
+        let gso = !self.pending_queues.is_empty() && self.may_use_gso();
         for i in 0..self.pending_queues.len() {
             let index = match self.pending_queues[i] {
                 SendQueue::Socket(index) => index as usize,
@@ -632,27 +694,51 @@ impl Plane {
                 continue;
             };
             let mut at = std::mem::replace(&mut socket.chain, Chain::EMPTY).first;
-            let use_gso = self.order_of.is_some() && !socket.media && self.sender.gso_available();
+            let use_gso = gso && !socket.media;
             let PortBacking::Own(fd) = &socket.backing else {
                 continue;
             };
             let fd = fd.clone();
-            if !socket.media {
-                let id = socket.id;
+            let (id, media) = (socket.id, socket.media);
+            if !media {
                 at = self.hold(at, id);
             }
+            self.sender.set_reports(self.reports_refused && !media);
             while at != NONE {
                 at = match use_gso {
                     true => self.push_bursts(at),
                     false => self.push_singly(at),
                 };
                 self.send(fd.as_fd());
+                for refused in self.sender.refused() {
+                    if self.refused_sends.len() < MAX_REFUSED_SENDS {
+                        self.refused_sends.push_back((id, refused));
+                    }
+                }
             }
         }
         debug_assert!(self.sender.is_empty());
         self.pending_queues.clear();
         self.entries.clear();
         self.arena_used = 0;
+    }
+
+    /// Whether bursts are planned. After refusals by a device it is tried again from time to time: routes change.
+    fn may_use_gso(&mut self) -> bool {
+        if self.order_of.is_none() {
+            return false;
+        }
+        if self.sender.gso_available() {
+            self.gso_retry = None;
+            return true;
+        }
+        let due = *self.gso_retry.get_or_insert(self.now + GSO_RETRY);
+        if self.now < due {
+            return false;
+        }
+        self.gso_retry = Some(self.now + GSO_RETRY);
+        self.sender.retry_gso();
+        true
     }
 
     /// Sends the datagrams queued for an address of the shared ports.
@@ -745,6 +831,10 @@ impl Plane {
         let count = self.sender.datagrams();
         let sent = self.sender.send(fd);
         count_sent(&self.shared, sent, count, bytes);
+        for (destination, length) in self.sender.too_long() {
+            self.gso_plan
+                .limit_segments(destination.ip(), length, self.now);
+        }
     }
 
     /// Opens the shared-port sockets.
@@ -784,6 +874,10 @@ impl Plane {
         let (address, local) = match shared_ports.open(local, index, config) {
             Ok(opened) => opened,
             Err(OpenPortError::Unavailable) => return Ok(None),
+            Err(OpenPortError::Unserved(error)) => {
+                self.report_unserved(local.ip(), &error);
+                return Ok(None);
+            }
             Err(OpenPortError::InUse(error)) => return Err(error),
         };
         entry.insert(UdpSocket {
@@ -802,6 +896,17 @@ impl Plane {
         self.by_id.insert(id, index);
         self.open_af_xdp_port(Some(local), index);
         Ok(Some(local))
+    }
+
+    /// Reports once that the ports of an address get one socket each.
+    fn report_unserved(&mut self, address: IpAddr, error: &io::Error) {
+        if !self.unserved.contains(&address) && self.unserved.len() < MAX_UNSERVED {
+            self.unserved.push(address);
+            self.log_events.push(EventKind::MediaPath {
+                path: "socket_per_port".into(),
+                reason: format!("{address}: {error}"),
+            });
+        }
     }
 
     /// Receives a batch from a shared-port socket into `receiver`. Returns whether more may be queued.
@@ -959,7 +1064,7 @@ impl Plane {
 
     /// Waits for events, at most `limit`; returns their number.
     pub(crate) fn wait(&mut self, limit: Duration) -> io::Result<usize> {
-        self.events.clear();
+        self.media_events.clear();
         self.wait_on(false, limit)?;
         let prompt = self
             .events
@@ -969,35 +1074,48 @@ impl Plane {
             self.events.swap_remove(at);
             self.wait_on(true, Duration::ZERO)?;
         }
-        Ok(self.events.len())
+        Ok(self.media_events.len() + self.events.len())
     }
 
     /// Waits for media only, at most `limit`: signalling stays queued.
     pub(crate) fn wait_prompt(&mut self, limit: Duration) -> io::Result<usize> {
         self.events.clear();
         self.wait_on(true, limit)?;
-        Ok(self.events.len())
+        Ok(self.media_events.len())
     }
 
-    /// Appends the events of one epoll set.
+    /// Replaces the media events by those of now, without waiting; returns their number. The other events of the last
+    /// wait have other indices afterwards.
+    pub(crate) fn poll_media(&mut self) -> io::Result<usize> {
+        self.wait_on(true, Duration::ZERO)?;
+        Ok(self.media_events.len())
+    }
+
+    /// Reads the events of one epoll set. Each has a list of its own, so that ready streams leave room for media.
     fn wait_on(&mut self, prompt: bool, limit: Duration) -> io::Result<()> {
-        let set = self.prompt.as_ref().filter(|_| prompt);
-        let set = set.unwrap_or(&self.epoll);
+        let (set, list) = match &self.prompt {
+            Some(inner) if prompt => (inner, &mut self.media_events),
+            _ => (&self.epoll, &mut self.events),
+        };
+        list.clear();
         self.shared.waits.add(1);
         let limit = Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()),
         };
-        let events = rustix::buffer::spare_capacity(&mut self.events);
+        let events = rustix::buffer::spare_capacity(list);
         match epoll::wait(set, events, Some(&limit)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// The event `i` of the last wait.
+    /// The event `i` of the last wait, those of media first.
     pub(crate) fn event(&self, i: usize) -> Option<(Token, EventFlags)> {
-        let event = self.events.get(i)?;
+        let event = match i.checked_sub(self.media_events.len()) {
+            None => self.media_events.get(i)?,
+            Some(i) => self.events.get(i)?,
+        };
         // The structure is packed: its fields are copied, not referenced.
         let (data, flags) = (event.data, event.flags);
         Some((Token::of(data), flags))

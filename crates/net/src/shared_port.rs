@@ -19,7 +19,7 @@ use std::sync::Arc;
 const PORTS: usize = 1 << 16;
 const NONE: u32 = u32::MAX;
 /// Largest number of addresses in the program's table.
-const MOST_ADDRESSES: u32 = 64;
+pub(crate) const MOST_ADDRESSES: u32 = 64;
 
 /// A port of an address.
 struct SharedPort {
@@ -57,6 +57,8 @@ pub(crate) enum OpenPortError {
     InUse(io::Error),
     /// The address is not supported; a socket per port may be.
     Unavailable,
+    /// The same, for a reason that the operator has to know.
+    Unserved(io::Error),
 }
 
 fn family(ip: IpAddr) -> usize {
@@ -119,6 +121,7 @@ impl SharedPorts {
         }
         let number = self
             .address(local.ip(), config)
+            .map_err(OpenPortError::Unserved)?
             .ok_or(OpenPortError::Unavailable)?;
         if local.port() != 0 && !self.is_free(number, local.port()) {
             return Err(OpenPortError::InUse(io::ErrorKind::AddrInUse.into()));
@@ -135,7 +138,7 @@ impl SharedPorts {
         let table_index = address.first + u32::from(local.port());
         self.steering
             .open(table_index)
-            .map_err(|_| OpenPortError::Unavailable)?;
+            .map_err(OpenPortError::Unserved)?;
         port.socket = index;
         port.bound = Some(bound);
         if port.drained_at_close != drain_count {
@@ -151,14 +154,16 @@ impl SharedPorts {
             .is_some_and(|port| port.socket == NONE)
     }
 
-    /// The number of an address; it is added at its first use.
-    fn address(&mut self, ip: IpAddr, config: &DriverConfig) -> Option<u8> {
+    /// The number of an address; it is added at its first use. `None`: the machine has no such address family.
+    fn address(&mut self, ip: IpAddr, config: &DriverConfig) -> io::Result<Option<u8>> {
         if let Some(existing) = self.addresses.iter().position(|address| address.ip == ip) {
-            return u8::try_from(existing).ok();
+            return Ok(u8::try_from(existing).ok());
         }
-        self.sockets[family(ip)].as_ref()?;
-        let (raw, hops) = socket::raw(ip, config).ok()?;
-        let first = self.steering.add(ip).ok()?;
+        if self.sockets[family(ip)].is_none() {
+            return Ok(None);
+        }
+        let (raw, hops) = socket::raw(ip, config)?;
+        let first = self.steering.add(ip)?;
         let unused = || SharedPort {
             socket: NONE,
             bound: None,
@@ -174,7 +179,7 @@ impl SharedPorts {
             first,
             ports: std::iter::repeat_with(unused).take(PORTS).collect(),
         });
-        u8::try_from(self.addresses.len() - 1).ok()
+        Ok(u8::try_from(self.addresses.len() - 1).ok())
     }
 
     /// Closes a port; returns the number of datagrams that flood protection diverted from it.

@@ -295,7 +295,11 @@ pub(crate) fn connect(
         }
         net::bind(&fd, &local)?;
     }
-    stream_options(fd.as_fd(), remote, config)?;
+    let limit = match config.unacknowledged.is_zero() {
+        true => config.keepalive * 2,
+        false => config.unacknowledged,
+    };
+    stream_options(fd.as_fd(), (remote, limit), config)?;
     match net::connect(&fd, &remote) {
         Ok(()) => Ok((fd, true)),
         Err(Errno::INPROGRESS) => Ok((fd, false)),
@@ -303,17 +307,30 @@ pub(crate) fn connect(
     }
 }
 
-/// Options of every connection.
-pub(crate) fn stream_options(
+/// Options of an accepted connection.
+pub(crate) fn accepted_options(
     fd: BorrowedFd<'_>,
     remote: SocketAddr,
     config: &DriverConfig,
 ) -> io::Result<()> {
+    stream_options(fd, (remote, config.keepalive * 2), config)
+}
+
+/// Options of a connection whose peer is dead if it acknowledges nothing for `limit`.
+fn stream_options(
+    fd: BorrowedFd<'_>,
+    (remote, limit): (SocketAddr, Duration),
+    config: &DriverConfig,
+) -> io::Result<()> {
     sockopt::set_tcp_nodelay(fd, true)?;
-    if !config.keepalive.is_zero() {
+    if !limit.is_zero() {
+        // No probes are sent while data is in flight, and its retransmissions alone last 15 minutes. The user timeout also
+        // ends the probes, so that theirs is the same: a probe at half of the time, and three more.
+        let milliseconds = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        sockopt::set_tcp_user_timeout(fd, milliseconds)?;
         sockopt::set_socket_keepalive(fd, true)?;
-        sockopt::set_tcp_keepidle(fd, config.keepalive)?;
-        sockopt::set_tcp_keepintvl(fd, config.keepalive.div_f64(4.0))?;
+        sockopt::set_tcp_keepidle(fd, limit / 2)?;
+        sockopt::set_tcp_keepintvl(fd, limit / 8)?;
         sockopt::set_tcp_keepcnt(fd, 4)?;
     }
     dscp(fd, remote, config.signalling_dscp)?;
@@ -383,6 +400,23 @@ mod tests {
         let (attempts, done) = tries(0, usize::MAX, Errno::ACCESS);
         assert_eq!(attempts, 1);
         assert_eq!(done.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn dead_peer_is_noticed_in_the_time_of_a_transaction_on_opened_connections() {
+        let config = DriverConfig::default();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (opened, _) = connect(None, listener.local_addr().unwrap(), &config).unwrap();
+        let (accepted, remote) = listener.accept().unwrap();
+        accepted_options(accepted.as_fd(), remote, &config).unwrap();
+        for (fd, limit) in [(opened.as_fd(), 32), (accepted.as_fd(), 120)] {
+            assert_eq!(sockopt::tcp_user_timeout(fd).unwrap(), limit * 1_000);
+            // The probes take the same time in all.
+            let idle = sockopt::tcp_keepidle(fd).unwrap();
+            let interval = sockopt::tcp_keepintvl(fd).unwrap();
+            assert_eq!(sockopt::tcp_keepcnt(fd).unwrap(), 4);
+            assert_eq!((idle + interval * 4).as_secs(), u64::from(limit));
+        }
     }
 
     #[test]

@@ -109,7 +109,7 @@ mod program {
 
         pub(super) fn add(&mut self, address: IpAddr) -> io::Result<u32> {
             if self.address_count == self.capacity {
-                return Err(io::Error::other("more media addresses than configured"));
+                return Err(io::Error::other("more media addresses than at the start"));
             }
             let first = self.address_count * PORTS;
             self.addresses

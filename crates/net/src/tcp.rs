@@ -1,5 +1,6 @@
 //! Stream connections: listening, connecting, reading, bounded writing and orderly closing.
 
+mod handshakes;
 mod layers;
 
 use crate::config::DriverConfig;
@@ -12,6 +13,7 @@ use engine::{
     BoundedMap, ClientTls, CloseReason, ConnectionId, DropReason, Entropy, EventKind, HashKey,
     SocketId, Time, Transport, network_of,
 };
+use handshakes::{HandshakeLimiter, HandshakeTurn};
 use layers::{LayerEnd, StreamLayers};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
@@ -84,6 +86,11 @@ struct SocketConnection {
     generation: u32,
     timer: Option<TimerKey>,
     shut: bool,
+    /// An event of it is queued, see [`Streams::queue_event`].
+    queued: bool,
+    /// Bytes were written to it.
+    written: bool,
+    handshake: HandshakeTurn,
     /// `None`: plain TCP.
     layers: Option<Box<StreamLayers>>,
 }
@@ -98,8 +105,13 @@ struct Listener {
 }
 
 enum StreamTimer {
-    Connection { index: u32, generation: u32 },
+    Connection {
+        index: u32,
+        generation: u32,
+    },
     Listener(u32),
+    /// Connections wait for the rate limit of handshakes.
+    Handshakes,
 }
 
 /// Result of a read.
@@ -117,6 +129,9 @@ pub(crate) struct Streams {
     listeners: Slab<Listener>,
     listeners_by_id: IdMap<SocketId, u32>,
     per_source: BoundedMap<IpAddr, usize>,
+    /// Accepted connections among all.
+    accepted: usize,
+    handshakes: HandshakeLimiter,
     timers: TimerWheel<StreamTimer>,
     dirty: Vec<u32>,
     pub(crate) pending: VecDeque<Pending>,
@@ -144,6 +159,8 @@ impl Streams {
             listeners: Slab::new(),
             listeners_by_id: IdMap::default(),
             per_source: BoundedMap::new(config.connections, key),
+            accepted: 0,
+            handshakes: HandshakeLimiter::new(config.handshakes_per_second),
             timers: TimerWheel::new(),
             dirty: Vec::with_capacity(64),
             pending: VecDeque::with_capacity(64),
@@ -241,7 +258,8 @@ impl Streams {
             connection: id,
             why: CloseReason::ConnectFailed,
         };
-        if self.connections.len() >= config.connections {
+        // Accepted connections do not count: strangers must not prevent our calls.
+        if self.connections.len() - self.accepted >= config.connections {
             self.pending.push_back(refused);
             return;
         }
@@ -298,6 +316,9 @@ impl Streams {
             generation,
             timer: None,
             shut: false,
+            queued: false,
+            written: false,
+            handshake: HandshakeTurn::of(source.is_some(), layers.as_deref()),
             layers,
         });
         self.by_id.insert(id, index);
@@ -410,9 +431,9 @@ impl Streams {
         let (socket, listening) = (listener.id, listener.local);
         let source = network_of(remote.ip());
         let open_from_source = self.per_source.get(&source).copied().unwrap_or(0);
-        if self.connections.len() >= config.connections
+        if self.accepted >= config.connections
             || open_from_source >= config.connections_per_source
-            || socket::stream_options(fd.as_fd(), remote, config).is_err()
+            || socket::accepted_options(fd.as_fd(), remote, config).is_err()
         {
             return false;
         }
@@ -433,6 +454,7 @@ impl Streams {
             self.set_timer(index, now + config.handshake_timeout);
         }
         self.next_accepted = (self.next_accepted + 1) | ConnectionId::ACCEPTED;
+        self.accepted += 1;
         // This cannot fail: there are never more sources than connections.
         let _ = self.per_source.insert(source, open_from_source + 1);
         plane.shared.accepted.add(1);
@@ -556,7 +578,14 @@ impl Streams {
         let Some(connection) = self.connections.get_mut(index as usize) else {
             return;
         };
-        if connection.state == StreamState::Connecting {
+        // There is nothing that a close at once could destroy: a rejected connection does not keep its place.
+        let unused = !connection.written
+            && connection.out.is_empty()
+            && connection
+                .layers
+                .as_ref()
+                .is_none_or(|layers| layers.layer.queued_bytes() == 0);
+        if connection.state == StreamState::Connecting || unused {
             self.remove(plane, index);
             return;
         }
@@ -589,12 +618,13 @@ impl Streams {
         if let Some(key) = connection.timer {
             self.timers.cancel(key);
         }
-        if let Some(source) = connection.source
-            && let Some(held) = self.per_source.get_mut(&source)
-        {
-            *held -= 1;
-            if *held == 0 {
-                self.per_source.remove(&source);
+        if let Some(source) = connection.source {
+            self.accepted -= 1;
+            if let Some(held) = self.per_source.get_mut(&source) {
+                *held -= 1;
+                if *held == 0 {
+                    self.per_source.remove(&source);
+                }
             }
         }
         drop(connection);
@@ -608,6 +638,26 @@ impl Streams {
         self.connections
             .get(index as usize)
             .is_some_and(|connection| connection.generation == generation)
+    }
+
+    /// Notes that an event of a connection is queued; false if it has one already, or is gone.
+    pub(crate) fn queue_event(&mut self, index: u32, generation: u32) -> bool {
+        match self.connections.get_mut(index as usize) {
+            Some(connection) if connection.generation == generation => {
+                !std::mem::replace(&mut connection.queued, true)
+            }
+            _ => false,
+        }
+    }
+
+    /// Notes that the queued event of a connection is being processed; false if the connection is gone.
+    pub(crate) fn take_event(&mut self, index: u32, generation: u32) -> bool {
+        match self.connections.get_mut(index as usize) {
+            Some(connection) if connection.generation == generation => {
+                std::mem::replace(&mut connection.queued, false)
+            }
+            _ => false,
+        }
     }
 
     /// Processes a connection that is writable, has an error, or whose connect has finished.
@@ -637,8 +687,7 @@ impl Streams {
     pub(crate) fn read(
         &mut self,
         plane: &Plane,
-        index: u32,
-        generation: u32,
+        (index, generation): (u32, u32),
         buffer: &mut [u8],
         config: &DriverConfig,
         now: Time,
@@ -647,9 +696,12 @@ impl Streams {
             return ReadOutcome::Done;
         }
         let connection = &self.connections[index as usize];
-        if connection.state == StreamState::Connecting {
+        if connection.state == StreamState::Connecting
+            || (connection.state == StreamState::Open && !self.may_shake_hands(plane, index, now))
+        {
             return ReadOutcome::Done;
         }
+        let connection = &self.connections[index as usize];
         let got = net::recv(&connection.fd, &mut *buffer, RecvFlags::DONTWAIT);
         let draining = matches!(connection.state, StreamState::Draining { .. });
         match got {
@@ -743,6 +795,7 @@ impl Streams {
                 SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
             ) {
                 Ok(n) => {
+                    connection.written = true;
                     plane.shared.stream_bytes_out.add(n);
                     connection.out.drain(..n);
                 }
@@ -783,11 +836,20 @@ impl Streams {
                 }
                 true
             }
+            StreamState::Open => connection.handshake != HandshakeTurn::Delayed,
             _ => true,
         };
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, reads);
         interest.set(EventFlags::OUT, !empty);
+        self.watch_for(plane, index, interest);
+    }
+
+    /// Sets the events that a connection waits for.
+    fn watch_for(&mut self, plane: &Plane, index: u32, interest: EventFlags) {
+        let Some(connection) = self.connections.get_mut(index as usize) else {
+            return;
+        };
         if interest == connection.watched {
             return;
         }
@@ -815,6 +877,7 @@ impl Streams {
                     self.handle_timeout(plane, index, config, now);
                 }
                 StreamTimer::Connection { .. } => {}
+                StreamTimer::Handshakes => self.resume_handshakes(plane, now),
                 StreamTimer::Listener(index) => {
                     if let Some(listener) = self.listeners.get(index as usize)
                         && plane

@@ -1,6 +1,6 @@
 //! Actions: compiled and checked when they are loaded, applied to a message.
 
-use crate::address::{Part, address_with, part_of, part_of_uri, uri_with};
+use crate::address::{Part, address_with, country_of, part_of, part_of_uri, uri_with};
 use crate::context::{MessageContext, RuleDirection};
 use crate::effects::{
     Effects, HeaderName, MessageView, Prepared, RuleLogLine, RuleRefusal, RuleTag,
@@ -14,7 +14,7 @@ use crate::types::nearest;
 use crate::value::{ValueTemplate, write_value};
 use regex::Regex;
 use std::borrow::Cow;
-use wire::sip::{HeaderId, Method, Scheme, Uri};
+use wire::sip::{HeaderId, Method, NameAddr, Scheme, Uri};
 
 /// Maximum length of a tag's value and of a log line, in characters.
 const MAX_TEXT: usize = 512;
@@ -88,6 +88,7 @@ fn unexpected_keys(spec: &ActionSpec) -> Vec<ActionKeyError> {
             "form",
             "country",
             "national_prefix",
+            "national_digits",
             "international_prefix",
             "strip",
             "prefix",
@@ -104,6 +105,7 @@ fn unexpected_keys(spec: &ActionSpec) -> Vec<ActionKeyError> {
         ("form", spec.form.is_some()),
         ("country", spec.country.is_some()),
         ("national_prefix", spec.national_prefix.is_some()),
+        ("national_digits", spec.national_digits.is_some()),
         ("international_prefix", spec.international_prefix.is_some()),
         ("strip", spec.strip.is_some()),
         ("prefix", spec.prefix.is_some()),
@@ -480,6 +482,7 @@ fn renumber(spec: &ActionSpec) -> Result<Renumber, ActionKeyError> {
         }
         None if spec.country.is_some()
             || spec.national_prefix.is_some()
+            || spec.national_digits.is_some()
             || spec.international_prefix.is_some() =>
         {
             let diagnosis = Diagnosis::new(
@@ -497,11 +500,22 @@ fn renumber(spec: &ActionSpec) -> Result<Renumber, ActionKeyError> {
         }
         _ => {}
     }
+    if spec
+        .national_digits
+        .is_some_and(|digits| !(1..=15).contains(&digits))
+    {
+        let diagnosis = Diagnosis::new(
+            "`national_digits` is the length of a telephone number",
+            "write a number from 1 to 15",
+        );
+        return Err(("national_digits", diagnosis));
+    }
     Ok(Renumber {
         strip: spec.strip.unwrap_or(0) as usize,
         form: spec.form,
         country,
         national,
+        national_digits: spec.national_digits.map(|digits| digits as usize),
         international,
         prefix,
     })
@@ -673,7 +687,7 @@ impl Action {
                 }
             }
             Action::RemovePart(target, part, which) => {
-                change_part(target, part, *which, context, effects, |_, _| Some(None));
+                change_part(target, part, *which, context, effects, |_, _, _| Some(None));
             }
             Action::Replace(replacement) => replacement.apply(context, names, effects),
             Action::Rewrite(target, part, which, value) => {
@@ -683,7 +697,7 @@ impl Action {
                 if text.is_empty() {
                     return;
                 }
-                change_part(target, part, *which, context, effects, |_, _| {
+                change_part(target, part, *which, context, effects, |_, _, _| {
                     Some(Some(text.clone()))
                 });
             }
@@ -694,7 +708,7 @@ impl Action {
                     *which,
                     context,
                     effects,
-                    |_, user| match renumber.apply(user?) {
+                    |_, uri, user| match renumber.apply(user?, country_of(uri).as_deref()) {
                         Cow::Owned(new) => Some(Some(new)),
                         Cow::Borrowed(_) => None,
                     },
@@ -857,15 +871,15 @@ fn write(name: &HeaderName, values: &[Vec<u8>], effects: &mut Effects) {
     }
 }
 
-/// Changes a part of an address. `new` receives the present part (`None` if absent) and returns `None` for no change,
-/// `Some(None)` to remove the part.
+/// Changes a part of an address. `new` receives the URI and the present part (`None` if absent), and returns `None` for
+/// no change, `Some(None)` to remove the part.
 fn change_part(
     target: &ActionTarget,
     part: &Part,
     which: ValueSelector,
     context: &MessageContext<'_>,
     effects: &mut Effects,
-    mut new: impl FnMut(&MessageView<'_>, Option<&str>) -> Option<Option<String>>,
+    mut new: impl FnMut(&MessageView<'_>, &[u8], Option<&str>) -> Option<Option<String>>,
 ) {
     let name = match target {
         ActionTarget::Header(name) => name,
@@ -876,7 +890,7 @@ fn change_part(
             let view = MessageView { context, effects };
             let uri = view.uri();
             let old = part_of_uri(uri, part);
-            let Some(new) = new(&view, old.as_deref()) else {
+            let Some(new) = new(&view, uri, old.as_deref()) else {
                 return;
             };
             if new.is_none() && old.is_none() {
@@ -896,7 +910,8 @@ fn change_part(
     };
     let mut decide = |view: &MessageView<'_>, value: &[u8]| {
         let old = part_of(value, part);
-        match new(view, old.as_deref()) {
+        let uri = NameAddr::parse(value).map_or(&[][..], |address| address.uri);
+        match new(view, uri, old.as_deref()) {
             None => ValueChange::Keep,
             Some(None) if old.is_none() => ValueChange::Keep,
             Some(new) => match address_with(value, part, new.as_deref()) {
@@ -940,7 +955,7 @@ impl Replacement {
             (_, part) => part,
         };
         if let Some(part) = part {
-            return change_part(target, part, *which, context, effects, |view, old| {
+            return change_part(target, part, *which, context, effects, |view, _, old| {
                 replaced(old?, regex, with, view, names).map(Some)
             });
         }

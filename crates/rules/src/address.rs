@@ -230,7 +230,13 @@ pub(crate) fn uri_with(uri: &[u8], part: &Part, new: Option<&str>) -> Option<Vec
                 return None;
             }
             write_front(&parsed, Some(&escaped), None, &mut out)?;
-            write_tail(&parsed, &mut out);
+            match parsed.scheme == Scheme::Tel && is_global(&escaped) {
+                true => {
+                    write_params(parsed.params.iter(), PHONE_CONTEXT, None, &mut out);
+                    write_headers(&parsed, &mut out);
+                }
+                false => write_tail(&parsed, &mut out),
+            }
         }
         (Part::Host, Some(host)) => {
             let host = host_text(host)?;
@@ -256,6 +262,38 @@ pub(crate) fn uri_with(uri: &[u8], part: &Part, new: Option<&str>) -> Option<Vec
     }
     Uri::parse(&out).map(|_| ())?;
     Some(out)
+}
+
+/// The parameter that says where a local number is valid (RFC 3966 section 5.1.5). A global number, which begins with
+/// `+`, has none.
+const PHONE_CONTEXT: &[u8] = b"phone-context";
+
+fn is_global(user: &[u8]) -> bool {
+    user.first() == Some(&b'+')
+}
+
+/// The value of a parameter in the user part of a SIP URI if it is `phone-context`.
+fn context_of(param: &[u8]) -> Option<&[u8]> {
+    let (name, value) = param.split_at_checked(PHONE_CONTEXT.len())?;
+    let value = value.strip_prefix(b"=")?;
+    name.eq_ignore_ascii_case(PHONE_CONTEXT).then_some(value)
+}
+
+/// The country code or other global prefix of the local number in a URI, without `+`: that of `phone-context`.
+pub(crate) fn country_of(uri: &[u8]) -> Option<String> {
+    let parsed = Uri::parse(uri)?;
+    let context = match parsed.scheme {
+        Scheme::Tel => parsed.params.get(PHONE_CONTEXT)?,
+        _ => {
+            let mut params = parsed.user?.split(|byte| *byte == b';').skip(1);
+            params.find_map(context_of)?
+        }
+    };
+    let context = decoded(context);
+    let digits = context.strip_prefix('+')?;
+    let plain: String = digits.chars().filter(|c| !"-.()".contains(*c)).collect();
+    let is_number = !plain.is_empty() && plain.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then_some(plain)
 }
 
 fn is_tel(byte: u8) -> bool {
@@ -309,8 +347,11 @@ fn write_front(
         (Some(user), old) => {
             out.extend_from_slice(user);
             // Parameters within the user part belong to the number and are kept.
-            if let Some(at) = old.and_then(|old| memchr::memchr(b';', old)) {
-                out.extend_from_slice(old?.get(at..)?);
+            let params = old.unwrap_or_default().split(|byte| *byte == b';').skip(1);
+            let is_kept = |param: &&[u8]| !is_global(user) || context_of(param).is_none();
+            for param in params.filter(is_kept) {
+                out.push(b';');
+                out.extend_from_slice(param);
             }
             out.push(b'@');
         }
@@ -586,10 +627,44 @@ mod tests {
             with("<tel:+1-2;ext=3>", "user", Some("+49")).as_deref(),
             Some("<tel:+49;ext=3>")
         );
+        // A global number has no context.
+        for (value, changed) in [
+            (
+                "<tel:030123;phone-context=+49;ext=3>",
+                "<tel:+4930123;ext=3>",
+            ),
+            (
+                "<sip:030123;Phone-Context=+49;x=1@h;user=phone>",
+                "<sip:+4930123;x=1@h;user=phone>",
+            ),
+        ] {
+            let new = with(value, "user", Some("+4930123"));
+            assert_eq!(new.as_deref(), Some(changed));
+        }
+        assert_eq!(
+            with("<tel:030;phone-context=+49>", "user", Some("31")).as_deref(),
+            Some("<tel:31;phone-context=+49>")
+        );
         assert_eq!(
             with("<sip:+49;x=1@h>", "scheme", Some("tel")).as_deref(),
             Some("<tel:+49>")
         );
+    }
+
+    #[test]
+    fn country_of_a_local_number_is_its_global_context() {
+        for (uri, country) in [
+            ("tel:030;phone-context=+49", Some("49")),
+            ("tel:8631234;phone-context=+1-914-555", Some("1914555")),
+            ("sip:030;phone-context=+43@h;user=phone", Some("43")),
+            ("sip:030;x;phone-context=%2B43@h", Some("43")),
+            ("tel:030;phone-context=example.com", None),
+            ("tel:030;phone-context=+", None),
+            ("sip:030@h;phone-context=+43", None),
+            ("sip:h", None),
+        ] {
+            assert_eq!(country_of(uri.as_bytes()).as_deref(), country, "{uri}");
+        }
     }
 
     #[test]

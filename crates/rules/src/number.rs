@@ -10,13 +10,16 @@ pub(crate) struct Renumber {
     pub(crate) form: Option<NumberForm>,
     pub(crate) country: String,
     pub(crate) national: String,
+    /// Length of national numbers without a prefix.
+    pub(crate) national_digits: Option<usize>,
     pub(crate) international: String,
     pub(crate) prefix: String,
 }
 
 impl Renumber {
-    /// The number in its new form. Text that is not a number (a name) is returned unchanged.
-    pub(crate) fn apply<'n>(&self, user: &'n str) -> Cow<'n, str> {
+    /// The number in its new form. Text that is not a number (a name) is returned unchanged. `country` is the country code
+    /// of national numbers that the address names.
+    pub(crate) fn apply<'n>(&self, user: &'n str, country: Option<&str>) -> Cow<'n, str> {
         let plain = without_separators(user);
         if !is_number(&plain) {
             return Cow::Borrowed(user);
@@ -26,7 +29,7 @@ impl Renumber {
             None => "",
         };
         let formed = match self.form {
-            Some(form) => self.formed(rest, form),
+            Some(form) => self.formed(rest, form, country.unwrap_or(&self.country)),
             None => rest.to_owned(),
         };
         let whole = format!("{}{formed}", self.prefix);
@@ -37,20 +40,24 @@ impl Renumber {
     }
 
     /// Country code and subscriber number without `+`; `None` for a short number, which has no known country.
-    fn international<'n>(&self, number: &'n str) -> Option<Cow<'n, str>> {
+    fn international<'n>(&self, number: &'n str, country: &str) -> Option<Cow<'n, str>> {
         if let Some(digits) = number.strip_prefix('+') {
             return Some(Cow::Borrowed(digits));
         }
         if let Some(digits) = strip_filled(number, &self.international) {
             return Some(Cow::Borrowed(digits));
         }
-        let digits = strip_filled(number, &self.national)?;
-        Some(Cow::Owned(format!("{}{digits}", self.country)))
+        let unprefixed = || {
+            let is_national = self.national_digits == Some(number.len());
+            (is_national && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(number)
+        };
+        let digits = strip_filled(number, &self.national).or_else(unprefixed)?;
+        Some(Cow::Owned(format!("{country}{digits}")))
     }
 
     /// The number in this form. Short numbers are unchanged.
-    fn formed(&self, number: &str, form: NumberForm) -> String {
-        let Some(digits) = self.international(number) else {
+    fn formed(&self, number: &str, form: NumberForm, country: &str) -> String {
+        let Some(digits) = self.international(number, country) else {
             return number.to_owned();
         };
         match form {
@@ -98,6 +105,7 @@ mod tests {
             form: Some(form),
             country: "49".into(),
             national: "0".into(),
+            national_digits: None,
             international: "00".into(),
             prefix: String::new(),
         }
@@ -117,18 +125,52 @@ mod tests {
             ("", "", "", ""),
             ("0", "0", "0", "0"),
         ] {
-            assert_eq!(germany(NumberForm::E164).apply(number), e164, "{number}");
-            assert_eq!(
-                germany(NumberForm::Digits).apply(number),
-                digits,
-                "{number}"
-            );
-            assert_eq!(
-                germany(NumberForm::National).apply(number),
-                national,
-                "{number}"
-            );
+            for (form, expected) in [
+                (NumberForm::E164, e164),
+                (NumberForm::Digits, digits),
+                (NumberForm::National, national),
+            ] {
+                assert_eq!(germany(form).apply(number, None), expected, "{number}");
+            }
         }
+    }
+
+    /// Poland has no trunk prefix.
+    #[test]
+    fn national_numbers_without_prefix_have_a_length() {
+        let poland = |form| Renumber {
+            country: "48".into(),
+            national: String::new(),
+            national_digits: Some(9),
+            ..germany(form)
+        };
+        for (number, e164, national) in [
+            ("221234567", "+48221234567", "221234567"),
+            ("22 123-45-67", "+48221234567", "221234567"),
+            ("0048221234567", "+48221234567", "221234567"),
+            ("+48221234567", "+48221234567", "221234567"),
+            ("48221234567", "48221234567", "48221234567"),
+            ("0049301234567", "+49301234567", "0049301234567"),
+            ("112", "112", "112"),
+            ("22123456#", "22123456#", "22123456#"),
+        ] {
+            assert_eq!(
+                poland(NumberForm::E164).apply(number, None),
+                e164,
+                "{number}"
+            );
+            let formed = poland(NumberForm::National).apply(number, None);
+            assert_eq!(formed, national, "{number}");
+        }
+    }
+
+    #[test]
+    fn country_of_the_address_precedes_that_of_the_rule() {
+        let rule = germany(NumberForm::E164);
+        assert_eq!(rule.apply("01234", Some("43")), "+431234");
+        assert_eq!(rule.apply("+491234", Some("43")), "+491234");
+        let rule = germany(NumberForm::National);
+        assert_eq!(rule.apply("01234", Some("43")), "00431234");
     }
 
     #[test]
@@ -139,8 +181,8 @@ mod tests {
             form: None,
             ..germany(NumberForm::E164)
         };
-        assert_eq!(rule.apply("0123"), "9123");
-        assert_eq!(rule.apply("bob"), "bob");
+        assert_eq!(rule.apply("0123", None), "9123");
+        assert_eq!(rule.apply("bob", None), "bob");
         // North America: the prefix of national numbers is 1, which is the country code, too.
         let america = Renumber {
             country: "1".into(),
@@ -148,7 +190,7 @@ mod tests {
             international: "011".into(),
             ..germany(NumberForm::E164)
         };
-        assert_eq!(america.apply("12125551234"), "+12125551234");
-        assert_eq!(america.apply("011498912"), "+498912");
+        assert_eq!(america.apply("12125551234", None), "+12125551234");
+        assert_eq!(america.apply("011498912", None), "+498912");
     }
 }

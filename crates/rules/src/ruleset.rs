@@ -363,6 +363,14 @@ fn compile(
                     format!("write \"{}\"", method.to_ascii_uppercase()),
                 ),
             );
+        } else if method == "CANCEL" {
+            report(
+                "method".to_owned(),
+                Diagnosis::new(
+                    "CANCEL is hop-by-hop: no rule applies to it",
+                    "remove it from `method`",
+                ),
+            );
         }
     }
     let condition = match spec.when.as_deref().map(Condition::parse) {

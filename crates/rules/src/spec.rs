@@ -133,6 +133,8 @@ pub struct ActionSpec {
     pub country: Option<String>,
     /// Prefix of national numbers.
     pub national_prefix: Option<String>,
+    /// Number of digits of national numbers without a prefix.
+    pub national_digits: Option<u32>,
     /// Prefix of a country code.
     pub international_prefix: Option<String>,
     /// Number of leading characters to remove.
@@ -157,6 +159,7 @@ impl ActionSpec {
             form: None,
             country: None,
             national_prefix: None,
+            national_digits: None,
             international_prefix: None,
             strip: None,
             prefix: None,

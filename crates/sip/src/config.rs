@@ -19,8 +19,16 @@ pub struct TimerConfig {
     /// Stream connections without traffic for this long are closed (an incomplete message is not traffic), unless a dialog
     /// or the handler needs them; 15 minutes.
     pub idle: Duration,
-    /// Longest time from the first to the last byte of a message on a stream; 30 seconds.
+    /// Longest time from the first to the last byte of a message on a stream, and until the first message on an accepted
+    /// connection; 30 seconds.
     pub message: Duration,
+}
+
+impl TimerConfig {
+    /// Time after which an accepted connection without a SIP message is closed, also if its peer sends keep-alives.
+    pub(crate) fn unspoken(&self) -> Duration {
+        self.message.min(self.idle)
+    }
 }
 
 impl Default for TimerConfig {
@@ -73,8 +81,9 @@ pub struct EndpointConfig {
     /// Out-of-dialog requests with Max-Forwards 0 are answered with 483 (except OPTIONS, which ends here): for elements
     /// that forward requests (RFC 3261 section 16.3).
     pub check_max_forwards: bool,
-    /// Responses over UDP are always sent to the source port of the request, as if it had rport (RFC 3581): this
-    /// reaches phones behind NAT that do not use rport.
+    /// Responses over UDP to a request from behind NAT are sent to its source port, as if it had rport (RFC 3581): this
+    /// reaches phones that do not use rport. The request shows a NAT if sent-by has another address than its source, or
+    /// a name (see [`crate::Endpoint::set_nat_expected`]).
     pub symmetric_responses: bool,
     /// Over UDP an untrusted source (see [`crate::Handler::on_new_request`]) gets at most twice the bytes of its
     /// requests, so that a forged source address gives no amplification (RFC 3261 section 26.3.2.4).

@@ -1,7 +1,7 @@
 //! The endpoint: its state, inputs and outputs.
 
 use crate::api::*;
-use crate::config::EndpointConfig;
+use crate::config::{EndpointConfig, TimerConfig};
 use crate::kept_flow::PONG_WAIT;
 use crate::leg::Leg;
 use crate::outbox::OutboxItem;
@@ -9,7 +9,7 @@ use crate::received::Received;
 use crate::timer::Timer;
 use crate::tokens::{MAGIC, TOKEN_LEN};
 use crate::transaction::{Client, ClientActive, ClientState, FingerprintKey, Server, ServerActive};
-use crate::transport::{IdleTimers, Net, NewConnection};
+use crate::transport::{IdleTimers, Net, NewConnection, StreamConnection};
 use crate::usage::Usage;
 use core::hash::BuildHasher as _;
 use core::time::Duration;
@@ -173,13 +173,6 @@ impl Endpoint {
         }
     }
 
-    /// Reserves memory of the hash tables for this many received requests, so that they do not grow under load: growing
-    /// moves all entries. The other tables have pages.
-    pub fn reserve(&mut self, servers: usize) {
-        self.index.reserve(servers);
-        self.merged.reserve(servers);
-    }
-
     /// Adds a listener; the host opens its socket.
     pub fn add_listener(&mut self, local: ListenerConfig) -> ListenerId {
         self.net.add(local)
@@ -189,6 +182,27 @@ impl Endpoint {
     /// transactions. Its socket belongs to the host.
     pub fn set_closed(&mut self, local: ListenerId, closed: bool) {
         self.net.set_closed(local, closed);
+    }
+
+    /// Whether peers of a listener may be behind NAT; true at first. If not, a UDP request with a name in sent-by and
+    /// without rport gets its response at the port in sent-by, also with [`EndpointConfig::symmetric_responses`].
+    pub fn set_nat_expected(&mut self, local: ListenerId, expected: bool) {
+        self.net.set_nat_expected(local, expected);
+    }
+
+    /// Changes the interface name of a listener and the `host[:port]` that is written for peers, from the next message
+    /// on. Its socket, connections, dialogs and transactions stay.
+    pub fn rename_listener(&mut self, local: ListenerId, name: String, advertised: String) {
+        self.net.rename(local, name, advertised);
+    }
+
+    /// Changes the limit of calls ([`engine::Limits::calls`]); those beyond a lower limit continue.
+    pub fn set_call_limit(&mut self, calls: usize) {
+        self.config.limits.calls = calls;
+        if let Some(moved) = &self.config.moved_dialogs {
+            // A call has two dialogs.
+            moved.set_limit(calls.saturating_mul(2));
+        }
     }
 
     /// Processes one input. Drain [`Endpoint::next_output`] afterwards, then read [`Endpoint::next_deadline`]. Inputs
@@ -216,7 +230,7 @@ impl Endpoint {
                 socket,
                 remote,
                 ..
-            } => self.on_accepted(connection, socket, remote),
+            } => self.on_accepted(connection, socket, remote, handler),
             Input::Connected { connection, .. } => {
                 if let Some(slot) = self.net.connection(connection)
                     && let Some(connection) = self.net.connections.get_mut(slot as usize)
@@ -353,8 +367,13 @@ impl Endpoint {
         );
     }
 
-    fn on_accepted(&mut self, connection: ConnectionId, socket: SocketId, remote: SocketAddr) {
-        let now = self.now;
+    fn on_accepted(
+        &mut self,
+        connection: ConnectionId,
+        socket: SocketId,
+        remote: SocketAddr,
+        handler: &mut dyn Handler,
+    ) {
         let Some(local) = self
             .net
             .listeners
@@ -369,11 +388,11 @@ impl Endpoint {
             remote,
             peer: None,
         };
-        let timers = &mut IdleTimers {
-            now,
-            wheel: &mut self.wheel,
-            idle: self.config.timers.idle,
-        };
+        if let Some(displaced) = self.net.displaced_by(remote.ip()) {
+            self.drops.count(DropReason::SipTableFull);
+            self.close_locally(displaced, handler);
+        }
+        let timers = &mut IdleTimers::new(self.now, &mut self.wheel, &self.config.timers);
         let kept = self.net.add_connection(new, timers);
         if kept.is_none() {
             self.drops.count(DropReason::SipTableFull);
@@ -388,6 +407,14 @@ impl Endpoint {
             return;
         };
         let Some(connection) = self.net.connections.get_mut(slot as usize) else {
+            return;
+        };
+        connection.unanswered_since = None;
+        if connection.detached {
+            connection.pinged_at = None;
+            self.net.reattach(slot);
+        }
+        let Some(connection) = self.net.connections.get(slot as usize) else {
             return;
         };
         let flow = Flow {
@@ -445,8 +472,8 @@ impl Endpoint {
             if let Some(timer) = connection.timer.take() {
                 self.wheel.cancel(timer);
             }
-            let at = (now + self.config.timers.message)
-                .min(connection.last_used + self.config.timers.idle);
+            let idle = idle_time(connection, &self.config.timers);
+            let at = (now + self.config.timers.message).min(connection.last_used + idle);
             connection.timer = Some(self.wheel.schedule(at, Timer::Connection(slot)));
         }
         connection.incomplete_since = began;
@@ -455,12 +482,8 @@ impl Endpoint {
     /// Processes one WebSocket message, which is exactly one SIP message (RFC 7118 section 4). CRLF keep-alives are
     /// answered there too (RFC 5626 section 3.5.1).
     fn on_websocket_message(&mut self, bytes: &[u8], flow: &Flow, handler: &mut dyn Handler) {
-        let now = self.now;
-        if let Some(slot) = flow.connection.and_then(|id| self.net.connection(id))
-            && let Some(connection) = self.net.connections.get_mut(slot as usize)
-        {
-            connection.last_used = now;
-        }
+        let keep_alive = matches!(bytes, b"" | StreamFramer::PING | StreamFramer::PONG);
+        self.touch(flow, !keep_alive);
         if bytes.len() > self.config.limits.message_bytes {
             self.drops.count(DropReason::SipTooLarge);
             return;
@@ -521,31 +544,24 @@ impl Endpoint {
         flow: &Flow,
         handler: &mut dyn Handler,
     ) -> bool {
-        let now = self.now;
-        let touch = |endpoint: &mut Endpoint| {
-            if let Some(slot) = endpoint.net.connection_for(flow)
-                && let Some(connection) = endpoint.net.connections.get_mut(slot as usize)
-            {
-                connection.last_used = now;
-            }
-        };
+        let mut pinged = false;
         loop {
             match framer.next() {
                 None => break,
                 Some(StreamFrame::Error(_)) => return true,
                 Some(StreamFrame::Unframed(head, error)) => self.refuse_unframed(head, error, flow),
                 Some(StreamFrame::Ping) => {
-                    touch(self);
                     self.drops.count(DropReason::SipKeepAlive);
-                    self.send_pong(flow);
+                    pinged = true;
+                    continue;
                 }
                 Some(StreamFrame::Pong) => {
-                    touch(self);
+                    self.touch(flow, false);
                     self.on_pong(flow);
                     self.drops.count(DropReason::SipKeepAlive);
                 }
                 Some(StreamFrame::Message(bytes)) => {
-                    touch(self);
+                    self.touch(flow, true);
                     if !self.hand_off_message(bytes, flow, handler) {
                         match &Message::parse_framed(bytes) {
                             Ok(message) => self.on_message(message, flow, handler),
@@ -561,12 +577,59 @@ impl Endpoint {
                 return false;
             }
         }
+        if pinged {
+            self.touch(flow, false);
+            self.send_pong(flow);
+        }
         if framer.flush_pong().is_some() {
-            touch(self);
+            self.touch(flow, false);
             self.on_pong(flow);
             self.drops.count(DropReason::SipKeepAlive);
         }
         false
+    }
+
+    /// Notes traffic on a connection: a message or a keep-alive. The latter counts only after a message.
+    fn touch(&mut self, flow: &Flow, is_message: bool) {
+        let now = self.now;
+        if let Some(slot) = self.net.connection_for(flow)
+            && let Some(connection) = self.net.connections.get_mut(slot as usize)
+        {
+            connection.spoken |= is_message;
+            if connection.spoken {
+                connection.last_used = now;
+            }
+        }
+    }
+
+    /// A request has timed out: a connection on which the peer has sent nothing since then may be dead, and TCP would need
+    /// minutes to notice. New requests are sent over a new one. One that we opened is closed if a ping is not answered
+    /// either (RFC 5626 section 4.4.1).
+    pub(crate) fn suspect_connection(&mut self, client: u32) {
+        let timeout = self.transaction_timeout();
+        let Some(active) = self
+            .clients
+            .get(client as usize)
+            .and_then(|client| client.active.as_ref())
+        else {
+            return;
+        };
+        let (slot, deadline) = (active.connection, active.deadline);
+        let Some(connection) = self.net.connections.get(slot as usize) else {
+            return;
+        };
+        let silent = connection.waiting_clients.contains(&client)
+            && connection
+                .unanswered_since
+                .is_some_and(|since| since + timeout <= deadline);
+        let id = connection.id;
+        if !silent || connection.detached || self.net.is_foreign(id) {
+            return;
+        }
+        self.net.detach(slot);
+        if id.0 & ConnectionId::ACCEPTED == 0 {
+            self.ping_connection(slot);
+        }
     }
 
     /// Refuses a request whose end cannot be found, before its connection is closed (RFC 4475 section 3.1.2.3; RFC 3261
@@ -695,9 +758,11 @@ impl Endpoint {
             self.close_locally(id, handler);
             return;
         }
-        let mut due = last_used + self.net.idle_time(id, self.config.timers.idle);
+        let idle = idle_time(connection, &self.config.timers);
+        let idle = self.net.idle_time(id, idle);
+        let mut due = last_used + idle;
         if now >= due {
-            due = now + self.net.idle_time(id, self.config.timers.idle);
+            due = now + idle;
             if !waits && !self.keep_idle_connection(slot, id, handler) {
                 match self.net.is_foreign(id) {
                     // The connection itself is closed only by the worker that holds it.
@@ -807,11 +872,25 @@ impl Endpoint {
             .is_some_and(|leg| leg.session.refreshing && !leg.features.update)
     }
 
-    /// Whether the INVITE of a leg that we opened and that is not answered yet has got any response, including 100.
+    /// Whether we refresh the session of a leg, by re-INVITE: [`Indication::RefreshDue`] will ask for one.
+    pub fn refreshes_by_reinvite(&self, leg: LegId) -> bool {
+        self.leg(leg).is_some_and(|leg| {
+            leg.session.seconds != 0 && leg.session.we_refresh && !leg.features.update
+        })
+    }
+
+    /// Whether our INVITE in progress on a leg, the one that opens it or a re-INVITE, has got any response, including
+    /// 100.
     pub fn has_response(&self, leg: LegId) -> bool {
-        self.leg(leg)
-            .and_then(|leg| leg.setup.as_ref())
-            .and_then(|setup| self.clients.get(setup.invite as usize))
+        let Some(leg) = self.leg(leg) else {
+            return false;
+        };
+        let invite = match &leg.setup {
+            Some(setup) => setup.invite,
+            None => leg.pending.our_invite,
+        };
+        self.clients
+            .get(invite as usize)
             .is_some_and(|client| client.state != ClientState::Calling)
     }
 
@@ -957,6 +1036,14 @@ impl Endpoint {
     /// The current configuration.
     pub fn config(&self) -> &EndpointConfig {
         &self.config
+    }
+}
+
+/// Time without traffic after which a connection is closed.
+fn idle_time(connection: &StreamConnection, timers: &TimerConfig) -> Duration {
+    match connection.spoken {
+        true => timers.idle,
+        false => timers.unspoken(),
     }
 }
 

@@ -3,7 +3,6 @@
 
 use crate::Endpoint;
 use crate::api::Flow;
-use crate::transport::reply_flow;
 use core::time::Duration;
 use engine::{DropReason, SocketId, Time, Transport};
 use std::io::Write as _;
@@ -84,7 +83,7 @@ impl Endpoint {
             remote: source,
             connection: None,
         };
-        let reply = reply_flow(&via, &from, self.config.symmetric_responses);
+        let reply = self.reply_flow(&via, &from);
         let tag = self.refusals.stateless_tag(via.branch(), request.call_id());
         let mut tail = core::mem::take(&mut self.tail);
         tail.clear();

@@ -208,7 +208,7 @@ pub fn run_steps(data: &[u8]) -> u32 {
             "{census:?}"
         );
         assert!(census.legs <= CALLS * 2, "{census:?}");
-        assert!(census.connections <= CONNECTIONS, "{census:?}");
+        assert!(census.connections <= 2 * CONNECTIONS, "{census:?}");
         assert!(census.timers <= TRANSACTIONS + CALLS * 2 * 3, "{census:?}");
     }
     finish(&mut endpoint, &mut handler, &mut last_output, now);

@@ -80,12 +80,19 @@ impl Endpoint {
     }
 
     fn ping_stream(&mut self, flow: &Flow) -> Result<(), Refused> {
-        let now = self.now;
         let slot = self.net.connection_for(flow).ok_or(Refused::Gone)?;
-        let connection = self.net.connections.get_mut(slot as usize);
-        let connection = connection.ok_or(Refused::Gone)?;
+        self.ping_connection(slot);
+        Ok(())
+    }
+
+    /// Sends a ping, unless one is unanswered. Without an answer the connection is closed.
+    pub(crate) fn ping_connection(&mut self, slot: u32) {
+        let now = self.now;
+        let Some(connection) = self.net.connections.get_mut(slot as usize) else {
+            return;
+        };
         if connection.pinged_at.is_some() {
-            return Ok(());
+            return;
         }
         connection.pinged_at = Some(now);
         let timer = self
@@ -98,7 +105,6 @@ impl Endpoint {
         self.net
             .out
             .push_copy(OutboxItem::Stream { connection }, PING);
-        Ok(())
     }
 
     fn send_binding_request(&mut self, slot: usize, transaction: [u8; 12], tries: u8) {

@@ -39,6 +39,11 @@ impl MovedDialogs {
         })))
     }
 
+    /// Changes the limit of dialogs; those beyond a lower limit stay.
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.table().holders.set_limit(limit);
+    }
+
     pub(crate) fn table(&self) -> MutexGuard<'_, MovedTable> {
         lock(&self.0)
     }

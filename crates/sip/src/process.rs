@@ -30,6 +30,8 @@ struct FailedRequest {
     refresh: bool,
     /// It was sent in an early dialog.
     early: bool,
+    /// A cancelled re-INVITE, of which a provisional response was received.
+    ignored_cancel: bool,
 }
 
 impl Endpoint {
@@ -77,7 +79,7 @@ impl Endpoint {
             self.drops.count(DropReason::SipUnparsable);
             return;
         };
-        let reply = crate::transport::reply_flow(&via, flow, self.config.symmetric_responses);
+        let reply = self.reply_flow(&via, flow);
         let call_id = request.header(HeaderId::CallId).unwrap_or_default();
         let tag = self.refusals.stateless_tag(via.branch(), call_id);
         let bound = match self.config.bounded_answers && !flow.transport.is_reliable() {
@@ -276,7 +278,7 @@ impl Endpoint {
         let Ok(via) = request.via() else {
             return;
         };
-        let reply = crate::transport::reply_flow(&via, flow, self.config.symmetric_responses);
+        let reply = self.reply_flow(&via, flow);
         let start = self.net.out.begin();
         if let Some(last) = server.last.as_ref() {
             self.net.out.arena.extend_from_slice(last);
@@ -616,6 +618,7 @@ impl Endpoint {
 
     /// No final response in time: Timers B and F.
     pub(crate) fn client_timed_out(&mut self, slot: u32, handler: &mut dyn Handler) {
+        self.suspect_connection(slot);
         self.client_failed(slot, Failure::TimedOut, handler);
     }
 
@@ -645,6 +648,9 @@ impl Endpoint {
             method: client.method,
             refresh: client.refresh,
             early: client.fork != u8::MAX,
+            ignored_cancel: has_response
+                && client.cancel != crate::transaction::NONE
+                && reason == Failure::TimedOut,
         };
         self.close_client(slot);
         match owner {
@@ -705,8 +711,10 @@ impl Endpoint {
             };
             handler.on_indication(self, indication, now);
         }
-        // Section 12.2.1.2: a timeout ends the dialog, as 408 does.
-        if !failed.early && crate::leg::in_dialog::of_invite_usage(method) {
+        // Section 12.2.1.2: a timeout ends the dialog, as 408 does. A peer that does not obey the CANCEL of a re-INVITE is
+        // still there.
+        if !failed.early && !failed.ignored_cancel && crate::leg::in_dialog::of_invite_usage(method)
+        {
             let ending = self
                 .state_of(id)
                 .is_some_and(|state| state == LegState::Ending);

@@ -1,7 +1,7 @@
 //! The transport layer (RFC 3261 section 18): listeners, connections, destinations of responses.
 
 use crate::api::{Flow, KnownPeer, ListenerConfig, ListenerId, Refused};
-use crate::config::EndpointConfig;
+use crate::config::{EndpointConfig, TimerConfig};
 use crate::outbox::{Outbox, OutboxItem, PeerName};
 use crate::timer::Timer;
 use core::fmt::Write as _;
@@ -10,7 +10,7 @@ use engine::timers::{TimerKey, TimerWheel};
 use engine::{
     BoundedMap, ConnectionId, Entropy, HashKey, RecordedMessage, SocketId, Time, Transport,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use wire::sip::{FrameLimits, HostPort, StreamFramer, Via};
 
@@ -25,6 +25,9 @@ fn peer_of(id: ConnectionId) -> Option<u32> {
     let named = id.0 & (ConnectionId::ACCEPTED | 1 << 62 | PEER) == PEER;
     u32::try_from(id.0 & !PEER).ok().filter(|_| named)
 }
+
+/// Earlier names of a listener whose requests may still be in progress.
+const MAX_FORMER_NAMES: usize = 4;
 
 /// Largest UDP payload, in bytes.
 const MAX_DATAGRAM: usize = 65_507;
@@ -45,8 +48,12 @@ pub(crate) struct SipListener {
     contact_sips: Vec<u8>,
     /// `host[:port]` as in Via.
     sent_by: String,
+    /// Earlier values of `sent_by`, the latest first: requests in progress were sent with them.
+    former_sent_by: Vec<String>,
     /// Only messages of existing dialogs and transactions are processed.
     closed: bool,
+    /// Peers may be behind NAT.
+    expects_nat: bool,
 }
 
 impl SipListener {
@@ -61,7 +68,9 @@ impl SipListener {
             contact: Vec::new(),
             contact_sips: Vec::new(),
             sent_by: String::new(),
+            former_sent_by: Vec::new(),
             closed: false,
+            expects_nat: true,
         };
         listener.render();
         listener
@@ -90,6 +99,20 @@ impl SipListener {
         self.sent_by = sent_by;
     }
 
+    /// Writes this name from now on; responses to requests with earlier names are still accepted.
+    fn rename(&mut self, name: String, advertised: String) {
+        self.name = name;
+        if self.advertised == advertised {
+            return;
+        }
+        self.advertised = advertised;
+        let former = self.sent_by.clone();
+        self.render();
+        self.former_sent_by.retain(|known| *known != former);
+        self.former_sent_by.insert(0, former);
+        self.former_sent_by.truncate(MAX_FORMER_NAMES);
+    }
+
     /// The Contact URI; a sips URI if the request had one (RFC 3261 sections 8.1.1.8 and 12.1.1).
     pub(crate) fn contact_for(&self, sips: bool) -> &[u8] {
         match sips {
@@ -100,12 +123,15 @@ impl SipListener {
 
     /// Whether the topmost Via of a response is this listener's (RFC 3261 section 18.1.2).
     pub(crate) fn matches_via(&self, via: &Via<'_>) -> bool {
-        via.raw.starts_with(&self.via)
-            || HostPort::parse(self.sent_by.as_bytes()).is_some_and(|ours| {
-                ours.host.same(&via.host)
-                    && ours.port.unwrap_or(self.transport.default_port())
-                        == via.port.unwrap_or(self.transport.default_port())
+        let usual = self.transport.default_port();
+        let is_ours = |sent_by: &String| {
+            HostPort::parse(sent_by.as_bytes()).is_some_and(|ours| {
+                ours.host.same(&via.host) && ours.port.unwrap_or(usual) == via.port.unwrap_or(usual)
             })
+        };
+        via.raw.starts_with(&self.via)
+            || is_ours(&self.sent_by)
+            || self.former_sent_by.iter().any(is_ours)
     }
 }
 
@@ -126,6 +152,12 @@ pub(crate) struct StreamConnection {
     /// Moved out while its frames are read.
     pub(crate) framer: Option<Box<StreamFramer>>,
     pub(crate) last_used: Time,
+    /// The peer has sent a SIP message, or we opened the connection. Keep-alives alone do not keep others open.
+    pub(crate) spoken: bool,
+    /// When we sent the first message after the last received byte.
+    pub(crate) unanswered_since: Option<Time>,
+    /// Not used for new requests, see [`Net::detach`].
+    pub(crate) detached: bool,
     /// The last search for connections of dialogs that found it, see [`crate::Endpoint::finds_dialog`].
     pub(crate) in_dialog: Option<Time>,
     /// Time of our unanswered ping.
@@ -154,6 +186,23 @@ pub(crate) struct IdleTimers<'w> {
     pub(crate) wheel: &'w mut TimerWheel<Timer>,
     /// Connections without traffic for this long are closed.
     pub(crate) idle: core::time::Duration,
+    /// The same for accepted connections without a SIP message.
+    pub(crate) unspoken: core::time::Duration,
+}
+
+impl<'w> IdleTimers<'w> {
+    pub(crate) fn new(
+        now: Time,
+        wheel: &'w mut TimerWheel<Timer>,
+        timers: &TimerConfig,
+    ) -> IdleTimers<'w> {
+        IdleTimers {
+            now,
+            wheel,
+            idle: timers.idle,
+            unspoken: timers.unspoken(),
+        }
+    }
 }
 
 /// Listeners, connections and the outbox.
@@ -170,8 +219,14 @@ pub(crate) struct Net {
     peers: BoundedMap<(String, String), u32>,
     /// Names of TLS peers by address, for flows without a named peer.
     known_peers: BTreeMap<(ListenerId, SocketAddr), PeerName>,
+    /// Accepted connections by source.
     per_source: BoundedMap<IpAddr, u32>,
     per_source_limit: u32,
+    /// Accepted connections, and their limit. Those that we open have as much room of their own.
+    accepted: usize,
+    accepted_limit: usize,
+    /// Accepted connections, the oldest first; also some that have spoken or ended since.
+    unspoken: VecDeque<ConnectionId>,
     last_id: u64,
     message_bytes: usize,
     /// Whether we open WebSockets, see [`crate::EndpointConfig::opens_websockets`].
@@ -187,15 +242,18 @@ impl Net {
         Net {
             listeners: Vec::new(),
             connections: PagedSlab::new(),
-            // Includes connections of other workers.
-            by_id: BoundedMap::new(limits.connections, key),
-            by_remote: BoundedMap::new(connections, key),
+            // Opened connections have as much room as accepted ones, which include those of other workers.
+            by_id: BoundedMap::new(limits.connections.saturating_mul(2), key),
+            by_remote: BoundedMap::new(connections.saturating_mul(2), key),
             by_alias: BoundedMap::new(connections, key),
             peers: BoundedMap::new(MAX_PEERS.max(connections), key),
             known_peers: BTreeMap::new(),
             per_source: BoundedMap::new(connections, key),
             per_source_limit: u32::try_from(worker.share(limits.connections_per_source))
                 .unwrap_or(u32::MAX),
+            accepted: 0,
+            accepted_limit: connections,
+            unspoken: VecDeque::new(),
             last_id: ConnectionId::of_worker(worker.number),
             message_bytes: limits.message_bytes,
             opens_websockets: config.opens_websockets,
@@ -219,6 +277,24 @@ impl Net {
     pub(crate) fn set_closed(&mut self, local: ListenerId, closed: bool) {
         if let Some(listener) = self.listeners.get_mut(usize::from(local.0)) {
             listener.closed = closed;
+        }
+    }
+
+    pub(crate) fn set_nat_expected(&mut self, local: ListenerId, expected: bool) {
+        if let Some(listener) = self.listeners.get_mut(usize::from(local.0)) {
+            listener.expects_nat = expected;
+        }
+    }
+
+    pub(crate) fn expects_nat(&self, local: ListenerId) -> bool {
+        self.listener(local)
+            .is_some_and(|listener| listener.expects_nat)
+    }
+
+    /// Changes the names of a listener, see [`crate::Endpoint::rename_listener`].
+    pub(crate) fn rename(&mut self, local: ListenerId, name: String, advertised: String) {
+        if let Some(listener) = self.listeners.get_mut(usize::from(local.0)) {
+            listener.rename(name, advertised);
         }
     }
 
@@ -498,6 +574,7 @@ impl Net {
             .get_mut(slot as usize)
             .ok_or(Refused::Transport)?;
         connection.last_used = timers.now;
+        connection.unanswered_since.get_or_insert(timers.now);
         let connection = connection.id;
         self.out.push(OutboxItem::Stream { connection }, start);
         Ok(Some(slot))
@@ -571,8 +648,9 @@ impl Net {
             remote,
             peer,
         } = new;
+        let counted = self.is_counted(id);
         let count = self.per_source.get(&remote.ip()).copied().unwrap_or(0);
-        if count >= self.per_source_limit {
+        if counted && (count >= self.per_source_limit || self.accepted >= self.accepted_limit) {
             return None;
         }
         // An accepted TLS connection does not prove the peer's address, and a WebSocket client has no listening
@@ -581,13 +659,99 @@ impl Net {
         let ours = id.0 & ConnectionId::ACCEPTED == 0;
         let reachable = ours || self.listener(local).is_some_and(plain);
         let slot = self.insert_connection(new, timers)?;
-        let stored = self.per_source.insert(remote.ip(), count + 1).is_ok()
+        let stored = (!counted || self.per_source.insert(remote.ip(), count + 1).is_ok())
             && (!reachable || self.by_remote.insert((remote, local, peer), slot).is_ok());
         if !stored {
             self.remove_connection(slot, timers.wheel);
             return None;
         }
         Some(slot)
+    }
+
+    /// Whether a connection counts towards the limits: we have accepted it.
+    fn is_counted(&self, id: ConnectionId) -> bool {
+        id.0 & ConnectionId::ACCEPTED != 0 && !self.is_foreign(id)
+    }
+
+    /// The oldest accepted connection without a SIP message, if a new one of this source would be refused only because all
+    /// places are taken.
+    pub(crate) fn displaced_by(&mut self, source: IpAddr) -> Option<ConnectionId> {
+        let count = self.per_source.get(&source).copied().unwrap_or(0);
+        if self.accepted < self.accepted_limit || count >= self.per_source_limit {
+            return None;
+        }
+        self.skip_spoken();
+        self.unspoken.pop_front()
+    }
+
+    /// Removes connections that have spoken or ended from the front of the unspoken ones.
+    fn skip_spoken(&mut self) {
+        while let Some(&id) = self.unspoken.front()
+            && !self.is_unspoken(id)
+        {
+            self.unspoken.pop_front();
+        }
+    }
+
+    fn is_unspoken(&self, id: ConnectionId) -> bool {
+        let connection = self.connection(id);
+        connection
+            .and_then(|slot| self.connections.get(slot as usize))
+            .is_some_and(|connection| !connection.spoken)
+    }
+
+    fn push_unspoken(&mut self, id: ConnectionId) {
+        self.skip_spoken();
+        if self.unspoken.len() >= self.accepted_limit.saturating_mul(2) {
+            let mut all = core::mem::take(&mut self.unspoken);
+            all.retain(|id| self.is_unspoken(*id));
+            self.unspoken = all;
+        }
+        self.unspoken.push_back(id);
+    }
+
+    /// Uses a connection no longer for new requests to its peer's address, because the peer seems to be dead.
+    pub(crate) fn detach(&mut self, slot: u32) {
+        let Some(connection) = self.connections.get_mut(slot as usize) else {
+            return;
+        };
+        connection.detached = true;
+        let alias = connection.alias.take();
+        let (remote, local, peer) = (connection.remote, connection.local, connection.peer);
+        self.forget_addresses(slot, (remote, local, peer), alias);
+    }
+
+    /// Uses a detached connection again, unless another one has replaced it: its peer is alive.
+    pub(crate) fn reattach(&mut self, slot: u32) {
+        let Some(connection) = self.connections.get_mut(slot as usize) else {
+            return;
+        };
+        connection.detached = false;
+        let ours = connection.id.0 & ConnectionId::ACCEPTED == 0;
+        let key = (connection.remote, connection.local, connection.peer);
+        let plain = self
+            .listener(key.1)
+            .is_some_and(|listener| listener.transport == Transport::Tcp);
+        if (ours || plain) && self.by_remote.get(&key).is_none() {
+            // Cannot be full: the entry of this connection is free.
+            let _ = self.by_remote.insert(key, slot);
+        }
+    }
+
+    fn forget_addresses(
+        &mut self,
+        slot: u32,
+        key: (SocketAddr, ListenerId, Option<u32>),
+        alias: Option<SocketAddr>,
+    ) {
+        if self.by_remote.get(&key) == Some(&slot) {
+            self.by_remote.remove(&key);
+        }
+        if let Some(alias) = alias.map(|alias| (alias, key.1))
+            && self.by_alias.get(&alias) == Some(&slot)
+        {
+            self.by_alias.remove(&alias);
+        }
     }
 
     fn insert_connection(
@@ -609,6 +773,7 @@ impl Net {
             body: self.message_bytes,
         };
         let framer = || Box::new(StreamFramer::new(limits));
+        let counted = self.is_counted(id);
         let slot = self.connections.insert(StreamConnection {
             id,
             local,
@@ -619,19 +784,30 @@ impl Net {
             incomplete_since: None,
             framer: (!self.is_foreign(id)).then(framer),
             last_used: timers.now,
+            spoken: !counted,
+            unanswered_since: None,
+            detached: false,
             in_dialog: None,
             pinged_at: None,
             timer: None,
             waiting_clients: BTreeSet::new(),
             borrowers: 0,
         }) as u32;
-        let at = timers.now + self.idle_time(id, timers.idle);
+        let idle = match counted {
+            true => timers.unspoken,
+            false => timers.idle,
+        };
+        let at = timers.now + self.idle_time(id, idle);
         let timer = timers.wheel.schedule(at, Timer::Connection(slot));
         if let Some(connection) = self.connections.get_mut(slot as usize) {
             connection.timer = Some(timer);
         }
         // Cannot fail: capacity was checked above.
         let _ = self.by_id.insert(id, slot);
+        if counted {
+            self.accepted += 1;
+            self.push_unspoken(id);
+        }
         Some(slot)
     }
 
@@ -668,17 +844,11 @@ impl Net {
         }
         self.by_id.remove(&connection.id);
         let key = (connection.remote, connection.local, connection.peer);
-        if self.by_remote.get(&key) == Some(&slot) {
-            self.by_remote.remove(&key);
-        }
-        if let Some(key) = connection.alias.map(|alias| (alias, connection.local))
-            && self.by_alias.get(&key) == Some(&slot)
-        {
-            self.by_alias.remove(&key);
-        }
-        if self.is_foreign(connection.id) {
+        self.forget_addresses(slot, key, connection.alias);
+        if !self.is_counted(connection.id) {
             return Some(connection);
         }
+        self.accepted -= 1;
         match self.per_source.get_mut(&connection.remote.ip()) {
             Some(count) if *count > 1 => *count -= 1,
             _ => {
@@ -695,8 +865,41 @@ pub(crate) fn is_sips(uri: &[u8]) -> bool {
         .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"))
 }
 
+/// UDP requests without rport whose peer counts as behind NAT, so that the response goes to their source port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NatDetection {
+    /// None.
+    Off,
+    /// Those from another address than that in sent-by. With the same address there is no NAT, and a peer may listen at
+    /// another port than the one that it sends from.
+    Address,
+    /// Also those with a name in sent-by, which may stand for any address.
+    AddressOrName,
+}
+
+impl NatDetection {
+    fn detects(self, via: &Via<'_>, source: IpAddr) -> bool {
+        match via.host.ip() {
+            Some(ip) => self != NatDetection::Off && ip != source,
+            None => self == NatDetection::AddressOrName,
+        }
+    }
+}
+
+impl crate::Endpoint {
+    /// Destination of the response to a request.
+    pub(crate) fn reply_flow(&self, via: &Via<'_>, from: &Flow) -> Flow {
+        let detection = match self.config.symmetric_responses {
+            false => NatDetection::Off,
+            true if self.net.expects_nat(from.local) => NatDetection::AddressOrName,
+            true => NatDetection::Address,
+        };
+        reply_flow(via, from, detection)
+    }
+}
+
 /// Destination of the response to a request: RFC 3261 section 18.2.2 and RFC 3581 section 4.
-pub(crate) fn reply_flow(via: &Via<'_>, from: &Flow, symmetric: bool) -> Flow {
+fn reply_flow(via: &Via<'_>, from: &Flow, detection: NatDetection) -> Flow {
     let mut flow = *from;
     if from.transport.is_reliable() {
         // The connection while it is open; after its failure a new one to the port in sent-by.
@@ -704,7 +907,7 @@ pub(crate) fn reply_flow(via: &Via<'_>, from: &Flow, symmetric: bool) -> Flow {
         flow.remote.set_port(port);
         return flow;
     }
-    if symmetric || via.rport().is_some() {
+    if via.rport().is_some() || detection.detects(via, from.remote.ip()) {
         return flow;
     }
     let port = via.port.unwrap_or(from.transport.default_port());

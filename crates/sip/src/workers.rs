@@ -305,11 +305,7 @@ impl Endpoint {
             } => {
                 let local = ListenerId(local);
                 let transport = self.net.listener(local).map(|listener| listener.transport);
-                let timers = &mut IdleTimers {
-                    now,
-                    wheel: &mut self.wheel,
-                    idle: self.config.timers.idle,
-                };
+                let timers = &mut IdleTimers::new(now, &mut self.wheel, &self.config.timers);
                 let slot = self
                     .net
                     .add_foreign_connection(connection, local, remote, timers);

@@ -9,6 +9,7 @@ use crate::headers::{address_of, text};
 use crate::out_of_dialog::OPTIONS_SUPPORTED;
 use crate::policy::SkippedTrunk;
 use crate::request::{RequestRefusal, address_of_record, too_many};
+use ::rules::RuleDirection;
 use config::{Authenticate, InterfaceId, Register, TrunkId};
 use engine::EventKind;
 use sip::{Flow, NewRequestAction, StatelessResponse};
@@ -62,11 +63,17 @@ impl Components {
         }
     }
 
-    /// OPTIONS of trunks take the regular path; others are answered statelessly.
+    /// OPTIONS of trunks, and those to which header rules apply, take the regular path; others are answered statelessly.
     fn respond_to_options(&mut self, flow: Flow) -> NewRequestAction {
         let location = self.origin_of_flow(flow);
         if location.is_none_or(|(_, trunk)| trunk.is_some()) {
             return NewRequestAction::Process;
+        }
+        let rules = &self.ctx.config.rules;
+        let is_ruled =
+            |direction, is_request| rules.applies_to(direction, is_request, &Method::Options);
+        if is_ruled(RuleDirection::In, true) || is_ruled(RuleDirection::Out, false) {
+            return NewRequestAction::ProcessBounded;
         }
         let status = if self.worker.is_draining() { 503 } else { 200 };
         let headers = [

@@ -21,7 +21,7 @@ use crate::calls::{
     Sides,
 };
 use crate::components::{Calls, Components};
-use crate::headers::{address_of, text};
+use crate::headers::{OWN_REINVITE, address_of, text};
 use crate::media::MediaPeer;
 use crate::policy::{Facts, called_number};
 use crate::request::{RequestOrigin, RequestRefusal};
@@ -162,7 +162,7 @@ impl ConferenceCalls<'_> {
         } = called;
         let name = (spec.name.clone(), called);
         let from = text(request.from().map(|from| from.uri).unwrap_or_default());
-        let source = lobby::LobbySource::of(user, origin.trunk, request, flow.remote.ip());
+        let source = lobby::LobbySource::of(user.clone(), origin.trunk, request, flow.remote.ip());
         let in_lobby = spec.pin.is_some();
         let admission = match in_lobby {
             true => self.make_lobby_space(&spec, &source),
@@ -212,6 +212,7 @@ impl ConferenceCalls<'_> {
                 tags,
                 charging: None,
                 foreign_callee: false,
+                user,
             },
             kind: CallKind::Conference(Box::new(ParticipantState {
                 spec,
@@ -341,6 +342,7 @@ impl ConferenceCalls<'_> {
         self.parts.ctx.events.tell(now, || EventKind::CallAnswered {
             call: number,
             setup_ms: Some(setup_ms),
+            call_id: None,
         });
         self.finish_joining(slot);
     }
@@ -361,7 +363,7 @@ impl ConferenceCalls<'_> {
             Some(server) => refuse_with(self.endpoint, server, status, Some(error.reason()), now),
             None => {
                 self.calls()
-                    .reject_caller_for(slot, status, Some(error.reason()));
+                    .reject_caller_for(slot, status.into(), Some(error.reason()));
                 self.calls()
                     .end_call(slot, EndedBy::Border, error.reason(), None);
             }
@@ -456,9 +458,8 @@ impl ConferenceCalls<'_> {
         if self.describe_offer(slot, &mut sdp).is_err() {
             return;
         }
-        let sent = self
-            .endpoint
-            .request(leg, Method::Invite, &MessageContent::sdp(&sdp), now);
+        let content = MessageContent::sdp(&sdp).with(OWN_REINVITE);
+        let sent = self.endpoint.request(leg, Method::Invite, &content, now);
         match (
             sent,
             self.parts

@@ -312,6 +312,12 @@ impl Calls<'_> {
                     } = &mut *self.parts;
                     listeners.close(ctx, &mut media.plane, local, (in_use, used));
                 }
+                Alarm::OpenListener(local) => {
+                    let Components {
+                        listeners, media, ..
+                    } = &mut *self.parts;
+                    listeners.retry(&mut media.plane, local);
+                }
                 Alarm::Keying(key) => self.handle_keying_timeout(key),
                 Alarm::NodeQuery(key) => self.parts.query_node_about_call(key),
                 Alarm::FailoverRetry(key) => self.parts.requeue_failover(key),

@@ -9,7 +9,8 @@ use crate::calls::{Call, CallStage, Sides};
 use crate::components::Calls;
 use crate::counters::{BorderCounters, CallOutcome};
 use crate::request::RequestRefusal;
-use crate::responses::warning_of;
+use crate::responses::{StatusLine, warning_of};
+use crate::rules::apply::RuledAnswer;
 use crate::shared::Alarm;
 use anchor::{CallMedia, Side};
 use core::time::Duration;
@@ -64,24 +65,13 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
+        if call.has_branch(leg) {
+            return self.branch_ended(slot, leg);
+        }
         let Some(side) = call.side_of(leg) else {
             return;
         };
         *call.legs.get_mut(side) = None;
-        let mut trunk = None;
-        if let Some(set_up) = call.kind.set_up_mut() {
-            // It was answered after the call had given it up.
-            let at = set_up.branches.iter().position(|branch| branch.leg == leg);
-            let branch = at.map(|at| set_up.branches.remove(at));
-            let hop = branch.and_then(|branch| set_up.hops.get(usize::from(branch.hop)));
-            trunk = hop.and_then(|hop| hop.trunk);
-        }
-        if trunk.is_some() {
-            self.parts.trunks.end_call(trunk);
-        }
-        let Some(call) = self.parts.calls.get_mut(slot) else {
-            return;
-        };
         let cause = match why {
             Ending::Peer => Reason::Bye,
             Ending::Local => Reason::Done,
@@ -110,6 +100,32 @@ impl Calls<'_> {
         match message.filter(|_| why == Ending::Peer) {
             Some(bye) => self.pass_bye(slot, side, bye),
             None => self.end_call(slot, by, cause, cause.header()),
+        }
+    }
+
+    /// A branch has ended that was answered after the call had given it up. Its dialog is not that of the callee, which
+    /// continues (RFC 3261 section 13.2.2.4).
+    fn branch_ended(&mut self, slot: CallSlot, leg: LegId) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(set_up) = call.kind.set_up_mut() else {
+            return;
+        };
+        let Some(at) = set_up.branches.iter().position(|branch| branch.leg == leg) else {
+            return;
+        };
+        let branch = set_up.branches.remove(at);
+        let hop = set_up.hops.get(usize::from(branch.hop));
+        let trunk = hop.and_then(|hop| hop.trunk);
+        if call.stage == CallStage::ExpectBye {
+            call.free_set_up();
+        }
+        self.parts.trunks.end_call(trunk);
+        match self.parts.calls.get(slot).map(|call| call.stage) {
+            // Other hops may be left.
+            Some(CallStage::ExpectAnswer) => self.call_next_hops(slot),
+            _ => self.finish_if_over(slot),
         }
     }
 
@@ -419,18 +435,23 @@ impl Calls<'_> {
 
     /// Refuses the INVITE of the caller, with the headers of `message` if present.
     pub(crate) fn reject_caller(&mut self, slot: CallSlot, status: u16, message: Option<&[u8]>) {
-        self.reject_caller_with(slot, status, message, None);
+        self.reject_caller_with(slot, status.into(), message, None);
     }
 
     /// Refuses the INVITE of the caller by our own decision; `why` is added in Warning if its SDP was the reason.
-    pub(crate) fn reject_caller_for(&mut self, slot: CallSlot, status: u16, why: Option<Reason>) {
-        self.reject_caller_with(slot, status, None, why);
+    pub(crate) fn reject_caller_for(
+        &mut self,
+        slot: CallSlot,
+        line: StatusLine,
+        why: Option<Reason>,
+    ) {
+        self.reject_caller_with(slot, line, None, why);
     }
 
     fn reject_caller_with(
         &mut self,
         slot: CallSlot,
-        status: u16,
+        StatusLine { status, reason }: StatusLine,
         message: Option<&[u8]>,
         why: Option<Reason>,
     ) {
@@ -485,12 +506,17 @@ impl Calls<'_> {
                     });
                 }
                 if let Some(flow) = self.endpoint.flow_of(caller) {
-                    let what = (wire::sip::Method::Invite, status);
-                    self.parts
-                        .rules_answer(flow, None, what, &mut edits, &mut effects);
+                    let answer = RuledAnswer {
+                        call: Some((call, slot)),
+                        ..RuledAnswer::own(flow, wire::sip::Method::Invite, status)
+                    };
+                    self.parts.rules_answer(answer, &mut edits, &mut effects);
                 }
-                self.endpoint
-                    .reject(caller, status, &MessageContent::default().with(&edits), now)
+                let content = MessageContent {
+                    reason: reason.as_deref().map(str::as_bytes),
+                    ..MessageContent::default().with(&edits)
+                };
+                self.endpoint.reject(caller, status, &content, now)
             }
         };
         if sent.is_err() {

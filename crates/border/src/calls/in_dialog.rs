@@ -11,7 +11,7 @@ use crate::calls::{
     QueuedRequest, SetUp,
 };
 use crate::components::Calls;
-use crate::responses::{reason_of, refuse, refuse_with};
+use crate::responses::{StatusLine, reason_of, refuse, refuse_with};
 use anchor::{AnchorError, Side};
 use sip::{Fork, LegId, MessageContent, Refused, ServerTransaction, TransactionId};
 use wire::sip::{Message, Method};
@@ -63,6 +63,7 @@ impl Calls<'_> {
         let renegotiates = std::mem::take(&mut call.requests.ack.renegotiates);
         call.free_set_up();
         if first {
+            self.keep_descriptions(slot);
             self.parts.confirm_failover(slot);
         }
         if sent {
@@ -127,7 +128,21 @@ impl Calls<'_> {
     fn renegotiate(&mut self, slot: CallSlot) {
         let callee = self.parts.calls.get(slot);
         if let Some(leg) = callee.and_then(|call| call.leg(Side::Callee)) {
-            TransferControl::new(self).refresh(slot, leg);
+            TransferControl::new(self).renegotiate(slot, leg);
+        }
+    }
+
+    /// Established calls keep the descriptions only of those sides whose sessions the border refreshes by re-INVITE.
+    fn keep_descriptions(&mut self, slot: CallSlot) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let legs = Side::BOTH.map(|side| call.leg(side));
+        if let Some(media) = call.media.anchored_mut() {
+            let endpoint = &self.endpoint;
+            media.keep_descriptions(
+                legs.map(|leg| leg.is_some_and(|leg| endpoint.refreshes_by_reinvite(leg))),
+            );
         }
     }
 
@@ -253,14 +268,14 @@ impl Calls<'_> {
                 if let AnchorError::Exhausted(pool) = error {
                     self.parts.media.ports_exhausted(&mut self.parts.ctx, pool);
                 }
-                error.status()
+                StatusLine::from(error.status())
             })
             .and_then(|carried| {
                 let call = self.parts.calls.get(slot).ok_or(481u16)?;
                 let mut changes = HeaderChanges::default();
-                let edits = self.pass_edits(call, from, request, &mut changes);
-                if let Some(status) = edits.refused {
-                    return Err(status);
+                let mut edits = self.pass_edits(call, from, request, &mut changes);
+                if let Some(line) = edits.refused.take() {
+                    return Err(line);
                 }
                 let content =
                     Self::passed(request, &edits, body_of(carried, &buffers.sdp, request));
@@ -271,7 +286,7 @@ impl Calls<'_> {
                         .endpoint
                         .request_fork(other, fork, method, &content, now),
                 }
-                .map_err(status_of)
+                .map_err(|refused| status_of(refused).into())
             });
         self.parts.calls.buffers = buffers;
         match sent {
@@ -286,11 +301,11 @@ impl Calls<'_> {
                     });
                 }
             }
-            Err(status) => {
+            Err(line) => {
                 if offer {
                     self.abandon_offer(slot);
                 }
-                refuse_with(self.endpoint, transaction, status, why, now);
+                line.refuse(self.endpoint, transaction, why, now);
             }
         }
     }
@@ -384,7 +399,7 @@ impl Calls<'_> {
             .prack(leg, fork, &MessageContent::default(), now);
         if answers {
             let reason = reason_of(error);
-            self.reject_caller_for(slot, status, Some(error.reason()));
+            self.reject_caller_for(slot, status.into(), Some(error.reason()));
             self.end_call(slot, EndedBy::Border, error.reason(), Some(&reason));
         }
     }
@@ -523,13 +538,23 @@ impl Calls<'_> {
         opening
     }
 
-    /// A forwarded re-INVITE was cancelled. The other side is not: its 2xx is acknowledged, and a new offer and answer
-    /// restores a common session.
+    /// A forwarded re-INVITE was cancelled: the other side gets CANCEL, too, and does not go on asking its user. If its
+    /// 2xx crosses that, it is acknowledged, and a new offer and answer restores a common session.
     pub(crate) fn request_cancelled(&mut self, slot: CallSlot, transaction: ServerTransaction) {
+        let now = self.parts.ctx.now;
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.requests
-                .links
-                .retain(|link| link.server != transaction);
+            let links = &mut call.requests.links;
+            let link = links.iter().position(|link| link.server == transaction);
+            let link = link.map(|at| links.swap_remove(at));
+            if let Some(other) = link.and_then(|link| call.leg(link.from.other())) {
+                let content = MessageContent::default();
+                let _ = self.endpoint.cancel(other, &content, now);
+            }
+            if link.is_some_and(|link| link.offer) {
+                self.abandon_offer(slot);
+            }
+        }
+        if let Some(call) = self.parts.calls.get_mut(slot) {
             call.requests
                 .ack
                 .request

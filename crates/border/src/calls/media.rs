@@ -5,7 +5,7 @@ use crate::calls::Call;
 use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::table::OngoingCalls;
-use crate::components::Calls;
+use crate::components::{Calls, Components};
 use crate::shared::{Alarm, Ctx};
 use anchor::security::call::{MediaNotice, MediaStatus, unexpected_reason};
 use anchor::sockets::MEDIA_BASE;
@@ -151,9 +151,8 @@ impl Calls<'_> {
         let (address, waiter) = match socket.0 >= MEDIA_BASE {
             true => self.parts.media.plane.sockets.failed(socket).unzip(),
             false => {
-                let mut locals = self.parts.listeners.list.iter();
-                let point = locals.find(|point| point.socket == socket);
-                (point.map(|point| point.address), None)
+                let Components { ctx, listeners, .. } = &mut *self.parts;
+                (listeners.open_failed(ctx, socket), None)
             }
         };
         let failed = FailedSocket {

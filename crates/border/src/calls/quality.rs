@@ -46,9 +46,11 @@ impl Components {
             by,
             why,
             status: call.summary.status,
+            // An answer that could not be passed on was none for the caller, who got a refusal.
             duration_ms: call
                 .summary
                 .answered_at
+                .filter(|_| call.summary.status == 200)
                 .map(|answered| now.since(answered).as_millis() as u64),
             trunk: config.name_of_trunk(trunk_of(call)).map(Into::into),
             path: path_of(call, path),

@@ -15,6 +15,7 @@ use crate::headers::{
 use crate::identity;
 use crate::identity::Boundary;
 use crate::identity::private_headers::is_charged;
+use crate::responses::StatusLine;
 use ::rules::Effects;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
 use config::{Config, IdentityPassing, Refer, Register};
@@ -58,8 +59,8 @@ struct OwnTexts {
 #[derive(Debug)]
 pub(crate) struct Edits<'e> {
     list: EditList<'e>,
-    /// A header rule refuses the request with this status.
-    pub(crate) refused: Option<u16>,
+    /// A header rule refuses the request.
+    pub(crate) refused: Option<StatusLine>,
     /// Whether the reason phrase of a response is replaced by that of its status.
     hides: bool,
 }

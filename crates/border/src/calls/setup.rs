@@ -182,7 +182,7 @@ impl Calls<'_> {
                 },
                 route: plan.route.clone().into(),
                 anchor: plan.media == MediaMode::Anchor,
-                user,
+                user: user.clone(),
                 source: flow.remote,
                 was_challenged: false,
                 timers: SetUpTimers {
@@ -198,6 +198,7 @@ impl Calls<'_> {
                 tags,
                 charging: None,
                 foreign_callee: false,
+                user,
             },
         });
         self.parts.publish_call_count();

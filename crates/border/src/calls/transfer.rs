@@ -11,6 +11,7 @@ mod cross_worker;
 pub(crate) mod handover;
 pub(crate) mod join;
 mod reanchor;
+mod refresh;
 mod reinvite_timeout;
 mod target;
 
@@ -20,6 +21,7 @@ use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::{CallKey, CallSlot, SideKey};
 use crate::calls::transfer::join::{AwaitedStep, ConsultationCall, Join, Purpose};
 use crate::components::{Calls, Components};
+use crate::headers::{OWN_REINVITE, address_of, text};
 use crate::media::MediaPeer;
 use crate::policy::HopStep;
 use crate::request::RequestRefusal;
@@ -28,9 +30,9 @@ use crate::shared::Alarm;
 use anchor::{AnchorError, Side};
 use consultation::refuse_transfer;
 use cross_worker::{RemoteDialog, dialog_owner};
-use engine::Reason;
+use engine::{EventKind, Reason};
 use sip::{Endpoint, Flow, LegId, MessageContent, ServerTransaction, TransactionId};
-use wire::sip::{HeaderId, Message, Method, percent_decode};
+use wire::sip::{HeaderId, Message, Method, Scheme, percent_decode};
 
 /// Maximum number of retries after glare.
 const TRIES: u8 = 3;
@@ -42,15 +44,22 @@ struct Referral {
     replaces: Option<(Vec<u8>, Vec<u8>, Vec<u8>)>,
 }
 
-fn referral(request: &Message<'_>) -> Option<Referral> {
-    let refer_to = request.refer_to().ok()?;
-    let uri = refer_to.parse_uri().filter(|uri| uri.is_sip())?;
+/// Reads the target of a REFER.
+///
+/// # Errors
+/// The status of its refusal.
+fn referral(request: &Message<'_>) -> Result<Referral, u16> {
+    let refer_to = request.refer_to().map_err(|_| 400u16)?;
+    let uri = refer_to.parse_uri().ok_or(400u16)?;
+    if !uri.is_sip() && uri.scheme != Scheme::Tel {
+        return Err(416);
+    }
     if uri
         .params
         .get(b"method")
         .is_some_and(|method| !method.eq_ignore_ascii_case(b"INVITE"))
     {
-        return None;
+        return Err(400);
     }
     let replaces = uri
         .header_pairs()
@@ -59,7 +68,7 @@ fn referral(request: &Message<'_>) -> Option<Referral> {
     let replaces = match replaces {
         None => None,
         Some(value) => {
-            let parsed = wire::sip::Replaces::parse(&value)?;
+            let parsed = wire::sip::Replaces::parse(&value).ok_or(400u16)?;
             Some((
                 parsed.call_id.to_vec(),
                 parsed.to_tag.to_vec(),
@@ -72,8 +81,8 @@ fn referral(request: &Message<'_>) -> Option<Referral> {
         .iter()
         .position(|&byte| byte == b'?')
         .unwrap_or(refer_to.uri.len());
-    Some(Referral {
-        uri: refer_to.uri.get(..end)?.to_vec(),
+    Ok(Referral {
+        uri: refer_to.uri.get(..end).unwrap_or_default().to_vec(),
         replaces,
     })
 }
@@ -126,8 +135,9 @@ impl TransferControl<'_> {
         request: &Message<'_>,
     ) {
         let now = self.parts.ctx.now;
-        let Some(referral) = referral(request) else {
-            return refuse(self.endpoint, transaction, 400, now);
+        let referral = match referral(request) {
+            Ok(referral) => referral,
+            Err(status) => return refuse(self.endpoint, transaction, status, now),
         };
         let ready = self.parts.calls.get(slot).is_some_and(|call| {
             call.stage == CallStage::ExpectBye
@@ -171,8 +181,9 @@ impl TransferControl<'_> {
                 Err(status) => refuse_transfer(self.endpoint, leg, transaction, status, now),
             };
         }
-        let Some(plan) = self.plan_transfer(slot, from, &referral.uri, request) else {
-            return refuse(self.endpoint, transaction, 404, now);
+        let plan = match self.plan_transfer(slot, from, &referral.uri, request) {
+            Ok(plan) => plan,
+            Err(status) => return refuse(self.endpoint, transaction, status, now),
         };
         let mut join = Join::new(purpose(None), AwaitedStep::Target, from);
         join.hops = plan.steps;
@@ -211,8 +222,9 @@ impl TransferControl<'_> {
             _ => join.new,
         };
         let sent = leg.and_then(|leg| {
+            let content = MessageContent::default().with(OWN_REINVITE);
             self.endpoint
-                .request(leg, Method::Invite, &MessageContent::default(), now)
+                .request(leg, Method::Invite, &content, now)
                 .ok()
         });
         join.waiting = sent;
@@ -230,30 +242,6 @@ impl TransferControl<'_> {
                 }
             }
         }
-    }
-
-    /// Refreshes the session of a leg whose peer does not support UPDATE.
-    pub(crate) fn refresh(&mut self, slot: CallSlot, leg: LegId) {
-        let Some(call) = self.parts.calls.get_mut(slot) else {
-            return;
-        };
-        let Some(side) = call.side_of(leg) else {
-            return;
-        };
-        if call.kind.participant().is_some() {
-            return ConferenceCalls::new(&mut self.calls()).refresh_participant(slot, leg);
-        }
-        let changes = call.kind.join().is_some() || call.requests.ack.due.is_some();
-        // A leg whose other end was taken by a transfer is refreshed after its return.
-        if call.leg(side.other()).is_none() {
-            return;
-        }
-        if changes || call.stage != CallStage::ExpectBye {
-            return self.endpoint.refresh_later(leg, self.parts.ctx.now);
-        }
-        let join = Join::new(Purpose::Refresh, AwaitedStep::Offer, side);
-        call.kind.set_join(join);
-        self.ask_for_offer(slot);
     }
 
     /// The call and side of the leg in Replaces of an INVITE, if it may be replaced.
@@ -424,6 +412,7 @@ impl TransferControl<'_> {
             true => MessageContent::default(),
             false => MessageContent::sdp(&join.offer),
         };
+        let content = content.with(OWN_REINVITE);
         join.stage = AwaitedStep::Answer;
         match self.endpoint.request(other, Method::Invite, &content, now) {
             Ok(transaction) => {
@@ -506,6 +495,7 @@ impl TransferControl<'_> {
             .filter(|join| join.waiting == Some(transaction))
             .map(|join| join.stage);
         match stage {
+            Some(AwaitedStep::Confirmation) => self.refresh_answered(slot, leg, response),
             Some(AwaitedStep::Offer) if success && has_sdp(response) => {
                 self.offer_of_new(slot, None, response);
             }
@@ -530,7 +520,7 @@ impl TransferControl<'_> {
                 // Its sender cancelled: the dialog gets its ACK, then a new offer and answer restores a common session.
                 let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
                 self.calls().abandon_offer(slot);
-                self.refresh(slot, leg);
+                self.renegotiate(slot, leg);
             }
             None => {}
         }
@@ -628,6 +618,7 @@ impl TransferControl<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
+        let number = call.number;
         let old = call.legs.get_mut(join.side).replace(new);
         let mut left = None;
         if let Some(hop) = join.hops.get(join.hop) {
@@ -637,11 +628,34 @@ impl TransferControl<'_> {
             }
             *call.interfaces.get_mut(join.side) = hop.interface;
         }
+        if join.side == Side::Caller {
+            call.headers.user = None;
+        }
         self.parts.trunks.end_call(left);
         if let Some(old) = old {
             self.endpoint.set_user(old, 0);
             let _ = self.endpoint.hang_up(old, &MessageContent::default(), now);
         }
+        self.report_replaced_leg(number, join, new);
+    }
+
+    fn report_replaced_leg(&mut self, number: u64, join: &Join, new: LegId) {
+        let now = self.parts.ctx.now;
+        let config = self.parts.ctx.config.clone();
+        let hop = join.hops.get(join.hop);
+        self.parts.ctx.events.tell(now, || EventKind::LegReplaced {
+            call: number,
+            side: join.side.name().to_owned(),
+            cause: match join.purpose {
+                Purpose::Replace { .. } => "replaces".to_owned(),
+                _ => "transfer".to_owned(),
+            },
+            call_id: text(self.endpoint.call_id_of(new).unwrap_or_default()),
+            interface: hop.map_or_else(String::new, |hop| config.interface_name(hop.interface)),
+            address: (self.endpoint.flow_of(new))
+                .map_or_else(String::new, |flow| address_of(&flow)),
+            trunk: config.name_of_trunk(hop.and_then(|hop| hop.trunk)),
+        });
     }
 
     /// Connecting the legs failed: pending requests are answered, and the call continues unchanged if possible.
@@ -657,7 +671,7 @@ impl TransferControl<'_> {
         join.stop_ring_timer(&mut self.parts.ctx);
         let leg = call
             .leg(join.side)
-            .filter(|_| join.stage != AwaitedStep::Offer);
+            .filter(|_| !matches!(join.stage, AwaitedStep::Offer | AwaitedStep::Confirmation));
         if let Purpose::Transfer { referrer, .. } = join.purpose
             && self.return_to_consultation(&join, status)
         {
@@ -672,7 +686,9 @@ impl TransferControl<'_> {
                     // Its offer could not be forwarded; its 2xx needs an ACK nevertheless.
                     self.acknowledge_both(slot);
                 }
-                if let Some(leg) = leg {
+                if let Some(leg) = leg
+                    && !self.answer_with_previous_session(slot, leg, &join)
+                {
                     // Its offer was not answered: there is no session to return to.
                     let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
                     self.calls().end_by_border(slot, Reason::RefreshFailed);

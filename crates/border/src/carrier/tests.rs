@@ -70,7 +70,10 @@ impl Bench {
 
 fn state(note: Option<EventKind>) -> String {
     match note {
-        Some(EventKind::CarrierRegistration { state, .. }) => state,
+        Some(EventKind::CarrierRegistration { state, reason, .. }) => match reason {
+            Some(reason) => format!("{state}: {reason}"),
+            None => state,
+        },
         None => String::new(),
         Some(other) => panic!("{other:?}"),
     }
@@ -220,7 +223,7 @@ fn rejected_registration_backs_off_and_423_raises_expires() {
     assert_eq!((second.expires, waited), (1800, 1.0));
     assert_eq!(
         state(bench.answer(&second, 403, "", "")),
-        "refused with 403"
+        "failed: refused with 403"
     );
     let (third, waited) = bench.next();
     assert!((150.0..=300.0).contains(&waited), "{waited}");
@@ -229,7 +232,51 @@ fn rejected_registration_backs_off_and_423_raises_expires() {
         "",
         "said once"
     );
-    assert!(bench.next().1 >= 50.0);
+    let waited = bench.next().1;
+    assert!((100.0..=110.0).contains(&waited), "{waited}");
+}
+
+/// RFC 3261 section 20.33. The test of delays that grow is `timeouts_try_the_next_target_with_backoff`.
+#[test]
+fn retry_after_of_the_carrier_is_obeyed() {
+    let one = CONFIG.replace("['192.0.2.1','192.0.2.2']", "'192.0.2.1'");
+    let mut bench = Bench::new(&one);
+    for seconds in [600, 7_200, 7_200] {
+        let (registration, _) = bench.next();
+        let later = format!("Retry-After: {seconds}\r\n");
+        bench.answer(&registration, 503, "", &later);
+        let due = bench.carriers.next_deadline().unwrap().at;
+        let waited = due.since(bench.now).as_secs_f64();
+        let seconds = f64::from(seconds);
+        assert!((seconds..=1.1 * seconds).contains(&waited), "{waited}");
+    }
+}
+
+/// An account that has failed is reported as registered when that is over, also if its registration did not expire.
+#[test]
+fn recovery_of_a_registration_is_reported() {
+    let mut bench = Bench::new(CONFIG);
+    let (first, _) = bench.next();
+    assert_eq!(
+        state(bench.answer(&first, 200, "", "Expires: 600\r\n")),
+        "registered"
+    );
+    let (second, _) = bench.next();
+    assert_eq!(
+        state(bench.answer(&second, 503, "", "")),
+        "failed: answered 503"
+    );
+    let (third, _) = bench.next();
+    assert_eq!(state(bench.answer(&third, 503, "", "")), "", "said once");
+    let (fourth, _) = bench.next();
+    let note = bench.answer(&fourth, 200, "", "Expires: 600\r\n");
+    assert_eq!(state(note), "registered");
+    let note = bench.carriers.flow_failed(TrunkId(0), bench.now);
+    assert_eq!(state(note), "failed: flow failed");
+    let (fifth, waited) = bench.next();
+    assert!(waited <= 5.0);
+    let note = bench.answer(&fifth, 200, "", "Expires: 600\r\n");
+    assert_eq!(state(note), "registered");
 }
 
 #[test]
@@ -246,7 +293,7 @@ fn lost_registration_is_reported_and_stale_responses_ignored() {
     );
     assert_eq!(
         state(bench.lose(&second)),
-        "expired",
+        "expired: no answer",
         "the next try comes after the end"
     );
     assert_eq!(bench.carriers.registered(TrunkId(0)), Some(false));
@@ -289,6 +336,54 @@ fn drain_removes_registrations_and_reload_keeps_them() {
     let (new, _) = bench.next();
     assert_ne!(new.call_id, first.call_id);
     assert_eq!(new.expires, 700);
+}
+
+/// After a reload with another registrar or another address of ours, no carrier knows the present one.
+#[test]
+fn account_registers_at_once_by_a_changed_path() {
+    let base = "[[interface]]\nname='other'\nlisten='udp:10.0.0.6:5060'\n".to_owned()
+        + &CONFIG
+            .replace("name='tel'", "name='tel'\ninterface='out'")
+            .replace("name='plain'", "name='plain'\ninterface='out'");
+    let changes = [
+        ("['192.0.2.1','192.0.2.2']", "['192.0.2.7','192.0.2.8']"),
+        ("['192.0.2.1','192.0.2.2']", "['192.0.2.2','192.0.2.1']"),
+        ("['192.0.2.1','192.0.2.2']", "'192.0.2.1'"),
+        ("interface='out'", "interface='other'"),
+        ("name='out'\n", "name='out'\nadvertise='203.0.113.1'\n"),
+        ("10.0.0.5:5060", "10.0.0.5:5070"),
+    ];
+    for (old, new) in changes {
+        let mut bench = Bench::new(&base);
+        // The second target has accepted it, and sees us behind NAT.
+        let (lost, _) = bench.next();
+        bench.lose(&lost);
+        let (first, _) = bench.next();
+        assert_eq!(first.target, 1);
+        let place: SocketAddr = "192.0.2.2:5060".parse().unwrap();
+        bench.carriers.accepted_at(first.trunk, first.number, place);
+        let nat = ";rport=40001;received=203.0.113.7";
+        bench.answer(&first, 200, nat, "Expires: 100\r\n");
+        let (corrected, _) = bench.next();
+        bench
+            .carriers
+            .accepted_at(corrected.trunk, corrected.number, place);
+        bench.answer(&corrected, 200, nat, "Expires: 100\r\n");
+        let changed = parse(&base.replacen(old, new, 1), "t").unwrap();
+        bench.carriers.reload(&changed, bench.now);
+        assert_eq!(bench.carriers.registered(TrunkId(0)), Some(false), "{new}");
+        let (again, waited) = bench.next();
+        assert!(waited <= 1.0, "{new}: {waited}");
+        assert_eq!((again.target, again.address), (0, None), "{new}");
+        assert_eq!(contact(&again), "<sip:main@10.0.0.5:5060>", "{new}");
+        assert!(again.cseq > corrected.cseq, "{new}");
+        let note = bench.answer(&again, 200, "", "Expires: 100\r\n");
+        assert_eq!(state(note), "registered", "{new}");
+        // An account whose path did not change keeps its registration.
+        bench.carriers.reload(&changed, bench.now);
+        assert_eq!(bench.carriers.registered(TrunkId(0)), Some(true));
+        assert_eq!(bench.next().1, 50.0, "{new}");
+    }
 }
 
 #[test]

@@ -50,7 +50,8 @@ fn page() -> String {
          Treatment of each header and SDP line between the two sides of the border, in requests and responses, in-dialog and out-of-dialog.\n\
          `known` and `all` are the `headers` of the outgoing interface ([configuration](configuration.md)): `known` is the default for interfaces\n\
          that are not `trusted`, `all` for those that are. Headers in that interface's `pass_headers` are relayed unchanged, unknown ones included.\n\
-         Header rules in direction `out` are applied afterwards; headers that rules in direction `in` add are treated like received ones.\n\n\
+         Header rules in direction `out` are applied afterwards; headers that rules in direction `in` add are treated like received ones.\n\
+         Of a header that is rewritten, at most 64 values are relayed; `cid` may name the first 16 parts of a body.\n\n\
          A test compares this page with the list in `crates/config/src/headers.rs`; `HORNWORK_WRITE_PAGES=1 cargo test -p border --lib hiding`\n\
          regenerates it.\n\n\
          ## Headers\n\n| header | towards `known` | towards `all` |\n| --- | --- | --- |\n",
@@ -239,6 +240,50 @@ fn values_with_hosts_are_rewritten_or_removed() {
     ] {
         assert_eq!(passed(&format!("{came}\n"), &[]), goes, "{came}");
     }
+}
+
+/// The work for a message stays proportional to its length, though a list of values has no limit of its own.
+#[test]
+fn values_beyond_the_limit_are_removed_and_the_body_is_read_once() {
+    let urn = |number: usize| format!("<urn:alert:x:{number}>");
+    let list = |count: usize| (0..count).map(urn).collect::<Vec<String>>().join(", ");
+    let relayed = passed(&format!("Alert-Info: {}\n", list(1_000)), &[]);
+    assert_eq!(relayed, format!("Alert-Info: {}", list(MAX_VALUES)));
+    let parts = |count: usize| {
+        let part = |number: usize| format!("Content-ID: <{number}>\n");
+        (0..count).map(part).collect::<String>()
+    };
+    let body = format!("{}\n{}", "x".repeat(32_000), parts(17));
+    for (name, is_known) in [(0, true), (15, true), (16, false)] {
+        let value = format!("Geolocation: <cid:{name}>");
+        let relayed = passed(&format!("{value}\n\n{body}"), &[]);
+        assert_eq!(relayed.starts_with(&value), is_known, "{name}");
+    }
+}
+
+#[test]
+fn parts_of_a_body_are_known_by_their_content_id() {
+    for (body, is_known) in [
+        ("--b\nContent-Type: x/y\nCONTENT-ID:<a@h>\n\n<z@h>", true),
+        ("--b\nContent-ID:\n <a@h>\n", true),
+        ("<a@h>", false),
+        ("X-Content-ID: <a@h>", false),
+        ("Content-ID: a@h", false),
+        ("Content-ID: <a@h", false),
+    ] {
+        let relayed = passed(&format!("Error-Info: <cid:a@h>\n\n{body}"), &[]);
+        assert_eq!(
+            relayed.starts_with("Error-Info: <cid:a@h>"),
+            is_known,
+            "{body}"
+        );
+    }
+    let long = "y".repeat(MAX_CONTENT_ID);
+    let relayed = passed(
+        &format!("Error-Info: <cid:{long}>\n\nContent-ID: <{long}>"),
+        &[],
+    );
+    assert!(!relayed.starts_with("Error-Info: <cid"));
 }
 
 #[test]

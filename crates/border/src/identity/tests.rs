@@ -82,6 +82,42 @@ fn asserted_identities_are_removed_from_untrusted_sides() {
     );
 }
 
+/// Older PBXs withhold a number in Remote-Party-ID alone.
+#[test]
+fn remote_party_with_privacy_stays_in_the_trust_domain() {
+    let remote = |params: &str| {
+        format!(
+            "Remote-Party-ID: \"A\" <sip:+493012345@pbx>;party=calling{params}, <sip:+49301@pbx>;party=called\r\n"
+        )
+    };
+    let both = |params: &str| {
+        let value = remote(params).replace("pbx", "border.example");
+        value.trim_end().to_owned()
+    };
+    let called = "Remote-Party-ID: <sip:+49301@border.example>;party=called";
+    for hidden in [";privacy=full", ";privacy=uri;screen=yes", ";Privacy=NAME"] {
+        let headers = remote(hidden);
+        assert_eq!(passed(&between(&POLICY, true, false), &headers), called);
+        assert_eq!(
+            passed(&between(&POLICY, true, true), &headers),
+            both(hidden)
+        );
+    }
+    let open = ";privacy=off";
+    let headers = remote(open);
+    assert_eq!(passed(&between(&POLICY, true, false), &headers), both(open));
+    let alone = "Remote-Party-ID: <sip:1@pbx>;privacy=full\r\n";
+    assert_eq!(passed(&between(&POLICY, true, false), alone), "");
+    let policy = IdentityPolicy {
+        privacy: false,
+        ..POLICY
+    };
+    assert_eq!(
+        passed(&between(&policy, true, false), &remote(";privacy=full")),
+        both(";privacy=full")
+    );
+}
+
 #[test]
 fn authenticated_user_is_asserted_towards_trusted_sides() {
     let proven = |to| Boundary {

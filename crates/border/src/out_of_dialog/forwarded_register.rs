@@ -8,7 +8,7 @@ use crate::policy::{StepTarget, in_order};
 use crate::registrar::Passing;
 use crate::request::address_of_record;
 use crate::resolve::LookupWaiter;
-use crate::responses::refuse;
+use crate::responses::{StatusLine, refuse};
 use crate::shared::Alarm;
 use ::rules::Effects;
 use config::{InterfaceId, TrunkId};
@@ -140,9 +140,14 @@ impl Calls<'_> {
             return Ok(());
         };
         let domain = settings.domain.as_ref().unwrap_or(&spec.host);
-        if !self.send_register(&request, domain, flow, &passing, user) {
-            return match self.parts.out_of_dialog.take_pending(user) {
-                Some(PendingKind::Register(relay)) => Err(relay),
+        if let Err(refusal) = self.send_register(&request, domain, flow, &passing, user) {
+            let pending = self.parts.out_of_dialog.take_pending(user);
+            return match (pending, refusal) {
+                (_, Some(line)) => {
+                    line.refuse(self.endpoint, server, None, now);
+                    Ok(())
+                }
+                (Some(PendingKind::Register(relay)), None) => Err(relay),
                 _ => Ok(()),
             };
         }
@@ -169,6 +174,8 @@ impl Calls<'_> {
         let request = (&*relay.request, true);
         self.parts
             .trunk_answered(request, relay.source_flow, response);
+        let requester = (relay.server, relay.source_flow);
+        let responder = self.parts.location_of_trunk(relay.trunk);
         match status {
             200..=299 => {
                 let Some(passing) = &relay.passing else {
@@ -176,15 +183,16 @@ impl Calls<'_> {
                 };
                 let location = &mut self.parts.registrar.location;
                 let answer = location.passed(passing, response, now);
-                self.answer_register(relay.server, relay.source_flow, answer, Some(response));
+                let forwarded = Some((relay.trunk, response));
+                self.answer_register(relay.server, relay.source_flow, answer, forwarded);
             }
             408 | 503 if !relay.hops.is_empty() => self.register_next(relay, status),
             500 | 502..=504 => {
-                if let Err(relay) = self.refresh_locally(relay) {
-                    self.relay_response(relay.server, relay.source_flow, response);
+                if self.refresh_locally(relay).is_err() {
+                    self.relay_response(requester, responder, response);
                 }
             }
-            _ => self.relay_response(relay.server, relay.source_flow, response),
+            _ => self.relay_response(requester, responder, response),
         }
     }
 
@@ -205,6 +213,10 @@ impl Calls<'_> {
         Ok(())
     }
 
+    /// Sends a REGISTER to the core.
+    ///
+    /// # Errors
+    /// It cannot be sent there; with a status line, a header rule refuses it.
     fn send_register(
         &mut self,
         request: &Message<'_>,
@@ -212,11 +224,10 @@ impl Calls<'_> {
         flow: Flow,
         passing: &Passing,
         user: u64,
-    ) -> bool {
+    ) -> Result<(), Option<StatusLine>> {
         let now = self.parts.ctx.now;
-        let Ok(to) = request.to() else { return false };
-        let Ok(from) = request.from() else {
-            return false;
+        let (Ok(to), Ok(from)) = (request.to(), request.from()) else {
+            return Err(None);
         };
         let uri = format!("sip:{domain}").into_bytes();
         let host = domain.uri_host();
@@ -241,6 +252,9 @@ impl Calls<'_> {
             };
             self.parts.rules_out_first(&scene, None, &mut effects);
         }
+        if let Some(refusal) = &effects.refusal {
+            return Err(Some(refusal.into()));
+        }
         effects.merge(&mut edits);
         let outside = OutOfDialogRequest {
             from: Some(effects.from().unwrap_or(&from_value)),
@@ -254,7 +268,8 @@ impl Calls<'_> {
                 Target::new(effects.uri().unwrap_or(&uri), flow),
             )
         };
-        effects.refusal.is_none() && self.endpoint.send(&outside, now).is_ok()
+        let sent = self.endpoint.send(&outside, now);
+        sent.map(|_| ()).map_err(|_| None)
     }
 }
 

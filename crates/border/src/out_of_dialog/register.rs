@@ -1,16 +1,18 @@
 //! REGISTER: kept here, answered from the state granted by the core, forwarded, or refused.
 
 use crate::components::{Calls, Components};
-use crate::headers::{hide_network, warnings};
+use crate::headers::{EditList, hide_network, warnings};
+use crate::identity::IdentityTexts;
+use crate::out_of_dialog::relay::response_boundary;
 use crate::registrar::BorderRegistrar;
-use crate::request::{RequestOrigin, RequestRefusal, address_of_record};
+use crate::request::{PeerLocation, RequestOrigin, RequestRefusal, address_of_record};
 use crate::responses::refuse;
+use crate::rules::apply::RuledAnswer;
 use crate::shared::Ctx;
 use ::rules::Effects;
-use config::{Number, Register};
+use config::{Number, Register, TrunkId};
 use engine::Reason;
 use sip::{Flow, MessageContent, ServerTransaction};
-use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
 impl Calls<'_> {
@@ -101,35 +103,44 @@ impl Calls<'_> {
         self.answer_register(transaction, flow, answer, None);
     }
 
+    /// Answers a REGISTER; `forwarded` is the trunk of the core and its response, if it gave one.
     pub(super) fn answer_register(
         &mut self,
         transaction: ServerTransaction,
         flow: Flow,
         answer: crate::registrar::RegisterResponse,
-        response: Option<&Message<'_>>,
+        forwarded: Option<(TrunkId, &Message<'_>)>,
     ) {
         let now = self.parts.ctx.now;
         for note in answer.notes {
             self.parts.ctx.events.tell(now, || note);
         }
         let mut told = Vec::new();
-        let (mut effects, mut hidden) = (Effects::default(), crate::hiding::HidingTexts::default());
+        let (mut effects, mut texts) = (Effects::default(), IdentityTexts::default());
         let hides = self.hides_from(flow);
+        let response = forwarded.map(|(_, response)| response);
         if let Some(response) = response {
             warnings(response, hides, &mut told);
         }
-        let mut edits: SmallVec<[Edit<'_>; 8]> = answer
+        let mut edits: EditList<'_> = answer
             .headers
             .iter()
             .map(|(id, value)| Edit::Add { id: *id, value })
             .collect();
-        if let Some(response) = response {
+        let config = self.parts.ctx.config.clone();
+        if let Some((trunk, response)) = forwarded {
             hide_network(response, &told, &mut edits);
-            self.hide_from(flow, response, &mut hidden, &mut edits);
+            let requester = self.parts.origin_of_flow(flow);
+            let responder = self.parts.location_of_trunk(trunk);
+            let boundary = response_boundary(&config, responder, requester);
+            let host = || self.host_towards(requester, flow);
+            boundary.edits(response, host, &mut texts, &mut edits);
         }
-        let what = (Method::Register, answer.status);
-        self.parts
-            .rules_answer(flow, response, what, &mut edits, &mut effects);
+        let ruled = RuledAnswer {
+            example: response,
+            ..RuledAnswer::own(flow, Method::Register, answer.status)
+        };
+        self.parts.rules_answer(ruled, &mut edits, &mut effects);
         let content = MessageContent {
             template: response,
             edits: &edits,
@@ -173,6 +184,12 @@ impl BorderRegistrar {
 }
 
 impl Components {
+    /// Interface and trunk of the peer behind a trunk.
+    pub(super) fn location_of_trunk(&self, trunk: TrunkId) -> Option<PeerLocation> {
+        let settings = self.ctx.config.trunk(trunk)?;
+        Some((settings.interface, Some(trunk)))
+    }
+
     /// Whether a number that is not registered belongs to a user with as many registered numbers as permitted.
     fn has_too_many_numbers(&self, number: &str) -> bool {
         let location = &self.registrar.location;

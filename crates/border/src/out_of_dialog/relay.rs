@@ -8,16 +8,16 @@ use crate::headers::{
     EditList, address_with_host, has_credentials, hide_network, required_end_to_end,
     response_headers, text, warnings,
 };
-use crate::hiding;
 use crate::identity::{ANONYMOUS, Boundary, IdentityTexts, RequestedPrivacy};
 use crate::out_of_dialog::state::{DeferredRequest, PendingKind, RequestRelay};
 use crate::policy::{CallPlan, HopStep, StepTarget};
-use crate::request::RequestRefusal;
+use crate::request::{PeerLocation, RequestRefusal};
 use crate::resolve::LookupWaiter;
-use crate::responses::refuse;
+use crate::responses::StatusLine;
+use crate::rules::apply::RuledAnswer;
 use crate::shared::Alarm;
 use ::rules::Effects;
-use config::{IdentityPassing, TrunkId};
+use config::{Config, IdentityPassing, TrunkId};
 use core::time::Duration;
 use engine::{EventKind, Reason};
 use sip::{
@@ -92,10 +92,11 @@ impl Calls<'_> {
     fn refuse_relay(
         &mut self,
         (server, subscription): (ServerTransaction, Option<u64>),
-        status: u16,
+        line: impl Into<StatusLine>,
     ) {
         let now = self.parts.ctx.now;
-        refuse(self.endpoint, server, status, now);
+        let line: StatusLine = line.into();
+        line.refuse(self.endpoint, server, None, now);
         if let Some(key) = subscription {
             self.end_subscription(key);
         }
@@ -146,11 +147,11 @@ impl Calls<'_> {
                 Ok(transaction) => return self.await_relay(user, transaction),
                 Err(refusal) => refusal,
             };
-            match self.parts.out_of_dialog.take_pending(user) {
-                Some(PendingKind::Relay(_)) if refusal.is_some() => {
-                    return self.refuse_relay(server_side, refusal.unwrap_or(500));
+            match (self.parts.out_of_dialog.take_pending(user), refusal) {
+                (Some(PendingKind::Relay(_)), Some(line)) => {
+                    return self.refuse_relay(server_side, line);
                 }
-                Some(PendingKind::Relay(back)) => relay = back,
+                (Some(PendingKind::Relay(back)), None) => relay = back,
                 _ => return self.refuse_relay(server_side, 500),
             }
         }
@@ -159,7 +160,7 @@ impl Calls<'_> {
     /// Sends a request to a hop.
     ///
     /// # Errors
-    /// The request cannot be sent there; with a status, a header rule refuses it.
+    /// The request cannot be sent there; with a status line, a header rule refuses it.
     fn send_relay(
         &mut self,
         request: &Message<'_>,
@@ -167,7 +168,7 @@ impl Calls<'_> {
         sender: RelaySender<'_>,
         subscription: Option<u64>,
         user: u64,
-    ) -> Result<TransactionId, Option<u16>> {
+    ) -> Result<TransactionId, Option<StatusLine>> {
         let now = self.parts.ctx.now;
         let HopFlow { hop, flow } = target;
         let config = self.parts.ctx.config.clone();
@@ -206,13 +207,14 @@ impl Calls<'_> {
             from: Some(&from),
             to: Some(&to),
             edits: &edits,
+            user: sender.proven.unwrap_or_default(),
             ..self
                 .parts
                 .first_scene((hop.interface, hop.trunk), flow, request)
         };
         self.parts.rules_out_first(&scene, None, &mut effects);
         if let Some(refusal) = &effects.refusal {
-            return Err(Some(refusal.status));
+            return Err(Some(refusal.into()));
         }
         effects.merge(&mut edits);
         let outside = OutOfDialogRequest {
@@ -316,7 +318,14 @@ impl Calls<'_> {
         if self.parts.relays_credentials(relay.source_flow, trunk) {
             self.credentials_answered(relay, trunk, response);
         }
-        self.relay_response(relay.server, relay.source_flow, response);
+        if response.status() == 503 {
+            // RFC 3261 section 16.7 step 6: an overload of the target is not ours, and its Retry-After does not hold for
+            // other requests to us.
+            return self.refuse_relay((relay.server, relay.subscription), 500);
+        }
+        let responder = last.map(|hop| (hop.interface, hop.trunk));
+        let requester = (relay.server, relay.source_flow);
+        self.relay_response(requester, responder, response);
         if let Some(key) = relay.subscription {
             self.subscription_answered(key, response);
         }
@@ -357,20 +366,24 @@ impl Calls<'_> {
             });
     }
 
-    /// Forwards a response to an out-of-dialog request, with topology hiding.
+    /// Forwards a response of `responder` to an out-of-dialog request, with the identities that its sender may see and
+    /// with topology hiding. An unknown responder is not trusted.
     pub(crate) fn relay_response(
         &mut self,
-        server: ServerTransaction,
-        source_flow: Flow,
+        (server, source_flow): (ServerTransaction, Flow),
+        responder: Option<PeerLocation>,
         response: &Message<'_>,
     ) {
         let now = self.parts.ctx.now;
+        let config = self.parts.ctx.config.clone();
+        let requester = self.parts.origin_of_flow(source_flow);
+        let boundary = response_boundary(&config, responder, requester);
+        let hides = boundary.hiding.is_some();
         let (mut told, mut required) = (Vec::new(), Vec::new());
-        let hides = self.hides_from(source_flow);
         warnings(response, hides, &mut told);
         required_end_to_end(response, &mut required);
-        let (mut effects, mut hidden) = (Effects::default(), hiding::HidingTexts::default());
-        let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
+        let (mut effects, mut texts) = (Effects::default(), IdentityTexts::default());
+        let mut edits: EditList<'_> = SmallVec::new();
         hide_network(response, &told, &mut edits);
         response_headers(response, &mut edits);
         if !required.is_empty() {
@@ -379,16 +392,13 @@ impl Calls<'_> {
                 value: &required,
             });
         }
-        // No identity of the other side (RFC 3325): a response to a request outside a dialog needs none.
-        for id in [HeaderId::RemotePartyId, HeaderId::PPreferredIdentity] {
-            if hides && response.has(id) {
-                edits.push(Edit::Remove(id));
-            }
-        }
-        self.hide_from(source_flow, response, &mut hidden, &mut edits);
-        let what = (response.method(), response.status());
-        self.parts
-            .rules_answer(source_flow, Some(response), what, &mut edits, &mut effects);
+        let host = || self.host_towards(requester, source_flow);
+        boundary.edits(response, host, &mut texts, &mut edits);
+        let answer = RuledAnswer {
+            example: Some(response),
+            ..RuledAnswer::own(source_flow, response.method(), response.status())
+        };
+        self.parts.rules_answer(answer, &mut edits, &mut effects);
         let content = MessageContent {
             reason: hides.then(|| sip::reason_phrase(response.status())),
             ..MessageContent::from_template(response).with(&edits)
@@ -405,21 +415,36 @@ impl Calls<'_> {
         interface.is_some_and(|interface| self.parts.ctx.config.hiding(interface).is_some())
     }
 
-    /// Adds the edits for topology hiding in a response to the peer of a flow.
-    pub(crate) fn hide_from<'e, const N: usize>(
-        &self,
-        source_flow: Flow,
-        response: &Message<'e>,
-        texts: &'e mut hiding::HidingTexts,
-        edits: &mut SmallVec<[Edit<'e>; N]>,
-    ) {
-        let interface = self.parts.listeners.interface_of(source_flow.local);
-        if let Some(passes) =
-            interface.and_then(|interface| self.parts.ctx.config.hiding(interface))
-        {
-            let host = || self.parts.listeners.advertised_host(source_flow.local);
-            hiding::edits(response, passes, host, texts, edits);
+    /// Our host towards the peer of a flow: the domain of its trunk, otherwise our address there.
+    pub(crate) fn host_towards(&self, peer: Option<PeerLocation>, flow: Flow) -> Vec<u8> {
+        let trunk = peer
+            .and_then(|(_, trunk)| trunk)
+            .and_then(|trunk| self.parts.ctx.config.trunk(trunk));
+        match trunk.and_then(|trunk| trunk.domain.as_ref()) {
+            Some(domain) => domain.to_string().into_bytes(),
+            None => self.parts.listeners.advertised_host(flow.local),
         }
+    }
+}
+
+/// The boundary of trust of a response to a request outside of calls.
+pub(crate) fn response_boundary(
+    config: &Config,
+    responder: Option<PeerLocation>,
+    requester: Option<PeerLocation>,
+) -> Boundary<'_> {
+    let trusts = |peer: Option<PeerLocation>| {
+        peer.is_some_and(|(interface, trunk)| config.trusts(interface, trunk))
+    };
+    let trunk = requester.and_then(|(_, trunk)| config.trunk(trunk?));
+    Boundary {
+        policy: &config.identity,
+        from: trusts(responder),
+        to: trusts(requester),
+        wanted: trunk.is_none_or(|trunk| trunk.identity == IdentityPassing::Pass),
+        proven: None,
+        anchored: false,
+        hiding: requester.and_then(|(interface, _)| config.hiding(interface)),
     }
 }
 

@@ -240,6 +240,14 @@ pub(crate) struct Subscription {
     pub(super) timer: Option<TimerKey>,
 }
 
+impl Subscription {
+    /// Interface and trunk of a side.
+    pub(super) fn location(&self, side: usize) -> Option<(InterfaceId, Option<TrunkId>)> {
+        let interface = self.interfaces.get(side).copied()?;
+        Some((interface, self.trunks.get(side).copied().flatten()))
+    }
+}
+
 /// A forwarded request within a subscription.
 #[derive(Debug)]
 pub(crate) struct ForwardedRequest {

@@ -6,7 +6,7 @@ use crate::headers::{EditList, address_with_host, has_credentials};
 use crate::identity::{Boundary, IdentityTexts};
 use crate::out_of_dialog::state::{ForwardedRequest, Subscription};
 use crate::request::{RequestOrigin, RequestRefusal};
-use crate::responses::refuse;
+use crate::responses::{StatusLine, refuse};
 use ::rules::{Effects, MessageContext};
 use config::{IdentityPassing, InterfaceId, InterfaceKind, TrunkId};
 use engine::Reason;
@@ -193,9 +193,9 @@ impl Calls<'_> {
             return refuse(self.endpoint, transaction, 503, now);
         };
         let sent = self.pass_in_dialog(key, (from, other), request, user);
-        if let Err(status) = sent {
+        if let Err(line) = sent {
             self.parts.out_of_dialog.remove_pending(user);
-            refuse(self.endpoint, transaction, status, now);
+            line.refuse(self.endpoint, transaction, None, now);
         }
     }
 
@@ -205,7 +205,7 @@ impl Calls<'_> {
         (from, other): (usize, DialogId),
         request: &Message<'_>,
         user: u64,
-    ) -> Result<(), u16> {
+    ) -> Result<(), StatusLine> {
         let now = self.parts.ctx.now;
         let config = self.parts.ctx.config.clone();
         let subscription = self.parts.out_of_dialog.subscription(key).ok_or(481u16)?;
@@ -243,7 +243,7 @@ impl Calls<'_> {
         };
         self.parts.rules_out_first(&scene, None, &mut effects);
         if let Some(refusal) = &effects.refusal {
-            return Err(refusal.status);
+            return Err(refusal.into());
         }
         effects.merge(&mut edits);
         let content = MessageContent::from_template(request).with(&edits);
@@ -256,11 +256,14 @@ impl Calls<'_> {
         self.endpoint
             .dialog_request(other, request.method(), &content, user, login.as_ref(), now)
             .map(|_| ())
-            .map_err(|refused| match refused {
-                sip::Refused::Gone => 481,
-                sip::Refused::Full => 503,
-                sip::Refused::TooLarge => 513,
-                _ => 500,
+            .map_err(|refused| {
+                let status: u16 = match refused {
+                    sip::Refused::Gone => 481,
+                    sip::Refused::Full => 503,
+                    sip::Refused::TooLarge => 513,
+                    _ => 500,
+                };
+                status.into()
             })
     }
 
@@ -273,15 +276,18 @@ impl Calls<'_> {
             self.parts
                 .trunk_answered(request, passed.source_flow, response);
         }
-        if let Some(subscription) = self.parts.out_of_dialog.subscription(passed.key)
-            && let Some(challenged) = subscription.challenged.get_mut(passed.from)
-        {
-            *challenged = challenges;
+        let mut responder = None;
+        if let Some(subscription) = self.parts.out_of_dialog.subscription(passed.key) {
+            responder = subscription.location(1 - passed.from);
+            if let Some(challenged) = subscription.challenged.get_mut(passed.from) {
+                *challenged = challenges;
+            }
         }
+        let requester = (passed.server, passed.source_flow);
         match challenges && passed.own_login {
             // The sender does not know our credentials at this trunk.
             true => refuse(self.endpoint, passed.server, 403, now),
-            false => self.relay_response(passed.server, passed.source_flow, response),
+            false => self.relay_response(requester, responder, response),
         }
         if passed.subscribes && (200..300).contains(&status) {
             self.parts.out_of_dialog.subscription_granted(

@@ -202,8 +202,8 @@ fn first_matching_route_is_used() {
             CALLER,
             "tel:01-234.5",
             format!(
-                "domestic {}, 2:sip:+4312345@10.0.0.2 udp:10.0.0.2:5060]",
-                gw("+4312345")
+                "domestic {}, 2:sip:+4312345@10.0.0.2;user=phone udp:10.0.0.2:5060]",
+                gw("+4312345").replace("gw.example", "gw.example;user=phone")
             ),
         ),
         (
@@ -579,6 +579,86 @@ fn emergency_calls_pass_all_limits() {
             emergency,
             "{to} {planned:?}"
         );
+        world.throttled.clear();
+        world.down = vec![(1, 0), (1, 1)];
+        let planned = plan(&config, &usual, &world);
+        assert_eq!(
+            matches!(planned, Plan::Call(_)),
+            emergency,
+            "{to} {planned:?}"
+        );
+        world.down.clear();
+    }
+}
+
+/// Pings are no proof: a target may answer calls only.
+#[test]
+fn emergency_calls_try_targets_that_are_down_after_all_others() {
+    let config = format!("{BASE}[[route]]\nname=\"all\"\ntrunk=[\"gw\",\"pbx\"]\n");
+    let world = StaticRoutingState {
+        down: vec![(1, 0)],
+        ..StaticRoutingState::default()
+    };
+    let planned = plan(&config, &facts(CALLER, "urn:service:sos"), &world);
+    assert_eq!(
+        shown(&planned),
+        "all [0:urn:service:sos udp:198.51.100.2:5060, 1:urn:service:sos udp:10.0.0.2:5060, \
+         2:urn:service:sos tcp:198.51.100.1:5070]"
+    );
+    let planned = plan(&config, &facts(CALLER, "sip:1@x"), &world);
+    assert_eq!(
+        shown(&planned),
+        "all [0:sip:1@gw.example udp:198.51.100.2:5060, 1:sip:1@10.0.0.2 udp:10.0.0.2:5060]"
+    );
+}
+
+/// RFC 4694: another network needs them to reach the number, and RFC 3261 section 19.1.6 converts tel URIs.
+#[test]
+fn parameters_of_numbers_pass_between_trunks() {
+    let config = format!(
+        "{BASE}[[route]]\nto={{prefix=\"0\"}}\nstrip=1\ntrunk=\"gw\"\n[[route]]\ntrunk=\"gw\"\n"
+    );
+    let world = StaticRoutingState::default();
+    let uri_of = |to: &str, trunk: Option<u16>| {
+        let facts = Facts {
+            trunk: trunk.map(TrunkId),
+            ..facts(CALLER, to)
+        };
+        match plan(&config, &facts, &world) {
+            Plan::Call(call) => String::from_utf8(call.steps[1].uri.clone()).unwrap(),
+            refused @ Plan::Refuse(_) => panic!("{to}: {refused:?}"),
+        }
+    };
+    for (to, from_trunk, from_phone) in [
+        (
+            "sip:+1404;npdi;rn=+1405@x;user=phone",
+            "sip:+1404;npdi;rn=+1405@gw.example;user=phone",
+            "sip:+1404@gw.example;user=phone",
+        ),
+        (
+            "tel:+1-404;phone-context=[x];npdi",
+            "sip:+1404;phone-context=%5Bx%5D;npdi@gw.example;user=phone",
+            "sip:+1404@gw.example;user=phone",
+        ),
+        (
+            "sip:+1404;tgrp=a;trunk-context=b.example;cic=%2b1@x",
+            "sip:+1404;cic=%2b1@gw.example",
+            "sip:+1404@gw.example",
+        ),
+        // The parameters belong to the number before its change.
+        (
+            "sip:01404;npdi@x;user=phone",
+            "sip:1404@gw.example;user=phone",
+            "sip:1404@gw.example;user=phone",
+        ),
+        (
+            "sip:alice@x",
+            "sip:alice@gw.example",
+            "sip:alice@gw.example",
+        ),
+    ] {
+        assert_eq!(uri_of(to, Some(0)), from_trunk, "{to}");
+        assert_eq!(uri_of(to, None), from_phone, "{to}");
     }
 }
 

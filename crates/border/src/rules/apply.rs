@@ -6,12 +6,13 @@ use crate::calls::relay::Forwarded;
 use crate::components::Components;
 use crate::headers::EditList;
 use crate::request::{RefusedBy, RequestOrigin, RequestRefusal, address_of_record, user_of_record};
+use crate::responses::StatusLine;
 use crate::rules::{AdmittedRequest, MAX_TAGS, RuleInput, RuleOutcome, RuleOutput, Tags};
 use ::rules::{Effects, MessageContext, RuleDirection, RuleRefusal, RuleTag};
 use anchor::Side;
 use config::{InterfaceId, TrunkId};
-use engine::{DropReason, EventKind, Reason, Time, Transport};
-use sip::{Endpoint, Flow, Indication, LegId, MessageContent, ServerTransaction};
+use engine::{DropReason, EventKind, Reason, Transport};
+use sip::{Endpoint, Flow, Indication, LegId};
 use smallvec::SmallVec;
 use wire::sip::{Edit, Message, Method, NameAddr, emit};
 
@@ -113,16 +114,20 @@ impl Components {
         }
     }
 
-    /// Applies rules to an out-of-dialog response, or to a response of our own (`example` is `None`), and merges their
-    /// changes into `edits`.
+    /// Applies rules to a response outside of dialogs or of our own, and merges their changes into `edits`.
     pub(crate) fn rules_answer<'e, const N: usize>(
         &self,
-        flow: Flow,
-        example: Option<&Message<'e>>,
-        (method, status): (Method<'_>, u16),
+        answer: RuledAnswer<'_, 'e>,
         edits: &mut SmallVec<[Edit<'e>; N]>,
         effects: &'e mut Effects,
     ) {
+        let RuledAnswer {
+            flow,
+            example,
+            method,
+            status,
+            call,
+        } = answer;
         if !self
             .ctx
             .config
@@ -149,10 +154,12 @@ impl Components {
             from: None,
             to: None,
             edits,
-            tags: &[],
+            tags: call.map_or(&[], |(call, _)| tags_of(call)),
         };
         self.ctx.config.rules.run(&scene, effects);
-        self.store_rule_output(RuleInput::of(&scene), 0, || None, effects);
+        let number = call.map_or(0, |(call, _)| call.number);
+        let slot = || call.map(|(_, slot)| slot);
+        self.store_rule_output(RuleInput::of(&scene), number, slot, effects);
         let effects = &*effects;
         effects.merge(edits);
     }
@@ -371,14 +378,14 @@ impl Components {
     }
 
     /// Applies rules to a message that is sent on the other side of a call, and merges their changes into `edits`.
-    /// `Some`: the request is refused.
+    /// `Some`: the request is refused with this status and reason phrase.
     pub(crate) fn rules_out<'e>(
         &self,
         endpoint: &Endpoint,
         forwarded: Forwarded<'_, 'e>,
         edits: &mut EditList<'e>,
         effects: &'e mut Effects,
-    ) -> Option<u16> {
+    ) -> Option<StatusLine> {
         let Forwarded {
             call,
             from,
@@ -396,14 +403,16 @@ impl Components {
         }
         let to = from.other();
         let leg = call.leg(to).or_else(|| {
-            let branches = &call.kind.set_up()?.branches;
-            branches.first().map(|branch| branch.leg)
+            let set_up = call.kind.set_up()?;
+            let early = set_up.dialog_of_caller().map(|(leg, _)| leg);
+            early.or_else(|| set_up.branches.first().map(|branch| branch.leg))
         });
         let flow = leg.and_then(|leg| endpoint.flow_of(leg));
-        let at = (*call.interfaces.get(to), *call.trunks.get(to));
+        let at = call.location_of(to, leg);
         let scene = MessageContext {
             edits,
-            tags: call.headers.tags.as_deref().map_or(&[], Vec::as_slice),
+            tags: tags_of(call),
+            user: call.user_of(from),
             ..self.scene(RuleDirection::Out, at, flow, message)
         };
         self.ctx.config.rules.run(&scene, effects);
@@ -411,7 +420,7 @@ impl Components {
         self.store_rule_output(RuleInput::of(&scene), call.number, slot, effects);
         let effects = &*effects;
         effects.merge(edits);
-        effects.refusal.as_ref().map(|refusal| refusal.status)
+        effects.refusal.as_ref().map(StatusLine::from)
     }
 
     /// Applies rules to a received message.
@@ -447,9 +456,10 @@ impl Components {
                 let Some(side) = call.side_of(leg) else {
                     return RuleOutcome::AsItCame;
                 };
-                let at = (*call.interfaces.get(side), *call.trunks.get(side));
+                let at = call.location_of(side, Some(leg));
                 let scene = MessageContext {
-                    tags: call.headers.tags.as_deref().map_or(&[], Vec::as_slice),
+                    tags: tags_of(call),
+                    user: call.user_of(side),
                     ..self.scene(RuleDirection::In, at, endpoint.flow_of(leg), message)
                 };
                 self.ctx.config.rules.run(&scene, &mut effects);
@@ -482,7 +492,7 @@ impl Components {
             Indication::Request { transaction, .. } | Indication::InDialog { transaction, .. },
         ) = (effects.refusal.take(), indication)
         {
-            refuse(endpoint, *transaction, &refusal, now);
+            StatusLine::from(&refusal).refuse(endpoint, *transaction, None, now);
             return RuleOutcome::Refused;
         }
         match effects.changes_nothing() {
@@ -490,6 +500,36 @@ impl Components {
             false => RuleOutcome::Changed(changed(message, &effects)),
         }
     }
+}
+
+/// A response of the border to the peer of a flow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RuledAnswer<'a, 'e> {
+    pub(crate) flow: Flow,
+    /// The received response that is forwarded.
+    pub(crate) example: Option<&'a Message<'e>>,
+    pub(crate) method: Method<'a>,
+    pub(crate) status: u16,
+    /// The call that it belongs to.
+    pub(crate) call: Option<(&'a Call, CallSlot)>,
+}
+
+impl<'a> RuledAnswer<'a, '_> {
+    /// A response of our own, without a call.
+    pub(crate) fn own(flow: Flow, method: Method<'a>, status: u16) -> Self {
+        RuledAnswer {
+            flow,
+            example: None,
+            method,
+            status,
+            call: None,
+        }
+    }
+}
+
+/// Values that rules stored with a call.
+fn tags_of(call: &Call) -> &[(Box<str>, Box<str>)] {
+    call.headers.tags.as_deref().map_or(&[], Vec::as_slice)
 }
 
 /// The slot of a call, from any of its legs.
@@ -529,19 +569,6 @@ fn refused(refusal: RuleRefusal) -> RequestRefusal {
     }
 }
 
-fn refuse(
-    endpoint: &mut Endpoint,
-    transaction: ServerTransaction,
-    refusal: &RuleRefusal,
-    now: Time,
-) {
-    let content = MessageContent {
-        reason: refusal.reason.as_deref().map(str::as_bytes),
-        ..MessageContent::default()
-    };
-    let _ = endpoint.respond(transaction, refusal.status, &content, now);
-}
-
 /// The message after rules.
 fn changed(message: &Message<'_>, effects: &Effects) -> Vec<u8> {
     let edits: EditList<'_> = effects.all_edits().collect();
@@ -562,7 +589,6 @@ fn subject<'i>(indication: &Indication<'i>) -> Option<(Option<LegId>, &'i Messag
             ..
         } => (Some(leg), response),
         Indication::Acked { leg, request }
-        | Indication::Cancelled { leg, request }
         | Indication::Pracked { leg, request, .. }
         | Indication::Request { leg, request, .. }
         | Indication::Ended {
@@ -606,10 +632,6 @@ pub(crate) fn with_message<'m>(
             response: Some(message),
         },
         Indication::Acked { leg, .. } => Indication::Acked {
-            leg,
-            request: message,
-        },
-        Indication::Cancelled { leg, .. } => Indication::Cancelled {
             leg,
             request: message,
         },

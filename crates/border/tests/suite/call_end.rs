@@ -233,6 +233,24 @@ fn dynamic_payload_type_of_a_transcoded_side_is_logged() {
     assert!(callee_mos > Some(Hundredths(400)), "{callee_mos:?}");
 }
 
+/// For the caller the call was refused.
+#[test]
+fn call_whose_answer_cannot_be_passed_on_was_not_answered() {
+    let config = PLAIN.replace("kind='core'", "kind='core'\nsrtp='require'");
+    let (mut net, alice, _) = pair(&config);
+    call(&mut net, alice);
+    let EventKind::CallEnded {
+        status,
+        duration_ms,
+        ..
+    } = ended(&net)
+    else {
+        panic!();
+    };
+    assert_eq!((status, duration_ms), (488, None));
+    assert!(!net.names().contains(&"call_answered"));
+}
+
 #[test]
 fn route_and_address_of_a_call_are_logged() {
     let config = format!("{PLAIN}[[route]]\nname='all of them'\ntrunk='pbx'\n");

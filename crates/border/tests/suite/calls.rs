@@ -487,14 +487,25 @@ fn redirects_are_relayed_or_followed() {
     assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
 }
 
-/// RFC 3261 section 8.1.3.4: in the order of their preference.
+/// RFC 3261 section 8.1.3.4: in the order of their preference, after any refusal below 600.
 #[test]
 fn followed_redirects_are_tried_in_the_order_of_their_preference() {
-    let follow = format!("{PLAIN}redirect='follow'\n");
+    for status in [503, 486, 404] {
+        contacts_of_a_redirect_are_tried_after(status);
+    }
+}
+
+fn contacts_of_a_redirect_are_tried_after(status: u16) {
+    // The second trunk is for outages of the first one, and not part of the list of contacts.
+    let follow = format!(
+        "{PLAIN}redirect='follow'\n[[trunk]]\nname='spare'\ninterface='in'\ntarget='udp:10.2.0.20:5060'\n\
+         [[route]]\ntrunk=['pbx','spare']\n"
+    );
     let (mut net, alice, bob) = pair(&follow);
+    let spare = net.phone("10.2.0.20:5060", PhoneBehaviour::answering(SDP_B));
     net.phones[bob].log.behaviour.silent = true;
     let mut busy = PhoneBehaviour::answering(SDP_B);
-    busy.answer = Some(503);
+    busy.answer = Some(status);
     busy.progress.clear();
     let contacts = [6, 7, 8, 9].map(|host| {
         let address = format!("10.2.0.{host}:5060");
@@ -533,7 +544,46 @@ fn followed_redirects_are_tried_in_the_order_of_their_preference() {
     called.sort();
     let called: Vec<&String> = called.into_iter().map(|(_, value)| value).collect();
     let preferred: Vec<&String> = contacts.iter().rev().map(|(_, value)| value).collect();
-    assert_eq!(called, preferred);
+    assert_eq!(called, preferred, "{status}");
+    let moved_on = net.has(spare, |event| *event == PhoneEvent::Offered);
+    assert_eq!(moved_on, status == 503, "{status}");
+}
+
+/// The addresses of one name are one target.
+#[test]
+fn refusing_redirect_contact_is_called_at_one_address() {
+    let follow = format!("{PLAIN}redirect='follow'\n[dns]\nservers=['10.8.0.53:53']\n");
+    let (mut net, alice, bob) = pair(&follow);
+    net.zone = vec![
+        ("desk.example", 1, vec![10, 2, 0, 6]),
+        ("desk.example", 1, vec![10, 2, 0, 7]),
+    ];
+    net.phones[bob].log.behaviour.silent = true;
+    let mut busy = PhoneBehaviour::answering(SDP_B);
+    busy.answer = Some(486);
+    busy.progress.clear();
+    let desks = ["10.2.0.6:5060", "10.2.0.7:5060"].map(|at| net.phone(at, busy.clone()));
+    let voicemail = net.phone("10.2.0.8:5060", PhoneBehaviour::answering(SDP_B));
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    let leg = net
+        .find(bob, |event| *event == PhoneEvent::Offered)
+        .leg
+        .unwrap();
+    let edits = [Edit::Add {
+        id: HeaderId::Contact,
+        value: b"<sip:bob@desk.example>;q=0.9, <sip:bob@10.2.0.8:5060>;q=0.1",
+    }];
+    net.command(bob, |endpoint, now| {
+        endpoint
+            .reject(leg, 302, &MessageContent::default().with(&edits), now)
+            .unwrap();
+    });
+    net.run(seconds(5));
+    let called = |phone: &usize| net.has(*phone, |event| *event == PhoneEvent::Offered);
+    assert_eq!(desks.iter().filter(|desk| called(desk)).count(), 1);
+    assert!(net.has(voicemail, |event| *event == PhoneEvent::Acked));
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
 }
 
 #[test]

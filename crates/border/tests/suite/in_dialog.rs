@@ -2,7 +2,7 @@
 
 use crate::virtual_network;
 
-use engine::Transport;
+use engine::{EventKind, Transport};
 use sip::{Body, Ending, Failure, LegId, MessageContent, Prack};
 use std::time::Duration;
 use virtual_network::*;
@@ -557,6 +557,139 @@ fn refused_refresh_is_repeated() {
     }
 }
 
+/// A call whose sessions the border refreshes by re-INVITE at Alice, and by UPDATE at Bob. Neither answers by itself.
+fn refreshed_by_reinvite() -> (VirtualNetwork, [usize; 2], LegId) {
+    let config = format!("{PLAIN}[session_timer]\nexpires_s=120\n[media]\ntimeout_s=0\n");
+    let mut net = VirtualNetwork::new(&config, 1);
+    let without_update = |config: &mut sip::EndpointConfig| {
+        config.allow = "INVITE, ACK, BYE, CANCEL".to_owned();
+    };
+    let silent = |sdp| PhoneBehaviour {
+        inside: None,
+        ..PhoneBehaviour::answering(sdp)
+    };
+    let alice = ("10.1.0.1:5060", Transport::Udp);
+    let alice = net.phone_with(alice, silent(SDP_A), without_update);
+    let bob = net.phone("10.2.0.1:5060", silent(SDP_B));
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    (net, [alice, bob], leg)
+}
+
+/// Answers in-dialog requests of the phones for a time in seconds.
+fn serve(
+    net: &mut VirtualNetwork,
+    phones: [usize; 2],
+    time: u64,
+    answer: impl Fn(usize, &LogEntry) -> (u16, &'static str),
+) {
+    let mut seen = phones.map(|phone| net.log(phone).len());
+    for _ in 0..10 * time {
+        net.run(Duration::from_millis(100));
+        for (phone, seen) in phones.into_iter().zip(&mut seen) {
+            let new = net.log(phone)[*seen..].to_vec();
+            *seen += new.len();
+            for entry in new {
+                let PhoneEvent::Request(transaction) = entry.event else {
+                    continue;
+                };
+                let (status, sdp) = answer(phone, &entry);
+                net.command(phone, |endpoint, now| {
+                    let content = match sdp {
+                        "" => MessageContent::default(),
+                        sdp => MessageContent::sdp(sdp.as_bytes()),
+                    };
+                    endpoint
+                        .respond(transaction, status, &content, now)
+                        .unwrap();
+                });
+            }
+        }
+    }
+}
+
+fn requests(net: &VirtualNetwork, phone: usize, method: &str) -> Vec<LogEntry> {
+    let wanted = |entry: &&LogEntry| is_in_dialog(&entry.event) && entry.method() == method;
+    net.log(phone).iter().filter(wanted).cloned().collect()
+}
+
+/// RFC 4028 section 7.4: the other side has no part in it, and may refuse re-INVITEs.
+#[test]
+fn refresh_by_reinvite_repeats_the_description_of_one_side() {
+    let (mut net, [alice, bob], leg) = refreshed_by_reinvite();
+    let answered = net.find(alice, |event| *event == PhoneEvent::Answered);
+    let description = answered.body();
+    serve(
+        &mut net,
+        [alice, bob],
+        1_000,
+        |phone, request| match request.method().as_str() {
+            "INVITE" if phone == bob || request.body().is_empty() => (488, ""),
+            "INVITE" => (200, SDP_A),
+            _ => (200, ""),
+        },
+    );
+    assert_eq!(net.border.calls().len(), 1, "{:?}", net.phone_events(alice));
+    let refreshes = requests(&net, alice, "INVITE");
+    assert!(refreshes.len() > 10);
+    assert!(
+        refreshes
+            .iter()
+            .all(|refresh| refresh.body() == description)
+    );
+    assert!(requests(&net, bob, "INVITE").is_empty());
+    hang_up(&mut net, alice, leg);
+}
+
+#[test]
+fn refresh_without_description_is_sent_to_peers_that_refuse_one() {
+    let (mut net, [alice, bob], leg) = refreshed_by_reinvite();
+    serve(
+        &mut net,
+        [alice, bob],
+        300,
+        |phone, request| match request.method().as_str() {
+            "INVITE" if phone == bob => (200, SDP_B),
+            "INVITE" if !request.body().is_empty() => (488, ""),
+            "INVITE" => (200, SDP_A),
+            _ => (200, ""),
+        },
+    );
+    assert_eq!(net.border.calls().len(), 1, "{:?}", net.phone_events(alice));
+    assert!(!requests(&net, bob, "INVITE").is_empty());
+    hang_up(&mut net, alice, leg);
+}
+
+/// The other side gets a changed description. If it refuses, the session stays as it was (RFC 3261 section 14.1).
+#[test]
+fn changed_answer_to_a_refresh_reaches_the_other_side() {
+    const MOVED: &str = "v=0\r\no=alice 1 2 IN IP4 10.1.0.1\r\ns=-\r\nc=IN IP4 10.1.0.1\r\nt=0 0\r\nm=audio 4444 RTP/AVP 0 101\r\na=rtpmap:0 PCMU/8000\r\na=rtpmap:101 telephone-event/8000\r\na=sendonly\r\n";
+    for refuses in [false, true] {
+        let (mut net, [alice, bob], leg) = refreshed_by_reinvite();
+        let answered = net.find(alice, |event| *event == PhoneEvent::Answered);
+        let description = answered.body();
+        serve(
+            &mut net,
+            [alice, bob],
+            100,
+            |phone, request| match request.method().as_str() {
+                "INVITE" if phone == bob && refuses => (488, ""),
+                "INVITE" if phone == bob => (200, SDP_B),
+                "INVITE" => (200, MOVED),
+                _ => (200, ""),
+            },
+        );
+        let offers = requests(&net, bob, "INVITE");
+        assert!(offers[0].body().contains("a=sendonly"), "{refuses}");
+        assert_eq!(net.border.calls().len(), 1, "{refuses}");
+        if refuses {
+            let ack = net.last(alice, |event| *event == PhoneEvent::Acked);
+            assert_eq!(ack.body(), description);
+        }
+        hang_up(&mut net, alice, leg);
+    }
+}
+
 #[test]
 fn refer_is_relayed() {
     let (mut net, [alice, bob], [_, other]) = established(PLAIN);
@@ -814,6 +947,20 @@ fn invite_with_replaces_replaces_a_leg() {
     });
     net.run(seconds(1));
     assert!(net.log(dora).iter().any(|entry| entry.method() == "INFO"));
+    let replaced = net.events.iter().find_map(|event| match &event.kind {
+        EventKind::LegReplaced {
+            side,
+            cause,
+            address,
+            interface,
+            ..
+        } => Some([side, cause, address, interface].map(String::clone)),
+        _ => None,
+    });
+    assert_eq!(
+        replaced.unwrap(),
+        ["callee", "replaces", "udp:10.2.0.5:5060", "in"]
+    );
     hang_up(&mut net, alice, leg);
 }
 
@@ -854,6 +1001,60 @@ fn cancelled_reinvite_leaves_both_sides_consistent() {
     net.run(seconds(5));
     assert_eq!(net.border.calls().len(), 1);
     hang_up(&mut net, alice, leg);
+}
+
+/// Bob's phone does not go on asking its user, and the next re-INVITE passes. Without a ringing phone the CANCEL waits for
+/// its first provisional response, 100.
+#[test]
+fn cancel_of_a_reinvite_reaches_the_other_side() {
+    for rings in [true, false] {
+        let (mut net, [alice, bob], [leg, _]) = established(PLAIN);
+        net.phones[bob].log.behaviour.inside = None;
+        let video = format!("{SDP_A}m=video 4002 RTP/AVP 31\r\n");
+        let offer_video = |net: &mut VirtualNetwork| {
+            net.command(alice, |endpoint, now| {
+                let content = MessageContent::sdp(video.as_bytes());
+                endpoint
+                    .request(leg, Method::Invite, &content, now)
+                    .unwrap();
+            });
+        };
+        offer_video(&mut net);
+        net.run(Duration::from_millis(50));
+        let PhoneEvent::Request(waiting) = net.find(bob, is_in_dialog).event else {
+            panic!()
+        };
+        if rings {
+            net.command(bob, |endpoint, now| {
+                let content = MessageContent::default();
+                endpoint.respond(waiting, 180, &content, now).unwrap();
+            });
+            net.run(Duration::from_millis(50));
+        }
+        net.command(alice, |endpoint, now| {
+            let content = MessageContent::default();
+            endpoint.cancel(leg, &content, now).unwrap();
+        });
+        net.run(Duration::from_millis(if rings { 50 } else { 250 }));
+        assert!(
+            net.has(bob, |event| *event == PhoneEvent::RequestCancelled),
+            "{rings}: {:?}",
+            net.phone_events(bob)
+        );
+        assert!(net.has(alice, |event| matches!(event, PhoneEvent::Response(487, _))));
+        assert_eq!(net.border.census().ports, 2, "{rings}: no port for video");
+        net.phones[bob].log.behaviour.inside = Some(200);
+        net.phones[bob].log.behaviour.sdp = format!("{SDP_B}m=video 5002 RTP/AVP 31\r\n");
+        offer_video(&mut net);
+        net.run(seconds(1));
+        let status = net.last(alice, |event| matches!(event, PhoneEvent::Response(..)));
+        assert!(
+            matches!(status.event, PhoneEvent::Response(200, _)),
+            "{rings}"
+        );
+        assert_eq!(net.border.census().ports, 4, "{rings}");
+        hang_up(&mut net, alice, leg);
+    }
 }
 
 /// The value of Replaces for the dialog of a phone's leg, as the border sees it.

@@ -29,6 +29,7 @@ mod parallel_contacts;
 mod quality_intervals;
 mod recorded_messages;
 mod registration_load;
+mod reload;
 mod restart;
 mod routing;
 mod rtcp_names;

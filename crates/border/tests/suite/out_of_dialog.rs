@@ -82,6 +82,60 @@ fn options_are_answered() {
     assert!(entry.header("Allow").contains("INVITE"));
 }
 
+/// A name in sent-by may be that of a phone behind NAT on an access interface, but not on a core interface.
+#[test]
+fn responses_without_rport_follow_the_kind_of_the_interface() {
+    let (mut net, _, _) = pair(PLAIN);
+    for (local, source, expected) in [
+        ("192.0.2.1:5060", "10.1.0.9:51234", "10.1.0.9:51234"),
+        ("198.51.100.1:5060", "10.2.0.9:51234", "10.2.0.9:5060"),
+    ] {
+        let request = format!(
+            "OPTIONS sip:{local} SIP/2.0\r\nVia: SIP/2.0/UDP gateway.example:5060;branch=z9hG4bKn\r\n\
+             Max-Forwards: 70\r\nFrom: <sip:x@gateway.example>;tag=1\r\nTo: <sip:{local}>\r\n\
+             Call-ID: {local}\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n"
+        );
+        net.wire.clear();
+        net.send_raw(source, local, request.as_bytes());
+        net.run(seconds(1));
+        let answers = net.wire.iter();
+        let mut answers = answers.filter(|(_, bytes)| bytes.starts_with(b"SIP/2.0 "));
+        let (to, _) = answers.next().unwrap();
+        assert_eq!(*to, expected.parse().unwrap());
+    }
+}
+
+/// RFC 3261 section 16.7 step 6: the phone would send nothing, not even calls, to the border for that time.
+#[test]
+fn overload_of_a_target_is_not_that_of_the_border() {
+    let mut net = VirtualNetwork::new(PLAIN, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let silent = PhoneBehaviour {
+        outside: None,
+        ..PhoneBehaviour::answering(SDP_B)
+    };
+    let bob = net.phone("10.2.0.1:5060", silent);
+    let uri = "sip:bob@192.0.2.1";
+    send(&mut net, alice, Method::Message, uri, &[], None);
+    let request = net.find(bob, |event| matches!(event, PhoneEvent::OutOfDialog(_)));
+    let PhoneEvent::OutOfDialog(transaction) = request.event else {
+        panic!()
+    };
+    let edits = [Edit::Add {
+        id: HeaderId::RetryAfter,
+        value: b"300",
+    }];
+    net.command(bob, |endpoint, now| {
+        let content = MessageContent::default().with(&edits);
+        endpoint.respond(transaction, 503, &content, now).unwrap();
+    });
+    net.run(seconds(1));
+    let answer = net.find(alice, |event| {
+        *event == PhoneEvent::OutOfDialogResponse(500)
+    });
+    assert_eq!(answer.header("Retry-After"), "");
+}
+
 #[test]
 fn allowed_requests_are_relayed_and_others_refused() {
     let (mut net, alice, bob) = pair(PLAIN);
@@ -1039,6 +1093,110 @@ fn identities_are_relayed_only_between_trusted_sides() {
     net.run(seconds(1));
     let offered = net.find(bob, |event| *event == PhoneEvent::Offered);
     assert!(offered.header("P-Asserted-Identity").is_empty());
+}
+
+/// The 200 to a MESSAGE that one phone sends through the border and the other answers with these headers. `from_core`: the
+/// PBX sends it, to a phone on the access side.
+fn answer_with(config: &str, from_core: bool, edits: &[Edit<'_>]) -> LogEntry {
+    let (mut net, alice, bob) = pair(config);
+    let (sender, responder, to, uri) = match from_core {
+        true => (bob, alice, "198.51.100.1:5060", "sip:99@198.51.100.1"),
+        false => (alice, bob, OUT, "sip:bob@192.0.2.1"),
+    };
+    net.phones[responder].log.behaviour.outside = None;
+    let flow = Flow {
+        local: net.phones[sender].local,
+        transport: Transport::Udp,
+        remote: to.parse().unwrap(),
+        connection: None,
+    };
+    net.command(sender, |endpoint, now| {
+        let message = OutOfDialogRequest::new(Method::Message, Target::new(uri.as_bytes(), flow));
+        endpoint.send(&message, now).unwrap();
+    });
+    net.run(seconds(1));
+    let received = net.find(responder, |event| {
+        matches!(event, PhoneEvent::OutOfDialog(_))
+    });
+    let PhoneEvent::OutOfDialog(transaction) = received.event else {
+        panic!()
+    };
+    net.command(responder, |endpoint, now| {
+        let content = MessageContent::default().with(edits);
+        endpoint.respond(transaction, 200, &content, now).unwrap();
+    });
+    net.run(seconds(1));
+    let answered = |event: &PhoneEvent| *event == PhoneEvent::OutOfDialogResponse(200);
+    net.find(sender, answered).clone()
+}
+
+#[test]
+fn identities_in_responses_outside_calls_follow_trust() {
+    let asserted = Edit::Add {
+        id: HeaderId::PAssertedIdentity,
+        value: b"<sip:ceo@10.0.0.5>",
+    };
+    let others = [
+        asserted,
+        Edit::Add {
+            id: HeaderId::RemotePartyId,
+            value: b"<sip:ceo@10.0.0.5>",
+        },
+        Edit::Add {
+            id: HeaderId::PPreferredIdentity,
+            value: b"<sip:ceo@10.0.0.5>",
+        },
+        Edit::Add {
+            id: HeaderId::PAccessNetworkInfo,
+            value: b"3GPP-E-UTRAN;network-provided",
+        },
+    ];
+    let to_phone = |trusted: &str| {
+        format!(
+            "{PLAIN}[[trunk]]\nname='phone'\ninterface='out'\ntrusted={trusted}\ntarget='udp:10.1.0.1:5060'\n\
+             [[route]]\nto={{regex='^99$'}}\ntrunk='phone'\n[[route]]\ntrunk='pbx'\n"
+        )
+    };
+    // An untrusted phone asserts nothing.
+    let answer = answer_with(&to_phone("false"), true, &others);
+    for name in [
+        "P-Asserted-Identity",
+        "Remote-Party-ID",
+        "P-Preferred-Identity",
+        "P-Access-Network-Info",
+    ] {
+        assert_eq!(answer.header(name), "", "{}", answer.text());
+    }
+    // Between trusted sides an identity has our host, unless the trunk is without identities.
+    let answer = answer_with(&to_phone("true"), true, &others);
+    assert_eq!(
+        answer.header("P-Asserted-Identity"),
+        "<sip:ceo@198.51.100.1:5060>"
+    );
+    let removed = to_phone("true").replacen("[[trunk]]", "[[trunk]]\nidentity='remove'", 1);
+    let answer = answer_with(&removed, true, &others);
+    assert_eq!(answer.header("P-Asserted-Identity"), "");
+    // The identity of the core reaches a phone without the address of the core, and not against its wish.
+    let answer = answer_with(PLAIN, false, &[asserted]);
+    assert_eq!(
+        answer.header("P-Asserted-Identity"),
+        "<sip:ceo@192.0.2.1:5060>"
+    );
+    let private = [
+        asserted,
+        Edit::Add {
+            id: HeaderId::Privacy,
+            value: b"id",
+        },
+    ];
+    let answer = answer_with(PLAIN, false, &private);
+    assert_eq!(
+        answer.header("P-Asserted-Identity"),
+        "",
+        "{}",
+        answer.text()
+    );
+    assert_eq!(answer.header("Privacy"), "");
 }
 
 /// Sends a MESSAGE with this text from a phone to the border over the phone's transport.

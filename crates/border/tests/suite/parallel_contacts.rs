@@ -1,9 +1,12 @@
 //! Contacts of a user that ring at the same time: the one that answers gets its own media parameters, whichever was called
 //! last.
 
+use crate::ng_client;
 use crate::virtual_network;
 
 use engine::Transport;
+use engine::record::{RecordBuilder, RecordChange};
+use ng_client::World;
 use sip::{Flow, LegId, MessageContent, OutOfDialogRequest, Target};
 use std::time::Duration;
 use virtual_network::*;
@@ -125,6 +128,42 @@ fn media_passes(net: &mut VirtualNetwork, alice: (&str, &str), phone: (&str, &st
     })
 }
 
+/// Header rules see the interface of the phone that responds, not of the one that was called last.
+#[test]
+fn rules_for_responses_see_the_interface_of_their_phone() {
+    let rule = |interface: &str| {
+        format!(
+            "[[rules]]\ndirection='in'\non='response'\ninterface='{interface}'\ndo=[{{add='X-From',value='{interface}'}}]\n"
+        )
+    };
+    let config = config("192.0.2.2")
+        .replace("kind='access'", "kind='access'\npass_headers='X-From'")
+        .replace("srtp='require'\n", "")
+        + &rule("out")
+        + &rule("web");
+    let (mut net, alice, leg, phones) =
+        ringing(&config, [("10.2.0.1:5060", OUT), ("10.3.0.1:5060", WEB)]);
+    for (phone, status, interface) in [(phones[0], 180, "out"), (phones[1], 183, "web")] {
+        let leg = offered(&net, phone).leg.unwrap();
+        net.command(phone, |endpoint, now| {
+            let content = MessageContent::default();
+            endpoint
+                .progress(leg, status, &content, false, now)
+                .unwrap();
+        });
+        net.run(second());
+        let progressed = net.find(
+            alice,
+            |event| matches!(event, PhoneEvent::Progressed(found, ..) if *found == status),
+        );
+        assert_eq!(progressed.header("X-From"), interface);
+    }
+    answer(&mut net, phones[0], SDP_B);
+    let answered = net.find(alice, |event| *event == PhoneEvent::Answered);
+    assert_eq!(answered.header("X-From"), "out");
+    end(&mut net, alice, leg);
+}
+
 fn end(net: &mut VirtualNetwork, alice: usize, leg: LegId) {
     net.command(alice, |endpoint, now| {
         endpoint.bye(leg, &MessageContent::default(), now).unwrap();
@@ -153,6 +192,36 @@ fn contact_called_first_answers_with_its_own_address() {
     assert_eq!(passes, [true, true]);
     assert!(net.has(desk, |event| *event == PhoneEvent::Cancelled));
     end(&mut net, alice, leg);
+}
+
+/// The one that is called first, and the last one.
+#[test]
+fn record_of_a_call_names_the_contact_that_answered() {
+    let addresses = ["10.2.0.1:5060", "10.3.0.1:5060"];
+    for (index, address) in addresses.into_iter().enumerate() {
+        let (mut net, alice, leg, phones) = ringing(
+            &config("192.0.2.2"),
+            addresses.map(|address| (address, OUT)),
+        );
+        let phone = phones[index];
+        answer(&mut net, phone, SDP_B);
+        let call_id = offered(&net, phone).header("Call-ID").to_owned();
+        end(&mut net, alice, leg);
+        let mut records = RecordBuilder::new("1".to_owned());
+        let events = net.events.iter();
+        let changes = events.filter_map(|event| records.add(event.clone()));
+        let ended = changes.filter_map(|change| match change {
+            RecordChange::Ended(record) => Some(record),
+            _ => None,
+        });
+        let [record] = &ended.collect::<Vec<_>>()[..] else {
+            panic!("one record");
+        };
+        let callee = &record.legs[1].leg;
+        assert_eq!(callee.call_id, Some(call_id));
+        assert_eq!(callee.address, Some(format!("udp:{address}")));
+        assert_eq!(record.fields.targets, 2);
+    }
 }
 
 /// The answer of a contact is evaluated by the media security of its interface, and its ports stay open, in both orders
@@ -227,4 +296,60 @@ fn contacts_on_interfaces_with_different_security_answer() {
         end(&mut net, alice, leg);
         assert_eq!(net.border.census().ports, 0, "{case}");
     }
+}
+
+/// Both contacts answer while the answer of the first one is at the media node. The second is too late: its dialog ends,
+/// and the call goes on.
+#[test]
+fn late_answer_of_a_contact_ends_without_the_call() {
+    let text = ng_client::config("")
+        .replace("kind='access'\n", "kind='access'\nregister='local'\n")
+        + "[[user]]\nname='1001'\npassword='secret-1001'\n[[route]]\nregistered=true\n";
+    let mut world = World::new(&text);
+    let phones = ["10.1.0.2:5060", "10.1.0.3:5060"].map(|address| {
+        let phone = world.net.phone(address, waiting());
+        register(&mut world.net, phone, OUT);
+        phone
+    });
+    let alice = world.alice;
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    let leg = world.net.call(alice, "sip:1001@192.0.2.1", OUT, &offer);
+    world.net.run(second());
+    for node in &world.nodes {
+        node.0.borrow_mut().mute = true;
+    }
+    for phone in phones {
+        let leg = offered(&world.net, phone).leg.unwrap();
+        world.net.command(phone, |endpoint, now| {
+            let content = MessageContent::sdp(SDP_B.as_bytes());
+            endpoint.answer(leg, 200, &content, now).unwrap();
+        });
+    }
+    world.net.run(Duration::from_millis(50));
+    for node in &world.nodes {
+        let kept = {
+            let mut machine = node.0.borrow_mut();
+            machine.mute = false;
+            std::mem::take(&mut machine.kept)
+        };
+        for (from, to, bytes) in kept {
+            world
+                .net
+                .send_raw(&from.to_string(), &to.to_string(), &bytes);
+        }
+    }
+    world.net.run(second());
+    let has_ended = |net: &VirtualNetwork, phone: usize| {
+        net.has(phone, |event| matches!(event, PhoneEvent::Ended(_)))
+    };
+    assert!(world.net.has(alice, |event| *event == PhoneEvent::Answered));
+    assert!(!has_ended(&world.net, alice));
+    assert_eq!(
+        phones.map(|phone| has_ended(&world.net, phone)),
+        [false, true]
+    );
+    assert_eq!(world.net.border.calls().len(), 1);
+    world.bye(leg);
+    assert!(has_ended(&world.net, phones[0]));
+    world.assert_quiet();
 }

@@ -262,7 +262,7 @@ do = [{ route = 'other' }]
 direction = 'out'
 trunk = 'other'
 method = 'INFO'
-do = [{ reject = 488 }]
+do = [{ reject = 488, reason = 'Not To Other' }]
 [[rules]]
 direction = 'out'
 interface = 'out'
@@ -307,7 +307,7 @@ do = [{ add = 'X-Sorry', value = '${status}' }]
     });
     net.run(seconds(1));
     assert!(received_messages(&net, carol, "INFO").is_empty());
-    first(&net, alice, "488 INFO");
+    assert_eq!(first(&net, alice, "488 INFO").reason(), b"Not To Other");
     net.command(alice, |endpoint, now| {
         endpoint.bye(leg, &MessageContent::default(), now)
     })
@@ -320,7 +320,7 @@ do = [{ add = 'X-Sorry', value = '${status}' }]
 
 #[test]
 fn refusal_of_an_outgoing_call_reaches_the_caller() {
-    let rules = "[[rules]]\ndirection='out'\ntrunk='pbx'\nmethod='INVITE'\nwhen='uri.user == \"030123\"'\ndo=[{ reject = 480 }]\nname='no calls'\n";
+    let rules = "[[rules]]\ndirection='out'\ntrunk='pbx'\nmethod='INVITE'\nwhen='uri.user == \"030123\"'\ndo=[{ reject = 480, reason = 'Line moved' }]\nname='no calls'\n";
     let (mut net, alice, bob) = net(rules);
     net.call(
         alice,
@@ -329,7 +329,7 @@ fn refusal_of_an_outgoing_call_reaches_the_caller() {
         &MessageContent::sdp(SDP_A.as_bytes()),
     );
     net.run(seconds(40));
-    first(&net, alice, "480 INVITE");
+    assert_eq!(first(&net, alice, "480 INVITE").reason(), b"Line moved");
     assert!(received_messages(&net, bob, "INVITE").is_empty());
     assert!(net.border.census().is_quiet());
     assert!(has(&net, |note| matches!(
@@ -606,4 +606,249 @@ fn authenticated_caller_is_asserted() {
         Some("\"Alice\" <sip:1000@198.51.100.1:5060>")
     );
     assert_eq!(header(&invite, "P-Preferred-Identity"), None);
+}
+
+/// Sends a request outside of dialogs from a phone.
+fn send(net: &mut VirtualNetwork, phone: usize, method: Method<'static>, edits: &[Edit<'_>]) {
+    let flow = Flow {
+        local: net.phones[phone].local,
+        transport: Transport::Udp,
+        remote: OUT.parse().unwrap(),
+        connection: None,
+    };
+    net.command(phone, |endpoint, now| {
+        let request = OutOfDialogRequest {
+            from: Some(b"<sip:alice@192.0.2.1>"),
+            to: Some(b"<sip:alice@192.0.2.1>"),
+            content: MessageContent::default().with(edits),
+            ..OutOfDialogRequest::new(method, Target::new(b"sip:bob@192.0.2.1", flow))
+        };
+        endpoint.send(&request, now).unwrap();
+    });
+    net.run(seconds(1));
+}
+
+#[test]
+fn options_are_subject_to_rules() {
+    let rules = "
+[[rules]]
+direction = 'in'
+method = 'OPTIONS'
+kind = 'access'
+when = '\"Subject\" in header'
+do = [{ reject = 403, reason = 'No Scans' }]
+[[rules]]
+direction = 'out'
+method = 'OPTIONS'
+on = 'response'
+do = [{ set = 'Server', value = 'None Of Yours' }]
+";
+    let (mut net, alice, _) = net(rules);
+    send(&mut net, alice, Method::Options, &[]);
+    let answer = first(&net, alice, "200 OPTIONS");
+    assert_eq!(header(&answer, "Server").as_deref(), Some("None Of Yours"));
+    assert!(header(&answer, "Accept").is_some());
+    let edits = [Edit::Add {
+        id: HeaderId::Subject,
+        value: b"scan",
+    }];
+    send(&mut net, alice, Method::Options, &edits);
+    let refusal = first(&net, alice, "403 OPTIONS");
+    assert_eq!(refusal.reason(), b"No Scans");
+    assert_eq!(header(&refusal, "Server").as_deref(), Some("None Of Yours"));
+    assert_eq!(net.border.drops().get(DropReason::RuleRefused), 1);
+}
+
+/// Answers the last REGISTER at the core with this lifetime.
+fn grant(net: &mut VirtualNetwork, core: usize, seconds_granted: u32) {
+    let received = net
+        .last(core, |event| matches!(event, PhoneEvent::OutOfDialog(_)))
+        .clone();
+    let PhoneEvent::OutOfDialog(transaction) = received.event else {
+        panic!()
+    };
+    let contact = received.header("Contact");
+    let contact = contact.split(";expires").next().unwrap();
+    let granted = format!("{contact};expires={seconds_granted}");
+    let edits = [Edit::Replace {
+        id: HeaderId::Contact,
+        value: granted.as_bytes(),
+    }];
+    net.command(core, |endpoint, now| {
+        let content = MessageContent::default().with(&edits);
+        endpoint.respond(transaction, 200, &content, now).unwrap();
+    });
+    net.run(seconds(1));
+}
+
+#[test]
+fn refusals_of_sent_requests_have_their_status_and_reason() {
+    let rules = "
+[[rules]]
+direction = 'out'
+trunk = 'pbx'
+method = ['REGISTER', 'MESSAGE']
+when = '\"Subject\" in header'
+do = [{ reject = 403, reason = 'Line Moved' }]
+";
+    let config = PLAIN
+        .replace("kind='access'\n", "kind='access'\nregister='pass:pbx'\n")
+        .replace(
+            "target='udp:10.2.0.1:5060'",
+            "target=['udp:10.2.0.1:5060','udp:10.2.0.2:5060']",
+        );
+    let mut net = VirtualNetwork::new(&format!("{config}{rules}"), 7);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let carol = net.phone("10.2.0.2:5060", PhoneBehaviour::answering(SDP_B));
+    for core in [bob, carol] {
+        net.phones[core].log.behaviour.outside = None;
+    }
+    let contact = Edit::Replace {
+        id: HeaderId::Contact,
+        value: b"<sip:alice@10.1.0.1:5060>",
+    };
+    let expires = Edit::Add {
+        id: HeaderId::Expires,
+        value: b"600",
+    };
+    let subject = Edit::Add {
+        id: HeaderId::Subject,
+        value: b"x",
+    };
+    send(&mut net, alice, Method::Register, &[contact, expires]);
+    let core = match received_messages(&net, bob, "REGISTER").is_empty() {
+        true => carol,
+        false => bob,
+    };
+    grant(&mut net, core, 600);
+    first(&net, alice, "200 REGISTER");
+    // The registration is still valid here, but it is not confirmed against the rule.
+    net.run(seconds(400));
+    let registered = received_messages(&net, alice, "200 REGISTER").len();
+    send(
+        &mut net,
+        alice,
+        Method::Register,
+        &[contact, expires, subject],
+    );
+    assert_eq!(first(&net, alice, "403 REGISTER").reason(), b"Line Moved");
+    assert_eq!(
+        received_messages(&net, alice, "200 REGISTER").len(),
+        registered
+    );
+    assert_eq!(net.border.drops().get(DropReason::RuleRefused), 1);
+    send(&mut net, alice, Method::Message, &[subject]);
+    assert_eq!(first(&net, alice, "403 MESSAGE").reason(), b"Line Moved");
+}
+
+#[test]
+fn authenticated_user_is_known_in_the_whole_call() {
+    let rules = "
+[[rules]]
+direction = 'out'
+trunk = 'pbx'
+on = 'request'
+do = [{ add = 'X-Account', value = '${user}' }]
+[[rules]]
+direction = 'in'
+interface = 'out'
+method = 'BYE'
+when = 'user == \"1000\"'
+do = [{ add = 'X-Ended-By', value = '${user}' }]
+[[rules]]
+direction = 'out'
+on = 'response'
+do = [{ add = 'X-User', value = 'of the callee: ${user}' }]
+";
+    let config =
+        format!("{PLAIN}[[user]]\nname='1000'\npassword='hush'\n[[route]]\ntrunk='pbx'\n{rules}")
+            .replace("kind='access'\n", "kind='access'\nauthenticate='digest'\n");
+    let mut net = VirtualNetwork::new(&config, 7);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let content = MessageContent::sdp(SDP_A.as_bytes());
+    let leg = net.call_with(alice, "sip:030123@192.0.2.1", OUT, &content, |invite| {
+        invite.from = Some(b"<sip:1000@192.0.2.1>");
+        invite.login = Some(sip::Login {
+            user: b"1000",
+            password: b"hush",
+        });
+    });
+    net.run(seconds(1));
+    net.command(alice, |endpoint, now| {
+        endpoint
+            .request(leg, Method::Info, &MessageContent::default(), now)
+            .unwrap();
+    });
+    net.run(seconds(1));
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap();
+    });
+    net.run(seconds(1));
+    for what in ["INVITE", "INFO", "BYE"] {
+        let account = header(&first(&net, bob, what), "X-Account");
+        assert_eq!(account.as_deref(), Some("1000"), "{what}");
+    }
+    let bye = first(&net, bob, "BYE");
+    assert_eq!(header(&bye, "X-Ended-By").as_deref(), Some("1000"));
+    let answer = first(&net, alice, "200 INVITE");
+    assert_eq!(header(&answer, "X-User").as_deref(), Some("of the callee:"));
+}
+
+#[test]
+fn responses_of_the_border_in_a_call_see_its_tags() {
+    let rules = "
+[[rules]]
+direction = 'in'
+method = 'INVITE'
+do = [{ tag = 'tenant', value = 'a' }]
+[[rules]]
+direction = 'out'
+trunk = 'pbx'
+method = 'INVITE'
+do = [{ reject = 480 }]
+[[rules]]
+direction = 'out'
+interface = 'out'
+on = 'response'
+when = 'has(tag.tenant)'
+do = [{ add = 'X-Tenant', value = '${tag[\"tenant\"]}' }, { log = 'refused' }]
+";
+    let (mut net, alice, _) = net(rules);
+    let content = MessageContent::sdp(SDP_A.as_bytes());
+    net.call(alice, "sip:030123@192.0.2.1", OUT, &content);
+    net.run(seconds(1));
+    let refusal = first(&net, alice, "480 INVITE");
+    assert_eq!(header(&refusal, "X-Tenant").as_deref(), Some("a"));
+    assert!(has(
+        &net,
+        |note| matches!(note, EventKind::RuleLogged { call: 1, text, .. } if text == "refused")
+    ));
+}
+
+#[test]
+fn cancel_is_not_subject_to_rules() {
+    let rules = "[[rules]]\ndirection='in'\non='request'\ndo=[{ log = '${method}' }]\n";
+    let (mut net, alice, bob) = net(rules);
+    net.phones[bob].log.behaviour.answer = None;
+    let content = MessageContent::sdp(SDP_A.as_bytes());
+    let leg = net.call(alice, "sip:030123@192.0.2.1", OUT, &content);
+    net.run(seconds(1));
+    net.command(alice, |endpoint, now| {
+        endpoint
+            .hang_up(leg, &MessageContent::default(), now)
+            .unwrap();
+    });
+    net.run(seconds(1));
+    assert!(!received_messages(&net, bob, "CANCEL").is_empty());
+    let logged: Vec<&str> = net
+        .events
+        .iter()
+        .filter_map(|event| match &event.kind {
+            EventKind::RuleLogged { text, .. } => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(logged, ["INVITE"]);
 }

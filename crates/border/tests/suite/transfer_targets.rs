@@ -81,7 +81,11 @@ fn leg_of(net: &VirtualNetwork, phone: usize) -> LegId {
 impl Rig {
     /// Bob asks the border to connect Alice with this user.
     fn refer(&mut self, to: &str) {
-        let target = format!("<sip:{to}@198.51.100.1>");
+        self.refer_to(&format!("<sip:{to}@198.51.100.1>"));
+    }
+
+    /// The same with the value of Refer-To.
+    fn refer_to(&mut self, target: &str) {
         let edits = [Edit::Add {
             id: HeaderId::ReferTo,
             value: target.as_bytes(),
@@ -203,6 +207,74 @@ fn target_gets_identity_and_credentials_of_its_trunk() {
     rig.answer(rig.carol);
     assert_eq!(rig.notified(), "SIP/2.0 200 OK");
     rig.end_with(rig.carol);
+}
+
+/// An offer in a reliable response would have to be answered in PRACK, before the transferee has answered it, and
+/// nothing confirms preconditions.
+#[test]
+fn target_is_offered_only_extensions_of_the_border() {
+    let mut rig = established(&config("udp:10.2.0.2:5060", ""));
+    rig.refer("carol");
+    let invite = rig
+        .net
+        .find(rig.carol, |event| *event == PhoneEvent::Offered);
+    assert_eq!(invite.header("Supported"), "timer, replaces");
+    let leg = leg_of(&rig.net, rig.carol);
+    let sdp = rig.net.phones[rig.carol].log.behaviour.sdp.clone();
+    rig.net.command(rig.carol, |endpoint, now| {
+        let early = MessageContent::sdp(sdp.as_bytes());
+        let refused = endpoint.progress(leg, 183, &early, true, now);
+        assert_eq!(refused, Err(sip::Refused::NotSupported));
+        endpoint.progress(leg, 183, &early, false, now).unwrap();
+    });
+    rig.answer(rig.carol);
+    assert_eq!(rig.notified(), "SIP/2.0 200 OK");
+    let reinvite = rig
+        .net
+        .last(rig.alice, |event| matches!(event, PhoneEvent::Request(_)));
+    assert_eq!(reinvite.header("Supported"), "timer, replaces");
+    rig.end_with(rig.carol);
+}
+
+#[test]
+fn target_may_be_a_telephone_number() {
+    let route = "[[route]]\nto={prefix='+49'}\ntrunk='other'\n[[route]]\nto={user='carol'}";
+    let text = config("udp:10.2.0.2:5060", "").replace("[[route]]\nto={user='carol'}", route);
+    let mut rig = established(&text);
+    rig.refer_to("<tel:+49-30-1>");
+    let invite = rig
+        .net
+        .find(rig.carol, |event| *event == PhoneEvent::Offered);
+    assert!(
+        invite.text().starts_with("INVITE sip:+49301@10.2.0.2"),
+        "{}",
+        invite.text()
+    );
+    rig.answer(rig.carol);
+    rig.end_with(rig.carol);
+}
+
+/// The transferor announces the reason, not an unknown number for everything.
+#[test]
+fn refer_is_refused_with_the_status_of_policy() {
+    let route = "[[route]]\nto={user='denied'}\nreject=603\n[[route]]\nto={user='carol'}";
+    let text = config("udp:10.2.0.2:5060", "").replace("[[route]]\nto={user='carol'}", route);
+    let mut rig = established(&text);
+    for (target, expected) in [
+        ("<sip:denied@198.51.100.1>", 603),
+        ("<mailto:carol@example.org>", 416),
+        ("<sip:carol@198.51.100.1;method=BYE>", 400),
+    ] {
+        rig.refer_to(target);
+        let refused = |event: &PhoneEvent| matches!(event, PhoneEvent::Response(..));
+        let response = rig.net.last(rig.bob, refused);
+        assert!(
+            matches!(response.event, PhoneEvent::Response(status, _) if status == expected),
+            "{target}: {}",
+            response.text()
+        );
+    }
+    assert!(!rig.has_ended(rig.alice) && !rig.has_ended(rig.bob));
 }
 
 #[test]

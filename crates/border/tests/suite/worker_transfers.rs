@@ -3,6 +3,7 @@
 use crate::transfers;
 use crate::virtual_network;
 
+use engine::record::CallRecord;
 use engine::{TransferStep, Transport};
 use sip::{Ending, MessageContent};
 use std::time::Duration;
@@ -367,6 +368,68 @@ fn blind_transfer_by_any_worker() {
         table.hang_up(CAROL, carol);
         table.end_all();
     }
+}
+
+/// Addresses of the peers of both legs.
+fn peers(record: &CallRecord) -> [&str; 2] {
+    let legs = record.legs.each_ref();
+    legs.map(|leg| leg.leg.address.as_deref().unwrap_or_default())
+}
+
+#[test]
+fn record_of_a_transferred_call_has_the_legs_that_were_connected() {
+    let [alice, bob, carol] =
+        ["10.1.0.1", "10.2.0.1", "10.2.0.2"].map(|ip| format!("udp:{ip}:5060"));
+    for (who, host, expected) in [
+        (BOB, "198.51.100.1", [&alice, &carol]),
+        (ALICE, "192.0.2.1", [&carol, &bob]),
+    ] {
+        let mut table = TransferRig::new(1);
+        let legs = table.call(ALICE, BOB, 0);
+        table.refer(who, legs[who], &format!("<sip:carol@{host}>"));
+        table.run(Duration::from_secs(2));
+        assert_eq!(
+            table.notified(who).last().map(String::as_str),
+            Some(DONE[0])
+        );
+        table.hang_up_all(CAROL);
+        table.run(Duration::from_secs(2));
+        let records = table.records();
+        assert_eq!(records.len(), 1);
+        assert_eq!(peers(&records[0]), expected);
+        let fields = &records[0].fields;
+        assert_eq!(fields.route.as_deref(), Some("transfer"));
+        assert_eq!(fields.targets, 2);
+    }
+    // With a consultation call, of another worker too.
+    for workers in [(1, 1), (0, 1)] {
+        let table = attended(2, workers.0, workers.1, Transport::Udp);
+        let records = table.records();
+        let first = format!("{:02x}{:046x}", workers.0, 1);
+        let mut of_first = records.iter();
+        let record = of_first.find(|record| record.fields.call_id == first);
+        assert_eq!(peers(record.unwrap()), [&alice, &carol]);
+    }
+}
+
+#[test]
+fn record_of_a_failed_transfer_has_the_legs_of_the_call() {
+    let mut table = TransferRig::new(1);
+    table.net.phones[table.phones[CAROL]].log.behaviour.answer = Some(486);
+    let [alice, bob] = table.call(ALICE, BOB, 0);
+    table.refer(BOB, bob, "<sip:carol@198.51.100.1>");
+    table.run(Duration::from_secs(2));
+    table.hang_up(ALICE, alice);
+    let records = table.records();
+    assert_eq!(records.len(), 1);
+    assert_eq!(
+        peers(&records[0]),
+        ["udp:10.1.0.1:5060", "udp:10.2.0.1:5060"]
+    );
+    let fields = &records[0].fields;
+    assert_eq!(fields.trunk.as_deref(), Some("bob"));
+    assert_ne!(fields.route.as_deref(), Some("transfer"));
+    table.end_all();
 }
 
 #[test]

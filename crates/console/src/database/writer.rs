@@ -284,7 +284,7 @@ impl DatabaseWriter {
 
     /// Does the work that is due. `now`: microseconds since the Unix epoch.
     pub(crate) fn tick(&mut self, now: i64) {
-        self.now = now;
+        (self.now, self.index.now) = (now, now);
         let waits = |outage: &Outage| now < outage.retry_at && now >= outage.since;
         if !self.outage.as_ref().is_some_and(waits) {
             let is_due = now - self.committed >= COMMIT_INTERVAL || now < self.committed;

@@ -156,7 +156,7 @@ pub(super) fn fold_event(entry: &mut CallEntry, kind: &EventKind, at: i64) {
             entry.call.kind = CallKind::Call;
             entry.call.call = Some(*call);
             entry.call.state = CallState::Offered;
-            entry.call.ended = None;
+            (entry.call.answered, entry.call.ended) = (None, None);
             entry.call.interface.clone_from(interface);
             if entry.call.from.is_empty() {
                 (entry.call.from, entry.call.to) =
@@ -187,6 +187,8 @@ pub(super) fn fold_event(entry: &mut CallEntry, kind: &EventKind, at: i64) {
             call.route = route.clone().unwrap_or_default();
             entry.add_words(reason.as_bytes());
         }
+        // After the answer it is the target of a transfer, which is not connected yet.
+        EventKind::CallRouted { .. } if entry.call.answered.is_some() => {}
         EventKind::CallRouted { route, trunk, .. } => {
             // The target that is tried last is the one that counts; a user has no trunk.
             entry.call.route.clone_from(route);
@@ -198,6 +200,16 @@ pub(super) fn fold_event(entry: &mut CallEntry, kind: &EventKind, at: i64) {
             entry.call.state = CallState::Answered;
             entry.call.answered = Some(at);
             entry.call.status = Some(200);
+        }
+        EventKind::LegReplaced {
+            side, cause, trunk, ..
+        } => {
+            if cause == "transfer" {
+                entry.call.route = "transfer".to_owned();
+            }
+            if let (Some(trunk), "callee") = (trunk, side.as_str()) {
+                entry.call.trunk.clone_from(trunk);
+            }
         }
         EventKind::CallEnded { .. } => fold_end(entry, kind, at),
         EventKind::MediaSecurityAgreed { side, keying, .. } => {
@@ -223,6 +235,7 @@ fn fold_end(entry: &mut CallEntry, kind: &EventKind, at: i64) {
         reason,
         status,
         duration_ms,
+        trunk,
         path,
         codec,
         caller_loss_percent,
@@ -236,9 +249,18 @@ fn fold_end(entry: &mut CallEntry, kind: &EventKind, at: i64) {
     {
         let call = &mut entry.call;
         call.state = CallState::Ended;
-        call.ended = Some(at);
-        if let Some(ms) = duration_ms {
-            call.answered = Some(at - i64::try_from(*ms).unwrap_or(0) * 1_000);
+        // The event waits for the statistics of the media; the duration was taken at the end.
+        match duration_ms {
+            Some(ms) => {
+                let span = i64::try_from(*ms).unwrap_or(0).saturating_mul(1_000);
+                let answered = call.answered.unwrap_or(at.saturating_sub(span));
+                call.answered = Some(answered);
+                call.ended = Some(answered.saturating_add(span));
+            }
+            None => call.ended = call.ended.or(Some(at)),
+        }
+        if let Some(trunk) = trunk {
+            call.trunk = trunk.to_string();
         }
         call.ended_by.clone_from(ended_by);
         call.reason.clone_from(reason);
@@ -256,5 +278,121 @@ fn fold_end(entry: &mut CallEntry, kind: &EventKind, at: i64) {
             mos: hundredths(callee_mos),
         };
         entry.add_words(reason.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000;
+
+    fn routed(route: &str, trunk: &str) -> EventKind {
+        EventKind::CallRouted {
+            call: 1,
+            route: route.into(),
+            target: trunk.into(),
+            address: "udp:192.0.2.2:5060".into(),
+            call_id: "b".into(),
+            interface: "core".into(),
+            trunk: Some(trunk.into()),
+        }
+    }
+
+    fn ended(duration_ms: Option<u64>) -> EventKind {
+        EventKind::CallEnded {
+            call: 1,
+            ended_by: "caller".into(),
+            reason: "BYE".into(),
+            status: 200,
+            duration_ms,
+            trunk: Some("pbx".into()),
+            path: None,
+            codec: None,
+            caller_loss_percent: None,
+            caller_jitter_ms: None,
+            caller_mos: None,
+            callee_loss_percent: None,
+            callee_jitter_ms: None,
+            callee_mos: None,
+        }
+    }
+
+    /// A call whose events came at these times.
+    fn entry(events: &[(i64, EventKind)]) -> CallEntry {
+        let mut entry = CallEntry::default();
+        let offered = EventKind::CallOffered {
+            call: 1,
+            interface: "access".into(),
+            call_id: "a".into(),
+            from: "sip:1@x".into(),
+            to: "2".into(),
+            source: "udp:192.0.2.1:5060".into(),
+            trunk: None,
+        };
+        fold_event(&mut entry, &offered, 0);
+        for (at, kind) in events {
+            fold_event(&mut entry, kind, *at);
+        }
+        entry
+    }
+
+    fn answered() -> EventKind {
+        EventKind::CallAnswered {
+            call: 1,
+            setup_ms: Some(1_000),
+            call_id: Some("b".into()),
+        }
+    }
+
+    /// A media node that does not reply delays the event of the end.
+    #[test]
+    fn end_of_a_call_is_its_answer_and_its_duration() {
+        let late = 5 * SECOND + 750_000;
+        let known = entry(&[(SECOND, answered()), (late, ended(Some(2_000)))]);
+        let times = (known.call.answered, known.call.ended);
+        assert_eq!(times, (Some(SECOND), Some(3 * SECOND)));
+        // The event of the answer was lost.
+        let unknown = entry(&[(late, ended(Some(2_000)))]);
+        let times = (unknown.call.answered, unknown.call.ended);
+        assert_eq!(times, (Some(late - 2 * SECOND), Some(late)));
+        let refused = entry(&[(late, ended(None))]);
+        assert_eq!(
+            (refused.call.answered, refused.call.ended),
+            (None, Some(late))
+        );
+    }
+
+    #[test]
+    fn target_of_a_failed_transfer_is_not_that_of_the_call() {
+        let transfer = routed("transfer", "busy");
+        let call = [
+            (1, routed("main", "pbx")),
+            (2, answered()),
+            (3, transfer.clone()),
+        ];
+        let entry_of = |more: &[(i64, EventKind)]| entry(&[&call[..], more].concat()).call;
+        let failed = entry_of(&[]);
+        assert_eq!(
+            (failed.route.as_str(), failed.trunk.as_str()),
+            ("main", "pbx")
+        );
+        let replaced = EventKind::LegReplaced {
+            call: 1,
+            side: "callee".into(),
+            cause: "transfer".into(),
+            call_id: "c".into(),
+            interface: "core".into(),
+            address: "udp:192.0.2.3:5060".into(),
+            trunk: Some("third".into()),
+        };
+        let done = entry_of(&[(4, replaced)]);
+        assert_eq!(
+            (done.route.as_str(), done.trunk.as_str()),
+            ("transfer", "third")
+        );
+        // The event of the end names the trunk.
+        let ended = entry_of(&[(4, ended(Some(1)))]);
+        assert_eq!(ended.trunk, "pbx");
     }
 }

@@ -24,6 +24,7 @@ impl OpenCalls {
         let slot = self.slot_of(call_id);
         if let Some(entry) = slot.and_then(|slot| self.entries.get_mut(slot)) {
             entry.last = entry.last.max(at);
+            entry.touched = self.now;
             let id = entry.call.id;
             self.keep_event(kind, at, Some(id));
         }

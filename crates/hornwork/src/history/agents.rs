@@ -1,5 +1,6 @@
 //! HEP: messages of capture agents, and counts of packets in both directions.
 
+use super::store_nanos;
 use config::StoreSpec;
 use console::{StoredDirection, StoredMessage};
 use engine::{EventKind, Hundredths, Time, Transport};
@@ -288,7 +289,7 @@ impl AgentReceiver {
     }
 
     fn packet(&mut self, bytes: &[u8]) {
-        let now = self.clock.unix_nanos_now();
+        let now = store_nanos(&self.clock);
         let second = now / 1_000_000_000;
         if second != self.second {
             (self.second, self.accepted) = (second, 0);

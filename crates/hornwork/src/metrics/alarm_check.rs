@@ -53,7 +53,9 @@ pub(super) async fn check_alarms(operators: Operators, folders: WrittenFolders) 
         let wall = operators.clock.unix_nanos_now();
         let error = Duration::from_nanos(wall.abs_diff(operators.clock.unix_nanos(now)));
         let figures = figures_of(&statistics, error);
-        for event in operators.alarms.check(&figures, now) {
+        let alarms = &operators.alarms;
+        let events = alarms.check_nodes(&statistics.nodes, now).into_iter();
+        for event in events.chain(alarms.check(&figures, now)) {
             operators.log.event(&Event::new(now, event));
         }
         operators.log.flush();

@@ -79,6 +79,9 @@ pub(super) const DISK_REMEDY: &str = "check its disk and the kernel's log";
 impl From<rusqlite::Error> for StoreFailure {
     fn from(error: rusqlite::Error) -> StoreFailure {
         let why = error.to_string();
+        if is_of_contents(&error) {
+            return StoreFailure::Corrupt(why);
+        }
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreFailure::InUse,
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
@@ -94,6 +97,20 @@ impl From<rusqlite::Error> for StoreFailure {
             },
         }
     }
+}
+
+/// Whether a value or a column is not what this program writes: reading it again does not help.
+fn is_of_contents(error: &rusqlite::Error) -> bool {
+    use rusqlite::Error::{
+        FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnName, InvalidColumnType,
+    };
+    matches!(
+        error,
+        FromSqlConversionFailure(..)
+            | IntegralValueOutOfRange(..)
+            | InvalidColumnName(_)
+            | InvalidColumnType(..)
+    )
 }
 
 impl From<io::Error> for StoreFailure {
@@ -332,19 +349,16 @@ impl Database {
         Ok(self.connection.query_row(query, [], |row| row.get(0))?)
     }
 
-    /// Replaces the contacts of these users in one transaction. `wipe`: removes all other users. `alive`: the file now
-    /// matches the border.
+    /// Replaces the contacts of these users in one transaction. `keep`: removes the users for whom it returns false.
+    /// `alive`: the file now matches the border.
     pub(super) fn write(
         &mut self,
         batch: &Batch,
-        wipe: bool,
+        keep: Option<&dyn Fn(&str) -> bool>,
         alive: bool,
         dates: &Dates,
     ) -> Result<(), StoreFailure> {
         let transaction = self.connection.transaction()?;
-        if wipe {
-            transaction.execute("DELETE FROM contact", [])?;
-        }
         {
             let mut remove = transaction.prepare("DELETE FROM contact WHERE aor = ?1")?;
             let mut add = transaction.prepare(
@@ -380,6 +394,20 @@ impl Database {
                         core.map(|core| MessageText(&core.service_route)),
                         core.map(|core| MessageText(&core.associated_uris)),
                     ])?;
+                }
+            }
+            if let Some(keep) = keep {
+                let mut others: Vec<String> = Vec::new();
+                let mut users = transaction.prepare("SELECT DISTINCT aor FROM contact")?;
+                let mut rows = users.query([])?;
+                while let Some(row) = rows.next()? {
+                    let user: String = row.get(0)?;
+                    if !keep(&user) {
+                        others.push(user);
+                    }
+                }
+                for user in others {
+                    remove.execute([user])?;
                 }
             }
         }
@@ -546,9 +574,9 @@ mod tests {
         let mut batch = Batch::new();
         batch.insert("1000".to_owned(), written.to_vec());
         batch.insert("removed".to_owned(), written.to_vec());
-        database.write(&batch, false, true, &dates).unwrap();
+        database.write(&batch, None, true, &dates).unwrap();
         let removed = Batch::from([("removed".to_owned(), Vec::new())]);
-        database.write(&removed, false, true, &dates).unwrap();
+        database.write(&removed, None, true, &dates).unwrap();
         assert!(matches!(Database::open(&path), Err(StoreFailure::InUse)));
         drop(database);
 
@@ -581,7 +609,7 @@ mod tests {
         assert_eq!(read(&mut database, &soon).1, 0);
         assert!(!database.sweep(&later(&dates, 4_000)).unwrap());
         // With a clock that was set back no contact gets more than its lifetime.
-        database.write(&batch, true, true, &dates).unwrap();
+        database.write(&batch, None, true, &dates).unwrap();
         let past = Dates {
             unix_nanos: 1_000_000_000_000_000_000,
             ..soon

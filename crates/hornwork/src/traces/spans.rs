@@ -37,15 +37,41 @@ pub(super) struct RoutedTarget {
     pub(super) at: Time,
     pub(super) route: String,
     pub(super) address: String,
+    /// Call-ID of its leg.
+    pub(super) call_id: String,
     pub(super) trunk: Option<String>,
+}
+
+/// The steps of a call that its record does not have.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CallSteps {
+    /// Its targets, in the order of trying; the first ones of many.
+    pub(super) targets: Vec<RoutedTarget>,
+    /// When the legs of caller and callee were replaced last.
+    pub(super) replaced: [Option<Time>; 2],
 }
 
 /// An ended call.
 #[derive(Clone, Debug)]
 pub(super) struct TracedCall {
     pub(super) record: Box<CallRecord>,
-    /// Its targets, in the order of trying; the first ones of many.
-    pub(super) targets: Vec<RoutedTarget>,
+    pub(super) steps: CallSteps,
+}
+
+impl TracedCall {
+    /// The begin of a leg: its INVITE, or the replacement of the leg before it.
+    fn begin_of(&self, number: usize, leg: &LegRecord) -> Time {
+        let mut targets = self.steps.targets.iter();
+        let target = targets.find(|target| leg.leg.call_id.as_ref() == Some(&target.call_id));
+        let replaced = self.steps.replaced.get(number).copied().flatten();
+        let fields = &self.record.fields;
+        let begun = target.map(|target| target.at).or(replaced);
+        begun.unwrap_or(match number {
+            0 => fields.started,
+            // Of more targets than are remembered.
+            _ => fields.answered.unwrap_or(fields.started),
+        })
+    }
 }
 
 /// Composes spans.
@@ -155,13 +181,7 @@ impl SpanWriter {
             "status": status(record),
         })];
         for (number, leg) in legs(record) {
-            let begun = match number {
-                0 => fields.started,
-                _ => call
-                    .targets
-                    .last()
-                    .map_or(fields.started, |target| target.at),
-            };
+            let begun = call.begin_of(number, leg);
             let (name, kind) = match number {
                 0 => ("caller leg", SERVER),
                 _ => ("callee leg", CLIENT),
@@ -181,7 +201,7 @@ impl SpanWriter {
     }
 
     fn events(&self, call: &TracedCall) -> Vec<Value> {
-        let targets = call.targets.iter().map(|target| {
+        let targets = call.steps.targets.iter().map(|target| {
             let attributes = [
                 text("hornwork.route", &target.route),
                 text("hornwork.peer_address", &target.address),
@@ -284,6 +304,40 @@ mod tests {
     }
 
     #[test]
+    fn span_of_a_leg_begins_with_its_invite_or_with_the_replacement() {
+        let target = |ms, call_id: &str| RoutedTarget {
+            at: Time::from_millis(ms),
+            route: "registration".to_owned(),
+            address: String::new(),
+            call_id: call_id.to_owned(),
+            trunk: None,
+        };
+        let mut call = TracedCall {
+            record: Box::default(),
+            steps: CallSteps {
+                targets: vec![
+                    target(10, "first"),
+                    target(20, "last"),
+                    target(90, "transfer"),
+                ],
+                replaced: [None; 2],
+            },
+        };
+        call.record.fields.started = Time::from_millis(5);
+        let begin = |call: &TracedCall, number: usize, call_id: &str| {
+            let mut leg = LegRecord::default();
+            leg.leg.call_id = Some(call_id.to_owned());
+            call.begin_of(number, &leg)
+        };
+        assert_eq!(begin(&call, 0, "caller"), Time::from_millis(5));
+        assert_eq!(begin(&call, 1, "first"), Time::from_millis(10));
+        // A transfer of the caller, and one with a consultation call.
+        assert_eq!(begin(&call, 0, "transfer"), Time::from_millis(90));
+        call.steps.replaced = [None, Some(Time::from_millis(95))];
+        assert_eq!(begin(&call, 1, "consulted"), Time::from_millis(95));
+    }
+
+    #[test]
     fn leg_that_does_not_exist_has_no_span() {
         let mut record = CallRecord::default();
         record.legs[0].leg = LegFields {
@@ -298,7 +352,7 @@ mod tests {
         };
         let call = TracedCall {
             record: Box::new(record),
-            targets: Vec::new(),
+            steps: CallSteps::default(),
         };
         let spans = writer.spans(&call);
         assert_eq!(spans.len(), 2);

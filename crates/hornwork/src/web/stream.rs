@@ -242,6 +242,7 @@ mod tests {
             EventKind::CallAnswered {
                 call: 7,
                 setup_ms: None,
+                call_id: None,
             },
         );
         tap.take(&event);

@@ -447,6 +447,22 @@ fn commands_report_state_and_refuse_mistakes() {
         "{why}"
     );
     assert!(ctl_json(&folder, &["limits", "show"])["calls"].as_u64() > Some(7));
+    // So is a listener that cannot be opened; the others stay.
+    let busy = UdpSocket::bind("127.0.0.1:0").expect("socket");
+    let listen = format!("\"udp:127.0.0.1:{sip}\"");
+    let address = busy.local_addr().expect("address");
+    let more = good.replacen(&listen, &format!("{listen}, \"udp:{address}\""), 1);
+    assert_ne!(more, good);
+    std::fs::write(&file, &more).expect("configuration");
+    let refused = ctl(&folder, &["reload"]);
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{why}");
+    let failed = format!("the configuration is in force, except: cannot listen on {address}");
+    assert!(why.contains(&failed), "{why}");
+    drop(busy);
+    assert_eq!(ctl_json(&folder, &["reload"])["reloaded"], true);
+    std::fs::write(&file, &good).expect("configuration");
+    assert_eq!(ctl_json(&folder, &["reload"])["reloaded"], true);
     let table = ctl(&folder, &["trunks", "list"]);
     let table = String::from_utf8_lossy(&table.stdout);
     assert!(

@@ -249,6 +249,12 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
         "INVITE",
     ),
     (
+        "direction = \"in\"\nmethod = [\"INVITE\", \"CANCEL\"]\ndo = [{ log = \"x\" }]",
+        2,
+        "CANCEL is hop-by-hop",
+        "remove it",
+    ),
+    (
         "direction = \"in\"\ndo = [{ replace = \"Subject\", regex = '(a', with = \"b\" }]",
         2,
         "not a valid regular expression",

@@ -83,11 +83,29 @@ fn service_is_ready_reloads_and_stops() {
     );
     assert!(answers_options(old));
 
+    // Another public address changes no socket.
+    let advertised = good.replace(
+        "kind = \"access\"\n",
+        "kind = \"access\"\nadvertise = \"127.0.0.2\"\n",
+    );
+    assert_ne!(advertised, good);
+    std::fs::write(&file, advertised).expect("file");
+    process.signal("HUP");
+    until(&process, |messages| {
+        messages.contains("configuration_reloaded")
+    });
+    assert!(answers_options(old));
+    assert!(
+        !process.log().contains("socket_failed"),
+        "{}",
+        process.log()
+    );
+
     // A valid one changes the listener.
     std::fs::write(&file, good.replace(&format!(":{old}"), &format!(":{new}"))).expect("file");
     process.signal("HUP");
     until(&process, |messages| {
-        messages.contains("configuration_reloaded")
+        messages.matches("configuration_reloaded").count() == 2
     });
     until(&process, |_| answers_options(new));
     assert!(

@@ -343,7 +343,8 @@ pub fn plan(minutes: f64) -> StudyPlan {
                 "media-capacity-kernel",
                 "50",
                 &[],
-                media(&[]),
+                // Above, the generator beside the relay cannot keep up on small machines.
+                media(&["search.start=400", "search.highest=2000"]),
             )
             .with(row(
                 "calls at a time with RTP through the kernel relay",

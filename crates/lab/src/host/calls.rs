@@ -4,6 +4,7 @@ mod changes;
 mod incoming;
 mod phone;
 mod security;
+mod sockets;
 mod volte;
 
 use super::media::{MediaSessionPlan, StreamResult, VoiceSide};
@@ -16,7 +17,7 @@ use crate::experiment::{HangUp, fill};
 use crate::pace::Due;
 use crate::record::{Attempt, AttemptKind, AttemptOutcome};
 use codec::Format;
-use engine::{Entropy, SocketId, Time, Transport};
+use engine::{Entropy, Time, Transport};
 use protect::sdes::{CryptoAttribute, SdesAgreement};
 use sip::{
     Ending, Endpoint, Failure, Fork, Indication, Invite, LegId, Login, MessageContent, Refused,
@@ -277,56 +278,11 @@ impl HostState {
                 true
             }
             None => {
-                // The call continues in `media_opened`.
+                // The call continues in `media_opened`, or ends in `media_failed`.
                 self.media.grow(&mut self.out);
                 self.waiting_calls.push_back(key);
                 false
             }
-        }
-    }
-
-    pub(crate) fn media_opened(
-        &mut self,
-        endpoint: &mut Endpoint,
-        socket: SocketId,
-        local: SocketAddr,
-        now: Time,
-    ) {
-        self.media.opened(socket, local);
-        while let Some(key) = self.waiting_calls.pop_front() {
-            let Some(phase) = self.call(key).map(|call| call.phase) else {
-                continue;
-            };
-            if self.find_socket(key) {
-                match phase {
-                    HostCallPhase::Waiting => self.place(endpoint, key, now),
-                    _ => self.plan_answer(endpoint, key, now),
-                }
-            }
-            return;
-        }
-    }
-
-    pub(crate) fn media_failed(&mut self, socket: SocketId, error: &str, now: Time) {
-        self.media.failed(socket);
-        let Some(key) = self.waiting_calls.pop_front() else {
-            // A socket of the prefetched pool.
-            self.fatal
-                .get_or_insert_with(|| format!("media socket: {error}"));
-            return;
-        };
-        // Without a socket the called side lets the call ring; the caller's limit ends it.
-        if self
-            .call(key)
-            .is_some_and(|call| call.phase == HostCallPhase::Waiting)
-        {
-            self.end(
-                key,
-                AttemptOutcome::CouldNotStart,
-                0,
-                format!("media socket: {error}"),
-                now,
-            );
         }
     }
 

@@ -36,7 +36,7 @@ pub use plan::{
 pub use send_times::SendTimes;
 
 use crate::pace::AttemptSchedule;
-use crate::record::Attempt;
+use crate::record::{Attempt, SocketShortage};
 use calls::{HostCall, HostCallKey};
 use description_cache::DescriptionCache;
 use engine::PagedSlab;
@@ -132,6 +132,8 @@ pub struct Results {
     pub streams: Vec<StreamResult>,
     /// Lateness of the sent packets, if it was recorded.
     pub send_times: SendTimes,
+    /// Calls and streams for which there was no socket.
+    pub shortage: Option<SocketShortage>,
 }
 
 /// Timers of calls and streams.
@@ -215,6 +217,8 @@ pub(crate) struct HostState {
     /// Occurrences of a phone that were not read yet; a phone has one call at a time.
     pub(crate) phone_events: VecDeque<PhoneOccurrence>,
     pub(crate) fatal: Option<String>,
+    /// Calls and streams for which there was no socket.
+    pub(crate) shortage: Option<SocketShortage>,
 }
 
 impl LabHost {
@@ -250,10 +254,6 @@ impl LabHost {
         let tags_and_branches = identities.as_mut().map(Entropy::fork);
         let mut endpoint = Endpoint::new(config, tags_and_branches.unwrap_or(planned));
         let unreachable_host = format!("{:012x}.invalid", entropy.u64() >> 16);
-        // INVITE and BYE, or a request and its repetition with credentials.
-        if plan.answers.is_some() || plan.registrar {
-            endpoint.reserve(plan.attempts_remembered * 2);
-        }
         let mut local = |socket, transport| {
             endpoint.add_listener(ListenerConfig {
                 name: plan.name.clone(),
@@ -319,6 +319,7 @@ impl LabHost {
                 answered: 0,
                 phone_events: VecDeque::new(),
                 fatal: None,
+                shortage: None,
                 plan,
                 entropy,
                 identities,
@@ -398,6 +399,7 @@ impl LabHost {
             attempts: self.inner.attempts.take(),
             streams: std::mem::take(&mut self.inner.received_streams),
             send_times: std::mem::take(&mut self.inner.media.send_times),
+            shortage: self.inner.shortage.take(),
         }
     }
 
@@ -462,7 +464,8 @@ impl LabHost {
 
     fn open_failed(&mut self, socket: SocketId, error: &str, now: Time) {
         if self.inner.media.owns(socket) {
-            self.inner.media_failed(socket, error, now);
+            self.inner
+                .media_failed(&mut self.endpoint, socket, error, now);
             return;
         }
         self.inner.fatal = Some(format!("{}: {error}", self.inner.plan.address));

@@ -31,9 +31,6 @@ pub struct HostPlan {
     pub media_sockets: usize,
     /// First port of the media sockets opened in advance; 0 lets the driver choose each.
     pub media_port: u16,
-    /// Approximate attempts within the lifetime of transactions (32 s): memory for them is reserved in advance. 0:
-    /// allocated on demand.
-    pub attempts_remembered: usize,
     /// Outgoing calls.
     pub calls: Vec<OutgoingCallPlan>,
     /// Incoming calls; refused with 480 if `None`.
@@ -75,7 +72,6 @@ impl HostPlan {
             phone: None,
             media_sockets: 0,
             media_port: 0,
-            attempts_remembered: 0,
             calls: Vec::new(),
             answers: None,
             registrations: None,

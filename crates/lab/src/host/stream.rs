@@ -5,7 +5,7 @@ use super::plan::MediaKind;
 use super::sdp::NegotiatedMedia;
 use super::{HostState, HostTimer};
 use crate::pace::Due;
-use crate::record::{Attempt, AttemptKind, AttemptOutcome};
+use crate::record::{Attempt, AttemptKind, AttemptOutcome, SocketShortage};
 use engine::Time;
 use std::time::Duration;
 
@@ -49,6 +49,7 @@ impl HostState {
         let Some((session, _)) = session else {
             attempt.outcome = AttemptOutcome::CouldNotStart;
             attempt.why = "no media socket".to_owned();
+            SocketShortage::add(&mut self.shortage, &attempt.why);
             attempt.ended = Some(now.0);
             self.close_stream();
             self.record(attempt, now);

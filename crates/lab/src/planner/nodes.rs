@@ -3,6 +3,7 @@
 
 use super::estimate::Estimate;
 use super::{GIB, MediaPath, PlanRequest, Redundancy};
+use crate::error::RunVerdict;
 use engine::Entropy;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -67,6 +68,8 @@ pub struct NodePhase {
     pub refused: u64,
     /// The busiest node.
     pub peak_percent: PeakLoad,
+    /// Whether it was simulated to its end.
+    pub finished: bool,
 }
 
 /// Result of the simulation.
@@ -86,6 +89,21 @@ pub struct NodeCheck {
     pub cut_short: bool,
     /// In each half at most the planned share of calls was refused, and no node was above 100 percent by the values of the costs.
     pub holds: bool,
+}
+
+impl NodeCheck {
+    /// Failed if a half does not hold; not measured if the simulation ended before that was decided. `blocking` is the
+    /// planned share of refused calls.
+    pub fn verdict(&self, blocking: f64) -> RunVerdict {
+        let mut phases = [Some(&self.before), self.after.as_ref()]
+            .into_iter()
+            .flatten();
+        match phases.any(|phase| phase.fails(blocking)) {
+            true => RunVerdict::Failed,
+            false if self.cut_short => RunVerdict::NotMeasured,
+            false => RunVerdict::of(Some(self.holds)),
+        }
+    }
 }
 
 /// A node during the simulation.
@@ -176,6 +194,13 @@ fn calls_of_a_node(request: &PlanRequest, loads: &UnitLoads, size: &NodeSize, no
 }
 
 impl NodePhase {
+    /// Whether it is known not to hold: a load only grows until the end, the share of refused calls may fall.
+    fn fails(&self, blocking: f64) -> bool {
+        let peaks = self.peak_percent;
+        let mut peaks = [peaks.cores, peaks.memory, peaks.bandwidth].into_iter();
+        self.finished && !self.holds(blocking) || peaks.any(|peak| peak.value > 100.0)
+    }
+
     fn holds(&self, blocking: f64) -> bool {
         let PeakLoad {
             cores,
@@ -262,6 +287,7 @@ impl NodeWorld {
             }
             self.now = until;
         }
+        phase.finished = !self.is_cut_short();
         phase
     }
 
@@ -338,5 +364,41 @@ impl PeakLoad {
             &mut self.bandwidth,
             percent(bandwidth, loads.registration_mbit, size.mbit),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn simulation_that_ended_early_is_not_decided_unless_a_finished_half_failed() {
+        let phase = |refused: u64, finished: bool| NodePhase {
+            arrived: 1_000,
+            refused,
+            finished,
+            ..NodePhase::default()
+        };
+        let verdict = |before: NodePhase, after: NodePhase, cut_short: bool| {
+            let check = NodeCheck {
+                seconds: 60.0,
+                calls_of_a_node: 100,
+                before,
+                after: Some(after),
+                cut_calls: 0,
+                cut_short,
+                holds: !cut_short && before.holds(0.01) && after.holds(0.01),
+            };
+            check.verdict(0.01)
+        };
+        let (good, bad) = (phase(5, true), phase(50, true));
+        assert_eq!(verdict(good, good, false), RunVerdict::Passed);
+        assert_eq!(verdict(good, bad, false), RunVerdict::Failed);
+        let begun = phase(50, false);
+        assert_eq!(verdict(good, begun, true), RunVerdict::NotMeasured);
+        assert_eq!(verdict(bad, begun, true), RunVerdict::Failed);
+        let mut loaded = begun;
+        loaded.peak_percent.cores.value = 120.0;
+        assert_eq!(verdict(good, loaded, true), RunVerdict::Failed);
     }
 }

@@ -1,6 +1,7 @@
 //! The plan as text: results, and each figure with its formula.
 
 use super::{Estimate, NodeCheck, NodePhase, Plan, plain_small};
+use crate::error::RunVerdict;
 use std::fmt::Write;
 
 /// A number with thousands separated.
@@ -87,7 +88,7 @@ impl Plan {
             );
         }
         if let Some(check) = &self.node_check {
-            out.push_str(&nodes_text(check));
+            out.push_str(&nodes_text(check, self.request.blocking));
         }
         if let Some(check) = &self.real_check {
             out.push_str(&check.text());
@@ -96,7 +97,7 @@ impl Plan {
     }
 }
 
-fn nodes_text(check: &NodeCheck) -> String {
+fn nodes_text(check: &NodeCheck, blocking: f64) -> String {
     let phase = |phase: &NodePhase| {
         let peak = phase.peak_percent;
         format!(
@@ -123,10 +124,12 @@ fn nodes_text(check: &NodeCheck) -> String {
         ),
         None => "no node fails: there is no redundancy".to_owned(),
     };
-    let verdict = match (check.holds, check.cut_short) {
-        (true, _) => "the plan holds",
-        (false, true) => "not decided: ended early, because the most calls were simulated",
-        (false, false) => "the plan does NOT hold",
+    let verdict = match check.verdict(blocking) {
+        RunVerdict::Passed | RunVerdict::NotJudged => "the plan holds",
+        RunVerdict::NotMeasured => {
+            "not decided: ended early, because the most calls were simulated"
+        }
+        RunVerdict::Failed => "the plan does NOT hold",
     };
     let _ = writeln!(out, "  {after}\n  {verdict}");
     out

@@ -5,6 +5,7 @@ use super::study::{capacity, search_result};
 use crate::decimal::plain;
 use crate::error::RunVerdict;
 use crate::experiment::{CAPACITY, FigureBound, PEAK, ReferenceValue};
+use crate::peak::record::PeakRecord;
 use crate::raw::{RunRecord, TrialRecord};
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
@@ -34,9 +35,14 @@ pub struct BoundCheck {
     pub holds: Option<bool>,
     /// Explanation of the value.
     pub remark: String,
-    /// The host was too noisy to judge it: the run has not passed, even if all other bounds hold.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub too_noisy: bool,
+    /// The bound could not be judged, because the SUT did not get the load, a reference is missing, or the host was too
+    /// noisy: the run has not passed, even if all other bounds hold.
+    #[serde(
+        default,
+        alias = "too_noisy",
+        skip_serializing_if = "std::ops::Not::not"
+    )]
+    pub unjudged: bool,
 }
 
 impl BoundCheck {
@@ -86,29 +92,43 @@ pub(super) fn judge(run: &RunRecord, levels: &[LevelSummary]) -> Vec<BoundCheck>
         .collect()
 }
 
-/// The verdict over trials and bounds; `NotMeasured` of a bound counts only without any other verdict, unless the host was too
-/// noisy for it.
+/// The verdict over trials and bounds. `NotMeasured` counts only without any other verdict where the SUT does not have the
+/// figure; where a bound could not be judged, nothing has passed.
 pub(super) fn verdict<'a>(
     trials: RunVerdict,
     checks: impl IntoIterator<Item = &'a BoundCheck>,
 ) -> RunVerdict {
-    let mut noisy = RunVerdict::NotJudged;
+    let mut unjudged = RunVerdict::NotJudged;
     let mut all = trials;
     for check in checks {
-        match check.too_noisy {
-            true => noisy = RunVerdict::NotMeasured,
+        match check.unjudged {
+            true => unjudged = RunVerdict::NotMeasured,
             false => all = all.or_measured(check.verdict()),
         }
     }
-    all.and(noisy)
+    all.and(unjudged)
+}
+
+/// `NotMeasured` if a trial with thresholds is not judged because the SUT did not get the planned load: bounds that hold
+/// do not replace its thresholds.
+pub(super) fn without_load<'a>(trials: impl IntoIterator<Item = &'a TrialRecord>) -> RunVerdict {
+    let mut trials = trials.into_iter();
+    let is_open =
+        |trial: &TrialRecord| trial.verdict == RunVerdict::NotMeasured && trial.is_load_invalid();
+    match trials.any(is_open) {
+        true => RunVerdict::NotMeasured,
+        false => RunVerdict::NotJudged,
+    }
 }
 
 fn judge_bound(bound: &FigureBound, run: &RunRecord, levels: &[LevelSummary]) -> Vec<BoundCheck> {
     match bound.name.as_str() {
         CAPACITY => return vec![check_capacity(bound, run, levels)],
         PEAK => {
-            let peak = run.peak.as_ref().map(|peak| peak.value);
-            return vec![checked(bound, None, peak, None, "")];
+            return vec![match &run.peak {
+                Some(peak) => check_peak(bound, peak),
+                None => unjudged(bound, None, NO_PEAK),
+            }];
         }
         _ => {}
     }
@@ -150,13 +170,15 @@ fn check_level(
     let used = |trial: &&TrialRecord| trial.level == level.level || trial.level == reference_level;
     let fault = (run.trials.iter().filter(used)).find_map(TrialRecord::load_fault);
     if let Some(fault) = fault {
-        return checked(bound, place, None, None, &fault);
+        return unjudged(bound, place, &fault);
     }
     if let Some(check) = check_noise(bound, level, place) {
         return check;
     }
     match base.map(|base| relative_to_reference(level, &bound.name, base)) {
         Ok((value, interval)) => checked(bound, place, value, interval, ""),
+        Err(NO_PEAK) => unjudged(bound, place, NO_PEAK),
+        // The levels that a run leaves out are those that its user did not choose.
         Err(remark) => checked(bound, place, None, None, remark),
     }
 }
@@ -180,15 +202,15 @@ fn check_noise(
             plain(limit),
             plain(figure)
         ));
-        return Some(BoundCheck {
-            too_noisy: true,
-            ..checked(bound, place, None, None, &remark)
-        });
+        return Some(unjudged(bound, place, &remark));
     }
     let rest = bound.beyond_noise.then_some(figure - noise)?;
     let interval = level.intervals.get(&bound.name).cloned();
     Some(checked(bound, place, Some(rest), interval, &remark("")))
 }
+
+/// Remark of a bound without its reference.
+const NO_PEAK: &str = "the peak was not measured";
 
 type Read<'a> = (Option<f64>, Option<&'a Interval>);
 
@@ -203,7 +225,7 @@ pub(super) fn reference<'a>(
         None => Ok(None),
         Some(ReferenceValue::Name(_)) => match &run.peak {
             Some(peak) => Ok(Some((Some(peak.value), peak.interval.as_ref()))),
-            None => Err("the peak was not measured"),
+            None => Err(NO_PEAK),
         },
         Some(ReferenceValue::Level(at)) => {
             match levels.iter().find(|level| level.level == Some(*at)) {
@@ -237,6 +259,20 @@ pub(super) fn relative_to_reference(
     (Some(percent), Some(ratio))
 }
 
+/// A peak that the generator limited may be higher, as [`check_capacity`] has it.
+fn check_peak(bound: &FigureBound, peak: &PeakRecord) -> BoundCheck {
+    let check = checked(bound, None, Some(peak.value), None, "");
+    let mut limits = peak.steps.iter().filter(|step| step.invalid.is_some());
+    let limit = limits.find_map(|step| step.invalid.as_deref());
+    match (check.holds, peak.failed_above, limit) {
+        (Some(false), None, Some(why)) => BoundCheck {
+            measured: check.measured,
+            ..unjudged(bound, None, &format!("the peak may be higher: {why}"))
+        },
+        _ => check,
+    }
+}
+
 fn check_capacity(bound: &FigureBound, run: &RunRecord, levels: &[LevelSummary]) -> BoundCheck {
     let found = match &run.search {
         Some(search) => search_result(search),
@@ -247,6 +283,11 @@ fn check_capacity(bound: &FigureBound, run: &RunRecord, levels: &[LevelSummary])
     if check.holds == Some(false) && found.is_open_above {
         check.holds = None;
     }
+    // The range of a search is chosen by its user; the limit of the generator is not.
+    let search = run.search.as_ref();
+    let is_limited =
+        search.is_some_and(|search| search.load_limit().is_some() || !search.is_measured());
+    check.unjudged = check.holds.is_none() && found.is_open_above && is_limited;
     let is_below = found.value.is_none() && !found.is_open_above && !levels.is_empty();
     if is_below && bound.least.is_some() {
         check.holds = Some(false);
@@ -276,7 +317,15 @@ fn checked(
         interval,
         holds,
         remark: remark.to_owned(),
-        too_noisy: false,
+        unjudged: false,
+    }
+}
+
+/// A bound that could not be judged for this reason.
+fn unjudged(bound: &FigureBound, level: Option<f64>, remark: &str) -> BoundCheck {
+    BoundCheck {
+        unjudged: true,
+        ..checked(bound, level, None, None, remark)
     }
 }
 
@@ -284,6 +333,7 @@ fn checked(
 mod tests {
     use super::*;
     use crate::figures::{Details, Figures};
+    use crate::search::record::{SearchRecord, SearchTrial};
     use serde_json::json;
 
     fn trial(level: f64, faults: &[&str]) -> TrialRecord {
@@ -377,10 +427,63 @@ mod tests {
                 trials: trials.to_vec(),
                 ..RunRecord::default()
             };
-            judge(&run, &levels)[0].holds
+            let checks = judge(&run, &levels);
+            (checks[0].holds, verdict(RunVerdict::Passed, &checks))
         };
-        assert_eq!(holds(None), Some(true));
-        assert_eq!(holds(Some(5.0)), Some(true));
-        assert_eq!((holds(Some(0.0)), holds(Some(10.0))), (None, None));
+        assert_eq!(holds(None), (Some(true), RunVerdict::Passed));
+        assert_eq!(holds(Some(5.0)), (Some(true), RunVerdict::Passed));
+        let unjudged = (None, RunVerdict::NotMeasured);
+        assert_eq!([holds(Some(0.0)), holds(Some(10.0))], [unjudged; 2]);
+    }
+
+    #[test]
+    fn run_whose_load_was_not_offered_has_not_passed_by_its_bounds() {
+        let held = noisy(20.0, None, true);
+        let checks = std::slice::from_ref(&held);
+        // Trials without any of the figures of their thresholds give way to a bound.
+        assert_eq!(verdict(RunVerdict::NotMeasured, checks), RunVerdict::Passed);
+        let mut starved = trial(10.0, &["up: the link cannot keep up"]);
+        starved.verdict = RunVerdict::NotMeasured;
+        let all = |trials: &[TrialRecord]| {
+            verdict(RunVerdict::NotMeasured, checks).and(without_load(trials))
+        };
+        let trials = [trial(0.0, &[]), starved.clone()];
+        assert_eq!(all(&trials), RunVerdict::NotMeasured);
+        // Without thresholds nothing of it was to be judged; its bounds are judged by themselves.
+        starved.verdict = RunVerdict::NotJudged;
+        assert_eq!(all(&[starved]), RunVerdict::Passed);
+    }
+
+    #[test]
+    fn capacity_that_the_generator_limited_below_its_bound_is_not_passed() {
+        let step = |value: f64, good: bool, invalid: bool| SearchTrial {
+            value,
+            good,
+            invalid,
+            missed: "the generator could not keep up".to_owned(),
+            ..SearchTrial::default()
+        };
+        let judged = |least: f64, invalid: bool| {
+            let bound = FigureBound {
+                name: CAPACITY.to_owned(),
+                least: Some(least),
+                ..FigureBound::default()
+            };
+            let run = RunRecord {
+                bounds: vec![bound],
+                search: Some(SearchRecord {
+                    trials: vec![step(400.0, true, false), step(800.0, false, invalid)],
+                    result: Some(400.0),
+                    failed_above: Some(800.0),
+                    converged: true,
+                    ..SearchRecord::default()
+                }),
+                ..RunRecord::default()
+            };
+            verdict(RunVerdict::Passed, &judge(&run, &[]))
+        };
+        assert_eq!(judged(300.0, true), RunVerdict::Passed);
+        assert_eq!(judged(700.0, true), RunVerdict::NotMeasured);
+        assert_eq!(judged(700.0, false), RunVerdict::Failed);
     }
 }

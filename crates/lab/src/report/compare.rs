@@ -1,50 +1,21 @@
 //! Comparison of two runs of one experiment.
 
-use super::data::{AttemptGroup, LevelRecords, RunResults, TrialSummary};
+mod figures;
+mod search;
+
+use super::data::{LevelRecords, RunResults, TrialSummary};
 use super::level_summary::LoadFault;
+use super::significance::{ONE_SIDED, Sample, p_of_rise, significant_together};
 use crate::error::{LabError, RunVerdict};
 use crate::statistics::{student, variance};
+use figures::{WorseDirection, direction, figures};
+use search::{SearchedLimit, search_row};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Aggregation of a figure over several trials.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Aggregation {
-    /// The mean of the trials, with its confidence interval.
-    Trials,
-    /// A quantile or an extreme over the records of all trials, since a mean of quantiles is not a quantile. The range
-    /// over the trials shows their spread.
-    Records,
-}
-
-/// Reads a figure from a summary.
-type SummaryFigureFn = Box<dyn Fn(&TrialSummary) -> Option<f64>>;
-
-/// A compared figure: name, aggregation, and access to its value in a summary.
-struct Figure {
-    name: String,
-    over: Aggregation,
-    read: SummaryFigureFn,
-}
-
-/// Direction in which a figure gets worse; figures that do not rate the SUT have none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WorseDirection {
-    Higher,
-    Lower,
-}
-
-/// The direction of a figure, derived from its name.
-fn direction(name: &str) -> Option<WorseDirection> {
-    let higher = [" failed", "jitter", "lost", "delay", "round trip", "CPU"];
-    if name.ends_with(" established") || name == "MOS" {
-        return Some(WorseDirection::Lower);
-    }
-    let other_library = name.contains("awslc") || name.contains("openssl");
-    let is_time = name.starts_with("esp.") && name.contains("_us") && !other_library;
-    (is_time || higher.iter().any(|part| name.contains(part)) || name.contains(" response "))
-        .then_some(WorseDirection::Higher)
-}
+/// Name of the row with the results of two searches, and its level.
+const RESULT: &str = "result of the search";
+const OF_SEARCH: &str = "search";
 
 /// A row of the comparison.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -55,6 +26,19 @@ pub(super) struct ComparisonRow {
     new: ComparedValue,
     /// Difference in percent of the baseline; `null` without one.
     difference_percent: Option<f64>,
+    /// Of a level that a search has tried: its trials only served to find the result.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_probe: bool,
+}
+
+/// The judgement of a row among all rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct RowJudgement {
+    /// Probability of a change in the worse direction by this much or more, without a change of the SUT.
+    p_value: Option<f64>,
+    /// Whether the row's own test finds a difference; `None` without a test.
+    is_significant: Option<bool>,
+    is_worse: bool,
 }
 
 /// A figure measured in one run.
@@ -73,6 +57,12 @@ struct ComparedValue {
     /// samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     trial_mean: Option<f64>,
+    /// Variance of a trial that follows from its number of events alone; `null` for figures that are no counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    least_variance: Option<f64>,
+    /// The limit that a search found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    searched: Option<SearchedLimit>,
     /// Values of the single trials, in the order of [`ComparedValue::from`].
     trials: Vec<Option<f64>>,
     /// References to the trials in `run.json`.
@@ -109,8 +99,12 @@ pub(super) const HEAD: [&str; 7] = [
 pub(super) const LEGEND: &str = "Levels with n runs: counts and means are the mean of the trials with its 95 % confidence \
 interval (Student t, n - 1 degrees of freedom); quantiles and largest values are over the records of all trials, with the \
 range of the single trials in brackets. Significant: the 95 % interval of the difference of the two means (Welch) excludes \
-zero; of quantiles and largest values the means of those of the single trials are compared. Worse: a significant difference in the worse direction, above the tolerance; with fewer than two trials on either \
-side no difference is significant, and only the verdicts are compared.";
+zero; of quantiles and largest values the means of those of the single trials are compared; counts have at least the variance \
+of independent events. Worse: a difference in the worse direction above the tolerance that is significant among all judged \
+figures (Benjamini and Hochberg), so that many figures of equal runs are no more often worse than one; with fewer than two \
+trials on either side no difference is significant, and only the verdicts are compared. Searches are compared by their result, \
+with the highest value that passed and the lowest above it that failed in brackets: it is worse if these do not overlap; the \
+levels that a search has tried are not judged.";
 
 /// Compares `dir` with `baseline`.
 ///
@@ -138,7 +132,9 @@ pub(super) fn compare(
     let mut notes = notes(&old, &new);
     let folder = relative(dir, baseline);
     let mut rows = Vec::new();
-    let mut has_common = false;
+    let searches = (old.raw.run.search.as_ref()).zip(new.raw.run.search.as_ref());
+    rows.extend(searches.map(|searches| search_row(&folder, searches)));
+    let mut has_common = searches.is_some();
     for level in &old_levels {
         match new_levels.iter().find(|other| same(level, other)) {
             Some(other) => {
@@ -147,7 +143,11 @@ pub(super) fn compare(
                 notes.extend(load_note("new", other));
                 // Figures under another load than the planned one say nothing of the SUT.
                 if is_judged(level) && is_judged(other) {
-                    rows.extend(level_rows(&folder, level, other));
+                    let of_level = level_rows(&folder, level, other).into_iter();
+                    rows.extend(of_level.map(|row| ComparisonRow {
+                        is_probe: searches.is_some(),
+                        ..row
+                    }));
                 }
             }
             None => notes.push(format!("level {}: only in the baseline", level.name())),
@@ -238,6 +238,14 @@ pub(crate) fn relative(from: &Path, to: &Path) -> String {
     up.chain(down).collect::<Vec<String>>().join("/")
 }
 
+/// The record of the run in a folder, relative to the new run.
+fn run_file(folder: &str) -> String {
+    match folder {
+        "" => "run.json".to_owned(),
+        folder => format!("{folder}/run.json"),
+    }
+}
+
 fn level_rows(folder: &str, old: &LevelRecords<'_>, new: &LevelRecords<'_>) -> Vec<ComparisonRow> {
     let records = |file: &str, level: &LevelRecords<'_>| -> Vec<String> {
         let places = level.all.places.iter();
@@ -245,11 +253,7 @@ fn level_rows(folder: &str, old: &LevelRecords<'_>, new: &LevelRecords<'_>) -> V
             .map(|place| format!("{file}#/trials/{place}"))
             .collect()
     };
-    let old_file = match folder {
-        "" => "run.json".to_owned(),
-        folder => format!("{folder}/run.json"),
-    };
-    let (old_from, new_from) = (records(&old_file, old), records("run.json", new));
+    let (old_from, new_from) = (records(&run_file(folder), old), records("run.json", new));
     let (old_all, new_all) = (old.summary(), new.summary());
     let each = |level: &LevelRecords<'_>| -> Vec<TrialSummary> {
         level.trials.iter().map(|part| part.summary()).collect()
@@ -272,148 +276,11 @@ fn level_rows(folder: &str, old: &LevelRecords<'_>, new: &LevelRecords<'_>) -> V
                 baseline,
                 new,
                 figure: figure.name,
+                is_probe: false,
             }
         })
         .filter(|row| row.baseline.value.is_some() || row.new.value.is_some())
         .collect()
-}
-
-impl Figure {
-    fn value(&self, all: &TrialSummary, each: &[TrialSummary]) -> ComparedValue {
-        let trials: Vec<Option<f64>> = each.iter().map(|one| (self.read)(one)).collect();
-        let values: Vec<f64> = trials.iter().copied().flatten().collect();
-        let n = values.len();
-        let mean = (n > 0).then(|| values.iter().sum::<f64>() / n as f64);
-        match self.over {
-            Aggregation::Records => ComparedValue {
-                value: (self.read)(all),
-                range: (n > 1).then(|| {
-                    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
-                    let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                    (low, high)
-                }),
-                n,
-                variance: variance(&values),
-                trial_mean: mean,
-                trials,
-                ..ComparedValue::default()
-            },
-            Aggregation::Trials => {
-                let half = half_width(&values);
-                ComparedValue {
-                    value: mean,
-                    range: mean
-                        .zip(half)
-                        .map(|(mean, half)| (mean - half, mean + half)),
-                    half_width: half,
-                    confidence: true,
-                    n,
-                    variance: variance(&values),
-                    trial_mean: None,
-                    trials,
-                    from: Vec::new(),
-                }
-            }
-        }
-    }
-}
-
-fn figures(old: &TrialSummary, new: &TrialSummary) -> Vec<Figure> {
-    let mut all = Vec::new();
-    let mut add = |name: String, over: Aggregation, read: SummaryFigureFn| {
-        all.push(Figure { name, over, read });
-    };
-    for group in AttemptGroup::ALL {
-        if old.tally(group).attempted == 0 && new.tally(group).attempted == 0 {
-            continue;
-        }
-        let name = group.name();
-        let count = |read: fn(&super::data::Tally) -> u64| -> SummaryFigureFn {
-            Box::new(move |summary| Some(read(summary.tally(group)) as f64))
-        };
-        add(
-            format!("{name} attempted"),
-            Aggregation::Trials,
-            count(|t| t.attempted),
-        );
-        add(
-            format!("{name} established"),
-            Aggregation::Trials,
-            count(|t| t.established),
-        );
-        add(
-            format!("{name} failed"),
-            Aggregation::Trials,
-            count(|t| t.failed),
-        );
-        add(
-            format!("{name} response mean, ms"),
-            Aggregation::Trials,
-            Box::new(move |s| s.tally(group).response_mean()),
-        );
-        for (what, q) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
-            add(
-                format!("{name} response {what}, ms"),
-                Aggregation::Records,
-                Box::new(move |s| s.tally(group).response(q)),
-            );
-        }
-    }
-    type Read = fn(&TrialSummary) -> Option<f64>;
-    let rest: [(&str, Aggregation, Read); 14] = [
-        ("peak calls", Aggregation::Records, |s| {
-            Some(s.details.peak_calls as f64)
-        }),
-        ("jitter mean, ms", Aggregation::Trials, |s| {
-            s.figures.jitter_ms.mean
-        }),
-        ("jitter p99, ms", Aggregation::Records, |s| {
-            s.figures.jitter_ms.p99
-        }),
-        ("jitter max, ms", Aggregation::Records, |s| {
-            s.figures.jitter_ms.max
-        }),
-        ("lost, %", Aggregation::Trials, |s| s.figures.lost_percent),
-        ("MOS", Aggregation::Trials, |s| s.figures.mos),
-        ("one-way delay, worst, ms", Aggregation::Records, |s| {
-            s.details.one_way_ms
-        }),
-        ("round trip, worst, ms", Aggregation::Records, |s| {
-            s.details.round_trip_ms
-        }),
-        ("lateness p50, ms", Aggregation::Records, |s| {
-            s.details.lateness_ms[0]
-        }),
-        ("lateness p99, ms", Aggregation::Records, |s| {
-            s.details.lateness_ms[1]
-        }),
-        (
-            "CPU per call, packets included, us",
-            Aggregation::Trials,
-            |s| s.figures.cpu_us_per_call,
-        ),
-        ("CPU of signalling per call, us", Aggregation::Trials, |s| {
-            s.details.planes.signalling_us_per_call
-        }),
-        ("CPU of media per packet, us", Aggregation::Trials, |s| {
-            s.details.planes.media_us_per_packet
-        }),
-        ("RcvbufErrors", Aggregation::Trials, |s| {
-            s.receive_buffer_errors.map(|count| count as f64)
-        }),
-    ];
-    for (name, over, read) in rest {
-        add(name.to_owned(), over, Box::new(read));
-    }
-    for case in &old.details.measures {
-        let name = case.figure.clone();
-        let read: SummaryFigureFn = Box::new(move |summary| {
-            let mut measured = summary.details.measures.iter();
-            Some(measured.find(|other| other.figure == name)?.value)
-        });
-        add(case.figure.clone(), Aggregation::Trials, read);
-    }
-    all
 }
 
 /// Half the width of the 95 % confidence interval of the mean; `None` for fewer than two values.
@@ -422,33 +289,32 @@ fn half_width(values: &[f64]) -> Option<f64> {
     Some(student(n.saturating_sub(1)) * (variance(values)? / n as f64).sqrt())
 }
 
-/// Whether the 95 % interval of the difference of two means (Welch) excludes zero; `None` with fewer than two trials on
-/// either side.
-fn is_significant(old: &ComparedValue, new: &ComparedValue) -> Option<bool> {
-    let part = |value: &ComparedValue| Some(value.variance? / value.n as f64);
-    let (a, b) = (part(old)?, part(new)?);
-    let change = (new.judged()? - old.judged()?).abs();
-    let spread = a + b;
-    if spread == 0.0 {
-        return Some(change > 0.0);
-    }
-    let (n, m) = ((old.n - 1) as f64, (new.n - 1) as f64);
-    let freedom = spread.powi(2) / (a.powi(2) / n + b.powi(2) / m);
-    Some(change > student(freedom.floor() as usize) * spread.sqrt())
-}
-
 impl ComparedValue {
     /// The value by which a difference is judged.
     fn judged(&self) -> Option<f64> {
         self.value.and(self.trial_mean.or(self.value))
     }
 
+    /// The trials as a sample; `None` without a value, or with fewer than two trials.
+    fn sample(&self) -> Option<Sample> {
+        Some(Sample {
+            mean: self.judged()?,
+            n: self.n,
+            variance: self.variance?,
+            least_variance: self.least_variance,
+        })
+    }
+
     fn text(&self) -> String {
         let Some(value) = self.value else {
-            return "-".to_owned();
+            return match self.searched {
+                Some(limit) if limit.is_measured => "below the lowest value tried".to_owned(),
+                _ => "-".to_owned(),
+            };
         };
         let value = plain(value);
         match self.range {
+            None if self.searched.is_some() => format!("{value} or more (n={})", self.n),
             None => value,
             Some((low, high)) if self.confidence => {
                 format!("{value} ± {} (n={})", plain((high - low) / 2.0), self.n)
@@ -493,16 +359,32 @@ impl ComparisonRow {
         difference_text(self.difference_percent, both.is_some())
     }
 
-    fn significance(&self) -> &'static str {
-        match is_significant(&self.baseline, &self.new) {
-            Some(true) => "yes",
-            Some(false) => "no",
-            None => "-",
+    /// The test of this row alone.
+    fn tested(&self) -> RowJudgement {
+        if let Some((old, new)) = self.baseline.searched.zip(self.new.searched) {
+            let below = |a: SearchedLimit, b: SearchedLimit| {
+                (a.high.zip(b.low)).is_some_and(|(high, low)| high < low)
+            };
+            let both = self.baseline.value.zip(self.new.value);
+            return RowJudgement {
+                is_significant: both.map(|_| below(old, new) || below(new, old)),
+                ..RowJudgement::default()
+            };
+        }
+        let rise = (self.baseline.sample().zip(self.new.sample()))
+            .and_then(|(old, new)| p_of_rise(&old, &new));
+        RowJudgement {
+            p_value: rise.map(|rise| match direction(&self.figure) {
+                Some(WorseDirection::Lower) => 1.0 - rise,
+                _ => rise,
+            }),
+            is_significant: rise.map(|rise| rise < ONE_SIDED || rise > 1.0 - ONE_SIDED),
+            is_worse: false,
         }
     }
 
-    /// Whether this figure is worse in the new run.
-    fn is_worse(&self, tolerance_percent: f64) -> bool {
+    /// Whether the figure is worse by more than the tolerance, significant or not.
+    fn is_beyond(&self, tolerance_percent: f64) -> bool {
         let (Some(old), Some(new)) = (self.baseline.judged(), self.new.judged()) else {
             return false;
         };
@@ -511,20 +393,32 @@ impl ComparisonRow {
             Some(WorseDirection::Lower) => old - new,
             None => return false,
         };
-        is_significant(&self.baseline, &self.new) == Some(true)
-            && by > old.abs() * tolerance_percent / 100.0
+        by > old.abs() * tolerance_percent / 100.0
+    }
+
+    /// Whether it was measured in both runs; a search without a result may have measured that no value passes.
+    fn is_compared(&self) -> bool {
+        let is_known = |value: &ComparedValue| {
+            value.value.is_some() || value.searched.is_some_and(|limit| limit.is_measured)
+        };
+        is_known(&self.baseline) && is_known(&self.new)
     }
 
     /// The cells as text.
-    pub fn cells(&self, tolerance_percent: f64) -> [String; 7] {
+    fn cells(&self, judgement: &RowJudgement) -> [String; 7] {
         [
             self.level.clone(),
             self.figure.clone(),
             self.baseline.text(),
             self.new.text(),
             self.difference(),
-            self.significance().to_owned(),
-            match self.is_worse(tolerance_percent) {
+            match judgement.is_significant {
+                Some(true) => "yes",
+                Some(false) => "no",
+                None => "-",
+            }
+            .to_owned(),
+            match judgement.is_worse {
                 true => "worse".to_owned(),
                 false => String::new(),
             },
@@ -532,15 +426,35 @@ impl ComparisonRow {
     }
 }
 
+/// Judges rows among each other.
+fn judge(rows: &[ComparisonRow], tolerance_percent: f64) -> Vec<RowJudgement> {
+    let tested: Vec<RowJudgement> = rows.iter().map(ComparisonRow::tested).collect();
+    let judged = |row: &ComparisonRow| !row.is_probe && direction(&row.figure).is_some();
+    let p_values: Vec<Option<f64>> = (rows.iter().zip(&tested))
+        .map(|(row, test)| test.p_value.filter(|_| judged(row)))
+        .collect();
+    let together = significant_together(&p_values);
+    let rows = rows.iter().zip(tested).zip(together);
+    rows.map(|((row, test), is_significant)| RowJudgement {
+        is_worse: row.is_worse_search(tolerance_percent)
+            || is_significant && row.is_beyond(tolerance_percent),
+        ..test
+    })
+    .collect()
+}
+
 impl RunComparison {
+    /// The cells of all rows as text.
+    pub fn cells(&self) -> Vec<[String; 7]> {
+        let judged = judge(&self.rows, self.tolerance_percent);
+        let rows = self.rows.iter().zip(&judged);
+        rows.map(|(row, judgement)| row.cells(judgement)).collect()
+    }
+
     /// As text for the terminal.
     pub fn text(&self) -> String {
         let mut rows = vec![HEAD.map(str::to_owned)];
-        let cells = self
-            .rows
-            .iter()
-            .map(|row| row.cells(self.tolerance_percent));
-        rows.extend(cells);
+        rows.extend(self.cells());
         let mut widths = [0; 7];
         for row in &rows {
             for (width, cell) in widths.iter_mut().zip(row) {
@@ -569,10 +483,14 @@ impl RunComparison {
 
     /// Figures that are worse in the new run, and the verdict if it is.
     fn worse_figures(&self) -> Vec<String> {
-        let rows = self.rows.iter();
+        let judged = judge(&self.rows, self.tolerance_percent);
+        let rows = self.rows.iter().zip(&judged);
         let mut worse: Vec<String> = rows
-            .filter(|row| row.is_worse(self.tolerance_percent))
-            .map(|row| format!("{} at {}", row.figure, row.level))
+            .filter(|(_, judgement)| judgement.is_worse)
+            .map(|(row, _)| match row.level.as_str() {
+                OF_SEARCH => row.figure.clone(),
+                level => format!("{} at {level}", row.figure),
+            })
             .collect();
         if self.newly_failed {
             worse.push("the verdict".to_owned());
@@ -580,19 +498,30 @@ impl RunComparison {
         worse
     }
 
-    /// Whether the new run is worse.
-    pub fn is_worse(&self) -> bool {
-        !self.worse_figures().is_empty()
+    /// Whether any figure that was judged was measured in both runs. Of two searches that is their result.
+    fn is_compared(&self) -> bool {
+        let mut rows = self.rows.iter().filter(|row| !row.is_probe);
+        rows.any(ComparisonRow::is_compared)
+    }
+
+    /// Failed if the new run is worse; not measured if there is nothing to compare it by.
+    pub fn verdict(&self) -> RunVerdict {
+        match self.worse_figures().is_empty() {
+            false => RunVerdict::Failed,
+            true if self.is_compared() => RunVerdict::Passed,
+            true => RunVerdict::NotMeasured,
+        }
     }
 
     /// The judgement as a sentence.
     pub fn judgement(&self) -> String {
         let worse = self.worse_figures();
         match worse.is_empty() {
-            true if self.rows.is_empty() => {
-                "not compared: no level was judged in both runs".to_owned()
+            true if self.is_compared() => "not worse".to_owned(),
+            true if self.rows.iter().any(|row| row.level == OF_SEARCH) => {
+                "not compared: a search has no result".to_owned()
             }
-            true => "not worse".to_owned(),
+            true => "not compared: no level was judged in both runs".to_owned(),
             false => format!("worse: {}", without_control_characters(&worse.join(", "))),
         }
     }
@@ -605,21 +534,28 @@ impl RunComparison {
                 "value": value.value,
                 "low": low,
                 "high": high,
-                "range": if value.confidence { "confidence_95" } else { "trials" },
+                "range": match (value.confidence, value.searched) {
+                    (true, _) => "confidence_95",
+                    (false, Some(_)) => "search",
+                    (false, None) => "trials",
+                },
                 "trials": value.n,
             })
         };
+        let judged = judge(&self.rows, self.tolerance_percent);
         let rows: Vec<serde_json::Value> = self
             .rows
             .iter()
-            .map(|row| {
+            .zip(&judged)
+            .map(|(row, judgement)| {
                 serde_json::json!({
                     "level": row.level,
                     "figure": row.figure,
                     "baseline": value(&row.baseline),
                     "new": value(&row.new),
-                    "told_apart": is_significant(&row.baseline, &row.new),
-                    "worse": row.is_worse(self.tolerance_percent),
+                    "told_apart": judgement.is_significant,
+                    "p_value": judgement.p_value,
+                    "worse": judgement.is_worse,
                 })
             })
             .collect();
@@ -627,7 +563,8 @@ impl RunComparison {
             "experiment": self.title,
             "notes": self.notes,
             "tolerance_percent": self.tolerance_percent,
-            "worse": self.is_worse(),
+            "worse": self.verdict() == RunVerdict::Failed,
+            "verdict": self.verdict(),
             "worse_in": self.worse_figures(),
             "rows": rows,
         })
@@ -643,6 +580,7 @@ fn without_control_characters(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::significance::variance_of_count;
     use super::*;
     use crate::raw::{FORMAT, RawWriter, RunRecord, SendLateness, Surroundings, TrialRecord};
     use crate::record::{Attempt, AttemptKind, AttemptOutcome, StreamRecord};
@@ -698,6 +636,12 @@ mod tests {
         dir
     }
 
+    impl RunComparison {
+        fn is_worse(&self) -> bool {
+            self.verdict() == RunVerdict::Failed
+        }
+    }
+
     fn compared(old: &[(Vec<f64>, f64)], new: &[(Vec<f64>, f64)], name: &str) -> RunComparison {
         let dirs = [("old", old), ("new", new)];
         let [old, new] = dirs.map(|(side, trials)| written(&format!("{name}-{side}"), trials));
@@ -720,6 +664,11 @@ mod tests {
         let cause = "level 900: 3 of 3 new trials not judged: the generator could not keep up";
         assert!(starved.notes.iter().any(|note| note.starts_with(cause)));
         assert!(starved.judgement().starts_with("not compared"));
+        assert_eq!(starved.verdict(), RunVerdict::NotMeasured);
+        assert_eq!(
+            compared(&old, &old, "unchanged").verdict(),
+            RunVerdict::Passed
+        );
         // One starved repetition of three is left out.
         let mut mixed = trials(10.0, [0.1; 3]);
         mixed[1] = (vec![900.0; 3], 25.0);
@@ -729,6 +678,97 @@ mod tests {
         assert!(mixed.notes.iter().any(|note| note.starts_with(cause)));
         let mean = |row: &&ComparisonRow| row.figure == "calls response mean, ms";
         assert_eq!(mixed.rows.iter().find(mean).unwrap().new.n, 2);
+    }
+
+    /// Writes a search with this result, and the value above it that failed.
+    fn searched(
+        name: &str,
+        result: Option<f64>,
+        failed_above: Option<f64>,
+        invalid: bool,
+    ) -> PathBuf {
+        use crate::search::record::{SearchRecord, SearchTrial};
+        let dir = written(name, &[(vec![1.0; 300], 0.1)]);
+        let mut run = crate::raw::read_run(&dir).unwrap();
+        let step = |good: bool, value: f64| SearchTrial {
+            value,
+            good,
+            invalid: !good && invalid,
+            ..SearchTrial::default()
+        };
+        run.trials[0].level = result.or(failed_above);
+        run.search = Some(SearchRecord {
+            trials: (result.map(|value| step(true, value)).into_iter())
+                .chain(failed_above.map(|value| step(false, value)))
+                .collect(),
+            result,
+            failed_above,
+            ..SearchRecord::default()
+        });
+        crate::raw::write_run(&dir, &run).unwrap();
+        dir
+    }
+
+    #[test]
+    fn searches_are_compared_by_their_results() {
+        type Found = (Option<f64>, Option<f64>, bool);
+        let compared = |name: &str, old: Found, new: Found| {
+            let [old, new] = [("old", old), ("new", new)].map(|(side, found)| {
+                searched(&format!("search-{name}-{side}"), found.0, found.1, found.2)
+            });
+            let found = compare(&old, &new, 5.0).unwrap();
+            for dir in [old, new] {
+                std::fs::remove_dir_all(dir).unwrap();
+            }
+            found
+        };
+        let full = (Some(9_000.0), Some(9_450.0), false);
+        let half = (Some(4_500.0), Some(4_725.0), false);
+        let found = compared("half", full, half);
+        assert_eq!(found.worse_figures(), [RESULT]);
+        assert_eq!(found.verdict(), RunVerdict::Failed);
+        assert!(
+            found.text().contains("9000 [9000..9450] (n=2)"),
+            "{}",
+            found.text()
+        );
+        let verdict = |name: &str, old: Found, new: Found| compared(name, old, new).verdict();
+        assert_eq!(verdict("better", half, full), RunVerdict::Passed);
+        assert_eq!(verdict("equal", full, full), RunVerdict::Passed);
+        // Neighbours overlap.
+        let near = (Some(8_600.0), Some(9_050.0), false);
+        assert_eq!(verdict("near", full, near), RunVerdict::Passed);
+        // The generator was the limit of the new run; the lowest value failed; nothing was measured.
+        let limited = (Some(4_500.0), Some(4_725.0), true);
+        assert_eq!(verdict("limited", full, limited), RunVerdict::Passed);
+        let none = (None, Some(100.0), false);
+        assert_eq!(verdict("none", full, none), RunVerdict::Failed);
+        let unknown = (None, Some(100.0), true);
+        assert_eq!(verdict("unknown", full, unknown), RunVerdict::NotMeasured);
+    }
+
+    #[test]
+    fn a_failed_call_in_each_of_two_trials_is_no_proof() {
+        let row = |figure: &str, old: [f64; 2], new: [f64; 2]| {
+            let value = |counts: [f64; 2]| ComparedValue {
+                value: Some(counts.iter().sum::<f64>() / 2.0),
+                n: 2,
+                variance: variance(&counts),
+                least_variance: Some(variance_of_count(counts.iter().sum(), 600.0, 2)),
+                ..ComparedValue::default()
+            };
+            ComparisonRow {
+                level: "10".to_owned(),
+                figure: figure.to_owned(),
+                baseline: value(old),
+                new: value(new),
+                difference_percent: None,
+                is_probe: false,
+            }
+        };
+        let worse = |old, new| judge(&[row("calls failed", old, new)], 5.0)[0].is_worse;
+        assert!(!worse([0.0; 2], [1.0; 2]));
+        assert!(worse([0.0; 2], [30.0; 2]));
     }
 
     #[test]
@@ -777,7 +817,17 @@ mod tests {
             variance: variance(values),
             ..ComparedValue::default()
         };
-        let apart = |a: &[f64], b: &[f64]| is_significant(&value(a), &value(b));
+        let apart = |a: &[f64], b: &[f64]| {
+            let row = ComparisonRow {
+                level: String::new(),
+                figure: String::new(),
+                baseline: value(a),
+                new: value(b),
+                difference_percent: None,
+                is_probe: false,
+            };
+            row.tested().is_significant
+        };
         assert_eq!(apart(&[10.0, 10.1, 9.9], &[12.0, 12.1, 11.9]), Some(true));
         assert_eq!(apart(&[10.0, 20.0, 5.0], &[12.0, 8.0, 19.0]), Some(false));
         assert_eq!(apart(&[1.0], &[1.0, 2.0]), None);
@@ -797,6 +847,7 @@ mod tests {
             difference_percent: difference_percent(&value(old), &value(new)),
             baseline: value(old),
             new: value(new),
+            is_probe: false,
         };
         assert_eq!(row(10.0, 12.5).difference(), "+25.0 %");
         assert_eq!(row(-4.0, -5.0).difference(), "-25.0 %");
@@ -819,8 +870,10 @@ mod tests {
                 baseline: value(old),
                 new: value(new),
                 difference_percent: None,
+                is_probe: false,
             }
         };
+        let is_worse = |row: ComparisonRow, tolerance| judge(&[row], tolerance)[0].is_worse;
         let (low, high) = ([10.0, 10.1, 9.9], [12.0, 12.1, 11.9]);
         for (figure, worse) in [
             ("call failed", true),
@@ -831,10 +884,11 @@ mod tests {
             ("call attempted", false),
             ("lateness p99, ms", false),
         ] {
-            assert_eq!(row(figure, low, high).is_worse(5.0), worse, "{figure}");
+            assert_eq!(is_worse(row(figure, low, high), 5.0), worse, "{figure}");
         }
-        assert!(row("MOS", high, low).is_worse(5.0));
-        assert!(!row("MOS", high, low).is_worse(20.0));
-        assert!(!row("MOS", [10.0, 20.0, 5.0], [12.0, 8.0, 4.0]).is_worse(5.0));
+        assert!(is_worse(row("MOS", high, low), 5.0));
+        assert!(!is_worse(row("MOS", high, low), 20.0));
+        let scattered = row("MOS", [10.0, 20.0, 5.0], [12.0, 8.0, 4.0]);
+        assert!(!is_worse(scattered, 5.0));
     }
 }

@@ -77,7 +77,7 @@ fn render(comparison: &RunComparison) -> String {
         let _ = write!(html, "<th scope=\"col\"{class}>{heading}</th>");
     }
     html.push_str("</tr></thead><tbody>");
-    for (place, row) in comparison.rows.iter().enumerate() {
+    for (place, cells) in comparison.cells().into_iter().enumerate() {
         let [
             level,
             figure,
@@ -86,7 +86,7 @@ fn render(comparison: &RunComparison) -> String {
             difference,
             significant,
             judged,
-        ] = row.cells(comparison.tolerance_percent);
+        ] = cells;
         let cell = |pointer: &str, text: &str| record(&format!("/rows/{place}/{pointer}"), text);
         let _ = write!(
             html,

@@ -7,7 +7,7 @@ use crate::figures::{self, CLASS_NAMES};
 use crate::metrics::REGISTRATION_KINDS;
 use crate::raw::TrialRecord;
 use crate::record::{Attempt, AttemptKind, AttemptOutcome, StreamRecord};
-use crate::statistics::{Interval, variance};
+use crate::statistics::{Interval, correlation_of_events, quantile, variance};
 use std::collections::BTreeMap;
 
 /// Method by which the interval of a figure is computed.
@@ -139,9 +139,7 @@ fn interval_of(
     };
     match source(name) {
         IntervalMethod::Runs => Interval::of_mean(&runs(), "runs"),
-        IntervalMethod::TrimmedRuns => {
-            Interval::of_mean(super::levels::without_extremes(&mut runs()), "runs")
-        }
+        IntervalMethod::TrimmedRuns => Interval::of_trimmed_mean(&runs(), "runs"),
         IntervalMethod::Counted(test) => {
             let group = match name.starts_with("regist") {
                 true => (records.attempts.iter())
@@ -170,16 +168,21 @@ fn interval_of(
             )
         }
         IntervalMethod::Response(q) => {
-            let main = main_of(records);
-            let mut times: Vec<f64> = main.iter().filter_map(|a| a.response_ms()).collect();
-            times.sort_by(f64::total_cmp);
-            Interval::of_quantile(&times, q, "attempts")
+            let mut main = main_of(records);
+            main.sort_by_key(|attempt| (attempt.trial, attempt.due));
+            let times = main
+                .iter()
+                .filter_map(|a| Some((a.trial, a.response_ms()?)));
+            quantile_interval(&by_trial(times), q, "attempts")
         }
         IntervalMethod::Streams(read) => match trials.len() {
-            0 | 1 => Interval::of_mean(&over(read), "streams"),
+            0 | 1 => Interval::of_mean(&over(read), "streams").within_runs(),
             _ => Interval::of_mean(&runs(), "runs"),
         },
-        IntervalMethod::StreamQuantile(read, q) => Interval::of_quantile(&over(read), q, "streams"),
+        IntervalMethod::StreamQuantile(read, q) => {
+            let values = streams.iter().filter_map(|s| Some((s.trial, read(s)?)));
+            quantile_interval(&by_trial(values), q, "streams")
+        }
         IntervalMethod::Packets => loss_interval(&runs(), streams),
         IntervalMethod::Extreme => Interval::none(trials.len() as u64, "runs"),
     }
@@ -199,17 +202,51 @@ fn loss_interval(runs: &[f64], streams: &[&StreamRecord]) -> Interval {
     });
     let correlation = if weight > 0.0 { sum / weight } else { 0.0 };
     let within = Interval::of_correlated_share((lost, expected), correlation, 100.0, "packets");
-    if runs.len() < 3 {
-        return within;
+    if runs.len() < SPREAD_FROM {
+        return within.within_runs();
     }
     let mut between = Interval::of_mean(runs, "runs");
     between.centre(lost as f64 * 100.0 / expected.max(1) as f64);
     between.high = between.high.map(|high| high.min(100.0));
-    let width = |interval: &Interval| Some(interval.high? - interval.low?);
-    match width(&between) > width(&within) {
-        true => between,
-        false => within,
+    within.wider(between)
+}
+
+/// From this number of runs on their spread is known well enough for an interval.
+const SPREAD_FROM: usize = 3;
+
+/// The values of each trial, in their order.
+fn by_trial(values: impl Iterator<Item = (u32, f64)>) -> Vec<Vec<f64>> {
+    let mut trials: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    for (trial, value) in values {
+        trials.entry(trial).or_default().push(value);
     }
+    trials.into_values().collect()
+}
+
+/// Interval of a quantile over the values of all trials. Neighbours are no independent samples, and runs differ: of three
+/// runs or more the wider one of both intervals counts.
+fn quantile_interval(trials: &[Vec<f64>], q: f64, of: &str) -> Interval {
+    let mut all: Vec<f64> = trials.concat();
+    all.sort_by(f64::total_cmp);
+    let Some(value) = quantile(&all, q) else {
+        return Interval::none(0, of);
+    };
+    let beyond = |trial: &Vec<f64>| trial.iter().map(|one| *one > value).collect();
+    let events: Vec<Vec<bool>> = trials.iter().map(beyond).collect();
+    let correlation = correlation_of_events(&events);
+    let within = Interval::of_correlated_quantile(&all, q, correlation, of);
+    if trials.len() < SPREAD_FROM {
+        return within.within_runs();
+    }
+    let of_trial = |trial: &Vec<f64>| {
+        let mut sorted = trial.clone();
+        sorted.sort_by(f64::total_cmp);
+        quantile(&sorted, q)
+    };
+    let each: Vec<f64> = trials.iter().filter_map(of_trial).collect();
+    let mut between = Interval::of_mean(&each, "runs");
+    between.centre(value);
+    within.wider(between)
 }
 
 /// A number of attempts per run, times `scale`: with three runs or more from their spread, else from the share of all
@@ -221,19 +258,52 @@ fn count_interval(
     scale: f64,
 ) -> Interval {
     // Identical runs have zero variance, which does not prove zero spread.
-    if runs.len() >= 3 && variance(runs).is_some_and(|variance| variance > 0.0) {
+    if runs.len() >= SPREAD_FROM && variance(runs).is_some_and(|variance| variance > 0.0) {
         let mut interval = Interval::of_mean(runs, "runs");
         interval.low = interval.low.map(|low| low.max(0.0));
         return interval;
     }
     let part = attempts.iter().filter(|a| test(a)).count() as u64;
     let each = attempts.len() as f64 / runs.len().max(1) as f64;
-    Interval::of_share(part, attempts.len() as u64, each * scale, "attempts")
+    let mut ordered: Vec<&Attempt> = attempts.to_vec();
+    ordered.sort_by_key(|attempt| (attempt.trial, attempt.due));
+    let trials = ordered.chunk_by(|a, b| a.trial == b.trial);
+    let events: Vec<Vec<bool>> = trials
+        .map(|trial| trial.iter().map(&test).collect())
+        .collect();
+    let whole = attempts.len() as u64;
+    let correlation = correlation_of_events(&events);
+    let interval =
+        Interval::of_correlated_share((part, whole), correlation, each * scale, "attempts");
+    match runs.len() < SPREAD_FROM {
+        true => interval.within_runs(),
+        false => interval,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interval_of_a_quantile_has_the_spread_of_the_runs() {
+        let runs = [10.0, 12.0, 14.0].map(|ms| vec![ms; 1_000]);
+        let interval = quantile_interval(&runs, 0.5, "attempts");
+        assert!(interval.low.unwrap() <= 10.0 && interval.high.unwrap() >= 14.0);
+        assert!(interval.of == "runs" && !interval.is_within_runs());
+        // One run says nothing of the next.
+        let values: Vec<f64> = (0..1_000).map(|n| f64::from(n * 7 % 1_000)).collect();
+        let one = quantile_interval(std::slice::from_ref(&values), 0.5, "attempts");
+        assert!(one.is_within_runs() && one.low.unwrap() < 500.0, "{one:?}");
+        // A queue that comes and goes: neighbours are alike.
+        let queue: Vec<f64> = (0..1_000).map(|n| f64::from(n % 100)).collect();
+        let turns: Vec<f64> = (0..1_000).map(|n| f64::from(n * 37 % 100)).collect();
+        let width = |values: &Vec<f64>| {
+            let interval = quantile_interval(std::slice::from_ref(values), 0.5, "attempts");
+            interval.high.unwrap() - interval.low.unwrap()
+        };
+        assert!(width(&queue) > 3.0 * width(&turns));
+    }
 
     #[test]
     fn interval_of_losses_has_bursts_and_the_spread_of_runs() {

@@ -17,6 +17,7 @@ mod page;
 mod plots;
 mod protection;
 mod rules;
+mod significance;
 mod sources;
 mod study;
 mod style;
@@ -118,13 +119,20 @@ pub fn publish(dir: &Path) -> Result<Published, LabError> {
     };
     let verdict = bounds::verdict(results.raw.run.verdict, &bounds);
     let verdict = verdict.and(missing(&results.raw.run));
-    results.raw.run.verdict = verdict;
+    let run = &mut results.raw.run;
+    // A search looks for the load at which trials are no longer good, and an interrupted run is not judged.
+    let may_open = run.cut_short || run.search.is_some();
+    let without_load = bounds::without_load(run.trials.iter().filter(|_| !may_open));
+    let verdict = verdict.and(without_load);
+    run.verdict = verdict;
     // A level at which a bound fails has not passed.
     for level in &mut levels {
         let mine = bounds
             .iter()
             .filter(|bound| bound.at.is_some() && bound.at == level.level);
-        level.verdict = bounds::verdict(level.verdict, mine);
+        let trials = run.trials.iter().filter(|trial| trial.level == level.level);
+        let without_load = bounds::without_load(trials);
+        level.verdict = bounds::verdict(level.verdict, mine).and(without_load);
     }
     let raw = &results.raw;
     put(
@@ -176,8 +184,8 @@ pub struct Compared {
     pub text: String,
     /// As JSON.
     pub json: serde_json::Value,
-    /// Whether the new run is worse than the baseline.
-    pub worse: bool,
+    /// Failed if the new run is worse than the baseline, not measured if there was nothing to compare it by.
+    pub verdict: RunVerdict,
     /// Path of the written page.
     pub page: PathBuf,
 }
@@ -187,7 +195,8 @@ pub const TOLERANCE_PERCENT: f64 = 5.0;
 
 /// Compares the results in `dir` with those in `baseline`, and writes `compare.json`, `compare.html` and its
 /// `compare-records.html` into `dir`. A figure is worse if
-/// it differs by more than `tolerance_percent` and the difference is significant over the trials.
+/// it differs by more than `tolerance_percent` and the difference is significant over the trials, among all figures. Two
+/// searches are compared by their results.
 ///
 /// # Errors
 /// If one of them contains no raw results, if they belong to different experiments or have no level in common, or if
@@ -198,7 +207,7 @@ pub fn compare(baseline: &Path, dir: &Path, tolerance_percent: f64) -> Result<Co
     Ok(Compared {
         text: comparison.text(),
         json: comparison.json(),
-        worse: comparison.is_worse(),
+        verdict: comparison.verdict(),
         page,
     })
 }

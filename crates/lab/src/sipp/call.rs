@@ -115,6 +115,19 @@ pub struct SentMessage {
     pub cseq: u32,
 }
 
+/// The packets of a pattern that a call has sent on one line, and those that came back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PatternCheck {
+    /// The octet.
+    pub octet: u8,
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets with the same payload received.
+    pub matched: u64,
+    /// The key under which received packets find the call: the peer's address and the source of the sent packets.
+    pub source: Option<(SocketAddr, u32)>,
+}
+
 /// Media of a call.
 #[derive(Clone, Debug, Default)]
 pub struct ScenarioCallMedia {
@@ -130,8 +143,12 @@ pub struct ScenarioCallMedia {
     pub playing: [Option<super::media::RecordingPlayback>; 3],
     /// Whether the streams of audio and of video are paused.
     pub paused: [bool; 2],
-    /// Whether received audio and video is sent back.
-    pub echo: [bool; 2],
+    /// The peers whose audio and video is sent back.
+    pub echo: [Option<SocketAddr>; 2],
+    /// Numbers of the RTP packets of audio, of video, and of digits.
+    pub numbering: [Option<super::media::RtpNumbering>; 3],
+    /// Patterns of audio and of video, which have to come back.
+    pub patterns: [PatternCheck; 2],
     /// Time of the next playback entry in the agenda.
     pub next_play: Option<Time>,
 }

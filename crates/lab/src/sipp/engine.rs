@@ -140,6 +140,8 @@ pub struct ScenarioGenerator {
     pub(super) echoing: bool,
     /// Peers whose media is sent back, with the number of calls.
     pub(super) echoes: BTreeMap<SocketAddr, u32>,
+    /// Calls that send a pattern, and whether it is video, by the peer's address and their own source.
+    pub(super) patterns: BTreeMap<(SocketAddr, u32), (u32, bool)>,
 }
 
 /// Inputs of a generator.
@@ -223,6 +225,7 @@ impl ScenarioGenerator {
             stopped: false,
             echoing: settings.echo,
             echoes: BTreeMap::new(),
+            patterns: BTreeMap::new(),
             context: Context::new(settings, files, &program.variables, entropy),
             program: Arc::new(program),
         }
@@ -603,6 +606,7 @@ impl ScenarioGenerator {
 
     /// Frees a call's slot. The call must have been counted as ended before.
     pub(super) fn release(&mut self, slot: usize, now: Time) {
+        self.release_media(slot);
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
@@ -622,13 +626,6 @@ impl ScenarioGenerator {
             let id: Box<[u8]> = call.id.as_slice().into();
             if self.by_id.insert(id.clone(), u32::MAX).is_ok() {
                 self.ended.push_back((now + remember, id));
-            }
-        }
-        for video in [false, true] {
-            if let Some(address) = call.media.of(video)
-                && call.media.echo[usize::from(video)]
-            {
-                self.echoes.remove(&address);
             }
         }
         // Shared and accepted connections outlive the call.

@@ -1,6 +1,6 @@
 //! Recorded media for playback by calls.
 
-use engine::Time;
+use engine::{Entropy, Time};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,8 @@ use wire::ethernet::{Inner, network_packet};
 
 /// Most digits of one playback.
 const MAX_DIGITS: usize = 256;
+/// Clock rate of telephone events.
+const EVENT_CLOCK: u32 = 8_000;
 /// Most packets of one recording.
 const MAX_PACKETS: usize = 1_000_000;
 
@@ -17,8 +19,56 @@ const MAX_PACKETS: usize = 1_000_000;
 pub struct Recording {
     /// Time and payload.
     pub packets: Vec<(Duration, Vec<u8>)>,
-    /// Packetization, for generated packets whose numbers continue from pass to pass.
+    /// Packetization of a stream of octets.
     pub packing: Option<Packetization>,
+    /// Clock rate of generated packets, which get the numbers of their call when they are sent; `None`: those of a capture
+    /// are sent unchanged.
+    pub clock: Option<u32>,
+    /// The octet of a pattern.
+    pub pattern: Option<u8>,
+}
+
+/// Numbers of the RTP packets that a call sends on one of its lines: they are of one source, whatever is played (RFC 3550
+/// section 5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RtpNumbering {
+    /// Synchronisation source.
+    pub ssrc: u32,
+    /// The next sequence number.
+    pub sequence: u16,
+    /// Timestamp at `origin`.
+    pub timestamp: u32,
+    /// Begin of the first playback.
+    pub origin: Time,
+}
+
+impl RtpNumbering {
+    /// Random numbers from `now` on.
+    pub fn drawn(entropy: &mut Entropy, now: Time) -> RtpNumbering {
+        RtpNumbering {
+            ssrc: entropy.u32(),
+            sequence: entropy.u32() as u16,
+            timestamp: entropy.u32(),
+            origin: now,
+        }
+    }
+
+    /// The timestamp of a time: the clock goes on between playbacks.
+    fn timestamp_at(&self, at: Time, clock: u32) -> u32 {
+        let units = at.since(self.origin).as_nanos() * u128::from(clock) / 1_000_000_000;
+        self.timestamp.wrapping_add(units as u32)
+    }
+
+    /// Numbers a packet of a playback that started at `started`, whose own timestamp counts from there.
+    fn number(&mut self, header: &mut [u8; 12], started: Time, clock: u32) {
+        let [.., a, b, c, d, _, _, _, _] = *header;
+        let own = u32::from_be_bytes([a, b, c, d]);
+        let timestamp = self.timestamp_at(started, clock).wrapping_add(own);
+        header[2..4].copy_from_slice(&self.sequence.to_be_bytes());
+        header[4..8].copy_from_slice(&timestamp.to_be_bytes());
+        header[8..12].copy_from_slice(&self.ssrc.to_be_bytes());
+        self.sequence = self.sequence.wrapping_add(1);
+    }
 }
 
 impl Recording {
@@ -56,7 +106,7 @@ impl Recording {
             true => Err("no UDP packets in the capture".to_owned()),
             false => Ok(Recording {
                 packets,
-                packing: None,
+                ..Recording::default()
             }),
         }
     }
@@ -65,33 +115,37 @@ impl Recording {
     ///
     /// # Errors
     /// A file shorter than one packet, or with too many.
-    pub fn of_sound(file: &[u8], packing: Packetization, seed: u32) -> Result<Recording, String> {
+    pub fn of_sound(file: &[u8], packing: Packetization) -> Result<Recording, String> {
         let samples = wav_data(file).unwrap_or(file);
         let packets: Vec<_> = samples
             .chunks_exact(packing.octets)
             .take(MAX_PACKETS)
             .enumerate()
-            .map(|(number, chunk)| packing.packet(number as u32, chunk, seed))
+            .map(|(number, chunk)| packing.packet(number as u32, chunk))
             .collect();
         match packets.is_empty() {
             true => Err("shorter than one packet".to_owned()),
             false => Ok(Recording {
                 packets,
                 packing: Some(packing),
+                clock: Some(packing.clock()),
+                pattern: None,
             }),
         }
     }
 
     /// A packet of one repeated octet.
-    pub fn of_pattern(octet: u8, packing: Packetization, seed: u32) -> Recording {
+    pub fn of_pattern(octet: u8, packing: Packetization) -> Recording {
         Recording {
-            packets: vec![packing.packet(0, &vec![octet; packing.octets], seed)],
+            packets: vec![packing.packet(0, &vec![octet; packing.octets])],
             packing: Some(packing),
+            clock: Some(packing.clock()),
+            pattern: Some(octet),
         }
     }
 
     /// Digits as telephone events (RFC 4733): each for `tone`, followed by equal silence. Other characters are ignored.
-    pub fn of_digits(digits: &[u8], tone: Duration, payload_type: u8, seed: u32) -> Recording {
+    pub fn of_digits(digits: &[u8], tone: Duration, payload_type: u8) -> Recording {
         const STEP_MS: u64 = 20;
         let known = digits.iter().filter_map(|digit| match digit {
             b'0'..=b'9' => Some(digit - b'0'),
@@ -113,9 +167,9 @@ impl Recording {
                 if index == 0 {
                     packet[1] |= 0x80;
                 }
-                packet.extend_from_slice(&(packets.len() as u16).to_be_bytes());
+                packet.extend_from_slice(&[0, 0]);
                 packet.extend_from_slice(&((started * 8) as u32).to_be_bytes());
-                packet.extend_from_slice(&seed.to_be_bytes());
+                packet.extend_from_slice(&[0; 4]);
                 packet.extend_from_slice(&[event, 10 | (u8::from(last) << 7)]);
                 packet.extend_from_slice(&((at * 8) as u16).to_be_bytes());
                 packets.push((Duration::from_millis(started + at), packet));
@@ -123,7 +177,8 @@ impl Recording {
         }
         Recording {
             packets,
-            packing: None,
+            clock: Some(EVENT_CLOCK),
+            ..Recording::default()
         }
     }
 
@@ -169,11 +224,16 @@ impl Packetization {
         })
     }
 
-    fn packet(&self, number: u32, chunk: &[u8], seed: u32) -> (Duration, Vec<u8>) {
-        let mut packet = vec![0x80, self.payload_type & 0x7f];
-        packet.extend_from_slice(&(number as u16).to_be_bytes());
+    /// RTP clock rate.
+    fn clock(&self) -> u32 {
+        self.units * 1_000 / self.milliseconds as u32
+    }
+
+    /// The packet of this number; sequence number and source are those of the call that sends it.
+    fn packet(&self, number: u32, chunk: &[u8]) -> (Duration, Vec<u8>) {
+        let mut packet = vec![0x80, self.payload_type & 0x7f, 0, 0];
         packet.extend_from_slice(&number.wrapping_mul(self.units).to_be_bytes());
-        packet.extend_from_slice(&seed.to_be_bytes());
+        packet.extend_from_slice(&[0; 4]);
         packet.extend_from_slice(chunk);
         (Duration::from_millis(self.milliseconds) * number, packet)
     }
@@ -221,8 +281,6 @@ pub struct RecordingPlayback {
     next: usize,
     /// Passes left; `None`: endless.
     left: Option<u32>,
-    /// Completed passes, for sequence numbers after the first pass.
-    passes: u32,
 }
 
 impl RecordingPlayback {
@@ -243,7 +301,6 @@ impl RecordingPlayback {
             left: u32::try_from(times)
                 .ok()
                 .map(|times| times.saturating_sub(1)),
-            passes: 0,
         }
     }
 
@@ -263,27 +320,29 @@ impl RecordingPlayback {
         self.started += by;
     }
 
-    /// Appends the next packet; returns its destination.
-    pub fn write_next(&mut self, out: &mut Vec<u8>) -> Option<SocketAddr> {
+    /// The octet of a pattern in playback.
+    pub fn pattern(&self) -> Option<u8> {
+        self.recording.pattern
+    }
+
+    /// Appends the next packet, numbered if it is a generated one; returns its destination.
+    pub fn write_next(
+        &mut self,
+        numbering: &mut RtpNumbering,
+        out: &mut Vec<u8>,
+    ) -> Option<SocketAddr> {
         let (_, packet) = self.recording.packets.get(self.next)?;
         let start = out.len();
         out.extend_from_slice(packet);
-        if let Some(packing) = self.recording.packing
-            && let Some(header) = out.get_mut(start..start + 8)
+        if let Some(clock) = self.recording.clock
+            && let Some(header) = out.get_mut(start..).and_then(<[u8]>::first_chunk_mut)
         {
-            // Sequence number and timestamp continue from the previous pass.
-            let count = self
-                .passes
-                .wrapping_mul(self.recording.packets.len() as u32);
-            let number = count.wrapping_add(self.next as u32);
-            header[2..4].copy_from_slice(&(number as u16).to_be_bytes());
-            header[4..8].copy_from_slice(&number.wrapping_mul(packing.units).to_be_bytes());
+            numbering.number(header, self.started, clock);
         }
         self.next += 1;
         if self.next == self.recording.packets.len() && self.left != Some(0) {
             self.left = self.left.map(|left| left - 1);
             self.started += self.recording.length();
-            self.passes += 1;
             self.next = 0;
         }
         Some(self.destination)
@@ -300,14 +359,21 @@ mod tests {
         wav.extend_from_slice(b"data\x40\x01\0\0");
         wav.extend_from_slice(&[7; 320]);
         let packing = Packetization::of(8, "PCMA/8000").unwrap();
-        let recording = Arc::new(Recording::of_sound(&wav, packing, 5).unwrap());
+        let recording = Arc::new(Recording::of_sound(&wav, packing).unwrap());
         assert_eq!(recording.packets.len(), 2);
         let to = SocketAddr::from(([127, 0, 0, 1], 9));
         let mut playing = RecordingPlayback::new(recording, to, false, 2, Time::from_secs(1));
         let mut sent = Vec::new();
+        let mut numbering = RtpNumbering {
+            ssrc: 5,
+            sequence: 0,
+            timestamp: 0,
+            origin: Time::from_secs(1),
+        };
         while let Some(at) = playing.next_at() {
             let mut packet = Vec::new();
-            assert_eq!(playing.write_next(&mut packet), Some(to));
+            assert_eq!(playing.write_next(&mut numbering, &mut packet), Some(to));
+            assert_eq!(packet[8..12], [0, 0, 0, 5]);
             sent.push((at.as_millis(), packet[3], packet[7], packet.len()));
         }
         assert_eq!(
@@ -319,13 +385,13 @@ mod tests {
                 (1_060, 3, 224, 172)
             ]
         );
-        assert!(Recording::of_sound(&[0; 10], packing, 1).is_err());
+        assert!(Recording::of_sound(&[0; 10], packing).is_err());
         assert!(Recording::read(b"nothing").is_err());
     }
 
     #[test]
     fn digits_become_telephone_events() {
-        let digits = Recording::of_digits(b"7x#", Duration::from_millis(100), 101, 9);
+        let digits = Recording::of_digits(b"7x#", Duration::from_millis(100), 101);
         // At 20, 40, 60 and 80 ms, and the end three times; the second digit 200 ms later.
         assert_eq!(digits.packets.len(), 14);
         let (at, packet) = &digits.packets[0];
@@ -334,7 +400,7 @@ mod tests {
         assert_eq!((at.as_millis(), packet[1], packet[13]), (100, 101, 0x8a));
         assert_eq!(packet[14..], 800u16.to_be_bytes());
         let (at, packet) = &digits.packets[13];
-        assert_eq!((at.as_millis(), packet[3], packet[12]), (300, 13, 11));
+        assert_eq!((at.as_millis(), packet[12]), (300, 11));
         assert_eq!(packet[4..8], 1_600u32.to_be_bytes());
     }
 }

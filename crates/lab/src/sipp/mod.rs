@@ -25,6 +25,7 @@ pub mod program;
 mod receive;
 pub mod render;
 mod replies;
+mod rtp;
 pub mod run;
 pub mod schedule;
 pub mod settings;

@@ -91,6 +91,8 @@ pub struct ScenarioOptions {
     pub call_id: String,
     /// Sends received media back.
     pub echo: bool,
+    /// Share of the packets of an audio and of a video pattern whose payload did not come back from which on it has failed.
+    pub tolerances: [f64; 2],
     /// Simulated loss, percent.
     pub lost: f64,
     /// Threads.
@@ -151,6 +153,7 @@ impl Default for ScenarioOptions {
             base_cseq: 1,
             call_id: "%u-%p@%s".to_owned(),
             echo: false,
+            tolerances: [1.0; 2],
             lost: 0.0,
             threads: 1,
             batch: 500,
@@ -296,8 +299,8 @@ fn finish(
                 .sounds
                 .get(usize::from(*sound))
                 .map_or("", String::as_str);
-            let recording = Recording::of_sound(&file(name)?, *packing, 0x5349_5050)
-                .map_err(|why| wrong(name, why))?;
+            let recording =
+                Recording::of_sound(&file(name)?, *packing).map_err(|why| wrong(name, why))?;
             sounds.insert((*sound, *packing), Arc::new(recording));
         }
     }
@@ -409,6 +412,15 @@ pub fn settings(
         open: options.limit,
         span: seconds(options.duration, "--duration")?,
     };
+    if !options
+        .tolerances
+        .iter()
+        .all(|share| (0.0..=1.0).contains(share))
+    {
+        return Err(LabError::bad_input(
+            "--audio-tolerance, --video-tolerance: 0 to 1",
+        ));
+    }
     if !(0.0..=100.0).contains(&options.lost) {
         return Err(LabError::bad_input("--loss: 0 to 100 percent"));
     }
@@ -459,6 +471,7 @@ pub fn settings(
                 call_id: options.call_id.clone(),
                 users: options.users,
                 echo: options.echo,
+                tolerances: options.tolerances,
                 remember: match transport {
                     Transport::Udp => defaults.remember,
                     _ => Duration::ZERO,

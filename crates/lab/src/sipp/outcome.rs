@@ -32,10 +32,11 @@ pub struct ScenarioResult {
 }
 
 impl ScenarioResult {
-    /// Passed if calls were made and all succeeded.
+    /// Passed if calls were made, all succeeded, and the patterns that they sent came back.
     pub fn verdict(&self) -> RunVerdict {
         let good = self.statistics.failures() == 0
             && self.statistics.no_room == 0
+            && self.statistics.patterns[1] == 0
             && self.statistics.successful > 0;
         match good {
             true => RunVerdict::Passed,
@@ -122,6 +123,10 @@ impl ScenarioResult {
                 "received": statistics.media[1],
                 "echoed": statistics.media[2],
             },
+            "rtp_check": {
+                "streams": statistics.patterns[0],
+                "failed": statistics.patterns[1],
+            },
             "response_times": responses,
             "call_length": times_json(&statistics.lengths),
             "counters": counters,
@@ -173,6 +178,11 @@ impl ScenarioResult {
             ("media packets sent", statistics.media[0]),
             ("media packets received", statistics.media[1]),
             ("media packets sent back", statistics.media[2]),
+            ("pattern streams sent", statistics.patterns[0]),
+            (
+                "pattern streams that did not come back (failed)",
+                statistics.patterns[1],
+            ),
         ] {
             if count > 0 {
                 let _ = writeln!(out, "  {label}: {count}");

@@ -6,7 +6,7 @@ use super::engine::{AUDIO, Effect, ScenarioGenerator, VIDEO};
 use super::flow::Continuation;
 use super::incoming::{HeaderLines, Incoming};
 use super::inject::LineChange;
-use super::media::{Recording, RecordingPlayback};
+use super::media::{Recording, RecordingPlayback, RtpNumbering};
 use super::program::{
     ComparisonOperator, MatchTarget, MediaAction, Operand, Operation, PeerMediaLine, ScenarioAction,
 };
@@ -19,10 +19,6 @@ use std::time::Duration;
 
 /// The payload type of telephone events if the peer declares none, as in SIPp.
 const EVENTS: u8 = 96;
-/// Synchronisation source of digits.
-const DIGITS_SSRC: u32 = 0x5349_4454;
-/// Synchronisation source of patterns.
-const PATTERN_SSRC: u32 = 0x5349_5054;
 
 impl ScenarioGenerator {
     /// Executes the actions of a step in order.
@@ -245,27 +241,22 @@ impl ScenarioGenerator {
                 )
             }
             MediaAction::Pattern { octet, packing } => {
-                let recording = Recording::of_pattern(octet, packing, PATTERN_SSRC);
+                let recording = Recording::of_pattern(octet, packing);
                 let to = call.media.of(packing.video);
                 (to, Some(Arc::new(recording)), packing.video, -1)
             }
             MediaAction::Pause(lines) => return call.media.pause_streams(lines, true),
             MediaAction::Resume(lines) => return call.media.pause_streams(lines, false),
             MediaAction::Echo { on, video } => {
-                call.media.echo[usize::from(video)] = on;
-                if let Some(address) = call.media.of(video) {
-                    match on {
-                        true => self.echoes.insert(address, slot as u32),
-                        false => self.echoes.remove(&address),
-                    };
-                }
-                return;
+                let wanted = call.media.of(video).filter(|_| on);
+                return self.set_echo(slot, video, wanted);
             }
         };
         let playing = recording
             .zip(to)
             .map(|(recording, to)| RecordingPlayback::new(recording, to, video, times, now));
         self.start_playing(playing, usize::from(video), slot, now);
+        self.expect_pattern(slot, video);
     }
 
     fn play_digits(&mut self, text: &[u8], slot: usize, now: Time) {
@@ -281,7 +272,7 @@ impl ScenarioGenerator {
             .unwrap_or(200);
         let payload_type = call.media.events.unwrap_or(EVENTS);
         let tone = Duration::from_millis(tone_ms);
-        let recording = Recording::of_digits(digits, tone, payload_type, DIGITS_SSRC);
+        let recording = Recording::of_digits(digits, tone, payload_type);
         let playing = call
             .media
             .audio
@@ -309,6 +300,10 @@ impl ScenarioGenerator {
         if let Some(current) = call.media.playing.get_mut(place) {
             *current = Some(playing);
         }
+        if let Some(numbering) = call.media.numbering.get_mut(place) {
+            let entropy = &mut self.context.entropy;
+            numbering.get_or_insert_with(|| RtpNumbering::drawn(entropy, now));
+        }
         // Surplus entries of the agenda find nothing due and do nothing.
         self.agenda.push(now, (slot as u32, call.generation));
     }
@@ -323,15 +318,19 @@ impl ScenarioGenerator {
             if call.generation != generation {
                 return;
             }
-            let paused = call.media.paused.get(place).is_some_and(|paused| *paused);
-            let Some(playing) = call.media.playing.get_mut(place) else {
+            let media = &mut call.media;
+            let paused = media.paused.get(place).is_some_and(|paused| *paused);
+            let mut check = media.patterns.get_mut(place);
+            let (Some(playing), Some(numbering)) =
+                (media.playing.get_mut(place), media.numbering.get_mut(place))
+            else {
                 continue;
             };
             if paused && let Some(playing) = playing {
                 if playing.next_at().is_some_and(|at| at <= now) {
                     playing.shift(Duration::from_millis(20));
                 }
-            } else if let Some(playing) = playing {
+            } else if let (Some(playing), Some(numbering)) = (playing.as_mut(), numbering) {
                 let socket: SocketId = if playing.is_video() { VIDEO } else { AUDIO };
                 // Packets missed by a late wake-up are sent at once, up to a batch.
                 for _ in 0..64 {
@@ -339,10 +338,13 @@ impl ScenarioGenerator {
                         break;
                     }
                     let start = self.outbox.bytes.len();
-                    if let Some(to) = playing.write_next(&mut self.outbox.bytes) {
+                    if let Some(to) = playing.write_next(numbering, &mut self.outbox.bytes) {
                         self.outbox
                             .send_from(super::call::PeerRoute::Udp(socket, to), start);
                         self.statistics.media[0] += 1;
+                        if let (Some(_), Some(check)) = (playing.pattern(), &mut check) {
+                            check.sent += 1;
+                        }
                     }
                 }
             }

@@ -8,7 +8,7 @@ use super::incoming::{Incoming, fingerprint, uri, values};
 use super::program::{ExpectedMessage, Optional, ReceiveStep, ScenarioProgram};
 use super::replies;
 use super::stats::CallFailure;
-use engine::{Datagram, Time};
+use engine::Time;
 use std::net::SocketAddr;
 use wire::sdp::Sdp;
 
@@ -286,6 +286,7 @@ impl ScenarioGenerator {
         }
         if program.media && !receive.ignores_media && !incoming.body().is_empty() {
             media_of(incoming, &mut call.media);
+            self.follow_echo(slot);
         }
     }
 
@@ -456,17 +457,6 @@ impl ScenarioGenerator {
             }
         }
         self.fail(slot, failure, now);
-    }
-
-    /// Processes a media packet.
-    pub(super) fn media_received(&mut self, datagram: &Datagram<'_>) {
-        self.statistics.media[1] += 1;
-        let echoes = self.echoing || self.echoes.contains_key(&datagram.source);
-        if echoes {
-            self.statistics.media[2] += 1;
-            let route = PeerRoute::Udp(datagram.socket, datagram.source);
-            self.outbox.send(route, datagram.bytes);
-        }
     }
 }
 

@@ -77,6 +77,8 @@ pub struct ScenarioSettings {
     pub users: u64,
     /// Received media is sent back.
     pub echo: bool,
+    /// Share of the packets of an audio and of a video pattern whose payload did not come back from which on it has failed.
+    pub tolerances: [f64; 2],
     /// Time for which a server remembers ended calls, so that late messages start no new ones.
     pub remember: Duration,
     /// Loss of messages, both ways, percent.
@@ -133,6 +135,7 @@ impl Default for ScenarioSettings {
             call_id: "%u-%p@%s".to_owned(),
             users: 0,
             echo: false,
+            tolerances: [1.0; 2],
             remember: Duration::from_secs(4),
             lost: 0.0,
             pid: 1,

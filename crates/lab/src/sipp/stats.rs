@@ -173,6 +173,8 @@ pub struct Statistics {
     pub no_room: u64,
     /// Media packets sent, received and sent back.
     pub media: [u64; 3],
+    /// Pattern streams of ended calls, and those of which too little came back.
+    pub patterns: [u64; 2],
 }
 
 impl Statistics {
@@ -203,6 +205,7 @@ impl Statistics {
             answered: 0,
             no_room: 0,
             media: [0; 3],
+            patterns: [0; 2],
         }
     }
 
@@ -247,6 +250,7 @@ impl Statistics {
         self.no_room += other.no_room;
         let pairs = self.failed.iter_mut().zip(&other.failed);
         let pairs = pairs.chain(self.counters.iter_mut().zip(&other.counters));
+        let pairs = pairs.chain(self.patterns.iter_mut().zip(&other.patterns));
         for (count, more) in pairs.chain(self.media.iter_mut().zip(&other.media)) {
             *count += more;
         }

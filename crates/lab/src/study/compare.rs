@@ -22,7 +22,8 @@ const PAGE: &str = "compare.html";
 /// Explanation of the columns.
 const LEGEND: &str = "Figures with their 95 % intervals. Significant: the intervals do not overlap, which is stricter than an interval of \
 the difference; without an interval on both sides nothing is significant. Worse: a significant difference in the worse direction, \
-above the tolerance. Ranks, and figures that do not rate the system under test, are not judged.";
+above the tolerance. Not judged: ranks, figures that do not rate the system under test, intervals within one run, which say nothing \
+of the next run, and figures at different levels, such as the response time at the highest load that passed.";
 
 /// A figure in one of the runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -44,6 +45,9 @@ struct ComparedRow {
     figure: String,
     baseline: RowFigure,
     new: RowFigure,
+    /// The levels of both figures, where they differ: they are not judged then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    levels: Option<[Option<f64>; 2]>,
     /// Difference in percent of the baseline; `null` without one.
     difference_percent: Option<f64>,
     /// Whether the intervals do not overlap; `null` without both.
@@ -109,16 +113,23 @@ fn is_worse_above(figure: &str) -> Option<bool> {
     }
 }
 
-/// Whether two intervals have no value in common; an open end has no limit.
+/// Whether two intervals have no value in common; an open end has no limit. `None` if one of them is missing, or does not
+/// contain the differences between runs.
 fn are_apart(a: Option<&Interval>, b: Option<&Interval>) -> Option<bool> {
     let (a, b) = (a?, b?);
     let has_ends = |of: &Interval| of.low.is_some() || of.high.is_some();
-    if !has_ends(a) || !has_ends(b) {
+    let is_usable = |of: &Interval| has_ends(of) && !of.is_within_runs();
+    if !is_usable(a) || !is_usable(b) {
         return None;
     }
     let below =
         |a: &Interval, b: &Interval| a.high.zip(b.low).is_some_and(|(high, low)| high < low);
     Some(below(a, b) || below(b, a))
+}
+
+/// Whether a row rates the system under test.
+fn is_judged(row: &StudyRow) -> bool {
+    row.unit != "rank" && is_worse_above(&row.figure).is_some()
 }
 
 impl RowFigure {
@@ -154,11 +165,13 @@ impl ComparedRow {
             (Some(old), Some(new)) if old != 0.0 => Some((new - old) * 100.0 / old.abs()),
             _ => None,
         };
-        let significant = are_apart(old.interval.as_ref(), new.interval.as_ref());
-        let is_rank = old.unit == "rank";
+        let is_same_level = old.level == new.level;
+        let apart = are_apart(old.interval.as_ref(), new.interval.as_ref());
+        let significant = apart.filter(|_| is_same_level);
+        let is_judged = is_judged(old) && is_same_level;
         let by = match (old.here, new.here, is_worse_above(&new.figure)) {
-            (Some(old), Some(new), Some(true)) if !is_rank => Some(new - old),
-            (Some(old), Some(new), Some(false)) if !is_rank => Some(old - new),
+            (Some(old), Some(new), Some(true)) if is_judged => Some(new - old),
+            (Some(old), Some(new), Some(false)) if is_judged => Some(old - new),
             _ => None,
         };
         let tolerated = old.here.unwrap_or(0.0).abs() * tolerance_percent / 100.0;
@@ -169,6 +182,7 @@ impl ComparedRow {
             figure: new.figure.clone(),
             baseline: RowFigure::of(old, old_from),
             new: RowFigure::of(new, new_from),
+            levels: (!is_same_level).then_some([old.level, new.level]),
             difference_percent,
             significant,
             worse: significant == Some(true) && by.is_some_and(|by| by > tolerated),
@@ -180,6 +194,16 @@ impl ComparedRow {
         difference_text(self.difference_percent, both.is_some())
     }
 
+    /// The figure of the baseline (0) or of the new run (1) as text, with its level where the levels differ.
+    fn text_of(&self, run: usize) -> String {
+        let figure = if run == 0 { &self.baseline } else { &self.new };
+        let level = self.levels.and_then(|levels| *levels.get(run)?);
+        match level.filter(|_| figure.value.is_some()) {
+            Some(level) => format!("{} at {}", figure.text(), plain(level)),
+            None => figure.text(),
+        }
+    }
+
     fn significance(&self) -> &'static str {
         match self.significant {
             Some(true) => "yes",
@@ -189,7 +213,24 @@ impl ComparedRow {
     }
 
     fn judged(&self) -> &'static str {
-        if self.worse { "worse" } else { "" }
+        match (self.worse, &self.levels) {
+            (true, _) => "worse",
+            (false, Some(_)) => "no: other level",
+            (false, None) => "",
+        }
+    }
+
+    /// Whether both runs have the figure.
+    fn is_compared(&self) -> bool {
+        self.baseline.value.is_some() && self.new.value.is_some()
+    }
+
+    /// Whether a figure that rates the system under test was measured before, and is not now. A capacity below the lowest
+    /// load is measured.
+    fn is_lost(&self) -> bool {
+        let upper = self.new.interval.as_ref().and_then(|of| of.high);
+        let is_rated = self.unit != "rank" && is_worse_above(&self.figure).is_some();
+        is_rated && self.baseline.value.is_some() && self.new.value.is_none() && upper.is_none()
     }
 }
 
@@ -222,7 +263,7 @@ pub fn compare(baseline: &Path, dir: &Path, tolerance_percent: f64) -> Result<Co
     Ok(Compared {
         text: compared.text(),
         json,
-        worse: !compared.worse().is_empty(),
+        verdict: compared.verdict(),
         page: write(dir)?,
     })
 }
@@ -322,11 +363,27 @@ impl StudyRunsCompared {
         worse
     }
 
+    /// Failed if the new run is worse; not measured if no row has both figures, or one that was judged is missing now.
+    fn verdict(&self) -> RunVerdict {
+        let is_lost = self.rows.iter().any(ComparedRow::is_lost);
+        match self.worse().is_empty() {
+            false => RunVerdict::Failed,
+            true if is_lost || !self.rows.iter().any(ComparedRow::is_compared) => {
+                RunVerdict::NotMeasured
+            }
+            true => RunVerdict::Passed,
+        }
+    }
+
     fn judgement(&self) -> String {
-        let worse = self.worse();
-        match worse.is_empty() {
-            true => format!("not worse (tolerance {} %)", plain(self.tolerance_percent)),
-            false => format!("worse than the baseline: {}", worse.join("; ")),
+        match self.verdict() {
+            RunVerdict::Failed => format!("worse than the baseline: {}", self.worse().join("; ")),
+            RunVerdict::NotMeasured => {
+                "not compared: figures of the baseline were not measured in the new run".to_owned()
+            }
+            RunVerdict::Passed | RunVerdict::NotJudged => {
+                format!("not worse (tolerance {} %)", plain(self.tolerance_percent))
+            }
         }
     }
 
@@ -338,8 +395,8 @@ impl StudyRunsCompared {
                 vec![
                     format!("{:<4} {}", row.row, row.what),
                     row.unit.clone(),
-                    row.baseline.text(),
-                    row.new.text(),
+                    row.text_of(0),
+                    row.text_of(1),
                     row.difference(),
                     row.significance().to_owned(),
                     row.judged().to_owned(),
@@ -416,9 +473,10 @@ fn write(dir: &Path) -> Result<PathBuf, LabError> {
 
 fn render(compared: &StudyRunsCompared) -> String {
     let title = escape(&compared.title);
-    let (class, verdict) = match compared.worse().is_empty() {
-        true => ("passed", "not worse"),
-        false => ("failed", "worse"),
+    let (class, verdict) = match compared.verdict() {
+        RunVerdict::Failed => ("failed", "worse"),
+        RunVerdict::NotMeasured => ("open", "not compared"),
+        RunVerdict::Passed | RunVerdict::NotJudged => ("passed", "not worse"),
     };
     let mut html = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
@@ -452,8 +510,8 @@ fn render(compared: &StudyRunsCompared) -> String {
             escape(&row.row),
             words(&format!("/rows/{place}/{}", "what"), &row.what),
             words(&format!("/rows/{place}/unit"), &row.unit),
-            cell("baseline", &row.baseline.text()),
-            cell("new", &row.new.text()),
+            cell("baseline", &row.text_of(0)),
+            cell("new", &row.text_of(1)),
             cell("difference_percent", &row.difference()),
             row.significance(),
             row.judged(),
@@ -542,6 +600,42 @@ mod tests {
     }
 
     #[test]
+    fn figures_at_different_levels_are_shown_and_not_judged() {
+        let at = |level: f64, ms: f64| StudyRow {
+            level: Some(level),
+            ..row("response_p99_ms", ms, Some(0.1))
+        };
+        let old = study(vec![at(9_000.0, 12.0)]);
+        let better = compared(&old, &study(vec![at(12_000.0, 25.0)]));
+        assert!(better.worse().is_empty() && better.rows[0].significant.is_none());
+        assert_eq!(better.verdict(), RunVerdict::Passed);
+        let text = better.text();
+        assert!(
+            text.contains("at 9000") && text.contains("at 12000"),
+            "{text}"
+        );
+        assert_eq!(
+            compared(&old, &study(vec![at(9_000.0, 25.0)]))
+                .worse()
+                .len(),
+            1
+        );
+    }
+
+    #[test]
+    fn intervals_within_one_run_prove_no_difference() {
+        let of_one_run = |ms: f64| {
+            let mut row = row("relay_p50_ms", ms, Some(0.01));
+            row.interval = row.interval.map(Interval::within_runs);
+            row
+        };
+        let (old, new) = (study(vec![of_one_run(1.0)]), study(vec![of_one_run(1.1)]));
+        let found = compared(&old, &new);
+        assert_eq!(found.rows[0].significant, None);
+        assert_eq!(found.verdict(), RunVerdict::Passed);
+    }
+
+    #[test]
     fn verdicts_and_missing_figures_are_named() {
         let old = study(vec![
             row("capacity", 700.0, Some(20.0)),
@@ -552,8 +646,18 @@ mod tests {
         new.study[0].here = None;
         new.study[0].interval = None;
         new.study[1].what = "another".to_owned();
+        let missing = {
+            let mut missing = new.clone();
+            missing.verdict = old.verdict;
+            compared(&old, &missing)
+        };
+        assert_eq!(missing.verdict(), RunVerdict::NotMeasured);
+        assert!(missing.judgement().starts_with("not compared"));
+        assert!(render(&missing).contains(">not compared</span>"));
+        assert_eq!(compared(&old, &old).verdict(), RunVerdict::Passed);
         let compared = compared(&old, &new);
         assert_eq!(compared.worse(), ["the verdict: failed"]);
+        assert_eq!(compared.verdict(), RunVerdict::Failed);
         let notes = compared.notes.join("\n");
         for words in [
             "verdict: not judged before, failed now",

@@ -432,7 +432,6 @@ fn serve(
     let _claimed = claim(&config)?;
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
     let mut border = Border::new(config, entropy);
-    border.reserve();
     if let Some(offload) = offload {
         border.set_media_offload(offload);
     }

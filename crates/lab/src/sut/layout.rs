@@ -405,7 +405,7 @@ impl Layout {
                 let count = self.connections;
                 let _ = writeln!(
                     text,
-                    "connections = {count}\nconnections_per_source = {count}"
+                    "connections = {count}\nconnections_per_source = {count}\nhandshakes_per_s = 0"
                 );
             }
             text.push('\n');

@@ -14,7 +14,7 @@ use crate::experiment::{ConferenceLoad, Experiment, HangUp, MediaKind};
 use crate::figures::{NOISE, PROBE};
 use crate::host::{CallFlow, HostPlan, HostProgress, LabHost, OutgoingCallPlan, StreamPlan};
 use crate::pace::{ArrivalProcess, Bounds, HoldTime};
-use crate::raw::{NoiseRecord, SendLateness, Surroundings};
+use crate::raw::{NoiseRecord, SendLateness, SocketShortage, Surroundings};
 use crate::sut::{PortSpan, RunningSut, Simulated, loopback, simulated_addresses, system_entropy};
 use codec::Format;
 use engine::{Entropy, Time, Transport};
@@ -337,6 +337,7 @@ pub(super) fn on_sockets(
     let generator_cpu = all().map(|host| host.cpu_seconds).sum();
     let callers_cpu = near.iter().map(|host| host.cpu_seconds).sum();
     let generator_drops = kernel_drops(all());
+    let generator_shortage = SocketShortage::of_all(all().map(|host| &host.results.shortage));
     let send_lateness = SendLateness::of(all().map(|host| &host.results.send_times));
     let holdings: Vec<_> = all().map(|host| host.holdings).collect();
     let results = near.into_iter().chain(far).map(|host| host.results);
@@ -363,6 +364,7 @@ pub(super) fn on_sockets(
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             generator_drops,
+            generator_shortage,
             subject_cpu_seconds: spent,
             subject_grew_bytes: None,
             generator_cpu_seconds: generator_cpu,

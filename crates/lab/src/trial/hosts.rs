@@ -16,11 +16,6 @@ use std::time::Duration;
 /// Most media sockets opened before a trial begins; more are opened on demand.
 const MAX_PREOPENED_SOCKETS: u64 = 3_000;
 
-/// Time for which transactions are kept after their end, seconds (RFC 6026: 64 T1), plus a margin for their duration.
-const REMEMBERED_S: f64 = 34.0;
-/// Most transactions for which memory is allocated in advance.
-const MAX_REMEMBERED: f64 = 1e6;
-
 /// The hosts of a trial.
 #[derive(Clone, Debug)]
 pub struct TrialHosts {
@@ -32,27 +27,6 @@ pub struct TrialHosts {
 
 fn seconds(value: f64) -> Duration {
     Duration::try_from_secs_f64(value.max(0.0)).unwrap_or(Duration::MAX)
-}
-
-/// Number of attempts that begin within the time for which a transaction is kept.
-fn remembered(experiment: &Experiment) -> usize {
-    let calls = experiment.callers.iter().map(|callers| {
-        let seconds = match callers.duration_seconds {
-            0.0 => REMEMBERED_S,
-            seconds => seconds.min(REMEMBERED_S),
-        };
-        let begun = callers.rate.max(callers.ramp_to) * seconds;
-        match callers.total {
-            0 => begun,
-            total => begun.min(total as f64),
-        }
-    });
-    let users = experiment.registrations.iter().map(|users| {
-        let rate = users.rate.max(users.ramp_to).max(users.refresh_rate);
-        let again = 2.0 + f64::from(users.refreshes);
-        (rate * REMEMBERED_S).min(users.users as f64 * again)
-    });
-    calls.chain(users).sum::<f64>().clamp(0.0, MAX_REMEMBERED) as usize
 }
 
 fn non_zero(value: u64) -> Option<u64> {
@@ -77,7 +51,6 @@ impl TrialHosts {
             .as_ref()
             .map_or(MediaKind::None, |callees| callees.media);
         let mut host = HostPlan::new("callers", SocketAddr::new(near, 0));
-        host.attempts_remembered = remembered(experiment);
         if let Some(callers) = &experiment.callers {
             host.calls.push(call_plan(callers, expects));
             host.media_sockets = sockets(callers, expects);
@@ -93,7 +66,6 @@ impl TrialHosts {
             let mut plan = HostPlan::new("callees", address);
             plan.answers = Some(answer_plan(callees, experiment.callers.as_ref()));
             plan.media_sockets = host.media_sockets;
-            plan.attempts_remembered = host.attempts_remembered;
             plan.stream = Some(match callees.transport {
                 TransportName::Tls => Transport::Tls,
                 TransportName::Udp | TransportName::Tcp => Transport::Tcp,
@@ -167,7 +139,6 @@ impl TrialHosts {
         let one = |plan: &HostPlan, index: u64| HostPlan {
             name: format!("{} {index}", plan.name),
             media_sockets: (plan.media_sockets as u64).div_ceil(count) as usize,
-            attempts_remembered: plan.attempts_remembered.div_ceil(usize::from(workers)),
             share: PlanShare { index, count },
             plan_seed: Some(seed),
             ..plan.clone()

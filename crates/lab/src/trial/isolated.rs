@@ -11,7 +11,7 @@ use super::{
 use crate::error::LabError;
 use crate::experiment::LinkSettings;
 use crate::host::HostProgress;
-use crate::raw::{LinkRecord, SendLateness, Surroundings};
+use crate::raw::{LinkRecord, SendLateness, SocketShortage, Surroundings};
 use engine::{Entropy, Time};
 use net::{Clock, Network, NoiseSampler};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -357,6 +357,7 @@ pub(super) fn on_sockets(
     let generator_cpu = all().map(|host| host.cpu_seconds).sum();
     let callers_cpu = near.iter().map(|host| host.cpu_seconds).sum();
     let generator_drops = kernel_drops(all());
+    let generator_shortage = SocketShortage::of_all(all().map(|host| &host.results.shortage));
     let send_lateness = SendLateness::of(all().map(|host| &host.results.send_times));
     let holdings: Vec<_> = all().map(|host| host.holdings).collect();
     let results = near.into_iter().chain(far).map(|host| host.results);
@@ -375,6 +376,7 @@ pub(super) fn on_sockets(
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             generator_drops,
+            generator_shortage,
             subject_cpu_seconds: None,
             subject_grew_bytes: None,
             generator_cpu_seconds: generator_cpu,

@@ -10,7 +10,7 @@ use crate::figures::NOISE;
 use crate::host::{AnswerPlan, HostPlan, HostProgress, LabHost, StreamPlan};
 use crate::phone;
 use crate::private_directory::PrivateDirectory;
-use crate::raw::Surroundings;
+use crate::raw::{SocketShortage, Surroundings};
 use crate::record::{Attempt, AttemptKind, AttemptOutcome};
 use crate::sut::simulated_addresses;
 use codec::{Format, speech, wav};
@@ -166,6 +166,8 @@ pub(super) fn on_sockets(
         hosts.push(host.finish()?);
     }
     let generator_drops = kernel_drops(&hosts);
+    let generator_shortage =
+        SocketShortage::of_all(hosts.iter().map(|host| &host.results.shortage));
     let cpu_s: f64 = hosts.iter().map(|host| host.cpu_seconds).sum();
     let results = hosts.into_iter().map(|host| host.results).collect();
     let (attempts, streams) = merge(trial.number, results);
@@ -192,6 +194,7 @@ pub(super) fn on_sockets(
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             generator_drops,
+            generator_shortage,
             subject_cpu_seconds: None,
             subject_grew_bytes: None,
             generator_cpu_seconds: cpu_s,

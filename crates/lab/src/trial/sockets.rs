@@ -19,7 +19,7 @@ use crate::experiment::{
 };
 use crate::host::{HostPlan, HostProgress, StreamPeer};
 use crate::planes::{Sample, Samples};
-use crate::raw::{NoiseRecord, SendLateness, Surroundings};
+use crate::raw::{NoiseRecord, SendLateness, SocketShortage, Surroundings};
 use crate::sut::{PortSpan, RunningSut, SutPlacement, loopback, system_entropy};
 use crate::tls::TrialCredentials;
 use engine::Entropy;
@@ -48,6 +48,9 @@ pub fn on_sockets(
     if experiment.network.is_set() {
         check_network(experiment)?;
     }
+    // Calls with media may each take a socket, more than planned if the SUT answers late. Where the limit cannot be
+    // raised, the trial names calls without a socket.
+    let _ = net::raise_open_files();
     // A foreign SUT is reached in the network of this host, and a link has networks of its own.
     let sut = &experiment.sut;
     let all_ours = sut.address.is_none() && sut.agent().is_none() && experiment.link.is_none();
@@ -432,6 +435,7 @@ fn run_calls(
     let cpu_of = |hosts: &[HostResults]| hosts.iter().map(|host| host.cpu_seconds).sum::<f64>();
     let (callers_cpu, callees_cpu) = (cpu_of(&near), cpu_of(&far));
     let generator_drops = kernel_drops(all());
+    let generator_shortage = SocketShortage::of_all(all().map(|host| &host.results.shortage));
     let send_lateness = SendLateness::of(all().map(|host| &host.results.send_times));
     let holdings: Vec<_> = all().map(|host| host.holdings).collect();
     let results = near
@@ -459,6 +463,7 @@ fn run_calls(
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             generator_drops,
+            generator_shortage,
             subject_cpu_seconds: cpu,
             subject_grew_bytes: grew,
             generator_cpu_seconds: callers_cpu + callees_cpu,

@@ -100,7 +100,8 @@ fn packet_cost_has_every_case_and_the_study_beside_it() {
         "{table}"
     );
     let compared = lab::report::compare(&out, &out, 5.0).unwrap();
-    assert!(compared.text.contains("esp.out_us.aes-gcm.tunnel") && !compared.worse);
+    assert!(compared.text.contains("esp.out_us.aes-gcm.tunnel"));
+    assert_eq!(compared.verdict, RunVerdict::Passed);
 }
 
 /// Slow associations fail their threshold.

@@ -348,14 +348,14 @@ fn runs_are_compared_with_their_intervals() {
     write_run(&old, "made", run([&[1], &[2], &[3]]));
     write_run(&new, "made", run([&[11], &[12], &[13]]));
     let compared = lab::report::compare(&old, &new, lab::report::TOLERANCE_PERCENT).unwrap();
-    assert!(compared.worse);
+    assert_eq!(compared.verdict, RunVerdict::Failed);
     assert_eq!(compared.json["worse"], true);
     let worse = compared.json["worse_in"].as_array().unwrap();
     let figures = ["mean", "p50", "p99", "max"];
     let figures = figures.map(|figure| format!("calls response {figure}, ms at 5"));
     assert_eq!(worse, &figures);
     let back = lab::report::compare(&new, &old, lab::report::TOLERANCE_PERCENT).unwrap();
-    assert!(!back.worse && back.text.contains("not worse"));
+    assert!(back.verdict == RunVerdict::Passed && back.text.contains("not worse"));
     let text = compared.text;
     let line = |name: &str| {
         let found = text.lines().find(|line| line.contains(name));

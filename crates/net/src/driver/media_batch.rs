@@ -5,6 +5,7 @@ use crate::batch::Receiver;
 use crate::clock::Clock;
 use crate::config::{DriverConfig, MediaSockets};
 use crate::plane::{Plane, Token};
+use crate::shared_port::MOST_ADDRESSES;
 use engine::{Control, EventKind, Forward, Time};
 use std::io;
 
@@ -34,8 +35,8 @@ impl<F: Forward> Driver<F> {
         Ok(())
     }
 
-    /// Receives media from all ready sockets, forwards it as one batch and sends it. It runs before all other events
-    /// of the turn, so that no socket is closed in between.
+    /// Receives media from all ready sockets of the last wait, forwards it as one batch and sends it. It runs right after
+    /// the wait, so that no socket is closed in between.
     pub(super) fn receive_media<C>(
         &mut self,
         control: &mut C,
@@ -83,6 +84,7 @@ impl<F: Forward> Driver<F> {
         }
         self.media_buffers = Some(receiver);
         self.media_batcher.end_turn(woke, packets);
+        self.stream_events.media_forwarded(now);
         done.map(|()| now)
     }
 
@@ -171,6 +173,10 @@ fn no_forwarder(what: &str) -> io::Error {
 fn media_path(plane: &mut Plane, config: &DriverConfig) -> io::Result<Option<EventKind>> {
     let tried = match config.media_sockets {
         MediaSockets::PerPort => return Ok(None),
+        MediaSockets::One if u32::from(config.media_addresses) > MOST_ADDRESSES => {
+            let why = format!("a shared socket serves at most {MOST_ADDRESSES} media addresses");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
         MediaSockets::One => plane.start_shared_ports(config).map(Ok)?,
         MediaSockets::Auto => plane.start_shared_ports(config),
     };

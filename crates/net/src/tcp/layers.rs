@@ -13,6 +13,10 @@ use std::os::fd::AsFd;
 /// Refusals reported as events per second; further ones are only counted.
 const REPORTS_PER_SECOND: u32 = 20;
 
+/// The message by which the engine notices a ping that was answered here: the keep-alive that needs no response
+/// (RFC 5626 section 4.4.1).
+const KEEP_ALIVE: &[u8] = b"\r\n";
+
 /// TLS, WebSocket or both on a connection, with its addresses for events.
 pub(super) struct StreamLayers {
     pub(super) layer: Layer,
@@ -210,6 +214,11 @@ impl Streams {
                 if progress.established {
                     self.report_tls_established(plane, index);
                 }
+                // A message keeps the connection open as well.
+                if progress.pinged && self.inbox.ends.is_empty() {
+                    self.inbox.bytes.extend_from_slice(KEEP_ALIVE);
+                    self.inbox.end_message();
+                }
                 if progress.ready {
                     self.finish_handshakes(plane, index);
                 }
@@ -356,6 +365,10 @@ impl Streams {
         config: &DriverConfig,
         now: Time,
     ) {
+        if self.report_delayed(plane, index, now) {
+            self.abort(plane, index, CloseReason::TlsFailed);
+            return;
+        }
         let connection = &self.connections[index as usize];
         let late = connection.state == StreamState::Open
             && connection

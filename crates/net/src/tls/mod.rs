@@ -14,7 +14,9 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion, version};
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig, SignatureScheme, SupportedProtocolVersion, version,
+};
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -392,21 +394,32 @@ pub struct ClientSettings {
     pub oldest: MinimumVersion,
 }
 
-/// Selects the certificate by the name that the client requests.
+/// Selects the certificate by the name that the client requests and by its signature algorithms.
 #[derive(Debug)]
 struct CertificateByName {
     identities: Vec<Identity>,
 }
 
+impl CertificateByName {
+    /// The first certificate with this name and a key for one of these algorithms (RFC 8446 section 4.4.2.2); without such
+    /// one, the first with the name, for whose refusal there is a reason, or the first with such a key.
+    fn select(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<&Identity> {
+        let named = |identity: &&Identity| {
+            name.is_some_and(|name| identity.identities.fits_server_name(name))
+        };
+        let usable = |identity: &&Identity| identity.certified.key.choose_scheme(schemes).is_some();
+        let all = || self.identities.iter();
+        all()
+            .find(|identity| named(identity) && usable(identity))
+            .or_else(|| all().find(named))
+            .or_else(|| all().find(usable))
+            .or(self.identities.first())
+    }
+}
+
 impl ResolvesServerCert for CertificateByName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let named = hello.server_name().and_then(|name| {
-            self.identities
-                .iter()
-                .find(|identity| identity.identities.is_valid_for(name))
-        });
-        named
-            .or(self.identities.first())
+        self.select(hello.server_name(), hello.signature_schemes())
             .map(|identity| identity.certified.clone())
     }
 }
@@ -576,4 +589,49 @@ pub fn wall_clock() -> i64 {
         .map_or(0, |since| {
             i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519};
+
+    #[test]
+    fn certificate_is_selected_by_name_and_signature_algorithm() {
+        let identity = |name: &str, algorithm| {
+            let key = KeyPair::generate_for(algorithm).unwrap();
+            let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+            let certificate = params.self_signed(&key).unwrap().pem();
+            let (chain, private) = (Path::new("chain"), Path::new("key"));
+            let key = key.serialize_pem();
+            Identity::of_pem((chain, certificate.as_bytes()), (private, key.as_bytes())).unwrap()
+        };
+        let all = CertificateByName {
+            identities: vec![
+                identity("sip.example.com", &PKCS_ECDSA_P256_SHA256),
+                identity("sip.example.com", &PKCS_ED25519),
+                identity("*.web.example.com", &PKCS_ECDSA_P256_SHA256),
+            ],
+        };
+        let ecdsa: &[SignatureScheme] = &[SignatureScheme::ECDSA_NISTP256_SHA256];
+        let ed25519: &[SignatureScheme] = &[SignatureScheme::ED25519];
+        for (name, schemes, selected) in [
+            (Some("sip.example.com"), ecdsa, 0),
+            (Some("sip.example.com"), ed25519, 1),
+            (Some("sbc.web.example.com"), ecdsa, 2),
+            // No key of this certificate is usable, but it has the name.
+            (Some("sbc.web.example.com"), ed25519, 2),
+            (Some("other.example.com"), ed25519, 1),
+            (None, ecdsa, 0),
+            (None, ed25519, 1),
+            (None, &[], 0),
+        ] {
+            let identity = all.select(name, schemes).unwrap();
+            let index = all
+                .identities
+                .iter()
+                .position(|one| one.fingerprint == identity.fingerprint);
+            assert_eq!(index, Some(selected), "{name:?} {schemes:?}");
+        }
+    }
 }

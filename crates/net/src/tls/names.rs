@@ -12,6 +12,9 @@ pub struct Identities {
     /// IP addresses of the subjectAltName: not in RFC 5922; they count only for a peer that is configured by its
     /// address.
     pub addresses: Vec<IpAddr>,
+    /// DNS names of the subjectAltName in lower case, with a wildcard as their first label or without. They only select
+    /// the certificate that we present to a client (RFC 9525 section 6.3).
+    pub hosts: Vec<String>,
     /// Start of validity, seconds since 1970.
     pub not_before: i64,
     /// End of validity, seconds since 1970.
@@ -51,6 +54,11 @@ impl Identities {
         // A DNS name counts only without a SIP URI.
         let dns = self.domains.is_empty();
         for name in names {
+            if let GeneralName::DNSName(name) = name {
+                let wildcard = name.strip_prefix("*.").and_then(domain);
+                let host = wildcard.map_or_else(|| domain(name), |rest| Some(format!("*.{rest}")));
+                self.hosts.extend(host);
+            }
             match name {
                 GeneralName::DNSName(name) if dns => self.domains.extend(domain(name)),
                 GeneralName::IPAddress(bytes) => self.addresses.extend(address(bytes)),
@@ -71,6 +79,19 @@ impl Identities {
                     .any(|domain| domain.eq_ignore_ascii_case(name))
             }
         }
+    }
+
+    /// Whether a client that asks for the server `name` accepts the certificate: by its SIP identity, or by a DNS name,
+    /// whose wildcard stands for one label.
+    pub fn fits_server_name(&self, name: &str) -> bool {
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let fits = |host: &String| match host.strip_prefix("*.") {
+            Some(rest) => name
+                .split_once('.')
+                .is_some_and(|(_, domain)| domain.eq_ignore_ascii_case(rest)),
+            None => host.eq_ignore_ascii_case(name),
+        };
+        self.is_valid_for(name) || self.hosts.iter().any(fits)
     }
 
     /// All names, for messages.
@@ -178,6 +199,25 @@ mod tests {
             (-86_400, "1969-12-31T00:00Z"),
         ] {
             assert_eq!(date(seconds), text);
+        }
+    }
+
+    #[test]
+    fn wildcard_stands_for_one_label_of_a_server_name_only() {
+        let identities = Identities {
+            hosts: vec!["*.web.example.com".into(), "sbc.example.com".into()],
+            ..Identities::default()
+        };
+        for (name, fits) in [
+            ("sbc.web.example.com", true),
+            ("SBC.Web.example.com.", true),
+            ("sbc.example.com", true),
+            ("web.example.com", false),
+            ("a.b.web.example.com", false),
+            ("other.example.com", false),
+        ] {
+            assert_eq!(identities.fits_server_name(name), fits, "{name}");
+            assert!(!identities.is_valid_for(name), "no SIP identity: {name}");
         }
     }
 

@@ -522,6 +522,48 @@ fn connection_limits_are_enforced() {
 }
 
 #[test]
+fn accepted_connections_leave_room_for_opened_ones() {
+    let mut rig = Rig::new(DriverConfig {
+        connections: 4,
+        ..DriverConfig::default()
+    });
+    let address = rig.open(1, SocketKind::TcpListener, "127.0.0.1:0");
+    let _silent: Vec<TcpStream> = (0..5)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    rig.run_until(|engine| engine.inputs.len() == 5);
+    assert_eq!(rig.driver.connections(), 4);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    for id in 1..=5 {
+        let remote = listener.local_addr().unwrap();
+        rig.push(Request::Connect(ConnectionId(id), None, remote));
+    }
+    let refused = Recorded::Closed(ConnectionId(5), CloseReason::ConnectFailed);
+    rig.run_until(|engine| {
+        let opened = (1..=4).map(|id| Recorded::Connected(ConnectionId(id)));
+        opened
+            .chain([refused.clone()])
+            .all(|input| engine.inputs.contains(&input))
+    });
+}
+
+#[test]
+fn rejected_connection_keeps_no_place() {
+    let mut rig = Rig::new(DriverConfig::default());
+    let address = rig.open(1, SocketKind::TcpListener, "127.0.0.1:0");
+    let mut peer = TcpStream::connect(address).unwrap();
+    rig.run_until(|engine| engine.inputs.len() == 2);
+    let Recorded::Accepted(connection, _) = rig.engine().inputs[1] else {
+        panic!("{:?}", rig.engine().inputs);
+    };
+    rig.push(Request::Close(connection));
+    rig.turn();
+    assert_eq!(rig.driver.connections(), 0);
+    assert_eq!(rig.engine().closed(), [(connection, CloseReason::Engine)]);
+    assert_eq!(peer.read(&mut [0; 4]).unwrap_or(0), 0);
+}
+
+#[test]
 fn deadlines_are_met_within_microseconds_when_spinning() {
     for (spin, bound) in [(0, 20_000), (200, 500)] {
         let mut rig = Rig::new(DriverConfig {

@@ -18,6 +18,7 @@ const MEDIA: SocketId = SocketId(2);
 #[derive(Default)]
 struct BusyEchoEngine {
     open: VecDeque<(SocketId, SocketKind, SocketAddr)>,
+    shut: Vec<SocketId>,
     out: VecDeque<(SocketId, SocketAddr, Vec<u8>)>,
     current: Option<(SocketId, SocketAddr, Vec<u8>)>,
     places: HashMap<SocketId, SocketAddr>,
@@ -66,6 +67,9 @@ impl Engine for BusyEchoEngine {
                 kind,
                 local,
             });
+        }
+        if let Some(socket) = self.shut.pop() {
+            return Some(Output::CloseSocket { socket });
         }
         self.current = self.out.pop_front();
         let (socket, destination, bytes) = self.current.as_ref()?;
@@ -243,6 +247,15 @@ fn pacing_bounds_a_backlog_and_keeps_its_order() {
         println!("skipped: no right to a large receive buffer");
         return;
     }
+    // Media sockets that are closed meanwhile release nothing.
+    let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let mut media: Vec<SocketId> = (10..20).map(SocketId).collect();
+    for &socket in &media {
+        rig.engine
+            .open
+            .push_back((socket, SocketKind::UdpMedia, local));
+    }
+    rig.until(|engine| engine.places.len() == 12);
     let mut count = 2_000;
     // The driver's time of the first datagrams may be that of its last turn.
     let begun = Instant::now();
@@ -263,11 +276,32 @@ fn pacing_bounds_a_backlog_and_keeps_its_order() {
         rig.engine.slow = Duration::from_micros(500);
         let bytes = datagram(1, count, 500);
         rig.engine.out.push_back((SIGNALLING, peer, bytes));
+        rig.engine.shut.extend(media.pop());
         count += 1;
         assert!(begun.elapsed() < Duration::from_secs(20));
     }
     receive_in_order(&socket, count as usize);
     assert!(rig.driver.counters().paced > 0);
+}
+
+#[test]
+fn held_backlog_is_sent_before_its_socket_is_closed() {
+    let mut rig = paced_rig();
+    let (socket, peer) = receiver("127.0.0.1");
+    if !has_large_buffer(&socket) {
+        println!("skipped: no right to a large receive buffer");
+        return;
+    }
+    backlog(&mut rig, peer, 2_000);
+    rig.driver
+        .turn_engine(&mut rig.engine, Duration::ZERO)
+        .unwrap();
+    assert!(rig.driver.counters().datagrams_out < 2_000);
+    rig.engine.shut.push(SIGNALLING);
+    rig.driver
+        .turn_engine(&mut rig.engine, Duration::ZERO)
+        .unwrap();
+    receive_in_order(&socket, 2_000);
 }
 
 #[test]
@@ -456,4 +490,89 @@ fn undeliverable_datagrams_are_reported_and_others_arrive() {
         rig.until(|engine| engine.out.is_empty());
         receive_in_order(&alive, 1);
     }
+}
+
+#[test]
+fn datagrams_without_a_route_are_reported_at_once() {
+    let run = || {
+        if !crate::rig::enter_private_network("datagrams_without_a_route_are_reported_at_once") {
+            return;
+        }
+        let unreachable: SocketAddr = "192.0.2.1:5060".parse().unwrap();
+        // No route; and, in a batch with a datagram that arrives, no route from this address.
+        for (host, order) in [
+            ("0.0.0.0", None),
+            ("127.0.0.1", None),
+            ("127.0.0.1", Some(order_of as fn(&[u8]) -> u32)),
+        ] {
+            let config = DriverConfig {
+                report_unreachable: true,
+                gso_order: order,
+                ..DriverConfig::default()
+            };
+            let mut rig = Rig::new(config, host);
+            let (alive, living) = receiver("127.0.0.1");
+            let before = rig.driver.counters();
+            for count in 0..3 {
+                for (address, order) in [(unreachable, 1), (living, 2)] {
+                    let bytes = datagram(order, count, 700);
+                    rig.engine.out.push_back((SIGNALLING, address, bytes));
+                }
+            }
+            rig.until(|engine| engine.undelivered.len() >= 3);
+            receive_in_order(&alive, 3);
+            let undelivered = &rig.engine.undelivered;
+            assert_eq!(undelivered.len(), 3, "{host}");
+            for (count, (socket, destination, bytes)) in (0..).zip(undelivered) {
+                assert_eq!((*socket, *destination), (SIGNALLING, unreachable));
+                assert_eq!(bytes.len(), 576, "the beginning of the datagram");
+                assert_eq!((number(bytes, 0), number(bytes, 4)), (1, count));
+            }
+            let counters = rig.driver.counters();
+            assert_eq!(counters.drops.get(DropReason::SendFailed), 3);
+            assert_eq!(counters.undelivered, 3);
+            // At most two attempts for each datagram without a route, and one call for each that arrives.
+            let calls = counters.send_calls - before.send_calls;
+            assert!(calls <= 9, "{host}: {calls} calls");
+        }
+    };
+    std::thread::spawn(run).join().unwrap();
+}
+
+#[test]
+fn gso_refusals_of_a_short_path_do_not_end_gso() {
+    let run = || {
+        // The loopback has an MTU of 1,400.
+        if !crate::rig::enter_private_network("gso_refusals_of_a_short_path_do_not_end_gso") {
+            return;
+        }
+        let config = DriverConfig {
+            gso_order: Some(order_of),
+            ..DriverConfig::default()
+        };
+        let mut rig = Rig::new(config, "127.0.0.1");
+        let (socket, peer) = receiver("127.0.0.1");
+        let mut send = |count: std::ops::Range<u32>, length| {
+            for number in count.clone() {
+                rig.engine
+                    .out
+                    .push_back((SIGNALLING, peer, datagram(1, number, length)));
+            }
+            rig.until(|engine| engine.out.is_empty());
+            receive_in_order(&socket, count.len());
+            rig.driver.counters()
+        };
+        for round in 0..20 {
+            let counters = send(round * 10..round * 10 + 10, 1_390);
+            assert_eq!(counters.gso_datagrams, 0);
+        }
+        let counters = send(200..210, 500);
+        assert_eq!(counters.gso_datagrams, 10);
+        // Only the first burst was tried.
+        let before = counters.send_calls;
+        let counters = send(210..220, 1_390);
+        assert_eq!(counters.send_calls - before, 1, "one batch, without bursts");
+        assert_eq!(counters.drops.get(DropReason::SendFailed), 0);
+    };
+    std::thread::spawn(run).join().unwrap();
 }

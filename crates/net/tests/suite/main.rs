@@ -7,6 +7,7 @@ mod media_clock;
 mod paths;
 mod relay;
 mod rig;
+mod streams;
 mod tls;
 mod websocket;
 mod websocket_client;

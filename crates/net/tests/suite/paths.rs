@@ -4,12 +4,12 @@
 
 use crate::rig;
 
-use engine::{DropReason, HashKey, Output, SocketId, SocketKind};
+use engine::{DropReason, EventKind, HashKey, Output, SocketId, SocketKind};
 use media::{Carriage, Forwarder, ForwarderLimits, MediaCommand, SessionPlan, SidePlan};
 use net::{Clock, Driver, DriverConfig, MediaSockets};
 use rig::{
-    CLASS, Path, Peer, Rig, TestWorld, V4, V6, Wiring, call, enter_private_network, rtcp, rtp,
-    serialised,
+    CLASS, Path, Peer, Rig, TestControl, TestWorld, V4, V6, Wiring, call, enter_private_network,
+    rtcp, rtp, serialised,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -381,6 +381,42 @@ fn flood_on_one_port_does_not_affect_others() {
         }
     };
     std::thread::spawn(run).join().unwrap();
+}
+
+#[test]
+fn address_without_a_shared_port_socket_is_reported() {
+    let config = DriverConfig {
+        media_sockets: MediaSockets::Auto,
+        media_addresses: 1,
+        ..DriverConfig::default()
+    };
+    let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::default());
+    let mut driver = Driver::new(config, Clock::new(), forwarder).unwrap();
+    if !driver.has_shared_ports() {
+        eprintln!("skipped: no shared-port socket: {:?}", driver.next_event());
+        return;
+    }
+    driver.next_event();
+    let mut operator = TestControl::default();
+    for (id, host) in [(1, "127.0.0.1:0"), (2, "127.0.0.2:0"), (3, "127.0.0.2:0")] {
+        operator.out.push_back(Output::OpenSocket {
+            socket: SocketId(id),
+            kind: SocketKind::UdpMedia,
+            local: host.parse().unwrap(),
+        });
+    }
+    while operator.opened.len() < 3 {
+        driver
+            .turn(&mut operator, Duration::from_millis(1))
+            .unwrap();
+    }
+    assert!(operator.opened.iter().all(|(_, opened)| opened.is_ok()));
+    let events: Vec<EventKind> = std::iter::from_fn(|| Some(driver.next_event()?.kind)).collect();
+    let [EventKind::MediaPath { path, reason }] = &events[..] else {
+        panic!("{events:?}");
+    };
+    assert_eq!(path, "socket_per_port");
+    assert!(reason.starts_with("127.0.0.2: "), "{reason}");
 }
 
 #[test]

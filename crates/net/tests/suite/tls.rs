@@ -5,7 +5,7 @@ use crate::common;
 use common::{Authority, Rig, ScriptedEngine, run_all, security};
 use engine::{CloseReason, ConnectionId, DropReason, EventKind, SocketKind};
 use net::tls::{ClientAuth, ClientSettings, Identity, MinimumVersion, Security, ServerSettings};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const NAME: &str = "sip.example.com";
 
@@ -69,6 +69,70 @@ fn messages_of_a_turn_share_one_tls_record() {
     run_all(&mut [&mut rig, &mut client], |rigs| {
         rigs[1].host.text(id).len() == 101_000
     });
+}
+
+#[test]
+fn handshakes_above_the_rate_wait_and_are_completed() {
+    let authority = Authority::new("handshake-rate");
+    let server = authority.identity(&["example.com"], |_| {});
+    let settings = security(&authority, server, ClientAuth::None);
+    let (mut rig, address) = Rig::server_with(&settings, SocketKind::TlsListener, |config| {
+        config.handshakes_per_second = 40;
+    });
+    let mut client = Rig::client(&authority.client(None));
+    let begun = Instant::now();
+    // One source: half of the rate.
+    let ids: Vec<ConnectionId> = (1..=40).map(ConnectionId).collect();
+    for &id in &ids {
+        client.host.connect(id, address, "example.com", "");
+        client.host.send(id, b"hello");
+    }
+    run_all(&mut [&mut rig, &mut client], |rigs| {
+        ids.iter().all(|&id| rigs[1].host.text(id) == "hello")
+    });
+    let span = begun.elapsed();
+    assert!(span > Duration::from_millis(900), "{span:?}");
+    let counters = rig.driver.counters();
+    assert!(counters.handshakes_delayed >= 19, "{counters:?}");
+    assert_eq!(counters.drops.total(), 0);
+}
+
+#[test]
+fn handshake_that_waits_too_long_is_refused_with_the_reason() {
+    let authority = Authority::new("handshake-wait");
+    let server = authority.identity(&["example.com"], |_| {});
+    let settings = security(&authority, server, ClientAuth::None);
+    let (mut rig, address) = Rig::server_with(&settings, SocketKind::TlsListener, |config| {
+        config.handshakes_per_second = 1;
+        config.handshake_timeout = Duration::from_millis(300);
+    });
+    let mut client = Rig::client(&authority.client(None));
+    for id in [1, 2, 3].map(ConnectionId) {
+        client.host.connect(id, address, "example.com", "");
+    }
+    // The third one ends before.
+    let mut reset = false;
+    run_all(&mut [&mut rig, &mut client], |rigs| {
+        if rigs[0].driver.counters().handshakes_delayed == 2 && !reset {
+            rigs[1].host.close(ConnectionId(3));
+            reset = true;
+        }
+        !rigs[0].events().is_empty() && rigs[1].host.closed(ConnectionId(2)).is_some()
+    });
+    assert!(client.host.is_connected(ConnectionId(1)));
+    let reasons: Vec<String> = rig
+        .events()
+        .into_iter()
+        .filter_map(|event| match event {
+            EventKind::TlsHandshakeFailed { reason, .. } => Some(reason),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(reasons[0], "more than 1 TLS handshakes per second");
+    assert_eq!(
+        rig.host.closed(rig.host.accepted()[1]),
+        Some(CloseReason::TlsFailed)
+    );
 }
 
 /// Connects to a server with a certificate for `names` and requests the name `requested`; returns the outcome.

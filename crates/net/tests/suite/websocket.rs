@@ -130,6 +130,32 @@ fn websocket_messages_keep_their_boundaries() {
 }
 
 #[test]
+fn pings_of_one_read_are_one_keep_alive_for_the_engine() {
+    let (mut rig, address) = Rig::websocket(WebSocketSettings::default());
+    let mut client = Client::open(address, &mut rig);
+    let id = only(&rig);
+    client.send(&[masked(0x89, b"a"), masked(0x89, b"b"), masked(0x89, b"c")].concat());
+    // The last ping is answered; the engine echoes its input.
+    client.run_until(&mut rig, |client, _| client.received.len() >= 3 + 4);
+    assert_eq!(client.received, b"\x8a\x01c\x81\x02\r\n");
+    assert_eq!(rig.host.messages[&id], [b"\r\n".to_vec()]);
+    // Not for other protocols.
+    let settings = WebSocketSettings {
+        protocol: Some("other"),
+        ..WebSocketSettings::default()
+    };
+    let (mut rig, address) = Rig::websocket(settings);
+    let mut client = Client::new(address);
+    let request = OPEN.replace("Protocol: sip", "Protocol: other");
+    client.send(request.as_bytes());
+    client.run_until(&mut rig, |client, _| client.received.ends_with(b"\r\n\r\n"));
+    client.received.clear();
+    client.send(&masked(0x89, b"a"));
+    client.run_until(&mut rig, |client, _| client.received == b"\x8a\x01a");
+    assert!(!rig.host.messages.contains_key(&only(&rig)));
+}
+
+#[test]
 fn websocket_closes_in_order_from_both_sides() {
     let (mut rig, address) = Rig::websocket(WebSocketSettings::default());
     let mut client = Client::open(address, &mut rig);

@@ -117,11 +117,11 @@ impl NgServer {
         if !options.codecs.strip.is_empty() {
             exchange.sdp = Cow::Owned(without_codecs(&exchange.sdp, &options.codecs)?);
         }
-        if options.record && self.settings.recordings.is_none() {
-            return Err("no folder for recordings is configured".to_owned());
-        }
         let found = self.offered_branch(options, &exchange);
         let fresh = found.is_none();
+        if options.record {
+            self.check_recordings(found.map(|(session, _)| session))?;
+        }
         let (session, from) = match found {
             Some(found) => {
                 self.update_sides(found, options, &exchange)?;
@@ -409,6 +409,9 @@ impl NgServer {
         let session = self
             .answered_branch(options, &exchange, to)
             .ok_or("no open offer for this answer")?;
+        if options.record {
+            self.check_recordings(Some(session))?;
+        }
         let Some(branch) = self.branches.get_mut(session) else {
             return Err("the call has ended".to_owned());
         };
@@ -447,8 +450,9 @@ impl NgServer {
         if let Err(reason) = answered {
             return Err(self.anchor_error(reason, String::new()));
         }
+        let deleting = branch.deleting.take();
         // The command does not tell an early answer from the final one.
-        let before = match provisional && branch.media.has_rejected_lines() {
+        let releasing = match provisional && branch.media.has_rejected_lines() {
             true => {
                 let due = self.now + OTHER_ANSWERS;
                 let timer = self.timers.schedule(due, NgAlarm::ReleaseRejected(session));
@@ -456,8 +460,8 @@ impl NgServer {
             }
             false => branch.releasing.take(),
         };
-        if let Some(before) = before {
-            self.timers.cancel(before);
+        for timer in deleting.into_iter().chain(releasing) {
+            self.timers.cancel(timer);
         }
         *slot(answerer, &mut branch.descriptions) = exchange.descriptions();
         if answerer == Side::Callee {
@@ -481,6 +485,7 @@ impl NgServer {
             self.tell(EventKind::CallAnswered {
                 call: number,
                 setup_ms: None,
+                call_id: None,
             });
         }
         self.update_playback(session);

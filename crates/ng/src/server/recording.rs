@@ -14,8 +14,6 @@ use wire::ng::Value;
 
 /// Characters of the Call-ID in a file name at most.
 const MAX_NAME: usize = 64;
-/// Recordings at a time: each has an open file.
-const MAX_RECORDINGS: usize = 1_000;
 
 #[derive(Debug)]
 enum RecordingPiece {
@@ -39,16 +37,16 @@ impl Recordings {
         self.active
     }
 
-    fn begin(&mut self, name: String) -> Option<u64> {
-        if self.active >= MAX_RECORDINGS {
-            return None;
-        }
+    /// Begins a recording of this call; returns its number and the name of its file.
+    fn begin(&mut self, call: &[u8], seconds: u64) -> (u64, String) {
         self.active += 1;
         self.last += 1;
+        // By its own number: a call may be recorded twice within a second.
+        let name = file_name(call, seconds, self.last);
         let header = PcapWriter::new(LinkType::Raw).finish();
         self.pieces
-            .push_back((self.last, RecordingPiece::Begin(name, header)));
-        Some(self.last)
+            .push_back((self.last, RecordingPiece::Begin(name.clone(), header)));
+        (self.last, name)
     }
 
     pub(super) fn end(&mut self, file: u64) {
@@ -103,9 +101,8 @@ impl NgServer {
         }
         for session in sessions {
             if start {
-                if !self.start_recording(session) {
-                    return Err("too many recordings".to_owned());
-                }
+                self.check_recordings(Some(session))?;
+                self.start_recording(session);
                 continue;
             }
             let Some(branch) = self.branches.get_mut(session) else {
@@ -120,26 +117,39 @@ impl NgServer {
         Ok(CommandResult::Now(ok(Value::dictionary())))
     }
 
-    /// Starts to record a branch unless it is recorded; `false` at the limit.
-    pub(super) fn start_recording(&mut self, session: u64) -> bool {
+    /// Whether a branch, or a new one, can be recorded; to be called before a command changes anything.
+    ///
+    /// # Errors
+    /// The limit is reached, or there is no folder for recordings.
+    pub(super) fn check_recordings(&self, session: Option<u64>) -> Result<(), CommandError> {
+        if self.settings.recordings.is_none() {
+            return Err("no folder for recordings is configured".to_owned());
+        }
+        let branch = session.and_then(|session| self.branches.get(session));
+        let is_recorded = branch.is_some_and(|branch| branch.recording.is_some());
+        let limit = usize::try_from(self.settings.max_recordings).unwrap_or(usize::MAX);
+        match is_recorded || self.recordings.len() < limit {
+            true => Ok(()),
+            false => Err("too many recordings".to_owned()),
+        }
+    }
+
+    /// Starts to record a branch unless it is recorded.
+    pub(super) fn start_recording(&mut self, session: u64) {
         let Some(branch) = self.branches.get_mut(session) else {
-            return true;
+            return;
         };
         if branch.recording.is_some() {
-            return true;
+            return;
         }
         let seconds = self.clock.nanos(self.now) / 1_000_000_000;
-        let name = file_name(&branch.call, seconds, branch.number);
-        let Some(file) = self.recordings.begin(name.clone()) else {
-            return false;
-        };
+        let (file, name) = self.recordings.begin(&branch.call, seconds);
         branch.recording = Some(file);
         let call = branch.number;
         self.plane
             .commands
             .push_back(MediaCommand::Record(session, true));
         self.tell(EventKind::RecordingStarted { call, file: name });
-        true
     }
 
     /// Writes a copied packet to its recording.

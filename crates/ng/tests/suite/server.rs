@@ -668,6 +668,27 @@ fn delayed_deletion_can_be_revoked() {
     rig.assert_quiet();
 }
 
+/// A script deletes the first branch of a parallel call; then another phone answers the same offer.
+#[test]
+fn answer_revokes_a_delayed_deletion() {
+    let mut rig = Rig::new(CONFIG);
+    rig.offer(&plain_a(), &[("direction", "[outside,inside]")]);
+    let delete = command(&[
+        ("command", "delete"),
+        ("call-id", "call"),
+        ("from-tag", "a"),
+        ("delete-delay", "20"),
+    ]);
+    assert_eq!(text(&rig.ask(&delete), "result"), "ok");
+    rig.pass(Duration::from_secs(5));
+    rig.answer(&plain_b(), &[]);
+    rig.pass(Duration::from_secs(30));
+    assert_eq!(rig.node.census().branches, 1);
+    rig.ask(&delete);
+    rig.pass(Duration::from_secs(21));
+    rig.assert_quiet();
+}
+
 #[test]
 fn media_timeout_ends_a_call_and_is_counted() {
     let mut rig = Rig::new(CONFIG);

@@ -27,6 +27,60 @@ fn call(rig: &mut Rig) -> (String, String) {
     )
 }
 
+/// One call more than recordings are allowed.
+#[test]
+fn command_is_refused_that_cannot_be_recorded() {
+    let config = CONFIG.replace(
+        "recordings='/recordings'\n",
+        "recordings='/recordings'\nmax_recordings=2\n",
+    );
+    let mut rig = Rig::new(&config);
+    let record = ("flags", "[record-call]");
+    for call in ["one", "two"] {
+        rig.offer(&plain_a(), &[record, ("call-id", call)]);
+    }
+    let before = rig.node.census();
+    assert_eq!((before.branches, before.recordings), (2, 2));
+    let offer = |call| {
+        [
+            ("command", "offer"),
+            ("call-id", call),
+            ("from-tag", "a"),
+            ("sdp", &*plain_a().leak()),
+        ]
+    };
+    let refused = rig.refusal(&[&offer("three")[..], &[record]].concat());
+    assert!(refused.contains("too many recordings"), "{refused}");
+    assert_eq!(rig.node.census().branches, 2, "nothing was allocated");
+    // A call that is recorded goes on.
+    rig.answer(&plain_b(), &[record, ("call-id", "one")]);
+    rig.offer(&plain_a(), &[("call-id", "three")]);
+    let answer = [
+        ("command", "answer"),
+        ("call-id", "three"),
+        ("from-tag", "a"),
+        ("to-tag", "b"),
+        ("sdp", &*plain_b().leak()),
+        record,
+    ];
+    let refused = rig.refusal(&answer);
+    assert!(refused.contains("too many recordings"), "{refused}");
+    rig.ask(&command(&[("command", "delete"), ("call-id", "two")]));
+    assert_eq!(text(&rig.ask(&command(&answer)), "result"), "ok");
+    assert_eq!(rig.node.census().recordings, 2);
+}
+
+#[test]
+fn second_recording_within_a_second_has_a_file_of_its_own() {
+    let mut rig = Rig::new(CONFIG);
+    call(&mut rig);
+    for what in ["start recording", "stop recording", "start recording"] {
+        let reply = rig.ask(&command(&[("command", what), ("call-id", "call")]));
+        assert_eq!(text(&reply, "result"), "ok");
+    }
+    assert_eq!(rig.files.len(), 2, "{:?}", rig.files.keys());
+}
+
 #[test]
 fn call_is_recorded_as_a_capture() {
     let mut rig = Rig::new(CONFIG);

@@ -80,6 +80,12 @@ impl Endpoint {
         }
     }
 
+    fn is_cancel_waiting(&self, slot: u32) -> bool {
+        let active = self.clients.get(slot as usize);
+        let active = active.and_then(|client| client.active.as_ref());
+        active.is_some_and(|active| active.waiting_cancel.is_some())
+    }
+
     fn offer_of(&self, slot: u32) -> bool {
         self.clients.get(slot as usize).is_some_and(|c| c.offer)
     }
@@ -179,6 +185,7 @@ impl Endpoint {
         match (state, status) {
             (ClientState::Calling | ClientState::Proceeding, 100..=199) => {
                 self.client_invite_proceeding(slot);
+                self.send_waiting_cancel(slot);
                 if status > 100 {
                     self.indicate_response(slot, id, response, handler);
                 }
@@ -187,7 +194,10 @@ impl Endpoint {
                 self.reinvite_accepted(slot, id, received, handler);
             }
             (ClientState::Calling | ClientState::Proceeding, _) => {
-                if self.leg(id).is_some() && self.retry_request(slot, response) {
+                if self.leg(id).is_some()
+                    && !self.is_cancel_waiting(slot)
+                    && self.retry_request(slot, response)
+                {
                     return;
                 }
                 let transaction = self.client_id(slot);

@@ -208,24 +208,8 @@ impl Endpoint {
             .and_then(|leg| leg.setup.as_ref())
             .is_some_and(|setup| setup.cancelled);
         if cancelled {
-            // CANCEL had to wait for this (RFC 3261 section 9.1). If there is no room for its transaction, Timer B has
-            // stopped with the provisional response, so a deadline of its own ends the leg.
-            let extra = self
-                .leg_mut(id)
-                .and_then(|leg| leg.setup.as_mut())
-                .map(|setup| core::mem::take(&mut setup.cancel_headers))
-                .unwrap_or_default();
-            if self.send_cancel(slot, &extra).is_err() {
-                let deadline = now + self.transaction_timeout();
-                if let Some(active) = self
-                    .clients
-                    .get_mut(slot as usize)
-                    .and_then(|client| client.active.as_mut())
-                {
-                    active.deadline = deadline;
-                }
-                self.arm_client(slot, deadline);
-            }
+            // CANCEL had to wait for this (RFC 3261 section 9.1).
+            self.cancel_proceeding(slot, id);
             return;
         }
         if response.status() == 100 {
@@ -888,10 +872,11 @@ impl Endpoint {
 
     /// Cancels our unanswered call (section 9.1): CANCEL is sent at once, or with the first provisional response.
     /// `Failed` follows: with the 487, after a 2xx that crossed, or after 64*T1. Only edits of `content` are used. On
-    /// an answered leg it cancels our re-INVITE after its first provisional response; its `Response` follows.
+    /// an answered leg it cancels our re-INVITE in the same way; its `Response` follows.
     ///
     /// # Errors
-    /// [`Refused::Gone`], [`Refused::State`] if we did not open the leg or it is answered, [`Refused::Full`].
+    /// [`Refused::Gone`], [`Refused::State`] if we did not open the leg, or it is answered and has no re-INVITE of ours;
+    /// [`Refused::Full`] for a re-INVITE.
     pub fn cancel(
         &mut self,
         leg: LegId,
@@ -916,30 +901,70 @@ impl Endpoint {
             .clients
             .get(slot as usize)
             .is_some_and(|client| client.state == ClientState::Proceeding);
-        let extra = extra_headers(content);
-        if proceeding {
-            self.send_cancel(slot, &extra)?;
-        }
-        if let Some(leg) = self.leg_mut(leg) {
-            leg.state = LegState::Ending;
-            if let Some(setup) = leg.setup.as_mut() {
+        if let Some(state) = self.leg_mut(leg) {
+            state.state = LegState::Ending;
+            if let Some(setup) = state.setup.as_mut() {
                 setup.cancelled = true;
-                setup.cancel_headers = extra;
+                setup.cancel_headers = extra_headers(content);
             }
+        }
+        if proceeding {
+            self.cancel_proceeding(slot, leg);
         }
         Ok(())
     }
 }
 
 impl Endpoint {
+    /// Sends CANCEL for the INVITE of a leg, which has had a provisional response. If there is no room for its
+    /// transaction, the next provisional response is another occasion, and a deadline ends the leg, because Timer B has
+    /// stopped.
+    fn cancel_proceeding(&mut self, slot: u32, id: LegId) {
+        let setup = self.leg_mut(id).and_then(|leg| leg.setup.as_mut());
+        let headers = setup.map(|setup| core::mem::take(&mut setup.cancel_headers));
+        let headers = headers.unwrap_or_default();
+        if self.send_cancel(slot, &headers).is_ok() {
+            return;
+        }
+        let deadline = self.now + self.transaction_timeout();
+        let client = self.clients.get_mut(slot as usize);
+        if let Some(active) = client.and_then(|client| client.active.as_mut()) {
+            active.deadline = deadline;
+        }
+        self.arm_client(slot, deadline);
+        if let Some(setup) = self.leg_mut(id).and_then(|leg| leg.setup.as_mut()) {
+            setup.cancel_headers = headers;
+        }
+    }
+
     fn cancel_reinvite(&mut self, slot: u32, content: &MessageContent<'_>) -> Result<(), Refused> {
-        let proceeding = self
-            .clients
-            .get(slot as usize)
-            .is_some_and(|client| client.state == ClientState::Proceeding);
-        match proceeding {
-            true => self.send_cancel(slot, &extra_headers(content)),
-            false => Err(Refused::State),
+        let client = self.clients.get_mut(slot as usize);
+        let client = client.ok_or(Refused::State)?;
+        match (client.state, client.active.as_mut()) {
+            (ClientState::Proceeding, _) => self.send_cancel(slot, &extra_headers(content)),
+            (ClientState::Calling, Some(active)) => {
+                active.waiting_cancel = Some(extra_headers(content));
+                Ok(())
+            }
+            _ => Err(Refused::State),
+        }
+    }
+
+    /// Our re-INVITE has got a provisional response: sends the CANCEL that waited for it. Without room for its
+    /// transaction it waits for the next one.
+    pub(crate) fn send_waiting_cancel(&mut self, slot: u32) {
+        let active = |endpoint: &mut Endpoint| {
+            let client = endpoint.clients.get_mut(slot as usize)?;
+            client.active.as_mut()?.waiting_cancel.take()
+        };
+        let Some(headers) = active(self) else {
+            return;
+        };
+        if self.send_cancel(slot, &headers).is_err()
+            && let Some(client) = self.clients.get_mut(slot as usize)
+            && let Some(active) = client.active.as_mut()
+        {
+            active.waiting_cancel = Some(headers);
         }
     }
 }

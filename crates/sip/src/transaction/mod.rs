@@ -96,6 +96,8 @@ pub(crate) struct ClientActive {
     pub(crate) tries: u8,
     /// The UDP flow that was replaced by TCP because of the size.
     pub(crate) small: Option<Flow>,
+    /// Header lines of the CANCEL of a re-INVITE, which waits for the first provisional response.
+    pub(crate) waiting_cancel: Option<Vec<u8>>,
 }
 
 /// State of an accepted INVITE beyond its record.
@@ -367,6 +369,7 @@ impl Endpoint {
                 login: None,
                 tries: 0,
                 small: None,
+                waiting_cancel: None,
             })
         });
         active.bytes.clear();
@@ -378,6 +381,7 @@ impl Endpoint {
         active.login = None;
         active.tries = 0;
         active.small = (flow != requested).then_some(requested);
+        active.waiting_cancel = None;
         active.connection = connection.unwrap_or(NONE);
         let reliable = flow.transport.is_reliable();
         let at = if reliable {
@@ -556,11 +560,7 @@ impl Endpoint {
     }
 
     pub(crate) fn transmit(&mut self, flow: &Flow, start: usize) -> Result<Option<u32>, Refused> {
-        let timers = IdleTimers {
-            now: self.now,
-            wheel: &mut self.wheel,
-            idle: self.config.timers.idle,
-        };
+        let timers = IdleTimers::new(self.now, &mut self.wheel, &self.config.timers);
         self.net.send(flow, start, timers)
     }
 
@@ -590,9 +590,9 @@ impl Endpoint {
         if self.clients.len() + self.servers.len() >= self.config.limits.transactions {
             return None;
         }
-        let reply = request.via().map_or(*flow, |via| {
-            crate::transport::reply_flow(&via, flow, self.config.symmetric_responses)
-        });
+        let reply = request
+            .via()
+            .map_or(*flow, |via| self.reply_flow(&via, flow));
         let mut active = self
             .spare_servers
             .pop()

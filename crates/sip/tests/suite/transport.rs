@@ -83,6 +83,37 @@ fn udp_response_destination_follows_rfc_3261_and_rfc_3581() {
     assert!(via.ends_with(";rport"), "{via}");
 }
 
+/// With symmetric responses only a peer behind NAT is reached at its source port: a gateway without NAT may send from
+/// another port than the one that it listens at.
+#[test]
+fn symmetric_responses_go_to_sources_behind_nat_only() {
+    let source = "192.0.2.50:51234";
+    let (by_rfc, symmetric) = ("192.0.2.50:5060", source);
+    for (sent_by, nat_expected, expected) in [
+        ("192.0.2.50:5060", true, by_rfc),
+        ("192.0.2.50", false, by_rfc),
+        ("192.0.2.50:5060;rport", true, symmetric),
+        ("10.0.0.9:5060", true, symmetric),
+        ("10.0.0.9:5060", false, symmetric),
+        ("phone.example:5060", true, symmetric),
+        ("gateway.example:5060", false, by_rfc),
+    ] {
+        let mut host = host(EndpointConfig {
+            symmetric_responses: true,
+            ..EndpointConfig::default()
+        });
+        let local = host.flow(source).local;
+        host.endpoint.set_nat_expected(local, nat_expected);
+        let (sent_by, rport) = match sent_by.split_once(';') {
+            Some((sent_by, _)) => (sent_by, ";rport"),
+            None => (sent_by, ""),
+        };
+        let via = format!("SIP/2.0/UDP {sent_by};branch=z9hG4bKg{rport}");
+        host.datagram(&options(&via, ""), source, Time::ZERO);
+        assert_eq!(only(&mut host).0, expected.parse().unwrap(), "{via}");
+    }
+}
+
 #[test]
 fn icmp_error_fails_only_the_matching_transaction() {
     let mut host = host(EndpointConfig::default());
@@ -598,13 +629,172 @@ fn connections_are_limited_in_total_and_per_source() {
             vec![Sent::Close(connection)]
         };
         assert_eq!(host.drain(), expected, "{number}");
+        let request = options(&format!("SIP/2.0/TCP x;branch=z9hG4bK{number}"), "");
+        stream(&mut host, connection, &request);
     }
     assert_eq!(host.endpoint.census().connections, 3);
+    // Connections that we open have room of their own.
+    for (port, refused) in [(1, false), (2, false), (3, false), (4, true)] {
+        let flow = tcp_flow(&host, &format!("192.0.2.9:{port}"));
+        let request = OutOfDialogRequest::new(Method::Options, Target::new(b"sip:x@x", flow));
+        let sent = host.endpoint.send(&request, Time::ZERO);
+        assert_eq!(sent.err(), refused.then_some(Refused::Full), "{port}");
+    }
+    host.drain();
+    assert_eq!(host.endpoint.census().connections, 6);
     host.run(Time::from_secs(2_000));
     assert_eq!(
         host.endpoint.census().connections,
         0,
         "idle ones are closed"
+    );
+}
+
+fn tcp_flow(host: &Host, remote: &str) -> Flow {
+    Flow {
+        local: host.tcp,
+        transport: Transport::Tcp,
+        remote: remote.parse().unwrap(),
+        connection: None,
+    }
+}
+
+#[test]
+fn accepted_connection_without_a_message_is_closed_after_30_seconds() {
+    let mut host = host(EndpointConfig::default());
+    let silent = accept(&mut host, 1, "192.0.2.9:1001");
+    let pinging = accept(&mut host, 2, "192.0.2.9:1002");
+    let speaking = accept(&mut host, 3, "192.0.2.9:1003");
+    stream(
+        &mut host,
+        speaking,
+        &options("SIP/2.0/TCP x;branch=z9hG4bKa", ""),
+    );
+    for second in [10, 20, 25, 29] {
+        for connection in [pinging, speaking] {
+            let bytes = b"\r\n\r\n";
+            host.feed(Input::Stream { connection, bytes }, Time::from_secs(second));
+        }
+    }
+    host.drain();
+    let closed: Vec<Sent> = host
+        .run(Time::from_secs(31))
+        .into_iter()
+        .map(|(_, sent)| sent)
+        .filter(|sent| matches!(sent, Sent::Close(_)))
+        .collect();
+    assert_eq!(closed.len(), 2, "{closed:?}");
+    assert!(
+        [silent, pinging]
+            .iter()
+            .all(|id| closed.contains(&Sent::Close(*id)))
+    );
+    assert!(host.endpoint.has_connection(speaking));
+    host.run(Time::from_secs(920));
+    assert!(host.endpoint.has_connection(speaking), "pinged at 29 s");
+    host.run(Time::from_secs(940));
+    assert!(!host.endpoint.has_connection(speaking));
+}
+
+#[test]
+fn new_connection_displaces_the_oldest_silent_one_of_a_full_table() {
+    let mut host = host(EndpointConfig {
+        limits: Limits {
+            connections: 3,
+            connections_per_source: 3,
+            ..Limits::default()
+        },
+        ..EndpointConfig::default()
+    });
+    let speaking = accept(&mut host, 1, "192.0.2.1:1");
+    stream(
+        &mut host,
+        speaking,
+        &options("SIP/2.0/TCP x;branch=z9hG4bKa", ""),
+    );
+    let silent = accept(&mut host, 2, "192.0.2.2:1");
+    accept(&mut host, 3, "192.0.2.3:1");
+    assert_eq!(host.drain(), []);
+    accept(&mut host, 4, "192.0.2.4:1");
+    assert_eq!(host.drain(), [Sent::Close(silent)]);
+    assert_eq!(host.endpoint.census().connections, 3);
+    assert_eq!(host.endpoint.drops().get(DropReason::SipTableFull), 1);
+    for number in [3, 4] {
+        let id = ConnectionId(ConnectionId::ACCEPTED | number);
+        stream(
+            &mut host,
+            id,
+            &options(&format!("SIP/2.0/TCP x;branch=z9hG4bK{number}"), ""),
+        );
+    }
+    let refused = accept(&mut host, 5, "192.0.2.5:1");
+    assert_eq!(host.drain(), [Sent::Close(refused)], "all have spoken");
+}
+
+#[test]
+fn many_pings_of_one_read_get_one_pong() {
+    let mut host = host(EndpointConfig::default());
+    let connection = accept(&mut host, 1, "192.0.2.9:1001");
+    let request = options("SIP/2.0/TCP x;branch=z9hG4bKa", "");
+    let bytes = [b"\r\n\r\n".repeat(4_000), request, b"\r\n\r\n".repeat(2)].concat();
+    let sent = stream(&mut host, connection, &bytes);
+    let pongs = sent
+        .iter()
+        .filter(
+            |sent| matches!(sent, Sent::Stream(id, bytes) if *id == connection && bytes == b"\r\n"),
+        )
+        .count();
+    assert_eq!(pongs, 1);
+    assert_eq!(host.endpoint.drops().get(DropReason::SipKeepAlive), 4_002);
+}
+
+#[test]
+fn connection_without_any_answer_is_replaced_after_a_transaction_timeout() {
+    let mut host = host(EndpointConfig::default());
+    let flow = tcp_flow(&host, "192.0.2.9:5060");
+    let send = |host: &mut Host, at: u64| {
+        let request = OutOfDialogRequest::new(Method::Options, Target::new(b"sip:x@x", flow));
+        host.endpoint.send(&request, Time::from_secs(at)).unwrap();
+        host.drain()
+    };
+    let connected = |host: &mut Host, connection: ConnectionId, at: u64| {
+        let local = host.address;
+        host.feed(Input::Connected { connection, local }, Time::from_secs(at));
+    };
+    let sent = send(&mut host, 0);
+    assert!(
+        matches!(sent[0], Sent::Connect(ConnectionId(1), _)),
+        "{sent:?}"
+    );
+    connected(&mut host, ConnectionId(1), 0);
+    // Timer F: the connection is pinged, and is not used for the next request.
+    let sent = host.run(Time::from_secs(33));
+    assert!(
+        matches!(&sent[..], [(_, Sent::Stream(ConnectionId(1), bytes))] if bytes == b"\r\n\r\n"),
+        "{sent:?}"
+    );
+    let sent = send(&mut host, 34);
+    assert!(
+        matches!(sent[0], Sent::Connect(ConnectionId(2), _)),
+        "{sent:?}"
+    );
+    connected(&mut host, ConnectionId(2), 34);
+    let sent = host.run(Time::from_secs(43));
+    assert_eq!(
+        sent.last().map(|(_, sent)| sent),
+        Some(&Sent::Close(ConnectionId(1)))
+    );
+    // The second one is alive, although it answers no request.
+    host.run(Time::from_secs(67));
+    let bytes = b"\r\n";
+    let connection = ConnectionId(2);
+    host.feed(Input::Stream { connection, bytes }, Time::from_secs(70));
+    host.run(Time::from_secs(90));
+    assert!(host.endpoint.has_connection(connection));
+    let sent = send(&mut host, 91);
+    assert!(
+        matches!(sent[..], [Sent::Stream(ConnectionId(2), _)]),
+        "{sent:?}"
     );
 }
 
@@ -673,6 +863,56 @@ fn leg_ends_without_room_for_its_bye() {
     let other = &mut pair.hosts[1].endpoint;
     other.bye(callee, &content, now).unwrap();
     pair.settle();
+}
+
+/// The transaction table is full when a call is cancelled: the peer rings on, and is cancelled with its next provisional
+/// response. Its answer before that crosses the CANCEL.
+#[test]
+fn cancel_without_room_is_not_forgotten() {
+    for answered in [false, true] {
+        let mut host = host(EndpointConfig {
+            limits: Limits {
+                transactions: 2,
+                ..Limits::default()
+            },
+            ..EndpointConfig::default()
+        });
+        let peer = "192.0.2.9:5060";
+        let target = Target::new(b"sip:x@192.0.2.9", host.flow(peer));
+        // Its entry is free again after 32 s without a response.
+        let options = OutOfDialogRequest::new(Method::Options, target);
+        host.endpoint.send(&options, Time::ZERO).unwrap();
+        host.run(Time::from_secs(20));
+        host.drain();
+        let invite = Invite::new(Target::new(b"sip:x@192.0.2.9", host.flow(peer)));
+        let leg = host.endpoint.invite(&invite, Time::from_secs(20)).unwrap();
+        let (_, invite) = only(&mut host);
+        let response = |status: &str| {
+            let to = header(&invite, HeaderId::To).unwrap();
+            invite
+                .replace("INVITE sip:x@192.0.2.9 SIP/2.0", status)
+                .replace(&format!("To: {to}"), &format!("To: {to};tag=t"))
+        };
+        let ringing = response("SIP/2.0 180 Ringing");
+        host.datagram(ringing.as_bytes(), peer, Time::from_secs(21));
+        let content = MessageContent::default();
+        let cancelled = host.endpoint.cancel(leg, &content, Time::from_secs(21));
+        assert_eq!(cancelled, Ok(()));
+        assert!(host.datagrams().is_empty(), "no room");
+        host.run(Time::from_secs(40));
+        host.drain();
+        if answered {
+            let ok = response("SIP/2.0 200 OK");
+            host.datagram(ok.as_bytes(), peer, Time::from_secs(40));
+            let sent = host.datagrams();
+            assert!(sent[0].starts_with("ACK "), "{sent:?}");
+            assert!(sent[1].starts_with("BYE "), "{sent:?}");
+        } else {
+            host.datagram(ringing.as_bytes(), peer, Time::from_secs(40));
+            let sent = host.datagrams();
+            assert!(sent[0].starts_with("CANCEL "), "{sent:?}");
+        }
+    }
 }
 
 #[test]

@@ -256,6 +256,8 @@ pub struct FrameDecoder {
     kind: Option<FrameKind>,
     limit: usize,
     ended: bool,
+    /// A ping was received.
+    pinged: bool,
 }
 
 impl FrameDecoder {
@@ -267,7 +269,13 @@ impl FrameDecoder {
             kind: None,
             limit,
             ended: false,
+            pinged: false,
         }
+    }
+
+    /// Whether a ping was received since the last call.
+    pub fn take_pinged(&mut self) -> bool {
+        core::mem::replace(&mut self.pinged, false)
     }
 
     /// Number of buffered bytes.
@@ -384,7 +392,10 @@ impl FrameDecoder {
             used += end;
             match head.opcode {
                 8 => break Some(place),
-                9 => ping = Some(place),
+                9 => {
+                    self.pinged = true;
+                    ping = Some(place);
+                }
                 10 => {}
                 _ => self.data(&head, payload, messages, ends)?,
             }

@@ -6,6 +6,7 @@ use crate::calls::key::CallSlot;
 use crate::calls::relay::HeaderChanges;
 use crate::calls::{CallStage, SetUp};
 use crate::components::Calls;
+use crate::headers::text;
 use crate::policy::StepTarget;
 use crate::responses::reason_of;
 use crate::trunks::PingResult;
@@ -330,6 +331,7 @@ impl Calls<'_> {
                 self.parts.ctx.events.tell(now, || EventKind::CallAnswered {
                     call: number,
                     setup_ms: Some(setup_ms),
+                    call_id: self.endpoint.call_id_of(leg).map(text),
                 });
             }
             Err(status) => {
@@ -337,7 +339,7 @@ impl Calls<'_> {
                 let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
                 let why = error.map_or(Reason::AnswerNotForwarded, AnchorError::reason);
                 let reason = error.map(reason_of);
-                self.reject_caller_for(slot, status, error.map(AnchorError::reason));
+                self.reject_caller_for(slot, status.into(), error.map(AnchorError::reason));
                 self.end_call(slot, EndedBy::Border, why, reason.as_deref());
             }
         }
@@ -462,12 +464,16 @@ impl Calls<'_> {
         };
         set_up.best.offer(status, message, text);
         let elsewhere = matches!(status, 408 | 503) || why != Failure::Response;
-        // Contacts of lower preference of a registered user are tried after any failure.
-        let user = set_up
+        if !elsewhere {
+            set_up.skip_addresses_of(hop);
+        }
+        // Contacts of lower preference, of a registered user or in a 3xx (RFC 3261 section 8.1.3.4), are tried after any
+        // failure.
+        let listed = set_up
             .hops
             .get(set_up.next)
-            .is_some_and(|next| next.trunk.is_none());
-        let moves_on = match user {
+            .is_some_and(|next| next.trunk.is_none() || next.redirected);
+        let moves_on = match listed {
             true => status < 600 && status != 603 && !set_up.answered_reliably(),
             false => elsewhere && !heard && !set_up.early.progressed,
         };
@@ -565,6 +571,16 @@ impl Calls<'_> {
 }
 
 impl SetUp {
+    /// A redirect contact with a name has refused the call: its other addresses would refuse it, too.
+    fn skip_addresses_of(&mut self, hop: u16) {
+        let Some(refusing) = self.hops.get(usize::from(hop)).filter(|hop| hop.redirected) else {
+            return;
+        };
+        let rest = self.hops.get(self.next..).unwrap_or_default();
+        let same = rest.iter().take_while(|hop| refusing.is_of_same_name(hop));
+        self.next += same.count();
+    }
+
     /// Adds the contacts of a 3xx to the hops, if the trunk is configured so. Returns whether any was added.
     fn follow(&mut self, config: &Config, hop: u16, response: &Message<'_>) -> bool {
         let Some(from) = self.hops.get(usize::from(hop)).cloned() else {

@@ -9,10 +9,11 @@ use crate::calls::table::OngoingCalls;
 use crate::calls::{Branch, CallStage, MediaAnchor, SetUp};
 use crate::certificate_names::with_hop_certificate_name;
 use crate::components::Calls;
-use crate::headers::{EditList, address_of, text};
+use crate::headers::{EditList, OWN_SUPPORTED, address_of, text};
 use crate::identity::{ANONYMOUS, RequestedPrivacy};
 use crate::media::MediaPeer;
 use crate::policy::{HopStep, StepTarget};
+use crate::responses::StatusLine;
 use crate::shared::Alarm;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
 use config::Trunk;
@@ -27,14 +28,14 @@ pub(crate) const MAX_BREADTH: &[u8] = b"Max-Breadth";
 const BREADTH: u16 = 60;
 
 /// The reason for not calling a hop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum HopError {
     /// The next hop may be possible.
     Hop(Reason),
     /// No other hop is possible.
     Call(u16, Reason),
-    /// The rule of this index refuses the call, with a status.
-    Rule(u16, u16),
+    /// The rule of this index refuses the call, with a status and a reason phrase.
+    Rule(u16, StatusLine),
 }
 
 impl HopError {
@@ -57,15 +58,14 @@ impl SetUp {
 
     /// Records that a hop could not be called.
     fn hop_not_called(&mut self, why: HopError) {
-        let (status, reason) = match why {
-            HopError::Hop(reason) => (reason.status(), reason),
-            HopError::Call(status, reason) => (status, reason),
-            HopError::Rule(_, status) => (status, Reason::RefusedByRule),
-        };
         if !matches!(why, HopError::Hop(_)) {
             self.next = self.hops.len();
         }
-        self.best.offer(status, None, reason);
+        match why {
+            HopError::Hop(reason) => self.best.offer(reason.status(), None, reason),
+            HopError::Call(status, reason) => self.best.offer(status, None, reason),
+            HopError::Rule(_, line) => self.best.offer_refusal(line),
+        }
     }
 }
 
@@ -167,8 +167,8 @@ impl Calls<'_> {
         let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, hop);
         let target = HopTarget { slot, index, flow };
         if let Err(why) = self.call_hop(target, invite) {
-            if let HopError::Rule(rule, status) = why {
-                self.report_refusing_rule(slot, rule, status);
+            if let HopError::Rule(rule, line) = &why {
+                self.report_refusing_rule(slot, *rule, line.status);
             }
             if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
                 set_up.hop_not_called(why);
@@ -314,10 +314,7 @@ impl Calls<'_> {
         }
         if !set_up.early.reliable && !set_up.offered {
             // The answer to an offer in a reliable response belongs in PRACK, which this caller does not support.
-            edits.push(Edit::Replace {
-                id: HeaderId::Supported,
-                value: b"timer, replaces",
-            });
+            edits.push(OWN_SUPPORTED);
         }
         if set_up.breadth.limit.is_some() {
             edits.push(Edit::RemoveNamed(MAX_BREADTH));
@@ -334,6 +331,7 @@ impl Calls<'_> {
             to: Some(&to),
             edits: &edits,
             tags: call.headers.tags.as_deref().map_or(&[], Vec::as_slice),
+            user: call.user_of(Side::Caller),
             ..self
                 .parts
                 .first_scene((hop.interface, hop.trunk), flow, invite)
@@ -342,7 +340,7 @@ impl Calls<'_> {
             .rules_out_first(&scene, Some((call, slot)), effects);
         let effects = &*effects;
         if let Some(refusal) = &effects.refusal {
-            return Err(HopError::Rule(refusal.rule, refusal.status));
+            return Err(HopError::Rule(refusal.rule, refusal.into()));
         }
         let uri = effects.uri().unwrap_or(&hop.uri);
         let (from, to) = (effects.from().unwrap_or(&from), effects.to().unwrap_or(&to));
@@ -583,7 +581,10 @@ impl Calls<'_> {
         };
         match best.message.filter(|_| status == best.status) {
             Some(message) => self.reject_caller(slot, status, Some(&message)),
-            None => self.reject_caller_for(slot, status, Some(why)),
+            None => {
+                let reason = best.phrase;
+                self.reject_caller_for(slot, StatusLine { status, reason }, Some(why));
+            }
         }
         // Without a final response of a target the border has given up: timeouts, unreachable targets.
         let by = match why {

@@ -143,7 +143,7 @@ impl TransferControl<'_> {
             stays = call.leg(side.other());
         }
         if again {
-            return self.refresh(slot, leg);
+            return self.renegotiate(slot, leg);
         }
         // A refresh may have become due while the call had one end.
         if let Some(stays) = stays.filter(|&stays| self.endpoint.refresh_is_due(stays)) {

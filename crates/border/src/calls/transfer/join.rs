@@ -50,6 +50,8 @@ pub(crate) enum AwaitedStep {
     Leg,
     /// The new leg is being called.
     Target,
+    /// The description of a side was repeated to refresh its session; the other side is not involved.
+    Confirmation,
     /// The offerer was asked for an offer.
     Offer,
     /// The offer was sent to the answerer.

@@ -21,6 +21,7 @@ impl Join {
             AwaitedStep::Answer => Some(SdpRole::Answer),
             AwaitedStep::Leg
             | AwaitedStep::Target
+            | AwaitedStep::Confirmation
             | AwaitedStep::AnswerRetry
             | AwaitedStep::OfferRetry => None,
         }

@@ -57,9 +57,10 @@ impl TransferControl<'_> {
         let answers = join.stage == AwaitedStep::Answer;
         let cancelled = asked.is_some_and(|leg| {
             let content = MessageContent::default();
-            self.endpoint.cancel(leg, &content, now).is_ok()
+            let heard = self.endpoint.has_response(leg);
+            self.endpoint.cancel(leg, &content, now).is_ok() && heard
         });
-        // A 487 follows. Without a provisional response, CANCEL must not be sent (section 9.1): a later response is
+        // A 487 follows. Without a provisional response CANCEL has to wait for one (section 9.1): a later response is
         // processed when it arrives.
         if answers && !cancelled {
             self.transfer_failed(slot, 408);

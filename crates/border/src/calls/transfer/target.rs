@@ -6,7 +6,7 @@ use crate::calls::setup::hunting::login_at;
 use crate::calls::transfer::TransferControl;
 use crate::calls::transfer::join::AwaitedStep;
 use crate::certificate_names::with_hop_certificate_name;
-use crate::headers::{EditList, address_of, text};
+use crate::headers::{EditList, OWN_SUPPORTED, address_of, text};
 use crate::policy::{CallPlan, Facts, HopStep, Plan, StepTarget, decide};
 use crate::resolve::{LookupWaiter, placed};
 use ::rules::{Effects, MessageContext};
@@ -131,6 +131,8 @@ impl TransferControl<'_> {
         }
         let mut effects = Effects::default();
         let mut edits = EditList::new();
+        // An offer in a reliable response could not be answered before the transferee has answered it.
+        edits.push(OWN_SUPPORTED);
         if !referred_by.is_empty() {
             edits.push(Edit::Add {
                 id: HeaderId::ReferredBy,
@@ -244,14 +246,17 @@ impl TransferControl<'_> {
     }
 
     /// The plan of a transfer, by policy as for a call of the referrer.
+    ///
+    /// # Errors
+    /// The status of the refusal.
     pub(super) fn plan_transfer(
         &mut self,
         slot: CallSlot,
         from: Side,
         uri: &[u8],
         request: &Message<'_>,
-    ) -> Option<CallPlan> {
-        let call = self.parts.calls.get(slot)?;
+    ) -> Result<CallPlan, u16> {
+        let call = self.parts.calls.get(slot).ok_or(481u16)?;
         let facts = Facts {
             interface: *call.interfaces.get(from),
             trunk: *call.trunks.get(from),
@@ -263,8 +268,8 @@ impl TransferControl<'_> {
             draining: self.parts.worker.is_draining(),
         };
         match decide(&self.parts.ctx.config, &facts, &self.parts.view()) {
-            Plan::Call(plan) => Some(plan),
-            Plan::Refuse(_) => None,
+            Plan::Call(plan) => Ok(plan),
+            Plan::Refuse(refusal) => Err(refusal.status),
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::virtual_network::*;
 use engine::Transport;
+use engine::record::{CallRecord, RecordBuilder, RecordChange};
 use sip::{LegId, MessageContent};
 use std::time::Duration;
 use wire::sip::{Edit, HeaderId, Method};
@@ -319,6 +320,18 @@ impl TransferRig {
     pub fn has_leg(&self, index: usize, leg: LegId) -> bool {
         let endpoint = &self.net.phones[self.phones[index]].endpoint;
         endpoint.state_of(leg).is_some()
+    }
+
+    /// Records of the calls that have ended.
+    pub fn records(&self) -> Vec<Box<CallRecord>> {
+        let mut records = RecordBuilder::new("1".to_owned());
+        let events = self.net.events.iter();
+        let changes = events.filter_map(|event| records.add(event.clone()));
+        let ended = changes.filter_map(|change| match change {
+            RecordChange::Ended(record) => Some(record),
+            _ => None,
+        });
+        ended.collect()
     }
 
     /// Ends all calls and checks that no phone has a leg and no worker has state.

@@ -801,8 +801,9 @@ impl VirtualNetwork {
                         self.ports += 1;
                         local.set_port(self.ports);
                     }
-                    let refused = self.refuse_media_sockets || self.occupied.contains(&local);
-                    if kind == engine::SocketKind::UdpMedia && refused {
+                    let is_media = kind == engine::SocketKind::UdpMedia;
+                    let is_occupied = self.occupied.contains(&local);
+                    if is_occupied || (is_media && self.refuse_media_sockets) {
                         opened.push((socket, None));
                         continue;
                     }
