@@ -505,7 +505,7 @@ fn target_with_srtp_gets_its_own_key_and_rollover_counter() {
     rig.refer("carol");
     rig.answer(rig.carol);
     assert!(rig.notified().starts_with("SIP/2.0 200"));
-    rig.bob_hangs_up();
+    assert!(rig.has_ended(rig.bob));
     let acked = rig.net.last(rig.carol, |event| *event == PhoneEvent::Acked);
     let mut carol = inbound(&acked.body());
     hears(&mut rig, "10.2.0.2:5000", &mut carol, 100);
