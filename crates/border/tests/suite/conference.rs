@@ -398,7 +398,7 @@ fn press_mute(net: &mut VirtualNetwork, to: &str, context: &mut Outbound, sequen
 
 #[test]
 fn keys_in_answers_to_the_border_are_used() {
-    let secure = format!("kind='access'\nsrtp='require'\nsuites='{SUITE}'");
+    let secure = format!("kind='access'\nsrtp='require'\nsrtp_suites='{SUITE}'");
     let config = BORDER.replace("kind='access'", &secure);
     let config = format!("{config}[session_timer]\nexpires_s=120\n[media]\ntimeout_s=0\n");
     let mut net = VirtualNetwork::new(&config, 9);

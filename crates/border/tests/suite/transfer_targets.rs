@@ -470,7 +470,7 @@ fn inbound(body: &str) -> Inbound {
 fn target_with_srtp_gets_its_own_key_and_rollover_counter() {
     let config = config("udp:10.2.0.2:5060", "").replace(
         "kind='core'",
-        &format!("kind='core'\nsrtp='require'\nsuites='{CRYPTO_SUITE}'"),
+        &format!("kind='core'\nsrtp='require'\nsrtp_suites='{CRYPTO_SUITE}'"),
     );
     let sdp = SDP_B.replace("10.2.0.1", "10.2.0.2");
     let mut rig = connected(&config, [&secured(SDP_B, 'B'), &secured(&sdp, 'C')]);
