@@ -523,15 +523,18 @@ fn refreshed_sessions_continue() {
     hang_up(&mut net, alice, leg);
 }
 
+/// A phone without UPDATE and session timers: the border refreshes its sessions by re-INVITE.
+fn without_update(config: &mut sip::EndpointConfig) {
+    config.allow = "INVITE, ACK, BYE, CANCEL".to_owned();
+    config.supported.retain(|tag| tag != "timer");
+}
+
 /// RFC 3261 section 14.1: a refresh by re-INVITE that is refused for a time is repeated.
 #[test]
 fn refused_refresh_is_repeated() {
     for status in [491, 500] {
         let config = format!("{PLAIN}[session_timer]\nexpires_s=120\n[media]\ntimeout_s=0\n");
         let mut net = VirtualNetwork::new(&config, 1);
-        let without_update = |config: &mut sip::EndpointConfig| {
-            config.allow = "INVITE, ACK, BYE, CANCEL".to_owned();
-        };
         let [alice, bob] = [("10.1.0.1:5060", SDP_A), ("10.2.0.1:5060", SDP_B)].map(|(at, sdp)| {
             let behaviour = PhoneBehaviour::answering(sdp);
             net.phone_with((at, Transport::Udp), behaviour, without_update)
@@ -561,9 +564,6 @@ fn refused_refresh_is_repeated() {
 fn refreshed_by_reinvite() -> (VirtualNetwork, [usize; 2], LegId) {
     let config = format!("{PLAIN}[session_timer]\nexpires_s=120\n[media]\ntimeout_s=0\n");
     let mut net = VirtualNetwork::new(&config, 1);
-    let without_update = |config: &mut sip::EndpointConfig| {
-        config.allow = "INVITE, ACK, BYE, CANCEL".to_owned();
-    };
     let silent = |sdp| PhoneBehaviour {
         inside: None,
         ..PhoneBehaviour::answering(sdp)

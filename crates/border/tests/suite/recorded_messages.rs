@@ -11,7 +11,7 @@ const FILE: &str = "[[interface]]\nname = \"a\"\nlisten = [\"udp:192.0.2.1:5060\
 
 fn options(transport: &str) -> Vec<u8> {
     format!(
-        "OPTIONS sip:192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/{transport} 192.0.2.9;branch=z9hG4bK{transport}\r\nMax-Forwards: 70\r\n\
+        "OPTIONS sip:192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/{transport} 192.0.2.9;rport;branch=z9hG4bK{transport}\r\nMax-Forwards: 70\r\n\
          From: <sip:a@192.0.2.9>;tag=1\r\nTo: <sip:192.0.2.1>\r\nCall-ID: {transport}\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n"
     )
     .into_bytes()

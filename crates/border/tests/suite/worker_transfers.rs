@@ -384,7 +384,7 @@ fn record_of_a_transferred_call_has_the_legs_that_were_connected() {
         (BOB, "198.51.100.1", [&alice, &carol]),
         (ALICE, "192.0.2.1", [&carol, &bob]),
     ] {
-        let mut table = TransferRig::new(1);
+        let mut table = TransferRig::new(2);
         let legs = table.call(ALICE, BOB, 0);
         table.refer(who, legs[who], &format!("<sip:carol@{host}>"));
         table.run(Duration::from_secs(2));
@@ -414,7 +414,7 @@ fn record_of_a_transferred_call_has_the_legs_that_were_connected() {
 
 #[test]
 fn record_of_a_failed_transfer_has_the_legs_of_the_call() {
-    let mut table = TransferRig::new(1);
+    let mut table = TransferRig::new(2);
     table.net.phones[table.phones[CAROL]].log.behaviour.answer = Some(486);
     let [alice, bob] = table.call(ALICE, BOB, 0);
     table.refer(BOB, bob, "<sip:carol@198.51.100.1>");

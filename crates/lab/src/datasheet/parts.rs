@@ -143,7 +143,7 @@ pub fn plan(minutes: f64) -> StudyPlan {
             "callers.hold_seconds=1.5".to_owned(),
             format!("search.start={start}"),
             "search.coarse_seconds=2".to_owned(),
-            limit(60.0),
+            limit(55.0),
         ];
         sets.extend(more.iter().map(|&set| set.to_owned()));
         sets
@@ -154,7 +154,7 @@ pub fn plan(minutes: f64) -> StudyPlan {
             format!("registrations.users={users}"),
             format!("registrations.duration_seconds={:.1}", seconds(5.0, 2.0)),
             "search.coarse_seconds=2".to_owned(),
-            limit(50.0),
+            limit(45.0),
         ]
     };
     let media = |more: &[&str]| -> Vec<String> {
@@ -164,7 +164,7 @@ pub fn plan(minutes: f64) -> StudyPlan {
             // Fast processors carry thousands of calls, which must begin in a short time.
             "callers.rate=400".to_owned(),
             "search.start=200".to_owned(),
-            limit(65.0),
+            limit(58.0),
         ];
         sets.extend(more.iter().map(|&set| set.to_owned()));
         sets

@@ -894,9 +894,10 @@ fn cancel_without_room_is_not_forgotten() {
                 .replace(&format!("To: {to}"), &format!("To: {to};tag=t"))
         };
         let ringing = response("SIP/2.0 180 Ringing");
-        host.datagram(ringing.as_bytes(), peer, Time::from_secs(21));
+        let soon = Time::from_millis(20_100);
+        host.datagram(ringing.as_bytes(), peer, soon);
         let content = MessageContent::default();
-        let cancelled = host.endpoint.cancel(leg, &content, Time::from_secs(21));
+        let cancelled = host.endpoint.cancel(leg, &content, soon);
         assert_eq!(cancelled, Ok(()));
         assert!(host.datagrams().is_empty(), "no room");
         host.run(Time::from_secs(40));
