@@ -242,8 +242,8 @@ mod tests {
         assert!(paged.pages.len() > 5);
         assert!(paged.iter().eq(whole.iter()));
         assert!(paged.iter_mut().rev().eq(whole.iter_mut().rev()));
-        paged.retain(|key, value| (*value as usize ^ key) % 3 == 0);
-        whole.retain(|key, value| (*value as usize ^ key) % 3 == 0);
+        paged.retain(|key, value| (*value as usize ^ key).is_multiple_of(3));
+        whole.retain(|key, value| (*value as usize ^ key).is_multiple_of(3));
         assert!(paged.iter().eq(whole.iter()));
         assert_eq!(paged.insert(1), whole.insert(1));
         paged.clear();

@@ -178,16 +178,16 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashMap;
+    use std::collections::BTreeMap;
 
     #[test]
     fn entries_are_those_of_a_table_in_one_piece() {
         let mut entropy = crate::Entropy::from_number(3);
         let mut bounded = BoundedMap::new(3_000, HashKey::new(&mut entropy));
-        let mut plain: HashMap<u64, u64> = HashMap::new();
+        let mut plain: BTreeMap<u64, u64> = BTreeMap::new();
         for step in 0..60_000_u64 {
             let (key, value) = (entropy.u64() % 4_500, entropy.u64());
-            if entropy.u64() % 3 == 0 {
+            if entropy.u64().is_multiple_of(3) {
                 assert_eq!(bounded.remove(&key), plain.remove(&key));
             } else if plain.len() >= 3_000 && !plain.contains_key(&key) {
                 assert!(bounded.is_full());
@@ -205,9 +205,8 @@ mod tests {
             }
         }
         let mut entries: Vec<_> = bounded.iter_unordered().map(|(k, v)| (*k, *v)).collect();
-        let mut expected: Vec<_> = plain.into_iter().collect();
+        let expected: Vec<_> = plain.into_iter().collect();
         entries.sort_unstable();
-        expected.sort_unstable();
         assert_eq!(entries, expected);
         bounded.clear();
         assert!(bounded.is_empty() && bounded.iter_unordered().next().is_none());

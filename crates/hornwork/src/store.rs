@@ -13,13 +13,13 @@ use crate::log::EventLog;
 use border::border::Border;
 use border::registrar::StoredRegistration;
 use config::{Config, Register, RegistrarStore};
-use engine::{Event, EventKind, Time};
+use engine::{Event, EventKind, HashKey, Time};
 use file::{
     Batch, DISK_REMEDY, Database, Dates, HEARTBEAT_INTERVAL, StoreFailure, move_aside, probe,
 };
 use net::{Clock, Waker};
 use std::collections::HashSet;
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::BuildHasher as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -410,17 +410,26 @@ struct RewriteRound {
     /// Hashes of the users that were passed on since the request. A collision keeps a user that is not registered any more,
     /// until its contacts expire.
     seen: HashSet<u64>,
-    hasher: RandomState,
+    key: HashKey,
     is_complete: bool,
 }
 
 impl RewriteRound {
+    /// The key against chosen collisions is random where the system gives randomness.
+    fn new() -> RewriteRound {
+        let key = net::entropy().map(|mut entropy| HashKey::new(&mut entropy));
+        RewriteRound {
+            key: key.unwrap_or_default(),
+            ..RewriteRound::default()
+        }
+    }
+
     fn see(&mut self, user: &str) {
-        self.seen.insert(self.hasher.hash_one(user));
+        self.seen.insert(self.key.hash_one(user));
     }
 
     fn has_seen(&self, user: &str) -> bool {
-        self.seen.contains(&self.hasher.hash_one(user))
+        self.seen.contains(&self.key.hash_one(user))
     }
 }
 
@@ -664,7 +673,7 @@ impl StoreWriter {
             }
         }
         if self.request_all && !self.is_restoring {
-            (self.request_all, self.round) = (false, Some(RewriteRound::default()));
+            (self.request_all, self.round) = (false, Some(RewriteRound::new()));
             self.queue.request_all();
         }
         if self.clock.now().since(self.swept) > SWEEP_INTERVAL {

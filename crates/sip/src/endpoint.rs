@@ -9,7 +9,9 @@ use crate::received::Received;
 use crate::timer::Timer;
 use crate::tokens::{MAGIC, TOKEN_LEN};
 use crate::transaction::{Client, ClientActive, ClientState, FingerprintKey, Server, ServerActive};
-use crate::transport::{IdleTimers, Net, NewConnection, StreamConnection};
+use crate::transport::{
+    IdleTimers, NatDetection, Net, NewConnection, StreamConnection, reply_flow,
+};
 use crate::usage::Usage;
 use core::hash::BuildHasher as _;
 use core::time::Duration;
@@ -21,7 +23,7 @@ use engine::{
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use wire::sip::{FrameError, Message, StreamFrame, StreamFramer};
+use wire::sip::{FrameError, Message, StreamFrame, StreamFramer, Via};
 
 /// Least time between two searches for the connections of all dialogs.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(60);
@@ -203,6 +205,16 @@ impl Endpoint {
             // A call has two dialogs.
             moved.set_limit(calls.saturating_mul(2));
         }
+    }
+
+    /// Destination of the response to a request.
+    pub(crate) fn reply_flow(&self, via: &Via<'_>, from: &Flow) -> Flow {
+        let detection = match self.config.symmetric_responses {
+            false => NatDetection::Off,
+            true if self.net.expects_nat(from.local) => NatDetection::AddressOrName,
+            true => NatDetection::Address,
+        };
+        reply_flow(via, from, detection)
     }
 
     /// Processes one input. Drain [`Endpoint::next_output`] afterwards, then read [`Endpoint::next_deadline`]. Inputs

@@ -886,20 +886,8 @@ impl NatDetection {
     }
 }
 
-impl crate::Endpoint {
-    /// Destination of the response to a request.
-    pub(crate) fn reply_flow(&self, via: &Via<'_>, from: &Flow) -> Flow {
-        let detection = match self.config.symmetric_responses {
-            false => NatDetection::Off,
-            true if self.net.expects_nat(from.local) => NatDetection::AddressOrName,
-            true => NatDetection::Address,
-        };
-        reply_flow(via, from, detection)
-    }
-}
-
 /// Destination of the response to a request: RFC 3261 section 18.2.2 and RFC 3581 section 4.
-fn reply_flow(via: &Via<'_>, from: &Flow, detection: NatDetection) -> Flow {
+pub(crate) fn reply_flow(via: &Via<'_>, from: &Flow, detection: NatDetection) -> Flow {
     let mut flow = *from;
     if from.transport.is_reliable() {
         // The connection while it is open; after its failure a new one to the port in sent-by.

@@ -378,7 +378,7 @@ impl ComparisonRow {
                 Some(WorseDirection::Lower) => 1.0 - rise,
                 _ => rise,
             }),
-            is_significant: rise.map(|rise| rise < ONE_SIDED || rise > 1.0 - ONE_SIDED),
+            is_significant: rise.map(|rise| !(ONE_SIDED..=1.0 - ONE_SIDED).contains(&rise)),
             is_worse: false,
         }
     }

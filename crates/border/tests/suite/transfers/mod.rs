@@ -323,12 +323,12 @@ impl TransferRig {
     }
 
     /// Records of the calls that have ended.
-    pub fn records(&self) -> Vec<Box<CallRecord>> {
+    pub fn records(&self) -> Vec<CallRecord> {
         let mut records = RecordBuilder::new("1".to_owned());
         let events = self.net.events.iter();
         let changes = events.filter_map(|event| records.add(event.clone()));
         let ended = changes.filter_map(|change| match change {
-            RecordChange::Ended(record) => Some(record),
+            RecordChange::Ended(record) => Some(*record),
             _ => None,
         });
         ended.collect()
