@@ -200,6 +200,8 @@ impl Guide {
         cargo.env("CARGO_TARGET_DIR", &self.target);
         if !self.flags.is_empty() {
             cargo.env("RUSTFLAGS", with_flags(&self.flags));
+            // The plain build does not optimise across crates (Cargo.toml).
+            cargo.env("CARGO_PROFILE_RELEASE_LTO", "thin");
         }
         cargo
     }

@@ -481,16 +481,16 @@ fn excerpt(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn summary(all: &Outcome, failed: usize, flaky: &[String], programs: usize) {
+    println!("\n== skipped");
+    for (test, why) in &all.skipped {
+        println!("  {test}: {why}");
+    }
     if !all.messages.is_empty() {
-        println!("\n== messages of failed and flaky tests");
+        println!("messages of failed and flaky tests:");
         for (test, text) in &all.messages {
             println!("  {test}:");
             excerpt(text).for_each(|line| println!("    {line}"));
         }
-    }
-    println!("\n== skipped");
-    for (test, why) in &all.skipped {
-        println!("  {test}: {why}");
     }
     for test in flaky {
         println!("flaky, passed {RETRIES} times alone: {test}");

@@ -2,6 +2,7 @@
 //! the wire opened by tshark with the same keys, strongSwan's data path as the peer, missing rights, and the how-to page.
 //! Skipped without the rights.
 
+use crate::common::pings::{LOSS, lossless};
 use crate::common::{installed, root, scratch};
 use crate::softphone_esp::{GCM, Suite, key};
 use std::fmt::Write as _;
@@ -26,7 +27,6 @@ $there sh -c "ip addr add 192.0.2.2/24 dev vb; ip addr add fd09:1::2/64 dev vb n
 ip addr add 10.1.0.1/24 dev lo; $there ip addr add 10.2.0.1/24 dev lo
 ip addr add fd01::1/64 dev lo nodad; $there ip addr add fd02::1/64 dev lo nodad
 await() { for n in $(seq 500); do grep -q "$2" "$1" 2>/dev/null && return 0; sleep 0.02; done; echo "no $2 in $1:"; cat "$1"; return 1; }
-loss() { grep -E "packets transmitted" "$1" | sed "s/^/$1: /"; }
 gateway() { rm -f $1.log; $2 "$HORNWORK" run --role gateway -c $1.toml > $1.log 2>&1 & eval "$1_pid=\$!"; jobs_of_test="$jobs_of_test $!"; await $1.log gateway_started; }
 "#;
 
@@ -36,8 +36,8 @@ tshark -q -i va -w wire.pcapng >tshark.log 2>&1 & capture=$!; jobs_of_test="$job
 await tshark.log "Capturing on"
 gateway near ""
 gateway far "$there"
-ping -q -c 40 -i 0.01 $PING_NEAR > ping-there.log; loss ping-there.log
-$there ping -q -c 40 -i 0.01 $PING_FAR > ping-back.log; loss ping-back.log
+ping -c 40 -i 0.01 $PING_NEAR > ping-there.log; loss ping-there.log
+$there ping -c 40 -i 0.01 $PING_FAR > ping-back.log; loss ping-back.log
 # The capture is complete when it has the last packet.
 bash -c "echo the-end >/dev/udp/192.0.2.2/9" || true
 for n in $(seq 500); do grep -q the-end wire.pcapng && break; sleep 0.02; done
@@ -47,7 +47,7 @@ $there iperf3 -s -1 >/dev/null 2>&1 & await /proc/net/dev va
 for n in $(seq 100); do $there ss -tln | grep -q :5201 && break; sleep 0.02; done
 iperf3 -c $FAR -B $NEAR -t 1 -J > iperf.json
 # New keys under traffic: one end first, the other half a second later.
-ping -q -c 400 -i 0.01 $PING_NEAR > ping-rekey.log & pinging=$!
+ping -c 400 -i 0.01 $PING_NEAR > ping-rekey.log & pinging=$!
 sleep 0.3; cp keys.new keys.near.tmp; mv keys.near.tmp keys.near; kill -HUP $near_pid; await near.log gateway_keys_loaded
 sleep 0.5; cp keys.new keys.far.tmp; mv keys.far.tmp keys.far; kill -HUP $far_pid; await far.log gateway_keys_loaded
 wait $pinging || true; loss ping-rekey.log
@@ -56,13 +56,13 @@ fi
 # A restart continues with unused sequence numbers, and accepts none twice.
 kill -TERM $near_pid; wait $near_pid; cp near.log near-first.log
 gateway near ""
-ping -q -c 20 -i 0.01 $PING_NEAR > ping-restart.log; loss ping-restart.log
+ping -c 20 -i 0.01 $PING_NEAR > ping-restart.log; loss ping-restart.log
 # A shorter path: the sender is told by ICMP from the gateway.
 ip link set va mtu 1300; $there ip link set vb mtu 1300
 ping -c 4 -i 0.3 -W 1 -M do -s 1320 $PING_NEAR > ping-long.log || true
 # The far end learns the path by its first reply.
 ping -q -c 2 -i 0.4 -W 1 -M do -s $FITS $PING_NEAR >/dev/null || true
-ping -q -c 5 -i 0.01 -M do -s $FITS $PING_NEAR > ping-fits.log; loss ping-fits.log
+ping -c 5 -i 0.01 -M do -s $FITS $PING_NEAR > ping-fits.log; loss ping-fits.log
 kill -TERM $near_pid $far_pid; wait $near_pid; wait $far_pid
 "#;
 
@@ -130,7 +130,8 @@ pub(crate) fn config(
 
 fn run(folder: &Path, script: &str, variables: &[(&str, String)]) -> Output {
     Command::new("unshare")
-        .args(["-n", "-m", "timeout", "100", "bash", "-c", script])
+        .args(["-n", "-m", "timeout", "100", "bash", "-c"])
+        .arg(format!("{LOSS}{script}"))
         .current_dir(folder)
         .env("HORNWORK", PROGRAM)
         .envs(variables.iter().map(|(name, value)| (name, value)))
@@ -246,10 +247,7 @@ impl Case {
             if log == "rekey" && !self.rekeys {
                 continue;
             }
-            let line = format!(
-                "ping-{log}.log: {packets} packets transmitted, {packets} received, 0% packet loss"
-            );
-            assert!(said.contains(&line), "{name}: {log}: {logs}");
+            lossless(&logs, &format!("ping-{log}.log"), packets);
         }
         let long = read(&folder, "ping-long.log");
         // The header and padding of ESP differ by algorithm.
@@ -400,11 +398,11 @@ const BORDER: &str = r#"
 gateway far "$there"
 "$HORNWORK" run -c near.toml > near.log 2>&1 & near_pid=$!; jobs_of_test="$jobs_of_test $near_pid"
 await near.log gateway_started
-ping -q -c 20 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
+ping -c 20 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
 sleep 0.3; curl -s http://127.0.0.1:9464/metrics > metrics.txt
 cp keys.new keys.tmp; mv keys.tmp keys.near; kill -HUP $near_pid; await near.log gateway_keys_loaded
 chmod 644 keys.near; kill -HUP $near_pid; await near.log "accessible by others"
-ping -q -c 20 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-after.log; loss ping-after.log
+ping -c 20 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-after.log; loss ping-after.log
 kill -TERM $near_pid; wait $near_pid
 "#;
 
@@ -439,8 +437,7 @@ fn a_border_and_a_gateway_share_a_process() {
     let logs = format!("{said}\n{}", read(&folder, "near.log"));
     assert!(output.status.success(), "{logs}");
     for log in ["ping", "ping-after"] {
-        let line = format!("{log}.log: 20 packets transmitted, 20 received, 0% packet loss");
-        assert!(said.contains(&line), "{logs}");
+        lossless(&logs, &format!("{log}.log"), 20);
     }
     let metrics = read(&folder, "metrics.txt");
     let value = |name: &str| -> f64 {
@@ -514,8 +511,8 @@ function line(from, to, end,   mac) {
 }
 END { line("192.0.2.1", "192.0.2.2", "initiator"); line("192.0.2.2", "192.0.2.1", "responder") }' near/log > keys.near)
 gateway near ""
-ping -q -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
-$there ping -q -c 40 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
+ping -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
+$there ping -c 40 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
 if [ -n "$STREAMS" ]; then
 for port in 5201 5202; do
   $there iperf3 -s -1 -p $port >/dev/null 2>&1 &
@@ -570,9 +567,7 @@ fn strongswan_and_the_gateway_exchange_packets() {
         let logs = format!("{}\n{}", text(&output), read(&folder, "near.log"));
         assert!(output.status.success(), "{proposal}: {logs}");
         for log in ["there", "back"] {
-            let line =
-                format!("ping-{log}.log: 40 packets transmitted, 40 received, 0% packet loss");
-            assert!(logs.contains(&line), "{proposal}: {logs}");
+            lossless(&logs, &format!("ping-{log}.log"), 40);
         }
         if proposal == "aes128gcm16" {
             let bytes = iperf(&folder, "tcp.json", "/end/sum_received/bytes");

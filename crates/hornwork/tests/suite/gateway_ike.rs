@@ -3,6 +3,7 @@
 //! wrong secrets; an unprivileged user. Skipped without the rights.
 
 use crate::common::network_case::NetworkCase;
+use crate::common::pings::lossless;
 use crate::common::{installed, root};
 use crate::gateway::may_make_tun;
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,7 +21,6 @@ trap 'kill $jobs_of_test 2>/dev/null || true' EXIT
 # A network namespace: its number in the variable $1, a command that enters it in $1_in.
 site() { unshare -n sleep 120 & eval "$1=$!"; jobs_of_test="$jobs_of_test $!"; while [ "$(readlink /proc/$!/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done; eval "$1_in='nsenter --net=/proc/$!/ns/net'"; nsenter --net=/proc/$!/ns/net ip link set lo up; }
 await() { for n in $(seq ${3:-500}); do grep -q "$2" "$1" 2>/dev/null && return 0; sleep 0.02; done; echo "no $2 in $1:"; cat "$1"; return 1; }
-loss() { grep -E "packets transmitted" "$1" | sed "s/^/$1: /"; }
 gateway() { $2 "$HORNWORK" run --role gateway -c $1.toml > $1.log 2>&1 & eval "$1_pid=\$!"; jobs_of_test="$jobs_of_test $!"; await $1.log gateway_started; }
 # A stock strongSwan with the connections of $1.conf in the network $2.
 charon() {
@@ -107,11 +107,6 @@ pub fn check_statistics(case: &NetworkCase) {
     }
 }
 
-pub fn lossless(said: &str, log: &str, packets: u32) {
-    let line = format!("{log}: {packets} packets transmitted, {packets} received, 0% packet loss");
-    assert!(said.contains(&line), "{log}: {said}");
-}
-
 /// Our end of the tunnel to `far`.
 pub fn near(ike: &str, tunnel: &str) -> String {
     format!(
@@ -148,11 +143,11 @@ charon far "$far_in"
 export RUST_LOG=debug
 gateway near ""
 await near.log gateway_tunnel_up
-ping -q -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
-$far_in ping -q -c 40 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
+ping -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
+$far_in ping -c 40 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
 sleep 0.3; curl -s http://127.0.0.1:9464/metrics > metrics.txt
-ping -q -c 1200 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-rekey.log & one=$!
-$far_in ping -q -c 1200 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-rekey-back.log & two=$!
+ping -c 1200 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-rekey.log & one=$!
+$far_in ping -c 1200 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-rekey-back.log & two=$!
 wait $one || true; wait $two || true; loss ping-rekey.log; loss ping-rekey-back.log
 daemon=$(pgrep -P $near_pid); grep -q charon /proc/$daemon/cmdline
 kill -TERM $near_pid; wait $near_pid
@@ -214,7 +209,7 @@ const UNTIL_REKEYED: &str = r#"
 charon far "$far_in"
 gateway near ""
 await near.log gateway_rekeyed
-ping -q -c 3 -i 0.05 -W 1 -I 10.1.0.1 10.2.0.1 > ping.log || true; loss ping.log
+ping -c 3 -i 0.05 -W 1 -I 10.1.0.1 10.2.0.1 > ping.log || true; loss ping.log
 kill -TERM $near_pid; wait $near_pid
 "#;
 
@@ -244,8 +239,8 @@ const LOST: &str = r#"
 charon far "$far_in"
 gateway near ""
 await near.log gateway_tunnel_up
-ping -q -c 900 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log & one=$!
-$far_in ping -q -c 900 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log & two=$!
+ping -c 900 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log & one=$!
+$far_in ping -c 900 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log & two=$!
 sleep 1
 nft -f - <<END
 table ip lossy {
@@ -297,8 +292,8 @@ await near.log gateway_tunnel_up
 both() { [ $(grep -c "IKE_SA t.*established between" far.d/log) -ge 2 ]; }
 for n in $(seq 500); do both && break; sleep 0.02; done
 both
-ping -q -c 100 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
-$far_in ping -q -c 100 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
+ping -c 100 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
+$far_in ping -c 100 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
 kill -TERM $near_pid; wait $near_pid
 "#;
 
@@ -342,7 +337,7 @@ gateway near ""
 await near.log gateway_tunnel_up
 python3 ask.py 5060 5060 5; python3 ask.py 5060 10005 5
 python3 ask.py 5060 7000 0.5; python3 ask.py 5061 5060 0.5
-ping -q -c 3 -i 0.05 -W 1 -I 10.1.0.1 10.2.0.1 > ping.log || true; loss ping.log
+ping -c 3 -i 0.05 -W 1 -I 10.1.0.1 10.2.0.1 > ping.log || true; loss ping.log
 swanctl --list-sas --uri unix://$PWD/far.d/vici 2>/dev/null
 kill -TERM $near_pid; wait $near_pid
 "#;
@@ -442,7 +437,7 @@ const OPERATORS: &str = r#"
 charon far "$far_in"
 "$HORNWORK" run -c near.toml > near.log 2>&1 & near_pid=$!; jobs_of_test="$jobs_of_test $near_pid"
 await near.log gateway_tunnel_up
-ping -q -c 10 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
+ping -c 10 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
 sleep 0.2; "$HORNWORK" ctl --socket control.sock tunnels list --json > up.json
 "$HORNWORK" ctl --socket control.sock tunnels list
 curl -s http://127.0.0.1:8080/api/v1/tunnels > console.json
@@ -495,7 +490,7 @@ kill -KILL $far_pid; wait $far_pid 2>/dev/null || true
 await near.log gateway_tunnel_down 1500
 charon far "$far_in"
 for n in $(seq 1500); do [ $(grep -c gateway_tunnel_up near.log) -ge 2 ] && break; sleep 0.02; done
-ping -q -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-peer.log; loss ping-peer.log
+ping -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-peer.log; loss ping-peer.log
 # Our own end, without a word: the daemon ends with it, and the peer takes the new tunnel for the old one.
 daemon=$(pgrep -P $near_pid); grep -q charon /proc/$daemon/cmdline
 kill -KILL $near_pid; wait $near_pid 2>/dev/null || true
@@ -504,9 +499,9 @@ for n in $(seq 250); do [ -e /proc/$daemon ] || break; sleep 0.02; done
 cp near.log near-first.log
 gateway near ""
 await near.log gateway_tunnel_up
-ping -q -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-own.log; loss ping-own.log
+ping -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-own.log; loss ping-own.log
 # The daemon alone: it is started again, and packets pass meanwhile.
-ping -q -c 300 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-daemon.log & pinging=$!
+ping -c 300 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-daemon.log & pinging=$!
 kill -KILL $(pgrep -P $near_pid)
 await near.log gateway_ike_failed
 for n in $(seq 500); do [ $(grep -c gateway_tunnel_up near.log) -ge 2 ] && break; sleep 0.02; done
@@ -558,11 +553,11 @@ charon one "$one_in"
 charon two "$two_in"
 for n in $(seq 500); do [ $(grep -c gateway_tunnel_up near.log) -ge 2 ] && break; sleep 0.02; done
 for peer in 1 2; do
-  ping -q -c 100 -i 0.01 -I 10.1.0.1 10.1$peer.0.1 > ping-$peer.log & pings="$pings $!"
+  ping -c 100 -i 0.01 -I 10.1.0.1 10.1$peer.0.1 > ping-$peer.log & pings="$pings $!"
 done
 for ping in $pings; do wait $ping || true; done
 loss ping-1.log; loss ping-2.log
-$one_in ping -q -c 20 -i 0.01 -I 10.11.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
+$one_in ping -c 20 -i 0.01 -I 10.11.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
 kill -TERM $near_pid; wait $near_pid
 "#;
 
@@ -633,7 +628,7 @@ mkdir -p x509 x509ca private; cp far.pem x509/; cp ca.pem x509ca/; cp far.key pr
 charon far "$far_in"
 gateway near ""
 await near.log gateway_tunnel_up
-ping -q -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
+ping -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
 kill -TERM $near_pid; wait $near_pid
 "#;
 
@@ -680,7 +675,7 @@ await near.log gateway_ike_problem
 grep -c gateway_tunnel_up near.log || true
 cp psk.good psk.new; mv psk.new psk; kill -HUP $near_pid
 await near.log gateway_tunnel_up 1500
-ping -q -c 20 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
+ping -c 20 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
 kill -TERM $near_pid; wait $near_pid
 "#;
 
@@ -717,7 +712,7 @@ user="setpriv --reuid=nobody --regid=nogroup --clear-groups --inh-caps=-all,+net
 $user "$HORNWORK" check -c near.toml
 gateway near "$user"
 await near.log gateway_tunnel_up
-ping -q -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
+ping -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
 kill -TERM $near_pid; wait $near_pid
 # Without the right to a low port.
 user="setpriv --reuid=nobody --regid=nogroup --clear-groups --inh-caps=-all,+net_admin --ambient-caps=-all,+net_admin --bounding-set=-all,+net_admin --no-new-privs"

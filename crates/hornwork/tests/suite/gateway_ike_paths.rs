@@ -2,7 +2,8 @@
 //! end. Keys change under traffic. Skipped without the rights.
 
 use crate::common::installed;
-use crate::gateway_ike::{PEER, able, case, check_statistics, far, lossless, near};
+use crate::common::pings::lossless;
+use crate::gateway_ike::{PEER, able, case, check_statistics, far, near};
 
 /// Both families inside of IPv6, both ways, while this end renews keys.
 const IPV6: &str = r#"
@@ -11,16 +12,16 @@ ip addr add fd01::1/64 dev lo nodad; $far_in ip addr add fd02::1/64 dev lo nodad
 charon far "$far_in"
 gateway near ""
 await near.log gateway_tunnel_up
-ping -q -c 500 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-v4.log & v4=$!
-$far_in ping -q -c 40 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-v4-back.log; loss ping-v4-back.log
-ping -q -c 500 -i 0.01 -I fd01::1 fd02::1 > ping-v6.log & v6=$!
-$far_in ping -q -c 500 -i 0.01 -I fd02::1 fd01::1 > ping-v6-back.log || true
+ping -c 500 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-v4.log & v4=$!
+$far_in ping -c 40 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-v4-back.log; loss ping-v4-back.log
+ping -c 500 -i 0.01 -I fd01::1 fd02::1 > ping-v6.log & v6=$!
+$far_in ping -c 500 -i 0.01 -I fd02::1 fd01::1 > ping-v6-back.log || true
 wait $v4 || true; wait $v6 || true
 loss ping-v4.log; loss ping-v6.log; loss ping-v6-back.log
 # Fragments outside: inner packets of 1,280 bytes pass any path of IPv6. The first ones tell both ends about the path.
 ip link set va mtu 1280; $far_in ip link set vb mtu 1280
 ping -q -c 2 -i 0.4 -W 1 -s 1232 -I fd01::1 fd02::1 >/dev/null || true
-ping -q -c 5 -i 0.01 -s 1232 -I fd01::1 fd02::1 > ping-long.log || true; loss ping-long.log
+ping -c 5 -i 0.01 -s 1232 -I fd01::1 fd02::1 > ping-long.log || true; loss ping-long.log
 swanctl --list-sas --uri unix://$PWD/far.d/vici 2>/dev/null
 kill -TERM $near_pid; wait $near_pid
 "#;
@@ -84,14 +85,14 @@ END
 for timer in udp_timeout udp_timeout_stream; do echo 2 > /proc/sys/net/netfilter/nf_conntrack_$timer; done
 if [ -n "$FORWARDED" ]; then gateway near "$home_in"; charon far "$far_in"; else charon far "$far_in"; gateway near "$home_in"; fi
 await near.log gateway_tunnel_up
-$home_in ping -q -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
-$far_in ping -q -c 40 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
-$home_in ping -q -c 250 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-rekey.log & one=$!
-$far_in ping -q -c 250 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-rekey-back.log & two=$!
+$home_in ping -c 40 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
+$far_in ping -c 40 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
+$home_in ping -c 250 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-rekey.log & one=$!
+$far_in ping -c 250 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-rekey-back.log & two=$!
 sleep 1; swanctl --rekey --child net --uri unix://$PWD/far.d/vici > rekey.log 2>&1
 wait $one || true; wait $two || true; loss ping-rekey.log; loss ping-rekey-back.log
 sleep 4
-$far_in ping -q -c 20 -i 0.01 -W 1 -I 10.2.0.1 10.1.0.1 > ping-idle.log || true; loss ping-idle.log
+$far_in ping -c 20 -i 0.01 -W 1 -I 10.2.0.1 10.1.0.1 > ping-idle.log || true; loss ping-idle.log
 swanctl --list-sas --uri unix://$PWD/far.d/vici 2>/dev/null
 kill -TERM $near_pid; wait $near_pid
 "#;

@@ -4,6 +4,7 @@
 
 use crate::common::installed;
 use crate::common::network_case::NetworkCase;
+use crate::common::pings::{LOSS, lossless};
 use crate::gateway_ike::{COMMON, SECRET, able, far};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -131,14 +132,14 @@ gateway near ""
 await near.log gateway_tunnel_up
 $far_in python3 echo.py > echo.log & jobs_of_test="$jobs_of_test $!"; await echo.log ready
 wire traffic
-ping -q -c 40 -i 0.02 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
-$far_in ping -q -c 40 -i 0.02 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
+ping -c 40 -i 0.02 -I 10.1.0.1 10.2.0.1 > ping-there.log; loss ping-there.log
+$far_in ping -c 40 -i 0.02 -I 10.2.0.1 10.1.0.1 > ping-back.log; loss ping-back.log
 python3 ask.py
 seen near ""; seen far "$far_in"
 ip xfrm state | grep -m 1 -o "aead [^ ]*"
 both() {
-  ping -q -c $1 -i 0.02 -I 10.1.0.1 10.2.0.1 > $2.log & one=$!
-  $far_in ping -q -c $1 -i 0.02 -I 10.2.0.1 10.1.0.1 > $2-back.log & two=$!
+  ping -c $1 -i 0.02 -I 10.1.0.1 10.2.0.1 > $2.log & one=$!
+  $far_in ping -c $1 -i 0.02 -I 10.2.0.1 10.1.0.1 > $2-back.log & two=$!
 }
 both_end() { wait $one || true; wait $two || true; loss $1.log; loss $1-back.log; }
 both 250 ping-rekey
@@ -150,7 +151,7 @@ echo "rekeyed by the peer: $(grep -c gateway_rekeyed near.log)"
 daemon=$(pgrep -P $near_pid)
 kill -KILL $near_pid; wait $near_pid 2>/dev/null || true
 left killed
-wire orphaned; ping -q -c 10 -i 0.02 -W 1 -I 10.1.0.1 10.2.0.1 > ping-orphaned.log || true; wire_end orphaned
+wire orphaned; ping -c 10 -i 0.02 -W 1 -I 10.1.0.1 10.2.0.1 > ping-orphaned.log || true; wire_end orphaned
 for n in $(seq 250); do [ -e /proc/$daemon ] || break; sleep 0.02; done
 cp near.log near-first.log; sed -i "s/^rekey_s = .*/rekey_s = 5/" near.toml
 gateway near ""
@@ -162,17 +163,12 @@ echo "rekeyed by this end: $(grep -c gateway_rekeyed near.log)"
 touch none.conf; swanctl --load-conns --file none.conf $vici > none.log 2>&1
 swanctl --terminate --ike t $vici > terminate.log 2>&1
 await near.log gateway_tunnel_down
-wire down; ping -q -c 10 -i 0.02 -W 1 -I 10.1.0.1 10.2.0.1 > ping-down.log || true; wire_end down
+wire down; ping -c 10 -i 0.02 -W 1 -I 10.1.0.1 10.2.0.1 > ping-down.log || true; wire_end down
 loss ping-down.log
 kill -TERM $near_pid; wait $near_pid
 left ended
 cat near-first.log near.log
 "#;
-
-fn lossless(said: &str, log: &str, packets: u32) {
-    let line = format!("{log}: {packets} packets transmitted, {packets} received, 0% packet loss");
-    assert!(said.contains(&line), "{log}: {said}");
-}
 
 /// The numbers of a line of the output.
 fn numbers(said: &str, line: &str) -> Vec<u64> {
@@ -188,7 +184,7 @@ fn functions() -> String {
     assert_ne!(common, COMMON);
     // On a busy machine the guest is slow.
     let common = common.replace("sleep 120", "sleep 300");
-    format!("{common}{GUEST}")
+    format!("{LOSS}{common}{GUEST}")
 }
 
 #[test]
@@ -262,16 +258,16 @@ gateway far "$far_in"
 gateway near ""
 await near.log gateway_tunnel_up
 await far.log gateway_tunnel_up
-ping -q -c 300 -i 0.02 -I 10.1.0.1 10.2.0.1 > ping-v4.log & one=$!
-$far_in ping -q -c 300 -i 0.02 -I fd02::1 fd01::1 > ping-v6.log & two=$!
+ping -c 300 -i 0.02 -I 10.1.0.1 10.2.0.1 > ping-v4.log & one=$!
+$far_in ping -c 300 -i 0.02 -I fd02::1 fd01::1 > ping-v6.log & two=$!
 wait $one || true; wait $two || true; loss ping-v4.log; loss ping-v6.log
 # A host behind this end: its packets are forwarded both ways, and long ones are answered by ICMP.
 site lan
 ip link add la type veth peer name lb netns $lan
 ip link set la up; ip route add 10.1.0.9 dev la; echo 1 > /proc/sys/net/ipv4/ip_forward
 $lan_in sh -c "ip addr add 10.1.0.9/24 dev lb; ip link set lb up; ip route add default via 10.1.0.1"
-$lan_in ping -q -c 50 -i 0.02 10.2.0.1 > ping-lan.log || true; loss ping-lan.log
-$far_in ping -q -c 50 -i 0.02 -I 10.2.0.1 10.1.0.9 > ping-to-lan.log || true; loss ping-to-lan.log
+$lan_in ping -c 50 -i 0.02 10.2.0.1 > ping-lan.log || true; loss ping-lan.log
+$far_in ping -c 50 -i 0.02 -I 10.2.0.1 10.1.0.9 > ping-to-lan.log || true; loss ping-to-lan.log
 $lan_in ping -c 1 -W 2 -M do -s 1450 10.2.0.1 | grep -o "Frag needed and DF set" || true
 ip xfrm state | grep -m 1 -o "enc cbc(aes)"
 ip xfrm state | grep -m 1 -o "auth-trunc hmac(sha256)"

@@ -6,6 +6,7 @@ pub mod callers;
 pub mod certificates;
 pub mod network_case;
 pub mod phones;
+pub mod pings;
 
 use std::fs::File;
 use std::net::{TcpListener, UdpSocket};

@@ -1,6 +1,6 @@
 //! A test case with a folder of files, and scripts that run in networks of their own.
 
-use super::scratch;
+use super::{pings::LOSS, scratch};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -40,7 +40,7 @@ impl NetworkCase {
     pub fn run(&self, script: &str) -> String {
         let output = Command::new("unshare")
             .args(["-n", "-m", "timeout", "110", "bash", "-c"])
-            .arg(format!("{}{script}", self.functions))
+            .arg(format!("{LOSS}{}{script}", self.functions))
             .current_dir(&self.folder)
             .env("HORNWORK", env!("CARGO_BIN_EXE_hornwork"))
             .stdin(Stdio::null())
