@@ -338,15 +338,21 @@ pub(crate) fn execute(
     let mut failure = None;
     let clock = net::Clock::new();
     let begun = clock.now();
-    let is_late = || {
-        let elapsed = (clock.now() - begun).as_secs_f64();
-        plan.limit_seconds
-            .is_some_and(|limit| elapsed >= limit && !options.simulate)
+    let left_seconds = || {
+        let limit = plan.limit_seconds.filter(|_| !options.simulate)?;
+        Some(limit - (clock.now() - begun).as_secs_f64())
     };
-    while let Some(probe) = steps
-        .next()
-        .filter(|_| trials.len() < plan.trials as usize && !is_late())
-    {
+    while trials.len() < plan.trials as usize {
+        let left_seconds = left_seconds();
+        if left_seconds.is_some_and(|left| left <= 0.0) {
+            break;
+        }
+        if let (Walk::Bracket(bracket), Some(seconds)) = (&mut steps, left_seconds)
+            && let Some(probe) = bracket.next()
+        {
+            bracket.limit_to(short::full_trials_left(&file, probe.value, seconds)?);
+        }
+        let Some(probe) = steps.next() else { break };
         let value = probe.value;
         let level = match coarse.filter(|_| probe.short) {
             Some(seconds) => short::shortened(&file, value, seconds)?,

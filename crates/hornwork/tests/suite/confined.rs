@@ -153,7 +153,7 @@ strace -f -qq -s 400 -o trace -- sh -c 'echo $$ >pid; exec setpriv "$@"' sh --re
   --inh-caps=-all,CAPS --ambient-caps=-all,CAPS --bounding-set=-all,CAPS --no-new-privs \
   "$HORNWORK" run --role gateway -c near.toml > near.log 2>&1 & tracer=$!; jobs_of_test="$jobs_of_test $!"
 await near.log gateway_tunnel_up 1500 || { [ -e trace ] || echo 'no rights to trace'; exit 1; }
-ping -q -c 3 -i 0.05 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
+ping -c 3 -i 0.05 -I 10.1.0.1 10.2.0.1 > ping.log; loss ping.log
 kill -TERM $(cat pid); wait $tracer
 "#;
 
@@ -181,7 +181,7 @@ fn unit_permits_the_system_calls_of_the_key_exchange() {
     case.write("near.toml", &gateway_ike::near("", gateway_ike::PEER));
     case.write("far.conf", &gateway_ike::far("aes128gcm16", 3_600));
     let said = case.run(&KEY_EXCHANGE.replace("CAPS", &rights.join(",")));
-    gateway_ike::lossless(&said, "ping.log", 3);
+    crate::common::pings::lossless(&said, "ping.log", 3);
     let (made, families) = system_calls(&case.read("trace"));
     assert!(
         made.contains("unshare") && families.contains("AF_NETLINK"),

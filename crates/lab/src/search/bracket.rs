@@ -11,6 +11,8 @@ use crate::experiment::SearchPlan;
 const COARSE_RATIO: f64 = 1.15;
 /// Largest decrease at once while no full trial has passed, as a share.
 const MAX_DECREASE: f64 = 0.5;
+/// Shares of the lowest failed value at which the last full trial and the one before it are placed while none has passed.
+const LAST_SHARES: [f64; 2] = [0.5, 0.8];
 
 /// The value to be tried, and the length of its trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -124,6 +126,26 @@ impl Bracket {
             }
             Stage::Confirm { passed, failed } => self.judge_repetition(good, passed, failed),
             Stage::Over => {}
+        }
+    }
+
+    /// Adapts to the number of full trials for which there is time. With two the coarse pass ends, and while none has passed the
+    /// next one is at a load that is likely to pass: the limit is then known with a wide interval instead of not at all.
+    pub fn limit_to(&mut self, full_trials: usize) {
+        if full_trials > LAST_SHARES.len() {
+            return;
+        }
+        if self.stage == Stage::Coarse {
+            // Without a passed value the next one is half of the lowest failed value.
+            self.value = self.pass.unwrap_or(self.value);
+            self.stage = Stage::Full;
+            (self.pass, self.fail) = (None, None);
+        }
+        if let (Stage::Full, None, Some(fail)) = (self.stage, self.pass, self.fail)
+            && fail > self.step
+        {
+            let share = LAST_SHARES[full_trials.saturating_sub(1)];
+            self.value = self.value.min(self.whole(fail * share));
         }
     }
 
@@ -255,6 +277,41 @@ mod tests {
                 assert_eq!(all.iter().filter(at).count(), 2, "{all:?}");
             }
         }
+    }
+
+    /// Short trials pass up to 1,000, full ones only up to a lower capacity; there is time for so many full trials from the start.
+    fn in_limited_time(capacity: f64, mut full_trials: usize) -> (Vec<Probe>, Bracket) {
+        let mut search = Bracket::new(&SearchPlan::default(), true, (200.0, 10.0, 20_000.0));
+        let mut all = Vec::new();
+        // A short trial takes a third of the time of a full one.
+        let mut thirds = 3 * full_trials;
+        while thirds > 0 {
+            full_trials = thirds.div_ceil(3);
+            search.limit_to(full_trials);
+            let Some(probe) = search.next() else { break };
+            all.push(probe);
+            search.record_result(probe.value <= if probe.short { 1_000.0 } else { capacity });
+            thirds = thirds.saturating_sub(if probe.short { 1 } else { 3 });
+        }
+        (all, search)
+    }
+
+    #[test]
+    fn limited_time_gives_a_result_with_a_wide_interval() {
+        for full_trials in [3, 4, 5] {
+            for capacity in [500.0, 700.0, 900.0] {
+                let (all, search) = in_limited_time(capacity, full_trials);
+                let best = search.best().unwrap_or_else(|| panic!("{all:?}"));
+                assert!(best <= capacity && best >= 0.4 * capacity, "{all:?}");
+                assert!(search.failed_above().is_none_or(|above| above > capacity));
+                assert!(all.iter().any(|probe| probe.short), "{all:?}");
+            }
+        }
+        // The last trial is below the one that failed, and not below the step.
+        let mut search = Bracket::new(&SearchPlan::default(), false, (10.0, 10.0, 100.0));
+        search.record_result(false);
+        search.limit_to(1);
+        assert_eq!(search.next(), None);
     }
 
     #[test]

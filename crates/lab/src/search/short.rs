@@ -100,6 +100,20 @@ pub(super) fn coarse_seconds(
     Ok((short.expected_seconds() < full * WORTHWHILE).then_some(seconds))
 }
 
+/// Number of full trials at `value` that can begin in the time that is left. A trial that has begun at the limit of the search goes on
+/// to its end.
+///
+/// # Errors
+/// If the value does not fit.
+pub(super) fn full_trials_left(
+    file: &File,
+    value: f64,
+    left_seconds: f64,
+) -> Result<usize, LabError> {
+    let full = file.level_at(value)?.experiment.expected_seconds() + TRIAL_OVERHEAD_S;
+    Ok((left_seconds / full).max(0.0) as usize + 1)
+}
+
 /// Approximate duration of a search on sockets, seconds; for the walk of RFC 7502 that of its most trials. A trial that has begun
 /// at the limit of the search goes on to its end.
 ///
