@@ -548,6 +548,33 @@ impl Calls<'_> {
             let _ = endpoint.reject(leg, refused.status, content, now);
         });
     }
+
+    /// Logs the refusal of a request that creates a dialog or a transaction, and hands its response to `send`, with the
+    /// changes of header rules.
+    pub(crate) fn send_refusal(
+        &mut self,
+        request: &Message<'_>,
+        flow: Flow,
+        refused: &RequestRefusal,
+        send: impl FnOnce(&mut Endpoint, &MessageContent<'_>),
+    ) {
+        let interface = self.parts.listeners.interface_of(flow.local);
+        refused.report(&mut self.parts.ctx, request, flow, interface);
+        let mut effects = Effects::default();
+        let mut edits: SmallVec<[Edit<'_>; 4]> = refused
+            .headers
+            .iter()
+            .map(|(id, value)| Edit::Add { id: *id, value })
+            .collect();
+        let answer = RuledAnswer::own(flow, request.method(), refused.status);
+        self.parts.rules_answer(answer, &mut edits, &mut effects);
+        let content = MessageContent {
+            edits: &edits,
+            reason: refused.reason.as_deref().map(str::as_bytes),
+            ..MessageContent::default()
+        };
+        send(self.endpoint, &content);
+    }
 }
 
 impl Call {

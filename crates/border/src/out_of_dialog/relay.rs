@@ -3,12 +3,12 @@
 use crate::calls::challenge::ChallengedLeg;
 use crate::calls::setup::hop_hosts::HopHosts;
 use crate::certificate_names::with_hop_certificate_name;
-use crate::components::Calls;
 use crate::headers::{
     EditList, address_with_host, has_credentials, hide_network, required_end_to_end,
     response_headers, text, warnings,
 };
 use crate::identity::{ANONYMOUS, Boundary, IdentityTexts, RequestedPrivacy};
+use crate::out_of_dialog::OutOfDialogControl;
 use crate::out_of_dialog::state::{DeferredRequest, PendingKind, RequestRelay};
 use crate::policy::{CallPlan, HopStep, StepTarget};
 use crate::request::{PeerLocation, RequestRefusal};
@@ -45,7 +45,7 @@ struct RelaySender<'a> {
     repeats: Option<&'a ChallengedLeg>,
 }
 
-impl Calls<'_> {
+impl OutOfDialogControl<'_> {
     /// Forwards a request.
     pub(super) fn forward_out_of_dialog(
         &mut self,
@@ -115,7 +115,7 @@ impl Calls<'_> {
             relay.next += 1;
             if let StepTarget::Name(host, transport) = &hop.place {
                 let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Relay(relay));
-                return self.locate(host, *transport, waiting);
+                return self.parts.resolver.request(host, *transport, waiting, now);
             }
             let Some(flow) = self.flow_to(&hop) else {
                 continue;
@@ -364,87 +364,6 @@ impl Calls<'_> {
                 source: address.to_string(),
                 trunk: config.name_of_trunk(trunk),
             });
-    }
-
-    /// Forwards a response of `responder` to an out-of-dialog request, with the identities that its sender may see and
-    /// with topology hiding. An unknown responder is not trusted.
-    pub(crate) fn relay_response(
-        &mut self,
-        (server, source_flow): (ServerTransaction, Flow),
-        responder: Option<PeerLocation>,
-        response: &Message<'_>,
-    ) {
-        let now = self.parts.ctx.now;
-        let config = self.parts.ctx.config.clone();
-        let requester = self.parts.origin_of_flow(source_flow);
-        let boundary = response_boundary(&config, responder, requester);
-        let hides = boundary.hiding.is_some();
-        let (mut told, mut required) = (Vec::new(), Vec::new());
-        warnings(response, hides, &mut told);
-        required_end_to_end(response, &mut required);
-        let (mut effects, mut texts) = (Effects::default(), IdentityTexts::default());
-        let mut edits: EditList<'_> = SmallVec::new();
-        hide_network(response, &told, &mut edits);
-        response_headers(response, &mut edits);
-        if !required.is_empty() {
-            edits.push(Edit::Add {
-                id: HeaderId::Require,
-                value: &required,
-            });
-        }
-        let host = || self.host_towards(requester, source_flow);
-        boundary.edits(response, host, &mut texts, &mut edits);
-        let answer = RuledAnswer {
-            example: Some(response),
-            ..RuledAnswer::own(source_flow, response.method(), response.status())
-        };
-        self.parts.rules_answer(answer, &mut edits, &mut effects);
-        let content = MessageContent {
-            reason: hides.then(|| sip::reason_phrase(response.status())),
-            ..MessageContent::from_template(response).with(&edits)
-        };
-        // The transaction may have ended in the meantime.
-        let _ = self
-            .endpoint
-            .respond(server, response.status(), &content, now);
-    }
-
-    /// Whether other networks are hidden from the peer of a flow.
-    pub(crate) fn hides_from(&self, flow: Flow) -> bool {
-        let interface = self.parts.listeners.interface_of(flow.local);
-        interface.is_some_and(|interface| self.parts.ctx.config.hiding(interface).is_some())
-    }
-
-    /// Our host towards the peer of a flow: the domain of its trunk, otherwise our address there.
-    pub(crate) fn host_towards(&self, peer: Option<PeerLocation>, flow: Flow) -> Vec<u8> {
-        let trunk = peer
-            .and_then(|(_, trunk)| trunk)
-            .and_then(|trunk| self.parts.ctx.config.trunk(trunk));
-        match trunk.and_then(|trunk| trunk.domain.as_ref()) {
-            Some(domain) => domain.to_string().into_bytes(),
-            None => self.parts.listeners.advertised_host(flow.local),
-        }
-    }
-}
-
-/// The boundary of trust of a response to a request outside of calls.
-pub(crate) fn response_boundary(
-    config: &Config,
-    responder: Option<PeerLocation>,
-    requester: Option<PeerLocation>,
-) -> Boundary<'_> {
-    let trusts = |peer: Option<PeerLocation>| {
-        peer.is_some_and(|(interface, trunk)| config.trusts(interface, trunk))
-    };
-    let trunk = requester.and_then(|(_, trunk)| config.trunk(trunk?));
-    Boundary {
-        policy: &config.identity,
-        from: trusts(responder),
-        to: trusts(requester),
-        wanted: trunk.is_none_or(|trunk| trunk.identity == IdentityPassing::Pass),
-        proven: None,
-        anchored: false,
-        hiding: requester.and_then(|(interface, _)| config.hiding(interface)),
     }
 }
 
