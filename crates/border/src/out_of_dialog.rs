@@ -15,12 +15,10 @@ mod subscriptions;
 
 use crate::carrier::CarrierResult;
 use crate::components::{Calls, Components};
-use crate::headers::{
-    EditList, hide_network, promised_end_to_end, required_end_to_end, warnings, without_credentials,
-};
+use crate::headers::EditList;
 use crate::index_remap::IndexRemap;
 use crate::out_of_dialog::state::{CarrierAttempt, DeferredRequest, PendingKind, addresses_of};
-use crate::request::{RequestOrigin, RequestRefusal};
+use crate::request::RequestOrigin;
 use crate::resolve::placed;
 use crate::responses::refuse;
 use crate::rules::apply::RuledAnswer;
@@ -29,7 +27,6 @@ use ::rules::Effects;
 use config::TrunkId;
 use engine::Transport;
 use sip::{Endpoint, Flow, MessageContent, ServerTransaction};
-use smallvec::SmallVec;
 use std::net::SocketAddr;
 use wire::sip::{Edit, HeaderId, Message, Method};
 

@@ -149,6 +149,7 @@ impl DnsClient {
         DnsClient {
             resolver: Resolver::new(settings, entropy),
             waiting: BTreeMap::new(),
+            known: VecDeque::new(),
             sockets: [None; 2],
             opening: None,
             query: Vec::new(),
@@ -203,7 +204,7 @@ impl DnsClient {
 
     /// Applies the new interface and trunk indices after a reload, and drops obsolete lookups.
     pub(crate) fn rename(&mut self, renamed: &IndexRemap) {
-        let mut rename = |waiting: &mut LookupWaiter| match waiting {
+        let rename = |waiting: &mut LookupWaiter| match waiting {
             LookupWaiter::Hop(..) | LookupWaiter::Transfer(..) | LookupWaiter::Dialog(..) => true,
             LookupWaiter::OutOfDialog(located) => located.rename(renamed),
         };

@@ -322,7 +322,7 @@ mod tests {
     fn backlog_of_a_stall_is_released_at_no_higher_rate() {
         let mut pacer = Pacer::new(BURST);
         let mut now = Time::ZERO + Duration::from_secs(1);
-        let mut offer_all = |pacer: &mut Pacer, count: u32, now: Time| {
+        let offer_all = |pacer: &mut Pacer, count: u32, now: Time| {
             while let Some(at) = pacer.next_release().filter(|at| *at <= now) {
                 pacer.release(at, false, |_| ());
             }

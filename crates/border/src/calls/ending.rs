@@ -12,10 +12,11 @@ use crate::request::RequestRefusal;
 use crate::responses::{StatusLine, warning_of};
 use crate::rules::apply::RuledAnswer;
 use crate::shared::Alarm;
+use ::rules::Effects;
 use anchor::{CallMedia, Side};
 use core::time::Duration;
 use engine::{EventKind, Reason};
-use sip::{Body, Ending, Flow, LegId, MessageContent};
+use sip::{Body, Ending, Endpoint, Flow, LegId, MessageContent};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message};
 

@@ -1,5 +1,19 @@
 //! Header fields of forwarded out-of-dialog requests and their responses, and refusals.
 
+use crate::headers::{
+    EditList, address_with_host, hide_network, promised_end_to_end, required_end_to_end,
+    response_headers, warnings, without_credentials,
+};
+use crate::identity::{Boundary, IdentityTexts};
+use crate::out_of_dialog::OutOfDialogControl;
+use crate::request::{PeerLocation, RequestRefusal};
+use crate::rules::apply::RuledAnswer;
+use ::rules::Effects;
+use config::{Config, IdentityPassing};
+use sip::{Flow, MessageContent, ServerTransaction};
+use smallvec::SmallVec;
+use wire::sip::{Edit, HeaderId, Message, Method};
+
 /// Changes to header fields of an out-of-dialog request that is forwarded; empty values stay as they are.
 #[derive(Debug, Default)]
 pub(super) struct ForwardedFields {

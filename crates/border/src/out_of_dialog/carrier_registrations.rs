@@ -113,7 +113,7 @@ impl OutOfDialogControl<'_> {
             _ => {}
         }
         self.registration_done(&attempt.registration, result);
-        let Calls { endpoint, parts } = self;
+        let OutOfDialogControl { endpoint, parts } = self;
         let silence = parts.carriers.keeps_alive(trunk, response, flow.transport);
         parts
             .keep_alives

@@ -27,6 +27,7 @@ impl OutOfDialogControl<'_> {
         let now = self.parts.ctx.now;
         // The rate limit was applied when the request arrived.
         let admitted = self
+            .calls()
             .authorize_request(request, flow)
             .and_then(|(origin, user)| {
                 Ok((origin, self.parts.admit(request, origin, flow, user)?))

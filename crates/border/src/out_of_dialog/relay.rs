@@ -3,28 +3,24 @@
 use crate::calls::challenge::ChallengedLeg;
 use crate::calls::setup::hop_hosts::HopHosts;
 use crate::certificate_names::with_hop_certificate_name;
-use crate::headers::{
-    EditList, address_with_host, has_credentials, hide_network, required_end_to_end,
-    response_headers, text, warnings,
-};
+use crate::headers::{EditList, address_with_host, has_credentials, text};
 use crate::identity::{ANONYMOUS, Boundary, IdentityTexts, RequestedPrivacy};
 use crate::out_of_dialog::OutOfDialogControl;
 use crate::out_of_dialog::state::{DeferredRequest, PendingKind, RequestRelay};
 use crate::policy::{CallPlan, HopStep, StepTarget};
-use crate::request::{PeerLocation, RequestRefusal};
+use crate::request::RequestRefusal;
 use crate::resolve::LookupWaiter;
 use crate::responses::StatusLine;
-use crate::rules::apply::RuledAnswer;
 use crate::shared::Alarm;
 use ::rules::Effects;
-use config::{Config, IdentityPassing, TrunkId};
+use config::{IdentityPassing, TrunkId};
 use core::time::Duration;
 use engine::{EventKind, Reason};
 use sip::{
     Flow, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target, TransactionId,
 };
 use smallvec::SmallVec;
-use wire::sip::{Edit, HeaderId, Message, Method};
+use wire::sip::{Message, Method};
 
 /// Time for the first response of a registered contact, before the next one is tried.
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(4);
@@ -53,12 +49,12 @@ impl OutOfDialogControl<'_> {
         request: &Message<'_>,
         flow: Flow,
     ) -> Result<(), RequestRefusal> {
-        let (origin, user) = self.authorize_request(request, flow)?;
+        let (origin, user) = self.calls().authorize_request(request, flow)?;
         origin.permits(&self.parts.ctx.config, request)?;
         let admitted = self.parts.admit(request, origin, flow, user)?;
         let changed = admitted.message();
         let request = changed.as_ref().unwrap_or(request);
-        let plan = self.plan(request, origin, admitted.route)?;
+        let plan = self.calls().plan(request, origin, admitted.route)?;
         let hops = served(request, plan)?;
         let founds = matches!(request.method(), Method::Subscribe | Method::Refer);
         let subscription = match founds {
@@ -114,10 +110,11 @@ impl OutOfDialogControl<'_> {
             };
             relay.next += 1;
             if let StepTarget::Name(host, transport) = &hop.place {
+                let now = self.parts.ctx.now;
                 let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Relay(relay));
                 return self.parts.resolver.request(host, *transport, waiting, now);
             }
-            let Some(flow) = self.flow_to(&hop) else {
+            let Some(flow) = self.calls().flow_to(&hop) else {
                 continue;
             };
             let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, &hop);

@@ -1,7 +1,7 @@
 //! Subscriptions, and dialogs created by out-of-dialog REFER (RFC 6665, RFC 3515): two dialogs are coupled like the
 //! legs of a call, with topology hiding. Requests and responses are passed unchanged, except the headers of the dialog.
 
-use crate::headers::{EditList, address_with_host, has_credentials};
+use crate::headers::{EditList, has_credentials};
 use crate::identity::{Boundary, IdentityTexts};
 use crate::out_of_dialog::OutOfDialogControl;
 use crate::out_of_dialog::state::{ForwardedRequest, Subscription};
