@@ -49,8 +49,7 @@ pub(crate) struct Components {
     pub(crate) rule_output: RefCell<Vec<RuleOutput>>,
 }
 
-/// The endpoint and the components, lent while an input is processed. Calls and out-of-dialog requests are its methods:
-/// they need both.
+/// The endpoint and the components, lent while an input is processed. Stages of calls are its methods: they need both.
 #[derive(Debug)]
 pub(crate) struct Calls<'a> {
     pub(crate) endpoint: &'a mut Endpoint,

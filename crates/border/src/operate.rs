@@ -5,6 +5,7 @@ use crate::calls::conference::ConferenceCalls;
 use crate::conferences::{ConferenceName, ConferenceReply, ConferenceRequest};
 use crate::endpoint_settings::endpoint_calls;
 use crate::index_remap::IndexRemap;
+use crate::out_of_dialog::OutOfDialogControl;
 use crate::shared::Alarm;
 use crate::workers::{DrainState, Siblings, WorkerParts};
 use config::{AdmissionLimits, ConferenceSpec, Config};
@@ -66,7 +67,7 @@ impl Border {
         }
         parts.carriers.reload(&config, now);
         self.parts.calls.remap_indices(&renamed);
-        self.lend().remap_out_of_dialog_requests(&renamed);
+        OutOfDialogControl::new(&mut self.lend()).remap_out_of_dialog_requests(&renamed);
         if config.dns != before.dns {
             self.lend().reload_dns();
         }

@@ -4,6 +4,7 @@
 //! outside of a subscription, and, if the interface permits it, SUBSCRIBE and REFER are forwarded with failover. The
 //! last two create dialogs, see `subscriptions`. Requests of unknown dialogs are answered with 481.
 
+mod answers;
 mod carrier_registrations;
 mod forwarded_register;
 mod pings;
@@ -13,13 +14,11 @@ pub(crate) mod state;
 mod subscriptions;
 
 use crate::carrier::CarrierResult;
-use crate::components::Calls;
-use crate::headers::{
-    EditList, hide_network, promised_end_to_end, required_end_to_end, warnings, without_credentials,
-};
+use crate::components::{Calls, Components};
+use crate::headers::EditList;
 use crate::index_remap::IndexRemap;
 use crate::out_of_dialog::state::{CarrierAttempt, DeferredRequest, PendingKind, addresses_of};
-use crate::request::{RequestOrigin, RequestRefusal};
+use crate::request::RequestOrigin;
 use crate::resolve::placed;
 use crate::responses::refuse;
 use crate::rules::apply::RuledAnswer;
@@ -28,71 +27,36 @@ use ::rules::Effects;
 use config::TrunkId;
 use engine::Transport;
 use sip::{Endpoint, Flow, MessageContent, ServerTransaction};
-use smallvec::SmallVec;
 use std::net::SocketAddr;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
 /// Option tags supported by the border itself.
 pub(crate) const OPTIONS_SUPPORTED: &str = "100rel, timer, replaces, path, outbound";
 
-/// Changes to header fields of an out-of-dialog request that is forwarded; empty values stay as they are.
-#[derive(Debug, Default)]
-struct ForwardedFields {
-    warnings: Vec<u8>,
-    supported: Vec<u8>,
-    require: Vec<u8>,
-    refer_to: Vec<u8>,
-    /// Credentials are for the target.
-    keeps_credentials: bool,
+/// Stages of out-of-dialog requests: the endpoint and the components, lent while an input is processed.
+pub(crate) struct OutOfDialogControl<'c> {
+    endpoint: &'c mut Endpoint,
+    parts: &'c mut Components,
 }
 
-impl ForwardedFields {
-    /// Appends the changes: nothing about our network or our peer's, no credentials for others.
-    fn edits<'e>(&'e self, request: &Message<'e>, edits: &mut EditList<'e>) {
-        hide_network(request, &self.warnings, edits);
-        if !self.keeps_credentials {
-            without_credentials(request, edits);
+impl<'c> OutOfDialogControl<'c> {
+    pub(crate) fn new(calls: &'c mut Calls<'_>) -> OutOfDialogControl<'c> {
+        OutOfDialogControl {
+            endpoint: calls.endpoint,
+            parts: calls.parts,
         }
-        if !self.supported.is_empty() {
-            edits.push(Edit::Add {
-                id: HeaderId::Supported,
-                value: &self.supported,
-            });
-        }
-        if !self.require.is_empty() {
-            edits.push(Edit::Add {
-                id: HeaderId::Require,
-                value: &self.require,
-            });
-        }
-        if !self.refer_to.is_empty() {
-            edits.push(Edit::Replace {
-                id: HeaderId::ReferTo,
-                value: &self.refer_to,
-            });
+    }
+
+    /// The stages below.
+    fn calls(&mut self) -> Calls<'_> {
+        Calls {
+            endpoint: self.endpoint,
+            parts: self.parts,
         }
     }
 }
 
-impl Calls<'_> {
-    /// The header fields of a request that is forwarded to `target`, whose credentials are for it or not.
-    fn forwarded_fields(
-        &self,
-        request: &Message<'_>,
-        target: Flow,
-        keeps_credentials: bool,
-    ) -> ForwardedFields {
-        let mut fields = ForwardedFields {
-            keeps_credentials,
-            ..ForwardedFields::default()
-        };
-        warnings(request, self.hides_from(target), &mut fields.warnings);
-        promised_end_to_end(request, &mut fields.supported);
-        required_end_to_end(request, &mut fields.require);
-        self.refer_to_at(request, target, &mut fields.refer_to);
-        fields
-    }
-
+impl OutOfDialogControl<'_> {
     /// Processes an out-of-dialog request.
     pub(crate) fn out_of_dialog(
         &mut self,
@@ -174,46 +138,6 @@ impl Calls<'_> {
             &MessageContent::default().with(&edits),
             now,
         );
-    }
-
-    fn refuse_out_of_dialog(
-        &mut self,
-        transaction: ServerTransaction,
-        request: &Message<'_>,
-        flow: Flow,
-        refused: &RequestRefusal,
-    ) {
-        let now = self.parts.ctx.now;
-        self.send_refusal(request, flow, refused, |endpoint, content| {
-            let _ = endpoint.respond(transaction, refused.status, content, now);
-        });
-    }
-
-    /// Logs the refusal of a request that creates a dialog or a transaction, and hands its response to `send`, with the
-    /// changes of header rules.
-    pub(crate) fn send_refusal(
-        &mut self,
-        request: &Message<'_>,
-        flow: Flow,
-        refused: &RequestRefusal,
-        send: impl FnOnce(&mut Endpoint, &MessageContent<'_>),
-    ) {
-        let interface = self.parts.listeners.interface_of(flow.local);
-        refused.report(&mut self.parts.ctx, request, flow, interface);
-        let mut effects = Effects::default();
-        let mut edits: SmallVec<[Edit<'_>; 4]> = refused
-            .headers
-            .iter()
-            .map(|(id, value)| Edit::Add { id: *id, value })
-            .collect();
-        let answer = RuledAnswer::own(flow, request.method(), refused.status);
-        self.parts.rules_answer(answer, &mut edits, &mut effects);
-        let content = MessageContent {
-            edits: &edits,
-            reason: refused.reason.as_deref().map(str::as_bytes),
-            ..MessageContent::default()
-        };
-        send(self.endpoint, &content);
     }
 
     /// A response to an out-of-dialog request sent by us.

@@ -52,6 +52,8 @@ pub(crate) struct DnsQuery {
 pub(crate) struct DnsClient {
     resolver: Resolver,
     waiting: BTreeMap<LookupId, LookupWaiter>,
+    /// Results that were known at the start of their lookup.
+    known: VecDeque<LookupResult>,
     /// UDP sockets for queries over IPv4 and IPv6, opened by the first query.
     sockets: [Option<SocketId>; 2],
     /// A requested connection, and the query to send over it.
@@ -91,8 +93,24 @@ impl DnsClient {
         }
     }
 
+    /// Starts a lookup whose result is one of [`DnsClient::next_result`] in any case.
+    pub(crate) fn request(
+        &mut self,
+        host: &HostName,
+        transport: Option<Transport>,
+        waiting: LookupWaiter,
+        now: Time,
+    ) {
+        if let Some(result) = self.start(host, transport, waiting, now) {
+            self.known.push_back(result);
+        }
+    }
+
     /// The next finished lookup.
     pub(crate) fn next_result(&mut self) -> Option<LookupResult> {
+        if let Some(known) = self.known.pop_front() {
+            return Some(known);
+        }
         while let Some(outcome) = self.resolver.next_outcome() {
             let Some(waiting) = self.waiting.remove(&outcome.lookup) else {
                 continue;
@@ -131,6 +149,7 @@ impl DnsClient {
         DnsClient {
             resolver: Resolver::new(settings, entropy),
             waiting: BTreeMap::new(),
+            known: VecDeque::new(),
             sockets: [None; 2],
             opening: None,
             query: Vec::new(),
@@ -185,10 +204,12 @@ impl DnsClient {
 
     /// Applies the new interface and trunk indices after a reload, and drops obsolete lookups.
     pub(crate) fn rename(&mut self, renamed: &IndexRemap) {
-        self.waiting.retain(|_, waiting| match waiting {
+        let rename = |waiting: &mut LookupWaiter| match waiting {
             LookupWaiter::Hop(..) | LookupWaiter::Transfer(..) | LookupWaiter::Dialog(..) => true,
             LookupWaiter::OutOfDialog(located) => located.rename(renamed),
-        });
+        };
+        self.waiting.retain(|_, waiting| rename(waiting));
+        self.known.retain_mut(|(waiting, _)| rename(waiting));
     }
 
     /// Replaces the configured servers. Returns the requests of lookups that were aborted.
@@ -197,6 +218,7 @@ impl DnsClient {
         let mut before = std::mem::replace(self, with);
         self.sockets = sockets;
         self.queries = std::mem::take(&mut before.queries);
+        self.known = std::mem::take(&mut before.known);
         self.current_query = before.current_query.take();
         self.resolver.take_over(&before.resolver);
         before.waiting.into_values().collect()

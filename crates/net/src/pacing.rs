@@ -16,9 +16,12 @@ const BUCKETS: usize = 1_024;
 const MIN_RELEASE_RATE: f64 = 12_000_000.0;
 /// Rate of held datagrams, as a multiple of the average rate of the peer.
 const RELEASE_FACTOR: f64 = 2.0;
-/// Interval over which the rate is measured, and weight of a new interval in the average.
-const MEASURING_INTERVAL: Duration = Duration::from_millis(250);
-const AVERAGE_WEIGHT: f64 = 0.25;
+/// Interval over which the rate is measured, and weight of a new interval in the average. A rate that has risen for two intervals applies
+/// at once: new load would otherwise wait for the average. The backlog of a stall is offered within one.
+const MEASURING_INTERVAL: Duration = Duration::from_millis(100);
+const AVERAGE_WEIGHT: f64 = 0.1;
+/// Intervals without datagrams after which the old average is meaningless.
+const IDLE_INTERVALS: u32 = 20;
 /// Bound of the held bytes of all buckets; datagrams above it are sent at once.
 const MAX_HELD_BYTES: usize = 8 << 20;
 /// Share of the bound that must be free before held datagrams are sent, so that not every datagram wakes the thread.
@@ -40,6 +43,8 @@ struct Bucket {
     filled_at: Time,
     /// Average, bytes per second.
     rate: f64,
+    /// Rate of the last interval, bytes per second.
+    last_measured: f64,
     /// Start of the present measuring interval, and the bytes sent in it.
     since: Time,
     bytes: usize,
@@ -67,6 +72,7 @@ impl Pacer {
             tokens: burst as f64,
             filled_at: Time::ZERO,
             rate: 0.0,
+            last_measured: 0.0,
             since: Time::ZERO,
             bytes: 0,
             held: VecDeque::new(),
@@ -185,13 +191,14 @@ impl Bucket {
         let span = now.since(self.since);
         if span >= MEASURING_INTERVAL {
             let measured = self.bytes as f64 / span.as_secs_f64();
-            // After an idle time the old average is meaningless.
-            let weight = if span > MEASURING_INTERVAL * 8 {
+            let weight = if span > MEASURING_INTERVAL * IDLE_INTERVALS {
                 1.0
             } else {
                 AVERAGE_WEIGHT
             };
             self.rate += weight * (measured - self.rate);
+            self.rate = self.rate.max(measured.min(self.last_measured));
+            self.last_measured = measured;
             (self.since, self.bytes) = (now, 0);
         }
         let gained = now.since(self.filled_at).as_secs_f64() * self.release_rate();
@@ -277,6 +284,72 @@ mod tests {
         // Bursts above the bound are spread over the next millisecond, and no backlog grows.
         assert!(pacer.held_bytes < 2 * BURST, "{}", pacer.held_bytes);
         assert!(refused_count > 0);
+    }
+
+    /// Longest time in which datagrams of a load that begins at once are held, and the backlog after a second.
+    fn begin(bytes_per_ms: usize) -> (Duration, usize) {
+        let mut pacer = Pacer::new(BURST);
+        let mut now = Time::ZERO + Duration::from_secs(1);
+        let begun = now;
+        let mut longest = Duration::ZERO;
+        for turn in 0..1_000u32 {
+            now += Duration::from_millis(1);
+            while let Some(at) = pacer.next_release().filter(|at| *at <= now) {
+                pacer.release(at, false, |held| {
+                    let offered = u32::from_be_bytes(held.bytes[..4].try_into().unwrap());
+                    let offered = begun + Duration::from_millis(1 + u64::from(offered));
+                    longest = longest.max(at.since(offered));
+                });
+            }
+            for _ in 0..bytes_per_ms / LENGTH {
+                offer(&mut pacer, turn, now);
+            }
+        }
+        (longest, pacer.held_bytes)
+    }
+
+    #[test]
+    fn load_that_begins_is_held_for_two_intervals_at_most() {
+        // 20 and 30 MB/s.
+        for bytes_per_ms in [20_000, 30_000] {
+            let (longest, held) = begin(bytes_per_ms);
+            assert!(longest < MEASURING_INTERVAL * 2, "{longest:?}");
+            assert!(held < 3 * bytes_per_ms, "{held}");
+        }
+    }
+
+    #[test]
+    fn backlog_of_a_stall_is_released_at_no_higher_rate() {
+        let mut pacer = Pacer::new(BURST);
+        let mut now = Time::ZERO + Duration::from_secs(1);
+        let offer_all = |pacer: &mut Pacer, count: u32, now: Time| {
+            while let Some(at) = pacer.next_release().filter(|at| *at <= now) {
+                pacer.release(at, false, |_| ());
+            }
+            (0..count).for_each(|number| {
+                offer(pacer, number, now);
+            });
+        };
+        // 5 MB/s for two seconds.
+        for _ in 0..2_000 {
+            now += Duration::from_millis(1);
+            offer_all(&mut pacer, 10, now);
+        }
+        // The datagrams of 200 ms are offered within 30 ms.
+        now += Duration::from_millis(200);
+        for _ in 0..30 {
+            now += Duration::from_millis(1);
+            offer_all(&mut pacer, 70, now);
+        }
+        let rate = |pacer: &mut Pacer| {
+            let index = pacer.index(peer(5060));
+            pacer.buckets[index].release_rate()
+        };
+        for _ in 0..150 {
+            now += Duration::from_millis(1);
+            offer_all(&mut pacer, 10, now);
+            assert!(rate(&mut pacer) <= MIN_RELEASE_RATE * 1.2, "{now:?}");
+        }
     }
 
     #[test]

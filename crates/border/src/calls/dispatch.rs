@@ -7,6 +7,7 @@ use crate::calls::setup::answering::ProvisionalResponse;
 use crate::calls::transfer::TransferControl;
 use crate::components::{Calls, Components};
 use crate::ng_client::control::NodeControl;
+use crate::out_of_dialog::OutOfDialogControl;
 use crate::resolve::{DnsClient, LookupResult, LookupWaiter};
 use crate::responses::refuse;
 use crate::rules::RuleOutcome;
@@ -201,21 +202,21 @@ impl Calls<'_> {
                 transaction,
                 request,
                 flow,
-            } => self.out_of_dialog(transaction, request, flow),
+            } => OutOfDialogControl::new(self).out_of_dialog(transaction, request, flow),
             Indication::InDialog {
                 dialog,
                 user,
                 transaction,
                 request,
-            } => self.in_dialog((dialog, user), transaction, request),
+            } => OutOfDialogControl::new(self).in_dialog((dialog, user), transaction, request),
             Indication::OutOfDialogResponse {
                 user,
                 response,
                 flow,
                 ..
-            } => self.out_of_dialog_response(user, response, flow),
+            } => OutOfDialogControl::new(self).out_of_dialog_response(user, response, flow),
             Indication::OutOfDialogTimedOut { user, .. } => {
-                self.out_of_dialog_timed_out(user);
+                OutOfDialogControl::new(self).out_of_dialog_timed_out(user);
             }
             Indication::Ended {
                 leg,
@@ -240,7 +241,7 @@ impl Calls<'_> {
                 if let Some(connection) = flow.connection {
                     self.parts.listeners.connection_ended(connection);
                 }
-                self.flow_failed(flow);
+                OutOfDialogControl::new(self).flow_failed(flow);
             }
         }
     }
@@ -290,9 +291,11 @@ impl Calls<'_> {
                     }
                 }
                 Alarm::DrainTimeout => self.expire_drain(),
-                Alarm::RelayTimeout(user) => self.relay_timed_out(user),
-                Alarm::RegisterTimeout(user) => self.register_timed_out(user),
-                Alarm::Subscription(key) => self.end_subscription(key),
+                Alarm::RelayTimeout(user) => OutOfDialogControl::new(self).relay_timed_out(user),
+                Alarm::RegisterTimeout(user) => {
+                    OutOfDialogControl::new(self).register_timed_out(user)
+                }
+                Alarm::Subscription(key) => OutOfDialogControl::new(self).end_subscription(key),
                 Alarm::KeepAlive(serial) => {
                     let Calls { endpoint, parts } = self;
                     let failed = parts.keep_alives.send(&mut parts.ctx, endpoint, serial);
@@ -343,9 +346,10 @@ impl Calls<'_> {
         self.parts.media.plane.close_idle(now);
         NodeControl::new(self).handle_node_timeouts();
         self.parts.resolver.dns_timeout(&self.parts.ctx);
-        self.ping_trunks();
-        self.register_at_carriers();
-        self.expire_registrations();
+        let mut requests = OutOfDialogControl::new(self);
+        requests.ping_trunks();
+        requests.register_at_carriers();
+        requests.expire_registrations();
     }
 
     /// Whether a call uses a listener.
@@ -420,6 +424,7 @@ impl Calls<'_> {
         {
             self.deliver_lookup((waiting, Err(LocateError::NoAnswer)));
         }
+        self.deliver_lookups();
     }
 
     fn deliver_lookup(&mut self, result: LookupResult) {

@@ -12,10 +12,11 @@ use crate::request::RequestRefusal;
 use crate::responses::{StatusLine, warning_of};
 use crate::rules::apply::RuledAnswer;
 use crate::shared::Alarm;
+use ::rules::Effects;
 use anchor::{CallMedia, Side};
 use core::time::Duration;
 use engine::{EventKind, Reason};
-use sip::{Body, Ending, Flow, LegId, MessageContent};
+use sip::{Body, Ending, Endpoint, Flow, LegId, MessageContent};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message};
 
@@ -547,6 +548,33 @@ impl Calls<'_> {
         self.send_refusal(request, flow, refused, |endpoint, content| {
             let _ = endpoint.reject(leg, refused.status, content, now);
         });
+    }
+
+    /// Logs the refusal of a request that creates a dialog or a transaction, and hands its response to `send`, with the
+    /// changes of header rules.
+    pub(crate) fn send_refusal(
+        &mut self,
+        request: &Message<'_>,
+        flow: Flow,
+        refused: &RequestRefusal,
+        send: impl FnOnce(&mut Endpoint, &MessageContent<'_>),
+    ) {
+        let interface = self.parts.listeners.interface_of(flow.local);
+        refused.report(&mut self.parts.ctx, request, flow, interface);
+        let mut effects = Effects::default();
+        let mut edits: SmallVec<[Edit<'_>; 4]> = refused
+            .headers
+            .iter()
+            .map(|(id, value)| Edit::Add { id: *id, value })
+            .collect();
+        let answer = RuledAnswer::own(flow, request.method(), refused.status);
+        self.parts.rules_answer(answer, &mut edits, &mut effects);
+        let content = MessageContent {
+            edits: &edits,
+            reason: refused.reason.as_deref().map(str::as_bytes),
+            ..MessageContent::default()
+        };
+        send(self.endpoint, &content);
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::carrier::{CarrierResult, OurEnd, Registration};
 use crate::certificate_names::with_certificate_name;
-use crate::components::Calls;
 use crate::listeners::find_listener;
+use crate::out_of_dialog::OutOfDialogControl;
 use crate::out_of_dialog::state::{Addresses, CarrierAttempt, DeferredRequest, PendingKind};
 use crate::resolve::LookupWaiter;
 use engine::Transport;
@@ -11,7 +11,7 @@ use sip::{Flow, Login, MessageContent, OutOfDialogRequest, Target};
 use std::net::SocketAddr;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
-impl Calls<'_> {
+impl OutOfDialogControl<'_> {
     /// Sends registrations of ours that are due.
     pub(crate) fn register_at_carriers(&mut self) {
         let now = self.parts.ctx.now;
@@ -47,7 +47,9 @@ impl Calls<'_> {
                 Some((target, None)) => {
                     let waiting = DeferredRequest::Carrier(Box::new(registration));
                     let waiting = LookupWaiter::OutOfDialog(waiting);
-                    self.locate(&target.host, target.transport, waiting);
+                    self.parts
+                        .resolver
+                        .request(&target.host, target.transport, waiting, now);
                     continue;
                 }
                 None => Addresses::new(),
@@ -111,7 +113,7 @@ impl Calls<'_> {
             _ => {}
         }
         self.registration_done(&attempt.registration, result);
-        let Calls { endpoint, parts } = self;
+        let OutOfDialogControl { endpoint, parts } = self;
         let silence = parts.carriers.keeps_alive(trunk, response, flow.transport);
         parts
             .keep_alives

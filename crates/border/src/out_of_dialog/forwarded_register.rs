@@ -1,8 +1,9 @@
 //! REGISTERs forwarded to the core, with failover to its next target.
 
 use crate::certificate_names::with_certificate_name;
-use crate::components::{Calls, Components};
+use crate::components::Components;
 use crate::headers::{EditList, address_with_host};
+use crate::out_of_dialog::OutOfDialogControl;
 use crate::out_of_dialog::state::{CoreHop, DeferredRequest, PendingKind, RegisterRelay};
 use crate::policy::{StepTarget, in_order};
 use crate::registrar::Passing;
@@ -22,7 +23,7 @@ use std::hash::DefaultHasher;
 use std::net::SocketAddr;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
-impl Calls<'_> {
+impl OutOfDialogControl<'_> {
     /// Forwards a REGISTER to the core.
     pub(super) fn forward_register(
         &mut self,
@@ -55,7 +56,7 @@ impl Calls<'_> {
                 StepTarget::Address(remote, transport) => (remote, transport),
                 StepTarget::Name(host, transport) => {
                     let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Register(relay));
-                    return self.locate(&host, transport, waiting);
+                    return self.parts.resolver.request(&host, transport, waiting, now);
                 }
                 StepTarget::Flow(_) => continue,
             };

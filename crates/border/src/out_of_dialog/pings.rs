@@ -1,7 +1,7 @@
 //! Pings of trunks (OPTIONS).
 
 use crate::certificate_names::with_certificate_name;
-use crate::components::Calls;
+use crate::out_of_dialog::OutOfDialogControl;
 use crate::out_of_dialog::state::{Addresses, DeferredRequest, PendingKind};
 use crate::resolve::LookupWaiter;
 use crate::trunks::{Ping, PingResult};
@@ -10,7 +10,7 @@ use sip::{Flow, OutOfDialogRequest, Target};
 use std::net::SocketAddr;
 use wire::sip::Method;
 
-impl Calls<'_> {
+impl OutOfDialogControl<'_> {
     /// Sends OPTIONS that are due.
     pub(crate) fn ping_trunks(&mut self) {
         let now = self.parts.ctx.now;
@@ -26,7 +26,9 @@ impl Calls<'_> {
                 }
                 None => {
                     let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Ping(ping));
-                    self.locate(&target.host, target.transport, waiting);
+                    self.parts
+                        .resolver
+                        .request(&target.host, target.transport, waiting, now);
                 }
             }
         }

@@ -1,9 +1,10 @@
 //! REGISTER: kept here, answered from the state granted by the core, forwarded, or refused.
 
-use crate::components::{Calls, Components};
+use crate::components::Components;
 use crate::headers::{EditList, hide_network, warnings};
 use crate::identity::IdentityTexts;
-use crate::out_of_dialog::relay::response_boundary;
+use crate::out_of_dialog::OutOfDialogControl;
+use crate::out_of_dialog::answers::response_boundary;
 use crate::registrar::BorderRegistrar;
 use crate::request::{PeerLocation, RequestOrigin, RequestRefusal, address_of_record};
 use crate::responses::refuse;
@@ -15,7 +16,7 @@ use engine::Reason;
 use sip::{Flow, MessageContent, ServerTransaction};
 use wire::sip::{Edit, HeaderId, Message, Method};
 
-impl Calls<'_> {
+impl OutOfDialogControl<'_> {
     /// Processes a REGISTER according to the policy of its interface.
     pub(super) fn register(
         &mut self,
@@ -26,6 +27,7 @@ impl Calls<'_> {
         let now = self.parts.ctx.now;
         // The rate limit was applied when the request arrived.
         let admitted = self
+            .calls()
             .authorize_request(request, flow)
             .and_then(|(origin, user)| {
                 Ok((origin, self.parts.admit(request, origin, flow, user)?))

@@ -3,28 +3,24 @@
 use crate::calls::challenge::ChallengedLeg;
 use crate::calls::setup::hop_hosts::HopHosts;
 use crate::certificate_names::with_hop_certificate_name;
-use crate::components::Calls;
-use crate::headers::{
-    EditList, address_with_host, has_credentials, hide_network, required_end_to_end,
-    response_headers, text, warnings,
-};
+use crate::headers::{EditList, address_with_host, has_credentials, text};
 use crate::identity::{ANONYMOUS, Boundary, IdentityTexts, RequestedPrivacy};
+use crate::out_of_dialog::OutOfDialogControl;
 use crate::out_of_dialog::state::{DeferredRequest, PendingKind, RequestRelay};
 use crate::policy::{CallPlan, HopStep, StepTarget};
-use crate::request::{PeerLocation, RequestRefusal};
+use crate::request::RequestRefusal;
 use crate::resolve::LookupWaiter;
 use crate::responses::StatusLine;
-use crate::rules::apply::RuledAnswer;
 use crate::shared::Alarm;
 use ::rules::Effects;
-use config::{Config, IdentityPassing, TrunkId};
+use config::{IdentityPassing, TrunkId};
 use core::time::Duration;
 use engine::{EventKind, Reason};
 use sip::{
     Flow, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target, TransactionId,
 };
 use smallvec::SmallVec;
-use wire::sip::{Edit, HeaderId, Message, Method};
+use wire::sip::{Message, Method};
 
 /// Time for the first response of a registered contact, before the next one is tried.
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(4);
@@ -45,7 +41,7 @@ struct RelaySender<'a> {
     repeats: Option<&'a ChallengedLeg>,
 }
 
-impl Calls<'_> {
+impl OutOfDialogControl<'_> {
     /// Forwards a request.
     pub(super) fn forward_out_of_dialog(
         &mut self,
@@ -53,12 +49,12 @@ impl Calls<'_> {
         request: &Message<'_>,
         flow: Flow,
     ) -> Result<(), RequestRefusal> {
-        let (origin, user) = self.authorize_request(request, flow)?;
+        let (origin, user) = self.calls().authorize_request(request, flow)?;
         origin.permits(&self.parts.ctx.config, request)?;
         let admitted = self.parts.admit(request, origin, flow, user)?;
         let changed = admitted.message();
         let request = changed.as_ref().unwrap_or(request);
-        let plan = self.plan(request, origin, admitted.route)?;
+        let plan = self.calls().plan(request, origin, admitted.route)?;
         let hops = served(request, plan)?;
         let founds = matches!(request.method(), Method::Subscribe | Method::Refer);
         let subscription = match founds {
@@ -114,10 +110,11 @@ impl Calls<'_> {
             };
             relay.next += 1;
             if let StepTarget::Name(host, transport) = &hop.place {
+                let now = self.parts.ctx.now;
                 let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Relay(relay));
-                return self.locate(host, *transport, waiting);
+                return self.parts.resolver.request(host, *transport, waiting, now);
             }
-            let Some(flow) = self.flow_to(&hop) else {
+            let Some(flow) = self.calls().flow_to(&hop) else {
                 continue;
             };
             let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, &hop);
@@ -364,87 +361,6 @@ impl Calls<'_> {
                 source: address.to_string(),
                 trunk: config.name_of_trunk(trunk),
             });
-    }
-
-    /// Forwards a response of `responder` to an out-of-dialog request, with the identities that its sender may see and
-    /// with topology hiding. An unknown responder is not trusted.
-    pub(crate) fn relay_response(
-        &mut self,
-        (server, source_flow): (ServerTransaction, Flow),
-        responder: Option<PeerLocation>,
-        response: &Message<'_>,
-    ) {
-        let now = self.parts.ctx.now;
-        let config = self.parts.ctx.config.clone();
-        let requester = self.parts.origin_of_flow(source_flow);
-        let boundary = response_boundary(&config, responder, requester);
-        let hides = boundary.hiding.is_some();
-        let (mut told, mut required) = (Vec::new(), Vec::new());
-        warnings(response, hides, &mut told);
-        required_end_to_end(response, &mut required);
-        let (mut effects, mut texts) = (Effects::default(), IdentityTexts::default());
-        let mut edits: EditList<'_> = SmallVec::new();
-        hide_network(response, &told, &mut edits);
-        response_headers(response, &mut edits);
-        if !required.is_empty() {
-            edits.push(Edit::Add {
-                id: HeaderId::Require,
-                value: &required,
-            });
-        }
-        let host = || self.host_towards(requester, source_flow);
-        boundary.edits(response, host, &mut texts, &mut edits);
-        let answer = RuledAnswer {
-            example: Some(response),
-            ..RuledAnswer::own(source_flow, response.method(), response.status())
-        };
-        self.parts.rules_answer(answer, &mut edits, &mut effects);
-        let content = MessageContent {
-            reason: hides.then(|| sip::reason_phrase(response.status())),
-            ..MessageContent::from_template(response).with(&edits)
-        };
-        // The transaction may have ended in the meantime.
-        let _ = self
-            .endpoint
-            .respond(server, response.status(), &content, now);
-    }
-
-    /// Whether other networks are hidden from the peer of a flow.
-    pub(crate) fn hides_from(&self, flow: Flow) -> bool {
-        let interface = self.parts.listeners.interface_of(flow.local);
-        interface.is_some_and(|interface| self.parts.ctx.config.hiding(interface).is_some())
-    }
-
-    /// Our host towards the peer of a flow: the domain of its trunk, otherwise our address there.
-    pub(crate) fn host_towards(&self, peer: Option<PeerLocation>, flow: Flow) -> Vec<u8> {
-        let trunk = peer
-            .and_then(|(_, trunk)| trunk)
-            .and_then(|trunk| self.parts.ctx.config.trunk(trunk));
-        match trunk.and_then(|trunk| trunk.domain.as_ref()) {
-            Some(domain) => domain.to_string().into_bytes(),
-            None => self.parts.listeners.advertised_host(flow.local),
-        }
-    }
-}
-
-/// The boundary of trust of a response to a request outside of calls.
-pub(crate) fn response_boundary(
-    config: &Config,
-    responder: Option<PeerLocation>,
-    requester: Option<PeerLocation>,
-) -> Boundary<'_> {
-    let trusts = |peer: Option<PeerLocation>| {
-        peer.is_some_and(|(interface, trunk)| config.trusts(interface, trunk))
-    };
-    let trunk = requester.and_then(|(_, trunk)| config.trunk(trunk?));
-    Boundary {
-        policy: &config.identity,
-        from: trusts(responder),
-        to: trusts(requester),
-        wanted: trunk.is_none_or(|trunk| trunk.identity == IdentityPassing::Pass),
-        proven: None,
-        anchored: false,
-        hiding: requester.and_then(|(interface, _)| config.hiding(interface)),
     }
 }
 

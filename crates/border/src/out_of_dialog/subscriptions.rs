@@ -1,9 +1,9 @@
 //! Subscriptions, and dialogs created by out-of-dialog REFER (RFC 6665, RFC 3515): two dialogs are coupled like the
 //! legs of a call, with topology hiding. Requests and responses are passed unchanged, except the headers of the dialog.
 
-use crate::components::Calls;
-use crate::headers::{EditList, address_with_host, has_credentials};
+use crate::headers::{EditList, has_credentials};
 use crate::identity::{Boundary, IdentityTexts};
+use crate::out_of_dialog::OutOfDialogControl;
 use crate::out_of_dialog::state::{ForwardedRequest, Subscription};
 use crate::request::{RequestOrigin, RequestRefusal};
 use crate::responses::{StatusLine, refuse};
@@ -24,7 +24,7 @@ fn ends(status: u16) -> bool {
     matches!(status, 404 | 405 | 410 | 416 | 480..=485 | 489 | 501 | 604)
 }
 
-impl Calls<'_> {
+impl OutOfDialogControl<'_> {
     /// Couples the dialog of the sender of `request` with a future one. Returns the key of both.
     ///
     /// # Errors
@@ -306,24 +306,5 @@ impl Calls<'_> {
         let now = self.parts.ctx.now;
         refuse(self.endpoint, passed.server, 481, now);
         self.end_subscription(passed.key);
-    }
-
-    /// Refer-To with our address on the side of `onward`, if it contains our address on the side of the request.
-    pub(crate) fn refer_to_at(&self, request: &Message<'_>, target: Flow, out: &mut Vec<u8>) {
-        if request.method() != Method::Refer {
-            return;
-        }
-        let Ok(refer_to) = request.refer_to() else {
-            return;
-        };
-        let ours = refer_to.parse_uri().is_some_and(|uri| {
-            self.parts
-                .listeners
-                .is_ours(uri.host_port().to_string().as_bytes())
-        });
-        if ours {
-            let host = self.parts.listeners.advertised_host(target.local);
-            address_with_host(&refer_to, Some(&host), out);
-        }
     }
 }

@@ -2,27 +2,14 @@
 
 use crate::calls::key::{CallKey, CallSlot};
 use crate::components::{Calls, Components};
+use crate::out_of_dialog::OutOfDialogControl;
 use crate::policy::StepTarget;
 use crate::resolve::{DnsQuery, LookupResult, LookupWaiter, placed};
-use config::{HostName, TrunkId};
-use engine::{Reason, Transport};
+use config::TrunkId;
+use engine::Reason;
 use sip::locate::{LocateError, ResolvedTarget};
 
 impl Calls<'_> {
-    /// Starts a lookup. [`Calls::deliver_lookups`] delivers the result.
-    pub(crate) fn locate(
-        &mut self,
-        host: &HostName,
-        transport: Option<Transport>,
-        waiting: LookupWaiter,
-    ) {
-        let now = self.parts.ctx.now;
-        let resolver = &mut self.parts.resolver;
-        if let Some(result) = resolver.start(host, transport, waiting, now) {
-            self.located(result);
-        }
-    }
-
     /// Applies the result of a lookup. The set-up of a call that waited for it is continued by the caller.
     pub(crate) fn located(&mut self, (waiting, targets): LookupResult) {
         match waiting {
@@ -40,7 +27,7 @@ impl Calls<'_> {
             LookupWaiter::OutOfDialog(located) => {
                 let targets = targets.unwrap_or_default();
                 self.parts.store_located(located.named_target(), &targets);
-                self.out_of_dialog_located(located, targets);
+                OutOfDialogControl::new(self).out_of_dialog_located(located, targets);
             }
         }
     }

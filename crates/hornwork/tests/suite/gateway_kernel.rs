@@ -88,6 +88,7 @@ wire = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
 wire.bind(("va", 0)); wire.settimeout(0.1)
 print("ready", flush=True)
 counts = {"esp": 0, "ike": 0, "clear": 0}
+last = b""
 while not os.path.exists(sys.argv[1] + ".end"):
     try: data, about = wire.recvfrom(2000)
     except TimeoutError: continue
@@ -96,12 +97,14 @@ while not os.path.exists(sys.argv[1] + ".end"):
     if data[16] == 10 or data[12] == 10: counts["clear"] += 1
     # ICMP errors about a closed port.
     elif data[9] != 17: continue
-    elif payload[:4] == bytes(4): counts["ike"] += 1
-    elif len(payload) > 8: counts["esp"] += 1
+    # At port 500 IKE has no marker.
+    elif payload[:4] == bytes(4) or b"\x01\xf4" in (data[20:22], data[22:24]): counts["ike"] += 1
+    elif len(payload) > 8: counts["esp"] += 1; last = data
+if last: print("the last packet of ESP:", last.hex(), flush=True)
 print(sys.argv[1], counts["esp"], "esp", counts["clear"], "clear", flush=True)
 END
 wire() { python3 wire.py $1 > $1.wire & wire=$!; jobs_of_test="$jobs_of_test $!"; await $1.wire ready; }
-wire_end() { sleep 0.2; touch $1.end; wait $wire; tail -n 1 $1.wire; }
+wire_end() { sleep 0.2; touch $1.end; wait $wire; tail -n 2 $1.wire; }
 # Datagrams that the other end sends back.
 cat > echo.py <<END
 import socket
