@@ -366,6 +366,36 @@ mod tests {
     }
 
     #[test]
+    fn every_renamed_key_is_on_the_page_of_renamed_names() {
+        let page = include_str!("../../../docs/renamed.md");
+        for renamed in RENAMED {
+            let (table, old, new) = (renamed.table, renamed.old, renamed.new);
+            let rows = match &renamed.values {
+                Conversion::Words(words) => words
+                    .iter()
+                    .map(|(former, current)| format!("| `{table}.{old} {former}` | `{current}` |"))
+                    .collect(),
+                Conversion::Factor(factor) => vec![format!(
+                    "| `{table}.{old}` | `{table}.{new}` (multiply the value by {factor}) |"
+                )],
+                Conversion::Unchanged if table.is_empty() => {
+                    // A table, or a list of tables.
+                    let lists = format!("| `[[{old}]]` | `[[{new}]]` |");
+                    let tables = format!("| `[{old}]` | `[{new}]` |");
+                    vec![if page.contains(&lists) { lists } else { tables }]
+                }
+                Conversion::Unchanged => vec![format!("| `{table}.{old}` | `{table}.{new}` |")],
+            };
+            for row in rows {
+                assert!(
+                    page.lines().any(|line| line == row),
+                    "docs/renamed.md: no {row}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn current_names_give_no_warning() {
         let text = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1:5060'\nassert='authenticated'\n[media]\nsockets='shared'\n";
         assert!(parse(text, "f.toml").unwrap().renamed_keys.is_empty());

@@ -9,7 +9,7 @@ use config::{
     Authenticate, ConferenceSpec, Config, InterfaceId, InterfaceKind, InterfaceSpec, MediaMode,
     Mistake, Register, RouteAction, RouteSpec, Trunk, TrunkId,
 };
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -57,8 +57,8 @@ pub fn load(path: &Path) -> Result<Config, ExitCode> {
 
 /// Why a configuration is refused.
 pub(crate) enum RefusedConfig {
-    /// The file cannot be read; the file and the reason.
-    Unreadable(String),
+    /// The file cannot be read.
+    Unreadable(PathBuf, io::Error),
     /// The text of the file and its mistakes.
     Mistakes(String, Vec<Mistake>),
 }
@@ -67,7 +67,7 @@ impl RefusedConfig {
     /// The reason in one line, with the first mistakes and their number.
     pub(crate) fn reason(&self) -> String {
         match self {
-            RefusedConfig::Unreadable(reason) => reason.clone(),
+            RefusedConfig::Unreadable(path, error) => format!("{}: {error}", path.display()),
             RefusedConfig::Mistakes(_, mistakes) => findings::mistakes_line(mistakes),
         }
     }
@@ -75,7 +75,7 @@ impl RefusedConfig {
     /// Prints every mistake to standard error; returns the exit code, 2.
     pub(crate) fn print(&self) -> ExitCode {
         match self {
-            RefusedConfig::Unreadable(reason) => eprintln!("hornwork: {reason}"),
+            RefusedConfig::Unreadable(path, error) => return unreadable(path, error),
             RefusedConfig::Mistakes(text, mistakes) => print_mistakes(text, mistakes),
         }
         ExitCode::from(2)
@@ -92,7 +92,7 @@ pub(crate) fn load_all(
     before: Option<&LoadedFiles>,
 ) -> Result<(Config, LoadedFiles), RefusedConfig> {
     let text = std::fs::read_to_string(path)
-        .map_err(|error| RefusedConfig::Unreadable(format!("{}: {error}", path.display())))?;
+        .map_err(|error| RefusedConfig::Unreadable(path.to_owned(), error))?;
     parse_and_read(path, &text, before).map_err(|mistakes| RefusedConfig::Mistakes(text, mistakes))
 }
 
@@ -130,9 +130,24 @@ fn read(path: &Path) -> Result<String, ExitCode> {
     std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> ExitCode {
-    eprintln!("hornwork: {}: {error}", path.display());
+fn unreadable(path: &Path, error: &io::Error) -> ExitCode {
+    let remedy = unreadable_remedy(error);
+    eprintln!("hornwork: {}: {error}\n  remedy: {remedy}", path.display());
     ExitCode::from(2)
+}
+
+/// The remedy for a configuration file that cannot be read.
+fn unreadable_remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::NotFound => {
+            "name your file with -c; examples are in /usr/share/doc/hornwork/examples, or in examples/ of the source"
+        }
+        ErrorKind::PermissionDenied => {
+            "run the command as root or as the user of the service, or name another file with -c"
+        }
+        ErrorKind::InvalidData => "save the file as UTF-8, or name another file with -c",
+        _ => "name a readable file with -c",
+    }
 }
 
 /// The configuration and its text.
@@ -162,7 +177,7 @@ pub fn check(options: &CheckOptions) -> ExitCode {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if options.json => {
-            let remedy = "name a readable configuration file";
+            let remedy = unreadable_remedy(&error);
             let unread = Finding::new(FindingLevel::Mistake, format!("{error}; {remedy}"));
             print_json(vec![unread.json(&path.display().to_string())]);
             return ExitCode::from(2);

@@ -6,6 +6,7 @@
 mod access;
 mod api;
 mod commands;
+mod former_paths;
 mod server;
 
 pub(crate) use access::{ControlPolicy, bearer, own_host, same_origin};

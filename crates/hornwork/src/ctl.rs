@@ -34,31 +34,37 @@ pub struct ControlOptions {
 #[derive(Debug, Subcommand)]
 enum ControlCommand {
     /// Calls in progress.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example: hornwork ctl calls list --limit 100"
+    )]
     Calls(CallCommand),
     /// Registered users.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example: hornwork ctl registrations list --limit 100"
+    )]
     Registrations(RegistrationCommand),
     /// Trunks: state, into and out of service.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hornwork ctl trunks list")]
     Trunks(TrunkCommand),
     /// Media nodes.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hornwork ctl nodes list --json")]
     Nodes(NodeCommand),
     /// Tunnels of the IPsec gateway: peers, keys, packets.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hornwork ctl tunnels list")]
     Tunnels(TunnelCommand),
     /// Limits of calls and registrations.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hornwork ctl limits show")]
     Limits(LimitCommand),
     /// Sources and users whose credentials are not checked, because of failures.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hornwork ctl bans list")]
     Bans(BanCommand),
     /// Log.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hornwork ctl log level debug")]
     Log(LogCommand),
     /// Alarms.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hornwork ctl alarms list")]
     Alarms(AlarmCommand),
     /// Read the configuration again; a faulty one changes nothing.
     #[command(after_help = "Example: hornwork ctl reload")]

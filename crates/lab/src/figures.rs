@@ -654,7 +654,7 @@ pub fn judge(
         (
             "leaks",
             thresholds.leaks.map(|leaks| leaks as f64),
-            leaks.map(|leaks| leaks as f64),
+            judged_leaks(&figures.calls, leaks),
         ),
     ];
     let at_least = [
@@ -672,6 +672,25 @@ pub fn judge(
         check(name, limit, measured, |measured, limit| measured >= limit)
     });
     most.chain(least).collect()
+}
+
+/// Number of objects that are judged as leaks. Where every call failed before it was established, nothing existed that
+/// could be left: no leak is then no measurement, but any that there are count.
+fn judged_leaks(calls: &CallCounts, leaks: Option<u64>) -> Option<f64> {
+    let is_none_established =
+        calls.attempted > 0 && calls.established == 0 && calls.failed == calls.attempted;
+    let judged = leaks.filter(|leaks| *leaks > 0 || !is_none_established);
+    judged.map(|leaks| leaks as f64)
+}
+
+/// A remark on a trial whose threshold of leaks is not judged, although they are known.
+pub(crate) fn unjudged_leaks(
+    checks: &[ThresholdCheck],
+    leaks: Option<u64>,
+) -> Option<&'static str> {
+    let mut checks = checks.iter();
+    let is_unjudged = checks.any(|check| check.name == "leaks" && check.measured.is_none());
+    (is_unjudged && leaks.is_some()).then_some("leaks are not judged: no call was established")
 }
 
 /// Excess of a figure over that of the host, at least zero.
@@ -810,6 +829,38 @@ mod tests {
         measured.holds = Some(true);
         required.push(measured);
         assert!(missing(&required).is_empty());
+    }
+
+    #[test]
+    fn leaks_are_not_judged_without_an_established_call() {
+        let thresholds = Thresholds {
+            leaks: Some(0),
+            ..Thresholds::default()
+        };
+        let judged = |outcomes: &[(Option<u64>, AttemptOutcome)], leaks| {
+            let attempts: Vec<Attempt> = outcomes
+                .iter()
+                .map(|(answer, outcome)| call(0, *answer, *outcome))
+                .collect();
+            let (figures, details) = compute(&attempts, &[], None);
+            let checks = judge(&thresholds, &figures, &details, leaks);
+            let has_remark = unjudged_leaks(&checks, leaks).is_some();
+            (verdict(&checks), has_remark)
+        };
+        let refused = (None, AttemptOutcome::Refused);
+        let all_refused = [refused, refused];
+        let one_refused = [refused, (Some(5), AttemptOutcome::Completed)];
+        let not_measured = (RunVerdict::NotMeasured, true);
+        assert_eq!(judged(&all_refused, Some(0)), not_measured);
+        assert_eq!(judged(&all_refused, Some(1)), (RunVerdict::Failed, false));
+        assert_eq!(judged(&one_refused, Some(0)), (RunVerdict::Passed, false));
+        // Cancelled as planned, and media without calls.
+        let cancelled = [(None, AttemptOutcome::Cancelled)];
+        assert_eq!(judged(&cancelled, Some(0)), (RunVerdict::Passed, false));
+        assert_eq!(judged(&[], Some(0)), (RunVerdict::Passed, false));
+        // Those of another program are unknown, which needs no remark.
+        let unknown = (RunVerdict::NotMeasured, false);
+        assert_eq!(judged(&one_refused, None), unknown);
     }
 
     #[test]

@@ -24,7 +24,7 @@ const LONGEST_NS: u64 = 60_000_000_000;
 /// Delay at one hop, milliseconds; `null`: not measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HopDelay {
-    /// `generator`, `link of callers`, `link of called side`, `link`, `protection`, `subject`, `end to end`.
+    /// `generator`, `link of callers`, `link of called side`, `link`, `protection`, `SUT`, `end to end`.
     pub hop: String,
     /// Mean.
     pub mean_ms: Option<f64>,
@@ -267,7 +267,7 @@ impl HopTap {
         if has_protection {
             hops.push(HopDelay::new("protection", none, "virtual time"));
         }
-        hops.push(HopDelay::new("subject", self.subject.figures(), "packets"));
+        hops.push(HopDelay::new("SUT", self.subject.figures(), "packets"));
         let end = HopDelay::new("end to end", self.total.figures(), "packets");
         (packets > 0).then(|| DelaySplit::new((packets, "packets"), hops, end))
     }
@@ -336,7 +336,7 @@ pub(crate) fn on_sockets(
     } else {
         "rest"
     };
-    hops.push(HopDelay::new("subject", subject, from));
+    hops.push(HopDelay::new("SUT", subject, from));
     let quantiles = [
         self::spread(streams, |s| s.one_way_p50_ms, 0.5),
         self::spread(streams, |s| s.one_way_p99_ms, 0.99),
@@ -428,7 +428,7 @@ mod tests {
             ("link of callers", Some(20.0)),
             ("link of called side", Some(10.0)),
             ("protection", Some(0.5)),
-            ("subject", Some(11.0)),
+            ("SUT", Some(11.0)),
         ];
         assert_eq!(means(&split), expected);
         assert_eq!((split.sum_ms, split.end_to_end.mean_ms), (42.0, Some(42.0)));
@@ -437,7 +437,7 @@ mod tests {
         assert!(
             split
                 .line()
-                .contains("subject 11, sum 42; end to end 42 (p50 42, p99 ")
+                .contains("SUT 11, sum 42; end to end 42 (p50 42, p99 ")
         );
     }
 
@@ -460,7 +460,7 @@ mod tests {
         let split = on_sockets(&[&streams[0]], Some(&lateness()), &[], None).unwrap();
         assert_eq!(
             means(&split),
-            [("generator", Some(0.5)), ("subject", Some(40.5))]
+            [("generator", Some(0.5)), ("SUT", Some(40.5))]
         );
         assert_eq!(split.hops[1].p99_ms, Some(41.0));
         // Without stamps of packets the lateness of the turns counts.
@@ -468,7 +468,7 @@ mod tests {
         let split = on_sockets(&[&streams[0]], Some(&lateness()), &[], None).unwrap();
         assert_eq!(
             means(&split),
-            [("generator", Some(0.25)), ("subject", Some(40.75))]
+            [("generator", Some(0.25)), ("SUT", Some(40.75))]
         );
         assert_eq!(
             (split.hops[1].p99_ms, split.end_to_end.p99_ms),
@@ -592,7 +592,7 @@ mod tests {
         let expected = [
             ("generator", Some(0.0)),
             ("link", Some(40.0)),
-            ("subject", Some(7.0)),
+            ("SUT", Some(7.0)),
         ];
         assert_eq!(means(&split), expected);
         assert_eq!((split.sum_ms, split.end_to_end.mean_ms), (47.0, Some(47.0)));

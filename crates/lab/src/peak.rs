@@ -34,7 +34,7 @@ pub(crate) fn measure(
         plan.trial_seconds
     ))?;
     let steps = SearchPlan {
-        method: SearchMethod::Rfc7502,
+        method: Some(SearchMethod::Rfc7502),
         increase: Some(0.5),
         confirm: Some(1),
         ..SearchPlan::default()

@@ -325,7 +325,7 @@ pub(crate) fn execute(
     };
     let mut display = Display::new(&record.title, plan.trials, seconds);
     let coarse = short::coarse_seconds(&file, &plan, start)?;
-    let mut steps = match plan.method {
+    let mut steps = match plan.method() {
         SearchMethod::Rfc7502 => Walk::Rfc7502(RfcSearch::new(&plan, start, step, highest)),
         SearchMethod::Bracket => {
             let limits = (start, step, highest);
@@ -422,14 +422,14 @@ pub(crate) fn execute(
             .for_each(|trial| trial.short = false);
     }
     let keys = file.experiment().levels.as_ref().map(|levels| &levels.set);
-    let is_rfc = plan.method == SearchMethod::Rfc7502;
+    let is_rfc = plan.method() == SearchMethod::Rfc7502;
     let mut setup = setup(file.experiment());
     if let Some(attempts) = plan.attempts {
         setup.push(("total sessions attempted".to_owned(), attempts.to_string()));
     }
     let search = SearchRecord {
         benchmark: keys.map_or(String::new(), |keys| benchmark(keys)),
-        method: plan.method,
+        method: plan.method(),
         start,
         attempts: plan.attempts,
         coarse_seconds: coarse,
@@ -647,9 +647,21 @@ mod tests {
             let set: Vec<String> = set.iter().map(|&set| set.to_owned()).collect();
             File::parse_with("call-rate", built_in("call-rate").unwrap(), &set)
         };
-        let error = parse(&["search.increase=0.1"]).unwrap_err().to_string();
-        assert!(error.contains("search.method = \"rfc7502\""), "{error}");
-        parse(&["search.increase=0.1", "search.method=rfc7502"]).unwrap();
+        let increase = ["search.increase=0.1", "search.method=bracket"];
+        let error = parse(&increase).unwrap_err().to_string();
+        let remedy = "set search.method = \"rfc7502\", or remove search.increase";
+        assert!(error.contains(remedy), "{error}");
+        let accepted = parse(&["search.increase=0.1", "search.method=rfc7502"]).unwrap();
+        assert!(accepted.warnings().is_empty());
+        // Files of earlier releases have the key and no method.
+        let former = parse(&["search.increase=0.1"]).unwrap();
+        assert_eq!(former.experiment().search.method(), SearchMethod::Bracket);
+        let warnings = former.warnings();
+        assert!(
+            warnings.len() == 1 && warnings[0].contains(remedy),
+            "{warnings:?}"
+        );
+        assert!(parse(&[]).unwrap().warnings().is_empty());
         let coarse = ["search.coarse_seconds=3", "search.method=rfc7502"];
         let error = parse(&coarse).unwrap_err().to_string();
         assert!(error.contains("search.method = \"bracket\""), "{error}");

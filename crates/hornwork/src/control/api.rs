@@ -1,6 +1,7 @@
 //! The HTTP interface: valid requests, their commands for the border, and the encoding of responses.
 
 use super::access::{ControlPolicy, Denial, WRONG_TOKEN};
+use super::former_paths::{self, FormerPathWarning};
 use super::{ConferenceName, ConferenceReply, ConferenceRequest, ControlRequest};
 use crate::http::ClientAddress;
 use crate::log::timestamp;
@@ -35,6 +36,8 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUESTS_PER_S: u64 = 100;
 /// Shortest time between two log events about refusals.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// The path of the conferences.
+pub(super) const CONFERENCES: &str = "/v1/conferences";
 /// Longest path in events, characters.
 const MAX_PATH_CHARS: usize = 200;
 
@@ -47,6 +50,7 @@ pub(super) struct ApiState {
     refusals: Mutex<Refusals>,
     rate: Mutex<RequestRate>,
     failures: Mutex<AuthenticationFailures>,
+    former_path_warning: FormerPathWarning,
 }
 
 /// Number of refusals since the last event about them, and its time.
@@ -102,7 +106,13 @@ impl ApiState {
                 at: operators.clock.now(),
             }),
             operators,
+            former_path_warning: FormerPathWarning::default(),
         }
+    }
+
+    /// The warning about paths of earlier releases.
+    pub(super) fn former_path_warning(&self) -> &FormerPathWarning {
+        &self.former_path_warning
     }
 
     /// Access to the packet threads.
@@ -224,10 +234,10 @@ impl ApiState {
     fn conference_json(&self, conference: &ConferenceView) -> Value {
         let (since, seconds) = self.since(conference.since);
         json!({
-            "room": conference.name.conference,
+            "conference": conference.name.conference,
             "number": conference.name.number,
-            "seats": conference.participants,
-            "waiting": conference.in_lobby,
+            "participant_count": conference.participants,
+            "lobby_count": conference.in_lobby,
             "locked": conference.locked,
             "since": since,
             "seconds": seconds,
@@ -242,7 +252,7 @@ impl ApiState {
             "call_id": participant.call_id,
             "codec": participant.codec,
             "packet_ms": participant.packet_ms,
-            "waiting": participant.in_lobby,
+            "in_lobby": participant.in_lobby,
             "muted": participant.muted != MuteState::Unmuted,
             "muted_by": match participant.muted {
                 MuteState::Unmuted => Value::Null,
@@ -266,7 +276,7 @@ impl ApiState {
                     .iter()
                     .map(|conference| self.conference_json(conference))
                     .collect();
-                json!({ "rooms": conferences })
+                json!({ "conferences": conferences })
             }
             ConferenceReply::Conference(conference, participants) => {
                 let mut value = self.conference_json(conference);
@@ -341,25 +351,32 @@ pub(super) struct RequestLabel(String);
 /// The routes of all requests.
 pub(super) fn router(shared: Arc<ApiState>) -> Router {
     let absent = || async { Problem::new(StatusCode::NOT_FOUND, "no resource at this path") };
-    Router::new()
-        .route("/v1/rooms", get(list_conferences))
-        .route(
-            "/v1/rooms/{room}/{number}",
-            get(show_conference)
-                .patch(change_conference)
-                .delete(end_conference),
-        )
-        .route(
-            "/v1/rooms/{room}/{number}/participants/{id}",
-            get(show_participant)
-                .patch(change_participant)
-                .delete(remove_participant),
-        )
+    conference_routes(CONFERENCES)
+        .merge(former_paths::routes(&shared))
         .merge(super::commands::routes())
         .fallback(absent)
         .method_not_allowed_fallback(not_allowed)
         .layer(from_fn_with_state(shared.clone(), authorize_request))
         .with_state(shared)
+}
+
+/// The routes of the conferences at this path.
+pub(super) fn conference_routes(path: &str) -> Router<Arc<ApiState>> {
+    let conference = format!("{path}/{{conference}}/{{number}}");
+    Router::new()
+        .route(path, get(list_conferences))
+        .route(
+            &conference,
+            get(show_conference)
+                .patch(change_conference)
+                .delete(end_conference),
+        )
+        .route(
+            &format!("{conference}/participants/{{id}}"),
+            get(show_participant)
+                .patch(change_participant)
+                .delete(remove_participant),
+        )
 }
 
 async fn not_allowed(method: Method) -> Problem {
@@ -424,11 +441,8 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathPar
     }
 }
 
-fn name((room, number): (String, String)) -> ConferenceName {
-    ConferenceName {
-        conference: room,
-        number,
-    }
+fn name((conference, number): (String, String)) -> ConferenceName {
+    ConferenceName { conference, number }
 }
 
 async fn answer(shared: &ApiState, name: ConferenceName, command: ConferenceRequest) -> Response {
@@ -506,7 +520,7 @@ type ParticipantPath = PathParts<(String, String, String)>;
 
 /// The conference, and the number of a participant's call.
 fn parse_participant(
-    (room, number, id): (String, String, String),
+    (conference, number, id): (String, String, String),
 ) -> Result<(ConferenceName, u64), Problem> {
     let id = id.parse().map_err(|_| {
         Problem::new(
@@ -514,13 +528,7 @@ fn parse_participant(
             "no such participant in this conference",
         )
     })?;
-    Ok((
-        ConferenceName {
-            conference: room,
-            number,
-        },
-        id,
-    ))
+    Ok((ConferenceName { conference, number }, id))
 }
 
 async fn show_participant(

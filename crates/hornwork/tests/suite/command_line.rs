@@ -390,6 +390,19 @@ fn missing_file_is_invalid_input() {
     let output = hornwork(&["check", "-c", "no/such/file.toml"]);
     assert_eq!(code(&output), 2);
     assert!(error(&output).contains("no/such/file.toml"));
+    // Both commands of a newcomer name the remedy, and so does the JSON.
+    let missing = ["-c", "no/such/file.toml"];
+    let remedy = "name your file with -c; examples are in /usr/share/doc/hornwork/examples";
+    for command in ["check", "run"] {
+        let output = hornwork(&[&[command][..], &missing].concat());
+        assert_eq!(code(&output), 2);
+        let text = error(&output);
+        assert!(text.contains(&format!("\n  remedy: {remedy}")), "{text}");
+    }
+    let output = hornwork(&[&["check", "--json"][..], &missing].concat());
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let given = found[0]["remedy"].as_str().unwrap_or_default();
+    assert!(given.starts_with(remedy), "{found}");
 }
 
 #[test]

@@ -29,24 +29,24 @@ fn write_token(path: &Path, token: &str, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("mode");
 }
 
-fn configuration(sip: u16, control: &str, room: &str) -> String {
+fn configuration(sip: u16, control: &str, conference: &str) -> String {
     let (first, last) = media_ports(200);
     format!(
         "[[interface]]\nname = \"loopback\"\nkind = \"access\"\nlisten = [\"udp:127.0.0.1:{sip}\"]\n\
          media = {{ address = \"127.0.0.1\", ports = \"{first}-{last}\" }}\n\
-         [[conference]]\nname = \"meetings\"\nregex = '8\\d\\d'\ntones = \"none\"\ncodecs = [\"PCMA\"]\n{room}\n{control}\n"
+         [[conference]]\nname = \"meetings\"\nregex = '8\\d\\d'\ntones = \"none\"\ncodecs = [\"PCMA\"]\n{conference}\n{control}\n"
     )
 }
 
 impl Rig {
-    fn new(name: &str, more: &str, room: &str) -> Rig {
+    fn new(name: &str, more: &str, conference: &str) -> Rig {
         let folder = scratch(name);
         let (sip, http) = (free_port(), free_port());
         let token = folder.join("token");
         write_token(&token, TOKEN, 0o600);
         let control = format!("[control]\nlisten = \"http:127.0.0.1:{http}\"\n{more}")
             .replace("TOKEN", &token.display().to_string());
-        let border = common::border(&folder, &configuration(sip, &control, room), sip);
+        let border = common::border(&folder, &configuration(sip, &control, conference), sip);
         Rig {
             sip,
             http,
@@ -106,12 +106,13 @@ impl Rig {
 
     /// Identifiers of the participants in the order of joining.
     fn participants(&self, number: &str) -> Vec<u64> {
-        let (status, room) = self.get(&format!("/v1/rooms/meetings/{number}"));
-        assert_eq!(status, 200, "{room}");
-        let seats = room["participants"].as_array().expect("participants");
-        seats
+        let (status, conference) = self.get(&format!("/v1/conferences/meetings/{number}"));
+        assert_eq!(status, 200, "{conference}");
+        let participants = conference["participants"].as_array();
+        participants
+            .expect("participants")
             .iter()
-            .filter_map(|seat| seat["id"].as_u64())
+            .filter_map(|participant| participant["id"].as_u64())
             .collect()
     }
 
@@ -145,24 +146,24 @@ fn three(rig: &Rig) -> Vec<Caller> {
 fn operator_mutes_removes_locks_and_ends() {
     let rig = Rig::new("control", "token_file = \"TOKEN\"", "");
     assert_eq!(
-        rig.get("/v1/rooms"),
-        (200, serde_json::json!({"rooms": []}))
+        rig.get("/v1/conferences"),
+        (200, serde_json::json!({"conferences": []}))
     );
     let callers = three(&rig);
-    let (_, list) = rig.get("/v1/rooms");
-    let room = &list["rooms"][0];
+    let (_, list) = rig.get("/v1/conferences");
+    let conference = &list["conferences"][0];
     assert_eq!(
         (
-            &room["room"],
-            &room["number"],
-            &room["seats"],
-            &room["locked"]
+            &conference["conference"],
+            &conference["number"],
+            &conference["participant_count"],
+            &conference["locked"]
         ),
         (&"meetings".into(), &"800".into(), &3.into(), &false.into()),
     );
     let ids = rig.participants("800");
     assert_eq!(ids.len(), 3);
-    let path = |id: u64| format!("/v1/rooms/meetings/800/participants/{id}");
+    let path = |id: u64| format!("/v1/conferences/meetings/800/participants/{id}");
     let (status, first) = rig.get(&path(ids[0]));
     assert_eq!(status, 200);
     assert!(
@@ -208,11 +209,12 @@ fn operator_mutes_removes_locks_and_ends() {
     callers[1].wait_for_tone(callers[0].hz, true);
 
     // Locked: no call can join until it is unlocked.
-    let (status, locked) = rig.patch("/v1/rooms/meetings/800", "{\"locked\": true}");
+    let (status, locked) = rig.patch("/v1/conferences/meetings/800", "{\"locked\": true}");
     assert_eq!((status, &locked["locked"]), (200, &true.into()));
     assert_eq!(Caller::dial(rig.sip, "800", 700.0).status(), 403);
     assert_eq!(
-        rig.patch("/v1/rooms/meetings/800", "{\"locked\": false}").0,
+        rig.patch("/v1/conferences/meetings/800", "{\"locked\": false}")
+            .0,
         200
     );
 
@@ -229,22 +231,67 @@ fn operator_mutes_removes_locks_and_ends() {
 
     // Ended: all get BYE.
     assert_eq!(
-        rig.delete("/v1/rooms/meetings/800"),
+        rig.delete("/v1/conferences/meetings/800"),
         (200, serde_json::json!({"ended": 2}))
     );
     eventually("BYE", || callers[1].ended() && callers[2].ended());
-    assert_eq!(rig.get("/v1/rooms/meetings/800").0, 404);
+    assert_eq!(rig.get("/v1/conferences/meetings/800").0, 404);
     for log in [
         "control_command source=127.0.0.1",
-        "request=\"PATCH /v1/rooms/meetings/800/participants/",
+        "request=\"PATCH /v1/conferences/meetings/800/participants/",
         "value=\"muted=true\" status=200",
         "value=\"locked=true\" status=200",
-        "request=\"DELETE /v1/rooms/meetings/800\" value=\"\" status=200",
+        "request=\"DELETE /v1/conferences/meetings/800\" value=\"\" status=200",
         "requested_by=control",
         "removed by control",
     ] {
         rig.expect_log(log);
     }
+}
+
+/// The former path has the former keys, for one release; the log has one warning about it.
+#[test]
+fn former_path_is_accepted_with_one_warning() {
+    let rig = Rig::new("control-former", "token_file = \"TOKEN\"", "");
+    let caller = Caller::dial(rig.sip, "800", 440.0);
+    assert_eq!(caller.status(), 200, "{}", rig.border.log());
+    let warning = "/v1/rooms is now /v1/conferences";
+    eventually("the conference", || {
+        rig.get("/v1/conferences/meetings/800").0 == 200
+    });
+    assert!(!rig.border.log().contains(warning));
+    // Without a token nothing is served, and nothing is logged about the path.
+    assert_eq!(rig.with("GET", "/v1/rooms", "", "").0, 401);
+    assert!(!rig.border.log().contains(warning));
+    let (status, list) = rig.get("/v1/rooms");
+    assert_eq!(
+        (status, &list["rooms"][0]["room"]),
+        (200, &"meetings".into()),
+        "{list}"
+    );
+    assert_eq!(list["rooms"][0]["waiting"], 0);
+    let path = "/v1/rooms/meetings/800";
+    let (status, locked) = rig.patch(path, "{\"locked\": true}");
+    assert_eq!((status, &locked["locked"]), (200, &true.into()));
+    let (_, shown) = rig.get("/v1/conferences/meetings/800");
+    assert_eq!(
+        (&shown["conference"], &shown["locked"]),
+        (&"meetings".into(), &true.into())
+    );
+    let participant = format!("{path}/participants/{}", rig.participants("800")[0]);
+    let (status, shown) = rig.get(&participant);
+    assert_eq!((status, &shown["waiting"]), (200, &false.into()));
+    // Errors are those of the current path.
+    let (status, error) = rig.get("/v1/rooms/other/800");
+    assert_eq!(
+        (status, &error["error"]),
+        (404, &"no such conference".into())
+    );
+    assert_eq!(rig.with("POST", path, &authorised(), "").0, 405);
+    assert_eq!(rig.delete(path), (200, serde_json::json!({"ended": 1})));
+    eventually("BYE", || caller.ended());
+    rig.expect_log(warning);
+    assert_eq!(rig.border.log().matches(warning).count(), 1);
 }
 
 /// Wrong tokens are limited per source; a source that has presented the right one is never locked out.
@@ -256,7 +303,7 @@ fn wrong_tokens_are_rate_limited() {
         let own = format!("Host: 127.0.0.1:{}\r\n", rig.http);
         let ask = |token: &str| {
             let (status, head, _) = rig.raw(&format!(
-                "GET /v1/rooms HTTP/1.1\r\n{own}Authorization: Bearer {token}\r\n\r\n"
+                "GET /v1/conferences HTTP/1.1\r\n{own}Authorization: Bearer {token}\r\n\r\n"
             ));
             (status, head)
         };
@@ -287,13 +334,13 @@ fn hostile_requests_are_refused_while_calls_go_on() {
         "",
     );
     let callers = three(&rig);
-    let rooms = "/v1/rooms";
+    let list = "/v1/conferences";
     let own = format!("Host: 127.0.0.1:{}\r\n", rig.http);
     let good = authorised();
-    let asked = |headers: &str| rig.raw(&format!("GET {rooms} HTTP/1.1\r\n{headers}\r\n")).0;
+    let asked = |headers: &str| rig.raw(&format!("GET {list} HTTP/1.1\r\n{headers}\r\n")).0;
     assert_eq!(asked(&format!("{own}{good}")), 200);
     // Authorization.
-    let (status, head, body) = rig.raw(&format!("GET {rooms} HTTP/1.1\r\n{own}\r\n"));
+    let (status, head, body) = rig.raw(&format!("GET {list} HTTP/1.1\r\n{own}\r\n"));
     assert_eq!(
         (status, body.as_str()),
         (401, "{\"error\":\"no token in Authorization\"}\n")
@@ -312,51 +359,54 @@ fn hostile_requests_are_refused_while_calls_go_on() {
     }
     // Requests.
     let id = rig.participants("800")[0];
-    let seat = format!("/v1/rooms/meetings/800/participants/{id}");
-    let room = "/v1/rooms/meetings/800";
+    let participant = format!("/v1/conferences/meetings/800/participants/{id}");
+    let conference = "/v1/conferences/meetings/800";
     for (path, body, status) in [
-        (seat.as_str(), "{\"muted\": true", 400),
-        (&seat, "", 400),
-        (&seat, "{}", 400),
-        (&seat, "{\"muted\": 1}", 400),
-        (&seat, "{\"muted\": true, \"x\": 1}", 400),
-        (&seat, "{\"locked\": true}", 400),
-        (&seat, "\u{feff}{\"muted\": true}", 400),
-        (room, "{\"muted\": true}", 400),
-        (room, &"x".repeat(9_000), 413),
-        ("/v1/rooms/meetings/801", "{\"locked\": true}", 404),
-        ("/v1/rooms/other/800", "{\"locked\": true}", 404),
+        (participant.as_str(), "{\"muted\": true", 400),
+        (&participant, "", 400),
+        (&participant, "{}", 400),
+        (&participant, "{\"muted\": 1}", 400),
+        (&participant, "{\"muted\": true, \"x\": 1}", 400),
+        (&participant, "{\"locked\": true}", 400),
+        (&participant, "\u{feff}{\"muted\": true}", 400),
+        (conference, "{\"muted\": true}", 400),
+        (conference, &"x".repeat(9_000), 413),
+        ("/v1/conferences/meetings/801", "{\"locked\": true}", 404),
+        ("/v1/conferences/other/800", "{\"locked\": true}", 404),
         (
-            "/v1/rooms/meetings/800/participants/99999",
+            "/v1/conferences/meetings/800/participants/99999",
             "{\"muted\": true}",
             404,
         ),
         (
-            "/v1/rooms/meetings/800/participants/x",
+            "/v1/conferences/meetings/800/participants/x",
             "{\"muted\": true}",
             404,
         ),
         (
-            "/v1/rooms/meetings/%38%30%30/participants/-1",
+            "/v1/conferences/meetings/%38%30%30/participants/-1",
             "{\"muted\": true}",
             404,
         ),
-        (rooms, "{\"locked\": true}", 405),
+        (list, "{\"locked\": true}", 405),
     ] {
         let (got, answer) = rig.patch(path, body);
         assert_eq!(got, status, "{path} {body}: {answer}");
         assert!(answer["error"].is_string(), "{answer}");
     }
     assert_eq!(rig.get("/").0, 404);
-    assert_eq!(rig.get("/v1/rooms/meetings/%ff").0, 404);
-    assert_eq!(rig.with("POST", room, &good, "").0, 405);
-    let (_, head, _) = rig.raw(&format!("DELETE {rooms} HTTP/1.1\r\n{own}{good}\r\n"));
+    assert_eq!(rig.get("/v1/conferences/meetings/%ff").0, 404);
+    assert_eq!(rig.with("POST", conference, &good, "").0, 405);
+    let (_, head, _) = rig.raw(&format!("DELETE {list} HTTP/1.1\r\n{own}{good}\r\n"));
     assert!(head.contains("allow: get"), "{head}");
     let text = format!("{good}Content-Type: text/plain\r\n");
-    assert_eq!(rig.with("PATCH", room, &text, "{\"locked\": true}").0, 415);
+    assert_eq!(
+        rig.with("PATCH", conference, &text, "{\"locked\": true}").0,
+        415
+    );
     // A chunked body has no announced length.
     let pieces = format!(
-        "PATCH {room} HTTP/1.1\r\n{own}{good}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n2328\r\n{}\r\n0\r\n\r\n",
+        "PATCH {conference} HTTP/1.1\r\n{own}{good}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n2328\r\n{}\r\n0\r\n\r\n",
         "x".repeat(9_000)
     );
     assert_eq!(rig.raw(&pieces).0, 413);
@@ -364,25 +414,25 @@ fn hostile_requests_are_refused_while_calls_go_on() {
     assert_eq!(rig.raw("\u{1}\u{2}\r\n\r\n").0, 400);
     let many = "a: b\r\n".repeat(1_000);
     assert_eq!(
-        rig.raw(&format!("GET {rooms} HTTP/1.1\r\n{own}{good}{many}\r\n"))
+        rig.raw(&format!("GET {list} HTTP/1.1\r\n{own}{good}{many}\r\n"))
             .0,
         431
     );
     let long = "x".repeat(100_000);
     assert_eq!(
-        rig.raw(&format!("GET {rooms} HTTP/1.1\r\n{own}X: {long}\r\n\r\n"))
+        rig.raw(&format!("GET {list} HTTP/1.1\r\n{own}X: {long}\r\n\r\n"))
             .0,
         431
     );
     // None of these requests had an effect.
-    let (_, shown) = rig.get(&seat);
+    let (_, shown) = rig.get(&participant);
     assert_eq!(shown["muted"], false);
 
     // Connections: more than the limit, silent or sending bit by bit.
     let begun = Instant::now();
     let mut slow: Vec<TcpStream> = (0..100).map(|_| rig.connect()).collect();
     for stream in &mut slow {
-        let _ = stream.write_all(b"GET /v1/rooms HTTP/1.1\r\nX: ");
+        let _ = stream.write_all(b"GET /v1/conferences HTTP/1.1\r\nX: ");
     }
     let before: Vec<u64> = callers.iter().map(Caller::packets).collect();
     let mut refused = 0;
@@ -426,17 +476,17 @@ fn hostile_requests_are_refused_while_calls_go_on() {
 #[test]
 fn token_is_reloaded_and_must_be_private() {
     let rig = Rig::new("control-token", "token_file = \"TOKEN\"", "");
-    assert_eq!(rig.get("/v1/rooms").0, 200);
+    assert_eq!(rig.get("/v1/conferences").0, 200);
     write_token(&rig.token, "another-token-of-the-tests", 0o600);
     rig.border.signal("HUP");
-    eventually("the new token", || rig.get("/v1/rooms").0 == 401);
+    eventually("the new token", || rig.get("/v1/conferences").0 == 401);
     let new = "Authorization: Bearer another-token-of-the-tests\r\n";
-    assert_eq!(rig.with("GET", "/v1/rooms", new, "").0, 200);
+    assert_eq!(rig.with("GET", "/v1/conferences", new, "").0, 200);
     // A file readable by others changes nothing, and is reported with its line.
     write_token(&rig.token, TOKEN, 0o644);
     rig.border.signal("HUP");
     rig.expect_log("configuration_refused");
-    assert_eq!(rig.with("GET", "/v1/rooms", new, "").0, 200);
+    assert_eq!(rig.with("GET", "/v1/conferences", new, "").0, 200);
     let file = rig.token.with_file_name("hornwork.toml");
     let check = || {
         let output = Command::new(env!("CARGO_BIN_EXE_hornwork"))
@@ -509,8 +559,8 @@ fn pin_is_entered_over_sockets() {
         assert_eq!(caller.status(), 200);
     }
     let waiting = |count: u64| {
-        let (_, list) = rig.with("GET", "/v1/rooms", "", "");
-        list["rooms"][0]["waiting"] == count
+        let (_, list) = rig.with("GET", "/v1/conferences", "", "");
+        list["conferences"][0]["lobby_count"] == count
     };
     eventually("both wait", || waiting(2));
     callers[0].wait_for_tone(callers[1].hz, false);
@@ -547,7 +597,7 @@ fn conferences_of_two_workers_are_controlled_at_one_address() {
     );
     let numbers = [0, 1].map(number_at);
     let tones = [[440.0, 1_000.0], [1_300.0, 1_900.0]];
-    let rooms: Vec<Vec<Caller>> = numbers
+    let conferences: Vec<Vec<Caller>> = numbers
         .iter()
         .zip(tones)
         .map(|(number, tones)| {
@@ -562,19 +612,22 @@ fn conferences_of_two_workers_are_controlled_at_one_address() {
                 .collect()
         })
         .collect();
-    for callers in &rooms {
+    for callers in &conferences {
         callers[0].wait_for_tone(callers[1].hz, true);
         callers[1].wait_for_tone(callers[0].hz, true);
     }
     let listed = || {
-        let (status, list) = rig.get("/v1/rooms");
+        let (status, list) = rig.get("/v1/conferences");
         assert_eq!(status, 200);
-        let rooms = list["rooms"].as_array().expect("rooms").clone();
-        rooms
+        let conferences = list["conferences"].as_array().expect("conferences");
+        conferences
             .iter()
-            .map(|room| {
-                let number = room["number"].as_str().unwrap_or_default().to_owned();
-                (number, room["seats"].as_u64().unwrap_or_default())
+            .map(|conference| {
+                let number = conference["number"].as_str().unwrap_or_default().to_owned();
+                (
+                    number,
+                    conference["participant_count"].as_u64().unwrap_or_default(),
+                )
             })
             .collect::<Vec<_>>()
     };
@@ -584,7 +637,7 @@ fn conferences_of_two_workers_are_controlled_at_one_address() {
     // Both workers apply a new configuration, and no participant is removed.
     rig.border.signal("HUP");
     rig.expect_log("configuration_reloaded");
-    for (worker, (number, callers)) in numbers.iter().zip(&rooms).enumerate() {
+    for (worker, (number, callers)) in numbers.iter().zip(&conferences).enumerate() {
         let ids = rig.participants(number);
         assert_eq!(ids.len(), 2);
         // The numbers of calls identify their workers.
@@ -592,34 +645,40 @@ fn conferences_of_two_workers_are_controlled_at_one_address() {
             ids.iter().all(|id| (id - 1) % 2 == worker as u64),
             "{worker}: {ids:?}"
         );
-        let room = format!("/v1/rooms/meetings/{number}");
-        let seat = format!("{room}/participants/{}", ids[0]);
-        let (status, muted) = rig.patch(&seat, "{\"muted\": true}");
+        let conference = format!("/v1/conferences/meetings/{number}");
+        let participant = format!("{conference}/participants/{}", ids[0]);
+        let (status, muted) = rig.patch(&participant, "{\"muted\": true}");
         assert_eq!((status, &muted["muted_by"]), (200, &"control".into()));
         // Muted: nothing is received from this participant, nor from the other conference.
         callers[1].wait_for_tone(callers[0].hz, false);
-        for stranger in &rooms[1 - worker] {
+        for stranger in &conferences[1 - worker] {
             callers[1].wait_for_tone(stranger.hz, false);
         }
-        assert_eq!(rig.patch(&seat, "{\"muted\": false}").0, 200);
+        assert_eq!(rig.patch(&participant, "{\"muted\": false}").0, 200);
         callers[1].wait_for_tone(callers[0].hz, true);
-        let (status, locked) = rig.patch(&room, "{\"locked\": true}");
+        let (status, locked) = rig.patch(&conference, "{\"locked\": true}");
         assert_eq!((status, &locked["locked"]), (200, &true.into()));
         for _ in 0..4 {
             assert_eq!(Caller::dial(rig.sip, number, 2_200.0).status(), 403);
         }
         let other = &numbers[1 - worker];
-        let elsewhere = format!("/v1/rooms/meetings/{other}/participants/{}", ids[0]);
+        let elsewhere = format!("/v1/conferences/meetings/{other}/participants/{}", ids[0]);
         assert_eq!(rig.get(&elsewhere).0, 404);
-        assert_eq!(rig.delete(&seat), (200, serde_json::json!({"ended": 1})));
+        assert_eq!(
+            rig.delete(&participant),
+            (200, serde_json::json!({"ended": 1}))
+        );
         eventually("BYE", || callers[0].ended());
         assert!(!callers[1].ended());
     }
-    for (number, callers) in numbers.iter().zip(&rooms) {
-        let room = format!("/v1/rooms/meetings/{number}");
-        assert_eq!(rig.delete(&room), (200, serde_json::json!({"ended": 1})));
+    for (number, callers) in numbers.iter().zip(&conferences) {
+        let conference = format!("/v1/conferences/meetings/{number}");
+        assert_eq!(
+            rig.delete(&conference),
+            (200, serde_json::json!({"ended": 1}))
+        );
         eventually("BYE", || callers.iter().all(Caller::ended));
-        assert_eq!(rig.get(&room).0, 404);
+        assert_eq!(rig.get(&conference).0, 404);
     }
     assert_eq!(listed(), []);
 }
@@ -648,7 +707,7 @@ fn one_client_cannot_use_all_connections() {
     let asked = |source: [u8; 4]| {
         let mut stream = from_address(source, rig.http);
         let request = format!(
-            "GET /v1/rooms HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n\r\n",
+            "GET /v1/conferences HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n\r\n",
             rig.http
         );
         let _ = stream.write_all(request.as_bytes());
@@ -661,7 +720,7 @@ fn one_client_cannot_use_all_connections() {
         let held: Vec<TcpStream> = (0..10)
             .map(|_| {
                 let mut stream = from_address([127, 0, 0, 1], rig.http);
-                let _ = stream.write_all(b"GET /v1/rooms HTTP/1.1\r\nX: ");
+                let _ = stream.write_all(b"GET /v1/conferences HTTP/1.1\r\nX: ");
                 stream
             })
             .collect();

@@ -3,6 +3,7 @@
 
 use crate::common::{Process, border, example, free_port, installed, media_ports, root, scratch};
 use crate::operators::{ctl_json, until};
+use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -166,13 +167,31 @@ fn groups_of_commands_have_an_example() {
     groups.dedup();
     assert_eq!(groups.len(), 4, "{groups:?}");
     for group in groups {
-        let example = example_of(group, &text(&hornwork(&[group, "--help"]).stdout));
-        let words: Vec<&str> = example.split(' ').skip(1).take(2).collect();
-        let command = words.join(" ");
-        assert!(COMMANDS.contains(&command.as_str()), "{example}");
-        let own = text(&hornwork(&[words[0], words[1], "--help"]).stdout);
-        assert_eq!(example, example_of(&command, &own));
+        let command = example_of_group(group);
+        assert!(COMMANDS.contains(&command.as_str()), "{group}: {command}");
     }
+    let groups = CONTROL.iter().filter_map(|command| command.split_once(' '));
+    let groups: BTreeSet<&str> = groups.map(|(group, _)| group).collect();
+    assert_eq!(groups.len(), 9, "{groups:?}");
+    for group in groups {
+        let command = example_of_group(&format!("ctl {group}"));
+        let command = command.strip_prefix("ctl ").unwrap_or_default();
+        assert!(CONTROL.contains(&command), "{group}: {command}");
+    }
+}
+
+/// The command of the example in the help of a group: one word more than the group. Its own help has the same example.
+fn example_of_group(group: &str) -> String {
+    let help = |command: &str| {
+        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        text(&hornwork(&words).stdout)
+    };
+    let example = example_of(group, &help(group));
+    let length = group.split(' ').count() + 1;
+    let words: Vec<&str> = example.split(' ').skip(1).take(length).collect();
+    let command = words.join(" ");
+    assert_eq!(example, example_of(&command, &help(&command)));
+    command
 }
 
 /// A list of commands is read at a glance; options of experiments come before those of another program.

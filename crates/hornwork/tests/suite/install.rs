@@ -214,6 +214,40 @@ EOF
 PATH=/usr/local/bin:$PATH:/usr/sbin:/sbin chroot /mnt/tree sh /steps
 "#;
 
+/// Number of relative links of the pages in a folder, and those without a target.
+fn follow_links(folder: &Path) -> (usize, Vec<String>) {
+    let (mut followed, mut dead) = (0, Vec::new());
+    let mut remaining = vec![folder.to_owned()];
+    while let Some(path) = remaining.pop() {
+        if path.is_dir() {
+            let entries = std::fs::read_dir(&path).expect("folder");
+            remaining.extend(entries.map(|entry| entry.expect("entry").path()));
+            continue;
+        }
+        if path.extension().is_none_or(|ending| ending != "md") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a page");
+        let beside = path.parent().expect("a folder");
+        let mut is_code = false;
+        for line in text.lines() {
+            is_code ^= line.trim_start().starts_with("```");
+            let links = line.split("](").skip(1).filter(|_| !is_code);
+            for link in links {
+                let target = link.split([')', '#']).next().unwrap_or_default();
+                if target.is_empty() || target.contains(':') {
+                    continue;
+                }
+                followed += 1;
+                if !beside.join(target).exists() {
+                    dead.push(format!("{}: {target}", path.display()));
+                }
+            }
+        }
+    }
+    (followed, dead)
+}
+
 #[test]
 fn debian_package_is_installed_run_and_purged() {
     for program in [
@@ -247,6 +281,15 @@ fn debian_package_is_installed_run_and_purged() {
     );
     let names = String::from_utf8_lossy(&built.stdout).into_owned();
     let package = names.lines().next().expect("a package");
+    let unpacked = out.join("unpacked");
+    let unpacking = Command::new("dpkg-deb")
+        .args(["-x", package])
+        .arg(&unpacked)
+        .status();
+    assert!(unpacking.expect("dpkg-deb").success());
+    let (followed, dead) = follow_links(&unpacked.join("usr/share/doc/hornwork"));
+    assert!(followed > 100, "{followed} links");
+    assert!(dead.is_empty(), "{dead:#?}");
     let overlay = Command::new("unshare")
         .args(["-m", "-n", "sh", "-c", INSTALL_IN_OVERLAY, "sh", package])
         .output()

@@ -66,6 +66,7 @@ mod tls_linphone;
 mod torture;
 mod traces;
 mod transfer;
+mod troubleshooting;
 mod web;
 mod web_access;
 mod web_oidc;

@@ -503,7 +503,7 @@ fn control_clients_that_do_not_read_block_no_packet() {
     while !answers_options(sip) {
         assert!(Instant::now() < end, "{}", process.log());
     }
-    let request = "GET /v1/rooms HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer 0123456789abcdef0123456789abcdef\r\n\r\n";
+    let request = "GET /v1/conferences HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer 0123456789abcdef0123456789abcdef\r\n\r\n";
     let clients: Vec<TcpStream> = (0..16)
         .map(|_| {
             let mut client = TcpStream::connect(("127.0.0.1", control)).expect("control");

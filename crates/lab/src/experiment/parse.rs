@@ -222,9 +222,11 @@ impl File {
         &self.experiment
     }
 
-    /// Warnings about keys of the file and of overrides that are accepted under their old names.
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
+    /// Warnings about keys of the file and of overrides that are accepted for one release.
+    pub fn warnings(&self) -> Vec<String> {
+        let unused = self.experiment.search.unused_key();
+        let unused = unused.map(|warning| format!("{}: {warning}", self.origin));
+        self.warnings.iter().cloned().chain(unused).collect()
     }
 
     /// The file with its overrides, as TOML.

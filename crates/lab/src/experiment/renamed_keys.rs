@@ -123,6 +123,23 @@ mod tests {
     }
 
     #[test]
+    fn every_renamed_key_is_on_the_page_of_renamed_names() {
+        let page = include_str!("../../../../docs/renamed.md");
+        for (old, new) in RENAMED_KEYS {
+            // The page has the name of a table in the same release as that of its key.
+            let old = match old.strip_prefix("sut.") {
+                Some(key) => format!("subject.{key}"),
+                None => (*old).to_owned(),
+            };
+            let row = format!("| `{old}` | `{new}` |");
+            assert!(
+                page.lines().any(|line| line == row),
+                "docs/renamed.md: no {row}"
+            );
+        }
+    }
+
+    #[test]
     fn all_forms_of_old_keys_are_found() {
         let forms = [
             ("[subject]\nnone = true\n", "[sut]\ndirect = true\n"),

@@ -20,8 +20,9 @@ pub enum SearchMethod {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SearchPlan {
-    /// The algorithm.
-    pub method: SearchMethod,
+    /// The algorithm; by default `bracket`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<SearchMethod>,
     /// The first value tried [r]; by default the first value of the sweep.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<f64>,
@@ -62,7 +63,7 @@ pub struct SearchPlan {
 impl Default for SearchPlan {
     fn default() -> Self {
         SearchPlan {
-            method: SearchMethod::Bracket,
+            method: None,
             start: None,
             step: None,
             highest: None,
@@ -79,6 +80,11 @@ impl Default for SearchPlan {
 }
 
 impl SearchPlan {
+    /// The algorithm.
+    pub fn method(&self) -> SearchMethod {
+        self.method.unwrap_or_default()
+    }
+
     /// Duration of the load in a short trial, seconds.
     pub fn coarse_seconds(&self) -> f64 {
         self.coarse_seconds.unwrap_or(4.0)
@@ -101,7 +107,7 @@ impl SearchPlan {
 
     /// Trials that confirm the result.
     pub fn confirm(&self) -> u32 {
-        self.confirm.unwrap_or(match self.method {
+        self.confirm.unwrap_or(match self.method() {
             SearchMethod::Bracket => 1,
             SearchMethod::Rfc7502 => RFC_CONFIRM,
         })
@@ -150,9 +156,30 @@ impl SearchPlan {
         Ok(())
     }
 
+    /// A warning about a key of the RFC's walk, which has no effect. Files of earlier releases have such keys and name no
+    /// method, since there was no other; they are accepted for one release.
+    pub(super) fn unused_key(&self) -> Option<String> {
+        let (key, method) = self.key_of_other_method()?;
+        self.method.is_none().then(|| {
+            format!(
+                "search.{key} has an effect with search.method = \"{method}\" only, and will be refused without it by the next release: set search.method = \"{method}\", or remove search.{key}"
+            )
+        })
+    }
+
     /// A key of the other method would have no effect.
     fn check_method(&self) -> Result<(), String> {
-        let (keys, other) = match self.method {
+        match self.key_of_other_method() {
+            Some((key, method)) if self.method.is_some() => Err(format!(
+                "search.{key} has an effect with search.method = \"{method}\" only: set search.method = \"{method}\", or remove search.{key}"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The first key that is set and belongs to the other method, and that method.
+    fn key_of_other_method(&self) -> Option<(&'static str, &'static str)> {
+        let (keys, other) = match self.method() {
             SearchMethod::Bracket => (
                 [
                     ("increase", self.increase.is_some()),
@@ -168,11 +195,7 @@ impl SearchPlan {
                 "bracket",
             ),
         };
-        match keys.into_iter().find(|(_, is_set)| *is_set) {
-            Some((key, _)) => Err(format!(
-                "search.{key} has an effect with search.method = \"{other}\" only: set it, or remove the key"
-            )),
-            None => Ok(()),
-        }
+        let (key, _) = keys.into_iter().find(|(_, is_set)| *is_set)?;
+        Some((key, other))
     }
 }

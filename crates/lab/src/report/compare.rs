@@ -203,7 +203,7 @@ fn notes(old: &RunResults, new: &RunResults) -> Vec<String> {
     )];
     for (what, before, now) in [
         ("driver", &old.driver, &new.driver),
-        ("subject", &old.subject, &new.subject),
+        ("SUT", &old.subject, &new.subject),
         ("version", &old.version, &new.version),
     ] {
         if before != now {

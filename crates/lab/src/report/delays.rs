@@ -55,7 +55,7 @@ fn by_hop(html: &mut String, results: &RunResults) {
     }
     HtmlTable {
         title: "Delay by hop",
-        note: "Of media packets, from the due time to the arrival, both ends on one clock. Generator: its lateness. Link: time in the emulated link of [network]. Protection: time in the gateways. Subject: the system under test with the network around it. Stamps: of each media packet (packets), of all packets of the hop with its signalling (all packets), or the delay that the other hops leave (rest), which has a mean only. Means can be added, medians and percentiles cannot.",
+        note: "Of media packets, from the due time to the arrival, both ends on one clock. Generator: its lateness. Link: time in the emulated link of [network]. Protection: time in the gateways. SUT: the system under test with the network around it. Stamps: of each media packet (packets), of all packets of the hop with its signalling (all packets), or the delay that the other hops leave (rest), which has a mean only. Means can be added, medians and percentiles cannot.",
         columns: vec!["trial", "hop", "mean, ms", "p50, ms", "p99, ms", "stamps"],
         words: &[1, 5],
         folded: rows.len() > 2 * FOLD,

@@ -179,7 +179,7 @@ mod tests {
 
     fn plan(increase: f64, confirm: u32) -> SearchPlan {
         SearchPlan {
-            method: SearchMethod::Rfc7502,
+            method: Some(SearchMethod::Rfc7502),
             increase: Some(increase),
             confirm: Some(confirm),
             ..SearchPlan::default()

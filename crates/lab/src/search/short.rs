@@ -92,7 +92,7 @@ pub(super) fn coarse_seconds(
     start: f64,
 ) -> Result<Option<f64>, LabError> {
     let seconds = plan.coarse_seconds();
-    if plan.method != SearchMethod::Bracket || seconds <= 0.0 {
+    if plan.method() != SearchMethod::Bracket || seconds <= 0.0 {
         return Ok(None);
     }
     let full = file.level_at(start)?.experiment.expected_seconds();
@@ -130,7 +130,7 @@ pub(crate) fn expected_seconds(file: &File) -> Result<f64, LabError> {
     let limit = plan
         .limit_seconds
         .map_or(f64::INFINITY, |limit| limit + full);
-    let all = match (plan.method, coarse) {
+    let all = match (plan.method(), coarse) {
         (SearchMethod::Rfc7502, _) => most * full,
         (SearchMethod::Bracket, None) => (SHORT_TRIALS + FULL_TRIALS).min(most) * full,
         (SearchMethod::Bracket, Some(seconds)) => {

@@ -93,9 +93,11 @@ fn directions_differ_in_virtual_time() {
         [
             ("generator", Some(0.0)),
             ("link", Some(25.0)),
-            ("subject", Some(0.0))
+            ("SUT", Some(0.0))
         ]
     );
+    let line = split.line();
+    assert!(!line.contains("subject"), "{line}");
     assert_eq!((split.sum_ms, split.end_to_end.mean_ms), (25.0, Some(25.0)));
     let received: u64 = outcomes.streams.iter().map(|stream| stream.received).sum();
     assert_eq!(split.samples, received);
