@@ -21,9 +21,11 @@ const SMALL_FALL: f64 = 64.0 * 1024.0;
 /// Largest share of the growth that the memory may fall below its first reading during the load. Beyond it the process
 /// gave back memory of its start, and the growth is not that of the load.
 const MOST_FALL_SHARE: f64 = 0.1;
-/// Attempts of the load before the measured one, and their rate per second. An allocator gives back the memory of the
-/// start (a quarter of it) only while the border works, 3 s after the first call.
-const WARM_UP: (u32, u32) = (20, 5);
+/// Calls and registrations of the load before the measured one, and their rates per second. The allocator gives back the
+/// memory of the start (a quarter of it) not by time, but after so many operations: those of about 200 calls or 1,500
+/// registrations. These calls are short, so that the measured ones find little memory of theirs.
+const WARM_UP_CALLS: (u32, u32) = (600, 400);
+const WARM_UP_REGISTRATIONS: (u32, u32) = (4_000, 4_000);
 /// Most calls of a measurement that get ports of the border.
 const MOST_CALLS: u64 = 2_000;
 /// Rates of the measured loads.
@@ -101,9 +103,9 @@ impl GrowthLoad {
                 "settle_seconds=20".to_owned(),
             ],
             warm_up: vec![
-                format!("callers.total={}", WARM_UP.0),
-                format!("callers.rate={}", WARM_UP.1),
-                "callers.hold_seconds=0.5".to_owned(),
+                format!("callers.total={}", WARM_UP_CALLS.0),
+                format!("callers.rate={}", WARM_UP_CALLS.1),
+                "callers.hold_seconds=0.1".to_owned(),
             ],
             count: |trial| trial.figures.calls.established,
         }
@@ -127,11 +129,19 @@ impl GrowthLoad {
                 "settle_seconds=20".to_owned(),
             ],
             warm_up: vec![
-                format!("registrations.users={}", WARM_UP.0),
-                format!("registrations.rate={}", WARM_UP.1),
+                // Bindings of other users, which stay.
+                "registrations.user=warm-{number:7}".to_owned(),
+                format!("registrations.users={}", WARM_UP_REGISTRATIONS.0),
+                format!("registrations.rate={}", WARM_UP_REGISTRATIONS.1),
             ],
             count: |trial| trial.details.registrations.established,
         }
+    }
+
+    /// Whether the load before the measured one leaves no calls and no bindings: the memory before is then that of an idle
+    /// border.
+    pub(crate) fn leaves_nothing(&self) -> bool {
+        self.experiment == STANDING_CALLS
     }
 
     /// Runs the load against a border of its own; the records are in `dir`.
@@ -196,7 +206,8 @@ impl GrowthLoad {
         LabError::Interrupted(format!("interrupted: {} was not measured", self.what))
     }
 
-    /// The growth between readings of the memory, bytes: before the run of `record`, the lowest one during it, and its peak.
+    /// The growth between readings of the memory, bytes: before the run of `record`, the lowest one during it, and its
+    /// peak.
     fn growth(
         &self,
         record: &RunRecord,
@@ -230,7 +241,7 @@ impl GrowthLoad {
         if fall > SMALL_FALL && fall > growth.bytes * MOST_FALL_SHARE {
             return Err(LabError::cannot_run(
                 format!(
-                    "the memory of the border fell by {fall} bytes during the load, so that its growth of {} bytes is not that of {}",
+                    "the memory of the border fell by {fall} bytes during the load: its growth of {} bytes is not that of {}",
                     growth.bytes, growth.count
                 ),
                 "measure again, with more calls or registrations",
