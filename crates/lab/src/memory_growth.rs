@@ -21,16 +21,16 @@ const SMALL_FALL: f64 = 64.0 * 1024.0;
 /// Largest share of the growth that the memory may fall below its first reading during the load. Beyond it the process
 /// gave back memory of its start, and the growth is not that of the load.
 const MOST_FALL_SHARE: f64 = 0.1;
-/// Calls and registrations of the load before the measured one, and their rates per second. The allocator gives back the
+/// Calls and registrations of the load before the measured one, and their rates per second. The allocator gives back
 /// memory of the start (a quarter of it) not by time, but after so many operations: those of about 200 calls or 1,500
 /// registrations. These calls are short, so that the measured ones find little memory of theirs.
-const WARM_UP_CALLS: (u32, u32) = (600, 400);
-const WARM_UP_REGISTRATIONS: (u32, u32) = (4_000, 4_000);
+const WARM_UP_CALLS: (u32, u32) = (450, 300);
+const WARM_UP_REGISTRATIONS: (u32, u32) = (3_000, 3_000);
 /// Most calls of a measurement that get ports of the border.
 const MOST_CALLS: u64 = 2_000;
-/// Rates of the measured loads.
-const CALLS_PER_S: u32 = 1_000;
-const REGISTRATIONS_PER_S: u32 = 8_000;
+/// Duration of the set-up of all measured calls, and of all registrations, seconds.
+const SET_UP_S: f64 = 2.0;
+const REGISTERING_S: f64 = 2.5;
 /// Experiment with standing calls, whose called side is in the test lab.
 const STANDING_CALLS: &str = "standing-call-capacity";
 
@@ -97,9 +97,9 @@ impl GrowthLoad {
                 "thresholds.figure=".to_owned(),
                 "thresholds.leaks=".to_owned(),
                 format!("callers.total={total}"),
-                format!("callers.rate={CALLS_PER_S}"),
+                format!("callers.rate={:.1}", f64::from(total) / SET_UP_S),
                 // Longer than the set-up of all calls.
-                format!("callers.hold_seconds={}", total / CALLS_PER_S + 1),
+                format!("callers.hold_seconds={:.1}", SET_UP_S + 1.0),
                 "settle_seconds=20".to_owned(),
             ],
             warm_up: vec![
@@ -124,7 +124,10 @@ impl GrowthLoad {
                 "study=".to_owned(),
                 "thresholds.figure=".to_owned(),
                 format!("registrations.users={subscribers}"),
-                format!("registrations.rate={REGISTRATIONS_PER_S}"),
+                format!(
+                    "registrations.rate={:.1}",
+                    f64::from(subscribers) / REGISTERING_S
+                ),
                 "registrations.registrar=border".to_owned(),
                 "settle_seconds=20".to_owned(),
             ],
@@ -138,8 +141,8 @@ impl GrowthLoad {
         }
     }
 
-    /// Whether the load before the measured one leaves no calls and no bindings: the memory before is then that of an idle
-    /// border.
+    /// Whether the load before the measured one leaves no calls and no bindings: the memory before is then that of an
+    /// idle border.
     pub(crate) fn leaves_nothing(&self) -> bool {
         self.experiment == STANDING_CALLS
     }

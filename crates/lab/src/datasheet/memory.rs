@@ -7,6 +7,9 @@ use crate::study::{OwnPart, PartContext, StudyRow};
 
 /// Borders whose growth is measured for each load.
 const BORDERS: usize = 3;
+/// Remark on the memory of a border without calls.
+const SETTLED: &str =
+    "settled after a few hundred calls, when a part of the memory of its start was given back";
 
 /// Measures memory.
 ///
@@ -52,18 +55,17 @@ pub(super) fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
     }
     if !processes.is_empty() {
         part.rows.push(StudyRow {
-        row: "X1".to_owned(),
-        what: "resident memory of a border without calls".to_owned(),
-        here: Some(mean(&processes)),
-        interval: Some(Interval::of_mean(&processes, "borders")),
-        samples: processes.len() as u64,
-        unit: "bytes".to_owned(),
-        figure: "memory.process".to_owned(),
-        remark: "after a few hundred calls, when it had settled: a part of the memory of the start is given back then"
-            .to_owned(),
-        record: "memory/part.json".to_owned(),
-        ..StudyRow::default()
-    });
+            row: "X1".to_owned(),
+            what: "resident memory of a border without calls".to_owned(),
+            here: Some(mean(&processes)),
+            interval: Some(Interval::of_mean(&processes, "borders")),
+            samples: processes.len() as u64,
+            unit: "bytes".to_owned(),
+            figure: "memory.process".to_owned(),
+            remark: SETTLED.to_owned(),
+            record: "memory/part.json".to_owned(),
+            ..StudyRow::default()
+        });
     }
     part.verdict = RunVerdict::NotJudged;
     Ok(part)

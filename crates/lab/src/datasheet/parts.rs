@@ -40,8 +40,8 @@ fn searched(spec: Searched<'_>) -> Part {
 }
 
 /// The CPU time of single calls, registrations or packets at a fixed load in five short runs: that of different loads
-/// cannot be compared, because a batching delay makes high load cheaper. One run of three that is not judged leaves two:
-/// their interval (Student's t) is seven times as wide as that of five.
+/// cannot be compared, because a batching delay makes high load cheaper. One run of three that is not judged leaves
+/// two: their interval (Student's t) is seven times as wide as that of five.
 fn cost(name: &str, experiment: &str, full: &[&str], row: RowSpec) -> Part {
     let why = "five runs at a fixed load: not in the quick setting";
     let mut part = Part::of(experiment, "X1", Action::FullRun(why)).named(name);
@@ -323,7 +323,7 @@ pub fn plan(minutes: f64) -> StudyPlan {
             "calls",
             "capacity",
         )),
-        Part::own("memory", "X1", super::memory::measure, 32.0).lasting(78.0),
+        Part::own("memory", "X1", super::memory::measure, 24.0).lasting(78.0),
         full_only(part(
             "standing",
             "standing-call-capacity",

@@ -492,8 +492,8 @@ pub(crate) fn publish(
     })
 }
 
-/// The verdict of a part. A capacity is no threshold: on a page without comparison a search that found none missed none,
-/// unless the system under test ended.
+/// The verdict of a part. A capacity is no threshold: on a page without comparison a search that found none missed
+/// none, unless the system under test ended.
 fn verdict_of(plan: &StudyPlan, run: &RunRecord) -> RunVerdict {
     let ended = || {
         let mut trials = run.trials.iter();
