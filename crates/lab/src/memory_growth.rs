@@ -2,7 +2,7 @@
 
 use crate::error::LabError;
 use crate::raw::{RunRecord, TrialRecord};
-use crate::run::{self, RunOptions};
+use crate::run::{self, Executed, RunOptions};
 use crate::subject::{self, Placement, RunningSubject};
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +12,25 @@ use std::time::Duration;
 
 /// Time between two samples of the memory.
 const SAMPLE: Duration = Duration::from_millis(50);
+/// Time without a fall of the memory after which it counts as settled, in samples.
+const SETTLED_SAMPLES: u32 = 30;
+/// Longest wait for it, in samples.
+const MOST_SETTLING_SAMPLES: u32 = 200;
+/// A fall that does not count, bytes: the pages of a few tables.
+const SMALL_FALL: f64 = 64.0 * 1024.0;
+/// Largest share of the growth that the memory may fall below its first reading during the load. Beyond it the process
+/// gave back memory of its start, and the growth is not that of the load.
+const MOST_FALL_SHARE: f64 = 0.1;
+/// Calls and registrations of the load before the measured one, and their rates per second. The allocator gives back
+/// memory of the start (a quarter of it) not by time, but after so many operations: those of about 200 calls or 1,500
+/// registrations. These calls are short, so that the measured ones find little memory of theirs.
+const WARM_UP_CALLS: (u32, u32) = (450, 300);
+const WARM_UP_REGISTRATIONS: (u32, u32) = (3_000, 3_000);
 /// Most calls of a measurement that get ports of the border.
 const MOST_CALLS: u64 = 2_000;
+/// Duration of the set-up of all measured calls, and of all registrations, seconds.
+const SET_UP_S: f64 = 2.0;
+const REGISTERING_S: f64 = 2.5;
 /// Experiment with standing calls, whose called side is in the test lab.
 const STANDING_CALLS: &str = "standing-call-capacity";
 
@@ -30,6 +47,8 @@ pub(crate) struct GrowthLoad {
     /// Calls at a time, for the ports of the border.
     calls: u64,
     sets: Vec<String>,
+    /// Settings of the load before the measured one, after those of `sets`.
+    warm_up: Vec<String>,
     count: fn(&TrialRecord) -> u64,
 }
 
@@ -78,9 +97,15 @@ impl GrowthLoad {
                 "thresholds.figure=".to_owned(),
                 "thresholds.leaks=".to_owned(),
                 format!("callers.total={total}"),
-                "callers.rate=500".to_owned(),
-                format!("callers.hold_seconds={}", total / 500 + 1),
+                format!("callers.rate={:.1}", f64::from(total) / SET_UP_S),
+                // Longer than the set-up of all calls.
+                format!("callers.hold_seconds={:.1}", SET_UP_S + 1.0),
                 "settle_seconds=20".to_owned(),
+            ],
+            warm_up: vec![
+                format!("callers.total={}", WARM_UP_CALLS.0),
+                format!("callers.rate={}", WARM_UP_CALLS.1),
+                "callers.hold_seconds=0.1".to_owned(),
             ],
             count: |trial| trial.figures.calls.established,
         }
@@ -99,12 +124,27 @@ impl GrowthLoad {
                 "study=".to_owned(),
                 "thresholds.figure=".to_owned(),
                 format!("registrations.users={subscribers}"),
-                "registrations.rate=4000".to_owned(),
+                format!(
+                    "registrations.rate={:.1}",
+                    f64::from(subscribers) / REGISTERING_S
+                ),
                 "registrations.registrar=border".to_owned(),
                 "settle_seconds=20".to_owned(),
             ],
+            warm_up: vec![
+                // Bindings of other users, which stay.
+                "registrations.user=warm-{number:7}".to_owned(),
+                format!("registrations.users={}", WARM_UP_REGISTRATIONS.0),
+                format!("registrations.rate={}", WARM_UP_REGISTRATIONS.1),
+            ],
             count: |trial| trial.details.registrations.established,
         }
+    }
+
+    /// Whether the load before the measured one leaves no calls and no bindings: the memory before is then that of an
+    /// idle border.
+    pub(crate) fn leaves_nothing(&self) -> bool {
+        self.experiment == STANDING_CALLS
     }
 
     /// Runs the load against a border of its own; the records are in `dir`.
@@ -126,40 +166,60 @@ impl GrowthLoad {
             },
         )?;
         let process = border.process();
-        let before = resident_bytes(process)?;
-        let mut sets = self.sets.clone();
-        sets.push(format!("sut.address={}", border.address()));
-        sets.push(format!("sut.process_id={process}"));
+        let mut addresses = vec![
+            format!("sut.address={}", border.address()),
+            format!("sut.process_id={process}"),
+        ];
         if self.experiment == STANDING_CALLS {
-            sets.push(format!("callees.address={called}"));
+            addresses.push(format!("callees.address={called}"));
         }
+        self.run(&addresses, &self.warm_up, &dir.join("warm-up"), seed)?;
+        let before = settled_bytes(process)?;
+        let sampler = MemorySampler::start(process);
+        let executed = self.run(&addresses, &[], dir, seed);
+        let [lowest, peak] = sampler.stop();
+        self.growth(&executed?.record, [before, lowest, peak], dir)
+    }
+
+    /// Runs the load with further settings.
+    fn run(
+        &self,
+        addresses: &[String],
+        more: &[String],
+        dir: &Path,
+        seed: Option<u64>,
+    ) -> Result<Executed, LabError> {
+        std::fs::create_dir_all(dir).map_err(|error| crate::files::cannot_write(dir, &error))?;
         let options = RunOptions {
-            set: sets,
+            set: [&self.sets, addresses, more].concat(),
             seed,
             force: true,
             no_probe: true,
             ..RunOptions::default()
         };
         let file = run::load(self.experiment, &options)?;
-        let sampler = PeakSampler::start(process);
-        let executed = run::execute(&file, &options, dir);
-        let peak = sampler.stop();
-        self.growth(&executed?.record, [before, peak], dir)
+        let executed = run::execute(&file, &options, dir)?;
+        match executed.record.cut_short {
+            true => Err(self.interrupted()),
+            false => Ok(executed),
+        }
     }
 
-    /// The growth between two readings of the memory, bytes: before the run of `record`, and at its peak.
+    fn interrupted(&self) -> LabError {
+        LabError::Interrupted(format!("interrupted: {} was not measured", self.what))
+    }
+
+    /// The growth between readings of the memory, bytes: before the run of `record`, the lowest one during it, and its
+    /// peak.
     fn growth(
         &self,
         record: &RunRecord,
-        [before, peak]: [f64; 2],
+        [before, lowest, peak]: [f64; 3],
         dir: &Path,
     ) -> Result<MemoryGrowth, LabError> {
         // Without all of its load the border has another share of memory that no call and no registration takes.
         if record.cut_short {
-            return Err(LabError::Interrupted(format!(
-                "interrupted: {} was not measured",
-                self.what
-            )));
+            return Err(self.interrupted());
         }
         let trial = record
             .trials
@@ -180,42 +240,95 @@ impl GrowthLoad {
                 format!("see {}", dir.join("report.html").display()),
             ));
         }
+        let fall = before - lowest;
+        if fall > SMALL_FALL && fall > growth.bytes * MOST_FALL_SHARE {
+            return Err(LabError::cannot_run(
+                format!(
+                    "the memory of the border fell by {fall} bytes during the load: its growth of {} bytes is not that of {}",
+                    growth.bytes, growth.count
+                ),
+                "measure again, with more calls or registrations",
+            ));
+        }
         Ok(growth)
     }
 }
 
-/// Reads the resident memory of a process during a trial.
-struct PeakSampler {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<f64>>,
+/// Detects the end of a fall in a series of readings.
+#[derive(Default)]
+struct Settling {
+    lowest: Option<f64>,
+    /// Readings since the last fall.
+    still: u32,
+    readings: u32,
 }
 
-impl PeakSampler {
-    fn start(process: u32) -> PeakSampler {
+impl Settling {
+    /// Takes a reading; `true` if the memory has settled, or the longest wait is over.
+    fn is_over(&mut self, bytes: f64) -> bool {
+        let fell = self.lowest.is_none_or(|lowest| bytes < lowest - SMALL_FALL);
+        self.still = if fell { 0 } else { self.still + 1 };
+        self.lowest = match (fell, self.lowest) {
+            (false, Some(lowest)) => Some(lowest),
+            _ => Some(bytes),
+        };
+        self.readings += 1;
+        self.still >= SETTLED_SAMPLES || self.readings >= MOST_SETTLING_SAMPLES
+    }
+}
+
+/// Waits until the memory of a process has settled, and gives it.
+///
+/// # Errors
+/// If it cannot be read.
+fn settled_bytes(process: u32) -> Result<f64, LabError> {
+    let mut settling = Settling::default();
+    loop {
+        let bytes = resident_bytes(process)?;
+        if settling.is_over(bytes) || net::stops() > 0 {
+            return Ok(bytes);
+        }
+        std::thread::sleep(SAMPLE);
+    }
+}
+
+/// Reads the resident memory of a process during a trial.
+struct MemorySampler {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<[f64; 2]>>,
+}
+
+impl MemorySampler {
+    fn start(process: u32) -> MemorySampler {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&stop);
         let sample = move || {
-            let mut most = 0.0;
+            let (mut least, mut most) = (f64::INFINITY, 0.0);
             while !seen.load(Ordering::Relaxed) {
-                most = resident_bytes(process).unwrap_or(0.0).max(most);
+                // A process that has ended has no memory.
+                if let Some(bytes) = resident_bytes(process).ok().filter(|bytes| *bytes > 0.0) {
+                    least = bytes.min(least);
+                    most = bytes.max(most);
+                }
                 std::thread::sleep(SAMPLE);
             }
-            most
+            [least, most]
         };
         let thread = std::thread::Builder::new()
             .name("memory".to_owned())
             .spawn(sample);
-        PeakSampler {
+        MemorySampler {
             stop,
             thread: thread.ok(),
         }
     }
 
-    /// The largest value, bytes; 0 if none was read.
-    fn stop(mut self) -> f64 {
+    /// The smallest and the largest value, bytes; infinite and 0 if none was read.
+    fn stop(mut self) -> [f64; 2] {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take();
-        thread.and_then(|thread| thread.join().ok()).unwrap_or(0.0)
+        let values = thread.and_then(|thread| thread.join().ok());
+        values.unwrap_or([f64::INFINITY, 0.0])
     }
 }
 
@@ -243,11 +356,70 @@ mod tests {
             trials: vec![trial],
             ..RunRecord::default()
         };
-        let growth = |record: &RunRecord| load.growth(record, [1e6, 1.5e6], Path::new("x"));
+        let growth = |record: &RunRecord| load.growth(record, [1e6, 1e6, 1.5e6], Path::new("x"));
         assert!((growth(&record).unwrap().each() - 1e4).abs() < 1e-9);
         record.cut_short = true;
         let error = growth(&record).unwrap_err();
         assert_eq!(error.exit_code(), 130);
         assert!(error.to_string().contains("standing call"), "{error}");
+    }
+
+    /// Resident memory in kB, each second, of a border that carries 200 calls/s from the second reading on.
+    const SECONDS: [f64; 21] = [
+        49_060.0, 49_244.0, 37_248.0, 37_552.0, 37_984.0, 38_288.0, 38_584.0, 38_940.0, 39_316.0,
+        39_636.0, 39_992.0, 40_320.0, 40_568.0, 41_044.0, 41_324.0, 41_680.0, 42_100.0, 42_480.0,
+        42_856.0, 43_108.0, 43_108.0,
+    ];
+
+    #[test]
+    fn memory_of_the_start_is_not_that_of_calls() {
+        let load = GrowthLoad::calls(false, 4_000);
+        let of = |count: u64, readings: [f64; 3]| {
+            let mut trial = TrialRecord::default();
+            trial.figures.calls.established = count;
+            let record = RunRecord {
+                trials: vec![trial],
+                ..RunRecord::default()
+            };
+            load.growth(&record, readings, Path::new("x"))
+        };
+        let kb = SECONDS.map(|kb| kb * 1024.0);
+        let most = |of: &[f64]| of.iter().copied().fold(0.0, f64::max);
+        let least = |of: &[f64]| of.iter().copied().fold(f64::INFINITY, f64::min);
+        // After the fall: 18 s of calls.
+        let late = kb[2..].to_vec();
+        let each = of(3_400, [kb[2], least(&late), most(&late)])
+            .unwrap()
+            .each();
+        assert!((1_700.0..1_900.0).contains(&each), "{each}");
+        // Before it: the memory of the start is larger than the growth.
+        let none = of(3_400, [kb[0], least(&kb), most(&kb)]).unwrap_err();
+        assert_eq!(none.exit_code(), 3);
+        assert!(none.to_string().contains("fell by"), "{none}");
+        // A fall of a few pages is none.
+        let few = [kb[2], kb[2] - 8_192.0, most(&late)];
+        assert!(of(3_400, few).is_ok());
+    }
+
+    #[test]
+    fn memory_has_settled_when_it_falls_no_more() {
+        let mut settling = Settling::default();
+        let mut readings = 0;
+        // It falls after one second, and grows by pages afterwards.
+        let bytes = |at: u32| match at {
+            0..20 => 49e6,
+            _ => 37e6 + f64::from(at) * 100.0,
+        };
+        while !settling.is_over(bytes(readings)) {
+            readings += 1;
+        }
+        assert_eq!(readings, 20 + SETTLED_SAMPLES);
+        // A process that never settles is read after the longest wait.
+        let mut settling = Settling::default();
+        let mut readings = 0;
+        while !settling.is_over(1e9 - f64::from(readings) * 1e6) {
+            readings += 1;
+        }
+        assert_eq!(readings + 1, MOST_SETTLING_SAMPLES);
     }
 }

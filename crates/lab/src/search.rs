@@ -10,6 +10,8 @@ pub(crate) mod rfc7502;
 mod short;
 
 pub use record::{SearchRecord, SearchTrial};
+#[cfg(test)]
+pub(crate) use short::coarse_seconds;
 pub(crate) use short::expected_seconds;
 
 use crate::caveats;
@@ -336,6 +338,7 @@ pub(crate) fn execute(
     let mut repeats = 0;
     let mut refused = None;
     let mut failure = None;
+    let mut ended_by_limit_s = None;
     let clock = net::Clock::new();
     let begun = clock.now();
     let left_seconds = || {
@@ -345,6 +348,7 @@ pub(crate) fn execute(
     while trials.len() < plan.trials as usize {
         let left_seconds = left_seconds();
         if left_seconds.is_some_and(|left| left <= 0.0) {
+            ended_by_limit_s = plan.limit_seconds.filter(|_| steps.next().is_some());
             break;
         }
         if let (Walk::Bracket(bracket), Some(seconds)) = (&mut steps, left_seconds)
@@ -445,6 +449,7 @@ pub(crate) fn execute(
         failed_above: steps.failed_above(),
         converged: steps.next().is_none(),
         refuted: steps.refuted(),
+        ended_by_limit_s,
     };
     record.verdict = match search.result {
         Some(_) => RunVerdict::Passed,

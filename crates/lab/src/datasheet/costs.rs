@@ -5,7 +5,7 @@ use crate::error::{LabError, RunVerdict};
 use crate::planner::{Cost, Costs, FILE_NAME, FORMAT};
 use crate::raw::TrialRecord;
 use crate::statistics::Interval;
-use crate::study::{Measured, PartRecord, SuiteRecord};
+use crate::study::{Measured, PartRecord, StudyRow, SuiteRecord};
 use std::path::Path;
 
 /// Share of the highest level that passed from which on trials count: a batching delay makes high load cheaper.
@@ -68,6 +68,22 @@ fn cost(id: &str, unit: &str, values: &[f64], origin: String) -> Option<Cost> {
         unit: unit.to_owned(),
         samples: count as u64,
         origin,
+    })
+}
+
+/// The cost of a row with memory: its interval is that of the row, if it has one.
+fn of_row(row: &StudyRow, here: f64, origin: String) -> Option<Cost> {
+    let assumed = cost(&row.figure, "bytes", &[here], origin)?;
+    let ends = row
+        .interval
+        .as_ref()
+        .and_then(|interval| Some((interval.low?, interval.high?)));
+    let (low, high) = ends.unwrap_or((assumed.low, assumed.high));
+    Some(Cost {
+        low: low.clamp(0.0, here),
+        high: high.max(here),
+        samples: row.samples.max(1),
+        ..assumed
     })
 }
 
@@ -145,9 +161,7 @@ pub(super) fn of(record: &SuiteRecord, parts: &[(PartRecord, Option<Measured>)])
                     _ => "",
                 };
                 let origin = format!("{}/part.json: {}{single}", part.name, row.what);
-                costs
-                    .cost
-                    .extend(cost(&row.figure, "bytes", &[here], origin));
+                costs.cost.extend(of_row(row, here, origin));
             }
         }
     }
@@ -208,5 +222,25 @@ mod tests {
         .unwrap();
         assert!(many.low <= 80.0 && many.low >= 0.0 && many.high >= 200.0);
         assert!(cost("call.bypass.udp", "us", &[], String::new()).is_none());
+    }
+
+    #[test]
+    fn memory_has_the_interval_of_its_row() {
+        let row = |interval: Interval| StudyRow {
+            here: Some(1_800.0),
+            samples: interval.samples,
+            interval: Some(interval),
+            figure: "memory.call.bypass".to_owned(),
+            ..StudyRow::default()
+        };
+        let three = row(Interval::of_mean(&[1_700.0, 1_800.0, 1_900.0], "borders"));
+        let cost = of_row(&three, 1_800.0, String::new()).unwrap();
+        assert_eq!((cost.value, cost.samples), (1_800.0, 3));
+        assert!(cost.low > 1_500.0 && cost.low < 1_700.0, "{cost:?}");
+        assert!(cost.high > 1_900.0 && cost.high < 2_100.0, "{cost:?}");
+        // Of one border it is assumed.
+        let one = row(Interval::none(1, "borders"));
+        let cost = of_row(&one, 1_800.0, String::new()).unwrap();
+        assert_eq!((cost.low, cost.high, cost.samples), (1_350.0, 2_250.0, 1));
     }
 }

@@ -1,36 +1,43 @@
 //! Memory of calls and registrations on the data sheet.
 
 use crate::error::{LabError, RunVerdict};
-use crate::memory_growth::GrowthLoad;
+use crate::memory_growth::{GrowthLoad, MemoryGrowth};
 use crate::statistics::Interval;
 use crate::study::{OwnPart, PartContext, StudyRow};
+
+/// Borders whose growth is measured for each load.
+const BORDERS: usize = 3;
+/// Remark on the memory of a border without calls.
+const SETTLED: &str =
+    "settled after a few hundred calls, when a part of the memory of its start was given back";
 
 /// Measures memory.
 ///
 /// # Errors
 /// If no border can be started, or none of the loads run.
 pub(super) fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
-    let (standing, subscribers) = if context.quick {
-        (1_000, 10_000)
-    } else {
-        (2_000, 50_000)
+    let (subscribers, borders) = match context.quick {
+        true => (10_000, 1),
+        false => (20_000, BORDERS),
     };
     let loads = [
-        GrowthLoad::calls(false, standing),
-        GrowthLoad::calls(true, standing / 2),
+        GrowthLoad::calls(false, 2_000),
+        GrowthLoad::calls(true, 1_000),
         GrowthLoad::registrations(subscribers),
     ];
     let mut part = OwnPart::default();
-    let mut process: Option<f64> = None;
+    let mut processes: Vec<f64> = Vec::new();
     for load in &loads {
         if net::stops() > 0 {
             part.remarks.push("interrupted by the user".to_owned());
             break;
         }
-        match one(context, load) {
-            Ok((row, resident)) => {
-                process = Some(process.map_or(resident, |known: f64| known.max(resident)));
-                part.rows.push(row);
+        match of_borders(context, load, borders) {
+            Ok(grown) => {
+                if load.leaves_nothing() {
+                    processes.extend(grown.iter().map(|growth| growth.before));
+                }
+                part.rows.push(row(load, &grown));
             }
             Err(error) => part.rows.push(StudyRow {
                 row: "X1".to_owned(),
@@ -42,41 +49,91 @@ pub(super) fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
             }),
         }
     }
-    if process.is_none() {
+    if part.rows.iter().all(|row| row.here.is_none()) {
         let causes: Vec<&str> = part.rows.iter().map(|row| row.remark.as_str()).collect();
         return Err(LabError::cannot_run(causes.join("; "), "see the causes"));
     }
-    part.rows.push(StudyRow {
-        row: "X1".to_owned(),
-        what: "resident memory of a border without calls".to_owned(),
-        here: process,
-        samples: 1,
-        unit: "bytes".to_owned(),
-        figure: "memory.process".to_owned(),
-        record: "memory/part.json".to_owned(),
-        ..StudyRow::default()
-    });
+    if !processes.is_empty() {
+        part.rows.push(StudyRow {
+            row: "X1".to_owned(),
+            what: "resident memory of a border without calls".to_owned(),
+            here: Some(mean(&processes)),
+            interval: Some(Interval::of_mean(&processes, "borders")),
+            samples: processes.len() as u64,
+            unit: "bytes".to_owned(),
+            figure: "memory.process".to_owned(),
+            remark: SETTLED.to_owned(),
+            record: "memory/part.json".to_owned(),
+            ..StudyRow::default()
+        });
+    }
     part.verdict = RunVerdict::NotJudged;
     Ok(part)
 }
 
-/// Runs a load against a border of its own; gives its row, and the memory of the border before it.
-fn one(context: &PartContext<'_>, load: &GrowthLoad) -> Result<(StudyRow, f64), LabError> {
-    let growth = load.measure(&context.dir.join(load.id), context.seed)?;
-    let row = StudyRow {
+/// Runs a load against so many borders, each in a process of its own.
+fn of_borders(
+    context: &PartContext<'_>,
+    load: &GrowthLoad,
+    borders: usize,
+) -> Result<Vec<MemoryGrowth>, LabError> {
+    let folder = |number: usize| match number {
+        0 => load.id.to_owned(),
+        _ => format!("{}-{}", load.id, number + 1),
+    };
+    (0..borders)
+        .map(|number| load.measure(&context.dir.join(folder(number)), context.seed))
+        .collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// The row of a load: the mean of the borders.
+fn row(load: &GrowthLoad, grown: &[MemoryGrowth]) -> StudyRow {
+    let values: Vec<f64> = grown.iter().map(MemoryGrowth::each).collect();
+    let counts: Vec<String> = grown
+        .iter()
+        .map(|growth| growth.count.to_string())
+        .collect();
+    StudyRow {
         row: "X1".to_owned(),
         what: load.what.to_owned(),
-        here: Some(growth.each()),
-        interval: Some(Interval::none(1, "runs")),
-        samples: 1,
+        here: Some(mean(&values)),
+        interval: Some(Interval::of_mean(&values, "borders")),
+        samples: values.len() as u64,
         unit: "bytes".to_owned(),
         figure: load.id.to_owned(),
         remark: format!(
-            "growth of the resident memory at its peak, divided by the number of them: {}",
-            growth.count
+            "growth of the resident memory from the settled border to its peak, divided by the number of them: {}",
+            counts.join(", ")
         ),
         record: format!("memory/{}/run.json", load.id),
         ..StudyRow::default()
-    };
-    Ok((row, growth.before))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_several_borders_has_an_interval() {
+        let growth = |bytes: f64| MemoryGrowth {
+            before: 37e6,
+            bytes,
+            count: 1_000,
+        };
+        let load = GrowthLoad::calls(false, 1_000);
+        let of_three = row(&load, &[growth(1.7e6), growth(1.8e6), growth(1.9e6)]);
+        assert_eq!((of_three.here, of_three.samples), (Some(1_800.0), 3));
+        let interval = of_three.interval.unwrap();
+        let (low, high) = (interval.low.unwrap(), interval.high.unwrap());
+        assert!((1_500.0..1_700.0).contains(&low), "{low}");
+        assert!((1_900.0..2_100.0).contains(&high), "{high}");
+        // The quick setting has one border.
+        let of_one = row(&load, &[growth(1.7e6)]);
+        assert_eq!(of_one.interval.map(|interval| interval.low), Some(None));
+    }
 }

@@ -308,7 +308,10 @@ impl ComparedValue {
     fn text(&self) -> String {
         let Some(value) = self.value else {
             return match self.searched {
-                Some(limit) if limit.is_measured => "below the lowest value tried".to_owned(),
+                Some(limit) if limit.is_measured => limit.below.map_or_else(
+                    || "no load passed".to_owned(),
+                    |value| format!("below {}", plain(value)),
+                ),
                 _ => "-".to_owned(),
             };
         };

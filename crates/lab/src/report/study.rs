@@ -207,7 +207,7 @@ pub(super) fn search_result(search: &SearchRecord) -> MeasuredFigure {
     let mut remarks: Vec<String> = Vec::new();
     match (search.result, search.failed_above, search.load_limit()) {
         (None, _, _) if !search.is_measured() => remarks.push("not measured".to_owned()),
-        (None, _, _) => remarks.push("below the lowest value tried".to_owned()),
+        (None, _, _) => remarks.extend(search.without_result()),
         (Some(_), None, _) => {
             remarks.push("the highest value tried: the limit is higher".to_owned());
         }
@@ -219,6 +219,7 @@ pub(super) fn search_result(search: &SearchRecord) -> MeasuredFigure {
     if search.result.is_some() && !search.converged {
         remarks.push("the search has not converged".to_owned());
     }
+    remarks.extend(search.failures_at_result());
     remarks.extend(search.lower_failures());
     MeasuredFigure {
         value: search.result,

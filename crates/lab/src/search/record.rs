@@ -87,6 +87,9 @@ pub struct SearchRecord {
     /// Values that failed once below a good one, were repeated, and held each time.
     #[serde(default)]
     pub refuted: Vec<f64>,
+    /// The time limit in seconds, if it ended the search.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_by_limit_s: Option<f64>,
 }
 
 fn method_of_old_records() -> SearchMethod {
@@ -97,6 +100,52 @@ impl SearchRecord {
     /// Whether any trial of full length says something of the SUT.
     pub fn is_measured(&self) -> bool {
         self.trials.iter().any(SearchTrial::counts)
+    }
+
+    /// The lowest value of the full trials, if some were judged and none gave a result.
+    pub fn lowest_failed(&self) -> Option<f64> {
+        let full = self.trials.iter().filter(|step| step.counts());
+        full.map(|step| step.value)
+            .filter(|_| self.result.is_none())
+            .reduce(f64::min)
+    }
+
+    /// The place of the limit, if full trials were judged and none of them passed: it is below each of them, and short
+    /// trials may have passed below.
+    pub fn without_result(&self) -> Option<String> {
+        let lowest = self.lowest_failed()?;
+        let full = self.trials.iter().filter(|step| step.counts());
+        let mut text = match full.count() {
+            1 => format!("below {}, the only trial of full length", plain(lowest)),
+            count => format!(
+                "below {}, the lowest of {count} trials of full length",
+                plain(lowest)
+            ),
+        };
+        let short = self.trials.iter().filter(|step| step.short && step.good);
+        let below = short
+            .map(|step| step.value)
+            .filter(|value| *value < lowest)
+            .reduce(f64::max);
+        if let Some(passed) = below {
+            text.push_str(&format!("; short trials passed up to {}", plain(passed)));
+        }
+        if let Some(seconds) = self.ended_by_limit_s {
+            text.push_str(&format!(
+                "; ended by its time limit of {} s",
+                plain(seconds)
+            ));
+        }
+        Some(text)
+    }
+
+    /// The failed trials at the result, as text; `None` without any.
+    pub fn failures_at_result(&self) -> Option<String> {
+        let result = self.result?.to_bits();
+        let at = |step: &&SearchTrial| step.counts() && step.value.to_bits() == result;
+        let all = self.trials.iter().filter(at);
+        let failed = all.clone().filter(|step| !step.good).count();
+        (failed > 0).then(|| format!("{failed} of {} there failed", counted(all.count(), "trial")))
     }
 
     /// The reason, if the SUT did not get the load of the lowest failed value: its limit may be higher.
@@ -229,9 +278,8 @@ impl SearchRecord {
                 format!("{name}: not measured: {why}{converged}")
             }
             (None, _, _) => {
-                let tried = self.trials.iter().filter(|step| step.counts());
-                let lowest = tried.map(|step| step.value).fold(f64::INFINITY, f64::min);
-                format!("{name}: below {} {unit}{converged}", plain(lowest))
+                let place = self.without_result().unwrap_or_default();
+                format!("{name} ({unit}): {place}{converged}")
             }
             (Some(result), Some(above), Some(why)) => format!(
                 "{name}: at least {} {unit}; at {} the system under test was not the limit: {why}{converged}",
@@ -320,5 +368,69 @@ mod tests {
         assert_eq!((interval.low, interval.high), (Some(400.0), Some(420.0)));
         assert_eq!(interval.samples, 2);
         assert!(found.lower_failures().is_none());
+    }
+
+    fn short(value: f64, good: bool) -> SearchTrial {
+        SearchTrial {
+            short: true,
+            ..trial(value, good, false)
+        }
+    }
+
+    #[test]
+    fn search_without_result_names_its_trials() {
+        let mut found = SearchRecord {
+            trials: vec![
+                short(200.0, true),
+                short(800.0, true),
+                short(1_000.0, false),
+                trial(950.0, false, false),
+            ],
+            failed_above: Some(950.0),
+            ended_by_limit_s: Some(58.0),
+            ..SearchRecord::default()
+        };
+        assert_eq!(
+            found.without_result().unwrap(),
+            "below 950, the only trial of full length; short trials passed up to 800; ended by its time limit of 58 s"
+        );
+        let sentence = found.sentence("calls");
+        assert!(
+            sentence.contains("(calls): below 950, the only"),
+            "{sentence}"
+        );
+        // Short trials above the failed load say nothing of the place below it.
+        found.trials.push(trial(150.0, false, false));
+        found.ended_by_limit_s = None;
+        assert_eq!(
+            found.without_result().unwrap(),
+            "below 150, the lowest of 2 trials of full length"
+        );
+        found.result = Some(100.0);
+        assert_eq!(found.without_result(), None);
+    }
+
+    #[test]
+    fn failed_trials_at_the_result_are_named() {
+        let mut found = SearchRecord {
+            trials: vec![
+                short(11_700.0, false),
+                trial(11_700.0, true, false),
+                trial(11_700.0, false, false),
+                trial(11_700.0, true, false),
+                trial(12_250.0, false, false),
+            ],
+            result: Some(11_700.0),
+            failed_above: Some(12_250.0),
+            ..SearchRecord::default()
+        };
+        assert_eq!(
+            found.failures_at_result().unwrap(),
+            "1 of 3 trials there failed"
+        );
+        found
+            .trials
+            .retain(|step| step.good || step.value > 12_000.0);
+        assert_eq!(found.failures_at_result(), None);
     }
 }

@@ -86,7 +86,7 @@ pub(super) fn shortened(file: &File, value: f64, seconds: f64) -> Result<Level, 
 ///
 /// # Errors
 /// If the value does not fit.
-pub(super) fn coarse_seconds(
+pub(crate) fn coarse_seconds(
     file: &File,
     plan: &SearchPlan,
     start: f64,

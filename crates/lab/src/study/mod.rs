@@ -28,9 +28,10 @@ pub use record::{
 use crate::decimal::{counted, plain};
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{CAPACITY, File, built_in};
+use crate::figures::ThresholdCheck;
 use crate::output;
 use crate::progress::duration;
-use crate::raw::MachineRecord;
+use crate::raw::{MachineRecord, RunRecord};
 use crate::run::{self, RunOptions};
 pub use rows::Measured;
 use std::path::{Path, PathBuf};
@@ -149,6 +150,7 @@ pub(crate) fn run_plan(
     }
     let clock = net::Clock::new();
     let start = clock.now();
+    let mut remaining_s = seconds;
     for (number, part) in plan.parts.iter().enumerate() {
         eprintln!("part {} of {}: {}", number + 1, plan.parts.len(), part.name);
         let before = clock.now();
@@ -159,8 +161,17 @@ pub(crate) fn run_plan(
         let mut of_part = match rows::left_out(part, quick) {
             Some(why) => cause(part, why),
             None if late => cause(part, LATE),
-            None => run_part(part, &dir, options, quick),
+            None => {
+                let spare = match options.simulate {
+                    true => None,
+                    false => setting.limit_s.map(|limit| limit - elapsed - remaining_s),
+                };
+                run_part(&extended(part, spare, quick), &dir, options, quick)
+            }
         };
+        if rows::left_out(part, quick).is_none() {
+            remaining_s -= expected(part, quick);
+        }
         // The same seed gives the same record in virtual time.
         of_part.seconds = match options.simulate {
             true => 0.0,
@@ -182,6 +193,30 @@ pub(crate) fn run_plan(
 
 /// Cause of a part that would exceed the time of the setting.
 const LATE: &str = "not started: the time of this setting was used up";
+
+/// Time at the end of a setting that no search gets, seconds: single trials may take longer than expected.
+const RESERVE_S: f64 = 10.0;
+/// Largest extension of the time limit of a search, as a share of it: later searches get their part.
+const MOST_EXTENSION: f64 = 0.5;
+
+/// A part whose search gets the time that earlier parts did not use: `spare_s` is the time of the setting beside this
+/// part and all that follow.
+fn extended(part: &Part, spare_s: Option<f64>, quick: bool) -> Part {
+    let mut part = part.clone();
+    let is_search = matches!(part.action, Action::Search | Action::FullSearch(_)) && !quick;
+    let spare_s = spare_s.map_or(0.0, |spare| spare - RESERVE_S);
+    if !is_search || spare_s < 1.0 {
+        return part;
+    }
+    for set in &mut part.full {
+        let limit = set.strip_prefix("search.limit_seconds=");
+        if let Some(limit) = limit.and_then(|limit| limit.parse::<f64>().ok()) {
+            let more = spare_s.min(limit * MOST_EXTENSION).floor();
+            *set = format!("search.limit_seconds={}", limit + more);
+        }
+    }
+    part
+}
 
 /// The parts that the setting leaves out, and those for which its time is too short, as far as the plan tells; `None`: all
 /// are run.
@@ -405,7 +440,7 @@ pub(crate) fn publish(
         let measured = rows::read(dir, part)?;
         let mut part = part.clone();
         match &measured {
-            Some(Measured::Experiment(run, _)) => part.verdict = run.verdict,
+            Some(Measured::Experiment(run, _)) => part.verdict = verdict_of(plan, run),
             Some(Measured::Own(own)) => part.verdict = own.verdict,
             None => {}
         }
@@ -455,6 +490,21 @@ pub(crate) fn publish(
         page,
         record: record.clone(),
     })
+}
+
+/// The verdict of a part. A capacity is no threshold: on a page without comparison a search that found none missed
+/// none, unless the system under test ended.
+fn verdict_of(plan: &StudyPlan, run: &RunRecord) -> RunVerdict {
+    let ended = || {
+        let mut trials = run.trials.iter();
+        trials.any(|trial| ThresholdCheck::has_subject_ended(&trial.checks))
+    };
+    match &run.search {
+        Some(search) if !plan.compares && search.result.is_none() && !ended() => {
+            RunVerdict::NotMeasured
+        }
+        _ => run.verdict,
+    }
 }
 
 /// The parts of the plan without measurement; in an interrupted study those after the last one, too.

@@ -293,10 +293,13 @@ fn over_levels(
     series
 }
 
+/// Name of the bars with figures of a study.
+const STUDY: &str = "study";
+
 /// Figures of rows, the study's beside ours.
 fn beside(title: &str, y: &str, specs: &[BarSpec], rows: &[StudyRow]) -> PlotRecord {
     let mut study = BarRecord {
-        name: "study".to_owned(),
+        name: STUDY.to_owned(),
         ..BarRecord::default()
     };
     let mut here = BarRecord {
@@ -316,21 +319,28 @@ fn beside(title: &str, y: &str, specs: &[BarSpec], rows: &[StudyRow]) -> PlotRec
             let record = at.map(|at| format!("run.json#/study/{at}/{key}"));
             bar.links.push(record.unwrap_or_default());
         }
-        categories.push(spec.name.to_owned());
-        study
-            .values
-            .push(row.and_then(|row| row.study.as_ref().and_then(Reading::number)));
-        here.values.push(row.and_then(|row| row.here));
+        let theirs = row.and_then(|row| row.study.as_ref().and_then(Reading::number));
+        let ours = row.and_then(|row| row.here);
+        // A category without any bar looks like a value of 0.
+        categories.push(match (theirs, ours) {
+            (None, None) => format!("{}: not measured", spec.name),
+            _ => spec.name.to_owned(),
+        });
+        study.values.push(theirs);
+        here.values.push(ours);
         let interval = row.and_then(|row| row.interval.as_ref());
         here.spread
             .push(interval.and_then(|ends| Some((ends.low?, ends.high?))));
     }
+    // A data sheet has no study to compare with.
+    let mut bars = vec![study, here];
+    bars.retain(|bar| bar.name != STUDY || bar.values.iter().any(Option::is_some));
     PlotRecord::Bars {
         title: title.to_owned(),
         x: String::new(),
         y: y.to_owned(),
         categories,
-        bars: vec![study, here],
+        bars,
         stacked: false,
     }
 }
@@ -425,6 +435,41 @@ pub(super) fn chart(plot: &PlotRecord, files: &BTreeSet<String>) -> Option<Chart
 mod tests {
     use super::*;
     use crate::raw::LinkRecord;
+
+    #[test]
+    fn bars_of_a_data_sheet_have_no_study_and_missing_ones_are_named() {
+        let row = |part: &str, here: Option<f64>, study: Option<f64>| StudyRow {
+            part: part.to_owned(),
+            figure: "capacity".to_owned(),
+            study: study.map(Reading::Number),
+            here,
+            ..StudyRow::default()
+        };
+        let specs = ["media", "media-srtp"].map(|part| BarSpec {
+            name: part,
+            part,
+            figure: "capacity",
+            level: None,
+        });
+        let drawn = |study: Option<f64>| {
+            let rows = [
+                row("media", Some(630.0), None),
+                row("media-srtp", None, study),
+            ];
+            match beside("Calls", "calls", &specs, &rows) {
+                PlotRecord::Bars {
+                    categories, bars, ..
+                } => (categories, bars.len()),
+                PlotRecord::Lines { .. } => panic!("bars"),
+            }
+        };
+        let (categories, bars) = drawn(None);
+        assert_eq!(categories, ["media", "media-srtp: not measured"]);
+        assert_eq!(bars, 1);
+        let (categories, bars) = drawn(Some(78_000.0));
+        assert_eq!(categories, ["media", "media-srtp"]);
+        assert_eq!(bars, 2);
+    }
 
     #[test]
     fn levels_that_are_not_judged_are_named_and_not_drawn() {

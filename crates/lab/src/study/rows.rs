@@ -271,6 +271,20 @@ fn level_of(at: Option<f64>, levels: &[LevelSummary]) -> Option<&LevelSummary> {
         })
 }
 
+/// Remark on a figure of a search without a result.
+const NO_RESULT: &str = "not measured: no load passed a trial of full length";
+
+/// Remark on the level at which a figure was read: a failed one is named, unless the row or the search chose it.
+fn remark_on_level(level: &LevelSummary, is_chosen: bool) -> String {
+    let load = level.load_remark();
+    match (level.level, level.verdict) {
+        (Some(value), RunVerdict::Failed) if !is_chosen && load.is_empty() => {
+            format!("at {}, which failed", plain(value))
+        }
+        _ => load,
+    }
+}
+
 /// A further row, read at its level.
 fn at_level(
     spec: &RowSpec,
@@ -297,6 +311,15 @@ fn at_level(
         };
     }
     let searched = run.search.as_ref().and_then(|search| search.result);
+    if let (Some(_), None, None) = (&run.search, searched, spec.at) {
+        // The figures of loads that failed are those of queues.
+        return StudyRow {
+            differs: differs.to_vec(),
+            part: record.name.clone(),
+            remark: NO_RESULT.to_owned(),
+            ..of_spec(spec)
+        };
+    }
     let level = level_of(spec.at.or(searched), levels);
     let judged = level.filter(|level| level.is_judged());
     let here = judged.and_then(|level| level.figure(spec.figure));
@@ -321,7 +344,8 @@ fn at_level(
         part: record.name.clone(),
         level: level.and_then(|level| level.level).or(spec.at),
         remark: match (here, level) {
-            (Some(_), level) => level.map_or(String::new(), LevelSummary::load_remark),
+            (Some(_), Some(level)) => remark_on_level(level, spec.at.or(searched).is_some()),
+            (Some(_), None) => String::new(),
             (None, Some(level)) if !level.is_judged() => level.load_remark(),
             (None, Some(_)) if spec.figure.starts_with("cpu") => {
                 "not measured: CPU time does not exist in virtual time, and is known of local processes only".to_owned()
@@ -467,6 +491,7 @@ pub(super) fn left_out(part: &Part, quick: bool) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::search::SearchRecord;
     use crate::study::plans;
 
     fn not_run(name: &str, quick: bool) -> Vec<StudyRow> {
@@ -526,5 +551,42 @@ mod tests {
             level(100.0, RunVerdict::Failed),
         ];
         assert_eq!(read(None, &levels), Some(50.0));
+    }
+
+    #[test]
+    fn search_without_result_has_no_figures_of_failed_loads() {
+        let failed = LevelSummary {
+            level: Some(950.0),
+            verdict: RunVerdict::Failed,
+            relay_p50: Some(11.5),
+            repetitions: 1,
+            ..LevelSummary::default()
+        };
+        let spec = RowSpec {
+            row: "X1",
+            what: "delay of a packet through the border, median",
+            study: Reading::Words(String::new()),
+            unit: "ms",
+            figure: "relay_p50_ms",
+            at: None,
+        };
+        let record = PartRecord {
+            name: "media".to_owned(),
+            ..PartRecord::default()
+        };
+        let read =
+            |run: &RunRecord| at_level(&spec, &record, (run, std::slice::from_ref(&failed)), &[]);
+        let mut run = RunRecord {
+            search: Some(SearchRecord::default()),
+            ..RunRecord::default()
+        };
+        let row = read(&run);
+        assert_eq!((row.here, row.remark.as_str()), (None, NO_RESULT));
+        assert!(row.record.is_empty() && row.from.is_empty(), "{row:?}");
+        // Without a search the only load is read, and named.
+        run.search = None;
+        let row = read(&run);
+        assert_eq!(row.here, Some(11.5));
+        assert_eq!(row.remark, "at 950, which failed");
     }
 }

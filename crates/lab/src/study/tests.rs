@@ -237,3 +237,42 @@ fn one_sample_has_no_interval() {
     let ends = crate::statistics::Interval::of_mean(&[1.0, 2.0, 3.0], "runs");
     assert_eq!(of(Some(ends.clone()), 3).interval_text(), ends.ends());
 }
+
+#[test]
+fn searches_get_the_time_that_earlier_parts_left() {
+    let mut part = Part::of("call-rate", "X1", Action::Search);
+    part.full = vec![
+        "search.start=400".to_owned(),
+        "search.limit_seconds=40".to_owned(),
+    ];
+    let limit = |part: &Part| part.full[1].clone();
+    let of = |spare: Option<f64>, quick: bool| limit(&extended(&part, spare, quick));
+    // The reserve of 10 s stays, and half of the limit is the most.
+    assert_eq!(of(Some(22.4), false), "search.limit_seconds=52");
+    assert_eq!(of(Some(500.0), false), "search.limit_seconds=60");
+    for unchanged in [of(None, false), of(Some(8.0), false), of(Some(500.0), true)] {
+        assert_eq!(unchanged, "search.limit_seconds=40");
+    }
+    part.action = Action::Run;
+    assert_eq!(
+        limit(&extended(&part, Some(500.0), false)),
+        "search.limit_seconds=40"
+    );
+}
+
+#[test]
+fn search_without_result_misses_no_threshold_of_a_data_sheet() {
+    let mut run = RunRecord {
+        search: Some(crate::search::SearchRecord::default()),
+        trials: vec![crate::raw::TrialRecord::default()],
+        verdict: RunVerdict::Failed,
+        ..RunRecord::default()
+    };
+    let sheet = crate::datasheet::plan(20.0);
+    let study = plans::find("study-s").unwrap();
+    assert_eq!(verdict_of(&sheet, &run), RunVerdict::NotMeasured);
+    assert_eq!(verdict_of(&study, &run), RunVerdict::Failed);
+    // The end of the system under test is a failure everywhere.
+    run.trials[0].checks = vec![ThresholdCheck::subject_ended()];
+    assert_eq!(verdict_of(&sheet, &run), RunVerdict::Failed);
+}

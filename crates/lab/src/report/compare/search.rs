@@ -14,6 +14,9 @@ pub(super) struct SearchedLimit {
     pub high: Option<f64>,
     /// Whether the search says something of the SUT.
     pub is_measured: bool,
+    /// The lowest value that failed a full trial, if none passed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub below: Option<f64>,
 }
 
 /// The results of two searches.
@@ -36,6 +39,7 @@ pub(super) fn search_row(
                 low,
                 high,
                 is_measured: search.is_measured(),
+                below: search.lowest_failed(),
             }),
             from: vec![format!("{file}#/search")],
             ..ComparedValue::default()
