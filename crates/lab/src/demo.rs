@@ -315,6 +315,7 @@ impl DemoNetwork {
                     &pbx.results.send_times,
                 ]),
                 generator_is_realtime: false,
+                other_programs_percent: None,
                 resident_bytes: net::resident_bytes().map_err(|error| {
                     LabError::cannot_run(format!("/proc: {error}"), "mount /proc")
                 })?,

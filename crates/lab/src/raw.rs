@@ -105,6 +105,9 @@ pub struct Surroundings {
     /// The generator's threads had real-time priority: the noise, of a thread without it, is not theirs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub generator_is_realtime: bool,
+    /// Load of all processors by programs other than the generator and the SUT, percent; `null` if it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_programs_percent: Option<f64>,
     /// Resident memory of this process after the trial, bytes.
     pub resident_bytes: u64,
 }

@@ -383,6 +383,7 @@ pub(super) fn on_sockets(
             callers_cpu_seconds: callers_cpu,
             send_lateness,
             generator_is_realtime: false,
+            other_programs_percent: None,
             resident_bytes: net::resident_bytes()
                 .map_err(|error| LabError::cannot_run(format!("/proc: {error}"), ""))?,
         }),

@@ -201,6 +201,7 @@ pub(super) fn on_sockets(
             callers_cpu_seconds: cpu_s,
             send_lateness: None,
             generator_is_realtime: trial.experiment.generator.realtime_priority > 0,
+            other_programs_percent: None,
             resident_bytes: net::resident_bytes().map_err(|error| cannot("/proc", error))?,
         }),
         ..Outcomes::default()

@@ -159,6 +159,11 @@ impl ProtectedLink {
         Ok(link)
     }
 
+    /// Whether other programs carry its packets: those of a tunnel.
+    pub(super) fn has_programs(&self) -> bool {
+        self.protection.module().is_some()
+    }
+
     /// The namespace in which the border runs; `None`: that of the calling thread.
     pub(super) fn border_network(&self) -> Option<Arc<Network>> {
         self.tunnelled.as_ref().map(|tunnelled| {

@@ -1,8 +1,6 @@
 //! A trial on real sockets: the hosts on threads of their own, apart from the SUT's threads.
 
-use super::machine::{
-    busy_percent, local_ip_towards, outgoing_ports, processors, receive_buffer_errors,
-};
+use super::machine::{HostTime, local_ip_towards, outgoing_ports, receive_buffer_errors};
 use super::namespaces::{CallNetworks, link_error};
 use super::progress::{
     connection_failures, drop_remarks, from_start, kernel_drops, total_progress, watch,
@@ -340,7 +338,7 @@ fn run_calls(
         )
     })?;
     let kernel_before = kernel_errors()?;
-    let host_before = processors()?;
+    let host_before = HostTime::now(sut.cpu_seconds_beside()?)?;
     let mut cpu_before = sut.cpu_seconds()?;
     let memory_before = sut.resident_bytes()?;
     let start = clock.now() + LEAD;
@@ -393,7 +391,10 @@ fn run_calls(
         },
     )?;
     let end = clock.now();
-    let host_cpu = busy_percent(host_before, processors()?);
+    let host_after = HostTime::now(sut.cpu_seconds_beside()?)?;
+    // Programs of a tunnel are neither the subject nor others.
+    let has_programs = link.as_ref().is_some_and(ProtectedLink::has_programs);
+    let others = host_before.others_percent(host_after);
     let cpu = match (sut.cpu_seconds()?, cpu_before) {
         (Some(after), Some(before)) => Some(after - before),
         _ => None,
@@ -470,12 +471,13 @@ fn run_calls(
             callers_cpu_seconds: callers_cpu,
             send_lateness,
             generator_is_realtime: experiment.generator.realtime_priority > 0,
+            other_programs_percent: others.filter(|_| !has_programs),
             resident_bytes: net::resident_bytes()
                 .map_err(|error| LabError::cannot_run(format!("/proc: {error}"), ""))?,
         }),
         subject_cpu_seconds: cpu,
         // The kernel relay works in the time of the senders, outside the border's thread.
-        host_cpu_percent: host_cpu.filter(|_| kernel_relayed.is_some()),
+        host_cpu_percent: kernel_relayed.and_then(|_| host_before.busy_percent(host_after)),
         kernel_relayed,
         connections,
         passed_on,
