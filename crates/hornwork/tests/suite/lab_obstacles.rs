@@ -174,7 +174,7 @@ fn run_leaves_the_network_as_it_was_and_no_program() {
         return;
     }
     let folder = scratch("obstacles-run");
-    let sets = "--set levels= --set study= --set callers.rate=20 --set callers.duration_seconds=30 --set callers.hold_seconds=0.3";
+    let sets = "--set levels= --set study= --set thresholds.figure= --set callers.rate=20 --set callers.duration_seconds=30 --set callers.hold_seconds=0.3";
     let script = format!(
         "{STATE}
         for SIGNAL in KILL INT; do
