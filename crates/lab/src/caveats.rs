@@ -161,6 +161,12 @@ pub fn for_trial(trial: &TrialRecord) -> Vec<String> {
             around.noise.p99_us / 1e3
         ));
     }
+    if around.generator_unparsable > 0 {
+        all.push(format!(
+            "the system under test answers with bytes that are no SIP: sip_unparsable {}",
+            around.generator_unparsable
+        ));
+    }
     // Those of the generator are a reason not to judge the trial.
     let dropped = around
         .receive_buffer_errors_after
@@ -298,6 +304,21 @@ mod tests {
         assert_eq!(starved(&remarked), None);
         assert_eq!(for_trial(&remarked), [reason]);
         assert!(!is_disturbed(&remarked));
+    }
+
+    #[test]
+    fn answers_that_are_no_sip_are_named() {
+        let mut nonsense = trial(1.0, 100.0, 0);
+        if let Some(around) = &mut nonsense.surroundings {
+            around.generator_unparsable = 251;
+        }
+        let all = for_trial(&nonsense);
+        assert_eq!(
+            all,
+            ["the system under test answers with bytes that are no SIP: sip_unparsable 251"]
+        );
+        // It is a fault of the system under test, and no reason to doubt the figures.
+        assert!(!is_disturbed(&nonsense));
     }
 
     #[test]

@@ -85,6 +85,9 @@ pub struct Surroundings {
     /// Datagrams that the kernel dropped at the generator's own sockets.
     #[serde(default)]
     pub generator_drops: u64,
+    /// Messages at the generator's SIP ports that are no SIP.
+    #[serde(default)]
+    pub generator_unparsable: u64,
     /// CPU time of the SUT, seconds; `null` if it cannot be read.
     pub subject_cpu_seconds: Option<f64>,
     /// Growth of the resident memory of the SUT's process during the trial, bytes; `null` if it shares this process or

@@ -3,7 +3,7 @@
 use super::machine::{HostTime, local_ip_towards, outgoing_ports, receive_buffer_errors};
 use super::namespaces::{CallNetworks, link_error};
 use super::progress::{
-    connection_failures, drop_remarks, from_start, kernel_drops, total_progress, watch,
+    connection_failures, drop_remarks, from_start, kernel_drops, total_progress, unparsable, watch,
 };
 use super::protected::{CALLERS, ProtectedLink};
 use super::{
@@ -436,6 +436,7 @@ fn run_calls(
     let cpu_of = |hosts: &[HostResults]| hosts.iter().map(|host| host.cpu_seconds).sum::<f64>();
     let (callers_cpu, callees_cpu) = (cpu_of(&near), cpu_of(&far));
     let generator_drops = kernel_drops(all());
+    let generator_unparsable = unparsable(all());
     let generator_shortage = SocketShortage::of_all(all().map(|host| &host.results.shortage));
     let send_lateness = SendLateness::of(all().map(|host| &host.results.send_times));
     let holdings: Vec<_> = all().map(|host| host.holdings).collect();
@@ -464,6 +465,7 @@ fn run_calls(
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             generator_drops,
+            generator_unparsable,
             generator_shortage,
             subject_cpu_seconds: cpu,
             subject_grew_bytes: grew,
