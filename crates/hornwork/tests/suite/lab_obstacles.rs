@@ -287,4 +287,39 @@ stop_s = 1
         text.contains("subject nonsense") && text.contains("no answer to OPTIONS"),
         "{text}"
     );
+    // One that starts, and answers calls with nonsense: the reason of the unfinished calls is on the terminal.
+    let answering = subject.replace(
+        "    s.sendto(b",
+        r#"    if data.startswith(b"OPTIONS"):
+        names = (b"via", b"from", b"to", b"call-id", b"cseq")
+        kept = [line for line in data.split(b"\r\n") if line.split(b":")[0].strip().lower() in names]
+        s.sendto(b"\r\n".join([b"SIP/2.0 200 OK"] + kept + [b"Content-Length: 0", b"", b""]), peer)
+        continue
+    s.sendto(b"#,
+    );
+    std::fs::write(folder.join("nonsense.toml"), answering).unwrap();
+    let mut line = vec!["lab", "run", "call-rate", "--subject", "./nonsense.toml"];
+    line.extend(["--out", "calls"]);
+    for set in [
+        "levels=",
+        "study=",
+        "thresholds.figure=",
+        "callers.rate=20",
+        "callers.duration_seconds=1",
+        "callers.hold_seconds=0.3",
+        "settle_seconds=3",
+    ] {
+        line.extend(["--set", set]);
+    }
+    let done = Command::new(PROGRAM)
+        .args(line)
+        .current_dir(&folder)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert_eq!(done.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("answers with bytes that are no SIP: sip_unparsable"),
+        "{text}"
+    );
 }
