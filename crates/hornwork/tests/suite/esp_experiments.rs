@@ -111,7 +111,8 @@ fn every_esp_experiment_runs_and_leaves_its_figures() {
     assert_eq!(kbit, Some(105.6));
 }
 
-/// No figure of a simulation is taken from a clock of this machine, but the processing times that docs/studies.md names.
+/// No figure of a simulation is taken from a clock of this machine, except the processing times that docs/studies.md
+/// names.
 #[test]
 fn simulations_with_esp_give_the_same_bytes_for_the_same_seed() {
     let rooms = [
