@@ -20,6 +20,9 @@ const ATTEMPT_LATE_MS: f64 = 50.0;
 /// The same as a share of the bound of the response time: with a wide bound the lateness matters less.
 const SHARE_OF_BOUND: f64 = 0.25;
 
+/// Share of all processors (percent) above which other programs count: the load of the machine is not that of the SUT.
+const OTHERS_PERCENT: f64 = 10.0;
+
 /// Figures of a trial by which its load is judged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OfferedLoad<'a> {
@@ -28,6 +31,8 @@ pub(crate) struct OfferedLoad<'a> {
     lateness_ms: Option<f64>,
     /// Bound of the response time's 99th percentile, milliseconds.
     response_bound_ms: Option<f64>,
+    /// The load of the machine has a bound.
+    bounds_host: bool,
 }
 
 impl<'a> OfferedLoad<'a> {
@@ -42,6 +47,7 @@ impl<'a> OfferedLoad<'a> {
             around: around?,
             lateness_ms: details.lateness_ms[1],
             response_bound_ms: bound.map(|check| check.limit),
+            bounds_host: checks.iter().any(|check| check.name == "host_cpu_percent"),
         })
     }
 
@@ -54,6 +60,12 @@ impl<'a> OfferedLoad<'a> {
                 counted(shortage.calls, "call"),
                 shortage.error
             ));
+        }
+        // Other figures of the SUT suffer only by what `host_taken_away` and the lateness of the generator show.
+        if self.bounds_host
+            && let Some(others) = other_programs(self.around)
+        {
+            return Some(others);
         }
         let reason = self.skipped().or_else(|| self.dropped());
         let reason = reason.or_else(|| self.host_taken_away());
@@ -115,6 +127,15 @@ impl<'a> OfferedLoad<'a> {
     }
 }
 
+/// Load by other programs, if it counts.
+fn other_programs(around: &Surroundings) -> Option<String> {
+    let percent = around.other_programs_percent;
+    let percent = percent.filter(|percent| *percent > OTHERS_PERCENT)?;
+    Some(format!(
+        "other programs took {percent:.0} % of the processors"
+    ))
+}
+
 /// The reason why the generator did not offer the planned load of a trial, if so.
 pub(crate) fn starved(trial: &TrialRecord) -> Option<String> {
     OfferedLoad::of(trial.surroundings.as_ref(), &trial.details, &trial.checks)?.fault()
@@ -131,11 +152,19 @@ pub fn for_trial(trial: &TrialRecord) -> Vec<String> {
             "the load generator was late by {late:.0} ms (99th percentile)"
         ));
     }
-    all.extend(starved(trial));
+    let fault = starved(trial);
+    let others = other_programs(around).filter(|others| fault.as_ref() != Some(others));
+    all.extend(fault.into_iter().chain(others));
     if around.noise.p99_us > NOISE_US {
         all.push(format!(
             "the machine was busy: a sleeping thread woke up {:.1} ms late (99th percentile)",
             around.noise.p99_us / 1e3
+        ));
+    }
+    if around.generator_unparsable > 0 {
+        all.push(format!(
+            "the system under test answers with bytes that are no SIP: sip_unparsable {}",
+            around.generator_unparsable
         ));
     }
     // Those of the generator are a reason not to judge the trial.
@@ -239,6 +268,57 @@ mod tests {
         let mut simulated = trial(242.0, 12_000.0, 3);
         simulated.surroundings = None;
         assert!(for_trial(&simulated).is_empty() && !is_disturbed(&simulated));
+    }
+
+    #[test]
+    fn load_of_other_programs_is_not_judged_as_that_of_the_system_under_test() {
+        let with = |others: Option<f64>, bounds: &[&str]| {
+            let mut trial = trial(1.0, 600.0, 0);
+            trial.details.host_cpu_percent = Some(99.5);
+            let bound = |name: &&str| ThresholdCheck {
+                name: (*name).to_owned(),
+                limit: 90.0,
+                measured: Some(99.5),
+                holds: Some(false),
+                required: false,
+            };
+            trial.checks = bounds.iter().map(bound).collect();
+            if let Some(around) = &mut trial.surroundings {
+                around.other_programs_percent = others;
+            }
+            trial
+        };
+        let bounds = ["lost_percent", "host_cpu_percent"];
+        let busy = with(Some(84.4), &bounds);
+        let reason = "other programs took 84 % of the processors";
+        assert_eq!(starved(&busy).as_deref(), Some(reason));
+        assert_eq!(for_trial(&busy), [reason]);
+        assert!(is_disturbed(&busy) && busy.is_load_invalid());
+        // The load of the SUT and of the generator.
+        for own in [with(Some(9.9), &bounds), with(None, &bounds)] {
+            assert_eq!(starved(&own), None);
+            assert!(for_trial(&own).is_empty());
+        }
+        // Without a bound of the machine's load it is a remark.
+        let remarked = with(Some(84.4), &bounds[..1]);
+        assert_eq!(starved(&remarked), None);
+        assert_eq!(for_trial(&remarked), [reason]);
+        assert!(!is_disturbed(&remarked));
+    }
+
+    #[test]
+    fn answers_that_are_no_sip_are_named() {
+        let mut nonsense = trial(1.0, 100.0, 0);
+        if let Some(around) = &mut nonsense.surroundings {
+            around.generator_unparsable = 251;
+        }
+        let all = for_trial(&nonsense);
+        assert_eq!(
+            all,
+            ["the system under test answers with bytes that are no SIP: sip_unparsable 251"]
+        );
+        // It is a fault of the system under test, and no reason to doubt the figures.
+        assert!(!is_disturbed(&nonsense));
     }
 
     #[test]

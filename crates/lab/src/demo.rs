@@ -18,7 +18,7 @@ use crate::run::{out_dir, unix_seconds};
 use crate::sut::{BorderThread, CpuLimits, Layout, PortSpan, system_entropy};
 use crate::trial::{
     HostResults, HostThread, SAMPLED_EVERY_S, from_start, in_network, kernel_drops, merge,
-    receive_buffer_errors,
+    receive_buffer_errors, unparsable,
 };
 use codec::Format;
 use engine::{Entropy, EventKind, Time, Transport};
@@ -302,6 +302,7 @@ impl DemoNetwork {
                 receive_buffer_errors_before: kernel_before,
                 receive_buffer_errors_after: kernel_after,
                 generator_drops: kernel_drops([&phones, &pbx]),
+                generator_unparsable: unparsable([&phones, &pbx]),
                 generator_shortage: crate::raw::SocketShortage::of_all([
                     &phones.results.shortage,
                     &pbx.results.shortage,
@@ -315,6 +316,7 @@ impl DemoNetwork {
                     &pbx.results.send_times,
                 ]),
                 generator_is_realtime: false,
+                other_programs_percent: None,
                 resident_bytes: net::resident_bytes().map_err(|error| {
                     LabError::cannot_run(format!("/proc: {error}"), "mount /proc")
                 })?,

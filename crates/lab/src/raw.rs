@@ -85,6 +85,9 @@ pub struct Surroundings {
     /// Datagrams that the kernel dropped at the generator's own sockets.
     #[serde(default)]
     pub generator_drops: u64,
+    /// Messages at the generator's SIP ports that are no SIP.
+    #[serde(default)]
+    pub generator_unparsable: u64,
     /// CPU time of the SUT, seconds; `null` if it cannot be read.
     pub subject_cpu_seconds: Option<f64>,
     /// Growth of the resident memory of the SUT's process during the trial, bytes; `null` if it shares this process or
@@ -105,6 +108,9 @@ pub struct Surroundings {
     /// The generator's threads had real-time priority: the noise, of a thread without it, is not theirs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub generator_is_realtime: bool,
+    /// Load of all processors by programs other than the generator and the SUT, percent; `null` if it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_programs_percent: Option<f64>,
     /// Resident memory of this process after the trial, bytes.
     pub resident_bytes: u64,
 }

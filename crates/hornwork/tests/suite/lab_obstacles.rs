@@ -174,7 +174,7 @@ fn run_leaves_the_network_as_it_was_and_no_program() {
         return;
     }
     let folder = scratch("obstacles-run");
-    let sets = "--set levels= --set study= --set callers.rate=20 --set callers.duration_seconds=30 --set callers.hold_seconds=0.3";
+    let sets = "--set levels= --set study= --set thresholds.figure= --set callers.rate=20 --set callers.duration_seconds=30 --set callers.hold_seconds=0.3";
     let script = format!(
         "{STATE}
         for SIGNAL in KILL INT; do
@@ -285,6 +285,41 @@ stop_s = 1
     assert_eq!(done.status.code(), Some(3), "{text}");
     assert!(
         text.contains("subject nonsense") && text.contains("no answer to OPTIONS"),
+        "{text}"
+    );
+    // One that starts, and answers calls with nonsense: the reason of the unfinished calls is on the terminal.
+    let answering = subject.replace(
+        "    s.sendto(b",
+        r#"    if data.startswith(b"OPTIONS"):
+        names = (b"via", b"from", b"to", b"call-id", b"cseq")
+        kept = [line for line in data.split(b"\r\n") if line.split(b":")[0].strip().lower() in names]
+        s.sendto(b"\r\n".join([b"SIP/2.0 200 OK"] + kept + [b"Content-Length: 0", b"", b""]), peer)
+        continue
+    s.sendto(b"#,
+    );
+    std::fs::write(folder.join("nonsense.toml"), answering).unwrap();
+    let mut line = vec!["lab", "run", "call-rate", "--subject", "./nonsense.toml"];
+    line.extend(["--out", "calls"]);
+    for set in [
+        "levels=",
+        "study=",
+        "thresholds.figure=",
+        "callers.rate=20",
+        "callers.duration_seconds=1",
+        "callers.hold_seconds=0.3",
+        "settle_seconds=3",
+    ] {
+        line.extend(["--set", set]);
+    }
+    let done = Command::new(PROGRAM)
+        .args(line)
+        .current_dir(&folder)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert_eq!(done.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("answers with bytes that are no SIP: sip_unparsable"),
         "{text}"
     );
 }

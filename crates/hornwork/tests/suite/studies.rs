@@ -322,12 +322,7 @@ fn study_runs_in_virtual_time_without_any_right() {
     let again = hornwork(&folder, "lab run study-u --quick --simulate --out out");
     assert_eq!(again.status.code(), Some(2));
     assert!(text(&again.stderr).contains("--force"));
-    // The same seed gives the same figures.
-    let other = scratch("study-simulated-again");
-    assert_eq!(
-        study(&other, "study-u", "--simulate --seed 7")["study"],
-        record["study"]
-    );
+    assert_same_again(&folder, "study-u", "study-simulated-again");
     // Studies are compared by their rows.
     let compared = hornwork(&folder, "lab compare out out");
     assert_eq!(
@@ -347,7 +342,19 @@ fn pages_of_simulated_studies_lead_to_their_records() {
         study(&folder, name, "--simulate --seed 7");
         let page = page_again(&folder);
         assert!(page.contains("<svg"), "{name}");
+        // Study B takes longer, and three of its parts have processing times: `esp_experiments.rs` has the others.
+        if name != "study-b" {
+            assert_same_again(&folder, name, &format!("{name}-pages-again"));
+        }
     }
+}
+
+/// The same seed gives the same bytes.
+fn assert_same_again(folder: &Path, name: &str, again: &str) {
+    let other = scratch(again);
+    study(&other, name, "--simulate --seed 7");
+    let different = common::different_files(&folder.join("out"), &other.join("out"));
+    assert!(different.is_empty(), "{name}: {different:?}");
 }
 
 #[test]

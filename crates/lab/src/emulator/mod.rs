@@ -234,6 +234,16 @@ fn loss_interval_of((exposed, lost): (u64, u64), loss: &sim::Loss) -> Interval {
     Interval::of_correlated_share((lost, exposed), loss.correlation(), 100.0, "packets")
 }
 
+/// The packets of the interval of the loss, where they are not those of the whole run: the settings were changed.
+fn span_of_loss(line: &LineFigures, name: &str) -> Option<String> {
+    let (exposed, lost) = line.exposed;
+    (line.counts.exposed != exposed).then(|| {
+        format!(
+            "{name}: lost % is that since the settings changed last ({lost} of {exposed} packets); the other columns are those of the whole run\n"
+        )
+    })
+}
+
 fn text_of(run: &EmulatorRun) -> String {
     let ends = |value: Option<f64>| value.map_or("-".to_owned(), plain);
     let rows: Vec<Vec<String>> = run
@@ -281,6 +291,9 @@ fn text_of(run: &EmulatorRun) -> String {
         plain(run.seconds),
         plain(run.noise.p99_us / 1e3)
     ));
+    for (line, name) in run.figures.iter().zip(DIRECTIONS) {
+        text.extend(span_of_loss(line, name));
+    }
     for fault in &run.faults {
         text.push_str(&format!("failed: {fault}\n"));
     }
@@ -305,6 +318,7 @@ pub fn line_json(line: &LineFigures, name: &str) -> Value {
         "loss_percent": percent,
         "loss_interval": [interval.low, interval.high],
         "loss_packets": line.exposed.0,
+        "loss_lost": line.exposed.1,
         "loss_holds": loss_holds(line),
         "queue_full": counts.queue_full,
         "codel_drops": counts.codel,
@@ -380,9 +394,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn each_direction_is_judged_by_its_own_packets() {
-        let line = |arrived: u64, late_ms: f64| LineFigures {
+    fn line(arrived: u64, late_ms: f64) -> LineFigures {
+        LineFigures {
             settings: LineSettings::default(),
             counts: EmulatorCounts {
                 offered: arrived,
@@ -394,7 +407,31 @@ mod tests {
             late_us: [0.0, late_ms * 1e3, late_ms * 1e3],
             delays: DelayCounter::default(),
             losses: EndLosses::default(),
+        }
+    }
+
+    #[test]
+    fn loss_since_a_change_is_labelled() {
+        let lost_one = |exposed: (u64, u64)| {
+            let mut line = line(63, 0.1);
+            (line.counts.exposed, line.counts.lost) = (64, 1);
+            line.exposed = exposed;
+            line
         };
+        assert_eq!(span_of_loss(&lost_one((64, 1)), DIRECTIONS[0]), None);
+        let changed = lost_one((31, 0));
+        let label = span_of_loss(&changed, DIRECTIONS[0]).unwrap();
+        assert!(
+            label.starts_with("a-to-b: lost % is that since the settings changed last (0 of 31"),
+            "{label}"
+        );
+        let json = line_json(&changed, DIRECTIONS[0]);
+        assert_eq!((&json["lost"], &json["loss_lost"]), (&json!(1), &json!(0)));
+        assert_eq!(json["loss_packets"], 31);
+    }
+
+    #[test]
+    fn each_direction_is_judged_by_its_own_packets() {
         let noise = NoiseRecord {
             p99_us: 500.0,
             ..NoiseRecord::default()

@@ -55,8 +55,8 @@ impl FigureBound {
     /// Checks beyond the types; the error names the key.
     ///
     /// # Errors
-    /// An unknown figure, or keys that exclude each other.
-    pub(super) fn check(&self, has_peak: bool) -> Result<(), String> {
+    /// An unknown figure, keys that exclude each other, or a figure of a sweep in an experiment without one.
+    pub(super) fn check(&self, has_peak: bool, has_levels: bool) -> Result<(), String> {
         let name = &self.name;
         let whole = name == CAPACITY || name == PEAK;
         if !whole && !LevelSummary::has_figure(name) {
@@ -88,6 +88,12 @@ impl FigureBound {
             ));
         }
         self.check_noise(whole || related)?;
+        if !has_levels && self.needs_levels() {
+            return Err(format!(
+                "thresholds.figure {:?} needs [levels]; without a sweep, remove the bound too: --set thresholds.figure=",
+                self.description()
+            ));
+        }
         let peak = name == PEAK || matches!(self.percent_of, Some(ReferenceValue::Name(_)));
         match &self.percent_of {
             Some(ReferenceValue::Name(word)) if word != PEAK => Err(format!(
@@ -98,6 +104,12 @@ impl FigureBound {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether it is a figure of a sweep: the capacity, or one that is read or compared at a level.
+    fn needs_levels(&self) -> bool {
+        let at_level = matches!(self.percent_of, Some(ReferenceValue::Level(_)));
+        self.name == CAPACITY || self.at.is_some() || at_level
     }
 
     /// Noise has its own figure and bound, and belongs to an upper bound of a plain figure.
@@ -192,6 +204,40 @@ impl PeakPlan {
         match (0.0..=100.0).contains(&self.served_percent) {
             true => Ok(()),
             false => Err("peak.served_percent: expected 0 to 100".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::experiment::{File, built_in};
+
+    /// Without its sweep an experiment has no capacity: its bound would fail every run.
+    #[test]
+    fn bound_of_a_sweep_needs_the_sweep() {
+        let load = |name: &str, sets: &[&str]| {
+            let sets: Vec<String> = sets.iter().map(|&set| set.to_owned()).collect();
+            File::parse_with(name, built_in(name).unwrap(), &sets)
+        };
+        let error = load("call-rate", &["levels="]).unwrap_err().to_string();
+        assert!(
+            error.contains("thresholds.figure \"capacity\" needs [levels]")
+                && error.contains("--set thresholds.figure="),
+            "{error}"
+        );
+        load("call-rate", &["levels=", "thresholds.figure="]).unwrap();
+        for (bound, is_refused) in [
+            ("{ name = \"response_p50_ms\", at = 100, most = 10 }", true),
+            (
+                "{ name = \"in_time_per_second\", percent_of = 765, least = 90 }",
+                true,
+            ),
+            ("{ name = \"response_p50_ms\", most = 10 }", false),
+        ] {
+            let bound = format!("thresholds.figure=[{bound}]");
+            let file = load("call-rate", &["levels=", &bound]);
+            assert_eq!(file.is_err(), is_refused, "{bound}");
+            load("call-rate", &[&bound]).unwrap();
         }
     }
 }

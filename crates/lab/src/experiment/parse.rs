@@ -333,7 +333,7 @@ fn check_experiment(experiment: &Experiment) -> Result<(), String> {
         }
     }
     for bound in &experiment.thresholds.figure {
-        bound.check(experiment.peak.is_some())?;
+        bound.check(experiment.peak.is_some(), experiment.levels.is_some())?;
     }
     experiment.search.check()?;
     if let Some(streams) = &experiment.streams {

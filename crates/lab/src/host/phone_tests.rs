@@ -8,8 +8,8 @@ use crate::phone::voice_call;
 use crate::record::StreamRecord;
 use codec::Format;
 use engine::{
-    CloseReason, ConnectionId, Datagram, Engine as _, Entropy, Input, Output, SocketId, Time,
-    Transport,
+    CloseReason, ConnectionId, Datagram, DropReason, Engine as _, Entropy, Input, Output, SocketId,
+    Time, Transport,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -322,6 +322,31 @@ fn answer_in_a_reliable_provisional_response_gives_media() {
     };
     assert_eq!(*format, Some(Format::Pcma));
     assert!(bench.packets_in(seconds(1.0)) > 40);
+}
+
+/// The border sends RTCP to the port above that of RTP, which may be that of SIP.
+#[test]
+fn rtcp_at_the_sip_port_is_no_malformed_message() {
+    let mut bench = Bench::new(answering());
+    let mut unparsable = |mut bytes: Vec<u8>| {
+        let arrived = bench.now;
+        bench.input(Input::Datagram(Datagram {
+            socket: SocketId(0),
+            source: address(PEER_MEDIA),
+            arrived,
+            bytes: &mut bytes,
+        }));
+        bench.host.drops().get(DropReason::SipUnparsable)
+    };
+    // A sender report and a receiver report without blocks (RFC 3550 section 6.4).
+    let report = |kind: u8, words: u8| {
+        let mut report = vec![0x80, kind, 0, words];
+        report.resize(4 + 4 * usize::from(words), 7);
+        report
+    };
+    assert_eq!(unparsable(report(200, 6)), 0);
+    assert_eq!(unparsable(report(201, 1)), 0);
+    assert_eq!(unparsable(b"no SIP".to_vec()), 1);
 }
 
 #[test]

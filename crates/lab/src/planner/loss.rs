@@ -9,6 +9,9 @@ use std::collections::BinaryHeap;
 /// Most arrivals that are simulated.
 const MOST_ARRIVALS: u64 = 20_000_000;
 
+/// Hold times that a simulation needs to show the blocking.
+pub(super) const HOLD_TIMES: f64 = 10.0;
+
 /// Result of the simulation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LossCheck {
@@ -30,6 +33,9 @@ pub struct LossCheck {
     pub blocking: f64,
     /// The simulation ended early, because it had simulated the most calls.
     pub cut_short: bool,
+    /// At least [`HOLD_TIMES`] hold times were measured: in less time the number of standing calls hardly changes, and the
+    /// blocking is that of its value at the beginning.
+    pub shows_blocking: bool,
 }
 
 /// Simulates `lines` lines with Poisson arrivals of `rate` calls per second and exponential hold times of mean `hold_s`,
@@ -104,5 +110,7 @@ pub fn simulate_loss(lines: u64, rate: f64, hold_s: f64, (seconds, seed): (f64, 
             0.0
         },
         cut_short,
+        // Rounding of the times does not count.
+        shows_blocking: measured + 1e-6 >= HOLD_TIMES * hold_s,
     }
 }

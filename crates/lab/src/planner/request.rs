@@ -130,6 +130,16 @@ impl Codec {
     }
 }
 
+impl Codec {
+    /// Packet times are multiples of it, ms: the frame of G.729, the usual smallest packet of the others.
+    const fn frame_ms(self) -> f64 {
+        match self {
+            Codec::G729 => 10.0,
+            Codec::Pcmu | Codec::Pcma | Codec::G722 | Codec::Opus => 5.0,
+        }
+    }
+}
+
 impl Protection {
     /// Transport of SIP.
     pub const fn signalling(self) -> Signalling {
@@ -276,11 +286,71 @@ impl PlanRequest {
                 self.subscribers
             )));
         }
-        if self.path == MediaPath::Bypass && self.protection == Protection::Esp {
-            return Err(LabError::bad_input(
-                "--protection esp needs --path anchored: the nodes end the tunnels",
-            ));
+        self.check_packets()?;
+        match self.path {
+            MediaPath::Anchored => Ok(()),
+            MediaPath::Bypass => self.check_bypass(),
         }
-        Ok(())
+    }
+
+    /// A packet has whole frames.
+    fn check_packets(&self) -> Result<(), LabError> {
+        let (packet, frame) = (self.packet_ms, self.codec.frame_ms());
+        if packet % frame == 0.0 {
+            return Ok(());
+        }
+        Err(LabError::bad_input(format!(
+            "--packet-ms {packet}: expected a multiple of {frame} with --codec {}",
+            self.codec.name()
+        )))
+    }
+
+    /// Options of media have no effect on nodes that media do not pass.
+    fn check_bypass(&self) -> Result<(), LabError> {
+        let instead = match self.protection {
+            Protection::Esp => {
+                return Err(LabError::bad_input(
+                    "--protection esp needs --path anchored: the nodes end the tunnels",
+                ));
+            }
+            Protection::Srtp => Some(Protection::None),
+            Protection::TlsSrtp => Some(Protection::Tls),
+            Protection::None | Protection::Tls => None,
+        };
+        let usual = PlanRequest::default();
+        let without_effect = [
+            (
+                instead.is_some(),
+                format!("--protection {}", self.protection.name()),
+            ),
+            (
+                self.codec != usual.codec,
+                format!("--codec {}", self.codec.name()),
+            ),
+            (
+                self.packet_ms != usual.packet_ms,
+                format!("--packet-ms {}", self.packet_ms),
+            ),
+            (
+                self.activity_percent != usual.activity_percent,
+                format!("--activity {}", self.activity_percent),
+            ),
+            (self.ipv6, "--ipv6".to_owned()),
+            (
+                self.node_addresses != usual.node_addresses,
+                format!("--node-addresses {}", self.node_addresses),
+            ),
+        ];
+        let first = without_effect.into_iter().find(|(is_set, _)| *is_set);
+        let Some((_, option)) = first else {
+            return Ok(());
+        };
+        let remedy = match instead {
+            Some(instead) => format!("use --protection {}", instead.name()),
+            None => "leave it out".to_owned(),
+        };
+        Err(LabError::bad_input(format!(
+            "{option} has no effect with --path bypass, where media do not pass the nodes: {remedy}"
+        )))
     }
 }

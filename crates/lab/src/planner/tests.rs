@@ -186,6 +186,88 @@ fn bypass_has_no_media() {
 }
 
 #[test]
+fn options_of_media_are_refused_with_bypass() {
+    type Change = fn(&mut PlanRequest);
+    let changes: [(&str, &str, Change); 7] = [
+        ("--protection srtp", "use --protection none", |r| {
+            r.protection = Protection::Srtp;
+        }),
+        ("--protection tls-srtp", "use --protection tls", |r| {
+            r.protection = Protection::TlsSrtp;
+        }),
+        ("--codec G729", "leave it out", |r| r.codec = Codec::G729),
+        ("--packet-ms 30", "leave it out", |r| r.packet_ms = 30.0),
+        ("--activity 40", "leave it out", |r| {
+            r.activity_percent = 40.0
+        }),
+        ("--ipv6", "leave it out", |r| r.ipv6 = true),
+        ("--node-addresses 2", "leave it out", |r| {
+            r.node_addresses = 2
+        }),
+    ];
+    for (option, remedy, change) in changes {
+        let mut request = request(1_000, Protection::None);
+        change(&mut request);
+        request.check().unwrap();
+        request.path = MediaPath::Bypass;
+        let error = request.check().unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("{option} has no effect with --path bypass"))
+                && error.contains(remedy),
+            "{error}"
+        );
+    }
+    for protection in [Protection::None, Protection::Tls] {
+        let bypass = PlanRequest {
+            path: MediaPath::Bypass,
+            ..request(1_000, protection)
+        };
+        bypass.check().unwrap();
+    }
+}
+
+#[test]
+fn packets_have_whole_frames() {
+    let with = |codec, packet_ms| {
+        let request = PlanRequest {
+            codec,
+            packet_ms,
+            ..request(1_000, Protection::None)
+        };
+        request.check().map_err(|error| error.to_string())
+    };
+    for packet_ms in [5.0, 10.0, 15.0, 20.0, 200.0] {
+        with(Codec::Pcma, packet_ms).unwrap();
+    }
+    for (codec, packet_ms, words) in [
+        (Codec::Pcma, 7.0, "--packet-ms 7: expected a multiple of 5"),
+        (Codec::Opus, 20.5, "--packet-ms 20.5"),
+        (Codec::G729, 15.0, "expected a multiple of 10"),
+    ] {
+        let error = with(codec, packet_ms).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn simulation_below_ten_hold_times_shows_no_blocking() {
+    let with = |seconds| {
+        planned(&PlanRequest {
+            hold_s: 60.0,
+            simulate_seconds: Some(seconds),
+            ..request(20_000, Protection::None)
+        })
+    };
+    let (short, long) = (with(120.0), with(600.0));
+    let shows = |plan: &Plan| plan.check.as_ref().unwrap().shows_blocking;
+    assert!(!shows(&short) && shows(&long));
+    let remark = "120 s show no blocking: they are less than ten hold times";
+    assert!(short.text().contains(remark), "{}", short.text());
+    assert!(short.text().contains("use --simulate 600 or more"));
+    assert!(!long.text().contains("show no blocking"));
+}
+
+#[test]
 fn values_out_of_range_are_refused_by_name() {
     type Change = fn(&mut PlanRequest);
     let changes: [(&str, Change); 9] = [

@@ -1,5 +1,6 @@
 //! The plan as text: results, and each figure with its formula.
 
+use super::loss::HOLD_TIMES;
 use super::{Estimate, NodeCheck, NodePhase, Plan, plain_small};
 use crate::error::RunVerdict;
 use std::fmt::Write;
@@ -85,6 +86,15 @@ impl Plan {
                     true => "; ended early, because the most calls were simulated",
                     false => "",
                 }
+            );
+        }
+        if let Some(check) = self.check.as_ref().filter(|check| !check.shows_blocking) {
+            let hold = self.request.hold_s;
+            let _ = writeln!(
+                out,
+                "  {} s show no blocking: they are less than ten hold times, in which the number of standing calls hardly changes; use --simulate {} or more",
+                plain_small(check.seconds),
+                plain_small(HOLD_TIMES * hold)
             );
         }
         if let Some(check) = &self.node_check {

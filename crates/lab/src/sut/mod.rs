@@ -230,6 +230,19 @@ impl RunningSut {
         }
     }
 
+    /// Its CPU time so far on this machine, outside of this process, seconds; `None` if unknown, as of a foreign one without
+    /// its process and of one that an agent has started.
+    ///
+    /// # Errors
+    /// If the given process does not exist.
+    pub fn cpu_seconds_beside(&self) -> Result<Option<f64>, LabError> {
+        match self {
+            RunningSut::None | RunningSut::Border(..) => Ok(Some(0.0)),
+            RunningSut::Foreign { .. } | RunningSut::Subject(_) => self.cpu_seconds(),
+            RunningSut::Agent(_) => Ok(None),
+        }
+    }
+
     /// The reason, if a subject has ended by itself.
     ///
     /// # Errors

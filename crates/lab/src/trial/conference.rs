@@ -2,9 +2,9 @@
 //! conference at the first instance on a thread of its own, and some streams that bypass the SUT. The jitter of these
 //! streams is that of the host itself.
 
-use super::machine::{busy_percent, local_ip_towards, processors, receive_buffer_errors};
+use super::machine::{HostTime, local_ip_towards, receive_buffer_errors};
 use super::namespaces::CallNetworks;
-use super::progress::{drop_remarks, kernel_drops, watch};
+use super::progress::{drop_remarks, kernel_drops, unparsable, watch};
 use super::protected::{CALLERS, ProtectedLink};
 use super::{
     HostPlacement, HostThread, Outcomes, Trial, WaitLimits, from_start, merge, total_held,
@@ -201,20 +201,21 @@ struct CpuSample {
     at: Time,
     /// CPU time of the SUT, seconds.
     sut: Option<f64>,
-    /// Ticks of all processors, and the busy ones among them.
-    host: [u64; 2],
+    /// CPU time of the machine.
+    host: HostTime,
 }
 
 impl CpuSample {
     fn of(suts: &[RunningSut], clock: Clock) -> Result<CpuSample, LabError> {
-        let mut sum = Some(0.0);
+        let (mut sum, mut beside) = (Some(0.0), Some(0.0));
         for sut in suts {
             sum = sum.zip(sut.cpu_seconds()?).map(|(a, b)| a + b);
+            beside = beside.zip(sut.cpu_seconds_beside()?).map(|(a, b)| a + b);
         }
         Ok(CpuSample {
             at: clock.now(),
             sut: sum,
-            host: processors()?,
+            host: HostTime::now(beside)?,
         })
     }
 }
@@ -337,6 +338,7 @@ pub(super) fn on_sockets(
     let generator_cpu = all().map(|host| host.cpu_seconds).sum();
     let callers_cpu = near.iter().map(|host| host.cpu_seconds).sum();
     let generator_drops = kernel_drops(all());
+    let generator_unparsable = unparsable(all());
     let generator_shortage = SocketShortage::of_all(all().map(|host| &host.results.shortage));
     let send_lateness = SendLateness::of(all().map(|host| &host.results.send_times));
     let holdings: Vec<_> = all().map(|host| host.holdings).collect();
@@ -348,6 +350,9 @@ pub(super) fn on_sockets(
         _ => None,
     };
     let spent = counted.and_then(|(first, last)| Some(last.sut? - first.sut?));
+    // Programs of a tunnel are neither the subject nor others.
+    let has_programs = link.as_ref().is_some_and(ProtectedLink::has_programs);
+    let host = counted.map(|(first, last)| (first.host, last.host));
     // The gateway's CPU time is that of the whole trial, the border's that of the measurement: they are not added.
     let access = ProtectedLink::account(link, (trial.number, &attempts), None, &noise)?;
     let measures = access.measures;
@@ -364,6 +369,7 @@ pub(super) fn on_sockets(
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             generator_drops,
+            generator_unparsable,
             generator_shortage,
             subject_cpu_seconds: spent,
             subject_grew_bytes: None,
@@ -371,6 +377,9 @@ pub(super) fn on_sockets(
             callers_cpu_seconds: callers_cpu,
             send_lateness,
             generator_is_realtime: experiment.generator.realtime_priority > 0,
+            other_programs_percent: host
+                .filter(|_| !has_programs)
+                .and_then(|(first, last)| first.others_percent(last)),
             resident_bytes: net::resident_bytes()
                 .map_err(|error| LabError::cannot_run(format!("/proc: {error}"), ""))?,
         }),
@@ -378,7 +387,7 @@ pub(super) fn on_sockets(
         subject_cores: counted
             .zip(spent)
             .map(|((first, last), spent)| spent / last.at.since(first.at).as_secs_f64()),
-        host_cpu_percent: counted.and_then(|(first, last)| busy_percent(first.host, last.host)),
+        host_cpu_percent: host.and_then(|(first, last)| first.busy_percent(last)),
         digest: None,
         links,
         ..Outcomes::default()

@@ -3,7 +3,7 @@
 
 use super::machine::receive_buffer_errors;
 use super::namespaces::{commands, in_namespace, link_error};
-use super::progress::{drop_remarks, kernel_drops, watch};
+use super::progress::{drop_remarks, kernel_drops, unparsable, watch};
 use super::{
     HostPlacement, HostThread, Outcomes, Trial, TrialHosts, WaitLimits, from_start, merge,
     total_held,
@@ -357,6 +357,7 @@ pub(super) fn on_sockets(
     let generator_cpu = all().map(|host| host.cpu_seconds).sum();
     let callers_cpu = near.iter().map(|host| host.cpu_seconds).sum();
     let generator_drops = kernel_drops(all());
+    let generator_unparsable = unparsable(all());
     let generator_shortage = SocketShortage::of_all(all().map(|host| &host.results.shortage));
     let send_lateness = SendLateness::of(all().map(|host| &host.results.send_times));
     let holdings: Vec<_> = all().map(|host| host.holdings).collect();
@@ -376,6 +377,7 @@ pub(super) fn on_sockets(
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             generator_drops,
+            generator_unparsable,
             generator_shortage,
             subject_cpu_seconds: None,
             subject_grew_bytes: None,
@@ -383,6 +385,7 @@ pub(super) fn on_sockets(
             callers_cpu_seconds: callers_cpu,
             send_lateness,
             generator_is_realtime: false,
+            other_programs_percent: None,
             resident_bytes: net::resident_bytes()
                 .map_err(|error| LabError::cannot_run(format!("/proc: {error}"), ""))?,
         }),

@@ -19,7 +19,7 @@ mod tunnelled;
 
 pub use hosts::TrialHosts;
 pub(crate) use machine::{local_ip_towards, receive_buffer_errors};
-pub(crate) use progress::{from_start, kernel_drops};
+pub(crate) use progress::{from_start, kernel_drops, unparsable};
 pub use simulated::{simulate, simulate_watched, simulate_with_log};
 pub use sockets::on_sockets;
 pub(crate) use sockets::{SAMPLED_EVERY_S, in_network};

@@ -2,7 +2,7 @@
 //! the packets by the kernel's receive times, while other streams load the machine.
 
 use super::machine::receive_buffer_errors;
-use super::progress::kernel_drops;
+use super::progress::{kernel_drops, unparsable};
 use super::{HostThread, Outcomes, Trial, from_start, merge};
 use crate::error::LabError;
 use crate::experiment::{MediaKind, PhoneLoad};
@@ -166,6 +166,7 @@ pub(super) fn on_sockets(
         hosts.push(host.finish()?);
     }
     let generator_drops = kernel_drops(&hosts);
+    let generator_unparsable = unparsable(&hosts);
     let generator_shortage =
         SocketShortage::of_all(hosts.iter().map(|host| &host.results.shortage));
     let cpu_s: f64 = hosts.iter().map(|host| host.cpu_seconds).sum();
@@ -194,6 +195,7 @@ pub(super) fn on_sockets(
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             generator_drops,
+            generator_unparsable,
             generator_shortage,
             subject_cpu_seconds: None,
             subject_grew_bytes: None,
@@ -201,6 +203,7 @@ pub(super) fn on_sockets(
             callers_cpu_seconds: cpu_s,
             send_lateness: None,
             generator_is_realtime: trial.experiment.generator.realtime_priority > 0,
+            other_programs_percent: None,
             resident_bytes: net::resident_bytes().map_err(|error| cannot("/proc", error))?,
         }),
         ..Outcomes::default()

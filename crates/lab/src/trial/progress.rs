@@ -4,7 +4,7 @@ use super::{HostResults, HostThread, WaitLimits};
 use crate::error::LabError;
 use crate::host::HostProgress;
 use crate::record::{Attempt, StreamRecord};
-use engine::Time;
+use engine::{DropReason, Time};
 use net::Clock;
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -90,6 +90,16 @@ pub(super) fn connection_failures(near: &[HostResults], far: &[HostResults]) -> 
 /// Datagrams that the kernel dropped at the sockets of these hosts.
 pub(crate) fn kernel_drops<'a>(hosts: impl IntoIterator<Item = &'a HostResults>) -> u64 {
     hosts.into_iter().map(|host| host.kernel_drops).sum()
+}
+
+/// Messages at the SIP ports of these hosts that are no SIP.
+pub(crate) fn unparsable<'a>(hosts: impl IntoIterator<Item = &'a HostResults>) -> u64 {
+    let drops = hosts.into_iter().flat_map(|host| &host.drops);
+    let unparsable = DropReason::SipUnparsable.name();
+    drops
+        .filter(|(reason, _)| *reason == unparsable)
+        .map(|(_, count)| *count)
+        .sum()
 }
 
 /// Makes times relative to the start of the trial.

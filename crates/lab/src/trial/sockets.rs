@@ -1,11 +1,9 @@
 //! A trial on real sockets: the hosts on threads of their own, apart from the SUT's threads.
 
-use super::machine::{
-    busy_percent, local_ip_towards, outgoing_ports, processors, receive_buffer_errors,
-};
+use super::machine::{HostTime, local_ip_towards, outgoing_ports, receive_buffer_errors};
 use super::namespaces::{CallNetworks, link_error};
 use super::progress::{
-    connection_failures, drop_remarks, from_start, kernel_drops, total_progress, watch,
+    connection_failures, drop_remarks, from_start, kernel_drops, total_progress, unparsable, watch,
 };
 use super::protected::{CALLERS, ProtectedLink};
 use super::{
@@ -340,7 +338,7 @@ fn run_calls(
         )
     })?;
     let kernel_before = kernel_errors()?;
-    let host_before = processors()?;
+    let host_before = HostTime::now(sut.cpu_seconds_beside()?)?;
     let mut cpu_before = sut.cpu_seconds()?;
     let memory_before = sut.resident_bytes()?;
     let start = clock.now() + LEAD;
@@ -393,7 +391,10 @@ fn run_calls(
         },
     )?;
     let end = clock.now();
-    let host_cpu = busy_percent(host_before, processors()?);
+    let host_after = HostTime::now(sut.cpu_seconds_beside()?)?;
+    // Programs of a tunnel are neither the subject nor others.
+    let has_programs = link.as_ref().is_some_and(ProtectedLink::has_programs);
+    let others = host_before.others_percent(host_after);
     let cpu = match (sut.cpu_seconds()?, cpu_before) {
         (Some(after), Some(before)) => Some(after - before),
         _ => None,
@@ -435,6 +436,7 @@ fn run_calls(
     let cpu_of = |hosts: &[HostResults]| hosts.iter().map(|host| host.cpu_seconds).sum::<f64>();
     let (callers_cpu, callees_cpu) = (cpu_of(&near), cpu_of(&far));
     let generator_drops = kernel_drops(all());
+    let generator_unparsable = unparsable(all());
     let generator_shortage = SocketShortage::of_all(all().map(|host| &host.results.shortage));
     let send_lateness = SendLateness::of(all().map(|host| &host.results.send_times));
     let holdings: Vec<_> = all().map(|host| host.holdings).collect();
@@ -463,6 +465,7 @@ fn run_calls(
             receive_buffer_errors_before: kernel_before,
             receive_buffer_errors_after: kernel_after,
             generator_drops,
+            generator_unparsable,
             generator_shortage,
             subject_cpu_seconds: cpu,
             subject_grew_bytes: grew,
@@ -470,12 +473,13 @@ fn run_calls(
             callers_cpu_seconds: callers_cpu,
             send_lateness,
             generator_is_realtime: experiment.generator.realtime_priority > 0,
+            other_programs_percent: others.filter(|_| !has_programs),
             resident_bytes: net::resident_bytes()
                 .map_err(|error| LabError::cannot_run(format!("/proc: {error}"), ""))?,
         }),
         subject_cpu_seconds: cpu,
         // The kernel relay works in the time of the senders, outside the border's thread.
-        host_cpu_percent: host_cpu.filter(|_| kernel_relayed.is_some()),
+        host_cpu_percent: kernel_relayed.and_then(|_| host_before.busy_percent(host_after)),
         kernel_relayed,
         connections,
         passed_on,

@@ -8,6 +8,7 @@ pub mod network_case;
 pub mod phones;
 pub mod pings;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt as _;
@@ -56,6 +57,36 @@ pub fn scratch(name: &str) -> PathBuf {
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("scratch folder");
     folder
+}
+
+/// The files below two folders that differ in a byte or are in one of them only, by their paths in the folder.
+pub fn different_files(one: &Path, other: &Path) -> Vec<PathBuf> {
+    let (files, others) = (files_below(one), files_below(other));
+    assert!(!files.is_empty(), "{}", one.display());
+    let names: BTreeSet<&PathBuf> = files.keys().chain(others.keys()).collect();
+    let differ = names
+        .into_iter()
+        .filter(|name| files.get(*name) != others.get(*name));
+    differ.cloned().collect()
+}
+
+/// The files below a folder, by their paths in it.
+fn files_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(&next).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => {
+                    let name = path.strip_prefix(folder).expect("below it").to_owned();
+                    files.insert(name, std::fs::read(&path).expect("a file"));
+                }
+            }
+        }
+    }
+    files
 }
 
 /// A port of 127.0.0.1 that is free for UDP and TCP and not used by another test, of this process or of another, below the
