@@ -244,8 +244,9 @@ fn every_command_has_an_example_that_works() {
     let folder = folder("help-1");
     // The runs that `lab report` and `lab compare` read.
     for (seed, out) in [(7, "a"), (8, "b")] {
-        let line =
-            format!("hornwork lab run small-network --simulate --seed {seed} --out results/{out}");
+        let line = format!(
+            "hornwork lab run small-network --simulate --repeat 3 --seed {seed} --out results/{out}"
+        );
         let output = shell(&folder, &line);
         assert!(
             matches!(output.status.code(), Some(0 | 1)),
