@@ -97,7 +97,9 @@ impl Endpoint {
         let usual = crate::compose::reason(status);
         let shorter = fewer.chain([first]).map(|edits| (edits, usual, &b""[..]));
         let full = [(edits, reason, agent), (edits, usual, &b""[..])];
+        let mut sent = 0;
         for (edits, reason, agent) in full.into_iter().chain(shorter) {
+            sent = edits.len();
             self.net.out.begin();
             Response {
                 to_tag: Some(&tag),
@@ -124,6 +126,10 @@ impl Endpoint {
             self.net.out.begin();
             self.drops.count(DropReason::SipAnswerTooLarge);
             return;
+        }
+        let mut omitted = edits.iter().skip(sent).map(|(id, _)| *id);
+        if omitted.any(|id| matches!(id, HeaderId::WwwAuthenticate | HeaderId::ProxyAuthenticate)) {
+            self.drops.count(DropReason::SipChallengeOmitted);
         }
         // A failure to send is like a loss in the network: the client retransmits.
         let _ = self.transmit(&reply, start);
