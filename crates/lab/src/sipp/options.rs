@@ -395,7 +395,12 @@ pub fn settings(
     let (media_ip, media_port) = match &options.media {
         None => (local.ip(), 6_000),
         Some(text) => {
-            let address = address(text, 6_000)
+            let parsed = match text.strip_prefix(':') {
+                // Without an address it is the local one.
+                Some(port) => port.parse().ok().map(|port| (local.ip(), port).into()),
+                None => address(text, 6_000),
+            };
+            let address = parsed
                 .ok_or_else(|| LabError::bad_input(format!("--media {text}: ADDRESS[:PORT]")))?;
             (address.ip(), address.port())
         }
