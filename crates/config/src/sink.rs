@@ -98,7 +98,16 @@ impl<'t> Sink<'t> {
         let remedy = match did_you_mean(name, known.iter().map(String::as_str)) {
             Some(word) => format!("did you mean \"{word}\"?"),
             None if known.is_empty() => format!("add a [[{what}]] with name = \"{name}\""),
-            None => format!("use one of: {}", known.join(", ")),
+            None => {
+                // A name that is given twice is another mistake.
+                let mut each: Vec<&str> = Vec::new();
+                for name in known {
+                    if !each.contains(&name.as_str()) {
+                        each.push(name);
+                    }
+                }
+                format!("use one of: {}", each.join(", "))
+            }
         };
         self.report(path, format!("there is no {what} \"{name}\""), remedy);
         0
