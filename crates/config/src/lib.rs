@@ -128,8 +128,7 @@ pub fn judge(text: &str, file: &str) -> CheckedConfig {
     check::judge(text, file)
 }
 
-/// The line and the column, from 1 on, of the object that a warning of [`Config::warnings`] begins with: an interface, a
-/// trunk, or `None`.
+/// The line and the column, from 1 on, of the interface or trunk that a warning of [`Config::warnings`] begins with.
 pub fn place_of_warning(text: &str, warning: &str) -> Option<(usize, usize)> {
     let (object, _) = warning.split_once(": ")?;
     let (table, name) = object.split_once(' ')?;

@@ -14,8 +14,9 @@ pub(super) struct RawRealm {
     pub name: String,
     /// Offered algorithms, best first (RFC 8760). All phones support MD5 alone; many, baresip 1.0 among them, fail if
     /// another algorithm is offered beside it. If your phones do not, use `["SHA-256", "MD5"]`.
-    /// Over UDP a response to an unauthenticated source has at most twice the bytes of its request: of several challenges
-    /// the last are omitted then (drop reason `sip_challenge_omitted`), and `hornwork check` warns. Keep the realm short.
+    /// Over UDP a response to an unauthenticated source has at most twice the bytes of its request: of several
+    /// challenges the last are omitted then (drop reason `sip_challenge_omitted`), and `hornwork check` warns. Keep the
+    /// realm short.
     #[schemars(length(min = 1))]
     pub algorithms: Vec<DigestAlgorithm>,
     /// Lifetime of a nonce in seconds.

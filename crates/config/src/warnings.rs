@@ -1,5 +1,5 @@
-//! Warnings of `hornwork check`: trunks, phones and conferences that are reachable without authentication, and challenges
-//! that are too large.
+//! Warnings of `hornwork check`: trunks, phones and conferences that are reachable without authentication, and
+//! challenges that are too large.
 
 use super::address::Cidr;
 use super::interfaces::{Authenticate, InterfaceKind, InterfaceSpec, Register};

@@ -147,8 +147,8 @@ pub(super) fn quality_of(reply: &Value, tags: [&str; 2]) -> [ReceptionQuality; 2
     })
 }
 
-/// Mean jitter of a source in milliseconds: from the sums of our own nodes, otherwise in whole milliseconds, as rtpengine
-/// reports it.
+/// Mean jitter of a source in milliseconds: from the sums of our own nodes, otherwise in whole milliseconds, as
+/// rtpengine reports it.
 fn jitter(source: &Value) -> Option<Hundredths> {
     let samples = integer(source, &["jitter samples"]).filter(|samples| *samples > 0);
     let sum_us = integer(source, &["jitter sum"]);

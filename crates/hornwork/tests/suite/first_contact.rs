@@ -519,7 +519,7 @@ Content-Length: 0
     let limit = std::time::Duration::from_secs(20);
     silent.set_read_timeout(Some(limit)).expect("a timeout");
     let target = silent.local_addr().expect("an address").to_string();
-    for (name, signals) in [("term", &["-TERM"][..]), ("int", &["-INT", "-INT"])] {
+    for (name, signals) in [("term", &["-TERM"][..]), ("int", &["-INT", "-INT"][..])] {
         let figures = folder.join(format!("{name}.json"));
         let child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
             .args(["lab", "run"])
@@ -535,7 +535,8 @@ Content-Length: 0
             // The threads report their open calls twice a second.
             std::thread::sleep(std::time::Duration::from_millis(1_500));
             Command::new("kill")
-                .args([signal, &child.id().to_string()])
+                .arg(signal)
+                .arg(child.id().to_string())
                 .status()
                 .expect("kill");
         }

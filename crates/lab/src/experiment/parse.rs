@@ -4,6 +4,7 @@ use super::model::{
     CallFlow, Callers, Experiment, IpVersions, Levels, MediaKind, RegistrarLocation, Registrations,
     SutMedia, TransportName,
 };
+use super::remedy::with_remedy;
 use super::renamed_keys::{current_path, renamed_key_warning, with_current_keys};
 use super::sut_checks::{check_kernel_relay, check_nodes, check_subject};
 use crate::error::LabError;
@@ -800,44 +801,6 @@ fn typed(document: &DocumentMut) -> Result<Experiment, String> {
         .map_err(|error| with_remedy(error.message()))
 }
 
-/// The expected type in words instead of names of Rust.
-fn in_words(expected: &str) -> &str {
-    match expected {
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number from 0",
-        "i8" | "i16" | "i32" | "i64" => "a whole number",
-        "f32" | "f64" => "a number",
-        "a boolean" => "true or false",
-        "a string" => "text",
-        "a sequence" => "a list",
-        "a map" => "a table",
-        other => other,
-    }
-}
-
-/// An error of the TOML reader; for an unknown key or word, with the nearest valid name.
-fn with_remedy(message: &str) -> String {
-    if let Some(wrong) = message
-        .strip_prefix("invalid type: ")
-        .or_else(|| message.strip_prefix("invalid value: "))
-        && let Some((found, expected)) = wrong.rsplit_once(", expected ")
-    {
-        return format!("{found} is not valid here: must be {}", in_words(expected));
-    }
-    let unknown = ["unknown field `", "unknown variant `"]
-        .into_iter()
-        .find_map(|start| message.strip_prefix(start))
-        .and_then(|rest| rest.split_once('`'));
-    let Some((word, known)) = unknown else {
-        return message.to_owned();
-    };
-    // Valid names are in back quotes: every second piece.
-    let known = known.split('`').skip(1).step_by(2);
-    match config::did_you_mean(word, known) {
-        Some(near) => format!("{message}; did you mean `{near}`?"),
-        None => message.to_owned(),
-    }
-}
-
 /// An error with file and line.
 fn at(origin: &str, text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> LabError {
     match span {
@@ -992,18 +955,6 @@ mod tests {
         ] {
             let error = File::parse_with("x", text, &[set.to_owned()]).unwrap_err();
             assert!(error.to_string().contains(near), "{set}: {error}");
-        }
-        for (set, words) in [
-            ("sut.call_limit_per_second=abc", "must be a whole number"),
-            ("sut.call_limit_per_second=-1", "must be a whole number"),
-            ("callers.rate=fast", "must be a number"),
-        ] {
-            let error = File::parse_with("x", text, &[set.to_owned()]).unwrap_err();
-            let error = error.to_string();
-            assert!(
-                error.contains(words) && !error.contains("u32"),
-                "{set}: {error}"
-            );
         }
         let wrong = text.replacen("[callers]", "[callers]\ndail = \"600\"", 1);
         let error = File::parse("x", &wrong).unwrap_err().to_string();

@@ -397,7 +397,7 @@ pub fn settings(
         Some(text) => {
             let parsed = match text.strip_prefix(':') {
                 // Without an address it is the local one.
-                Some(port) => port.parse().ok().map(|port| (local.ip(), port).into()),
+                Some(port) => (port.parse().ok()).map(|port| SocketAddr::new(local.ip(), port)),
                 None => address(text, 6_000),
             };
             let address = parsed
