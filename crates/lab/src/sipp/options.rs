@@ -395,9 +395,10 @@ pub fn settings(
     let (media_ip, media_port) = match &options.media {
         None => (local.ip(), 6_000),
         Some(text) => {
-            let parsed = match text.strip_prefix(':') {
-                // Without an address it is the local one.
-                Some(port) => (port.parse().ok()).map(|port| SocketAddr::new(local.ip(), port)),
+            // Without an address it is the local one.
+            let port = text.strip_prefix(':').and_then(|port| port.parse().ok());
+            let parsed = match port {
+                Some(port) => Some(SocketAddr::new(local.ip(), port)),
                 None => address(text, 6_000),
             };
             let address = parsed
