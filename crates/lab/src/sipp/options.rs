@@ -752,6 +752,16 @@ mod tests {
             ports,
             [(6060, 5080, 6000), (6061, 5081, 6004), (6062, 5080, 6008)]
         );
+        // Media at a port of the local address, and at an address of IPv6 without a port.
+        for (media, wanted) in [(":7000", "127.0.0.1:7000"), ("::1", "[::1]:6000")] {
+            let options = ScenarioOptions {
+                media: Some(media.to_owned()),
+                ..options.clone()
+            };
+            let all = settings(&options, false, 7).unwrap();
+            let first = SocketAddr::new(all[0].media_ip, all[0].media_port);
+            assert_eq!(first.to_string(), wanted);
+        }
         for wrong in [
             ScenarioOptions::default(),
             ScenarioOptions {
