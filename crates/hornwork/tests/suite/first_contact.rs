@@ -178,6 +178,8 @@ fn interrupted_run_keeps_its_measurements() {
     let output = child.wait_with_output().expect("it ends");
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{error}");
+    // The line of the trial says the same as the report.
+    assert!(error.contains(": not judged (cut short)"), "{error}");
     let record = std::fs::read_to_string(out.join("run.json")).expect("the run's record");
     assert!(record.contains("interrupted by the user"), "{record}");
     let page = std::fs::read_to_string(out.join("report.html")).expect("the report");
