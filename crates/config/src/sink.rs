@@ -186,4 +186,22 @@ mod tests {
             assert_eq!(socket, Some("/run/control.sock".into()), "absolute");
         }
     }
+
+    #[test]
+    fn names_that_are_given_twice_are_proposed_once() {
+        let interface = |port: u16| {
+            format!("[[interface]]\nname=\"inside\"\nlisten=\"udp:192.0.2.1:{port}\"\n")
+        };
+        let text = format!(
+            "{}{}[[trunk]]\nname=\"t\"\ninterface=\"zz\"\ntarget=\"192.0.2.2\"\n",
+            interface(5060),
+            interface(5070)
+        );
+        let mistakes = crate::judge(&text, "f").mistakes;
+        let unknown = mistakes
+            .iter()
+            .find(|mistake| mistake.message.contains("\"zz\""))
+            .unwrap_or_else(|| panic!("{mistakes:#?}"));
+        assert_eq!(unknown.remedy, "use one of: inside");
+    }
 }
