@@ -14,16 +14,17 @@ pub enum PortReplacement {
     Foreign,
     /// Replaced by another pair; its RTP address.
     By(SocketAddr),
-    /// No other pair is left, or too many have failed.
-    Exhausted,
+    /// No other pair of this pool is left, or too many have failed.
+    Exhausted(u16),
     /// The port has been announced to the peer already.
     Announced,
     /// The call continues without an RTCP port on this side.
     WithoutRtcp,
 }
 
-/// Pairs that are replaced in one call at most.
-const MAX_REPLACED_PAIRS: u8 = 8;
+/// Pairs that are replaced in one call at most: enough for ranges of which nearly all ports are in use, since each pair
+/// is tried once in [`LEFT_OUT`] by all calls together.
+const MAX_REPLACED_PAIRS: u8 = 64;
 /// Time for which a pair is left out after another program was seen to use a port of it.
 const LEFT_OUT: Duration = Duration::from_secs(60);
 
@@ -151,11 +152,11 @@ impl CallMedia {
             pool.ports.leave_out(&slot.pair, until);
         }
         if self.replaced_pairs >= MAX_REPLACED_PAIRS {
-            return PortReplacement::Exhausted;
+            return PortReplacement::Exhausted(media.pool);
         }
         self.replaced_pairs += 1;
         let Ok(new) = new_side(plane, media.pool, line.carriage) else {
-            return PortReplacement::Exhausted;
+            return PortReplacement::Exhausted(media.pool);
         };
         let new = LineSide {
             signalled_rtp: slot.signalled_rtp,

@@ -7,6 +7,7 @@ use super::mistake::Mistake;
 use super::model::Config;
 use super::names::Names;
 use super::raw::Raw;
+use super::renamed::RenamedKeyWarning;
 use super::sink::Sink;
 use super::trunks::{known_by_certificate, trunk_of};
 use super::{
@@ -25,6 +26,8 @@ pub struct CheckedConfig {
     pub config: Option<Config>,
     /// All mistakes that are independent of each other, in the order of the text.
     pub mistakes: Vec<Mistake>,
+    /// Keys and values under their former names, also if there are mistakes.
+    pub renamed_keys: Vec<RenamedKeyWarning>,
 }
 
 /// Maximum number of reported syntax errors of a file.
@@ -37,7 +40,7 @@ const SYNTAX_MISTAKES: usize = 10;
 pub(super) fn judge(text: &str, file: &str) -> CheckedConfig {
     let (sound, mut mistakes) = without_syntax_mistakes(text, file);
     let Ok(document) = toml_edit::ImDocument::parse(sound.as_str()) else {
-        return CheckedConfig::of(None, mistakes);
+        return CheckedConfig::of(None, mistakes, Vec::new());
     };
     let partial = !mistakes.is_empty();
     let mut whole = DocumentNode::document(document.as_table(), text.len());
@@ -61,7 +64,7 @@ pub(super) fn judge(text: &str, file: &str) -> CheckedConfig {
     let told = found.into_iter().filter(|one| !(partial && one.missing));
     mistakes.extend(told.map(mistake));
     if partial || !incomplete.is_empty() {
-        return CheckedConfig::of(None, mistakes);
+        return CheckedConfig::of(None, mistakes, renamed_keys);
     }
     let raw: Raw = match serde_json::from_value(node.to_json()) {
         Ok(raw) => raw,
@@ -70,26 +73,46 @@ pub(super) fn judge(text: &str, file: &str) -> CheckedConfig {
                 let remedy = "compare with docs/configuration.md".into();
                 mistakes.push(Mistake::new(text, file, 0..0, error.to_string(), remedy));
             }
-            return CheckedConfig::of(None, mistakes);
+            return CheckedConfig::of(None, mistakes, renamed_keys);
         }
     };
     let mut sink = Sink::new(text, file, &node);
     let mut config = check(&raw, &mut sink);
-    config.renamed_keys = renamed_keys;
+    config.renamed_keys.clone_from(&renamed_keys);
     let changed = match pruned {
         true => whole.changed_tables(&node),
         false => Vec::new(),
     };
     let of_meaning = sink.mistakes.into_iter();
     mistakes.extend(of_meaning.filter(|one| !changed.contains(&one.span)));
-    CheckedConfig::of(Some(config), mistakes)
+    CheckedConfig::of(Some(config), mistakes, renamed_keys)
 }
 
 impl CheckedConfig {
-    fn of(config: Option<Config>, mut mistakes: Vec<Mistake>) -> CheckedConfig {
+    fn of(
+        config: Option<Config>,
+        mut mistakes: Vec<Mistake>,
+        renamed_keys: Vec<RenamedKeyWarning>,
+    ) -> CheckedConfig {
         mistakes.sort_by_key(|mistake| mistake.span.start);
-        CheckedConfig { config, mistakes }
+        CheckedConfig {
+            config,
+            mistakes,
+            renamed_keys,
+        }
     }
+}
+
+/// Line and column of the `[[table]]` with this name.
+pub(super) fn place_of_table(text: &str, table: &str, name: &str) -> Option<(usize, usize)> {
+    let document = toml_edit::ImDocument::parse(text).ok()?;
+    let mut tables = document.as_table().get(table)?.as_array_of_tables()?.iter();
+    let is_named = |table: &&toml_edit::Table| {
+        table.get("name").and_then(toml_edit::Item::as_str) == Some(name)
+    };
+    let span = tables.find(is_named)?.span()?;
+    let place = Mistake::new(text, "", span, String::new(), String::new());
+    Some((place.line, place.column))
 }
 
 /// The text with invalid lines blanked, which keeps the positions of the others, and a mistake for each of them.

@@ -127,3 +127,13 @@ pub fn parse(text: &str, file: &str) -> Result<Config, Vec<Mistake>> {
 pub fn judge(text: &str, file: &str) -> CheckedConfig {
     check::judge(text, file)
 }
+
+/// The line and the column, from 1 on, of the interface or trunk that a warning of [`Config::warnings`] begins with.
+pub fn place_of_warning(text: &str, warning: &str) -> Option<(usize, usize)> {
+    let (object, _) = warning.split_once(": ")?;
+    let (table, name) = object.split_once(' ')?;
+    match table {
+        "interface" | "trunk" => check::place_of_table(text, table, name),
+        _ => None,
+    }
+}

@@ -14,6 +14,9 @@ pub(super) struct RawRealm {
     pub name: String,
     /// Offered algorithms, best first (RFC 8760). All phones support MD5 alone; many, baresip 1.0 among them, fail if
     /// another algorithm is offered beside it. If your phones do not, use `["SHA-256", "MD5"]`.
+    /// Over UDP a response to an unauthenticated source has at most twice the bytes of its request: of several
+    /// challenges the last are omitted then (drop reason `sip_challenge_omitted`), and `hornwork check` warns. Keep the
+    /// realm short.
     #[schemars(length(min = 1))]
     pub algorithms: Vec<DigestAlgorithm>,
     /// Lifetime of a nonce in seconds.
@@ -101,6 +104,34 @@ pub struct Realm {
     pub failures: FailureLimits,
 }
 
+/// Bytes of a usual request without credentials, and of a challenge response without its challenges (Via, From, To,
+/// Call-ID, CSeq).
+const USUAL_REQUEST: usize = 300;
+const USUAL_HEAD: usize = 250;
+
+impl Realm {
+    /// Bytes of one challenge for each algorithm, as `DigestServer` writes them.
+    fn challenge_bytes(&self) -> usize {
+        let fixed =
+            "WWW-Authenticate: Digest realm=\"\", nonce=\"\", qop=\"auth\", algorithm=\r\n".len();
+        let nonce = 32;
+        let each = self.algorithms.iter();
+        each.map(|algorithm| fixed + nonce + self.name.len() + algorithm.name().len())
+            .sum()
+    }
+
+    /// The warning for challenges that are too large together: clients that only support the last get none over UDP.
+    pub(super) fn omitted_challenges(&self) -> Option<String> {
+        let bytes = USUAL_HEAD + self.challenge_bytes();
+        (self.algorithms.len() > 1 && bytes > 2 * USUAL_REQUEST).then(|| {
+            format!(
+                "realm: a response with {} challenges has about {bytes} bytes, more than twice a usual request of {USUAL_REQUEST}; over UDP the last of `algorithms` are omitted then, and clients that support no other cannot authenticate; use fewer `algorithms`, or a shorter `name`",
+                self.algorithms.len()
+            )
+        })
+    }
+}
+
 /// Limits of failed authentications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailureLimits {
@@ -177,4 +208,30 @@ fn algorithms(raw: &RawRealm, has_ha1: bool, sink: &mut Sink<'_>) -> Vec<DigestA
         algorithms.retain(md5);
     }
     algorithms
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn challenges_that_are_too_large_together_are_a_warning() {
+        let warned = |realm: &str| {
+            let text = format!(
+                "[[interface]]\nname=\"a\"\nlisten=\"udp:192.0.2.1:5060\"\nauthenticate=\"digest\"\n[realm]\n{realm}\n[[user]]\nname=\"1000\"\npassword=\"geheim\"\n"
+            );
+            let config =
+                crate::parse(&text, "t").unwrap_or_else(|error| panic!("{realm}: {error:?}"));
+            let warnings = config.warnings();
+            warnings.iter().any(|line| line.starts_with("realm: "))
+        };
+        let long = "name=\"registrar.of-the-long-name.voice.example.com\"\n";
+        assert!(!warned(""));
+        assert!(!warned("algorithms=[\"SHA-256\",\"MD5\"]"));
+        assert!(!warned(&format!("{long}algorithms=[\"SHA-256\",\"MD5\"]")));
+        assert!(warned(&format!(
+            "{long}algorithms=[\"SHA-512-256\",\"SHA-256\",\"MD5\"]"
+        )));
+        assert!(warned(
+            "algorithms=[\"SHA-256-sess\",\"MD5-sess\",\"SHA-256\",\"MD5\"]"
+        ));
+    }
 }

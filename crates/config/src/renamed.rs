@@ -132,6 +132,8 @@ pub(super) const RENAMED: &[RenamedKey] = &[
 pub struct RenamedKeyWarning {
     /// Line of the file, from 1 on.
     pub line: usize,
+    /// Column in characters, from 1 on.
+    pub column: usize,
     /// The former and the current name; the remedy follows a semicolon.
     pub message: String,
 }
@@ -226,14 +228,13 @@ impl Renaming<'_> {
             "" => String::new(),
             table => format!("{table}."),
         };
-        let line = Mistake::new(
+        let place_in_file = Mistake::new(
             self.text,
             self.file,
             entry.key_span.clone(),
             String::new(),
             String::new(),
-        )
-        .line;
+        );
         let (old, new) = (renamed.old, renamed.new);
         let change = match (word, &renamed.values) {
             (Some((former, current)), _) => {
@@ -245,7 +246,8 @@ impl Renaming<'_> {
             (None, _) => format!("{place}{old} is now {place}{new}"),
         };
         self.warnings.push(RenamedKeyWarning {
-            line,
+            line: place_in_file.line,
+            column: place_in_file.column,
             message: format!("{change}; the former name will be refused by the next release"),
         });
     }

@@ -98,7 +98,16 @@ impl<'t> Sink<'t> {
         let remedy = match did_you_mean(name, known.iter().map(String::as_str)) {
             Some(word) => format!("did you mean \"{word}\"?"),
             None if known.is_empty() => format!("add a [[{what}]] with name = \"{name}\""),
-            None => format!("use one of: {}", known.join(", ")),
+            None => {
+                // A name that is given twice is another mistake.
+                let mut each: Vec<&str> = Vec::new();
+                for name in known {
+                    if !each.contains(&name.as_str()) {
+                        each.push(name);
+                    }
+                }
+                format!("use one of: {}", each.join(", "))
+            }
         };
         self.report(path, format!("there is no {what} \"{name}\""), remedy);
         0
@@ -176,5 +185,23 @@ mod tests {
             let socket = config.control.unwrap().socket;
             assert_eq!(socket, Some("/run/control.sock".into()), "absolute");
         }
+    }
+
+    #[test]
+    fn names_that_are_given_twice_are_proposed_once() {
+        let interface = |port: u16| {
+            format!("[[interface]]\nname=\"inside\"\nlisten=\"udp:192.0.2.1:{port}\"\n")
+        };
+        let text = format!(
+            "{}{}[[trunk]]\nname=\"t\"\ninterface=\"zz\"\ntarget=\"192.0.2.2\"\n",
+            interface(5060),
+            interface(5070)
+        );
+        let mistakes = crate::judge(&text, "f").mistakes;
+        let unknown = mistakes
+            .iter()
+            .find(|mistake| mistake.message.contains("\"zz\""))
+            .unwrap_or_else(|| panic!("{mistakes:#?}"));
+        assert_eq!(unknown.remedy, "use one of: inside");
     }
 }

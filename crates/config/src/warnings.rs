@@ -1,4 +1,5 @@
-//! Warnings of `hornwork check`: trunks, phones and conferences that are reachable without authentication.
+//! Warnings of `hornwork check`: trunks, phones and conferences that are reachable without authentication, and
+//! challenges that are too large.
 
 use super::address::Cidr;
 use super::interfaces::{Authenticate, InterfaceKind, InterfaceSpec, Register};
@@ -13,6 +14,10 @@ impl Config {
     /// permits it explicitly. Networks as wide as [`Cidr::is_open`] do not restrict sources.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
+        let is_digest = |interface: &InterfaceSpec| interface.authenticate == Authenticate::Digest;
+        if self.interfaces.iter().any(is_digest) {
+            warnings.extend(self.realm.omitted_challenges());
+        }
         for (index, interface) in self.interfaces.iter().enumerate() {
             let id = InterfaceId(u16::try_from(index).unwrap_or(u16::MAX));
             let restricted =

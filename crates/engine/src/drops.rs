@@ -35,6 +35,7 @@ drop_reasons! {
     SipRetransmission "sip_retransmission" "A retransmission absorbed by its transaction.";
     SipTooLarge "sip_too_large" "A SIP message larger than the configured limit.";
     SipAnswerTooLarge "sip_answer_too_large" "A response over UDP to an unauthenticated source that is larger than twice the bytes of its requests; not sent.";
+    SipChallengeOmitted "sip_challenge_omitted" "A response over UDP to an unauthenticated source from which challenges were omitted, the last of `[realm] algorithms` first, because it would be larger than twice the bytes of its request; sent.";
     SipKeepAlive "sip_keep_alive" "A keep-alive of RFC 5626, or an empty datagram, processed.";
     SipSourceNotAllowed "sip_source_not_allowed" "A request from an address that no interface allows; dropped without a response.";
     SipTableFull "sip_table_full" "A table is full (transactions, dialogs, registrations); refused if a response is possible.";

@@ -694,7 +694,7 @@ events! {
         /// Status of the refusal; also given where the call had been answered before.
         status: u16,
     }
-    /// No free media port was left.
+    /// No free media port was left: calls or other programs use all. Set a larger range, `ports` of `media`.
     MediaPortsExhausted "media_ports_exhausted" Warn {
         /// Name of the interface.
         interface: String,

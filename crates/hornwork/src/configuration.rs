@@ -7,7 +7,7 @@ use crate::security::LoadedFiles;
 use clap::Args;
 use config::{
     Authenticate, ConferenceSpec, Config, InterfaceId, InterfaceKind, InterfaceSpec, MediaMode,
-    Mistake, Register, RouteAction, RouteSpec, Trunk, TrunkId,
+    Mistake, Register, RenamedKeyWarning, RouteAction, RouteSpec, Trunk, TrunkId,
 };
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, UdpSocket};
@@ -187,14 +187,27 @@ pub fn check(options: &CheckOptions) -> ExitCode {
     let (config, loaded) = match parse_and_read(path, &text, None) {
         Ok(read) => read,
         Err(mistakes) => {
-            match options.json {
-                true => print_json(mistakes.iter().map(findings::mistake_json).collect()),
-                false => print_mistakes(&text, &mistakes),
+            // Former names are named at once, too: they do not depend on the rest.
+            let file = path.display().to_string();
+            let renamed = renamed_findings(&config::judge(&text, &file).renamed_keys);
+            if options.json {
+                let warnings = renamed.iter().map(|finding| finding.json(&file));
+                let mistakes = mistakes.iter().map(findings::mistake_json);
+                let mut all: Vec<serde_json::Value> = mistakes.chain(warnings).collect();
+                // In the order of the file, as text.
+                all.sort_by_key(|one| one["line"].as_u64());
+                print_json(all);
+            } else {
+                let colours = findings::colours(&std::io::stderr());
+                for finding in &renamed {
+                    eprintln!("{}", finding.line(&file, colours));
+                }
+                print_mistakes(&text, &mistakes);
             }
             return ExitCode::from(2);
         }
     };
-    let found = findings_of(&config, &loaded);
+    let found = findings_of(&config, &text, &loaded);
     let rights = gateway::check_rights(&config);
     if options.json {
         let file = path.display().to_string();
@@ -220,7 +233,7 @@ pub fn check(options: &CheckOptions) -> ExitCode {
         print!("{}", gateway::summary(&config));
         let colours = findings::colours(&std::io::stdout());
         for finding in &found {
-            println!("{}", finding.line(colours));
+            println!("{}", finding.line(&path.display().to_string(), colours));
         }
     }
     if let Err(error) = rights {
@@ -240,20 +253,30 @@ fn print_json(found: Vec<serde_json::Value>) {
     println!("{:#}", serde_json::Value::Array(found));
 }
 
+/// Warnings about keys and values under their former names.
+fn renamed_findings(renamed: &[RenamedKeyWarning]) -> Vec<Finding> {
+    let warning = |key: &RenamedKeyWarning| {
+        Finding::new(FindingLevel::Warning, key.message.clone()).at(key.line, key.column)
+    };
+    renamed.iter().map(warning).collect()
+}
+
 /// Warnings, hints and remarks about a valid configuration.
-fn findings_of(config: &Config, loaded: &LoadedFiles) -> Vec<Finding> {
-    let mut found: Vec<Finding> = Vec::new();
-    found.extend(config.renamed_keys.iter().map(|renamed| {
-        Finding::new(FindingLevel::Warning, renamed.message.clone()).at_line(renamed.line)
-    }));
-    let mut add = |level, text: String| found.push(Finding::new(level, text));
+fn findings_of(config: &Config, text: &str, loaded: &LoadedFiles) -> Vec<Finding> {
+    let mut found = renamed_findings(&config.renamed_keys);
     for warning in config
         .warnings()
         .into_iter()
         .chain(crate::store::warning(config))
     {
-        add(FindingLevel::Warning, warning);
+        let place = config::place_of_warning(text, &warning);
+        let finding = Finding::new(FindingLevel::Warning, warning);
+        found.push(match place {
+            Some((line, column)) => finding.at(line, column),
+            None => finding,
+        });
     }
+    let mut add = |level, text: String| found.push(Finding::new(level, text));
     for hint in config
         .hints()
         .into_iter()

@@ -50,8 +50,8 @@ impl FindingLevel {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     level: FindingLevel,
-    /// Line of the file, from 1 on, if it is about one.
-    line: Option<usize>,
+    /// Line and column of the file, from 1 on, if it is about one.
+    place: Option<(usize, usize)>,
     message: String,
 }
 
@@ -60,15 +60,15 @@ impl Finding {
     pub fn new(level: FindingLevel, message: impl Into<String>) -> Finding {
         Finding {
             level,
-            line: None,
+            place: None,
             message: message.into(),
         }
     }
 
-    /// The same about a line of the file.
-    pub fn at_line(self, line: usize) -> Finding {
+    /// The same about a line and a column of the file.
+    pub fn at(self, line: usize, column: usize) -> Finding {
         Finding {
-            line: Some(line),
+            place: Some((line, column)),
             ..self
         }
     }
@@ -78,13 +78,13 @@ impl Finding {
         self.level
     }
 
-    /// Its line of text.
-    pub fn line(&self, colours: bool) -> String {
-        let line = self
-            .line
-            .map_or(String::new(), |line| format!("line {line}: "));
+    /// Its line of text, with the place in `file` like that of mistakes.
+    pub fn line(&self, file: &str, colours: bool) -> String {
+        let place = self.place.map_or(String::new(), |(line, column)| {
+            format!("{file}:{line}:{column}: ")
+        });
         format!(
-            "{}: {line}{}",
+            "{}: {place}{}",
             paint(self.level.word(), self.level.colour(), colours),
             self.message
         )
@@ -96,10 +96,12 @@ impl Finding {
             Some((message, remedy)) => (message, Some(remedy)),
             None => (self.message.as_str(), None),
         };
+        let (line, column) = self.place.unzip();
         json!({
             "level": self.level.name(),
             "file": file,
-            "line": self.line,
+            "line": line,
+            "column": column,
             "message": message,
             "remedy": remedy,
         })
@@ -195,21 +197,26 @@ mod tests {
             "interface a: open to all; set `allow`",
         );
         assert_eq!(
-            finding.line(false),
+            finding.line("a.toml", false),
             "WARNING: interface a: open to all; set `allow`"
         );
-        assert!(finding.line(true).starts_with("\x1b[1;33mWARNING\x1b[0m: "));
+        assert!(
+            finding
+                .line("a.toml", true)
+                .starts_with("\x1b[1;33mWARNING\x1b[0m: ")
+        );
         let json = finding.json("a.toml");
         assert_eq!(json["level"], "warning");
         assert_eq!(json["message"], "interface a: open to all");
         assert_eq!(json["remedy"], "set `allow`");
         assert!(json["line"].is_null());
-        let there = finding.at_line(7);
+        let there = finding.at(7, 3);
         assert_eq!(
-            there.line(false),
-            "WARNING: line 7: interface a: open to all; set `allow`"
+            there.line("a.toml", false),
+            "WARNING: a.toml:7:3: interface a: open to all; set `allow`"
         );
         assert_eq!(there.json("a.toml")["line"], 7);
+        assert_eq!(there.json("a.toml")["column"], 3);
         assert_eq!(there.json("a.toml")["message"], json["message"]);
     }
 

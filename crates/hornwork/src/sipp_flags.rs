@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 
 /// Options with a value and a counterpart.
-const VALUES: [(&str, &str); 25] = [
+const VALUES: [(&str, &str); 24] = [
     ("-m", "--calls"),
     ("-s", "--service"),
     ("-l", "--limit"),
@@ -31,11 +31,11 @@ const VALUES: [(&str, &str); 25] = [
     ("-tls_cert", "--tls-cert"),
     ("-tls_key", "--tls-key"),
     ("-tls_ca", "--tls-ca"),
-    ("-mi", "--media"),
 ];
 
 /// Options without a value and with a counterpart.
-const SWITCHES: [(&str, &str); 3] = [
+const SWITCHES: [(&str, &str); 4] = [
+    ("-nd", "--behaviour=none"),
     ("-nr", "--no-retransmissions"),
     ("-rtp_echo", "--rtp-echo"),
     ("-aa", "--auto-answer"),
@@ -43,6 +43,14 @@ const SWITCHES: [(&str, &str); 3] = [
 
 /// Options that request the default behaviour: errors go to standard error, standard input is not read.
 const ALWAYS_SO: [&str; 2] = ["-trace_err", "-nostdin"];
+
+/// Options that are refused with the name of a counterpart of another form.
+const REPLACED: [(&str, &str); 4] = [
+    ("-rate_increase", "use --rate-to and --ramp"),
+    ("-rate_max", "use --rate-to and --ramp"),
+    ("-rate_interval", "use --rate-to and --ramp"),
+    ("-bg", "use the shell: `&`, or a service manager"),
+];
 
 /// SIPp's options that write files named after the scenario: the option, our option, and the file name's suffix.
 const FILES: [(&str, &str, &str); 3] = [
@@ -83,6 +91,8 @@ struct FlagTranslation {
     out: Vec<String>,
     address: Option<String>,
     port: Option<String>,
+    media_address: Option<String>,
+    media_port: Option<String>,
     rate: Option<String>,
     period: Option<String>,
     /// Options of files that are named after the scenario.
@@ -107,6 +117,12 @@ impl FlagTranslation {
                 "-sf" => self.scenario = Some(value()?.to_owned()),
                 "-i" => self.address = Some(value()?.to_owned()),
                 "-p" => self.port = Some(value()?.to_owned()),
+                "-mi" => self.media_address = Some(value()?.to_owned()),
+                "-mp" => self.media_port = Some(value()?.to_owned()),
+                "-timer_resol" => {
+                    let text = value()?;
+                    self.both("--batch", &microseconds(text)?);
+                }
                 "-r" => self.rate = Some(value()?.to_owned()),
                 "-rp" => self.period = Some(value()?.to_owned()),
                 "-key" | "-set" => {
@@ -148,6 +164,8 @@ impl FlagTranslation {
                 "-sn {name}: SIPp's built-in scenarios are not included; write it to a file with `sipp -sd {name}` and \
                  give that with -sf"
             ));
+        } else if let Some((_, instead)) = REPLACED.iter().find(|(known, _)| *known == word) {
+            return Err(format!("{word}: not supported; {instead}"));
         } else {
             return Err(format!(
                 "{word}: neither an option of `lab run` nor one of SIPp's that is supported; `hornwork lab run --help` and \
@@ -185,18 +203,13 @@ impl FlagTranslation {
         if let Some(rate) = rate {
             self.both("--rate", &rate);
         }
-        let local = match (self.address.take(), self.port.take()) {
-            (None, None) => None,
-            (Some(address), None) => Some(address),
-            (address, Some(port)) => Some(match address {
-                Some(address) if address.contains(':') && !address.starts_with('[') => {
-                    format!("[{address}]:{port}")
-                }
-                address => format!("{}:{port}", address.unwrap_or_default()),
-            }),
-        };
-        if let Some(local) = local {
-            self.both("--local", &local);
+        for (option, address, port) in [
+            ("--local", self.address.take(), self.port.take()),
+            ("--media", self.media_address.take(), self.media_port.take()),
+        ] {
+            if let Some(joined) = joined(address, port) {
+                self.both(option, &joined);
+            }
         }
         let files = std::mem::take(&mut self.files);
         let named = self
@@ -215,6 +228,26 @@ impl FlagTranslation {
         all.append(&mut self.out);
         Ok(all)
     }
+}
+
+/// `ADDRESS`, `ADDRESS:PORT` or `:PORT`; `None` without both.
+fn joined(address: Option<String>, port: Option<String>) -> Option<String> {
+    match (address, port) {
+        (address, None) => address,
+        (Some(address), Some(port)) if address.contains(':') && !address.starts_with('[') => {
+            Some(format!("[{address}]:{port}"))
+        }
+        (address, Some(port)) => Some(format!("{}:{port}", address.unwrap_or_default())),
+    }
+}
+
+/// Converts SIPp's `-timer_resol` in milliseconds to microseconds.
+fn microseconds(text: &str) -> Result<String, String> {
+    let number = text.parse::<u64>().ok();
+    let number = number.and_then(|ms| ms.checked_mul(1_000));
+    number
+        .map(|us| us.to_string())
+        .ok_or_else(|| format!("-timer_resol {text}: must be a whole number of milliseconds"))
 }
 
 /// Converts SIPp's time format to seconds: `90`, `90s`, `500ms`, `2m`, `1h`.
@@ -266,6 +299,14 @@ mod tests {
                 "hornwork lab run a.xml h -i ::1 -p 5070 -timeout 2m -trace_msg",
                 "hornwork lab run a.xml h --timeout=120 --local=[::1]:5070 --trace=a_messages.log",
             ),
+            (
+                "hornwork lab run a.xml h -mp 7000 -nd -timer_resol 10",
+                "hornwork lab run a.xml h --behaviour=none --batch=10000 --media=:7000",
+            ),
+            (
+                "hornwork lab run a.xml h -mi 127.0.0.2 -mp 7000 -i 127.0.0.1",
+                "hornwork lab run a.xml h --local=127.0.0.1 --media=127.0.0.2:7000",
+            ),
             ("hornwork check -c a", "hornwork check -c a"),
             ("hornwork lab run x --json -", "hornwork lab run x --json -"),
         ] {
@@ -280,9 +321,46 @@ mod tests {
             ("hornwork lab run -sn uac h", "-sd uac"),
             ("hornwork lab run a.xml -m", "-m: value missing"),
             ("hornwork lab run a.xml -timeout 3x", "-timeout 3x"),
+            ("hornwork lab run a.xml -timer_resol 1.5", "whole number"),
+            (
+                "hornwork lab run a.xml -rate_max 50",
+                "use --rate-to and --ramp",
+            ),
         ] {
             let error = of(line).unwrap_err();
             assert!(error.contains(word), "{line}: {error}");
         }
+    }
+
+    /// The options of the page's left column, with a value for each that has one.
+    #[test]
+    fn every_option_of_the_page_is_translated() {
+        let page = include_str!("../../../docs/sipp.md");
+        let rows = page
+            .lines()
+            .skip_while(|line| !line.starts_with("| SIPp | here"))
+            .skip(2)
+            .take_while(|line| line.starts_with('|'));
+        let mut tried = 0;
+        for row in rows {
+            let theirs = row.split('|').nth(1).unwrap_or_default();
+            for option in theirs.split('`').filter(|text| text.starts_with('-')) {
+                let words: Vec<&str> = option.split(' ').collect();
+                let is_switch = SWITCHES.iter().any(|(known, _)| *known == words[0])
+                    || ALWAYS_SO.contains(&words[0])
+                    || FILES.iter().any(|(known, ..)| *known == words[0]);
+                let values = match (is_switch, words.len()) {
+                    (true, _) => String::new(),
+                    // 1 serves as a number, a name and an address.
+                    (false, 1) => " 1".to_owned(),
+                    (false, _) => format!(" {}", words[1..].join(" ")),
+                };
+                let line = format!("hornwork lab run a.xml h {}{values}", words[0]);
+                let out = of(&line).unwrap_or_else(|error| panic!("{row}: {error}"));
+                assert!(out.split(' ').all(|word| word != words[0]), "{out}");
+                tried += 1;
+            }
+        }
+        assert!(tried > 35, "{tried}");
     }
 }

@@ -172,6 +172,9 @@ impl Display {
         self.completed += 1;
         if let Some(bar) = &self.bar {
             bar.inc(1);
+        } else if net::stops() > 0 {
+            // The run marks this trial as interrupted; its verdict is none.
+            eprintln!("{}: not judged (cut short)", self.now);
         } else {
             eprintln!("{}: {}", self.now, trial.verdict.name());
         }

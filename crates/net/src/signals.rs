@@ -5,11 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 static RELOAD: AtomicBool = AtomicBool::new(false);
 static STOP: AtomicU32 = AtomicU32::new(0);
+static TERMINATED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_signal(signal: libc::c_int) {
     match signal {
         libc::SIGHUP => RELOAD.store(true, Relaxed),
         libc::SIGTERM | libc::SIGINT => {
+            if signal == libc::SIGTERM {
+                TERMINATED.store(true, Relaxed);
+            }
             STOP.fetch_add(1, Relaxed);
         }
         _ => {}
@@ -49,6 +53,12 @@ impl Signals {
     /// Whether SIGHUP arrived since the last call.
     pub fn take_reload(&self) -> bool {
         RELOAD.swap(false, Relaxed)
+    }
+
+    /// Whether SIGTERM arrived. Programs that wait without a limit after a first SIGINT do not wait after SIGTERM, which
+    /// `timeout` and service managers send once.
+    pub fn is_terminated(&self) -> bool {
+        TERMINATED.load(Relaxed)
     }
 
     /// Number of stop signals: one requests an orderly stop, two an immediate one.

@@ -475,7 +475,7 @@ impl NgServer {
                 self.counters.ports_taken += 1;
                 self.resume_offer(session);
             }
-            PortReplacement::Exhausted | PortReplacement::Announced => {
+            PortReplacement::Exhausted(_) | PortReplacement::Announced => {
                 self.counters.ports_exhausted += 1;
                 self.end_branch(session, "media port");
             }

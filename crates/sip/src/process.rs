@@ -9,6 +9,7 @@ use crate::compose::{Lines, check_edits, phrase, reason, remote_identity};
 use crate::credentials::StoredLogin;
 use crate::received::Received;
 use crate::tokens::{IdToken, MAGIC, TOKEN_LEN};
+use crate::transaction::amplification::shrinking;
 use crate::transaction::{ClientState, Owner, ServerState};
 use crate::transport::is_sips;
 use engine::{DropReason, Time, Transport};
@@ -88,16 +89,9 @@ impl Endpoint {
         };
         let start = self.net.out.begin();
         let agent = self.config.user_agent.as_bytes();
-        // If the response exceeds the bound, parts are omitted in this order: Server, reason phrase, headers from the
-        // last to the second.
-        let first = edits.get(..1).unwrap_or_default();
-        let fewer = (1..edits.len())
-            .rev()
-            .filter_map(|count| edits.get(..count));
-        let usual = crate::compose::reason(status);
-        let shorter = fewer.chain([first]).map(|edits| (edits, usual, &b""[..]));
-        let full = [(edits, reason, agent), (edits, usual, &b""[..])];
-        for (edits, reason, agent) in full.into_iter().chain(shorter) {
+        let mut sent = 0;
+        for (edits, reason, agent) in shrinking(edits, status, reason, agent) {
+            sent = edits.len();
             self.net.out.begin();
             Response {
                 to_tag: Some(&tag),
@@ -125,6 +119,7 @@ impl Endpoint {
             self.drops.count(DropReason::SipAnswerTooLarge);
             return;
         }
+        self.count_omitted(edits.get(sent..).unwrap_or_default());
         // A failure to send is like a loss in the network: the client retransmits.
         let _ = self.transmit(&reply, start);
     }

@@ -139,9 +139,11 @@ impl Calls<'_> {
                 self.resume_call(slot);
             }
             PortReplacement::WithoutRtcp => {}
-            PortReplacement::Exhausted | PortReplacement::Announced => {
+            PortReplacement::Exhausted(pool) => {
+                self.parts.media.ports_exhausted(&mut self.parts.ctx, pool);
                 self.give_up(slot, Reason::MediaPort);
             }
+            PortReplacement::Announced => self.give_up(slot, Reason::MediaPort),
         }
     }
 

@@ -135,9 +135,7 @@ pub(super) fn quality_of(reply: &Value, tags: [&str; 2]) -> [ReceptionQuality; 2
         ReceptionQuality {
             codec,
             loss_percent: loss(source, packets),
-            jitter_ms: integer(source, &["average MOS", "jitter"])
-                .or_else(|| integer(source, &["jitter"]))
-                .map(|ms| Hundredths(ms * 100)),
+            jitter_ms: jitter(source),
             // Ten times the score.
             mos: integer(source, &["average MOS", "MOS"]).map(|tenths| Hundredths(tenths * 10)),
             totals: SideTotals {
@@ -147,6 +145,19 @@ pub(super) fn quality_of(reply: &Value, tags: [&str; 2]) -> [ReceptionQuality; 2
             },
         }
     })
+}
+
+/// Mean jitter of a source in milliseconds: from the sums of our own nodes, otherwise in whole milliseconds, as
+/// rtpengine reports it.
+fn jitter(source: &Value) -> Option<Hundredths> {
+    let samples = integer(source, &["jitter samples"]).filter(|samples| *samples > 0);
+    let sum_us = integer(source, &["jitter sum"]);
+    match samples.zip(sum_us) {
+        Some((samples, sum_us)) => Some(Hundredths::of(sum_us as f64 / samples as f64 / 1e3)),
+        None => integer(source, &["average MOS", "jitter"])
+            .or_else(|| integer(source, &["jitter"]))
+            .map(|ms| Hundredths(ms * 100)),
+    }
 }
 
 /// Loss of a source in percent, as exactly as reported.
@@ -198,6 +209,28 @@ pub(super) fn traffic_of(reply: &Value, tags: [&str; 2]) -> NodeTraffic {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Our nodes round `jitter` to milliseconds, as rtpengine does; their sums have microseconds.
+    #[test]
+    fn jitter_below_a_millisecond_is_not_rounded() {
+        let source = |more: &[(&str, u64)]| {
+            let average = Value::dictionary().with("jitter", 1u64);
+            let mut source = Value::dictionary()
+                .with("jitter", 0u64)
+                .with("average MOS", average);
+            for (key, value) in more {
+                source.set(key, *value);
+            }
+            source
+        };
+        let ours = source(&[("jitter samples", 250), ("jitter sum", 75_000)]);
+        assert_eq!(jitter(&ours), Some(Hundredths(30)));
+        // No samples, or rtpengine: whole milliseconds.
+        let none = source(&[("jitter samples", 0), ("jitter sum", 0)]);
+        assert_eq!(jitter(&none), Some(Hundredths(100)));
+        assert_eq!(jitter(&source(&[])), Some(Hundredths(100)));
+        assert_eq!(jitter(&Value::dictionary()), None);
+    }
 
     /// rtpengine counts packets by stream, and keeps the RTCP reports about a source.
     #[test]

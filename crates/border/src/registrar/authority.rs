@@ -279,7 +279,8 @@ fn server_config(config: &Config, algorithms: &[Algorithm]) -> ServerConfig {
     ServerConfig {
         realm: config.realm.name.clone().into_bytes(),
         algorithms: algorithms.to_vec(),
-        auth_int: true,
+        // Several challenges must fit into a response of limited size (RFC 3261 section 26.3.2.4).
+        auth_int: algorithms.len() == 1,
         without_qop: false,
         nonce_lifetime: config.realm.nonce_lifetime,
         nonces: NONCES,

@@ -178,6 +178,30 @@ fn small_invite_gets_one_challenge_without_state() {
     assert_eq!(net.border.drops().get(DropReason::SipRefusedAck), 1);
 }
 
+/// A phone that only supports the last algorithm needs its challenge; without it the omission is counted.
+#[test]
+fn two_challenges_fit_a_small_register_and_omissions_are_counted() {
+    let register = request("REGISTER", "sip:192.0.2.1", 2, "Expires: 60\r\n");
+    let challenges = |algorithms: &str| {
+        let realm = "registrar.of-the-long-name.voice.example.com..";
+        assert_eq!(realm.len(), 46);
+        let more = format!("{USER}[realm]\nname='{realm}'\nalgorithms={algorithms}\n");
+        let mut net = VirtualNetwork::new(&with(DIGEST, &more), 7);
+        let answers = answers(&mut net, &register);
+        assert_eq!(answers.len(), 1, "{answers:#?}");
+        assert!(answers[0].len() <= 2 * register.len(), "{answers:#?}");
+        let count = answers[0].matches("WWW-Authenticate: ").count();
+        (
+            count,
+            net.border.drops().get(DropReason::SipChallengeOmitted),
+        )
+    };
+    assert!(register.len() < 300, "{}", register.len());
+    assert_eq!(challenges("['SHA-256','MD5']"), (2, 0));
+    let (sent, omitted) = challenges("['SHA-512-256','SHA-256','MD5']");
+    assert!((1..3).contains(&sent) && omitted == 1, "{sent} {omitted}");
+}
+
 /// Neither rate limits nor authentication apply to requests that match no dialog and no INVITE, so that they must leave
 /// nothing behind.
 #[test]

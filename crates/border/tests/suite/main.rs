@@ -26,6 +26,7 @@ mod ng_server_rig;
 mod out_of_dialog;
 mod overload_control;
 mod parallel_contacts;
+mod ports_in_use;
 mod quality_intervals;
 mod recorded_messages;
 mod registration_load;

@@ -749,9 +749,57 @@ fn renamed_settings_have_lines_in_json() {
     let plain = hornwork(&["check", &file.display().to_string()]);
     let plain = String::from_utf8_lossy(&plain.stdout).into_owned();
     assert!(
-        plain.contains("WARNING: line 6: interface.rates is now interface.rate_limits; "),
+        plain.contains("border.toml:6:1: interface.rates is now interface.rate_limits; "),
         "{plain}"
     );
+}
+
+/// Warnings about former names do not wait for the corrections of mistakes, and other warnings name their table.
+#[test]
+fn warnings_have_places_and_do_not_wait_for_corrections() {
+    let folder = scratch("check-warnings");
+    let file = folder.join("border.toml");
+    let path = file.display().to_string();
+    let interface = "[[interface]]\nname = \"a\"\nlisten = \"udp:127.0.0.1:5060\"\n";
+    let text = format!("{interface}weigth = 1\n[sip]\ncoalesce = 8\n");
+    std::fs::write(&file, text).expect("file");
+    let output = hornwork(&["check", &path]);
+    assert_eq!(code(&output), 2);
+    let log = error(&output);
+    for part in [
+        "unknown key `weigth`",
+        "border.toml:6:1: sip.coalesce is now",
+    ] {
+        assert!(log.contains(part), "{part}: {log}");
+    }
+    let output = hornwork(&["check", "--json", &path]);
+    assert_eq!(code(&output), 2);
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let levels: Vec<(&str, u64, u64)> = found
+        .as_array()
+        .expect("an array")
+        .iter()
+        .filter_map(|one| {
+            let number = |key: &str| one[key].as_u64();
+            Some((one["level"].as_str()?, number("line")?, number("column")?))
+        })
+        .collect();
+    assert_eq!(levels, [("mistake", 4, 1), ("warning", 6, 1)], "{found:#}");
+    // An interface that registers anyone, below another table.
+    let open = format!(
+        "[sip]\n{interface}register = \"local\"\n[[user]]\nname = \"1\"\npassword = \"secret-1\"\n"
+    );
+    std::fs::write(&file, open).expect("file");
+    let output = hornwork(&["check", "--json", &path]);
+    assert_eq!(code(&output), 0, "{}", error(&output));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let warning = found
+        .as_array()
+        .expect("an array")
+        .iter()
+        .find(|one| one["level"] == "warning")
+        .unwrap_or_else(|| panic!("a warning: {found:#}"));
+    assert_eq!(warning["line"], 2, "{found:#}");
 }
 
 /// A right that the gateway lacks is in the array as well as the reason of exit status 3.

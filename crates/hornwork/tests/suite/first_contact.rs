@@ -178,6 +178,8 @@ fn interrupted_run_keeps_its_measurements() {
     let output = child.wait_with_output().expect("it ends");
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{error}");
+    // The line of the trial says the same as the report.
+    assert!(error.contains(": not judged (cut short)"), "{error}");
     let record = std::fs::read_to_string(out.join("run.json")).expect("the run's record");
     assert!(record.contains("interrupted by the user"), "{record}");
     let page = std::fs::read_to_string(out.join("report.html")).expect("the report");
@@ -493,4 +495,61 @@ Content-Length: 0
         error.contains("warning") && error.contains("id="),
         "{error}"
     );
+}
+
+/// A scenario whose call waits for ever: SIGTERM, which `timeout` sends once, and a second Ctrl-C end it.
+#[test]
+fn signals_end_a_scenario_with_a_waiting_call() {
+    let folder = scratch("first-contact-waiting");
+    let scenario = folder.join("waits.xml");
+    std::fs::write(
+        &scenario,
+        "<scenario name=\"waits\"><send><![CDATA[
+OPTIONS sip:a@[remote_ip]:[remote_port] SIP/2.0
+Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
+From: <sip:b@[local_ip]>;tag=[call_number]
+To: <sip:a@[remote_ip]>
+Call-ID: [call_id]
+CSeq: 1 OPTIONS
+Max-Forwards: 70
+Content-Length: 0
+
+]]></send><recv response=\"200\"/></scenario>",
+    )
+    .expect("a scenario");
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let limit = std::time::Duration::from_secs(20);
+    silent.set_read_timeout(Some(limit)).expect("a timeout");
+    let target = silent.local_addr().expect("an address").to_string();
+    for (name, signals) in [("term", &["-TERM"][..]), ("int", &["-INT", "-INT"][..])] {
+        let figures = folder.join(format!("{name}.json"));
+        let child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+            .args(["lab", "run"])
+            .arg(&scenario)
+            .args([&target, "--calls", "1", "--json"])
+            .arg(&figures)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        silent.recv(&mut [0; 2_000]).expect("the request");
+        for signal in signals {
+            // The threads report their open calls twice a second.
+            std::thread::sleep(std::time::Duration::from_millis(1_500));
+            Command::new("kill")
+                .arg(signal)
+                .arg(child.id().to_string())
+                .status()
+                .expect("kill");
+        }
+        let sent = std::time::Instant::now();
+        let output = child.wait_with_output().expect("it ends");
+        let error = text(&output.stderr);
+        assert!(sent.elapsed().as_secs() < 10, "{name}: {error}");
+        assert_eq!(output.status.code(), Some(1), "{name}: {error}");
+        let told = error.contains("no further calls; 1 open, Ctrl-C again ends them");
+        assert_eq!(told, name == "int", "{error}");
+        let record = std::fs::read_to_string(&figures).expect("the statistics");
+        assert!(record.contains("stopped"), "{record}");
+    }
 }

@@ -73,11 +73,11 @@ const COMMANDS: &[(&str, By)] = &[
     ("hornwork lab list", By::TestLab),
     ("hornwork lab show call-capacity", By::TestLab),
     (
-        "hornwork lab run small-network --simulate --seed 7 --out results/a",
+        "hornwork lab run small-network --simulate --repeat 3 --seed 7 --out results/a",
         By::TestLab,
     ),
     (
-        "hornwork lab run small-network --simulate --seed 8 --out results/b",
+        "hornwork lab run small-network --simulate --repeat 3 --seed 8 --out results/b",
         By::TestLab,
     ),
     ("hornwork lab compare results/a results/b", By::TestLab),

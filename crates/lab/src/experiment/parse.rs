@@ -4,6 +4,7 @@ use super::model::{
     CallFlow, Callers, Experiment, IpVersions, Levels, MediaKind, RegistrarLocation, Registrations,
     SutMedia, TransportName,
 };
+use super::remedy::with_remedy;
 use super::renamed_keys::{current_path, renamed_key_warning, with_current_keys};
 use super::sut_checks::{check_kernel_relay, check_nodes, check_subject};
 use crate::error::LabError;
@@ -800,23 +801,6 @@ fn typed(document: &DocumentMut) -> Result<Experiment, String> {
     toml_edit::de::from_str(&document.to_string())
         .map(Experiment::resolved)
         .map_err(|error| with_remedy(error.message()))
-}
-
-/// An error of the TOML reader; for an unknown key or word, with the nearest valid name.
-fn with_remedy(message: &str) -> String {
-    let unknown = ["unknown field `", "unknown variant `"]
-        .into_iter()
-        .find_map(|start| message.strip_prefix(start))
-        .and_then(|rest| rest.split_once('`'));
-    let Some((word, known)) = unknown else {
-        return message.to_owned();
-    };
-    // Valid names are in back quotes: every second piece.
-    let known = known.split('`').skip(1).step_by(2);
-    match config::did_you_mean(word, known) {
-        Some(near) => format!("{message}; did you mean `{near}`?"),
-        None => message.to_owned(),
-    }
 }
 
 /// An error with file and line.

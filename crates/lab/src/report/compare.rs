@@ -2,10 +2,11 @@
 
 mod figures;
 mod search;
+mod verdict;
 
 use super::data::{LevelRecords, RunResults, TrialSummary};
 use super::level_summary::LoadFault;
-use super::significance::{ONE_SIDED, Sample, p_of_rise, significant_together};
+use super::significance::{ONE_SIDED, Sample, p_of_counts, p_of_rise, significant_together};
 use crate::error::{LabError, RunVerdict};
 use crate::statistics::{student, variance};
 use figures::{WorseDirection, direction, figures};
@@ -39,6 +40,8 @@ struct RowJudgement {
     /// Whether the row's own test finds a difference; `None` without a test.
     is_significant: Option<bool>,
     is_worse: bool,
+    /// Worse by more than the tolerance, with too few trials for a test.
+    is_untested: bool,
 }
 
 /// A figure measured in one run.
@@ -60,6 +63,9 @@ struct ComparedValue {
     /// Variance of a trial that follows from its number of events alone; `null` for figures that are no counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     least_variance: Option<f64>,
+    /// Events and occasions of a count of calls, over all trials.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    events: Option<(f64, f64)>,
     /// The limit that a search found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     searched: Option<SearchedLimit>,
@@ -101,8 +107,9 @@ interval (Student t, n - 1 degrees of freedom); quantiles and largest values are
 range of the single trials in brackets. Significant: the 95 % interval of the difference of the two means (Welch) excludes \
 zero; of quantiles and largest values the means of those of the single trials are compared; counts have at least the variance \
 of independent events. Worse: a difference in the worse direction above the tolerance that is significant among all judged \
-figures (Benjamini and Hochberg), so that many figures of equal runs are no more often worse than one; with fewer than two \
-trials on either side no difference is significant, and only the verdicts are compared. Searches are compared by their result, \
+figures (Benjamini and Hochberg), so that many figures of equal runs are no more often worse than one. With fewer than two \
+trials on either side only shares of calls are tested (established, failed: two proportions, calls taken as independent). Not \
+judged: a difference in the worse direction above the tolerance that the trials are too few to test. Searches are compared by their result, \
 with the highest value that passed and the lowest above it that failed in brackets: it is worse if these do not overlap; the \
 levels that a search has tried are not judged.";
 
@@ -374,15 +381,18 @@ impl ComparisonRow {
                 ..RowJudgement::default()
             };
         }
-        let rise = (self.baseline.sample().zip(self.new.sample()))
-            .and_then(|(old, new)| p_of_rise(&old, &new));
+        let rise = match self.baseline.sample().zip(self.new.sample()) {
+            Some((old, new)) => p_of_rise(&old, &new),
+            None => (self.baseline.events.zip(self.new.events))
+                .and_then(|(old, new)| p_of_counts(old, new)),
+        };
         RowJudgement {
             p_value: rise.map(|rise| match direction(&self.figure) {
                 Some(WorseDirection::Lower) => 1.0 - rise,
                 _ => rise,
             }),
             is_significant: rise.map(|rise| !(ONE_SIDED..=1.0 - ONE_SIDED).contains(&rise)),
-            is_worse: false,
+            ..RowJudgement::default()
         }
     }
 
@@ -397,6 +407,11 @@ impl ComparisonRow {
             None => return false,
         };
         by > old.abs() * tolerance_percent / 100.0
+    }
+
+    /// Whether the trials are too few for a test. Searches have their own rule.
+    fn is_untested(&self, test: &RowJudgement) -> bool {
+        test.p_value.is_none() && self.baseline.searched.is_none()
     }
 
     /// Whether it was measured in both runs; a search without a result may have measured that no value passes.
@@ -421,9 +436,10 @@ impl ComparisonRow {
                 None => "-",
             }
             .to_owned(),
-            match judgement.is_worse {
-                true => "worse".to_owned(),
-                false => String::new(),
+            match (judgement.is_worse, judgement.is_untested) {
+                (true, _) => "worse".to_owned(),
+                (false, true) => "not judged".to_owned(),
+                (false, false) => String::new(),
             },
         ]
     }
@@ -441,6 +457,7 @@ fn judge(rows: &[ComparisonRow], tolerance_percent: f64) -> Vec<RowJudgement> {
     rows.map(|((row, test), is_significant)| RowJudgement {
         is_worse: row.is_worse_search(tolerance_percent)
             || is_significant && row.is_beyond(tolerance_percent),
+        is_untested: judged(row) && row.is_untested(&test) && row.is_beyond(tolerance_percent),
         ..test
     })
     .collect()
@@ -484,51 +501,6 @@ impl RunComparison {
         out
     }
 
-    /// Figures that are worse in the new run, and the verdict if it is.
-    fn worse_figures(&self) -> Vec<String> {
-        let judged = judge(&self.rows, self.tolerance_percent);
-        let rows = self.rows.iter().zip(&judged);
-        let mut worse: Vec<String> = rows
-            .filter(|(_, judgement)| judgement.is_worse)
-            .map(|(row, _)| match row.level.as_str() {
-                OF_SEARCH => row.figure.clone(),
-                level => format!("{} at {level}", row.figure),
-            })
-            .collect();
-        if self.newly_failed {
-            worse.push("the verdict".to_owned());
-        }
-        worse
-    }
-
-    /// Whether any figure that was judged was measured in both runs. Of two searches that is their result.
-    fn is_compared(&self) -> bool {
-        let mut rows = self.rows.iter().filter(|row| !row.is_probe);
-        rows.any(ComparisonRow::is_compared)
-    }
-
-    /// Failed if the new run is worse; not measured if there is nothing to compare it by.
-    pub fn verdict(&self) -> RunVerdict {
-        match self.worse_figures().is_empty() {
-            false => RunVerdict::Failed,
-            true if self.is_compared() => RunVerdict::Passed,
-            true => RunVerdict::NotMeasured,
-        }
-    }
-
-    /// The judgement as a sentence.
-    pub fn judgement(&self) -> String {
-        let worse = self.worse_figures();
-        match worse.is_empty() {
-            true if self.is_compared() => "not worse".to_owned(),
-            true if self.rows.iter().any(|row| row.level == OF_SEARCH) => {
-                "not compared: a search has no result".to_owned()
-            }
-            true => "not compared: no level was judged in both runs".to_owned(),
-            false => format!("worse: {}", without_control_characters(&worse.join(", "))),
-        }
-    }
-
     /// As JSON.
     pub fn json(&self) -> serde_json::Value {
         let value = |value: &ComparedValue| {
@@ -559,6 +531,7 @@ impl RunComparison {
                     "told_apart": judgement.is_significant,
                     "p_value": judgement.p_value,
                     "worse": judgement.is_worse,
+                    "not_judged": judgement.is_untested,
                 })
             })
             .collect();
@@ -566,9 +539,14 @@ impl RunComparison {
             "experiment": self.title,
             "notes": self.notes,
             "tolerance_percent": self.tolerance_percent,
-            "worse": self.verdict() == RunVerdict::Failed,
+            "worse": match self.verdict() {
+                RunVerdict::Failed => Some(true),
+                RunVerdict::Passed | RunVerdict::NotJudged => Some(false),
+                RunVerdict::NotMeasured => None,
+            },
             "verdict": self.verdict(),
             "worse_in": self.worse_figures(),
+            "not_judged": self.untested_figures(),
             "rows": rows,
         })
     }
@@ -796,7 +774,18 @@ mod tests {
         assert!(!worse.iter().any(|name| name.contains("mean")), "{worse:?}");
         assert!(!compared(&old, &old, "same").is_worse());
         // One trial on a side shows no spread.
-        assert!(!compared(&old[..1], &new, "one").is_worse());
+        let one = compared(&old[..1], &new, "one");
+        assert_eq!(one.verdict(), RunVerdict::NotMeasured);
+        assert!(
+            one.judgement().contains("--repeat 3"),
+            "{}",
+            one.judgement()
+        );
+        // Faster, or equal: no difference waits for a test.
+        assert_eq!(
+            compared(&new[..1], &old[..1], "faster").verdict(),
+            RunVerdict::Passed
+        );
     }
 
     #[test]

@@ -54,6 +54,24 @@ pub(super) fn p_of_rise(old: &Sample, new: &Sample) -> Option<f64> {
     Some(student_tail(change / spread.sqrt(), freedom))
 }
 
+/// Probability of a rise of the share of events from `old` to `new` by this much or more without a change of the system
+/// (two proportions, pooled, with a correction for continuity); each is a number of events and of their occasions. `None`
+/// without occasions on either side.
+pub(super) fn p_of_counts(old: (f64, f64), new: (f64, f64)) -> Option<f64> {
+    if old.1 <= 0.0 || new.1 <= 0.0 {
+        return None;
+    }
+    let change = new.0 / new.1 - old.0 / old.1;
+    let each = 1.0 / old.1 + 1.0 / new.1;
+    // No event is no proof of certainty: one event and one other are added.
+    let share = (old.0 + new.0 + 1.0) / (old.1 + new.1 + 2.0);
+    let sure = (change.abs() - each / 2.0).max(0.0).copysign(change);
+    Some(student_tail(
+        sure / (share * (1.0 - share) * each).sqrt(),
+        f64::INFINITY,
+    ))
+}
+
 /// Variance of a trial's number of events, of `part` events among `whole` in `trials` trials (binomial). No event is no
 /// proof of certainty: one event and one other are added.
 pub(super) fn variance_of_count(part: f64, whole: f64, trials: usize) -> f64 {
@@ -108,6 +126,19 @@ mod tests {
         assert!((0.1..0.3).contains(&p), "{p}");
         let p = p_of_rise(&counted(0.0), &counted(100.0)).unwrap();
         assert!(p < 1e-6, "{p}");
+    }
+
+    #[test]
+    fn shares_of_single_trials_are_tested_as_proportions() {
+        let p = |old, new| p_of_counts(old, new).unwrap();
+        // 12 of 78 calls failed before, 70 of 94 now.
+        assert!(p((12.0, 78.0), (70.0, 94.0)) < 1e-6);
+        assert!(p((70.0, 94.0), (12.0, 78.0)) > 1.0 - 1e-6);
+        // One of ten is no proof, and equal shares are none of other loads.
+        assert!(p((0.0, 10.0), (1.0, 10.0)) > 0.2);
+        assert!((p((10.0, 100.0), (20.0, 200.0)) - 0.5).abs() < 1e-9);
+        assert!((p((0.0, 50.0), (0.0, 50.0)) - 0.5).abs() < 1e-9);
+        assert_eq!(p_of_counts((0.0, 0.0), (1.0, 10.0)), None);
     }
 
     #[test]

@@ -395,7 +395,13 @@ pub fn settings(
     let (media_ip, media_port) = match &options.media {
         None => (local.ip(), 6_000),
         Some(text) => {
-            let address = address(text, 6_000)
+            // Without an address it is the local one.
+            let port = text.strip_prefix(':').and_then(|port| port.parse().ok());
+            let parsed = match port {
+                Some(port) => Some(SocketAddr::new(local.ip(), port)),
+                None => address(text, 6_000),
+            };
+            let address = parsed
                 .ok_or_else(|| LabError::bad_input(format!("--media {text}: ADDRESS[:PORT]")))?;
             (address.ip(), address.port())
         }
@@ -746,6 +752,16 @@ mod tests {
             ports,
             [(6060, 5080, 6000), (6061, 5081, 6004), (6062, 5080, 6008)]
         );
+        // Media at a port of the local address, and at an address of IPv6 without a port.
+        for (media, wanted) in [(":7000", "127.0.0.1:7000"), ("::1", "[::1]:6000")] {
+            let options = ScenarioOptions {
+                media: Some(media.to_owned()),
+                ..options.clone()
+            };
+            let all = settings(&options, false, 7).unwrap();
+            let first = SocketAddr::new(all[0].media_ip, all[0].media_port);
+            assert_eq!(first.to_string(), wanted);
+        }
         for wrong in [
             ScenarioOptions::default(),
             ScenarioOptions {

@@ -203,8 +203,14 @@ fn watch(
             None => {}
         }
         let now = clock.now();
-        if signals.stops() > 0 {
-            order.fetch_max(signals.stops().min(END), Ordering::AcqRel);
+        let ordered = match signals.is_terminated() {
+            true => END,
+            false => signals.stops().min(END),
+        };
+        let before = order.fetch_max(ordered, Ordering::AcqRel);
+        if before == CONTINUE && ordered == STOP {
+            let total = merged(&figures);
+            display.stopping(total.map_or(0, |total| total.open));
         }
         if end.is_some_and(|end| now >= end) {
             order.fetch_max(END, Ordering::AcqRel);
@@ -532,6 +538,15 @@ impl LiveLine {
             total.failures(),
             total.retransmissions()
         );
+    }
+
+    /// Says how to end calls that are still open after the first Ctrl-C.
+    fn stopping(&mut self, open: u64) {
+        if open > 0 {
+            self.end();
+            self.shown = false;
+            eprintln!("no further calls; {open} open, Ctrl-C again ends them");
+        }
     }
 
     fn end(&self) {

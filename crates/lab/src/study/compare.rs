@@ -53,6 +53,9 @@ struct ComparedRow {
     /// Whether the intervals do not overlap; `null` without both.
     significant: Option<bool>,
     worse: bool,
+    /// Worse by more than the tolerance, without intervals that say something of the next run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    untested: bool,
 }
 
 /// The comparison of two runs of a study.
@@ -175,6 +178,7 @@ impl ComparedRow {
             _ => None,
         };
         let tolerated = old.here.unwrap_or(0.0).abs() * tolerance_percent / 100.0;
+        let is_beyond = by.is_some_and(|by| by > tolerated);
         ComparedRow {
             row: new.row.clone(),
             what: new.what.clone(),
@@ -185,7 +189,8 @@ impl ComparedRow {
             levels: (!is_same_level).then_some([old.level, new.level]),
             difference_percent,
             significant,
-            worse: significant == Some(true) && by.is_some_and(|by| by > tolerated),
+            worse: significant == Some(true) && is_beyond,
+            untested: significant.is_none() && is_beyond,
         }
     }
 
@@ -216,6 +221,7 @@ impl ComparedRow {
         match (self.worse, &self.levels) {
             (true, _) => "worse",
             (false, Some(_)) => "no: other level",
+            (false, None) if self.untested => "not judged",
             (false, None) => "",
         }
     }
@@ -363,12 +369,22 @@ impl StudyRunsCompared {
         worse
     }
 
-    /// Failed if the new run is worse; not measured if no row has both figures, or one that was judged is missing now.
+    /// Whether the rows that would be worse have no usable intervals, and no other row was tested.
+    fn is_untested(&self) -> bool {
+        let is_tested = self.rows.iter().any(|row| row.significant.is_some());
+        !is_tested && self.rows.iter().any(|row| row.untested)
+    }
+
+    /// Failed if the new run is worse; not measured if no row has both figures, if one that was judged is missing now, or
+    /// if no row could be tested.
     fn verdict(&self) -> RunVerdict {
         let is_lost = self.rows.iter().any(ComparedRow::is_lost);
         match self.worse().is_empty() {
             false => RunVerdict::Failed,
-            true if is_lost || !self.rows.iter().any(ComparedRow::is_compared) => {
+            true if is_lost
+                || self.is_untested()
+                || !self.rows.iter().any(ComparedRow::is_compared) =>
+            {
                 RunVerdict::NotMeasured
             }
             true => RunVerdict::Passed,
@@ -378,11 +394,20 @@ impl StudyRunsCompared {
     fn judgement(&self) -> String {
         match self.verdict() {
             RunVerdict::Failed => format!("worse than the baseline: {}", self.worse().join("; ")),
+            RunVerdict::NotMeasured if self.is_untested() => {
+                "not compared: no row has intervals over several runs on both sides".to_owned()
+            }
             RunVerdict::NotMeasured => {
                 "not compared: figures of the baseline were not measured in the new run".to_owned()
             }
             RunVerdict::Passed | RunVerdict::NotJudged => {
-                format!("not worse (tolerance {} %)", plain(self.tolerance_percent))
+                let untested = self.rows.iter().filter(|row| row.untested).count();
+                let more = match untested {
+                    0 => String::new(),
+                    count => format!("; not judged without intervals: {}", counted(count, "row")),
+                };
+                let tolerance = plain(self.tolerance_percent);
+                format!("not worse (tolerance {tolerance} %){more}")
             }
         }
     }
@@ -632,7 +657,22 @@ mod tests {
         let (old, new) = (study(vec![of_one_run(1.0)]), study(vec![of_one_run(1.1)]));
         let found = compared(&old, &new);
         assert_eq!(found.rows[0].significant, None);
+        assert_eq!(found.verdict(), RunVerdict::NotMeasured);
+        assert!(
+            found
+                .judgement()
+                .starts_with("not compared: no row has intervals")
+        );
+        // Beside a row that was tested it is named.
+        let tested = row("mos", 4.0, Some(0.1));
+        let [old, new] = [1.0, 1.1].map(|ms| study(vec![of_one_run(ms), tested.clone()]));
+        let found = compared(&old, &new);
         assert_eq!(found.verdict(), RunVerdict::Passed);
+        assert!(found.judgement().ends_with("without intervals: 1 row"));
+        assert_eq!(
+            compared(&old, &old).judgement(),
+            "not worse (tolerance 5 %)"
+        );
     }
 
     #[test]

@@ -389,3 +389,52 @@ fn runs_are_compared_with_their_intervals() {
         fs::remove_dir_all(dir).unwrap();
     }
 }
+
+#[test]
+fn single_trials_are_never_taken_for_equal() {
+    let trial = |ms: &[u64], failed: usize| -> Vec<Trial> {
+        let mut attempts = calls(0, ms);
+        let first = attempts.len() as u64;
+        attempts.extend((first..).take(failed).map(|number| call(0, number, None)));
+        vec![(Some(5.0), 0, attempts, vec![])]
+    };
+    let compared = |name: &str, old: Vec<Trial>, new: Vec<Trial>| {
+        let dirs = [("old", old), ("new", new)];
+        let [old, new] = dirs.map(|(side, trials)| {
+            let dir = directory(&format!("single-{name}-{side}"));
+            write_run(&dir, "made", trials);
+            dir
+        });
+        let found = lab::report::compare(&old, &new, lab::report::TOLERANCE_PERCENT).unwrap();
+        let page = fs::read_to_string(&found.page).unwrap();
+        for dir in [old, new] {
+            fs::remove_dir_all(dir).unwrap();
+        }
+        (found, page)
+    };
+    // Times of one trial have no known spread.
+    let (slow, page) = compared("slow", trial(&[1; 40], 0), trial(&[100; 40], 0));
+    assert_eq!(slow.verdict, RunVerdict::NotMeasured, "{}", slow.text);
+    assert!(
+        slow.text.contains("repeat both runs with --repeat 3"),
+        "{}",
+        slow.text
+    );
+    assert!(slow.json["worse"].is_null(), "{}", slow.json);
+    assert_eq!(slow.json["not_judged"][0], "calls response mean, ms at 5");
+    assert!(page.contains("not judged"), "{page}");
+    // Calls are counted: half of them failed.
+    let (failed, _) = compared("failed", trial(&[1; 40], 0), trial(&[1; 20], 20));
+    assert_eq!(failed.verdict, RunVerdict::Failed, "{}", failed.text);
+    let worse = failed.json["worse_in"].as_array().unwrap();
+    assert_eq!(
+        worse,
+        &["calls established at 5", "calls failed at 5"],
+        "{}",
+        failed.text
+    );
+    // Equal runs have nothing to judge.
+    let (equal, _) = compared("equal", trial(&[1; 40], 1), trial(&[1; 40], 1));
+    assert_eq!(equal.verdict, RunVerdict::Passed, "{}", equal.text);
+    assert_eq!(equal.json["worse"], false);
+}

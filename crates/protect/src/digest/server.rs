@@ -1,6 +1,8 @@
 //! Server side of Digest: challenges, verification, replay protection.
 
 use super::hash::{Algorithm, Hash, Hex, Qop, ResponseInput, Secret, ha1, keyed, quote};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use engine::{BoundedMap, Entropy, HashKey, Time};
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -88,7 +90,11 @@ impl PresentedCredentials<'_> {
     }
 }
 
-/// A nonce: its time of creation, a random part and a MAC over both; 64 hexadecimal digits.
+/// Bytes of the MAC in a nonce. Short, because several challenges must fit into a response of limited size; a forged nonce
+/// is of no use without the password.
+const NONCE_MAC: usize = 8;
+
+/// A nonce: its time of creation, a random part and a MAC over both; 24 bytes, as 32 characters of base64url.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Nonce {
     created_at: Time,
@@ -105,22 +111,21 @@ impl Nonce {
 
     fn write(self, key: &[u8; 32], out: &mut Vec<u8>) {
         let message = self.message();
-        for byte in message.iter().chain(&keyed(key, &message)) {
-            for nibble in [byte >> 4, byte & 15] {
-                out.push(b"0123456789abcdef"[usize::from(nibble)]);
-            }
-        }
+        let mac = keyed(key, &message);
+        let bytes: Vec<u8> = message
+            .into_iter()
+            .chain(mac.into_iter().take(NONCE_MAC))
+            .collect();
+        out.extend_from_slice(URL_SAFE_NO_PAD.encode(bytes).as_bytes());
     }
 
     /// Parses a nonce; `None` if its MAC is wrong.
     fn parse(key: &[u8; 32], text: &[u8]) -> Option<Nonce> {
-        let text: &[u8; 64] = text.try_into().ok()?;
-        let mut bytes = [0u8; 32];
-        for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-            *byte = (nibble(pair[0])? << 4) | nibble(pair[1])?;
-        }
-        let (message, proof) = bytes.split_at(16);
+        let text: &[u8; 32] = text.try_into().ok()?;
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (message, proof) = bytes.split_at_checked(16)?;
         let message: [u8; 16] = message.try_into().ok()?;
+        let proof: &[u8; NONCE_MAC] = proof.try_into().ok()?;
         let difference = keyed(key, &message)
             .iter()
             .zip(proof)
@@ -130,14 +135,6 @@ impl Nonce {
             created_at: Time(u64::from_be_bytes(created_at.try_into().ok()?)),
             salt: u64::from_be_bytes(salt.try_into().ok()?),
         })
-    }
-}
-
-fn nibble(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        _ => None,
     }
 }
 

@@ -332,7 +332,8 @@ fn expired_and_foreign_nonces_are_stale() {
     assert!(!session.may_retry(&wrong));
     // A nonce of another server, with the correct response.
     let mut foreign = fresh.clone();
-    foreign.nonce[40] ^= 1;
+    assert_eq!(foreign.nonce.len(), 32);
+    foreign.nonce[20] ^= 1;
     let mut session = ClientSession::new(foreign, b"bob", &secret, &mut pair.entropy).unwrap();
     assert_eq!(
         pair.check(&credentials(&mut session), Some(&secret)),

@@ -21,7 +21,36 @@ const NEEDED: [HeaderId; 6] = [
 /// Largest usual difference between the sizes of a refusal and its request, in bytes. A 100 must leave room for it.
 const REFUSAL: usize = 150;
 
+/// Headers of a stateless response, its reason phrase, and its Server header.
+type StatelessContent<'a> = (&'a [(HeaderId, &'a [u8])], &'a [u8], &'a [u8]);
+
+/// Contents of a stateless response, from the full one to the shortest. Parts are omitted in this order: Server, reason
+/// phrase, headers from the last to the second.
+pub(crate) fn shrinking<'a>(
+    edits: &'a [(HeaderId, &'a [u8])],
+    status: u16,
+    phrase: &'a [u8],
+    agent: &'a [u8],
+) -> impl Iterator<Item = StatelessContent<'a>> {
+    let none: &[u8] = b"";
+    let usual: &[u8] = reason(status);
+    let least = edits.len().min(1);
+    let fewer = (least..edits.len()).rev();
+    let shorter = fewer.filter_map(move |count| Some((edits.get(..count)?, usual, none)));
+    let full = [(edits, phrase, agent), (edits, usual, none)];
+    full.into_iter().chain(shorter)
+}
+
 impl Endpoint {
+    /// Counts a response from which challenges were omitted.
+    pub(crate) fn count_omitted(&mut self, omitted: &[(HeaderId, &[u8])]) {
+        let is_challenge =
+            |id: HeaderId| matches!(id, HeaderId::WwwAuthenticate | HeaderId::ProxyAuthenticate);
+        if omitted.iter().any(|(id, _)| is_challenge(*id)) {
+            self.drops.count(DropReason::SipChallengeOmitted);
+        }
+    }
+
     fn bound_mut(&mut self, slot: u32) -> Option<&mut usize> {
         let server = self.servers.get_mut(slot as usize)?;
         server.active.as_mut()?.bound.as_mut()

@@ -88,6 +88,7 @@ impl Figure {
                     n,
                     variance: variance(&values),
                     least_variance: self.least_variance(each, n),
+                    events: self.events(each),
                     trials,
                     ..ComparedValue::default()
                 }
@@ -97,6 +98,19 @@ impl Figure {
 }
 
 impl Figure {
+    /// Events and occasions of a count of calls. Lost packets have none: they come in bursts, so that a single trial does
+    /// not show their spread.
+    fn events(&self, each: &[TrialSummary]) -> Option<(f64, f64)> {
+        let (read, scale) = self.counts.as_ref()?;
+        if *scale != CountScale::Events {
+            return None;
+        }
+        let counts = each.iter().filter_map(read);
+        Some(counts.fold((0.0, 0.0), |sum, (part, whole)| {
+            (sum.0 + part, sum.1 + whole)
+        }))
+    }
+
     /// The variance of a trial's count by its number of events, over `n` trials; `None` for figures that are no counts.
     fn least_variance(&self, each: &[TrialSummary], n: usize) -> Option<f64> {
         let (read, scale) = self.counts.as_ref()?;
