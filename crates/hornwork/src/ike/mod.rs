@@ -8,9 +8,11 @@
 mod children;
 mod client;
 mod daemon;
+mod duplicates;
 mod exchange;
 mod files;
 mod plan;
+mod problems;
 mod rekeys;
 mod request;
 
