@@ -9,7 +9,7 @@ use super::files::IkeFiles;
 use super::plan::{ExchangePlan, SaEvent, SaSink};
 use super::problems::{Problems, TERMINATE, is_gone_already, is_problem};
 use super::rekeys::RekeyRequests;
-use super::request::{IkeRequest, IkeRequests};
+use super::request::IkeRequest;
 use engine::{Entropy, Time};
 use net::{Clock, Waker};
 use protect::esp::{AddressPrefix, SelectorLimits, SelectorPorts};
@@ -21,8 +21,7 @@ use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 use wire::esp::{NAT_TRAVERSAL_PORT, NatTraversalDatagram, is_ike_init_request};
 use wire::ip::UdpPacket;
@@ -861,73 +860,6 @@ impl IkeExchange {
         }
         self.buffer = buffer;
         sent
-    }
-}
-
-/// The thread of the key exchange.
-#[derive(Debug)]
-pub(crate) struct ExchangeThread {
-    requests: IkeRequests,
-    thread: JoinHandle<()>,
-}
-
-impl ExchangeThread {
-    /// Starts the key exchange; it has its daemon with all connections when this returns.
-    ///
-    /// # Errors
-    /// Those of [`IkeExchange::new`] and [`IkeExchange::set_up`].
-    pub(crate) fn start(
-        name: &str,
-        parts: IkeParts,
-        requests: IkeRequests,
-    ) -> io::Result<ExchangeThread> {
-        let (ready, started) = sync_channel(1);
-        let thread = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
-                let _ = net::block_signals();
-                // The daemon ends with the thread that starts it, so that is this one.
-                let exchange = IkeExchange::new(parts).and_then(|mut exchange| {
-                    exchange.set_up()?;
-                    Ok(exchange)
-                });
-                let (exchange, result) = match exchange {
-                    Ok(exchange) => (Some(exchange), Ok(())),
-                    Err(error) => (None, Err(error)),
-                };
-                // The receiver waits for it.
-                let _ = ready.send(result);
-                if let Some(exchange) = exchange {
-                    exchange.run();
-                }
-            })?;
-        started
-            .recv()
-            .unwrap_or_else(|_| Err(io::Error::other("the key exchange has panicked")))?;
-        Ok(ExchangeThread { requests, thread })
-    }
-
-    /// Whether it has ended.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.thread.is_finished()
-    }
-
-    /// Requests its end; false if it has no room for the request.
-    pub(crate) fn request_end(&self) -> bool {
-        self.requests.try_send(IkeRequest::Stop)
-    }
-
-    /// Waits for its end.
-    pub(crate) fn join(self) {
-        // A panic of the thread is logged by its hook.
-        let _ = self.thread.join();
-    }
-
-    /// Ends it: negotiated associations are deleted at the peers.
-    pub(crate) fn stop(self) {
-        self.requests.send(IkeRequest::Stop);
-        self.join();
     }
 }
 
