@@ -118,6 +118,9 @@ fn run_here(
     }
 }
 
+/// Beginning of the remark of a trial that this machine did not permit on sockets.
+pub(crate) const RAN_IN_VIRTUAL_TIME: &str = "the trial ran in virtual time: ";
+
 /// Runs a trial with a protected access side; in virtual time where this machine does not permit the link.
 fn run_protected(
     trial: &Trial,
@@ -137,7 +140,7 @@ fn run_protected(
         Err(error) if protection.has_line(trial.experiment.network.is_set()) => return Err(error),
         Err(error) => {
             let mut outcomes = super::simulate(trial)?;
-            let text = format!("the trial ran in virtual time: {error}");
+            let text = format!("{RAN_IN_VIRTUAL_TIME}{error}");
             outcomes.remarks.push(text.replace('\n', ";"));
             return Ok(outcomes);
         }
