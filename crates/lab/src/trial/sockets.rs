@@ -132,7 +132,10 @@ fn run_protected(
     };
     let link = match private {
         true => ProtectedLink::open(&trial.experiment, protection, trial.seed),
-        false => Err(LabError::cannot_run("no network namespace of its own", "")),
+        false => Err(LabError::cannot_run(
+            "no network namespace of its own, which needs CAP_SYS_ADMIN",
+            "",
+        )),
     };
     let link = match link {
         Ok(link) => link,
