@@ -44,6 +44,11 @@ pub(super) struct Listed {
     exchanges: Vec<ListedExchange>,
 }
 
+/// Whether an association in this state carries packets; during a change of keys the former one does.
+fn is_in_use(state: &str) -> bool {
+    matches!(state, "INSTALLED" | "REKEYING" | "REKEYED")
+}
+
 /// An IKE association with installed associations, in an event `list-sa`.
 fn exchange_of(tunnel: usize, ike: &ViciSection) -> Option<ListedExchange> {
     if ike.text("state") != Some("ESTABLISHED") {
@@ -53,7 +58,7 @@ fn exchange_of(tunnel: usize, ike: &ViciSection) -> Option<ListedExchange> {
     let installed = children
         .sections()
         .map(|(_, child)| child)
-        .filter(|child| child.text("state") == Some("INSTALLED"));
+        .filter(|child| child.text("state").is_some_and(is_in_use));
     let spis = installed.filter_map(|child| u32::from_str_radix(child.text("spi-in")?, 16).ok());
     let children: Vec<u32> = spis.collect();
     if children.is_empty() {
@@ -129,7 +134,8 @@ mod tests {
         };
         let children = ViciSection::new()
             .with_section("net-1", child("DELETED", id + 200))
-            .with_section("net-2", child("INSTALLED", id + 100));
+            .with_section("net-2", child("INSTALLED", id + 100))
+            .with_section("net-3", child("REKEYING", id + 300));
         let mut ike = ViciSection::new()
             .with("uniqueid", id.to_string())
             .with("state", "ESTABLISHED");
@@ -160,7 +166,7 @@ mod tests {
             panic!("{here:?}");
         };
         assert_eq!((here.tunnel, here.kept.id, here.surplus), (4, 2, 1));
-        assert_eq!(here.kept.children, [102], "the installed one");
+        assert_eq!(here.kept.children, [102, 302], "without the deleted one");
         assert_eq!((there[0].kept.id, there[0].surplus), (7, 6));
     }
 

@@ -299,17 +299,16 @@ impl IkeExchange {
     /// other one before the peer is told, so that none is lost.
     fn remove_duplicates(&mut self) {
         for duplicate in self.listed.duplicates() {
-            let tunnel = duplicate.tunnel;
-            let mut spis = duplicate.kept.children.iter();
-            let Some(kept) = spis.find_map(|spi| self.children.with_spi(tunnel, *spi)) else {
+            let (tunnel, number) = (duplicate.tunnel, duplicate.surplus);
+            let spis = &duplicate.kept.children;
+            let Some(kept) = self.children.newest(tunnel, spis).cloned() else {
                 continue;
             };
-            let (kept, number) = (kept.clone(), duplicate.surplus);
             if !self.deduplicated.insert(tunnel) {
                 continue;
             }
             let sealing = self.children.sealing(tunnel);
-            if sealing.is_some_and(|child| child.spi_in != kept.spi_in) {
+            if sealing.is_none_or(|child| !spis.contains(&child.spi_in)) {
                 self.seal(&kept, kept.peer, None);
             }
             tracing::debug!(tunnel, number, "both ends have set up the tunnel");
