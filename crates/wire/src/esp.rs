@@ -87,8 +87,8 @@ pub fn is_ike_v2(message: &[u8]) -> bool {
         && usize::try_from(length) == Ok(message.len())
 }
 
-/// Whether a message without its marker, with a header of IKEv2, is the request that begins a key exchange (IKE_SA_INIT, RFC 7296
-/// sections 3.1 and 1.2).
+/// Whether a message without its marker, with a header of IKEv2, is the request that begins a key exchange
+/// (IKE_SA_INIT, RFC 7296 sections 3.1 and 1.2).
 pub fn is_ike_init_request(message: &[u8]) -> bool {
     const IKE_SA_INIT: u8 = 34;
     const RESPONSE: u8 = 0x20;

@@ -1,5 +1,6 @@
-//! Tunnels that both ends have set up at the same time, each with an IKE association of its own (RFC 7296 has no rule for it, and
-//! the `unique` policies of strongSwan 5.9.8 keep both where neither is established when the other one begins).
+//! Tunnels that both ends have set up at the same time, each with an IKE association of its own (RFC 7296 has no rule
+//! for it, and the `unique` policies of strongSwan 5.9.8 keep both where neither is established when the other one
+//! begins).
 //!
 //! Both ends delete the same one: that whose initiator has the larger SPI. They need no message about it.
 
@@ -92,8 +93,8 @@ impl Listed {
         }
     }
 
-    /// Tunnels that both ends have set up at the same time. Others with two associations are left to dead peer detection: the
-    /// older one may be that of a peer that has restarted.
+    /// Tunnels that both ends have set up at the same time. Others with two associations are left to dead peer
+    /// detection: the older one may be that of a peer that has restarted.
     pub(super) fn duplicates(&self) -> Vec<Duplicate> {
         let mut found = Vec::new();
         for one in self.exchanges.iter().filter(|one| one.is_initiator) {

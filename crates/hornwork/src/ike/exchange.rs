@@ -295,8 +295,8 @@ impl IkeExchange {
         }
     }
 
-    /// Of two associations of a tunnel that both ends have set up at the same time one is deleted. Packets are sealed with the
-    /// other one before the peer is told, so that none is lost.
+    /// Of two associations of a tunnel that both ends have set up at the same time one is deleted. Packets are sealed
+    /// with the other one before the peer is told, so that none is lost.
     fn remove_duplicates(&mut self) {
         for duplicate in self.listed.duplicates() {
             let (tunnel, number) = (duplicate.tunnel, duplicate.surplus);
@@ -892,7 +892,8 @@ fn is_first_message(port: u16, payload: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// A daemon without connections would refuse the first message of a peer for good; others are of associations that it has.
+    /// A daemon without connections would refuse the first message of a peer for good; others are of associations that
+    /// it has.
     #[test]
     fn first_messages_of_peers_are_told_from_others() {
         let mut message = vec![0; 40];

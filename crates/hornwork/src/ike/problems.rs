@@ -54,7 +54,8 @@ impl Problems {
     }
 }
 
-/// Whether an association that shall be deleted is there no more: the peer, or new keys, have deleted it at the same time.
+/// Whether an association that shall be deleted is there no more: the peer, or new keys, have deleted it at the same
+/// time.
 pub(super) fn is_gone_already(what: &str, why: &str) -> bool {
     what.starts_with(TERMINATE) && why == "no matching SAs to terminate found"
 }

@@ -135,7 +135,8 @@ fn phones_in_virtual_time_are_measured_or_say_why_not() {
     }
 }
 
-/// Without the rights of a link the trials run in virtual time: the terminal says so, and how many bounds were not measured.
+/// Without the rights of a link the trials run in virtual time: the terminal says so, and how many bounds were not
+/// measured.
 #[test]
 fn virtual_time_in_the_place_of_a_link_is_named_on_the_terminal() {
     let folder = scratch("esp-experiments-virtual");

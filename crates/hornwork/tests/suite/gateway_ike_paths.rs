@@ -1,5 +1,6 @@
-//! The gateway's key exchange with a stock strongSwan over other paths: IPv6 outside with both families inside, and a NAT before our
-//! end; and with another gateway of ours, or a peer that begins early. Keys change under traffic. Skipped without the rights.
+//! The gateway's key exchange with a stock strongSwan over other paths: IPv6 outside with both families inside, and a
+//! NAT before our end; and with another gateway of ours, or a peer that begins early. Keys change under traffic.
+//! Skipped without the rights.
 
 use crate::common::installed;
 use crate::common::pings::lossless;
@@ -151,7 +152,8 @@ fn our_end_may_be_behind_a_nat() {
     }
 }
 
-/// Two gateways of ours start together, and both initiate. The number of IKE associations is that of those deleted at the end.
+/// Two gateways of ours start together, and both initiate. The number of IKE associations is that of those deleted at
+/// the end.
 const TWO: &str = r#"
 export RUST_LOG=debug
 "$HORNWORK" run --role gateway -c near.toml > near.log 2>&1 & near_pid=$!
@@ -203,8 +205,8 @@ fn other_end(ike: &str, tunnel: &str) -> String {
         .replace("10.*.0.", "10.2.0.")
 }
 
-/// A peer begins an exchange every 2 ms, from before the start of our end on. It prints the numbers of answers and of those with
-/// NO_PROPOSAL_CHOSEN alone.
+/// A peer begins an exchange every 2 ms, from before the start of our end on. It prints the numbers of answers and of
+/// those with NO_PROPOSAL_CHOSEN alone.
 const EARLY: &str = r#"
 cat > begin.py <<END
 import os, socket, struct, sys, time

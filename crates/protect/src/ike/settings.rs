@@ -292,8 +292,8 @@ impl IkeConnection {
                 seconds(self.rekey + OVERTIME.max(self.rekey / 10)),
             )
             .with("start_action", start)
-            // The gateway sets a tunnel up again: the daemon would do so for each association that is deleted, also where
-            // another one of the tunnel stays.
+            // The gateway sets a tunnel up again: the daemon would do so for each association that is deleted, also
+            // where another one of the tunnel stays.
             .with("close_action", "none")
             .with("dpd_action", "clear");
         let anyone = match self.local.is_ipv4() {
@@ -358,8 +358,8 @@ impl IkeConnection {
         ViciPacket::Command("terminate".to_owned(), message)
     }
 
-    /// The command that deletes an IKE association with its children, by the daemon's number of it; its response does not wait for
-    /// the peer.
+    /// The command that deletes an IKE association with its children, by the daemon's number of it; its response does
+    /// not wait for the peer.
     pub fn terminate_exchange(number: u32) -> ViciPacket {
         let message = ViciSection::new()
             .with("ike-id", number.to_string())
