@@ -1,13 +1,14 @@
 //! Tables for the terminal.
 
-use crate::decimal::plain;
+use crate::decimal::{counted, plain};
 use crate::error::RunVerdict;
 use crate::figures::ThresholdCheck;
 use crate::output::columns;
 use crate::raw::{RunRecord, TrialRecord};
 use crate::record::AttemptOutcome;
-use crate::report::{LevelSummary, Published, compare_with_study};
+use crate::report::{BoundCheck, LevelSummary, Published, compare_with_study};
 use crate::statistics::has_too_few_samples;
+use crate::trial::RAN_IN_VIRTUAL_TIME;
 use std::fmt::Write;
 
 /// Runs with more trials print no lines about the delay of each.
@@ -150,6 +151,41 @@ fn verdict_text(verdict: RunVerdict, cut_short: bool) -> String {
     }
 }
 
+/// The bounds that a run which has passed did not measure.
+fn unmeasured_bounds(verdict: RunVerdict, bounds: &[BoundCheck]) -> String {
+    let open = bounds.iter().filter(|bound| bound.holds.is_none()).count();
+    match (verdict, open) {
+        (RunVerdict::Passed, 1..) => {
+            format!(
+                " ({open} of {} not measured)",
+                counted(bounds.len() as u32, "bound")
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+/// Trials that ran in virtual time because this machine did not permit them on sockets, with the reasons.
+fn in_virtual_time(trials: &[TrialRecord]) -> String {
+    let mut reasons: Vec<(&str, usize)> = Vec::new();
+    let remarks = trials.iter().flat_map(|trial| &trial.remarks);
+    for reason in remarks.filter_map(|remark| remark.strip_prefix(RAN_IN_VIRTUAL_TIME)) {
+        match reasons.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, count)) => *count += 1,
+            None => reasons.push((reason, 1)),
+        }
+    }
+    let mut out = String::new();
+    for (reason, count) in reasons {
+        let all = counted(trials.len() as u32, "trial");
+        let _ = writeln!(
+            out,
+            "in virtual time, without CPU time: {count} of {all}: {reason}"
+        );
+    }
+    out
+}
+
 /// The levels of a run with their main figures, the thresholds that failed, and the study's figures if the experiment
 /// names them.
 pub fn table(run: &RunRecord, published: &Published) -> String {
@@ -248,8 +284,10 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
         let _ = writeln!(out, "{}", bound.line());
     }
     out.push_str(&failures(run, label));
+    out.push_str(&in_virtual_time(&run.trials));
     let verdict = verdict_text(published.verdict, run.cut_short);
-    let _ = writeln!(out, "verdict: {verdict}");
+    let open = unmeasured_bounds(published.verdict, &published.bounds);
+    let _ = writeln!(out, "verdict: {verdict}{open}");
     for trial in &run.trials {
         for check in trial.checks.iter().filter(|check| check.failed()) {
             let level = trial
@@ -310,4 +348,50 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
         out.push_str(&columns(&headings, &rows));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::{Details, Figures};
+    use serde_json::json;
+
+    #[test]
+    fn bounds_that_were_not_measured_are_counted_beside_the_verdict() {
+        let bound = |holds| BoundCheck {
+            holds,
+            ..BoundCheck::default()
+        };
+        let open = [bound(None), bound(Some(true)), bound(None)];
+        let text = |verdict, bounds: &[BoundCheck]| unmeasured_bounds(verdict, bounds);
+        assert_eq!(
+            text(RunVerdict::Passed, &open),
+            " (2 of 3 bounds not measured)"
+        );
+        assert_eq!(text(RunVerdict::Passed, &open[1..2]), "");
+        assert_eq!(text(RunVerdict::Failed, &open), "");
+    }
+
+    #[test]
+    fn trials_in_virtual_time_are_named_with_their_reason() {
+        let trial = |remarks: &[&str]| -> TrialRecord {
+            let record = json!({
+                "trial": 0, "level": 1.0, "repetition": 0, "seed": 1, "seconds": 1.0, "figures": Figures::default(),
+                "details": Details::default(), "checks": [], "leaks": null, "verdict": "passed", "remarks": remarks,
+                "surroundings": null, "digest": null, "links": [],
+            });
+            serde_json::from_value(record).unwrap()
+        };
+        let reason = format!("{RAN_IN_VIRTUAL_TIME}no network namespace of its own");
+        let trials = [
+            trial(&[&reason, "another remark"]),
+            trial(&[]),
+            trial(&[&reason]),
+        ];
+        assert_eq!(
+            in_virtual_time(&trials),
+            "in virtual time, without CPU time: 2 of 3 trials: no network namespace of its own\n"
+        );
+        assert_eq!(in_virtual_time(&trials[1..2]), "");
+    }
 }

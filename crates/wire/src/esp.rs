@@ -87,6 +87,16 @@ pub fn is_ike_v2(message: &[u8]) -> bool {
         && usize::try_from(length) == Ok(message.len())
 }
 
+/// Whether a message without its marker, with a header of IKEv2, is the request that begins a key exchange
+/// (IKE_SA_INIT, RFC 7296 sections 3.1 and 1.2).
+pub fn is_ike_init_request(message: &[u8]) -> bool {
+    const IKE_SA_INIT: u8 = 34;
+    const RESPONSE: u8 = 0x20;
+    is_ike_v2(message)
+        && message.get(18) == Some(&IKE_SA_INIT)
+        && message.get(19).is_some_and(|flags| flags & RESPONSE == 0)
+}
+
 /// The trailer of a decrypted ESP packet (RFC 4303 sections 2.4 to 2.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EspTrailer {
@@ -210,6 +220,13 @@ mod tests {
         }
         assert!(!is_ike_v2(&message[..27]));
         assert!(!is_ike_v2(&message[..39]));
+        // IKE_SA_INIT of the initiator, its response, IKE_AUTH.
+        for (exchange, flags, is_first) in [(34, 0x08, true), (34, 0x20, false), (35, 0x08, false)]
+        {
+            message[18..20].copy_from_slice(&[exchange, flags]);
+            assert_eq!(is_ike_init_request(&message), is_first, "{exchange}");
+        }
+        assert!(!is_ike_init_request(&message[..39]));
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub(super) struct Keeper {
     routes: PeerRoutes,
     /// SPIs that are no longer in the file, and open until this time.
     removed: HashMap<u32, Time>,
+    /// SPIs with which tunnels, by number, have sealed.
+    sealed: HashMap<(usize, u32), FormerSa>,
     /// The last write of sequence numbers has failed, which is logged once.
     numbers_fail: bool,
     next_path: Time,
@@ -70,6 +72,7 @@ impl Keeper {
             peers: peers.collect(),
             routes: PeerRoutes::of(&parts.spec),
             removed: HashMap::new(),
+            sealed: HashMap::new(),
             numbers_fail: false,
             next_path: now,
             next_statistics: parts.spec.statistics.map(|interval| now + interval),
@@ -283,7 +286,8 @@ impl Keeper {
         };
         let now = self.parts.clock.now();
         self.removed.retain(|_, until| *until > now);
-        let change = KeyChange::of(&self.parts.keys, &keys, &self.removed)?;
+        self.sealed.retain(|_, former| former.until > now);
+        let change = KeyChange::of(&self.parts.keys, &keys, &self.removed, &self.sealed)?;
         let mut entropy = net::entropy().map_err(|error| error.to_string())?;
         let mut rekey = GatewayRekey::default();
         let tunnels = || keys.tunnels.iter().enumerate();
@@ -311,6 +315,15 @@ impl Keeper {
         self.removed
             .extend(change.removed.iter().map(|spi| (*spi, until)));
         rekey.removed = change.removed;
+        let sealed = change.outbound.iter().filter_map(|&tunnel| {
+            let old = self.parts.keys.tunnels.get(tunnel)?;
+            let former = FormerSa {
+                keys: old.outbound.keys.check_value(),
+                until: until + self.parts.spec.rekey_delay,
+            };
+            Some(((tunnel, old.outbound.spi), former))
+        });
+        self.sealed.extend(sealed);
         let event = EventKind::GatewayKeysLoaded {
             outbound_added: rekey.outbound.len() as u64,
             inbound_added: rekey.inbound.len() as u64,
@@ -321,6 +334,15 @@ impl Keeper {
         self.log(event);
         Ok(())
     }
+}
+
+/// An association that has sealed, and is no longer in the file.
+#[derive(Debug)]
+struct FormerSa {
+    /// Check value of its keys.
+    keys: [u8; 8],
+    /// The peer may have it until this time.
+    until: Time,
 }
 
 /// Differences between the keys in use and those of the file.
@@ -339,9 +361,18 @@ impl KeyChange {
         old: &GatewayKeys,
         new: &GatewayKeys,
         removed: &HashMap<u32, Time>,
+        sealed: &HashMap<(usize, u32), FormerSa>,
     ) -> Result<KeyChange, String> {
         let again = |spi: u32| {
             format!("SPI {spi:#010x} has other keys than before; new keys need a new SPI")
+        };
+        let too_early = |spi: u32| {
+            format!("SPI {spi:#010x} was removed within rekey_grace_s; use a new SPI, or wait")
+        };
+        // With the keys that it had an SPI may come back: its sequence numbers go on.
+        let is_taken = |tunnel: usize, keys: &[u8; 8], spi: u32| {
+            let former = sealed.get(&(tunnel, spi));
+            former.is_some_and(|former| former.keys != *keys)
         };
         let mut change = KeyChange::default();
         let mut before: HashMap<u32, [u8; 8]> = HashMap::new();
@@ -363,6 +394,9 @@ impl KeyChange {
                         new.spi, old.spi
                     ));
                 }
+                (false, false) if is_taken(tunnel, &new.keys.check_value(), new.spi) => {
+                    return Err(too_early(new.spi));
+                }
                 (false, false) => change.outbound.push(tunnel),
             }
         }
@@ -370,11 +404,7 @@ impl KeyChange {
             match before.remove(&spi) {
                 Some(known) if known != keys => return Err(again(spi)),
                 Some(_) => {}
-                None if removed.contains_key(&spi) => {
-                    return Err(format!(
-                        "SPI {spi:#010x} was removed within rekey_grace_s; use a new SPI, or wait"
-                    ));
-                }
+                None if removed.contains_key(&spi) => return Err(too_early(spi)),
                 None => change.inbound.push(spi),
             }
         }
@@ -397,5 +427,52 @@ fn statistics(figures: &GatewayFigures) -> EventKind {
         dropped,
         reasons: reasons.join(","),
         associations: figures.associations.load(Relaxed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protect::esp::{EspEncryption, EspIntegrity, EspKeys, EspSuite, SaSpec};
+
+    /// A tunnel that seals with this SPI and key.
+    fn keys(spi: u32, key: u8) -> GatewayKeys {
+        let suite = EspSuite::new(EspEncryption::AesGcm16, EspIntegrity::None);
+        let spec = |spi, key: u8| SaSpec::new(spi, suite, EspKeys::new(&[key; 20], &[]));
+        GatewayKeys {
+            tunnels: vec![TunnelKeys {
+                outbound: spec(spi, key),
+                inbound: vec![spec(0x9001, 0x99)],
+            }],
+            ike: None,
+        }
+    }
+
+    #[test]
+    fn a_former_spi_gets_no_other_keys_within_the_grace_time() {
+        let old = keys(0x1002, 2);
+        let former = FormerSa {
+            keys: keys(0x1001, 1).tunnels[0].outbound.keys.check_value(),
+            until: Time::ZERO + Duration::from_secs(5),
+        };
+        let sealed = HashMap::from([((0, 0x1001), former)]);
+        let change = |new: &GatewayKeys, sealed: &HashMap<(usize, u32), FormerSa>| {
+            KeyChange::of(&old, new, &HashMap::new(), sealed)
+        };
+        let refused = change(&keys(0x1001, 3), &sealed).unwrap_err();
+        assert!(
+            refused.contains("0x00001001 was removed within rekey_grace_s"),
+            "{refused}"
+        );
+        // Its own keys, another SPI, and any after the grace time are accepted.
+        for (new, sealed) in [
+            (keys(0x1001, 1), &sealed),
+            (keys(0x1003, 3), &sealed),
+            (keys(0x1001, 3), &HashMap::new()),
+        ] {
+            assert_eq!(change(&new, sealed).unwrap().outbound, [0]);
+        }
+        assert!(change(&keys(0x1002, 3), &sealed).is_err());
+        assert!(change(&keys(0x1003, 2), &sealed).is_err());
     }
 }

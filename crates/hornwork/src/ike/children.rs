@@ -215,6 +215,14 @@ impl Children {
             .filter(|child| child.tunnel == tunnel)
     }
 
+    /// The newest of the associations of a tunnel with these SPIs of received packets that the peer has.
+    pub(super) fn newest(&self, tunnel: usize, spis: &[u32]) -> Option<&Child> {
+        let found = spis.iter().filter_map(|spi| self.with_spi(tunnel, *spi));
+        found
+            .filter(|child| child.is_up)
+            .max_by_key(|child| child.since)
+    }
+
     /// The association of a tunnel with this SPI, of received or of sent packets.
     pub(super) fn with_any_spi(&self, tunnel: usize, spi: u32) -> Option<&Child> {
         let sent = || {
@@ -396,6 +404,17 @@ mod tests {
         let numbers: Vec<_> = surplus.iter().map(Child::daemon_number).collect();
         assert_eq!(numbers, [None], "{surplus:?}");
         assert_eq!(children.known[&4].daemon_number(), Some(4));
+    }
+
+    #[test]
+    fn the_newest_association_that_the_peer_has_is_found() {
+        let mut children = with_children(&[(1, 0), (2, 10), (3, 20), (4, 30)]);
+        for spi in [1, 2, 3] {
+            children.seals(4, spi);
+        }
+        let newest = |spis: &[u32]| children.newest(4, spis).map(|child| child.spi_in);
+        assert_eq!(newest(&[1, 2, 4, 9]), Some(2), "4 has not sealed");
+        assert_eq!(newest(&[4]), None);
     }
 
     #[test]

@@ -4,25 +4,26 @@ use super::cannot;
 use super::children::{Child, Children, children_of};
 use super::client::{ViciClient, ViciFact};
 use super::daemon::Daemon;
+use super::duplicates::Listed;
 use super::files::IkeFiles;
 use super::plan::{ExchangePlan, SaEvent, SaSink};
+use super::problems::{Problems, TERMINATE, is_gone_already, is_problem};
 use super::rekeys::RekeyRequests;
-use super::request::{IkeRequest, IkeRequests};
+use super::request::IkeRequest;
 use engine::{Entropy, Time};
 use net::{Clock, Waker};
 use protect::esp::{AddressPrefix, SelectorLimits, SelectorPorts};
 use protect::ike::{
-    DaemonFact, DaemonLine, DaemonLog, IkeConnection, NegotiatedChild, ViciPacket, ViciSection,
-    connection_number, daemon_selectors,
+    DaemonFact, DaemonLog, IkeConnection, NegotiatedChild, ViciPacket, ViciSection,
+    connection_name, connection_number, daemon_selectors,
 };
 use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
-use wire::esp::NAT_TRAVERSAL_PORT;
+use wire::esp::{NAT_TRAVERSAL_PORT, NatTraversalDatagram, is_ike_init_request};
 use wire::ip::UdpPacket;
 use zeroize::Zeroizing;
 
@@ -40,6 +41,8 @@ const PEER_ALONE: &str = "dynamic";
 const LIST_INTERVAL: Duration = Duration::from_secs(60);
 /// The command for it.
 const LIST: &str = "list-sas";
+/// Wait before a second association of a tunnel is looked at: both ends have it by then.
+const DUPLICATE_WAIT: Duration = Duration::from_secs(5);
 /// Interval of attempts to set up a tunnel that is down: the daemon gives an attempt up after 26 s.
 const ATTEMPT_INTERVAL: Duration = Duration::from_secs(30);
 /// Interval of the work that depends on time.
@@ -50,31 +53,6 @@ const RESTART: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)]
 const BATCH: usize = 64;
 /// Longest message, bytes: an IP packet.
 const LONGEST: usize = 65_535;
-/// Problems that are logged in [`PROBLEM_INTERVAL`]: strangers can cause them.
-const MAX_PROBLEMS: u64 = 10;
-const PROBLEM_INTERVAL: Duration = Duration::from_secs(10);
-
-/// Beginnings of lines of the daemon's log that tell about a problem. Strangers can write no beginning of a line.
-const PROBLEMS: [&str; 17] = [
-    "failed to establish CHILD_SA",
-    "unable to install",
-    "received AUTHENTICATION_FAILED",
-    "received NO_PROPOSAL_CHOSEN",
-    "received TS_UNACCEPTABLE",
-    "traffic selectors",
-    "no IKE config found",
-    "no matching peer config found",
-    "no acceptable proposal found",
-    "no acceptable traffic selectors found",
-    "no shared key found",
-    "no private key found",
-    "no trusted",
-    "tried ",
-    "giving up after",
-    "peer not responding",
-    "constraint check failed",
-];
-
 /// The parts of the thread.
 pub(crate) struct IkeParts {
     pub(crate) plan: ExchangePlan,
@@ -93,6 +71,8 @@ struct Running {
     reader: DaemonLog,
     vici: Option<ViciClient>,
     since: Time,
+    /// It has had all connections once. Before, it would refuse peers for good (NO_PROPOSAL_CHOSEN).
+    is_loaded: bool,
 }
 
 pub(crate) struct IkeExchange {
@@ -109,41 +89,19 @@ pub(crate) struct IkeExchange {
     is_ending: bool,
     next_list: Time,
     next_due: Time,
-    /// The time of the last request for the daemon's associations, and those that it has listed since then.
-    listed: (Time, HashSet<u32>),
+    /// The associations that the daemon has listed since the last request for them.
+    listed: Listed,
+    /// Tunnels that both ends have set up, of which one association was deleted. A peer that replaces it has two.
+    deduplicated: HashSet<usize>,
     /// Tunnels that need new keys.
     rekeys: RekeyRequests,
-    /// Last attempt to set up each tunnel, or the time at which it went down.
+    /// Time of the next attempt to set up each tunnel, unless it is up.
     attempts: Vec<Time>,
     /// Problems of tunnels, and those of strangers.
     problems: [Problems; 2],
     is_set_up: bool,
     /// Commands that were refused during the set-up.
     refused: Vec<String>,
-}
-
-/// Bounds the events about problems.
-#[derive(Debug, Default)]
-struct Problems {
-    since: Time,
-    logged: u64,
-    suppressed: u64,
-}
-
-impl Problems {
-    /// Whether one may be logged now, with the number of those that were not.
-    fn allow(&mut self, now: Time) -> Option<u64> {
-        if now.since(self.since) >= PROBLEM_INTERVAL {
-            self.since = now;
-            self.logged = 0;
-        }
-        if self.logged >= MAX_PROBLEMS {
-            self.suppressed += 1;
-            return None;
-        }
-        self.logged += 1;
-        Some(core::mem::take(&mut self.suppressed))
-    }
 }
 
 /// A fact of the daemon's log.
@@ -174,9 +132,10 @@ impl IkeExchange {
             is_ending: false,
             next_list: now + LIST_INTERVAL,
             next_due: now + DUE_INTERVAL,
-            listed: (now, HashSet::new()),
+            listed: Listed::new(now),
+            deduplicated: HashSet::new(),
             rekeys: RekeyRequests::default(),
-            attempts: vec![now; parts.plan.tunnels.len()],
+            attempts: vec![now + ATTEMPT_INTERVAL; parts.plan.tunnels.len()],
             problems: Default::default(),
             is_set_up: false,
             refused: Vec::new(),
@@ -201,6 +160,7 @@ impl IkeExchange {
             reader: DaemonLog::new(),
             vici: None,
             since: self.now(),
+            is_loaded: false,
         });
         Ok(())
     }
@@ -219,19 +179,16 @@ impl IkeExchange {
                     "correct the proposals, identities and files of the key exchange and its tunnels",
                 ));
             }
-            let running = self.running.as_ref();
-            match running.and_then(|running| running.vici.as_ref()) {
-                Some(vici) if vici.open() == 0 => {
+            match &self.running {
+                Some(running) if running.is_loaded => {
                     self.is_set_up = true;
                     return Ok(());
                 }
-                _ if running.is_none() => {
-                    return Err(self.failure("the daemon has ended"));
-                }
-                _ if self.now() >= until => {
+                None => return Err(self.failure("the daemon has ended")),
+                Some(_) if self.now() >= until => {
                     return Err(self.failure("the daemon does not answer"));
                 }
-                _ => {}
+                Some(_) => {}
             }
         }
     }
@@ -278,7 +235,7 @@ impl IkeExchange {
 
     /// Work that depends on time alone.
     fn due(&mut self, now: Time) {
-        self.attempt(now, ATTEMPT_INTERVAL);
+        self.attempt(now, false);
         self.request_keys(now);
         let vici = self
             .running
@@ -290,7 +247,7 @@ impl IkeExchange {
         }
         if now >= self.next_list {
             self.next_list = now + LIST_INTERVAL;
-            self.listed = (now, HashSet::new());
+            self.listed = Listed::new(now);
             match self.running.is_some() {
                 true => self.ask(
                     LIST.to_owned(),
@@ -321,40 +278,70 @@ impl IkeExchange {
             return;
         };
         if let Some(number) = child.daemon_number() {
-            let what = format!("terminate {number}");
+            let what = format!("{TERMINATE}{number}");
             self.ask(what, &IkeConnection::terminate(number));
         }
         self.remove(tunnel, child.spi_in);
+        // The next one may be refused, too.
+        self.postpone_attempt(tunnel, self.now());
     }
 
     /// Removes associations that the daemon does not have.
     fn remove_gone(&mut self, now: Time) {
-        let (asked, listed) = &self.listed;
-        let gone = self
-            .children
-            .gone((listed, *asked), &self.parts.plan.ike, now);
+        let listed = (&self.listed.children, self.listed.asked);
+        let gone = self.children.gone(listed, &self.parts.plan.ike, now);
         for (tunnel, spi_in) in gone {
             self.remove(tunnel, spi_in);
         }
     }
 
-    /// Sets up the tunnels that are down and had no attempt within the interval.
-    fn attempt(&mut self, now: Time, interval: Duration) {
+    /// Of two associations of a tunnel that both ends have set up at the same time one is deleted. Packets are sealed
+    /// with the other one before the peer is told, so that none is lost.
+    fn remove_duplicates(&mut self) {
+        for duplicate in self.listed.duplicates() {
+            let (tunnel, number) = (duplicate.tunnel, duplicate.surplus);
+            let spis = &duplicate.kept.children;
+            let Some(kept) = self.children.newest(tunnel, spis).cloned() else {
+                continue;
+            };
+            if !self.deduplicated.insert(tunnel) {
+                continue;
+            }
+            let sealing = self.children.sealing(tunnel);
+            if sealing.is_none_or(|child| !spis.contains(&child.spi_in)) {
+                self.seal(&kept, kept.peer, None);
+            }
+            tracing::debug!(tunnel, number, "both ends have set up the tunnel");
+            let what = format!("{TERMINATE}IKE {number}");
+            self.ask(what, &IkeConnection::terminate_exchange(number));
+        }
+    }
+
+    /// Sets up the tunnels that are down and whose time has come, or all that are down.
+    fn attempt(&mut self, now: Time, at_once: bool) {
+        if self.is_ending {
+            return;
+        }
         // A connection has copies of secrets and certificates: it is made for tunnels that are due.
         let is_due = |number: usize| {
-            let last = self.attempts.get(number);
-            !self.children.is_up(number) && last.is_some_and(|last| now.since(*last) >= interval)
+            let next = self.attempts.get(number);
+            !self.children.is_up(number) && next.is_some_and(|next| at_once || now >= *next)
         };
         let due = self
             .connections(is_due)
             .filter(|connection| connection.initiates);
         let due: Vec<_> = due.collect();
         for connection in due {
-            if let Some(last) = self.attempts.get_mut(connection.number) {
-                *last = now;
-            }
+            self.postpone_attempt(connection.number, now);
             let what = format!("initiate {}", self.name(connection.number));
             self.ask(what, &connection.initiate());
+        }
+    }
+
+    /// The next attempt to set up a tunnel follows after the interval.
+    fn postpone_attempt(&mut self, tunnel: usize, now: Time) {
+        if let Some(next) = self.attempts.get_mut(tunnel) {
+            *next = now + ATTEMPT_INTERVAL;
         }
     }
 
@@ -397,7 +384,7 @@ impl IkeExchange {
                 Ok(IkeRequest::Files(files)) => {
                     self.parts.files = *files;
                     self.load();
-                    self.attempt(self.now(), Duration::ZERO);
+                    self.attempt(self.now(), true);
                 }
                 Ok(IkeRequest::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
@@ -417,13 +404,20 @@ impl IkeExchange {
 
     /// Gives the daemon a message of a peer.
     fn pass_to_daemon(&mut self, source: SocketAddr, port: u16, payload: &[u8]) {
+        let Some(running) = &self.running else {
+            return;
+        };
+        if !running.is_loaded && is_first_message(port, payload) {
+            // The peer repeats it after some seconds.
+            return;
+        }
         let destination = SocketAddr::new(self.parts.plan.local.ip(), port);
         let packet = UdpPacket {
             source,
             destination,
             payload,
         };
-        if let (Some(running), Some(packet)) = (&self.running, packet.to_packet()) {
+        if let Some(packet) = packet.to_packet() {
             // A full queue of the daemon loses it as a network would; the peer sends it again.
             let _ = running.daemon.tun().send(&packet);
         }
@@ -501,6 +495,8 @@ impl IkeExchange {
             );
         }
         self.load();
+        // The daemon sets up the tunnels as it gets them.
+        self.attempts.fill(now + ATTEMPT_INTERVAL);
         Ok(())
     }
 
@@ -608,7 +604,11 @@ impl IkeExchange {
                     bytes,
                     |line| {
                         tracing::debug!(connection = line.connection, "charon: {}", line.text);
-                        facts.borrow_mut().extend(problem(line));
+                        if is_problem(line.text) {
+                            let connection = line.connection.map(str::to_owned);
+                            let problem = Fact::Problem(connection, line.text.to_owned());
+                            facts.borrow_mut().push(problem);
+                        }
                     },
                     |fact| facts.borrow_mut().push(Fact::Known(fact)),
                 );
@@ -662,7 +662,7 @@ impl IkeExchange {
                     });
                     // The peer shall not use it any more.
                     if let Some(number) = old.daemon_number() {
-                        let what = format!("terminate {number}");
+                        let what = format!("{TERMINATE}{number}");
                         self.ask(what, &IkeConnection::terminate(number));
                     }
                 }
@@ -676,21 +676,20 @@ impl IkeExchange {
     fn unusable(&mut self, id: Option<u32>, connection: Option<&str>, why: String) {
         self.problem(connection, why);
         if let Some(id) = id {
-            self.ask(format!("terminate {id}"), &IkeConnection::terminate(id));
+            self.ask(format!("{TERMINATE}{id}"), &IkeConnection::terminate(id));
         }
     }
 
     fn read_vici(&mut self) -> io::Result<()> {
         let now = self.now();
         let mut facts = Vec::new();
-        let vici = self
-            .running
-            .as_mut()
-            .and_then(|running| running.vici.as_mut());
-        if let Some(vici) = vici {
+        if let Some(running) = &mut self.running
+            && let Some(vici) = &mut running.vici
+        {
             let [ready] = net::wait_any([vici.descriptor()], Duration::ZERO);
             if ready.readable {
                 vici.read(now, |fact| facts.push(fact))?;
+                running.is_loaded |= vici.open() == 0;
                 // It works: the next failure is a new one.
                 self.restart_wait = RESTART[0];
             }
@@ -702,19 +701,37 @@ impl IkeExchange {
         self.read_log()?;
         for fact in facts {
             match fact {
-                ViciFact::Refused(what, why) => {
-                    let reason = format!("{what}: {why}");
-                    if !self.is_set_up {
-                        self.refused.push(reason.clone());
-                    }
-                    self.tell(SaEvent::Failed { reason });
+                ViciFact::Refused(what, why) => self.command_refused(&what, &why),
+                ViciFact::Done(what) if what == LIST => {
+                    self.remove_gone(now);
+                    self.remove_duplicates();
                 }
-                ViciFact::Done(what) if what == LIST => self.remove_gone(now),
                 ViciFact::Done(_) => {}
                 ViciFact::Event(name, message) => self.event(&name, &message),
             }
         }
         Ok(())
+    }
+
+    /// The daemon has refused a command: the end of the set-up, or a problem of a tunnel.
+    fn command_refused(&mut self, what: &str, why: &str) {
+        if is_gone_already(what, why) {
+            tracing::debug!("charon: {what}: {why}");
+            return;
+        }
+        let reason = format!("{what}: {why}");
+        if !self.is_set_up {
+            self.refused.push(reason.clone());
+            self.tell(SaEvent::Failed { reason });
+            return;
+        }
+        let tunnels = &self.parts.plan.tunnels;
+        let name = what.split_once(' ').map(|(_, name)| name);
+        let number = name.and_then(|name| tunnels.iter().position(|tunnel| tunnel.name == name));
+        match number {
+            Some(number) => self.problem(Some(&connection_name(number)), reason),
+            None => self.tell(SaEvent::Failed { reason }),
+        }
     }
 
     fn event(&mut self, name: &str, message: &ViciSection) {
@@ -723,6 +740,12 @@ impl IkeExchange {
                 for facts in children_of(message) {
                     if let Some(child) = self.children.of(&facts).cloned() {
                         let peer = facts.peer.unwrap_or(child.peer);
+                        let tunnel = child.tunnel;
+                        let other = self.children.sealing(tunnel).map(|child| child.spi_in);
+                        if self.children.is_up(tunnel) && other != Some(child.spi_in) {
+                            // Both ends may have set it up.
+                            self.next_list = self.next_list.min(self.now() + DUPLICATE_WAIT);
+                        }
                         self.seal(&child, peer, Some(&facts.identity));
                     }
                 }
@@ -733,8 +756,9 @@ impl IkeExchange {
                 }
             }
             ("list-sa", _) => {
-                let (_, listed) = &mut self.listed;
-                listed.extend(children_of(message).iter().map(|child| child.spi_in));
+                let spis = children_of(message).into_iter().map(|child| child.spi_in);
+                self.listed.children.extend(spis);
+                self.listed.add_exchanges(message);
             }
             _ => {}
         }
@@ -779,10 +803,12 @@ impl IkeExchange {
             at_once: true,
         });
         if removed.is_down {
+            // The peer was dead or has deleted its keys: the next turn sets the tunnel up again.
             let now = self.now();
-            if let Some(last) = self.attempts.get_mut(tunnel) {
-                *last = now;
+            if let Some(next) = self.attempts.get_mut(tunnel) {
+                *next = now;
             }
+            self.deduplicated.remove(&tunnel);
             self.tell(SaEvent::Down { tunnel });
         }
     }
@@ -836,73 +862,6 @@ impl IkeExchange {
     }
 }
 
-/// The thread of the key exchange.
-#[derive(Debug)]
-pub(crate) struct ExchangeThread {
-    requests: IkeRequests,
-    thread: JoinHandle<()>,
-}
-
-impl ExchangeThread {
-    /// Starts the key exchange; it has its daemon with all connections when this returns.
-    ///
-    /// # Errors
-    /// Those of [`IkeExchange::new`] and [`IkeExchange::set_up`].
-    pub(crate) fn start(
-        name: &str,
-        parts: IkeParts,
-        requests: IkeRequests,
-    ) -> io::Result<ExchangeThread> {
-        let (ready, started) = sync_channel(1);
-        let thread = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
-                let _ = net::block_signals();
-                // The daemon ends with the thread that starts it, so that is this one.
-                let exchange = IkeExchange::new(parts).and_then(|mut exchange| {
-                    exchange.set_up()?;
-                    Ok(exchange)
-                });
-                let (exchange, result) = match exchange {
-                    Ok(exchange) => (Some(exchange), Ok(())),
-                    Err(error) => (None, Err(error)),
-                };
-                // The receiver waits for it.
-                let _ = ready.send(result);
-                if let Some(exchange) = exchange {
-                    exchange.run();
-                }
-            })?;
-        started
-            .recv()
-            .unwrap_or_else(|_| Err(io::Error::other("the key exchange has panicked")))?;
-        Ok(ExchangeThread { requests, thread })
-    }
-
-    /// Whether it has ended.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.thread.is_finished()
-    }
-
-    /// Requests its end; false if it has no room for the request.
-    pub(crate) fn request_end(&self) -> bool {
-        self.requests.try_send(IkeRequest::Stop)
-    }
-
-    /// Waits for its end.
-    pub(crate) fn join(self) {
-        // A panic of the thread is logged by its hook.
-        let _ = self.thread.join();
-    }
-
-    /// Ends it: negotiated associations are deleted at the peers.
-    pub(crate) fn stop(self) {
-        self.requests.send(IkeRequest::Stop);
-        self.join();
-    }
-}
-
 fn open_port(plan: &ExchangePlan) -> io::Result<UdpSocket> {
     let at = SocketAddr::new(plan.local.ip(), IKE_PORT);
     let socket = UdpSocket::bind(at).map_err(|error| {
@@ -918,44 +877,38 @@ fn open_port(plan: &ExchangePlan) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// A line about a problem of a peer or of a message.
-fn problem(line: DaemonLine<'_>) -> Option<Fact> {
-    let is_problem = PROBLEMS.iter().any(|start| line.text.starts_with(start));
-    is_problem.then(|| Fact::Problem(line.connection.map(str::to_owned), line.text.to_owned()))
+/// Whether a message on this port begins a key exchange.
+fn is_first_message(port: u16, payload: &[u8]) -> bool {
+    if port == IKE_PORT {
+        return is_ike_init_request(payload);
+    }
+    match NatTraversalDatagram::parse(payload) {
+        NatTraversalDatagram::Ike(message) => is_ike_init_request(message),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A daemon without connections would refuse the first message of a peer for good; others are of associations that
+    /// it has.
     #[test]
-    fn problems_that_strangers_cause_are_bounded() {
-        let mut problems = Problems::default();
-        let at = |second| Time::ZERO + Duration::from_secs(second);
-        let allowed = (0..100)
-            .filter(|_| problems.allow(at(20)).is_some())
-            .count();
-        assert_eq!(allowed, 10);
-        assert_eq!(problems.allow(at(29)), None);
-        assert_eq!(problems.allow(at(30)), Some(91));
-        assert_eq!(problems.allow(at(31)), Some(0));
-        let line = |text| DaemonLine {
-            connection: None,
-            text,
-        };
-        assert!(
-            problem(line(
-                "no IKE config found for 192.0.2.1...192.0.2.9, sending NO_PROPOSAL_CHOSEN"
-            ))
-            .is_some()
-        );
-        assert!(problem(line("IKE_SA tunnel-0[1] established")).is_none());
-        // A name that a stranger has chosen.
-        assert!(
-            problem(line(
-                "looking for peer configs matching a[b]...c[giving up after]"
-            ))
-            .is_none()
-        );
+    fn first_messages_of_peers_are_told_from_others() {
+        let mut message = vec![0; 40];
+        message[0] = 1;
+        message[17] = 0x20;
+        message[18] = 34;
+        message[19] = 0x08;
+        message[27] = 40;
+        let marked = [&[0; 4], &message[..]].concat();
+        assert!(is_first_message(IKE_PORT, &message));
+        assert!(is_first_message(NAT_TRAVERSAL_PORT, &marked));
+        assert!(!is_first_message(NAT_TRAVERSAL_PORT, &message));
+        assert!(!is_first_message(IKE_PORT, &[]));
+        // Its response.
+        message[19] = 0x20;
+        assert!(!is_first_message(IKE_PORT, &message));
     }
 }

@@ -8,17 +8,21 @@
 mod children;
 mod client;
 mod daemon;
+mod duplicates;
 mod exchange;
 mod files;
 mod plan;
+mod problems;
 mod rekeys;
 mod request;
+mod thread;
 
 pub(crate) use daemon::{check, ike_daemon};
-pub(crate) use exchange::{ExchangeThread, IKE_PORT, IkeParts};
+pub(crate) use exchange::{IKE_PORT, IkeParts};
 pub(crate) use files::IkeFiles;
 pub(crate) use plan::{ExchangePlan, ExchangeTunnel, PacketPlan, SaEvent, SaSink};
 pub(crate) use request::{IkeRequest, IkeRequests};
+pub(crate) use thread::ExchangeThread;
 
 /// An error with its remedy.
 pub(crate) fn cannot(what: impl std::fmt::Display, remedy: &str) -> std::io::Error {

@@ -180,6 +180,43 @@ fn phones_in_virtual_time_are_measured_or_say_why_not() {
     }
 }
 
+/// Without the rights of a link the trials run in virtual time: the terminal says so, and how many bounds were not
+/// measured.
+#[test]
+fn virtual_time_in_the_place_of_a_link_is_named_on_the_terminal() {
+    let folder = scratch("esp-experiments-virtual");
+    // The number of namespaces is that of this user namespace: the program may make none.
+    let script = "echo 0 > /proc/sys/user/max_net_namespaces && echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
+    let output = Command::new("unshare")
+        .args(["-U", "--map-root-user", "sh", "-c", script, "sh"])
+        .arg(env!("CARGO_BIN_EXE_hornwork"))
+        .args(["lab", "run", "cost-of-protection", "--repeat", "1"])
+        .args(["--set", "levels.values=[0, 11]"])
+        .args(["--set", "callers.total=3"])
+        .args(["--set", "callers.hold_seconds=2"])
+        .args(["--no-probe", "--out"])
+        .arg(folder.join("out"))
+        .output()
+        .expect("unshare");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    if error.contains("unshare:") || error.contains("max_net_namespaces") {
+        eprintln!("skipped: no user namespace: {error}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{said}{error}");
+    assert!(
+        said.contains("in virtual time, without CPU time: 2 of 2 trials: "),
+        "{said}{error}"
+    );
+    let verdict = said.lines().find(|line| line.starts_with("verdict: "));
+    let verdict = verdict.unwrap_or_default();
+    assert!(
+        verdict.starts_with("verdict: passed (") && verdict.ends_with("bounds not measured)"),
+        "{said}"
+    );
+}
+
 /// Without the right of the real-time mode the trial says which right is missing.
 #[test]
 fn phone_without_the_right_of_real_time_is_named() {

@@ -130,7 +130,7 @@ pub(crate) fn config(
 
 fn run(folder: &Path, script: &str, variables: &[(&str, String)]) -> Output {
     Command::new("unshare")
-        .args(["-n", "-m", "timeout", "100", "bash", "-c"])
+        .args(["-n", "-m", "timeout", "150", "bash", "-c"])
         .arg(format!("{LOSS}{script}"))
         .current_dir(folder)
         .env("HORNWORK", PROGRAM)

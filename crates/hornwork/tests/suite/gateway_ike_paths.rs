@@ -1,5 +1,6 @@
-//! The gateway's key exchange with a stock strongSwan over other paths: IPv6 outside with both families inside, and a NAT before our
-//! end. Keys change under traffic. Skipped without the rights.
+//! The gateway's key exchange with a stock strongSwan over other paths: IPv6 outside with both families inside, and a
+//! NAT before our end; and with another gateway of ours, or a peer that begins early. Keys change under traffic.
+//! Skipped without the rights.
 
 use crate::common::installed;
 use crate::common::pings::lossless;
@@ -149,4 +150,110 @@ fn our_end_may_be_behind_a_nat() {
         assert_eq!(changed, forwarded.is_empty(), "{name}: {remote}");
         check_statistics(&case);
     }
+}
+
+/// Two gateways of ours start together, and both initiate. The number of IKE associations is that of those deleted at
+/// the end.
+const TWO: &str = r#"
+export RUST_LOG=debug
+"$HORNWORK" run --role gateway -c near.toml > near.log 2>&1 & near_pid=$!
+$far_in "$HORNWORK" run --role gateway -c far.toml > far.log 2>&1 & far_pid=$!
+jobs_of_test="$jobs_of_test $near_pid $far_pid"
+await near.log gateway_tunnel_up; await far.log gateway_tunnel_up
+ping -c 2000 -i 0.01 -I 10.1.0.1 10.2.0.1 > ping-there.log & one=$!
+$far_in ping -c 2000 -i 0.01 -I 10.2.0.1 10.1.0.1 > ping-back.log & two=$!
+wait $one || true; wait $two || true; loss ping-there.log; loss ping-back.log
+echo "far rekeyed: $(grep -c gateway_rekeyed far.log)"
+before=$(grep -c "charon: deleting IKE_SA" near.log || true)
+kill -TERM $near_pid; wait $near_pid
+echo "associations at the end: $(( $(grep -c "charon: deleting IKE_SA" near.log) - before ))"
+kill -TERM $far_pid; wait $far_pid
+"#;
+
+/// Whether the two set-ups cross depends on the machine; then one of two associations is deleted under traffic.
+#[test]
+fn two_gateways_that_initiate_keep_one_association() {
+    if !able() {
+        return;
+    }
+    let case = case("two");
+    case.write("near.toml", &near("rekey_s = 5", PEER));
+    case.write("far.toml", &other_end("rekey_s = 5", ""));
+    let said = case.run(TWO);
+    lossless(&said, "ping-there.log", 2_000);
+    lossless(&said, "ping-back.log", 2_000);
+    assert!(said.contains("associations at the end: 1\n"), "{said}");
+    assert!(!said.contains("far rekeyed: 0\n"), "{said}");
+    for log in ["near.log", "far.log"] {
+        let text = case.read(log);
+        let failed = text
+            .lines()
+            .find(|line| line.contains("gateway_ike_failed"));
+        assert_eq!(failed, None, "{log}");
+    }
+    check_statistics(&case);
+}
+
+/// The other end of `near`, which is ours, too.
+fn other_end(ike: &str, tunnel: &str) -> String {
+    let tunnel = format!("peer = \"192.0.2.1\"\nsecret_file = \"psk\"\n{tunnel}");
+    // Addresses of both ends are exchanged by way of a mark.
+    near(ike, &tunnel)
+        .replace("local = \"192.0.2.1\"", "local = \"192.0.2.2\"")
+        .replace("10.1.0.", "10.*.0.")
+        .replace("10.2.0.", "10.1.0.")
+        .replace("10.*.0.", "10.2.0.")
+}
+
+/// A peer begins an exchange every 2 ms, from before the start of our end on. It prints the numbers of answers and of
+/// those with NO_PROPOSAL_CHOSEN alone.
+const EARLY: &str = r#"
+cat > begin.py <<END
+import os, socket, struct, sys, time
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); one.bind(("192.0.2.1", 500)); one.setblocking(False)
+def transform(more, kind, number, attribute=b""):
+    return struct.pack(">BBHBBH", 3 if more else 0, 0, 8 + len(attribute), kind, 0, number) + attribute
+transforms = (transform(True, 1, 12, struct.pack(">HH", 0x800e, 128)) + transform(True, 2, 5)
+    + transform(True, 3, 12) + transform(False, 4, 31))
+proposal = struct.pack(">BBHBBBB", 0, 0, 8 + len(transforms), 1, 1, 0, 4) + transforms
+def payload(following, body): return struct.pack(">BBH", following, 0, 4 + len(body)) + body
+def first():
+    body = payload(34, proposal) + payload(40, struct.pack(">HH", 31, 0) + os.urandom(32)) + payload(0, os.urandom(32))
+    return b"\x01" + os.urandom(7) + bytes(8) + struct.pack(">BBBBII", 33, 0x20, 34, 0x08, 0, 28 + len(body)) + body
+answers = refused = 0
+end = None
+print("begins", flush=True)
+while end is None or time.monotonic() < end:
+    if end is None and os.path.exists("started"): end = time.monotonic() + 0.5
+    try: one.sendto(first(), ("192.0.2.2", 500))
+    except OSError: pass
+    time.sleep(0.002)
+    while True:
+        try: answer = one.recv(2000)
+        except OSError: break
+        answers += 1
+        refused += len(answer) == 36 and answer[34:36] == b"\x00\x0e"
+print("answers", answers > 0, "refused", refused, flush=True)
+END
+python3 begin.py > begin.log 2>&1 & begin=$!
+jobs_of_test="$jobs_of_test $begin"
+await begin.log begins
+gateway far "$far_in"; touch started
+wait $begin; cat begin.log
+kill -TERM $far_pid; wait $far_pid
+"#;
+
+/// A peer takes NO_PROPOSAL_CHOSEN as final: it is not sent while the daemon has no connections yet.
+#[test]
+fn a_peer_that_begins_early_is_not_refused() {
+    if !able() || !installed(&["python3"]) {
+        return;
+    }
+    let case = case("early");
+    let proposals = "ike_proposals = \"aes128-sha256-x25519\"";
+    case.write("far.toml", &other_end(proposals, "initiate = false"));
+    let said = case.run(EARLY);
+    let log = case.read("far.log");
+    assert!(said.contains("answers True refused 0"), "{said}\n{log}");
+    assert!(!log.contains("NO_PROPOSAL_CHOSEN"), "{log}");
 }

@@ -428,6 +428,9 @@ fn assert_no_call_with_wrong_key(name: &str, suite: Suite) {
     assert_eq!(number(&callee, "/esp/opened"), 0);
     assert_eq!(number(&callee, "/esp/sealed"), 0, "nothing was answered");
     assert!(logs.contains("esp_authentication"), "{logs}");
+    let caller = json(&folder, "caller.json");
+    let reason = caller["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("compare keys, SPIs"), "{caller:#}");
 }
 
 /// A later run continues the sequence numbers: a peer that kept running would take them for replays otherwise, and an

@@ -384,6 +384,9 @@ expect 2 "needs --local ADDRESS" timeout 20 "$HORNWORK" phone call sip:600@10.2.
 expect 2 "remote_networks in the file of --ike" $call hosts.toml --transport tcp
 expect 2 "10.2.0.1 is not behind the tunnel" $call beside.toml --transport tcp
 expect 3 "CAP_NET_ADMIN" setpriv --bounding-set=-net_admin --inh-caps=-net_admin $call near.toml --transport tcp
+ip route add 10.2.0.0/24 dev va
+expect 3 "route to 10.2.0.0/24: there is one already" $call near.toml --transport tcp
+ip route del 10.2.0.0/24 dev va
 expect 2 "cannot be used with" $call near.toml --esp keys
 expect 3 "strongswan-charon" unshare -m sh -c "mount -t tmpfs tmpfs /usr/lib/ipsec; exec $call near.toml"
 expect 3 "libcharon-extra-plugins" unshare -m sh -c "mkdir -p e; cp /usr/lib/ipsec/plugins/*vici* e; mount --bind e /usr/lib/ipsec/plugins; exec $call near.toml"

@@ -29,6 +29,8 @@ const LAST_ANSWER: Duration = Duration::from_secs(2);
 /// Wait after the refusal of an incoming call: without an ACK the response is sent again after T1, 500 ms (RFC 3261 section
 /// 17.2.1).
 const REFUSAL: Duration = Duration::from_millis(600);
+/// Beginning of the reason of a call without an answer.
+const NO_RESPONSE: &str = "no response from ";
 /// Time for the answer to the CANCEL after --ring-seconds; the peer has sent 100 at most until then.
 const CANCELLED: Duration = Duration::from_secs(1);
 /// Longest wait for the thread's results.
@@ -341,7 +343,7 @@ impl PhoneControl<'_> {
             // Without a response there is nothing to cancel yet (RFC 3261 section 9.1).
             let peer = self.peer.as_ref().map(|peer| peer.address.to_string());
             self.report.reason = format!(
-                "no response from {} in the time of --ring-seconds",
+                "{NO_RESPONSE}{} in the time of --ring-seconds",
                 peer.unwrap_or_default()
             );
             self.stop()?;
@@ -605,7 +607,7 @@ impl PhoneControl<'_> {
                 "no answer in the time of --ring-seconds".to_owned()
             }
             (AttemptOutcome::TimedOut, _) => {
-                format!("no response from {address}: {}", outcome.description())
+                format!("{NO_RESPONSE}{address}: {}", outcome.description())
             }
             // The end of the phone did not wait for the peer.
             (AttemptOutcome::Unfinished, _) if self.established_at.is_some() => {
@@ -615,7 +617,7 @@ impl PhoneControl<'_> {
                 "ended by this phone before an answer".to_owned()
             }
             (AttemptOutcome::Unfinished, _) => match self.options.task {
-                PhoneTask::Call(_) => format!("no response from {address}"),
+                PhoneTask::Call(_) => format!("{NO_RESPONSE}{address}"),
                 _ => "ended by this phone before an answer".to_owned(),
             },
             _ if reason.is_empty() => outcome.description().to_owned(),
@@ -705,6 +707,11 @@ impl PhoneControl<'_> {
         }
         if let (Some(report), Some(end)) = (&mut self.report.esp, results.esp) {
             report.figures = end.figures;
+            if self.report.reason.starts_with(NO_RESPONSE)
+                && let Some(hint) = report.unanswered_hint()
+            {
+                self.report.reason.push_str(hint);
+            }
         }
         let mut results = results.host;
         recorded?;

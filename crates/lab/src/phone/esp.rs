@@ -245,6 +245,14 @@ impl EspReport {
         if self.exchanges { "IKEv2" } else { "manual" }
     }
 
+    /// A cause of a call without an answer: keys that differ let the peer drop each packet in silence.
+    pub(super) fn unanswered_hint(&self) -> Option<&'static str> {
+        let unanswered = !self.exchanges && self.figures.sealed > 0 && self.figures.opened == 0;
+        unanswered.then_some(
+            "; no ESP packet of the peer was opened: compare keys, SPIs and addresses of both ends",
+        )
+    }
+
     /// Packets that were not sealed or opened.
     pub fn dropped(&self) -> u64 {
         self.figures.drops.iter().map(|(_, count)| count).sum()
@@ -806,6 +814,30 @@ mod tests {
         let suite = EspSuite::new(EspEncryption::AesGcm16, EspIntegrity::None);
         let ip = |last| IpAddr::from(Ipv4Addr::new(192, 0, 2, last));
         SaSpec::new(0x1000, suite, EspKeys::new(&[key; 20], &[])).tunnel(ip(1), ip(2))
+    }
+
+    #[test]
+    fn unanswered_packets_name_the_keys() {
+        let end = "192.0.2.1:4500".parse().unwrap();
+        let mut report = EspReport {
+            tunnel: false,
+            carrier: EspCarrier::Udp,
+            exchanges: false,
+            initiates: false,
+            suite: None,
+            local: end,
+            peer: end,
+            figures: EspFigures::default(),
+        };
+        assert_eq!(report.unanswered_hint(), None, "nothing was sent");
+        report.figures.sealed = 3;
+        let hint = report.unanswered_hint().unwrap();
+        assert!(hint.contains("compare keys"), "{hint}");
+        report.figures.opened = 1;
+        assert_eq!(report.unanswered_hint(), None);
+        // A key exchange names its failures.
+        (report.figures.opened, report.exchanges) = (0, true);
+        assert_eq!(report.unanswered_hint(), None);
     }
 
     /// The next number of a run that begins now with these keys, and ends as a crash.

@@ -83,6 +83,18 @@ fn cannot(what: &str, error: impl std::fmt::Display) -> LabError {
     )
 }
 
+/// The error of a route that the kernel refuses.
+fn cannot_route(network: &AddressPrefix, error: &std::io::Error) -> LabError {
+    let what = format!("route to {network}");
+    match error.kind() {
+        std::io::ErrorKind::AlreadyExists => LabError::cannot_run(
+            format!("ESP below SIP over TCP or TLS: {what}: there is one already ({error})"),
+            "end the other phone or gateway that has this network behind its tunnel, remove the route (ip route), or name a narrower network",
+        ),
+        _ => cannot(&what, error),
+    }
+}
+
 /// Networks behind the tunnel: those that are named, else the called host.
 ///
 /// # Errors
@@ -135,7 +147,7 @@ fn make_device(
     for network in networks {
         let to = (network.address(), network.length());
         TunDevice::add_route(device, to, Some(phone))
-            .map_err(|error| cannot(&format!("route to {network}"), error))?;
+            .map_err(|error| cannot_route(network, &error))?;
     }
     Ok(tun)
 }
@@ -633,6 +645,22 @@ mod tests {
         // The call would pass beside the tunnel.
         let beside = networks(&[network("10.3.0.0/24")], called).unwrap_err();
         assert!(beside.to_string().contains("10.2.0.1 is not behind"));
+    }
+
+    #[test]
+    fn a_route_of_another_phone_is_named() {
+        let network = "10.2.0.0/24".parse().unwrap();
+        let error = |number| {
+            let error = std::io::Error::from_raw_os_error(number);
+            cannot_route(&network, &error).to_string()
+        };
+        let exists = error(17);
+        assert!(
+            exists.contains("route to 10.2.0.0/24: there is one already"),
+            "{exists}"
+        );
+        assert!(exists.contains("the other phone") && !exists.contains("root"));
+        assert!(error(1).contains("CAP_NET_ADMIN"));
     }
 
     /// An association from the network of `from` to that of `to`, both ends at the loopback address.

@@ -22,7 +22,7 @@ pub(crate) use machine::{local_ip_towards, receive_buffer_errors};
 pub(crate) use progress::{from_start, kernel_drops, unparsable};
 pub use simulated::{simulate, simulate_watched, simulate_with_log};
 pub use sockets::on_sockets;
-pub(crate) use sockets::{SAMPLED_EVERY_S, in_network};
+pub(crate) use sockets::{RAN_IN_VIRTUAL_TIME, SAMPLED_EVERY_S, in_network};
 pub use thread::{HostPlacement, HostResults, HostThread};
 
 use crate::experiment::{Experiment, HoldKind};

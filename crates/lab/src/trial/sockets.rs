@@ -116,6 +116,9 @@ fn run_here(
     }
 }
 
+/// Beginning of the remark of a trial that this machine did not permit on sockets.
+pub(crate) const RAN_IN_VIRTUAL_TIME: &str = "the trial ran in virtual time: ";
+
 /// Runs a trial with a protected access side; in virtual time where this machine does not permit the link.
 fn run_protected(
     trial: &Trial,
@@ -127,7 +130,10 @@ fn run_protected(
     };
     let link = match private {
         true => ProtectedLink::open(&trial.experiment, protection, trial.seed),
-        false => Err(LabError::cannot_run("no network namespace of its own", "")),
+        false => Err(LabError::cannot_run(
+            "no network namespace of its own, which needs CAP_SYS_ADMIN",
+            "",
+        )),
     };
     let link = match link {
         Ok(link) => link,
@@ -135,7 +141,7 @@ fn run_protected(
         Err(error) if protection.has_line(trial.experiment.network.is_set()) => return Err(error),
         Err(error) => {
             let mut outcomes = super::simulate(trial)?;
-            let text = format!("the trial ran in virtual time: {error}");
+            let text = format!("{RAN_IN_VIRTUAL_TIME}{error}");
             outcomes.remarks.push(text.replace('\n', ";"));
             return Ok(outcomes);
         }

@@ -272,13 +272,10 @@ impl IkeConnection {
         Some(ViciPacket::Command("load-shared".to_owned(), message))
     }
 
-    /// The command that gives the daemon the connection, which it sets up if this end initiates.
+    /// The command that gives the daemon the connection, which it sets up once if this end initiates.
     pub fn load(&self) -> ViciPacket {
         let (local, remote) = self.ends();
-        let again = match self.initiates {
-            true => ["start", "start", "restart"],
-            false => ["none", "none", "clear"],
-        };
+        let start = if self.initiates { "start" } else { "none" };
         let child = ViciSection::new()
             .with("mode", "tunnel")
             .with_list("local_ts", &self.local_networks)
@@ -294,9 +291,11 @@ impl IkeConnection {
                 "life_time",
                 seconds(self.rekey + OVERTIME.max(self.rekey / 10)),
             )
-            .with("start_action", again[0])
-            .with("close_action", again[1])
-            .with("dpd_action", again[2]);
+            .with("start_action", start)
+            // The gateway sets a tunnel up again: the daemon would do so for each association that is deleted, also
+            // where another one of the tunnel stays.
+            .with("close_action", "none")
+            .with("dpd_action", "clear");
         let anyone = match self.local.is_ipv4() {
             true => "0.0.0.0/0",
             false => "::/0",
@@ -355,6 +354,15 @@ impl IkeConnection {
     pub fn terminate(child: u32) -> ViciPacket {
         let message = ViciSection::new()
             .with("child-id", child.to_string())
+            .with("timeout", "-1");
+        ViciPacket::Command("terminate".to_owned(), message)
+    }
+
+    /// The command that deletes an IKE association with its children, by the daemon's number of it; its response does
+    /// not wait for the peer.
+    pub fn terminate_exchange(number: u32) -> ViciPacket {
+        let message = ViciSection::new()
+            .with("ike-id", number.to_string())
             .with("timeout", "-1");
         ViciPacket::Command("terminate".to_owned(), message)
     }
@@ -465,7 +473,8 @@ mod tests {
             .unwrap()
             .section(CHILD_NAME)
             .unwrap();
-        assert_eq!(child.text("close_action"), Some("start"));
+        assert_eq!(child.text("start_action"), Some("start"));
+        assert_eq!(child.text("close_action"), Some("none"));
         assert_eq!(connection_number("tunnel-3"), Some(3));
     }
 

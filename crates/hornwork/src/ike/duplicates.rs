@@ -1,0 +1,213 @@
+//! Tunnels that both ends have set up at the same time, each with an IKE association of its own (RFC 7296 has no rule
+//! for it, and the `unique` policies of strongSwan 5.9.8 keep both where neither is established when the other one
+//! begins).
+//!
+//! Both ends delete the same one: that whose initiator has the larger SPI. They need no message about it.
+
+use engine::Time;
+use protect::ike::{ViciSection, connection_number};
+use std::collections::HashSet;
+
+/// Longest time between the ends of two negotiations that began at the same time: first messages are repeated for 26 s.
+const MAX_DISTANCE_S: u64 = 30;
+
+/// An established IKE association in a list of the daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ListedExchange {
+    tunnel: usize,
+    /// The daemon's number of it.
+    pub(super) id: u32,
+    /// SPI of its initiator, 16 digits: both ends know it.
+    initiator_spi: String,
+    /// This end is the initiator.
+    is_initiator: bool,
+    age_s: u64,
+    /// SPIs of received packets of its installed associations.
+    pub(super) children: Vec<u32>,
+}
+
+/// Two IKE associations of a tunnel.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Duplicate {
+    pub(super) tunnel: usize,
+    pub(super) kept: ListedExchange,
+    /// The daemon's number of the other one.
+    pub(super) surplus: u32,
+}
+
+/// The answer to a request for all associations of the daemon.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    /// The time of the request.
+    pub(super) asked: Time,
+    /// SPIs of received packets.
+    pub(super) children: HashSet<u32>,
+    exchanges: Vec<ListedExchange>,
+}
+
+/// Whether an association in this state carries packets; during a change of keys the former one does.
+fn is_in_use(state: &str) -> bool {
+    matches!(state, "INSTALLED" | "REKEYING" | "REKEYED")
+}
+
+/// An IKE association with installed associations, in an event `list-sa`.
+fn exchange_of(tunnel: usize, ike: &ViciSection) -> Option<ListedExchange> {
+    if ike.text("state") != Some("ESTABLISHED") {
+        return None;
+    }
+    let children = ike.section("child-sas")?;
+    let installed = children
+        .sections()
+        .map(|(_, child)| child)
+        .filter(|child| child.text("state").is_some_and(is_in_use));
+    let spis = installed.filter_map(|child| u32::from_str_radix(child.text("spi-in")?, 16).ok());
+    let children: Vec<u32> = spis.collect();
+    if children.is_empty() {
+        return None;
+    }
+    Some(ListedExchange {
+        tunnel,
+        id: ike.text("uniqueid")?.parse().ok()?,
+        initiator_spi: ike.text("initiator-spi")?.to_owned(),
+        is_initiator: ike.text("initiator") == Some("yes"),
+        age_s: ike.text("established")?.parse().ok()?,
+        children,
+    })
+}
+
+impl Listed {
+    /// A list that was requested at this time.
+    pub(super) fn new(asked: Time) -> Listed {
+        Listed {
+            asked,
+            ..Listed::default()
+        }
+    }
+
+    /// Adds the IKE associations of an event `list-sa`.
+    pub(super) fn add_exchanges(&mut self, message: &ViciSection) {
+        for (name, ike) in message.sections() {
+            let tunnel = connection_number(name);
+            self.exchanges
+                .extend(tunnel.and_then(|tunnel| exchange_of(tunnel, ike)));
+        }
+    }
+
+    /// Tunnels that both ends have set up at the same time. Others with two associations are left to dead peer
+    /// detection: the older one may be that of a peer that has restarted.
+    pub(super) fn duplicates(&self) -> Vec<Duplicate> {
+        let mut found = Vec::new();
+        for one in self.exchanges.iter().filter(|one| one.is_initiator) {
+            let mut others = self
+                .exchanges
+                .iter()
+                .filter(|other| other.tunnel == one.tunnel && other.id != one.id);
+            let (Some(other), None) = (others.next(), others.next()) else {
+                continue;
+            };
+            if other.is_initiator || one.age_s.abs_diff(other.age_s) > MAX_DISTANCE_S {
+                continue;
+            }
+            let (kept, surplus) = match one.initiator_spi <= other.initiator_spi {
+                true => (one, other),
+                false => (other, one),
+            };
+            found.push(Duplicate {
+                tunnel: one.tunnel,
+                kept: kept.clone(),
+                surplus: surplus.id,
+            });
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An IKE association as strongSwan 5.9.8 lists it.
+    fn event(id: u32, initiator_spi: &str, is_initiator: bool, age_s: u64) -> ViciSection {
+        let child = |state, spi: u32| {
+            ViciSection::new()
+                .with("state", state)
+                .with("spi-in", format!("{spi:08x}"))
+        };
+        let children = ViciSection::new()
+            .with_section("net-1", child("DELETED", id + 200))
+            .with_section("net-2", child("INSTALLED", id + 100))
+            .with_section("net-3", child("REKEYING", id + 300));
+        let mut ike = ViciSection::new()
+            .with("uniqueid", id.to_string())
+            .with("state", "ESTABLISHED");
+        if is_initiator {
+            ike = ike.with("initiator", "yes");
+        }
+        let ike = ike
+            .with("initiator-spi", initiator_spi)
+            .with("established", age_s.to_string())
+            .with_section("child-sas", children);
+        ViciSection::new().with_section("tunnel-4", ike)
+    }
+
+    fn listed(events: &[ViciSection]) -> Listed {
+        let mut listed = Listed::new(Time::ZERO);
+        for event in events {
+            listed.add_exchanges(event);
+        }
+        listed
+    }
+
+    #[test]
+    fn both_ends_delete_the_same_association() {
+        let (low, high) = ("25113fcf129af156", "7ed7fd866349e1a5");
+        let here = listed(&[event(1, high, true, 9), event(2, low, false, 7)]).duplicates();
+        let there = listed(&[event(7, low, true, 7), event(6, high, false, 9)]).duplicates();
+        let [here] = &here[..] else {
+            panic!("{here:?}");
+        };
+        assert_eq!((here.tunnel, here.kept.id, here.surplus), (4, 2, 1));
+        assert_eq!(here.kept.children, [102, 302], "without the deleted one");
+        assert_eq!((there[0].kept.id, there[0].surplus), (7, 6));
+    }
+
+    #[test]
+    fn other_associations_of_a_tunnel_stay() {
+        let (low, high) = ("25113fcf129af156", "7ed7fd866349e1a5");
+        for (events, why) in [
+            (vec![event(1, low, true, 9)], "one"),
+            (
+                vec![event(1, low, false, 9), event(2, high, false, 8)],
+                "both of the peer",
+            ),
+            (
+                vec![event(1, low, true, 90), event(2, high, false, 8)],
+                "the peer has restarted",
+            ),
+            (
+                vec![
+                    event(1, low, true, 9),
+                    event(2, high, false, 8),
+                    event(3, high, false, 7),
+                ],
+                "a third one",
+            ),
+        ] {
+            assert_eq!(listed(&events).duplicates(), [], "{why}");
+        }
+        // One that is deleted, or has no association for packets.
+        let text = |state| {
+            let ike = ViciSection::new()
+                .with("uniqueid", "9")
+                .with("state", state)
+                .with("initiator-spi", low)
+                .with("established", "9")
+                .with_section("child-sas", ViciSection::new());
+            ViciSection::new().with_section("tunnel-4", ike)
+        };
+        for state in ["DELETING", "ESTABLISHED"] {
+            let events = [event(1, low, true, 9), text(state)];
+            assert_eq!(listed(&events).duplicates(), [], "{state}");
+        }
+    }
+}
