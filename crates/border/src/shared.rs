@@ -56,7 +56,7 @@ const EVENTS_EVERY: Duration = Duration::from_secs(10);
 /// Limit of events of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct ReportLimit {
-    told: u32,
+    logged: u32,
     untold: u64,
     since: Option<Time>,
 }
@@ -69,13 +69,13 @@ impl ReportLimit {
             .is_none_or(|since| now.since(since) >= EVENTS_EVERY)
         {
             self.since = Some(now);
-            self.told = 0;
+            self.logged = 0;
         }
-        if self.told >= EVENTS {
+        if self.logged >= EVENTS {
             self.untold += 1;
             return None;
         }
-        self.told += 1;
+        self.logged += 1;
         Some(core::mem::take(&mut self.untold))
     }
 }

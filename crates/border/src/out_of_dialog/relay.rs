@@ -379,12 +379,12 @@ impl Calls<'_> {
         let requester = self.parts.origin_of_flow(source_flow);
         let boundary = response_boundary(&config, responder, requester);
         let hides = boundary.hiding.is_some();
-        let (mut told, mut required) = (Vec::new(), Vec::new());
-        warnings(response, hides, &mut told);
+        let (mut removed, mut required) = (Vec::new(), Vec::new());
+        warnings(response, hides, &mut removed);
         required_end_to_end(response, &mut required);
         let (mut effects, mut texts) = (Effects::default(), IdentityTexts::default());
         let mut edits: EditList<'_> = SmallVec::new();
-        hide_network(response, &told, &mut edits);
+        hide_network(response, &removed, &mut edits);
         response_headers(response, &mut edits);
         if !required.is_empty() {
             edits.push(Edit::Add {

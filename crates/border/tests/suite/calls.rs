@@ -562,7 +562,7 @@ fn refusing_redirect_contact_is_called_at_one_address() {
     let mut busy = PhoneBehaviour::answering(SDP_B);
     busy.answer = Some(486);
     busy.progress.clear();
-    let desks = ["10.2.0.6:5060", "10.2.0.7:5060"].map(|at| net.phone(at, busy.clone()));
+    let phones = ["10.2.0.6:5060", "10.2.0.7:5060"].map(|at| net.phone(at, busy.clone()));
     let voicemail = net.phone("10.2.0.8:5060", PhoneBehaviour::answering(SDP_B));
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
@@ -581,7 +581,7 @@ fn refusing_redirect_contact_is_called_at_one_address() {
     });
     net.run(seconds(5));
     let called = |phone: &usize| net.has(*phone, |event| *event == PhoneEvent::Offered);
-    assert_eq!(desks.iter().filter(|desk| called(desk)).count(), 1);
+    assert_eq!(phones.iter().filter(|phone| called(phone)).count(), 1);
     assert!(net.has(voicemail, |event| *event == PhoneEvent::Acked));
     assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
 }

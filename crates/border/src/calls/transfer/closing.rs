@@ -72,18 +72,18 @@ impl TransferControl<'_> {
         let Some(open) = table.open.remove(&number) else {
             return;
         };
-        let (state, giver) = match open.state {
+        let (state, owner) = match open.state {
             TransferState::Requested(_) | TransferState::Refused(_) => return,
-            TransferState::Taken { giver, call } => (TransferState::Over { call, why }, giver),
+            TransferState::Attached { owner, call } => (TransferState::Ended { call, why }, owner),
             // It was given in the meantime.
-            TransferState::Given(given) => {
-                let giver = given.giver;
-                self.endpoint.reassign(&given.moving, giver);
-                (TransferState::Returned(given, false), giver)
+            TransferState::Detached(given) => {
+                let owner = given.owner;
+                self.endpoint.reassign(&given.moving, owner);
+                (TransferState::Returned(given, false), owner)
             }
-            told @ (TransferState::Returned(..) | TransferState::Over { .. }) => {
+            finished @ (TransferState::Returned(..) | TransferState::Ended { .. }) => {
                 let open = Transfer {
-                    state: told,
+                    state: finished,
                     ..open
                 };
                 table.open.insert(number, open);
@@ -92,7 +92,7 @@ impl TransferControl<'_> {
         };
         table.open.insert(number, Transfer { state, ..open });
         drop(table);
-        announce(self.endpoint, giver, number, TransferStep::Finished);
+        announce(self.endpoint, owner, number, TransferStep::Finished);
     }
 
     /// The call of the REFER ends before the other worker responded.
@@ -116,7 +116,7 @@ impl TransferControl<'_> {
     /// Returns a leg to the worker that gave it.
     pub(super) fn return_unused_leg(&mut self, number: u64, given: TransferredLeg) {
         let now = self.parts.ctx.now;
-        let giver = given.giver;
+        let owner = given.owner;
         let trunk = given.trunk.as_deref();
         let trunk = trunk.and_then(|trunk| self.trunk_named(trunk));
         let Some(transfers) = self.parts.worker.transfers() else {
@@ -125,10 +125,10 @@ impl TransferControl<'_> {
         let mut table = lock(&transfers);
         match table.open.get_mut(&number) {
             Some(open) => {
-                self.endpoint.reassign(&given.moving, giver);
+                self.endpoint.reassign(&given.moving, owner);
                 open.state = TransferState::Returned(Box::new(given), false);
                 drop(table);
-                announce(self.endpoint, giver, number, TransferStep::Finished);
+                announce(self.endpoint, owner, number, TransferStep::Finished);
             }
             // The giving worker has ended the call.
             None => {

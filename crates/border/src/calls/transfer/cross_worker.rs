@@ -10,7 +10,7 @@ use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::transfer::TransferControl;
 use crate::calls::transfer::consultation::refuse_transfer;
 use crate::calls::transfer::handover::{
-    Dialog, OVER, TransferState, TransferredLeg, announce, take,
+    Dialog, LIFETIME, TransferState, TransferredLeg, announce, take,
 };
 use crate::calls::transfer::join::{
     AwaitedStep, ConsultationCall, Join, Purpose, existing_leg_step,
@@ -97,36 +97,36 @@ impl TransferControl<'_> {
             .or_else(|| self.endpoint.find_leg(call_id, from_tag, to_tag));
         let given = leg
             .ok_or(481)
-            .and_then(|leg| self.detach_far_leg(leg, transfer.asker));
+            .and_then(|leg| self.detach_far_leg(leg, transfer.requester));
         transfer.state = match given {
             Ok(given) => {
                 let alarm = Alarm::TransferPoll(number, given.call);
                 self.parts.ctx.timers.schedule(now + RESULT_TIMEOUT, alarm);
-                transfer.over = now + OVER;
-                TransferState::Given(Box::new(given))
+                transfer.expires_at = now + LIFETIME;
+                TransferState::Detached(Box::new(given))
             }
             Err(status) => TransferState::Refused(status),
         };
-        let asker = transfer.asker;
+        let requester = transfer.requester;
         drop(table);
-        announce(self.endpoint, asker, number, TransferStep::Answered);
+        announce(self.endpoint, requester, number, TransferStep::Answered);
     }
 
     /// Detaches the far leg of the call of a leg. Its media stays allocated, because it may return.
     ///
     /// # Errors
     /// The refusal.
-    fn detach_far_leg(&mut self, consulting: LegId, asker: u8) -> Result<TransferredLeg, u16> {
+    fn detach_far_leg(&mut self, consulting: LegId, requester: u8) -> Result<TransferredLeg, u16> {
         let now = self.parts.ctx.now;
         let (slot, side, far) = self.far_end(consulting)?;
-        let moving = self
-            .endpoint
-            .detach(far, asker, now)
-            .map_err(|refused| match refused {
-                Refused::InvitePending | Refused::OfferPending => 491,
-                Refused::Full => 503,
-                _ => 481u16,
-            })?;
+        let moving =
+            self.endpoint
+                .detach(far, requester, now)
+                .map_err(|refused| match refused {
+                    Refused::InvitePending | Refused::OfferPending => 491,
+                    Refused::Full => 503,
+                    _ => 481u16,
+                })?;
         let call = self.parts.calls.key_of(slot);
         let interface = self.parts.calls.get_mut(slot).map(|call| {
             *call.legs.get_mut(side) = None;
@@ -140,7 +140,7 @@ impl TransferControl<'_> {
             moving,
             interface,
             trunk: self.name_of(trunk),
-            giver: self.endpoint.worker().number,
+            owner: self.endpoint.worker().number,
             call,
         })
     }
@@ -257,10 +257,10 @@ impl TransferControl<'_> {
         let Some(open) = table.open.get_mut(&number) else {
             return false;
         };
-        let TransferState::Taken { giver, call } = open.state else {
+        let TransferState::Attached { owner, call } = open.state else {
             return false;
         };
-        let Ok(moving) = self.endpoint.detach(leg, giver, now) else {
+        let Ok(moving) = self.endpoint.detach(leg, owner, now) else {
             return false;
         };
         let given = TransferredLeg {
@@ -268,12 +268,12 @@ impl TransferControl<'_> {
             // The leg of its side, there.
             interface: None,
             trunk: self.name_of(trunk),
-            giver,
+            owner,
             call,
         };
         open.state = TransferState::Returned(Box::new(given), again);
         drop(table);
-        announce(self.endpoint, giver, number, TransferStep::Finished);
+        announce(self.endpoint, owner, number, TransferStep::Finished);
         true
     }
 
@@ -286,7 +286,7 @@ impl TransferControl<'_> {
         let done = table.open.get(&number).is_some_and(|open| {
             matches!(
                 open.state,
-                TransferState::Over { .. } | TransferState::Returned(..)
+                TransferState::Ended { .. } | TransferState::Returned(..)
             )
         });
         let open = if done {
@@ -296,7 +296,7 @@ impl TransferControl<'_> {
         };
         drop(table);
         match open.map(|open| open.state) {
-            Some(TransferState::Over { call, why }) => {
+            Some(TransferState::Ended { call, why }) => {
                 if let Some(slot) = self.parts.calls.slot_of(call) {
                     self.calls().end_by_border(slot, why);
                 }
@@ -336,7 +336,7 @@ impl TransferControl<'_> {
         let Some(open) = table.open.get(&number) else {
             return;
         };
-        if now < open.over {
+        if now < open.expires_at {
             drop(table);
             let alarm = Alarm::TransferPoll(number, call);
             self.parts.ctx.timers.schedule(now + RESULT_TIMEOUT, alarm);
@@ -346,8 +346,8 @@ impl TransferControl<'_> {
         let open = table.open.remove(&number);
         drop(table);
         match open.map(|open| open.state) {
-            Some(TransferState::Given(given) | TransferState::Returned(given, _)) => {
-                self.endpoint.reassign(&given.moving, given.giver);
+            Some(TransferState::Detached(given) | TransferState::Returned(given, _)) => {
+                self.endpoint.reassign(&given.moving, given.owner);
                 self.take_leg_back(*given, false);
             }
             _ => {
@@ -370,10 +370,10 @@ impl TransferControl<'_> {
             .open
             .iter()
             .filter_map(|(number, open)| match &open.state {
-                TransferState::Given(_) if open.asker == own => {
+                TransferState::Detached(_) if open.requester == own => {
                     Some((*number, TransferStep::Answered))
                 }
-                TransferState::Returned(given, _) if given.giver == own => {
+                TransferState::Returned(given, _) if given.owner == own => {
                     Some((*number, TransferStep::Finished))
                 }
                 _ => None,
