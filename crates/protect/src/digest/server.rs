@@ -119,11 +119,11 @@ impl Nonce {
         for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
             *byte = (nibble(pair[0])? << 4) | nibble(pair[1])?;
         }
-        let (message, proof) = bytes.split_at(16);
+        let (message, mac) = bytes.split_at(16);
         let message: [u8; 16] = message.try_into().ok()?;
         let difference = keyed(key, &message)
             .iter()
-            .zip(proof)
+            .zip(mac)
             .fold(0u8, |sum, (a, b)| sum | (a ^ b));
         let (created_at, salt) = message.split_at(8);
         (std::hint::black_box(difference) == 0).then_some(Nonce {
@@ -429,7 +429,7 @@ impl DigestServer {
         let ha1 = secret
             .ha1(hash, username, &self.config.realm)
             .ok_or(Refusal::Unsupported)?;
-        let proof: Hex = ResponseInput {
+        let response: Hex = ResponseInput {
             algorithm: presented.algorithm,
             ha1,
             nonce: &presented.nonce,
@@ -442,7 +442,7 @@ impl DigestServer {
         }
         .response();
         out.extend_from_slice(b"rspauth=\"");
-        out.extend_from_slice(proof.as_bytes());
+        out.extend_from_slice(response.as_bytes());
         out.push(b'"');
         if presented.qop != Qop::None {
             out.extend_from_slice(b", qop=");
