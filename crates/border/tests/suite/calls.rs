@@ -555,8 +555,8 @@ fn refusing_redirect_contact_is_called_at_one_address() {
     let follow = format!("{PLAIN}redirect='follow'\n[dns]\nservers=['10.8.0.53:53']\n");
     let (mut net, alice, bob) = pair(&follow);
     net.zone = vec![
-        ("desk.example", 1, vec![10, 2, 0, 6]),
-        ("desk.example", 1, vec![10, 2, 0, 7]),
+        ("target.example", 1, vec![10, 2, 0, 6]),
+        ("target.example", 1, vec![10, 2, 0, 7]),
     ];
     net.phones[bob].log.behaviour.silent = true;
     let mut busy = PhoneBehaviour::answering(SDP_B);
@@ -572,7 +572,7 @@ fn refusing_redirect_contact_is_called_at_one_address() {
         .unwrap();
     let edits = [Edit::Add {
         id: HeaderId::Contact,
-        value: b"<sip:bob@desk.example>;q=0.9, <sip:bob@10.2.0.8:5060>;q=0.1",
+        value: b"<sip:bob@target.example>;q=0.9, <sip:bob@10.2.0.8:5060>;q=0.1",
     }];
     net.command(bob, |endpoint, now| {
         endpoint

@@ -26,8 +26,8 @@ fn name(number: &str) -> ConferenceName {
 }
 
 /// Sends a request and waits for the reply.
-fn ask(net: &mut VirtualNetwork, number: &str, wish: ConferenceRequest) -> ConferenceReply {
-    net.control(|border, now| border.request_conference(7, &name(number), &wish, now));
+fn ask(net: &mut VirtualNetwork, number: &str, request: ConferenceRequest) -> ConferenceReply {
+    net.control(|border, now| border.request_conference(7, &name(number), &request, now));
     for _ in 0..200 {
         if let Some((number, reply)) = net.border.next_conference_reply() {
             assert_eq!(number, 7);
@@ -35,7 +35,7 @@ fn ask(net: &mut VirtualNetwork, number: &str, wish: ConferenceRequest) -> Confe
         }
         net.run(millis(1));
     }
-    panic!("no answer to {wish:?}");
+    panic!("no answer to {request:?}");
 }
 
 fn conference(net: &mut VirtualNetwork, number: &str) -> (ConferenceView, Vec<ParticipantView>) {

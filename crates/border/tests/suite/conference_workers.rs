@@ -377,10 +377,10 @@ fn ask(
     net: &mut VirtualNetwork,
     worker: usize,
     number: &str,
-    wish: ConferenceRequest,
+    request: ConferenceRequest,
 ) -> ConferenceReply {
     net.control_worker(worker, |border, now| {
-        border.request_conference(7, &name(number), &wish, now);
+        border.request_conference(7, &name(number), &request, now);
     });
     for _ in 0..200 {
         let replied = net.control_worker(worker, |border, _| border.next_conference_reply());
@@ -390,7 +390,7 @@ fn ask(
         }
         net.run(millis(1));
     }
-    panic!("no answer to {wish:?}");
+    panic!("no answer to {request:?}");
 }
 
 /// The owner of a conference handles queries, PIN, lock and end.

@@ -1176,7 +1176,7 @@ fn identities_in_responses_outside_calls_follow_trust() {
     let removed = to_phone("true").replacen("[[trunk]]", "[[trunk]]\nidentity='remove'", 1);
     let answer = answer_with(&removed, true, &others);
     assert_eq!(answer.header("P-Asserted-Identity"), "");
-    // The identity of the core reaches a phone without the address of the core, and not against its wish.
+    // The identity of the core reaches a phone without the address of the core, and not if it requested privacy.
     let answer = answer_with(PLAIN, false, &[asserted]);
     assert_eq!(
         answer.header("P-Asserted-Identity"),

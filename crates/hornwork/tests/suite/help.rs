@@ -175,7 +175,7 @@ fn groups_of_commands_have_an_example() {
     }
 }
 
-/// A list of commands is read at a glance; options of experiments come before those of another program.
+/// A list of commands has one line for each; options of experiments come before those of another program.
 #[test]
 fn help_begins_with_the_main_points() {
     let help = text(&hornwork(&["--help"]).stdout) + &text(&hornwork(&["lab", "--help"]).stdout);
