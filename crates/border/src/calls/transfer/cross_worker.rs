@@ -24,8 +24,8 @@ use engine::worker::lock;
 use engine::{Reason, TransferStep};
 use sip::{Endpoint, LegId, Refused, ServerTransaction};
 
-/// Time to wait for another worker, less than the retransmission of REFER takes; also the interval at which the giving
-/// worker polls the result.
+/// Time to wait for another worker, less than the retransmission of REFER takes; also the interval at which the worker
+/// that detached a leg polls the result.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The other worker that has the dialog of Replaces. Our tag should be the to-tag, but some phones exchange the tags.
@@ -95,15 +95,15 @@ impl TransferControl<'_> {
             .endpoint
             .find_leg(call_id, to_tag, from_tag)
             .or_else(|| self.endpoint.find_leg(call_id, from_tag, to_tag));
-        let given = leg
+        let detached = leg
             .ok_or(481)
             .and_then(|leg| self.detach_far_leg(leg, transfer.requester));
-        transfer.state = match given {
-            Ok(given) => {
-                let alarm = Alarm::TransferPoll(number, given.call);
+        transfer.state = match detached {
+            Ok(detached) => {
+                let alarm = Alarm::TransferPoll(number, detached.call);
                 self.parts.ctx.timers.schedule(now + RESULT_TIMEOUT, alarm);
                 transfer.expires_at = now + LIFETIME;
-                TransferState::Detached(Box::new(given))
+                TransferState::Detached(Box::new(detached))
             }
             Err(status) => TransferState::Refused(status),
         };
@@ -145,7 +145,7 @@ impl TransferControl<'_> {
         })
     }
 
-    /// The other worker has given the requested leg, or refused.
+    /// The other worker has detached the requested leg, or refused.
     fn process_result(&mut self, number: u64) {
         let Some(transfers) = self.parts.worker.transfers() else {
             return;
@@ -199,23 +199,23 @@ impl TransferControl<'_> {
         if let Some(timer) = join.response_timer.take() {
             self.parts.ctx.timers.cancel(timer);
         }
-        let taken = match answer {
+        let attached = match answer {
             Err(status) => Err(status),
-            Ok(mut given) => match self.endpoint.adopt(given.moving, key.0, now) {
+            Ok(mut detached) => match self.endpoint.adopt(detached.moving, key.0, now) {
                 Ok(leg) => {
-                    let interface = self.interface_named(given.interface.as_deref());
-                    let trunk = given.trunk.and_then(|trunk| self.trunk_named(&trunk));
+                    let interface = self.interface_named(detached.interface.as_deref());
+                    let trunk = detached.trunk.and_then(|trunk| self.trunk_named(&trunk));
                     Ok((leg, interface, trunk))
                 }
                 // The table of peer names is full; the original worker has the name.
                 Err(moving) => {
-                    given.moving = moving;
-                    self.return_unused_leg(number, given);
+                    detached.moving = moving;
+                    self.return_unused_leg(number, detached);
                     Err(503)
                 }
             },
         };
-        match taken {
+        match attached {
             Ok((leg, interface, trunk)) => {
                 if let Some(join) = self.parts.calls.join_mut(slot) {
                     join.new = Some(leg);
@@ -263,7 +263,7 @@ impl TransferControl<'_> {
         let Ok(moving) = self.endpoint.detach(leg, owner, now) else {
             return false;
         };
-        let given = TransferredLeg {
+        let detached = TransferredLeg {
             moving,
             // The leg of its side, there.
             interface: None,
@@ -271,7 +271,7 @@ impl TransferControl<'_> {
             owner,
             call,
         };
-        open.state = TransferState::Returned(Box::new(given), again);
+        open.state = TransferState::Returned(Box::new(detached), again);
         drop(table);
         announce(self.endpoint, owner, number, TransferStep::Finished);
         true
@@ -301,31 +301,31 @@ impl TransferControl<'_> {
                     self.calls().end_by_border(slot, why);
                 }
             }
-            Some(TransferState::Returned(given, again)) => {
-                self.take_leg_back(*given, again);
+            Some(TransferState::Returned(detached, again)) => {
+                self.take_leg_back(*detached, again);
             }
             _ => {}
         }
     }
 
     /// The far leg of a call of ours has returned.
-    fn take_leg_back(&mut self, given: TransferredLeg, again: bool) {
+    fn take_leg_back(&mut self, detached: TransferredLeg, again: bool) {
         let now = self.parts.ctx.now;
-        let trunk = given.trunk.and_then(|trunk| self.trunk_named(&trunk));
-        match self.endpoint.adopt(given.moving, given.call.0, now) {
-            Ok(leg) => self.return_far_leg(given.call, leg, trunk, again),
+        let trunk = detached.trunk.and_then(|trunk| self.trunk_named(&trunk));
+        match self.endpoint.adopt(detached.moving, detached.call.0, now) {
+            Ok(leg) => self.return_far_leg(detached.call, leg, trunk, again),
             // The name of its peer has changed in the meantime.
             Err(moving) => {
                 self.parts.trunks.end_call(trunk);
                 self.endpoint.end_detached(moving, now);
-                if let Some(slot) = self.parts.calls.slot_of(given.call) {
+                if let Some(slot) = self.parts.calls.slot_of(detached.call) {
                     self.calls().end_by_border(slot, Reason::TransferFailed);
                 }
             }
         }
     }
 
-    /// Polls the result of a transfer for which a far leg was given.
+    /// Polls the result of a transfer for which a far leg was detached.
     pub(crate) fn poll_transfer(&mut self, number: u64, call: CallKey) {
         let now = self.parts.ctx.now;
         let Some(transfers) = self.parts.worker.transfers() else {
@@ -346,9 +346,9 @@ impl TransferControl<'_> {
         let open = table.open.remove(&number);
         drop(table);
         match open.map(|open| open.state) {
-            Some(TransferState::Detached(given) | TransferState::Returned(given, _)) => {
-                self.endpoint.reassign(&given.moving, given.owner);
-                self.take_leg_back(*given, false);
+            Some(TransferState::Detached(detached) | TransferState::Returned(detached, _)) => {
+                self.endpoint.reassign(&detached.moving, detached.owner);
+                self.take_leg_back(*detached, false);
             }
             _ => {
                 if let Some(slot) = self.parts.calls.slot_of(call) {
@@ -358,9 +358,9 @@ impl TransferControl<'_> {
         }
     }
 
-    /// A message arrived for a dialog that another worker gave to us, before its handoff message: takes over all given
-    /// legs.
-    pub(crate) fn take_over_given_legs(&mut self) {
+    /// A message arrived for a dialog that another worker detached for us, before its handoff message: takes over all
+    /// detached legs.
+    pub(crate) fn take_over_detached_legs(&mut self) {
         let Some(transfers) = self.parts.worker.transfers() else {
             return;
         };
@@ -373,7 +373,7 @@ impl TransferControl<'_> {
                 TransferState::Detached(_) if open.requester == own => {
                     Some((*number, TransferStep::Answered))
                 }
-                TransferState::Returned(given, _) if given.owner == own => {
+                TransferState::Returned(detached, _) if detached.owner == own => {
                     Some((*number, TransferStep::Finished))
                 }
                 _ => None,

@@ -87,16 +87,16 @@ impl Transfers {
 pub(super) fn take(transfers: &Mutex<Transfers>, number: u64) -> Result<TransferredLeg, u16> {
     let mut table = lock(transfers);
     let open = table.open.get_mut(&number).ok_or(481u16)?;
-    let taken = match &open.state {
-        TransferState::Detached(given) => TransferState::Attached {
-            owner: given.owner,
-            call: given.call,
+    let attached = match &open.state {
+        TransferState::Detached(detached) => TransferState::Attached {
+            owner: detached.owner,
+            call: detached.call,
         },
         TransferState::Refused(status) => return Err(*status),
         _ => return Err(481),
     };
-    match core::mem::replace(&mut open.state, taken) {
-        TransferState::Detached(given) => Ok(*given),
+    match core::mem::replace(&mut open.state, attached) {
+        TransferState::Detached(detached) => Ok(*detached),
         _ => Err(481),
     }
 }
