@@ -57,7 +57,7 @@ const EVENTS_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(crate) struct ReportLimit {
     logged: u32,
-    untold: u64,
+    unlogged: u64,
     since: Option<Time>,
 }
 
@@ -72,11 +72,11 @@ impl ReportLimit {
             self.logged = 0;
         }
         if self.logged >= EVENTS {
-            self.untold += 1;
+            self.unlogged += 1;
             return None;
         }
         self.logged += 1;
-        Some(core::mem::take(&mut self.untold))
+        Some(core::mem::take(&mut self.unlogged))
     }
 }
 
