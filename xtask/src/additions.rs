@@ -2,6 +2,7 @@
 //! each takes, builds the copy, and uses all of them in a configuration. CONTRIBUTING.md describes the same steps.
 
 use crate::process::{check, root};
+use crate::texts::Text;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -281,16 +282,58 @@ pub fn run() -> Result<(), String> {
     Ok(())
 }
 
+/// Additions beyond their limits, and anchors that the tree does not have: `tidy` checks them without building the copy.
+pub fn breaches(files: &[Text]) -> Vec<String> {
+    ADDITIONS
+        .iter()
+        .flat_map(|addition| {
+            let missing = addition
+                .places
+                .iter()
+                .filter_map(move |place| missing_anchor(addition, place, files));
+            beyond_limits(addition).into_iter().chain(missing)
+        })
+        .collect()
+}
+
+fn missing_anchor(addition: &Addition, place: &Place, files: &[Text]) -> Option<String> {
+    let (what, name, anchor) = (addition.what, place.file, place.anchor);
+    match files.iter().find(|file| file.name == name) {
+        Some(file) if file.text.contains(anchor) => None,
+        Some(_) => Some(format!(
+            "xtask/src/additions.rs: {what}: {name} has no {anchor:?}: name the text before which the place is now"
+        )),
+        None => Some(format!(
+            "xtask/src/additions.rs: {what}: no file {name}: name the file that has the place now"
+        )),
+    }
+}
+
+fn files_of(addition: &Addition) -> usize {
+    let files: BTreeSet<&str> = addition.places.iter().map(|place| place.file).collect();
+    files.len()
+}
+
+fn beyond_limits(addition: &Addition) -> Option<String> {
+    let (places, files) = (addition.places.len(), files_of(addition));
+    (places > addition.max_places || files > addition.max_files).then(|| {
+        format!(
+            "{} takes {places} places in {files} files: at most {} places in {} files are allowed",
+            addition.what, addition.max_places, addition.max_files
+        )
+    })
+}
+
 /// Inserts the places of an addition, and compares their number with its limits.
 fn add(addition: &Addition, copy: &Path) -> Result<(), String> {
-    let files: BTreeSet<&str> = addition.places.iter().map(|place| place.file).collect();
-    let (places, what) = (addition.places.len(), addition.what);
-    println!("{what}: {places} places in {} files", files.len());
-    if places > addition.max_places || files.len() > addition.max_files {
-        return Err(format!(
-            "{what}: at most {} places in {} files are allowed",
-            addition.max_places, addition.max_files
-        ));
+    let what = addition.what;
+    println!(
+        "{what}: {} places in {} files",
+        addition.places.len(),
+        files_of(addition)
+    );
+    if let Some(breach) = beyond_limits(addition) {
+        return Err(breach);
     }
     for place in addition.places {
         let path = copy.join(place.file);
@@ -340,4 +383,65 @@ fn copy_tree(copy: &Path) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The files of all places, as the tree has them.
+    fn tree() -> Vec<Text> {
+        let places = ADDITIONS.iter().flat_map(|addition| addition.places);
+        let names: BTreeSet<&str> = places.map(|place| place.file).collect();
+        let read = |name: &str| Text {
+            name: name.to_owned(),
+            text: fs::read_to_string(root().join(name)).unwrap(),
+        };
+        names.into_iter().map(read).collect()
+    }
+
+    #[test]
+    fn anchors_and_limits_hold_in_the_tree() {
+        assert_eq!(breaches(&tree()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn missing_files_and_anchors_are_breaches() {
+        let mut files = tree();
+        files.retain(|file| file.name != "crates/config/src/sip.rs");
+        for file in &mut files {
+            if file.name == "crates/engine/src/event.rs" {
+                file.text = file
+                    .text
+                    .replace("Draining was started:", "Draining began:");
+            }
+        }
+        let found = breaches(&files);
+        let expected = [
+            "xtask/src/additions.rs: a configuration key: no file crates/config/src/sip.rs: ",
+            "xtask/src/additions.rs: a configuration key: no file crates/config/src/sip.rs: ",
+            "xtask/src/additions.rs: an event: crates/engine/src/event.rs has no ",
+        ];
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for (breach, start) in found.iter().zip(expected) {
+            assert!(breach.starts_with(start), "{breach}");
+        }
+    }
+
+    #[test]
+    fn places_and_files_beyond_the_limits_are_breaches() {
+        const PLACES: [Place; 2] = [place("a.rs", "x", ""), place("b.rs", "x", "")];
+        let addition = |max_places, max_files| Addition {
+            what: "a sample",
+            places: &PLACES,
+            max_places,
+            max_files,
+        };
+        assert_eq!(beyond_limits(&addition(2, 2)), None);
+        let expected =
+            "a sample takes 2 places in 2 files: at most 2 places in 1 files are allowed"
+                .to_owned();
+        assert_eq!(beyond_limits(&addition(2, 1)), Some(expected));
+        assert!(beyond_limits(&addition(1, 2)).is_some());
+    }
 }

@@ -19,11 +19,31 @@ const PHRASES: [(&str, usize); 3] = [
 const TEXT_PHRASES: usize = 0;
 
 /// Replaced words that a text may have, with the files and the reason.
-const KEPT: [(&str, &str, &str); 5] = [
+const KEPT: [(&str, &str, &str); 9] = [
     (
         "crates/config/src/renamed.rs",
         "coalesce",
         "a former configuration key",
+    ),
+    (
+        "crates/config/src/renamed.rs",
+        "seats",
+        "a former configuration key",
+    ),
+    (
+        "crates/lab/src/experiment/renamed_keys.rs",
+        "seats",
+        "a former key of experiments",
+    ),
+    (
+        "crates/hornwork/src/control/former_paths.rs",
+        "seats",
+        "a former key of the control API",
+    ),
+    (
+        "crates/lab/src/host/register.rs",
+        "laboratory",
+        "the realm, which scenarios of systems under test name",
     ),
     (
         "crates/console/src/database/layout.rs",
@@ -202,38 +222,82 @@ fn nominal_clauses<'a>(line: &str, words: &'a [String]) -> impl Iterator<Item = 
     })
 }
 
-/// The texts of a Rust file (its string literals) with their lines. Placeholders and escapes are blanks.
-fn texts(source: &str) -> Vec<(usize, String)> {
+/// A part of a Rust file; together they are the whole file.
+enum Piece<'a> {
+    Code(&'a str),
+    Comment(&'a str),
+    /// A string literal with its quotes, and its content.
+    Literal(&'a str, &'a str),
+}
+
+/// The parts of a Rust file, in order.
+fn pieces(source: &str) -> Vec<Piece<'_>> {
     let mut found = Vec::new();
-    let mut line = 1;
     let mut rest = source;
     while let Some(c) = rest.chars().next() {
-        let length = match c {
-            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+        let (length, content) = match c {
+            '/' if rest.starts_with("//") => {
+                let length = rest.find('\n').unwrap_or(rest.len());
+                found.push(Piece::Comment(&rest[..length]));
+                rest = &rest[length..];
+                continue;
+            }
             // A raw string, perhaps of bytes: `r"..."`, `br#"..."#`.
             'r' if raw_start(rest).is_some() => {
                 let (start, end) = raw_start(rest).unwrap_or_default();
                 let text = &rest[start..];
                 let length = text.find(&end).unwrap_or(text.len());
-                found.push((line, plain_text(&text[..length])));
-                (start + length + end.len()).min(rest.len())
+                let whole = (start + length + end.len()).min(rest.len());
+                (whole, Some(&text[..length]))
             }
             '"' => {
                 let length = closing_quote(&rest[1..]);
-                found.push((line, plain_text(&rest[1..=length])));
-                (length + 2).min(rest.len())
+                ((length + 2).min(rest.len()), Some(&rest[1..=length]))
             }
             // The quotes of a character; a lifetime has only one.
-            '\'' if rest.starts_with("'\"'") => 3,
-            '\'' if rest.starts_with("'\\") => 3,
+            '\'' if rest.starts_with("'\"'") => (3, None),
+            '\'' if rest.starts_with("'\\") => (3, None),
             // An identifier is skipped as a whole: its last letter may be an `r`.
-            c if c.is_alphanumeric() || c == '_' => identifier_length(rest),
-            c => c.len_utf8(),
+            c if c.is_alphanumeric() || c == '_' => (identifier_length(rest), None),
+            c => (c.len_utf8(), None),
         };
-        line += rest[..length].matches('\n').count();
+        let part = &rest[..length];
+        found.push(match content {
+            Some(content) => Piece::Literal(part, content),
+            None => Piece::Code(part),
+        });
         rest = &rest[length..];
     }
     found
+}
+
+/// The texts of a Rust file (its string literals) with their lines. Placeholders and escapes are blanks.
+fn texts(source: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut line = 1;
+    for piece in pieces(source) {
+        let (Piece::Code(part) | Piece::Comment(part) | Piece::Literal(part, _)) = piece;
+        if let Piece::Literal(_, content) = piece {
+            found.push((line, plain_text(content)));
+        }
+        line += part.matches('\n').count();
+    }
+    found
+}
+
+/// A Rust file without its comments and texts; each line has its place.
+fn code(source: &str) -> String {
+    let mut code = String::with_capacity(source.len());
+    for piece in pieces(source) {
+        match piece {
+            Piece::Code(part) => code.push_str(part),
+            Piece::Comment(part) | Piece::Literal(part, _) => {
+                code.push(' ');
+                code.extend(part.matches('\n'));
+            }
+        }
+    }
+    code
 }
 
 /// The length of the identifier or number that begins a text, without a prefix of a string.
@@ -397,7 +461,7 @@ fn takes_mut_self(head: &str) -> bool {
     head.contains('&') && head.contains("mut self")
 }
 
-/// The words in backticks of the last column of the glossary, with the term of their row.
+/// The words in backticks of the last column of the glossary and their plurals, with the term of their row.
 fn replaced_words(files: &[Text]) -> Vec<(String, String)> {
     let Some(glossary) = files.iter().find(|file| file.name == "docs/glossary.md") else {
         return Vec::new();
@@ -412,13 +476,31 @@ fn replaced_words(files: &[Text]) -> Vec<(String, String)> {
             .collect();
         if let [term, .., not] = &cells[..] {
             let words = not.split('`').skip(1).step_by(2);
-            replaced.extend(words.map(|word| (word.to_owned(), (*term).to_owned())));
+            for word in words {
+                let forms = [Some(word.to_owned()), plural(word)];
+                replaced.extend(
+                    forms
+                        .into_iter()
+                        .flatten()
+                        .map(|form| (form, (*term).to_owned())),
+                );
+            }
         }
     }
     replaced
 }
 
-/// Replaced words in prose and as parts of identifiers (`crew_size`, `CrewSize`).
+/// The plural of a word that is not one itself.
+fn plural(word: &str) -> Option<String> {
+    match word {
+        word if word.ends_with("sh") || word.ends_with("ch") => Some(format!("{word}es")),
+        word if word.ends_with('y') => Some(format!("{}ies", &word[..word.len() - 1])),
+        word if word.ends_with('s') => None,
+        word => Some(format!("{word}s")),
+    }
+}
+
+/// Replaced words in prose and as parts of identifiers (`crew_size`, `CrewSize`), at their definition and in use.
 fn uses_of_replaced(
     file: &Text,
     prose: &[(usize, String)],
@@ -436,16 +518,8 @@ fn uses_of_replaced(
         }
     };
     if file.name.ends_with(".rs") {
-        for (number, line) in file.text.lines().enumerate() {
-            let defines = [
-                "fn ", "struct ", "enum ", "trait ", "mod ", "const ", "type ",
-            ]
-            .iter()
-            .any(|keyword| line.contains(keyword));
-            if defines {
-                let code = line.split('"').step_by(2).collect::<Vec<_>>().join(" ");
-                judge(number + 1, &identifier_parts(&code));
-            }
+        for (number, line) in code(&file.text).lines().enumerate() {
+            judge(number + 1, &identifier_parts(line));
         }
     }
     for (number, line) in prose {
@@ -570,6 +644,47 @@ mod tests {
         let found = replaced_in_texts(&code, &texts(&code.text), &replaced);
         let expected = "crates/x/src/a.rs:3: crew in a text (docs/glossary.md: worker pool)";
         assert_eq!(found, [expected]);
+    }
+
+    #[test]
+    fn replaced_words_are_found_in_fields_locals_and_plurals() {
+        let glossary = Text {
+            name: "docs/glossary.md".to_owned(),
+            text: "| load shedding | x | RFC 5390 | `sieve` |\n| participant | x | RFC 4353 | `seat` |\n\
+                | request | x | RFC 3261 | `wish` |\n| test lab | x | | `laboratory` |\n| rate | x | | `crowds` |\n"
+                .to_owned(),
+        };
+        let file = Text {
+            name: "crates/x/src/a.rs".to_owned(),
+            text: concat!(
+                "let sieve = 1;\n",
+                "seats: usize,\n",
+                "Reply::Seat { number } => list(\"one\n",
+                "seat\", FreeSeats),\n",
+                "f(wishes, laboratories, crowds); // A seat.\n",
+                "let seating = \"sieve\"; /// `seat` in backticks\n",
+            )
+            .to_owned(),
+        };
+        let replaced = replaced_words(&[glossary]);
+        let found = uses_of_replaced(&file, &prose(&file), &replaced);
+        let found: Vec<&str> = found
+            .iter()
+            .filter_map(|breach| Some(breach.split_once(" (")?.0))
+            .collect();
+        let expected = [
+            "crates/x/src/a.rs:1: sieve",
+            "crates/x/src/a.rs:2: seats",
+            "crates/x/src/a.rs:3: seat",
+            "crates/x/src/a.rs:4: seats",
+            "crates/x/src/a.rs:5: wishes",
+            "crates/x/src/a.rs:5: laboratories",
+            "crates/x/src/a.rs:5: crowds",
+            "crates/x/src/a.rs:5: seat",
+        ];
+        assert_eq!(found, expected);
+        let found = replaced_in_texts(&file, &texts(&file.text), &replaced);
+        assert_eq!(found.len(), 2, "{found:?}");
     }
 
     #[test]

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
   tidy            check dependency direction, unsafe, clocks, language, structure, names of tests in docs/conformance, dead links,
-                  generated documents, built pages of the console, commit subjects, fmt, clippy, licences
+                  generated documents, built pages of the console, places of additions, commit subjects, fmt, clippy, licences
   test [ARGUMENT...]   all tests of the workspace, ARGUMENTs for the test programs; lists failed and skipped tests at the end. A failed test is
                   flaky if it then passes three times alone; three flaky tests that xtask/flaky.txt does not name fail the run.
                   Tests of xtask/apart.txt run one at a time.

@@ -2,7 +2,7 @@
 
 use crate::docs;
 use crate::process::{check, features, installed, root};
-use crate::{language, pages, prose, structure, texts};
+use crate::{additions, language, pages, prose, structure, texts};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -105,6 +105,7 @@ pub fn run() -> Result<(), String> {
     breaches.extend(language::breaches(&files));
     breaches.extend(prose::breaches(&files));
     breaches.extend(structure::breaches(&files));
+    breaches.extend(additions::breaches(&files));
     breaches.extend(pages::stale());
     breaches.extend(subjects());
     // Clippy reports code that does not build; the other rules are checked all the same.

@@ -119,7 +119,7 @@ impl CallMedia {
 
     /// Exchanges the set in force for this one. A line that only one of them has is given up.
     fn put_into_force(&mut self, plane: &mut MediaPlane, mut set: SideSet) {
-        let secured = self.policies_secure_media();
+        let had_security = self.policies_secure_media();
         set.lines.resize_with(self.lines.len(), || None);
         for index in 0..self.lines.len() {
             let new = set.lines.get_mut(index).and_then(Option::take);
@@ -141,10 +141,10 @@ impl CallMedia {
             core::mem::swap(side, &mut set.media);
         }
         core::mem::swap(&mut self.codecs, &mut set.codecs);
-        let secures = self.policies_secure_media();
+        let has_security = self.policies_secure_media();
         let branches = self.branches.get_or_insert_default();
         branches.sets.push(set);
-        if secured == secures {
+        if had_security == has_security {
             return;
         }
         // Without media security on either side the keys of the caller pass through, and the other way round.
@@ -153,7 +153,7 @@ impl CallMedia {
             let own = line.as_mut().and_then(|line| line.sides.first_mut());
             let before = kept.next().flatten();
             let security = own.and_then(|own| core::mem::replace(&mut own.security, before));
-            if secured {
+            if had_security {
                 branches.caller.push(security);
             }
         }

@@ -154,13 +154,16 @@ fn proven(count: usize) {
             let asked = Message::parse(&asked).unwrap();
             let challenge = Challenge::choose(&asked, HeaderId::WwwAuthenticate, &secret).remove(0);
             let session = ClientSession::new(challenge, user.as_bytes(), &secret, &mut entropy);
-            let mut proof = b"Authorization: ".to_vec();
-            session
-                .unwrap()
-                .write_credentials(b"REGISTER", b"sip:192.0.2.1", b"", &mut proof);
-            proof.extend_from_slice(b"\r\n");
-            let proof = String::from_utf8(proof).unwrap();
-            bench.give(&address(phone), register(phone, number + 1, &proof));
+            let mut credentials = b"Authorization: ".to_vec();
+            session.unwrap().write_credentials(
+                b"REGISTER",
+                b"sip:192.0.2.1",
+                b"",
+                &mut credentials,
+            );
+            credentials.extend_from_slice(b"\r\n");
+            let credentials = String::from_utf8(credentials).unwrap();
+            bench.give(&address(phone), register(phone, number + 1, &credentials));
             find(&bench.out, "SIP/2.0 200");
         }
     }

@@ -241,8 +241,8 @@ impl Border {
                         .feed(Input::Datagram(datagram), now, &mut self.parts);
                 }
             }
-            Input::Handoff(parcel) => {
-                match parcel.kind {
+            Input::Handoff(message) => {
+                match message.kind {
                     HandoffKind::Datagram {
                         listener: local,
                         source,
@@ -258,11 +258,11 @@ impl Border {
                                 arrived,
                                 handed,
                             );
-                            if !self.is_source_allowed(socket, source, parcel.bytes) {
+                            if !self.is_source_allowed(socket, source, message.bytes) {
                                 self.parts.ctx.drops.count(DropReason::SipSourceNotAllowed);
                                 return;
                             }
-                            if self.handle_on_fast_path(socket, source, parcel.bytes, now) {
+                            if self.handle_on_fast_path(socket, source, message.bytes, now) {
                                 return;
                             }
                         }
@@ -275,7 +275,7 @@ impl Border {
                     _ => {}
                 }
                 self.endpoint
-                    .feed(Input::Handoff(parcel), now, &mut self.parts);
+                    .feed(Input::Handoff(message), now, &mut self.parts);
             }
             Input::Shed { dropped, .. } => self
                 .parts
@@ -425,11 +425,8 @@ impl Engine for Border {
         if let Some(event) = self.parts.ctx.events.queue.pop_front() {
             return Some(Output::Event(event));
         }
-        if let Some((socket, sieve)) = self.parts.admission.overload.next_socket_filter() {
-            return Some(Output::SocketFilter {
-                socket,
-                filter: sieve,
-            });
+        if let Some((socket, filter)) = self.parts.admission.overload.next_socket_filter() {
+            return Some(Output::SocketFilter { socket, filter });
         }
         if let Some(query) = self.parts.resolver.queries.pop_front() {
             let question = self.parts.resolver.current_query.insert(query);

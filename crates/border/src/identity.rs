@@ -45,30 +45,30 @@ pub(crate) struct RequestedPrivacy {
 impl RequestedPrivacy {
     /// The privacy requested by the message.
     pub(crate) fn of(message: &Message<'_>) -> RequestedPrivacy {
-        let mut wish = RequestedPrivacy::default();
+        let mut requested = RequestedPrivacy::default();
         if !message.has(HeaderId::Privacy) {
-            return wish;
+            return requested;
         }
         for value in values(message) {
             let which = match () {
-                () if value.eq_ignore_ascii_case(b"id") => &mut wish.id,
-                () if value.eq_ignore_ascii_case(b"user") => &mut wish.user,
-                () if value.eq_ignore_ascii_case(b"header") => &mut wish.header,
-                () if value.eq_ignore_ascii_case(b"session") => &mut wish.session,
-                () if value.eq_ignore_ascii_case(b"history") => &mut wish.history,
-                () if value.eq_ignore_ascii_case(b"critical") => &mut wish.critical,
-                () if value.eq_ignore_ascii_case(b"none") => &mut wish.none,
+                () if value.eq_ignore_ascii_case(b"id") => &mut requested.id,
+                () if value.eq_ignore_ascii_case(b"user") => &mut requested.user,
+                () if value.eq_ignore_ascii_case(b"header") => &mut requested.header,
+                () if value.eq_ignore_ascii_case(b"session") => &mut requested.session,
+                () if value.eq_ignore_ascii_case(b"history") => &mut requested.history,
+                () if value.eq_ignore_ascii_case(b"critical") => &mut requested.critical,
+                () if value.eq_ignore_ascii_case(b"none") => &mut requested.none,
                 () => continue,
             };
             *which = true;
         }
-        match wish.none {
+        match requested.none {
             // `none` overrides other values (RFC 3323 section 4.2).
             true => RequestedPrivacy {
                 none: true,
                 ..RequestedPrivacy::default()
             },
-            false => wish,
+            false => requested,
         }
     }
 
@@ -143,13 +143,13 @@ impl Boundary<'_> {
     }
 
     /// Whether From becomes anonymous.
-    pub(crate) fn hides_caller(&self, wish: RequestedPrivacy) -> bool {
-        self.serves() && wish.user
+    pub(crate) fn hides_caller(&self, requested: RequestedPrivacy) -> bool {
+        self.serves() && requested.user
     }
 
     /// Whether the request must be refused because the requested privacy is impossible (RFC 3323 section 5: 500).
-    pub(crate) fn must_refuse(&self, wish: RequestedPrivacy) -> bool {
-        self.serves() && wish.critical && wish.session && !self.anchored
+    pub(crate) fn must_refuse(&self, requested: RequestedPrivacy) -> bool {
+        self.serves() && requested.critical && requested.session && !self.anchored
     }
 
     /// The edits of a forwarded message; `host` is our host on the terminating side.
@@ -161,7 +161,7 @@ impl Boundary<'_> {
         edits: &mut SmallVec<[Edit<'e>; N]>,
     ) {
         texts.clear();
-        let wish = RequestedPrivacy::of(message);
+        let requested = RequestedPrivacy::of(message);
         let IdentityTexts {
             asserted: asserted_text,
             remote: remote_text,
@@ -171,22 +171,22 @@ impl Boundary<'_> {
             access,
             hidden,
         } = texts;
-        let asserted = self.asserted(message, wish, &host, asserted_text);
+        let asserted = self.asserted(message, requested, &host, asserted_text);
         let diversion = self.diverted(
             message,
             HeaderId::Diversion,
             self.policy.diversion,
-            wish,
+            requested,
             diversion_text,
         );
         let history = self.diverted(
             message,
             HeaderId::HistoryInfo,
             self.policy.history_info,
-            wish,
+            requested,
             history_text,
         );
-        let privacy = self.privacy_left(message, wish, privacy_text);
+        let privacy = self.privacy_left(message, requested, privacy_text);
         crate::identity::private_headers::edits(message, (self.from, self.to), access, edits);
         push(
             edits,
@@ -207,7 +207,7 @@ impl Boundary<'_> {
         let remote = self.from
             && self.wanted
             && self.policy.remote_party_id
-            && (self.to || !wish.hides_identity());
+            && (self.to || !requested.hides_identity());
         let remote = match remote {
             true => remote_party(message, self.serves(), &host, remote_text),
             false => HeaderFate::Goes,
@@ -224,7 +224,7 @@ impl Boundary<'_> {
                 b"",
             );
         }
-        if self.serves() && wish.user {
+        if self.serves() && requested.user {
             for id in INFORMATIONAL {
                 push(edits, message, id, HeaderFate::Goes, b"");
             }
@@ -237,7 +237,7 @@ impl Boundary<'_> {
     fn asserted(
         &self,
         message: &Message<'_>,
-        wish: RequestedPrivacy,
+        requested: RequestedPrivacy,
         host: impl FnOnce() -> Vec<u8>,
         out: &mut Vec<u8>,
     ) -> HeaderFate {
@@ -255,7 +255,7 @@ impl Boundary<'_> {
         if !has {
             return HeaderFate::Passes;
         }
-        if !self.wanted || (!self.to && wish.hides_identity()) {
+        if !self.wanted || (!self.to && requested.hides_identity()) {
             return HeaderFate::Goes;
         }
         crate::identity::identities(message, &host(), out);
@@ -271,7 +271,7 @@ impl Boundary<'_> {
         message: &Message<'_>,
         id: HeaderId,
         policy: History,
-        wish: RequestedPrivacy,
+        requested: RequestedPrivacy,
         out: &mut Vec<u8>,
     ) -> HeaderFate {
         if (self.from && self.to) || !message.has(id) {
@@ -281,7 +281,7 @@ impl Boundary<'_> {
             History::Remove => return HeaderFate::Goes,
             History::Anonymise if !self.from => return HeaderFate::Goes,
             History::Anonymise => true,
-            History::Pass => wish.history || wish.header || wish.user,
+            History::Pass => requested.history || requested.header || requested.user,
         };
         if self.to || (!everyone && !message.values(id).any(requests_privacy)) {
             return HeaderFate::Passes;
@@ -302,10 +302,10 @@ impl Boundary<'_> {
     fn privacy_left(
         &self,
         message: &Message<'_>,
-        wish: RequestedPrivacy,
+        requested: RequestedPrivacy,
         out: &mut Vec<u8>,
     ) -> HeaderFate {
-        if !self.serves() || wish == RequestedPrivacy::default() || wish.none {
+        if !self.serves() || requested == RequestedPrivacy::default() || requested.none {
             return HeaderFate::Passes;
         }
         for value in values(message) {
@@ -324,7 +324,7 @@ impl Boundary<'_> {
         match out.is_empty() {
             true => HeaderFate::Goes,
             false => {
-                if wish.critical {
+                if requested.critical {
                     out.extend_from_slice(b";critical");
                 }
                 HeaderFate::Becomes

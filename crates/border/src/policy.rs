@@ -341,7 +341,7 @@ impl<'a> RoutingParty<'a> {
 
 /// A call to a sips URI uses TLS on all hops (RFC 3261 section 26.2, RFC 5630 section 3.1.3): other steps are removed;
 /// without any left it is refused.
-fn secured(facts: &Facts<'_>, plan: Plan) -> Plan {
+fn only_tls(facts: &Facts<'_>, plan: Plan) -> Plan {
     let sips = |uri: &[u8]| {
         uri.get(..5)
             .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"))
@@ -392,7 +392,7 @@ pub fn decide_for(
     facts: &Facts<'_>,
     view: &dyn RoutingState,
 ) -> Plan {
-    secured(facts, only_to(trunk, config, facts, view))
+    only_tls(facts, only_to(trunk, config, facts, view))
 }
 
 fn only_to(trunk: TrunkId, config: &Config, facts: &Facts<'_>, view: &dyn RoutingState) -> Plan {
@@ -450,7 +450,7 @@ fn admissible<'f>(config: &Config, facts: &Facts<'f>) -> Result<Uri<'f>, Plan> {
 
 /// The plan of a call.
 pub fn decide(config: &Config, facts: &Facts<'_>, view: &dyn RoutingState) -> Plan {
-    secured(facts, by_routes(config, facts, view))
+    only_tls(facts, by_routes(config, facts, view))
 }
 
 fn by_routes(config: &Config, facts: &Facts<'_>, view: &dyn RoutingState) -> Plan {

@@ -139,7 +139,7 @@ struct ContactRequest<'m> {
     /// Granted seconds; 0 removes the contact.
     expires: u32,
     /// Requested seconds.
-    wish: u32,
+    requested: u32,
     instance: &'m [u8],
     /// Flow identifier (RFC 5626), if both sides support outbound, or if the contact is removed.
     reg_id: u32,
@@ -148,7 +148,7 @@ struct ContactRequest<'m> {
 impl ContactRequest<'_> {
     /// Whether it registers a flow of RFC 5626.
     fn is_outbound_flow(&self) -> bool {
-        self.reg_id != 0 && self.wish != 0
+        self.reg_id != 0 && self.requested != 0
     }
 }
 
@@ -385,32 +385,32 @@ impl Location {
     ) -> Result<ContactRequest<'m>, Box<RegisterResponse>> {
         let settings = &self.settings;
         // An unreadable value counts as none (RFC 3261 section 10.2.1.1).
-        let wish = address
+        let requested = address
             .expires()
             .or_else(|| request.expires().ok())
             .unwrap_or(settings.default_expires_s);
         // An hour or more must not be refused as too brief (RFC 3261 section 10.3 step 7).
-        if wish != 0 && wish < settings.min_expires_s && wish < 3_600 {
+        if requested != 0 && requested < settings.min_expires_s && requested < 3_600 {
             let answer = RegisterResponse::refuse(Reason::IntervalTooBrief)
                 .with(HeaderId::MinExpires, settings.min_expires_s.to_string());
             return Err(Box::new(answer));
         }
         let instance = address.params.get(b"+sip.instance").unwrap_or_default();
         let reg_id = match address.params.get(b"reg-id") {
-            Some(digits) if (outbound || wish == 0) && !instance.is_empty() => {
+            Some(digits) if (outbound || requested == 0) && !instance.is_empty() => {
                 match std::str::from_utf8(digits)
                     .ok()
                     .and_then(|text| text.parse().ok())
                 {
                     Some(number) if number > 0 && number < 1 << 31 => number,
                     // A contact that is removed is found by its URI, too.
-                    _ if wish == 0 => 0,
+                    _ if requested == 0 => 0,
                     _ => return Err(Box::new(RegisterResponse::refuse(Reason::BadRegId))),
                 }
             }
             _ => 0,
         };
-        let mut expires = wish.min(settings.max_expires_s);
+        let mut expires = requested.min(settings.max_expires_s);
         let pinhole = flow.transport == Transport::Udp
             && reg_id == 0
             && judged.path.is_empty()
@@ -422,7 +422,7 @@ impl Location {
             address,
             uri,
             expires,
-            wish,
+            requested,
             instance,
             reg_id,
         })
@@ -495,7 +495,7 @@ impl Location {
                 .iter()
                 .position(|b| b.reg_id == wanted.reg_id && same_instance(b));
             let without = || bindings.iter().position(|b| b.reg_id == 0 && same_uri(b));
-            return match wanted.wish {
+            return match wanted.requested {
                 0 => flow.or_else(without),
                 _ => flow,
             };

@@ -23,7 +23,7 @@ pub struct BorderCensus {
     /// Forwarded subscriptions.
     pub subscriptions: usize,
     /// Participants of conferences.
-    pub seats: usize,
+    pub participants: usize,
     /// Media port pairs held by calls.
     pub ports: usize,
     /// Sessions in the forwarder.
@@ -131,7 +131,7 @@ impl Border {
             lookups: parts.resolver.waiting(),
             outside: parts.out_of_dialog.pending.len(),
             subscriptions: parts.out_of_dialog.subscriptions.len(),
-            seats: parts.conferences.participants(),
+            participants: parts.conferences.participants(),
             ports: parts.media.plane.ports_in_use(),
             sessions: parts.media.plane.sessions,
             sockets_busy: parts.media.plane.sockets.busy(),

@@ -56,8 +56,8 @@ const EVENTS_EVERY: Duration = Duration::from_secs(10);
 /// Limit of events of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct ReportLimit {
-    told: u32,
-    untold: u64,
+    logged: u32,
+    unlogged: u64,
     since: Option<Time>,
 }
 
@@ -69,14 +69,14 @@ impl ReportLimit {
             .is_none_or(|since| now.since(since) >= EVENTS_EVERY)
         {
             self.since = Some(now);
-            self.told = 0;
+            self.logged = 0;
         }
-        if self.told >= EVENTS {
-            self.untold += 1;
+        if self.logged >= EVENTS {
+            self.unlogged += 1;
             return None;
         }
-        self.told += 1;
-        Some(core::mem::take(&mut self.untold))
+        self.logged += 1;
+        Some(core::mem::take(&mut self.unlogged))
     }
 }
 

@@ -160,7 +160,9 @@ impl Format {
             }
             Format::G722 => Box::new(G722Encoder::new()),
             Format::G729 { annex_b } => Box::new(G729Encoder::new(silence && *annex_b)?),
-            Format::Opus(wishes) => Box::new(OpusEncoder::new(rate, packet_ms, wishes, silence)?),
+            Format::Opus(parameters) => {
+                Box::new(OpusEncoder::new(rate, packet_ms, parameters, silence)?)
+            }
         })
     }
 

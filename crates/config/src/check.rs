@@ -61,8 +61,8 @@ pub(super) fn judge(text: &str, file: &str) -> CheckedConfig {
     let incomplete = schema::violations(&schema, &node);
     let pruned = !found.is_empty();
     // A skipped line may contain the missing key.
-    let told = found.into_iter().filter(|one| !(partial && one.missing));
-    mistakes.extend(told.map(mistake));
+    let reported = found.into_iter().filter(|one| !(partial && one.missing));
+    mistakes.extend(reported.map(mistake));
     if partial || !incomplete.is_empty() {
         return CheckedConfig::of(None, mistakes, renamed_keys);
     }

@@ -452,8 +452,8 @@ mod tests {
             parse(&format!("{head}{more}"), "f")
                 .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect::<String>())
         };
-        let room = "[[conference]]\nname=\"m\"\n";
-        let config = with(&format!("{room}number=\"800\"\nregex='9\\d'\n")).unwrap();
+        let conference = "[[conference]]\nname=\"m\"\n";
+        let config = with(&format!("{conference}number=\"800\"\nregex='9\\d'\n")).unwrap();
         let meeting = &config.conferences[0];
         let here = InterfaceId(0);
         assert!(meeting.matches_call("800", here, None) && meeting.matches_call("91", here, None));
@@ -468,7 +468,7 @@ mod tests {
         );
         assert_eq!(meeting.codecs[0], codec::Kind::Opus);
         let narrow = format!(
-            "{room}number=\"800\"\ncodecs=[\"PCMU\",\"PCMA\"]\ntones=\"leave\"\nmute_digits=\"\"\nmax_participants=3\nmax_speakers=2\npacket_time_ms=30\n"
+            "{conference}number=\"800\"\ncodecs=[\"PCMU\",\"PCMA\"]\ntones=\"leave\"\nmute_digits=\"\"\nmax_participants=3\nmax_speakers=2\npacket_time_ms=30\n"
         );
         let config = with(&narrow).unwrap();
         let settings = &config.conferences[0].settings;
@@ -486,57 +486,63 @@ mod tests {
         );
         assert!(settings.mute_digits.is_empty());
         for (more, expected) in [
-            (room.to_owned(), "has no number"),
+            (conference.to_owned(), "has no number"),
             (
-                format!("{room}number=\"\"\n"),
+                format!("{conference}number=\"\"\n"),
                 "is not a number that can be called",
             ),
             (
-                format!("{room}regex=\"(\"\n"),
+                format!("{conference}regex=\"(\"\n"),
                 "is not a valid regular expression",
             ),
             (
-                format!("{room}number=\"1\"\nmax_participants=1\n"),
+                format!("{conference}number=\"1\"\nmax_participants=1\n"),
                 "max_participants",
             ),
             (
-                format!("{room}number=\"1\"\nmax_speakers=0\n"),
+                format!("{conference}number=\"1\"\nmax_speakers=0\n"),
                 "max_speakers",
             ),
-            (format!("{room}number=\"1\"\npin=\"123\"\n"), "pin"),
+            (format!("{conference}number=\"1\"\npin=\"123\"\n"), "pin"),
             (
-                format!("{room}number=\"1\"\npin=\"12#4\"\n"),
+                format!("{conference}number=\"1\"\npin=\"12#4\"\n"),
                 "cannot be dialled",
             ),
-            (format!("{room}number=\"1\"\npin=1234\n"), "pin"),
+            (format!("{conference}number=\"1\"\npin=1234\n"), "pin"),
             (
-                format!("{room}number=\"1\"\nmute_digits=\"x\"\n"),
+                format!("{conference}number=\"1\"\nmute_digits=\"x\"\n"),
                 "cannot be dialled",
             ),
             (
-                format!("{room}number=\"1\"\npacket_time_ms=25\n"),
+                format!("{conference}number=\"1\"\npacket_time_ms=25\n"),
                 "a packet time of 25 ms",
             ),
             (
-                format!("{room}number=\"1\"\ncodecs=[\"PCMA\",\"PCMA\"]\n"),
+                format!("{conference}number=\"1\"\ncodecs=[\"PCMA\",\"PCMA\"]\n"),
                 "PCMA is listed twice",
             ),
-            (format!("{room}number=\"1\"\ncodecs=[\"GSM\"]\n"), "GSM"),
             (
-                format!("{room}number=\"1\"\ninterface=\"b\"\n"),
+                format!("{conference}number=\"1\"\ncodecs=[\"GSM\"]\n"),
+                "GSM",
+            ),
+            (
+                format!("{conference}number=\"1\"\ninterface=\"b\"\n"),
                 "interface",
             ),
-            (format!("{room}number=\"1\"\nfrom_trunk=\"b\"\n"), "trunk"),
             (
-                format!("{room}number=\"1\"\n{room}number=\"2\"\n"),
+                format!("{conference}number=\"1\"\nfrom_trunk=\"b\"\n"),
+                "trunk",
+            ),
+            (
+                format!("{conference}number=\"1\"\n{conference}number=\"2\"\n"),
                 "exists already",
             ),
             (
-                format!("{room}number=\"1\"\n[[conference]]\nname=\"n\"\nnumber=\"1\"\n"),
+                format!("{conference}number=\"1\"\n[[conference]]\nname=\"n\"\nnumber=\"1\"\n"),
                 "number 1 belongs to the conference in line",
             ),
             (
-                format!("{room}number=\"1\"\npin=\"1234\"\nmax_lobby=0\n"),
+                format!("{conference}number=\"1\"\npin=\"1234\"\nmax_lobby=0\n"),
                 "max_lobby",
             ),
         ] {
@@ -544,7 +550,7 @@ mod tests {
             assert!(messages.contains(expected), "{more}: {messages}");
             assert!(messages.contains("f:"), "with its line: {messages}");
         }
-        let config = with(&format!("{room}number=\"1\"\ncodecs=[\"G729\"]\n"));
+        let config = with(&format!("{conference}number=\"1\"\ncodecs=[\"G729\"]\n"));
         assert_eq!(config.is_ok(), codec::Kind::G729.is_available());
     }
 }

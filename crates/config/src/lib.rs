@@ -106,7 +106,8 @@ pub use sip::Sip;
 pub use store::{HepSpec, StorePlace, StoreSpec};
 pub use threads::{PrivilegedMode, Threads};
 pub use tls::{
-    CertificateFiles, ClientProof, FilePath, ListenTls, TlsVersion, TrunkTls, Trust, WebSocket,
+    CertificateFiles, ClientAuthentication, FilePath, ListenTls, TlsVersion, TrunkTls, Trust,
+    WebSocket,
 };
 pub use traces::TracesSpec;
 pub use trunks::{

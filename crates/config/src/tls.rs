@@ -25,7 +25,7 @@ pub enum TlsVersion {
 /// Client certificates.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum ClientProof {
+pub enum ClientAuthentication {
     /// Not requested.
     #[default]
     None,
@@ -58,7 +58,7 @@ pub(super) struct RawListenTls {
     /// Client certificates. `none`: not requested. `request`: requested; a certificate that is presented must be valid.
     /// `require`: a valid certificate is required.
     #[serde(default)]
-    pub clients: ClientProof,
+    pub clients: ClientAuthentication,
     /// Certificate authorities for client certificates: a PEM file, or `system`. Required with `request` and `require`.
     pub client_ca: Option<String>,
     /// Oldest accepted version of TLS.
@@ -167,7 +167,7 @@ pub struct ListenTls {
     /// Certificates; at least one.
     pub certificates: Vec<CertificateFiles>,
     /// Policy for client certificates.
-    pub clients: ClientProof,
+    pub clients: ClientAuthentication,
     /// Authorities for client certificates; present unless none are requested.
     pub client_ca: Option<Trust>,
     /// Oldest version.
@@ -263,12 +263,12 @@ pub(super) fn listen_tls(
     }
     let ca = format!("{at}.client_ca");
     match (raw.clients, &raw.client_ca) {
-        (ClientProof::None, Some(_)) => sink.report(
+        (ClientAuthentication::None, Some(_)) => sink.report(
             &ca,
             "`client_ca` has no effect: client certificates are not requested",
             "set clients = \"request\" or \"require\", or remove `client_ca`",
         ),
-        (ClientProof::Request | ClientProof::Require, None) => sink.report(
+        (ClientAuthentication::Request | ClientAuthentication::Require, None) => sink.report(
             &format!("{at}.clients"),
             "the certificate authorities for client certificates are missing",
             "add client_ca = \"FILE\" with the authorities that issue their certificates",

@@ -8,7 +8,7 @@ use super::one_or_many::OneOrMany;
 use super::rate_limits::RateLimits;
 use super::security::{Ice, Keying, MediaSecurity, SrtpPolicy, Written, media_security};
 use super::sink::{Sink, cidrs, host, optional_seconds, seconds};
-use super::tls::{self, ClientProof, RawTrunkTls, TrunkTls};
+use super::tls::{self, ClientAuthentication, RawTrunkTls, TrunkTls};
 use core::time::Duration;
 use engine::Transport;
 use schemars::JsonSchema;
@@ -609,7 +609,7 @@ pub(super) fn known_by_certificate(
         let interface = interfaces.get(usize::from(trunk.interface.0));
         let asks = interface
             .and_then(|interface| interface.tls.as_ref())
-            .is_some_and(|tls| tls.clients != ClientProof::None);
+            .is_some_and(|tls| tls.clients != ClientAuthentication::None);
         let listens = interface.is_some_and(|interface| {
             let mut listen = interface.listen.iter();
             listen.any(|listen| listen.transport == Transport::Tls)

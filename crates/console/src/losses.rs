@@ -142,7 +142,7 @@ impl Losses {
 pub(crate) struct LossReport {
     losses: Arc<Losses>,
     /// Losses that were reported.
-    told: LossCounts,
+    reported: LossCounts,
     /// Time of the last report.
     at: i64,
 }
@@ -151,7 +151,7 @@ impl LossReport {
     pub(crate) fn new(losses: Arc<Losses>) -> LossReport {
         LossReport {
             losses,
-            told: LossCounts::default(),
+            reported: LossCounts::default(),
             at: i64::MIN / 2,
         }
     }
@@ -170,11 +170,11 @@ impl LossReport {
     /// The losses since the last report, if there are any.
     pub(crate) fn rest(&mut self) -> Option<StoreNote> {
         let all = self.losses.counts();
-        let lost = all.since(&self.told);
+        let lost = all.since(&self.reported);
         if lost.total() == 0 {
             return None;
         }
-        self.told = all;
+        self.reported = all;
         Some(StoreNote::Lost(lost))
     }
 }

@@ -57,7 +57,7 @@ reasons! {
     SessionExpired 408 "session expired" "The session timer was not refreshed (RFC 4028)." header "Session expired";
     DialogUnknown 481 "dialog unknown" "A side has answered a request within the dialog with 481: it does not know the call any more." header "Dialog unknown";
     Transferred 0 "transferred" "The call was replaced by a transfer (RFC 3515, RFC 3891).";
-    TransferFailed 0 "transfer failed" "The far side of the call was lent to a transfer that failed, and could not return.";
+    TransferFailed 0 "transfer failed" "The far side of the call was moved to a transfer that failed, and could not return.";
     RefreshFailed 0 "refresh failed" "A re-INVITE of the border, which both sides needed to agree on their media again, has failed.";
     AnswerNotForwarded 500 "answer cannot be forwarded" "The answer of the called side cannot be sent to the other side: its dialog is gone, or the message is too large.";
     AnswerNotSent 500 "answer cannot be sent" "The answer of a conference cannot be sent: the dialog of the caller is gone.";

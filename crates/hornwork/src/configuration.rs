@@ -391,8 +391,8 @@ pub fn summary(config: &Config) -> String {
     for trunk in &config.trunks {
         text.push_str(&trunk_line(config, trunk));
     }
-    for room in &config.conferences {
-        text.push_str(&conference_line(config, room));
+    for conference in &config.conferences {
+        text.push_str(&conference_line(config, conference));
     }
     for route in &config.routes {
         text.push_str(&route_line(config, route));
@@ -515,21 +515,22 @@ fn trunk_line(config: &Config, trunk: &Trunk) -> String {
     format!("trunk {}: {}\n", trunk.name, parts.join("; "))
 }
 
-fn conference_line(config: &Config, room: &ConferenceSpec) -> String {
-    let mut called = room.numbers.clone();
+fn conference_line(config: &Config, conference: &ConferenceSpec) -> String {
+    let mut called = conference.numbers.clone();
     called.extend(
-        room.regex
+        conference
+            .regex
             .as_ref()
             .map(|regex| format!("numbers like {regex}")),
     );
-    let codecs: Vec<&str> = room.codecs.iter().map(|kind| kind.name()).collect();
+    let codecs: Vec<&str> = conference.codecs.iter().map(|kind| kind.name()).collect();
     let mut parts = vec![format!(
         "conferences at {}, at most {} with {} participants each",
         called.join(", "),
-        room.max_conferences,
-        room.settings.max_participants
+        conference.max_conferences,
+        conference.settings.max_participants
     )];
-    let names = room
+    let names = conference
         .interfaces
         .iter()
         .filter_map(|id| config.interface(*id));
@@ -537,7 +538,7 @@ fn conference_line(config: &Config, room: &ConferenceSpec) -> String {
     if !names.is_empty() {
         parts.push(format!("from {}", names.join(", ")));
     }
-    let trunks = room
+    let trunks = conference
         .from_trunks
         .iter()
         .map(|trunk| trunk_name(config, *trunk));
@@ -546,10 +547,10 @@ fn conference_line(config: &Config, room: &ConferenceSpec) -> String {
         parts.push(format!("from {}", trunks.join(", ")));
     }
     parts.push(codecs.join(", "));
-    if room.pin.is_some() {
+    if conference.pin.is_some() {
         parts.push("with a PIN".to_owned());
     }
-    format!("conference {}: {}\n", room.name, parts.join("; "))
+    format!("conference {}: {}\n", conference.name, parts.join("; "))
 }
 
 /// The destination of calls from an interface without routes.

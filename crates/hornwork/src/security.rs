@@ -6,7 +6,8 @@ use crate::gateway::GatewayKeys;
 use crate::http_client::HttpCredentials;
 use crate::secret_file;
 use config::{
-    CertificateFiles, ClientProof, Config, FilePath, Mistake, SyslogTransport, TlsVersion, Trust,
+    CertificateFiles, ClientAuthentication, Config, FilePath, Mistake, SyslogTransport, TlsVersion,
+    Trust,
 };
 use engine::{EventKind, Transport};
 use net::tls::{
@@ -419,9 +420,9 @@ fn server(reader: &mut FileChecker<'_>, tls: &config::ListenTls) -> Option<Serve
         .as_ref()
         .and_then(|trust| reader.anchors(trust));
     let client_auth = match (tls.clients, anchors) {
-        (ClientProof::None, _) => ClientAuth::None,
-        (ClientProof::Request, Some(anchors)) => ClientAuth::Request(anchors),
-        (ClientProof::Require, Some(anchors)) => ClientAuth::Require(anchors),
+        (ClientAuthentication::None, _) => ClientAuth::None,
+        (ClientAuthentication::Request, Some(anchors)) => ClientAuth::Request(anchors),
+        (ClientAuthentication::Require, Some(anchors)) => ClientAuth::Require(anchors),
         // The mistake is recorded; without an authority no client could be verified.
         (_, None) => return None,
     };
@@ -443,7 +444,7 @@ mod tests {
             not_after: 100 * DAY_S,
             ..Default::default()
         };
-        for (now, want) in [
+        for (now, expected) in [
             (69 * DAY_S, None),
             (70 * DAY_S, None),
             (70 * DAY_S + 1, Some(("soon", 29))),
@@ -453,8 +454,8 @@ mod tests {
             (100 * DAY_S + 1, Some(("expired", 0))),
             (200 * DAY_S, Some(("expired", 0))),
         ] {
-            let told = expiry_event(Path::new("x.pem"), &identities, now);
-            let told = told.map(|note| match note {
+            let logged = expiry_event(Path::new("x.pem"), &identities, now);
+            let logged = logged.map(|note| match note {
                 EventKind::CertificateExpires {
                     state,
                     days_left: days,
@@ -462,8 +463,8 @@ mod tests {
                 } => (state, days),
                 other => panic!("{other:?}"),
             });
-            let want = want.map(|(state, days)| (state.to_owned(), days));
-            assert_eq!(told, want, "{now}");
+            let expected = expected.map(|(state, days)| (state.to_owned(), days));
+            assert_eq!(logged, expected, "{now}");
         }
     }
 }

@@ -63,10 +63,10 @@ fn by_datagram(
     let mut answer = [0; 4_096];
     for wait in waits {
         socket.set_read_timeout(Some(*wait)).map_err(broken)?;
-        let told = socket
+        let received = socket
             .send(request.as_bytes())
             .and_then(|_| socket.recv(&mut answer));
-        match told {
+        match received {
             Ok(_) => return Ok(None),
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 return Err(no_answer(address, "ICMP port unreachable"));

@@ -14,7 +14,7 @@ use crate::progress::Display;
 use crate::raw::{self, CUT_SHORT, FORMAT, MachineRecord, RawWriter, RunRecord, TrialRecord};
 use crate::refusal::UniformRefusal;
 use crate::report::{self, Published};
-use crate::subject::{self, SubjectPlace, TakenLoad};
+use crate::subject::{self, AcceptedLoad, SubjectPlace};
 use crate::trial::{Outcomes, Trial, on_sockets, simulate};
 use engine::Entropy;
 use serde_json::{Value, json};
@@ -351,10 +351,10 @@ pub(crate) fn check_subject(file: &File, options: &RunOptions) -> Result<(), Lab
     }
     let subject = resolve(&experiment.sut)?;
     let loads = [
-        ("calls", TakenLoad::Calls, experiment.callers.is_some()),
+        ("calls", AcceptedLoad::Calls, experiment.callers.is_some()),
         (
             "registrations",
-            TakenLoad::Registrations,
+            AcceptedLoad::Registrations,
             experiment.registrations.is_some(),
         ),
     ];

@@ -265,7 +265,7 @@ impl Endpoint {
                     None => self.drops.count(DropReason::SipUnmatchedIcmp),
                 }
             }
-            Input::Handoff(parcel) => self.on_handoff(parcel, handler),
+            Input::Handoff(message) => self.on_handoff(message, handler),
         }
         self.report_pending_ends(handler);
     }

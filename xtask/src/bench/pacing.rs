@@ -117,7 +117,7 @@ fn one(scratch: &Path) -> Result<Late, String> {
     }
 }
 
-/// The program of the laboratory, without the right to a network namespace of its own: the capture must see its packets.
+/// The program of the test lab, without the right to a network namespace of its own: the capture must see its packets.
 fn generator() -> Command {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
     if !is_root {

@@ -317,7 +317,7 @@ impl CallMedia {
     }
 
     /// Evaluates the security of an open offer that was first written for a contact without media security. A line that
-    /// cannot be secured is offered as if it were in the clear.
+    /// cannot be encrypted is offered as if it were in the clear.
     pub(crate) fn evaluate_offer_again(&mut self, plane: &mut MediaPlane, offer: &[u8]) {
         let Some(from) = self.open_offer().filter(|_| self.secures_media()) else {
             return;

@@ -670,7 +670,7 @@ impl Overload {
             accepted += queue_accepted;
             offered += queue_offered;
             let contact = endpoint.contact_on(queue.socket).unwrap_or_default();
-            if let Some(sieve) = queue.update(
+            if let Some(filter) = queue.update(
                 &overload.shed_lists,
                 contact,
                 service_rate,
@@ -678,7 +678,7 @@ impl Overload {
                 percent,
                 now,
             ) {
-                overload.filters.push_back((queue.socket, sieve));
+                overload.filters.push_back((queue.socket, filter));
             }
         }
         (accepted, offered)

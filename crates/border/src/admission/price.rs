@@ -427,12 +427,12 @@ mod tests {
             Price::of_call(None, [Some(Transport::Udp), None]),
             Price::CALL
         );
-        let seat = Reservation::of_participant(Kind::Opus, Transport::Tls);
+        let participant = Reservation::of_participant(Kind::Opus, Transport::Tls);
         let mut sum = Price::CALL;
         for more in [Price::TLS, Price::PARTICIPANT, Price::VOCODER] {
             sum += more;
         }
-        assert_eq!(seat.total(), sum);
+        assert_eq!(participant.total(), sum);
     }
 
     #[test]

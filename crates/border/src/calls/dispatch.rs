@@ -70,7 +70,7 @@ impl Handler for Components {
             endpoint,
             parts: self,
         };
-        TransferControl::new(&mut calls).take_over_given_legs();
+        TransferControl::new(&mut calls).take_over_detached_legs();
     }
 }
 

@@ -447,9 +447,9 @@ impl Calls<'_> {
     }
 
     /// Changes or removes the limit of early media.
-    pub(crate) fn set_early_media(&mut self, slot: CallSlot, gate: Option<EarlyMedia>) {
+    pub(crate) fn set_early_media(&mut self, slot: CallSlot, early: Option<EarlyMedia>) {
         if let Some(media) = self.parts.calls.media_mut(slot) {
-            media.set_early_media(&mut self.parts.media.plane, gate);
+            media.set_early_media(&mut self.parts.media.plane, early);
         }
     }
 

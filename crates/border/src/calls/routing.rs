@@ -289,7 +289,7 @@ impl Components {
     pub(super) fn report_failure(&mut self, flow: Flow, (aor, user): (&str, &str), reason: &str) {
         let now = self.ctx.now;
         self.ctx.counters.authentication_failed += 1;
-        let Some(untold) = self.registrar.authority.lock().report_failure(now) else {
+        let Some(suppressed) = self.registrar.authority.lock().report_failure(now) else {
             return;
         };
         let short = |name: &str| name.chars().take(100).collect();
@@ -300,7 +300,7 @@ impl Components {
                 aor: short(aor),
                 user: short(user),
                 reason: reason.to_owned(),
-                suppressed: untold,
+                suppressed,
             });
     }
 

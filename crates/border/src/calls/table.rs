@@ -164,8 +164,8 @@ impl OngoingCalls {
     ) {
         let random = endpoint.with_worker_number(entropy.u64());
         let masked = key.0 ^ self.hash_of(&[random, 1]);
-        let proof = self.hash_of(&[random, key.0, 2]);
-        for part in [random, masked, proof] {
+        let tag = self.hash_of(&[random, key.0, 2]);
+        for part in [random, masked, tag] {
             out.extend_from_slice(&sip::hex_digits(part));
         }
     }
@@ -176,9 +176,9 @@ impl OngoingCalls {
             .ok()
             .filter(|id| id.len() == 48)?;
         let number = |range| u64::from_str_radix(text.get(range)?, 16).ok();
-        let (random, masked, proof) = (number(0..16)?, number(16..32)?, number(32..48)?);
+        let (random, masked, tag) = (number(0..16)?, number(16..32)?, number(32..48)?);
         let key = masked ^ self.hash_of(&[random, 1]);
-        (self.hash_of(&[random, key, 2]) == proof).then_some(CallKey(key))
+        (self.hash_of(&[random, key, 2]) == tag).then_some(CallKey(key))
     }
 
     fn hash_of(&self, values: &[u64]) -> u64 {

@@ -204,21 +204,21 @@ fn privacy_is_applied_at_the_trust_boundary() {
         ..between(&POLICY, true, false)
     };
     assert!(passed(&bypass, "Privacy: session\r\n").ends_with("Privacy: session"));
-    let wish = |privacy: &str| {
+    let requested = |privacy: &str| {
         RequestedPrivacy::of(&Message::parse(&message(&format!("Privacy: {privacy}\r\n"))).unwrap())
     };
-    assert!(bypass.must_refuse(wish("session;critical")));
-    assert!(!bypass.must_refuse(wish("session")));
-    assert!(!between(&POLICY, true, false).must_refuse(wish("session;critical")));
-    assert!(!between(&POLICY, true, true).must_refuse(wish("session;critical")));
-    assert!(between(&POLICY, true, false).hides_caller(wish("USER")));
-    assert!(!between(&POLICY, true, false).hides_caller(wish("id")));
-    assert!(!between(&POLICY, true, true).hides_caller(wish("user")));
+    assert!(bypass.must_refuse(requested("session;critical")));
+    assert!(!bypass.must_refuse(requested("session")));
+    assert!(!between(&POLICY, true, false).must_refuse(requested("session;critical")));
+    assert!(!between(&POLICY, true, true).must_refuse(requested("session;critical")));
+    assert!(between(&POLICY, true, false).hides_caller(requested("USER")));
+    assert!(!between(&POLICY, true, false).hides_caller(requested("id")));
+    assert!(!between(&POLICY, true, true).hides_caller(requested("user")));
     let off = IdentityPolicy {
         privacy: false,
         ..POLICY
     };
-    assert!(!between(&off, true, false).hides_caller(wish("user")));
+    assert!(!between(&off, true, false).hides_caller(requested("user")));
 }
 
 #[test]

@@ -283,7 +283,7 @@ impl NodeControl<'_> {
             Err((reason, unknown)) => {
                 let established = relay.established;
                 let name = self.parts.media_nodes.name(node).to_owned();
-                let (told, number) = (reason.clone(), key.number());
+                let (logged, number) = (reason.clone(), key.number());
                 let command = exchange.command.to_owned();
                 self.parts
                     .ctx
@@ -292,7 +292,7 @@ impl NodeControl<'_> {
                         call: number,
                         node: name,
                         command,
-                        reason: told,
+                        reason: logged,
                     });
                 if established && unknown && self.parts.is_call_at(key, node) {
                     self.handle_lost_call(key, node, &reason);

@@ -117,12 +117,12 @@ impl OutOfDialogControl<'_> {
         for note in answer.notes {
             self.parts.ctx.events.tell(now, || note);
         }
-        let mut told = Vec::new();
+        let mut removed = Vec::new();
         let (mut effects, mut texts) = (Effects::default(), IdentityTexts::default());
         let hides = self.hides_from(flow);
         let response = forwarded.map(|(_, response)| response);
         if let Some(response) = response {
-            warnings(response, hides, &mut told);
+            warnings(response, hides, &mut removed);
         }
         let mut edits: EditList<'_> = answer
             .headers
@@ -131,7 +131,7 @@ impl OutOfDialogControl<'_> {
             .collect();
         let config = self.parts.ctx.config.clone();
         if let Some((trunk, response)) = forwarded {
-            hide_network(response, &told, &mut edits);
+            hide_network(response, &removed, &mut edits);
             let requester = self.parts.origin_of_flow(flow);
             let responder = self.parts.location_of_trunk(trunk);
             let boundary = response_boundary(&config, responder, requester);

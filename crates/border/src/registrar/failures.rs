@@ -554,17 +554,17 @@ mod tests {
     #[test]
     fn failure_events_are_rate_limited_and_counted() {
         let mut failures = failures();
-        let (mut told, mut untold) = (0, 0);
+        let (mut logged, mut unlogged) = (0, 0);
         for tenth in 0..3_000u64 {
             let now = Time::ZERO + Duration::from_millis(tenth * 100);
             if let Some(more) = failures.take_report(now) {
-                told += 1;
-                untold += more;
+                logged += 1;
+                unlogged += more;
             }
         }
-        assert_eq!(told, 600);
+        assert_eq!(logged, 600);
         let rest = failures.take_report(Time::from_secs(300)).unwrap();
-        assert_eq!(told + untold + rest, 3_000);
+        assert_eq!(logged + unlogged + rest, 3_000);
     }
 
     #[test]

@@ -90,8 +90,8 @@ impl Location {
     fn requested_from_core(&self, wanted: &ContactRequest<'_>) -> u32 {
         match (wanted.expires, self.settings.refresh_interval_s) {
             (0, _) => 0,
-            (_, 0) => wanted.wish,
-            (_, every) => wanted.wish.max(every.saturating_mul(2)).min(LONGEST),
+            (_, 0) => wanted.requested,
+            (_, every) => wanted.requested.max(every.saturating_mul(2)).min(LONGEST),
         }
     }
 

@@ -555,14 +555,14 @@ fn refusing_redirect_contact_is_called_at_one_address() {
     let follow = format!("{PLAIN}redirect='follow'\n[dns]\nservers=['10.8.0.53:53']\n");
     let (mut net, alice, bob) = pair(&follow);
     net.zone = vec![
-        ("desk.example", 1, vec![10, 2, 0, 6]),
-        ("desk.example", 1, vec![10, 2, 0, 7]),
+        ("target.example", 1, vec![10, 2, 0, 6]),
+        ("target.example", 1, vec![10, 2, 0, 7]),
     ];
     net.phones[bob].log.behaviour.silent = true;
     let mut busy = PhoneBehaviour::answering(SDP_B);
     busy.answer = Some(486);
     busy.progress.clear();
-    let desks = ["10.2.0.6:5060", "10.2.0.7:5060"].map(|at| net.phone(at, busy.clone()));
+    let phones = ["10.2.0.6:5060", "10.2.0.7:5060"].map(|at| net.phone(at, busy.clone()));
     let voicemail = net.phone("10.2.0.8:5060", PhoneBehaviour::answering(SDP_B));
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
@@ -572,7 +572,7 @@ fn refusing_redirect_contact_is_called_at_one_address() {
         .unwrap();
     let edits = [Edit::Add {
         id: HeaderId::Contact,
-        value: b"<sip:bob@desk.example>;q=0.9, <sip:bob@10.2.0.8:5060>;q=0.1",
+        value: b"<sip:bob@target.example>;q=0.9, <sip:bob@10.2.0.8:5060>;q=0.1",
     }];
     net.command(bob, |endpoint, now| {
         endpoint
@@ -581,7 +581,7 @@ fn refusing_redirect_contact_is_called_at_one_address() {
     });
     net.run(seconds(5));
     let called = |phone: &usize| net.has(*phone, |event| *event == PhoneEvent::Offered);
-    assert_eq!(desks.iter().filter(|desk| called(desk)).count(), 1);
+    assert_eq!(phones.iter().filter(|phone| called(phone)).count(), 1);
     assert!(net.has(voicemail, |event| *event == PhoneEvent::Acked));
     assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
 }

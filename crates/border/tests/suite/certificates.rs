@@ -77,7 +77,7 @@ impl WorkerRig {
 
     fn feed(&mut self, member: usize, input: Input<'_>) {
         self.members[member].handle(input, self.now);
-        let mut parcels = VecDeque::new();
+        let mut handoffs = VecDeque::new();
         let mut at = member;
         loop {
             while let Some(output) = self.members[at].next_output() {
@@ -90,23 +90,23 @@ impl WorkerRig {
                     Output::Close { connection } => self.closed.push(connection),
                     Output::HandOff {
                         worker,
-                        message: parcel,
+                        message: handoff,
                     } => {
-                        parcels.push_back((worker, parcel.kind, parcel.bytes.to_vec()));
+                        handoffs.push_back((worker, handoff.kind, handoff.bytes.to_vec()));
                     }
                     _ => {}
                 }
             }
-            let Some((worker, head, bytes)) = parcels.pop_front() else {
+            let Some((worker, head, bytes)) = handoffs.pop_front() else {
                 return;
             };
             self.handed_off += 1;
             at = usize::from(worker);
-            let parcel = HandoffMessage {
+            let handoff = HandoffMessage {
                 kind: head,
                 bytes: &bytes,
             };
-            self.members[at].handle(Input::Handoff(parcel), self.now);
+            self.members[at].handle(Input::Handoff(handoff), self.now);
         }
     }
 

@@ -21,7 +21,7 @@ const BORDER: &str = "[[interface]]\nname='out'\nkind='access'\nlisten=['udp:192
 fn participants_hear_the_others_and_leave_no_state() {
     let mut net = VirtualNetwork::new(BORDER, 1);
     let mut talkers = four_phones(&mut net);
-    assert_eq!(net.border.census().seats, 4);
+    assert_eq!(net.border.census().participants, 4);
     talk(&mut net, &mut talkers, 2_500);
     assert_hears(&talkers, &[]);
     for talker in &talkers {
@@ -44,7 +44,7 @@ fn participants_hear_the_others_and_leave_no_state() {
     assert!(net.has(late, |event| *event
         == PhoneEvent::Failed(Failure::Response, 486)));
     assert!(net.names().contains(&"conference_full"));
-    assert_eq!(net.border.census().seats, 4);
+    assert_eq!(net.border.census().participants, 4);
     // One leaves.
     let left = talkers.remove(0);
     hang_up(&mut net, &left);
@@ -273,7 +273,7 @@ fn unacceptable_calls_are_refused_with_their_reason() {
     assert!(net.names().contains(&"media_ports_exhausted"));
     assert_eq!(
         (
-            net.border.census().seats,
+            net.border.census().participants,
             net.forwarder.bridge().conferences()
         ),
         (2, 2)
@@ -363,7 +363,7 @@ fn refreshed_phone(net: &mut VirtualNetwork, behaviour: PhoneBehaviour) -> usize
 const SUITE: &str = "AES_CM_128_HMAC_SHA1_80";
 
 /// A description with SRTP and this key, and the context for packets under it.
-fn secured(sdp: &str, key: char) -> (String, Outbound) {
+fn with_key(sdp: &str, key: char) -> (String, Outbound) {
     let sdp = sdp.replace("RTP/AVP", "RTP/SAVP");
     let value = format!("1 {SUITE} inline:{}", key.to_string().repeat(40));
     let attribute = CryptoAttribute::parse(value.as_bytes()).unwrap();
@@ -402,7 +402,7 @@ fn keys_in_answers_to_the_border_are_used() {
     let config = BORDER.replace("kind='access'", &secure);
     let config = format!("{config}[session_timer]\nexpires_s=120\n[media]\ntimeout_s=0\n");
     let mut net = VirtualNetwork::new(&config, 9);
-    let (second, mut later) = secured(SDP_A, 'b');
+    let (second, mut later) = with_key(SDP_A, 'b');
     let behaviour = PhoneBehaviour {
         acks: false,
         ..PhoneBehaviour::answering(&second)
@@ -414,7 +414,7 @@ fn keys_in_answers_to_the_border_are_used() {
     let offer = answered.body();
     assert!(offer.contains(" RTP/SAVP "), "{offer}");
     let to = format!("192.0.2.1:{}", port_of(&offer));
-    let (first, mut now) = secured(SDP_A, 'a');
+    let (first, mut now) = with_key(SDP_A, 'a');
     net.command(phone, |endpoint, now| {
         let content = MessageContent::sdp(first.as_bytes());
         endpoint.ack(leg, &content, now).unwrap();

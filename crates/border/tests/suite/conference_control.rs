@@ -26,8 +26,8 @@ fn name(number: &str) -> ConferenceName {
 }
 
 /// Sends a request and waits for the reply.
-fn ask(net: &mut VirtualNetwork, number: &str, wish: ConferenceRequest) -> ConferenceReply {
-    net.control(|border, now| border.request_conference(7, &name(number), &wish, now));
+fn ask(net: &mut VirtualNetwork, number: &str, request: ConferenceRequest) -> ConferenceReply {
+    net.control(|border, now| border.request_conference(7, &name(number), &request, now));
     for _ in 0..200 {
         if let Some((number, reply)) = net.border.next_conference_reply() {
             assert_eq!(number, 7);
@@ -35,12 +35,12 @@ fn ask(net: &mut VirtualNetwork, number: &str, wish: ConferenceRequest) -> Confe
         }
         net.run(millis(1));
     }
-    panic!("no answer to {wish:?}");
+    panic!("no answer to {request:?}");
 }
 
-fn room(net: &mut VirtualNetwork, number: &str) -> (ConferenceView, Vec<ParticipantView>) {
+fn conference(net: &mut VirtualNetwork, number: &str) -> (ConferenceView, Vec<ParticipantView>) {
     match ask(net, number, ConferenceRequest::Show) {
-        ConferenceReply::Conference(room, seats) => (room, seats),
+        ConferenceReply::Conference(conference, participants) => (conference, participants),
         other => panic!("{other:?}"),
     }
 }
@@ -82,42 +82,46 @@ fn participants_are_listed_muted_and_removed() {
     );
     let mut talkers = four_phones(&mut net);
     talk(&mut net, &mut talkers, 1_500);
-    let ConferenceReply::Conferences(rooms) = ask(&mut net, "", ConferenceRequest::List) else {
+    let ConferenceReply::Conferences(conferences) = ask(&mut net, "", ConferenceRequest::List)
+    else {
         panic!("no list");
     };
     let shown = (
-        rooms.len(),
-        &rooms[0].name,
-        rooms[0].participants,
-        rooms[0].locked,
+        conferences.len(),
+        &conferences[0].name,
+        conferences[0].participants,
+        conferences[0].locked,
     );
     assert_eq!(shown, (1, &name("800"), 4, false));
-    let (_, seats) = room(&mut net, "800");
-    assert_eq!(seats.len(), 4);
-    for (seat, talker) in seats.iter().zip(&talkers) {
-        assert_eq!(seat.codec, talker.kind.name());
+    let (_, participants) = conference(&mut net, "800");
+    assert_eq!(participants.len(), 4);
+    for (participant, talker) in participants.iter().zip(&talkers) {
+        assert_eq!(participant.codec, talker.kind.name());
         let packet_ms = if talker.kind == Kind::G722 { 30 } else { 20 };
-        assert_eq!(seat.packet_ms, packet_ms);
+        assert_eq!(participant.packet_ms, packet_ms);
         assert!(
-            seat.from.contains(&format!("p{}@", talker.phone)),
+            participant.from.contains(&format!("p{}@", talker.phone)),
             "{}",
-            seat.from
+            participant.from
         );
-        assert!(!seat.call_id.is_empty());
+        assert!(!participant.call_id.is_empty());
         // Of 1.5 s the first packets and those in transit may be missing.
         let least = 1_400 / u64::from(packet_ms);
-        assert!(seat.received >= least && seat.sent >= least - 5, "{seat:?}");
+        assert!(
+            participant.received >= least && participant.sent >= least - 5,
+            "{participant:?}"
+        );
         assert_eq!(
-            (seat.lost, seat.muted, seat.in_lobby),
+            (participant.lost, participant.muted, participant.in_lobby),
             (0, MuteState::Unmuted, false)
         );
         assert!(
-            seat.in_mix && seat.jitter_ms.is_some_and(|jitter| jitter < 1.0),
-            "{seat:?}"
+            participant.in_mix && participant.jitter_ms.is_some_and(|jitter| jitter < 1.0),
+            "{participant:?}"
         );
     }
     // Muted by control: the others do not receive its audio, and digits do not unmute it.
-    let first = seats[0].call;
+    let first = participants[0].call;
     let muted = participant_of(ask(&mut net, "800", ConferenceRequest::Mute(first, true)));
     assert_eq!((muted.call, muted.muted), (first, MuteState::ByControl));
     talk(&mut net, &mut talkers, 1_500);
@@ -159,7 +163,7 @@ fn participants_are_listed_muted_and_removed() {
         .text();
     assert!(bye.contains("Reason: SIP;cause=480"), "{bye}");
     assert_hears(&talkers, &[]);
-    assert_eq!(room(&mut net, "800").1.len(), 3);
+    assert_eq!(conference(&mut net, "800").1.len(), 3);
     // All are removed.
     assert_eq!(
         ask(&mut net, "800", ConferenceRequest::End),
@@ -194,7 +198,7 @@ fn locked_conference_refuses_calls_until_unlocked_or_ended() {
     let mut net = VirtualNetwork::new(BORDER, 2);
     let inside = ConferencePhone::dial(&mut net, 1, "sip:800@192.0.2.1", Kind::Pcma, 20, 440.0);
     let locked = |reply: ConferenceReply| match reply {
-        ConferenceReply::Conference(room, _) => room.locked,
+        ConferenceReply::Conference(conference, _) => conference.locked,
         other => panic!("{other:?}"),
     };
     assert!(locked(ask(&mut net, "800", ConferenceRequest::Lock(true))));
@@ -251,8 +255,8 @@ fn large_conference_is_queried_in_parts_and_queries_are_limited() {
         })
         .collect();
     let asked = net.now;
-    let (view, seats) = room(&mut net, "800");
-    assert_eq!((view.participants, seats.len()), (40, 40));
+    let (view, participants) = conference(&mut net, "800");
+    assert_eq!((view.participants, participants.len()), (40, 40));
     // 16 at a time: it had to wait twice.
     let took = net.now.since(asked);
     assert!(took >= millis(4) && took < millis(20), "{took:?}");
@@ -267,10 +271,10 @@ fn large_conference_is_queried_in_parts_and_queries_are_limited() {
     });
     net.run(millis(50));
     let (number, reply) = net.border.next_conference_reply().unwrap();
-    let ConferenceReply::Conference(_, seats) = reply else {
+    let ConferenceReply::Conference(_, participants) = reply else {
         panic!("{reply:?}");
     };
-    assert_eq!((number, seats.len()), (8, 39));
+    assert_eq!((number, participants.len()), (8, 39));
     // Queries above the limit are refused at once, the others answered.
     let all = MAX_CONFERENCE_REQUESTS as u64 + 10;
     net.control(|border, now| {
@@ -286,7 +290,7 @@ fn large_conference_is_queried_in_parts_and_queries_are_limited() {
     for (number, reply) in replies {
         match reply {
             ConferenceReply::Busy => assert!(number >= MAX_CONFERENCE_REQUESTS as u64, "{number}"),
-            ConferenceReply::Conference(_, seats) => assert_eq!(seats.len(), 39),
+            ConferenceReply::Conference(_, participants) => assert_eq!(participants.len(), 39),
             other => panic!("{other:?}"),
         }
     }
@@ -347,9 +351,12 @@ fn correct_pin_admits_the_caller() {
             "accepted"
         ]
     );
-    let (view, seats) = room(&mut net, "800");
+    let (view, participants) = conference(&mut net, "800");
     assert_eq!((view.participants, view.in_lobby), (2, 1));
-    let waiting: Vec<bool> = seats.iter().map(|seat| seat.in_lobby).collect();
+    let waiting: Vec<bool> = participants
+        .iter()
+        .map(|participant| participant.in_lobby)
+        .collect();
     assert_eq!(waiting, [false, false, true]);
     // The third neither receives nor contributes to the mix.
     for (by, listener) in talkers.iter().enumerate() {
@@ -539,7 +546,7 @@ fn lobby_does_not_count_as_participants_and_limits_apply_on_admission() {
     let mut again = dial(&mut net, 10, "sip:802@192.0.2.1");
     press(&mut net, &mut again, 0, "2468");
     assert!(!ended(&net, again[0].phone));
-    assert_eq!(room(&mut net, "802").0.participants, 1);
+    assert_eq!(conference(&mut net, "802").0.participants, 1);
 }
 
 /// All have time to dial; then a caller without input is displaced, and one that dials is not.
@@ -576,7 +583,7 @@ fn idle_lobby_caller_is_displaced() {
     );
     // The first continues its input.
     press(&mut net, &mut waiting, 0, "468");
-    let (view, _) = room(&mut net, "800");
+    let (view, _) = conference(&mut net, "800");
     assert_eq!((view.participants, view.in_lobby), (1, 2));
     let reported = [
         "requested",
@@ -641,6 +648,6 @@ fn one_source_cannot_occupy_the_lobby() {
     for index in 0..3 {
         press(&mut net, &mut friends, index, "2468");
     }
-    let (view, _) = room(&mut net, "800");
+    let (view, _) = conference(&mut net, "800");
     assert_eq!((view.participants, view.in_lobby), (3, 1));
 }

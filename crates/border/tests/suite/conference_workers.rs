@@ -35,8 +35,8 @@ fn uri(number: &str) -> String {
 }
 
 /// Participants of each worker.
-fn seats(net: &mut VirtualNetwork) -> Vec<usize> {
-    net.each_worker(|border, _| border.census().seats)
+fn participants(net: &mut VirtualNetwork) -> Vec<usize> {
+    net.each_worker(|border, _| border.census().participants)
 }
 
 /// Calls; the result is not checked.
@@ -104,9 +104,9 @@ fn all_who_call_a_number_meet(workers: u8) {
             ));
         }
     }
-    assert_eq!(seats(&mut net), vec![3; usize::from(workers)]);
-    let rooms = net.each_worker(|_, forwarder| forwarder.bridge().conferences());
-    assert_eq!(rooms, vec![1; usize::from(workers)]);
+    assert_eq!(participants(&mut net), vec![3; usize::from(workers)]);
+    let conferences = net.each_worker(|_, forwarder| forwarder.bridge().conferences());
+    assert_eq!(conferences, vec![1; usize::from(workers)]);
     talk(&mut net, &mut talkers, 1_500);
     let hears = |talkers: &[ConferencePhone]| {
         for (at, listener) in talkers.iter().enumerate() {
@@ -154,7 +154,7 @@ fn all_who_call_a_number_meet(workers: u8) {
         hang_up(&mut net, talker);
     }
     net.run(Duration::from_secs(40));
-    assert_eq!(seats(&mut net), vec![0; usize::from(workers)]);
+    assert_eq!(participants(&mut net), vec![0; usize::from(workers)]);
     net.assert_quiet();
     let count = |name: &str| net.names().iter().filter(|other| **other == name).count();
     let all = talkers.len();
@@ -199,7 +199,7 @@ fn conferences_are_reached_over_connections() {
             calls.push((phone, leg));
         }
     }
-    assert_eq!(seats(&mut net), [4, 4, 4]);
+    assert_eq!(participants(&mut net), [4, 4, 4]);
     assert!(net.handed_off() > 0);
     // Half of the connections close: in-dialog requests open new ones.
     for (phone, _) in calls.iter().step_by(2) {
@@ -212,7 +212,7 @@ fn conferences_are_reached_over_connections() {
         });
     }
     net.run(Duration::from_secs(40));
-    assert_eq!(seats(&mut net), [0, 0, 0]);
+    assert_eq!(participants(&mut net), [0, 0, 0]);
     net.assert_quiet();
 }
 
@@ -251,7 +251,7 @@ fn retransmissions_and_cancels_find_the_call_at_any_worker() {
             }
             let mut all = vec![0; 3];
             all[..=at].fill(1);
-            assert_eq!(seats(&mut net), all, "{rules}");
+            assert_eq!(participants(&mut net), all, "{rules}");
             let ways: Vec<u16> = (6_020..6_030).collect();
             for port in &ways {
                 // Each is a transaction with the same branch; of retransmissions only the first counts.
@@ -324,7 +324,7 @@ fn authentication_and_rules_precede_the_conference() {
         let owner = usize::from(worker_of(&number, 2));
         let mut expected = [0, 0];
         expected[owner] = 4;
-        assert_eq!(seats(&mut net), expected);
+        assert_eq!(participants(&mut net), expected);
         let offered = net.each_worker(|border, _| border.counters().offered);
         // The four, and one that a rule refused; a missing or wrong authentication makes no call.
         assert_eq!(offered.iter().sum::<u64>(), 5, "{offered:?}");
@@ -362,7 +362,7 @@ fn limits_hold_across_workers() {
     assert!(answered(&net, phone));
     let phone = call_number(&mut net, 4, &uri(&numbers[0]));
     assert!(failed(&net, phone, 503));
-    assert_eq!(seats(&mut net), [0, 2, 1]);
+    assert_eq!(participants(&mut net), [0, 2, 1]);
 }
 
 fn name(number: &str) -> ConferenceName {
@@ -377,10 +377,10 @@ fn ask(
     net: &mut VirtualNetwork,
     worker: usize,
     number: &str,
-    wish: ConferenceRequest,
+    request: ConferenceRequest,
 ) -> ConferenceReply {
     net.control_worker(worker, |border, now| {
-        border.request_conference(7, &name(number), &wish, now);
+        border.request_conference(7, &name(number), &request, now);
     });
     for _ in 0..200 {
         let replied = net.control_worker(worker, |border, _| border.next_conference_reply());
@@ -390,7 +390,7 @@ fn ask(
         }
         net.run(millis(1));
     }
-    panic!("no answer to {wish:?}");
+    panic!("no answer to {request:?}");
 }
 
 /// The owner of a conference handles queries, PIN, lock and end.
@@ -420,17 +420,17 @@ fn owner_of_a_conference_handles_its_commands() {
             ask(&mut net, 1 - worker, number, ConferenceRequest::Show),
             ConferenceReply::NoConference
         );
-        let ConferenceReply::Conference(view, seats) =
+        let ConferenceReply::Conference(view, participants) =
             ask(&mut net, worker, number, ConferenceRequest::Show)
         else {
             panic!("no conference");
         };
-        assert_eq!((view.participants, seats.len()), (2, 2));
+        assert_eq!((view.participants, participants.len()), (2, 2));
         // Call numbers of workers differ, too.
         assert!(
-            seats
+            participants
                 .iter()
-                .all(|seat| (seat.call + 1) % 2 == worker as u64)
+                .all(|participant| (participant.call + 1) % 2 == worker as u64)
         );
         let locked = ask(&mut net, worker, number, ConferenceRequest::Lock(true));
         assert!(matches!(locked, ConferenceReply::Conference(view, _) if view.locked));
@@ -438,12 +438,15 @@ fn owner_of_a_conference_handles_its_commands() {
         assert!(failed(&net, phone, 403));
     }
     for (worker, number) in numbers.iter().enumerate() {
-        let ConferenceReply::Conferences(rooms) =
+        let ConferenceReply::Conferences(conferences) =
             ask(&mut net, worker, "", ConferenceRequest::List)
         else {
             panic!("no list");
         };
-        let names: Vec<&str> = rooms.iter().map(|room| room.name.number.as_str()).collect();
+        let names: Vec<&str> = conferences
+            .iter()
+            .map(|conference| conference.name.number.as_str())
+            .collect();
         assert_eq!(names, [number]);
         assert_eq!(
             ask(&mut net, worker, number, ConferenceRequest::End),
@@ -451,7 +454,7 @@ fn owner_of_a_conference_handles_its_commands() {
         );
     }
     net.run(Duration::from_secs(40));
-    assert_eq!(seats(&mut net), [0, 0]);
+    assert_eq!(participants(&mut net), [0, 0]);
     net.assert_quiet();
 }
 
@@ -483,7 +486,7 @@ fn reload_never_splits_a_conference() {
         }
     }
     assert!(received.iter().all(|count| *count > 0), "{received:?}");
-    let first = seats(&mut net);
+    let first = participants(&mut net);
     assert_eq!(first[1], 0, "the second worker has none yet");
     net.control_worker(1, |border, now| border.reload(config(), now));
     let number = &numbers(2)[1];
@@ -495,5 +498,5 @@ fn reload_never_splits_a_conference() {
     );
     net.run(millis(300));
     assert!(answered(&net, inside));
-    assert_eq!(seats(&mut net), [first[0], 1]);
+    assert_eq!(participants(&mut net), [first[0], 1]);
 }

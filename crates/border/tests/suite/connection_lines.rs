@@ -396,8 +396,8 @@ fn answer_without_address_in_prack_ends_the_call() {
 
 #[test]
 fn conference_refuses_an_offer_without_address() {
-    let room = format!("{PLAIN}[[conference]]\nname='staff'\nnumber=['600']\n");
-    let mut net = VirtualNetwork::new(&room, 1);
+    let conference = format!("{PLAIN}[[conference]]\nname='staff'\nnumber=['600']\n");
+    let mut net = VirtualNetwork::new(&conference, 1);
     let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
     net.call(
         alice,

@@ -169,9 +169,9 @@ fn socket_that_cannot_be_opened_ends_the_call() {
         net.phone_events(alice)
     );
     assert_eq!(net.phone_events(bob), [], "no port, no call");
-    let told = ["socket_failed", "media_port_in_use"];
+    let logged = ["socket_failed", "media_port_in_use"];
     let failed = net.names();
-    let failed = failed.iter().filter(|name| told.contains(name));
+    let failed = failed.iter().filter(|name| logged.contains(name));
     assert_eq!(failed.count(), 1, "{:?}", net.names());
     net.assert_quiet();
 }
@@ -252,10 +252,10 @@ fn ports_in_use_are_tried_once_a_minute_and_logged_once() {
         .map(|port| addr(&format!("192.0.2.1:{port}")))
         .to_vec();
     let lines = |net: &VirtualNetwork| {
-        let told = ["socket_failed", "media_port_in_use"];
+        let logged = ["socket_failed", "media_port_in_use"];
         net.names()
             .iter()
-            .filter(|name| told.contains(name))
+            .filter(|name| logged.contains(name))
             .count()
     };
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());

@@ -427,10 +427,10 @@ fn all_contacts_ring_and_the_first_answer_wins() {
     let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
     let mut slow = PhoneBehaviour::answering(SDP_B);
     slow.answer = None;
-    let desk = net.phone("10.2.0.1:5060", slow);
+    let fixed = net.phone("10.2.0.1:5060", slow);
     let mobile = net.phone("10.3.0.1:5060", PhoneBehaviour::answering(SDP_B));
     for (phone, contact) in [
-        (desk, "<sip:1001@10.2.0.1>"),
+        (fixed, "<sip:1001@10.2.0.1>"),
         (mobile, "<sip:1001@10.3.0.1>"),
     ] {
         let contact = [Edit::Replace {
@@ -461,8 +461,8 @@ fn all_contacts_ring_and_the_first_answer_wins() {
         invite.login = login("secret-1000", "1000");
     });
     net.run(seconds(2));
-    assert!(net.has(desk, |event| *event == PhoneEvent::Offered));
-    let cancelled = net.find(desk, |event| *event == PhoneEvent::Cancelled);
+    assert!(net.has(fixed, |event| *event == PhoneEvent::Offered));
+    let cancelled = net.find(fixed, |event| *event == PhoneEvent::Cancelled);
     assert!(
         cancelled.header("Reason").contains("cause=200"),
         "{}",
@@ -1176,7 +1176,7 @@ fn identities_in_responses_outside_calls_follow_trust() {
     let removed = to_phone("true").replacen("[[trunk]]", "[[trunk]]\nidentity='remove'", 1);
     let answer = answer_with(&removed, true, &others);
     assert_eq!(answer.header("P-Asserted-Identity"), "");
-    // The identity of the core reaches a phone without the address of the core, and not against its wish.
+    // The identity of the core reaches a phone without the address of the core, and not if it requested privacy.
     let answer = answer_with(PLAIN, false, &[asserted]);
     assert_eq!(
         answer.header("P-Asserted-Identity"),

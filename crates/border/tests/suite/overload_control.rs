@@ -210,7 +210,7 @@ fn neighbours_get_feedback_on_request() {
         net.run(Duration::from_millis(20));
     }
     let (feedback, via) = reported(&net, failed);
-    let last = feedback.expect("feedback in a refusal at a glance");
+    let last = feedback.expect("feedback in a refusal of the fast path");
     let Throttle::Loss(loss) = last.throttle else {
         panic!("{via}");
     };

@@ -174,12 +174,12 @@ fn end(net: &mut VirtualNetwork, alice: usize, leg: LegId) {
 /// A phone behind NAT announces its private address: media comes from the address of its signalling.
 #[test]
 fn contact_called_first_answers_with_its_own_address() {
-    let (mut net, alice, leg, [desk, mobile]) = ringing(
+    let (mut net, alice, leg, [fixed, mobile]) = ringing(
         &config("192.0.2.2"),
         [("10.2.0.1:5060", OUT), ("10.3.0.1:5060", OUT)],
     );
     let towards_mobile = media_of(&offered(&net, mobile).body());
-    assert_eq!(towards_mobile, media_of(&offered(&net, desk).body()));
+    assert_eq!(towards_mobile, media_of(&offered(&net, fixed).body()));
     let private = SDP_B.replace("10.2.0.1", "192.168.7.7");
     answer(&mut net, mobile, &private);
     let answered = net.find(alice, |event| *event == PhoneEvent::Answered);
@@ -190,7 +190,7 @@ fn contact_called_first_answers_with_its_own_address() {
         ("10.3.0.1:6000", &towards_mobile),
     );
     assert_eq!(passes, [true, true]);
-    assert!(net.has(desk, |event| *event == PhoneEvent::Cancelled));
+    assert!(net.has(fixed, |event| *event == PhoneEvent::Cancelled));
     end(&mut net, alice, leg);
 }
 
@@ -247,16 +247,16 @@ fn contacts_on_interfaces_with_different_security_answer() {
         if plain_is_first {
             phones.reverse();
         }
-        let [desk, browser] = phones;
+        let [fixed, browser] = phones;
         let case = format!("{web_media}, plain first: {plain_is_first}, answers: {plain_answers}");
-        let offers = [desk, browser].map(|phone| offered(&net, phone).body());
+        let offers = [fixed, browser].map(|phone| offered(&net, phone).body());
         assert!(
             offers[0].contains(" RTP/AVP 0") && !offers[0].contains("a=crypto"),
             "{case}"
         );
         assert!(offers[1].contains(" RTP/SAVP 0"), "{case}: {}", offers[1]);
         match plain_answers {
-            true => answer(&mut net, desk, SDP_B),
+            true => answer(&mut net, fixed, SDP_B),
             false => {
                 let tag = offers[1]
                     .lines()

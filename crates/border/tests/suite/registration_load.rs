@@ -693,7 +693,7 @@ fn calls_above_the_capacity_of_the_gateway_are_refused() {
     assert_eq!(count(&net, inside, PhoneEvent::Answered), fit);
     assert_eq!(count(&net, inside, refused), 5);
     assert_eq!(count(&net, outside, PhoneEvent::Answered), 5);
-    let told = net.events.iter().find_map(|event| match &event.kind {
+    let logged = net.events.iter().find_map(|event| match &event.kind {
         EventKind::AdmissionRefused {
             resource,
             calls_max,
@@ -701,7 +701,7 @@ fn calls_above_the_capacity_of_the_gateway_are_refused() {
         } => Some((resource.clone(), *calls_max)),
         _ => None,
     });
-    assert_eq!(told, Some(("gateway".to_owned(), fit as u64)));
+    assert_eq!(logged, Some(("gateway".to_owned(), fit as u64)));
     // The capacity is free again when a call ends.
     net.command(inside, |endpoint, now| {
         let _ = endpoint.bye(legs[0][0], &MessageContent::default(), now);

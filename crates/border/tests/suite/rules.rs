@@ -399,7 +399,7 @@ do = [{ set = 'Subject', value = 'in' }]
 direction = 'out'
 method = 'MESSAGE'
 on = 'request'
-do = [{ add = 'X-Out', value = '${header[\"Subject\"]} to ${uri.user}' }, { rewrite = 'To', part = 'user', value = 'desk' }]
+do = [{ add = 'X-Out', value = '${header[\"Subject\"]} to ${uri.user}' }, { rewrite = 'To', part = 'user', value = 'reception' }]
 [[rules]]
 direction = 'out'
 method = 'MESSAGE'
@@ -423,7 +423,7 @@ do = [{ add = 'X-Answer', value = '${status}' }]
     net.run(seconds(1));
     let message = first(&net, bob, "MESSAGE");
     assert_eq!(header(&message, "X-Out").as_deref(), Some("in to bob"));
-    assert!(header(&message, "To").is_some_and(|to| to.starts_with("<sip:desk@")));
+    assert!(header(&message, "To").is_some_and(|to| to.starts_with("<sip:reception@")));
     assert_eq!(
         header(&first(&net, alice, "200 MESSAGE"), "X-Answer").as_deref(),
         Some("200")

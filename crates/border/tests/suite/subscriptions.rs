@@ -432,10 +432,10 @@ fn message_goes_to_the_next_contact_of_a_user() {
         PLAIN.replacen("kind='access'", "kind='access'\nregister='local'", 1)
     );
     let (mut net, alice, bob) = pair(&config);
-    let desk = net.phone("10.1.0.2:5060", PhoneBehaviour::answering(SDP_A));
+    let fixed = net.phone("10.1.0.2:5060", PhoneBehaviour::answering(SDP_A));
     for (phone, contact) in [
         (alice, "<sip:1001@10.1.0.1:5060>;q=0.5"),
-        (desk, "<sip:1001@10.1.0.2:5060>;q=0.9"),
+        (fixed, "<sip:1001@10.1.0.2:5060>;q=0.9"),
     ] {
         let edits = [
             add(HeaderId::Contact, contact),
@@ -464,7 +464,7 @@ fn message_goes_to_the_next_contact_of_a_user() {
         endpoint.send(&request, now).unwrap();
     });
     net.run(seconds(6));
-    assert!(!net.has(desk, |event| matches!(event, PhoneEvent::OutOfDialog(_))));
+    assert!(!net.has(fixed, |event| matches!(event, PhoneEvent::OutOfDialog(_))));
     let entry = net.find(alice, |event| matches!(event, PhoneEvent::OutOfDialog(_)));
     assert_eq!(
         (entry.method().as_str(), entry.body().as_str()),

@@ -301,7 +301,7 @@ fn secret_headers() -> Vec<Edit<'static>> {
             b"Referred-By",
             b"<sip:bob@secret-host:5070>;cid=\"1@10.77.0.7\"",
         ),
-        (b"Reply-To", b"<sip:desk@secret-host>"),
+        (b"Reply-To", b"<sip:phone@secret-host>"),
         (b"In-Reply-To", b"7@10.77.0.7"),
         (b"X-Asterisk-HangupCause", b"secret-host"),
         (b"X-Node", b"10.77.0.7"),

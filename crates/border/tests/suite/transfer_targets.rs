@@ -450,7 +450,7 @@ fn failed_transfer_without_its_transferor_ends_the_call() {
 const CRYPTO_SUITE: &str = "AES_CM_128_HMAC_SHA1_80";
 
 /// A description with SRTP and this key.
-fn secured(sdp: &str, key: char) -> String {
+fn with_key(sdp: &str, key: char) -> String {
     let sdp = sdp.replace("RTP/AVP", "RTP/SAVP");
     let key = key.to_string().repeat(40);
     format!("{sdp}a=crypto:1 {CRYPTO_SUITE} inline:{key}\r\n")
@@ -473,7 +473,7 @@ fn target_with_srtp_gets_its_own_key_and_rollover_counter() {
         &format!("kind='core'\nsrtp='require'\nsrtp_suites='{CRYPTO_SUITE}'"),
     );
     let sdp = SDP_B.replace("10.2.0.1", "10.2.0.2");
-    let mut rig = connected(&config, [&secured(SDP_B, 'B'), &secured(&sdp, 'C')]);
+    let mut rig = connected(&config, [&with_key(SDP_B, 'B'), &with_key(&sdp, 'C')]);
     let answer = rig
         .net
         .find(rig.alice, |event| *event == PhoneEvent::Answered);

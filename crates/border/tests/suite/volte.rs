@@ -335,8 +335,8 @@ fn early(value: &'static [u8]) -> [Edit<'static>; 1] {
 
 #[test]
 fn early_media_waits_for_its_authorisation() {
-    for (gate, before) in [(true, (false, false)), (false, (true, true))] {
-        let config = with(if gate { "early_media='gate'" } else { "" });
+    for (gated, before) in [(true, (false, false)), (false, (true, true))] {
+        let config = with(if gated { "early_media='gate'" } else { "" });
         let (mut net, alice, bob) = pair(&config);
         let said = early(b"supported");
         let offer = MessageContent::sdp(SDP_A.as_bytes());
@@ -362,7 +362,7 @@ fn early_media_waits_for_its_authorisation() {
             )
         };
         assert_eq!(try_it(&mut net), before, "early media is not authorised");
-        if gate {
+        if gated {
             for (value, open) in [
                 (&b"sendonly"[..], (true, false)),
                 (b"inactive", (false, false)),
@@ -499,12 +499,12 @@ fn registered_phone_is_asserted() {
             value: b"\"Alice\" <sip:1000@ims.example>",
         }];
         let offer = MessageContent::sdp(SDP_A.as_bytes());
-        for (phone, proof) in [(alice, asserted), (mallory, false)] {
+        for (phone, is_asserted) in [(alice, asserted), (mallory, false)] {
             net.call(phone, "sip:bob@192.0.2.1", OUT, &offer.with(&edits));
             net.run(second());
             let invite = net.last(bob, |event| *event == PhoneEvent::Offered);
             assert!(!invite.text().contains("P-Preferred-Identity"));
-            let expected = match proof {
+            let expected = match is_asserted {
                 true => "\"Alice\" <sip:1000@198.51.100.1:5060>",
                 false => "",
             };

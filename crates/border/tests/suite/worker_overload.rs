@@ -50,11 +50,11 @@ impl Workers {
             self.drain(at);
         }
         while let Some((at, head, bytes)) = self.handed.pop_front() {
-            let parcel = HandoffMessage {
+            let handoff = HandoffMessage {
                 kind: head,
                 bytes: &bytes,
             };
-            self.members[at].handle(Input::Handoff(parcel), self.now);
+            self.members[at].handle(Input::Handoff(handoff), self.now);
             self.drain(at);
         }
     }
@@ -72,10 +72,10 @@ impl Workers {
                     }
                     Output::HandOff {
                         worker,
-                        message: parcel,
+                        message: handoff,
                     } => {
-                        let parcel = (usize::from(worker), parcel.kind, parcel.bytes.to_vec());
-                        self.handed.push_back(parcel);
+                        let handoff = (usize::from(worker), handoff.kind, handoff.bytes.to_vec());
+                        self.handed.push_back(handoff);
                         self.handed_off += 1;
                     }
                     Output::SocketFilter { .. } => *self.socket_filters.entry(at).or_default() += 1,

@@ -116,7 +116,7 @@ fn closed_connection_is_reopened_by_the_dialog_owner() {
                     .net
                     .tls_connections
                     .iter()
-                    .all(|secured| secured.2 == name)
+                    .all(|added| added.2 == name)
             );
             table.hang_up(CAROL, carol);
             table.end_all();

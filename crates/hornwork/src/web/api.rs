@@ -419,7 +419,7 @@ pub(super) async fn ready(State(state): Shared) -> Response {
     health_of(&state, true).await
 }
 
-async fn health_of(state: &ConsoleState, wants_ready: bool) -> Response {
+async fn health_of(state: &ConsoleState, readiness: bool) -> Response {
     let asked = state
         .operators
         .ask_all(|context| context.border.is_draining());
@@ -455,7 +455,7 @@ async fn health_of(state: &ConsoleState, wants_ready: bool) -> Response {
         Ok(_) if critical > 0 || !is_readable => "degraded",
         Ok(_) => "ok",
     };
-    let code = match (status, wants_ready) {
+    let code = match (status, readiness) {
         ("failed", _) | ("draining", true) => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::OK,
     };

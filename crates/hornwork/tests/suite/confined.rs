@@ -38,13 +38,13 @@ fn calls(name: &str, into: &mut BTreeSet<String>) {
         into.insert(name.to_owned());
         return;
     }
-    let told = Command::new("systemd-analyze")
+    let output = Command::new("systemd-analyze")
         .args(["syscall-filter", name])
         .output()
         .expect("systemd-analyze starts");
-    assert!(told.status.success(), "{name}");
-    let told = String::from_utf8(told.stdout).expect("text");
-    for line in told.lines().skip(1).map(str::trim) {
+    assert!(output.status.success(), "{name}");
+    let output = String::from_utf8(output.stdout).expect("text");
+    for line in output.lines().skip(1).map(str::trim) {
         if !line.is_empty() && !line.starts_with('#') {
             calls(line, into);
         }

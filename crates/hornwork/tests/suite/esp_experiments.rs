@@ -66,7 +66,7 @@ fn every_esp_experiment_runs_and_leaves_its_figures() {
         "thresholds.lost_percent=5.0",
         NO_REFUSED,
     ];
-    let rooms = [
+    let conferences = [
         "levels.values=[1]",
         "conference.duration_seconds=1.0",
         "conference.warm_up_seconds=1.0",
@@ -91,7 +91,7 @@ fn every_esp_experiment_runs_and_leaves_its_figures() {
             "esp.gain_percent.aes-cbc-sha1.transport",
         ),
         ("cost-of-protection", &calls, "esp.call_kbit"),
-        ("call-capacity-ipsec", &rooms, "esp.call_kbit"),
+        ("call-capacity-ipsec", &conferences, "esp.call_kbit"),
     ];
     for (name, sets, wanted) in cases {
         assert!(list.contains(name), "{name}: {list}");
@@ -102,8 +102,8 @@ fn every_esp_experiment_runs_and_leaves_its_figures() {
             assert_eq!(run["verdict"], "passed", "{name}");
             let remarks = run["trials"][0]["remarks"].to_string();
             let said = ["in memory", "virtual time"];
-            let told = said.iter().any(|words| remarks.contains(words));
-            assert!(told || !simulate, "{name}: {remarks}");
+            let remarked = said.iter().any(|words| remarks.contains(words));
+            assert!(remarked || !simulate, "{name}: {remarks}");
         }
     }
     let (_, bandwidth) = run(&folder, "esp-bandwidth", &short, true);

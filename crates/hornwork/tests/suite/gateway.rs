@@ -251,9 +251,9 @@ impl Case {
         }
         let long = read(&folder, "ping-long.log");
         // The header and padding of ESP differ by algorithm.
-        let told = long.contains("mtu = 12") || long.contains("mtu=12");
+        let reported = long.contains("mtu = 12") || long.contains("mtu=12");
         assert!(
-            told && long.contains(" 0 received"),
+            reported && long.contains(" 0 received"),
             "{name}: {long}\n{logs}"
         );
         if self.rekeys {

@@ -194,7 +194,7 @@ fn example_of_group(group: &str) -> String {
     command
 }
 
-/// A list of commands is read at a glance; options of experiments come before those of another program.
+/// A list of commands has one line for each; options of experiments come before those of another program.
 #[test]
 fn help_begins_with_the_main_points() {
     let help = text(&hornwork(&["--help"]).stdout) + &text(&hornwork(&["lab", "--help"]).stdout);

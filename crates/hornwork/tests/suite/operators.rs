@@ -332,9 +332,9 @@ fn operator_ends_calls_and_takes_a_trunk_out_of_service() {
         let page: Value = serde_json::from_slice(&part.stdout).expect("an array");
         assert_eq!(page.as_array().map(Vec::len), Some(3), "{page}");
         let last = page[2]["id"].to_string();
-        let told = String::from_utf8_lossy(&part.stderr).into_owned();
+        let output = String::from_utf8_lossy(&part.stderr).into_owned();
         let more = format!("3 of 4 calls; more: --after {last}");
-        assert!(part.status.success() && told.contains(&more), "{told}");
+        assert!(part.status.success() && output.contains(&more), "{output}");
         let rest = ctl(&folder, &["calls", "list", "--json", "--after", &last]);
         assert!(rest.stderr.is_empty(), "{rest:?}");
         let rest: Value = serde_json::from_slice(&rest.stdout).expect("an array");

@@ -122,8 +122,8 @@ fn baresip_in_pcma_calls_baresip_in_opus() {
     let interface = "transcode = [\"PCMA\", \"opus\"]";
     let codecs = ["PCMA", "opus/48000/2"];
     if let Some(log) = baresip_calls_in(codecs, "phones-opus", interface, ["", ""], "") {
-        let told = "media_transcoded call=1 line=0 caller_codec=PCMA callee_codec=opus";
-        assert!(log.contains(told), "{log}");
+        let logged = "media_transcoded call=1 line=0 caller_codec=PCMA callee_codec=opus";
+        assert!(log.contains(logged), "{log}");
     }
 }
 
@@ -133,8 +133,8 @@ fn baresip_in_g722_with_sdes_calls_baresip_in_pcma() {
     let codecs = ["G722/16000/1", "PCMA"];
     let encryption = ["srtp-mand", ""];
     if let Some(log) = baresip_calls_in(codecs, "phones-g722", &interface, encryption, "") {
-        let told = "media_transcoded call=1 line=0 caller_codec=G722 callee_codec=PCMA";
-        assert!(log.contains(told), "{log}");
+        let logged = "media_transcoded call=1 line=0 caller_codec=G722 callee_codec=PCMA";
+        assert!(log.contains(logged), "{log}");
         assert_keyed(&log, "caller", "sdes");
     }
 }

@@ -176,8 +176,8 @@ fn shapes() -> Vec<String> {
 
 /// Whether SIPp accepts a scenario, that is, opens its sockets.
 fn is_accepted_by_sipp(file: &Path, folder: &Path) -> bool {
-    let told = folder.join("sipp.txt");
-    let out = std::fs::File::create(&told).expect("a file");
+    let log_file = folder.join("sipp.txt");
+    let out = std::fs::File::create(&log_file).expect("a file");
     let port = free_port().to_string();
     let mut child = Command::new("sipp")
         .args([
@@ -200,12 +200,12 @@ fn is_accepted_by_sipp(file: &Path, folder: &Path) -> bool {
         .expect("sipp starts");
     let limit = Instant::now() + Duration::from_secs(20);
     let taken = loop {
-        let log = std::fs::read(&told).unwrap_or_default();
+        let log = std::fs::read(&log_file).unwrap_or_default();
         if String::from_utf8_lossy(&log).contains("Resolving remote host") {
             break true;
         }
         if matches!(child.try_wait(), Ok(Some(_))) || Instant::now() > limit {
-            let log = std::fs::read(&told).unwrap_or_default();
+            let log = std::fs::read(&log_file).unwrap_or_default();
             break String::from_utf8_lossy(&log).contains("Resolving remote host");
         }
         std::thread::sleep(Duration::from_millis(10));

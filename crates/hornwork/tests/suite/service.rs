@@ -55,12 +55,12 @@ fn service_is_ready_reloads_and_stops() {
             .stdin(Stdio::null()),
         &folder.join("log"),
     );
-    let told = || {
+    let notified = || {
         let mut bytes = [0; 100];
         let length = notified.recv(&mut bytes).expect("a notification");
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     };
-    assert_eq!(told(), "READY=1");
+    assert_eq!(notified(), "READY=1");
     assert!(answers_options(old), "ready means ready");
     let messages = process.log();
     assert!(
@@ -114,9 +114,9 @@ fn service_is_ready_reloads_and_stops() {
     );
 
     process.signal("TERM");
-    assert_eq!(told(), "STOPPING=1");
+    assert_eq!(notified(), "STOPPING=1");
     // More time than TimeoutStopSec= for the calls of the drain.
-    assert_eq!(told(), "EXTEND_TIMEOUT_USEC=30000000");
+    assert_eq!(notified(), "EXTEND_TIMEOUT_USEC=30000000");
     assert_eq!(process.wait(Duration::from_secs(5)), Some(true));
     assert!(
         process.log().contains("drain_finished terminated=0"),
@@ -535,14 +535,14 @@ fn parameter(header: &str, name: &str) -> String {
 /// A REGISTER of user 1000, with credentials for the challenge computed by hand from RFC 2617 section 3.2.2.
 fn register(sip: u16, port: u16, number: u32, challenge: Option<(&str, &str)>) -> (String, String) {
     let uri = format!("sip:127.0.0.1:{sip}");
-    let mut proof = String::new();
+    let mut response = String::new();
     let authorization = challenge.map_or_else(String::new, |(challenge, password)| {
         let (realm, nonce) = (parameter(challenge, "realm"), parameter(challenge, "nonce"));
         let secret = md5(&format!("1000:{realm}:{password}"));
         let what = md5(&format!("REGISTER:{uri}"));
-        proof = md5(&format!("{secret}:{nonce}:00000001:0a4f113b:auth:{what}"));
+        response = md5(&format!("{secret}:{nonce}:00000001:0a4f113b:auth:{what}"));
         format!(
-            "Authorization: Digest username=\"1000\", realm=\"{realm}\", nonce=\"{nonce}\", uri=\"{uri}\", response=\"{proof}\", \
+            "Authorization: Digest username=\"1000\", realm=\"{realm}\", nonce=\"{nonce}\", uri=\"{uri}\", response=\"{response}\", \
              algorithm=MD5, cnonce=\"0a4f113b\", qop=auth, nc=00000001\r\n"
         )
     });
@@ -551,7 +551,7 @@ fn register(sip: u16, port: u16, number: u32, challenge: Option<(&str, &str)>) -
          From: <sip:1000@127.0.0.1>;tag=s\r\nTo: <sip:1000@127.0.0.1>\r\nCall-ID: secrets\r\nCSeq: {number} REGISTER\r\n\
          Contact: <sip:1000@127.0.0.1:{port}>\r\n{authorization}Content-Length: 0\r\n\r\n"
     );
-    (request, proof)
+    (request, response)
 }
 
 #[test]
@@ -570,12 +570,13 @@ fn log_contains_no_passwords_or_credentials() {
     let phone = Peer::new(0);
     phone.send(sip, &register(sip, phone.port(), 1, None).0);
     let challenge = value(&phone.expect("SIP/2.0 401"), "WWW-Authenticate");
-    let (wrong, wrong_proof) = register(sip, phone.port(), 2, Some((&challenge, "wrong-password")));
+    let (wrong, wrong_response) =
+        register(sip, phone.port(), 2, Some((&challenge, "wrong-password")));
     phone.send(sip, &wrong);
     let refused = phone.expect("SIP/2.0 401");
     assert!(refused.contains("CSeq: 2 REGISTER"), "{refused}");
     let challenge = value(&refused, "WWW-Authenticate");
-    let (right, right_proof) = register(sip, phone.port(), 3, Some((&challenge, "secret-1000")));
+    let (right, right_response) = register(sip, phone.port(), 3, Some((&challenge, "secret-1000")));
     phone.send(sip, &right);
     phone.expect("SIP/2.0 200");
 
@@ -601,8 +602,8 @@ fn log_contains_no_passwords_or_credentials() {
     };
     let contact = format!("{}Expires: 600\r\n", lines(&proved, "Contact"));
     carrier.send(sip, &head("200 OK", &proved, &contact));
-    let carrier_proof = parameter(&value(&proved, "Authorization"), "response");
-    assert_eq!(carrier_proof.len(), 32, "{proved}");
+    let carrier_response = parameter(&value(&proved, "Authorization"), "response");
+    assert_eq!(carrier_response.len(), 32, "{proved}");
 
     until(&process, |messages| {
         messages.contains("registration_stored aor=1000")
@@ -620,9 +621,9 @@ fn log_contains_no_passwords_or_credentials() {
         "secret-1000",
         "wrong-password",
         "carrier-password",
-        &wrong_proof,
-        &right_proof,
-        &carrier_proof,
+        &wrong_response,
+        &right_response,
+        &carrier_response,
     ] {
         assert!(
             !messages.contains(secret),

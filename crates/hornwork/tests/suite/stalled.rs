@@ -339,11 +339,11 @@ fn unread_log_blocks_no_packet_and_no_signal() {
     carry_calls(&mut caller, &established, &media, LOAD_DURATION);
     // SIGTERM takes effect at once: with a drain time of zero the established call is ended, and then the program.
     let before = called.ended.load(Ordering::Relaxed);
-    let told = Instant::now();
+    let stopped_at = Instant::now();
     signal(&child, "TERM");
     while called.ended.load(Ordering::Relaxed) == before {
         assert!(
-            told.elapsed() < Duration::from_secs(1),
+            stopped_at.elapsed() < Duration::from_secs(1),
             "SIGTERM without effect"
         );
         std::thread::sleep(Duration::from_millis(5));
@@ -353,7 +353,7 @@ fn unread_log_blocks_no_packet_and_no_signal() {
             assert!(status.success(), "{status}");
             break;
         }
-        if told.elapsed() > Duration::from_secs(4) {
+        if stopped_at.elapsed() > Duration::from_secs(4) {
             let _ = child.kill();
             panic!("the program does not end");
         }

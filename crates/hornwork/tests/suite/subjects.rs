@@ -295,7 +295,7 @@ fn end_of_agent_or_subject_has_a_clear_outcome() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // Beside other tests, the laboratory takes long to begin.
+        // Beside other tests, the test lab takes long to begin.
         let end = Instant::now() + Duration::from_secs(60);
         while agent.process.log().matches("started mine").count() == started {
             assert!(Instant::now() < end, "{}", agent.process.log());

@@ -5,7 +5,7 @@
 
 mod channel;
 mod client;
-mod gate;
+mod limiter;
 mod messages;
 mod server;
 mod wire;

@@ -1,7 +1,7 @@
 //! The agent: waits for test labs, and runs subjects for them.
 
 use super::channel;
-use super::gate::Gate;
+use super::limiter::ConnectionLimiter;
 use super::messages::{AgentAnswer, AgentRequest};
 use super::wire::{Side, Wire, WireError, read_token};
 use crate::error::{LabError, RunVerdict};
@@ -57,7 +57,7 @@ pub fn run(options: &AgentOptions) -> Result<RunVerdict, LabError> {
     let with = if tls.is_some() { " with TLS" } else { "" };
     crate::output::print(&format!("agent: listening at {own}{with}\n"));
     let clock = net::Clock::new();
-    let gate = Arc::new(Mutex::new(Gate::default()));
+    let limiter = Arc::new(Mutex::new(ConnectionLimiter::default()));
     let mut sessions = Vec::new();
     while net::stops() == 0 {
         let (stream, peer) = match listener.accept() {
@@ -67,13 +67,13 @@ pub fn run(options: &AgentOptions) -> Result<RunVerdict, LabError> {
                 continue;
             }
         };
-        if let Err(why) = locked(&gate).enter(peer.ip(), clock.now()) {
+        if let Err(why) = locked(&limiter).enter(peer.ip(), clock.now()) {
             eprintln!("agent: refused {peer}: {why}");
             continue;
         }
         let token = token.clone();
         let mut entered = Entered {
-            gate: Arc::clone(&gate),
+            limiter: Arc::clone(&limiter),
             source: peer.ip(),
             authenticated: false,
         };
@@ -94,7 +94,7 @@ pub fn run(options: &AgentOptions) -> Result<RunVerdict, LabError> {
                 Ok(opened) => opened,
                 // Silence, too: a source without the token could keep out those that have it.
                 Err(error) => {
-                    locked(&entered.gate).failed(peer.ip(), clock.now());
+                    locked(&entered.limiter).failed(peer.ip(), clock.now());
                     eprintln!("agent: {peer}: {error}");
                     return;
                 }
@@ -132,7 +132,7 @@ fn tls_settings((chain, key): &(PathBuf, PathBuf)) -> Result<Arc<rustls::ServerC
 
 /// A connection that counts.
 struct Entered {
-    gate: Arc<Mutex<Gate>>,
+    limiter: Arc<Mutex<ConnectionLimiter>>,
     source: IpAddr,
     authenticated: bool,
 }
@@ -141,22 +141,22 @@ impl Entered {
     /// It has proved that it knows the token.
     fn authenticated(&mut self) {
         self.authenticated = true;
-        locked(&self.gate).authenticated(self.source);
+        locked(&self.limiter).authenticated(self.source);
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        let mut gate = locked(&self.gate);
+        let mut limiter = locked(&self.limiter);
         if !self.authenticated {
-            gate.authenticated(self.source);
+            limiter.authenticated(self.source);
         }
-        gate.leave();
+        limiter.leave();
     }
 }
 
-fn locked(gate: &Mutex<Gate>) -> MutexGuard<'_, Gate> {
-    gate.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked(limiter: &Mutex<ConnectionLimiter>) -> MutexGuard<'_, ConnectionLimiter> {
+    limiter.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A session with a test lab; its subject ends with it.

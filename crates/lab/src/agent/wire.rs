@@ -207,7 +207,7 @@ impl Wire {
             Side::Agent => (theirs, &own[..]),
         };
         let text = |label: &[u8]| [label, lab, agent].concat();
-        let proof = |side: Side| hmac::sign(&token.0, &text(side.label()));
+        let mac = |side: Side| hmac::sign(&token.0, &text(side.label()));
         let check = |stream: &mut BoxedChannel| {
             let mut tag = [0; CHALLENGE];
             read_exact(stream, &mut tag, limit, true)?;
@@ -218,7 +218,7 @@ impl Wire {
         // The lab proves first, so that an agent proves nothing to an unknown source.
         match side {
             Side::Lab => {
-                stream.write_all(proof(side).as_ref())?;
+                stream.write_all(mac(side).as_ref())?;
                 check(&mut stream).map_err(|error| match error {
                     // An agent closes the connection without a word.
                     WireError::Closed => WireError::Unauthenticated,
@@ -227,7 +227,7 @@ impl Wire {
             }
             Side::Agent => {
                 check(&mut stream)?;
-                stream.write_all(proof(side).as_ref())?;
+                stream.write_all(mac(side).as_ref())?;
             }
         }
         let key = hmac::sign(&token.0, &text(b"session"));

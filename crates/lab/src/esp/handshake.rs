@@ -1,4 +1,4 @@
-//! Cost of a DTLS-SRTP handshake (RFC 5764): the callers of the laboratory have SRTP with keys in the session description
+//! Cost of a DTLS-SRTP handshake (RFC 5764): the callers of the test lab have SRTP with keys in the session description
 //! only, so that the handshake is measured in memory and added to the call.
 
 use crate::error::LabError;

@@ -70,8 +70,8 @@ mod tests {
         assert_eq!(fill("{number}-{number:3}", 12, "u"), "12-012");
         assert_eq!(fill("{x} {number:99} {", 1, "u"), "{x} {number:99} {");
         assert_eq!(fill("5555", 1, "u"), "5555");
-        let rooms = [0, 3, 4, 119].map(|number| fill("{number/4+8000}", number, ""));
-        assert_eq!(rooms, ["8000", "8000", "8001", "8029"]);
+        let numbers = [0, 3, 4, 119].map(|number| fill("{number/4+8000}", number, ""));
+        assert_eq!(numbers, ["8000", "8000", "8001", "8029"]);
         assert_eq!(fill("{number/10:3} {number+5}", 42, ""), "004 47");
         let odd = "{number/0} {number*2} {number+} {number/4/2} {numbers}";
         assert_eq!(fill(odd, 42, ""), odd);

@@ -91,7 +91,7 @@ pub(crate) struct HostCall {
     offer: Vec<u8>,
     version: u64,
     held: bool,
-    wants_hold: bool,
+    hold_requested: bool,
     /// Our re-INVITE without a final response, and whether it asks for hold.
     reinvite: Option<(TransactionId, bool)>,
     /// Session descriptions of reliable provisional responses: the answers of early dialogs (RFC 3262 section 5).
@@ -223,7 +223,7 @@ impl HostState {
             offer: Vec::new(),
             version: 1,
             held: false,
-            wants_hold: false,
+            hold_requested: false,
             reinvite: None,
             early_answers: Vec::new(),
             will_cancel,
@@ -254,7 +254,7 @@ impl HostState {
         let participants = workload
             .and_then(|workload| self.call_workloads.get(workload))
             .map_or(0, |workload| workload.plan.participants);
-        let seat = number.checked_rem(participants).unwrap_or_default();
+        let turn_index = number.checked_rem(participants).unwrap_or_default();
         let (own_voice, peer_voice) = match caller {
             true => (VoiceSide::Caller, VoiceSide::Callee),
             false => (VoiceSide::Callee, VoiceSide::Caller),
@@ -266,7 +266,7 @@ impl HostState {
             voice: own_voice,
             listen: expected_voice(expects, peer_voice, own_voice).filter(|_| listen),
             expects_media: expects != MediaKind::None,
-            seat,
+            turn_index,
             timed,
         };
         match self.media.open(plan) {
@@ -356,8 +356,8 @@ impl HostState {
             number
         };
         let login = plan.login.as_ref().map(|login| login.of(turn));
-        let secured = plan.srtp && call.volte.is_none() && call.session.is_some();
-        let keys = match secured {
+        let srtp = plan.srtp && call.volte.is_none() && call.session.is_some();
+        let keys = match srtp {
             true => self.offered_keys()?,
             false => Vec::new(),
         };
@@ -373,7 +373,7 @@ impl HostState {
                 *written = volte.first_offer(&ours);
                 &written[..]
             }
-            (None, Some(_)) if secured => {
+            (None, Some(_)) if srtp => {
                 ours.secure = true;
                 *written = ours.offer_with(&security::lines(&keys));
                 &written[..]

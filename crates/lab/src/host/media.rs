@@ -159,7 +159,7 @@ pub(crate) struct MediaSessionPlan {
     /// Whether media is expected.
     pub(crate) expects_media: bool,
     /// Place among the participants that take turns.
-    pub(crate) seat: u64,
+    pub(crate) turn_index: u64,
     /// Whether send and arrival time of each packet are recorded.
     pub(crate) timed: bool,
 }
@@ -649,10 +649,10 @@ impl HostMedia {
             (Some(sound), _) => {
                 let packets = now.since(self.epoch).as_millis() / PACKET_TIME.as_millis();
                 let packets = usize::try_from(packets).unwrap_or_default();
-                let seat = usize::try_from(plan.seat).unwrap_or_default();
+                let turn_index = usize::try_from(plan.turn_index).unwrap_or_default();
                 let first = match sound {
                     // A late participant still speaks in its own turn.
-                    SoundKind::Turns(_) => packets + seat * TURN,
+                    SoundKind::Turns(_) => packets + turn_index * TURN,
                     _ => 0,
                 };
                 self.sound_cache.content(sound, agreed.format, first)

@@ -43,7 +43,7 @@ impl HostState {
             voice: VoiceSide::Caller,
             listen: listens.then_some(VoiceSide::Caller),
             expects_media: plan.to.is_none(),
-            seat: 0,
+            turn_index: 0,
             timed: false,
         });
         let Some((session, _)) = session else {

@@ -155,7 +155,7 @@ fn main_figure(
         };
         return (None, found);
     }
-    let told = |remark: &str| MeasuredFigure {
+    let remarked = |remark: &str| MeasuredFigure {
         remark: remark.to_owned(),
         ..MeasuredFigure::default()
     };
@@ -166,20 +166,20 @@ fn main_figure(
             .max_by(|a, b| a.level.partial_cmp(&b.level).unwrap_or(Ordering::Equal)),
     };
     let Some(level) = level else {
-        return (study.at, told(NOT_RUN));
+        return (study.at, remarked(NOT_RUN));
     };
     if !level.is_judged() {
-        return (level.level, told(&level.load_remark()));
+        return (level.level, remarked(&level.load_remark()));
     }
     let base = match reference(study.percent_of.as_ref(), &study.ours, run, levels) {
         Ok(base) => base,
-        Err(remark) => return (level.level, told(remark)),
+        Err(remark) => return (level.level, remarked(remark)),
     };
     let (value, interval) = relative_to_reference(level, &study.ours, base);
     let found = MeasuredFigure {
         value,
         interval,
-        ..told(&remark_on(level, &study.ours))
+        ..remarked(&remark_on(level, &study.ours))
     };
     (level.level, found)
 }

@@ -697,7 +697,7 @@ pub(super) fn media_plane(html: &mut String, raw: &RawResults, levels: &[LevelSu
         "subject_cores",
         "host_cpu_percent",
     ];
-    let told = |(_, level): &(usize, &LevelSummary)| {
+    let is_shown = |(_, level): &(usize, &LevelSummary)| {
         level.streams > 0.0 && (level.relay_p50.is_some() || level.noise_jitter_mean.is_some())
     };
     let row = |(place, level): (usize, &LevelSummary)| {
@@ -721,7 +721,7 @@ pub(super) fn media_plane(html: &mut String, raw: &RawResults, levels: &[LevelSu
             "SUT, cores",
             "processors busy, %",
         ],
-        rows: levels.iter().enumerate().filter(told).map(row).collect(),
+        rows: levels.iter().enumerate().filter(is_shown).map(row).collect(),
         ..HtmlTable::default()
     }
     .write(html);

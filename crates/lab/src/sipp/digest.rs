@@ -111,7 +111,7 @@ fn is_right(
     }
     let (realm, nonce, cnonce) = (get(b"realm"), get(b"nonce"), get(b"cnonce"));
     let (nc, uri) = (get(b"nc"), get(b"uri"));
-    let proof = ResponseInput {
+    let expected = ResponseInput {
         algorithm,
         ha1: ha1(algorithm.hash, username, &realm, password),
         nonce: &nonce,
@@ -122,5 +122,5 @@ fn is_right(
         uri: &uri,
         body: request.body(),
     };
-    proof.response().matches(&get(b"response"))
+    expected.response().matches(&get(b"response"))
 }

@@ -15,7 +15,7 @@ const MAX_WARM_UP: u32 = 10_000;
 /// Workloads that a subject takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum TakenLoad {
+pub enum AcceptedLoad {
     /// Calls.
     Calls,
     /// Registrations.
@@ -148,7 +148,7 @@ pub struct SubjectFile {
     #[serde(default)]
     pub package: String,
     /// Workloads that it takes.
-    pub takes: Vec<TakenLoad>,
+    pub takes: Vec<AcceptedLoad>,
     /// Path of the media of its calls.
     pub media: SubjectMedia,
     /// Files that are written before the start.
@@ -353,7 +353,7 @@ impl SubjectFile {
     }
 
     /// Whether it takes a workload.
-    pub fn takes(&self, load: TakenLoad) -> bool {
+    pub fn takes(&self, load: AcceptedLoad) -> bool {
         self.takes.contains(&load)
     }
 

@@ -7,7 +7,8 @@ mod program;
 mod running;
 
 pub use file::{
-    ProbeKind, ProcessSpec, StopSignal, SubjectFile, SubjectMedia, TakenLoad, TemplateFile, Values,
+    AcceptedLoad, ProbeKind, ProcessSpec, StopSignal, SubjectFile, SubjectMedia, TemplateFile,
+    Values,
 };
 pub(crate) use ports::addresses;
 pub(crate) use processes::{Family, family};

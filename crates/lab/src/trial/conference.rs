@@ -74,9 +74,9 @@ impl ConferenceHosts {
         let hold = window.0 + window.1 + MARGIN;
         let codec = plan.codec.format(false);
         let nobody = SocketAddr::from(([0, 0, 0, 0], 0));
-        let host = |name: &str, first: u64, rooms: u64| {
+        let host = |name: &str, first: u64, conferences: u64| {
             let mut host = HostPlan::new(name, nobody);
-            let count = rooms * plan.participants;
+            let count = conferences * plan.participants;
             host.calls
                 .push(calls(name, plan, (first, count), hold, codec));
             host.media_sockets = count as usize;

@@ -243,7 +243,7 @@ fn every_protection_has_its_cost() {
 
 /// Conferences behind the tunnel decode the received packets.
 #[test]
-fn rooms_are_called_over_ipsec() {
+fn conferences_are_called_over_ipsec() {
     for simulate in [true, false] {
         let sets = [
             "levels.values=[2]",

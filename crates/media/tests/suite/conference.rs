@@ -35,7 +35,7 @@ fn codecs() -> Vec<(Kind, u32)> {
     .collect()
 }
 
-fn company(forwarder: &mut Forwarder) -> Vec<Participant> {
+fn three_participants(forwarder: &mut Forwarder) -> Vec<Participant> {
     let mut participants: Vec<Participant> = codecs()
         .into_iter()
         .zip(1..)
@@ -97,7 +97,7 @@ fn jitter(participant: &Participant) -> f64 {
 #[test]
 fn each_participant_receives_the_others_without_itself() {
     let mut forwarder = forwarder();
-    let mut participants = company(&mut forwarder);
+    let mut participants = three_participants(&mut forwarder);
     talk(&mut forwarder, &mut participants, at(0), at(3_000), |_| {
         false
     });
@@ -136,7 +136,7 @@ fn each_participant_receives_the_others_without_itself() {
 #[test]
 fn conference_ends_with_its_last_participant() {
     let mut forwarder = forwarder();
-    let mut participants = company(&mut forwarder);
+    let mut participants = three_participants(&mut forwarder);
     talk(&mut forwarder, &mut participants, at(0), at(1_500), |_| {
         false
     });
@@ -204,7 +204,7 @@ fn conference_ends_with_its_last_participant() {
 #[test]
 fn mute_and_hold_stop_the_audio() {
     let mut forwarder = forwarder();
-    let mut participants = company(&mut forwarder);
+    let mut participants = three_participants(&mut forwarder);
     talk(&mut forwarder, &mut participants, at(0), at(1_000), |_| {
         false
     });
@@ -276,7 +276,7 @@ fn mute_and_hold_stop_the_audio() {
 #[test]
 fn loss_is_concealed() {
     let mut forwarder = forwarder();
-    let mut participants = company(&mut forwarder);
+    let mut participants = three_participants(&mut forwarder);
     talk(
         &mut forwarder,
         &mut participants,
@@ -601,7 +601,7 @@ fn silence_is_sent_as_comfort_noise() {
 #[test]
 fn silence_times_out_and_rtcp_is_exchanged() {
     let mut forwarder = forwarder();
-    let mut participants = company(&mut forwarder);
+    let mut participants = three_participants(&mut forwarder);
     talk(&mut forwarder, &mut participants, at(0), at(21_000), |_| {
         false
     });
@@ -682,7 +682,7 @@ fn late_thread_skips_turns() {
 #[test]
 fn digits_do_not_undo_muting_by_control() {
     let mut forwarder = forwarder();
-    let mut participants = company(&mut forwarder);
+    let mut participants = three_participants(&mut forwarder);
     talk(&mut forwarder, &mut participants, at(0), at(1_000), |_| {
         false
     });
@@ -758,7 +758,7 @@ fn digits_do_not_undo_muting_by_control() {
 #[test]
 fn lobby_is_isolated_until_admission() {
     let mut forwarder = forwarder();
-    let mut participants = company(&mut forwarder);
+    let mut participants = three_participants(&mut forwarder);
     // Each participant has its own frequency.
     let mut waiting = Participant::new(20, Kind::Pcma, 20, 3_100.0);
     waiting.plan.in_lobby = true;

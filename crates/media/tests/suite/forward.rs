@@ -460,7 +460,7 @@ fn silence_is_reported_as_timeout() {
             .all(|report| matches!(report, MediaEvent::Latched { .. }))
     );
     let mut wakes = 0;
-    let told = loop {
+    let reported = loop {
         let due = forwarder.next_deadline().unwrap().at;
         assert!(due > now || wakes == 0);
         now = due;
@@ -472,7 +472,7 @@ fn silence_is_reported_as_timeout() {
         }
     };
     assert_eq!(
-        told,
+        reported,
         MediaEvent::Timeout {
             session: 1,
             since: spoke

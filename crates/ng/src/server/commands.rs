@@ -360,11 +360,11 @@ impl NgServer {
                 }
             }
             let [caller, callee] = branch.blocked;
-            let gate = (caller || callee).then_some(EarlyMedia {
+            let early = (caller || callee).then_some(EarlyMedia {
                 forward: !caller,
                 backward: !callee,
             });
-            branch.media.set_early_media(&mut self.plane, gate);
+            branch.media.set_early_media(&mut self.plane, early);
         }
         Ok(CommandResult::Now(ok(Value::dictionary())))
     }

@@ -308,12 +308,12 @@ impl<'a> CommandOptions<'a> {
         Ok(())
     }
 
-    fn ice(&mut self, wish: &'a str) -> Result<(), CommandError> {
-        self.ice = match normalized(wish).as_str() {
+    fn ice(&mut self, value: &'a str) -> Result<(), CommandError> {
+        self.ice = match normalized(value).as_str() {
             "remove" => IceOption::Remove,
             "force" => IceOption::Force,
             "default" | "optional" => IceOption::AsOffered,
-            _ => return Err(refused("ICE", wish)),
+            _ => return Err(refused("ICE", value)),
         };
         Ok(())
     }
@@ -329,12 +329,12 @@ impl<'a> CommandOptions<'a> {
         Ok(())
     }
 
-    fn dtls(&mut self, name: &str, wish: &'a str) -> Result<(), CommandError> {
-        match (normalized(wish).as_str(), normalized(name).as_str()) {
+    fn dtls(&mut self, name: &str, value: &'a str) -> Result<(), CommandError> {
+        match (normalized(value).as_str(), normalized(name).as_str()) {
             // We prefer the passive role in any case.
             ("passive", _) => {}
             ("off" | "no" | "disable", "dtls") => self.no_dtls = true,
-            _ => return Err(refused(name, wish)),
+            _ => return Err(refused(name, value)),
         }
         Ok(())
     }
@@ -345,8 +345,8 @@ impl<'a> CommandOptions<'a> {
         Ok(())
     }
 
-    fn mux(&mut self, wish: &'a str) -> Result<(), CommandError> {
-        match normalized(wish).as_str() {
+    fn mux(&mut self, value: &'a str) -> Result<(), CommandError> {
+        match normalized(value).as_str() {
             "offer" => self.mux = Some(Mux::Offer),
             "require" => self.mux = Some(Mux::Require),
             "demux" => {
@@ -354,15 +354,16 @@ impl<'a> CommandOptions<'a> {
                 self.mux_accept = true;
             }
             "accept" => self.mux_accept = true,
-            _ => return Err(refused("rtcp-mux", wish)),
+            _ => return Err(refused("rtcp-mux", value)),
         }
         Ok(())
     }
 
-    fn sdes(&mut self, wish: &'a str) -> Result<(), CommandError> {
-        let spelling = normalized(wish);
+    fn sdes(&mut self, value: &'a str) -> Result<(), CommandError> {
+        let spelling = normalized(value);
         let suite = |prefix: &str| {
-            wish.get(prefix.len()..)
+            value
+                .get(prefix.len()..)
                 .filter(|_| spelling.starts_with(prefix))
                 .and_then(|name| Suite::from_name(name.as_bytes()))
         };
@@ -373,17 +374,17 @@ impl<'a> CommandOptions<'a> {
         } else if let Some(suite) = suite("only-") {
             self.sdes.only.push(suite);
         } else {
-            return Err(refused("SDES", wish));
+            return Err(refused("SDES", value));
         }
         Ok(())
     }
 
-    fn osrtp(&mut self, wish: &'a str) -> Result<(), CommandError> {
-        match normalized(wish).as_str() {
+    fn osrtp(&mut self, value: &'a str) -> Result<(), CommandError> {
+        match normalized(value).as_str() {
             "offer" => self.opportunistic = true,
             // It is always accepted.
             "accept" => {}
-            _ => return Err(refused("OSRTP", wish)),
+            _ => return Err(refused("OSRTP", value)),
         }
         Ok(())
     }

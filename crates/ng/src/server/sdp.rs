@@ -15,13 +15,13 @@ pub(super) struct CodecFilter<'a> {
 impl CodecFilter<'_> {
     /// `name` is as in `a=rtpmap`: `opus/48000/2`.
     fn removes(&self, name: &[u8]) -> bool {
-        let fits = |wish: &&str| {
-            let wish = wish.as_bytes();
-            wish.eq_ignore_ascii_case(b"all")
-                || wish.eq_ignore_ascii_case(b"full")
-                || begins(name, wish)
+        let fits = |kind: &&str| {
+            let kind = kind.as_bytes();
+            kind.eq_ignore_ascii_case(b"all")
+                || kind.eq_ignore_ascii_case(b"full")
+                || begins(name, kind)
         };
-        let kept = |wish: &&str| begins(name, wish.as_bytes());
+        let kept = |kind: &&str| begins(name, kind.as_bytes());
         self.strip.iter().any(fits) && !self.keep.iter().any(kept)
     }
 }

@@ -123,12 +123,12 @@ impl Nonce {
     fn parse(key: &[u8; 32], text: &[u8]) -> Option<Nonce> {
         let text: &[u8; 32] = text.try_into().ok()?;
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-        let (message, proof) = bytes.split_at_checked(16)?;
+        let (message, mac) = bytes.split_at_checked(16)?;
         let message: [u8; 16] = message.try_into().ok()?;
-        let proof: &[u8; NONCE_MAC] = proof.try_into().ok()?;
+        let mac: &[u8; NONCE_MAC] = mac.try_into().ok()?;
         let difference = keyed(key, &message)
             .iter()
-            .zip(proof)
+            .zip(mac)
             .fold(0u8, |sum, (a, b)| sum | (a ^ b));
         let (created_at, salt) = message.split_at(8);
         (std::hint::black_box(difference) == 0).then_some(Nonce {
@@ -426,7 +426,7 @@ impl DigestServer {
         let ha1 = secret
             .ha1(hash, username, &self.config.realm)
             .ok_or(Refusal::Unsupported)?;
-        let proof: Hex = ResponseInput {
+        let response: Hex = ResponseInput {
             algorithm: presented.algorithm,
             ha1,
             nonce: &presented.nonce,
@@ -439,7 +439,7 @@ impl DigestServer {
         }
         .response();
         out.extend_from_slice(b"rspauth=\"");
-        out.extend_from_slice(proof.as_bytes());
+        out.extend_from_slice(response.as_bytes());
         out.push(b'"');
         if presented.qop != Qop::None {
             out.extend_from_slice(b", qop=");

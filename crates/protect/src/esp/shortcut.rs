@@ -84,21 +84,21 @@ enum Stage {
 /// The negotiation of one end.
 #[derive(Debug)]
 pub(super) struct Negotiation {
-    wants: Option<VoiceShortcut>,
+    requested: Option<VoiceShortcut>,
     stage: Stage,
 }
 
 impl Negotiation {
-    pub fn new(wants: Option<VoiceShortcut>) -> Negotiation {
+    pub fn new(requested: Option<VoiceShortcut>) -> Negotiation {
         Negotiation {
-            wants,
+            requested,
             stage: Stage::Idle,
         }
     }
 
     /// Begins to offer.
     pub fn start(&mut self, now: Time) {
-        if self.wants.is_some() {
+        if self.requested.is_some() {
             self.stage = Stage::Offering {
                 due: now,
                 left: OFFERS,
@@ -108,7 +108,7 @@ impl Negotiation {
 
     /// The shortcut in use.
     pub fn agreed(&self) -> Option<VoiceShortcut> {
-        self.wants.filter(|_| self.stage == Stage::Agreed)
+        self.requested.filter(|_| self.stage == Stage::Agreed)
     }
 
     /// Whether an offer is not answered yet.
@@ -148,8 +148,8 @@ impl Negotiation {
             due: now + OFFER_INTERVAL,
             left: left - 1,
         };
-        let wants = self.wants?;
-        Some(message(OFFER, wants.number()))
+        let requested = self.requested?;
+        Some(message(OFFER, requested.number()))
     }
 
     /// Processes a message; returns the answer to an offer.
@@ -163,7 +163,9 @@ impl Negotiation {
         else {
             return Err(EspFailure::Malformed);
         };
-        let same = self.wants.is_some_and(|wants| wants.number() == number);
+        let same = self
+            .requested
+            .is_some_and(|requested| requested.number() == number);
         let offering = matches!(self.stage, Stage::Offering { .. });
         match kind {
             OFFER if same => {
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_wishes_agree_and_others_are_refused() {
+    fn equal_requests_agree_and_others_are_refused() {
         use VoiceShortcut::{Direct, WithoutUdp};
         for shortcut in [Direct, WithoutUdp] {
             let (near, far) = exchange(Some(shortcut), Some(shortcut));

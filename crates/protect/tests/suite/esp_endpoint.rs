@@ -518,12 +518,12 @@ fn voice_takes_the_agreed_shortcut() {
 
 #[test]
 fn shortcut_without_agreement_is_refused() {
-    let wants = Some(VoiceShortcut::Direct);
+    let requested = Some(VoiceShortcut::Direct);
     for (other, why) in [
         (None, "refused"),
         (Some(VoiceShortcut::WithoutUdp), "refused"),
     ] {
-        let [mut near, mut far] = with_shortcut(true, [wants, other]);
+        let [mut near, mut far] = with_shortcut(true, [requested, other]);
         carry(&mut near, &mut far, 0);
         carry(&mut far, &mut near, 1);
         assert!(near.endpoint.engine().opened.is_empty());
@@ -534,7 +534,7 @@ fn shortcut_without_agreement_is_refused() {
         assert_eq!(far.endpoint.shortcut(), None);
     }
     // A peer that is silent.
-    let [mut near, _] = with_shortcut(false, [wants, None]);
+    let [mut near, _] = with_shortcut(false, [requested, None]);
     let mut offers = near.sent().len();
     while near.endpoint.engine().failed.is_empty() {
         let deadline = near.endpoint.next_deadline().unwrap().at;
@@ -544,7 +544,7 @@ fn shortcut_without_agreement_is_refused() {
     assert_eq!(offers, 12);
     assert!(near.endpoint.engine().failed[0].contains("did not answer"));
     // Voice of a shortcut that was not agreed.
-    let [mut near, mut far] = with_shortcut(false, [wants, wants]);
+    let [mut near, mut far] = with_shortcut(false, [requested, requested]);
     carry(&mut near, &mut far, 0);
     carry(&mut far, &mut near, 1);
     let [_, mut other] = with_shortcut(false, [None, None]);

@@ -361,9 +361,9 @@ fn stale_nonce_is_replaced_and_auth_int_used_if_required() {
         rest.split('"').next().unwrap().to_owned()
     };
     let hash = protect::digest::Hash::Sha256;
-    let proof = |body: &[u8]| {
+    let digest = |body: &[u8]| {
         let cnonce = value("cnonce");
-        let proof = protect::digest::ResponseInput {
+        let digest = protect::digest::ResponseInput {
             algorithm: protect::digest::Algorithm::SHA256,
             ha1: protect::digest::ha1(hash, b"alice", b"x", b"secret"),
             nonce: b"n3",
@@ -374,10 +374,10 @@ fn stale_nonce_is_replaced_and_auth_int_used_if_required() {
             uri: b"sip:bob@example.com",
             body,
         };
-        String::from_utf8(proof.response().as_bytes().to_vec()).unwrap()
+        String::from_utf8(digest.response().as_bytes().to_vec()).unwrap()
     };
-    assert_eq!(response(&answers[2]), proof(SDP));
-    assert_ne!(response(&answers[2]), proof(b"another body"));
+    assert_eq!(response(&answers[2]), digest(SDP));
+    assert_ne!(response(&answers[2]), digest(b"another body"));
     scene.reply(486, "d", "", 20);
     scene.end();
 }

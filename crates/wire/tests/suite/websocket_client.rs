@@ -415,9 +415,9 @@ proptest! {
         let mut bytes = good();
         let at = at % bytes.len();
         bytes[at] = byte;
-        let proof = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
+        let accept = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
         if let HandshakeResponse::Open(_) = client_handshake().parse_response(&bytes) {
-            prop_assert!(bytes.windows(proof.len()).any(|part| part == proof));
+            prop_assert!(bytes.windows(accept.len()).any(|part| part == accept));
         }
     }
 

@@ -285,11 +285,11 @@ impl Calls<'_> {
             .map_err(|_| HopError::call(Reason::UnreadableFrom))?;
         placed.from(trunk, &caller, &mut from);
         let boundary = call.boundary(&self.parts.ctx.config, Side::Caller, set_up.user.as_deref());
-        let wish = RequestedPrivacy::of(invite);
-        if boundary.must_refuse(wish) {
+        let requested = RequestedPrivacy::of(invite);
+        if boundary.must_refuse(requested) {
             return Err(HopError::call(Reason::PrivacyNeedsMedia));
         }
-        if boundary.hides_caller(wish) {
+        if boundary.hides_caller(requested) {
             from.clear();
             from.extend_from_slice(ANONYMOUS);
         }

@@ -63,7 +63,7 @@ impl TransferControl<'_> {
         }
     }
 
-    /// Ends the call of another worker whose far leg we have; a call that nothing was taken from is unchanged.
+    /// Ends the call of another worker whose far leg we have; a call without a detached leg is unchanged.
     pub(super) fn close_remote_consultation(&mut self, number: u64, why: Reason) {
         let Some(transfers) = self.parts.worker.transfers() else {
             return;
@@ -72,18 +72,18 @@ impl TransferControl<'_> {
         let Some(open) = table.open.remove(&number) else {
             return;
         };
-        let (state, giver) = match open.state {
+        let (state, owner) = match open.state {
             TransferState::Requested(_) | TransferState::Refused(_) => return,
-            TransferState::Taken { giver, call } => (TransferState::Over { call, why }, giver),
-            // It was given in the meantime.
-            TransferState::Given(given) => {
-                let giver = given.giver;
-                self.endpoint.reassign(&given.moving, giver);
-                (TransferState::Returned(given, false), giver)
+            TransferState::Attached { owner, call } => (TransferState::Ended { call, why }, owner),
+            // It was detached in the meantime.
+            TransferState::Detached(detached) => {
+                let owner = detached.owner;
+                self.endpoint.reassign(&detached.moving, owner);
+                (TransferState::Returned(detached, false), owner)
             }
-            told @ (TransferState::Returned(..) | TransferState::Over { .. }) => {
+            finished @ (TransferState::Returned(..) | TransferState::Ended { .. }) => {
                 let open = Transfer {
-                    state: told,
+                    state: finished,
                     ..open
                 };
                 table.open.insert(number, open);
@@ -92,7 +92,7 @@ impl TransferControl<'_> {
         };
         table.open.insert(number, Transfer { state, ..open });
         drop(table);
-        announce(self.endpoint, giver, number, TransferStep::Finished);
+        announce(self.endpoint, owner, number, TransferStep::Finished);
     }
 
     /// The call of the REFER ends before the other worker responded.
@@ -104,8 +104,8 @@ impl TransferControl<'_> {
         if let Some(timer) = join.response_timer {
             self.parts.ctx.timers.cancel(timer);
         }
-        if let Ok(given) = take(&transfers, number) {
-            self.return_unused_leg(number, given);
+        if let Ok(detached) = take(&transfers, number) {
+            self.return_unused_leg(number, detached);
         }
         if let Some(transaction) = join.refer_transaction {
             refuse(self.endpoint, transaction, 481, now);
@@ -113,11 +113,11 @@ impl TransferControl<'_> {
         self.close_remote_consultation(number, Reason::TransferFailed);
     }
 
-    /// Returns a leg to the worker that gave it.
-    pub(super) fn return_unused_leg(&mut self, number: u64, given: TransferredLeg) {
+    /// Returns a leg to the worker that detached it.
+    pub(super) fn return_unused_leg(&mut self, number: u64, detached: TransferredLeg) {
         let now = self.parts.ctx.now;
-        let giver = given.giver;
-        let trunk = given.trunk.as_deref();
+        let owner = detached.owner;
+        let trunk = detached.trunk.as_deref();
         let trunk = trunk.and_then(|trunk| self.trunk_named(trunk));
         let Some(transfers) = self.parts.worker.transfers() else {
             return;
@@ -125,16 +125,16 @@ impl TransferControl<'_> {
         let mut table = lock(&transfers);
         match table.open.get_mut(&number) {
             Some(open) => {
-                self.endpoint.reassign(&given.moving, giver);
-                open.state = TransferState::Returned(Box::new(given), false);
+                self.endpoint.reassign(&detached.moving, owner);
+                open.state = TransferState::Returned(Box::new(detached), false);
                 drop(table);
-                announce(self.endpoint, giver, number, TransferStep::Finished);
+                announce(self.endpoint, owner, number, TransferStep::Finished);
             }
-            // The giving worker has ended the call.
+            // The worker that detached it has ended the call.
             None => {
                 drop(table);
                 self.parts.trunks.end_call(trunk);
-                self.endpoint.end_detached(given.moving, now);
+                self.endpoint.end_detached(detached.moving, now);
             }
         }
     }

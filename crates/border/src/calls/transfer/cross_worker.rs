@@ -10,7 +10,7 @@ use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::transfer::TransferControl;
 use crate::calls::transfer::consultation::refuse_transfer;
 use crate::calls::transfer::handover::{
-    Dialog, OVER, TransferState, TransferredLeg, announce, take,
+    Dialog, LIFETIME, TransferState, TransferredLeg, announce, take,
 };
 use crate::calls::transfer::join::{
     AwaitedStep, ConsultationCall, Join, Purpose, existing_leg_step,
@@ -24,8 +24,8 @@ use engine::worker::lock;
 use engine::{Reason, TransferStep};
 use sip::{Endpoint, LegId, Refused, ServerTransaction};
 
-/// Time to wait for another worker, less than the retransmission of REFER takes; also the interval at which the giving
-/// worker polls the result.
+/// Time to wait for another worker, less than the retransmission of REFER takes; also the interval at which the worker
+/// that detached a leg polls the result.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The other worker that has the dialog of Replaces. Our tag should be the to-tag, but some phones exchange the tags.
@@ -95,38 +95,38 @@ impl TransferControl<'_> {
             .endpoint
             .find_leg(call_id, to_tag, from_tag)
             .or_else(|| self.endpoint.find_leg(call_id, from_tag, to_tag));
-        let given = leg
+        let detached = leg
             .ok_or(481)
-            .and_then(|leg| self.detach_far_leg(leg, transfer.asker));
-        transfer.state = match given {
-            Ok(given) => {
-                let alarm = Alarm::TransferPoll(number, given.call);
+            .and_then(|leg| self.detach_far_leg(leg, transfer.requester));
+        transfer.state = match detached {
+            Ok(detached) => {
+                let alarm = Alarm::TransferPoll(number, detached.call);
                 self.parts.ctx.timers.schedule(now + RESULT_TIMEOUT, alarm);
-                transfer.over = now + OVER;
-                TransferState::Given(Box::new(given))
+                transfer.expires_at = now + LIFETIME;
+                TransferState::Detached(Box::new(detached))
             }
             Err(status) => TransferState::Refused(status),
         };
-        let asker = transfer.asker;
+        let requester = transfer.requester;
         drop(table);
-        announce(self.endpoint, asker, number, TransferStep::Answered);
+        announce(self.endpoint, requester, number, TransferStep::Answered);
     }
 
     /// Detaches the far leg of the call of a leg. Its media stays allocated, because it may return.
     ///
     /// # Errors
     /// The refusal.
-    fn detach_far_leg(&mut self, consulting: LegId, asker: u8) -> Result<TransferredLeg, u16> {
+    fn detach_far_leg(&mut self, consulting: LegId, requester: u8) -> Result<TransferredLeg, u16> {
         let now = self.parts.ctx.now;
         let (slot, side, far) = self.far_end(consulting)?;
-        let moving = self
-            .endpoint
-            .detach(far, asker, now)
-            .map_err(|refused| match refused {
-                Refused::InvitePending | Refused::OfferPending => 491,
-                Refused::Full => 503,
-                _ => 481u16,
-            })?;
+        let moving =
+            self.endpoint
+                .detach(far, requester, now)
+                .map_err(|refused| match refused {
+                    Refused::InvitePending | Refused::OfferPending => 491,
+                    Refused::Full => 503,
+                    _ => 481u16,
+                })?;
         let call = self.parts.calls.key_of(slot);
         let interface = self.parts.calls.get_mut(slot).map(|call| {
             *call.legs.get_mut(side) = None;
@@ -140,12 +140,12 @@ impl TransferControl<'_> {
             moving,
             interface,
             trunk: self.name_of(trunk),
-            giver: self.endpoint.worker().number,
+            owner: self.endpoint.worker().number,
             call,
         })
     }
 
-    /// The other worker has given the requested leg, or refused.
+    /// The other worker has detached the requested leg, or refused.
     fn process_result(&mut self, number: u64) {
         let Some(transfers) = self.parts.worker.transfers() else {
             return;
@@ -199,23 +199,23 @@ impl TransferControl<'_> {
         if let Some(timer) = join.response_timer.take() {
             self.parts.ctx.timers.cancel(timer);
         }
-        let taken = match answer {
+        let attached = match answer {
             Err(status) => Err(status),
-            Ok(mut given) => match self.endpoint.adopt(given.moving, key.0, now) {
+            Ok(mut detached) => match self.endpoint.adopt(detached.moving, key.0, now) {
                 Ok(leg) => {
-                    let interface = self.interface_named(given.interface.as_deref());
-                    let trunk = given.trunk.and_then(|trunk| self.trunk_named(&trunk));
+                    let interface = self.interface_named(detached.interface.as_deref());
+                    let trunk = detached.trunk.and_then(|trunk| self.trunk_named(&trunk));
                     Ok((leg, interface, trunk))
                 }
                 // The table of peer names is full; the original worker has the name.
                 Err(moving) => {
-                    given.moving = moving;
-                    self.return_unused_leg(number, given);
+                    detached.moving = moving;
+                    self.return_unused_leg(number, detached);
                     Err(503)
                 }
             },
         };
-        match taken {
+        match attached {
             Ok((leg, interface, trunk)) => {
                 if let Some(join) = self.parts.calls.join_mut(slot) {
                     join.new = Some(leg);
@@ -257,23 +257,23 @@ impl TransferControl<'_> {
         let Some(open) = table.open.get_mut(&number) else {
             return false;
         };
-        let TransferState::Taken { giver, call } = open.state else {
+        let TransferState::Attached { owner, call } = open.state else {
             return false;
         };
-        let Ok(moving) = self.endpoint.detach(leg, giver, now) else {
+        let Ok(moving) = self.endpoint.detach(leg, owner, now) else {
             return false;
         };
-        let given = TransferredLeg {
+        let detached = TransferredLeg {
             moving,
             // The leg of its side, there.
             interface: None,
             trunk: self.name_of(trunk),
-            giver,
+            owner,
             call,
         };
-        open.state = TransferState::Returned(Box::new(given), again);
+        open.state = TransferState::Returned(Box::new(detached), again);
         drop(table);
-        announce(self.endpoint, giver, number, TransferStep::Finished);
+        announce(self.endpoint, owner, number, TransferStep::Finished);
         true
     }
 
@@ -286,7 +286,7 @@ impl TransferControl<'_> {
         let done = table.open.get(&number).is_some_and(|open| {
             matches!(
                 open.state,
-                TransferState::Over { .. } | TransferState::Returned(..)
+                TransferState::Ended { .. } | TransferState::Returned(..)
             )
         });
         let open = if done {
@@ -296,36 +296,36 @@ impl TransferControl<'_> {
         };
         drop(table);
         match open.map(|open| open.state) {
-            Some(TransferState::Over { call, why }) => {
+            Some(TransferState::Ended { call, why }) => {
                 if let Some(slot) = self.parts.calls.slot_of(call) {
                     self.calls().end_by_border(slot, why);
                 }
             }
-            Some(TransferState::Returned(given, again)) => {
-                self.take_leg_back(*given, again);
+            Some(TransferState::Returned(detached, again)) => {
+                self.take_leg_back(*detached, again);
             }
             _ => {}
         }
     }
 
     /// The far leg of a call of ours has returned.
-    fn take_leg_back(&mut self, given: TransferredLeg, again: bool) {
+    fn take_leg_back(&mut self, detached: TransferredLeg, again: bool) {
         let now = self.parts.ctx.now;
-        let trunk = given.trunk.and_then(|trunk| self.trunk_named(&trunk));
-        match self.endpoint.adopt(given.moving, given.call.0, now) {
-            Ok(leg) => self.return_far_leg(given.call, leg, trunk, again),
+        let trunk = detached.trunk.and_then(|trunk| self.trunk_named(&trunk));
+        match self.endpoint.adopt(detached.moving, detached.call.0, now) {
+            Ok(leg) => self.return_far_leg(detached.call, leg, trunk, again),
             // The name of its peer has changed in the meantime.
             Err(moving) => {
                 self.parts.trunks.end_call(trunk);
                 self.endpoint.end_detached(moving, now);
-                if let Some(slot) = self.parts.calls.slot_of(given.call) {
+                if let Some(slot) = self.parts.calls.slot_of(detached.call) {
                     self.calls().end_by_border(slot, Reason::TransferFailed);
                 }
             }
         }
     }
 
-    /// Polls the result of a transfer for which a far leg was given.
+    /// Polls the result of a transfer for which a far leg was detached.
     pub(crate) fn poll_transfer(&mut self, number: u64, call: CallKey) {
         let now = self.parts.ctx.now;
         let Some(transfers) = self.parts.worker.transfers() else {
@@ -336,7 +336,7 @@ impl TransferControl<'_> {
         let Some(open) = table.open.get(&number) else {
             return;
         };
-        if now < open.over {
+        if now < open.expires_at {
             drop(table);
             let alarm = Alarm::TransferPoll(number, call);
             self.parts.ctx.timers.schedule(now + RESULT_TIMEOUT, alarm);
@@ -346,9 +346,9 @@ impl TransferControl<'_> {
         let open = table.open.remove(&number);
         drop(table);
         match open.map(|open| open.state) {
-            Some(TransferState::Given(given) | TransferState::Returned(given, _)) => {
-                self.endpoint.reassign(&given.moving, given.giver);
-                self.take_leg_back(*given, false);
+            Some(TransferState::Detached(detached) | TransferState::Returned(detached, _)) => {
+                self.endpoint.reassign(&detached.moving, detached.owner);
+                self.take_leg_back(*detached, false);
             }
             _ => {
                 if let Some(slot) = self.parts.calls.slot_of(call) {
@@ -358,9 +358,9 @@ impl TransferControl<'_> {
         }
     }
 
-    /// A message arrived for a dialog that another worker gave to us, before its handoff message: takes over all given
-    /// legs.
-    pub(crate) fn take_over_given_legs(&mut self) {
+    /// A message arrived for a dialog that another worker detached for us, before its handoff message: takes over all
+    /// detached legs.
+    pub(crate) fn take_over_detached_legs(&mut self) {
         let Some(transfers) = self.parts.worker.transfers() else {
             return;
         };
@@ -370,10 +370,10 @@ impl TransferControl<'_> {
             .open
             .iter()
             .filter_map(|(number, open)| match &open.state {
-                TransferState::Given(_) if open.asker == own => {
+                TransferState::Detached(_) if open.requester == own => {
                     Some((*number, TransferStep::Answered))
                 }
-                TransferState::Returned(given, _) if given.giver == own => {
+                TransferState::Returned(detached, _) if detached.owner == own => {
                     Some((*number, TransferStep::Finished))
                 }
                 _ => None,

@@ -728,7 +728,7 @@ impl VirtualNetwork {
         enum Out {
             Open(SocketId, SocketAddr, engine::SocketKind),
             Shut(SocketId),
-            Sieve(SocketId, Option<engine::SocketFilter>),
+            SocketFilter(SocketId, Option<engine::SocketFilter>),
             Datagram(SocketId, SocketAddr, Vec<u8>),
             Connect(ConnectionId, Option<SocketAddr>, SocketAddr),
             Stream(ConnectionId, Vec<u8>),
@@ -744,7 +744,7 @@ impl VirtualNetwork {
                     local,
                 }) => Out::Open(socket, local, kind),
                 Some(Output::CloseSocket { socket }) => Out::Shut(socket),
-                Some(Output::SocketFilter { socket, filter }) => Out::Sieve(socket, filter),
+                Some(Output::SocketFilter { socket, filter }) => Out::SocketFilter(socket, filter),
                 Some(Output::Datagram {
                     socket,
                     destination,
@@ -770,22 +770,22 @@ impl VirtualNetwork {
                 Some(Output::Close { connection }) => Out::Close(connection),
                 Some(Output::HandOff {
                     worker,
-                    message: parcel,
+                    message: handoff,
                 }) => {
-                    let (to, bytes) = (usize::from(worker), parcel.bytes.to_vec());
-                    let head = parcel.kind;
+                    let (to, bytes) = (usize::from(worker), handoff.bytes.to_vec());
+                    let head = handoff.kind;
                     if let engine::HandoffKind::Transfer { step, .. } = head
                         && self.workers.lost_transfer_step == Some(step)
                     {
                         continue;
                     }
                     self.count += 1;
-                    let parcel = Arrival::HandoffMessage {
+                    let handoff = Arrival::HandoffMessage {
                         to,
                         kind: head,
                         bytes,
                     };
-                    self.arrivals.insert((self.now, self.count), parcel);
+                    self.arrivals.insert((self.now, self.count), handoff);
                     self.workers.handed_off += 1;
                     continue;
                 }
@@ -818,7 +818,7 @@ impl VirtualNetwork {
                     self.open_sockets -= 1;
                     self.border_shuts(socket);
                 }
-                Out::Sieve(socket, filter) => {
+                Out::SocketFilter(socket, filter) => {
                     sifted.push((socket, self.socket_filters.set(socket, filter)));
                 }
                 Out::Datagram(socket, to, bytes) => {
@@ -1000,11 +1000,11 @@ impl VirtualNetwork {
                 bytes,
             } => {
                 self.switch_worker(to);
-                let parcel = engine::HandoffMessage {
+                let handoff = engine::HandoffMessage {
                     kind: head,
                     bytes: &bytes,
                 };
-                self.feed_border(Input::Handoff(parcel));
+                self.feed_border(Input::Handoff(handoff));
             }
             Arrival::Closed { to } => self.feed(
                 to.0,

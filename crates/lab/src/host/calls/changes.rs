@@ -23,7 +23,7 @@ impl HostState {
         else {
             return;
         };
-        call.wants_hold = hold;
+        call.hold_requested = hold;
         self.reinvite(endpoint, key, now);
     }
 
@@ -38,7 +38,7 @@ impl HostState {
         };
         let Some(leg) = call.leg else { return };
         call.version += 1;
-        let hold = call.wants_hold;
+        let hold = call.hold_requested;
         let direction = if hold {
             Direction::SendOnly
         } else {
@@ -48,7 +48,7 @@ impl HostState {
             Ok(keys) => keys,
             Err(why) => {
                 if let Some(call) = self.call(key) {
-                    call.wants_hold = call.held;
+                    call.hold_requested = call.held;
                     note(&mut call.attempt.why, &format!("re-INVITE: {why}"));
                 }
                 return;
@@ -70,7 +70,7 @@ impl HostState {
             }
             Err(refused) => {
                 if let Some(call) = self.call(key) {
-                    call.wants_hold = call.held;
+                    call.hold_requested = call.held;
                 }
                 self.command_refused(key, refused);
             }
@@ -82,9 +82,9 @@ impl HostState {
     fn reinvite_failed(&mut self, key: HostCallKey) {
         let Some(call) = self.call(key) else { return };
         if let Some((_, hold)) = call.reinvite.take()
-            && hold == call.wants_hold
+            && hold == call.hold_requested
         {
-            call.wants_hold = call.held;
+            call.hold_requested = call.held;
         }
     }
 
@@ -113,7 +113,7 @@ impl HostState {
             return;
         }
         let Some(call) = self.call(key) else { return };
-        let (leg, session, wants_hold) = (call.leg, call.session, call.wants_hold);
+        let (leg, session, hold_requested) = (call.leg, call.session, call.hold_requested);
         let Some(leg) = leg else { return };
         let codecs = self.codecs_of(key);
         match response.status() {
@@ -121,7 +121,7 @@ impl HostState {
                 if let Some(call) = self.call(key) {
                     // The user may have requested the other state since.
                     let asked = call.reinvite.take();
-                    call.held = asked.map_or(wants_hold, |(_, hold)| hold);
+                    call.held = asked.map_or(hold_requested, |(_, hold)| hold);
                 }
                 if let Err(refused) = endpoint.ack(leg, &MessageContent::default(), now) {
                     self.command_refused(key, refused);
@@ -134,7 +134,7 @@ impl HostState {
                 {
                     // On hold the host sends nothing although sendonly would permit it: music on hold is not tested.
                     let agreed = sdp::NegotiatedMedia {
-                        send: agreed.send && !wants_hold,
+                        send: agreed.send && !hold_requested,
                         ..agreed
                     };
                     if self
@@ -185,7 +185,7 @@ impl HostState {
         }
         let Some(call) = self.call(key) else { return };
         call.version += 1;
-        let (session, wants_hold) = (call.session, call.wants_hold);
+        let (session, hold_requested) = (call.session, call.hold_requested);
         let lines = match request.body().is_empty() {
             true => self.keys_of_offer(key).map(|keys| security::lines(&keys)),
             false => self.answer_keys(key, request.body()),
@@ -196,7 +196,7 @@ impl HostState {
             return;
         };
         let call = &self.calls[key.index as usize];
-        let direction = match wants_hold && self.plan.phone.is_some() {
+        let direction = match hold_requested && self.plan.phone.is_some() {
             true => Direction::SendOnly,
             false => Direction::SendRecv,
         };

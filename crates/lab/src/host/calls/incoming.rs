@@ -64,7 +64,7 @@ impl HostState {
             offer: request.body().to_vec(),
             version: 1,
             held: false,
-            wants_hold: false,
+            hold_requested: false,
             reinvite: None,
             early_answers: Vec::new(),
             // The caller ends it: this side rings without an answer.

@@ -28,7 +28,8 @@ impl HostState {
     }
 
     pub(crate) fn is_held(&self, key: HostCallKey) -> bool {
-        self.call_with_key(key).is_some_and(|call| call.wants_hold)
+        self.call_with_key(key)
+            .is_some_and(|call| call.hold_requested)
     }
 
     pub(crate) fn session_of(&mut self, key: HostCallKey) -> Option<u32> {
@@ -81,12 +82,12 @@ impl HostState {
         }
         let Some(call) = self.call(key) else { return };
         let Some(session) = call.session else { return };
-        let wants_hold = call.wants_hold;
+        let hold_requested = call.hold_requested;
         self.secure(key, session, request.body());
         if let Some(agreed) = sdp::agreed(request.body(), self.codecs_of(key)) {
             // On hold nothing is sent, as after an answer to our own offer.
             let agreed = sdp::NegotiatedMedia {
-                send: agreed.send && !wants_hold,
+                send: agreed.send && !hold_requested,
                 ..agreed
             };
             self.media.agree(session, &agreed, now);

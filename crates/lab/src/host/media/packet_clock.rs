@@ -195,7 +195,7 @@ mod tests {
             voice: VoiceSide::Caller,
             listen: None,
             expects_media: true,
-            seat: 0,
+            turn_index: 0,
             timed: false,
         };
         let (mut phases, mut last) = (Vec::new(), 0);

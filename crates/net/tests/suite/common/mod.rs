@@ -184,8 +184,8 @@ impl Engine for ScriptedEngine {
             Input::OpenFailed { error, .. } => self.opened = Some(Err(error.to_owned())),
             Input::Accepted { connection, .. } => self.accepted.push(connection),
             Input::Connected { connection, .. } => {
-                let secured = self.names.contains_key(&connection);
-                assert!(secured || !self.expects_tls, "secured before");
+                let verified = self.names.contains_key(&connection);
+                assert!(verified || !self.expects_tls, "secured before");
                 self.connected.push(connection);
             }
             Input::Handoff(_) => panic!("there is one worker"),

@@ -17,17 +17,17 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Most sources whose failures are remembered.
 const MAX_SOURCES: usize = 1_024;
 
-/// The gate.
+/// Limits connections and failed authentications.
 #[derive(Debug, Default)]
-pub(super) struct Gate {
+pub(super) struct ConnectionLimiter {
     connections: usize,
     /// Connections without authentication, by source.
     pending: BTreeMap<IpAddr, usize>,
     failures: BTreeMap<IpAddr, (u32, Time)>,
 }
 
-impl Gate {
-    /// Whether a connection from `source` is accepted; then it counts until [`Gate::leave`].
+impl ConnectionLimiter {
+    /// Whether a connection from `source` is accepted; then it counts until [`ConnectionLimiter::leave`].
     pub fn enter(&mut self, source: IpAddr, now: Time) -> Result<(), &'static str> {
         self.failures
             .retain(|_, (_, since)| now.since(*since) < WINDOW);
@@ -81,57 +81,57 @@ mod tests {
 
     #[test]
     fn sources_with_wrong_tokens_wait() {
-        let mut gate = Gate::default();
+        let mut limiter = ConnectionLimiter::default();
         let [bad, good] = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
         for _ in 0..MAX_FAILURES {
-            assert!(gate.enter(bad, Time::from_secs(1)).is_ok());
-            gate.failed(bad, Time::from_secs(1));
-            gate.authenticated(bad);
-            gate.leave();
+            assert!(limiter.enter(bad, Time::from_secs(1)).is_ok());
+            limiter.failed(bad, Time::from_secs(1));
+            limiter.authenticated(bad);
+            limiter.leave();
         }
-        assert!(gate.enter(bad, Time::from_secs(60)).is_err());
-        assert!(gate.enter(good, Time::from_secs(60)).is_ok());
-        gate.authenticated(good);
-        assert!(gate.enter(bad, Time::from_secs(61)).is_ok());
+        assert!(limiter.enter(bad, Time::from_secs(60)).is_err());
+        assert!(limiter.enter(good, Time::from_secs(60)).is_ok());
+        limiter.authenticated(good);
+        assert!(limiter.enter(bad, Time::from_secs(61)).is_ok());
     }
 
     #[test]
     fn tables_are_bounded() {
-        let mut gate = Gate::default();
+        let mut limiter = ConnectionLimiter::default();
         let source = |n: usize| IpAddr::from((n as u32).to_be_bytes());
         for n in 0..2 * MAX_SOURCES {
-            gate.failed(source(n), Time::ZERO);
+            limiter.failed(source(n), Time::ZERO);
         }
-        assert_eq!(gate.failures.len(), MAX_SOURCES);
-        assert!(gate.enter(source(2 * MAX_SOURCES), Time::ZERO).is_err());
-        let mut gate = Gate::default();
+        assert_eq!(limiter.failures.len(), MAX_SOURCES);
+        assert!(limiter.enter(source(2 * MAX_SOURCES), Time::ZERO).is_err());
+        let mut limiter = ConnectionLimiter::default();
         for n in 0..MAX_CONNECTIONS {
-            assert!(gate.enter(source(n), Time::ZERO).is_ok());
-            gate.authenticated(source(n));
+            assert!(limiter.enter(source(n), Time::ZERO).is_ok());
+            limiter.authenticated(source(n));
         }
-        assert!(gate.enter(source(99), Time::ZERO).is_err());
-        gate.leave();
-        assert!(gate.enter(source(99), Time::ZERO).is_ok());
+        assert!(limiter.enter(source(99), Time::ZERO).is_err());
+        limiter.leave();
+        assert!(limiter.enter(source(99), Time::ZERO).is_ok());
     }
 
     #[test]
     fn silent_connections_leave_room_for_owners() {
-        let mut gate = Gate::default();
+        let mut limiter = ConnectionLimiter::default();
         let [silent, second, third, owner] =
             [1, 2, 3, 4].map(|last| IpAddr::from([10, 0, 0, last]));
         let now = Time::ZERO;
-        assert!(gate.enter(silent, now).is_ok() && gate.enter(silent, now).is_ok());
-        let refused = gate.enter(silent, now).unwrap_err();
+        assert!(limiter.enter(silent, now).is_ok() && limiter.enter(silent, now).is_ok());
+        let refused = limiter.enter(silent, now).unwrap_err();
         assert!(refused.contains("without authentication from this source"));
         // Another source gets in, and stays when it is authenticated.
-        assert!(gate.enter(owner, now).is_ok());
-        gate.authenticated(owner);
-        assert!(gate.enter(second, now).is_ok() && gate.enter(second, now).is_ok());
-        assert!(gate.enter(third, now).is_err());
+        assert!(limiter.enter(owner, now).is_ok());
+        limiter.authenticated(owner);
+        assert!(limiter.enter(second, now).is_ok() && limiter.enter(second, now).is_ok());
+        assert!(limiter.enter(third, now).is_err());
         // The silence ends.
-        gate.authenticated(silent);
-        gate.leave();
-        assert!(gate.enter(third, now).is_ok());
-        assert_eq!(gate.connections, 5);
+        limiter.authenticated(silent);
+        limiter.leave();
+        assert!(limiter.enter(third, now).is_ok());
+        assert_eq!(limiter.connections, 5);
     }
 }
