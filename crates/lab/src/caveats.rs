@@ -61,7 +61,7 @@ impl<'a> OfferedLoad<'a> {
                 shortage.error
             ));
         }
-        // Other figures of the SUT suffer only by what `host_taken_away` and the lateness of the generator show.
+        // Other figures of the SUT suffer only by a host that took time away (`host_taken_away`) and by a late generator.
         if self.bounds_host
             && let Some(others) = other_programs(self.around)
         {

@@ -265,7 +265,7 @@ struct Settling {
 
 impl Settling {
     /// Takes a reading; `true` if the memory has settled, or the longest wait is over.
-    fn is_over(&mut self, bytes: f64) -> bool {
+    fn take(&mut self, bytes: f64) -> bool {
         let fell = self.lowest.is_none_or(|lowest| bytes < lowest - SMALL_FALL);
         self.still = if fell { 0 } else { self.still + 1 };
         self.lowest = match (fell, self.lowest) {
@@ -285,7 +285,7 @@ fn settled_bytes(process: u32) -> Result<f64, LabError> {
     let mut settling = Settling::default();
     loop {
         let bytes = resident_bytes(process)?;
-        if settling.is_over(bytes) || net::stops() > 0 {
+        if settling.take(bytes) || net::stops() > 0 {
             return Ok(bytes);
         }
         std::thread::sleep(SAMPLE);
@@ -410,14 +410,14 @@ mod tests {
             0..20 => 49e6,
             _ => 37e6 + f64::from(at) * 100.0,
         };
-        while !settling.is_over(bytes(readings)) {
+        while !settling.take(bytes(readings)) {
             readings += 1;
         }
         assert_eq!(readings, 20 + SETTLED_SAMPLES);
         // A process that never settles is read after the longest wait.
         let mut settling = Settling::default();
         let mut readings = 0;
-        while !settling.is_over(1e9 - f64::from(readings) * 1e6) {
+        while !settling.take(1e9 - f64::from(readings) * 1e6) {
             readings += 1;
         }
         assert_eq!(readings + 1, MOST_SETTLING_SAMPLES);

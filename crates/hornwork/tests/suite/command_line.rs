@@ -785,7 +785,7 @@ fn warnings_have_places_and_do_not_wait_for_corrections() {
         })
         .collect();
     assert_eq!(levels, [("mistake", 4, 1), ("warning", 6, 1)], "{found:#}");
-    // An interface that registers anyone, below another table.
+    // An open registrar, below another table.
     let open = format!(
         "[sip]\n{interface}register = \"local\"\n[[user]]\nname = \"1\"\npassword = \"secret-1\"\n"
     );

@@ -2,7 +2,7 @@
 //! fault in its SUT. In virtual time except for TLS; shortened, and each also runs once without the fault.
 
 use lab::RunVerdict;
-use lab::experiment::{BUILT_IN, File};
+use lab::experiment::{BUILT_IN, File, built_in};
 use lab::run::{RunOptions, run};
 use serde_json::Value;
 use std::fs;
@@ -599,5 +599,34 @@ fn every_claim_experiment_has_a_bound() {
             tried || ON_SOCKETS.contains(name),
             "{name}: no case breaks its SUT"
         );
+    }
+}
+
+/// Without its sweep an experiment has no capacity: its bound would fail every run.
+#[test]
+fn bound_of_a_sweep_needs_the_sweep() {
+    let load = |name: &str, sets: &[&str]| {
+        let sets: Vec<String> = sets.iter().map(|&set| set.to_owned()).collect();
+        File::parse_with(name, built_in(name).unwrap(), &sets)
+    };
+    let error = load("call-rate", &["levels="]).unwrap_err().to_string();
+    assert!(
+        error.contains("thresholds.figure \"capacity\" needs [levels]")
+            && error.contains("--set thresholds.figure="),
+        "{error}"
+    );
+    load("call-rate", &["levels=", "thresholds.figure="]).unwrap();
+    for (bound, is_refused) in [
+        ("{ name = \"response_p50_ms\", at = 100, most = 10 }", true),
+        (
+            "{ name = \"in_time_per_second\", percent_of = 765, least = 90 }",
+            true,
+        ),
+        ("{ name = \"response_p50_ms\", most = 10 }", false),
+    ] {
+        let bound = format!("thresholds.figure=[{bound}]");
+        let file = load("call-rate", &["levels=", &bound]);
+        assert_eq!(file.is_err(), is_refused, "{bound}");
+        load("call-rate", &[&bound]).unwrap();
     }
 }
