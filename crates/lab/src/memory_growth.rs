@@ -26,6 +26,8 @@ const MOST_FALL_SHARE: f64 = 0.1;
 /// registrations. These calls are short, so that the measured ones find little memory of theirs.
 const WARM_UP_CALLS: (u32, u32) = (450, 300);
 const WARM_UP_REGISTRATIONS: (u32, u32) = (3_000, 3_000);
+/// Multiples of the load before the measured one: where the memory fell during the measured one all the same, another border gets the next.
+const WARM_UPS: [u32; 3] = [1, 2, 4];
 /// Most calls of a measurement that get ports of the border.
 const MOST_CALLS: u64 = 2_000;
 /// Duration of the set-up of all measured calls, and of all registrations, seconds.
@@ -47,8 +49,8 @@ pub(crate) struct GrowthLoad {
     /// Calls at a time, for the ports of the border.
     calls: u64,
     sets: Vec<String>,
-    /// Settings of the load before the measured one, after those of `sets`.
-    warm_up: Vec<String>,
+    /// Settings of the load before the measured one, after those of `sets`, for a multiple of its usual number.
+    warm_up: fn(u32) -> Vec<String>,
     count: fn(&TrialRecord) -> u64,
 }
 
@@ -102,11 +104,13 @@ impl GrowthLoad {
                 format!("callers.hold_seconds={:.1}", SET_UP_S + 1.0),
                 "settle_seconds=20".to_owned(),
             ],
-            warm_up: vec![
-                format!("callers.total={}", WARM_UP_CALLS.0),
-                format!("callers.rate={}", WARM_UP_CALLS.1),
-                "callers.hold_seconds=0.1".to_owned(),
-            ],
+            warm_up: |times| {
+                vec![
+                    format!("callers.total={}", WARM_UP_CALLS.0 * times),
+                    format!("callers.rate={}", WARM_UP_CALLS.1),
+                    "callers.hold_seconds=0.1".to_owned(),
+                ]
+            },
             count: |trial| trial.figures.calls.established,
         }
     }
@@ -131,12 +135,14 @@ impl GrowthLoad {
                 "registrations.registrar=border".to_owned(),
                 "settle_seconds=20".to_owned(),
             ],
-            warm_up: vec![
-                // Bindings of other users, which stay.
-                "registrations.user=warm-{number:7}".to_owned(),
-                format!("registrations.users={}", WARM_UP_REGISTRATIONS.0),
-                format!("registrations.rate={}", WARM_UP_REGISTRATIONS.1),
-            ],
+            warm_up: |times| {
+                vec![
+                    // Bindings of other users, which stay.
+                    "registrations.user=warm-{number:7}".to_owned(),
+                    format!("registrations.users={}", WARM_UP_REGISTRATIONS.0 * times),
+                    format!("registrations.rate={}", WARM_UP_REGISTRATIONS.1),
+                ]
+            },
             count: |trial| trial.details.registrations.established,
         }
     }
@@ -152,6 +158,25 @@ impl GrowthLoad {
     /// # Errors
     /// If no border can be started, the load does not run, or the memory does not grow.
     pub(crate) fn measure(&self, dir: &Path, seed: Option<u64>) -> Result<MemoryGrowth, LabError> {
+        let [first @ .., last] = WARM_UPS;
+        for times in first {
+            let (record, readings) = self.load_border(dir, seed, times)?;
+            if !fell(readings) {
+                return self.growth(&record, readings, dir);
+            }
+        }
+        let (record, readings) = self.load_border(dir, seed, last)?;
+        self.growth(&record, readings, dir)
+    }
+
+    /// Starts a border, and runs the load before the measured one and the measured one. Gives its record, and the memory before, the
+    /// lowest one and the peak.
+    fn load_border(
+        &self,
+        dir: &Path,
+        seed: Option<u64>,
+        warm_up: u32,
+    ) -> Result<(RunRecord, [f64; 3]), LabError> {
         let cannot = |error: std::io::Error| crate::files::cannot_write(dir, &error);
         std::fs::create_dir_all(dir).map_err(cannot)?;
         let [called] = subject::addresses([127, 0, 0, 1].into())?;
@@ -173,12 +198,13 @@ impl GrowthLoad {
         if self.experiment == STANDING_CALLS {
             addresses.push(format!("callees.address={called}"));
         }
-        self.run(&addresses, &self.warm_up, &dir.join("warm-up"), seed)?;
+        let more = (self.warm_up)(warm_up);
+        self.run(&addresses, &more, &dir.join("warm-up"), seed)?;
         let before = settled_bytes(process)?;
         let sampler = MemorySampler::start(process);
         let executed = self.run(&addresses, &[], dir, seed);
         let [lowest, peak] = sampler.stop();
-        self.growth(&executed?.record, [before, lowest, peak], dir)
+        Ok((executed?.record, [before, lowest, peak]))
     }
 
     /// Runs the load with further settings.
@@ -240,8 +266,8 @@ impl GrowthLoad {
                 format!("see {}", dir.join("report.html").display()),
             ));
         }
-        let fall = before - lowest;
-        if fall > SMALL_FALL && fall > growth.bytes * MOST_FALL_SHARE {
+        if fell([before, lowest, peak]) {
+            let fall = before - lowest;
             return Err(LabError::cannot_run(
                 format!(
                     "the memory of the border fell by {fall} bytes during the load: its growth of {} bytes is not that of {}",
@@ -275,6 +301,12 @@ impl Settling {
         self.readings += 1;
         self.still >= SETTLED_SAMPLES || self.readings >= MOST_SETTLING_SAMPLES
     }
+}
+
+/// Whether the memory fell during the load by so much that its growth is not that of the load.
+fn fell([before, lowest, peak]: [f64; 3]) -> bool {
+    let fall = before - lowest;
+    fall > SMALL_FALL && fall > (peak - before) * MOST_FALL_SHARE
 }
 
 /// Waits until the memory of a process has settled, and gives it.

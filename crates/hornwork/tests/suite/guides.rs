@@ -23,7 +23,8 @@ const ADDRESSES: [&str; 7] = [
 ];
 
 /// Names of other programs in pages, and of figures in JSON.
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 15] = [
+    "dpd_delay",
     "nf_tables",
     "nft_fib_inet",
     "speech_mos",

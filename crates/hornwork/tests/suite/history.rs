@@ -185,12 +185,15 @@ fn calls_are_found_with_both_legs() {
                 &"caller".into()
             )
         );
-        // INVITE, 100, 180, 200, ACK, BYE and 200 with the caller; the callee sends no 100.
-        assert_eq!(call["messages"], 13, "{call}");
+        // INVITE, 100, 180, 200, ACK, BYE and 200 with the caller; the callee sends no 100. A machine that stands still for half a
+        // second makes SIPp repeat some.
+        assert!(call["messages"].as_u64() >= Some(13), "{call}");
         assert_eq!(call["call_ids"].as_array().map(Vec::len), Some(2));
         assert!(call["duration_s"].is_number() && call["started"].is_string());
     }
-    let one = &calls[0];
+    let mut unrepeated = calls.iter().filter(|call| call["messages"] == 13);
+    let one = unrepeated.next().expect("a call without retransmissions");
+    assert!(unrepeated.count() >= 50, "{calls:?}");
     let leg = |at: usize| one["call_ids"][at].as_str().expect("a Call-ID").to_owned();
     for id in [leg(0), leg(1)] {
         let ladder = rig.trace(&[&id]);
