@@ -220,9 +220,15 @@ pub fn plan(minutes: f64) -> StudyPlan {
         })
     };
     let mut parts = vec![
-        part("calls", "call-rate", "400", &short, calls(3_200, &[]))
-            .with(cpu_call())
-            .with(response()),
+        part(
+            "calls",
+            "call-rate",
+            "400",
+            &short,
+            calls(3_200, &["search.highest=60000"]),
+        )
+        .with(cpu_call())
+        .with(response()),
         part(
             "calls-anchored",
             "call-rate",
