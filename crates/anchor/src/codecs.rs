@@ -23,7 +23,7 @@ const DYNAMIC: core::ops::RangeInclusive<u8> = 96..=127;
 /// Default packet time in milliseconds.
 const PACKET_MS: u32 = 20;
 /// Encodings that carry or repair those of codecs (RFC 2198, RFC 4588, RFC 5109, RFC 6682, RFC 8627): no audio without one.
-const REDUNDANCY: [&[u8]; 6] = [
+pub(crate) const REDUNDANCY: [&[u8]; 6] = [
     b"red",
     b"rtx",
     b"ulpfec",

@@ -239,7 +239,7 @@ fn attribute(attribute: &[u8], media: &mut MediaFacts) {
 
 /// Encodings that are not ordinary media: digits and tones (RFC 4733), comfort noise (RFC 3389), redundancy and
 /// repair.
-const SPECIAL: [&[u8]; 6] = [
+pub(crate) const SPECIAL: [&[u8]; 6] = [
     b"telephone-event",
     b"tone",
     b"CN",
@@ -249,7 +249,7 @@ const SPECIAL: [&[u8]; 6] = [
 ];
 
 /// Name, and payload type with clock rate, of `96 opus/48000/2`.
-fn mapping(rest: &[u8]) -> Option<(&[u8], (u8, u32))> {
+pub(crate) fn mapping(rest: &[u8]) -> Option<(&[u8], (u8, u32))> {
     let mut words = words(rest);
     let payload_type = u8::try_from(words.next().and_then(number)?).ok()?;
     let mut parts = words.next()?.split(|&byte| byte == b'/');
@@ -292,7 +292,7 @@ fn has_secure_profile(rest: &[u8]) -> bool {
 }
 
 /// Port and transport in the value of an `m=` line.
-fn media_line(rest: &[u8]) -> Option<(u16, LineTransport)> {
+pub(crate) fn media_line(rest: &[u8]) -> Option<(u16, LineTransport)> {
     let mut words = words(rest);
     words.next()?;
     let port = words.next()?;

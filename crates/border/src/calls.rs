@@ -362,6 +362,8 @@ pub(crate) struct CallSummary {
     pub(crate) status: u16,
     /// The side that ended the call, and the reason.
     pub(crate) end: Option<(EndedBy, Reason)>,
+    /// The codec that the last answer has chosen; caller/callee where they differ.
+    pub(crate) codec: Option<Box<str>>,
     /// Whether the statistics have counted it.
     pub(crate) counted: bool,
     /// Whether the end of the call was logged.
@@ -376,6 +378,7 @@ impl CallSummary {
             answered_at: None,
             status: 0,
             end: None,
+            codec: None,
             counted: false,
             logged: false,
         }

@@ -6,7 +6,7 @@ use crate::calls::key::CallSlot;
 use crate::calls::{Call, CallStage};
 use crate::counters::BorderCounters;
 use anchor::Side;
-use engine::{Hundredths, Time};
+use engine::{Hundredths, ReportedJitter, Time};
 use wire::sip::NameAddr;
 
 /// Sizes of all tables of the border. Tests check them for leaks.
@@ -72,7 +72,7 @@ pub struct LiveMedia {
     /// Packets lost before they arrived here or at the media node, percent of those sent.
     pub loss_percent: Option<Hundredths>,
     /// Mean interarrival jitter (RFC 3550), milliseconds.
-    pub jitter_ms: Option<Hundredths>,
+    pub jitter_ms: Option<ReportedJitter>,
     /// Voice quality by the E-model: MOS-CQE, 1 to 4.5.
     pub mos: Option<Hundredths>,
 }

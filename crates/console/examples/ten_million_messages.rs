@@ -9,7 +9,7 @@ use console::{
     CallFilter, CallKind, DatabaseHost, DatabaseSettings, HistoryReader, HistoryWriter,
     StoreLocation, StoreSettings, StoredDirection, StoredMessage,
 };
-use engine::{Event, EventKind, Hundredths, Time, Transport};
+use engine::{Event, EventKind, Hundredths, ReportedJitter, Time, Transport};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -239,7 +239,7 @@ fn end(writer: &mut HistoryWriter, number: u64, at: i64) {
             .into(),
         ),
         caller_loss_percent: Some(Hundredths(number % 100)),
-        caller_jitter_ms: Some(Hundredths(number % 700)),
+        caller_jitter_ms: Some(ReportedJitter::Measured(Hundredths(number % 700))),
         caller_mos: Some(Hundredths(if number % 60_000 == 11 { 130 } else { 410 })),
         callee_loss_percent: None,
         callee_jitter_ms: None,

@@ -14,7 +14,7 @@ use console::{
     LadderStyle, StoreLocation, StoreNote, StoreSettings, StoredDirection, StoredMessage, ladder,
     messages_in_full,
 };
-use engine::{Event, EventKind, Hundredths, Time, Transport};
+use engine::{Event, EventKind, Hundredths, ReportedJitter, Time, Transport};
 use postgres::Server;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -209,7 +209,7 @@ fn end(writer: &mut HistoryWriter, number: u64, at: i64, mos: u64) {
         path: Some("sockets".into()),
         codec: Some("PCMA".into()),
         caller_loss_percent: Some(Hundredths(12)),
-        caller_jitter_ms: Some(Hundredths(34)),
+        caller_jitter_ms: Some(ReportedJitter::Measured(Hundredths(34))),
         caller_mos: Some(Hundredths(mos)),
         callee_loss_percent: None,
         callee_jitter_ms: None,

@@ -1,6 +1,7 @@
 //! Declared events: one vocabulary for logs, test lab and tests. Each event is declared once, with name, level, text
 //! and fields.
 
+use crate::figures::{Hundredths, ReportedJitter};
 use crate::time::{Time, push_digits};
 use core::fmt::{self, Write as _};
 
@@ -118,6 +119,10 @@ fields! {
     String: own => FieldValue::Text(own),
     Box<str>: own => FieldValue::Text(own),
     Hundredths: own => FieldValue::Decimal(*own),
+    ReportedJitter: own => match own {
+        ReportedJitter::Measured(jitter) => FieldValue::Decimal(*jitter),
+        ReportedJitter::Whole(ms) => FieldValue::Integer(*ms),
+    },
 }
 
 impl<T: Field> Field for Option<T> {
@@ -127,24 +132,6 @@ impl<T: Field> Field for Option<T> {
 
     fn typed(&self) -> Option<FieldValue<'_>> {
         self.as_ref().and_then(Field::typed)
-    }
-}
-
-/// A figure with two decimals. Events compare exactly; floating-point numbers do not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hundredths(pub u64);
-
-impl Hundredths {
-    /// Rounds to the nearest hundredth; zero for negative values and NaN.
-    pub fn of(value: f64) -> Hundredths {
-        // A cast from a float saturates.
-        Hundredths((value * 100.0).round() as u64)
-    }
-}
-
-impl fmt::Display for Hundredths {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:02}", self.0 / 100, self.0 % 100)
     }
 }
 
@@ -309,8 +296,9 @@ events! {
         caller_lost: Option<u64>,
         /// The same in percent of those sent.
         caller_loss_percent: Option<Hundredths>,
-        /// Mean interarrival jitter (RFC 3550) of the source with most packets, milliseconds.
-        caller_jitter_ms: Option<Hundredths>,
+        /// Mean interarrival jitter (RFC 3550) of the source with most packets, milliseconds; without decimals where a media
+        /// node reports whole milliseconds, as rtpengine does.
+        caller_jitter_ms: Option<ReportedJitter>,
         /// Voice quality by the E-model: MOS-CQE, 1 to 4.5. The jitter buffer is taken for four times the mean jitter, at least
         /// a packet.
         caller_mos: Option<Hundredths>,
@@ -321,7 +309,7 @@ events! {
         /// As `caller_loss_percent`, for the callee.
         callee_loss_percent: Option<Hundredths>,
         /// As `caller_jitter_ms`, for the callee.
-        callee_jitter_ms: Option<Hundredths>,
+        callee_jitter_ms: Option<ReportedJitter>,
         /// As `caller_mos`, for the callee.
         callee_mos: Option<Hundredths>,
     }
@@ -345,20 +333,21 @@ events! {
         /// call without media.
         path: Option<String>,
         /// Codec of the first media line with a codec that has a quality model, by its name in SDP; caller/callee where
-        /// they differ.
+        /// they differ. Without media packets, and for media bypass: the one that the last answer has chosen.
         codec: Option<String>,
         /// RTP packets of the caller lost before they arrived here, percent of those sent. With a media node: as
         /// reported by the node.
         caller_loss_percent: Option<Hundredths>,
-        /// Mean interarrival jitter (RFC 3550) of the main source of the caller, measured here, milliseconds.
-        caller_jitter_ms: Option<Hundredths>,
+        /// Mean interarrival jitter (RFC 3550) of the main source of the caller, measured here, milliseconds. With a media
+        /// node: as reported by the node; without decimals where that is in whole milliseconds, as at rtpengine.
+        caller_jitter_ms: Option<ReportedJitter>,
         /// Voice quality of the main source of the caller, measured here, by the E-model (G.107, G.107.1): MOS-CQE, 1
         /// to 4.5.
         caller_mos: Option<Hundredths>,
         /// As `caller_loss_percent`, for packets of the callee.
         callee_loss_percent: Option<Hundredths>,
         /// As `caller_jitter_ms`, for the main source of the callee.
-        callee_jitter_ms: Option<Hundredths>,
+        callee_jitter_ms: Option<ReportedJitter>,
         /// As `caller_mos`, for the main source of the callee.
         callee_mos: Option<Hundredths>,
     }
@@ -698,6 +687,10 @@ events! {
     MediaPortsExhausted "media_ports_exhausted" Warn {
         /// Name of the interface.
         interface: String,
+        /// Address of the media ports.
+        address: String,
+        /// Their range: of several workers, the part of this one.
+        ports: String,
     }
     /// Keys were agreed for the media of one side of a call, for the first time or anew (RFC 3711).
     MediaSecurityAgreed "media_security_agreed" Info {

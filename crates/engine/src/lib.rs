@@ -8,6 +8,7 @@
 pub mod drops;
 pub mod entropy;
 pub mod event;
+pub mod figures;
 pub mod io;
 pub mod limits;
 pub mod offload;
@@ -24,7 +25,8 @@ pub mod worker;
 
 pub use drops::{DropReason, Drops};
 pub use entropy::Entropy;
-pub use event::{Event, EventKind, EventLevel, Hundredths};
+pub use event::{Event, EventKind, EventLevel};
+pub use figures::{Hundredths, ReportedJitter};
 pub use io::{
     ClientTls, CloseReason, ConnectionId, Control, Datagram, Engine, Forward, Input, MediaPacket,
     Output, PacketVerdict, RecordingCommand, SocketId, SocketKind, Transport,

@@ -2,7 +2,8 @@
 //!
 //! The fields are declared once; written forms (JSON, CSV) and the reference of docs/records.md follow from this list.
 
-use crate::event::{EventKind, Hundredths};
+use crate::event::EventKind;
+use crate::figures::{Hundredths, ReportedJitter};
 use crate::{Event, Reason, Time};
 use std::collections::BTreeMap;
 
@@ -30,51 +31,34 @@ trait RecordField {
     fn value(&self) -> RecordValue<'_>;
 }
 
-impl RecordField for u64 {
-    fn value(&self) -> RecordValue<'_> {
-        RecordValue::Integer(*self)
-    }
+macro_rules! record_fields {
+    ($($type:ty: $own:ident => $value:expr,)*) => {
+        $(impl RecordField for $type {
+            fn value(&self) -> RecordValue<'_> {
+                let $own = self;
+                $value
+            }
+        })*
+    };
 }
 
-impl RecordField for u16 {
-    fn value(&self) -> RecordValue<'_> {
-        RecordValue::Integer((*self).into())
-    }
-}
-
-impl RecordField for bool {
-    fn value(&self) -> RecordValue<'_> {
-        RecordValue::Flag(*self)
-    }
-}
-
-impl RecordField for String {
-    fn value(&self) -> RecordValue<'_> {
-        RecordValue::Text(self)
-    }
-}
-
-impl RecordField for Time {
-    fn value(&self) -> RecordValue<'_> {
-        RecordValue::At(*self)
-    }
-}
-
-impl RecordField for Hundredths {
-    fn value(&self) -> RecordValue<'_> {
-        RecordValue::Decimal(*self)
-    }
+record_fields! {
+    u64: own => RecordValue::Integer(*own),
+    u16: own => RecordValue::Integer((*own).into()),
+    bool: own => RecordValue::Flag(*own),
+    String: own => RecordValue::Text(own),
+    Time: own => RecordValue::At(*own),
+    Hundredths: own => RecordValue::Decimal(*own),
+    ReportedJitter: own => match own {
+        ReportedJitter::Measured(jitter) => RecordValue::Decimal(*jitter),
+        ReportedJitter::Whole(ms) => RecordValue::Integer(*ms),
+    },
+    RecordedSpan: own => RecordValue::Milliseconds(own.0),
 }
 
 /// A duration in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordedSpan(pub u64);
-
-impl RecordField for RecordedSpan {
-    fn value(&self) -> RecordValue<'_> {
-        RecordValue::Milliseconds(self.0)
-    }
-}
 
 impl<T: RecordField> RecordField for Option<T> {
     fn value(&self) -> RecordValue<'_> {
@@ -159,7 +143,8 @@ record! {
         address: Option<String>,
         /// Trunk of the leg.
         trunk: Option<String>,
-        /// Codec of the media received from the peer, by its name in SDP; null if none was measured.
+        /// Codec of the media received from the peer, by its name in SDP; without media, the one that was negotiated; null if
+        /// there was no answer.
         codec: Option<String>,
         /// Protection of the media with the peer: none, or srtp with the crypto suite, for example
         /// srtp:AES_CM_128_HMAC_SHA1_80; null if the border does not see it.
@@ -176,8 +161,9 @@ record! {
         lost: Option<u64>,
         /// Lost packets in percent of those sent by the peer.
         loss_percent: Option<Hundredths>,
-        /// Mean interarrival jitter of the main stream (RFC 3550), milliseconds.
-        jitter_ms: Option<Hundredths>,
+        /// Mean interarrival jitter of the main stream (RFC 3550), milliseconds; without decimals where a media node reports
+        /// whole milliseconds.
+        jitter_ms: Option<ReportedJitter>,
         /// Voice quality of the main stream by the E-model (G.107, G.107.1): MOS-CQE, 1 to 4.5.
         mos: Option<Hundredths>,
         /// RTP packets sent to the peer.
@@ -600,16 +586,14 @@ fn add_interval(record: &mut CallRecord, kind: EventKind) {
         let media = leg.media.get_or_insert_with(MediaFields::default);
         let before = media.packets_received.unwrap_or(0);
         // Means are weighted by packets.
-        let mean = |known: Option<Hundredths>, new: Option<Hundredths>| match (known, new) {
-            (Some(known), Some(new)) if before.saturating_add(packets) > 0 => {
-                let sum = known.0.saturating_mul(before);
-                let sum = sum.saturating_add(new.0.saturating_mul(packets));
-                Some(Hundredths(sum / before.saturating_add(packets)))
-            }
+        media.jitter_ms = match (media.jitter_ms, jitter_ms) {
+            (Some(known), Some(new)) => Some(known.mean(before, new, packets)),
             (known, new) => known.or(new),
         };
-        media.jitter_ms = mean(media.jitter_ms, jitter_ms);
-        media.mos = mean(media.mos, mos);
+        media.mos = match (media.mos, mos) {
+            (Some(known), Some(new)) => Some(known.mean(before, new, packets)),
+            (known, new) => known.or(new),
+        };
         let packets = before.saturating_add(packets);
         media.packets_received = Some(packets);
         if let Some(lost) = lost {
@@ -673,13 +657,13 @@ fn end(record: &mut CallRecord, at: Time, kind: EventKind) {
     ];
     let sides = codecs.into_iter().zip(quality);
     for (leg, (codec, (loss_percent, jitter_ms, mos))) in record.legs.iter_mut().zip(sides) {
+        // The second leg of a conference does not exist.
+        leg.leg.codec = codec.filter(|_| leg.leg.call_id.is_some());
         if !measured || leg.leg.call_id.is_none() {
-            // Media bypass; or the second leg of a conference, which does not exist.
             leg.media = None;
             leg.leg.protection = None;
             continue;
         }
-        leg.leg.codec = codec;
         leg.media = Some(MediaFields {
             loss_percent,
             jitter_ms,
@@ -976,7 +960,7 @@ mod tests {
                 caller_packets: Some(packets),
                 caller_lost: Some(lost),
                 caller_loss_percent: None,
-                caller_jitter_ms: Some(Hundredths(jitter)),
+                caller_jitter_ms: Some(ReportedJitter::Measured(Hundredths(jitter))),
                 caller_mos: Some(Hundredths(mos)),
                 callee_packets: None,
                 callee_lost: None,
@@ -994,9 +978,10 @@ mod tests {
             (Some(400), Some(100))
         );
         assert_eq!(caller.loss_percent, Some(Hundredths(2_000)));
+        let jitter = ReportedJitter::Measured(Hundredths(150));
         assert_eq!(
             (caller.jitter_ms, caller.mos),
-            (Some(Hundredths(150)), Some(Hundredths(430)))
+            (Some(jitter), Some(Hundredths(430)))
         );
         assert_eq!(record.legs[1].media, None);
         // The figures of the whole call replace them.
@@ -1024,6 +1009,7 @@ mod tests {
             panic!("no record");
         };
         assert!(record.legs.iter().all(|leg| leg.media.is_none()));
+        assert_eq!(record.legs[0].leg.codec.as_deref(), Some("opus"));
     }
 
     /// A challenged INVITE is repeated as a call of its own.

@@ -424,7 +424,7 @@ fn append_timestamp(text: &mut String, unix_nanos: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::{Hundredths, Time};
+    use engine::{Hundredths, ReportedJitter, Time};
 
     /// A sink that accepts some writes, then blocks the writer or fails.
     #[derive(Clone, Default)]
@@ -621,22 +621,25 @@ mod tests {
             path: Some("sockets".into()),
             codec: Some("PCMA".into()),
             caller_loss_percent: Some(Hundredths::of(0.0)),
-            caller_jitter_ms: Some(Hundredths::of(1.2345)),
+            caller_jitter_ms: Some(ReportedJitter::measured(1.2345)),
             caller_mos: Some(Hundredths::of(4.409)),
             callee_loss_percent: None,
-            callee_jitter_ms: None,
+            callee_jitter_ms: Some(ReportedJitter::Whole(2)),
             callee_mos: None,
         };
         let event = Event::new(Time::ZERO, note);
         let value: serde_json::Value = serde_json::from_str(&json_line(0, "INFO", &event)).unwrap();
         assert_eq!(value["duration_ms"], 61_500);
         assert_eq!(value["caller_jitter_ms"], 1.23);
+        assert_eq!(value["callee_jitter_ms"].to_string(), "2");
         assert_eq!(value["caller_mos"], 4.41);
         assert_eq!(value["caller_loss_percent"], 0.0);
         assert!(value.get("callee_mos").is_none());
         let line = text_line(0, "INFO", &event);
         assert!(
-            line.ends_with("caller_loss_percent=0.00 caller_jitter_ms=1.23 caller_mos=4.41\n"),
+            line.ends_with(
+                "caller_loss_percent=0.00 caller_jitter_ms=1.23 caller_mos=4.41 callee_jitter_ms=2\n"
+            ),
             "{line}"
         );
     }

@@ -2,7 +2,7 @@
 
 use crate::shared::Ctx;
 use anchor::{Encodings, Side};
-use engine::{EventKind, Hundredths, Reason};
+use engine::{EventKind, Hundredths, Reason, ReportedJitter};
 use serde::{Deserialize, Serialize};
 
 /// The report that the end of a call waits for.
@@ -46,6 +46,8 @@ pub(crate) struct EndedCall {
     pub(super) trunk: Option<Box<str>>,
     pub(super) path: Option<&'static str>,
     pub(super) encodings: Encodings,
+    /// The codec that was negotiated; caller/callee where they differ.
+    pub(super) codec: Option<Box<str>>,
 }
 
 /// Statistics of the media received from one side.
@@ -53,7 +55,7 @@ pub(crate) struct EndedCall {
 pub(crate) struct ReceptionQuality {
     pub(crate) codec: Option<String>,
     pub(crate) loss_percent: Option<Hundredths>,
-    pub(crate) jitter_ms: Option<Hundredths>,
+    pub(crate) jitter_ms: Option<ReportedJitter>,
     pub(crate) mos: Option<Hundredths>,
     pub(crate) totals: SideTotals,
 }
@@ -107,7 +109,8 @@ impl EndedCall {
             duration_ms: self.duration_ms,
             trunk: self.trunk.clone(),
             path: path.or(self.path).map(str::to_owned),
-            codec: codec_of(caller.codec, callee.codec),
+            codec: codec_of(caller.codec, callee.codec)
+                .or_else(|| self.codec.as_deref().map(str::to_owned)),
             caller_loss_percent: caller.loss_percent,
             caller_jitter_ms: caller.jitter_ms,
             caller_mos: caller.mos,
@@ -118,7 +121,8 @@ impl EndedCall {
     }
 }
 
-fn codec_of(caller: Option<String>, callee: Option<String>) -> Option<String> {
+/// The codecs of both sides in one text; caller/callee where they differ.
+pub(crate) fn codec_of(caller: Option<String>, callee: Option<String>) -> Option<String> {
     match (caller, callee) {
         (Some(caller), Some(callee)) if caller != callee => Some(format!("{caller}/{callee}")),
         (caller, callee) => caller.or(callee),

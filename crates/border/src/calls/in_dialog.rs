@@ -99,7 +99,12 @@ impl Calls<'_> {
             {
                 Carried::Nothing
             }
-            _ => Carried::Untouched,
+            (true, false) => {
+                // With media bypass nothing follows the exchange: the 2xx had the offer.
+                self.record_codec(slot.side(from), ack, None);
+                Carried::Untouched
+            }
+            (false, _) => Carried::Untouched,
         };
         if let Some(call) = self.parts.calls.get(slot) {
             let mut changes = HeaderChanges::default();

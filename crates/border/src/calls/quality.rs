@@ -13,7 +13,7 @@ use crate::ng_client::relay::NodeRelay;
 use anchor::encodings::{encoding_of, main_of};
 use anchor::{CallMedia, Encodings, Side};
 use config::TrunkId;
-use engine::{Hundredths, Reason, Time};
+use engine::{Hundredths, Reason, ReportedJitter, Time};
 use media::MediaCommand;
 use media::forward::{SessionStats, SideStats, SourceStats};
 use media::quality::{Observation, codec_quality, rate};
@@ -55,6 +55,7 @@ impl Components {
             trunk: config.name_of_trunk(trunk_of(call)).map(Into::into),
             path: path_of(call, path),
             encodings,
+            codec: negotiated_codec(call),
         };
         let number = call.number;
         match pending {
@@ -97,6 +98,13 @@ impl Components {
             self.worker.finish_drain_if_idle(&mut self.ctx, &self.calls);
         }
     }
+}
+
+/// The codec that the last answer has chosen, or our answer to a participant of a conference.
+fn negotiated_codec(call: &Call) -> Option<Box<str>> {
+    let voice = call.media.anchored().and_then(CallMedia::voice);
+    let of_participant = voice.map(|(_, voice)| voice.format.kind().name().into());
+    call.summary.codec.clone().or(of_participant)
 }
 
 /// The trunk of the target tried last, otherwise that of the caller.
@@ -175,7 +183,7 @@ fn reception_of(stats: &SessionStats, encodings: &Encodings) -> [ReceptionQualit
             jitter_ms: main
                 .summary
                 .jitter_ms
-                .map(|jitter| Hundredths::of(jitter.mean)),
+                .map(|jitter| ReportedJitter::measured(jitter.mean)),
             mos: codec.and_then(|codec| mos(main, codec, round_trip_ms / 2.0)),
             totals: SideTotals::default(),
         }

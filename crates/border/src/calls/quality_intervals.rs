@@ -9,7 +9,7 @@ use crate::shared::{Alarm, Ctx};
 use anchor::encodings::encoding_of;
 use anchor::{Encodings, Side};
 use core::time::Duration;
-use engine::{EventKind, Hundredths, Time};
+use engine::{EventKind, Hundredths, ReportedJitter, Time};
 use media::forward::{SessionStats, SideStats, SourceStats};
 use media::quality::{Observation, codec_quality, rate};
 use smallvec::SmallVec;
@@ -129,7 +129,7 @@ pub(crate) struct IntervalQuality {
     /// Name of the codec of the source with most packets.
     pub(crate) codec: Option<String>,
     pub(crate) loss_percent: Option<Hundredths>,
-    pub(crate) jitter_ms: Option<Hundredths>,
+    pub(crate) jitter_ms: Option<ReportedJitter>,
     pub(crate) mos: Option<Hundredths>,
 }
 
@@ -182,7 +182,7 @@ impl Difference {
             lost: Some(self.lost),
             codec: codec.map(str::to_owned),
             loss_percent: self.loss_percent.map(Hundredths::of),
-            jitter_ms: self.jitter_ms.map(Hundredths::of),
+            jitter_ms: self.jitter_ms.map(ReportedJitter::measured),
             mos,
         }
     }
@@ -466,7 +466,7 @@ impl NodeBaseline {
             && quality.jitter_ms.is_none()
             && difference.main.is_some()
         {
-            quality.jitter_ms = Some(Hundredths(report.jitter_ms * 100));
+            quality.jitter_ms = Some(ReportedJitter::Whole(report.jitter_ms));
             quality.mos = Some(Hundredths(report.mos * 10));
         }
         quality

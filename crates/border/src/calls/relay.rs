@@ -5,6 +5,7 @@
 //! the peer, identities follow RFC 3325, and Refer-To refers to us.
 
 use crate::bodies::{Carried, SdpRole, has_sdp, is_multipart, session_of};
+use crate::calls::ended::codec_of;
 use crate::calls::key::{CallSlot, SideKey};
 use crate::calls::{Call, CallStage};
 use crate::components::Calls;
@@ -17,6 +18,7 @@ use crate::identity::Boundary;
 use crate::identity::private_headers::is_charged;
 use crate::responses::StatusLine;
 use ::rules::Effects;
+use anchor::encodings::chosen_codec;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
 use config::{Config, IdentityPassing, Refer, Register};
 use sip::{Body, LegId, MessageContent};
@@ -365,6 +367,45 @@ impl Calls<'_> {
     /// # Errors
     /// See [`Calls::carry_body`].
     pub(crate) fn carry_sdp(
+        &mut self,
+        from: SideKey,
+        message: &Message<'_>,
+        role: SdpRole,
+        out: &mut Vec<u8>,
+    ) -> Result<Carried, AnchorError> {
+        let start = out.len();
+        let carried = self.carry_description(from, message, role, out)?;
+        if role != SdpRole::Offer {
+            let forwarded = out.get(start..).filter(|_| carried == Carried::Rewritten);
+            self.record_codec(from, message, forwarded);
+        }
+        Ok(carried)
+    }
+
+    /// Keeps the codec of an answer of `from`, for the event at the end of the call. With transcoding the answer that was
+    /// `forwarded` names another one, which the other side sends; `None`: it was not rewritten.
+    pub(crate) fn record_codec(
+        &mut self,
+        SideKey { slot, side }: SideKey,
+        message: &Message<'_>,
+        forwarded: Option<&[u8]>,
+    ) {
+        let received = session_of(message).bytes(message.body());
+        let own = received.and_then(chosen_codec);
+        let other = match forwarded {
+            Some(answer) => chosen_codec(answer),
+            None => own.clone(),
+        };
+        let codec = match side {
+            Side::Caller => codec_of(own, other),
+            Side::Callee => codec_of(other, own),
+        };
+        if let (Some(codec), Some(call)) = (codec, self.parts.calls.get_mut(slot)) {
+            call.summary.codec = Some(codec.into());
+        }
+    }
+
+    fn carry_description(
         &mut self,
         from: SideKey,
         message: &Message<'_>,

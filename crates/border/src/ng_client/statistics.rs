@@ -2,7 +2,7 @@
 
 use crate::calls::ended::{ReceptionQuality, SideTotals};
 use crate::calls::quality_intervals::{NodeFigures, NodeReport, SourceTotals};
-use engine::Hundredths;
+use engine::{Hundredths, ReportedJitter};
 use wire::ng::Value;
 
 fn get<'v>(value: &'v Value, path: &[&str]) -> Option<&'v Value> {
@@ -149,14 +149,17 @@ pub(super) fn quality_of(reply: &Value, tags: [&str; 2]) -> [ReceptionQuality; 2
 
 /// Mean jitter of a source in milliseconds: from the sums of our own nodes, otherwise in whole milliseconds, as
 /// rtpengine reports it.
-fn jitter(source: &Value) -> Option<Hundredths> {
+fn jitter(source: &Value) -> Option<ReportedJitter> {
     let samples = integer(source, &["jitter samples"]).filter(|samples| *samples > 0);
     let sum_us = integer(source, &["jitter sum"]);
     match samples.zip(sum_us) {
-        Some((samples, sum_us)) => Some(Hundredths::of(sum_us as f64 / samples as f64 / 1e3)),
+        Some((samples, sum_us)) => {
+            let mean_ms = sum_us as f64 / samples as f64 / 1e3;
+            Some(ReportedJitter::measured(mean_ms))
+        }
         None => integer(source, &["average MOS", "jitter"])
             .or_else(|| integer(source, &["jitter"]))
-            .map(|ms| Hundredths(ms * 100)),
+            .map(ReportedJitter::Whole),
     }
 }
 
@@ -224,11 +227,15 @@ mod tests {
             source
         };
         let ours = source(&[("jitter samples", 250), ("jitter sum", 75_000)]);
-        assert_eq!(jitter(&ours), Some(Hundredths(30)));
-        // No samples, or rtpengine: whole milliseconds.
+        let measured = ReportedJitter::Measured(Hundredths(30));
+        assert_eq!(jitter(&ours), Some(measured));
+        assert_eq!(measured.to_string(), "0.30");
+        // No samples, or rtpengine: whole milliseconds, without decimals that claim a precision.
         let none = source(&[("jitter samples", 0), ("jitter sum", 0)]);
-        assert_eq!(jitter(&none), Some(Hundredths(100)));
-        assert_eq!(jitter(&source(&[])), Some(Hundredths(100)));
+        let whole = ReportedJitter::Whole(1);
+        assert_eq!(jitter(&none), Some(whole));
+        assert_eq!(jitter(&source(&[])), Some(whole));
+        assert_eq!(whole.to_string(), "1");
         assert_eq!(jitter(&Value::dictionary()), None);
     }
 

@@ -166,13 +166,57 @@ fn bypassed_media_has_no_statistics() {
             "status=200",
             "duration_ms=998",
             "trunk=pbx",
-            "path=bypass"
+            "path=bypass",
+            "codec=PCMU"
         ]
     );
 }
 
+/// The codec in the event about the end of the only call.
+fn codec_of(net: &VirtualNetwork) -> Option<String> {
+    match ended(net) {
+        EventKind::CallEnded { codec, .. } => codec,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
-fn call_without_packets_has_no_statistics() {
+fn answer_in_the_ack_names_the_codec() {
+    let bypass = format!("{PLAIN}[[route]]\ntrunk='pbx'\nmedia='bypass'\n");
+    for config in [PLAIN, bypass.as_str()] {
+        let (mut net, alice, bob) = pair(config);
+        net.phones[alice].log.behaviour.sdp = "late".into();
+        net.phones[bob].log.behaviour.sdp = SDP_B.replace("RTP/AVP 0", "RTP/AVP 8 0");
+        let none = MessageContent::default();
+        let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &none);
+        net.run(seconds(1));
+        hang_up(&mut net, alice, leg);
+        net.run(seconds(1));
+        // The caller has chosen the second one of the offer.
+        assert_eq!(codec_of(&net).as_deref(), Some("PCMU"));
+    }
+}
+
+#[test]
+fn both_codecs_of_a_transcoded_call_without_packets_are_named() {
+    let opus = SDP_A
+        .replace("RTP/AVP 0 101", "RTP/AVP 96")
+        .replace("a=rtpmap:0 PCMU/8000", "a=rtpmap:96 opus/48000/2")
+        .replace("a=rtpmap:101 telephone-event/8000\r\n", "");
+    let config = PLAIN.replace("kind='core'", "kind='core'\ntranscode='PCMU'");
+    let mut net = VirtualNetwork::new(&config, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(&opus));
+    net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let offer = MessageContent::sdp(opus.as_bytes());
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer);
+    net.run(seconds(1));
+    hang_up(&mut net, alice, leg);
+    net.run(seconds(1));
+    assert_eq!(codec_of(&net).as_deref(), Some("opus/PCMU"));
+}
+
+#[test]
+fn call_without_packets_has_its_codec_and_no_statistics() {
     let (mut net, alice, _) = pair(PLAIN);
     let leg = call(&mut net, alice);
     hang_up(&mut net, alice, leg);
@@ -188,7 +232,8 @@ fn call_without_packets_has_no_statistics() {
         panic!();
     };
     assert_eq!(path.as_deref(), Some("sockets"));
-    assert_eq!((caller_mos, callee_loss_percent, codec), (None, None, None));
+    assert_eq!((caller_mos, callee_loss_percent), (None, None));
+    assert_eq!(codec.as_deref(), Some("PCMU"), "that of the answer");
 }
 
 #[test]

@@ -216,6 +216,12 @@ fn border_offer_is_answered_in_the_ack() {
         endpoint.bye(leg, &MessageContent::default(), now).unwrap();
     });
     net.run(Duration::from_secs(40));
+    // No packet came: the codec is that of the answer.
+    let codec = net.events.iter().find_map(|event| match &event.kind {
+        engine::EventKind::CallEnded { codec, .. } => codec.as_deref(),
+        _ => None,
+    });
+    assert_eq!(codec, Some("PCMU"));
     net.assert_quiet();
 }
 

@@ -303,6 +303,25 @@ fn call_and_media_use_a_media_node() {
 }
 
 #[test]
+fn call_without_packets_at_a_node_has_its_codec() {
+    let mut world = World::new(&config(""));
+    let leg = world.call();
+    world.bye(leg);
+    let codecs = world
+        .net
+        .events
+        .iter()
+        .filter_map(|event| match &event.kind {
+            engine::EventKind::CallEnded { path, codec, .. } => {
+                Some((path.as_deref(), codec.as_deref()))
+            }
+            _ => None,
+        });
+    assert_eq!(codecs.collect::<Vec<_>>(), [(Some("node"), Some("PCMU"))]);
+    world.assert_quiet();
+}
+
+#[test]
 fn calls_are_distributed_by_load_and_weight() {
     let text = config("").replace("name='two'", "name='two'\nweight=3\nmax_calls=5");
     let mut world = World::new(&text);

@@ -4,7 +4,7 @@ use crate::ng_client;
 use crate::virtual_network;
 
 use border::admission::{MediaOffload, MediaPath};
-use engine::{EventKind, Hundredths, MessageBatch};
+use engine::{EventKind, Hundredths, MessageBatch, ReportedJitter};
 use ng_client::World;
 use sip::{LegId, MessageContent};
 use std::time::Duration;
@@ -45,14 +45,14 @@ fn intervals(net: &VirtualNetwork) -> Vec<(u64, u64, [Side; 2])> {
                     caller_packets,
                     caller_lost,
                     caller_loss_percent,
-                    caller_jitter_ms,
+                    caller_jitter_ms.map(ReportedJitter::hundredths),
                     caller_mos,
                 ),
                 (
                     callee_packets,
                     callee_lost,
                     callee_loss_percent,
-                    callee_jitter_ms,
+                    callee_jitter_ms.map(ReportedJitter::hundredths),
                     callee_mos,
                 ),
             ],

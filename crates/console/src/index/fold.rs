@@ -3,7 +3,7 @@
 use super::{CallEntry, MAX_TEXT, MAX_WORDS, text_of, user_of};
 use crate::call::{CallKind, CallState, SideQuality};
 use crate::segment::{StoredDirection, StoredMessage};
-use engine::{EventKind, Hundredths};
+use engine::{EventKind, Hundredths, ReportedJitter};
 use wire::sip::{HeaderId, Message, NameAddr};
 
 pub(super) fn fold_addresses(entry: &mut CallEntry, stored: &StoredMessage<'_>) {
@@ -142,6 +142,11 @@ fn hundredths(value: &Option<Hundredths>) -> Option<u64> {
     value.as_ref().map(|value| value.0)
 }
 
+/// The index has hundredths of a millisecond also where the source had none.
+fn of_jitter(jitter: ReportedJitter) -> u64 {
+    jitter.hundredths().0
+}
+
 pub(super) fn fold_event(entry: &mut CallEntry, kind: &EventKind, at: i64) {
     match kind {
         EventKind::CallOffered {
@@ -269,12 +274,12 @@ fn fold_end(entry: &mut CallEntry, kind: &EventKind, at: i64) {
         call.codec = codec.clone().unwrap_or_default();
         call.caller = SideQuality {
             loss: hundredths(caller_loss_percent),
-            jitter: hundredths(caller_jitter_ms),
+            jitter: caller_jitter_ms.map(of_jitter),
             mos: hundredths(caller_mos),
         };
         call.callee = SideQuality {
             loss: hundredths(callee_loss_percent),
-            jitter: hundredths(callee_jitter_ms),
+            jitter: callee_jitter_ms.map(of_jitter),
             mos: hundredths(callee_mos),
         };
         entry.add_words(reason.as_bytes());

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use border::border::{CallInfo, LiveMedia};
 use border::calls::CallStage;
-use engine::{DropReason, Hundredths, Time};
+use engine::{DropReason, Hundredths, ReportedJitter, Time};
 use serde::Deserialize;
 use serde_json::{Map, Value, json as value};
 use std::sync::Arc;
@@ -74,6 +74,14 @@ fn ok(value: &Value) -> Answer {
     Ok(json(StatusCode::OK, value))
 }
 
+/// Whole milliseconds of rtpengine have no decimals.
+fn jitter_json(jitter: ReportedJitter) -> Value {
+    match jitter {
+        ReportedJitter::Measured(jitter) => (jitter.0 as f64 / 100.0).into(),
+        ReportedJitter::Whole(ms) => ms.into(),
+    }
+}
+
 fn missing(what: &str) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, format!("no such {what}"))
 }
@@ -98,7 +106,7 @@ impl ApiState {
                 "codec": media.and_then(|media| media.codec.as_deref()),
                 "media": {
                     "loss_percent": figure(|media| media.loss_percent),
-                    "jitter_ms": figure(|media| media.jitter_ms),
+                    "jitter_ms": media.and_then(|media| media.jitter_ms).map(jitter_json),
                     "mos": figure(|media| media.mos),
                 },
             })

@@ -262,7 +262,7 @@ fn micros(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::{Hundredths, Time};
+    use engine::{Hundredths, ReportedJitter, Time};
 
     fn record() -> CallRecord {
         let mut record = CallRecord::default();
@@ -274,7 +274,7 @@ mod tests {
         record.legs[0].media = Some(MediaFields {
             packets_received: Some(3_000),
             lost: Some(12),
-            jitter_ms: Some(Hundredths(125)),
+            jitter_ms: Some(ReportedJitter::Measured(Hundredths(125))),
             mos: Some(Hundredths(441)),
             ..MediaFields::default()
         });
@@ -295,6 +295,11 @@ mod tests {
         assert_eq!(object["legs"][0]["media"]["packets_received"], 3_000);
         assert_eq!(object["legs"][0]["media"]["jitter_ms"], 1.25);
         assert_eq!(object["legs"][1]["media"]["packets_received"], Value::Null);
+        // rtpengine reports whole milliseconds.
+        let mut record = record();
+        record.legs[0].media.as_mut().expect("media").jitter_ms = Some(ReportedJitter::Whole(1));
+        let object = json(&record, false, &Clock::new());
+        assert_eq!(object["legs"][0]["media"]["jitter_ms"].to_string(), "1");
     }
 
     #[test]

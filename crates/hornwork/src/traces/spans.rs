@@ -1,7 +1,7 @@
 //! The trace of a call in OTLP with JSON (OpenTelemetry protocol 1.x): a span of the call, and one of each leg.
 
-use engine::Time;
 use engine::record::{CallRecord, LegRecord, RecordValue};
+use engine::{ReportedJitter, Time};
 use net::Clock;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -107,6 +107,13 @@ fn text(name: &str, value: &str) -> Option<Value> {
 
 fn renamed(names: &[(&str, &str)], field: &str, value: RecordValue<'_>) -> Option<Value> {
     let (_, name) = names.iter().find(|(own, _)| *own == field)?;
+    let value = match value {
+        // An attribute has one type in the store of traces: a media node reports jitter in whole milliseconds.
+        RecordValue::Integer(ms) if field == "jitter_ms" => {
+            RecordValue::Decimal(ReportedJitter::Whole(ms).hundredths())
+        }
+        value => value,
+    };
     attribute(name, value)
 }
 
@@ -335,6 +342,16 @@ mod tests {
         assert_eq!(begin(&call, 0, "transfer"), Time::from_millis(90));
         call.steps.replaced = [None, Some(Time::from_millis(95))];
         assert_eq!(begin(&call, 1, "consulted"), Time::from_millis(95));
+    }
+
+    #[test]
+    fn jitter_in_whole_milliseconds_is_a_floating_point_number_as_others() {
+        let attribute = renamed(&MEDIA_ATTRIBUTES, "jitter_ms", RecordValue::Integer(2));
+        let value = json!({ "key": "rtp.jitter_ms", "value": { "doubleValue": 2.0 } });
+        assert_eq!(attribute, Some(value));
+        let lost = renamed(&MEDIA_ATTRIBUTES, "lost", RecordValue::Integer(2));
+        let value = json!({ "key": "rtp.packets_lost", "value": { "intValue": "2" } });
+        assert_eq!(lost, Some(value));
     }
 
     #[test]

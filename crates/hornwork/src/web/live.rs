@@ -21,7 +21,7 @@ use border::calls::CallStage;
 use border::registrar::LockedOut;
 use border::views::TrunkView;
 use console::{mask, mask_numbers};
-use engine::Hundredths;
+use engine::{Hundredths, ReportedJitter};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ fn media_body(media: LiveMedia) -> LiveMediaBody {
     LiveMediaBody {
         codec: media.codec,
         loss_percent: media.loss_percent.map(figure),
-        jitter_ms: media.jitter_ms.map(figure),
+        jitter_ms: media.jitter_ms.map(ReportedJitter::hundredths).map(figure),
         mos: media.mos.map(figure),
     }
 }

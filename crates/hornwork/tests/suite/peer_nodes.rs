@@ -338,6 +338,12 @@ fn intervals_of_quality_come_from_rtpengine() {
             "{side}: {packets} of {total}\n{call:#}"
         );
         assert!(with_mos > 0 && with_jitter > 0, "{side}: {call:#}");
+        // rtpengine reports whole milliseconds; decimals would claim a precision.
+        for event in &intervals {
+            let jitter = event["fields"][format!("{side}_jitter_ms")].as_str();
+            let is_whole = |text: &str| text.parse::<u64>().is_ok();
+            assert!(jitter.is_none_or(is_whole), "{event:#}");
+        }
     }
 }
 
