@@ -104,6 +104,18 @@ fn give_back(plane: &mut MediaPlane, pool: u16, pair: PortPair) {
     debug_assert!(returned.is_ok(), "a pair went back to another pool");
 }
 
+impl MediaPlane {
+    /// Address and range of a pool, for events; empty for a pool that the plane does not have.
+    pub fn pool_texts(&self, pool: u16) -> [String; 2] {
+        let pool = self.pools.get(usize::from(pool));
+        let texts = pool.map(|pool| {
+            let address = pool.ports.address().to_string();
+            [address, format!("{}-{}", pool.first, pool.last)]
+        });
+        texts.unwrap_or_default()
+    }
+}
+
 impl CallMedia {
     /// Whether a pair was replaced before because another program uses a port of it.
     pub fn has_replaced_pairs(&self) -> bool {

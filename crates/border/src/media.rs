@@ -151,6 +151,7 @@ impl BorderMedia {
         ctx.counters.ports_exhausted += 1;
         let config = ctx.config.clone();
         let pools = &self.pools;
+        let plane = &self.plane;
         ctx.events.tell(ctx.now, || {
             let interface = config.interfaces.iter().find(|interface| {
                 interface
@@ -158,8 +159,11 @@ impl BorderMedia {
                     .iter()
                     .any(|media| pools.get(media.range) == Some(&pool))
             });
+            let [address, ports] = plane.pool_texts(pool);
             EventKind::MediaPortsExhausted {
                 interface: interface.map_or_else(String::new, |interface| interface.name.clone()),
+                address,
+                ports,
             }
         });
     }

@@ -74,7 +74,7 @@ reasons! {
     NoSuchHop 500 "no such hop" "The target was removed by a reload of the configuration while the call waited.";
     MediaTimeout 408 "media timeout" "No RTP or RTCP has arrived from either side within `timeout_s` of `[media]`." header "No media";
     MediaRefused 503 "media refused" "The media threads have no space for another session." header "Media refused";
-    MediaPort 503 "no free media port" "The media ports of the call are in use by other programs, and no others of the interface are left; `media_ports_exhausted` names it. Set `ports` of its `media` to a larger range, or one that other programs do not use." header "Media port";
+    MediaPort 503 "no free media port" "The media ports of the call are in use by other programs, and no others of the interface are left; `media_ports_exhausted` names interface, address and range. Set `ports` of its `media` to a larger range, or one that other programs do not use." header "Media port";
     MediaKeys 488 "media keys" "The SRTP keys cannot be agreed: DTLS handshake, fingerprint or ICE has failed." header "Media keys";
     MediaNodeLost 408 "media node lost" "The media node of the call is lost, and no other node could take the call." header "Media lost";
     EndedByOperator 480 "ended by operator" "The operator has ended the call." header "Ended by operator";
@@ -159,7 +159,7 @@ reasons! {
     BadMediaLine 488 "media line cannot be read" "An `m=` line breaks the grammar.";
     TooManyMediaLines 488 "too many media lines" "The session description has more media lines than the border anchors.";
     NoConnectionLine 488 "no usable connection line (c=) for a media line" "A media line in use has no `c=` line with a unicast address or a host name, and the session has none (RFC 8866 section 5.7).";
-    NoMediaPort 503 "no media port left" "All ports of the pool are in use.";
+    NoMediaPort 503 "no media port left" "All ports of the pool are in use; `media_ports_exhausted` names interface, address and range.";
     NothingToAnchor 488 "no media line can be anchored" "None of the media lines has a transport and a port that the border anchors.";
     NoMediaFamily 488 "no media address of this address family" "The session description has media at an IPv6 address (or IPv4), and `media` of the interface has none of that family.";
     NoMediaSecurity 488 "media security cannot be agreed" "SRTP, or its absence, as `srtp` of the interface or trunk requires, is not offered.";

@@ -475,7 +475,11 @@ impl NgServer {
                 self.counters.ports_taken += 1;
                 self.resume_offer(session);
             }
-            PortReplacement::Exhausted(_) | PortReplacement::Announced => {
+            PortReplacement::Exhausted(pool) => {
+                self.ports_exhausted(pool, String::new());
+                self.end_branch(session, "media port");
+            }
+            PortReplacement::Announced => {
                 self.counters.ports_exhausted += 1;
                 self.end_branch(session, "media port");
             }

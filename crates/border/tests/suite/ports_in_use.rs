@@ -2,6 +2,7 @@
 
 use crate::media::{OUT, offer, pair, port_of, seconds};
 use crate::virtual_network::*;
+use engine::EventKind;
 use sip::Failure;
 use std::net::SocketAddr;
 
@@ -48,6 +49,15 @@ fn call_without_a_free_pair_names_the_interface() {
         == PhoneEvent::Failed(Failure::Response, 503)));
     let reported = net.names();
     assert!(reported.contains(&"media_ports_exhausted"), "{reported:?}");
+    let exhausted = net.events.iter().find_map(|event| match &event.kind {
+        EventKind::MediaPortsExhausted {
+            interface,
+            address,
+            ports,
+        } => Some([interface.as_str(), address, ports]),
+        _ => None,
+    });
+    assert_eq!(exhausted, Some(["out", "192.0.2.1", "20000-20039"]));
     assert_eq!(net.border.counters().ports_exhausted, 1);
     assert_eq!(net.border.census().ports, 0);
 }

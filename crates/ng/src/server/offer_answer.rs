@@ -234,11 +234,29 @@ impl NgServer {
 
     /// The text of an error; exhausted ports are counted and reported.
     fn anchor_error(&mut self, reason: AnchorError, interface: String) -> CommandError {
-        if let AnchorError::Exhausted(_) = reason {
-            self.counters.ports_exhausted += 1;
-            self.tell(EventKind::MediaPortsExhausted { interface });
+        if let AnchorError::Exhausted(pool) = reason {
+            self.ports_exhausted(pool, interface);
         }
         reason.text().to_owned()
+    }
+
+    /// Counts and reports that a pool has no port left. Without a name of the interface, that of the first one with the pool.
+    pub(super) fn ports_exhausted(&mut self, pool: u16, interface: String) {
+        self.counters.ports_exhausted += 1;
+        let uses = |media: &config::MediaAddress| self.pools.get(media.range) == Some(&pool);
+        let mut interfaces = self.settings.interfaces.iter();
+        let interface = match interface.is_empty() {
+            true => interfaces
+                .find(|interface| interface.media.iter().any(uses))
+                .map_or_else(String::new, |interface| interface.name.clone()),
+            false => interface,
+        };
+        let [address, ports] = self.plane.pool_texts(pool);
+        self.tell(EventKind::MediaPortsExhausted {
+            interface,
+            address,
+            ports,
+        });
     }
 
     /// Updates the sides of a branch for another offer.

@@ -785,6 +785,15 @@ fn ports_in_use_are_skipped_before_the_reply() {
         ("sdp", &plain_a()),
     ]);
     assert_eq!(why, "no media port left");
+    let exhausted = rig.events.iter().find_map(|event| match &event.kind {
+        engine::EventKind::MediaPortsExhausted {
+            interface,
+            address,
+            ports,
+        } => Some([interface.as_str(), address, ports]),
+        _ => None,
+    });
+    assert_eq!(exhausted, Some(["outside", "192.0.2.1", "20000-20007"]));
     assert_eq!(rig.node.census().branches, 1);
     assert_eq!(rig.node.census().waiting, 0);
 }
