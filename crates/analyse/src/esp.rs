@@ -6,6 +6,7 @@ use super::report::EspReport;
 use engine::{BoundedMap, HashKey};
 use protect::esp::{EspEncryption, EspFailure, EspSaLine, EspTransform};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use wire::esp::{EspView, unencrypted_payload};
 use wire::ip::IpPacket;
@@ -36,6 +37,17 @@ struct EspAssociation {
 struct AssociationKey {
     line: EspSaLine,
     transform: EspTransform,
+}
+
+/// Keys for the packets from one address to another.
+#[derive(Default)]
+struct DirectionKeys {
+    /// A key has opened packets.
+    opens: bool,
+    /// An association has a key, or is not encrypted.
+    is_readable: bool,
+    /// SPI of the first association without a key.
+    unknown: Option<u32>,
 }
 
 /// A payload with its protocol.
@@ -160,6 +172,29 @@ impl EspAssociations {
         association.plain_packets += 1;
         let (protocol, payload) = inner;
         Some((protocol, Cow::Borrowed(payload)))
+    }
+
+    /// Directions without a key while packets of the other direction are opened, as texts.
+    pub(super) fn one_way(&self) -> Vec<String> {
+        let mut directions: BTreeMap<(IpAddr, IpAddr), DirectionKeys> = BTreeMap::new();
+        for association in &self.list {
+            let ends = (association.source, association.destination);
+            let keys = directions.entry(ends).or_default();
+            keys.opens |= association.opened > 0;
+            match association.key.is_some() || association.plain.is_some() {
+                true => keys.is_readable = true,
+                false => keys.unknown = keys.unknown.or(Some(association.spi)),
+            }
+        }
+        let opened = directions.iter().filter(|(_, keys)| keys.opens);
+        let notes = opened.filter_map(|((source, destination), _)| {
+            let back = directions.get(&(*destination, *source))?;
+            let spi = back.unknown.filter(|_| !back.is_readable)?;
+            Some(format!(
+                "ESP from {destination} to {source}, SPI {spi:#010x}: no key fits, while the other direction is opened"
+            ))
+        });
+        notes.collect()
     }
 
     pub(super) fn report(&self) -> Vec<EspReport> {

@@ -1,6 +1,6 @@
 //! Analysis of captures from memory, from readers and from files.
 
-use super::{Analysis, CaptureAnalyser};
+use super::{Analysis, CaptureAnalyser, CaptureDamage};
 use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -25,6 +25,8 @@ pub enum AnalyseError {
         path: PathBuf,
         /// The error of the capture reader.
         source: CaptureError,
+        /// Bytes that were read.
+        bytes: usize,
     },
 }
 
@@ -34,7 +36,18 @@ impl fmt::Display for AnalyseError {
             AnalyseError::Read { path, source } => {
                 write!(f, "{}: cannot be read: {source}", path.display())
             }
-            AnalyseError::Capture { path, source } => write!(f, "{}: {source}", path.display()),
+            AnalyseError::Capture {
+                path,
+                source: source @ (CaptureError::Empty | CaptureError::Truncated),
+                bytes,
+            } => write!(
+                f,
+                "{}: {source}: 0 packets were read, the file ends at byte {bytes}",
+                path.display()
+            ),
+            AnalyseError::Capture { path, source, .. } => {
+                write!(f, "{}: {source}", path.display())
+            }
         }
     }
 }
@@ -52,7 +65,7 @@ impl std::error::Error for AnalyseError {
 ///
 /// # Errors
 /// The bytes are not a capture. A capture with later damage is analysed as far as it is readable, with
-/// [`Analysis::errors`].
+/// [`Analysis::errors`] and [`Analysis::damage`].
 pub fn analyse_bytes(bytes: &[u8]) -> Result<Analysis, CaptureError> {
     let mut analyser = CaptureAnalyser::default();
     let mut run = CaptureReading::default();
@@ -84,9 +97,10 @@ pub fn analyse_file_with(analyser: CaptureAnalyser, path: &Path) -> Result<Analy
     match read_all(analyser, file) {
         Ok(analysis) => Ok(analysis),
         Err(AnalyseReaderError::Read(source)) => Err(read_error(source)),
-        Err(AnalyseReaderError::Capture(source)) => Err(AnalyseError::Capture {
+        Err(AnalyseReaderError::Capture { source, bytes }) => Err(AnalyseError::Capture {
             path: path.to_owned(),
             source,
+            bytes,
         }),
     }
 }
@@ -97,7 +111,12 @@ pub enum AnalyseReaderError {
     /// Reading failed before anything was read.
     Read(io::Error),
     /// The input is not a capture.
-    Capture(CaptureError),
+    Capture {
+        /// The error of the capture reader.
+        source: CaptureError,
+        /// Bytes that were read.
+        bytes: usize,
+    },
 }
 
 /// Analyses a capture from a reader (a pipe, standard input).
@@ -117,10 +136,9 @@ fn read_all(
     let (mut start, mut end, mut last) = (0, 0, false);
     loop {
         let input = buffer.get(start..end).unwrap_or_default();
-        match run
-            .step(&mut analyser, input, last)
-            .map_err(AnalyseReaderError::Capture)?
-        {
+        let bytes = input.len();
+        let step = run.step(&mut analyser, input, last);
+        match step.map_err(|source| AnalyseReaderError::Capture { source, bytes })? {
             Some(0) => {
                 // The record is incomplete: move it to the front and read on, in a larger buffer if needed. The capture
                 // reader refuses records beyond its limit, which bounds the buffer.
@@ -137,7 +155,8 @@ fn read_all(
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) if !run.is_started() => return Err(AnalyseReaderError::Read(error)),
                     Err(error) => {
-                        analyser.error(format!("reading the capture failed: {error}"));
+                        let reason = format!("reading the capture failed: {error}");
+                        analyser.damaged(&reason, run.at, None);
                         last = true;
                     }
                 }
@@ -152,6 +171,8 @@ fn read_all(
 struct CaptureReading {
     reader: Reader,
     started: bool,
+    /// Position of the next record, bytes from the begin of the input.
+    at: u64,
 }
 
 impl CaptureReading {
@@ -169,19 +190,27 @@ impl CaptureReading {
         let step = self.reader.step(input, last);
         let first = !self.started;
         self.started |= !matches!(step, Step::More { .. });
-        match step {
+        let used = match step {
             Step::Frame { used, frame } => {
                 analyser.frame(frame.time, frame.link, frame.data, frame.original_length);
-                Ok(Some(used))
+                used
             }
-            Step::Skip { used } => Ok(Some(used)),
-            Step::More { .. } => Ok(Some(0)),
-            Step::End => Ok(None),
-            Step::Damaged { error, .. } if first => Err(error),
+            Step::Skip { used } => used,
+            Step::More { .. } => 0,
+            Step::End => return Ok(None),
+            Step::Damaged { error, .. } if first => return Err(error),
             Step::Damaged { error, used } => {
-                analyser.error(error.to_string());
-                Ok(used)
+                // Only then the rest of the file was read.
+                let is_cut = error == CaptureError::Truncated;
+                let end = is_cut.then_some(self.at + input.len() as u64);
+                analyser.damaged(&error.to_string(), self.at, end);
+                let Some(used) = used else {
+                    return Ok(None);
+                };
+                used
             }
-        }
+        };
+        self.at += used as u64;
+        Ok(Some(used))
     }
 }

@@ -31,8 +31,8 @@ pub use file::{
     analyse_reader,
 };
 pub use report::{
-    Analysis, CallReport, DtmfEvent, EspReport, JitterReport, MinMeanMaxReport, QualityReport,
-    RtcpReport, SdpMediaReport, StreamReport, VoipMetricsReport,
+    Analysis, CallReport, CaptureDamage, DtmfEvent, EspReport, JitterReport, MinMeanMaxReport,
+    QualityReport, RtcpReport, SdpMediaReport, StreamReport, VoipMetricsReport,
 };
 pub use text::render_text;
 pub use types::TypeSource;
@@ -84,6 +84,7 @@ pub struct CaptureAnalyser {
     esp: esp::EspAssociations,
     counters: network::CaptureCounters,
     errors: report::Messages,
+    damage: Option<CaptureDamage>,
 }
 
 impl Default for CaptureAnalyser {
@@ -109,6 +110,7 @@ impl CaptureAnalyser {
             esp: esp::EspAssociations::new(limits.associations, key),
             counters: network::CaptureCounters::default(),
             errors: report::Messages::default(),
+            damage: None,
         }
     }
 
@@ -156,9 +158,16 @@ impl CaptureAnalyser {
         });
     }
 
-    /// Adds an error to the result (a damaged record, a failed read).
-    pub fn error(&mut self, message: String) {
-        self.errors.add(message);
+    /// Adds an error to the result: the record at a position of the capture cannot be read. The first one is also its
+    /// [`Analysis::damage`].
+    pub fn damaged(&mut self, reason: &str, at_byte: u64, file_ends_at: Option<u64>) {
+        self.errors.add(reason.to_owned());
+        self.damage.get_or_insert_with(|| CaptureDamage {
+            reason: reason.to_owned(),
+            frames_before: self.counters.frames,
+            at_byte,
+            file_ends_at,
+        });
     }
 
     /// Packets seen and streams confirmed so far.
@@ -198,6 +207,10 @@ impl CaptureAnalyser {
             "ESP packets that the keys of their association do not open",
             self.esp.failed(),
         );
+        self.esp
+            .one_way()
+            .into_iter()
+            .for_each(|note| notes.add(note));
         notes.add_counted(
             "gaps in SIP over TCP: segments that the capture does not contain",
             self.connections.gaps(),
@@ -215,6 +228,7 @@ impl CaptureAnalyser {
             streams,
             calls,
             errors: self.errors.into_list(),
+            damage: self.damage,
             esp: self.esp.report(),
             notes: notes.into_list(),
             frames: self.counters.frames,

@@ -3,6 +3,7 @@
 use super::types::TypeSource;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Distinct messages kept; further ones are counted together.
 const MAX_MESSAGES: usize = 100;
@@ -68,6 +69,8 @@ pub struct Analysis {
     pub calls: Vec<CallReport>,
     /// Damage of the capture.
     pub errors: Vec<String>,
+    /// The first place at which the capture is damaged or cut; null for one that was read to its end.
+    pub damage: Option<CaptureDamage>,
     /// ESP security associations.
     pub esp: Vec<EspReport>,
     /// Omissions and other remarks.
@@ -89,6 +92,38 @@ impl Analysis {
     pub fn to_json(&self) -> serde_json::Value {
         // Serialising plain fields with string keys cannot fail; numbers that are not finite become null.
         serde_json::to_value(self).unwrap_or(serde_json::Value::Null)
+    }
+}
+
+/// The first place at which a capture is damaged or cut.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CaptureDamage {
+    /// Reason.
+    pub reason: String,
+    /// Frames that were read before it.
+    pub frames_before: u64,
+    /// Position of the damaged record, bytes from the begin of the file.
+    pub at_byte: u64,
+    /// Length of the file where it ends inside the record; otherwise null.
+    pub file_ends_at: Option<u64>,
+}
+
+impl fmt::Display for CaptureDamage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CaptureDamage {
+            reason,
+            frames_before,
+            at_byte,
+            file_ends_at,
+        } = self;
+        write!(
+            f,
+            "{reason}: {frames_before} packets were read before byte {at_byte}"
+        )?;
+        match file_ends_at {
+            Some(end) => write!(f, ", the file ends at byte {end}"),
+            None => Ok(()),
+        }
     }
 }
 

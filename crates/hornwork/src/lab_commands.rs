@@ -57,6 +57,9 @@ pub enum Lab {
     /// Exit status 1: it could not keep up, 2: invalid input, 3: a right or an interface is missing.
     Link(Box<crate::link_command::LinkOptions>),
     /// Analyse calls and media streams in a capture.
+    ///
+    /// Exit status 2: no capture, or an incomplete one (cut, or with a damaged record); the figures are then those of the
+    /// packets that were read.
     #[command(after_help = "Example: hornwork lab analyse call.pcap --json figures.json")]
     Analyse {
         /// A pcap or pcapng file.
@@ -539,7 +542,13 @@ fn analyse(
             })?;
         }
     }
-    Ok(RunVerdict::Passed)
+    match &analysis.damage {
+        None => Ok(RunVerdict::Passed),
+        Some(damage) => Err(LabError::bad_input(format!(
+            "{}: incomplete: {damage}",
+            capture.display()
+        ))),
+    }
 }
 
 fn speech(reference: &Path, degraded: &Path, json: Option<&Path>) -> Result<RunVerdict, LabError> {

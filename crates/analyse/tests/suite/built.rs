@@ -708,9 +708,16 @@ fn non_capture_is_an_error_and_damage_is_reported() {
     assert!(error.contains("/nonexistent/capture.pcap") && error.contains("cannot be read"));
     let mut file = file_of(LinkType::Raw, &clean(A, B), <[u8]>::to_vec);
     file.truncate(file.len() - 3);
+    let length = file.len() as u64;
     let analysis = analyse(file);
     assert_eq!(analysis.streams[0].packets_received, 49);
     assert_eq!(analysis.errors, ["the capture ends inside a record"]);
+    let damage = analysis.damage.expect("the capture is cut");
+    assert_eq!(
+        (damage.frames_before, damage.file_ends_at),
+        (49, Some(length))
+    );
+    assert!(damage.at_byte < length);
     let other = analyse(file_of(LinkType::Other(147), &clean(A, B), <[u8]>::to_vec));
     assert_eq!(
         other.errors,

@@ -315,6 +315,37 @@ fn media_in_esp_is_analysed() {
     }
 }
 
+/// Keys of one direction only: a note has the address pair and the SPI of the other one.
+#[test]
+fn other_direction_without_a_key_is_noted() {
+    let specs = specs();
+    let encrypted = |spec: &&SaSpec| spec.suite.encryption == EspEncryption::AesGcm16;
+    let mut specs = specs.iter().filter(encrypted);
+    let (there, back) = (specs.next().unwrap(), specs.next().unwrap());
+    let mut capture = PcapWriter::new(LinkType::Raw);
+    capture.frame(0, &seal(&mut outbound(there), &options(1)));
+    let mut packet = seal(&mut outbound(back), &options(2));
+    // Source and destination swapped, which leaves the checksum as it is.
+    packet[12..20].rotate_left(4);
+    capture.frame(1, &packet);
+    let path = file("one-way.pcap", &capture.finish());
+    let (one, both) = (
+        line(false, there),
+        line(false, there) + "\n" + &line(false, back),
+    );
+    let analysis = analyse(&path, &one);
+    assert_eq!(analysis.esp[0].opened, 1);
+    let note = format!(
+        "ESP from 192.0.2.2 to 192.0.2.1, SPI {:#010x}: no key fits, while the other direction is opened",
+        back.spi
+    );
+    assert_eq!(analysis.notes, [note]);
+    let noted = parse_esp_capture_keys(&one).unwrap().notes;
+    assert_eq!(noted.len(), 1, "{noted:?}");
+    assert!(analyse(&path, &both).notes.is_empty());
+    assert!(parse_esp_capture_keys(&both).unwrap().notes.is_empty());
+}
+
 /// tcpdump's tunnels in a tunnel, with keys without integrity keys, as Wireshark opens them.
 #[test]
 fn tcpdump_captures_open() {
@@ -432,8 +463,9 @@ fn other_lines_of_a_key_file_are_used() {
     capture.frame(0, &packet);
     let path = file("null.pcap", &capture.finish());
     for (keys, notes) in [
-        (format!("{other}\n{good}\n"), 1),
-        (format!("{other}\n{keyless}\n"), 2),
+        // One of them: no line for the other direction.
+        (format!("{other}\n{good}\n"), 2),
+        (format!("{other}\n{keyless}\n"), 3),
     ] {
         assert_eq!(parse_esp_sa_file(&keys).unwrap_err().line, 1);
         let read = parse_esp_capture_keys(&keys).unwrap();

@@ -109,12 +109,16 @@ fn tunnel_keys(
     gateway: &GatewaySpec,
     lines: &BTreeMap<(IpAddr, IpAddr), Vec<&EspSaLine>>,
 ) -> Result<TunnelKeys, String> {
-    let between = |from: IpAddr, to: IpAddr| {
-        let found = lines.get(&(from, to)).map_or(&[][..], Vec::as_slice);
-        match found.is_empty() {
-            true => Err(format!("no line from {from} to {to}")),
-            false => Ok(found),
+    let found = |from: IpAddr, to: IpAddr| lines.get(&(from, to)).map_or(&[][..], Vec::as_slice);
+    let between = |from: IpAddr, to: IpAddr| match (found(from, to), found(to, from)) {
+        ([], []) => Err(format!("no line from {from} to {to}")),
+        ([], [.., line]) => {
+            let known = line.association();
+            Err(format!(
+                "no line from {from} to {to}, the other direction of {known}"
+            ))
         }
+        (found, _) => Ok(found),
     };
     let peer = tunnel.peer.ok_or("the peer has no address")?;
     let ends = [gateway.local, peer];

@@ -449,6 +449,11 @@ fn esp_key_file_opens_a_capture() {
     assert_eq!(code(&output), 0, "{}", error(&output));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(figures["esp"][0]["opened"], 8);
+    assert!(
+        error(&output).contains("line 1: SPI 0xd1234567 from any address to any address: no usable line for the other direction"),
+        "{}",
+        error(&output)
+    );
     let output = run(&format!(
         "{line}\n{}",
         line.replace("AES-CBC [RFC3602]", "AES")

@@ -661,7 +661,7 @@ fn missing_rights_and_unsafe_keys_are_named() {
             &none,
             "check -c half.toml",
             2,
-            "no line from 192.0.2.2 to 192.0.2.1",
+            "no line from 192.0.2.2 to 192.0.2.1, the other direction of SPI 0x",
         ),
         (
             &none,

@@ -20,6 +20,7 @@ mod guides;
 mod help;
 mod history;
 mod hostile;
+mod incomplete_captures;
 mod install;
 mod isolate;
 mod lab_obstacles;

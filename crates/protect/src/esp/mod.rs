@@ -19,6 +19,7 @@ mod lifetime;
 mod network_table;
 mod outbound;
 mod packet;
+mod sa_directions;
 mod sa_file;
 mod sa_pair;
 mod selector;

@@ -3,6 +3,7 @@
 //! A line has eight or ten quoted fields: protocol, source address, destination address, SPI, encryption, its key,
 //! authentication, its key, and since Wireshark 3.6 the length of sequence numbers and their upper half.
 
+use super::sa_directions::one_way;
 use super::spec::EspKeys;
 use super::{EspEncryption, EspIntegrity, EspSuite, EspTransform};
 use core::fmt;
@@ -11,6 +12,8 @@ use zeroize::Zeroizing;
 
 /// Lines of a file beyond this are refused.
 const MAX_LINES: usize = 100_000;
+/// Lines without the other direction that are noted one by one.
+const MAX_ONE_WAY_NOTES: usize = 10;
 
 /// A mistake in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +48,7 @@ pub(super) enum AddressPattern {
 /// A line: an association with its keys.
 #[derive(Clone)]
 pub struct EspSaLine {
-    v6: bool,
+    pub(super) v6: bool,
     pub(super) source: AddressPattern,
     pub(super) destination: AddressPattern,
     /// Hexadecimal digits from the first, `None` for a wildcard digit; empty for all SPIs.
@@ -212,12 +215,13 @@ pub struct EspCaptureKeys {
 }
 
 /// Reads a file for captures, as Wireshark does: a line with algorithms that are not supported is left out, and HMAC without a key
-/// is not verified. Both are noted.
+/// is not verified. Both are noted, and so are lines without a line for the other direction.
 ///
 /// # Errors
 /// The first line that is no association.
 pub fn parse_esp_capture_keys(text: &str) -> Result<EspCaptureKeys, EspSaFileError> {
     let mut keys = EspCaptureKeys::default();
+    let mut numbers = Vec::new();
     for (number, line) in associations(text) {
         let failed = |message| EspSaFileError {
             line: number,
@@ -229,6 +233,7 @@ pub fn parse_esp_capture_keys(text: &str) -> Result<EspCaptureKeys, EspSaFileErr
         match parse_line(line, true) {
             Ok((line, note)) => {
                 keys.lines.push(line);
+                numbers.push(number);
                 keys.notes.extend(note.map(failed));
             }
             Err(LineError::Algorithm(why)) => {
@@ -237,7 +242,35 @@ pub fn parse_esp_capture_keys(text: &str) -> Result<EspCaptureKeys, EspSaFileErr
             Err(LineError::Mistake(why)) => return Err(failed(why)),
         }
     }
+    keys.note_one_way(&numbers);
     Ok(keys)
+}
+
+impl EspCaptureKeys {
+    /// Notes lines without a line for the other direction; `numbers` are those of the lines.
+    fn note_one_way(&mut self, numbers: &[usize]) {
+        let alone = one_way(&self.lines);
+        let lines = alone
+            .iter()
+            .filter_map(|index| self.lines.get(*index).zip(numbers.get(*index)));
+        let mut notes: Vec<EspSaFileError> = lines
+            .map(|(line, number)| EspSaFileError {
+                line: *number,
+                message: line.one_way_note(),
+            })
+            .collect();
+        let further = notes.len().saturating_sub(MAX_ONE_WAY_NOTES);
+        if let Some(next) = notes.get(MAX_ONE_WAY_NOTES).map(|note| note.line) {
+            notes.truncate(MAX_ONE_WAY_NOTES);
+            notes.push(EspSaFileError {
+                line: next,
+                message: format!(
+                    "{further} further lines from here on have none for the other direction"
+                ),
+            });
+        }
+        self.notes.append(&mut notes);
+    }
 }
 
 /// The lines of a file with their numbers.

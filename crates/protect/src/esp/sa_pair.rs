@@ -134,8 +134,17 @@ pub fn esp_sa_pair(
         },
         (outbound, inbound, either) => {
             let peer = peer.map_or("any peer".to_owned(), |peer| peer.to_string());
+            let missing = match (outbound, inbound, either) {
+                ([line], [], []) | ([], [line], []) | ([], [], [line]) => format!(
+                    "; missing is the other direction of {}: a line from {} to {}",
+                    line.association(),
+                    line.destination,
+                    line.source
+                ),
+                _ => String::new(),
+            };
             return Err(format!(
-                "one line for each direction between {local} and {peer} is needed; {} line(s) send from {local}, {} receive at {local}, {} fit both directions",
+                "one line for each direction between {local} and {peer} is needed; {} line(s) send from {local}, {} receive at {local}, {} fit both directions{missing}",
                 outbound.len(),
                 inbound.len(),
                 either.len()
@@ -203,6 +212,10 @@ mod tests {
         let (a, b) = ("192.0.2.1", "192.0.2.2");
         for (text, why) in [
             (line(a, b, "0x1001", 1), "each direction"),
+            (
+                line(b, a, "0x1002", 1),
+                "missing is the other direction of SPI 0x00001002 from 192.0.2.2 to 192.0.2.1: a line from 192.0.2.1 to 192.0.2.2",
+            ),
             (
                 line(a, b, "0x1001", 1) + &line(b, a, "0x1001", 2),
                 "same SPI",
