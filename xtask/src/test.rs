@@ -6,8 +6,8 @@
 //! unit tests are built and run, doc tests run, and so do tests that compute and wait for nothing ([`COMPUTED`]).
 //!
 //! A test that fails is run again, alone. If it passes [`RETRIES`] times in turn it is flaky: shown with its message at the end of the
-//! run. A flaky test that `xtask/flaky.txt` does not name with a reason fails the run, as [`MIN_UNNAMED`] says: a retry hides a race
-//! just as well as a stall of the machine.
+//! run. A flaky test that `xtask/flaky.txt` does not name with a reason fails the run, as [`MIN_UNNAMED`] says: a retry
+//! hides a race just as well as a stall of the machine.
 
 use crate::process::{features, root};
 use std::io::{BufRead, BufReader};

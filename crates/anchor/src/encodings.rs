@@ -50,8 +50,8 @@ const LEADING_FORMATS: usize = 8;
 /// Longest name of a codec, bytes: an answer can have any.
 const LONGEST_NAME: usize = 32;
 
-/// The codec that an answer has chosen, by its name in SDP: the first one of the first RTP line in use whose codec has a quality
-/// model, otherwise of the first RTP line in use. `None` for a description without a codec.
+/// The codec that an answer has chosen, by its name in SDP: the first one of the first RTP line in use whose codec has
+/// a quality model, otherwise of the first RTP line in use. `None` for a description without a codec.
 pub fn chosen_codec(answer: &[u8]) -> Option<String> {
     let mut starts: SmallVec<[usize; 4]> = SmallVec::new();
     let mut at = 0;
@@ -80,7 +80,8 @@ pub fn chosen_codec(answer: &[u8]) -> Option<String> {
     first
 }
 
-/// Name of the first codec of a media section, if it is of RTP and in use. Events, comfort noise and redundancy are no codecs.
+/// Name of the first codec of a media section, if it is of RTP and in use. Events, comfort noise and redundancy are no
+/// codecs.
 fn first_codec(section: &[u8]) -> Option<&[u8]> {
     let mut lines = section
         .split(|&byte| byte == b'\n')

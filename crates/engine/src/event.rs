@@ -296,8 +296,8 @@ events! {
         caller_lost: Option<u64>,
         /// The same in percent of those sent.
         caller_loss_percent: Option<Hundredths>,
-        /// Mean interarrival jitter (RFC 3550) of the source with most packets, milliseconds; without decimals where a media
-        /// node reports whole milliseconds, as rtpengine does.
+        /// Mean interarrival jitter (RFC 3550) of the source with most packets, milliseconds; without decimals where a
+        /// media node reports whole milliseconds, as rtpengine does.
         caller_jitter_ms: Option<ReportedJitter>,
         /// Voice quality by the E-model: MOS-CQE, 1 to 4.5. The jitter buffer is taken for four times the mean jitter, at least
         /// a packet.
@@ -338,8 +338,8 @@ events! {
         /// RTP packets of the caller lost before they arrived here, percent of those sent. With a media node: as
         /// reported by the node.
         caller_loss_percent: Option<Hundredths>,
-        /// Mean interarrival jitter (RFC 3550) of the main source of the caller, measured here, milliseconds. With a media
-        /// node: as reported by the node; without decimals where that is in whole milliseconds, as at rtpengine.
+        /// Mean interarrival jitter (RFC 3550) of the main source of the caller, measured here, milliseconds. With a
+        /// media node: as reported by the node; without decimals where that is in whole milliseconds, as at rtpengine.
         caller_jitter_ms: Option<ReportedJitter>,
         /// Voice quality of the main source of the caller, measured here, by the E-model (G.107, G.107.1): MOS-CQE, 1
         /// to 4.5.

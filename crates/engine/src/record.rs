@@ -143,8 +143,8 @@ record! {
         address: Option<String>,
         /// Trunk of the leg.
         trunk: Option<String>,
-        /// Codec of the media received from the peer, by its name in SDP; without media, the one that was negotiated; null if
-        /// there was no answer.
+        /// Codec of the media received from the peer, by its name in SDP; without media, the one that was negotiated;
+        /// null if there was no answer.
         codec: Option<String>,
         /// Protection of the media with the peer: none, or srtp with the crypto suite, for example
         /// srtp:AES_CM_128_HMAC_SHA1_80; null if the border does not see it.
@@ -161,8 +161,8 @@ record! {
         lost: Option<u64>,
         /// Lost packets in percent of those sent by the peer.
         loss_percent: Option<Hundredths>,
-        /// Mean interarrival jitter of the main stream (RFC 3550), milliseconds; without decimals where a media node reports
-        /// whole milliseconds.
+        /// Mean interarrival jitter of the main stream (RFC 3550), milliseconds; without decimals where a media node
+        /// reports whole milliseconds.
         jitter_ms: Option<ReportedJitter>,
         /// Voice quality of the main stream by the E-model (G.107, G.107.1): MOS-CQE, 1 to 4.5.
         mos: Option<Hundredths>,

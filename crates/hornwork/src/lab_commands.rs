@@ -58,8 +58,8 @@ pub enum Lab {
     Link(Box<crate::link_command::LinkOptions>),
     /// Analyse calls and media streams in a capture.
     ///
-    /// Exit status 2: no capture, or an incomplete one (cut, or with a damaged record); the figures are then those of the
-    /// packets that were read.
+    /// Exit status 2: no capture, or an incomplete one (cut, or with a damaged record); the figures are then those of
+    /// the packets that were read.
     #[command(after_help = "Example: hornwork lab analyse call.pcap --json figures.json")]
     Analyse {
         /// A pcap or pcapng file.

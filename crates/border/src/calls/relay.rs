@@ -382,8 +382,8 @@ impl Calls<'_> {
         Ok(carried)
     }
 
-    /// Keeps the codec of an answer of `from`, for the event at the end of the call. With transcoding the answer that was
-    /// `forwarded` names another one, which the other side sends; `None`: it was not rewritten.
+    /// Keeps the codec of an answer of `from`, for the event at the end of the call. With transcoding the answer that
+    /// was `forwarded` names another one, which the other side sends; `None`: it was not rewritten.
     pub(crate) fn record_codec(
         &mut self,
         SideKey { slot, side }: SideKey,

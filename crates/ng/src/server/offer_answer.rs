@@ -240,7 +240,8 @@ impl NgServer {
         reason.text().to_owned()
     }
 
-    /// Counts and reports that a pool has no port left. Without a name of the interface, that of the first one with the pool.
+    /// Counts and reports that a pool has no port left. Without a name of the interface, that of the first one with the
+    /// pool.
     pub(super) fn ports_exhausted(&mut self, pool: u16, interface: String) {
         self.counters.ports_exhausted += 1;
         let uses = |media: &config::MediaAddress| self.pools.get(media.range) == Some(&pool);
