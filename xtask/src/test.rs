@@ -893,7 +893,7 @@ test result: FAILED. 3 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; 
         let listed = "lab suite run::load: the host stalls";
         assert_eq!(run(&[listed, listed, listed], &[]).end(1), Ok(()));
         let unlisted = format!("lab suite run::other: no reason in {FLAKY}");
-        let why = run(&[listed], &[&unlisted]).end(1).unwrap_err();
+        let why = run(&[listed], &[unlisted.as_str()]).end(1).unwrap_err();
         assert_eq!(why, format!("failed:\n  flaky, 1 of them: {unlisted}"));
     }
 

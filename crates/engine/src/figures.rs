@@ -69,8 +69,8 @@ impl ReportedJitter {
 impl fmt::Display for ReportedJitter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ReportedJitter::Measured(jitter) => jitter.fmt(f),
-            ReportedJitter::Whole(ms) => ms.fmt(f),
+            ReportedJitter::Measured(jitter) => write!(f, "{jitter}"),
+            ReportedJitter::Whole(ms) => write!(f, "{ms}"),
         }
     }
 }

@@ -12,8 +12,8 @@ impl fmt::Display for AddressPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AddressPattern::Any => f.write_str("any address"),
-            AddressPattern::One(address) => address.fmt(f),
-            AddressPattern::Prefix(prefix) => prefix.fmt(f),
+            AddressPattern::One(address) => write!(f, "{address}"),
+            AddressPattern::Prefix(prefix) => write!(f, "{prefix}"),
             AddressPattern::Bits4(..) | AddressPattern::Bits6(..) => {
                 f.write_str("the addresses of its pattern")
             }
