@@ -216,13 +216,8 @@ impl SearchRecord {
             None => Some(result),
             Some(first) => good.filter(|value| *value < first).reduce(f64::max),
         };
-        Some(Interval {
-            low,
-            high: self.failed_above.filter(|_| self.load_limit().is_none()),
-            samples: full.count() as u64,
-            of: "trials".to_owned(),
-            method: "between the highest passed and the lowest failed value".to_owned(),
-        })
+        let high = self.failed_above.filter(|_| self.load_limit().is_none());
+        Some(Interval::bracket(low, high, full.count()))
     }
 
     /// The algorithm with its parameters, as sentences.
