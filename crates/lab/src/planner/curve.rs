@@ -11,7 +11,7 @@ use crate::decimal::plain;
 /// Least growth of the CPU time of a thread from one point to the next, as a share. Points whose CPU time falls with the
 /// load are an error of measurement: more load never needs less.
 const LEAST_GROWTH: f64 = 1e-6;
-/// Halvings of the interval of a busy share.
+/// Most halvings of the interval of a busy share.
 const HALVINGS: u32 = 200;
 
 /// A point of one end of the interval.
@@ -167,6 +167,9 @@ pub(super) fn busy_share(loads: &[(f64, &CostCurve)], end: IntervalEnd) -> f64 {
     }
     for _ in 0..HALVINGS {
         let middle = low + (high - low) / 2.0;
+        if middle <= low || middle >= high {
+            break;
+        }
         match used(middle) > middle {
             true => low = middle,
             false => high = middle,

@@ -32,7 +32,7 @@ pub struct SearchTrial {
 
 impl SearchTrial {
     /// Whether it says something of the SUT at full length.
-    fn counts(&self) -> bool {
+    pub(crate) fn counts(&self) -> bool {
         !self.short && !self.repeated && !self.invalid
     }
 

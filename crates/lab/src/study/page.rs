@@ -8,8 +8,10 @@ use crate::decimal::{counted, plain};
 use crate::error::RunVerdict;
 use crate::experiment::{EspMeasurement, File};
 use crate::progress::duration;
-use crate::records_page::{RECORDS, link, link_to, text};
-use crate::report::{STYLE, computed, date, escape};
+use crate::raw::RunRecord;
+use crate::records_page::{RECORDS, link, link_to, text, text_on};
+use crate::report::{LevelSummary, STYLE, computed, date, escape};
+use crate::search::SearchRecord;
 use crate::statistics::INTERVAL_COLUMN;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -456,6 +458,17 @@ fn parts(html: &mut String, page: &Page<'_>) {
     html.push_str("</tbody></table></div></section>");
 }
 
+/// The verdict of a level in words. A search decides by the majority of the trials at its result.
+pub(super) fn level_verdict(run: &RunRecord, level: &LevelSummary) -> String {
+    let is_result =
+        |search: &&SearchRecord| search.result.is_some() && search.result == level.level;
+    let result = run.search.as_ref().filter(is_result);
+    match result.and_then(SearchRecord::failures_at_result) {
+        Some(failures) => format!("{}: {failures}", RunVerdict::Passed.name()),
+        None => level.verdict.name().to_owned(),
+    }
+}
+
 /// Trials of each part and level, to which the figures link, with their files.
 fn records(html: &mut String, parts: &[(PartRecord, Option<Measured>)]) {
     html.push_str(
@@ -510,7 +523,7 @@ fn records(html: &mut String, parts: &[(PartRecord, Option<Measured>)]) {
                  <a href=\"{name}/streams.ndjson\">streams</a></td></tr>",
                 escape(&anchor(&part.name, level.level)),
                 numbers.join(", "),
-                level.verdict.name(),
+                text_on(&page, "run.json#/search/result", &level_verdict(run, level)),
             );
         }
     }
