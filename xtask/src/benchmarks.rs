@@ -198,7 +198,9 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("| calls \\| per second | 1,234 | calls/s | 1,200 or more (bracket) | 3 |  |"),
+            text.contains(
+                "| calls \\| per second | 1,234 | calls/s | 1,200 or more (bracket) | 3 |  |"
+            ),
             "{text}"
         );
         assert!(

@@ -6,8 +6,8 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// A cost and the rows of the data sheet that are its values: identifier, part, figure, unit. A CPU time has a point for
-/// the row at a fixed, low load (`calls-cost`), and one for that at the highest load that passed.
+/// A cost and the rows of the data sheet that are its values: identifier, part, figure, unit. A CPU time has a point
+/// for the row at a fixed, low load (`calls-cost`), and one for that at the highest load that passed.
 type Source = (&'static str, &'static str, &'static str, &'static str);
 
 const SOURCES: [Source; 13] = [

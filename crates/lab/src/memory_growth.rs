@@ -153,8 +153,8 @@ impl GrowthLoad {
         self.experiment == STANDING_CALLS
     }
 
-    /// Runs the load against so many borders, each in a process of its own. The records of the first are in `dir`, those
-    /// of the others beside it (`DIR-2`, `DIR-3`).
+    /// Runs the load against so many borders, each in a process of its own. The records of the first are in `dir`,
+    /// those of the others beside it (`DIR-2`, `DIR-3`).
     ///
     /// # Errors
     /// As for [`GrowthLoad::measure`].

@@ -16,8 +16,8 @@ const PACKETS_OF_A_CALL: f64 = 100.0;
 
 type Read = fn(&TrialRecord) -> Option<f64>;
 
-/// CPU costs: identifier, part, and how a trial gives it. Each has a point at the fixed, low load of its `-cost` part, and
-/// one at the highest load that passed.
+/// CPU costs: identifier, part, and how a trial gives it. Each has a point at the fixed, low load of its `-cost` part,
+/// and one at the highest load that passed.
 const MEASURED: [(&str, &str, Read); 9] = [
     ("call.bypass.udp", "calls", each),
     ("call.anchored.udp", "calls-anchored", each),

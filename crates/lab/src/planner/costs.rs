@@ -310,11 +310,8 @@ mod tests {
             costs
         );
         // A file of the former format.
-        let old = [
-            &HEAD.replace("format = 2", "format = 1"),
-            entry("call.bypass.udp", 148.0, 0.0).as_str(),
-        ];
-        let costs = Costs::parse("old", &old.concat()).unwrap();
+        let old = HEAD.replace("format = 2", "format = 1") + &entry("call.bypass.udp", 148.0, 0.0);
+        let costs = Costs::parse("old", &old).unwrap();
         assert!((costs.curve("call.bypass.udp").unwrap().at_busy(0.3).value - 148.0).abs() < 1e-9);
         assert!(!costs.text().unwrap().contains("load"));
         assert_eq!(costs.curve("call.bypass.tls").unwrap_err().exit_code(), 3);

@@ -8,8 +8,8 @@ use super::costs::Cost;
 use super::estimate::{Estimate, IntervalEnd};
 use crate::decimal::plain;
 
-/// Least growth of the CPU time of a thread from one point to the next, as a share. Points whose CPU time falls with the
-/// load are an error of measurement: more load never needs less.
+/// Least growth of the CPU time of a thread from one point to the next, as a share. Points whose CPU time falls with
+/// the load are an error of measurement: more load never needs less.
 const LEAST_GROWTH: f64 = 1e-6;
 /// Most halvings of the interval of a busy share.
 const HALVINGS: u32 = 200;
@@ -148,8 +148,8 @@ fn knots(points: &[Cost], end: IntervalEnd) -> Vec<Knot> {
     knots
 }
 
-/// The busy share of one thread with these loads per second, by the value or an end of their costs. Each of them costs as
-/// much as on a thread that is busy to this share by all of them together. More load gives a larger share.
+/// The busy share of one thread with these loads per second, by the value or an end of their costs. Each of them costs
+/// as much as on a thread that is busy to this share by all of them together. More load gives a larger share.
 pub(super) fn busy_share(loads: &[(f64, &CostCurve)], end: IntervalEnd) -> f64 {
     let used = |busy: f64| -> f64 {
         let each = loads.iter();

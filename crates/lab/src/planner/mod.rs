@@ -345,19 +345,20 @@ fn demands(
         let id = format!("packet.{}", request.protection.media());
         all.push(("c_packet", id, traffic.packets_per_s));
     }
-    let with_cost = |(symbol, id, rate): (&'static str, String, Estimate)| {
-        Ok(Demand {
-            symbol,
-            cost: costs.curve(&id)?,
-            id,
-            rate,
-        })
-    };
+    let with_cost =
+        |(symbol, id, rate): (&'static str, String, Estimate)| -> Result<Demand, LabError> {
+            Ok(Demand {
+                symbol,
+                cost: costs.curve(&id)?,
+                id,
+                rate,
+            })
+        };
     all.into_iter().map(with_cost).collect()
 }
 
-/// Busy cores, without headroom. The threads of a plan are as busy as the headroom permits, or there is one that carries
-/// all: the costs are taken at this share.
+/// Busy cores, without headroom. The threads of a plan are as busy as the headroom permits, or there is one that
+/// carries all: the costs are taken at this share.
 fn cpu(
     request: &PlanRequest,
     costs: &Costs,

@@ -213,8 +213,8 @@ pub fn check_real(
     Ok(check)
 }
 
-/// CPU time of a call and of a packet at the load of the runs: so many calls each second with media bypass, or at a time
-/// with media. A thread that is hardly busy takes messages singly, so that they cost more than those of the plan.
+/// CPU time of a call and of a packet at the load of the runs: so many calls each second with media bypass, or at a
+/// time with media. A thread that is hardly busy takes messages singly, so that they cost more than those of the plan.
 fn at_load(call: &CostCurve, packet: Option<&CostCurve>, calls: u32) -> (Estimate, Estimate) {
     let calls = f64::from(calls);
     let loads = match packet {
@@ -307,7 +307,7 @@ impl PartPlan {
             (self.id(), what, unit),
             (self.experiment(), dir.as_path(), count),
             predicted,
-            (&values, self.samples()),
+            (values.as_slice(), self.samples()),
         ))
     }
 

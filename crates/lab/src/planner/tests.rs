@@ -117,7 +117,7 @@ fn cost_of_a_call_is_that_of_the_load_of_a_thread() {
     assert!(busiest.cores.value < large.cores.value);
     let formula = &busiest.step("c_call").unwrap().formula;
     assert!(formula.contains("highest load measured"), "{formula}");
-    // One thread with 1,000 calls/s and 1,000 registrations/s: each costs as on a thread that is as busy as both make it.
+    // One thread with 1,000 calls/s and 1,000 registrations/s, whose costs are those of a thread that is as busy.
     let one = of(1_800_000, 30.0);
     let busy = value(&one, "busy") / 100.0;
     near(value(&one, "c_call"), busy / 2_000.0 * 1e6);
