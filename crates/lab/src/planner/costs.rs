@@ -304,7 +304,7 @@ mod tests {
         let costs = Costs::parse("mine", &two.concat()).unwrap();
         let curve = costs.curve("call.bypass.udp").unwrap();
         assert_eq!(curve.points().len(), 2);
-        assert!(curve.at_busy(0.3).value < 60.0);
+        assert!((50.0..100.0).contains(&curve.at_busy(0.3).value));
         assert_eq!(
             Costs::parse("again", &costs.text().unwrap()).unwrap(),
             costs

@@ -1,16 +1,21 @@
 //! The cost of a call, registration or packet over the load of a thread, from measured points.
 //!
-//! A busy thread takes several messages at a time, so that each costs less. Between two points the CPU time of a thread
-//! has a fixed part and one that grows with the load: the straight line through both. Beyond the points the cost of the
-//! nearest one is kept: the cost at a higher load may be lower, but was not measured.
+//! A busy thread takes several messages at a time, so that each costs less. Between two points two things are known of the
+//! CPU time of a thread: it does not fall with the load, and that of one call does not rise. So it is at most that of as
+//! many calls at the cost of the lower point, and at most that at the higher point; and at least that at the lower point,
+//! and that of as many calls at the cost of the higher point. These bounds are the ends of the interval, and their
+//! geometric mean is the value. A straight line (a fixed part and one for each call) lies too low: most of the fall
+//! comes in a narrow range of loads. Beyond the points the cost of the nearest one is kept: it may be lower at a higher
+//! load, but was not measured.
 
 use super::costs::Cost;
 use super::estimate::{Estimate, IntervalEnd};
 use crate::decimal::plain;
 
-/// Least growth of the CPU time of a thread from one point to the next, as a share. Points whose CPU time falls with
-/// the load are an error of measurement: more load never needs less.
+/// Least growth of the CPU time of a thread from one point to the next, as a share.
 const LEAST_GROWTH: f64 = 1e-6;
+/// Least cost, microseconds: nothing has no logarithm.
+const LEAST_COST: f64 = 1e-6;
 /// Most halvings of the interval of a busy share.
 const HALVINGS: u32 = 200;
 
@@ -35,21 +40,22 @@ impl Knot {
 pub struct CostCurve {
     /// The points in the order of their loads; a single one may have none.
     points: Vec<Cost>,
-    /// For lower end, value and upper end; empty for a single point, whose cost is taken at every load.
-    knots: [Vec<Knot>; 3],
+    /// The CPU time of a thread over its load for lower end, value and upper end, in parts that are straight between
+    /// logarithms; empty for a single point, whose cost is taken at every load.
+    paths: [Vec<Knot>; 3],
 }
 
 impl CostCurve {
     /// The curve through these points; `None` without any.
     pub(super) fn new(mut points: Vec<Cost>) -> Option<CostCurve> {
         points.sort_by(|a, b| a.load.unwrap_or(0.0).total_cmp(&b.load.unwrap_or(0.0)));
-        let knots = match points.len() {
+        let paths = match points.len() {
             0 => return None,
             1 => [const { Vec::new() }; 3],
             _ => [IntervalEnd::Low, IntervalEnd::Value, IntervalEnd::High]
-                .map(|end| knots(&points, end)),
+                .map(|end| path(&knots(&points, end), end)),
         };
-        Some(CostCurve { points, knots })
+        Some(CostCurve { points, paths })
     }
 
     /// The points, in the order of their loads.
@@ -64,27 +70,27 @@ impl CostCurve {
 
     /// The value or an end of the cost on a thread that is busy to this share.
     pub(super) fn end_at(&self, end: IntervalEnd, busy: f64) -> f64 {
-        let knots = match end {
-            IntervalEnd::Low => &self.knots[0],
-            IntervalEnd::Value => &self.knots[1],
-            IntervalEnd::High => &self.knots[2],
+        let path = match end {
+            IntervalEnd::Low => &self.paths[0],
+            IntervalEnd::Value => &self.paths[1],
+            IntervalEnd::High => &self.paths[2],
         };
-        let (Some(first), Some(last)) = (knots.first(), knots.last()) else {
+        let (Some(first), Some(last)) = (path.first(), path.last()) else {
             let only = self.points.first();
             return only.map_or(0.0, |point| point.estimate().at(end));
         };
         if busy <= first.busy {
             return first.each();
         }
-        let between = knots.windows(2).find_map(|pair| match pair {
+        let between = path.windows(2).find_map(|pair| match pair {
             [from, to] if busy <= to.busy => Some((from, to)),
             _ => None,
         });
         let Some((from, to)) = between else {
             return last.each();
         };
-        let part = (busy - from.busy) / (to.busy - from.busy);
-        busy / (from.load + (to.load - from.load) * part) * 1e6
+        let part = (busy / from.busy).ln() / (to.busy / from.busy).ln();
+        busy / (from.load * (to.load / from.load).powf(part)) * 1e6
     }
 
     /// The source of the cost on a thread that is busy to this share, in words.
@@ -105,7 +111,7 @@ impl CostCurve {
 
     /// The place of a busy share among several points, in words.
     fn place(&self, busy: f64) -> String {
-        let [_, knots, _] = &self.knots;
+        let knots = knots(&self.points, IntervalEnd::Value);
         let point = |knot: &Knot| {
             format!(
                 "{} us at {}/s of a thread ({} % busy)",
@@ -114,18 +120,14 @@ impl CostCurve {
                 plain(knot.busy * 100.0)
             )
         };
-        let next = knots.iter().position(|knot| busy <= knot.busy);
-        match (next, next.and_then(|at| at.checked_sub(1))) {
-            (Some(at), Some(before)) => format!(
-                "on the line of CPU time over load from {} to {}",
-                knots.get(before).map_or(String::new(), point),
-                knots.get(at).map_or(String::new(), point)
-            ),
-            (Some(at), None) => format!(
+        let at = |place: usize| knots.get(place).map_or(String::new(), point);
+        match knots.iter().position(|knot| busy <= knot.busy) {
+            Some(0) => format!(
                 "that of the lowest load measured, {}, not extrapolated",
-                knots.get(at).map_or(String::new(), point)
+                at(0)
             ),
-            (None, _) => format!(
+            Some(next) => format!("between {} and {}", at(next - 1), at(next)),
+            None => format!(
                 "that of the highest load measured, {}, not extrapolated",
                 knots.last().map_or(String::new(), point)
             ),
@@ -133,19 +135,58 @@ impl CostCurve {
     }
 }
 
-/// The points of an end. Its CPU time grows from point to point, also where the measured one does not.
+/// The points of an end. From one to the next the CPU time of a thread grows, and the cost does not: where measured ones
+/// do otherwise, the larger one counts for both.
 fn knots(points: &[Cost], end: IntervalEnd) -> Vec<Knot> {
-    let mut knots: Vec<Knot> = Vec::with_capacity(points.len());
-    for point in points {
-        let Some(load) = point.load else { continue };
-        let measured = load * point.estimate().at(end) * 1e-6;
-        let least = knots.last().map_or(0.0, |before| before.busy);
-        knots.push(Knot {
-            load,
-            busy: measured.max(least * (1.0 + LEAST_GROWTH)),
-        });
+    let of_point = |point: &Cost| {
+        let (load, cost) = (point.load?, point.estimate().at(end).max(LEAST_COST));
+        let busy = load * cost * 1e-6;
+        Some(Knot { load, busy })
+    };
+    let mut knots: Vec<Knot> = points.iter().filter_map(of_point).collect();
+    let mut least = 0.0;
+    for knot in knots.iter_mut().rev() {
+        least = knot.each().max(least);
+        knot.busy = knot.busy.max(knot.load * least * 1e-6);
+    }
+    growing(knots)
+}
+
+/// With a growth of the CPU time from each to the next.
+fn growing(mut knots: Vec<Knot>) -> Vec<Knot> {
+    let mut least = 0.0;
+    for knot in &mut knots {
+        knot.busy = knot.busy.max(least);
+        least = knot.busy * (1.0 + LEAST_GROWTH);
     }
     knots
+}
+
+/// The CPU time of an end over the load, with the knots between its points.
+fn path(knots: &[Knot], end: IntervalEnd) -> Vec<Knot> {
+    let mut path: Vec<Knot> = knots.first().copied().into_iter().collect();
+    for pair in knots.windows(2) {
+        let [from, to] = pair else { continue };
+        let (dear, cheap) = (from.busy / from.load, to.busy / to.load);
+        // Where the lower bound leaves the CPU time of the lower point, and the upper bound reaches that of the higher one.
+        let mut turns = [from.busy / cheap, to.busy / dear];
+        turns.sort_by(f64::total_cmp);
+        for load in turns {
+            if load <= from.load || load >= to.load {
+                continue;
+            }
+            let least = from.busy.max(load * cheap);
+            let most = to.busy.min(load * dear);
+            let busy = match end {
+                IntervalEnd::Low => least,
+                IntervalEnd::Value => (least * most).sqrt(),
+                IntervalEnd::High => most,
+            };
+            path.push(Knot { load, busy });
+        }
+        path.push(*to);
+    }
+    growing(path)
 }
 
 /// The busy share of one thread with these loads per second, by the value or an end of their costs. Each of them costs
@@ -156,15 +197,8 @@ pub(super) fn busy_share(loads: &[(f64, &CostCurve)], end: IntervalEnd) -> f64 {
         each.map(|(rate, curve)| rate * curve.end_at(end, busy) * 1e-6)
             .sum()
     };
-    // The load that a curve carries grows with the busy share, so that `used` is above it up to one share, and below
-    // from there on.
+    // Costs do not rise with the busy share, so that `used` is above it up to one share, and below from there on.
     let (mut low, mut high) = (0.0, used(0.0));
-    for _ in 0..HALVINGS {
-        if used(high) <= high {
-            break;
-        }
-        high *= 2.0;
-    }
     for _ in 0..HALVINGS {
         let middle = low + (high - low) / 2.0;
         if middle <= low || middle >= high {
@@ -205,21 +239,25 @@ mod tests {
     }
 
     #[test]
-    fn cost_between_two_points_has_a_fixed_and_a_variable_part() {
+    fn cost_between_two_points_is_the_middle_of_its_bounds() {
         // In the order of the file, not of the loads.
         let of = curve(&[
             (11_000.0, [40.0, 44.0, 50.0]),
             (500.0, [90.0, 148.0, 204.0]),
         ]);
-        // 0.074 and 0.484 of a thread: a fixed part of 0.0545 and 39.05 us for each call.
-        let (b, a) = (
-            (0.484 - 0.074) / 10_500.0,
-            0.074 - 500.0 * (0.484 - 0.074) / 10_500.0,
-        );
-        for load in [500.0, 2_000.0, 7_000.0, 11_000.0] {
-            let busy = a + b * load;
-            near(of.at_busy(busy).value, busy / load * 1e6);
-        }
+        // 0.074 and 0.484 of a thread. At 1,000 calls/s: at least the 0.074, at most 0.148.
+        let busy = (0.074_f64 * 0.148).sqrt();
+        near(of.at_busy(busy).value, busy / 1_000.0 * 1e6);
+        // At 2,500 calls/s: at least 0.11, at most 0.37.
+        let busy = (0.11_f64 * 0.37).sqrt();
+        near(of.at_busy(busy).value, busy / 2_500.0 * 1e6);
+        // At 8,000 calls/s: at least 0.352, at most the 0.484.
+        let busy = (0.352_f64 * 0.484).sqrt();
+        near(of.at_busy(busy).value, busy / 8_000.0 * 1e6);
+        // The interval has the ends of both points: the fall may be anywhere between them.
+        let between = of.at_busy(0.2);
+        near(between.low, 40.0);
+        near(between.high, 204.0);
         near(of.at_busy(0.074).value, 148.0);
         near(of.at_busy(0.484).value, 44.0);
         // Nothing is extrapolated, and the plan says so.
@@ -242,9 +280,21 @@ mod tests {
         }
         let source = of.source(0.3);
         assert!(
-            source.starts_with("on the line of CPU time over load from 148 us at 500/s"),
+            source.starts_with("between 148 us at 500/s of a thread (7.4 % busy) and 44 us"),
             "{source}"
         );
+    }
+
+    #[test]
+    fn points_that_contradict_each_other_are_taken_at_the_larger_one() {
+        // A cost that rises is that of the higher load at the lower one, too.
+        let rising = curve(&[(1_000.0, [6.0; 3]), (5_000.0, [12.0; 3])]);
+        near(rising.at_busy(0.001).value, 12.0);
+        near(rising.at_busy(0.03).value, 12.0);
+        // CPU time that falls is that of the lower load at the higher one, too.
+        let falling = curve(&[(500.0, [200.0; 3]), (1_000.0, [10.0; 3])]);
+        near(falling.at_busy(0.05).value, 200.0);
+        assert!((falling.at_busy(0.2).value - 100.0).abs() < 0.01);
     }
 
     #[test]
@@ -278,9 +328,9 @@ mod tests {
     }
 
     #[test]
-    fn busier_thread_carries_more_and_ends_are_in_order() {
+    fn busier_thread_carries_more_at_a_lower_cost_and_ends_are_in_order() {
         for of in curves() {
-            let mut before = [0.0; 3];
+            let mut before = [[0.0, f64::INFINITY]; 3];
             for step in 1..2_000 {
                 let busy = f64::from(step) / 1_000.0;
                 let Estimate { low, value, high } = of.at_busy(busy);
@@ -288,12 +338,13 @@ mod tests {
                     low <= value && value <= high,
                     "{busy}: {low} {value} {high}"
                 );
-                // A cost of nothing has no bound of the load.
-                let loads = [low, value, high].map(|cost| busy / cost.max(1e-9));
-                for (now, before) in loads.into_iter().zip(before) {
-                    assert!(now >= before * (1.0 - 1e-12), "{busy}: {now} {before}");
+                for (place, cost) in [low, value, high].into_iter().enumerate() {
+                    let [load_before, cost_before] = before[place];
+                    let load = busy / cost;
+                    assert!(load >= load_before * (1.0 - 1e-9), "{busy}: {cost}");
+                    assert!(cost <= cost_before * (1.0 + 1e-9), "{busy}: {cost}");
+                    before[place] = [load, cost];
                 }
-                before = loads;
             }
         }
     }

@@ -105,12 +105,14 @@ fn cost_of_a_call_is_that_of_the_load_of_a_thread() {
         formula.contains("lowest load measured") && formula.contains("not extrapolated"),
         "{formula}"
     );
-    // Many threads, 20 % busy: between the points, 0.074 and 0.50193 of a thread.
+    // Many threads, 20 % busy: between the points, of which a thread is 7.4 % and 50.2 % busy.
     let large = of(36_000_000, 80.0);
     near(value(&large, "busy"), 20.0);
-    let load = 500.0 + 11_200.0 * (0.2 - 0.074) / (0.501_93 - 0.074);
-    near(value(&large, "c_call"), 0.2 / load * 1e6);
-    near(value(&large, "u"), 40_000.0 * 0.2 / load);
+    let middle = (148.0_f64 * 42.9).sqrt();
+    near(value(&large, "c_call"), middle);
+    near(value(&large, "u"), 40_000.0 * middle * 1e-6);
+    let Estimate { low, high, .. } = large.step("c_call").unwrap().estimate;
+    assert!(low < 42.9 && high > 148.0, "{low} {high}");
     // Above the highest load measured, the cost there.
     let busiest = of(36_000_000, 30.0);
     near(value(&busiest, "c_call"), 42.9);
