@@ -1,12 +1,12 @@
 //! The cost of a call, registration or packet over the load of a thread, from measured points.
 //!
-//! A busy thread takes several messages at a time, so that each costs less. Between two points two things are known of the
-//! CPU time of a thread: it does not fall with the load, and that of one call does not rise. So it is at most that of as
-//! many calls at the cost of the lower point, and at most that at the higher point; and at least that at the lower point,
-//! and that of as many calls at the cost of the higher point. These bounds are the ends of the interval, and their
-//! geometric mean is the value. A straight line (a fixed part and one for each call) lies too low: most of the fall
-//! comes in a narrow range of loads. Beyond the points the cost of the nearest one is kept: it may be lower at a higher
-//! load, but was not measured.
+//! A busy thread takes several messages at a time, so that each costs less. Between two points two things are known of
+//! the CPU time of a thread: it does not fall with the load, and that of one call does not rise. So it is at most that
+//! of as many calls at the cost of the lower point, and at most that at the higher point; and at least that at the lower
+//! point, and that of as many calls at the cost of the higher point. These bounds are the ends of the interval, and
+//! their geometric mean is the value. A straight line (a fixed part and one for each call) lies too low: most of the
+//! fall comes in a narrow range of loads. Beyond the points the cost of the nearest one is kept: it may be lower at a
+//! higher load, but was not measured.
 
 use super::costs::Cost;
 use super::estimate::{Estimate, IntervalEnd};
@@ -135,8 +135,8 @@ impl CostCurve {
     }
 }
 
-/// The points of an end. From one to the next the CPU time of a thread grows, and the cost does not: where measured ones
-/// do otherwise, the larger one counts for both.
+/// The points of an end. From one to the next the CPU time of a thread grows, and the cost does not: where measured
+/// ones do otherwise, the larger one counts for both.
 fn knots(points: &[Cost], end: IntervalEnd) -> Vec<Knot> {
     let of_point = |point: &Cost| {
         let (load, cost) = (point.load?, point.estimate().at(end).max(LEAST_COST));
@@ -167,16 +167,16 @@ fn path(knots: &[Knot], end: IntervalEnd) -> Vec<Knot> {
     let mut path: Vec<Knot> = knots.first().copied().into_iter().collect();
     for pair in knots.windows(2) {
         let [from, to] = pair else { continue };
-        let (dear, cheap) = (from.busy / from.load, to.busy / to.load);
-        // Where the lower bound leaves the CPU time of the lower point, and the upper bound reaches that of the higher one.
-        let mut turns = [from.busy / cheap, to.busy / dear];
+        let (cost_below, cost_above) = (from.busy / from.load, to.busy / to.load);
+        // The lower bound leaves the CPU time of the lower point, and the upper one reaches that of the higher point.
+        let mut turns = [from.busy / cost_above, to.busy / cost_below];
         turns.sort_by(f64::total_cmp);
         for load in turns {
             if load <= from.load || load >= to.load {
                 continue;
             }
-            let least = from.busy.max(load * cheap);
-            let most = to.busy.min(load * dear);
+            let least = from.busy.max(load * cost_above);
+            let most = to.busy.min(load * cost_below);
             let busy = match end {
                 IntervalEnd::Low => least,
                 IntervalEnd::Value => (least * most).sqrt(),
