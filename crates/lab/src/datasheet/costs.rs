@@ -17,7 +17,7 @@ const PACKETS_OF_A_CALL: f64 = 100.0;
 type Read = fn(&TrialRecord) -> Option<f64>;
 
 /// CPU costs: identifier, part, and how a trial gives it. Each has a point at the fixed, low load of its `-cost` part,
-/// and one at the highest load that passed.
+/// one at the result of its search, and those of the loads below that the search tried.
 const MEASURED: [(&str, &str, Read); 9] = [
     ("call.bypass.udp", "calls", each),
     ("call.anchored.udp", "calls-anchored", each),
@@ -116,12 +116,13 @@ pub(super) fn of(record: &SuiteRecord, parts: &[(PartRecord, Option<Measured>)])
     };
     for (id, part, read) in MEASURED {
         for part in [format!("{part}-cost"), part.to_owned()] {
-            let found = run(&part).and_then(|run| point(id, &part, read, run));
-            let found = found.filter(|point| {
-                let mut known = costs.cost.iter().filter(|cost| cost.id == id);
-                known.all(|known| differ(known.load, point.load))
-            });
-            costs.cost.extend(found);
+            let found = run(&part).map_or(Vec::new(), |run| points(id, &part, read, run));
+            for point in found {
+                let same = |known: &Cost| known.id == id && known.load == point.load;
+                if !costs.cost.iter().any(same) {
+                    costs.cost.push(point);
+                }
+            }
         }
     }
     costs.derive();
@@ -147,50 +148,45 @@ pub(super) fn of(record: &SuiteRecord, parts: &[(PartRecord, Option<Measured>)])
     costs
 }
 
-/// Whether two points of a cost were measured at different, known loads.
-fn differ(one: Option<f64>, other: Option<f64>) -> bool {
-    match (one, other) {
-        (Some(one), Some(other)) => one.total_cmp(&other).is_ne(),
-        _ => false,
-    }
-}
-
-/// A CPU time at the result of a search, or at the highest level that passed; `None` without one.
-fn point(id: &str, part: &str, read: Read, run: &RunRecord) -> Option<Cost> {
-    let good: Vec<&TrialRecord> = run
-        .trials
-        .iter()
-        .filter(|trial| {
-            let failed = matches!(trial.verdict, RunVerdict::Failed | RunVerdict::NotMeasured);
-            !failed && !trial.short
-        })
-        .collect();
-    let level = match &run.search {
-        Some(search) => Some(search.result?),
-        None => good.iter().filter_map(|t| t.level).reduce(f64::max),
+/// CPU times at the loads that passed, up to the result of a search; none of a search without one.
+fn points(id: &str, part: &str, read: Read, run: &RunRecord) -> Vec<Cost> {
+    let most = match run.search.as_ref().map(|search| search.result) {
+        Some(None) => return Vec::new(),
+        Some(Some(result)) => result,
+        None => f64::INFINITY,
     };
-    let at = good.into_iter().filter(|trial| trial.level == level);
-    let values: Vec<f64> = at.filter_map(read).collect();
-    let single = match values.len() {
-        1 => ", one sample, interval assumed: 25 %",
-        _ => "",
+    let passed = |trial: &&TrialRecord| {
+        !matches!(trial.verdict, RunVerdict::Failed | RunVerdict::NotMeasured)
     };
+    let good: Vec<&TrialRecord> = run.trials.iter().filter(passed).collect();
+    let mut levels: Vec<f64> = good.iter().filter_map(|trial| trial.level).collect();
+    levels.retain(|level| *level > 0.0 && *level <= most);
+    levels.sort_by(f64::total_cmp);
+    levels.dedup();
     let per_level = match id.starts_with("packet.") {
         true => PACKETS_OF_A_CALL,
         false => 1.0,
     };
-    let origin = format!(
-        "{part}/run.json, {} at {}{single}",
-        counted(values.len(), "trial"),
-        level.map_or("one load".to_owned(), plain)
-    );
-    let cost = cost(id, "us", &values, origin)?;
-    Some(Cost {
-        load: level
-            .map(|level| level * per_level)
-            .filter(|load| *load > 0.0),
-        ..cost
-    })
+    let of_level = |level: f64| {
+        let at = good.iter().filter(|trial| trial.level == Some(level));
+        // Short trials of a search have the only CPU time of their loads.
+        let is_full = at.clone().any(|trial| !trial.short);
+        let used = at.filter(|trial| !trial.short || !is_full);
+        let values: Vec<f64> = used.filter_map(|trial| read(trial)).collect();
+        let noun = if is_full { "trial" } else { "short trial" };
+        let single = match values.len() {
+            1 => ", one sample, interval assumed: 25 %",
+            _ => "",
+        };
+        let origin = format!(
+            "{part}/run.json, {} at {}{single}",
+            counted(values.len(), noun),
+            plain(level)
+        );
+        let load = Some(level * per_level);
+        cost(id, "us", &values, origin).map(|cost| Cost { load, ..cost })
+    };
+    levels.into_iter().filter_map(of_level).collect()
 }
 
 /// Writes `costs.toml` into the directory of a data sheet.
@@ -240,6 +236,13 @@ mod tests {
         trial
     }
 
+    fn short(level: f64, us: f64, verdict: RunVerdict) -> TrialRecord {
+        TrialRecord {
+            short: true,
+            ..trial(level, us, verdict)
+        }
+    }
+
     fn measured(name: &str, run: RunRecord) -> (PartRecord, Option<Measured>) {
         let part = PartRecord {
             name: name.to_owned(),
@@ -249,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn cost_has_a_point_at_the_fixed_load_and_one_at_the_result_of_the_search() {
+    fn cost_has_points_at_the_fixed_load_and_at_the_loads_of_the_search() {
         use RunVerdict::{Failed, NotJudged, Passed};
         let fixed = |level: f64| RunRecord {
             trials: [140.0, 150.0, 154.0]
@@ -259,7 +262,9 @@ mod tests {
         };
         let searched = |result: Option<f64>| RunRecord {
             trials: vec![
-                trial(3_200.0, 70.0, Passed),
+                short(3_200.0, 80.0, Passed),
+                short(11_700.0, 50.0, Passed),
+                short(12_800.0, 40.0, Passed),
                 trial(11_700.0, 42.0, Passed),
                 trial(11_700.0, 90.0, Failed),
                 trial(11_700.0, 44.0, Passed),
@@ -297,9 +302,20 @@ mod tests {
             points("call.bypass.udp"),
             [
                 (Some(500.0), 130.0, 148.0, 166.0),
+                (Some(3_200.0), 60.0, 80.0, 100.0),
                 (Some(11_700.0), 42.0, 43.0, 44.0)
             ]
         );
+        let origin = |load: f64| {
+            let mut all = costs.cost.iter();
+            let of = all.find(|cost| cost.id == "call.bypass.udp" && cost.load == Some(load));
+            of.unwrap().origin.clone()
+        };
+        assert_eq!(
+            origin(3_200.0),
+            "calls/run.json, 1 short trial at 3200, one sample, interval assumed: 25 %"
+        );
+        assert_eq!(origin(11_700.0), "calls/run.json, 2 trials at 11700");
         // A search without a result has no point.
         assert_eq!(
             points("registration.udp"),

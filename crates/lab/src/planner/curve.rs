@@ -1,21 +1,24 @@
 //! The cost of a call, registration or packet over the load of a thread, from measured points.
 //!
-//! A busy thread takes several messages at a time, so that each costs less. Between two points two things are known of
-//! the CPU time of a thread: it does not fall with the load, and that of one call does not rise. So it is at most that
-//! of as many calls at the cost of the lower point, and at most that at the higher point; and at least that at the lower
-//! point, and that of as many calls at the cost of the higher point. These bounds are the ends of the interval, and
-//! their geometric mean is the value. A straight line (a fixed part and one for each call) lies too low: most of the
-//! fall comes in a narrow range of loads. Beyond the points the cost of the nearest one is kept: it may be lower at a
-//! higher load, but was not measured.
+//! A busy thread takes several messages at a time, so that each costs less. Between two points two things are known
+//! of the CPU time of a thread: it does not fall with the load, and that of one call does not rise. So it is at most
+//! that of as many calls at the cost of the lower point, and at most that at the higher point; and at least that at
+//! the lower point, and that of as many calls at the cost of the higher point. These bounds are the ends of the
+//! interval, and their geometric mean is the value. A straight line (a fixed part and one for each call) lies too
+//! low: most of the fall comes in a narrow range of loads. Beyond the points the cost of the nearest one is kept: it
+//! may be lower at a higher load, but was not measured.
 
 use super::costs::Cost;
 use super::estimate::{Estimate, IntervalEnd};
 use crate::decimal::plain;
+use std::ops::Range;
 
 /// Least growth of the CPU time of a thread from one point to the next, as a share.
 const LEAST_GROWTH: f64 = 1e-6;
 /// Least cost, microseconds: nothing has no logarithm.
 const LEAST_COST: f64 = 1e-6;
+/// Least ratio of the load of a turn to those beside it: closer ones are the same one.
+const NEXT_LOAD: f64 = 1.001;
 /// Most halvings of the interval of a busy share.
 const HALVINGS: u32 = 200;
 
@@ -95,22 +98,26 @@ impl CostCurve {
 
     /// The source of the cost on a thread that is busy to this share, in words.
     pub(super) fn source(&self, busy: f64) -> String {
-        let place = match self.points.as_slice() {
+        let (place, used) = match self.points.as_slice() {
             [only] => match only.load {
-                Some(load) => format!(
-                    "measured at {}/s of a thread alone, and taken for every load",
-                    plain(load)
+                Some(load) => (
+                    format!(
+                        "measured at {}/s of a thread alone, and taken for every load",
+                        plain(load)
+                    ),
+                    0..1,
                 ),
-                None => "taken for every load".to_owned(),
+                None => ("taken for every load".to_owned(), 0..1),
             },
             _ => self.place(busy),
         };
-        let origins: Vec<&str> = self.points.iter().map(|of| of.origin.as_str()).collect();
+        let origins = self.points.get(used).unwrap_or_default().iter();
+        let origins: Vec<&str> = origins.map(|of| of.origin.as_str()).collect();
         format!("{place}; {}", origins.join("; "))
     }
 
-    /// The place of a busy share among several points, in words.
-    fn place(&self, busy: f64) -> String {
+    /// The place of a busy share among several points, in words, and the points that give the cost there.
+    fn place(&self, busy: f64) -> (String, Range<usize>) {
         let knots = knots(&self.points, IntervalEnd::Value);
         let point = |knot: &Knot| {
             format!(
@@ -122,15 +129,25 @@ impl CostCurve {
         };
         let at = |place: usize| knots.get(place).map_or(String::new(), point);
         match knots.iter().position(|knot| busy <= knot.busy) {
-            Some(0) => format!(
-                "that of the lowest load measured, {}, not extrapolated",
-                at(0)
+            Some(0) => (
+                format!(
+                    "that of the lowest load measured, {}, not extrapolated",
+                    at(0)
+                ),
+                0..1,
             ),
-            Some(next) => format!("between {} and {}", at(next - 1), at(next)),
-            None => format!(
-                "that of the highest load measured, {}, not extrapolated",
-                knots.last().map_or(String::new(), point)
+            Some(next) => (
+                format!("between {} and {}", at(next - 1), at(next)),
+                next - 1..next + 1,
             ),
+            None => {
+                let last = knots.len().saturating_sub(1);
+                let words = format!(
+                    "that of the highest load measured, {}, not extrapolated",
+                    at(last)
+                );
+                (words, last..knots.len())
+            }
         }
     }
 }
@@ -172,7 +189,8 @@ fn path(knots: &[Knot], end: IntervalEnd) -> Vec<Knot> {
         let mut turns = [from.busy / cost_above, to.busy / cost_below];
         turns.sort_by(f64::total_cmp);
         for load in turns {
-            if load <= from.load || load >= to.load {
+            let before = path.last().map_or(0.0, |knot| knot.load);
+            if load < before * NEXT_LOAD || load * NEXT_LOAD > to.load {
                 continue;
             }
             let least = from.busy.max(load * cost_above);
@@ -265,22 +283,29 @@ mod tests {
             (
                 0.001,
                 148.0,
-                "lowest load measured, 148 us at 500/s of a thread (7.4 % busy), not",
+                "that of the lowest load measured, 148 us at 500/s of a thread (7.4 % busy), not",
             ),
             (
                 0.9,
                 44.0,
-                "highest load measured, 44 us at 11000/s of a thread (48.4 % busy), not",
+                "that of the highest load measured, 44 us at 11000/s of a thread (48.4 % busy), not",
             ),
         ] {
             near(of.at_busy(busy).value, value);
             let source = of.source(busy);
-            assert!(source.contains(words), "{source}");
-            assert!(source.contains("origin of 148; origin of 44"), "{source}");
+            assert!(source.starts_with(words), "{source}");
+            assert!(
+                source.ends_with(&format!("extrapolated; origin of {value}")),
+                "{source}"
+            );
         }
         let source = of.source(0.3);
         assert!(
             source.starts_with("between 148 us at 500/s of a thread (7.4 % busy) and 44 us"),
+            "{source}"
+        );
+        assert!(
+            source.ends_with("; origin of 148; origin of 44"),
             "{source}"
         );
     }
