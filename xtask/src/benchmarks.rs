@@ -52,7 +52,7 @@ fn sheet(record: &Value) -> Result<String, String> {
     let mut gaps = String::new();
     let mut page = format!(
         "`hornwork lab datasheet`, setting {}, {:.0} min, {}, version {}, {}, {} cores, {}.\n\n\
-         | figure | here | unit | 95 % interval | samples | remark |\n| --- | --- | --- | --- | --- | --- |\n",
+         | figure | here | unit | 95 % interval or bracket | samples | remark |\n| --- | --- | --- | --- | --- | --- |\n",
         text(&record["setting"]),
         (seconds / 60.0).max(1.0),
         date(record["started"].as_u64().unwrap_or(0)),
@@ -81,6 +81,12 @@ fn sheet(record: &Value) -> Result<String, String> {
             [Some(low), None] => format!("{} or more", number(low)),
             [None, Some(high)] => format!("{} or less", number(high)),
             [None, None] => String::new(),
+        };
+        // The interval of a capacity is no confidence interval.
+        let method = interval["method"].as_str().unwrap_or_default();
+        let ends = match method.starts_with("between the highest passed") && !ends.is_empty() {
+            true => format!("{ends} (bracket)"),
+            false => ends,
         };
         let samples = row["samples"].as_u64().filter(|samples| *samples > 0);
         let ends = match (ends.is_empty(), samples) {
@@ -180,7 +186,7 @@ mod tests {
             "machine": { "cpu": "a CPU", "cores": 2, "kernel": "Linux 6.1" },
             "parts": [{ "seconds": 120.0 }],
             "study": [
-                { "what": "calls | per second", "here": 1234.5, "unit": "calls/s", "interval": { "low": 1200.0, "high": null }, "samples": 3, "remark": "" },
+                { "what": "calls | per second", "here": 1234.5, "unit": "calls/s", "interval": { "low": 1200.0, "high": null, "method": "between the highest passed and the lowest failed value" }, "samples": 3, "remark": "" },
                 { "what": "more", "here": null, "unit": "", "interval": null, "samples": 0, "remark": "not installed" },
                 { "what": "one", "here": 2.0, "unit": "us", "interval": { "low": null, "high": null }, "samples": 1, "remark": "kamailio 5.6.3" },
             ],
@@ -192,7 +198,9 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("| calls \\| per second | 1,234 | calls/s | 1,200 or more | 3 |  |"),
+            text.contains(
+                "| calls \\| per second | 1,234 | calls/s | 1,200 or more (bracket) | 3 |  |"
+            ),
             "{text}"
         );
         assert!(

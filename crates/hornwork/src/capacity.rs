@@ -236,12 +236,16 @@ mod tests {
     #[test]
     fn price_of_media_is_not_below_the_measured_cost() {
         let costs = lab::planner::Costs::built_in().expect("costs");
-        let packet = costs.get("packet.none").expect("a cost");
+        // Measured at several loads: a packet costs less on a busy thread.
+        let packet = costs.curve("packet.none").expect("a cost");
+        let ends = packet.points().iter();
+        let low = ends.clone().map(|point| point.low).fold(f64::MAX, f64::min);
+        let high = ends.map(|point| point.high).fold(0.0, f64::max);
         // 50 packets each way.
         for path in [MediaPath::SharedPortSocket, MediaPath::SocketPerPort] {
             let price = Price::of_media(path).processor as f64;
-            assert!(price >= 100.0 * packet.low, "{path:?}: {price} {packet:?}");
-            assert!(price <= 200.0 * packet.high, "{path:?}: {price} {packet:?}");
+            assert!(price >= 100.0 * low, "{path:?}: {price} {packet:?}");
+            assert!(price <= 200.0 * high, "{path:?}: {price} {packet:?}");
         }
         let text = interface("out", "127.0.0.1", "6000-32001");
         let mut config = config::parse(&text, "f").expect("configuration");
@@ -252,7 +256,7 @@ mod tests {
                 ..MediaPaths::default()
             };
             let promised = calls(&line(&config, &paths, None)) as f64;
-            let planned = 700_000.0 / (100.0 * packet.low);
+            let planned = 700_000.0 / (100.0 * low);
             assert!(promised <= planned, "{promised} {planned}");
         }
     }

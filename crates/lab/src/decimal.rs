@@ -27,9 +27,24 @@ pub fn plain(value: f64) -> String {
     }
 }
 
+/// Label of an axis whose labels are at least `step` apart: with as many decimals as tell two of them apart.
+pub(crate) fn tick(value: f64, step: f64) -> String {
+    let decimals = match step > 0.0 && step.is_finite() {
+        true => (-step.log10()).ceil().clamp(0.0, 12.0) as usize,
+        false => 3,
+    };
+    let text = format!("{value:.decimals$}");
+    let text = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => text.as_str(),
+    };
+    // Rounding leaves a sign at nothing.
+    if text == "-0" { "0" } else { text }.to_owned()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::counted;
+    use super::{counted, tick};
 
     #[test]
     fn one_has_the_singular() {
@@ -37,5 +52,19 @@ mod tests {
         assert_eq!(counted(0_usize, "trial"), "0 trials");
         assert_eq!(counted(2_u64, "loss"), "2 losses");
         assert_eq!(counted(21_u64, "batch"), "21 batches");
+    }
+
+    #[test]
+    fn label_of_an_axis_has_the_decimals_of_its_step() {
+        let shown = [
+            (950.0, 0.4),
+            (949.6, 0.4),
+            (0.0, 0.1),
+            (-0.004, 0.1),
+            (2e-4, 1e-4),
+        ];
+        let shown = shown.map(|(value, step)| tick(value, step));
+        assert_eq!(shown, ["950", "949.6", "0", "0", "0.0002"]);
+        assert_eq!(tick(12_250.0, 500.0), "12250");
     }
 }

@@ -4,7 +4,7 @@ use crate::error::LabError;
 use crate::raw::{RunRecord, TrialRecord};
 use crate::run::{self, Executed, RunOptions};
 use crate::subject::{self, Placement, RunningSubject};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -153,6 +153,21 @@ impl GrowthLoad {
         self.experiment == STANDING_CALLS
     }
 
+    /// Runs the load against so many borders, each in a process of its own. The records of the first are in `dir`,
+    /// those of the others beside it (`DIR-2`, `DIR-3`).
+    ///
+    /// # Errors
+    /// As for [`GrowthLoad::measure`].
+    pub(crate) fn measure_borders(
+        &self,
+        dir: &Path,
+        borders: u32,
+        seed: Option<u64>,
+    ) -> Result<Vec<MemoryGrowth>, LabError> {
+        let each = directories(dir, borders).into_iter();
+        each.map(|dir| self.measure(&dir, seed)).collect()
+    }
+
     /// Runs the load against a border of its own; the records are in `dir`.
     ///
     /// # Errors
@@ -278,6 +293,13 @@ impl GrowthLoad {
         }
         Ok(growth)
     }
+}
+
+/// Directories for the records of so many borders.
+fn directories(dir: &Path, borders: u32) -> Vec<PathBuf> {
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    let more = (2..=borders).map(|number| dir.with_file_name(format!("{name}-{number}")));
+    std::iter::once(dir.to_owned()).chain(more).collect()
 }
 
 /// Detects the end of a fall in a series of readings.
@@ -431,6 +453,14 @@ mod tests {
         // A fall of a few pages is none.
         let few = [kb[2], kb[2] - 8_192.0, most(&late)];
         assert!(of(3_400, few).is_ok());
+    }
+
+    #[test]
+    fn each_border_has_records_of_its_own() {
+        let of = directories(Path::new("out/memory.call.bypass"), 3);
+        let names = ["", "-2", "-3"].map(|end| format!("out/memory.call.bypass{end}"));
+        assert_eq!(of, names.map(PathBuf::from));
+        assert_eq!(directories(Path::new("out"), 1), [PathBuf::from("out")]);
     }
 
     #[test]

@@ -138,13 +138,8 @@ fn record(steps: Vec<PeakStep>) -> PeakRecord {
         value,
         at,
         failed_above,
-        interval: failed_above.map(|above| Interval {
-            low: Some(value),
-            high: Some(above.max(value)),
-            samples: steps.len() as u64,
-            of: "trials".to_owned(),
-            method: "between the highest passed and the lowest failed value".to_owned(),
-        }),
+        interval: failed_above
+            .map(|above| Interval::bracket(Some(value), Some(above.max(value)), steps.len())),
         steps,
     }
 }
@@ -175,7 +170,10 @@ mod tests {
             (found.value, found.at, found.failed_above),
             (749.0, Some(750.0), Some(900.0))
         );
-        assert_eq!(found.interval.unwrap().ends(), "749 to 900");
+        assert_eq!(
+            found.interval.unwrap().marked_ends(),
+            "749 to 900 (bracket)"
+        );
         // Where the generator was the limit, the peak is open above.
         let mut starved = step(900.0, 500.0, false);
         starved.invalid = Some("the generator could not keep up: late".to_owned());

@@ -156,6 +156,11 @@ pub fn has_too_few_samples(samples: u64, q: f64) -> bool {
     samples as f64 * (1.0 - q) < 3.0 - 1e-9
 }
 
+/// Method of a bracket.
+const BRACKET: &str = "between the highest passed and the lowest failed value";
+/// Heading of a column that has confidence intervals, and brackets of searches.
+pub(crate) const INTERVAL_COLUMN: &str = "95 % interval or bracket";
+
 /// End of the method of an interval within the runs.
 const WITHIN_RUNS: &str = ", within the runs";
 
@@ -168,6 +173,22 @@ impl Interval {
             method: "no interval".to_owned(),
             ..Interval::default()
         }
+    }
+
+    /// The bracket of a limit: the highest value that passed, and the lowest that failed. It is no confidence interval.
+    pub(crate) fn bracket(low: Option<f64>, high: Option<f64>, trials: usize) -> Interval {
+        Interval {
+            low,
+            high,
+            samples: trials as u64,
+            of: "trials".to_owned(),
+            method: BRACKET.to_owned(),
+        }
+    }
+
+    /// Whether it is the bracket of a search.
+    pub fn is_bracket(&self) -> bool {
+        self.method == BRACKET
     }
 
     /// Interval of the mean of these values (Student's t).
@@ -396,6 +417,13 @@ impl Interval {
         }
     }
 
+    /// The ends as text, a bracket marked: `700 to 750 (bracket)`.
+    pub fn marked_ends(&self) -> String {
+        let is_marked = self.is_bracket() && (self.low.is_some() || self.high.is_some());
+        let mark = if is_marked { " (bracket)" } else { "" };
+        format!("{}{mark}", self.ends())
+    }
+
     /// The samples as text: `5 runs`, `1 run`.
     pub fn counted(&self) -> String {
         let of = match self.samples {
@@ -420,6 +448,19 @@ mod tests {
             found.is_some_and(|found| (found - wanted).abs() < 1e-3),
             "{found:?} {wanted}"
         );
+    }
+
+    #[test]
+    fn bracket_of_a_search_is_told_from_a_confidence_interval() {
+        let bracket = Interval::bracket(Some(700.0), Some(750.0), 8);
+        assert!(bracket.is_bracket());
+        assert_eq!(bracket.marked_ends(), "700 to 750 (bracket)");
+        let open = Interval::bracket(Some(2_000.0), None, 3);
+        assert_eq!(open.marked_ends(), "2000 or more (bracket)");
+        assert_eq!(Interval::bracket(None, None, 1).marked_ends(), "none");
+        let mean = Interval::of_mean(&[1.0, 2.0, 3.0], "runs");
+        assert!(!mean.is_bracket());
+        assert_eq!(mean.marked_ends(), mean.ends());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::output::columns;
 use crate::raw::{RunRecord, TrialRecord};
 use crate::record::AttemptOutcome;
 use crate::report::{BoundCheck, LevelSummary, Published, compare_with_study};
-use crate::statistics::has_too_few_samples;
+use crate::statistics::{INTERVAL_COLUMN, has_too_few_samples};
 use crate::trial::RAN_IN_VIRTUAL_TIME;
 use std::fmt::Write;
 
@@ -341,7 +341,7 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
             "figure",
             "study",
             "here",
-            "95 % interval",
+            INTERVAL_COLUMN,
             "of",
             "unit",
         ];

@@ -169,6 +169,11 @@ fn plan_is_compared_with_a_real_run() {
             let bytes = part["measured"].as_f64();
             assert!(bytes > Some(700.0) && bytes < Some(5_000.0), "{part}");
         }
+        // Each of three borders, in a process of its own.
+        if part["unit"] == "bytes" {
+            assert_eq!(part["interval"]["samples"], 3, "{part}");
+            assert_eq!(part["interval"]["of"], "borders", "{part}");
+        }
     }
     assert!(folder.join("wide/report.html").is_file() && folder.join("wide/run.json").is_file());
     let output = hornwork(

@@ -6,7 +6,7 @@ use crate::statistics::Interval;
 use crate::study::{OwnPart, PartContext, StudyRow};
 
 /// Borders whose growth is measured for each load.
-const BORDERS: usize = 3;
+const BORDERS: u32 = 3;
 /// Remark on the memory of a border without calls.
 const SETTLED: &str =
     "settled after a few hundred calls, when a part of the memory of its start was given back";
@@ -32,7 +32,8 @@ pub(super) fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
             part.remarks.push("interrupted by the user".to_owned());
             break;
         }
-        match of_borders(context, load, borders) {
+        let dir = context.dir.join(load.id);
+        match load.measure_borders(&dir, borders, context.seed) {
             Ok(grown) => {
                 if load.leaves_nothing() {
                     processes.extend(grown.iter().map(|growth| growth.before));
@@ -69,21 +70,6 @@ pub(super) fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
     }
     part.verdict = RunVerdict::NotJudged;
     Ok(part)
-}
-
-/// Runs a load against so many borders, each in a process of its own.
-fn of_borders(
-    context: &PartContext<'_>,
-    load: &GrowthLoad,
-    borders: usize,
-) -> Result<Vec<MemoryGrowth>, LabError> {
-    let folder = |number: usize| match number {
-        0 => load.id.to_owned(),
-        _ => format!("{}-{}", load.id, number + 1),
-    };
-    (0..borders)
-        .map(|number| load.measure(&context.dir.join(folder(number)), context.seed))
-        .collect()
 }
 
 fn mean(values: &[f64]) -> f64 {

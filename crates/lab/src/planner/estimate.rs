@@ -13,7 +13,37 @@ pub struct Estimate {
     pub high: f64,
 }
 
+/// The value of an estimate, or an end of its interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IntervalEnd {
+    /// The lower end.
+    Low,
+    /// The value.
+    Value,
+    /// The upper end.
+    High,
+}
+
 impl Estimate {
+    /// Computes value and ends, each by itself; an end that is on the wrong side of the value is the value.
+    pub fn each(of: impl Fn(IntervalEnd) -> f64) -> Estimate {
+        let value = of(IntervalEnd::Value);
+        Estimate {
+            value,
+            low: of(IntervalEnd::Low).min(value),
+            high: of(IntervalEnd::High).max(value),
+        }
+    }
+
+    /// The value, or an end.
+    pub const fn at(self, end: IntervalEnd) -> f64 {
+        match end {
+            IntervalEnd::Low => self.low,
+            IntervalEnd::Value => self.value,
+            IntervalEnd::High => self.high,
+        }
+    }
+
     /// A value that is known.
     pub const fn exact(value: f64) -> Estimate {
         Estimate {
@@ -96,5 +126,8 @@ mod tests {
         assert!(all.iter().all(|e| e.low <= e.value && e.value <= e.high));
         assert_eq!((a.by(b).low, a.by(b).high), (3.0, 20.0));
         assert_eq!((a.plus(b).value, a.or_larger(b).high), (5.0, 5.0));
+        assert_eq!(Estimate::each(|end| a.at(end)), a);
+        let wrong = Estimate::each(|end| if end == IntervalEnd::Low { 3.0 } else { 2.0 });
+        assert_eq!((wrong.low, wrong.value, wrong.high), (2.0, 2.0, 2.0));
     }
 }

@@ -1,9 +1,10 @@
 //! `lab plan`: nodes, cores, memory and bandwidth for a number of subscribers, from traffic and measured costs.
 //!
 //! Every figure is a step with its formula. An interval has the costs' lower ends together, or their upper ends: it is
-//! wider than one of independent errors.
+//! wider than one of independent errors. A CPU time is taken at the load of the threads of the plan.
 
 mod costs;
+mod curve;
 mod erlang;
 mod estimate;
 mod loss;
@@ -13,8 +14,9 @@ mod request;
 mod text;
 
 pub use costs::{Cost, Costs, FILE_NAME, FORMAT, KNOWN};
+pub use curve::CostCurve;
 pub use erlang::{MOST_ERLANGS, erlang_b, erlang_c, lines_for, mean_wait};
-pub use estimate::Estimate;
+pub use estimate::{Estimate, IntervalEnd};
 pub use loss::{LossCheck, simulate_loss};
 pub use nodes::{NodeCheck, NodePhase, PeakLoad};
 pub use real::{REAL_CALLS, RealCheck, RealOptions, RealRun, check_real};
@@ -22,6 +24,7 @@ pub use request::{Codec, MediaPath, PlanRequest, Protection, Redundancy, Signall
 
 use crate::decimal::plain;
 use crate::error::LabError;
+use curve::busy_share;
 use nodes::{UnitLoads, simulate_nodes};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -112,6 +115,18 @@ impl Steps {
             unit: unit.to_owned(),
         });
         estimate
+    }
+
+    /// A measured CPU time on a thread that is busy to this share.
+    fn cpu_time(&mut self, demand: &Demand, busy: f64) -> Estimate {
+        let (id, curve) = (&demand.id, &demand.cost);
+        let formula = format!(
+            "cost {id} on a thread that is {} % busy: {}",
+            plain(busy * 100.0),
+            curve.source(busy)
+        );
+        let cost = curve.at_busy(busy);
+        self.add(demand.symbol, title_of(id), "us", (formula, cost))
     }
 
     /// A measured cost.
@@ -292,64 +307,141 @@ fn packets_of_a_call(request: &PlanRequest) -> f64 {
     2.0 * 1_000.0 / request.packet_ms * request.activity_percent / 100.0
 }
 
-/// Busy cores, without headroom.
+/// A load of the threads.
+struct Demand {
+    /// Symbol of its cost.
+    symbol: &'static str,
+    /// Identifier of its cost.
+    id: String,
+    /// Calls, registrations or packets per second.
+    rate: Estimate,
+    /// Its CPU time.
+    cost: CostCurve,
+}
+
+/// All loads of the threads: calls, registrations, refreshes, packets, as far as there are some.
+fn demands(
+    request: &PlanRequest,
+    costs: &Costs,
+    traffic: &Traffic,
+) -> Result<Vec<Demand>, LabError> {
+    let signalling = request.protection.signalling().name();
+    let full = 1.0 - request.cached_percent / 100.0;
+    let exact = Estimate::exact;
+    let mut all = vec![(
+        "c_call",
+        format!("call.{}.{signalling}", request.path.name()),
+        exact(traffic.calls_per_s),
+    )];
+    if full > 0.0 {
+        let rate = exact(traffic.registrations_per_s * full);
+        all.push(("c_reg", format!("registration.{signalling}"), rate));
+    }
+    if full < 1.0 {
+        let rate = exact(traffic.registrations_per_s * (1.0 - full));
+        all.push(("c_refresh", format!("refresh.{signalling}"), rate));
+    }
+    if request.path == MediaPath::Anchored {
+        let id = format!("packet.{}", request.protection.media());
+        all.push(("c_packet", id, traffic.packets_per_s));
+    }
+    let with_cost =
+        |(symbol, id, rate): (&'static str, String, Estimate)| -> Result<Demand, LabError> {
+            Ok(Demand {
+                symbol,
+                cost: costs.curve(&id)?,
+                id,
+                rate,
+            })
+        };
+    all.into_iter().map(with_cost).collect()
+}
+
+/// Busy cores, without headroom. The threads of a plan are as busy as the headroom permits, or there is one that
+/// carries all: the costs are taken at this share.
 fn cpu(
     request: &PlanRequest,
     costs: &Costs,
     traffic: &Traffic,
     steps: &mut Steps,
 ) -> Result<Estimate, LabError> {
-    let signalling = request.protection.signalling().name();
-    let call = format!("call.{}.{signalling}", request.path.name());
-    let call = steps.cost("c_call", costs, &call)?;
-    let full = 1.0 - request.cached_percent / 100.0;
-    let mut registration = Estimate::default();
-    if full > 0.0 {
-        let cost = steps.cost("c_reg", costs, &format!("registration.{signalling}"))?;
-        registration = registration.plus(cost.times(full));
+    let demands = demands(request, costs, traffic)?;
+    let most = 1.0 - request.headroom_percent / 100.0;
+    let one = Estimate::each(|end| {
+        let loads = demands.iter().map(|of| (of.rate.at(end), &of.cost));
+        busy_share(&loads.collect::<Vec<_>>(), end)
+    });
+    let busy = one.value.min(most);
+    let formula = match one.value < most {
+        true => format!(
+            "one thread carries all: less than 1 - headroom = {} %",
+            plain(most * 100.0)
+        ),
+        false => "1 - headroom: several threads, each as busy as that".to_owned(),
+    };
+    steps.add(
+        "busy",
+        "busy share of a thread, for which the CPU times are taken",
+        "%",
+        (formula, Estimate::exact(busy * 100.0)),
+    );
+    let mut signalling = Estimate::default();
+    let mut media = None;
+    let mut registrations = Estimate::default();
+    for demand in &demands {
+        let cost = steps.cpu_time(demand, busy);
+        let cores = demand.rate.by(cost).times(1e-6);
+        match demand.symbol {
+            "c_packet" => {
+                steps.loads.call_cores = cost.times(packets_of_a_call(request) * 1e-6);
+                media = Some(cores);
+                continue;
+            }
+            "c_call" => steps.loads.call_s = cost.times(1e-6),
+            _ => registrations = registrations.plus(cores),
+        }
+        signalling = signalling.plus(cores);
     }
-    if full < 1.0 {
-        let cost = steps.cost("c_refresh", costs, &format!("refresh.{signalling}"))?;
-        registration = registration.plus(cost.times(1.0 - full));
-    }
-    steps.loads.call_s = call.times(1e-6);
-    steps.loads.registration_cores = registration.times(traffic.registrations_per_s * 1e-6);
-    let signalling = steps.add(
+    steps.loads.registration_cores = registrations;
+    steps.add(
         "u_sig",
         "cores busy with signalling",
         "cores",
         (
             format!(
                 "(rate x c_call + R x ({} % c_reg + {} % c_refresh)) / 10^6",
-                plain(full * 100.0),
+                plain(100.0 - request.cached_percent),
                 plain(request.cached_percent)
             ),
-            call.times(traffic.calls_per_s)
-                .plus(registration.times(traffic.registrations_per_s))
-                .times(1e-6),
+            signalling,
         ),
     );
-    let mut busy = signalling;
-    if request.path == MediaPath::Anchored {
-        let id = format!("packet.{}", request.protection.media());
-        let packet = steps.cost("c_packet", costs, &id)?;
-        steps.loads.call_cores = packet.times(packets_of_a_call(request) * 1e-6);
-        let media = steps.add(
+    if let Some(media) = media {
+        let formula = "P x c_packet / 10^6".to_owned();
+        steps.add(
             "u_media",
             "cores busy with media",
             "cores",
-            (
-                "P x c_packet / 10^6".to_owned(),
-                traffic.packets_per_s.by(packet).times(1e-6),
-            ),
+            (formula, media),
         );
-        busy = busy.plus(media);
     }
+    // An end of the costs has threads of its own: they may be less busy than those of the values.
+    let used = Estimate::each(|end| match one.at(end) < most {
+        true => one.at(end),
+        false => {
+            let each = demands.iter();
+            each.map(|of| of.rate.at(end) * of.cost.end_at(end, most) * 1e-6)
+                .sum()
+        }
+    });
     Ok(steps.add(
         "u",
         "busy cores; the cost of one thread is taken for every core",
         "cores",
-        ("u_sig + u_media".to_owned(), busy),
+        (
+            "u_sig + u_media; each end with the busy share that its costs give".to_owned(),
+            used,
+        ),
     ))
 }
 

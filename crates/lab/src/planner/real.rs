@@ -2,11 +2,12 @@
 //! this machine, whose CPU time and memory are compared with those that the plan's costs predict.
 
 use super::costs::Costs;
-use super::estimate::Estimate;
+use super::curve::{CostCurve, busy_share};
+use super::estimate::{Estimate, IntervalEnd};
 use super::request::{MediaPath, PlanRequest, Protection, Signalling};
 use crate::decimal::{counted, plain};
 use crate::error::{LabError, RunVerdict};
-use crate::memory_growth::GrowthLoad;
+use crate::memory_growth::{GrowthLoad, MemoryGrowth};
 use crate::raw::TrialRecord;
 use crate::run::{self, Executed, RunOptions};
 use crate::statistics::Interval;
@@ -17,8 +18,10 @@ use std::path::{Path, PathBuf};
 pub const REAL_CALLS: u32 = 50;
 /// Most calls at a time: one thread carries them.
 const MOST_CALLS: u32 = 1_000;
-/// Runs; their spread gives the interval.
+/// Runs, and borders whose memory is measured; their spread gives the interval.
 const RUNS: u32 = 3;
+/// Packets a second of a call in these runs: one each 20 ms, each way.
+const PACKETS_OF_A_CALL: f64 = 100.0;
 /// Duration of a call with media, seconds.
 const MEDIA_SECONDS: u32 = 5;
 /// Time in which calls without media are offered, seconds; each lasts one.
@@ -99,9 +102,9 @@ pub struct RealPart {
     pub count: u64,
     /// The cost of the plan.
     pub predicted: Estimate,
-    /// Mean of the runs.
+    /// Mean of the runs, or of the borders whose memory was measured.
     pub measured: f64,
-    /// Its 95 % interval over the runs.
+    /// Its 95 % interval over them.
     pub interval: Interval,
     /// Whether the measured mean lies within the interval of the plan.
     pub agrees: bool,
@@ -168,14 +171,15 @@ pub fn check_real(
         request.path.name(),
         request.protection.signalling().name()
     );
-    let call = costs.get(&call)?.estimate();
+    let call = costs.curve(&call)?;
     let packet = match request.path {
-        MediaPath::Bypass => Estimate::exact(0.0),
+        MediaPath::Bypass => None,
         MediaPath::Anchored => {
             let id = format!("packet.{}", request.protection.media());
-            costs.get(&id)?.estimate()
+            Some(costs.curve(&id)?)
         }
     };
+    let (call, packet) = at_load(&call, packet.as_ref(), options.calls);
     let parts = parts(request, options.calls);
     // A missing cost is named before anything runs.
     for part in &parts {
@@ -207,6 +211,22 @@ pub fn check_real(
         check.parts.push(part.run(costs, options)?);
     }
     Ok(check)
+}
+
+/// CPU time of a call and of a packet at the load of the runs: so many calls each second with media bypass, or at a
+/// time with media. A thread that is hardly busy takes messages singly, so that they cost more than those of the plan.
+fn at_load(call: &CostCurve, packet: Option<&CostCurve>, calls: u32) -> (Estimate, Estimate) {
+    let calls = f64::from(calls);
+    let loads = match packet {
+        None => vec![(calls, call)],
+        Some(packet) => vec![
+            (calls / f64::from(MEDIA_SECONDS), call),
+            (calls * PACKETS_OF_A_CALL, packet),
+        ],
+    };
+    let busy = busy_share(&loads, IntervalEnd::Value);
+    let packet = packet.map_or(Estimate::exact(0.0), |packet| packet.at_busy(busy));
+    (call.at_busy(busy), packet)
 }
 
 /// Refuses a run that was cut short.
@@ -267,14 +287,15 @@ impl PartPlan {
 
     fn run(&self, costs: &Costs, options: &RealOptions) -> Result<RealPart, LabError> {
         let dir = options.dir.join(self.id());
-        let predicted = costs.get(self.id())?.estimate();
+        let predicted = self.predicted(costs)?;
         let (values, count) = match self {
             PartPlan::Registrations(_) | PartPlan::Refreshes(_) => {
                 registrations(self.experiment(), self.sets(), &dir, options.seed)?
             }
             PartPlan::Memory(load) => {
-                let growth = load.measure(&dir, Some(options.seed))?;
-                (vec![growth.each()], growth.count)
+                let grown = load.measure_borders(&dir, RUNS, Some(options.seed))?;
+                let count = grown.iter().map(|growth| growth.count).sum();
+                (grown.iter().map(MemoryGrowth::each).collect(), count)
             }
         };
         let (what, unit) = match self {
@@ -286,8 +307,28 @@ impl PartPlan {
             (self.id(), what, unit),
             (self.experiment(), dir.as_path(), count),
             predicted,
-            &values,
+            (values.as_slice(), self.samples()),
         ))
+    }
+
+    /// The cost of the plan; a CPU time is that at the load of the runs.
+    fn predicted(&self, costs: &Costs) -> Result<Estimate, LabError> {
+        let rate = match self {
+            PartPlan::Registrations(_) => REGISTRATIONS_PER_S,
+            PartPlan::Refreshes(_) => REFRESHES_PER_S,
+            PartPlan::Memory(_) => return Ok(costs.get(self.id())?.estimate()),
+        };
+        let curve = costs.curve(self.id())?;
+        let busy = busy_share(&[(f64::from(rate), &curve)], IntervalEnd::Value);
+        Ok(curve.at_busy(busy))
+    }
+
+    /// Kind of the samples.
+    fn samples(&self) -> &'static str {
+        match self {
+            PartPlan::Memory(_) => "borders",
+            PartPlan::Registrations(_) | PartPlan::Refreshes(_) => "runs",
+        }
     }
 
     fn experiment(&self) -> &'static str {
@@ -362,7 +403,7 @@ fn part(
     (cost, what, unit): (&str, &str, &str),
     (experiment, dir, count): (&str, &Path, u64),
     predicted: Estimate,
-    values: &[f64],
+    (values, of): (&[f64], &str),
 ) -> RealPart {
     let measured = values.iter().sum::<f64>() / values.len().max(1) as f64;
     RealPart {
@@ -374,7 +415,7 @@ fn part(
         count,
         predicted,
         measured,
-        interval: Interval::of_mean(values, "runs"),
+        interval: Interval::of_mean(values, of),
         agrees: (predicted.low..=predicted.high).contains(&measured),
     }
 }
@@ -607,6 +648,41 @@ mod tests {
     }
 
     #[test]
+    fn prediction_is_that_of_the_load_of_the_runs() {
+        let head = "format = 2\nversion = \"1\"\nmachine = \"m\"\n";
+        let point = |id: &str, value: f64, load: f64| {
+            format!(
+                "[[cost]]\nid = {id:?}\nvalue = {value:?}\nlow = {value:?}\nhigh = {value:?}\nunit = \"us\"\nload = {load:?}\n\
+                 samples = 5\norigin = \"a run\"\n"
+            )
+        };
+        let text = [
+            head,
+            &point("call.anchored.udp", 150.0, 500.0),
+            &point("call.anchored.udp", 60.0, 8_000.0),
+            &point("packet.none", 16.0, 5_000.0),
+            &point("packet.none", 6.5, 90_000.0),
+            &point("registration.udp", 100.0, 1_000.0),
+            &point("registration.udp", 40.0, 14_000.0),
+        ];
+        let costs = Costs::parse("mine", &text.concat()).unwrap();
+        let curve = |id: &str| costs.curve(id).unwrap();
+        let (call, packet) = (curve("call.anchored.udp"), curve("packet.none"));
+        // 20 calls at a time, 2,000 packets/s: a thread that is less busy than at the lowest points.
+        let (each, relayed) = at_load(&call, Some(&packet), 20);
+        assert!((each.value - 150.0).abs() < 1e-9 && (relayed.value - 16.0).abs() < 1e-9);
+        // 500 calls at a time are between the points.
+        let (each, relayed) = at_load(&call, Some(&packet), 500);
+        assert!(each.value < 100.0 && (6.5..9.0).contains(&relayed.value));
+        let (each, none) = at_load(&call, None, 500);
+        assert!((each.value - 150.0).abs() < 1e-6 && none == Estimate::exact(0.0));
+        let part = PartPlan::Registrations(Signalling::Udp);
+        assert!((part.predicted(&costs).unwrap().value - 100.0).abs() < 1e-9);
+        let memory = PartPlan::Memory(GrowthLoad::registrations(1_000));
+        assert_eq!(memory.predicted(&costs).unwrap_err().exit_code(), 3);
+    }
+
+    #[test]
     fn every_part_is_part_of_the_verdict() {
         let options = RealOptions {
             dir: PathBuf::from("real"),
@@ -629,7 +705,7 @@ mod tests {
                     low: 750.0,
                     high: 1_250.0,
                 },
-                values,
+                (values, "borders"),
             )
         };
         check.parts.push(of(&[1_100.0]));

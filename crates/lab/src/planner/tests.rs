@@ -14,6 +14,31 @@ fn planned(request: &PlanRequest) -> Plan {
     plan(request, &Costs::built_in().unwrap()).unwrap()
 }
 
+/// Costs whose CPU times have two points each: a wide interval at the low load, a narrow one at the high one.
+fn with_points() -> Costs {
+    let mut costs = Costs::built_in().unwrap();
+    costs.cost.retain(|cost| cost.unit == "bytes");
+    for (id, _) in KNOWN.iter().filter(|(_, unit)| *unit == "us") {
+        let points = match id.starts_with("packet") {
+            true => [(5_000.0, 16.0, 8.0), (80_000.0, 6.5, 0.5)],
+            false => [(500.0, 148.0, 56.0), (11_700.0, 42.9, 2.0)],
+        };
+        for (load, value, half) in points {
+            costs.cost.push(Cost {
+                id: (*id).to_owned(),
+                value,
+                low: value - half,
+                high: value + half,
+                unit: "us".to_owned(),
+                load: Some(load),
+                samples: 5,
+                origin: "a test".to_owned(),
+            });
+        }
+    }
+    costs
+}
+
 fn results(plan: &Plan) -> [Estimate; 4] {
     [plan.nodes, plan.cores, plan.memory_gib, plan.bandwidth_mbit]
 }
@@ -35,9 +60,12 @@ fn plan_has_the_figures_computed_by_hand() {
     // The costs change with each data sheet.
     let costs = Costs::built_in().unwrap();
     let cost = |id: &str| costs.get(id).unwrap().value;
-    let each = cost("call.anchored.udp") + cost("registration.udp");
-    near(value("u_sig"), 20.0 * each / 1e6);
-    near(value("u_media"), lines * 100.0 * cost("packet.none") / 1e6);
+    near(
+        value("u_sig"),
+        20.0 * (value("c_call") + value("c_reg")) / 1e6,
+    );
+    near(value("u_media"), lines * 100.0 * value("c_packet") / 1e6);
+    near(value("u"), value("u_sig") + value("u_media"));
     let cores = (value("u") / 0.7).ceil();
     assert_eq!(plan.cores.value, cores + 8.0);
     assert_eq!(plan.nodes.value, (value("C") / 8.0).ceil() + 1.0);
@@ -53,6 +81,49 @@ fn plan_has_the_figures_computed_by_hand() {
             + 36_000.0 * cost("memory.registration")
             + plan.nodes.value * cost("memory.process"),
     );
+}
+
+#[test]
+fn cost_of_a_call_is_that_of_the_load_of_a_thread() {
+    let costs = with_points();
+    let of = |subscribers, headroom_percent| {
+        let request = PlanRequest {
+            path: MediaPath::Bypass,
+            headroom_percent,
+            ..request(subscribers, Protection::None)
+        };
+        plan(&request, &costs).unwrap()
+    };
+    let value = |plan: &Plan, symbol: &str| plan.step(symbol).unwrap().estimate.value;
+    let near = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-6 * wanted, "{found}");
+    // 10 calls/s and 10 registrations/s: one thread, below the lowest load measured.
+    let small = of(18_000, 30.0);
+    near(value(&small, "c_call"), 148.0);
+    near(value(&small, "u"), 20.0 * 148e-6);
+    let formula = &small.step("c_call").unwrap().formula;
+    assert!(
+        formula.contains("lowest load measured") && formula.contains("not extrapolated"),
+        "{formula}"
+    );
+    // Many threads, 20 % busy: between the points, of which a thread is 7.4 % and 50.2 % busy.
+    let large = of(36_000_000, 80.0);
+    near(value(&large, "busy"), 20.0);
+    let middle = (148.0_f64 * 42.9).sqrt();
+    near(value(&large, "c_call"), middle);
+    near(value(&large, "u"), 40_000.0 * middle * 1e-6);
+    let Estimate { low, high, .. } = large.step("c_call").unwrap().estimate;
+    assert!(low < 42.9 && high > 148.0, "{low} {high}");
+    // Above the highest load measured, the cost there.
+    let busiest = of(36_000_000, 30.0);
+    near(value(&busiest, "c_call"), 42.9);
+    assert!(busiest.cores.value < large.cores.value);
+    let formula = &busiest.step("c_call").unwrap().formula;
+    assert!(formula.contains("highest load measured"), "{formula}");
+    // One thread with 1,000 calls/s and 1,000 registrations/s, whose costs are those of a thread that is as busy.
+    let one = of(1_800_000, 30.0);
+    let busy = value(&one, "busy") / 100.0;
+    near(value(&one, "c_call"), busy / 2_000.0 * 1e6);
+    near(value(&one, "u"), busy);
 }
 
 #[test]
@@ -104,17 +175,19 @@ fn every_interval_contains_its_value() {
     ] {
         for codec in Codec::ALL {
             for redundancy in Redundancy::ALL {
-                let plan = planned(&PlanRequest {
+                let request = PlanRequest {
                     codec: *codec,
                     redundancy: *redundancy,
                     ..request(123_456, protection)
-                });
-                for step in &plan.steps {
-                    let Estimate { value, low, high } = step.estimate;
-                    assert!(low <= value && value <= high, "{step:?}");
-                    assert!(!step.formula.is_empty(), "{step:?}");
+                };
+                for plan in [planned(&request), plan(&request, &with_points()).unwrap()] {
+                    for step in &plan.steps {
+                        let Estimate { value, low, high } = step.estimate;
+                        assert!(low <= value && value <= high, "{step:?}");
+                        assert!(!step.formula.is_empty(), "{step:?}");
+                    }
+                    assert!(results(&plan).iter().all(|e| e.low > 0.0));
                 }
-                assert!(results(&plan).iter().all(|e| e.low > 0.0));
             }
         }
     }
@@ -122,20 +195,33 @@ fn every_interval_contains_its_value() {
 
 #[test]
 fn more_load_never_needs_less() {
+    let costs = [Costs::built_in().unwrap(), with_points()];
     let grows = |requests: Vec<PlanRequest>| {
-        let plans: Vec<Plan> = requests.iter().map(planned).collect();
-        for pair in plans.windows(2) {
-            let [a, b] = pair else { continue };
-            for (less, more) in results(a).into_iter().zip(results(b)) {
-                assert!(
-                    less.value <= more.value && less.low <= more.low && less.high <= more.high,
-                    "{:?} {:?}",
-                    a.request,
-                    b.request
-                );
+        for costs in &costs {
+            let of = |request: &PlanRequest| plan(request, costs).unwrap();
+            let plans: Vec<Plan> = requests.iter().map(of).collect();
+            for pair in plans.windows(2) {
+                let [a, b] = pair else { continue };
+                let busy = |plan: &Plan| plan.step("C").unwrap().estimate;
+                let cores = std::iter::once((busy(a), busy(b)));
+                for (less, more) in results(a).into_iter().zip(results(b)).chain(cores) {
+                    assert!(
+                        less.value <= more.value && less.low <= more.low && less.high <= more.high,
+                        "{:?} {:?}",
+                        a.request,
+                        b.request
+                    );
+                }
             }
         }
     };
+    // Signalling of less than one thread, and of several.
+    let bypass = |subscribers| PlanRequest {
+        path: MediaPath::Bypass,
+        hold_s: 5.0,
+        ..request(subscribers, Protection::None)
+    };
+    grows((0..300).map(|n| bypass(1 + n * 60_000)).collect());
     for redundancy in Redundancy::ALL {
         let with = |subscribers| PlanRequest {
             redundancy: *redundancy,

@@ -5,7 +5,7 @@
 //! which the page shows one, so that its labels are readable on a phone and on paper.
 
 use super::marks::{MarkLink, MarkLinks, MarkShape};
-use crate::decimal::plain;
+use crate::decimal::{plain, tick};
 use plotters::prelude::*;
 
 /// Marker colour of axes and text until the SVG is written.
@@ -17,6 +17,10 @@ const FONT: f64 = 15.0;
 const CHARACTER: f64 = 6.6;
 /// Distance of lines of text, pixels.
 const LINE: u32 = 16;
+/// Number of labels of the y axis.
+const Y_LABELS: usize = 6;
+/// Half of the x axis of a plot with points at a single value, as a share of this value.
+const SINGLE_SHARE: f64 = 0.1;
 /// Most dots of a narrow plot.
 const NARROW_DOTS: usize = 1_000;
 /// Most points of a line that are drawn as dots, and that are links of their own.
@@ -360,11 +364,12 @@ impl Chart {
             .y_label_area_size(width.y_labels())
             .build_cartesian_2d(x.clone(), y.clone())
             .map_err(|error| error.to_string())?;
-        let format_x = |x: &f64| match categories {
+        let format_x = |value: &f64| match categories {
             Some(_) if is_turned => String::new(),
-            Some(names) => category(names, *x),
-            None => plain(*x),
+            Some(names) => category(names, *value),
+            None => tick(*value, (x.end - x.start) / width.x_labels() as f64),
         };
+        let format_y = |value: &f64| tick(*value, (y.end - y.start) / Y_LABELS as f64);
         let mut mesh = chart.configure_mesh();
         mesh.disable_x_mesh()
             .light_line_style(TRANSPARENT)
@@ -372,12 +377,12 @@ impl Chart {
             .axis_style(INK.mix(0.5))
             .label_style(("sans-serif", FONT).into_font().color(&INK.mix(0.8)))
             .x_label_formatter(&format_x)
-            .y_label_formatter(&|y| plain(*y))
+            .y_label_formatter(&format_y)
             .x_labels(match categories {
                 Some(names) => names.len().clamp(2, 24),
                 None => width.x_labels(),
             })
-            .y_labels(6);
+            .y_labels(Y_LABELS);
         if above.is_empty() {
             mesh.y_desc(self.y.as_str());
         }
@@ -427,7 +432,9 @@ impl Chart {
         let (low, high) = if low < high {
             (low, high)
         } else {
-            (low - 1.0, low + 1.0)
+            // One load alone has labels in steps of its size.
+            let half = (low.abs() * SINGLE_SHARE).max(1.0);
+            (low - half, low + half)
         };
         let ends = series
             .iter()
@@ -857,6 +864,37 @@ mod tests {
                     "{svg}"
                 );
                 assert!(svg.contains("currentColor") && !svg.contains(INK_TEXT));
+            }
+        }
+    }
+
+    /// Numbers that are texts of a plot.
+    fn labels(svg: &str) -> Vec<f64> {
+        let texts = svg.split("</text>").filter_map(|part| {
+            let (_, text) = part.rsplit_once('>')?;
+            text.trim().parse().ok()
+        });
+        texts.collect()
+    }
+
+    #[test]
+    fn labels_of_an_axis_differ() {
+        for (points, x_labels) in [
+            // One load alone; loads that are close to each other; times of a fraction of a millisecond.
+            (vec![(950.0, 11.5)], vec![900.0, 950.0, 1_000.0]),
+            (vec![(949.0, 3.0), (950.5, 2.0)], vec![949.0, 949.5, 950.0]),
+            (vec![(0.0, 4e-4), (1.0, 2e-4)], vec![0.0, 1.0]),
+        ] {
+            let chart = Chart::lines("t", "x", "y", vec![line(points.clone())]);
+            for width in [Width::Narrow, Width::Half] {
+                let found = labels(&chart.svg(width));
+                for wanted in &x_labels {
+                    let same = |label: &&f64| (**label - wanted).abs() < 1e-9;
+                    assert!(found.iter().any(|l| same(&l)), "{wanted}: {found:?}");
+                }
+                // Each axis begins anew; within it no label occurs twice.
+                let steps = found.windows(2).filter(|pair| pair[0] == pair[1]);
+                assert_eq!(steps.count(), 0, "{found:?}");
             }
         }
     }

@@ -8,6 +8,7 @@ use crate::measure::{self, is_measured_figure};
 use crate::metrics::SipMetrics;
 use crate::raw::{NoiseRecord, TrialRecord};
 use crate::record::AttemptOutcome;
+use crate::search::SearchRecord;
 use std::collections::BTreeMap;
 
 impl LevelSummary {
@@ -275,6 +276,20 @@ fn summarise_level(level: Option<f64>, all: &[&TrialRecord]) -> LevelSummary {
     }
 }
 
+/// The verdict of a search over the trials of a level: those that were repeated do not count, nor do those without the
+/// planned load and short ones. `None` if no other trial was run.
+pub(super) fn searched_verdict<'a>(
+    search: &SearchRecord,
+    trials: impl IntoIterator<Item = &'a TrialRecord>,
+) -> Option<RunVerdict> {
+    let counts = |trial: &&TrialRecord| {
+        let mut steps = search.trials.iter();
+        steps.any(|step| step.trial == trial.trial && step.counts())
+    };
+    let judged = trials.into_iter().filter(counts);
+    judged.map(|trial| trial.verdict).reduce(RunVerdict::and)
+}
+
 /// Means over the trials of the figures that they measured themselves.
 fn measures(trials: &[&TrialRecord]) -> BTreeMap<String, f64> {
     let cases = trials.iter().flat_map(|trial| &trial.details.measures);
@@ -355,6 +370,7 @@ mod tests {
     use super::*;
     use crate::raw::{FORMAT, RawWriter, RunRecord};
     use crate::record::StreamRecord;
+    use crate::search::SearchTrial;
 
     #[test]
     fn best_and_worst_run_are_trimmed() {
@@ -394,6 +410,41 @@ mod tests {
         let all = summarise(&[trial(0, 500.0, 900.0)]);
         assert!(!all[0].is_judged() && all[0].p50 == Some(500.0));
         assert!(summarise(&[trial(0, 1.0, 1.0)])[0].load_remark().is_empty());
+    }
+
+    #[test]
+    fn repeated_trial_of_a_search_does_not_count() {
+        use RunVerdict::{Failed, NotMeasured, Passed};
+        // The verdict of each trial, and whether the search counts it.
+        let of = |verdicts: &[(RunVerdict, bool)]| {
+            let number = |place: usize| u32::try_from(place).unwrap();
+            let trials: Vec<TrialRecord> = verdicts
+                .iter()
+                .enumerate()
+                .map(|(place, (verdict, _))| TrialRecord {
+                    trial: number(place),
+                    verdict: *verdict,
+                    ..TrialRecord::default()
+                })
+                .collect();
+            let step = |(place, (verdict, counts)): (usize, &(RunVerdict, bool))| SearchTrial {
+                trial: number(place),
+                good: *verdict == Passed,
+                invalid: *verdict == NotMeasured,
+                repeated: !counts,
+                ..SearchTrial::default()
+            };
+            let search = SearchRecord {
+                trials: verdicts.iter().enumerate().map(step).collect(),
+                ..SearchRecord::default()
+            };
+            searched_verdict(&search, &trials)
+        };
+        assert_eq!(of(&[(NotMeasured, false), (Passed, true)]), Some(Passed));
+        assert_eq!(of(&[(Failed, false), (Passed, true)]), Some(Passed));
+        assert_eq!(of(&[(Passed, true), (Failed, true)]), Some(Failed));
+        assert_eq!(of(&[(NotMeasured, true)]), None);
+        assert_eq!(of(&[]), None);
     }
 
     #[test]

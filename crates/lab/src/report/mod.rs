@@ -131,8 +131,10 @@ pub fn publish(dir: &Path) -> Result<Published, LabError> {
             .iter()
             .filter(|bound| bound.at.is_some() && bound.at == level.level);
         let trials = run.trials.iter().filter(|trial| trial.level == level.level);
-        let without_load = bounds::without_load(trials);
-        level.verdict = bounds::verdict(level.verdict, mine).and(without_load);
+        level.verdict = match &run.search {
+            Some(search) => levels::searched_verdict(search, trials).unwrap_or(level.verdict),
+            None => bounds::verdict(level.verdict, mine).and(bounds::without_load(trials)),
+        };
     }
     let raw = &results.raw;
     put(

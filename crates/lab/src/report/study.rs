@@ -52,7 +52,9 @@ impl StudyComparison {
 
     /// The interval as text; empty if not measured.
     pub(crate) fn interval_text(&self) -> String {
-        self.interval.as_ref().map_or(String::new(), Interval::ends)
+        self.interval
+            .as_ref()
+            .map_or(String::new(), Interval::marked_ends)
     }
 
     /// The source of the interval as text.
@@ -191,17 +193,6 @@ fn table_order(name: &str) -> usize {
     class.or(figure.map(|at| at + 100)).unwrap_or(usize::MAX)
 }
 
-/// The interval of a limit between the last good and the first failed value.
-fn between(low: Option<f64>, high: Option<f64>, trials: usize) -> Interval {
-    Interval {
-        low,
-        high,
-        samples: trials as u64,
-        of: "trials".to_owned(),
-        method: "between the highest passed and the lowest failed value".to_owned(),
-    }
-}
-
 /// Result of a search.
 pub(super) fn search_result(search: &SearchRecord) -> MeasuredFigure {
     let mut remarks: Vec<String> = Vec::new();
@@ -264,7 +255,7 @@ pub(super) fn capacity(levels: &[LevelSummary]) -> MeasuredFigure {
     let trials = sorted.iter().map(|level| level.repetitions).sum();
     MeasuredFigure {
         value,
-        interval: (!sorted.is_empty()).then(|| between(value, failed, trials)),
+        interval: (!sorted.is_empty()).then(|| Interval::bracket(value, failed, trials)),
         is_open_above: !sorted.is_empty() && failed.is_none(),
         remark: remark.to_owned(),
     }

@@ -14,7 +14,7 @@ use crate::figures::{CLASS_NAMES, ThresholdCheck};
 use crate::raw::{RawResults, TrialRecord};
 use crate::record::AttemptOutcome;
 use crate::records_page::{self, link, segment};
-use crate::statistics::has_too_few_samples;
+use crate::statistics::{INTERVAL_COLUMN, has_too_few_samples};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -199,7 +199,7 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
         ])
     };
     let note = format!(
-        "{}, which ran on: {}. Here: this run, with the 95 % confidence interval and the number of samples.",
+        "{}, which ran on: {}. Here: this run, with the 95 % confidence interval (a capacity: the bracket of its search) and the number of samples.",
         study.row, study.ran_on
     );
     HtmlTable {
@@ -211,7 +211,7 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
             "figure",
             "study",
             "here",
-            "95 % interval",
+            INTERVAL_COLUMN,
             "of",
             "unit",
         ],
@@ -249,7 +249,7 @@ pub(super) fn bounds(html: &mut String, raw: &RawResults, bounds: &[BoundCheck])
             link(&record(""), &escape(&bound.measured_text())),
             link(
                 &record("/interval"),
-                &interval.map_or(String::new(), |interval| escape(&interval.ends())),
+                &interval.map_or(String::new(), |interval| escape(&interval.marked_ends())),
             ),
             link(
                 &record("/interval"),
@@ -274,7 +274,7 @@ pub(super) fn bounds(html: &mut String, raw: &RawResults, bounds: &[BoundCheck])
             label(raw),
             "limit",
             "measured",
-            "95 % interval",
+            INTERVAL_COLUMN,
             "of",
             "verdict",
         ],

@@ -32,7 +32,7 @@ pub struct SearchTrial {
 
 impl SearchTrial {
     /// Whether it says something of the SUT at full length.
-    fn counts(&self) -> bool {
+    pub(crate) fn counts(&self) -> bool {
         !self.short && !self.repeated && !self.invalid
     }
 
@@ -216,13 +216,8 @@ impl SearchRecord {
             None => Some(result),
             Some(first) => good.filter(|value| *value < first).reduce(f64::max),
         };
-        Some(Interval {
-            low,
-            high: self.failed_above.filter(|_| self.load_limit().is_none()),
-            samples: full.count() as u64,
-            of: "trials".to_owned(),
-            method: "between the highest passed and the lowest failed value".to_owned(),
-        })
+        let high = self.failed_above.filter(|_| self.load_limit().is_none());
+        Some(Interval::bracket(low, high, full.count()))
     }
 
     /// The algorithm with its parameters, as sentences.

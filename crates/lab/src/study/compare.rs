@@ -20,7 +20,7 @@ const RECORDS: &str = "compare-records.html";
 const PAGE: &str = "compare.html";
 
 /// Explanation of the columns.
-const LEGEND: &str = "Figures with their 95 % intervals. Significant: the intervals do not overlap, which is stricter than an interval of \
+const LEGEND: &str = "Figures with their 95 % intervals, capacities with their brackets. Significant: the intervals do not overlap, which is stricter than an interval of \
 the difference; without an interval on both sides nothing is significant. Worse: a significant difference in the worse direction, \
 above the tolerance. Not judged: ranks, figures that do not rate the system under test, intervals within one run, which say nothing \
 of the next run, and figures at different levels, such as the response time at the highest load that passed.";

@@ -33,6 +33,7 @@ use crate::output;
 use crate::progress::duration;
 use crate::raw::{MachineRecord, RunRecord};
 use crate::run::{self, RunOptions};
+use crate::statistics::INTERVAL_COLUMN;
 pub use rows::Measured;
 use std::path::{Path, PathBuf};
 
@@ -540,7 +541,8 @@ fn table(record: &SuiteRecord) -> String {
             ]
         })
         .collect();
-    let mut text = output::columns(&["figure", "study", "here", "95 % interval", "unit"], &rows);
+    let headings = ["figure", "study", "here", INTERVAL_COLUMN, "unit"];
+    let mut text = output::columns(&headings, &rows);
     for part in &record.parts {
         if let Some(cause) = &part.cause {
             text.push_str(&format!("{}: {cause}\n", part.name));

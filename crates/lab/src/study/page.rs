@@ -8,8 +8,11 @@ use crate::decimal::{counted, plain};
 use crate::error::RunVerdict;
 use crate::experiment::{EspMeasurement, File};
 use crate::progress::duration;
-use crate::records_page::{RECORDS, link, link_to, text};
-use crate::report::{STYLE, computed, date, escape};
+use crate::raw::RunRecord;
+use crate::records_page::{RECORDS, link, link_to, text, text_on};
+use crate::report::{LevelSummary, STYLE, computed, date, escape};
+use crate::search::SearchRecord;
+use crate::statistics::INTERVAL_COLUMN;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -175,18 +178,19 @@ fn rows(html: &mut String, record: &SuiteRecord) {
         true => (
             "Beside the study",
             "Each of our figures has its 95 % interval and links to its records; a figure that was not measured has the reason. \
-             A capacity lies between the highest load that passed and the lowest that failed.",
+             A capacity has the bracket of its search: the highest load that passed, and the lowest that failed.",
         ),
         false => (
             "Figures",
-            "Each figure has its 95 % interval and links to its records; a figure that was not measured has the reason.",
+            "Each figure has its 95 % interval and links to its records; a figure that was not measured has the reason. \
+             A capacity has the bracket of its search: the highest load that passed, and the lowest that failed.",
         ),
     };
     let study = if beside { "<th>study</th>" } else { "" };
     let _ = write!(
         html,
         "<section><h2>{title}</h2><p class=\"note\">{note}</p><div class=\"scroll\"><table class=\"stack\"><thead><tr><th>row</th>\
-         <th class=\"words\">figure</th>{study}<th>here</th><th class=\"words unit\">unit</th><th>95 % interval</th><th>samples</th><th class=\"words\">remark</th>\
+         <th class=\"words\">figure</th>{study}<th>here</th><th class=\"words unit\">unit</th><th>{INTERVAL_COLUMN}</th><th>samples</th><th class=\"words\">remark</th>\
          </tr></thead><tbody>"
     );
     for (place, row) in record.study.iter().enumerate() {
@@ -240,7 +244,7 @@ fn study_row(html: &mut String, place: usize, row: &StudyRow, beside: bool) {
     };
     let _ = write!(
         html,
-        "<td class=\"words unit\" data-name=\"unit\">{}</td><td data-name=\"95 % interval\">{}</td><td data-name=\"samples\">{samples}</td>\
+        "<td class=\"words unit\" data-name=\"unit\">{}</td><td data-name=\"interval\">{}</td><td data-name=\"samples\">{samples}</td>\
          <td class=\"words\" data-name=\"remark\">{}</td></tr>",
         text(&format!("run.json#/study/{place}/unit"), &row.unit),
         own("interval", &escape(&ends)),
@@ -454,6 +458,17 @@ fn parts(html: &mut String, page: &Page<'_>) {
     html.push_str("</tbody></table></div></section>");
 }
 
+/// The verdict of a level in words. A search decides by the majority of the trials at its result.
+pub(super) fn level_verdict(run: &RunRecord, level: &LevelSummary) -> String {
+    let is_result =
+        |search: &&SearchRecord| search.result.is_some() && search.result == level.level;
+    let result = run.search.as_ref().filter(is_result);
+    match result.and_then(SearchRecord::failures_at_result) {
+        Some(failures) => format!("{}: {failures}", RunVerdict::Passed.name()),
+        None => level.verdict.name().to_owned(),
+    }
+}
+
 /// Trials of each part and level, to which the figures link, with their files.
 fn records(html: &mut String, parts: &[(PartRecord, Option<Measured>)]) {
     html.push_str(
@@ -508,7 +523,7 @@ fn records(html: &mut String, parts: &[(PartRecord, Option<Measured>)]) {
                  <a href=\"{name}/streams.ndjson\">streams</a></td></tr>",
                 escape(&anchor(&part.name, level.level)),
                 numbers.join(", "),
-                level.verdict.name(),
+                text_on(&page, "run.json#/search/result", &level_verdict(run, level)),
             );
         }
     }

@@ -296,16 +296,25 @@ fn over_levels(
 /// Name of the bars with figures of a study.
 const STUDY: &str = "study";
 
+/// Name of our bars with these intervals at them.
+fn with_whiskers(intervals: &[&Interval]) -> &'static str {
+    let brackets = intervals.iter().filter(|of| of.is_bracket()).count();
+    match brackets {
+        _ if intervals.is_empty() => "here",
+        0 => "here, with 95 % interval",
+        count if count == intervals.len() => "here, with the bracket of the search",
+        _ => "here, with 95 % interval or bracket of the search",
+    }
+}
+
 /// Figures of rows, the study's beside ours.
 fn beside(title: &str, y: &str, specs: &[BarSpec], rows: &[StudyRow]) -> PlotRecord {
     let mut study = BarRecord {
         name: STUDY.to_owned(),
         ..BarRecord::default()
     };
-    let mut here = BarRecord {
-        name: "here, with 95 % interval".to_owned(),
-        ..BarRecord::default()
-    };
+    let mut here = BarRecord::default();
+    let mut intervals: Vec<&Interval> = Vec::new();
     let mut categories = Vec::new();
     for spec in specs {
         let matches = |row: &StudyRow| {
@@ -329,9 +338,11 @@ fn beside(title: &str, y: &str, specs: &[BarSpec], rows: &[StudyRow]) -> PlotRec
         study.values.push(theirs);
         here.values.push(ours);
         let interval = row.and_then(|row| row.interval.as_ref());
+        intervals.extend(interval.filter(|ends| ends.low.is_some() && ends.high.is_some()));
         here.spread
             .push(interval.and_then(|ends| Some((ends.low?, ends.high?))));
     }
+    here.name = with_whiskers(&intervals).to_owned();
     // A data sheet has no study to compare with.
     let mut bars = vec![study, here];
     bars.retain(|bar| bar.name != STUDY || bar.values.iter().any(Option::is_some));
@@ -469,6 +480,26 @@ mod tests {
         let (categories, bars) = drawn(Some(78_000.0));
         assert_eq!(categories, ["media", "media-srtp"]);
         assert_eq!(bars, 2);
+    }
+
+    #[test]
+    fn whiskers_are_named_by_their_kind() {
+        let bracket = Interval::bracket(Some(600.0), Some(650.0), 8);
+        let mean = Interval::of_mean(&[1.0, 2.0, 3.0], "runs");
+        for (intervals, name) in [
+            (vec![], "here"),
+            (vec![&mean], "here, with 95 % interval"),
+            (
+                vec![&bracket, &bracket],
+                "here, with the bracket of the search",
+            ),
+            (
+                vec![&mean, &bracket],
+                "here, with 95 % interval or bracket of the search",
+            ),
+        ] {
+            assert_eq!(with_whiskers(&intervals), name);
+        }
     }
 
     #[test]

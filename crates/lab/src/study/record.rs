@@ -24,7 +24,7 @@ pub struct StudyRow {
     pub study: Option<Reading>,
     /// Our figure; `null` if it was not measured.
     pub here: Option<f64>,
-    /// 95 % confidence interval of our figure.
+    /// 95 % confidence interval of our figure; the bracket of a capacity.
     pub interval: Option<Interval>,
     /// Number of samples of our figure.
     pub samples: u64,
@@ -59,7 +59,7 @@ impl StudyRow {
         let ends = self.interval.as_ref();
         let ends = ends.filter(|ends| ends.low.is_some() || ends.high.is_some());
         match (ends, self.here, self.samples) {
-            (Some(ends), _, _) => ends.ends(),
+            (Some(ends), _, _) => ends.marked_ends(),
             (None, Some(_), 1) => "one sample".to_owned(),
             (None, Some(_), _) => "none".to_owned(),
             (None, None, _) => String::new(),

@@ -261,6 +261,35 @@ fn searches_get_the_time_that_earlier_parts_left() {
 }
 
 #[test]
+fn verdict_of_the_result_of_a_search_is_that_of_most_trials() {
+    let step = |value, good| crate::search::SearchTrial {
+        value,
+        good,
+        ..crate::search::SearchTrial::default()
+    };
+    let level = |value: f64, verdict| crate::report::LevelSummary {
+        level: Some(value),
+        verdict,
+        ..crate::report::LevelSummary::default()
+    };
+    let run = RunRecord {
+        search: Some(crate::search::SearchRecord {
+            trials: [true, false, true].map(|good| step(900.0, good)).to_vec(),
+            result: Some(900.0),
+            ..crate::search::SearchRecord::default()
+        }),
+        ..RunRecord::default()
+    };
+    let words = |value, verdict| page::level_verdict(&run, &level(value, verdict));
+    let at_result = words(900.0, RunVerdict::Failed);
+    assert_eq!(at_result, "passed: 1 of 3 trials there failed");
+    assert_eq!(words(950.0, RunVerdict::Failed), "failed");
+    let of_levels = RunRecord::default();
+    let one = level(900.0, RunVerdict::NotMeasured);
+    assert_eq!(page::level_verdict(&of_levels, &one), "not measured");
+}
+
+#[test]
 fn search_without_result_misses_no_threshold_of_a_data_sheet() {
     let mut run = RunRecord {
         search: Some(crate::search::SearchRecord::default()),
