@@ -451,11 +451,7 @@ pub(crate) fn execute(
         refuted: steps.refuted(),
         ended_by_limit_s,
     };
-    record.verdict = match search.result {
-        Some(_) => RunVerdict::Passed,
-        None if search.is_measured() => RunVerdict::Failed,
-        None => RunVerdict::NotMeasured,
-    };
+    record.verdict = verdict(&search, &record.trials, refused.is_some());
     let refused = refused.map(|why| run::stopped_by_refusal(&mut record, plan.trials, &why));
     record.trials.sort_by(|a, b| {
         let levels = a.level.partial_cmp(&b.level).unwrap_or(Ordering::Equal);
@@ -473,6 +469,21 @@ pub(crate) fn execute(
             published,
             planned: plan.trials,
         }),
+    }
+}
+
+/// The verdict of a search. Without a result it has failed if the lowest value failed, or if any lower value would fail
+/// alike: the SUT ended, or it refused every attempt. A search that its trials, its time or the user ended before knows
+/// only that the limit is below the trials of full length.
+fn verdict(search: &SearchRecord, trials: &[TrialRecord], is_refused: bool) -> RunVerdict {
+    let mut trials = trials.iter();
+    let is_decided = search.converged
+        || is_refused
+        || trials.any(|trial| ThresholdCheck::has_subject_ended(&trial.checks));
+    match search.result {
+        Some(_) => RunVerdict::Passed,
+        None if search.is_measured() && is_decided => RunVerdict::Failed,
+        None => RunVerdict::NotMeasured,
     }
 }
 
@@ -599,6 +610,34 @@ mod tests {
         assert!(!step.invalid && !step.good, "{step:?}");
         assert_eq!(step.missed, "the system under test ended");
         assert_eq!(crashed.verdict, RunVerdict::Failed);
+    }
+
+    #[test]
+    fn search_that_ended_before_a_load_passed_is_not_measured() {
+        let found = |value: f64, converged: bool| SearchRecord {
+            trials: vec![SearchTrial {
+                value,
+                ..SearchTrial::default()
+            }],
+            failed_above: Some(value),
+            converged,
+            ..SearchRecord::default()
+        };
+        let of = |search: &SearchRecord| verdict(search, &[], false);
+        // Its trials were used up at 9,050: the limit is anywhere below.
+        assert_eq!(of(&found(9_050.0, false)), RunVerdict::NotMeasured);
+        assert_eq!(of(&found(50.0, true)), RunVerdict::Failed);
+        let refused = verdict(&found(9_050.0, false), &[], true);
+        assert_eq!(refused, RunVerdict::Failed);
+        let mut crashed = trial(|_| 1.0);
+        crashed.checks = vec![ThresholdCheck::subject_ended()];
+        let crashed = verdict(&found(9_050.0, false), &[crashed], false);
+        assert_eq!(crashed, RunVerdict::Failed);
+        let passed = SearchRecord {
+            result: Some(400.0),
+            ..found(9_050.0, false)
+        };
+        assert_eq!(of(&passed), RunVerdict::Passed);
     }
 
     #[test]
