@@ -490,12 +490,11 @@ fn verdict(search: &SearchRecord, trials: &[TrialRecord], is_refused: bool) -> R
 /// Judges a trial of a search: without the planned load the SUT is not judged, but the search continues below. Any failure
 /// counts, unless the experiment has a bound of its own (RFC 7502: all attempts have to be established).
 fn judge(trial: &mut TrialRecord, value: f64) -> SearchTrial {
-    // Trials that only measure in memory have no attempts.
-    let is_empty = trial.details.attempted() == 0 && trial.details.measures.is_empty();
+    let is_empty = trial.details.is_empty();
     let ended = ThresholdCheck::has_subject_ended(&trial.checks);
     let mut fault = trial
         .load_fault()
-        .or_else(|| is_empty.then(|| "no attempt was due in the trial".to_owned()));
+        .or_else(|| is_empty.then(|| figures::NO_ATTEMPT.to_owned()));
     if fault.is_none() && !ended {
         trial.checks.extend(steady(trial));
         let named = |check: &ThresholdCheck| check.name == figures::FAILED_PERCENT;
