@@ -184,7 +184,7 @@ impl Scenario {
         let defaults = ScenarioOptions::default();
         Ok(ScenarioOptions {
             targets: self.targets,
-            rate: self.rate.unwrap_or(defaults.rate),
+            rate: self.rate,
             rate_to: self.rate_to,
             ramp: self.ramp.unwrap_or(defaults.ramp),
             poisson: self.poisson,
