@@ -584,8 +584,8 @@ fn audio(streams: &[&StreamRecord]) -> AudioFigures {
     }
 }
 
-/// Judges a trial. `leaks` is the number of objects that the SUT and the generator still have at the end, if known. In a
-/// trial in which nothing was due no threshold holds.
+/// Judges a trial. `leaks` is the number of objects that the SUT and the generator still have at the end, if known. No
+/// threshold holds in a trial in which nothing was due.
 pub fn judge(
     thresholds: &Thresholds,
     figures: &Figures,

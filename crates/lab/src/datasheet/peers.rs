@@ -9,7 +9,7 @@ use crate::study::{OwnPart, PartContext, StudyRow, TableRecord};
 use crate::subject;
 
 /// A figure of an experiment: column of `levels.csv`, description, unit.
-type Figure = (&'static str, &'static str, &'static str);
+type LoadFigure = (&'static str, &'static str, &'static str);
 
 /// A load that several subjects get.
 struct PeerLoad {
@@ -20,7 +20,7 @@ struct PeerLoad {
     sets: &'static [&'static str],
     /// Replaces `{s}`: seconds in the quick and in the full setting.
     seconds: [u32; 2],
-    figures: &'static [Figure],
+    figures: &'static [LoadFigure],
     subjects: &'static [&'static str],
 }
 
@@ -161,7 +161,7 @@ fn row(
     load: &PeerLoad,
     subject: &str,
     level: Option<&LevelSummary>,
-    (figure, what, unit): Figure,
+    (figure, what, unit): LoadFigure,
 ) -> StudyRow {
     let judged = level.filter(|level| level.is_judged());
     let here = judged.and_then(|level| level.figure(figure));

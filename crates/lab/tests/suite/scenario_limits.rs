@@ -5,8 +5,8 @@ use lab::sipp::schedule::CallLimits;
 use lab::sipp::settings::ScenarioSettings;
 use std::time::Duration;
 
-/// Three calls within 0.2 s of which one is open at a time: calls that were delayed by the limit, and the longest wait and
-/// the longest response time, in microseconds. The peer answers after so many milliseconds, and a pause follows.
+/// Three calls within 0.2 s of which one is open at a time: calls that were delayed by the limit, and the longest wait
+/// and the longest response time, in microseconds. The peer answers after so many milliseconds, and a pause follows.
 fn limited(answer_ms: u64, pause_ms: u64) -> (u64, u64, u64) {
     let pause = match pause_ms {
         0 => String::new(),

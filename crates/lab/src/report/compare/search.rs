@@ -23,8 +23,8 @@ pub(super) struct SearchedLimit {
 }
 
 impl SearchedLimit {
-    /// Whether this limit of a search without a result is known not to be higher than a new one with this result. Where the
-    /// lowest value failed in both searches, it is not.
+    /// Whether this limit of a search without a result is known not to be higher than a new one with this result. Where
+    /// the lowest value failed in both searches, it is not.
     pub(super) fn is_at_most(self, new: SearchedLimit, result: Option<f64>) -> bool {
         let has_failed = |limit: SearchedLimit| limit.is_measured && limit.converged;
         match result {
