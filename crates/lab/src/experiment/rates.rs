@@ -101,7 +101,7 @@ mod tests {
             assert!(error.contains(words), "{set}: {error}");
         }
         let ramp = |sets: &[&str]| {
-            let sets = [&["callers.pace=ramp"], sets].concat();
+            let sets = [sets, &["callers.pace=ramp"]].concat();
             parse("small-network", &sets)
         };
         let rising = [
