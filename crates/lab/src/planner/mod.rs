@@ -16,7 +16,6 @@ mod text;
 pub use costs::{Cost, Costs, FILE_NAME, FORMAT, KNOWN};
 pub use erlang::{MOST_ERLANGS, erlang_b, erlang_c, lines_for, mean_wait};
 pub use estimate::Estimate;
-pub use limits::RaisedLimit;
 pub use loss::{LossCheck, simulate_loss};
 pub use nodes::{NodeCheck, NodePhase, PeakLoad};
 pub use real::{REAL_CALLS, RealCheck, RealOptions, RealRun, check_real};
@@ -24,7 +23,6 @@ pub use request::{Codec, MediaPath, PlanRequest, Protection, Redundancy, Signall
 
 use crate::decimal::plain;
 use crate::error::LabError;
-use limits::{limits_text, raised_limits};
 use nodes::{UnitLoads, simulate_nodes};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -63,7 +61,7 @@ pub struct Plan {
     /// Traffic in each direction at the interfaces of all nodes together, Mbit/s, with Ethernet framing.
     pub bandwidth_mbit: Estimate,
     /// Limits that have to be raised in each node.
-    pub limits: Vec<RaisedLimit>,
+    pub limits: Vec<limits::RaisedLimit>,
     /// A simulation of the calls, if it was requested.
     pub check: Option<LossCheck>,
     /// A simulation of the nodes with a failure, if it was requested.
@@ -100,7 +98,7 @@ struct Steps {
     /// Loads of one call and of all registrations, for the simulation.
     loads: UnitLoads,
     /// Limits whose defaults do not suffice for a node.
-    limits: Vec<RaisedLimit>,
+    limits: Vec<limits::RaisedLimit>,
 }
 
 impl Steps {
@@ -540,8 +538,8 @@ fn sizes(
     let calls = traffic.lines.value / active.value;
     let ports = ports_needed(request, calls);
     let subscribers = request.subscribers as f64 / active.value;
-    steps.limits = raised_limits(request, subscribers, calls);
-    let raised = limits_text(&steps.limits);
+    steps.limits = limits::raised_limits(request, subscribers, calls);
+    let raised = limits::limits_text(&steps.limits);
     let formula: Vec<String> = parts
         .iter()
         .map(|(name, part)| format!("{name} {}", plain_small(part.value)))
