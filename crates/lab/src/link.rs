@@ -208,20 +208,6 @@ fn count_ends(record: &mut StreamRecord, due: &DueMedia, sent: Option<u64>) {
     record.lost += missing;
 }
 
-/// Packets that count as lost where none arrived within `span`.
-fn all_missing(span: Duration, pauses: bool) -> u64 {
-    let (least, share) = match pauses {
-        false => (ALL_MISSING, 1),
-        // Of a shorter call the only packet before its pause may be missing. Speech and silence are equally long, and
-        // half of the packets are sent.
-        true => (VoiceSide::longest_pause() + 2 * END_MISSING, 2),
-    };
-    match span >= least {
-        true => DueMedia::packets_in(span) / share,
-        false => 0,
-    }
-}
-
 /// Packets that were sent before the first one that arrived, by the sender's clock, if there are several, and if they do
 /// not count as lost. `sent`: all packets of the sender.
 fn clipped(
@@ -238,6 +224,20 @@ fn clipped(
     match packets.min(sent.saturating_sub(record.expected)) {
         0..CLIPPED_FROM => 0,
         packets => packets,
+    }
+}
+
+/// Packets that count as lost where none arrived within `span`.
+fn all_missing(span: Duration, pauses: bool) -> u64 {
+    let (least, share) = match pauses {
+        false => (ALL_MISSING, 1),
+        // Of a shorter call the only packet before its pause may be missing. Speech and silence are equally long, and
+        // half of the packets are sent.
+        true => (VoiceSide::longest_pause() + 2 * END_MISSING, 2),
+    };
+    match span >= least {
+        true => DueMedia::packets_in(span) / share,
+        false => 0,
     }
 }
 
