@@ -27,13 +27,13 @@ pub struct Scenario {
     /// Exponentially distributed intervals between calls (Poisson arrivals) instead of constant ones.
     #[arg(long)]
     poisson: bool,
-    /// Limit of open calls; further calls are delayed, and their lateness is reported separately.
+    /// Limit of open calls; further calls are delayed, and their lateness is reported separately, in no response time.
     #[arg(long, value_name = "CALLS")]
     limit: Option<u64>,
     /// Number of calls; the run ends after the last one.
     #[arg(long)]
     calls: Option<u64>,
-    /// Time for which calls are started.
+    /// Time in which calls begin or are accepted; the run ends with the last open call.
     #[arg(long, value_name = "SECONDS")]
     duration: Option<f64>,
     /// Time after which the run ends; open calls count as failed.
@@ -184,7 +184,7 @@ impl Scenario {
         let defaults = ScenarioOptions::default();
         Ok(ScenarioOptions {
             targets: self.targets,
-            rate: self.rate.unwrap_or(defaults.rate),
+            rate: self.rate,
             rate_to: self.rate_to,
             ramp: self.ramp.unwrap_or(defaults.ramp),
             poisson: self.poisson,

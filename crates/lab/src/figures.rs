@@ -208,6 +208,11 @@ impl Details {
         self.outcomes.iter().map(|(_, count)| count).sum()
     }
 
+    /// Whether nothing was due in the trial. Those that only measure in memory have no attempts.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.attempted() == 0 && self.streams == 0 && self.measures.is_empty()
+    }
+
     /// Number of attempts without a response.
     fn timed_out(&self) -> u64 {
         let silent = |outcome| {
@@ -240,6 +245,8 @@ pub struct ThresholdCheck {
     pub required: bool,
 }
 
+/// Remark on a trial in which nothing was due.
+pub(crate) const NO_ATTEMPT: &str = "no attempt was due in the trial";
 /// Name of the threshold on the share of failed attempts.
 pub(crate) const FAILED_PERCENT: &str = "failed_percent";
 /// Name of the check that fails if the SUT ended during the trial.
@@ -577,7 +584,8 @@ fn audio(streams: &[&StreamRecord]) -> AudioFigures {
     }
 }
 
-/// Judges a trial. `leaks` is the number of objects that the SUT and the generator still have at the end, if known.
+/// Judges a trial. `leaks` is the number of objects that the SUT and the generator still have at the end, if known. No
+/// threshold holds in a trial in which nothing was due.
 pub fn judge(
     thresholds: &Thresholds,
     figures: &Figures,
@@ -671,7 +679,12 @@ pub fn judge(
     let least = at_least.into_iter().filter_map(|(name, limit, measured)| {
         check(name, limit, measured, |measured, limit| measured >= limit)
     });
-    most.chain(least).collect()
+    let mut checks: Vec<ThresholdCheck> = most.chain(least).collect();
+    if details.is_empty() {
+        let held = checks.iter_mut().filter(|check| !check.failed());
+        held.for_each(|check| (check.measured, check.holds) = (None, None));
+    }
+    checks
 }
 
 /// Number of objects that are judged as leaks. Where every call failed before it was established, nothing existed that
@@ -854,13 +867,37 @@ mod tests {
         assert_eq!(judged(&all_refused, Some(0)), not_measured);
         assert_eq!(judged(&all_refused, Some(1)), (RunVerdict::Failed, false));
         assert_eq!(judged(&one_refused, Some(0)), (RunVerdict::Passed, false));
-        // Cancelled as planned, and media without calls.
+        // Cancelled as planned.
         let cancelled = [(None, AttemptOutcome::Cancelled)];
         assert_eq!(judged(&cancelled, Some(0)), (RunVerdict::Passed, false));
-        assert_eq!(judged(&[], Some(0)), (RunVerdict::Passed, false));
         // Those of another program are unknown, which needs no remark.
         let unknown = (RunVerdict::NotMeasured, false);
         assert_eq!(judged(&one_refused, None), unknown);
+    }
+
+    #[test]
+    fn trial_in_which_nothing_was_due_has_not_passed() {
+        let thresholds = Thresholds {
+            failed_percent: Some(0.0),
+            timed_out: Some(0),
+            leaks: Some(0),
+            ..Thresholds::default()
+        };
+        let judged = |attempts: &[Attempt], streams: &[StreamRecord], leaks| {
+            let (figures, details) = compute(attempts, streams, None);
+            verdict(&judge(&thresholds, &figures, &details, Some(leaks)))
+        };
+        assert_eq!(judged(&[], &[], 0), RunVerdict::NotMeasured);
+        assert_eq!(judged(&[], &[], 1), RunVerdict::Failed);
+        let made = [call(0, Some(5), AttemptOutcome::Completed)];
+        assert_eq!(judged(&made, &[], 0), RunVerdict::Passed);
+        // Media without calls.
+        let stream = StreamRecord {
+            expected: 50,
+            received: 50,
+            ..StreamRecord::default()
+        };
+        assert_eq!(judged(&[], &[stream], 0), RunVerdict::Passed);
     }
 
     #[test]

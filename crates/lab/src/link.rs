@@ -3,7 +3,7 @@
 use crate::conversation::{MAX_DELAY, TalkOver};
 use crate::decimal::counted;
 use crate::figures::quantile;
-use crate::host::{DueMedia, PacketTimes, SentStream, StreamResult, Transit, media_ns};
+use crate::host::{DueMedia, PacketTimes, SentStream, StreamResult, Transit, VoiceSide, media_ns};
 use crate::record::StreamRecord;
 use engine::Time;
 use media::audio;
@@ -180,10 +180,9 @@ fn sent_counts(results: &[StreamResult]) -> BTreeMap<u32, u64> {
 fn count_ends(record: &mut StreamRecord, due: &DueMedia, sent: Option<u64>) {
     let (from, to) = due.span;
     let Some((first, last)) = due.arrived else {
-        // The only packet before a long pause may be missing.
-        if to.since(from) >= ALL_MISSING && !due.pauses {
-            record.expected = DueMedia::packets_in(to.since(from));
-            record.lost = record.expected;
+        let missing = all_missing(to.since(from), due.pauses);
+        if missing > 0 {
+            (record.expected, record.lost) = (missing, missing);
         }
         return;
     };
@@ -225,6 +224,20 @@ fn clipped(
     match packets.min(sent.saturating_sub(record.expected)) {
         0..CLIPPED_FROM => 0,
         packets => packets,
+    }
+}
+
+/// Packets that count as lost where none arrived within `span`.
+fn all_missing(span: Duration, pauses: bool) -> u64 {
+    let (least, share) = match pauses {
+        false => (ALL_MISSING, 1),
+        // Of a shorter call the only packet before its pause may be missing. Speech and silence are equally long, and
+        // half of the packets are sent.
+        true => (VoiceSide::longest_pause() + 2 * END_MISSING, 2),
+    };
+    match span >= least {
+        true => DueMedia::packets_in(span) / share,
+        false => 0,
     }
 }
 
@@ -306,7 +319,7 @@ fn rate_quality(record: &mut StreamRecord, burst_ratio: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::{ReceivedSpeech, VoiceSide};
+    use crate::host::ReceivedSpeech;
 
     /// A stream of 50 packets with a delay of `delay_ms` each, sent from `at_ms` on.
     fn received(
@@ -378,6 +391,32 @@ mod tests {
             assert_eq!((record.expected, record.lost), (499, 499));
             assert!(record.mos.unwrap() < 1.2, "{record:?}");
         }
+    }
+
+    #[test]
+    fn missing_media_with_silence_suppression_is_lost_after_the_longest_pause() {
+        let record = |seconds: u64| {
+            let mut stream = received(0, 0, 0, 0, None);
+            (stream.record.received, stream.record.expected) = (0, 0);
+            stream.transit = Transit::default();
+            stream.due = Some(DueMedia {
+                span: (Time::from_secs(1), Time::from_secs(1 + seconds)),
+                arrived: None,
+                pauses: true,
+            });
+            complete(vec![stream]).remove(0)
+        };
+        let silent = record(60);
+        // Half of the packet times have a packet.
+        assert_eq!((silent.expected, silent.lost), (1_499, 1_499));
+        assert!(silent.mos.unwrap() < 2.0, "{silent:?}");
+        assert!(silent.is_incoming(), "it is a stream of the trial");
+        // Within one pause nothing is due.
+        let pause = VoiceSide::longest_pause();
+        assert!((10..14).contains(&pause.as_secs()), "{pause:?}");
+        let short = record(pause.as_secs() + 1);
+        assert_eq!((short.expected, short.lost, short.mos), (0, 0, None));
+        assert!(record(pause.as_secs() + 3).lost > 0);
     }
 
     #[test]

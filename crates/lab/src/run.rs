@@ -595,7 +595,12 @@ fn judge(
         check.required = level.required.contains(&check.name);
     }
     let mut remarks = outcomes.remarks;
-    remarks.extend(figures::unjudged_leaks(&checks, outcomes.leaks).map(str::to_owned));
+    match details.is_empty() {
+        true => remarks.push(format!("not judged: {}", figures::NO_ATTEMPT)),
+        false => {
+            remarks.extend(figures::unjudged_leaks(&checks, outcomes.leaks).map(str::to_owned));
+        }
+    }
     remarks.extend(link::clipped_remark(&outcomes.streams));
     let ended = outcomes.subject_ended.is_some();
     remarks.extend(outcomes.subject_ended);

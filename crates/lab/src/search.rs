@@ -451,11 +451,7 @@ pub(crate) fn execute(
         refuted: steps.refuted(),
         ended_by_limit_s,
     };
-    record.verdict = match search.result {
-        Some(_) => RunVerdict::Passed,
-        None if search.is_measured() => RunVerdict::Failed,
-        None => RunVerdict::NotMeasured,
-    };
+    record.verdict = verdict(&search, &record.trials, refused.is_some());
     let refused = refused.map(|why| run::stopped_by_refusal(&mut record, plan.trials, &why));
     record.trials.sort_by(|a, b| {
         let levels = a.level.partial_cmp(&b.level).unwrap_or(Ordering::Equal);
@@ -479,12 +475,11 @@ pub(crate) fn execute(
 /// Judges a trial of a search: without the planned load the SUT is not judged, but the search continues below. Any failure
 /// counts, unless the experiment has a bound of its own (RFC 7502: all attempts have to be established).
 fn judge(trial: &mut TrialRecord, value: f64) -> SearchTrial {
-    // Trials that only measure in memory have no attempts.
-    let is_empty = trial.details.attempted() == 0 && trial.details.measures.is_empty();
+    let is_empty = trial.details.is_empty();
     let ended = ThresholdCheck::has_subject_ended(&trial.checks);
     let mut fault = trial
         .load_fault()
-        .or_else(|| is_empty.then(|| "no attempt was due in the trial".to_owned()));
+        .or_else(|| is_empty.then(|| figures::NO_ATTEMPT.to_owned()));
     if fault.is_none() && !ended {
         trial.checks.extend(steady(trial));
         let named = |check: &ThresholdCheck| check.name == figures::FAILED_PERCENT;
@@ -515,6 +510,21 @@ fn judge(trial: &mut TrialRecord, value: f64) -> SearchTrial {
         short: trial.short,
         invalid: fault.is_some(),
         ..SearchTrial::default()
+    }
+}
+
+/// The verdict of a search. Without a result it has failed if the lowest value failed, or if any lower value would fail
+/// alike: the SUT ended, or it refused every attempt. A search that its trials, its time or the user ended before knows
+/// only that the limit is below the trials of full length.
+fn verdict(search: &SearchRecord, trials: &[TrialRecord], is_refused: bool) -> RunVerdict {
+    let mut trials = trials.iter();
+    let is_decided = search.converged
+        || is_refused
+        || trials.any(|trial| ThresholdCheck::has_subject_ended(&trial.checks));
+    match search.result {
+        Some(_) => RunVerdict::Passed,
+        None if search.is_measured() && is_decided => RunVerdict::Failed,
+        None => RunVerdict::NotMeasured,
     }
 }
 
@@ -644,6 +654,34 @@ mod tests {
         let step = judge(&mut TrialRecord::default(), 400.0);
         assert!(step.invalid && !step.good, "{step:?}");
         assert!(judge(&mut trial(|_| 1.0), 400.0).good);
+    }
+
+    #[test]
+    fn search_that_ended_before_a_load_passed_is_not_measured() {
+        let found = |value: f64, converged: bool| SearchRecord {
+            trials: vec![SearchTrial {
+                value,
+                ..SearchTrial::default()
+            }],
+            failed_above: Some(value),
+            converged,
+            ..SearchRecord::default()
+        };
+        let of = |search: &SearchRecord| verdict(search, &[], false);
+        // Its trials were used up at 9,050: the limit is anywhere below.
+        assert_eq!(of(&found(9_050.0, false)), RunVerdict::NotMeasured);
+        assert_eq!(of(&found(50.0, true)), RunVerdict::Failed);
+        let refused = verdict(&found(9_050.0, false), &[], true);
+        assert_eq!(refused, RunVerdict::Failed);
+        let mut crashed = trial(|_| 1.0);
+        crashed.checks = vec![ThresholdCheck::subject_ended()];
+        let crashed = verdict(&found(9_050.0, false), &[crashed], false);
+        assert_eq!(crashed, RunVerdict::Failed);
+        let passed = SearchRecord {
+            result: Some(400.0),
+            ..found(9_050.0, false)
+        };
+        assert_eq!(of(&passed), RunVerdict::Passed);
     }
 
     #[test]

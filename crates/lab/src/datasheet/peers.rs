@@ -3,12 +3,13 @@
 
 use crate::decimal::plain;
 use crate::error::{LabError, RunVerdict};
+use crate::report::LevelSummary;
 use crate::run::{self, RunOptions};
 use crate::study::{OwnPart, PartContext, StudyRow, TableRecord};
 use crate::subject;
 
-/// Figures of an experiment: column of `levels.csv`, description, unit.
-type Figures = &'static [(&'static str, &'static str, &'static str)];
+/// A figure of an experiment: column of `levels.csv`, description, unit.
+type LoadFigure = (&'static str, &'static str, &'static str);
 
 /// A load that several subjects get.
 struct PeerLoad {
@@ -19,7 +20,7 @@ struct PeerLoad {
     sets: &'static [&'static str],
     /// Replaces `{s}`: seconds in the quick and in the full setting.
     seconds: [u32; 2],
-    figures: Figures,
+    figures: &'static [LoadFigure],
     subjects: &'static [&'static str],
 }
 
@@ -108,10 +109,12 @@ pub(super) fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
                 .and_then(|()| measured(context, load, name));
             match rows {
                 Ok(mut rows) => {
-                    for row in rows.iter_mut().filter(|row| row.here.is_some()) {
-                        row.remark.clone_from(&version);
-                    }
                     results.push(summary(load, &rows));
+                    for row in rows.iter_mut().filter(|row| row.here.is_some()) {
+                        let remarks = [version.as_str(), row.remark.as_str()];
+                        let remarks = remarks.into_iter().filter(|remark| !remark.is_empty());
+                        row.remark = remarks.collect::<Vec<_>>().join("; ");
+                    }
                     part.rows.extend(rows);
                 }
                 Err(error) => {
@@ -138,12 +141,47 @@ pub(super) fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
     Ok(part)
 }
 
+/// The figures of a load with the remark on them, or the reason why there are none.
 fn summary(load: &PeerLoad, rows: &[StudyRow]) -> String {
-    let figures: Vec<String> = rows
+    let mut parts: Vec<String> = rows
         .iter()
         .filter_map(|row| Some(format!("{} {}", plain(row.here?), row.unit)))
         .collect();
-    format!("{}: {}", load.what, figures.join(", "))
+    let measured = rows.iter().find(|row| row.here.is_some());
+    match measured.or(rows.first()).map(|row| row.remark.as_str()) {
+        None | Some("") if parts.is_empty() => parts.push("not measured".to_owned()),
+        None | Some("") => {}
+        Some(remark) => parts.push(remark.to_owned()),
+    }
+    format!("{}: {}", load.what, parts.join(", "))
+}
+
+/// The row of a figure. A level without the planned load has none: it says nothing of the subject.
+fn row(
+    load: &PeerLoad,
+    subject: &str,
+    level: Option<&LevelSummary>,
+    (figure, what, unit): LoadFigure,
+) -> StudyRow {
+    let judged = level.filter(|level| level.is_judged());
+    let here = judged.and_then(|level| level.figure(figure));
+    let interval = judged.and_then(|level| level.intervals.get(figure));
+    let interval = interval.filter(|_| here.is_some()).cloned();
+    StudyRow {
+        row: "X1".to_owned(),
+        what: format!("{subject}, {}: {what}", load.what),
+        here,
+        samples: match (&interval, here) {
+            (Some(interval), _) => interval.samples,
+            (None, here) => u64::from(here.is_some()),
+        },
+        interval,
+        unit: unit.to_owned(),
+        figure: figure.to_owned(),
+        remark: level.map_or(String::new(), LevelSummary::load_remark),
+        record: format!("peers/{}-{subject}/run.json", load.name),
+        ..StudyRow::default()
+    }
 }
 
 /// Runs a load on a subject.
@@ -179,32 +217,63 @@ fn measured(
         .iter()
         .flat_map(|trial| trial.remarks.clone())
         .collect();
-    let row = |&(figure, what, unit): &(&'static str, &'static str, &'static str)| {
-        let here = level.and_then(|level| level.figure(figure));
-        let interval = level.and_then(|level| level.intervals.get(figure)).cloned();
-        StudyRow {
-            row: "X1".to_owned(),
-            what: format!("{subject}, {}: {what}", load.what),
-            here,
-            samples: interval.as_ref().map_or(1, |interval| interval.samples),
-            interval,
-            unit: unit.to_owned(),
-            figure: figure.to_owned(),
-            remark: match here {
-                Some(_) => String::new(),
-                None => remarks.join("; "),
-            },
-            record: format!("peers/{folder}/run.json"),
-            ..StudyRow::default()
+    let figures = load.figures.iter();
+    let mut rows: Vec<StudyRow> = figures
+        .map(|figure| row(load, subject, level, *figure))
+        .collect();
+    for row in &mut rows {
+        if row.here.is_none() && row.remark.is_empty() {
+            row.remark = remarks.join("; ");
         }
-    };
-    Ok(load.figures.iter().map(row).collect())
+    }
+    Ok(rows)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::experiment::{File, built_in};
+    use crate::report::LoadFault;
+
+    #[test]
+    fn figures_without_the_planned_load_are_not_shown() {
+        let load = &LOADS[0];
+        let rows = |faulty: usize| {
+            let level = LevelSummary {
+                p99: Some(900.0),
+                cpu_us: Some(70.0),
+                load_fault: (faulty > 0).then(|| LoadFault {
+                    trials: faulty,
+                    of: 3,
+                    reason: "the generator could not keep up".to_owned(),
+                }),
+                ..LevelSummary::default()
+            };
+            let figures = load.figures.iter();
+            let rows: Vec<StudyRow> = figures
+                .map(|figure| row(load, "kamailio", Some(&level), *figure))
+                .collect();
+            let text = summary(load, &rows);
+            (rows, text)
+        };
+        let cause = "not judged: the generator could not keep up";
+        let (starved, text) = rows(3);
+        for row in &starved {
+            assert_eq!((row.here, row.samples), (None, 0), "{row:?}");
+            assert_eq!(row.remark, cause);
+        }
+        assert_eq!(text, format!("400 calls/s: {cause}"));
+        // Other trials have the figures.
+        let (mixed, text) = rows(1);
+        assert_eq!((mixed[0].here, mixed[1].here), (Some(70.0), Some(900.0)));
+        assert!(
+            text.contains("900 ms") && text.contains("1 of 3 trials"),
+            "{text}"
+        );
+        let (whole, text) = rows(0);
+        assert_eq!(whole[0].remark, "");
+        assert_eq!(text, "400 calls/s: 70 us, 900 ms, 0 calls");
+    }
 
     #[test]
     fn loads_fit_their_experiments_and_subjects() {

@@ -12,6 +12,7 @@ mod network;
 mod parse;
 mod phone_load;
 mod protection;
+mod rates;
 mod remedy;
 mod renamed_keys;
 mod search_plan;

@@ -4,6 +4,7 @@ use super::model::{
     CallFlow, Callers, Experiment, IpVersions, Levels, MediaKind, RegistrarLocation, Registrations,
     SutMedia, TransportName,
 };
+use super::rates::check_rates;
 use super::remedy::with_remedy;
 use super::renamed_keys::{current_path, renamed_key_warning, with_current_keys};
 use super::sut_checks::{check_kernel_relay, check_nodes, check_subject};
@@ -374,6 +375,7 @@ fn check_experiment(experiment: &Experiment) -> Result<(), String> {
     }
     check_transports(experiment)?;
     check_registrations(experiment)?;
+    check_rates(experiment)?;
     check_generator(experiment)?;
     if let (Some(callers), Some(callees)) = (&experiment.callers, &experiment.callees)
         && callers.flow != callees.flow
@@ -548,9 +550,6 @@ fn check_registrations(experiment: &Experiment) -> Result<(), String> {
         }
         if plan.refreshes == 0 {
             return Err("registrations.refresh_rate needs registrations.refreshes, the number for each user".to_owned());
-        }
-        if plan.rate.is_nan() || plan.rate <= 0.0 {
-            return Err("registrations.rate: expected more than 0".to_owned());
         }
     }
     if plan.registrar == RegistrarLocation::Core {

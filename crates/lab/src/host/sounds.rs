@@ -7,6 +7,7 @@ use codec::resample::Resampler;
 use codec::{Format, ToneGenerator, speech};
 use media::source::{ReadyPacket, SourceContent};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Milliseconds of a packet.
 const PACKET_MS: u32 = 20;
@@ -113,6 +114,16 @@ fn samples(sound: SoundKind) -> Vec<i16> {
         };
     }
     samples
+}
+
+impl VoiceSide {
+    /// The longest silence of a voice with pauses: as long as its speech.
+    pub(crate) fn longest_pause() -> Duration {
+        let sides = [VoiceSide::Caller, VoiceSide::Callee].into_iter();
+        let longest = sides.map(|side| side.samples().len()).max();
+        let packets = longest.unwrap_or_default().div_ceil(PACKET) as u64;
+        Duration::from_millis(packets * u64::from(PACKET_MS))
+    }
 }
 
 /// Background noise at about -70 dBm0: digital silence gives a codec nothing to describe.

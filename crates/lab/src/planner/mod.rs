@@ -7,6 +7,7 @@ mod costs;
 mod curve;
 mod erlang;
 mod estimate;
+mod limits;
 mod loss;
 mod nodes;
 mod real;
@@ -62,6 +63,8 @@ pub struct Plan {
     pub memory_gib: Estimate,
     /// Traffic in each direction at the interfaces of all nodes together, Mbit/s, with Ethernet framing.
     pub bandwidth_mbit: Estimate,
+    /// Limits that have to be raised in each node.
+    pub limits: Vec<limits::RaisedLimit>,
     /// A simulation of the calls, if it was requested.
     pub check: Option<LossCheck>,
     /// A simulation of the nodes with a failure, if it was requested.
@@ -97,6 +100,8 @@ struct Steps {
     list: Vec<Step>,
     /// Loads of one call and of all registrations, for the simulation.
     loads: UnitLoads,
+    /// Limits whose defaults do not suffice for a node.
+    limits: Vec<limits::RaisedLimit>,
 }
 
 impl Steps {
@@ -205,6 +210,7 @@ pub fn plan(request: &PlanRequest, costs: &Costs) -> Result<Plan, LabError> {
         cores,
         memory_gib,
         bandwidth_mbit: bandwidth,
+        limits: steps.limits,
         check,
         node_check,
         real_check: None,
@@ -454,21 +460,22 @@ fn memory(
 ) -> Result<(Estimate, Estimate), LabError> {
     let id = format!("memory.call.{}", request.path.name());
     let mut call = steps.cost("m_call", costs, &id)?;
-    if request.protection.signalling() == Signalling::Tls {
-        call = call.plus(steps.cost("m_tls", costs, "memory.tls_side")?);
-    }
     if request.protection.media() == "srtp" && request.path == MediaPath::Anchored {
         call = call.plus(steps.cost("m_srtp", costs, "memory.srtp")?);
     }
-    let registration = steps.cost("m_reg", costs, "memory.registration")?;
+    let mut registration = steps.cost("m_reg", costs, "memory.registration")?;
+    // Each registered phone keeps its connection, in calls and between them.
+    if request.protection.signalling() == Signalling::Tls {
+        registration = registration.plus(steps.cost("m_tls", costs, "memory.tls_side")?);
+    }
     steps.loads.call_bytes = call;
     steps.loads.registration_bytes = registration.times(request.subscribers as f64);
     let state = steps.add(
         "m_state",
-        "memory for calls and registrations",
+        "memory for calls, registrations and their connections",
         "bytes",
         (
-            "N x (m_call + m_tls + m_srtp) + subscribers x m_reg".to_owned(),
+            "N x (m_call + m_srtp) + subscribers x (m_reg + m_tls)".to_owned(),
             traffic
                 .lines
                 .by(call)
@@ -620,7 +627,11 @@ fn sizes(
         .iter()
         .max_by(|a, b| a.1.value.total_cmp(&b.1.value))
         .map_or("", |(name, _)| name);
-    let ports = ports_needed(request, traffic.lines.value / active.value);
+    let calls = traffic.lines.value / active.value;
+    let ports = ports_needed(request, calls);
+    let subscribers = request.subscribers as f64 / active.value;
+    steps.limits = limits::raised_limits(request, subscribers, calls);
+    let raised = limits::limits_text(&steps.limits);
     let formula: Vec<String> = parts
         .iter()
         .map(|(name, part)| format!("{name} {}", plain_small(part.value)))
@@ -631,7 +642,7 @@ fn sizes(
         "",
         (
             format!(
-                "largest of, rounded up: {} (a node: {} cores, {} GiB and {} Mbit/s with the same headroom, at most 32,256 calls for each of {} addresses); decided by {decides}{ports}",
+                "largest of, rounded up: {} (a node: {} cores, {} GiB and {} Mbit/s with the same headroom, at most 32,256 calls for each of {} addresses); decided by {decides}{ports}{raised}",
                 formula.join(", "),
                 request.node_cores,
                 plain(request.node_memory_gib),
@@ -701,6 +712,7 @@ impl Plan {
             "request": self.request,
             "measured_on": self.measured_on,
             "steps": self.steps,
+            "limits": self.limits,
             "check": self.check,
             "node_check": self.node_check,
             "real_check": self.real_check,

@@ -28,7 +28,7 @@ pub(super) struct UnitLoads {
     pub call_signalling_mbit: Estimate,
     /// Cores that are busy with the registrations of all nodes.
     pub registration_cores: Estimate,
-    /// Memory of all registrations, bytes.
+    /// Memory of all registrations and their connections, bytes.
     pub registration_bytes: Estimate,
     /// Signalling of all registrations, Mbit/s.
     pub registration_mbit: Estimate,

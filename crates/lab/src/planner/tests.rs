@@ -166,6 +166,48 @@ fn plan_names_the_setting_for_more_media_ports_than_the_default() {
 }
 
 #[test]
+fn connections_of_registered_phones_are_in_memory_and_limits() {
+    let with = |protection| {
+        let request = PlanRequest {
+            path: MediaPath::Bypass,
+            hold_s: 60.0,
+            ..request(1_000_000, protection)
+        };
+        planned(&request)
+    };
+    let (udp, tls) = (with(Protection::None), with(Protection::Tls));
+    let state = |plan: &Plan| plan.step("m_state").unwrap().estimate;
+    let more = state(&tls).low - state(&udp).low;
+    assert!(more >= 1e6 * 4_096.0, "{more}");
+    let cost = Costs::built_in()
+        .unwrap()
+        .get("memory.tls_side")
+        .unwrap()
+        .value;
+    let more = state(&tls).value - state(&udp).value;
+    assert!(
+        (more - 1e6 * cost).abs() < 1.0,
+        "one connection each: {more}"
+    );
+    // The limits of a node, in the text and in JSON.
+    let text = tls.text();
+    assert!(text.contains("[limits] connections to "), "{text}");
+    assert!(text.contains("LimitNOFILE"), "{text}");
+    let active = tls.step("n").unwrap().estimate.value;
+    let json = tls.json();
+    let limits = json["limits"].as_array().unwrap();
+    let of = |name: &str| limits.iter().find(|limit| limit["name"] == name);
+    let connections = of("[limits] connections").unwrap();
+    assert_eq!(connections["default"], 10_000);
+    assert_eq!(connections["needed"], (1e6 / active).ceil() as u64);
+    let per_source = of("[limits] connections_per_source").unwrap();
+    assert!(per_source["needed"].is_null(), "{per_source}");
+    // Without connections, and with few of them, the defaults suffice.
+    assert!(udp.limits.is_empty() && !udp.text().contains("raise in each node"));
+    assert!(planned(&request(1_000, Protection::Tls)).limits.is_empty());
+}
+
+#[test]
 fn every_interval_contains_its_value() {
     for protection in [
         Protection::None,

@@ -289,8 +289,14 @@ fn check_capacity(bound: &FigureBound, run: &RunRecord, levels: &[LevelSummary])
         search.is_some_and(|search| search.load_limit().is_some() || !search.is_measured());
     check.unjudged = check.holds.is_none() && found.is_open_above && is_limited;
     let is_below = found.value.is_none() && !found.is_open_above && !levels.is_empty();
-    if is_below && bound.least.is_some() {
-        check.holds = Some(false);
+    if let Some(least) = bound.least.filter(|_| is_below) {
+        // A search that ended early knows only that the limit is below its lowest trial of full length.
+        let is_known = search.is_none_or(|search| {
+            let lowest = search.lowest_failed();
+            search.converged || lowest.is_some_and(|lowest| lowest <= least)
+        });
+        check.holds = is_known.then_some(false);
+        check.unjudged |= !is_known;
     }
     check
 }
@@ -485,5 +491,43 @@ mod tests {
         assert_eq!(judged(300.0, true), RunVerdict::Passed);
         assert_eq!(judged(700.0, true), RunVerdict::NotMeasured);
         assert_eq!(judged(700.0, false), RunVerdict::Failed);
+    }
+
+    #[test]
+    fn search_that_ended_above_the_bound_of_its_capacity_does_not_fail_it() {
+        let check = |failed_at: f64, converged: bool| {
+            let bound = FigureBound {
+                name: CAPACITY.to_owned(),
+                least: Some(700.0),
+                ..FigureBound::default()
+            };
+            let run = RunRecord {
+                bounds: vec![bound],
+                search: Some(SearchRecord {
+                    trials: vec![SearchTrial {
+                        value: failed_at,
+                        ..SearchTrial::default()
+                    }],
+                    failed_above: Some(failed_at),
+                    converged,
+                    ..SearchRecord::default()
+                }),
+                ..RunRecord::default()
+            };
+            let level = LevelSummary {
+                level: Some(failed_at),
+                ..LevelSummary::default()
+            };
+            judge(&run, &[level]).remove(0)
+        };
+        let early = check(12_000.0, false);
+        assert_eq!(early.holds, None, "{early:?}");
+        assert!(early.line().contains("below 12000"), "{}", early.line());
+        let of = |check: &BoundCheck| verdict(RunVerdict::NotMeasured, [check]);
+        assert_eq!(of(&early), RunVerdict::NotMeasured);
+        // At or below the bound, and where the lowest value of all failed.
+        for failed in [check(700.0, false), check(800.0, true)] {
+            assert_eq!(of(&failed), RunVerdict::Failed, "{failed:?}");
+        }
     }
 }

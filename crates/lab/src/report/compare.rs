@@ -414,12 +414,16 @@ impl ComparisonRow {
         test.p_value.is_none() && self.baseline.searched.is_none()
     }
 
-    /// Whether it was measured in both runs; a search without a result may have measured that no value passes.
+    /// Whether it was measured in both runs. A search without a result has measured that its limit is below the trials
+    /// that failed.
     fn is_compared(&self) -> bool {
-        let is_known = |value: &ComparedValue| {
-            value.value.is_some() || value.searched.is_some_and(|limit| limit.is_measured)
-        };
-        is_known(&self.baseline) && is_known(&self.new)
+        let searched = self.baseline.searched.zip(self.new.searched);
+        match (self.baseline.value, self.new.value) {
+            (Some(_), Some(_)) => true,
+            // Unless it is worse, the new limit may be on either side of the baseline's.
+            (Some(_), None) => false,
+            (None, result) => searched.is_some_and(|(old, new)| old.is_at_most(new, result)),
+        }
     }
 
     /// The cells as text.
@@ -726,6 +730,16 @@ mod tests {
         assert_eq!(verdict("none", full, none), RunVerdict::Failed);
         let unknown = (None, Some(100.0), true);
         assert_eq!(verdict("unknown", full, unknown), RunVerdict::NotMeasured);
+        // The only full trial failed above the other search's result: either limit may be the higher one.
+        let early = (None, Some(12_000.0), false);
+        let found = compared("early", full, early);
+        assert_eq!(found.verdict(), RunVerdict::NotMeasured);
+        let judgement = found.judgement();
+        assert!(judgement.starts_with("not compared"), "{judgement}");
+        assert_eq!(verdict("baseline", early, full), RunVerdict::NotMeasured);
+        assert_eq!(verdict("both", early, early), RunVerdict::NotMeasured);
+        // A baseline that failed below the new result is not better than it.
+        assert_eq!(verdict("raised", none, full), RunVerdict::Passed);
     }
 
     #[test]

@@ -195,15 +195,26 @@ pub struct Compared {
 /// Default of the difference between runs, in percent, up to which figures count as equal.
 pub const TOLERANCE_PERCENT: f64 = 5.0;
 
+/// Checks the tolerance of a comparison: by a value that is no number nothing would be worse.
+pub(crate) fn check_tolerance(percent: f64) -> Result<(), LabError> {
+    match percent.is_finite() && percent >= 0.0 {
+        true => Ok(()),
+        false => Err(LabError::bad_input(format!(
+            "--tolerance {percent}: expected 0 or more"
+        ))),
+    }
+}
+
 /// Compares the results in `dir` with those in `baseline`, and writes `compare.json`, `compare.html` and its
 /// `compare-records.html` into `dir`. A figure is worse if
 /// it differs by more than `tolerance_percent` and the difference is significant over the trials, among all figures. Two
 /// searches are compared by their results.
 ///
 /// # Errors
-/// If one of them contains no raw results, if they belong to different experiments or have no level in common, or if
-/// `dir` is not writable.
+/// If one of them contains no raw results, if they belong to different experiments or have no level in common, if the
+/// tolerance is below 0 or not finite, or if `dir` is not writable.
 pub fn compare(baseline: &Path, dir: &Path, tolerance_percent: f64) -> Result<Compared, LabError> {
+    check_tolerance(tolerance_percent)?;
     let comparison = compare::compare(baseline, dir, tolerance_percent)?;
     let page = compare_page::publish(dir, &comparison)?;
     Ok(Compared {
@@ -212,4 +223,26 @@ pub fn compare(baseline: &Path, dir: &Path, tolerance_percent: f64) -> Result<Co
         verdict: comparison.verdict(),
         page,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tolerances_that_are_no_percentage_are_refused() {
+        let nowhere = Path::new("no-results");
+        for tolerance in [f64::NAN, f64::INFINITY, -5.0] {
+            let compared = [
+                compare(nowhere, nowhere, tolerance),
+                crate::study::compare(nowhere, nowhere, tolerance),
+            ];
+            for error in compared.map(Result::unwrap_err) {
+                assert_eq!(error.exit_code(), 2);
+                let text = error.to_string();
+                assert!(text.starts_with("--tolerance "), "{text}");
+            }
+        }
+        assert!(check_tolerance(0.0).is_ok());
+    }
 }

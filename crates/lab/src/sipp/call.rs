@@ -122,6 +122,8 @@ pub struct PatternCheck {
     pub octet: u8,
     /// Packets sent.
     pub sent: u64,
+    /// A pattern was to be sent, and the peer had no media address.
+    pub is_without_address: bool,
     /// Packets with the same payload received.
     pub matched: u64,
     /// The key under which received packets find the call: the peer's address and the source of the sent packets.

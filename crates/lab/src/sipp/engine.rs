@@ -181,10 +181,11 @@ impl ScenarioGenerator {
                 let limits = settings.limits;
                 let (index, threads) = settings.share;
                 let part = |total: u64| total / threads + u64::from(index < total % threads);
-                Schedule::none(super::schedule::CallLimits {
+                let limits = super::schedule::CallLimits {
                     total: limits.total.map(part),
                     ..limits
-                })
+                };
+                Schedule::none(limits, settings.start)
             }
             false => Schedule::share(
                 settings.pace,
@@ -278,7 +279,7 @@ impl ScenarioGenerator {
         }
     }
 
-    /// Whether the plan is complete. A server without a number of calls never is.
+    /// Whether the plan is complete. That of a server without a number of calls and a duration never is.
     pub fn is_done(&self) -> bool {
         if self.fatal.is_some() || self.stopped {
             return true;
@@ -493,8 +494,12 @@ impl ScenarioGenerator {
         call.user = user;
         call.phase = ScenarioCallPhase::Receiving;
         call.cseq = context.settings.base_cseq.saturating_sub(1);
-        call.timers
-            .resize(self.program.timers.len(), due.at.min(now));
+        // A late generator is part of the response times; the limit that the user has set is not.
+        let begin = match due.held_back {
+            true => now,
+            false => due.at.min(now),
+        };
+        call.timers.resize(self.program.timers.len(), begin);
         call.branches
             .resize(self.program.transactions.len(), Vec::new());
         // Calls count from 1, injection lines from 0.
@@ -879,6 +884,7 @@ impl Engine for ScenarioGenerator {
             self.open();
         }
         self.initialise(now);
+        self.schedule.expire(now);
         match input {
             Input::Timeout => self.timeout(now),
             Input::Datagram(datagram) => match datagram.socket {
@@ -964,6 +970,7 @@ impl Engine for ScenarioGenerator {
                 && !self.stopping
                 && self.schedule.may_make();
             earlier(users.then_some(start), "user");
+            earlier(self.schedule.expires_at(), "duration");
         }
         earlier(self.wheel.next_at(), "scenario");
         earlier(self.agenda.next_at(), "media");

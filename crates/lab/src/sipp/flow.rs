@@ -490,6 +490,8 @@ impl ScenarioGenerator {
         }
         call.phase = ScenarioCallPhase::Lingering;
         self.lingering += 1;
+        // Nothing asks for the next call while the limit holds it back.
+        self.schedule.note_limit(now, self.statistics.open);
         self.statistics.open = self.statistics.open.saturating_sub(1);
         match failure {
             None => {

@@ -29,8 +29,8 @@ pub struct ScenarioOptions {
     pub file: PathBuf,
     /// Destinations of calls: `host[:port]`; threads use them in turn.
     pub targets: Vec<String>,
-    /// Calls per second.
-    pub rate: f64,
+    /// Calls per second; 10 without a value.
+    pub rate: Option<f64>,
     /// The rate at the end of the ramp.
     pub rate_to: Option<f64>,
     /// Seconds of the ramp.
@@ -122,7 +122,7 @@ impl Default for ScenarioOptions {
         ScenarioOptions {
             file: PathBuf::new(),
             targets: Vec::new(),
-            rate: 10.0,
+            rate: None,
             rate_to: None,
             ramp: 0.0,
             poisson: false,
@@ -391,6 +391,9 @@ pub fn settings(
             "the scenario makes calls: a target HOST[:PORT] is required",
         ));
     }
+    if let Some(warning) = check_pacing(options, server)? {
+        eprintln!("warning: {warning}");
+    }
     let local = local(options, targets.first().copied(), server)?;
     let (media_ip, media_port) = match &options.media {
         None => (local.ip(), 6_000),
@@ -521,9 +524,51 @@ fn transport(name: &str) -> Result<(Transport, bool), LabError> {
     Ok(known)
 }
 
+/// Refuses options of the pace that have no effect. Those of SIPp itself are a warning for scenarios that take calls:
+/// command lines for SIPp have them on both sides.
+fn check_pacing(options: &ScenarioOptions, server: bool) -> Result<Option<String>, LabError> {
+    let why = match (server, options.users > 0) {
+        (true, true) => {
+            return Err(LabError::bad_input(
+                "--users has no effect on a scenario that takes calls: leave it out",
+            ));
+        }
+        (true, false) => "on a scenario that takes calls: the peer decides when they come",
+        (false, true) => "with --users: each user makes a call when the one before has ended",
+        (false, false) => return Ok(None),
+    };
+    let of_sipp = [
+        ("--rate", options.rate.is_some()),
+        ("--limit", options.limit.is_some()),
+    ];
+    let own = [
+        ("--rate-to", options.rate_to.is_some()),
+        ("--ramp", options.ramp > 0.0),
+        ("--poisson", options.poisson),
+    ];
+    let named = |list: &[(&'static str, bool)]| {
+        let given = list.iter().filter(|(_, is_given)| *is_given);
+        given.map(|(name, _)| *name).collect::<Vec<_>>()
+    };
+    let (of_sipp, own) = (named(&of_sipp), named(&own));
+    let text = |names: &[&str]| match names {
+        [one] => format!("{one} has no effect {why}: leave it out"),
+        several => format!(
+            "{} have no effect {why}: leave them out",
+            several.join(", ")
+        ),
+    };
+    match (server, of_sipp.is_empty(), own.is_empty()) {
+        (_, true, true) => Ok(None),
+        (true, false, true) => Ok(Some(text(&of_sipp))),
+        _ => Err(LabError::bad_input(text(&[of_sipp, own].concat()))),
+    }
+}
+
 fn pace(options: &ScenarioOptions) -> Result<ArrivalProcess, LabError> {
+    let rate = options.rate.unwrap_or(10.0);
     let sound = |rate: f64| rate.is_finite() && rate >= 0.0;
-    if !sound(options.rate) || !options.rate_to.is_none_or(sound) || !sound(options.ramp) {
+    if !sound(rate) || !options.rate_to.is_none_or(sound) || !sound(options.ramp) {
         return Err(LabError::bad_input(
             "--rate, --rate-to and --ramp: expected numbers from 0",
         ));
@@ -533,13 +578,13 @@ fn pace(options: &ScenarioOptions) -> Result<ArrivalProcess, LabError> {
             "--rate-to and --poisson exclude each other",
         )),
         (Some(to), false) => Ok(ArrivalProcess::Ramp {
-            from: options.rate,
+            from: rate,
             to,
             over: options.ramp,
         }),
         (None, _) if options.ramp > 0.0 => Err(LabError::bad_input("--ramp needs --rate-to")),
-        (None, true) => Ok(ArrivalProcess::Poisson { rate: options.rate }),
-        (None, false) => Ok(ArrivalProcess::Constant { rate: options.rate }),
+        (None, true) => Ok(ArrivalProcess::Poisson { rate }),
+        (None, false) => Ok(ArrivalProcess::Constant { rate }),
     }
 }
 
@@ -700,6 +745,47 @@ mod tests {
             "--limit 2 with --threads 4: at least 4, or fewer threads"
         );
         assert_eq!(of(4).unwrap().len(), 4);
+    }
+
+    #[test]
+    fn options_of_the_pace_without_effect_are_refused() {
+        let of = |server: bool, change: &dyn Fn(&mut ScenarioOptions)| {
+            let mut options = ScenarioOptions::default();
+            change(&mut options);
+            check_pacing(&options, server).map_err(|error| error.to_string())
+        };
+        let with_users = |change: &dyn Fn(&mut ScenarioOptions)| {
+            of(false, &|options| {
+                options.users = 5;
+                change(options);
+            })
+        };
+        assert_eq!(with_users(&|_| {}), Ok(None));
+        assert_eq!(with_users(&|options| options.calls = Some(5)), Ok(None));
+        let error = with_users(&|options| options.rate = Some(10.0)).unwrap_err();
+        assert!(
+            error.starts_with("--rate has no effect with --users")
+                && error.ends_with("leave it out"),
+            "{error}"
+        );
+        let error = with_users(&|options| {
+            options.limit = Some(5);
+            options.poisson = true;
+        });
+        let words = "--limit, --poisson have no effect with --users";
+        assert!(error.unwrap_err().starts_with(words));
+        // A scenario that takes calls: SIPp accepts its own options there.
+        let both = |options: &mut ScenarioOptions| {
+            (options.rate, options.limit) = (Some(20.0), Some(100));
+        };
+        let warning = of(true, &both).unwrap().unwrap();
+        let words = "--rate, --limit have no effect on a scenario that takes calls";
+        assert!(warning.starts_with(words), "{warning}");
+        assert_eq!(of(true, &|_| {}), Ok(None));
+        assert_eq!(of(false, &both), Ok(None));
+        assert!(of(true, &|options| options.poisson = true).is_err());
+        let error = of(true, &|options| options.users = 5).unwrap_err();
+        assert!(error.starts_with("--users has no effect"), "{error}");
     }
 
     #[test]

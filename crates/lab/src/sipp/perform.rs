@@ -243,6 +243,8 @@ impl ScenarioGenerator {
             MediaAction::Pattern { octet, packing } => {
                 let recording = Recording::of_pattern(octet, packing);
                 let to = call.media.of(packing.video);
+                let check = &mut call.media.patterns[usize::from(packing.video)];
+                check.is_without_address |= to.is_none();
                 (to, Some(Arc::new(recording)), packing.video, -1)
             }
             MediaAction::Pause(lines) => return call.media.pause_streams(lines, true),

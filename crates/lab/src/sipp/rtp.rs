@@ -121,10 +121,11 @@ impl ScenarioGenerator {
             if let Some(source) = check.source {
                 self.patterns.remove(&source);
             }
-            if check.sent == 0 {
-                continue;
-            }
-            let missing = 1.0 - check.matched.min(check.sent) as f64 / check.sent as f64;
+            let missing = match check.sent {
+                0 if check.is_without_address => 1.0,
+                0 => continue,
+                sent => 1.0 - check.matched.min(sent) as f64 / sent as f64,
+            };
             // A tolerance of 0 permits no packet to be missing.
             let tolerance = self.context.settings.tolerances[line];
             let failed = missing > 0.0 && missing >= tolerance;
@@ -301,19 +302,22 @@ mod tests {
     #[test]
     fn pattern_that_does_not_come_back_fails_the_run() {
         let text = caller(&action("rtp_stream=\"apattern,1,0,PCMU/8000\"", 490));
-        let verdict = |returns: bool, tolerance: f64| {
+        let verdict_at = |port: u16, returns: bool, tolerance: f64| {
             let mut bench = MediaBench::new(&text, 1, tolerance);
             bench.returns = returns;
-            bench.answer(1, 7_000);
+            bench.answer(1, port);
             bench.wait(1_000);
             let statistics = bench.generator.statistics();
             assert_eq!((statistics.successful, statistics.patterns[0]), (1, 1));
             assert!(bench.generator.patterns.is_empty());
             bench.verdict()
         };
+        let verdict = |returns, tolerance| verdict_at(7_000, returns, tolerance);
         assert_eq!(verdict(true, 1.0), RunVerdict::Passed);
         assert_eq!(verdict(true, 0.0), RunVerdict::Passed);
         assert_eq!(verdict(false, 1.0), RunVerdict::Failed);
+        // The answer rejects audio: no packet of the pattern is sent.
+        assert_eq!(verdict_at(0, true, 1.0), RunVerdict::Failed);
     }
 
     #[test]

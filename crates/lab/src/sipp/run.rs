@@ -604,6 +604,12 @@ pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
             targets: Vec::new(),
             local: Some(far.to_string()),
             calls: None,
+            users: 0,
+            rate: None,
+            rate_to: None,
+            ramp: 0.0,
+            poisson: false,
+            limit: None,
             ..base
         },
         true,

@@ -89,11 +89,11 @@ impl Schedule {
         schedule
     }
 
-    /// A plan without due times: calls come from the peer, or follow each other.
-    pub fn none(limits: CallLimits) -> Schedule {
+    /// A plan without due times: calls come from the peer, or follow each other. It ends with the span of its limits.
+    pub fn none(limits: CallLimits, start: Time) -> Schedule {
         Schedule {
             arrivals: None,
-            until: None,
+            until: limits.span.map(|span| start + span),
             limits,
             next: None,
             calls_started: 0,
@@ -117,8 +117,8 @@ impl Schedule {
     /// The next call to start at `now`, with `open` calls open.
     pub fn pop(&mut self, now: Time, open: u64) -> Option<DueCall> {
         let at = self.next.filter(|at| *at <= now)?;
+        self.note_limit(now, open);
         if self.limits.open.is_some_and(|limit| open >= limit) {
-            self.full = true;
             return None;
         }
         let held_back = self.full;
@@ -131,6 +131,12 @@ impl Schedule {
         Some(DueCall { at, held_back })
     }
 
+    /// Notes that the limit delays the next call, if it is due while so many calls are open.
+    pub fn note_limit(&mut self, now: Time, open: u64) {
+        let is_due = self.next.is_some_and(|at| at <= now);
+        self.full |= is_due && self.limits.open.is_some_and(|limit| open >= limit);
+    }
+
     /// Counts a call outside of the plan.
     pub fn count(&mut self) {
         self.calls_started += 1;
@@ -141,6 +147,19 @@ impl Schedule {
         self.limits
             .total
             .is_none_or(|total| self.calls_started < total)
+    }
+
+    /// End of a plan without due times, unless it is over.
+    pub fn expires_at(&self) -> Option<Time> {
+        let is_open = self.arrivals.is_none() && self.may_make();
+        self.until.filter(|_| is_open)
+    }
+
+    /// Ends a plan without due times at the end of its span.
+    pub fn expire(&mut self, now: Time) {
+        if self.expires_at().is_some_and(|until| until <= now) {
+            self.stop();
+        }
     }
 
     /// Calls made.
@@ -277,5 +296,12 @@ mod tests {
         stopped.stop();
         assert_eq!(stopped.pop(Time::NEVER, 0), None);
         assert!(!stopped.may_make());
+        // Without due times.
+        let mut open = Schedule::none(limits, Time::from_secs(1));
+        open.expire(Time::from_millis(1_009));
+        assert!(open.may_make());
+        assert_eq!(open.expires_at(), Some(Time::from_millis(1_010)));
+        open.expire(Time::from_millis(1_010));
+        assert!(!open.may_make() && open.expires_at().is_none());
     }
 }

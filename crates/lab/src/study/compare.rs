@@ -7,7 +7,7 @@ use crate::error::{LabError, RunVerdict};
 use crate::files::{cannot_write, replace};
 use crate::output;
 use crate::records_page::{Document, RecordsPage, link_to, text_on};
-use crate::report::{Compared, STYLE, difference_text, escape, relative};
+use crate::report::{Compared, STYLE, check_tolerance, difference_text, escape, relative};
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -247,11 +247,7 @@ impl ComparedRow {
 /// # Errors
 /// If one of them has no study, if they are different ones or have no row in common, or if `dir` is not writable.
 pub fn compare(baseline: &Path, dir: &Path, tolerance_percent: f64) -> Result<Compared, LabError> {
-    if !(tolerance_percent.is_finite() && tolerance_percent >= 0.0) {
-        return Err(LabError::bad_input(format!(
-            "--tolerance {tolerance_percent}: expected 0 or more"
-        )));
-    }
+    check_tolerance(tolerance_percent)?;
     for folder in [baseline, dir] {
         if folder.join("run.json").exists() && !crate::raw::holds_suite(folder) {
             return Err(LabError::bad_input(format!(

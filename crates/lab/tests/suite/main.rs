@@ -14,6 +14,7 @@ mod rates;
 mod report;
 mod report_links;
 mod run;
+mod scenario_limits;
 mod scenarios;
 mod subjects;
 mod trials;

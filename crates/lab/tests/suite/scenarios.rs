@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf {
+pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
@@ -46,15 +46,19 @@ const PEER: SocketAddr = SocketAddr::new(
 );
 
 /// One generator, driven by hand.
-struct GeneratorBench {
-    generator: ScenarioGenerator,
+pub(super) struct GeneratorBench {
+    pub(super) generator: ScenarioGenerator,
     now: Time,
-    sent: Vec<String>,
+    pub(super) sent: Vec<String>,
     effects: Vec<Effect>,
 }
 
 impl GeneratorBench {
-    fn new(text: &str, settings: ScenarioSettings, files: Vec<Injection>) -> GeneratorBench {
+    pub(super) fn new(
+        text: &str,
+        settings: ScenarioSettings,
+        files: Vec<Injection>,
+    ) -> GeneratorBench {
         let program = program(text, &files).unwrap();
         let parts = GeneratorParts {
             program,
@@ -91,7 +95,7 @@ impl GeneratorBench {
         self.effects.extend(self.generator.effects());
     }
 
-    fn hear(&mut self, text: &str) {
+    pub(super) fn hear(&mut self, text: &str) {
         let mut bytes = text.replace('\n', "\r\n").into_bytes();
         self.give(Input::Datagram(Datagram {
             socket: SocketId(0),
@@ -102,14 +106,14 @@ impl GeneratorBench {
     }
 
     /// Answers the last request with its own headers.
-    fn answer(&mut self, start: &str) {
+    pub(super) fn answer(&mut self, start: &str) {
         let request = self.sent.last().cloned().unwrap_or_default();
         let rest = request.split_once("\r\n").map_or("", |(_, rest)| rest);
         let rest = rest.split("\r\n\r\n").next().unwrap_or_default();
         self.hear(&format!("{start}\n{}\n\n", rest.replace("\r\n", "\n")));
     }
 
-    fn wait(&mut self, milliseconds: u64) {
+    pub(super) fn wait(&mut self, milliseconds: u64) {
         let end = Time(self.now.0 + milliseconds * 1_000_000);
         while let Some(deadline) = self.generator.next_deadline().filter(|next| next.at <= end) {
             self.now = self.now.max(deadline.at);
@@ -123,7 +127,7 @@ impl GeneratorBench {
     }
 }
 
-fn calls(total: u64) -> ScenarioSettings {
+pub(super) fn calls(total: u64) -> ScenarioSettings {
     ScenarioSettings {
         limits: CallLimits {
             total: Some(total),
@@ -134,7 +138,7 @@ fn calls(total: u64) -> ScenarioSettings {
 }
 
 /// A request with the headers that every test needs.
-fn request(method: &str, more: &str) -> String {
+pub(super) fn request(method: &str, more: &str) -> String {
     format!(
         "<send retrans=\"500\"><![CDATA[\n{method} sip:[service]@[remote_ip]:[remote_port] SIP/2.0\n\
         Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]\nFrom: <sip:a@[local_ip]>;tag=[call_number]\n\
@@ -481,7 +485,7 @@ fn timeouts_of_messages() {
     assert_eq!(bench.failed(CallFailure::ReceiveTimeout), 1);
 }
 
-fn simulated(
+pub(super) fn simulated(
     ours: &Path,
     theirs: &Path,
     change: impl FnOnce(&mut ScenarioOptions),
@@ -491,7 +495,7 @@ fn simulated(
         against: Some(theirs.to_owned()),
         simulate: true,
         calls: Some(50),
-        rate: 20.0,
+        rate: Some(20.0),
         hold: 200,
         timeout: Some(300.0),
         ..ScenarioOptions::default()
@@ -535,6 +539,7 @@ fn per_call_sockets_and_users() {
             options.transport = transport.to_owned();
             options.per_call = true;
             options.users = 5;
+            options.rate = None;
         });
         let text = outcome.to_text();
         assert_eq!(outcome.statistics.successful, 50, "{text}");
@@ -702,7 +707,7 @@ fn million_subscribers_register_with_digest() {
     let run = |pool: &Path, index: u64| {
         simulated(&pair.0, &pair.1, |options| {
             options.calls = Some(500);
-            options.rate = 500.0;
+            options.rate = Some(500.0);
             options.seed = Some(index);
             options.inject.push(pool.to_owned());
         })

@@ -17,6 +17,21 @@ pub(super) struct SearchedLimit {
     /// The lowest value that failed a full trial, if none passed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub below: Option<f64>,
+    /// Whether the search reached its end: without a result, the lowest value of all failed.
+    #[serde(default)]
+    pub converged: bool,
+}
+
+impl SearchedLimit {
+    /// Whether this limit of a search without a result is known not to be higher than a new one with this result. Where
+    /// the lowest value failed in both searches, it is not.
+    pub(super) fn is_at_most(self, new: SearchedLimit, result: Option<f64>) -> bool {
+        let has_failed = |limit: SearchedLimit| limit.is_measured && limit.converged;
+        match result {
+            Some(result) => self.below.is_some_and(|below| below <= result),
+            None => has_failed(self) && has_failed(new),
+        }
+    }
 }
 
 /// The results of two searches.
@@ -40,6 +55,7 @@ pub(super) fn search_row(
                 high,
                 is_measured: search.is_measured(),
                 below: search.lowest_failed(),
+                converged: search.converged,
             }),
             from: vec![format!("{file}#/search")],
             ..ComparedValue::default()
@@ -71,8 +87,10 @@ impl ComparisonRow {
                 new.high.is_some_and(|high| high < carried)
                     && carried - value > carried * tolerance_percent / 100.0
             }
-            // Not even the lowest value passed.
-            None => new.is_measured,
+            // The limit is below the trials that failed, which may be above the baseline's.
+            None => new
+                .below
+                .is_some_and(|below| carried - below >= carried * tolerance_percent / 100.0),
         }
     }
 }
