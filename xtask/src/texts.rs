@@ -16,7 +16,7 @@ const LONG: [(&str, usize); 22] = [
     // Requests outside of dialogs, by all methods.
     ("crates/border/tests/suite/out_of_dialog.rs", 1_262),
     // Lookups of all kinds of records.
-    ("crates/sip/src/locate/tests.rs", 1_066),
+    ("crates/sip/src/locate/tests.rs", 1_049),
     // All requests of the console, by all roles.
     ("crates/hornwork/tests/suite/web.rs", 1_287),
     // The list of all events.
