@@ -14,7 +14,7 @@ const LONG: [(&str, usize); 21] = [
     ("crates/protect/tests/suite/esp.rs", 1_001),
     ("crates/border/tests/suite/media.rs", 1_002),
     // Requests outside of dialogs, by all methods.
-    ("crates/border/tests/suite/out_of_dialog.rs", 1_262),
+    ("crates/border/tests/suite/out_of_dialog.rs", 1_178),
     // Lookups of all kinds of records.
     ("crates/sip/src/locate/tests.rs", 1_049),
     // All requests of the console, by all roles.
