@@ -128,7 +128,7 @@ fn flow_of_our_registration_is_kept_alive_and_replaced_on_failure() {
     assert_eq!((registers(&net, carrier), reported(&net)), (2, 1));
 }
 
-/// A refused refresh ends neither the registration nor the keep-alives of its flow; calls arrive by it until it expires.
+/// A refused refresh ends neither the registration nor the keep-alives of its flow: the carrier still calls by it.
 #[test]
 fn keep_alives_last_as_long_as_the_registration() {
     let (mut net, carrier) = at_carrier(&account(",expires_s=600", "udp:10.2.0.1:5060"));
