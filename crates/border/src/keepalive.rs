@@ -53,11 +53,7 @@ impl KeepAlives {
             keep_alive.silence = silence;
             return;
         }
-        if let Some(at) = known {
-            let before = self.flows.swap_remove(at);
-            ctx.timers.cancel(before.timer);
-            endpoint.stop_keep_alive(before.flow);
-        }
+        self.stop(ctx, endpoint, trunk);
         let Some(silence) = silence else {
             return;
         };
@@ -69,6 +65,19 @@ impl KeepAlives {
             silence,
             timer: schedule(ctx, self.serial, silence),
         });
+    }
+
+    /// Stops the keep-alives of an account: it is not registered any more, or by another flow.
+    pub(crate) fn stop(&mut self, ctx: &mut Ctx, endpoint: &mut Endpoint, trunk: TrunkId) {
+        let known = self
+            .flows
+            .iter()
+            .position(|keep_alive| keep_alive.trunk == trunk);
+        if let Some(at) = known {
+            let before = self.flows.swap_remove(at);
+            ctx.timers.cancel(before.timer);
+            endpoint.stop_keep_alive(before.flow);
+        }
     }
 
     /// Sends the keep-alive that is due. Returns the flow, if it has failed.

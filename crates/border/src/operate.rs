@@ -30,6 +30,7 @@ impl Border {
         self.endpoint.set_call_limit(endpoint_calls(&config));
         self.parts.open_listeners(&mut self.endpoint);
         let parts = &mut self.parts;
+        parts.resolver.reload_listeners(&config);
         parts.media.open_pools(&mut parts.ctx, &worker);
         parts.media.close_unused_sockets(&config);
         parts.trunks.reload(&config, now);

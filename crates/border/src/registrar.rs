@@ -281,7 +281,7 @@ impl Location {
         if outbound {
             answer = answer.with(HeaderId::Require, "outbound");
             if judged.path.is_empty() {
-                let timer = self.settings.flow_timer_s.to_string();
+                let timer = self.flow_timer(flow.transport).to_string();
                 answer = answer.with(HeaderId::FlowTimer, timer);
             }
         }
@@ -411,12 +411,9 @@ impl Location {
             _ => 0,
         };
         let mut expires = requested.min(settings.max_expires_s);
-        let pinhole = flow.transport == Transport::Udp
-            && reg_id == 0
-            && judged.path.is_empty()
-            && behind_nat(&uri, flow);
-        if pinhole && settings.nat_expires_s != 0 {
-            expires = expires.min(settings.nat_expires_s);
+        // Phones with outbound keep their flow alive.
+        if reg_id == 0 {
+            expires = expires.min(self.longest_expires(&uri, flow, &judged.path));
         }
         Ok(ContactRequest {
             address,
@@ -426,6 +423,26 @@ impl Location {
             instance,
             reg_id,
         })
+    }
+
+    /// Longest lifetime of a contact that is kept reachable by its REGISTERs: over UDP and without proxies in between,
+    /// that of the NAT binding.
+    fn longest_expires(&self, uri: &Uri<'_>, flow: Flow, path: &[&[u8]]) -> u32 {
+        let pinhole = flow.transport == Transport::Udp && path.is_empty() && behind_nat(uri, flow);
+        match self.settings.nat_expires_s {
+            seconds if seconds != 0 && pinhole => seconds,
+            _ => u32::MAX,
+        }
+    }
+
+    /// Seconds for Flow-Timer. The default suits connections; over UDP, NAT bindings end earlier (RFC 5626 section 4.4
+    /// has 24 to 29 s without the header).
+    fn flow_timer(&self, transport: Transport) -> u32 {
+        let settings = &self.settings;
+        match (transport, settings.nat_expires_s) {
+            (Transport::Udp, 1..) => settings.flow_timer_s.min(settings.nat_expires_s),
+            _ => settings.flow_timer_s,
+        }
     }
 
     /// Validates a REGISTER against stored bindings: order (RFC 3261 section 10.3 step 7) and capacity.

@@ -130,18 +130,11 @@ impl DnsClient {
     }
 
     pub(crate) fn new(config: &Config, entropy: Entropy) -> DnsClient {
-        let family = |v4: bool| {
-            config
-                .interfaces
-                .iter()
-                .flat_map(|interface| &interface.listen)
-                .any(|listen| listen.address.is_ipv4() == v4)
-        };
         let settings = ResolverConfig {
             servers: config.dns.servers.clone(),
             transports: transports(config),
-            ipv4: family(true),
-            ipv6: family(false),
+            ipv4: has_family(config, true),
+            ipv6: has_family(config, false),
             lookups: config.limits.dns_queries,
             cache: config.limits.dns_cache,
             ..ResolverConfig::default()
@@ -212,6 +205,12 @@ impl DnsClient {
         self.known.retain_mut(|(waiting, _)| rename(waiting));
     }
 
+    /// Applies the transports and address families of the listeners after a reload. Pending lookups continue.
+    pub(crate) fn reload_listeners(&mut self, config: &Config) {
+        let (ipv4, ipv6) = (has_family(config, true), has_family(config, false));
+        self.resolver.set_supported(transports(config), ipv4, ipv6);
+    }
+
     /// Replaces the configured servers. Returns the requests of lookups that were aborted.
     pub(crate) fn replaced(&mut self, with: DnsClient) -> Vec<LookupWaiter> {
         let sockets = self.sockets;
@@ -237,6 +236,15 @@ fn transports(config: &Config) -> Vec<Transport> {
         .into_iter()
         .chain(tls.then_some(Transport::Tls))
         .collect()
+}
+
+/// Whether an interface listens on an IPv4 or IPv6 address.
+fn has_family(config: &Config, v4: bool) -> bool {
+    let mut listens = config
+        .interfaces
+        .iter()
+        .flat_map(|interface| &interface.listen);
+    listens.any(|listen| listen.address.is_ipv4() == v4)
 }
 
 /// The resolver's number of a connection to a DNS server.

@@ -125,9 +125,10 @@ pub(super) struct RawConsole {
     #[serde(default = "session_longest")]
     #[schemars(range(min = 1, max = 720))]
     pub session_longest_h: u32,
-    /// Failed logins or wrong tokens in a row from one source (of IPv6, its /64), or for one user name, after which
-    /// further ones are answered with 429 and Retry-After until a delay is over. The delay doubles with each further
-    /// failure, up to an hour. 0: no limit.
+    /// Failed logins or wrong tokens from one source (of IPv6, its /64), or for one user name, after which further ones
+    /// are answered with 429 and Retry-After until a delay is over. The delay doubles with each further failure, up to
+    /// an hour. Successes in between do not reset the count; it is forgotten after an hour without a failure. 0: no
+    /// limit.
     #[serde(default = "login_failures")]
     pub login_failures: u32,
     /// First delay in seconds.

@@ -58,9 +58,9 @@ pub(super) struct RawControl {
     #[serde(default = "connections_per_source")]
     #[schemars(range(min = 1, max = 1000))]
     pub connections_per_source: u16,
-    /// Wrong tokens in a row from one source (of IPv6, its /64) after which its requests are answered with 429 and
-    /// Retry-After until a delay is over. The delay doubles with each further failure, up to an hour. A source that has
-    /// sent the right token is never delayed. 0: no limit.
+    /// Wrong tokens from one source (of IPv6, its /64) after which its requests are answered with 429 and Retry-After
+    /// until a delay is over. The delay doubles with each further failure, up to an hour. A source that has sent the
+    /// right token is never delayed. The count is forgotten after an hour without a failure. 0: no limit.
     #[serde(default = "token_failures")]
     pub token_failures: u32,
     /// First delay in seconds.

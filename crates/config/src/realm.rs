@@ -22,9 +22,10 @@ pub(super) struct RawRealm {
     /// Lifetime of a nonce in seconds.
     #[schemars(range(min = 10, max = 86400))]
     pub nonce_lifetime_s: u32,
-    /// Failed authentications in a row from one source (of IPv6, its /64) after which its credentials are no longer
-    /// checked but answered with 503 and Retry-After until a delay is over. The delay doubles with each further
-    /// failure. 0: no limit.
+    /// Failed authentications from one source (of IPv6, its /64) after which its credentials are no longer checked but
+    /// answered with 503 and Retry-After until a delay is over. The delay doubles with each further failure. Successes
+    /// in between do not reset the count, because an attacker may have an account; it is forgotten after
+    /// `failure_delay_max_s` without a failure. 0: no limit.
     pub source_failures: u32,
     /// The same for one user, from all sources. A flow on which the user is registered is never delayed. A source from
     /// which the user has authenticated in the last seven days, or is registered, has a count of its own for this user:
@@ -135,9 +136,9 @@ impl Realm {
 /// Limits of failed authentications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailureLimits {
-    /// Failures of one source in a row that are checked; 0: no limit.
+    /// Failures of one source that are checked, also with successes in between; 0: no limit.
     pub source: u32,
-    /// Failures of one account in a row that are checked; 0: no limit.
+    /// The same of one account.
     pub user: u32,
     /// First delay; it doubles with each further failure.
     pub delay: Duration,

@@ -29,7 +29,8 @@ pub(super) struct RawRegistrar {
     /// no such limit. Default: 30, or `min_expires_s` if that is more.
     #[schemars(range(max = 86400))]
     pub nat_expires_s: Option<u32>,
-    /// Seconds between keep-alives of phones that use outbound (RFC 5626), sent to them in Flow-Timer.
+    /// Seconds between keep-alives of phones that use outbound (RFC 5626), sent to them in Flow-Timer; over UDP at most
+    /// `nat_expires_s`.
     #[schemars(range(min = 10, max = 900))]
     pub flow_timer_s: u32,
     /// Seconds between two REGISTERs to the core for a forwarded registration that does not change; REGISTERs in

@@ -110,7 +110,8 @@ impl OutOfDialogControl<'_> {
                 let carriers = &mut self.parts.carriers;
                 carriers.accepted_at(trunk, number, flow.remote);
             }
-            _ => {}
+            // A refused refresh says nothing about the flow: the registration lasts, and so do its keep-alives.
+            _ => return self.registration_done(&attempt.registration, result),
         }
         self.registration_done(&attempt.registration, result);
         let OutOfDialogControl { endpoint, parts } = self;
@@ -190,12 +191,16 @@ impl OutOfDialogControl<'_> {
         }
     }
 
-    /// Reports the result of a registration.
+    /// Reports the result of a registration. Without a registration, no flow needs keep-alives.
     fn registration_done(&mut self, registration: &Registration, result: CarrierResult<'_>) {
-        let now = self.parts.ctx.now;
+        let OutOfDialogControl { endpoint, parts } = self;
+        let now = parts.ctx.now;
         let (trunk, number) = (registration.trunk, registration.number);
-        if let Some(note) = self.parts.carriers.result(trunk, number, result, now) {
-            self.parts.ctx.events.tell(now, || note);
+        if let Some(note) = parts.carriers.result(trunk, number, result, now) {
+            parts.ctx.events.tell(now, || note);
+        }
+        if parts.carriers.registered(trunk) != Some(true) {
+            parts.keep_alives.stop(&mut parts.ctx, endpoint, trunk);
         }
     }
 }

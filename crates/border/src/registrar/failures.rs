@@ -533,6 +533,39 @@ mod tests {
         assert_eq!(exhaust(&mut failures, (office, 7_000), b"1000", late), 10);
     }
 
+    /// An attacker may have an account of its own.
+    #[test]
+    fn successes_do_not_reset_the_count_of_a_source() {
+        let mut failures = failures();
+        let office = ip("198.51.100.7");
+        let now = Time::from_secs(1);
+        for number in 0..20u32 {
+            assert!(failures.delay(office, b"new", now).is_none());
+            failures.failed(office, &number.to_be_bytes(), now);
+            failures.succeeded(office, b"own", now);
+        }
+        assert!(failures.delay(office, b"new", now).is_some());
+        assert!(failures.delay(office, b"own", now).is_none());
+    }
+
+    /// Its account is delayed so much that the failures of its source are forgotten in between.
+    #[test]
+    fn one_phone_with_a_wrong_password_does_not_delay_its_source() {
+        let mut failures = failures();
+        let office = ip("198.51.100.7");
+        let mut judged = 0;
+        for number in 0..2_000u64 {
+            let now = Time::from_secs(61 * number);
+            failures.succeeded(office, b"good", now);
+            if failures.delay(office, b"wrong", now).is_none() {
+                judged += 1;
+                failures.failed(office, b"wrong", now);
+            }
+            assert!(failures.delay(office, b"new", now).is_none(), "{number}");
+        }
+        assert!(judged > 20, "{judged}");
+    }
+
     #[test]
     fn source_of_a_registration_is_that_of_its_account() {
         let mut failures = failures();

@@ -2,7 +2,9 @@
 //! calls from the core. The core determines the lifetime.
 
 use super::binding::{Binding, CoreState, GrantedValues, kept_params};
-use super::{ContactRequest, LONGEST, Location, MAX_KEPT, MAX_LISTED, RegisterResponse};
+use super::{
+    ContactRequest, LONGEST, Location, MAX_KEPT, MAX_LISTED, RegisterResponse, ValidatedRegister,
+};
 use crate::headers::TOKEN;
 use crate::policy::escape_user;
 use config::InterfaceId;
@@ -52,7 +54,7 @@ impl Location {
         host: &str,
         transport: Transport,
     ) -> Result<Passing, Box<RegisterResponse>> {
-        let judged = self.validate(request, flow)?;
+        let judged = self.validate_forwarded(request, flow)?;
         self.admit(user, &judged)?;
         let mut passing = Passing {
             user: user.to_owned(),
@@ -83,6 +85,21 @@ impl Location {
             passing.tokens.push(token);
         }
         Ok(passing)
+    }
+
+    /// Validates a REGISTER that the core answers. It does not grant outbound, because the flow ends here, so that the
+    /// phone owes no keep-alives (RFC 5626 section 4.4): its REGISTERs keep the NAT binding open.
+    pub(super) fn validate_forwarded<'m>(
+        &self,
+        request: &Message<'m>,
+        flow: Flow,
+    ) -> Result<ValidatedRegister<'m>, Box<RegisterResponse>> {
+        let mut judged = self.validate(request, flow)?;
+        for wanted in &mut judged.contacts {
+            let longest = self.longest_expires(&wanted.uri, flow, &judged.path);
+            wanted.expires = wanted.expires.min(longest);
+        }
+        Ok(judged)
     }
 
     /// Lifetime in seconds requested from the core: long enough that the next REGISTERs of the phone can be answered
@@ -116,7 +133,7 @@ impl Location {
             return RegisterResponse::refuse(Reason::RegistrationLost);
         };
         // It was validated before; the settings may have changed in the meantime.
-        let Ok(judged) = self.validate(&request, passing.flow) else {
+        let Ok(judged) = self.validate_forwarded(&request, passing.flow) else {
             return RegisterResponse::refuse(Reason::RegistrationRefusedMeanwhile);
         };
         let user = passing.user.as_str();

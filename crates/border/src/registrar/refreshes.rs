@@ -75,7 +75,7 @@ impl Location {
             return None;
         }
         let slot = self.slot(user)?;
-        let judged = self.validate(request, flow).ok()?;
+        let judged = self.validate_forwarded(request, flow).ok()?;
         if judged.star || judged.contacts.is_empty() {
             return None;
         }

@@ -582,9 +582,16 @@ fn registered_numbers_of_a_user_are_limited() {
 /// RFC 3323 section 4.1.1.3, RFC 3325 section 6: From names no user, so the credentials and the preferred identity do.
 #[test]
 fn user_calls_with_its_number_withheld() {
+    // The number of the trunk would be shown instead.
+    for trunk in ["", "from_user='4910'\n"] {
+        calls_with_the_number_withheld(trunk);
+    }
+}
+
+fn calls_with_the_number_withheld(trunk: &str) {
     let digest = "kind='access'\nauthenticate='digest'\nregister='local'\n";
     let config = format!(
-        "{}[[user]]\nname='1000'\npassword='right'\nnumbers=['+43123450']\n\
+        "{}{trunk}[[user]]\nname='1000'\npassword='right'\nnumbers=['+43123450']\n\
          [[user]]\nname='2000'\npassword='other'\n[[route]]\ntrunk='pbx'\n",
         PLAIN.replace("kind='access'\n", digest)
     );

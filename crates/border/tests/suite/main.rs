@@ -5,6 +5,7 @@ mod amplification;
 mod authentication;
 mod call_end;
 mod calls;
+mod carrier_registrations;
 mod certificates;
 mod conference;
 mod conference_control;

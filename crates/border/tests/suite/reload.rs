@@ -235,3 +235,49 @@ fn changes_are_named() {
         assert_eq!(changes, Some(named), "{more}");
     }
 }
+
+/// The first TLS listener and the first IPv6 address: names are located with them without a restart.
+#[test]
+fn names_are_located_for_the_listeners_of_a_reload() {
+    let dns = "[dns]\nservers=['10.8.0.53:53']\n";
+    let secure = PLAIN
+        .replace(
+            "'tcp:198.51.100.1:5060']",
+            "'tcp:198.51.100.1:5060','tls:198.51.100.1:5061']\ntls={certificate={chain='c.pem',key='c.key'}}",
+        )
+        .replace("udp:10.2.0.1:5060", "tls:pbx.example");
+    let six = PLAIN
+        .replace("198.51.100.1:5060", "[2001:db8::1]:5060")
+        .replace("198.51.100.1", "2001:db8::1")
+        .replace("udp:10.2.0.1:5060", "udp:pbx.example:5060");
+    let address = "2001:db8::b".parse::<std::net::Ipv6Addr>().unwrap();
+    let record = (28, address.octets().to_vec());
+    for (changed, (kind, data), place) in [
+        (
+            secure,
+            (1, vec![10, 2, 0, 1]),
+            ("10.2.0.1:5061", Transport::Tls),
+        ),
+        (six, record, ("[2001:db8::b]:5060", Transport::Udp)),
+    ] {
+        let mut net = VirtualNetwork::new(&format!("{PLAIN}{dns}"), 1);
+        net.zone = vec![("pbx.example", kind, data)];
+        let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+        let sdp = match place.1 {
+            Transport::Udp => SDP_B.replace("IP4 10.2.0.1", "IP6 2001:db8::b"),
+            _ => SDP_B.to_owned(),
+        };
+        let bob = net.phone_over(place.0, place.1, PhoneBehaviour::answering(&sdp));
+        reload(&mut net, &format!("{changed}{dns}"));
+        net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+        net.run(seconds(1));
+        assert!(
+            net.has(bob, |event| *event == PhoneEvent::Offered),
+            "{changed}"
+        );
+        assert!(
+            net.has(alice, |event| *event == PhoneEvent::Answered),
+            "{changed}"
+        );
+    }
+}

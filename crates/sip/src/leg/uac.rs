@@ -419,7 +419,7 @@ impl Endpoint {
             return false;
         };
         let tries = active.tries;
-        let flow = active.flow;
+        let (flow, tcp) = (active.flow, active.tcp_when_large);
         let status = response.status();
         let larger = match (status, leg) {
             (422, Some(leg)) => self.larger_interval(leg, response),
@@ -447,8 +447,9 @@ impl Endpoint {
             }),
             false => None,
         };
-        let sent = kept
-            .and_then(|bytes| self.send_retry(&bytes, owner, larger, login.as_deref_mut(), flow));
+        let sent = kept.and_then(|bytes| {
+            self.send_retry(&bytes, owner, larger, login.as_deref_mut(), (flow, tcp))
+        });
         if let Some(leg) = leg.and_then(|leg| self.leg_mut(leg)) {
             leg.login = login;
         } else if let Some(active) = sent
@@ -510,14 +511,15 @@ impl Endpoint {
         }
     }
 
-    /// Composes and sends the retry from the copy of the first request.
+    /// Composes and sends the retry from the copy of the first request. Its size decides on TCP again (RFC 3261 section
+    /// 18.1.1 is about each request).
     fn send_retry(
         &mut self,
         bytes: &[u8],
         owner: Owner,
         larger: Option<u32>,
         login: Option<&mut StoredLogin>,
-        flow: Flow,
+        (flow, tcp_when_large): (Flow, bool),
     ) -> Option<u32> {
         let old = Message::parse(bytes).ok()?;
         let (slot, cookie) = self.open_client(owner, old.method()).ok()?;
@@ -527,7 +529,7 @@ impl Endpoint {
             self.close_client(slot);
             return None;
         };
-        self.start_client(slot, start, flow, false).ok()?;
+        self.start_client(slot, start, flow, tcp_when_large).ok()?;
         Some(slot)
     }
 

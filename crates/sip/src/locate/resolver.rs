@@ -66,6 +66,37 @@ const ABSENCE_KEPT: Duration = Duration::from_secs(5);
 /// Questions of one lookup over all its evaluations, at most.
 const MAX_QUESTIONS: usize = 100;
 
+/// The record types of the queried address families, in order of preference.
+fn address_types(config: &ResolverConfig) -> Vec<RecordType> {
+    let mut types = Vec::new();
+    if config.ipv4 {
+        types.push(RecordType::A);
+    }
+    if config.ipv6 {
+        let index = if config.prefer_ipv6 { 0 } else { types.len() };
+        types.insert(index, RecordType::Aaaa);
+    }
+    types
+}
+
+/// The names with fixed addresses of the queried families. Entries that are not domain names are ignored.
+fn fixed_hosts(config: &ResolverConfig) -> BTreeMap<String, Vec<IpAddr>> {
+    let mut hosts: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+    for (name, address) in &config.hosts {
+        let enabled = match address.is_ipv4() {
+            true => config.ipv4,
+            false => config.ipv6,
+        };
+        if let Some(name) = DnsName::parse(name.as_bytes()).filter(|_| enabled) {
+            hosts
+                .entry(name.as_str().to_owned())
+                .or_default()
+                .push(*address);
+        }
+    }
+    hosts
+}
+
 /// A pending lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LookupId(pub u64);
@@ -251,34 +282,7 @@ impl Oracle for AnswerView<'_> {
 impl Resolver {
     /// A resolver. Entries of `hosts` that are not domain names are ignored.
     pub fn new(config: ResolverConfig, entropy: Entropy) -> Resolver {
-        let mut address_types = Vec::new();
-        if config.ipv4 {
-            address_types.push(RecordType::A);
-        }
-        if config.ipv6 {
-            address_types.insert(
-                if config.prefer_ipv6 {
-                    0
-                } else {
-                    address_types.len()
-                },
-                RecordType::Aaaa,
-            );
-        }
-        let mut hosts: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
-        for (name, address) in &config.hosts {
-            let enabled = if address.is_ipv4() {
-                config.ipv4
-            } else {
-                config.ipv6
-            };
-            if let Some(name) = DnsName::parse(name.as_bytes()).filter(|_| enabled) {
-                hosts
-                    .entry(name.as_str().to_owned())
-                    .or_default()
-                    .push(*address);
-            }
-        }
+        let (address_types, hosts) = (address_types(&config), fixed_hosts(&config));
         Resolver {
             config,
             address_types,
@@ -295,6 +299,16 @@ impl Resolver {
             next_stream: 0,
             outcomes: VecDeque::new(),
         }
+    }
+
+    /// Applies other transports and address families. Cached answers and pending lookups remain: each is evaluated with
+    /// them.
+    pub fn set_supported(&mut self, transports: Vec<Transport>, ipv4: bool, ipv6: bool) {
+        self.config.transports = transports;
+        self.config.ipv4 = ipv4;
+        self.config.ipv6 = ipv6;
+        self.address_types = address_types(&self.config);
+        self.hosts = fixed_hosts(&self.config);
     }
 
     /// Starts a lookup.

@@ -1,5 +1,7 @@
 //! Server location against a name server built with `simple-dns`, an independent implementation of DNS messages.
 
+mod replaced;
+
 use super::dns::{self, Code, DnsAnswer, DnsName, DnsRecord, Question, RecordType, Srv};
 use super::*;
 use engine::{Entropy, Time};
@@ -813,25 +815,6 @@ fn failed_stream_moves_to_the_next_server() {
     assert_eq!(streams.len(), 4, "numbers are not used twice");
     assert_eq!(resolver.next_outcome().unwrap().targets.unwrap().count(), 1);
     assert_eq!(resolver.census(), (0, 0, 1));
-}
-
-#[test]
-fn replacing_a_resolver_closes_its_streams() {
-    let mut old = resolver(|config| config.ipv6 = false);
-    let zone = &mut Zone::default();
-    zone.a("h.example.com", [192, 0, 2, 1]);
-    let _ = old.locate(request("sip:h.example.com:5060"), Time::ZERO);
-    let query = old.next_query().unwrap();
-    let cut = truncated(zone.answer(&query.bytes), false);
-    old.answer(query.server, &cut, Time::ZERO).unwrap();
-    let (stream, ..) = opened(&mut old);
-    let mut new = resolver(|_| {});
-    new.take_over(&old);
-    assert_eq!(new.next_stream_work(), Some(StreamWork::Close { stream }));
-    assert_eq!(
-        new.stream_bytes(stream, b"\0", Time::ZERO),
-        Err(IgnoredAnswer::Unasked)
-    );
 }
 
 #[test]

@@ -96,6 +96,8 @@ pub(crate) struct ClientActive {
     pub(crate) tries: u8,
     /// The UDP flow that was replaced by TCP because of the size.
     pub(crate) small: Option<Flow>,
+    /// Whether a repetition that is too large for UDP is sent over TCP.
+    pub(crate) tcp_when_large: bool,
     /// Header lines of the CANCEL of a re-INVITE, which waits for the first provisional response.
     pub(crate) waiting_cancel: Option<Vec<u8>>,
 }
@@ -369,6 +371,7 @@ impl Endpoint {
                 login: None,
                 tries: 0,
                 small: None,
+                tcp_when_large,
                 waiting_cancel: None,
             })
         });
@@ -381,6 +384,7 @@ impl Endpoint {
         active.login = None;
         active.tries = 0;
         active.small = (flow != requested).then_some(requested);
+        active.tcp_when_large = tcp_when_large;
         active.waiting_cancel = None;
         active.connection = connection.unwrap_or(NONE);
         let reliable = flow.transport.is_reliable();
@@ -472,6 +476,7 @@ impl Endpoint {
             .splice(at..at + from.via.len(), to.via.iter().copied());
         active.flow = flow;
         active.connection = NONE;
+        active.tcp_when_large = false;
         client.reliable = false;
         let t1 = self.config.timers.t1;
         if let Some(active) = self

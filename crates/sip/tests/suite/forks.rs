@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::*;
-use engine::{DropReason, Time};
+use engine::{DropReason, Input, Time};
 use sip::*;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
@@ -492,6 +492,81 @@ fn challenged_register_and_bye_carry_credentials() {
     );
     host.run(Time::from_secs(60));
     assert!(host.endpoint.census().is_quiet());
+}
+
+/// RFC 3261 section 18.1.1: the size of each request decides, and credentials make it larger.
+#[test]
+fn request_with_credentials_moves_to_tcp_when_large() {
+    let realm = "r".repeat(300);
+    let challenge = |nonce: &str| {
+        format!(
+            "Proxy-Authenticate: Digest realm=\"{realm}\", nonce=\"{nonce}\", qop=\"auth\", stale=true\r\n"
+        )
+    };
+    let body = [b'x'; 600];
+    for (invites, takes_tcp) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut host = Host::new("192.0.2.1:5060", EndpointConfig::default(), 2);
+        let target = Target {
+            tcp_when_large: takes_tcp,
+            ..Target::new(b"sip:bob@example.com", host.flow(PEER))
+        };
+        let content = MessageContent::body(b"text/plain", &body);
+        let login = Some(Login {
+            user: b"u",
+            password: b"p",
+        });
+        match invites {
+            true => {
+                let invite = Invite {
+                    content,
+                    login,
+                    ..Invite::new(target)
+                };
+                host.endpoint.invite(&invite, Time::ZERO).unwrap();
+            }
+            false => {
+                let outside = OutOfDialogRequest {
+                    content,
+                    login,
+                    ..OutOfDialogRequest::new(Method::Message, target)
+                };
+                host.endpoint.send(&outside, Time::ZERO).unwrap();
+            }
+        }
+        let first = host.datagrams().remove(0);
+        let refused = Scene::reply_to(&first, 407, "t", &challenge("n1"));
+        host.datagram(refused.as_bytes(), PEER, ms(5));
+        let mut sent = host.drain();
+        sent.retain(|sent| !matches!(sent, Sent::Datagram(_, text) if text.starts_with(b"ACK ")));
+        if !takes_tcp {
+            assert!(matches!(&sent[..], [Sent::Datagram(..)]), "{sent:?}");
+            continue;
+        }
+        let [Sent::Connect(connection, _), Sent::Stream(_, bytes)] = &sent[..] else {
+            panic!("{sent:?}");
+        };
+        let second = String::from_utf8_lossy(bytes).into_owned();
+        let via = header(&second, HeaderId::Via).unwrap();
+        assert!(via.starts_with("SIP/2.0/TCP 192.0.2.1:5060;"), "{via}");
+        assert!(header(&second, HeaderId::ProxyAuthorization).is_some());
+        // The peer refuses TCP: UDP, also for another repetition.
+        let closed = Input::Closed {
+            connection: *connection,
+            reason: engine::CloseReason::ConnectFailed,
+        };
+        host.feed(closed, ms(10));
+        let again = host.datagrams().remove(0);
+        assert_eq!(again, second.replacen("SIP/2.0/TCP", "SIP/2.0/UDP", 1));
+        let refused = Scene::reply_to(&again, 407, "t", &challenge("n2"));
+        host.datagram(refused.as_bytes(), PEER, ms(15));
+        let third = host.datagrams();
+        let last = third.iter().find(|text| method(text) != "ACK").unwrap();
+        assert!(
+            header(last, HeaderId::ProxyAuthorization)
+                .unwrap()
+                .contains("nonce=\"n2\"")
+        );
+    }
 }
 
 #[test]

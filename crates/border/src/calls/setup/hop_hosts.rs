@@ -56,17 +56,18 @@ impl HopHosts {
         (!is_anonymous(caller)).then_some(self.from_host.as_slice())
     }
 
-    /// Appends From: the user of the trunk if it has one, otherwise the caller.
+    /// Appends From: the user of the trunk if it has one, otherwise the caller. Anonymous callers stay so, because the
+    /// number of the trunk names them, too.
     pub(crate) fn from(&self, trunk: Option<&Trunk>, caller: &NameAddr<'_>, out: &mut Vec<u8>) {
         match trunk.and_then(|trunk| trunk.from_user.as_deref()) {
-            Some(user) => {
+            Some(user) if !is_anonymous(caller) => {
                 out.extend_from_slice(b"<sip:");
                 out.extend_from_slice(user.as_bytes());
                 out.push(b'@');
                 out.extend_from_slice(&self.from_host);
                 out.push(b'>');
             }
-            None => crate::headers::address_with_host(caller, self.caller_host(caller), out),
+            _ => crate::headers::address_with_host(caller, self.caller_host(caller), out),
         }
     }
 

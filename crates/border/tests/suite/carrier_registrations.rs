@@ -1,0 +1,155 @@
+//! Our registrations at carriers, and the keep-alives of their flows.
+
+use crate::virtual_network;
+
+use engine::Transport;
+use sip::MessageContent;
+use std::time::Duration;
+use virtual_network::*;
+use wire::sip::{Edit, HeaderId};
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+/// The carrier at the address of the trunk.
+fn at_carrier(config: &str) -> (VirtualNetwork, usize) {
+    let mut net = VirtualNetwork::new(config, 1);
+    let carrier = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    (net, carrier)
+}
+
+/// A trunk that registers, with more keys of `register`.
+fn account(keys: &str, target: &str) -> String {
+    PLAIN.replace("udp:10.2.0.1:5060", target)
+        + &format!(
+            "username='us'\npassword='pw'\nregister={{user='4711',domain='carrier.example'{keys}}}\n"
+        )
+}
+
+/// REGISTERs that the carrier has received.
+fn registers(net: &VirtualNetwork, carrier: usize) -> usize {
+    let of = |entry: &&LogEntry| entry.method() == "REGISTER";
+    net.log(carrier).iter().filter(of).count()
+}
+
+/// Keep-alives that the carrier has received.
+fn pings(net: &VirtualNetwork, carrier: usize) -> usize {
+    let is = |bytes: &&Vec<u8>| bytes.starts_with(&[0, 1]) || bytes.as_slice() == b"\r\n\r\n";
+    net.phones[carrier].received.iter().filter(is).count()
+}
+
+/// The carrier answers the last REGISTER.
+fn answer(net: &mut VirtualNetwork, carrier: usize, status: u16, id: HeaderId, value: &str) {
+    let mut entries = net.log(carrier).iter().rev();
+    let last = entries.find(|entry| entry.method() == "REGISTER");
+    let Some(PhoneEvent::OutOfDialog(transaction)) = last.map(|entry| entry.event.clone()) else {
+        panic!("no REGISTER: {:?}", net.phone_events(carrier));
+    };
+    let edits = [Edit::Add {
+        id,
+        value: value.as_bytes(),
+    }];
+    net.command(carrier, |endpoint, now| {
+        let content = MessageContent::default().with(&edits);
+        endpoint
+            .respond(transaction, status, &content, now)
+            .unwrap();
+    });
+}
+
+#[test]
+fn border_registers_at_a_carrier() {
+    let config = format!(
+        "{PLAIN}username='us'\npassword='pw'\nregister={{user='4711',domain='carrier.example',contact_user='line1',expires_s=600}}\n"
+    );
+    let (mut net, carrier) = at_carrier(&config);
+    net.run(seconds(5));
+    let entry = net.find(carrier, |event| matches!(event, PhoneEvent::OutOfDialog(_)));
+    assert_eq!(entry.method(), "REGISTER");
+    assert_eq!(entry.header("To"), "<sip:4711@carrier.example>");
+    assert_eq!(entry.header("Contact"), "<sip:line1@198.51.100.1:5060>");
+    assert_eq!(entry.header("Expires"), "600");
+    assert!(net.names().contains(&"carrier_registration"));
+}
+
+#[test]
+fn flow_of_our_registration_is_kept_alive_and_replaced_on_failure() {
+    // The carrier does not announce keep-alives, so it gets none.
+    let (mut net, carrier) = at_carrier(&account(",expires_s=3600", "udp:10.2.0.1:5060"));
+    net.run(seconds(600));
+    assert_eq!((registers(&net, carrier), pings(&net, carrier)), (1, 0));
+
+    // Over UDP every 24 to 29 seconds.
+    let always = ",expires_s=3600,keep_alive='always'";
+    let (mut net, carrier) = at_carrier(&account(always, "udp:10.2.0.1:5060"));
+    net.run(seconds(300));
+    assert_eq!(registers(&net, carrier), 1);
+    assert!(
+        (9..=12).contains(&pings(&net, carrier)),
+        "{}",
+        pings(&net, carrier)
+    );
+    // No response for the duration of seven attempts.
+    net.link_conditions.loss = 1.0;
+    net.run(seconds(75));
+    net.link_conditions.loss = 0.0;
+    let reported = |net: &VirtualNetwork| {
+        let failed = |event: &&engine::Event| event.to_string().contains("flow failed");
+        net.events.iter().filter(failed).count()
+    };
+    assert_eq!(reported(&net), 1);
+    net.run(seconds(60));
+    assert!(registers(&net, carrier) >= 2);
+    let before = pings(&net, carrier);
+    net.run(seconds(100));
+    assert!(
+        pings(&net, carrier) > before,
+        "the new flow gets keep-alives"
+    );
+
+    // The stream is closed.
+    let config = account(always, "tcp:10.2.0.1:5060");
+    let mut net = VirtualNetwork::new(&config, 1);
+    let carrier = net.phone_over(
+        "10.2.0.1:5060",
+        Transport::Tcp,
+        PhoneBehaviour::answering(SDP_B),
+    );
+    net.run(seconds(500));
+    assert_eq!(registers(&net, carrier), 1);
+    assert!(
+        (4..=5).contains(&pings(&net, carrier)),
+        "{}",
+        pings(&net, carrier)
+    );
+    net.break_streams(carrier);
+    net.run(seconds(10));
+    assert_eq!((registers(&net, carrier), reported(&net)), (2, 1));
+}
+
+/// A refused refresh ends neither the registration nor the keep-alives of its flow: the carrier still calls by it.
+#[test]
+fn keep_alives_last_as_long_as_the_registration() {
+    let (mut net, carrier) = at_carrier(&account(",expires_s=600", "udp:10.2.0.1:5060"));
+    net.phones[carrier].log.behaviour.outside = None;
+    net.run(seconds(5));
+    answer(&mut net, carrier, 200, HeaderId::FlowTimer, "30");
+    net.run(seconds(305));
+    assert!(pings(&net, carrier) >= 9, "{}", pings(&net, carrier));
+    answer(&mut net, carrier, 503, HeaderId::RetryAfter, "120");
+    net.run(seconds(1));
+    let before = pings(&net, carrier);
+    net.run(seconds(100));
+    let more = pings(&net, carrier) - before;
+    assert!((3..=5).contains(&more), "{more}");
+    assert!(!net.control(|border, _| border.is_unregistered()));
+    // No further REGISTER before the expiry.
+    net.run(seconds(40));
+    answer(&mut net, carrier, 503, HeaderId::RetryAfter, "600");
+    net.run(seconds(1));
+    assert!(net.control(|border, _| border.is_unregistered()));
+    let before = pings(&net, carrier);
+    net.run(seconds(100));
+    assert_eq!(pings(&net, carrier), before);
+}
