@@ -238,8 +238,8 @@ impl FingerprintKey {
         Some(hasher.finish128().as_u128())
     }
 
-    /// The fingerprint that merged requests share (RFC 3261 section 8.2.2.2): From tag, Call-ID, CSeq.
-    pub(crate) fn merged(self, message: &Message<'_>) -> Option<u128> {
+    /// The fingerprint that merged requests share (RFC 3261 section 8.2.2.2): From tag, Call-ID, CSeq, and `uri`.
+    pub(crate) fn merged(self, message: &Message<'_>, uri: &[u8]) -> Option<u128> {
         let mut hasher = self.hasher();
         let mut part = |bytes: &[u8]| {
             hasher.write_usize(bytes.len());
@@ -249,6 +249,7 @@ impl FingerprintKey {
         part(message.from().ok()?.tag()?);
         part(message.call_id().ok()?);
         part(&message.cseq().ok()?.number.to_be_bytes());
+        part(uri);
         Some(hasher.finish128().as_u128())
     }
 
