@@ -2,13 +2,11 @@
 
 use crate::Endpoint;
 use crate::api::{
-    DialogId, EarlierRequest, Ending, Failure, Flow, Handler, Indication, LegId, LegState,
-    MessageContent, NewRequestAction, OutOfDialogRequest, Refused, ServerTransaction,
-    TransactionId,
+    DialogId, Ending, Failure, Flow, Handler, Indication, LegId, LegState, MessageContent,
+    NewRequestAction, OutOfDialogRequest, Refused, ServerTransaction, TransactionId,
 };
 use crate::compose::{Lines, check_edits, phrase, reason, remote_identity};
 use crate::credentials::StoredLogin;
-use crate::endpoint::branch_in;
 use crate::received::Received;
 use crate::tokens::{IdToken, MAGIC};
 use crate::transaction::amplification::shrinking;
@@ -469,20 +467,6 @@ impl Endpoint {
                 self.arm_unless_answered(slot);
             }
         }
-    }
-
-    /// The running request of ours that has come back as `request`: one of its Vias is that of a client transaction. It
-    /// has looped or is a legitimate spiral (RFC 3261 section 16.3 item 4): the handler knows the facts of its routing.
-    pub fn earlier_request(&self, request: &Message<'_>) -> Option<EarlierRequest> {
-        request.values(HeaderId::Via).find_map(|via| {
-            // The branch is secret, so that the rest of the Via need not be compared: proxies add parameters to it.
-            let slot = branch_in(via).and_then(|branch| self.client_of_branch(branch))?;
-            match self.clients.get(slot as usize)?.owner {
-                Owner::InitialInvite(leg) | Owner::InDialog(leg) => Some(EarlierRequest::Leg(leg)),
-                Owner::OutOfDialog(number) => Some(EarlierRequest::OutOfDialog(number)),
-                Owner::Unowned => None,
-            }
-        })
     }
 
     /// The fingerprint that merged requests have in common. Behind an element that forwards requests are several user
