@@ -61,7 +61,7 @@ pub(crate) fn endpoint_config(
         opens_websockets: false,
         worker,
         moved_dialogs: moves,
-        check_max_forwards: true,
+        forwards: true,
         symmetric_responses: true,
         bounded_answers: true,
     }

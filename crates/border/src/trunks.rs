@@ -21,7 +21,7 @@ pub struct Ping {
     pub epoch: u32,
 }
 
-/// Result of a ping or call.
+/// Result of a ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PingResult {
     /// A final response. 408 and 503 count as failures (a target that responds with 503 accepts no calls, RFC 3261
@@ -48,8 +48,10 @@ impl PingResult {
 #[derive(Debug)]
 struct TargetState {
     up: AtomicBool,
-    /// Failures in a row.
+    /// Failed pings in a row.
     failures: AtomicU32,
+    /// Calls without any response in a row, since the last answered ping.
+    unanswered: AtomicU32,
     /// Whether a ping is pending.
     waiting: AtomicBool,
 }
@@ -70,6 +72,7 @@ impl Board {
         let fresh = |_| TargetState {
             up: AtomicBool::new(true),
             failures: AtomicU32::new(0),
+            unanswered: AtomicU32::new(0),
             waiting: AtomicBool::new(false),
         };
         Board {
@@ -133,14 +136,19 @@ impl TrunkState {
             .any(|target| target.up.load(Relaxed))
     }
 
-    /// Counts a failure of a target.
-    fn failed(&self, target: &TargetState) {
-        let failures = target.failures.load(Relaxed).saturating_add(1);
-        target.failures.store(failures, Relaxed);
-        if failures >= self.most_failures {
+    /// Takes a target out of service if failed pings and unanswered calls together reach the limit.
+    fn judge(&self, target: &TargetState) {
+        let pings = target.failures.load(Relaxed);
+        let calls = target.unanswered.load(Relaxed);
+        if pings.saturating_add(calls) >= self.most_failures {
             target.up.store(false, Relaxed);
         }
     }
+}
+
+/// Workers count at the same time; a lost increment only delays the decision.
+fn count(counter: &AtomicU32) {
+    counter.store(counter.load(Relaxed).saturating_add(1), Relaxed);
 }
 
 /// The state of all trunks.
@@ -280,29 +288,35 @@ impl Trunks {
         target.waiting.store(false, Relaxed);
         if result.is_good() {
             target.failures.store(0, Relaxed);
+            target.unanswered.store(0, Relaxed);
             target.up.store(true, Relaxed);
         } else {
-            trunk.failed(target);
+            count(&target.failures);
+            trunk.judge(target);
         }
         trunk.changed(was_up, result)
     }
 
-    /// A call to this target got no response, or 503: counts like a failed ping if the trunk is pinged; otherwise it
-    /// would stay down.
-    pub fn call_failed(
-        &mut self,
-        trunk: TrunkId,
-        target: u16,
-        result: PingResult,
-    ) -> Option<EventKind> {
+    /// A call to this target got no response at all: counts like a failed ping if the trunk is pinged; otherwise it would
+    /// stay down.
+    pub fn call_unanswered(&mut self, trunk: TrunkId, target: u16) -> Option<EventKind> {
         let trunk = self.trunks.get(usize::from(trunk.0))?;
         trunk.interval?;
-        if result.is_good() {
-            return None;
-        }
         let was_up = trunk.up();
-        trunk.failed(trunk.board.targets.get(usize::from(target))?);
-        trunk.changed(was_up, result)
+        let target = trunk.board.targets.get(usize::from(target))?;
+        count(&target.unanswered);
+        trunk.judge(target);
+        trunk.changed(was_up, PingResult::TimedOut)
+    }
+
+    /// A call to this target got a response. Also 503 shows that it is there: carriers send it for a single destination
+    /// that is congested, so that the trunk is down for all calls only if pings get it.
+    pub fn call_responded(&mut self, trunk: TrunkId, target: u16) {
+        let trunk = self.trunks.get(usize::from(trunk.0));
+        let target = trunk.and_then(|trunk| trunk.board.targets.get(usize::from(target)));
+        if let Some(target) = target {
+            target.unanswered.store(0, Relaxed);
+        }
     }
 
     /// Whether a target gets calls: it is up, and its trunk is enabled.
@@ -493,29 +507,35 @@ mod tests {
     }
 
     #[test]
-    fn failed_calls_mark_only_pinged_targets_down() {
+    fn unanswered_calls_mark_only_pinged_targets_down() {
         let mut trunks = trunks();
         for _ in 0..3 {
-            assert_eq!(
-                trunks.call_failed(TrunkId(1), 0, PingResult::TimedOut),
-                None
-            );
+            assert_eq!(trunks.call_unanswered(TrunkId(1), 0), None);
         }
         assert!(trunks.target_up(TrunkId(1), 0));
         for target in [0, 0, 1] {
-            assert_eq!(
-                trunks.call_failed(TrunkId(0), target, PingResult::TimedOut),
-                None
-            );
+            assert_eq!(trunks.call_unanswered(TrunkId(0), target), None);
         }
-        assert!(
-            trunks
-                .call_failed(TrunkId(0), 1, PingResult::TimedOut)
-                .is_some()
-        );
-        assert_eq!(
-            trunks.call_failed(TrunkId(0), 1, PingResult::Response(486)),
-            None
-        );
+        assert!(trunks.call_unanswered(TrunkId(0), 1).is_some());
+        // Only an answered ping puts it up again.
+        trunks.call_responded(TrunkId(0), 1);
+        assert!(!trunks.target_up(TrunkId(0), 1));
+    }
+
+    /// A response to a call ends the row of unanswered calls, but not that of failed pings: a system that is being drained
+    /// answers pings with 503 and calls with 200.
+    #[test]
+    fn responses_to_calls_end_the_row_of_unanswered_ones() {
+        let mut trunks = trunks();
+        for _ in 0..5 {
+            assert_eq!(trunks.call_unanswered(TrunkId(0), 0), None);
+            assert!(trunks.target_up(TrunkId(0), 0));
+            trunks.call_responded(TrunkId(0), 0);
+        }
+        run(&mut trunks, 6, PingResult::Response(503));
+        trunks.call_responded(TrunkId(0), 0);
+        assert!(trunks.target_up(TrunkId(0), 0), "one failed ping");
+        trunks.call_unanswered(TrunkId(0), 0);
+        assert!(!trunks.target_up(TrunkId(0), 0));
     }
 }

@@ -26,6 +26,15 @@ pub struct TransactionId {
     pub(crate) check: u32,
 }
 
+/// A request of ours that has come back, see [`Endpoint::earlier_request`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlierRequest {
+    /// A request of this leg.
+    Leg(LegId),
+    /// A request outside of any dialog, with the number that the handler gave it.
+    OutOfDialog(u64),
+}
+
 /// A server transaction: a received request that the handler has to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ServerTransaction {

@@ -42,10 +42,10 @@ mod usage;
 mod workers;
 
 pub use api::{
-    Body, Census, ChallengedInvite, DialogId, Ending, Failure, Flow, Fork, Handler, Indication,
-    Invite, KnownPeer, LegId, LegState, ListenerConfig, ListenerId, Login, MessageContent,
-    NamedHop, NewRequestAction, OutOfDialogRequest, Prack, Refused, ServerTransaction,
-    StatelessResponse, Target, TransactionId,
+    Body, Census, ChallengedInvite, DialogId, EarlierRequest, Ending, Failure, Flow, Fork, Handler,
+    Indication, Invite, KnownPeer, LegId, LegState, ListenerConfig, ListenerId, Login,
+    MessageContent, NamedHop, NewRequestAction, OutOfDialogRequest, Prack, Refused,
+    ServerTransaction, StatelessResponse, Target, TransactionId,
 };
 pub use compose::reason as reason_phrase;
 pub use config::{EndpointConfig, SessionConfig, TimerConfig};

@@ -8,7 +8,7 @@ use crate::api::{
 use crate::compose::{Lines, check_edits, phrase, reason, remote_identity};
 use crate::credentials::StoredLogin;
 use crate::received::Received;
-use crate::tokens::{IdToken, MAGIC, TOKEN_LEN};
+use crate::tokens::{IdToken, MAGIC};
 use crate::transaction::amplification::shrinking;
 use crate::transaction::{ClientState, Owner, ServerState};
 use crate::transport::is_sips;
@@ -387,7 +387,7 @@ impl Endpoint {
     /// The INVITE for a CANCEL with a branch of its own: some clients create a branch for every request. From tag,
     /// Call-ID and CSeq match, the INVITE is unanswered, and both have the same source.
     fn invite_without_branch(&self, request: &Message<'_>, flow: &Flow) -> Option<u32> {
-        let key = self.fingerprints.merged(request)?;
+        let key = self.merged_fingerprint(request)?;
         let slot = *self.merged.get(&key)?;
         let server = self.servers.get(slot as usize)?;
         let leg = self.leg(server.leg?)?;
@@ -441,12 +441,8 @@ impl Endpoint {
     ) {
         let now = self.now;
         let method = request.method();
-        if self.is_looped(request) {
-            self.final_response(slot, 482, &MessageContent::default());
-            return;
-        }
         let hops = request.max_forwards().ok();
-        if self.config.check_max_forwards && hops == Some(0) && method != Method::Options {
+        if self.config.forwards && hops == Some(0) && method != Method::Options {
             self.final_response(slot, 483, &MessageContent::default());
             return;
         }
@@ -473,22 +469,19 @@ impl Endpoint {
         }
     }
 
-    /// Whether one of the request's Vias is that of a running client transaction of ours, so that the request has
-    /// looped (RFC 5393 section 4.2 requires no more without parallel forking by a proxy).
-    fn is_looped(&self, request: &Message<'_>) -> bool {
-        request.values(HeaderId::Via).any(|via| {
-            // Our Vias always begin with these bytes.
-            self.net.listeners.iter().any(|listener| {
-                via.strip_prefix(listener.via.as_slice())
-                    .and_then(|rest| rest.get(..MAGIC.len() + TOKEN_LEN))
-                    .is_some_and(|branch| self.client_of_branch(branch).is_some())
-            })
-        })
+    /// The fingerprint that merged requests have in common. Behind an element that forwards requests are several user
+    /// agents: the branches of a proxy that forks to them have different Request-URIs, and are not merged.
+    fn merged_fingerprint(&self, request: &Message<'_>) -> Option<u128> {
+        let uri = match self.config.forwards {
+            true => request.request_uri(),
+            false => b"",
+        };
+        self.fingerprints.merged(request, uri)
     }
 
     /// Refuses an INVITE that has arrived over another path too, with 482 (section 8.2.2.2). `true`: refused.
     fn refuse_merged(&mut self, slot: u32, request: &Message<'_>) -> bool {
-        let Some(key) = self.fingerprints.merged(request) else {
+        let Some(key) = self.merged_fingerprint(request) else {
             return false;
         };
         if self.merged.get(&key).is_some() {

@@ -22,9 +22,10 @@ use crate::headers::{address_of, text};
 use crate::policy::CallPlan;
 use crate::request::{RequestOrigin, RequestRefusal};
 use crate::shared::Alarm;
+use anchor::Side;
 use config::{HostName, InterfaceKind, InterfaceSpec, MediaMode, TrunkId};
 use engine::{EventKind, Reason};
-use sip::{Flow, LegId};
+use sip::{EarlierRequest, Flow, LegId};
 use smallvec::SmallVec;
 use std::net::IpAddr;
 use wire::sip::{HeaderId, Message};
@@ -35,12 +36,9 @@ impl Calls<'_> {
         self.parts.ctx.counters.offered += 1;
         let result = self
             .authorize_request(request, flow)
-            .and_then(|authorized| {
-                self.parts.calls.check_loop(request)?;
-                match breadth_of(request) {
-                    Some(0) => Err(RequestRefusal::new(Reason::BreadthExhausted)),
-                    _ => Ok(authorized),
-                }
+            .and_then(|authorized| match breadth_of(request) {
+                Some(0) => Err(RequestRefusal::new(Reason::BreadthExhausted)),
+                _ => Ok(authorized),
             });
         let admitted = result.and_then(|(origin, user)| {
             Ok((origin, self.parts.admit(request, origin, flow, user)?))
@@ -51,6 +49,10 @@ impl Calls<'_> {
         };
         let changed = admitted.message();
         let request = changed.as_ref().unwrap_or(request);
+        if self.has_looped(request, origin) {
+            let refused = RequestRefusal::new(Reason::Loop);
+            return self.refuse_call(leg, request, flow, &refused);
+        }
         if self
             .parts
             .ctx
@@ -129,6 +131,33 @@ impl Calls<'_> {
             }
             Err(refused) => self.refuse_call(leg, request, flow, &refused),
         }
+    }
+
+    /// Whether an INVITE of the border has come back and would be routed as before: it has the Request-URI with which the
+    /// earlier one arrived, and comes from the same interface and trunk (RFC 5393 section 4.2). Otherwise it is a spiral:
+    /// a proxy of the core sends calls to phones and carriers of the border. Max-Forwards ends the loops that this does
+    /// not find, because it falls with each passage.
+    fn has_looped(&self, request: &Message<'_>, origin: RequestOrigin) -> bool {
+        let calls = &self.parts.calls;
+        let slot = match self.endpoint.earlier_request(request) {
+            Some(EarlierRequest::Leg(leg)) => calls.slot_of_leg(self.endpoint, leg),
+            Some(EarlierRequest::OutOfDialog(_)) => None,
+            // A system on the way has removed our Via and kept the Call-ID.
+            None => calls.slot_of_call_id(request),
+        };
+        let Some(call) = slot.and_then(|slot| calls.get(slot)) else {
+            return false;
+        };
+        let from = (
+            *call.interfaces.get(Side::Caller),
+            *call.trunks.get(Side::Caller),
+        );
+        let earlier = call
+            .kind
+            .set_up()
+            .map(|set_up| Message::parse(&set_up.invite));
+        from == (origin.interface, origin.trunk)
+            && matches!(earlier, Some(Ok(earlier)) if earlier.request_uri() == request.request_uri())
     }
 
     fn begin_call(&mut self, new: NewCall<'_, '_>, plan: CallPlan, reservation: Reservation) {
@@ -283,16 +312,10 @@ impl Components {
 }
 
 impl OngoingCalls {
-    /// An INVITE of ours that returns with the same Request-URI has looped (RFC 5393 section 4.2); with another one it
-    /// is a spiral, which is allowed. Loops through systems that change the Call-ID end by Max-Forwards.
+    /// An INVITE of ours that arrives unchanged from no trunk was sent to an address of the border itself.
     pub(super) fn check_loop(&self, request: &Message<'_>) -> Result<(), RequestRefusal> {
-        let call = request
-            .call_id()
-            .ok()
-            .and_then(|id| self.call_of_id(id))
-            .and_then(|key| self.slot_of(key))
-            .and_then(|slot| self.get(slot));
-        match call {
+        let slot = self.slot_of_call_id(request);
+        match slot.and_then(|slot| self.get(slot)) {
             Some(call) if call.uri_hash == self.mark_of(request.request_uri()) => {
                 Err(RequestRefusal::new(Reason::Loop))
             }

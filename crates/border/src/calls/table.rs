@@ -181,6 +181,12 @@ impl OngoingCalls {
         (self.hash_of(&[random, key, 2]) == tag).then_some(CallKey(key))
     }
 
+    /// The slot of the call whose leg has the Call-ID of a request, if we composed it.
+    pub(crate) fn slot_of_call_id(&self, request: &Message<'_>) -> Option<CallSlot> {
+        let key = self.call_of_id(request.call_id().ok()?)?;
+        self.slot_of(key)
+    }
+
     fn hash_of(&self, values: &[u64]) -> u64 {
         let mut hasher: SipHasher13 = self.hash_key.build_hasher();
         for value in values {

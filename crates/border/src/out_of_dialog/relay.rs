@@ -8,7 +8,7 @@ use crate::identity::{ANONYMOUS, Boundary, IdentityTexts, RequestedPrivacy};
 use crate::out_of_dialog::OutOfDialogControl;
 use crate::out_of_dialog::state::{DeferredRequest, PendingKind, RequestRelay};
 use crate::policy::{CallPlan, HopStep, StepTarget};
-use crate::request::RequestRefusal;
+use crate::request::{RequestOrigin, RequestRefusal};
 use crate::resolve::LookupWaiter;
 use crate::responses::StatusLine;
 use crate::shared::Alarm;
@@ -17,7 +17,8 @@ use config::{IdentityPassing, TrunkId};
 use core::time::Duration;
 use engine::{EventKind, Reason};
 use sip::{
-    Flow, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target, TransactionId,
+    EarlierRequest, Flow, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target,
+    TransactionId,
 };
 use smallvec::SmallVec;
 use wire::sip::{Message, Method};
@@ -54,6 +55,9 @@ impl OutOfDialogControl<'_> {
         let admitted = self.parts.admit(request, origin, flow, user)?;
         let changed = admitted.message();
         let request = changed.as_ref().unwrap_or(request);
+        if self.has_looped(request, origin) {
+            return Err(RequestRefusal::new(Reason::Loop));
+        }
         let plan = self.calls().plan(request, origin, admitted.route)?;
         let hops = served(request, plan)?;
         let founds = matches!(request.method(), Method::Subscribe | Method::Refer);
@@ -82,6 +86,21 @@ impl OutOfDialogControl<'_> {
         };
         self.relay_next(Box::new(relay), 503);
         Ok(())
+    }
+
+    /// Whether a forwarded request has come back and would be forwarded as before, see the same for calls.
+    fn has_looped(&self, request: &Message<'_>, origin: RequestOrigin) -> bool {
+        let Some(EarlierRequest::OutOfDialog(number)) = self.endpoint.earlier_request(request)
+        else {
+            return false;
+        };
+        let Some(earlier) = self.parts.out_of_dialog.relay(number) else {
+            return false;
+        };
+        let from = self.parts.origin_of_flow(earlier.source_flow);
+        let earlier = Message::parse(&earlier.request);
+        from == Some((origin.interface, origin.trunk))
+            && earlier.is_ok_and(|earlier| earlier.request_uri() == request.request_uri())
     }
 
     /// Refuses a request that cannot be forwarded, and removes its subscription.

@@ -201,6 +201,16 @@ impl OutOfDialog {
         }
     }
 
+    /// The same, unchanged.
+    pub(super) fn relay(&self, user: u64) -> Option<&RequestRelay> {
+        let index = (user & 0xffff_ffff).checked_sub(1)? as usize;
+        let pending = self.pending.get(index)?;
+        match &pending.what {
+            PendingKind::Relay(relay) if u64::from(pending.serial) == user >> 32 => Some(relay),
+            _ => None,
+        }
+    }
+
     /// The trunk that a sent request went to.
     pub(crate) fn trunk_of(&self, user: u64) -> Option<TrunkId> {
         let index = (user & 0xffff_ffff).checked_sub(1)? as usize;

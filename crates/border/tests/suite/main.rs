@@ -36,6 +36,7 @@ mod restart;
 mod routing;
 mod rtcp_names;
 mod rules;
+mod spirals;
 mod subscriptions;
 mod topology_hiding;
 mod transcode;

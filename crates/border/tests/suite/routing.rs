@@ -97,6 +97,68 @@ fn trunk_that_is_down_is_skipped_until_up() {
     assert_eq!(call(&mut net), (2, 1));
 }
 
+/// Carriers answer calls to a destination that is congested with 503, and pings and other calls with 200.
+#[test]
+fn refused_calls_take_no_trunk_out_of_service() {
+    let config = format!("{PLAIN}ping_interval_s=60\nping_failures=2\n");
+    let mut net = VirtualNetwork::new(&config, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let mut congested = busy();
+    congested.answer = Some(503);
+    let carrier = net.phone("10.2.0.1:5060", congested);
+    let call = |net: &mut VirtualNetwork| {
+        net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+        net.run(seconds(6));
+    };
+    net.run(seconds(6));
+    for _ in 0..3 {
+        call(&mut net);
+    }
+    assert!(!net.names().contains(&"trunk_down"), "{:?}", net.names());
+    net.phones[carrier].log.behaviour = PhoneBehaviour::answering(SDP_B);
+    call(&mut net);
+    assert_eq!(offers(&net, carrier), 4);
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
+    // Calls without any response do, without a ping.
+    let (own, aside) = ("10.2.0.1:5060", "10.9.9.9:9");
+    net.aliases
+        .insert(own.parse().unwrap(), aside.parse().unwrap());
+    call(&mut net);
+    assert!(!net.names().contains(&"trunk_down"), "{:?}", net.names());
+    call(&mut net);
+    assert!(net.names().contains(&"trunk_down"), "{:?}", net.names());
+}
+
+/// The callee offers three lines, and the border has ports for two.
+#[test]
+fn lack_of_own_ports_takes_no_trunk_out_of_service() {
+    let config = PLAIN.replace(
+        "media={address='192.0.2.1'}",
+        "media={address='192.0.2.1',ports='20000-20003'}",
+    ) + "ping_interval_s=60\nping_failures=1\n";
+    let mut net = VirtualNetwork::new(&config, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let line = "m=audio 5002 RTP/AVP 0\r\n";
+    let mut offering = PhoneBehaviour::answering(&format!("{SDP_B}{line}{line}"));
+    offering.progress = vec![(183, true)];
+    offering.answer = None;
+    let bob = net.phone("10.2.0.1:5060", offering);
+    net.run(seconds(6));
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &MessageContent::default());
+    net.run(seconds(1));
+    assert!(
+        net.has(alice, |event| *event
+            == PhoneEvent::Failed(Failure::Response, 503)),
+        "{:?}",
+        net.phone_events(alice)
+    );
+    assert!(!net.names().contains(&"trunk_down"), "{:?}", net.names());
+    net.phones[bob].log.behaviour = PhoneBehaviour::answering(SDP_B);
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
+}
+
 fn srv(priority: u16, port: u16, target: &str) -> Vec<u8> {
     let mut data = Vec::new();
     for number in [priority, 10, port] {

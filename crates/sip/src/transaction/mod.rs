@@ -10,8 +10,9 @@ pub(crate) mod server_invite;
 pub(crate) mod server_other;
 
 use crate::Endpoint;
-use crate::api::{Flow, LegId, Refused, ServerTransaction, TransactionId};
+use crate::api::{EarlierRequest, Flow, LegId, Refused, ServerTransaction, TransactionId};
 use crate::credentials::StoredLogin;
+use crate::endpoint::branch_in;
 use crate::skeleton::Skeleton;
 use crate::timer::Timer;
 use crate::tokens::{IdToken, MAGIC};
@@ -22,7 +23,7 @@ use engine::timers::TimerKey;
 use engine::{Time, Transport};
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher13};
-use wire::sip::{Message, Method, Via};
+use wire::sip::{HeaderId, Message, Method, Via};
 
 /// No slot.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -240,8 +241,8 @@ impl FingerprintKey {
         Some(hasher.finish128().as_u128())
     }
 
-    /// The fingerprint that merged requests share (RFC 3261 section 8.2.2.2): From tag, Call-ID, CSeq.
-    pub(crate) fn merged(self, message: &Message<'_>) -> Option<u128> {
+    /// The fingerprint that merged requests share (RFC 3261 section 8.2.2.2): From tag, Call-ID, CSeq, and `uri`.
+    pub(crate) fn merged(self, message: &Message<'_>, uri: &[u8]) -> Option<u128> {
         let mut hasher = self.hasher();
         let mut part = |bytes: &[u8]| {
             hasher.write_usize(bytes.len());
@@ -251,6 +252,7 @@ impl FingerprintKey {
         part(message.from().ok()?.tag()?);
         part(message.call_id().ok()?);
         part(&message.cseq().ok()?.number.to_be_bytes());
+        part(uri);
         Some(hasher.finish128().as_u128())
     }
 
@@ -576,6 +578,20 @@ impl Endpoint {
             .get(slot as usize)
             .filter(|client| client.cookie == cookie && client.method != Some(Method::Cancel))
             .map(|_| slot)
+    }
+
+    /// The running request of ours that has come back as `request`: one of its Vias is that of a client transaction. It
+    /// has looped or is a legitimate spiral (RFC 3261 section 16.3 item 4): the handler knows the facts of its routing.
+    pub fn earlier_request(&self, request: &Message<'_>) -> Option<EarlierRequest> {
+        request.values(HeaderId::Via).find_map(|via| {
+            // The branch is secret, so that the rest of the Via need not be compared: proxies add parameters to it.
+            let slot = branch_in(via).and_then(|branch| self.client_of_branch(branch))?;
+            match self.clients.get(slot as usize)?.owner {
+                Owner::InitialInvite(leg) | Owner::InDialog(leg) => Some(EarlierRequest::Leg(leg)),
+                Owner::OutOfDialog(number) => Some(EarlierRequest::OutOfDialog(number)),
+                Owner::Unowned => None,
+            }
+        })
     }
 
     /// Whether the request of a server transaction has a sips Request-URI.

@@ -5,6 +5,7 @@ mod common;
 mod dialogs;
 mod exchange;
 mod forks;
+mod loops;
 mod lossy;
 mod secure;
 mod timers;

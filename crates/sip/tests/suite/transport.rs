@@ -372,56 +372,6 @@ fn malformed_requests_are_answered_statelessly_except_ack() {
     assert!(host.drain().is_empty() && host.endpoint.census().is_quiet());
 }
 
-#[test]
-fn max_forwards_and_loops() {
-    let mut host = host(EndpointConfig {
-        check_max_forwards: true,
-        ..EndpointConfig::default()
-    });
-    let message = String::from_utf8(options("SIP/2.0/UDP 192.0.2.9;branch=z9hG4bKa", "")).unwrap();
-    let none = message
-        .replace("OPTIONS", "MESSAGE")
-        .replace("Max-Forwards: 70", "Max-Forwards: 0");
-    host.datagram(none.as_bytes(), "192.0.2.9:5060", Time::ZERO);
-    assert!(only(&mut host).1.starts_with("SIP/2.0 483 "));
-    // Our request comes back with our Via below another one.
-    let target = Target::new(b"sip:x@192.0.2.9", host.flow("192.0.2.9:5060"));
-    host.endpoint
-        .send(
-            &OutOfDialogRequest::new(Method::Message, target),
-            Time::ZERO,
-        )
-        .unwrap();
-    let (_, ours) = only(&mut host);
-    let looped = ours.replacen(
-        "Via: ",
-        "Via: SIP/2.0/UDP 192.0.2.9;branch=z9hG4bKloop\r\nVia: ",
-        1,
-    );
-    host.datagram(looped.as_bytes(), "192.0.2.9:5060", Time::ZERO);
-    assert!(only(&mut host).1.starts_with("SIP/2.0 482 "));
-    assert!(host.log.indications.is_empty());
-}
-
-#[test]
-fn merged_invite_gets_482_while_the_first_is_pending() {
-    let mut host = host(EndpointConfig::default());
-    host.log.behaviour.answer = None;
-    host.log.behaviour.ring = false;
-    let invite = |branch: &str| {
-        String::from_utf8(options(
-            &format!("SIP/2.0/UDP 192.0.2.9;branch=z9hG4bK{branch}"),
-            "Contact: <sip:b@192.0.2.9>\r\n",
-        ))
-        .unwrap()
-        .replace("OPTIONS", "INVITE")
-    };
-    host.datagram(invite("a").as_bytes(), "192.0.2.9:5060", Time::ZERO);
-    host.datagram(invite("b").as_bytes(), "192.0.2.9:5060", Time::ZERO);
-    assert!(only(&mut host).1.starts_with("SIP/2.0 482 "));
-    assert_eq!(host.log.indications.len(), 1);
-}
-
 fn accept(host: &mut Host, number: u64, remote: &str) -> ConnectionId {
     let connection = ConnectionId(ConnectionId::ACCEPTED | number);
     let local = host.address;

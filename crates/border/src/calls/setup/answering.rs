@@ -9,9 +9,8 @@ use crate::components::Calls;
 use crate::headers::text;
 use crate::policy::StepTarget;
 use crate::responses::reason_of;
-use crate::trunks::PingResult;
 use anchor::{AnchorError, Side};
-use config::{Config, HostName, Redirect};
+use config::{Config, HostName, Redirect, TrunkId};
 use engine::{EventKind, Reason, Transport};
 use sip::{Failure, Fork, LegId, MessageContent};
 use std::net::SocketAddr;
@@ -72,8 +71,12 @@ impl Calls<'_> {
         if caller.is_none() {
             return;
         }
+        let (is_first, at) = (!branch.heard, branch.hop);
         branch.heard = true;
         set_up.early.progressed = true;
+        if is_first {
+            self.hop_responded(slot, at);
+        }
         let hop = self.parts.calls.use_branch(slot, leg);
         self.early_media(slot, Side::Callee, response);
         let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
@@ -182,11 +185,7 @@ impl Calls<'_> {
             return;
         };
         branch.cancelled = true;
-        let hop = branch.hop;
         let status = error.status();
-        if status == 503 {
-            self.record_hop_result(slot, hop, PingResult::Response(503));
-        }
         if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
             set_up.best.offer(status, None, error.reason());
         }
@@ -248,6 +247,7 @@ impl Calls<'_> {
         let Some(&branch) = branches.find(|branch| branch.leg == leg) else {
             return;
         };
+        self.hop_responded(slot, branch.hop);
         self.invite_answered(slot, branch.hop, response);
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
@@ -391,6 +391,7 @@ impl Calls<'_> {
             .and_then(|hop| hop.trunk);
         self.parts.trunks.end_call(trunk);
         if let Some(response) = response {
+            self.hop_responded(slot, branch.hop);
             self.invite_answered(slot, branch.hop, response);
         }
         let (status, text) = match why {
@@ -399,17 +400,14 @@ impl Calls<'_> {
             Failure::Transport => (503, Reason::Unreachable),
             Failure::CancelCrossed | Failure::CancelledWithoutResponse => (487, Reason::Cancelled),
         };
-        if !branch.cancelled || why == Failure::Transport {
-            let result = match why {
-                Failure::TimedOut | Failure::Transport if !branch.heard => {
-                    Some(PingResult::TimedOut)
-                }
-                Failure::Response if status == 503 => Some(PingResult::Response(503)),
-                _ => None,
+        let is_unanswered = !branch.heard
+            && match why {
+                Failure::TimedOut => !branch.cancelled,
+                Failure::Transport => true,
+                _ => false,
             };
-            if let Some(result) = result {
-                self.record_hop_result(slot, branch.hop, result);
-            }
+        if is_unanswered {
+            self.hop_unanswered(slot, branch.hop);
         }
         if !branch.cancelled
             && self
@@ -516,27 +514,29 @@ impl Calls<'_> {
         }
     }
 
-    /// Updates the state of a trunk from the failure of a hop. A target with a name fails with its last address; the
-    /// target of a redirect is none of the trunk.
-    fn record_hop_result(&mut self, slot: CallSlot, hop: u16, result: PingResult) {
+    /// A hop has responded to its INVITE: the target of the trunk is there.
+    fn hop_responded(&mut self, slot: CallSlot, hop: u16) {
+        let set_up = self.parts.calls.set_up_mut(slot);
+        if let Some((trunk, target)) = set_up.and_then(|set_up| set_up.trunk_target(hop)) {
+            self.parts.trunks.call_responded(trunk, target);
+        }
+    }
+
+    /// A hop has not responded to its INVITE. A target with a name fails with its last address.
+    fn hop_unanswered(&mut self, slot: CallSlot, hop: u16) {
         let now = self.parts.ctx.now;
-        let Some((trunk, target)) = self
-            .parts
-            .calls
-            .get(slot)
-            .and_then(|call| call.kind.set_up())
-            .and_then(|set_up| {
-                let mut later = set_up.hops.iter().skip(usize::from(hop));
-                let hop = later.next().filter(|hop| !hop.redirected)?;
-                if later.any(|other| hop.is_of_same_name(other)) {
-                    return None;
-                }
-                Some((hop.trunk?, hop.target))
-            })
-        else {
+        let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
         };
-        if let Some(note) = self.parts.trunks.call_failed(trunk, target, result) {
+        let Some((trunk, target)) = set_up.trunk_target(hop) else {
+            return;
+        };
+        let mut later = set_up.hops.iter().skip(usize::from(hop));
+        let failed = later.next();
+        if failed.is_some_and(|failed| later.any(|other| failed.is_of_same_name(other))) {
+            return;
+        }
+        if let Some(note) = self.parts.trunks.call_unanswered(trunk, target) {
             self.parts.ctx.events.tell(now, || note);
         }
     }
@@ -571,6 +571,12 @@ impl Calls<'_> {
 }
 
 impl SetUp {
+    /// The target of a trunk that a hop leads to; that of a redirect is none.
+    fn trunk_target(&self, hop: u16) -> Option<(TrunkId, u16)> {
+        let hop = self.hops.get(usize::from(hop))?;
+        Some((hop.trunk.filter(|_| !hop.redirected)?, hop.target))
+    }
+
     /// A redirect contact with a name has refused the call: its other addresses would refuse it, too.
     fn skip_addresses_of(&mut self, hop: u16) {
         let Some(refusing) = self.hops.get(usize::from(hop)).filter(|hop| hop.redirected) else {
@@ -715,7 +721,7 @@ impl Calls<'_> {
         }
         branch.cancelled = true;
         let hop = branch.hop;
-        self.record_hop_result(slot, hop, PingResult::TimedOut);
+        self.hop_unanswered(slot, hop);
         if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
             set_up.best.offer(408, None, Reason::NoResponse);
         }
