@@ -56,6 +56,8 @@ struct Flags {
 pub(crate) struct Gateway {
     flags: Arc<Flags>,
     figures: Arc<GatewayFigures>,
+    /// Turns of the packet thread at the last check of its progress.
+    checked_turns: u64,
     keeper: JoinHandle<()>,
     exchange: Option<ExchangeThread>,
     /// Discards packets of remote networks that do not come from the device.
@@ -232,7 +234,7 @@ fn open_device(spec: &GatewaySpec) -> io::Result<TunDevice> {
 /// 5.2). In the kernel's ESP its policies do that, and its decrypted packets come from the outer interface.
 fn guard_sources(spec: &GatewaySpec) -> Option<SourceGuard> {
     // Messages of peers that cannot be peers are refused and logged, not lost.
-    SourceGuard::install(&spec.device, &[spec.local.port(), IKE_PORT])
+    SourceGuard::install(&spec.device, spec.local.ip(), &[spec.local.port(), IKE_PORT])
         .inspect_err(|error| {
             tracing::warn!(
                 "[gateway] packets in the clear with addresses of remote networks are not filtered ({error}); remedy: load nf_tables and nft_fib_inet, or have the firewall of this host discard them (docs/how-to/ipsec-gateway.md)"
@@ -479,6 +481,7 @@ impl Gateway {
             .name("gateway-keeper".to_owned())
             .spawn(move || keeper.run())?;
         let mut gateway = Gateway {
+            checked_turns: 0,
             flags,
             figures,
             keeper,
@@ -504,6 +507,12 @@ impl Gateway {
     /// Figures for metrics.
     pub(crate) fn figures(&self) -> Arc<GatewayFigures> {
         self.figures.clone()
+    }
+
+    /// Whether the packet thread has made a turn since the last call that returned true, for the watchdog. It turns at
+    /// least ten times a second.
+    pub(crate) fn check_progress(&mut self) -> bool {
+        self.figures.check_progress(&mut self.checked_turns)
     }
 
     /// Requests that the key file is read again.

@@ -390,10 +390,10 @@ fn serve(
         if let Some(gateway) = &service.gateway {
             gateway.check()?;
         }
-        let siblings = &mut service.siblings;
-        service
-            .watchdog
-            .notify_if_due(clock.now(), || siblings.all_have_turned());
+        let (siblings, gateway) = (&mut service.siblings, &mut service.gateway);
+        service.watchdog.notify_if_due(clock.now(), || {
+            siblings.all_have_turned() && gateway.as_mut().is_none_or(Gateway::check_progress)
+        });
         service.handle_kernel_relay_changes(relay, &mut border, driver.has_shared_ports());
         if !service.events(&mut driver) {
             return Ok(ExitCode::from(3));

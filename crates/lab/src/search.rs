@@ -232,14 +232,18 @@ fn bounds(experiment: &Experiment) -> Option<(f64, f64, f64)> {
 
 /// The algorithm of a search.
 enum Walk {
-    Bracket(Bracket),
+    Bracket {
+        search: Bracket,
+        /// The trial after the limit was taken.
+        took_last: bool,
+    },
     Rfc7502(RfcSearch),
 }
 
 impl Walk {
     fn next(&self) -> Option<Probe> {
         match self {
-            Walk::Bracket(search) => search.next(),
+            Walk::Bracket { search, .. } => search.next(),
             Walk::Rfc7502(search) => search.next().map(|value| Probe {
                 value,
                 short: false,
@@ -249,36 +253,47 @@ impl Walk {
 
     fn record_result(&mut self, good: bool) {
         match self {
-            Walk::Bracket(search) => search.record_result(good),
+            Walk::Bracket { search, .. } => search.record_result(good),
             Walk::Rfc7502(search) => search.record_result(good),
         }
     }
 
     fn best(&self) -> Option<f64> {
         match self {
-            Walk::Bracket(search) => search.best(),
+            Walk::Bracket { search, .. } => search.best(),
             Walk::Rfc7502(search) => search.best(),
         }
     }
 
     fn failed_above(&self) -> Option<f64> {
         match self {
-            Walk::Bracket(search) => search.failed_above(),
+            Walk::Bracket { search, .. } => search.failed_above(),
             Walk::Rfc7502(search) => search.failed_above(),
         }
+    }
+
+    /// Takes one more trial after the time limit where full ones have only failed: without it the time of all trials would have
+    /// no result. [`Bracket::limit_to`] places it at half of the lowest failed load.
+    fn take_last_trial(&mut self) -> bool {
+        let Walk::Bracket { search, took_last } = self else {
+            return false;
+        };
+        let is_due = !*took_last && search.best().is_none() && search.failed_above().is_some();
+        *took_last |= is_due;
+        is_due
     }
 
     /// Whether a load was carried.
     fn has_passed(&self) -> bool {
         match self {
-            Walk::Bracket(search) => search.has_passed(),
+            Walk::Bracket { search, .. } => search.has_passed(),
             Walk::Rfc7502(search) => search.best().is_some(),
         }
     }
 
     fn refuted(&self) -> Vec<f64> {
         match self {
-            Walk::Bracket(_) => Vec::new(),
+            Walk::Bracket { .. } => Vec::new(),
             Walk::Rfc7502(search) => search.refuted().to_vec(),
         }
     }
@@ -331,7 +346,11 @@ pub(crate) fn execute(
         SearchMethod::Rfc7502 => Walk::Rfc7502(RfcSearch::new(&plan, start, step, highest)),
         SearchMethod::Bracket => {
             let limits = (start, step, highest);
-            Walk::Bracket(Bracket::new(&plan, coarse.is_some(), limits))
+            let search = Bracket::new(&plan, coarse.is_some(), limits);
+            Walk::Bracket {
+                search,
+                took_last: false,
+            }
         }
     };
     let mut trials: Vec<SearchTrial> = Vec::new();
@@ -347,14 +366,14 @@ pub(crate) fn execute(
     };
     while trials.len() < plan.trials as usize {
         let left_seconds = left_seconds();
-        if left_seconds.is_some_and(|left| left <= 0.0) {
+        if left_seconds.is_some_and(|left| left <= 0.0) && !steps.take_last_trial() {
             ended_by_limit_s = plan.limit_seconds.filter(|_| steps.next().is_some());
             break;
         }
-        if let (Walk::Bracket(bracket), Some(seconds)) = (&mut steps, left_seconds)
-            && let Some(probe) = bracket.next()
+        if let (Walk::Bracket { search, .. }, Some(seconds)) = (&mut steps, left_seconds)
+            && let Some(probe) = search.next()
         {
-            bracket.limit_to(short::full_trials_left(&file, probe.value, seconds)?);
+            search.limit_to(short::full_trials_left(&file, probe.value, seconds)?);
         }
         let Some(probe) = steps.next() else { break };
         let value = probe.value;
@@ -609,6 +628,30 @@ mod tests {
         assert!(!step.invalid && !step.good, "{step:?}");
         assert_eq!(step.missed, "the system under test ended");
         assert_eq!(crashed.verdict, RunVerdict::Failed);
+    }
+
+    #[test]
+    fn a_search_whose_full_trials_have_failed_takes_one_after_its_limit() {
+        let plan = SearchPlan::default();
+        let bracket = Bracket::new(&plan, true, (400.0, 50.0, 20_000.0));
+        let mut steps = Walk::Bracket {
+            search: bracket,
+            took_last: false,
+        };
+        steps.record_result(true);
+        assert!(!steps.take_last_trial(), "only short trials have passed");
+        if let Walk::Bracket { search, .. } = &mut steps {
+            search.limit_to(2);
+        }
+        steps.record_result(false);
+        assert!(steps.take_last_trial());
+        if let Walk::Bracket { search, .. } = &mut steps {
+            search.limit_to(1);
+        }
+        assert_eq!(steps.next().map(|probe| probe.value), Some(200.0));
+        assert!(!steps.take_last_trial(), "one trial, not more");
+        steps.record_result(true);
+        assert_eq!(steps.best(), Some(200.0));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use crate::relay::netlink::{ACKNOWLEDGE, Netlink, push_attribute};
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 
 // Messages: the subsystem in the upper byte.
 const BATCH_BEGIN: u16 = 0x10;
@@ -35,12 +36,19 @@ const DROP: u32 = 0;
 const REGISTER: u32 = 1;
 const EQUAL: u32 = 0;
 const NOT_EQUAL: u32 = 1;
-/// The name of the interface from which a packet comes, and its protocol of the transport layer.
+/// The name of the interface from which a packet comes, its family, and its protocol of the transport layer.
 const INPUT_NAME: u32 = 6;
+const FAMILY: u32 = 15;
 const PROTOCOL: u32 = 16;
+/// Values of `FAMILY`.
+const IPV4: u8 = 2;
+const IPV6: u8 = 10;
 const UDP: u8 = 17;
 const ESP: u8 = 50;
-/// Place and length of the destination port.
+/// Place and length of the destination address, in each family, and of the destination port.
+const NETWORK_HEADER: u32 = 1;
+const ADDRESS_IPV4: [u32; 2] = [16, 4];
+const ADDRESS_IPV6: [u32; 2] = [24, 16];
 const TRANSPORT_HEADER: u32 = 2;
 const PORT: [u32; 2] = [2, 2];
 /// Of the route to the source: the name of its interface.
@@ -114,20 +122,33 @@ fn verdict(of: u32) -> Attributes {
     Attributes::default().word(FIRST, 0).nested(SECOND, &data)
 }
 
-/// `meta l4proto udp udp dport PORT accept`; without a port `meta l4proto esp accept`.
-fn pass(port: Option<u16>) -> Attributes {
+/// Bytes of a header in the register: place and length.
+fn payload(header: u32, [place, length]: [u32; 2]) -> Attributes {
+    Attributes::default()
+        .word(FIRST, REGISTER)
+        .word(SECOND, header)
+        .word(THIRD, place)
+        .word(4, length)
+}
+
+/// `ip daddr LOCAL udp dport PORT accept`; without a port `ip daddr LOCAL meta l4proto esp accept`. Packets to other addresses
+/// do not reach the program of the tunnel, so that it could not judge them.
+fn pass(local: IpAddr, port: Option<u16>) -> Attributes {
+    let (family, address, bytes) = match local {
+        IpAddr::V4(local) => (IPV4, ADDRESS_IPV4, local.octets().to_vec()),
+        IpAddr::V6(local) => (IPV6, ADDRESS_IPV6, local.octets().to_vec()),
+    };
     let protocol = if port.is_some() { UDP } else { ESP };
     let mut rule = Attributes::default()
+        .expression("meta", &meta(FAMILY))
+        .expression("cmp", &compare(EQUAL, &[family]))
+        .expression("payload", &payload(NETWORK_HEADER, address))
+        .expression("cmp", &compare(EQUAL, &bytes))
         .expression("meta", &meta(PROTOCOL))
         .expression("cmp", &compare(EQUAL, &[protocol]));
     if let Some(port) = port {
-        let place = Attributes::default()
-            .word(FIRST, REGISTER)
-            .word(SECOND, TRANSPORT_HEADER)
-            .word(THIRD, PORT[0])
-            .word(4, PORT[1]);
         rule = rule
-            .expression("payload", &place)
+            .expression("payload", &payload(TRANSPORT_HEADER, PORT))
             .expression("cmp", &compare(EQUAL, &port.to_be_bytes()));
     }
     rule.expression("immediate", &verdict(ACCEPT))
@@ -196,15 +217,16 @@ fn batch(table: &str, rules: &[Attributes]) -> (Vec<u8>, u32) {
 
 impl SourceGuard {
     /// Makes the filter for an interface, in a table `hornwork_` with the name of the interface (`nft list tables`), in the
-    /// network namespace of this thread. ESP and datagrams to these ports pass.
+    /// network namespace of this thread. ESP and datagrams to these ports of `local` pass.
     ///
     /// # Errors
     /// Not permitted (CAP_NET_ADMIN), or the kernel has no nf_tables with routes as expressions (5.12 and later, modules
     /// `nf_tables` and `nft_fib_inet`).
-    pub fn install(device: &str, ports: &[u16]) -> io::Result<SourceGuard> {
+    pub fn install(device: &str, local: IpAddr, ports: &[u16]) -> io::Result<SourceGuard> {
         let mut netlink = Netlink::open(libc::NETLINK_NETFILTER)?;
         let ports = ports.iter().copied().map(Some);
-        let mut rules: Vec<Attributes> = ports.chain([None]).map(pass).collect();
+        let ports = ports.chain([None]);
+        let mut rules: Vec<Attributes> = ports.map(|port| pass(local, port)).collect();
         rules.push(discard(device));
         let (messages, last) = batch(&format!("hornwork_{device}"), &rules);
         netlink.batch(&messages, last)?;
@@ -227,21 +249,40 @@ mod tests {
         0000000018000380 1400010065737030 0000000000000000 0000000014000180 0c000100636f756e 7465720004000280 300001800e000100 \
         696d6d6564696174 650000001c000280 0800010000000000 100002800c000280 0800010000000000";
 
-    const PASS_PORT: &str = "2400018009000100 6d65746100000000 1400028008000200 0000001008000100 000000012c000180 08000100636d7000 \
-        2000028008000100 0000000108000200 000000000c000380 0500010011000000 340001800c000100 7061796c6f616400 2400028008000100 \
-        0000000108000200 0000000208000300 0000000208000400 000000022c000180 08000100636d7000 2000028008000100 0000000108000200 \
-        000000000c000380 0600010011940000 300001800e000100 696d6d6564696174 650000001c000280 0800010000000000 100002800c000280 \
-        0800010000000001";
-    const PASS_ESP: &str = "2400018009000100 6d65746100000000 1400028008000200 0000001008000100 000000012c000180 08000100636d7000 \
-        2000028008000100 0000000108000200 000000000c000380 0500010032000000 300001800e000100 696d6d6564696174 650000001c000280 \
-        0800010000000000 100002800c000280 0800010000000001";
+    const PASS_PORT: &str = "2400018009000100 6d65746100000000 1400028008000200 0000000f08000100 000000012c000180 08000100636d7000 \
+        2000028008000100 0000000108000200 000000000c000380 0500010002000000 340001800c000100 7061796c6f616400 \
+        2400028008000100 0000000108000200 0000000108000300 0000001008000400 000000042c000180 08000100636d7000 \
+        2000028008000100 0000000108000200 000000000c000380 08000100c0000201 2400018009000100 6d65746100000000 \
+        1400028008000200 0000001008000100 000000012c000180 08000100636d7000 2000028008000100 0000000108000200 \
+        000000000c000380 0500010011000000 340001800c000100 7061796c6f616400 2400028008000100 0000000108000200 \
+        0000000208000300 0000000208000400 000000022c000180 08000100636d7000 2000028008000100 0000000108000200 \
+        000000000c000380 0600010011940000 300001800e000100 696d6d6564696174 650000001c000280 0800010000000000 \
+        100002800c000280 0800010000000001";
+    const PASS_ESP: &str = "2400018009000100 6d65746100000000 1400028008000200 0000000f08000100 000000012c000180 08000100636d7000 \
+        2000028008000100 0000000108000200 000000000c000380 0500010002000000 340001800c000100 7061796c6f616400 \
+        2400028008000100 0000000108000200 0000000108000300 0000001008000400 000000042c000180 08000100636d7000 \
+        2000028008000100 0000000108000200 000000000c000380 08000100c0000201 2400018009000100 6d65746100000000 \
+        1400028008000200 0000001008000100 000000012c000180 08000100636d7000 2000028008000100 0000000108000200 \
+        000000000c000380 0500010032000000 300001800e000100 696d6d6564696174 650000001c000280 0800010000000000 \
+        100002800c000280 0800010000000001";
+    const PASS_PORT_IPV6: &str = "2400018009000100 6d65746100000000 1400028008000200 0000000f08000100 000000012c000180 08000100636d7000 \
+        2000028008000100 0000000108000200 000000000c000380 050001000a000000 340001800c000100 7061796c6f616400 \
+        2400028008000100 0000000108000200 0000000108000300 0000001808000400 0000001038000180 08000100636d7000 \
+        2c00028008000100 0000000108000200 0000000018000380 1400010020010db8 0000000000000000 0000000124000180 \
+        090001006d657461 0000000014000280 0800020000000010 0800010000000001 2c00018008000100 636d700020000280 \
+        0800010000000001 0800020000000000 0c00038005000100 1100000034000180 0c0001007061796c 6f61640024000280 \
+        0800010000000001 0800020000000002 0800030000000002 0800040000000002 2c00018008000100 636d700020000280 \
+        0800010000000001 0800020000000000 0c00038006000100 1194000030000180 0e000100696d6d65 6469617465000000 \
+        1c00028008000100 0000000010000280 0c00028008000100 00000001";
 
     #[test]
     fn rules_are_those_of_nft() {
+        let [ipv4, ipv6]: [IpAddr; 2] = ["192.0.2.1", "2001:db8::1"].map(|ip| ip.parse().unwrap());
         for (rule, text) in [
             (discard("esp0"), DISCARD),
-            (pass(Some(4_500)), PASS_PORT),
-            (pass(None), PASS_ESP),
+            (pass(ipv4, Some(4_500)), PASS_PORT),
+            (pass(ipv4, None), PASS_ESP),
+            (pass(ipv6, Some(4_500)), PASS_PORT_IPV6),
         ] {
             let text: String = text.split_ascii_whitespace().collect();
             let bytes: Vec<u8> = (0..text.len())
@@ -252,8 +293,8 @@ mod tests {
         }
         // Tables of one letter.
         assert_eq!(batch("y", &[discard("esp0")]).0.len(), 448);
-        let (messages, last) = batch("y", &[pass(Some(4_500)), pass(None)]);
-        assert_eq!((messages.len(), last), (584, 4));
+        let (messages, last) = batch("y", &[pass(ipv4, Some(4_500)), pass(ipv4, None)]);
+        assert_eq!((messages.len(), last), (936, 4));
     }
 
     /// An IPv4 packet of UDP without a checksum.
@@ -319,7 +360,14 @@ mod tests {
                 .set_read_timeout(Some(Duration::from_secs(10)))
                 .unwrap();
             let outer_port = outer.local_addr().unwrap().port();
-            let guard = match SourceGuard::install("esp0", &[outer_port, 500]) {
+            // The same port of another address of this host, as of a host behind the gateway.
+            TunDevice::add_address("esp0", "10.1.0.2".parse().unwrap()).unwrap();
+            let inside = UdpSocket::bind(("10.1.0.2", outer_port)).unwrap();
+            inside
+                .set_read_timeout(Some(Duration::from_millis(300)))
+                .unwrap();
+            let local = "10.1.0.1".parse().unwrap();
+            let guard = match SourceGuard::install("esp0", local, &[outer_port, 500]) {
                 Ok(guard) => guard,
                 Err(error) => {
                     eprintln!("skipped: the kernel has no such filter: {error}");
@@ -331,6 +379,14 @@ mod tests {
             assert!(arrives(&wan, known));
             wan.send(&packet(far, [10, 1, 0, 1], outer_port)).unwrap();
             outer.recv(&mut [0; 10]).unwrap();
+            let to_inside = packet(far, [10, 1, 0, 2], outer_port);
+            wan.send(&to_inside).unwrap();
+            assert!(
+                inside.recv(&mut [0; 10]).is_err(),
+                "a packet in the clear to another address passes"
+            );
+            tunnel.send(&to_inside).unwrap();
+            inside.recv(&mut [0; 10]).unwrap();
             drop(guard);
             assert!(arrives(&wan, far), "the filter ends with its value");
         })

@@ -7,17 +7,20 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Calls a second at which generators are compared, and for how long.
-const RATE: u32 = 14_000;
+/// Calls a second of the run that shows the cost of SIPp, and seconds of each run.
+const FIRST_RATE: u32 = 5_000;
 const SECONDS: u32 = 6;
+/// Share of a core that SIPp takes at the rate at which generators are compared: near the limit of both, as the bar is about room.
+/// At a fixed rate the processor would decide how many messages a wake-up takes.
+const SIPP_LOAD: f64 = 0.7;
 /// Calls a second at which lateness is measured, and its bound above the host's own, milliseconds.
 const LATENESS_RATE: u32 = 5_000;
 const LATENESS_MS: f64 = 1.0;
 /// Our calls per CPU second, in SIPp's.
 const BAR: f64 = 1.7;
 const SIDES: [&str; 2] = ["caller", "callee"];
-/// Calls a second of two threads on each side, on all cores; and their minimum in those of one core.
-const FULL_RATE: u32 = 32_000;
+/// Calls a second of two threads on each side, on all cores, in those of one core: offered, and the minimum that they keep.
+const TWO_CORES_OFFERED: f64 = 1.25;
 const TWO_CORES: f64 = 1.2;
 /// A plan is kept where starts are late by no more than this (99th percentile), milliseconds.
 const KEPT_MS: f64 = 100.0;
@@ -43,12 +46,18 @@ pub(super) fn generator(bench: &mut Bench) -> Result<(), String> {
         std::fs::write(bench.scratch.join(format!("{name}.xml")), output.stdout)
             .map_err(|error| error.to_string())?;
     }
-    println!("load generators, {RATE} calls/s");
+    // The cost of a call falls with the rate.
+    let mut rate = FIRST_RATE;
+    for _ in 0..2 {
+        let cost = one("sipp", true, rate, &bench.scratch)?;
+        rate = whole(SIPP_LOAD * 1e6 / cost).max(FIRST_RATE);
+    }
+    println!("load generators, {rate} calls/s: {SIPP_LOAD} of a core for SIPp");
     let players = ["sipp", "hornwork"];
     let mut of_sipp = [0.0; 2];
     for (caller_is_measured, side) in [(true, SIDES[0]), (false, SIDES[1])] {
         let medians = interleaved(bench.rounds, &players, |player| {
-            let cost = one(players[player], caller_is_measured, &bench.scratch)?;
+            let cost = one(players[player], caller_is_measured, rate, &bench.scratch)?;
             println!("  {side} {:<10} {cost:6.1} us/call", players[player]);
             Ok(cost)
         })?;
@@ -61,7 +70,7 @@ pub(super) fn generator(bench: &mut Bench) -> Result<(), String> {
     }
     let mut callee = Vec::new();
     let caller = interleaved(bench.rounds, &["own workloads"], |_| {
-        let own = own_workloads(RATE, 1, &bench.scratch)?;
+        let own = own_workloads(rate, 1, &bench.scratch)?;
         let [calling, called] = own.sides;
         println!("  own workloads {calling:6.1} us/call calling, {called:6.1} called");
         callee.push(called);
@@ -76,16 +85,17 @@ pub(super) fn generator(bench: &mut Bench) -> Result<(), String> {
         );
     }
     let one_core = 1e6 / (ours[0] + ours[1]);
+    let full_rate = whole(one_core * TWO_CORES_OFFERED);
     let kept = interleaved(bench.rounds, &["two cores"], |_| {
-        let own = own_workloads(FULL_RATE, 2, &bench.scratch)?;
+        let own = own_workloads(full_rate, 2, &bench.scratch)?;
         let cost: f64 = own.sides.iter().sum();
         println!(
-            "  two threads a side, {FULL_RATE} calls/s: {cost:6.1} us/call both sides, {:.1} ms late",
+            "  two threads a side, {full_rate} calls/s: {cost:6.1} us/call both sides, {:.1} ms late",
             own.late
         );
         // Every call was good, or the run would have failed.
         Ok(if own.late <= KEPT_MS {
-            f64::from(FULL_RATE)
+            f64::from(full_rate)
         } else {
             0.0
         })
@@ -109,6 +119,11 @@ pub(super) fn generator(bench: &mut Bench) -> Result<(), String> {
         Bound::AtMost(LATENESS_MS),
     );
     Ok(())
+}
+
+/// A rate in whole hundreds of calls a second.
+fn whole(rate: f64) -> u32 {
+    (rate / 100.0).floor().max(1.0) as u32 * 100
 }
 
 /// Calls from our callers directly to our called side, each on the same number of threads of one process: CPU time of both and lateness
@@ -161,10 +176,11 @@ fn own_workloads(rate: u32, workers: u32, scratch: &Path) -> Result<Own, String>
     }
 }
 
-/// One run of a generator: CPU microseconds per call.
-fn one(player: &str, caller: bool, scratch: &Path) -> Result<f64, String> {
+/// One run of a generator at `calls_per_second`: CPU microseconds per call.
+fn one(player: &str, caller: bool, calls_per_second: u32, scratch: &Path) -> Result<f64, String> {
     let hornwork = program().display().to_string();
-    let (rate, total) = (RATE.to_string(), (RATE * SECONDS).to_string());
+    let total = calls_per_second * SECONDS;
+    let (rate, all) = (calls_per_second.to_string(), total.to_string());
     let start = |core, player: &str, caller: bool| {
         let scenario = scratch.join(if caller { "uac.xml" } else { "uas.xml" });
         let scenario = scenario.display().to_string();
@@ -174,9 +190,7 @@ fn one(player: &str, caller: bool, scratch: &Path) -> Result<f64, String> {
                 words.extend(["-sf", &scenario, "-i", "127.0.0.1", "-nostdin"]);
                 words.extend(&SIPP[1..]);
                 match caller {
-                    true => {
-                        words.extend(["-p", "6060", "-r", &rate, "-m", &total, "127.0.0.1:5080"])
-                    }
+                    true => words.extend(["-p", "6060", "-r", &rate, "-m", &all, "127.0.0.1:5080"]),
                     false => words.extend(["-p", "5080"]),
                 }
                 "sipp"
@@ -186,7 +200,7 @@ fn one(player: &str, caller: bool, scratch: &Path) -> Result<f64, String> {
                 match caller {
                     true => {
                         words.extend(["127.0.0.1:5080", "--local", "127.0.0.1:6060"]);
-                        words.extend(["--rate", &rate, "--calls", &total, "--limit", "200000"]);
+                        words.extend(["--rate", &rate, "--calls", &all, "--limit", "200000"]);
                     }
                     false => words.extend(["--local", "127.0.0.1:5080"]),
                 }
@@ -221,8 +235,8 @@ fn one(player: &str, caller: bool, scratch: &Path) -> Result<f64, String> {
     if !good || took > wanted.mul_f64(1.1) + Duration::from_secs(1) {
         return Err(format!(
             "{player}: {} calls were to take {wanted:?}, and took {took:?}; all good: {good}",
-            RATE * SECONDS
+            total
         ));
     }
-    Ok(cpu as f64 / 1_000.0 / (f64::from(RATE) * lasted.as_secs_f64()))
+    Ok(cpu as f64 / 1_000.0 / (f64::from(calls_per_second) * lasted.as_secs_f64()))
 }

@@ -8,12 +8,12 @@ use engine::{DropReason, Time};
 use protect::esp::{EspGateway, TunnelPackets};
 use std::net::SocketAddr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// A tunnel as operators see it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TunnelState {
-    /// It has keys.
+    /// It has keys that seal.
     pub(crate) up: bool,
     /// Since when it is up or down.
     pub(crate) since: Time,
@@ -31,13 +31,28 @@ pub(crate) struct TunnelFigures {
     pub(crate) name: String,
     pub(crate) sealed: AtomicU64,
     pub(crate) opened: AtomicU64,
+    /// Its association seals: lifetime and sequence numbers are left.
+    seals: AtomicBool,
     /// Not used by the packet thread.
     state: Mutex<TunnelState>,
 }
 
 impl TunnelFigures {
     pub(crate) fn state(&self) -> TunnelState {
-        lock(&self.state).clone()
+        let mut state = lock(&self.state).clone();
+        state.up &= self.seals.load(Relaxed);
+        state
+    }
+
+    /// Notes at `now` that the association of manual keys has ended, or seals again.
+    pub(super) fn note_keys(&self, now: Time) {
+        let seals = self.seals.load(Relaxed);
+        self.change(|state| {
+            if state.up != seals {
+                state.up = seals;
+                state.since = now;
+            }
+        });
     }
 
     pub(super) fn change(&self, change: impl FnOnce(&mut TunnelState)) {
@@ -46,15 +61,17 @@ impl TunnelFigures {
 }
 
 /// Counters since the start.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct GatewayFigures {
     pub(crate) sealed: AtomicU64,
     pub(crate) sealed_bytes: AtomicU64,
     pub(crate) opened: AtomicU64,
     pub(crate) opened_bytes: AtomicU64,
     pub(crate) associations: AtomicU64,
-    /// Tunnels with keys.
+    /// Tunnels with keys that seal.
     pub(crate) tunnels_up: AtomicU64,
+    /// Turns of the packet thread.
+    turns: AtomicU64,
     /// Notices that did not reach the log.
     pub(crate) notices_lost: AtomicU64,
     drops: Vec<AtomicU64>,
@@ -71,6 +88,7 @@ impl GatewayFigures {
                 name: tunnel.name.clone(),
                 sealed: AtomicU64::default(),
                 opened: AtomicU64::default(),
+                seals: AtomicBool::new(true),
                 state: Mutex::new(TunnelState {
                     up: manual.is_some(),
                     since: now,
@@ -89,6 +107,7 @@ impl GatewayFigures {
             opened_bytes: zero(),
             associations: zero(),
             tunnels_up: zero(),
+            turns: zero(),
             notices_lost: zero(),
             drops: DropReason::ALL.iter().map(|_| zero()).collect(),
             tunnels: tunnels.collect(),
@@ -96,10 +115,10 @@ impl GatewayFigures {
     }
 
     /// Publishes the counters of the packet thread; those of packets are the kernel's where the associations are there.
-    pub(super) fn publish(&self, gateway: &EspGateway, kernel: Option<&KernelSas>) {
+    pub(super) fn publish(&self, gateway: &EspGateway, kernel: Option<&KernelSas>, now: Time) {
         match kernel {
             Some(kernel) => self.publish_kernel(kernel),
-            None => self.publish_own(gateway),
+            None => self.publish_own(gateway, now),
         }
         let lost = gateway.counters().notices_lost;
         self.notices_lost.store(lost, Relaxed);
@@ -110,7 +129,7 @@ impl GatewayFigures {
         }
     }
 
-    fn publish_own(&self, gateway: &EspGateway) {
+    fn publish_own(&self, gateway: &EspGateway, now: Time) {
         let counters = gateway.counters();
         self.sealed.store(counters.sealed, Relaxed);
         self.sealed_bytes.store(counters.sealed_bytes, Relaxed);
@@ -118,7 +137,12 @@ impl GatewayFigures {
         self.opened_bytes.store(counters.opened_bytes, Relaxed);
         let associations = gateway.associations() as u64;
         self.associations.store(associations, Relaxed);
-        self.tunnels_up.store(gateway.tunnels_up() as u64, Relaxed);
+        let mut up = 0;
+        for (figures, seals) in self.tunnels.iter().zip(gateway.sealing_tunnels(now)) {
+            figures.seals.store(seals, Relaxed);
+            up += u64::from(seals);
+        }
+        self.tunnels_up.store(up, Relaxed);
         self.publish_tunnels(gateway.tunnel_packets());
     }
 
@@ -141,6 +165,19 @@ impl GatewayFigures {
         }
     }
 
+    /// Counts a turn of the packet thread.
+    pub(super) fn count_turn(&self) {
+        self.turns.fetch_add(1, Relaxed);
+    }
+
+    /// Whether the packet thread has made a turn since `checked`, which is advanced then.
+    pub(super) fn check_progress(&self, checked: &mut u64) -> bool {
+        let turns = self.turns.load(Relaxed);
+        let turned = turns != *checked;
+        *checked = turns;
+        turned
+    }
+
     /// Changes a tunnel as operators see it.
     pub(super) fn change_tunnel(&self, number: usize, change: impl FnOnce(&mut TunnelState)) {
         if let Some(tunnel) = self.tunnels.get(number) {
@@ -153,5 +190,19 @@ impl GatewayFigures {
         let counts = self.drops.iter().map(|count| count.load(Relaxed));
         let reasons = DropReason::ALL.iter().copied().zip(counts);
         reasons.filter(|(_, count)| *count > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_without_turns_makes_no_progress() {
+        let (figures, mut checked) = (GatewayFigures::default(), 0);
+        assert!(!figures.check_progress(&mut checked));
+        figures.count_turn();
+        assert!(figures.check_progress(&mut checked));
+        assert!(!figures.check_progress(&mut checked), "no turn since");
     }
 }

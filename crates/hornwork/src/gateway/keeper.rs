@@ -130,6 +130,11 @@ impl Keeper {
                 self.log(EventKind::GatewayKeysRefused { reason });
             }
             let now = self.parts.clock.now();
+            if self.parts.ike.is_none() {
+                for tunnel in &self.parts.figures.tunnels {
+                    tunnel.note_keys(now);
+                }
+            }
             if now >= self.next_path {
                 self.next_path = now + PATH_INTERVAL;
                 for tunnel in 0..self.peers.len() {
@@ -166,7 +171,7 @@ impl Keeper {
                     Err(_) => {}
                 }
             }
-            Report::PathTooShort(tunnel, peer) => {
+            Report::AskPath(tunnel, peer) => {
                 if let Some(known) = self.peers.get_mut(tunnel) {
                     *known = Some(peer);
                 }
@@ -212,11 +217,19 @@ impl Keeper {
                 tunnel,
                 spi,
                 reason,
-            } => EventKind::GatewayRekeyed {
-                tunnel: self.name(tunnel),
-                spi: spi_text(spi),
-                reason: reason.name().to_owned(),
-            },
+            } => {
+                let keys = self.parts.keys.tunnels.get(tunnel);
+                if let Some(keys) = keys.filter(|keys| keys.outbound.spi == spi) {
+                    let algorithms = keys.outbound.suite.to_string();
+                    let figures = &self.parts.figures;
+                    figures.change_tunnel(tunnel, |state| state.algorithms = algorithms);
+                }
+                EventKind::GatewayRekeyed {
+                    tunnel: self.name(tunnel),
+                    spi: spi_text(spi),
+                    reason: reason.name().to_owned(),
+                }
+            }
             GatewayNotice::PeerMoved { tunnel, address } => {
                 if let Some(network) = self.routes.looping(address.ip()) {
                     self.command(Command::RefusePeer(tunnel, address));
@@ -330,8 +343,15 @@ impl Keeper {
             inbound_removed: rekey.removed.len() as u64,
         };
         self.command(Command::Rekey(Box::new(rekey)));
+        let before = self.parts.keys.weak_algorithms();
+        let mut weak = keys.weak_algorithms();
+        weak.retain(|algorithms| !before.contains(algorithms));
         self.parts.keys = keys;
         self.log(event);
+        if !weak.is_empty() {
+            let algorithms = weak.join(", ");
+            self.log(EventKind::GatewayWeakAlgorithms { algorithms });
+        }
         Ok(())
     }
 }

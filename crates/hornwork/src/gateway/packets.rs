@@ -82,8 +82,8 @@ impl Commands {
 pub(super) enum Report {
     Notice(GatewayNotice),
     Numbers(Vec<ChangedState>),
-    /// Packets to this peer were too long for the path.
-    PathTooShort(usize, SocketAddr),
+    /// The MTU of the path to this peer is to be asked for: packets to it were too long, or it has the tunnel now.
+    AskPath(usize, SocketAddr),
 }
 
 /// Longest payload of the outer socket, bytes.
@@ -157,6 +157,7 @@ impl PacketLoop {
         // Signals belong to the first thread.
         net::block_signals()?;
         loop {
+            self.figures.count_turn();
             let wait = self.next_tick.since(self.parts.clock.now());
             let fds = [
                 self.parts.tun.as_fd(),
@@ -183,7 +184,7 @@ impl PacketLoop {
                 }
                 // All of them: an earlier report may have had no room.
                 let states = self.parts.gateway.states(now);
-                self.publish();
+                self.publish(now);
                 return Ok(states);
             }
             if now >= self.next_tick {
@@ -252,7 +253,7 @@ impl PacketLoop {
                 (self.tunnels.get(index), self.outgoing.get(index))
         {
             self.next_path = now + PATH_INTERVAL;
-            let report = Report::PathTooShort(*tunnel, packet.destination);
+            let report = Report::AskPath(*tunnel, packet.destination);
             // Without room for it, a later packet reports it.
             let _ = self.parts.reports.try_send(report);
         }
@@ -374,7 +375,10 @@ impl PacketLoop {
     /// Seals with a negotiated association.
     fn seal_with(&mut self, tunnel: usize, spi: u32, peer: SocketAddr) {
         let Some(kernel) = &mut self.parts.kernel else {
-            self.parts.gateway.seal_with(tunnel, spi, peer);
+            if self.parts.gateway.seal_with(tunnel, spi, peer) {
+                // Without room for it, the first packet that is too long reports it.
+                let _ = self.parts.reports.try_send(Report::AskPath(tunnel, peer));
+            }
             return;
         };
         if let Err(error) = kernel.seal_with(tunnel, spi, peer) {
@@ -436,13 +440,13 @@ impl PacketLoop {
                 let _ = reports.try_send(Report::Numbers(changed));
             }
         }
-        self.publish();
+        self.publish(now);
     }
 
-    fn publish(&self) {
+    fn publish(&self, now: Time) {
         let Parts {
             gateway, kernel, ..
         } = &self.parts;
-        self.figures.publish(gateway, kernel.as_ref());
+        self.figures.publish(gateway, kernel.as_ref(), now);
     }
 }

@@ -45,7 +45,7 @@ fn serve(
     clock: Clock,
 ) -> io::Result<()> {
     let signals = Signals::install()?;
-    let Some(gateway) = Gateway::of(config, keys, log, clock)? else {
+    let Some(mut gateway) = Gateway::of(config, keys, log, clock)? else {
         return Err(io::Error::other("there is no [gateway]"));
     };
     let figures = gateway.figures();
@@ -62,7 +62,7 @@ fn serve(
         if signals.take_reload() {
             gateway.reload();
         }
-        watchdog.notify_if_due(clock.now(), || true);
+        watchdog.notify_if_due(clock.now(), || gateway.check_progress());
         // A signal ends the pause.
         net::pause(WAIT);
         log.flush();

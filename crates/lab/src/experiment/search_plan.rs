@@ -55,7 +55,8 @@ pub struct SearchPlan {
     pub confirm: Option<u32>,
     /// Most trials.
     pub trials: u32,
-    /// Seconds after which no further trial begins; by default without limit. Not in virtual time.
+    /// Seconds after which no further trial begins, except one where full trials have only failed; by default without limit. Not in
+    /// virtual time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_seconds: Option<f64>,
 }

@@ -7,8 +7,8 @@
 use super::network_table::NetworkTable;
 use super::packet::InnerHeader;
 use super::{
-    AddressPrefix, ArrivedEsp, EspCarrier, EspFailure, InboundSa, InboundState, LifetimeStatus,
-    OutboundSa, OutboundState, PacketRoom, RekeyReason, SaError, SaTable, SealedPacket,
+    AddressPrefix, ArrivedEsp, EspCarrier, EspFailure, InboundSa, InboundState, OutboundSa,
+    OutboundState, PacketRoom, RekeyReason, SaError, SaTable, SealedPacket,
     SecurityAssociation,
 };
 use core::net::{IpAddr, SocketAddr};
@@ -323,10 +323,18 @@ impl EspGateway {
         self.tunnels.iter().map(outbound).sum::<usize>() + self.inbound.len()
     }
 
-    /// Number of tunnels with keys: their packets can be sealed.
-    pub fn tunnels_up(&self) -> usize {
-        let up = |tunnel: &&Tunnel| tunnel.sealing.is_some();
-        self.tunnels.iter().filter(up).count()
+    /// Number of tunnels with keys that seal.
+    pub fn tunnels_up(&self, now: Time) -> usize {
+        self.sealing_tunnels(now).filter(|seals| *seals).count()
+    }
+
+    /// Whether each tunnel has keys that seal, in their order: an association whose lifetime has not ended, with sequence
+    /// numbers left, or one that follows it.
+    pub fn sealing_tunnels(&self, now: Time) -> impl Iterator<Item = bool> + '_ {
+        self.tunnels.iter().map(move |tunnel| {
+            let sealing = tunnel.sealing.as_ref();
+            tunnel.pending.is_some() || sealing.is_some_and(|sa| sa.can_seal(now))
+        })
     }
 
     /// Packets of each tunnel, in their order.
@@ -723,16 +731,6 @@ impl EspGateway {
         self.inbound
             .for_each_mut(|entry| states.push(ChangedState::Inbound(entry.sa.state(now))));
         states
-    }
-
-    /// Tunnels whose association that seals has ended, so that their packets are dropped.
-    pub fn ended_tunnels(&self, now: Time) -> usize {
-        let ended = |tunnel: &&Tunnel| {
-            let sealing = tunnel.sealing.as_ref();
-            tunnel.pending.is_none()
-                && sealing.is_none_or(|sa| sa.lifetime(now) == LifetimeStatus::Expired)
-        };
-        self.tunnels.iter().filter(ended).count()
     }
 }
 

@@ -145,6 +145,11 @@ impl OutboundSa {
         self.lifetime.status(self.sequence_due(), now)
     }
 
+    /// Whether the next packet is sealed: the lifetime has not ended, and sequence numbers are left.
+    pub fn can_seal(&self, now: Time) -> bool {
+        self.next <= self.last.min(self.reserved) && self.lifetime(now) != LifetimeStatus::Expired
+    }
+
     /// The next bound of time.
     pub fn next_bound(&self, now: Time) -> Option<Time> {
         self.lifetime.next_bound(now)
