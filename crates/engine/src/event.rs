@@ -882,14 +882,16 @@ events! {
         /// Name of the file in the folder for recordings.
         file: String,
     }
-    /// A recording could not be started, or was stopped by an error.
+    /// A recording could not be started, or was stopped by an error or by the removal of its folder from the
+    /// configuration. It can be started again.
     RecordingFailed "recording_failed" Warn {
         /// Name of the file.
         file: String,
-        /// Error of the operating system.
+        /// Error of the operating system, or the change of the configuration.
         error: String,
     }
-    /// Parts of recordings were lost, because the disk was slower than the media; logged when it takes data again.
+    /// Parts of recordings were lost: the disk was slower than the media (logged when it takes data again), or a
+    /// recording had failed.
     RecordingLost "recording_lost" Warn {
         /// Bytes lost.
         bytes: u64,

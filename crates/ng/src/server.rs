@@ -192,6 +192,7 @@ impl NgServer {
             return false;
         };
         self.now = now;
+        let moves_recordings = self.settings.recordings != settings.recordings;
         let changes = match *self.settings == settings && self.config.media == config.media {
             true => "nothing",
             false => "node",
@@ -216,6 +217,9 @@ impl NgServer {
         self.tell(EventKind::ConfigurationReloaded {
             changes: changes.to_owned(),
         });
+        if moves_recordings {
+            self.move_recordings();
+        }
         true
     }
 
@@ -358,6 +362,7 @@ impl NgServer {
                 }
             }
             Input::OpenFailed { socket, error } => self.open_failed(socket, error),
+            Input::RecordingFailed { file } => self.recording_failed(file),
             Input::Timeout => self.handle_timers(),
             // An ng server opens no connections, has no socket filter and no siblings; unreachable peers show as a
             // media timeout.

@@ -134,6 +134,65 @@ fn call_is_recorded_as_a_capture() {
     );
 }
 
+fn ask(rig: &mut Rig, what: &str) -> wire::ng::Value {
+    let reply = rig.ask(&command(&[("command", what), ("call-id", "call")]));
+    assert_eq!(text(&reply, "result"), "ok");
+    reply
+}
+
+/// The disk was full: the recording has ended, and the next `start recording` begins another file.
+#[test]
+fn recording_whose_file_failed_can_be_started_again() {
+    let limited = "recordings='/recordings'\nmax_recordings=1\n";
+    let mut rig = Rig::new(&CONFIG.replace("recordings='/recordings'\n", limited));
+    let (towards_a, _) = call(&mut rig);
+    let is_recorded = |rig: &mut Rig| {
+        let reply = ask(rig, "query");
+        get(&reply, &["tags", "a", "recording"]).is_some()
+    };
+    ask(&mut rig, "start recording");
+    assert!(is_recorded(&mut rig));
+    rig.handle(Input::RecordingFailed { file: 1 });
+    assert_eq!(rig.node.census().recordings, 0);
+    assert!(!is_recorded(&mut rig));
+    rig.send(A, &towards_a, &rtp(7, 1));
+    ask(&mut rig, "start recording");
+    rig.send(A, &towards_a, &rtp(7, 2));
+    let sizes: Vec<usize> = rig.files.values().map(Vec::len).collect();
+    assert_eq!(sizes, [24, 24 + 16 + 200]);
+    // A late failure of the former file.
+    rig.handle(Input::RecordingFailed { file: 1 });
+    assert!(is_recorded(&mut rig));
+}
+
+/// The driver ends the files of a folder with its use.
+#[test]
+fn recordings_continue_in_a_new_folder_and_end_without_one() {
+    let mut rig = Rig::new(CONFIG);
+    let (towards_a, _) = call(&mut rig);
+    let reload = |rig: &mut Rig, keys: &str| {
+        let config = CONFIG.replace("recordings='/recordings'\n", keys);
+        let now = rig.now;
+        assert!(rig.node.reload(config::parse(&config, "f").unwrap(), now));
+        rig.drain();
+    };
+    ask(&mut rig, "start recording");
+    rig.send(A, &towards_a, &rtp(7, 1));
+    reload(&mut rig, "recordings='/recordings'\nmax_recordings=7\n");
+    assert_eq!(rig.files.len(), 1, "the folder is the same");
+    reload(&mut rig, "recordings='/other'\n");
+    rig.send(A, &towards_a, &rtp(7, 2));
+    let sizes: Vec<usize> = rig.files.values().map(Vec::len).collect();
+    assert_eq!(sizes, [24 + 16 + 200; 2]);
+    assert_eq!(rig.node.census().recordings, 1);
+    reload(&mut rig, "");
+    assert_eq!(rig.node.census().recordings, 0);
+    assert_eq!(rig.names().last(), Some(&"recording_failed"));
+    assert!(rig.send(A, &towards_a, &rtp(7, 3)).is_some());
+    let reply = ask(&mut rig, "query");
+    assert_eq!(get(&reply, &["tags", "a", "recording"]), None);
+}
+
 #[test]
 fn commands_over_streams() {
     let mut rig = Rig::new(CONFIG);
