@@ -394,6 +394,57 @@ fn reload_opens_and_closes_sockets_and_calls_continue() {
     assert!(!rig.node.reload(without, now));
 }
 
+#[test]
+fn listener_that_could_not_be_opened_is_tried_again() {
+    let mut rig = Rig::new(CONFIG);
+    let address = "192.0.2.1:2225";
+    rig.occupied = vec![addr(address)];
+    let wanted = CONFIG.replace("listen=[", "listen=['udp:192.0.2.1:2225',");
+    let reload = |rig: &mut Rig, config: &str| {
+        let now = rig.now;
+        assert!(rig.node.reload(config::parse(config, "f").unwrap(), now));
+        rig.drain();
+    };
+    let is_open = |rig: &Rig| {
+        let mut sockets = rig.sockets.values();
+        sockets.any(|(_, local)| *local == addr(address))
+    };
+    let failed = |rig: &Rig| {
+        let names = rig.names();
+        names
+            .iter()
+            .filter(|name| **name == "socket_failed")
+            .count()
+    };
+    reload(&mut rig, &wanted);
+    assert_eq!((is_open(&rig), failed(&rig)), (false, 1));
+    // One timer, also after several reloads; it tries until the port is free.
+    reload(&mut rig, &wanted);
+    assert_eq!((failed(&rig), rig.node.census().timers), (2, 1));
+    rig.pass(Duration::from_secs(81));
+    assert_eq!((is_open(&rig), failed(&rig)), (false, 4));
+    rig.occupied.clear();
+    rig.pass(Duration::from_secs(40));
+    assert!(is_open(&rig));
+    assert_eq!((failed(&rig), rig.node.census().timers), (4, 0));
+    // At a reload at once.
+    reload(&mut rig, CONFIG);
+    assert!(!is_open(&rig));
+    rig.occupied = vec![addr(address)];
+    reload(&mut rig, &wanted);
+    rig.occupied.clear();
+    reload(&mut rig, &wanted);
+    assert!(is_open(&rig));
+    // A listener that is not open is not closed, and not tried again after its removal.
+    let other = CONFIG.replace("listen=[", "listen=['udp:192.0.2.1:2226',");
+    rig.occupied = vec![addr("192.0.2.1:2226")];
+    reload(&mut rig, &other);
+    reload(&mut rig, CONFIG);
+    let before = failed(&rig);
+    rig.pass(Duration::from_secs(100));
+    assert_eq!((failed(&rig), rig.node.census().timers), (before, 0));
+}
+
 const COMMANDS: &[&str] = &[
     "offer",
     "offer",
