@@ -123,17 +123,8 @@ impl NgServer {
         for session in sessions {
             if start {
                 self.check_recordings(Some(session))?;
-                self.start_recording(session);
-                continue;
             }
-            let Some(branch) = self.branches.get_mut(session) else {
-                continue;
-            };
-            if let Some(file) = branch.recording.take() {
-                self.recordings.end(file);
-                let command = MediaCommand::Record(session, false);
-                self.plane.commands.push_back(command);
-            }
+            self.set_recording(session, Some(start));
         }
         Ok(CommandResult::Now(ok(Value::dictionary())))
     }
@@ -155,8 +146,23 @@ impl NgServer {
         }
     }
 
+    /// Starts or stops the recording of a branch, if a command requests it.
+    pub(super) fn set_recording(&mut self, session: u64, record: Option<bool>) {
+        match record {
+            Some(true) => self.start_recording(session),
+            Some(false) => {
+                let branch = self.branches.get_mut(session);
+                if let Some(file) = branch.and_then(|branch| branch.recording.take()) {
+                    self.recordings.end(file);
+                    self.stop_copying(session);
+                }
+            }
+            None => {}
+        }
+    }
+
     /// Starts to record a branch unless it is recorded.
-    pub(super) fn start_recording(&mut self, session: u64) {
+    fn start_recording(&mut self, session: u64) {
         let Some(branch) = self.branches.get_mut(session) else {
             return;
         };

@@ -140,6 +140,29 @@ fn ask(rig: &mut Rig, what: &str) -> wire::ng::Value {
     reply
 }
 
+#[test]
+fn record_call_starts_and_stops_by_each_spelling_of_its_value() {
+    for (on, off) in [
+        ("yes", "no"),
+        ("on", "off"),
+        ("1", "0"),
+        ("true", "false"),
+        ("On", "OFF"),
+    ] {
+        let mut rig = Rig::new(CONFIG);
+        rig.offer(&plain_a(), &[("record-call", on)]);
+        assert_eq!(rig.node.census().recordings, 1, "{on}");
+        rig.answer(&plain_b(), &[("record-call", off)]);
+        assert_eq!(rig.node.census().recordings, 0, "{off}");
+    }
+    // The key counts, whether it comes before or after the flag.
+    for key in ["record-call", "Record call"] {
+        let mut rig = Rig::new(CONFIG);
+        rig.offer(&plain_a(), &[("flags", "[record-call]"), (key, "no")]);
+        assert_eq!(rig.node.census().recordings, 0, "{key}");
+    }
+}
+
 /// The disk was full: the recording has ended, and the next `start recording` begins another file.
 #[test]
 fn recording_whose_file_failed_can_be_started_again() {
