@@ -889,7 +889,7 @@ events! {
         /// Error of the operating system, or the change of the configuration.
         error: String,
     }
-    /// Parts of recordings were lost: a recording had failed, or the disk was too slow (logged when it takes data again).
+    /// Parts of recordings were lost: a recording failed, or the disk was too slow (logged when it takes data again).
     RecordingLost "recording_lost" Warn {
         /// Bytes lost.
         bytes: u64,

@@ -763,7 +763,7 @@ impl ConferenceBridge {
             }
         }
         if sent {
-            // A turn that is due as well would replace these packets before they are taken: it is sent by the next call.
+            // A turn that is due as well would replace these packets before they are taken: the next call sends it.
             return true;
         }
         loop {
