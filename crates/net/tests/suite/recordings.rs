@@ -1,15 +1,22 @@
 //! Recordings that cannot be written: the engine learns of them, and no octet is lost without a count.
 
+use Order::{Append, Create};
 use engine::{Deadline, Engine, EventKind, Input, Output, RecordingCommand, Time};
 use net::{Clock, Driver, DriverConfig, Recorder};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Writes to recordings: number, and the name of a new file or octets for it.
+#[derive(Clone, Copy)]
+enum Order {
+    Create(&'static str),
+    Append(&'static [u8]),
+}
+
+/// Writes to recordings, by their numbers.
 #[derive(Default)]
 struct RecordingEngine {
-    orders: VecDeque<(u64, Result<&'static str, &'static [u8]>)>,
+    orders: VecDeque<(u64, Order)>,
     failed: Vec<u64>,
 }
 
@@ -23,8 +30,8 @@ impl Engine for RecordingEngine {
     fn next_output(&mut self) -> Option<Output<'_>> {
         let (file, order) = self.orders.pop_front()?;
         let command = match order {
-            Ok(name) => RecordingCommand::Create { name, header: b"" },
-            Err(bytes) => RecordingCommand::Append { bytes },
+            Create(name) => RecordingCommand::Create { name, header: b"" },
+            Append(bytes) => RecordingCommand::Append { bytes },
         };
         Some(Output::Recording { file, command })
     }
@@ -42,11 +49,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 /// Runs until this many recordings have failed and this many octets are lost. Returns the numbers of the recordings.
-fn run(
-    driver: &mut Driver,
-    orders: &[(u64, Result<&'static str, &'static [u8]>)],
-    (failed, lost): (usize, u64),
-) -> Vec<u64> {
+fn run(driver: &mut Driver, orders: &[(u64, Order)], (failed, lost): (usize, u64)) -> Vec<u64> {
     let mut engine = RecordingEngine::default();
     engine.orders.extend(orders);
     let begun = Instant::now();
@@ -73,14 +76,14 @@ fn engine_learns_of_recordings_that_cannot_be_written() {
     std::fs::write(folder.join("a.pcap"), b"old").unwrap();
     let mut driver = Driver::plain(DriverConfig::default(), Clock::new()).unwrap();
     // Without a folder.
-    assert_eq!(run(&mut driver, &[(1, Ok("a.pcap"))], (1, 0)), [1]);
+    assert_eq!(run(&mut driver, &[(1, Create("a.pcap"))], (1, 0)), [1]);
     driver.set_recorder(Some(Recorder::start(&folder).unwrap()));
     // The file exists, and the other one is written.
     let orders = [
-        (2, Ok("a.pcap")),
-        (3, Ok("b.pcap")),
-        (2, Err(&b"12345"[..])),
-        (3, Err(&b"678"[..])),
+        (2, Create("a.pcap")),
+        (3, Create("b.pcap")),
+        (2, Append(b"12345")),
+        (3, Append(b"678")),
     ];
     assert_eq!(run(&mut driver, &orders, (1, 5)), [2]);
     driver.finish_recordings();
@@ -96,15 +99,15 @@ fn losses_of_a_replaced_recorder_are_logged() {
     driver.set_recorder(Some(Recorder::start(&old).unwrap()));
     let mut engine = RecordingEngine::default();
     engine.orders.extend([
-        (1, Ok("a.pcap")),
-        (1, Err(&b"123"[..])),
-        (7, Err(&b"4567"[..])),
+        (1, Create("a.pcap")),
+        (1, Append(b"123")),
+        (7, Append(b"4567")),
     ]);
     while !engine.orders.is_empty() {
         driver.turn_engine(&mut engine, Duration::ZERO).unwrap();
     }
     driver.set_recorder(Some(Recorder::start(&new).unwrap()));
-    let counted = run(&mut driver, &[(1, Err(&b"89"[..]))], (0, 4 + 2));
+    let counted = run(&mut driver, &[(1, Append(b"89"))], (0, 4 + 2));
     assert!(counted.is_empty());
     assert_eq!(std::fs::read(old.join("a.pcap")).unwrap(), b"123");
     for folder in [old, new] {
