@@ -338,6 +338,7 @@ impl Border {
                 if socket.0 >= MEDIA_BASE {
                     self.lend().media_opened(socket);
                 } else {
+                    self.parts.media_nodes.socket_opened(socket);
                     let is_first = self.parts.worker.is_first();
                     self.parts
                         .listeners
@@ -411,8 +412,8 @@ impl Engine for Border {
                 bytes,
             });
         }
-        if self.parts.media_nodes.has_output() {
-            let (socket, destination, bytes) = self.parts.media_nodes.next_datagram()?;
+        if let Some(socket) = self.parts.media_nodes.next_socket() {
+            let (destination, bytes) = self.parts.media_nodes.next_datagram()?;
             return Some(Output::Datagram {
                 socket,
                 destination,

@@ -38,6 +38,8 @@ const RESTART_WINDOW: Duration = Duration::from_secs(10);
 const MAX_PENDING_DELETES: usize = 16_384;
 /// Deletions sent at a time.
 const DELETES_PER_TURN: usize = 256;
+/// Shortest time between two attempts to open a socket for commands.
+const SOCKET_RETRY: Duration = Duration::from_secs(1);
 
 /// A call that was moved away from a node that is down, to be deleted there.
 #[derive(Debug)]
@@ -124,6 +126,38 @@ impl NodeEntry {
     }
 }
 
+#[derive(Clone, Copy, Debug, Default)]
+enum CommandSocketState {
+    /// It was not needed yet.
+    #[default]
+    Unused,
+    Opening,
+    /// It stays open.
+    Open,
+    /// It could not be opened; earliest time of another attempt.
+    Failed(Time),
+}
+
+/// The socket for commands to the nodes of an address family.
+#[derive(Clone, Copy, Debug, Default)]
+struct CommandSocket {
+    id: Option<SocketId>,
+    state: CommandSocketState,
+    /// Whether a failure was logged.
+    failure_logged: bool,
+}
+
+impl CommandSocket {
+    /// Whether it has to be opened now.
+    fn is_due(&self, now: Time) -> bool {
+        match self.state {
+            CommandSocketState::Unused => true,
+            CommandSocketState::Opening | CommandSocketState::Open => false,
+            CommandSocketState::Failed(retry_at) => retry_at <= now,
+        }
+    }
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct MediaNodes {
@@ -132,9 +166,8 @@ pub(crate) struct MediaNodes {
     worker: Worker,
     next: u32,
     pub(crate) client: NgClient<CommandPurpose>,
-    /// Control sockets by address family: IPv4, IPv6.
-    sockets: [Option<SocketId>; 2],
-    buffer: Vec<u8>,
+    /// Sockets for commands by address family: IPv4, IPv6.
+    sockets: [CommandSocket; 2],
     events: Vec<EventKind>,
     /// Nodes that have just failed, with the reason: their calls have to be moved.
     failed: Vec<(NodeId, &'static str)>,
@@ -154,8 +187,7 @@ impl MediaNodes {
             worker,
             next: 0,
             client: NgClient::new(entropy),
-            sockets: [None; 2],
-            buffer: Vec::new(),
+            sockets: [CommandSocket::default(); 2],
             events: Vec::new(),
             failed: Vec::new(),
             failovers: failover::FailoverQueue::default(),
@@ -493,21 +525,54 @@ impl MediaNodes {
         Some(Deadline::new(at, "media nodes"))
     }
 
-    /// Whether a command has to be sent.
-    pub(crate) fn has_output(&self) -> bool {
-        self.client.has_output()
+    /// Whether a socket is one for commands.
+    fn owns_socket(&self, socket: SocketId) -> bool {
+        self.sockets.iter().any(|owned| owned.id == Some(socket))
     }
 
-    /// The next command to send: socket, destination, bytes. Sockets have to be opened before.
-    pub(crate) fn next_datagram(&mut self) -> Option<(SocketId, SocketAddr, &[u8])> {
-        loop {
-            let (to, bytes) = self.client.next_datagram()?;
-            let socket = self.sockets.get(usize::from(to.is_ipv6())).copied();
-            if let Some(Some(socket)) = socket {
-                self.buffer.clear();
-                self.buffer.extend_from_slice(bytes);
-                return Some((socket, to, &self.buffer));
+    /// A socket is open.
+    pub(crate) fn socket_opened(&mut self, socket: SocketId) {
+        for owned in &mut self.sockets {
+            if owned.id == Some(socket) {
+                owned.state = CommandSocketState::Open;
             }
         }
+    }
+
+    /// A socket for commands could not be opened: it is tried again. Returns the control address of a node that needs
+    /// it, the first time only.
+    fn socket_failed(&mut self, socket: SocketId, now: Time) -> Option<SocketAddr> {
+        let mut sockets = self.sockets.iter_mut();
+        let failed = sockets.find(|owned| owned.id == Some(socket))?;
+        failed.state = CommandSocketState::Failed(now + SOCKET_RETRY);
+        if core::mem::replace(&mut failed.failure_logged, true) {
+            return None;
+        }
+        let mut controls = self.entries.iter().map(|entry| entry.settings.control);
+        controls.find(|control| {
+            let needed = self.sockets.get(usize::from(control.is_ipv6()));
+            needed.is_some_and(|needed| needed.id == Some(socket))
+        })
+    }
+
+    /// The socket from which the next command is to be sent. Commands wait while it is opened; without a socket they
+    /// are discarded, so that they time out.
+    pub(crate) fn next_socket(&mut self) -> Option<SocketId> {
+        loop {
+            let to = self.client.next_destination()?;
+            let owned = self.sockets.get(usize::from(to.is_ipv6()))?;
+            match owned.state {
+                CommandSocketState::Open => return owned.id,
+                CommandSocketState::Opening => return None,
+                CommandSocketState::Unused | CommandSocketState::Failed(_) => {
+                    self.client.next_datagram();
+                }
+            }
+        }
+    }
+
+    /// The next command to send: destination and bytes.
+    pub(crate) fn next_datagram(&mut self) -> Option<(SocketAddr, &[u8])> {
+        self.client.next_datagram()
     }
 }

@@ -875,14 +875,14 @@ events! {
         /// Name of the file in the folder for recordings.
         file: String,
     }
-    /// A recording could not be started, or was stopped by an error.
+    /// A recording could not be started, or ended by an error or the removal of its folder; it can be started again.
     RecordingFailed "recording_failed" Warn {
         /// Name of the file.
         file: String,
-        /// Error of the operating system.
+        /// Error of the operating system, or the change of the configuration.
         error: String,
     }
-    /// Parts of recordings were lost, because the disk was slower than the media; logged when it takes data again.
+    /// Parts of recordings were lost: a recording failed, or the disk was too slow (logged when it takes data again).
     RecordingLost "recording_lost" Warn {
         /// Bytes lost.
         bytes: u64,
@@ -1126,11 +1126,11 @@ events! {
         /// Its address.
         address: String,
     }
-    /// A socket could not be opened. A listener is tried again every 40 s, and at each reload.
+    /// A socket could not be opened. Tried again: a listener every 40 s and at each reload, `ng client` every second.
     SocketFailed "socket_failed" Error {
-        /// Purpose of the socket.
+        /// Purpose of the socket. `ng client`: commands to media nodes, logged once.
         purpose: String,
-        /// Its address.
+        /// Its address; with `ng client` the `control` address of a node.
         address: String,
         /// Error of the operating system.
         error: String,

@@ -256,6 +256,11 @@ pub enum Input<'a> {
         /// Error of the operating system.
         error: &'a str,
     },
+    /// A recording could not be begun or continued: its file takes no more data. The driver has logged the reason.
+    RecordingFailed {
+        /// Number of the recording.
+        file: u64,
+    },
     /// A message handed off by another worker.
     Handoff(HandoffMessage<'a>),
 }
@@ -346,7 +351,8 @@ pub enum Output<'a> {
         /// The message.
         message: HandoffMessage<'a>,
     },
-    /// Write to a recording. A driver without a folder for recordings drops and counts it.
+    /// Write to a recording. A driver without a folder for recordings drops and counts it. Answered by
+    /// [`Input::RecordingFailed`] if the file cannot be created or written.
     Recording {
         /// Number of the recording, assigned by the engine.
         file: u64,

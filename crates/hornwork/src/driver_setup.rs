@@ -80,7 +80,7 @@ pub(crate) fn media_keying(clock: &Clock) -> io::Result<dtls::DtlsEndpoint> {
     dtls::DtlsEndpoint::new(dtls::Settings::default(), certificate, epoch).map_err(io::Error::other)
 }
 
-/// Checks whether a listener was opened.
+/// Checks whether a listener was opened, or the socket for commands to media nodes.
 ///
 /// # Errors
 /// The reason with the remedy.
@@ -90,9 +90,39 @@ pub(crate) fn opened(note: &EventKind) -> io::Result<()> {
             purpose: what,
             address,
             error,
+        } if what == "ng client" => Err(io::Error::other(format!(
+            "cannot open a socket for commands to the media node at {address}: {error}\n  remedy: correct `control` in [[media_node]], give this host an address of that family, or raise the limit of open files (LimitNOFILE=)"
+        ))),
+        EventKind::SocketFailed {
+            purpose: what,
+            address,
+            error,
         } if what != "media" => Err(io::Error::other(format!(
             "cannot listen on {address} ({what}): {error}\n  remedy: stop the program that uses the port, or correct `listen` in the configuration"
         ))),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_for_media_nodes_has_a_remedy_of_its_own() {
+        let failed = |purpose: &str| EventKind::SocketFailed {
+            purpose: purpose.to_owned(),
+            address: "[2001:db8::5]:2223".to_owned(),
+            error: "Address family not supported by protocol".to_owned(),
+        };
+        let text = |purpose| opened(&failed(purpose)).unwrap_err().to_string();
+        let (client, listener) = (text("ng client"), text("sip"));
+        assert!(
+            client.contains("media node at [2001:db8::5]:2223"),
+            "{client}"
+        );
+        assert!(client.contains("`control`") && !client.contains("`listen`"));
+        assert!(listener.contains("`listen`"), "{listener}");
+        assert!(opened(&failed("media")).is_ok());
     }
 }

@@ -248,6 +248,7 @@ impl Service<'_> {
         self.library = read.library;
         // Calls keep their ports; those of the old ranges become free as the calls end.
         self.claimed = read.claimed;
+        // Before the node's reload, which begins another file for each recording if the folder has changed.
         if let Some(recorder) = read.recorder {
             driver.set_recorder(recorder);
         }

@@ -762,6 +762,10 @@ impl ConferenceBridge {
                 sent = true;
             }
         }
+        if sent {
+            // A turn that is due as well would replace these packets before they are taken: the next call sends it.
+            return true;
+        }
         loop {
             let phases = self.phases.iter().enumerate();
             let due = phases

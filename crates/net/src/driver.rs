@@ -138,6 +138,8 @@ pub struct Driver<F: Forward = NoForward> {
     /// Receives messages that other workers handed off to this one.
     mailbox: Option<WorkerMailbox>,
     recorder: Option<Recorder>,
+    /// Recorders that were replaced, while their threads write the queued data.
+    ended_recorders: Vec<Recorder>,
     thread_configured: bool,
     inputs: usize,
     /// This turn received signalling.
@@ -287,6 +289,7 @@ impl<F: Forward> Driver<F> {
             waker,
             mailbox: None,
             recorder: None,
+            ended_recorders: Vec::new(),
         })
     }
 
@@ -960,6 +963,7 @@ impl<F: Forward> Driver<F> {
                     reason: why,
                 },
                 &Pending::FilterDrops { socket, dropped } => Input::Shed { socket, dropped },
+                &Pending::RecordingFailed { file } => Input::RecordingFailed { file },
             };
             self.input(control, input, now)?;
         }

@@ -23,6 +23,17 @@ enum Job {
 /// Longest wait for the disk when the recorder ends.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// A recording whose file takes no more data.
+#[derive(Debug)]
+pub(crate) struct FailedRecording {
+    /// Number of the recording, assigned by the engine.
+    pub(crate) number: u64,
+    /// The file.
+    pub(crate) file: String,
+    /// Error of the operating system.
+    pub(crate) error: String,
+}
+
 /// A directory for recordings, and the thread that writes there. Dropping it writes the queued data, for at most two
 /// seconds.
 #[derive(Debug)]
@@ -30,9 +41,9 @@ pub struct Recorder {
     jobs: Option<Sender<Job>>,
     /// Bytes queued.
     queued_bytes: Arc<AtomicUsize>,
-    /// Bytes that were not queued, and not reported yet.
-    lost_bytes: AtomicU64,
-    failures: Receiver<(String, String)>,
+    /// Bytes that were not queued or not written, and not reported yet.
+    lost_bytes: Arc<AtomicU64>,
+    failures: Receiver<FailedRecording>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -48,15 +59,16 @@ impl Recorder {
         let (jobs, job_queue) = channel();
         let (report_failure, failures) = channel();
         let queued_bytes = Arc::new(AtomicUsize::new(0));
-        let writer_bytes = queued_bytes.clone();
+        let lost_bytes = Arc::new(AtomicU64::new(0));
+        let (queued, lost) = (queued_bytes.clone(), lost_bytes.clone());
         let directory = directory.to_owned();
         let thread = std::thread::Builder::new()
             .name("recorder".to_owned())
-            .spawn(move || write(&directory, &job_queue, &report_failure, &writer_bytes))?;
+            .spawn(move || write(&directory, &job_queue, &report_failure, (&queued, &lost)))?;
         Ok(Recorder {
             jobs: Some(jobs),
             queued_bytes,
-            lost_bytes: AtomicU64::new(0),
+            lost_bytes,
             failures,
             thread: Some(thread),
         })
@@ -108,16 +120,26 @@ impl Recorder {
         self.send_job(Job::End(file));
     }
 
-    /// The next failed recording: its file, and the error of the operating system.
-    pub(crate) fn next_failure(&self) -> Option<(String, String)> {
+    /// The next failed recording.
+    pub(crate) fn next_failure(&self) -> Option<FailedRecording> {
         self.failures.try_recv().ok()
     }
 }
 
 impl Recorder {
+    /// Takes no more data; its thread ends when the queued data are written.
+    pub(crate) fn close(&mut self) {
+        self.jobs = None;
+    }
+
+    /// Whether its thread has ended: all failures and losses can be read.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Writes the queued data, for at most two seconds. Failures can be read afterwards.
     pub(crate) fn finish(&mut self) {
-        self.jobs = None;
+        self.close();
         let Some(thread) = self.thread.take() else {
             return;
         };
@@ -137,13 +159,17 @@ impl Drop for Recorder {
 fn write(
     directory: &Path,
     job_queue: &Receiver<Job>,
-    report_failure: &Sender<(String, String)>,
-    queued_bytes: &AtomicUsize,
+    report_failure: &Sender<FailedRecording>,
+    (queued_bytes, lost_bytes): (&AtomicUsize, &AtomicU64),
 ) {
     let mut files: HashMap<u64, (PathBuf, File)> = HashMap::new();
-    let failed = |path: &Path, error: &io::Error| {
+    let failed = |number: u64, path: &Path, error: &io::Error| {
         // The receiver is gone when the driver is dropped.
-        let _ = report_failure.send((path.display().to_string(), error.to_string()));
+        let _ = report_failure.send(FailedRecording {
+            number,
+            file: path.display().to_string(),
+            error: error.to_string(),
+        });
     };
     for job in job_queue {
         match job {
@@ -155,19 +181,23 @@ fn write(
                     Ok(file) => {
                         files.insert(number, (path, file));
                     }
-                    Err(error) => failed(&path, &error),
+                    Err(error) => failed(number, &path, &error),
                 }
             }
             Job::Append(number, bytes) => {
-                let done = match files.get_mut(&number) {
-                    Some((_, file)) => file.write_all(&bytes),
-                    None => Ok(()),
+                // Without a file the recording has failed, or begun in a folder that is not used any more.
+                let written = match files.get_mut(&number) {
+                    Some((_, file)) => file.write_all(&bytes).map(|()| true),
+                    None => Ok(false),
                 };
                 queued_bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
-                if let Err(error) = done
+                if !matches!(written, Ok(true)) {
+                    lost_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                }
+                if let Err(error) = written
                     && let Some((path, _)) = files.remove(&number)
                 {
-                    failed(&path, &error);
+                    failed(number, &path, &error);
                 }
             }
             Job::End(number) => {
@@ -200,7 +230,9 @@ mod tests {
         assert!(recorder.append(2, b"other"));
         recorder.end(1);
         assert!(recorder.append(1, b"late"), "accepted and discarded");
+        let lost_bytes = recorder.lost_bytes.clone();
         drop(recorder);
+        assert_eq!(lost_bytes.load(Ordering::Relaxed), 4);
         assert_eq!(std::fs::read(directory.join("a.pcap")).unwrap(), b"wxyz");
         assert_eq!(std::fs::read(directory.join("b.pcap")).unwrap(), b"other");
         std::fs::remove_dir_all(&directory).unwrap();
@@ -214,7 +246,7 @@ mod tests {
         let recorder = Recorder {
             jobs: Some(jobs),
             queued_bytes: Arc::default(),
-            lost_bytes: AtomicU64::new(0),
+            lost_bytes: Arc::default(),
             failures,
             thread: None,
         };
@@ -236,7 +268,7 @@ mod tests {
         let recorder = Recorder {
             jobs: Some(jobs),
             queued_bytes: Arc::default(),
-            lost_bytes: AtomicU64::new(0),
+            lost_bytes: Arc::default(),
             failures,
             thread: None,
         };
@@ -246,9 +278,9 @@ mod tests {
         assert!(!recorder.append(2, &piece), "lost");
         recorder.queued_bytes.fetch_sub(1 << 20, Ordering::Relaxed);
         assert!(recorder.append(2, b"frame"));
-        let queued = recorder.queued_bytes.clone();
+        let (queued, lost) = (recorder.queued_bytes.clone(), recorder.lost_bytes.clone());
         drop(recorder);
-        write(&directory, &job_queue, &report_failure, &queued);
+        write(&directory, &job_queue, &report_failure, (&queued, &lost));
         assert_eq!(
             std::fs::read(directory.join("a.pcap")).unwrap(),
             b"headerframe"
@@ -266,9 +298,11 @@ mod tests {
         }
         assert!(recorder.begin(1, "a.pcap", b"") && recorder.append(1, b"new"));
         // The thread is joined before its failures are read.
-        recorder.jobs = None;
+        recorder.close();
         recorder.thread.take().unwrap().join().unwrap();
-        assert!(recorder.next_failure().unwrap().0.ends_with("a.pcap"));
+        let failed = recorder.next_failure().unwrap();
+        assert!(failed.number == 1 && failed.file.ends_with("a.pcap"));
+        assert_eq!(recorder.take_lost(), 3, "octets without a file");
         assert_eq!(std::fs::read(directory.join("a.pcap")).unwrap(), b"old");
         std::fs::remove_dir_all(&directory).unwrap();
         assert!(Recorder::start(&directory).is_err());

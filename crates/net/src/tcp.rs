@@ -58,6 +58,9 @@ pub(crate) enum Pending {
         socket: SocketId,
         dropped: u64,
     },
+    RecordingFailed {
+        file: u64,
+    },
 }
 
 /// Number of spare write buffers.

@@ -259,9 +259,15 @@ impl<W> NgClient<W> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Whether a datagram may have to be sent.
-    pub fn has_output(&self) -> bool {
-        self.outgoing.iter().any(|id| self.asked.contains_key(id))
+    /// Destination of the next datagram.
+    pub fn next_destination(&mut self) -> Option<SocketAddr> {
+        loop {
+            let id = self.outgoing.front()?;
+            if let Some(asked) = self.asked.get(id) {
+                return Some(asked.to);
+            }
+            self.outgoing.pop_front();
+        }
     }
 
     /// The next datagram: destination and bytes.

@@ -18,7 +18,7 @@ mod sdp;
 mod sides;
 mod statistics;
 
-use access::{ControlConnection, ControlSockets, ReplyCache, ReplyPath};
+use access::{ControlConnection, ControlSockets, OPEN_INTERVAL, ReplyCache, ReplyPath};
 use anchor::security::call::unexpected_reason;
 use anchor::sockets::{MEDIA_BASE, MEDIA_SOCKETS, SocketWork};
 use anchor::{MediaPlane, MediaPool, PortReplacement};
@@ -51,6 +51,8 @@ enum NgAlarm {
     Delete(u64),
     /// No other answer to the offer of a session follows.
     ReleaseRejected(u64),
+    /// Listeners that could not be opened are tried again.
+    OpenListeners,
     /// The time limit for draining has passed.
     DrainTimeout,
 }
@@ -192,6 +194,7 @@ impl NgServer {
             return false;
         };
         self.now = now;
+        let moves_recordings = self.settings.recordings != settings.recordings;
         let changes = match *self.settings == settings && self.config.media == config.media {
             true => "nothing",
             false => "node",
@@ -216,6 +219,9 @@ impl NgServer {
         self.tell(EventKind::ConfigurationReloaded {
             changes: changes.to_owned(),
         });
+        if moves_recordings {
+            self.move_recordings();
+        }
         true
     }
 
@@ -344,7 +350,6 @@ impl NgServer {
             }
             Input::Opened { socket, local } if socket.0 < MEDIA_BASE => {
                 if let Some(listener) = self.control.listener(socket) {
-                    listener.open = Some(local);
                     let purpose = format!("ng {}", listener.listen.transport);
                     let address = local.to_string();
                     self.tell(EventKind::SocketOpened { purpose, address });
@@ -358,6 +363,7 @@ impl NgServer {
                 }
             }
             Input::OpenFailed { socket, error } => self.open_failed(socket, error),
+            Input::RecordingFailed { file } => self.recording_failed(file),
             Input::Timeout => self.handle_timers(),
             // An ng server opens no connections, has no socket filter and no siblings; unreachable peers show as a
             // media timeout.
@@ -432,14 +438,19 @@ impl NgServer {
 
     fn open_failed(&mut self, socket: SocketId, error: &str) {
         if socket.0 < MEDIA_BASE {
-            let listener = self.control.listener(socket);
-            let address =
-                listener.map_or_else(String::new, |listener| listener.listen.address.to_string());
-            return self.tell(EventKind::SocketFailed {
-                purpose: "ng".to_owned(),
-                address,
-                error: error.to_owned(),
-            });
+            // Otherwise the listener was removed in the meantime.
+            if let Some((address, starts_timer)) = self.control.open_failed(socket) {
+                if starts_timer {
+                    self.timers
+                        .schedule(self.now + OPEN_INTERVAL, NgAlarm::OpenListeners);
+                }
+                self.tell(EventKind::SocketFailed {
+                    purpose: "ng".to_owned(),
+                    address: address.to_string(),
+                    error: error.to_owned(),
+                });
+            }
+            return;
         }
         let (address, waiter) = self.plane.sockets.failed(socket).unzip();
         let text = address.map_or_else(String::new, |address: SocketAddr| address.to_string());
@@ -506,6 +517,7 @@ impl NgServer {
                         branch.media.release_rejected_lines(&mut self.plane);
                     }
                 }
+                NgAlarm::OpenListeners => self.control.retry(&mut self.plane.work),
                 NgAlarm::DrainTimeout => self.expire_drain(),
             }
         }

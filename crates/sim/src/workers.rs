@@ -349,7 +349,7 @@ where
                 );
                 (worker, Input::OpenFailed { socket, error })
             }
-            Input::Handoff(_) | Input::Shed { .. } => return,
+            Input::Handoff(_) | Input::Shed { .. } | Input::RecordingFailed { .. } => return,
         };
         if let Some(worker) = self.workers.get_mut(worker) {
             worker.control.handle(input, now);

@@ -223,7 +223,10 @@ impl Endpoint {
         self.now = now;
         self.run_timers(handler);
         match input {
-            Input::Timeout | Input::OpenFailed { .. } | Input::Shed { .. } => {}
+            Input::Timeout
+            | Input::OpenFailed { .. }
+            | Input::Shed { .. }
+            | Input::RecordingFailed { .. } => {}
             Input::Secured { connection, names } => self.net.set_verified_names(connection, names),
             Input::Datagram(datagram) => {
                 let socket = datagram.socket;

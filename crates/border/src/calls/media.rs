@@ -149,6 +149,9 @@ impl Calls<'_> {
 
     /// A socket could not be opened: a call that waits for it uses another one, or is ended.
     pub(crate) fn open_failed(&mut self, socket: SocketId, error: &str) {
+        if self.parts.is_for_nodes(socket) {
+            return self.parts.command_socket_failed(socket, error);
+        }
         let now = self.parts.ctx.now;
         let (address, waiter) = match socket.0 >= MEDIA_BASE {
             true => self.parts.media.plane.sockets.failed(socket).unzip(),

@@ -10,7 +10,7 @@ use crate::calls::{Call, CallStage, LinkKind, MAX_LINKS};
 use crate::components::Components;
 use crate::ng_client::relay::{ForwardedAnswer, NodeRelay, PendingExchange, tag};
 use crate::ng_client::statistics::{text, traffic_of};
-use crate::ng_client::{CommandPurpose, Exchange, NodeId, PendingDelete};
+use crate::ng_client::{CommandPurpose, CommandSocketState, Exchange, NodeId, PendingDelete};
 use crate::shared::Alarm;
 use anchor::sockets::SocketWork;
 use anchor::{AnchorError, Side};
@@ -311,16 +311,19 @@ impl Components {
     }
 
     fn open_socket_towards(&mut self, control: SocketAddr) {
+        let now = self.ctx.now;
         let index = usize::from(control.is_ipv6());
-        if self
-            .media_nodes
-            .sockets
-            .get(index)
-            .is_none_or(Option::is_some)
-        {
+        let Some(command_socket) = self.media_nodes.sockets.get_mut(index) else {
+            return;
+        };
+        if !command_socket.is_due(now) {
             return;
         }
-        let socket = self.listeners.next_socket();
+        command_socket.state = CommandSocketState::Opening;
+        let listeners = &mut self.listeners;
+        let socket = *command_socket
+            .id
+            .get_or_insert_with(|| listeners.next_socket());
         let any: IpAddr = match control.is_ipv4() {
             true => Ipv4Addr::UNSPECIFIED.into(),
             false => Ipv6Addr::UNSPECIFIED.into(),
@@ -330,14 +333,24 @@ impl Components {
             kind: SocketKind::UdpSignalling,
             local: SocketAddr::new(any, 0),
         });
-        if let Some(slot) = self.media_nodes.sockets.get_mut(index) {
-            *slot = Some(socket);
+    }
+
+    /// The socket for commands to nodes of an address family could not be opened. The attempts are not logged after the
+    /// first one.
+    pub(crate) fn command_socket_failed(&mut self, socket: SocketId, error: &str) {
+        let now = self.ctx.now;
+        if let Some(control) = self.media_nodes.socket_failed(socket, now) {
+            self.ctx.events.tell(now, || EventKind::SocketFailed {
+                purpose: "ng client".to_owned(),
+                address: control.to_string(),
+                error: error.to_owned(),
+            });
         }
     }
 
     /// Whether a socket is a control socket for nodes.
     pub(crate) fn is_for_nodes(&self, socket: SocketId) -> bool {
-        self.media_nodes.sockets.contains(&Some(socket))
+        self.media_nodes.owns_socket(socket)
     }
 
     /// Writes the description from the node's reply to the current message.

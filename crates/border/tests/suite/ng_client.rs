@@ -3,7 +3,7 @@
 use crate::ng_server_rig;
 use crate::virtual_network;
 
-use engine::{Datagram, DropReason, Input, Time};
+use engine::{Datagram, DropReason, EventKind, Input, Time};
 use ng_server_rig::{Rig, To, addr, port_of, rtp};
 use sip::{Ending, LegId, MessageContent};
 use std::cell::RefCell;
@@ -405,6 +405,38 @@ fn calls_are_refused_without_nodes() {
     });
     assert_eq!(world.event_count("media_node_down"), 2);
     assert_eq!(world.event_count("call_routed"), 0, "no call was routed");
+    world.assert_quiet();
+}
+
+/// A reload adds the first nodes while no socket can be opened, as at the limit of open files.
+#[test]
+fn command_socket_that_could_not_be_opened_is_tried_again() {
+    let mut world = World::new(PLAIN);
+    world.net.occupied = vec![addr("0.0.0.0:0")];
+    let with_nodes = config::parse(&config(""), "test.toml").unwrap();
+    world
+        .net
+        .control(|border, now| border.reload(with_nodes, now));
+    world.net.run(seconds(5));
+    let failures: Vec<(&str, &str)> = world
+        .net
+        .events
+        .iter()
+        .filter_map(|event| match &event.kind {
+            EventKind::SocketFailed {
+                purpose, address, ..
+            } => Some((purpose.as_str(), address.as_str())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(failures, [("ng client", CONTROL[0])], "once");
+    assert_eq!(world.event_count("media_node_down"), 2);
+    world.net.occupied.clear();
+    world.net.run(seconds(5));
+    assert_eq!(world.event_count("media_node_up"), 2);
+    let leg = world.call();
+    assert_eq!(world.calls(), [1, 0]);
+    world.bye(leg);
     world.assert_quiet();
 }
 

@@ -920,8 +920,11 @@ impl Engine for ScenarioGenerator {
             Input::Unreachable {
                 destination, bytes, ..
             } => self.undelivered(destination, bytes, now),
-            // The generator requests neither certificates nor socket filters.
-            Input::Secured { .. } | Input::Shed { .. } | Input::Handoff(_) => {}
+            // The generator requests neither certificates nor socket filters, and records nothing.
+            Input::Secured { .. }
+            | Input::Shed { .. }
+            | Input::RecordingFailed { .. }
+            | Input::Handoff(_) => {}
         }
     }
 

@@ -581,7 +581,8 @@ impl MediaFlow {
         if processed || special {
             return None;
         }
-        let source = from.latch.locked()?;
+        // Packets that the kernel relays would not end the learning of another address.
+        let source = from.latch.settled()?;
         let (out, destination) = relay_destination(from, to).ok()?;
         let (jitter, clock_rate) = from.sources.jitter(payload_type)?;
         Some(OffloadedStream {

@@ -82,6 +82,11 @@ impl Latch {
         self.locked
     }
 
+    /// The locked address, once no other one may be learned.
+    pub(crate) fn settled(&self) -> Option<SocketAddr> {
+        self.locked.filter(|_| !self.is_open())
+    }
+
     /// Destination of packets to this side.
     pub(crate) fn destination(&self) -> Option<SocketAddr> {
         self.locked.or(self.signalled)

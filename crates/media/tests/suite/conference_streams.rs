@@ -1,6 +1,6 @@
 //! Streams and RTCP of conference participants: report blocks, sequence numbers, packets before the keys are agreed.
 
-use crate::participants::{Participant, address, socket};
+use crate::participants::{self, Participant, address, socket};
 
 use codec::Kind;
 use core::time::Duration;
@@ -99,6 +99,55 @@ fn report_blocks_are_about_the_source_that_is_heard() {
     let silent = blocks(&run(&mut forwarder, Time::from_secs(60)));
     assert!(silent.len() > 3);
     assert!(silent[1..].iter().all(Option::is_none), "{silent:?}");
+}
+
+/// The thread was busy while packets of half a turn and the next turn became due: all are sent once, in order.
+#[test]
+fn late_thread_sends_packets_of_half_a_turn_before_the_next_turn() {
+    let mut forwarder = forwarder();
+    let mut participants = [1, 2].map(|number| {
+        let mut participant = Participant::new(number, Kind::Pcma, 10, 440.0);
+        participant.plan.settings.entry_tone = false;
+        participant
+    });
+    for participant in &participants {
+        participant.join(&mut forwarder, Time::ZERO);
+    }
+    participants::talk(
+        &mut forwarder,
+        &mut participants,
+        Time::ZERO,
+        Time::from_millis(1_000),
+        |_| false,
+    );
+    let turns = forwarder.bridge().figures().turns;
+    let mut now = Time::from_millis(1_000);
+    while forwarder.bridge().figures().turns == turns {
+        now = forwarder.next_deadline().unwrap().at;
+        participants::run(&mut forwarder, &mut participants, now);
+    }
+    let before = participants.each_ref().map(|phone| phone.arrivals.len());
+    // 10 ms after the turn there is no call.
+    for _ in 0..3 {
+        now += Duration::from_millis(20);
+        while forwarder
+            .next_deadline()
+            .is_some_and(|deadline| deadline.at <= now)
+        {
+            forwarder.timeout(now);
+            participants::deliver(&mut forwarder, &mut participants, now);
+        }
+    }
+    for (participant, before) in participants.iter().zip(before) {
+        // Each turn has two packets; the second one of the last turn is not due yet.
+        let numbers: Vec<u16> = participant.arrivals[before - 1..]
+            .iter()
+            .map(|arrival| arrival.2)
+            .collect();
+        let next: Vec<u16> = (numbers[0]..).take(1 + 3 * 2).collect();
+        assert_eq!(numbers, next);
+    }
+    assert_eq!(forwarder.bridge().figures().missed, 0);
 }
 
 /// A receiver of SRTP that misses the first packets would assume a wrong rollover counter (RFC 3711 section 3.3.1).

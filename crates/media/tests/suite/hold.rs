@@ -3,7 +3,9 @@
 use crate::forward::{A, B, addr, forwarder, plan, rtp, send, to};
 
 use core::time::Duration;
-use engine::{DropReason, Forward, PacketVerdict, SocketId, Time};
+use engine::{
+    DropReason, Forward, OffloadChange, OffloadStatistics, PacketVerdict, SocketId, Time,
+};
 use media::{Forwarder, Latching, MediaCommand, MediaEvent};
 
 /// The mapping of a phone at its NAT ends during hold; after the next offer its packets come from another port.
@@ -95,6 +97,69 @@ fn port_after_hold_is_latched() {
             PacketVerdict::Drop(DropReason::MediaUnexpectedSource)
         );
     }
+}
+
+/// Packets that the kernel relays do not reach the latch: it would stay open for an attacker until the entry is closed.
+#[test]
+fn kernel_relay_waits_until_no_other_address_may_be_latched() {
+    const PHONE: &str = "203.0.113.7:30000";
+    let mut forwarder = forwarder();
+    forwarder.allow_offload(true);
+    let mut plan = plan();
+    let mut now = Time::from_secs(1);
+    plan.flows[0].sides[0].signalled_rtp = Some(addr("10.0.0.1:4000"));
+    plan.flows[0].sides[0].latching = Latching::Anywhere;
+    forwarder.command(MediaCommand::Add(Box::new(plan.clone())), now);
+    let mut speak = |forwarder: &mut Forwarder, sequence| {
+        now += Duration::from_millis(20);
+        send(forwarder, A, PHONE, &rtp(1, sequence), now)
+    };
+    let relayed = to(B, "192.0.2.2:5000");
+    let opens_after = |forwarder: &mut Forwarder, sequence| {
+        let Some(OffloadChange::Open(entry)) = forwarder.next_offload_change() else {
+            panic!("no entry");
+        };
+        assert_eq!((entry.source, entry.sequence), (addr(PHONE), sequence));
+        assert_eq!(forwarder.next_offload_change(), None);
+    };
+    for sequence in 1..=3 {
+        speak(&mut forwarder, sequence);
+        assert_eq!(forwarder.next_offload_change(), None);
+    }
+    assert_eq!(speak(&mut forwarder, 4), relayed);
+    opens_after(&mut forwarder, 4);
+    // The end of hold.
+    plan.flows[0].sides[0].latch_epoch += 1;
+    let resumed = Time::from_millis(1_100);
+    forwarder.command(MediaCommand::Update(Box::new(plan)), resumed);
+    assert_eq!(
+        forwarder.next_offload_change(),
+        Some(OffloadChange::Close(A))
+    );
+    forwarder.offload_closed(A, &OffloadStatistics::default(), resumed);
+    for sequence in 5..=6 {
+        assert_eq!(speak(&mut forwarder, sequence), relayed);
+        assert_eq!(forwarder.next_offload_change(), None, "after {sequence}");
+    }
+    assert_eq!(speak(&mut forwarder, 7), relayed);
+    opens_after(&mut forwarder, 7);
+    // The driver closes the entry before the forwarder receives the packet of another source.
+    let later = Time::from_secs(100);
+    forwarder.offload_closed(A, &OffloadStatistics::default(), later);
+    for sequence in 1..=3 {
+        assert_eq!(
+            send(
+                &mut forwarder,
+                A,
+                "198.51.100.9:5555",
+                &rtp(666, sequence),
+                later
+            ),
+            PacketVerdict::Drop(DropReason::MediaUnexpectedSource)
+        );
+    }
+    let to_phone = send(&mut forwarder, B, "192.0.2.2:5000", &rtp(2, 1), later);
+    assert_eq!(to_phone, to(A, PHONE));
 }
 
 /// A phone that holds a call sends `sendonly`, the other one answers `recvonly`; by a zero address it receives nothing.

@@ -121,6 +121,7 @@ impl Engine for RecordingEngine {
             Input::Opened { socket, local } => Recorded::Opened(socket, local),
             Input::Secured { .. } => panic!("no TLS is used here"),
             Input::Handoff(_) => panic!("there is one worker"),
+            Input::RecordingFailed { .. } => panic!("nothing is recorded"),
             Input::Shed { dropped, .. } => Recorded::Shed(dropped),
             Input::OpenFailed { socket, error } => Recorded::OpenFailed(socket, error.to_owned()),
             Input::Unreachable {

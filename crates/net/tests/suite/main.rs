@@ -5,6 +5,7 @@ mod driver;
 mod load;
 mod media_clock;
 mod paths;
+mod recordings;
 mod relay;
 mod rig;
 mod streams;

@@ -16,6 +16,8 @@ const REPLY_LIFETIME: Duration = Duration::from_secs(30);
 const MAX_REPLIES: usize = 16_384;
 /// Octets of cached replies at most.
 const MAX_REPLY_BYTES: usize = 32 << 20;
+/// Interval of attempts to open a listener, as at the border.
+pub(super) const OPEN_INTERVAL: Duration = Duration::from_secs(40);
 
 /// Path by which a command arrived and its reply is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,8 +38,18 @@ pub(super) struct Requester {
 pub(super) struct NgListener {
     pub(super) socket: SocketId,
     pub(super) listen: ListenAddress,
-    /// Local address, if open.
-    pub(super) open: Option<SocketAddr>,
+    /// Whether its socket could not be opened.
+    failed: bool,
+}
+
+impl NgListener {
+    fn opening(&self) -> SocketWork {
+        SocketWork::Open {
+            socket: self.socket,
+            kind: SocketKind::signalling(self.listen.transport),
+            local: self.listen.address,
+        }
+    }
 }
 
 /// A control connection.
@@ -52,6 +64,8 @@ pub(super) struct ControlConnection {
 pub(super) struct ControlSockets {
     pub(super) listeners: Vec<NgListener>,
     next_socket: u32,
+    /// Whether a timer for another attempt to open listeners runs.
+    retrying: bool,
     pub(super) connections: BoundedMap<ConnectionId, ControlConnection>,
 }
 
@@ -60,19 +74,22 @@ impl ControlSockets {
         ControlSockets {
             listeners: Vec::new(),
             next_socket: 1,
+            retrying: false,
             connections: BoundedMap::new(MAX_CONNECTIONS, key),
         }
     }
 
-    /// Opens the listeners of the configuration that are not open, and closes those that it does not have.
+    /// Opens the listeners of the configuration that are not open, also those that could not be opened before, and
+    /// closes those that it does not have.
     pub(super) fn open(&mut self, node: &NgServerSpec, work: &mut VecDeque<SocketWork>) {
         self.listeners.retain(|listener| {
             let is_kept = node.listen.contains(&listener.listen);
-            if !is_kept {
+            if !is_kept && !listener.failed {
                 work.push_back(SocketWork::Shut(listener.socket));
             }
             is_kept
         });
+        self.reopen(work);
         for listen in &node.listen {
             if self
                 .listeners
@@ -83,17 +100,38 @@ impl ControlSockets {
             }
             let socket = SocketId(self.next_socket);
             self.next_socket += 1;
-            self.listeners.push(NgListener {
+            let listener = NgListener {
                 socket,
                 listen: *listen,
-                open: None,
-            });
-            work.push_back(SocketWork::Open {
-                socket,
-                kind: SocketKind::signalling(listen.transport),
-                local: listen.address,
-            });
+                failed: false,
+            };
+            work.push_back(listener.opening());
+            self.listeners.push(listener);
         }
+    }
+
+    /// Opens the listeners that could not be opened before.
+    fn reopen(&mut self, work: &mut VecDeque<SocketWork>) {
+        for listener in self.listeners.iter_mut().filter(|listener| listener.failed) {
+            listener.failed = false;
+            work.push_back(listener.opening());
+        }
+    }
+
+    /// The timer for another attempt has run out.
+    pub(super) fn retry(&mut self, work: &mut VecDeque<SocketWork>) {
+        self.retrying = false;
+        self.reopen(work);
+    }
+
+    /// A listener could not be opened: the address may be added later, or in use by a program that ends. Returns its
+    /// address, and whether a timer for another attempt has to be started.
+    pub(super) fn open_failed(&mut self, socket: SocketId) -> Option<(SocketAddr, bool)> {
+        let listener = self.listener(socket)?;
+        listener.failed = true;
+        let address = listener.listen.address;
+        let waits = core::mem::replace(&mut self.retrying, true);
+        Some((address, !waits))
     }
 
     pub(super) fn listener(&mut self, socket: SocketId) -> Option<&mut NgListener> {

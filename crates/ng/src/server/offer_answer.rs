@@ -119,7 +119,7 @@ impl NgServer {
         }
         let found = self.offered_branch(options, &exchange);
         let fresh = found.is_none();
-        if options.record {
+        if options.record == Some(true) {
             self.check_recordings(found.map(|(session, _)| session))?;
         }
         let (session, from) = match found {
@@ -187,9 +187,7 @@ impl NgServer {
         if let Some(superseded) = superseded {
             self.reply_to(&superseded.requester, &error("superseded by another offer"));
         }
-        if options.record {
-            self.start_recording(session);
-        }
+        self.set_recording(session, options.record);
         Ok(match waits {
             true => CommandResult::Deferred,
             false => {
@@ -428,7 +426,7 @@ impl NgServer {
         let session = self
             .answered_branch(options, &exchange, to)
             .ok_or("no open offer for this answer")?;
-        if options.record {
+        if options.record == Some(true) {
             self.check_recordings(Some(session))?;
         }
         let Some(branch) = self.branches.get_mut(session) else {
@@ -508,9 +506,7 @@ impl NgServer {
             });
         }
         self.update_playback(session);
-        if options.record {
-            self.start_recording(session);
-        }
+        self.set_recording(session, options.record);
         let sdp = finish.apply(out);
         Ok(CommandResult::Now(ok(
             Value::dictionary().with("sdp", sdp.as_slice())

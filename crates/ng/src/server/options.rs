@@ -66,7 +66,8 @@ pub(super) struct CommandOptions<'a> {
     pub(super) replace_origin: bool,
     pub(super) generate_mid: bool,
     pub(super) loop_protect: bool,
-    pub(super) record: bool,
+    /// Whether the recording is started or stopped.
+    pub(super) record: Option<bool>,
     pub(super) fatal: bool,
     pub(super) load_limit: bool,
     /// In seconds.
@@ -133,7 +134,7 @@ impl<'a> CommandOptions<'a> {
             replace_origin: false,
             generate_mid: false,
             loop_protect: false,
-            record: false,
+            record: None,
             fatal: false,
             load_limit: false,
             delete_delay: None,
@@ -170,7 +171,10 @@ impl<'a> CommandOptions<'a> {
             "to-tag" => self.to_tag = Some(short()?),
             "via-branch" => self.via_branch = Some(short()?),
             "sdp" => self.sdp = Some(bytes()?),
-            "all" => self.all = text()? == "all",
+            "all" => match normalized(text()?).as_str() {
+                "all" => self.all = true,
+                _ => return Err(refused("all", text()?)),
+            },
             "ice" => self.ice(text()?)?,
             "ice-lite" => self.agents(text()?)?,
             "dtls" | "dtls-reverse" => self.dtls(name, text()?)?,
@@ -184,7 +188,9 @@ impl<'a> CommandOptions<'a> {
                 self.media_address = Some(text()?.parse().map_err(|_| wrong())?);
             }
             "address-family" => {
-                self.ipv6 = Some(family(text()?).ok_or_else(|| refused("address-family", name))?);
+                let family_name = text()?;
+                let ipv6 = family(family_name);
+                self.ipv6 = Some(ipv6.ok_or_else(|| refused("address-family", family_name))?);
             }
             "direction" => {
                 let mut names = words(value).ok_or_else(wrong)?.into_iter();
@@ -199,13 +205,10 @@ impl<'a> CommandOptions<'a> {
                 self.received_from = Some(address.ok_or_else(wrong)?);
             }
             "tos" => tos(value.integer().ok_or_else(wrong)?, dscp)?,
-            "delete-delay" => {
-                let delay = value.integer().ok_or_else(wrong)?;
-                self.delete_delay = u64::try_from(delay).ok();
-            }
+            "delete-delay" => self.delete_delay = Some(count(value).ok_or_else(wrong)?),
             "limit" => {
-                let limit = value.integer().ok_or_else(wrong)?;
-                self.limit = usize::try_from(limit).ok();
+                let limit = count(value).and_then(|count| usize::try_from(count).ok());
+                self.limit = Some(limit.ok_or_else(wrong)?);
             }
             "file" => self.play.file = Some(bytes()?),
             "blob" => self.play.blob = Some(bytes()?),
@@ -239,7 +242,13 @@ impl<'a> CommandOptions<'a> {
                     }
                 }
             }
-            "record-call" => self.record = matches!(text()?, "yes" | "on" | "1"),
+            "record-call" => {
+                self.record = Some(match normalized(text()?).as_str() {
+                    "yes" | "on" | "1" | "true" => true,
+                    "no" | "off" | "0" | "false" => false,
+                    _ => return Err(refused("record-call", text()?)),
+                });
+            }
             _ => return Err(refused("key", name)),
         }
         Ok(())
@@ -272,7 +281,8 @@ impl<'a> CommandOptions<'a> {
             "strict-source" => self.strict = true,
             "generate-mid" => self.generate_mid = true,
             "loop-protect" => self.loop_protect = true,
-            "record-call" => self.record = true,
+            // The key of this name is more specific, whichever comes first.
+            "record-call" => self.record = self.record.or(Some(true)),
             "fatal" => self.fatal = true,
             "all" => self.all = true,
             _ => {

@@ -6,7 +6,7 @@ use super::options::{CommandError, CommandOptions};
 use super::replies::ok;
 use engine::{EventKind, Output, RecordingCommand, Time};
 use media::MediaCommand;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use wire::capture::PcapWriter;
 use wire::ethernet::LinkType;
@@ -23,10 +23,19 @@ enum RecordingPiece {
     End,
 }
 
+/// A recording that has not ended.
+#[derive(Debug)]
+struct ActiveRecording {
+    session: u64,
+    /// Name of its file.
+    file: String,
+}
+
 /// Active recordings, and output for the driver.
 #[derive(Debug, Default)]
 pub(super) struct Recordings {
-    active: usize,
+    /// By number.
+    active: BTreeMap<u64, ActiveRecording>,
     last: u64,
     pieces: VecDeque<(u64, RecordingPiece)>,
     output: Option<(u64, RecordingPiece)>,
@@ -34,15 +43,19 @@ pub(super) struct Recordings {
 
 impl Recordings {
     pub(super) fn len(&self) -> usize {
-        self.active
+        self.active.len()
     }
 
-    /// Begins a recording of this call; returns its number and the name of its file.
-    fn begin(&mut self, call: &[u8], seconds: u64) -> (u64, String) {
-        self.active += 1;
+    /// Begins a recording of a session of this call; returns its number and the name of its file.
+    fn begin(&mut self, session: u64, call: &[u8], seconds: u64) -> (u64, String) {
         self.last += 1;
         // By its own number: a call may be recorded twice within a second.
         let name = file_name(call, seconds, self.last);
+        let recording = ActiveRecording {
+            session,
+            file: name.clone(),
+        };
+        self.active.insert(self.last, recording);
         let header = PcapWriter::new(LinkType::Raw).finish();
         self.pieces
             .push_back((self.last, RecordingPiece::Begin(name.clone(), header)));
@@ -50,8 +63,16 @@ impl Recordings {
     }
 
     pub(super) fn end(&mut self, file: u64) {
-        self.active = self.active.saturating_sub(1);
+        self.active.remove(&file);
         self.pieces.push_back((file, RecordingPiece::End));
+    }
+
+    /// Ends all recordings; returns them in order of their start.
+    fn end_all(&mut self) -> Vec<ActiveRecording> {
+        let active = core::mem::take(&mut self.active);
+        let ends = active.keys().map(|file| (*file, RecordingPiece::End));
+        self.pieces.extend(ends);
+        active.into_values().collect()
     }
 
     pub(super) fn has_output(&self) -> bool {
@@ -102,17 +123,8 @@ impl NgServer {
         for session in sessions {
             if start {
                 self.check_recordings(Some(session))?;
-                self.start_recording(session);
-                continue;
             }
-            let Some(branch) = self.branches.get_mut(session) else {
-                continue;
-            };
-            if let Some(file) = branch.recording.take() {
-                self.recordings.end(file);
-                let command = MediaCommand::Record(session, false);
-                self.plane.commands.push_back(command);
-            }
+            self.set_recording(session, Some(start));
         }
         Ok(CommandResult::Now(ok(Value::dictionary())))
     }
@@ -134,8 +146,23 @@ impl NgServer {
         }
     }
 
+    /// Starts or stops the recording of a branch, if a command requests it.
+    pub(super) fn set_recording(&mut self, session: u64, record: Option<bool>) {
+        match record {
+            Some(true) => self.start_recording(session),
+            Some(false) => {
+                let branch = self.branches.get_mut(session);
+                if let Some(file) = branch.and_then(|branch| branch.recording.take()) {
+                    self.recordings.end(file);
+                    self.stop_copying(session);
+                }
+            }
+            None => {}
+        }
+    }
+
     /// Starts to record a branch unless it is recorded.
-    pub(super) fn start_recording(&mut self, session: u64) {
+    fn start_recording(&mut self, session: u64) {
         let Some(branch) = self.branches.get_mut(session) else {
             return;
         };
@@ -143,13 +170,50 @@ impl NgServer {
             return;
         }
         let seconds = self.clock.nanos(self.now) / 1_000_000_000;
-        let (file, name) = self.recordings.begin(&branch.call, seconds);
+        let (file, name) = self.recordings.begin(session, &branch.call, seconds);
         branch.recording = Some(file);
         let call = branch.number;
         self.plane
             .commands
             .push_back(MediaCommand::Record(session, true));
         self.tell(EventKind::RecordingStarted { call, file: name });
+    }
+
+    /// The file of a recording takes no more data, as the driver has logged: the recording ends, so that another one
+    /// can be started.
+    pub(super) fn recording_failed(&mut self, file: u64) {
+        // Otherwise it has ended in the meantime.
+        if let Some(failed) = self.recordings.active.remove(&file) {
+            self.stop_copying(failed.session);
+        }
+    }
+
+    fn stop_copying(&mut self, session: u64) {
+        if let Some(branch) = self.branches.get_mut(session) {
+            branch.recording = None;
+            let command = MediaCommand::Record(session, false);
+            self.plane.commands.push_back(command);
+        }
+    }
+
+    /// Continues all recordings in the new folder, each in another file: the driver ends the files of a folder with its
+    /// use. Without a new folder the recordings end.
+    pub(super) fn move_recordings(&mut self) {
+        let continues = self.settings.recordings.is_some();
+        for ActiveRecording { session, file } in self.recordings.end_all() {
+            if continues {
+                if let Some(branch) = self.branches.get_mut(session) {
+                    branch.recording = None;
+                }
+                self.start_recording(session);
+                continue;
+            }
+            self.stop_copying(session);
+            self.tell(EventKind::RecordingFailed {
+                file,
+                error: "the configuration has no folder for recordings any more".to_owned(),
+            });
+        }
     }
 
     /// Writes a copied packet to its recording.

@@ -171,7 +171,12 @@ fn unsupported_commands_are_refused_by_name() {
         ("TOS", "3", "TOS \"3\""),
         ("TOS", "40", "[media] dscp = 46 of this node, TOS 184"),
         ("OSRTP", "[offer-legacy]", "OSRTP \"offer-legacy\""),
-        ("address-family", "IPX", "address-family"),
+        ("address-family", "IPX", "address-family \"IPX\""),
+        ("record-call", "perhaps", "record-call \"perhaps\""),
+        ("record-call", "", "record-call \"\""),
+        ("all", "yes", "all \"yes\""),
+        ("delete-delay", "-1", "\"delete-delay\""),
+        ("limit", "-1", "\"limit\""),
         ("direction", "[outside,nowhere]", "interface \"nowhere\""),
         ("SDES", "[off]", ""),
     ] {

@@ -134,6 +134,88 @@ fn call_is_recorded_as_a_capture() {
     );
 }
 
+fn ask(rig: &mut Rig, what: &str) -> wire::ng::Value {
+    let reply = rig.ask(&command(&[("command", what), ("call-id", "call")]));
+    assert_eq!(text(&reply, "result"), "ok");
+    reply
+}
+
+#[test]
+fn record_call_starts_and_stops_by_each_spelling_of_its_value() {
+    for (on, off) in [
+        ("yes", "no"),
+        ("on", "off"),
+        ("1", "0"),
+        ("true", "false"),
+        ("On", "OFF"),
+    ] {
+        let mut rig = Rig::new(CONFIG);
+        rig.offer(&plain_a(), &[("record-call", on)]);
+        assert_eq!(rig.node.census().recordings, 1, "{on}");
+        rig.answer(&plain_b(), &[("record-call", off)]);
+        assert_eq!(rig.node.census().recordings, 0, "{off}");
+    }
+    // The key counts, whether it comes before or after the flag.
+    for key in ["record-call", "Record call"] {
+        let mut rig = Rig::new(CONFIG);
+        rig.offer(&plain_a(), &[("flags", "[record-call]"), (key, "no")]);
+        assert_eq!(rig.node.census().recordings, 0, "{key}");
+    }
+}
+
+/// The disk was full: the recording has ended, and the next `start recording` begins another file.
+#[test]
+fn recording_whose_file_failed_can_be_started_again() {
+    let limited = "recordings='/recordings'\nmax_recordings=1\n";
+    let mut rig = Rig::new(&CONFIG.replace("recordings='/recordings'\n", limited));
+    let (towards_a, _) = call(&mut rig);
+    let is_recorded = |rig: &mut Rig| {
+        let reply = ask(rig, "query");
+        get(&reply, &["tags", "a", "recording"]).is_some()
+    };
+    ask(&mut rig, "start recording");
+    assert!(is_recorded(&mut rig));
+    rig.handle(Input::RecordingFailed { file: 1 });
+    assert_eq!(rig.node.census().recordings, 0);
+    assert!(!is_recorded(&mut rig));
+    rig.send(A, &towards_a, &rtp(7, 1));
+    ask(&mut rig, "start recording");
+    rig.send(A, &towards_a, &rtp(7, 2));
+    let sizes: Vec<usize> = rig.files.values().map(Vec::len).collect();
+    assert_eq!(sizes, [24, 24 + 16 + 200]);
+    // A late failure of the former file.
+    rig.handle(Input::RecordingFailed { file: 1 });
+    assert!(is_recorded(&mut rig));
+}
+
+/// The driver ends the files of a folder with its use.
+#[test]
+fn recordings_continue_in_a_new_folder_and_end_without_one() {
+    let mut rig = Rig::new(CONFIG);
+    let (towards_a, _) = call(&mut rig);
+    let reload = |rig: &mut Rig, keys: &str| {
+        let config = CONFIG.replace("recordings='/recordings'\n", keys);
+        let now = rig.now;
+        assert!(rig.node.reload(config::parse(&config, "f").unwrap(), now));
+        rig.drain();
+    };
+    ask(&mut rig, "start recording");
+    rig.send(A, &towards_a, &rtp(7, 1));
+    reload(&mut rig, "recordings='/recordings'\nmax_recordings=7\n");
+    assert_eq!(rig.files.len(), 1, "the folder is the same");
+    reload(&mut rig, "recordings='/other'\n");
+    rig.send(A, &towards_a, &rtp(7, 2));
+    let sizes: Vec<usize> = rig.files.values().map(Vec::len).collect();
+    assert_eq!(sizes, [24 + 16 + 200; 2]);
+    assert_eq!(rig.node.census().recordings, 1);
+    reload(&mut rig, "");
+    assert_eq!(rig.node.census().recordings, 0);
+    assert_eq!(rig.names().last(), Some(&"recording_failed"));
+    assert!(rig.send(A, &towards_a, &rtp(7, 3)).is_some());
+    let reply = ask(&mut rig, "query");
+    assert_eq!(get(&reply, &["tags", "a", "recording"]), None);
+}
+
 #[test]
 fn commands_over_streams() {
     let mut rig = Rig::new(CONFIG);
@@ -333,6 +415,57 @@ fn reload_opens_and_closes_sockets_and_calls_continue() {
     let without = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1'\n";
     let without = config::parse(without, "f").unwrap();
     assert!(!rig.node.reload(without, now));
+}
+
+#[test]
+fn listener_that_could_not_be_opened_is_tried_again() {
+    let mut rig = Rig::new(CONFIG);
+    let address = "192.0.2.1:2225";
+    rig.occupied = vec![addr(address)];
+    let wanted = CONFIG.replace("listen=[", "listen=['udp:192.0.2.1:2225',");
+    let reload = |rig: &mut Rig, config: &str| {
+        let now = rig.now;
+        assert!(rig.node.reload(config::parse(config, "f").unwrap(), now));
+        rig.drain();
+    };
+    let is_open = |rig: &Rig| {
+        let mut sockets = rig.sockets.values();
+        sockets.any(|(_, local)| *local == addr(address))
+    };
+    let failed = |rig: &Rig| {
+        let names = rig.names();
+        names
+            .iter()
+            .filter(|name| **name == "socket_failed")
+            .count()
+    };
+    reload(&mut rig, &wanted);
+    assert_eq!((is_open(&rig), failed(&rig)), (false, 1));
+    // One timer, also after several reloads; it tries until the port is free.
+    reload(&mut rig, &wanted);
+    assert_eq!((failed(&rig), rig.node.census().timers), (2, 1));
+    rig.pass(Duration::from_secs(81));
+    assert_eq!((is_open(&rig), failed(&rig)), (false, 4));
+    rig.occupied.clear();
+    rig.pass(Duration::from_secs(40));
+    assert!(is_open(&rig));
+    assert_eq!((failed(&rig), rig.node.census().timers), (4, 0));
+    // At a reload at once.
+    reload(&mut rig, CONFIG);
+    assert!(!is_open(&rig));
+    rig.occupied = vec![addr(address)];
+    reload(&mut rig, &wanted);
+    rig.occupied.clear();
+    reload(&mut rig, &wanted);
+    assert!(is_open(&rig));
+    // A listener that is not open is not closed, and not tried again after its removal.
+    let other = CONFIG.replace("listen=[", "listen=['udp:192.0.2.1:2226',");
+    rig.occupied = vec![addr("192.0.2.1:2226")];
+    reload(&mut rig, &other);
+    reload(&mut rig, CONFIG);
+    let before = failed(&rig);
+    rig.pass(Duration::from_secs(100));
+    assert_eq!((failed(&rig), rig.node.census().timers), (before, 0));
 }
 
 const COMMANDS: &[&str] = &[

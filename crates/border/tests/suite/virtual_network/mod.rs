@@ -797,12 +797,12 @@ impl VirtualNetwork {
             };
             match out {
                 Out::Open(socket, mut local, kind) => {
+                    let is_occupied = self.occupied.contains(&local);
                     if local.port() == 0 {
                         self.ports += 1;
                         local.set_port(self.ports);
                     }
                     let is_media = kind == engine::SocketKind::UdpMedia;
-                    let is_occupied = self.occupied.contains(&local);
                     if is_occupied || (is_media && self.refuse_media_sockets) {
                         opened.push((socket, None));
                         continue;

@@ -189,6 +189,7 @@ impl Engine for ScriptedEngine {
                 self.connected.push(connection);
             }
             Input::Handoff(_) => panic!("there is one worker"),
+            Input::RecordingFailed { .. } => panic!("nothing is recorded"),
             Input::Secured { connection, names } => {
                 let before = self.names.insert(connection, names.to_vec());
                 assert!(before.is_none(), "secured twice");
