@@ -30,7 +30,7 @@ const LONG: [(&str, usize); 21] = [
     ("crates/sip/tests/suite/transport.rs", 1_282),
     ("crates/border/src/registrar/tests.rs", 1_085),
     ("crates/border/src/policy.rs", 1_020),
-    ("crates/border/tests/suite/in_dialog.rs", 1_141),
+    ("crates/border/tests/suite/in_dialog.rs", 1_140),
     ("crates/engine/src/record.rs", 1_046),
     ("crates/rules/src/action.rs", 1_003),
     ("crates/sip/src/endpoint.rs", 1_075),
