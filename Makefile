@@ -67,8 +67,9 @@ docs: setup
 fuzz: setup
 	$(CARGO) xtask fuzz 3600
 
-# Requirements of the build: Rust of the version in Cargo.toml; a C compiler for the allocator and the ciphers, cmake for libopus; libbcg729, without which there is no
-# G.729; clang, without which there is no fast path for media (BPF programs).
+# Requirements of the build: Rust of the version in Cargo.toml; a C compiler for the allocator and the ciphers, cmake
+# for libopus; libbcg729, without which there is no G.729; clang, without which there is no fast path for media (BPF
+# programs).
 setup:
 	@CARGO="$(CARGO)" packaging/setup --cargo $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 	@packaging/setup cc:gcc cmake:cmake

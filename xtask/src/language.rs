@@ -305,6 +305,29 @@ fn code(source: &str) -> String {
     code
 }
 
+/// Lines of a Rust file, counted from 0, that are comments as a whole.
+pub fn lines_of_comments(source: &str) -> BTreeSet<usize> {
+    let mut lines = BTreeSet::new();
+    let (mut line, mut is_blank) = (0, true);
+    for piece in pieces(source) {
+        match piece {
+            Piece::Comment(_) if is_blank => {
+                lines.insert(line);
+            }
+            Piece::Code("\n") => {
+                line += 1;
+                is_blank = true;
+            }
+            Piece::Code(part) if part.trim().is_empty() => {}
+            Piece::Code(part) | Piece::Comment(part) | Piece::Literal(part, _) => {
+                line += part.matches('\n').count();
+                is_blank = false;
+            }
+        }
+    }
+    lines
+}
+
 /// The length of the identifier or number that begins a text, without a prefix of a string.
 fn identifier_length(text: &str) -> usize {
     if text.starts_with("b\"") || text.starts_with("br\"") || text.starts_with("br#") {
@@ -630,6 +653,14 @@ mod tests {
         assert_eq!(comment_of("let a = 1; // Why."), Some(" Why."));
         assert_eq!(comment_of("let a = \"http://x\";"), None);
         assert_eq!(without_code("a `what` b").matches("what").count(), 0);
+    }
+
+    #[test]
+    fn lines_that_are_comments_are_found() {
+        let source =
+            "//! One.\n\n    // Two.\nlet a = 1; // Three.\nlet b = \"\n// four\n\";\n/// Five.\n";
+        let lines = lines_of_comments(source);
+        assert_eq!(Vec::from_iter(lines), [0, 2, 7]);
     }
 
     #[test]

@@ -28,12 +28,13 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
   tidy            check dependency direction, unsafe, clocks, language, structure, names of tests in docs/conformance, dead links,
-                  generated documents, built pages of the console, places of additions, commit subjects, fmt, clippy, licences
+                  length of lines of prose, generated documents, built pages of the console, places of additions, commit
+                  subjects, fmt, clippy, licences
   test [ARGUMENT...]   all tests of the workspace, ARGUMENTs for the test programs; lists failed and skipped tests at the end. A failed test is
                   flaky if it then passes three times alone; one flaky test that xtask/flaky.txt does not name fails the run.
                   Tests of xtask/apart.txt run one at a time.
                   With HORNWORK_TEST_COMPLETE=1 a test that is skipped for a missing program fails the run
-  docs            regenerate the documents, wrap the prose of all pages
+  docs            regenerate the documents, wrap the prose of all pages and comments
   bench [ROUNDS] [PART...]   CPU per call beside Kamailio, memory per call, load generator beside SIPp ...: all parts
                   and 5 rounds by default, every bar beside its figure at the end; fails if a bar is missed.
                   HORNWORK_PROGRAM=PATH measures that program in place of a release build

@@ -9,33 +9,30 @@ use std::process::Command;
 /// Longest Rust file, in lines, that needs no entry in [`LONG`].
 const LINES: usize = 1_000;
 /// Longer files on one topic, with the length that each may have: a ratchet that is set by hand, downward where a file gets shorter.
-const LONG: [(&str, usize); 21] = [
+const LONG: [(&str, usize); 19] = [
     // Both modes, every algorithm, every fault.
     ("crates/protect/tests/suite/esp.rs", 1_001),
-    ("crates/border/tests/suite/media.rs", 1_002),
     // Requests outside of dialogs, by all methods.
-    ("crates/border/tests/suite/out_of_dialog.rs", 1_178),
+    ("crates/border/tests/suite/out_of_dialog.rs", 1_111),
     // Lookups of all kinds of records.
     ("crates/sip/src/locate/tests.rs", 1_049),
     // All requests of the console, by all roles.
     ("crates/hornwork/tests/suite/web.rs", 1_287),
     // The list of all events.
     ("crates/engine/src/event.rs", 1_460),
-    ("crates/border/tests/suite/virtual_network/mod.rs", 1_054),
-    ("crates/lab/src/sipp/engine.rs", 1_002),
-    ("crates/media/src/conference.rs", 1_105),
-    ("crates/net/src/driver.rs", 1_074),
+    ("crates/border/tests/suite/virtual_network/mod.rs", 1_053),
+    ("crates/media/src/conference.rs", 1_104),
+    ("crates/net/src/driver.rs", 1_033),
     ("crates/net/src/plane.rs", 1_173),
     ("crates/sip/src/process.rs", 1_116),
     ("crates/sip/tests/suite/dialogs.rs", 1_244),
-    ("crates/sip/tests/suite/transport.rs", 1_282),
-    ("crates/border/src/registrar/tests.rs", 1_085),
+    ("crates/sip/tests/suite/transport.rs", 1_232),
     ("crates/border/src/policy.rs", 1_020),
-    ("crates/border/tests/suite/in_dialog.rs", 1_197),
+    ("crates/border/tests/suite/in_dialog.rs", 1_140),
     ("crates/engine/src/record.rs", 1_032),
     ("crates/rules/src/action.rs", 1_003),
-    ("crates/sip/src/endpoint.rs", 1_075),
-    ("crates/lab/src/experiment/parse.rs", 1_024),
+    ("crates/sip/src/endpoint.rs", 1_072),
+    ("crates/lab/src/experiment/parse.rs", 1_007),
     ("crates/lab/src/host/media.rs", 1_021),
 ];
 

@@ -78,6 +78,33 @@ impl RecordQueue {
     fn state(&self) -> MutexGuard<'_, RecordQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Waits for `limit`, or until the program ends.
+    fn wait(&self, limit: Duration) -> MutexGuard<'_, RecordQueueState> {
+        // Packet threads do not wake the writer: at these intervals that costs them nothing.
+        let waits = |state: &mut RecordQueueState| !state.ending;
+        let waited = self.changed.wait_timeout_while(self.state(), limit, waits);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Tells that the thread that collects the events has ended.
+    fn set_ended(&self) {
+        self.state().ended = true;
+        self.changed.notify_all();
+    }
+}
+
+impl RecordQueueState {
+    /// Takes all events and losses.
+    fn take(&mut self) -> CollectedEvents {
+        CollectedEvents {
+            events: std::mem::take(&mut self.waiting),
+            lost_ends: std::mem::take(&mut self.lost_ends),
+            lost_parts: std::mem::take(&mut self.lost_parts),
+            lost: std::mem::take(&mut self.lost),
+            ending: self.ending,
+        }
+    }
 }
 
 /// A packet thread's access to the queue.
@@ -92,6 +119,8 @@ pub(crate) struct CollectedEvents {
     pub(crate) events: Vec<Event>,
     /// Numbers of calls whose end found no space.
     pub(crate) lost_ends: Vec<u64>,
+    /// Numbers of calls of which another event found no space.
+    lost_parts: Vec<u64>,
     /// Ends without such a number.
     pub(crate) lost: u64,
     /// Whether the program ends.
@@ -108,20 +137,7 @@ impl RecordSink {
 
     /// Waits for `limit`, or until the program ends, and takes all events.
     pub(crate) fn collect(&self, limit: Duration) -> CollectedEvents {
-        let mut state = self.queue.state();
-        if !state.ending {
-            // Packet threads do not wake the writer: at these intervals that costs them nothing.
-            let waits = |state: &mut RecordQueueState| !state.ending;
-            let waited = self.queue.changed.wait_timeout_while(state, limit, waits);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        state.lost_parts.clear();
-        CollectedEvents {
-            events: std::mem::take(&mut state.waiting),
-            lost_ends: std::mem::take(&mut state.lost_ends),
-            lost: std::mem::take(&mut state.lost),
-            ending: state.ending,
-        }
+        self.queue.wait(limit).take()
     }
 
     /// Has the thread that collects the events end, and waits for that for a limited time.
@@ -139,8 +155,7 @@ impl RecordSink {
 
     /// Tells that the thread that collects the events has ended.
     pub(crate) fn ended(&self) {
-        self.queue.state().ended = true;
-        self.queue.changed.notify_all();
+        self.queue.set_ended();
     }
 
     /// Moves events into the queue, as far as it has space, without waiting for the disk.
@@ -307,44 +322,30 @@ impl RecordWriter {
 
     fn run(mut self) {
         loop {
-            let mut state = self.queue.state();
-            if !state.ending {
-                let limit = match self.failing {
-                    Some(_) => RETRY_INTERVAL,
-                    None => COLLECT_TIME,
-                };
-                // Packet threads do not wake the writer: at these intervals that costs them nothing.
-                let waits = |state: &mut RecordQueueState| !state.ending;
-                let waited = self.queue.changed.wait_timeout_while(state, limit, waits);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            }
-            let ending = state.ending;
-            // While writing fails, events wait in the queue, where they are limited.
-            let takes = self.pending.is_empty();
-            let events = match takes {
-                true => std::mem::take(&mut state.waiting),
-                false => Vec::new(),
+            let limit = match self.failing {
+                Some(_) => RETRY_INTERVAL,
+                None => COLLECT_TIME,
             };
-            let (lost_ends, lost_parts, lost) = match takes {
-                true => (
-                    std::mem::take(&mut state.lost_ends),
-                    std::mem::take(&mut state.lost_parts),
-                    std::mem::take(&mut state.lost),
-                ),
-                false => (Vec::new(), Vec::new(), 0),
+            let mut state = self.queue.wait(limit);
+            let taken = match self.pending.is_empty() {
+                true => state.take(),
+                // While writing fails, events wait in the queue, where they are limited.
+                false => CollectedEvents {
+                    ending: state.ending,
+                    ..CollectedEvents::default()
+                },
             };
             drop(state);
             // Before the ends of these calls are processed.
-            self.incomplete.extend(lost_parts);
-            self.collect(events);
-            self.count_lost(&lost_ends, lost);
+            self.incomplete.extend(taken.lost_parts);
+            self.collect(taken.events);
+            self.count_lost(&taken.lost_ends, taken.lost);
             let written = self.write().and_then(|()| self.maintain());
             self.outcome(written);
-            if ending {
+            if taken.ending {
                 // Calls that the program ends without an event are in the journal, and are cut at the next start.
                 let _ = self.folder.sync();
-                self.queue.state().ended = true;
-                self.queue.changed.notify_all();
+                self.queue.set_ended();
                 return;
             }
         }
@@ -531,40 +532,52 @@ pub(crate) fn hint(config: &config::Config) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// The clock is set eight hours forward after the start; then the border crashes in a call.
-    #[test]
-    fn duration_of_a_cut_call_is_right_after_the_clock_was_set() {
-        let name = format!("hornwork-cut-clock-{}", std::process::id());
+    /// The settings of a folder that does not exist yet.
+    fn spec(name: &str) -> RecordsSpec {
+        let name = format!("hornwork-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&folder);
-        let spec = RecordsSpec {
-            folder: folder.clone(),
+        RecordsSpec {
+            folder,
             format: config::RecordFormat::Ndjson,
             rotate_bytes: 1 << 20,
             rotate_after: Duration::from_secs(3_600),
             keep: None,
             keep_bytes: None,
-        };
+        }
+    }
+
+    /// Call 7 begins.
+    fn offered() -> EventKind {
+        EventKind::CallOffered {
+            call: 7,
+            interface: "access".into(),
+            call_id: "a@x".into(),
+            from: "sip:1@x".into(),
+            to: "sip:2@x".into(),
+            source: "udp:192.0.2.1:5060".into(),
+            trunk: None,
+        }
+    }
+
+    /// Call 7 is answered.
+    fn answered() -> EventKind {
+        EventKind::CallAnswered {
+            call: 7,
+            setup_ms: Some(1),
+            call_id: None,
+        }
+    }
+
+    /// The clock is set eight hours forward after the start; then the border crashes in a call.
+    #[test]
+    fn duration_of_a_cut_call_is_right_after_the_clock_was_set() {
+        let spec = spec("cut-clock");
         let wall = Clock::new().unix_nanos_now();
         let clock = Clock::dated(wall - Duration::from_secs(8 * 3_600).as_nanos() as u64);
         let records = CallRecords::start(&spec, &EventLog::unwritten(clock), clock).unwrap();
         let event = |kind: EventKind| Event::new(clock.now(), kind);
-        let mut events = vec![
-            event(EventKind::CallOffered {
-                call: 7,
-                interface: "access".into(),
-                call_id: "a@x".into(),
-                from: "sip:1@x".into(),
-                to: "sip:2@x".into(),
-                source: "udp:192.0.2.1:5060".into(),
-                trunk: None,
-            }),
-            event(EventKind::CallAnswered {
-                call: 7,
-                setup_ms: Some(1),
-                call_id: None,
-            }),
-        ];
+        let mut events = vec![event(offered()), event(answered())];
         records.sink().put(&mut events);
         // Until after the next heartbeat.
         std::thread::sleep(2 * SYNC_INTERVAL + COLLECT_TIME);
@@ -583,37 +596,19 @@ mod tests {
         };
         let duration = record["duration_s"].as_f64().unwrap();
         assert!((0.5..10.0).contains(&duration), "{record:?}");
-        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::remove_dir_all(&spec.folder).unwrap();
     }
 
     /// The disk stalls while a call is answered.
     #[test]
     fn records_without_some_of_their_events_are_counted() {
-        let name = format!("hornwork-incomplete-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&folder);
-        let spec = RecordsSpec {
-            folder: folder.clone(),
-            format: config::RecordFormat::Ndjson,
-            rotate_bytes: 1 << 20,
-            rotate_after: Duration::from_secs(3_600),
-            keep: None,
-            keep_bytes: None,
-        };
+        let spec = spec("incomplete");
         let clock = Clock::new();
         let records = CallRecords::start(&spec, &EventLog::unwritten(clock), clock).unwrap();
         let (sink, counters) = (records.sink(), records.counters());
         let at = clock.now();
         let event = |kind: EventKind| Event::new(at, kind);
-        let mut events = vec![event(EventKind::CallOffered {
-            call: 7,
-            interface: "access".into(),
-            call_id: "a@x".into(),
-            from: "sip:1@x".into(),
-            to: "sip:2@x".into(),
-            source: "udp:192.0.2.1:5060".into(),
-            trunk: None,
-        })];
+        let mut events = vec![event(offered())];
         let interval = EventKind::CallMediaInterval {
             call: 7,
             interval_ms: 10_000,
@@ -641,11 +636,7 @@ mod tests {
         };
         events.push(event(tag("last")));
         events.push(event(tag("lost")));
-        events.push(event(EventKind::CallAnswered {
-            call: 7,
-            setup_ms: Some(1),
-            call_id: None,
-        }));
+        events.push(event(answered()));
         sink.put(&mut events);
         let until = clock.now() + Duration::from_secs(20);
         while !sink.queue.state().waiting.is_empty() {
@@ -673,10 +664,10 @@ mod tests {
         let count = |counter: &AtomicU64| counter.load(Relaxed);
         assert_eq!((count(&counters.written), count(&counters.lost)), (1, 0));
         assert_eq!(count(&counters.incomplete), 1);
-        let text = std::fs::read_to_string(folder.join("cdr.ndjson")).unwrap();
+        let text = std::fs::read_to_string(spec.folder.join("cdr.ndjson")).unwrap();
         let record: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert!(record["answered"].is_string(), "{record}");
         assert_eq!(record["tags"], serde_json::json!({ "last": "x" }));
-        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::remove_dir_all(&spec.folder).unwrap();
     }
 }

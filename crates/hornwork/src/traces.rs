@@ -181,6 +181,7 @@ impl TraceBuilder {
                 lost_ends,
                 lost,
                 ending,
+                ..
             } = self.sink.collect(COLLECT_TIME);
             for event in events {
                 self.add(event);

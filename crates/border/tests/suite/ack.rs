@@ -3,15 +3,8 @@
 use crate::virtual_network;
 
 use sip::{Ending, LegId, MessageContent};
-use std::time::Duration;
 use virtual_network::*;
 use wire::sip::{Message, Method};
-
-const OUT: &str = "192.0.2.1:5060";
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
 
 struct Pair {
     net: VirtualNetwork,

@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use virtual_network::*;
 
-const OUT: &str = "192.0.2.1:5060";
 const VICTIM: &str = "203.0.113.99:5060";
 
 /// A request of about 275 bytes without a body.

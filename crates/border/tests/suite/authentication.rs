@@ -3,23 +3,17 @@
 use crate::virtual_network;
 
 use border::registrar::LockedOut;
-use engine::{EventKind, Transport};
-use sip::{Flow, Login, MessageContent, OutOfDialogRequest, Target};
+use engine::EventKind;
+use sip::{Login, MessageContent};
 use std::time::Duration;
 use virtual_network::*;
-use wire::sip::{Edit, HeaderId, Method};
-
-const OUT: &str = "192.0.2.1:5060";
+use wire::sip::{Edit, HeaderId};
 
 fn users(more: &str) -> String {
     format!(
         "[[interface]]\nname='out'\nkind='access'\nlisten='udp:192.0.2.1:5060'\nauthenticate='digest'\nregister='local'\n\
          [[user]]\nname='1000'\npassword='right'\n{more}"
     )
-}
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
 }
 
 /// Registers `aor` with these credentials. Returns the status.
@@ -35,30 +29,14 @@ fn register_at(
     (user, password): (&str, &str),
     contact: &str,
 ) -> u16 {
-    let account = format!("<sip:{aor}@192.0.2.1>");
-    let flow = Flow {
-        local: net.phones[phone].local,
-        transport: Transport::Udp,
-        remote: OUT.parse().unwrap(),
-        connection: None,
+    let request = RegisterRequest {
+        login: Some(Login {
+            user: user.as_bytes(),
+            password: password.as_bytes(),
+        }),
+        ..RegisterRequest::new(aor, contact)
     };
-    net.command(phone, |endpoint, now| {
-        let edits = [Edit::Replace {
-            id: HeaderId::Contact,
-            value: contact.as_bytes(),
-        }];
-        let outside = OutOfDialogRequest {
-            from: Some(account.as_bytes()),
-            to: Some(account.as_bytes()),
-            content: MessageContent::default().with(&edits),
-            login: Some(Login {
-                user: user.as_bytes(),
-                password: password.as_bytes(),
-            }),
-            ..OutOfDialogRequest::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
-        };
-        endpoint.send(&outside, now).unwrap();
-    });
+    net.send_register(phone, &request);
     net.run(Duration::from_millis(100));
     let reported = net.phone_events(phone);
     match reported.last() {

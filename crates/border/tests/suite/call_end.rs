@@ -8,19 +8,6 @@ use sip::{LegId, MessageContent};
 use std::time::Duration;
 use virtual_network::*;
 
-const OUT: &str = "192.0.2.1:5060";
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
-
-fn pair(config: &str) -> (VirtualNetwork, usize, usize) {
-    let mut net = VirtualNetwork::new(config, 1);
-    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
-    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
-    (net, alice, bob)
-}
-
 fn call(net: &mut VirtualNetwork, alice: usize) -> LegId {
     let offer = MessageContent::sdp(SDP_A.as_bytes());
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer);

@@ -7,23 +7,6 @@ use std::time::Duration;
 use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
-const OUT: &str = "192.0.2.1:5060";
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
-
-fn offer() -> MessageContent<'static> {
-    MessageContent::sdp(SDP_A.as_bytes())
-}
-
-fn pair(config: &str) -> (VirtualNetwork, usize, usize) {
-    let mut net = VirtualNetwork::new(config, 1);
-    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
-    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
-    (net, alice, bob)
-}
-
 /// Two targets in order of priority.
 fn two_targets() -> String {
     PLAIN.replace(
@@ -839,12 +822,7 @@ fn idle_connection_of_a_registered_phone_stays_open() {
             |config| config.timers.idle = seconds(100_000),
         );
         let caller = net.phone("10.1.0.2:5060", PhoneBehaviour::answering(SDP_B));
-        let flow = sip::Flow {
-            local: net.phones[phone].local,
-            transport: engine::Transport::Tcp,
-            remote: OUT.parse().unwrap(),
-            connection: None,
-        };
+        let flow = net.flow(phone, OUT, engine::Transport::Tcp);
         net.command(phone, |endpoint, now| {
             let edits = [Edit::Replace {
                 id: HeaderId::Contact,

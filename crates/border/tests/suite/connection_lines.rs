@@ -8,7 +8,6 @@ use std::time::Duration;
 use virtual_network::*;
 use wire::sip::Method;
 
-const OUT: &str = "192.0.2.1:5060";
 const WHY: &str = "399 hornwork \"no usable connection line (c=) for a media line\"";
 
 /// A description of two lines with `c=` lines as selected.

@@ -8,13 +8,8 @@ use std::time::Duration;
 use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
-const OUT: &str = "192.0.2.1:5060";
 /// A proxy behind the border, driven by the test.
 const PROXY: &str = "10.2.0.77:5060";
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
 
 /// A call to the proxy: network, caller, its leg.
 fn called() -> (VirtualNetwork, usize, LegId) {

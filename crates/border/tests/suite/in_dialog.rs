@@ -8,23 +8,6 @@ use std::time::Duration;
 use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Method};
 
-const OUT: &str = "192.0.2.1:5060";
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
-
-fn offer() -> MessageContent<'static> {
-    MessageContent::sdp(SDP_A.as_bytes())
-}
-
-fn pair(config: &str) -> (VirtualNetwork, usize, usize) {
-    let mut net = VirtualNetwork::new(config, 1);
-    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
-    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
-    (net, alice, bob)
-}
-
 /// An established call: network, both phones, both legs.
 fn established(config: &str) -> (VirtualNetwork, [usize; 2], [LegId; 2]) {
     let (mut net, alice, bob) = pair(config);
@@ -36,6 +19,29 @@ fn established(config: &str) -> (VirtualNetwork, [usize; 2], [LegId; 2]) {
         .unwrap();
     assert!(net.has(bob, |event| *event == PhoneEvent::Acked));
     (net, [alice, bob], [leg, other])
+}
+
+/// A REFER to Carol, within the dialog of `leg`.
+fn refer_to_carol(net: &mut VirtualNetwork, phone: usize, leg: LegId) {
+    let edits = [Edit::Add {
+        id: HeaderId::ReferTo,
+        value: b"<sip:carol@198.51.100.1>",
+    }];
+    net.command(phone, |endpoint, now| {
+        let content = MessageContent::default().with(&edits);
+        endpoint.request(leg, Method::Refer, &content, now).unwrap();
+    });
+}
+
+/// An INFO within the dialog of `leg` reaches the phone `to`.
+fn assert_connected(net: &mut VirtualNetwork, (from, leg): (usize, LegId), to: usize) {
+    net.command(from, |endpoint, now| {
+        endpoint
+            .request(leg, Method::Info, &MessageContent::default(), now)
+            .unwrap();
+    });
+    net.run(seconds(1));
+    assert!(net.log(to).iter().any(|entry| entry.method() == "INFO"));
 }
 
 fn hang_up(net: &mut VirtualNetwork, phone: usize, leg: LegId) {
@@ -753,20 +759,7 @@ fn blind_transfer_carried_out_by_the_border() {
         "10.2.0.2:5060",
         PhoneBehaviour::answering(&SDP_B.replace("10.2.0.1", "10.2.0.2")),
     );
-    let edits = [Edit::Add {
-        id: HeaderId::ReferTo,
-        value: b"<sip:carol@198.51.100.1>",
-    }];
-    net.command(bob, |endpoint, now| {
-        endpoint
-            .request(
-                other,
-                Method::Refer,
-                &MessageContent::default().with(&edits),
-                now,
-            )
-            .unwrap();
-    });
+    refer_to_carol(&mut net, bob, other);
     net.run(seconds(2));
     assert!(net.has(bob, |event| matches!(event, PhoneEvent::Response(202, _))));
     assert!(net.has(carol, |event| *event == PhoneEvent::Offered));
@@ -795,13 +788,7 @@ fn blind_transfer_carried_out_by_the_border() {
     assert_eq!(net.border.calls().len(), 1);
     assert_eq!(net.border.calls()[0].trunks[1].as_deref(), Some("other"));
     // Alice and Carol are connected: in-dialog requests pass between them.
-    net.command(alice, |endpoint, now| {
-        endpoint
-            .request(leg, Method::Info, &MessageContent::default(), now)
-            .unwrap();
-    });
-    net.run(seconds(1));
-    assert!(net.log(carol).iter().any(|entry| entry.method() == "INFO"));
+    assert_connected(&mut net, (alice, leg), carol);
     hang_up(&mut net, alice, leg);
 }
 
@@ -811,31 +798,12 @@ fn failed_transfer_leaves_the_call_unchanged() {
     let mut busy = PhoneBehaviour::answering("");
     busy.answer = Some(486);
     net.phone("10.2.0.2:5060", busy);
-    let edits = [Edit::Add {
-        id: HeaderId::ReferTo,
-        value: b"<sip:carol@198.51.100.1>",
-    }];
-    net.command(bob, |endpoint, now| {
-        endpoint
-            .request(
-                other,
-                Method::Refer,
-                &MessageContent::default().with(&edits),
-                now,
-            )
-            .unwrap();
-    });
+    refer_to_carol(&mut net, bob, other);
     net.run(seconds(2));
     let last = net.last(bob, is_in_dialog);
     assert!(last.body().starts_with("SIP/2.0 486"), "{}", last.text());
     assert!(!net.has(bob, |event| matches!(event, PhoneEvent::Ended(_))));
-    net.command(alice, |endpoint, now| {
-        endpoint
-            .request(leg, Method::Info, &MessageContent::default(), now)
-            .unwrap();
-    });
-    net.run(seconds(1));
-    assert!(net.log(bob).iter().any(|entry| entry.method() == "INFO"));
+    assert_connected(&mut net, (alice, leg), bob);
     hang_up(&mut net, alice, leg);
 }
 
@@ -890,13 +858,7 @@ fn attended_transfer_carried_out_by_the_border() {
         "{:?}",
         net.phone_events(bob)
     );
-    net.command(alice, |endpoint, now| {
-        endpoint
-            .request(leg, Method::Info, &MessageContent::default(), now)
-            .unwrap();
-    });
-    net.run(seconds(1));
-    assert!(net.log(carol).iter().any(|entry| entry.method() == "INFO"));
+    assert_connected(&mut net, (alice, leg), carol);
     hang_up(&mut net, alice, leg);
 }
 
@@ -940,13 +902,7 @@ fn invite_with_replaces_replaces_a_leg() {
         net.has(alice, is_in_dialog),
         "Alice gets the new description"
     );
-    net.command(alice, |endpoint, now| {
-        endpoint
-            .request(leg, Method::Info, &MessageContent::default(), now)
-            .unwrap();
-    });
-    net.run(seconds(1));
-    assert!(net.log(dora).iter().any(|entry| entry.method() == "INFO"));
+    assert_connected(&mut net, (alice, leg), dora);
     let replaced = net.events.iter().find_map(|event| match &event.kind {
         EventKind::LegReplaced {
             side,
@@ -1114,20 +1070,7 @@ fn reload_during_a_transfer_keeps_call_counts_of_trunks() {
     let mut ringing = PhoneBehaviour::answering(&SDP_B.replace("10.2.0.1", "10.2.0.2"));
     ringing.answer = None;
     let carol = net.phone("10.2.0.2:5060", ringing);
-    let edits = [Edit::Add {
-        id: HeaderId::ReferTo,
-        value: b"<sip:carol@198.51.100.1>",
-    }];
-    net.command(bob, |endpoint, now| {
-        endpoint
-            .request(
-                other,
-                Method::Refer,
-                &MessageContent::default().with(&edits),
-                now,
-            )
-            .unwrap();
-    });
+    refer_to_carol(&mut net, bob, other);
     net.run(seconds(1));
     assert_eq!(net.border.census().trunk_calls, 2, "Bob's and Carol's");
     let config = config::parse(&transferring_trunk(), "fewer.toml").unwrap();

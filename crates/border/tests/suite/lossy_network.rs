@@ -11,8 +11,6 @@ use virtual_network::saved_calls::SavedCalls;
 use virtual_network::*;
 use wire::sip::Method;
 
-const OUT: &str = "192.0.2.1:5060";
-
 fn run(seed: u64, calls: usize) -> (Vec<String>, usize) {
     let config = format!("{PLAIN}[media]\ntimeout_s=600\n");
     let mut net = VirtualNetwork::new(&config, seed);

@@ -8,23 +8,6 @@ use sip::{Ending, Failure, MessageContent};
 use std::time::Duration;
 use virtual_network::*;
 
-pub const OUT: &str = "192.0.2.1:5060";
-
-pub fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
-
-pub(crate) fn offer() -> MessageContent<'static> {
-    MessageContent::sdp(SDP_A.as_bytes())
-}
-
-pub fn pair(config: &str) -> (VirtualNetwork, usize, usize) {
-    let mut net = VirtualNetwork::new(config, 1);
-    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
-    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
-    (net, alice, bob)
-}
-
 pub fn port_of(body: &str) -> u16 {
     body.split("m=audio ")
         .nth(1)

@@ -1,6 +1,6 @@
 //! Media of phones whose addresses, ports or address families change, and of calls on hold.
 
-use crate::media::{OUT, arrivals, offer, pair, port_of, rtp, seconds};
+use crate::media::{arrivals, port_of, rtp};
 use crate::virtual_network;
 
 use sip::{Failure, MessageContent};
@@ -82,12 +82,7 @@ fn media_follows_a_phone_to_another_address() {
     let tcp = engine::Transport::Tcp;
     let alice = net.phone_over("10.1.0.1:5060", tcp, PhoneBehaviour::answering(SDP_A));
     let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
-    let flow = sip::Flow {
-        local: net.phones[alice].local,
-        transport: tcp,
-        remote: OUT.parse().unwrap(),
-        connection: None,
-    };
+    let flow = net.flow(alice, OUT, tcp);
     let private = SDP_A.replace("c=IN IP4 10.1.0.1", "c=IN IP4 192.168.1.5");
     let leg = net.command(alice, |endpoint, now| {
         let target = sip::Target::new(b"sip:bob@192.0.2.1", flow);

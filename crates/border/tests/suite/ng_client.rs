@@ -13,12 +13,7 @@ use std::time::Duration;
 use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Method};
 
-pub const OUT: &str = "192.0.2.1:5060";
 const CONTROL: [&str; 2] = ["192.0.2.101:2223", "192.0.2.102:2223"];
-
-pub fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
 
 /// A border that anchors media at two nodes.
 pub fn config(more: &str) -> String {

@@ -1,6 +1,6 @@
 //! Media nodes that fail or lose their calls: each call is re-anchored at another node or ended, and none stays silent.
 
-use crate::ng_client::{NodeHost, OUT, World, config, seconds};
+use crate::ng_client::{NodeHost, World, config};
 use crate::ng_server_rig::{addr, port_of, rtp};
 use crate::virtual_network;
 

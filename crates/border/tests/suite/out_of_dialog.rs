@@ -3,27 +3,10 @@
 use crate::virtual_network;
 
 use engine::Transport;
-use sip::{Ending, Failure, Flow, Login, MessageContent, OutOfDialogRequest, Target};
+use sip::{Ending, Failure, Login, MessageContent, OutOfDialogRequest, Target};
 use std::time::Duration;
 use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Method};
-
-const OUT: &str = "192.0.2.1:5060";
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
-
-fn offer() -> MessageContent<'static> {
-    MessageContent::sdp(SDP_A.as_bytes())
-}
-
-fn pair(config: &str) -> (VirtualNetwork, usize, usize) {
-    let mut net = VirtualNetwork::new(config, 1);
-    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
-    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
-    (net, alice, bob)
-}
 
 /// Sends an out-of-dialog request from a phone to the border.
 fn send(
@@ -34,12 +17,7 @@ fn send(
     edits: &[Edit<'_>],
     login: Option<Login<'_>>,
 ) {
-    let flow = Flow {
-        local: net.phones[phone].local,
-        transport: Transport::Udp,
-        remote: OUT.parse().unwrap(),
-        connection: None,
-    };
+    let flow = net.flow(phone, OUT, Transport::Udp);
     let user = format!("<sip:100{phone}@192.0.2.1>");
     net.command(phone, |endpoint, now| {
         let outside = OutOfDialogRequest {
@@ -421,6 +399,16 @@ fn phones_register_with_digest_and_call_each_other() {
     net.assert_quiet();
 }
 
+/// Registers a contact of user 1001.
+fn register(net: &mut VirtualNetwork, phone: usize, contact: &str) {
+    let request = RegisterRequest {
+        login: login("secret-1001", "1001"),
+        ..RegisterRequest::new("1001", contact)
+    };
+    net.send_register(phone, &request);
+    net.run(seconds(1));
+}
+
 #[test]
 fn all_contacts_ring_and_the_first_answer_wins() {
     let mut net = VirtualNetwork::new(USERS, 5);
@@ -433,27 +421,7 @@ fn all_contacts_ring_and_the_first_answer_wins() {
         (fixed, "<sip:1001@10.2.0.1>"),
         (mobile, "<sip:1001@10.3.0.1>"),
     ] {
-        let contact = [Edit::Replace {
-            id: HeaderId::Contact,
-            value: contact.as_bytes(),
-        }];
-        let flow = Flow {
-            local: net.phones[phone].local,
-            transport: Transport::Udp,
-            remote: OUT.parse().unwrap(),
-            connection: None,
-        };
-        net.command(phone, |endpoint, now| {
-            let outside = OutOfDialogRequest {
-                from: Some(b"<sip:1001@192.0.2.1>"),
-                to: Some(b"<sip:1001@192.0.2.1>"),
-                content: MessageContent::default().with(&contact),
-                login: login("secret-1001", "1001"),
-                ..OutOfDialogRequest::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
-            };
-            endpoint.send(&outside, now).unwrap();
-        });
-        net.run(seconds(1));
+        register(&mut net, phone, contact);
         assert_eq!(last_status(&net, phone), 200);
     }
     let leg = net.call_with(alice, "sip:1001@192.0.2.1", OUT, &offer(), |invite| {
@@ -486,28 +454,8 @@ fn max_breadth_is_divided_among_branches_and_obeyed() {
         .map(|host| net.phone(&format!("10.{host}.0.1:5060"), busy.clone()))
         .collect();
     for &phone in &phones {
-        let value = format!("<sip:1001@{}>", net.phones[phone].address);
-        let contact = [Edit::Replace {
-            id: HeaderId::Contact,
-            value: value.as_bytes(),
-        }];
-        let flow = Flow {
-            local: net.phones[phone].local,
-            transport: Transport::Udp,
-            remote: OUT.parse().unwrap(),
-            connection: None,
-        };
-        net.command(phone, |endpoint, now| {
-            let outside = OutOfDialogRequest {
-                from: Some(b"<sip:1001@192.0.2.1>"),
-                to: Some(b"<sip:1001@192.0.2.1>"),
-                content: MessageContent::default().with(&contact),
-                login: login("secret-1001", "1001"),
-                ..OutOfDialogRequest::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
-            };
-            endpoint.send(&outside, now).unwrap();
-        });
-        net.run(seconds(1));
+        let contact = format!("<sip:1001@{}>", net.phones[phone].address);
+        register(&mut net, phone, &contact);
     }
     // Max-Breadth of the request; Max-Breadth at each phone in calling order; number of phones that ring at once.
     for (breadth, expected, at_once) in [
@@ -675,12 +623,7 @@ fn requests_from_unlisted_addresses_are_dropped_and_counted() {
         Transport::Tcp,
         PhoneBehaviour::answering(SDP_A),
     );
-    let flow = Flow {
-        local: net.phones[mallory].local,
-        transport: Transport::Tcp,
-        remote: OUT.parse().unwrap(),
-        connection: None,
-    };
+    let flow = net.flow(mallory, OUT, Transport::Tcp);
     net.command(mallory, |endpoint, now| {
         let outside = OutOfDialogRequest::new(Method::Options, Target::new(b"sip:192.0.2.1", flow));
         endpoint.send(&outside, now).unwrap();
@@ -1020,12 +963,7 @@ fn answer_with(config: &str, from_core: bool, edits: &[Edit<'_>]) -> LogEntry {
         false => (alice, bob, OUT, "sip:bob@192.0.2.1"),
     };
     net.phones[responder].log.behaviour.outside = None;
-    let flow = Flow {
-        local: net.phones[sender].local,
-        transport: Transport::Udp,
-        remote: to.parse().unwrap(),
-        connection: None,
-    };
+    let flow = net.flow(sender, to, Transport::Udp);
     net.command(sender, |endpoint, now| {
         let message = OutOfDialogRequest::new(Method::Message, Target::new(uri.as_bytes(), flow));
         endpoint.send(&message, now).unwrap();
@@ -1117,12 +1055,7 @@ fn identities_in_responses_outside_calls_follow_trust() {
 
 /// Sends a MESSAGE with this text from a phone to the border over the phone's transport.
 fn send_text(net: &mut VirtualNetwork, phone: usize, transport: Transport, text: &str) {
-    let flow = Flow {
-        local: net.phones[phone].local,
-        transport,
-        remote: OUT.parse().unwrap(),
-        connection: None,
-    };
+    let flow = net.flow(phone, OUT, transport);
     net.command(phone, |endpoint, now| {
         let content = MessageContent {
             body: sip::Body::New {

@@ -8,12 +8,6 @@ use std::time::Duration;
 use virtual_network::*;
 use wire::sip::{Message, Throttle};
 
-const OUT: &str = "192.0.2.1:5060";
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
-
 #[test]
 fn feedback_of_a_trunk_is_obeyed() {
     let config = PLAIN.replace(

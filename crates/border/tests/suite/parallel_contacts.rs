@@ -4,15 +4,12 @@
 use crate::ng_client;
 use crate::virtual_network;
 
-use engine::Transport;
 use engine::record::{RecordBuilder, RecordChange};
 use ng_client::World;
-use sip::{Flow, LegId, MessageContent, OutOfDialogRequest, Target};
+use sip::{LegId, MessageContent};
 use std::time::Duration;
 use virtual_network::*;
-use wire::sip::{Edit, HeaderId, Method};
 
-const OUT: &str = "192.0.2.1:5060";
 const WEB: &str = "192.0.2.2:5060";
 
 fn second() -> Duration {
@@ -38,26 +35,12 @@ fn waiting() -> PhoneBehaviour {
 }
 
 fn register(net: &mut VirtualNetwork, phone: usize, at: &str) {
-    let flow = Flow {
-        local: net.phones[phone].local,
-        transport: Transport::Udp,
-        remote: at.parse().unwrap(),
-        connection: None,
-    };
     let contact = format!("<sip:1001@{}>", net.phones[phone].address);
-    let edits = [Edit::Replace {
-        id: HeaderId::Contact,
-        value: contact.as_bytes(),
-    }];
-    net.command(phone, |endpoint, now| {
-        let register = OutOfDialogRequest {
-            from: Some(b"<sip:1001@192.0.2.1>"),
-            to: Some(b"<sip:1001@192.0.2.1>"),
-            content: MessageContent::default().with(&edits),
-            ..OutOfDialogRequest::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
-        };
-        endpoint.send(&register, now).unwrap();
-    });
+    let request = RegisterRequest {
+        to: at,
+        ..RegisterRequest::new("1001", &contact)
+    };
+    net.send_register(phone, &request);
     net.run(second());
     let answered = |event: &PhoneEvent| *event == PhoneEvent::OutOfDialogResponse(200);
     assert!(net.has(phone, answered), "{:?}", net.phone_events(phone));

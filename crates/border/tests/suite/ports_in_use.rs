@@ -1,6 +1,6 @@
 //! Media ports, nearly all of which another program uses.
 
-use crate::media::{OUT, offer, pair, port_of, seconds};
+use crate::media::port_of;
 use crate::virtual_network::*;
 use engine::EventKind;
 use sip::Failure;

@@ -10,8 +10,6 @@ use sip::{LegId, MessageContent};
 use std::time::Duration;
 use virtual_network::*;
 
-const OUT: &str = "192.0.2.1:5060";
-
 /// Figures of the caller and the callee in one interval: packets, lost, loss in hundredths of a percent, jitter, MOS.
 type Side = (
     Option<u64>,

@@ -5,20 +5,15 @@ use crate::virtual_network;
 
 use border::admission::{CostPart, MediaOffload, MediaPath, Price};
 use config::Keying;
-use engine::{DropReason, EventKind, Transport};
+use engine::{DropReason, EventKind};
 use protect::srtp::Suite;
-use sip::{Failure, Flow, MessageContent, OutOfDialogRequest, Target};
+use sip::{Failure, MessageContent};
 use std::time::Duration;
 use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Method};
 
-const OUT: &str = "192.0.2.1:5060";
 /// Behind NAT: not the source address.
 const CONTACT: &str = "<sip:1000@192.168.3.3:5060>";
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
 
 fn relaying_config() -> String {
     PLAIN
@@ -384,28 +379,12 @@ fn phones_are_spread_after_a_power_failure() {
 }
 
 fn ask_to_register(net: &mut VirtualNetwork, phone: usize, user: &str, cseq: u32, contact: &str) {
-    let flow = Flow {
-        local: net.phones[phone].local,
-        transport: Transport::Udp,
-        remote: OUT.parse().unwrap(),
-        connection: None,
+    let request = RegisterRequest {
+        call_id: Some(user),
+        cseq: Some(cseq),
+        ..RegisterRequest::new(user, contact)
     };
-    let address = format!("<sip:{user}@192.0.2.1>");
-    net.command(phone, |endpoint, now| {
-        let edits = [Edit::Replace {
-            id: HeaderId::Contact,
-            value: contact.as_bytes(),
-        }];
-        let outside = OutOfDialogRequest {
-            from: Some(address.as_bytes()),
-            to: Some(address.as_bytes()),
-            call_id: Some(user.as_bytes()),
-            cseq: Some(cseq),
-            content: MessageContent::default().with(&edits),
-            ..OutOfDialogRequest::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
-        };
-        endpoint.send(&outside, now).unwrap();
-    });
+    net.send_register(phone, &request);
 }
 
 /// Calls above the rate limit: calls up to the limit succeed, every other gets the configured status without state, and

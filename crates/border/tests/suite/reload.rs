@@ -3,29 +3,13 @@
 use crate::virtual_network;
 
 use engine::{EventKind, Transport};
-use sip::{Flow, Login, MessageContent, OutOfDialogRequest, Target};
+use sip::{Login, MessageContent, OutOfDialogRequest, Target};
 use std::time::Duration;
 use virtual_network::*;
-use wire::sip::{Edit, HeaderId, Method};
+use wire::sip::Method;
 
-const OUT: &str = "192.0.2.1:5060";
 /// The public address of OUT behind a NAT.
 const PUBLIC: &str = "203.0.113.8:5060";
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
-
-fn offer() -> MessageContent<'static> {
-    MessageContent::sdp(SDP_A.as_bytes())
-}
-
-fn pair(config: &str) -> (VirtualNetwork, usize, usize) {
-    let mut net = VirtualNetwork::new(config, 1);
-    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
-    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
-    (net, alice, bob)
-}
 
 fn reload(net: &mut VirtualNetwork, config: &str) {
     let config = config::parse(config, "changed.toml").unwrap();
@@ -42,12 +26,7 @@ fn answers_options(net: &mut VirtualNetwork, phone: usize, to: &str) -> bool {
             .count()
     };
     let before = answered(net);
-    let flow = Flow {
-        local: net.phones[phone].local,
-        transport: Transport::Udp,
-        remote: to.parse().unwrap(),
-        connection: None,
-    };
+    let flow = net.flow(phone, to, Transport::Udp);
     net.command(phone, |endpoint, now| {
         let options = OutOfDialogRequest::new(Method::Options, Target::new(b"sip:192.0.2.1", flow));
         endpoint.send(&options, now).unwrap();
@@ -75,26 +54,11 @@ fn another_public_address_keeps_the_socket_and_its_registrations() {
     let (mut net, alice, bob) = pair(&advertising("203.0.113.7"));
     net.aliases
         .insert(PUBLIC.parse().unwrap(), OUT.parse().unwrap());
-    let contact = [Edit::Replace {
-        id: HeaderId::Contact,
-        value: b"<sip:1001@10.2.0.1>",
-    }];
-    let flow = Flow {
-        local: net.phones[bob].local,
-        transport: Transport::Udp,
-        remote: OUT.parse().unwrap(),
-        connection: None,
+    let register = RegisterRequest {
+        login: login("1001", "secret-1001"),
+        ..RegisterRequest::new("1001", "<sip:1001@10.2.0.1>")
     };
-    net.command(bob, |endpoint, now| {
-        let register = OutOfDialogRequest {
-            from: Some(b"<sip:1001@192.0.2.1>"),
-            to: Some(b"<sip:1001@192.0.2.1>"),
-            content: MessageContent::default().with(&contact),
-            login: login("1001", "secret-1001"),
-            ..OutOfDialogRequest::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
-        };
-        endpoint.send(&register, now).unwrap();
-    });
+    net.send_register(bob, &register);
     net.run(seconds(1));
     assert!(net.names().contains(&"registration_stored"));
     let before = net.open_sockets;

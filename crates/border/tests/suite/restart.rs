@@ -5,23 +5,13 @@ use crate::virtual_network;
 
 use border::registrar::StoredRegistration;
 use engine::{Time, Transport};
-use sip::{Flow, MessageContent, OutOfDialogRequest, Target};
-use std::time::Duration;
+use sip::MessageContent;
 use virtual_network::*;
-use wire::sip::{Edit, HeaderId, Method};
+use wire::sip::{Edit, HeaderId};
 
-const OUT: &str = "192.0.2.1:5060";
 const IN: &str = "198.51.100.1:5060";
 /// Behind NAT: not the source address.
 const CONTACT: &str = "<sip:1000@192.168.3.3:5060>";
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
-
-fn offer() -> MessageContent<'static> {
-    MessageContent::sdp(SDP_A.as_bytes())
-}
 
 fn local(workers: u8) -> String {
     PLAIN.replace("kind='access'\n", "kind='access'\nregister='local'\n")
@@ -43,28 +33,13 @@ fn register(
     user: &str,
     contact: &str,
 ) {
-    let flow = Flow {
-        local: net.phones[phone].local,
+    let request = RegisterRequest {
         transport,
-        remote: OUT.parse().unwrap(),
-        connection: None,
+        call_id: Some(user),
+        cseq: Some(1),
+        ..RegisterRequest::new(user, contact)
     };
-    let address = format!("<sip:{user}@192.0.2.1>");
-    net.command(phone, |endpoint, now| {
-        let edits = [Edit::Replace {
-            id: HeaderId::Contact,
-            value: contact.as_bytes(),
-        }];
-        let outside = OutOfDialogRequest {
-            from: Some(address.as_bytes()),
-            to: Some(address.as_bytes()),
-            call_id: Some(user.as_bytes()),
-            cseq: Some(1),
-            content: MessageContent::default().with(&edits),
-            ..OutOfDialogRequest::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
-        };
-        endpoint.send(&outside, now).unwrap();
-    });
+    net.send_register(phone, &request);
     net.run(seconds(2));
 }
 

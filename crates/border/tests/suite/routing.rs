@@ -4,21 +4,12 @@
 use crate::virtual_network;
 
 use engine::{DropReason, Transport};
-use sip::{Ending, Failure, Flow, MessageContent, OutOfDialogRequest, Target};
+use sip::{Ending, Failure, MessageContent, OutOfDialogRequest, Target};
 use std::time::Duration;
 use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Method};
 
-const OUT: &str = "192.0.2.1:5060";
 const IN: &str = "198.51.100.1:5060";
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
-
-fn offer() -> MessageContent<'static> {
-    MessageContent::sdp(SDP_A.as_bytes())
-}
 
 fn busy() -> PhoneBehaviour {
     let mut behaviour = PhoneBehaviour::answering("");
@@ -319,12 +310,7 @@ fn contact_with_a_host_name_is_located_without_authorising_it() {
     assert!(came(&net, "INFO sip:bob@Far.example;transport=udp ") >= 1);
     // The name's address is not authorised by this.
     let before = net.border.drops().get(DropReason::SipSourceNotAllowed);
-    let way = Flow {
-        local: net.phones[far].local,
-        transport: Transport::Udp,
-        remote: "198.51.100.1:5060".parse().unwrap(),
-        connection: None,
-    };
+    let way = net.flow(far, "198.51.100.1:5060", Transport::Udp);
     net.command(far, |endpoint, now| {
         let target = Target::new(b"sip:x@198.51.100.1", way);
         endpoint
@@ -345,12 +331,7 @@ fn contact_with_a_host_name_is_located_without_authorising_it() {
 fn is_dropped(net: &mut VirtualNetwork, phone: usize, to: &str) -> bool {
     let reason = DropReason::SipSourceNotAllowed;
     let before = net.border.drops().get(reason);
-    let way = Flow {
-        local: net.phones[phone].local,
-        transport: Transport::Udp,
-        remote: to.parse().unwrap(),
-        connection: None,
-    };
+    let way = net.flow(phone, to, Transport::Udp);
     net.command(phone, |endpoint, now| {
         let target = Target::new(b"sip:x@192.0.2.1", way);
         endpoint
@@ -465,12 +446,7 @@ fn carrier_behind_nat_gets_the_public_address() {
 }
 
 fn register(net: &mut VirtualNetwork, phone: usize, edits: &[Edit<'_>]) {
-    let flow = Flow {
-        local: net.phones[phone].local,
-        transport: Transport::Udp,
-        remote: OUT.parse().unwrap(),
-        connection: None,
-    };
+    let flow = net.flow(phone, OUT, Transport::Udp);
     net.command(phone, |endpoint, now| {
         let outside = OutOfDialogRequest {
             from: Some(b"<sip:1000@192.0.2.1>"),

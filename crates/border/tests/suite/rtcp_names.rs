@@ -1,6 +1,6 @@
 //! Names in RTCP towards interfaces with topology hiding.
 
-use crate::media::{OUT, arrivals, pair, port_of, seconds};
+use crate::media::{arrivals, port_of};
 use crate::virtual_network::*;
 use sip::MessageContent;
 

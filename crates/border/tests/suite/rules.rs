@@ -3,17 +3,11 @@
 use crate::virtual_network;
 
 use engine::{DropReason, EventKind, Time, Transport};
-use sip::{Flow, MessageContent, OutOfDialogRequest, Target};
-use std::time::Duration;
+use sip::{MessageContent, OutOfDialogRequest, Target};
 use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
-const OUT: &str = "192.0.2.1:5060";
 const IN: &str = "198.51.100.1:5060";
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
 
 /// Headers that rules add to messages from the core are relayed to phones if they are listed.
 fn plain() -> String {
@@ -407,12 +401,7 @@ on = 'response'
 do = [{ add = 'X-Answer', value = '${status}' }]
 ";
     let (mut net, alice, bob) = net(rules);
-    let flow = Flow {
-        local: net.phones[alice].local,
-        transport: Transport::Udp,
-        remote: OUT.parse().unwrap(),
-        connection: None,
-    };
+    let flow = net.flow(alice, OUT, Transport::Udp);
     net.command(alice, |endpoint, now| {
         let outside = OutOfDialogRequest {
             from: Some(b"<sip:alice@10.1.0.1>"),
@@ -610,12 +599,7 @@ fn authenticated_caller_is_asserted() {
 
 /// Sends a request outside of dialogs from a phone.
 fn send(net: &mut VirtualNetwork, phone: usize, method: Method<'static>, edits: &[Edit<'_>]) {
-    let flow = Flow {
-        local: net.phones[phone].local,
-        transport: Transport::Udp,
-        remote: OUT.parse().unwrap(),
-        connection: None,
-    };
+    let flow = net.flow(phone, OUT, Transport::Udp);
     net.command(phone, |endpoint, now| {
         let request = OutOfDialogRequest {
             from: Some(b"<sip:alice@192.0.2.1>"),

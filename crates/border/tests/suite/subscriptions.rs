@@ -4,17 +4,11 @@ use crate::virtual_network;
 
 use engine::{Time, Transport};
 use sip::{DialogId, Flow, MessageContent, OutOfDialogRequest, Target};
-use std::time::Duration;
 use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Method};
 
-const OUT: &str = "192.0.2.1:5060";
 const IN: &str = "198.51.100.1:5060";
 const BOB: (&str, &str) = ("sip:bob@192.0.2.1", OUT);
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
 
 fn pair(config: &str) -> (VirtualNetwork, usize, usize) {
     with_phones(VirtualNetwork::new(config, 5))
@@ -55,12 +49,7 @@ const SUBSCRIBE: [Edit<'static>; 3] = [
 ];
 
 fn flow(net: &VirtualNetwork, phone: usize, hop: &str) -> Flow {
-    Flow {
-        local: net.phones[phone].local,
-        transport: Transport::Udp,
-        remote: hop.parse().unwrap(),
-        connection: None,
-    }
+    net.flow(phone, hop, Transport::Udp)
 }
 
 /// Sends SUBSCRIBE or REFER from a phone to `uri` through `hop`.

@@ -3,17 +3,11 @@
 use crate::virtual_network;
 
 use engine::Transport;
-use sip::{Flow, LegId, MessageContent, OutOfDialogRequest, Target};
-use std::time::Duration;
+use sip::{LegId, MessageContent, OutOfDialogRequest, Target};
 use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Method};
 
-const OUT: &str = "192.0.2.1:5060";
 const IN: &str = "198.51.100.1:5060";
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
 
 /// Addresses of the access side, with the border's own there.
 const ACCESS: [&str; 4] = [
@@ -43,12 +37,7 @@ fn send(
     uri: &str,
     edits: &[Edit<'_>],
 ) {
-    let flow = Flow {
-        local: net.phones[phone].local,
-        transport: Transport::Udp,
-        remote: hop.parse().unwrap(),
-        connection: None,
-    };
+    let flow = net.flow(phone, hop, Transport::Udp);
     let user = format!("<sip:1000@{}>", net.phones[phone].address);
     net.command(phone, |endpoint, now| {
         let outside = OutOfDialogRequest {

@@ -11,15 +11,10 @@ use std::time::Duration;
 use virtual_network::*;
 use wire::rtp::{RtpHeader, RtpView};
 
-const OUT: &str = "192.0.2.1:5060";
 const BOTH: [(&str, &str); 2] = [
     ("10.1.0.1:4000", "192.0.2.1"),
     ("10.2.0.1:5000", "198.51.100.1"),
 ];
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
 
 fn sdp(host: &str, port: u16, formats: &str, attributes: &[&str]) -> String {
     let mut text = format!(

@@ -3,19 +3,11 @@
 
 use crate::virtual_network;
 
-use engine::Transport;
 use protect::sdes::CryptoAttribute;
 use protect::srtp::{ContextLimits, Inbound};
-use sip::{Ending, Failure, Flow, LegId, MessageContent, OutOfDialogRequest, Target};
-use std::time::Duration;
+use sip::{Ending, Failure, LegId, MessageContent};
 use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Method};
-
-const OUT: &str = "192.0.2.1:5060";
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
 
 /// Transfers of `pbx` are carried out by the border; `carol` is reached by the trunk `other` with these keys.
 fn config(target: &str, keys: &str) -> String {
@@ -371,26 +363,8 @@ fn all_contacts_of_a_user_are_tried() {
 }
 
 fn register(net: &mut VirtualNetwork, phone: usize) {
-    let flow = Flow {
-        local: net.phones[phone].local,
-        transport: Transport::Udp,
-        remote: OUT.parse().unwrap(),
-        connection: None,
-    };
     let contact = format!("<sip:1000@{}>", net.phones[phone].address);
-    let edits = [Edit::Replace {
-        id: HeaderId::Contact,
-        value: contact.as_bytes(),
-    }];
-    net.command(phone, |endpoint, now| {
-        let register = OutOfDialogRequest {
-            from: Some(b"<sip:1000@192.0.2.1>"),
-            to: Some(b"<sip:1000@192.0.2.1>"),
-            content: MessageContent::default().with(&edits),
-            ..OutOfDialogRequest::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
-        };
-        endpoint.send(&register, now).unwrap();
-    });
+    net.send_register(phone, &RegisterRequest::new("1000", &contact));
     net.run(seconds(1));
     let answered = |event: &PhoneEvent| *event == PhoneEvent::OutOfDialogResponse(200);
     assert!(net.has(phone, answered), "{:?}", net.phone_events(phone));

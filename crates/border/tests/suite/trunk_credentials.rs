@@ -9,7 +9,6 @@ use std::time::Duration;
 use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Method};
 
-const OUT: &str = "192.0.2.1:5060";
 const PHONE: &str = "198.51.100.7:5060";
 const CREDENTIALS: &str = "Proxy-Authorization: Digest username=\"u1000\", realm=\"pbx\", nonce=\"n\", uri=\"sip:x\", response=\"r\"\r\n";
 
@@ -18,10 +17,6 @@ fn configuration(more: &str) -> String {
         "kind='access'\n",
         &format!("kind='access'\nregister='pass:pbx'\nrefer='pass'\n{more}"),
     )
-}
-
-fn seconds(number: u64) -> Duration {
-    Duration::from_secs(number)
 }
 
 /// A request of user 1000 from the address of the phone.

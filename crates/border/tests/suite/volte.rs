@@ -3,12 +3,11 @@
 
 use crate::virtual_network;
 
-use sip::{Flow, LegId, MessageContent, OutOfDialogRequest, Prack, Target};
+use sip::{LegId, MessageContent, Prack};
 use std::time::Duration;
 use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Method};
 
-const OUT: &str = "192.0.2.1:5060";
 const IN: &str = "198.51.100.1:5060";
 
 fn second() -> Duration {
@@ -460,25 +459,10 @@ fn phones_authorise_no_early_media() {
 }
 
 fn register(net: &mut VirtualNetwork, phone: usize) {
-    let flow = Flow {
-        local: net.phones[phone].local,
-        transport: engine::Transport::Udp,
-        remote: OUT.parse().unwrap(),
-        connection: None,
-    };
-    let edits = [Edit::Replace {
-        id: HeaderId::Contact,
-        value: b"<sip:1000@10.1.0.1:5060>",
-    }];
-    net.command(phone, |endpoint, now| {
-        let outside = OutOfDialogRequest {
-            from: Some(b"<sip:1000@192.0.2.1>"),
-            to: Some(b"<sip:1000@192.0.2.1>"),
-            content: MessageContent::default().with(&edits),
-            ..OutOfDialogRequest::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
-        };
-        endpoint.send(&outside, now).unwrap();
-    });
+    net.send_register(
+        phone,
+        &RegisterRequest::new("1000", "<sip:1000@10.1.0.1:5060>"),
+    );
     net.run(second());
     assert!(net.has(phone, |event| *event
         == PhoneEvent::OutOfDialogResponse(200)));

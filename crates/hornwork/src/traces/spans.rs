@@ -45,7 +45,7 @@ pub(super) struct RoutedTarget {
 /// The steps of a call that its record does not have.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallSteps {
-    /// Its targets, in the order of trying; the first ones of many.
+    /// Its targets, in the order of trying; of many the first ones and the last one.
     pub(super) targets: Vec<RoutedTarget>,
     /// When the legs of caller and callee were replaced last.
     pub(super) replaced: [Option<Time>; 2],

@@ -2,6 +2,7 @@
 
 use crate::common::{border, example, free_port, media_ports, root, scratch};
 use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 fn hornwork(arguments: &[&str]) -> Output {
@@ -157,12 +158,13 @@ fn list_shows_durations() {
     }
 }
 
-#[test]
-fn interrupted_run_keeps_its_measurements() {
-    let folder = scratch("first-contact-interrupt");
-    let out = folder.join("run");
+/// Runs a command of the test lab with Ctrl-C after 4 s; returns its results and standard error.
+fn interrupted(command: &[&str], name: &str) -> (PathBuf, String) {
+    let out = scratch(&format!("first-contact-{name}")).join("run");
     let child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
-        .args(["lab", "run", "small-network", "--out"])
+        .arg("lab")
+        .args(command)
+        .arg("--out")
         .arg(&out)
         .current_dir(root())
         .stdout(Stdio::piped())
@@ -178,66 +180,38 @@ fn interrupted_run_keeps_its_measurements() {
     let output = child.wait_with_output().expect("it ends");
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{error}");
-    // The line of the trial says the same as the report.
-    assert!(error.contains(": not judged (cut short)"), "{error}");
+    (out, error)
+}
+
+/// The record and the report say that the user ended the command.
+fn assert_reported_as_interrupted(out: &Path) {
     let record = std::fs::read_to_string(out.join("run.json")).expect("the run's record");
     assert!(record.contains("interrupted by the user"), "{record}");
     let page = std::fs::read_to_string(out.join("report.html")).expect("the report");
     assert!(page.contains("interrupted"));
+}
+
+#[test]
+fn interrupted_run_keeps_its_measurements() {
+    let (out, error) = interrupted(&["run", "small-network"], "interrupt");
+    // The line of the trial says the same as the report.
+    assert!(error.contains(": not judged (cut short)"), "{error}");
+    assert_reported_as_interrupted(&out);
 }
 
 #[test]
 fn interrupted_search_keeps_its_measurements() {
-    let folder = scratch("first-contact-search");
-    let out = folder.join("run");
-    let child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
-        .args(["lab", "search", "call-capacity", "--out"])
-        .arg(&out)
-        .current_dir(root())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    std::thread::sleep(std::time::Duration::from_secs(4));
-    let id = child.id().to_string();
-    Command::new("kill")
-        .args(["-INT", &id])
-        .status()
-        .expect("kill");
-    let output = child.wait_with_output().expect("it ends");
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{error}");
+    let (out, error) = interrupted(&["search", "call-capacity"], "search");
     assert!(error.contains("interrupted after 1 of at most"), "{error}");
     // The estimated duration is printed before the start.
     let first = error.lines().next().unwrap_or_default();
     assert!(first.contains("trials, about"), "{first}");
-    let record = std::fs::read_to_string(out.join("run.json")).expect("the run's record");
-    assert!(record.contains("interrupted by the user"), "{record}");
-    let page = std::fs::read_to_string(out.join("report.html")).expect("the report");
-    assert!(page.contains("interrupted"));
+    assert_reported_as_interrupted(&out);
 }
 
 #[test]
 fn interrupted_peak_is_no_reference() {
-    let folder = scratch("first-contact-peak");
-    let out = folder.join("run");
-    let child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
-        .args(["lab", "run", "overload", "--out"])
-        .arg(&out)
-        .current_dir(root())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    std::thread::sleep(std::time::Duration::from_secs(4));
-    let id = child.id().to_string();
-    Command::new("kill")
-        .args(["-INT", &id])
-        .status()
-        .expect("kill");
-    let output = child.wait_with_output().expect("it ends");
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{error}");
+    let (out, error) = interrupted(&["run", "overload"], "peak");
     assert!(error.contains("while the peak was measured"), "{error}");
     assert!(!out.join("run.json").exists());
 }
@@ -268,11 +242,7 @@ fn unreachable_sut_is_detected_before_the_run() {
 }
 
 /// A border that goes on between the runs, with a route to the called side of the test lab; and that side.
-fn pbx(
-    folder: &std::path::Path,
-    interface: &str,
-    tables: &str,
-) -> (crate::common::Process, [String; 2]) {
+fn pbx(folder: &Path, interface: &str, tables: &str) -> (crate::common::Process, [String; 2]) {
     let (sip, callees) = (free_port(), free_port());
     let text = example("loopback.toml", sip, callees, media_ports(400), tables);
     let text = text.replace(
@@ -287,7 +257,7 @@ fn pbx(
 }
 
 /// Runs `call-capacity` at 20 and 40 calls; returns exit status and output.
-fn measure(folder: &std::path::Path, sets: &[String], out: &str) -> (Option<i32>, String) {
+fn measure(folder: &Path, sets: &[String], out: &str) -> (Option<i32>, String) {
     measure_by(
         &["run", "call-capacity", "--repeat", "2"],
         folder,
@@ -297,12 +267,7 @@ fn measure(folder: &std::path::Path, sets: &[String], out: &str) -> (Option<i32>
 }
 
 /// The same with other words of the command.
-fn measure_by(
-    words: &[&str],
-    folder: &std::path::Path,
-    sets: &[String],
-    out: &str,
-) -> (Option<i32>, String) {
+fn measure_by(words: &[&str], folder: &Path, sets: &[String], out: &str) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hornwork"));
     command
         .arg("lab")
@@ -432,17 +397,13 @@ fn runs_of_two_seeds_are_compared() {
     let log = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{log}");
     assert!(log.contains("worse: "), "{log}");
-    assert!(std::path::Path::new(&lossy).join("compare.html").exists());
+    assert!(Path::new(&lossy).join("compare.html").exists());
 }
 
-#[test]
-fn optional_message_as_last_step_ends_the_call() {
-    let folder = scratch("first-contact-optional");
-    let caller = folder.join("caller.xml");
-    let called = folder.join("called.xml");
-    std::fs::write(
-        &caller,
-        "<scenario name=\"caller\"><send><![CDATA[
+/// A scenario that sends an OPTIONS and receives its 200, with these further attributes of the step.
+fn options_scenario(name: &str, attributes: &str) -> String {
+    format!(
+        "<scenario name=\"{name}\"><send><![CDATA[
 OPTIONS sip:a@[remote_ip]:[remote_port] SIP/2.0
 Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
 From: <sip:b@[local_ip]>;tag=[call_number]
@@ -452,7 +413,18 @@ CSeq: 1 OPTIONS
 Max-Forwards: 70
 Content-Length: 0
 
-]]></send><recv response=\"200\" optional=\"true\" id=\"2\"/></scenario>",
+]]></send><recv response=\"200\"{attributes}/></scenario>"
+    )
+}
+
+#[test]
+fn optional_message_as_last_step_ends_the_call() {
+    let folder = scratch("first-contact-optional");
+    let caller = folder.join("caller.xml");
+    let called = folder.join("called.xml");
+    std::fs::write(
+        &caller,
+        options_scenario("caller", " optional=\"true\" id=\"2\""),
     )
     .expect("a scenario");
     std::fs::write(
@@ -502,21 +474,7 @@ Content-Length: 0
 fn signals_end_a_scenario_with_a_waiting_call() {
     let folder = scratch("first-contact-waiting");
     let scenario = folder.join("waits.xml");
-    std::fs::write(
-        &scenario,
-        "<scenario name=\"waits\"><send><![CDATA[
-OPTIONS sip:a@[remote_ip]:[remote_port] SIP/2.0
-Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
-From: <sip:b@[local_ip]>;tag=[call_number]
-To: <sip:a@[remote_ip]>
-Call-ID: [call_id]
-CSeq: 1 OPTIONS
-Max-Forwards: 70
-Content-Length: 0
-
-]]></send><recv response=\"200\"/></scenario>",
-    )
-    .expect("a scenario");
+    std::fs::write(&scenario, options_scenario("waits", "")).expect("a scenario");
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let limit = std::time::Duration::from_secs(20);
     silent.set_read_timeout(Some(limit)).expect("a timeout");

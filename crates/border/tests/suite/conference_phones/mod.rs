@@ -10,8 +10,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use wire::rtp::{RtpHeader, RtpView, TelephoneEvent};
 
-pub const OUT: &str = "192.0.2.1:5060";
-
 pub fn millis(number: u64) -> Duration {
     Duration::from_millis(number)
 }

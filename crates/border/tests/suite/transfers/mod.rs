@@ -11,7 +11,6 @@ use wire::sip::{Edit, HeaderId, Method};
 
 pub const DONE: [&str; 1] = ["SIP/2.0 200 OK"];
 
-pub const OUT: &str = "192.0.2.1:5060";
 pub const IN: &str = "198.51.100.1:5060";
 
 /// Alice on the access side; Bob, Carol and Dave on the core side, each a trunk whose transfers the border carries out.

@@ -10,6 +10,7 @@ mod link_conditions;
 mod phone_log;
 mod programs;
 pub mod saved_calls;
+mod set_up;
 mod socket_filters;
 mod workers;
 
@@ -17,7 +18,7 @@ pub use phone_log::{LogEntry, PhoneEvent};
 // Not every test uses all of them.
 use dns::zone_answer;
 #[allow(unused_imports)]
-pub use {configurations::*, dns::dns_name, link_conditions::*, programs::Program};
+pub use {configurations::*, dns::dns_name, link_conditions::*, programs::Program, set_up::*};
 
 use border::border::Border;
 use engine::{
@@ -452,7 +453,8 @@ impl VirtualNetwork {
         index
     }
 
-    fn flow(&self, phone: usize, to: &str, transport: Transport) -> Flow {
+    /// The way from a phone to an address of the border.
+    pub fn flow(&self, phone: usize, to: &str, transport: Transport) -> Flow {
         Flow {
             local: self.phones[phone].local,
             transport,
