@@ -105,7 +105,7 @@ impl Calls<'_> {
             };
             return ConferenceCalls::new(self).join_conference(new, called);
         }
-        let planned = self.plan(request, origin, admitted.route);
+        let planned = self.plan(request, (origin, flow.remote.ip()), admitted.route);
         let planned = planned.and_then(|plan| {
             let wanted = Reservation::for_plan(
                 &self.parts.ctx.config,
