@@ -69,8 +69,8 @@ pub(crate) struct DnsClient {
 const NAME_SERVER: u64 = 1 << 62;
 
 impl DnsClient {
-    /// Starts a lookup, with a seed if it is to have the order of an earlier one ([`LocateRequest::seed`]). A result that
-    /// is known already is returned; otherwise it is one of [`DnsClient::next_result`].
+    /// Starts a lookup, with a seed if it is to have the order of an earlier one ([`LocateRequest::seed`]). A result
+    /// that is known already is returned; otherwise it is one of [`DnsClient::next_result`].
     pub(crate) fn start(
         &mut self,
         host: &HostName,

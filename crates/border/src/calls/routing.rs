@@ -33,8 +33,8 @@ impl Calls<'_> {
         }
     }
 
-    /// Applies policy to a request. `trunk`: a header rule has selected this trunk. The repetition of a challenged request
-    /// has the same order of targets: those of a trunk may know their own nonces only.
+    /// Applies policy to a request. `trunk`: a header rule has selected this trunk. The repetition of a challenged
+    /// request has the same order of targets: those of a trunk may know their own nonces only.
     pub(crate) fn plan(
         &mut self,
         request: &Message<'_>,

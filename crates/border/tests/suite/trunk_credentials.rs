@@ -453,7 +453,8 @@ fn srv(port: u16, target: &str) -> Vec<u8> {
     data
 }
 
-/// Each node of the trunk knows its own nonces only: the request with credentials reaches the one that has challenged it.
+/// Each node of the trunk knows its own nonces only: the request with credentials reaches the one that has challenged
+/// it.
 #[test]
 fn repeated_requests_reach_the_target_that_has_challenged_them() {
     let list = "target=['udp:10.2.0.1:5060','udp:10.2.0.2:5060']";

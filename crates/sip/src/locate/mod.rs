@@ -38,8 +38,8 @@ pub struct LocateRequest {
     pub transport: Option<Transport>,
     /// Whether only secure transports are allowed (`sips:`).
     pub secure: bool,
-    /// Draws among SRV records of equal priority follow from this number, so that a repeated request has the same order;
-    /// `None`: at random.
+    /// Draws among SRV records of equal priority follow from this number, so that a repeated request has the same
+    /// order; `None`: at random.
     pub seed: Option<u64>,
 }
 
