@@ -69,15 +69,16 @@ pub(crate) struct DnsClient {
 const NAME_SERVER: u64 = 1 << 62;
 
 impl DnsClient {
-    /// Starts a lookup. A result that is known already is returned; otherwise it is one of [`DnsClient::next_result`].
+    /// Starts a lookup, with a seed if it is to have the order of an earlier one ([`LocateRequest::seed`]). A result
+    /// that is known already is returned; otherwise it is one of [`DnsClient::next_result`].
     pub(crate) fn start(
         &mut self,
         host: &HostName,
-        transport: Option<Transport>,
+        (transport, seed): (Option<Transport>, Option<u64>),
         waiting: LookupWaiter,
         now: Time,
     ) -> Option<LookupResult> {
-        let started = match wanted(host, transport) {
+        let started = match wanted(host, transport, seed) {
             Ok(wanted) => self.resolver.locate(wanted, now),
             Err(error) => LookupStart::Done(Err(error)),
         };
@@ -97,11 +98,11 @@ impl DnsClient {
     pub(crate) fn request(
         &mut self,
         host: &HostName,
-        transport: Option<Transport>,
+        (transport, seed): (Option<Transport>, Option<u64>),
         waiting: LookupWaiter,
         now: Time,
     ) {
-        if let Some(result) = self.start(host, transport, waiting, now) {
+        if let Some(result) = self.start(host, (transport, seed), waiting, now) {
             self.known.push_back(result);
         }
     }
@@ -256,13 +257,18 @@ pub(crate) fn resolver_stream_of(connection: ConnectionId) -> Option<u32> {
 }
 
 /// The lookup for a target.
-fn wanted(host: &HostName, transport: Option<Transport>) -> Result<LocateRequest, LocateError> {
+fn wanted(
+    host: &HostName,
+    transport: Option<Transport>,
+    seed: Option<u64>,
+) -> Result<LocateRequest, LocateError> {
     let parsed = wire::sip::Host::parse(host.text().as_bytes()).ok_or(LocateError::BadName)?;
     Ok(LocateRequest {
         host: LocateHost::from_host(&parsed)?,
         port: host.port,
         transport,
         secure: false,
+        seed,
     })
 }
 

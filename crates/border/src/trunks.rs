@@ -297,8 +297,8 @@ impl Trunks {
         trunk.changed(was_up, result)
     }
 
-    /// A call to this target got no response at all: counts like a failed ping if the trunk is pinged; otherwise it would
-    /// stay down.
+    /// A call to this target got no response at all: counts like a failed ping if the trunk is pinged; otherwise it
+    /// would stay down.
     pub fn call_unanswered(&mut self, trunk: TrunkId, target: u16) -> Option<EventKind> {
         let trunk = self.trunks.get(usize::from(trunk.0))?;
         trunk.interval?;
@@ -522,8 +522,8 @@ mod tests {
         assert!(!trunks.target_up(TrunkId(0), 1));
     }
 
-    /// A response to a call ends the row of unanswered calls, but not that of failed pings: a system that is being drained
-    /// answers pings with 503 and calls with 200.
+    /// A response to a call ends the row of unanswered calls, but not that of failed pings: a system that is being
+    /// drained answers pings with 503 and calls with 200.
     #[test]
     fn responses_to_calls_end_the_row_of_unanswered_ones() {
         let mut trunks = trunks();

@@ -74,8 +74,8 @@ pub(super) struct RawTrunk {
     #[serde(default)]
     #[schemars(range(max = 86400))]
     pub ping_interval_s: u32,
-    /// Failed pings in a row after which a target counts as down. Calls without any response count as failed pings, until
-    /// a call gets one, even if it is a refusal.
+    /// Failed pings in a row after which a target counts as down. Calls without any response count as failed pings,
+    /// until a call gets one, even if it is a refusal.
     #[serde(default = "default_ping_failures")]
     #[schemars(range(min = 1, max = 100))]
     pub ping_failures: u32,

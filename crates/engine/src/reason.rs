@@ -100,7 +100,7 @@ reasons! {
     ForeignSource 403 "source belongs to no trunk of this core interface: add it to `sources` of the trunk, or to `allow`" "A core interface accepts requests of configured systems only.";
     InterfaceRemoved 503 "the interface was removed from the configuration" "The request arrived at an address that a reload has removed.";
 
-    Loop 482 "loop" "A request of the border has returned from where it came before, with the same Request-URI (RFC 5393 section 4.2).";
+    Loop 482 "loop" "A request of the border has returned from the same side as before, with the same Request-URI (RFC 5393 section 4.2).";
     BreadthExhausted 440 "Max-Breadth is exhausted" "Max-Breadth of the INVITE is 0 (RFC 5393 section 5).";
     Draining 503 "draining" "The border is being drained and takes no new calls.";
     CallLimit 503 "call limit reached" "The border has as many calls as `[limits] calls` allows.";

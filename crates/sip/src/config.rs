@@ -78,9 +78,9 @@ pub struct EndpointConfig {
     pub timers: TimerConfig,
     /// Capacities: twice `calls` legs, `transactions`, `connections`, `connections_per_source`, `message_bytes`.
     pub limits: Limits,
-    /// This element forwards requests: out-of-dialog requests with Max-Forwards 0 are answered with 483 (RFC 3261 section
-    /// 16.3; except OPTIONS, which ends here), and INVITEs are merged (section 8.2.2.2) only if their Request-URI is the
-    /// same.
+    /// This element forwards requests: out-of-dialog requests with Max-Forwards 0 are answered with 483 (RFC 3261
+    /// section 16.3; except OPTIONS, which ends here), and INVITEs are merged (section 8.2.2.2) only if their
+    /// Request-URI is the same.
     pub forwards: bool,
     /// Responses over UDP to a request from behind NAT are sent to its source port, as if it had rport (RFC 3581): this
     /// reaches phones that do not use rport. The request shows a NAT if sent-by has another address than its source, or

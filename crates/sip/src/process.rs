@@ -472,7 +472,7 @@ impl Endpoint {
     /// The fingerprint that merged requests have in common. Behind an element that forwards requests are several user
     /// agents: the branches of a proxy that forks to them have different Request-URIs, and are not merged.
     fn merged_fingerprint(&self, request: &Message<'_>) -> Option<u128> {
-        let uri = match self.config.forwards {
+        let uri: &[u8] = match self.config.forwards {
             true => request.request_uri(),
             false => b"",
         };

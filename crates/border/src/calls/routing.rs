@@ -13,6 +13,7 @@ use core::time::Duration;
 use engine::{EventKind, Reason, Transport};
 use sip::locate::ResolvedTarget;
 use sip::{Flow, Fork, LegId, NamedHop};
+use std::net::IpAddr;
 use wire::sip::{HeaderId, Message};
 
 impl Calls<'_> {
@@ -32,11 +33,12 @@ impl Calls<'_> {
         }
     }
 
-    /// Applies policy to a request. `trunk`: a header rule has selected this trunk.
+    /// Applies policy to a request. `trunk`: a header rule has selected this trunk. The repetition of a challenged
+    /// request has the same order of targets: those of a trunk may know their own nonces only.
     pub(crate) fn plan(
         &mut self,
         request: &Message<'_>,
-        origin: RequestOrigin,
+        (origin, source): (RequestOrigin, IpAddr),
         trunk: Option<TrunkId>,
     ) -> Result<CallPlan, RequestRefusal> {
         let from = request.from().map(|from| from.uri).unwrap_or_default();
@@ -46,7 +48,7 @@ impl Calls<'_> {
             authenticated: origin.authenticated,
             from,
             to: request.request_uri(),
-            random: self.parts.ctx.entropy.u64(),
+            random: self.parts.calls.request_mark(request, source),
             calls: self.parts.total_calls(),
             draining: self.parts.worker.is_draining(),
         };
@@ -100,7 +102,10 @@ impl Calls<'_> {
         };
         let now = self.parts.ctx.now;
         let waiting = LookupWaiter::Dialog(leg, hop);
-        let known = self.parts.resolver.start(&host, transport, waiting, now);
+        let known = self
+            .parts
+            .resolver
+            .start(&host, (transport, None), waiting, now);
         if let Some((LookupWaiter::Dialog(leg, hop), targets)) = known {
             self.redirect_dialog(leg, &hop, &targets.unwrap_or_default());
         }

@@ -105,7 +105,7 @@ impl Calls<'_> {
             };
             return ConferenceCalls::new(self).join_conference(new, called);
         }
-        let planned = self.plan(request, origin, admitted.route);
+        let planned = self.plan(request, (origin, flow.remote.ip()), admitted.route);
         let planned = planned.and_then(|plan| {
             let wanted = Reservation::for_plan(
                 &self.parts.ctx.config,
@@ -133,10 +133,10 @@ impl Calls<'_> {
         }
     }
 
-    /// Whether an INVITE of the border has come back and would be routed as before: it has the Request-URI with which the
-    /// earlier one arrived, and comes from the same interface and trunk (RFC 5393 section 4.2). Otherwise it is a spiral:
-    /// a proxy of the core sends calls to phones and carriers of the border. Max-Forwards ends the loops that this does
-    /// not find, because it falls with each passage.
+    /// Whether an INVITE of the border has come back and would be routed as before: it has the Request-URI with which
+    /// the earlier one arrived, and comes from the same interface and trunk (RFC 5393 section 4.2). Otherwise it is a
+    /// spiral: a proxy of the core sends calls to phones and carriers of the border. Max-Forwards ends the loops that
+    /// this does not find, because it falls with each passage.
     fn has_looped(&self, request: &Message<'_>, origin: RequestOrigin) -> bool {
         let calls = &self.parts.calls;
         let slot = match self.endpoint.earlier_request(request) {

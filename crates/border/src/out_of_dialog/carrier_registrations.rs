@@ -47,9 +47,12 @@ impl OutOfDialogControl<'_> {
                 Some((target, None)) => {
                     let waiting = DeferredRequest::Carrier(Box::new(registration));
                     let waiting = LookupWaiter::OutOfDialog(waiting);
-                    self.parts
-                        .resolver
-                        .request(&target.host, target.transport, waiting, now);
+                    self.parts.resolver.request(
+                        &target.host,
+                        (target.transport, None),
+                        waiting,
+                        now,
+                    );
                     continue;
                 }
                 None => Addresses::new(),

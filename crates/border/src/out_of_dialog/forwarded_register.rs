@@ -55,8 +55,12 @@ impl OutOfDialogControl<'_> {
             let place = match hop.place {
                 StepTarget::Address(remote, transport) => (remote, transport),
                 StepTarget::Name(host, transport) => {
+                    let seed = Message::parse(&relay.request)
+                        .ok()
+                        .map(|request| number_of(&address_of_record(&request)));
                     let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Register(relay));
-                    return self.parts.resolver.request(&host, transport, waiting, now);
+                    let resolver = &mut self.parts.resolver;
+                    return resolver.request(&host, (transport, seed), waiting, now);
                 }
                 StepTarget::Flow(_) => continue,
             };
@@ -287,9 +291,7 @@ impl Components {
         let Some(settings) = self.ctx.config.trunk(trunk) else {
             return VecDeque::new();
         };
-        let mut hasher = DefaultHasher::new();
-        hasher.write(user.as_bytes());
-        let mut random = hasher.finish();
+        let mut random = number_of(user);
         let targets = settings.targets.iter();
         let keys = targets.map(|target| (target.priority, target.weight));
         let mut order = in_order(keys, &mut random);
@@ -309,6 +311,13 @@ impl Components {
         };
         order.into_iter().filter_map(hop).collect()
     }
+}
+
+/// A number that is constant for a user.
+fn number_of(user: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(user.as_bytes());
+    hasher.finish()
 }
 
 /// Sets the header to this value, or removes it if the value is empty.

@@ -26,9 +26,12 @@ impl OutOfDialogControl<'_> {
                 }
                 None => {
                     let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Ping(ping));
-                    self.parts
-                        .resolver
-                        .request(&target.host, target.transport, waiting, now);
+                    self.parts.resolver.request(
+                        &target.host,
+                        (target.transport, None),
+                        waiting,
+                        now,
+                    );
                 }
             }
         }

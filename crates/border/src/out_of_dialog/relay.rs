@@ -58,7 +58,10 @@ impl OutOfDialogControl<'_> {
         if self.has_looped(request, origin) {
             return Err(RequestRefusal::new(Reason::Loop));
         }
-        let plan = self.calls().plan(request, origin, admitted.route)?;
+        let source = flow.remote.ip();
+        let plan = self
+            .calls()
+            .plan(request, (origin, source), admitted.route)?;
         let hops = served(request, plan)?;
         let founds = matches!(request.method(), Method::Subscribe | Method::Refer);
         let subscription = match founds {
@@ -68,7 +71,7 @@ impl OutOfDialogControl<'_> {
             }
             false => None,
         };
-        let (source, now) = (flow.remote.ip(), self.parts.ctx.now);
+        let now = self.parts.ctx.now;
         let repeats = self.parts.calls.challenged_request(request, source, now);
         self.parts.ctx.counters.relayed += 1;
         let relay = RequestRelay {
@@ -130,8 +133,13 @@ impl OutOfDialogControl<'_> {
             relay.next += 1;
             if let StepTarget::Name(host, transport) = &hop.place {
                 let now = self.parts.ctx.now;
+                let source = relay.source_flow.remote.ip();
+                let seed = Message::parse(&relay.request)
+                    .ok()
+                    .map(|request| self.parts.calls.request_mark(&request, source));
                 let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Relay(relay));
-                return self.parts.resolver.request(host, *transport, waiting, now);
+                let resolver = &mut self.parts.resolver;
+                return resolver.request(host, (*transport, seed), waiting, now);
             }
             let Some(flow) = self.calls().flow_to(&hop) else {
                 continue;

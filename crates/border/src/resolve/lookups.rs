@@ -8,6 +8,7 @@ use crate::resolve::{DnsQuery, LookupResult, LookupWaiter, placed};
 use config::TrunkId;
 use engine::Reason;
 use sip::locate::{LocateError, ResolvedTarget};
+use wire::sip::Message;
 
 impl Calls<'_> {
     /// Applies the result of a lookup. The set-up of a call that waited for it is continued by the caller.
@@ -43,7 +44,7 @@ impl Components {
     }
 
     /// Starts the lookup for a hop of a call.
-    pub(crate) fn locate_hop(&mut self, slot: CallSlot, index: usize) {
+    pub(crate) fn locate_hop(&mut self, slot: CallSlot, index: usize, invite: &Message<'_>) {
         let now = self.ctx.now;
         let key = self.calls.key_of(slot);
         let Some(set_up) = self.calls.set_up_mut(slot) else {
@@ -55,8 +56,11 @@ impl Components {
             return;
         };
         set_up.locating += 1;
+        let source = set_up.source.ip();
+        let seed = Some(self.calls.request_mark(invite, source));
         let waiting = LookupWaiter::Hop(key, index);
-        if let Some((_, targets)) = self.resolver.start(&host, transport, waiting, now) {
+        let known = self.resolver.start(&host, (transport, seed), waiting, now);
+        if let Some((_, targets)) = known {
             // The loop of the caller continues with the inserted steps.
             self.hop_located(key, index, targets);
         }

@@ -46,7 +46,7 @@ fn send(net: &mut VirtualNetwork, phone: usize, method: Method<'static>, to: &st
     }];
     let (edits, uri) = match method {
         Method::Register => (&edits[..], "sip:192.0.2.1"),
-        _ => (&[][..], to),
+        _ => (&edits[..0], to),
     };
     let to = format!("<{to}>");
     net.command(phone, |endpoint, now| {

@@ -438,6 +438,70 @@ fn credentials_of_calls_reach_the_trunk_of_registrations_alone() {
     assert_eq!(has_credentials(other), [false, false, true]);
 }
 
+/// An SRV record of equal priority and weight with all others.
+fn srv(port: u16, target: &str) -> Vec<u8> {
+    let mut data = Vec::new();
+    for number in [1, 10, port] {
+        data.extend(number.to_be_bytes());
+    }
+    data.extend(dns_name(target));
+    data
+}
+
+/// Each node of the trunk knows its own nonces only: the request with credentials reaches the one that has challenged
+/// it.
+#[test]
+fn repeated_requests_reach_the_target_that_has_challenged_them() {
+    let list = "target=['udp:10.2.0.1:5060','udp:10.2.0.2:5060']";
+    let name = "target='udp:pbx.example'\n[dns]\nservers=['10.8.0.53:53']";
+    for target in [list, name] {
+        let config =
+            configuration("authenticate='trunk'\n").replace("target='udp:10.2.0.1:5060'", target);
+        let mut net = VirtualNetwork::new(&config, 5);
+        net.zone = vec![
+            ("_sip._udp.pbx.example", 33, srv(5060, "a.pbx.example")),
+            ("_sip._udp.pbx.example", 33, srv(5060, "b.pbx.example")),
+            ("a.pbx.example", 1, vec![10, 2, 0, 1]),
+            ("b.pbx.example", 1, vec![10, 2, 0, 2]),
+        ];
+        let mut challenging = PhoneBehaviour::answering("");
+        challenging.progress.clear();
+        let nodes = ["10.2.0.1:5060", "10.2.0.2:5060"]
+            .map(|address| net.phone(address, challenging.clone()));
+        for method in ["INVITE", "MESSAGE"] {
+            let mut asked = [0, 0];
+            for number in 0..20 {
+                for node in nodes {
+                    net.phones[node].log.entries.clear();
+                }
+                let call_id = format!("{method}{number}");
+                for (cseq, credentials, status) in [(1, "", 407), (2, CREDENTIALS, 486)] {
+                    for node in nodes {
+                        let behaviour = &mut net.phones[node].log.behaviour;
+                        (behaviour.answer, behaviour.outside) = (Some(status), Some(status));
+                    }
+                    let text = request(method, "2000", (&call_id, cseq), credentials);
+                    exchange(&mut net, &text);
+                    net.run(seconds(1));
+                }
+                let received = nodes.map(|node| {
+                    let events = net.phone_events(node);
+                    let is_request = |event: &&PhoneEvent| {
+                        matches!(event, PhoneEvent::Offered | PhoneEvent::OutOfDialog(_))
+                    };
+                    events.iter().filter(is_request).count()
+                });
+                assert!(
+                    matches!(received, [2, 0] | [0, 2]),
+                    "{target}: {received:?}"
+                );
+                asked[usize::from(received[1] == 2)] += 1;
+            }
+            assert!(asked[0] > 2 && asked[1] > 2, "{target}: {asked:?}");
+        }
+    }
+}
+
 /// A trunk that takes calls of any sender, of emergency numbers for example, has not accepted their credentials.
 #[test]
 fn calls_without_a_challenge_prove_no_password() {

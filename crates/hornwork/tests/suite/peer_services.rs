@@ -1,5 +1,5 @@
 //! Services of a system behind the border: emergency calls and others (RFC 5031) from SIPp through the example configuration to
-//! SIPp; messages and subscriptions that Kamailio authenticates.
+//! SIPp; calls, messages and subscriptions that Kamailio authenticates.
 
 use crate::common;
 
@@ -232,6 +232,11 @@ impl RawPhone {
 
     /// Answers a request with 200 and these lines.
     fn accept(&self, request: &str, lines: &str) {
+        self.answer(request, "200 OK", lines);
+    }
+
+    /// Answers a request with this status and these lines.
+    fn answer(&self, request: &str, status: &str, lines: &str) {
         let copied: String = request
             .lines()
             .take_while(|line| !line.is_empty())
@@ -247,8 +252,91 @@ impl RawPhone {
             to += ";tag=notifier";
         }
         self.send(&format!(
-            "SIP/2.0 200 OK\r\n{copied}To: {to}\r\n{lines}Content-Length: 0\r\n\r\n"
+            "SIP/2.0 {status}\r\n{copied}To: {to}\r\n{lines}Content-Length: 0\r\n\r\n"
         ));
+    }
+}
+
+/// Kamailio with the users of the guides, over UDP and TCP.
+fn kamailio(folder: &Path, port: u16) -> Process {
+    let file = root().join("crates/hornwork/tests/kamailio_pbx.cfg");
+    let text = std::fs::read_to_string(file).expect("configuration of Kamailio");
+    let listen = format!("listen=udp:127.0.0.1:{port}\nlisten=tcp:127.0.0.1:{port}");
+    let text = text
+        .replace("disable_tcp=yes", "disable_tcp=no")
+        .replace("listen=udp:10.0.0.20:5060", &listen);
+    let cfg = folder.join("kamailio.cfg");
+    std::fs::write(&cfg, text).expect("configuration");
+    Process::start(
+        Command::new("kamailio")
+            .arg("-f")
+            .arg(&cfg)
+            .args(["-DD", "-E", "-x", "fm", "-X", "fm", "-Y"])
+            .arg(folder)
+            .arg("-w")
+            .arg(folder)
+            .stdin(Stdio::null()),
+        &folder.join("kamailio.log"),
+    )
+    .at_port(port)
+}
+
+/// A phone registers with this password.
+fn register(phone: &mut RawPhone, password: &str, border: &Process) {
+    let user = phone.user;
+    let answer = phone.request(("REGISTER", user), password, "Expires: 600\r\n", "");
+    assert!(
+        answer.starts_with("SIP/2.0 200 "),
+        "{answer}\n{}",
+        border.log()
+    );
+}
+
+/// Kamailio sends a request for another phone of the border back to it, over TCP with the border's Via unchanged: a
+/// spiral, not a loop.
+#[test]
+fn phones_reach_each_other_through_kamailio_over_tcp() {
+    if !installed(&["kamailio"]) {
+        return;
+    }
+    let folder = scratch("kamailio-tcp");
+    let (outside, inside, pbx) = (free_port(), free_port(), free_port());
+    let _kamailio = kamailio(&folder, pbx);
+    let (first, last) = common::media_ports(40);
+    let border = border(
+        &folder,
+        &format!(
+            "[[interface]]\nname='outside'\nlisten='udp:127.0.0.1:{outside}'\nregister='pass:pbx'\n\
+             authenticate='trunk'\nmedia={{ports='{first}-{last}'}}\n\
+             [[interface]]\nname='inside'\nkind='core'\nlisten='tcp:127.0.0.1:{inside}'\n\
+             media={{ports='{first}-{last}'}}\n\
+             [[trunk]]\nname='pbx'\ninterface='inside'\ntarget='tcp:127.0.0.1:{pbx}'\n"
+        ),
+        outside,
+    );
+    let mut alice = RawPhone::new("1000", outside);
+    let mut bob = RawPhone::new("1001", outside);
+    register(&mut alice, "change-me-1000", &border);
+    register(&mut bob, "change-me-1001", &border);
+    let sdp = "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\n\
+               m=audio 4000 RTP/AVP 0\r\n";
+    for (method, kind, body, status) in [
+        ("MESSAGE", "text/plain", "good morning", "200 OK"),
+        ("INVITE", "application/sdp", sdp, "486 Busy Here"),
+    ] {
+        let lines = format!("Content-Type: {kind}\r\n");
+        let answer = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let request = bob.receive(method, None);
+                bob.answer(&request, status, "");
+            });
+            alice.request((method, "1001"), "change-me-1000", &lines, body)
+        });
+        assert!(
+            answer.starts_with(&format!("SIP/2.0 {} ", &status[..3])),
+            "{answer}\n{}",
+            border.log()
+        );
     }
 }
 
@@ -261,23 +349,7 @@ fn kamailio_authenticates_messages_and_subscriptions() {
     }
     let folder = scratch("kamailio-messages");
     let (outside, inside, pbx) = (free_port(), free_port(), free_port());
-    let file = root().join("crates/hornwork/tests/kamailio_pbx.cfg");
-    let text = std::fs::read_to_string(file).expect("configuration of Kamailio");
-    let cfg = folder.join("kamailio.cfg");
-    let listen = format!("127.0.0.1:{pbx}");
-    std::fs::write(&cfg, text.replace("10.0.0.20:5060", &listen)).expect("configuration");
-    let _kamailio = Process::start(
-        Command::new("kamailio")
-            .arg("-f")
-            .arg(&cfg)
-            .args(["-DD", "-E", "-x", "fm", "-X", "fm", "-Y"])
-            .arg(&folder)
-            .arg("-w")
-            .arg(&folder)
-            .stdin(Stdio::null()),
-        &folder.join("kamailio.log"),
-    )
-    .at_port(pbx);
+    let _kamailio = kamailio(&folder, pbx);
     let (first, last) = common::media_ports(40);
     let border = border(
         &folder,
@@ -292,15 +364,8 @@ fn kamailio_authenticates_messages_and_subscriptions() {
     );
     let mut alice = RawPhone::new("1000", outside);
     let mut bob = RawPhone::new("1001", outside);
-    for (phone, password) in [(&mut alice, "change-me-1000"), (&mut bob, "change-me-1001")] {
-        let user = phone.user;
-        let answer = phone.request(("REGISTER", user), password, "Expires: 600\r\n", "");
-        assert!(
-            answer.starts_with("SIP/2.0 200 "),
-            "{answer}\n{}",
-            border.log()
-        );
-    }
+    register(&mut alice, "change-me-1000", &border);
+    register(&mut bob, "change-me-1001", &border);
     let text = "Content-Type: text/plain\r\n";
     // The called phone answers on its own thread: its 200 ends the request of the caller.
     let (answer, message) = std::thread::scope(|scope| {

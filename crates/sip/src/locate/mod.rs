@@ -38,6 +38,9 @@ pub struct LocateRequest {
     pub transport: Option<Transport>,
     /// Whether only secure transports are allowed (`sips:`).
     pub secure: bool,
+    /// Draws among SRV records of equal priority follow from this number, so that a repeated request has the same
+    /// order; `None`: at random.
+    pub seed: Option<u64>,
 }
 
 /// The host of a [`LocateRequest`].
@@ -67,6 +70,7 @@ impl LocateRequest {
             port: uri.port,
             transport,
             secure,
+            seed: None,
         })
     }
 }

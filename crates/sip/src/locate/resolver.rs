@@ -583,7 +583,14 @@ impl Resolver {
         answers: &BTreeMap<Question, KnownAnswer>,
         now: Time,
     ) -> Evaluated {
-        let mut entropy = self.entropy.fork();
+        let mut entropy = match request.seed {
+            Some(number) => {
+                let mut seed = [0; 32];
+                seed[..8].copy_from_slice(&number.to_le_bytes());
+                Entropy::from_seed(seed)
+            }
+            None => self.entropy.fork(),
+        };
         let view = AnswerView {
             resolver: self,
             answers,

@@ -76,8 +76,8 @@ fn returned_request_is_recognised_and_indicated() {
     assert_eq!(host.log.indications.len(), 1);
 }
 
-/// RFC 3261 section 8.2.2.2. Behind an element that forwards requests are several user agents, to which a proxy in front
-/// of it may fork.
+/// RFC 3261 section 8.2.2.2. Behind an element that forwards requests are several user agents, to which a proxy in
+/// front of it may fork.
 #[test]
 fn merged_invite_gets_482_while_the_first_is_pending() {
     for forwards in [false, true] {

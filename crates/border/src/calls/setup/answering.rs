@@ -587,7 +587,8 @@ impl SetUp {
         self.next += same.count();
     }
 
-    /// Adds the contacts of a 3xx to the hops, if the trunk is configured so. Returns whether any was added.
+    /// Adds the contacts of a 3xx to the hops, if the trunk is configured so; also after it has rung, as a system that
+    /// forwards unanswered calls does. Returns whether any was added.
     fn follow(&mut self, config: &Config, hop: u16, response: &Message<'_>) -> bool {
         let Some(from) = self.hops.get(usize::from(hop)).cloned() else {
             return false;
@@ -596,7 +597,7 @@ impl SetUp {
             .trunk
             .and_then(|trunk| config.trunk(trunk))
             .is_some_and(|trunk| trunk.redirect == Redirect::Follow);
-        if !follows || self.early.progressed {
+        if !follows || self.answered_reliably() {
             return false;
         }
         let mut contacts: Vec<(u16, Vec<u8>)> = response

@@ -156,7 +156,7 @@ impl Calls<'_> {
             return;
         };
         if matches!(hop.place, StepTarget::Name(..)) {
-            return self.parts.locate_hop(slot, index);
+            return self.parts.locate_hop(slot, index, invite);
         }
         let Some(flow) = self.flow_to(hop) else {
             if let Some(set_up) = self.parts.calls.set_up_mut(slot) {

@@ -43,7 +43,7 @@ impl TransferControl<'_> {
                 let now = self.parts.ctx.now;
                 let waiting = LookupWaiter::Transfer(self.parts.calls.key_of(slot), index);
                 let resolver = &mut self.parts.resolver;
-                let Some(result) = resolver.start(host, *transport, waiting, now) else {
+                let Some(result) = resolver.start(host, (*transport, None), waiting, now) else {
                     // The transfer continues with the result.
                     return;
                 };
