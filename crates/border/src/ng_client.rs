@@ -126,6 +126,7 @@ impl NodeEntry {
     }
 }
 
+/// State of a socket for commands.
 #[derive(Clone, Copy, Debug, Default)]
 enum CommandSocketState {
     /// It was not needed yet.
