@@ -534,7 +534,7 @@ impl PacketCarrier {
         let (mut outbound, mut inbound) = (None, None);
         for state in self.gateway.states(now) {
             match state {
-                ChangedState::Outbound(state) => outbound = Some(state),
+                ChangedState::Outbound { state, .. } => outbound = Some(state),
                 ChangedState::Inbound(state) => inbound = Some(state),
             }
         }
