@@ -288,12 +288,12 @@ impl Keeper {
         self.removed.retain(|_, until| *until > now);
         self.sealed.retain(|_, former| former.until > now);
         let change = KeyChange::of(&self.parts.keys, &keys, &self.removed, &self.sealed)?;
-        let made = numbers.make_all(|numbers| {
+        let made = numbers.make_all(|numbers| -> io::Result<GatewayRekey> {
             let rekey = change.associations(&keys, numbers, now)?;
             numbers.write()?;
             Ok(rekey)
         });
-        let mut rekey = made.map_err(|error: io::Error| error.to_string())?;
+        let mut rekey = made.map_err(|error| error.to_string())?;
         // One more second, because the packet thread counts from its next tick.
         let until = now + self.parts.spec.rekey_grace + Duration::from_secs(1);
         self.removed
