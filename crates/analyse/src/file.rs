@@ -1,6 +1,6 @@
 //! Analysis of captures from memory, from readers and from files.
 
-use super::{Analysis, CaptureAnalyser, CaptureDamage};
+use super::{Analysis, CaptureAnalyser};
 use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};

@@ -20,7 +20,6 @@ pub(crate) use role::run;
 use crate::ike::{self, ExchangePlan, ExchangeThread, IKE_PORT, IkeParts, IkeRequests, cannot};
 use crate::log::EventLog;
 use config::{Config, GatewayKeySource, GatewaySpec};
-use data_path::ChosenPath;
 use engine::{Event, EventKind};
 use exchange::{GatewaySink, exchange_plan};
 use keeper::{Keeper, KeeperParts};
@@ -51,14 +50,16 @@ struct Flags {
     failed: AtomicBool,
 }
 
-/// The running gateway.
+/// The running gateway. It ends in order with this value, also where its program ends by an error: unused sequence numbers
+/// are returned, and negotiated associations deleted at the peers.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     flags: Arc<Flags>,
     figures: Arc<GatewayFigures>,
     /// Turns of the packet thread at the last check of its progress.
     checked_turns: u64,
-    keeper: JoinHandle<()>,
+    /// The thread that stores sequence numbers; none once it has ended.
+    keeper: Option<JoinHandle<()>>,
     exchange: Option<ExchangeThread>,
     /// Discards packets of remote networks that do not come from the device.
     _guard: Option<SourceGuard>,
@@ -285,7 +286,7 @@ fn open_socket(spec: &GatewaySpec) -> io::Result<EspSocket> {
     })
 }
 
-/// The tunnels, with the keys of a file where they have them.
+/// The tunnels, with the keys of a file where they have them. Their sequence numbers are not stored yet.
 fn gateway_of(
     spec: &GatewaySpec,
     keys: &GatewayKeys,
@@ -304,15 +305,13 @@ fn gateway_of(
         };
         let mut sealing = None;
         if let (Some(keys), Some(numbers)) = (keys.tunnels.get(number), &mut numbers) {
-            sealing = Some(numbers.outbound(&keys.outbound, &mut entropy, now)?);
+            let spec = (number, &keys.outbound);
+            sealing = Some(numbers.outbound(spec, &mut entropy, now)?);
             for spec in &keys.inbound {
                 inbound.push((number, numbers.inbound(spec, now)?));
             }
         }
         tunnels.push((plan, sealing));
-    }
-    if let Some(numbers) = numbers {
-        numbers.write()?;
     }
     let settings = GatewaySettings {
         carrier: spec.carrier,
@@ -330,11 +329,23 @@ fn gateway_of(
     })
 }
 
+/// The packet thread could not be started: no packet was sealed, so all numbers are unused.
+fn not_begun(numbers: Option<&mut NumbersFile>, error: io::Error) -> io::Error {
+    let Some(numbers) = numbers else {
+        return error;
+    };
+    numbers.release_all();
+    match numbers.write() {
+        Ok(()) => error,
+        Err(unwritten) => io::Error::other(format!("{error}; {unwritten}")),
+    }
+}
+
 /// Logs the start, and weak algorithms.
 fn log_start(
     spec: &GatewaySpec,
     keys: &GatewayKeys,
-    (gateway, chosen): (&EspGateway, &ChosenPath),
+    (associations, data_path): (usize, &str),
     (log, clock): (&EventLog, Clock),
 ) {
     let weak = keys.weak_algorithms();
@@ -354,9 +365,9 @@ fn log_start(
                 EspCarrier::Ip => spec.local.ip().to_string(),
             },
             encapsulation: spec.carrier.name().to_owned(),
-            data_path: chosen.name().to_owned(),
+            data_path: data_path.to_owned(),
             tunnels: spec.tunnels.len() as u64,
-            associations: gateway.associations() as u64,
+            associations: associations as u64,
         },
     ));
 }
@@ -395,7 +406,7 @@ impl Gateway {
             GatewayKeySource::Ike(_) => None,
         };
         let gateway = gateway_of(spec, &keys, numbers.as_mut(), clock)?;
-        log_start(spec, &keys, (&gateway, &chosen), (log, clock));
+        let started = (gateway.associations(), chosen.name());
         let kernel = chosen.into_kernel(spec)?;
         if kernel.is_some() {
             socket.hand_esp_to_kernel().map_err(|error| {
@@ -461,9 +472,15 @@ impl Gateway {
             spec,
             figures.clone(),
         );
+        // The last step before the first packet, because each start that ends earlier would use numbers up.
+        if let Some(numbers) = &numbers {
+            numbers.write()?;
+        }
+        log_start(spec, &keys, started, (log, clock));
         let carrying = std::thread::Builder::new()
             .name("gateway".to_owned())
-            .spawn(move || packets.run())?;
+            .spawn(move || packets.run())
+            .map_err(|error| not_begun(numbers.as_mut(), error))?;
         let keeper = Keeper::new(KeeperParts {
             spec: spec.clone(),
             keys,
@@ -484,24 +501,16 @@ impl Gateway {
             checked_turns: 0,
             flags,
             figures,
-            keeper,
+            keeper: Some(keeper),
             exchange: None,
             _guard: guard,
         };
-        let started = ike
+        let exchange = ike
             .zip(requests)
             .map(|(parts, requests)| ExchangeThread::start("gateway-ike", parts, requests))
             .transpose();
-        match started {
-            Ok(exchange) => {
-                gateway.exchange = exchange;
-                Ok(gateway)
-            }
-            Err(error) => {
-                gateway.stop();
-                Err(error)
-            }
-        }
+        gateway.exchange = exchange?;
+        Ok(gateway)
     }
 
     /// Figures for metrics.
@@ -529,7 +538,8 @@ impl Gateway {
             .exchange
             .as_ref()
             .is_some_and(ExchangeThread::has_ended);
-        match self.flags.failed.load(Relaxed) || self.keeper.is_finished() || exchange_ended {
+        let keeper_ended = self.keeper.as_ref().is_none_or(JoinHandle::is_finished);
+        match self.flags.failed.load(Relaxed) || keeper_ended || exchange_ended {
             true => Err(io::Error::other(
                 "the IPsec gateway has ended; the log has the reason",
             )),
@@ -538,12 +548,20 @@ impl Gateway {
     }
 
     /// Ends it: deletes negotiated associations at the peers, and writes the last sequence numbers.
-    pub(crate) fn stop(mut self) {
+    pub(crate) fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
         if let Some(exchange) = self.exchange.take() {
             exchange.stop();
         }
         self.flags.stop.store(true, Relaxed);
-        // A panic of the thread is logged by its hook.
-        let _ = self.keeper.join();
+        if let Some(keeper) = self.keeper.take() {
+            // A panic of the thread is logged by its hook.
+            let _ = keeper.join();
+        }
     }
 }

@@ -6,13 +6,13 @@ use super::figures::GatewayFigures;
 use super::keys::{GatewayKeys, TunnelKeys};
 use super::loops::PeerRoutes;
 use super::numbers::NumbersFile;
-use super::packets::{Command, Commands, LastStates, Report};
+use super::packets::{CarryingEnd, Command, Commands, Report};
 use crate::ike::{IkeRequest, IkeRequests};
 use crate::log::EventLog;
 use config::GatewaySpec;
 use engine::{Event, EventKind, Time};
 use net::Clock;
-use protect::esp::{GatewayNotice, GatewayRekey, RekeyReason};
+use protect::esp::{GatewayNotice, GatewayRekey, MAX_GATEWAY_INBOUND, RekeyReason, SaSpec};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -39,7 +39,7 @@ pub(super) struct KeeperParts {
     pub(super) ike: Option<IkeRequests>,
     pub(super) outbox: Receiver<Report>,
     /// The packet thread.
-    pub(super) carrying: JoinHandle<LastStates>,
+    pub(super) carrying: JoinHandle<CarryingEnd>,
     pub(super) flags: Arc<Flags>,
     pub(super) figures: Arc<GatewayFigures>,
     pub(super) log: EventLog,
@@ -87,21 +87,21 @@ impl Keeper {
         self.work();
         // The packet thread ends at its next tick, if it has not ended before.
         self.parts.commands.send(Command::Stop);
-        let ended = self
-            .parts
-            .carrying
-            .join()
-            .unwrap_or_else(|_| Err(io::Error::other("the packet thread has panicked")));
-        let stored = ended.and_then(|last| match &mut self.parts.numbers {
+        let ended = self.parts.carrying.join();
+        let CarryingEnd { states, result } = ended.unwrap_or_else(|_| CarryingEnd {
+            states: Vec::new(),
+            result: Err(io::Error::other("the packet thread has panicked")),
+        });
+        let stored = match &mut self.parts.numbers {
             Some(numbers) => {
-                numbers.release(last);
+                numbers.release(states);
                 numbers.write()
             }
             None => Ok(()),
-        });
+        };
         let (log, now) = (&self.parts.log, self.parts.clock.now());
         log.event(&Event::new(now, statistics(&self.parts.figures)));
-        if let Err(error) = stored {
+        if let Err(error) = result.and(stored) {
             let reason = error.to_string();
             log.event(&Event::new(now, EventKind::GatewayFailed { reason }));
             self.parts.flags.failed.store(true, Relaxed);
@@ -301,28 +301,12 @@ impl Keeper {
         self.removed.retain(|_, until| *until > now);
         self.sealed.retain(|_, former| former.until > now);
         let change = KeyChange::of(&self.parts.keys, &keys, &self.removed, &self.sealed)?;
-        let mut entropy = net::entropy().map_err(|error| error.to_string())?;
-        let mut rekey = GatewayRekey::default();
-        let tunnels = || keys.tunnels.iter().enumerate();
-        for (tunnel, keys) in tunnels() {
-            if change.outbound.contains(&tunnel) {
-                let sa = numbers.outbound(&keys.outbound, &mut entropy, now);
-                rekey
-                    .outbound
-                    .push((tunnel, sa.map_err(|error| error.to_string())?));
-            }
-            for spec in keys
-                .inbound
-                .iter()
-                .filter(|spec| change.inbound.contains(&spec.spi))
-            {
-                let sa = numbers
-                    .inbound(spec, now)
-                    .map_err(|error| error.to_string())?;
-                rekey.inbound.push((tunnel, sa));
-            }
-        }
-        numbers.write().map_err(|error| error.to_string())?;
+        let made = numbers.make_all(|numbers| -> io::Result<GatewayRekey> {
+            let rekey = change.associations(&keys, numbers, now)?;
+            numbers.write()?;
+            Ok(rekey)
+        });
+        let mut rekey = made.map_err(|error| error.to_string())?;
         // One more second, because the packet thread counts from its next tick.
         let until = now + self.parts.spec.rekey_grace + Duration::from_secs(1);
         self.removed
@@ -403,6 +387,7 @@ impl KeyChange {
                 .collect()
         };
         before.extend(inbound(&old.tunnels));
+        let in_use = before.len();
         for (tunnel, (old, new)) in old.tunnels.iter().zip(&new.tunnels).enumerate() {
             let (old, new) = (&old.outbound, &new.outbound);
             match (old.spi == new.spi, old.keys == new.keys) {
@@ -428,9 +413,38 @@ impl KeyChange {
                 None => change.inbound.push(spi),
             }
         }
+        let open = in_use + removed.len() + change.inbound.len();
+        if open > MAX_GATEWAY_INBOUND {
+            return Err(format!(
+                "{open} associations would open packets, {} of them removed ones within rekey_grace_s; at most {MAX_GATEWAY_INBOUND} may (remedy: a shorter rekey_grace_s, or load new keys less often)",
+                removed.len()
+            ));
+        }
         change.removed = before.into_keys().collect();
         change.removed.sort_unstable();
         Ok(change)
+    }
+
+    /// The new associations of `keys`, with reserved sequence numbers.
+    fn associations(
+        &self,
+        keys: &GatewayKeys,
+        numbers: &mut NumbersFile,
+        now: Time,
+    ) -> io::Result<GatewayRekey> {
+        let mut entropy = net::entropy()?;
+        let mut rekey = GatewayRekey::default();
+        for (tunnel, keys) in keys.tunnels.iter().enumerate() {
+            if self.outbound.contains(&tunnel) {
+                let sa = numbers.outbound((tunnel, &keys.outbound), &mut entropy, now)?;
+                rekey.outbound.push((tunnel, sa));
+            }
+            let new = |spec: &&SaSpec| self.inbound.contains(&spec.spi);
+            for spec in keys.inbound.iter().filter(new) {
+                rekey.inbound.push((tunnel, numbers.inbound(spec, now)?));
+            }
+        }
+        Ok(rekey)
     }
 }
 
@@ -453,7 +467,7 @@ fn statistics(figures: &GatewayFigures) -> EventKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use protect::esp::{EspEncryption, EspIntegrity, EspKeys, EspSuite, SaSpec};
+    use protect::esp::{EspEncryption, EspIntegrity, EspKeys, EspSuite};
 
     /// A tunnel that seals with this SPI and key.
     fn keys(spi: u32, key: u8) -> GatewayKeys {
@@ -494,5 +508,25 @@ mod tests {
         }
         assert!(change(&keys(0x1002, 3), &sealed).is_err());
         assert!(change(&keys(0x1003, 2), &sealed).is_err());
+    }
+
+    #[test]
+    fn a_reload_beyond_the_most_associations_is_refused() {
+        let old = keys(0x1001, 1);
+        let mut new = old.clone();
+        for spi in [0x9002, 0x9003] {
+            let inbound = &mut new.tunnels[0].inbound;
+            let mut spec = inbound[0].clone();
+            spec.spi = spi;
+            inbound.push(spec);
+        }
+        let change = |removed: u32| {
+            let removed = (0..removed).map(|number| (0x10_0000 + number, Time::ZERO));
+            KeyChange::of(&old, &new, &removed.collect(), &HashMap::new())
+        };
+        let refused = change(39_999).unwrap_err();
+        assert!(refused.contains("at most 40000"), "{refused}");
+        assert!(refused.contains("rekey_grace_s"), "{refused}");
+        assert_eq!(change(39_997).unwrap().inbound, [0x9002, 0x9003]);
     }
 }

@@ -3,6 +3,7 @@
 
 use super::figures::GatewayFigures;
 use super::kernel::KernelSas;
+use super::numbers::ReservedNumbers;
 use crate::ike::{IkeRequest, IkeRequests};
 use config::GatewaySpec;
 use engine::{DropReason, Time};
@@ -36,8 +37,8 @@ const BATCH: usize = EspSocket::BATCH;
 #[derive(Debug)]
 pub(super) enum Command {
     Rekey(Box<GatewayRekey>),
-    /// Sequence numbers up to these are stored.
-    Reserve(Vec<(u32, u64)>),
+    /// Sequence numbers that are stored.
+    Reserve(Vec<ReservedNumbers>),
     /// MTU of the path of a tunnel.
     PathMtu(usize, usize),
     /// A negotiated association, which opens.
@@ -110,6 +111,8 @@ pub(super) struct Parts {
 pub(super) struct PacketLoop {
     parts: Parts,
     figures: Arc<GatewayFigures>,
+    /// The outer bit Don't Fragment is that of the inner header; otherwise it is not set.
+    copies_dont_fragment: bool,
     /// Buffers of packets from the device, of `stride` bytes each.
     buffers: Vec<u8>,
     stride: usize,
@@ -123,8 +126,13 @@ pub(super) struct PacketLoop {
     unusable: Vec<(usize, u32)>,
 }
 
-/// The last states of a run that has ended in order.
-pub(super) type LastStates = io::Result<Vec<ChangedState>>;
+/// The end of a run.
+pub(super) struct CarryingEnd {
+    /// The last states of all associations.
+    pub(super) states: Vec<ChangedState>,
+    /// The device was gone, or the socket failed.
+    pub(super) result: io::Result<()>,
+}
 
 impl PacketLoop {
     pub(super) fn new(
@@ -138,6 +146,7 @@ impl PacketLoop {
         PacketLoop {
             parts,
             figures,
+            copies_dont_fragment: spec.copies_dont_fragment,
             buffers: vec![0; stride * BATCH],
             stride,
             outgoing: Vec::with_capacity(BATCH),
@@ -149,11 +158,20 @@ impl PacketLoop {
         }
     }
 
-    /// Carries packets until the command to stop.
-    ///
-    /// # Errors
-    /// The device is gone, or the socket fails.
-    pub(super) fn run(mut self) -> LastStates {
+    /// Carries packets until the command to stop, or until the device is gone or the socket fails.
+    pub(super) fn run(mut self) -> CarryingEnd {
+        let result = self.carry();
+        let now = self.parts.clock.now();
+        if let Some(kernel) = &mut self.parts.kernel {
+            kernel.count(now);
+        }
+        // All of them: an earlier report may have had no room.
+        let states = self.parts.gateway.states(now);
+        self.publish(now);
+        CarryingEnd { states, result }
+    }
+
+    fn carry(&mut self) -> io::Result<()> {
         // Signals belong to the first thread.
         net::block_signals()?;
         loop {
@@ -178,14 +196,8 @@ impl PacketLoop {
             if ready[2].readable {
                 self.parts.waker.clear();
             }
-            if (ready[2].readable || now >= self.next_tick) && self.commands(now)? {
-                if let Some(kernel) = &mut self.parts.kernel {
-                    kernel.count(now);
-                }
-                // All of them: an earlier report may have had no room.
-                let states = self.parts.gateway.states(now);
-                self.publish(now);
-                return Ok(states);
+            if (ready[2].readable || now >= self.next_tick) && self.commands(now) {
+                return Ok(());
             }
             if now >= self.next_tick {
                 self.next_tick = now + TICK;
@@ -217,7 +229,7 @@ impl PacketLoop {
                         place: start + room.start..start + room.end,
                         destination: sealed.destination,
                         traffic_class: sealed.traffic_class,
-                        dont_fragment: sealed.dont_fragment,
+                        dont_fragment: sealed.dont_fragment && self.copies_dont_fragment,
                     });
                     self.tunnels.push(sealed.tunnel);
                 }
@@ -303,19 +315,20 @@ impl PacketLoop {
     }
 
     /// Executes commands; whether the thread is to end.
-    fn commands(&mut self, now: Time) -> io::Result<bool> {
+    fn commands(&mut self, now: Time) -> bool {
         loop {
             match self.parts.inbox.try_recv() {
                 Ok(Command::Rekey(rekey)) => {
-                    // The keeper has checked it against all associations.
-                    self.parts
-                        .gateway
-                        .rekey(*rekey, now)
-                        .map_err(io::Error::other)?;
+                    // The keeper has checked it against all associations; a refused one changes nothing.
+                    if let Err(error) = self.parts.gateway.rekey(*rekey, now) {
+                        tracing::error!(
+                            "[gateway] new keys: {error}; those before stay in use (remedy: load keys with new SPIs after rekey_grace_s)"
+                        );
+                    }
                 }
                 Ok(Command::Reserve(numbers)) => {
-                    for (spi, last) in numbers {
-                        self.parts.gateway.reserve(spi, last);
+                    for ReservedNumbers { tunnel, spi, last } in numbers {
+                        self.parts.gateway.reserve(tunnel, spi, last);
                     }
                 }
                 Ok(Command::PathMtu(tunnel, mtu)) => {
@@ -334,8 +347,8 @@ impl PacketLoop {
                     }
                 },
                 Ok(Command::Send(message, destination)) => self.send_message(&message, destination),
-                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return Ok(true),
-                Err(TryRecvError::Empty) => return Ok(false),
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return true,
+                Err(TryRecvError::Empty) => return false,
             }
         }
     }
@@ -448,5 +461,89 @@ impl PacketLoop {
             gateway, kernel, ..
         } = &self.parts;
         self.figures.publish(gateway, kernel.as_ref(), now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::keys::GatewayKeys;
+    use super::*;
+    use engine::{Entropy, HashKey};
+    use net::EspSocketKind;
+    use protect::esp::{
+        EspCarrier, EspEncryption, EspIntegrity, EspKeys, EspSuite, GatewaySettings, GatewayTunnel,
+        OutboundSa, SaSpec,
+    };
+    use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+    use std::os::unix::net::UnixDatagram;
+    use std::sync::mpsc::sync_channel;
+
+    /// An IP packet of 40 bytes with Don't Fragment.
+    fn inner_packet() -> [u8; 40] {
+        let mut packet = [0; 40];
+        packet[..10].copy_from_slice(&[0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 17]);
+        packet[12..20].copy_from_slice(&[10, 1, 0, 9, 10, 2, 0, 9]);
+        packet
+    }
+
+    /// The outer bit Don't Fragment of an inner packet that has it.
+    fn outer_dont_fragment(setting: &str) -> bool {
+        let text = format!(
+            "[gateway]\nlocal=\"192.0.2.1\"\nkey_file=\"k\"\ndont_fragment=\"{setting}\"\n[[gateway.tunnel]]\nname=\"b\"\npeer=\"192.0.2.2\"\nlocal_networks=\"10.1.0.0/24\"\nremote_networks=\"10.2.0.0/24\"\n"
+        );
+        let spec = config::parse(&text, "f").unwrap().gateway.unwrap();
+        let local = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let peer = UdpSocket::bind((local, 0)).unwrap();
+        let suite = EspSuite::new(EspEncryption::AesGcm16, EspIntegrity::None);
+        let sa = SaSpec::new(0x1000, suite, EspKeys::new(&[1; 20], &[])).tunnel(local, local);
+        let sealing = OutboundSa::new(sa, &mut Entropy::from_number(1), Time::ZERO).unwrap();
+        let tunnel = GatewayTunnel {
+            name: "b".to_owned(),
+            peer: peer.local_addr().ok(),
+            peer_behind_nat: false,
+            remote: vec!["10.2.0.0/24".parse().unwrap()],
+        };
+        let settings = GatewaySettings {
+            carrier: EspCarrier::Udp,
+            local,
+            keep_alive: None,
+            rekey_delay: Duration::ZERO,
+            rekey_grace: Duration::ZERO,
+        };
+        let tunnels = vec![(tunnel, Some(sealing))];
+        let key = HashKey::default();
+        let gateway = EspGateway::new(settings, tunnels, Vec::new(), key, Time::ZERO).unwrap();
+        let (device, host) = UnixDatagram::pair().unwrap();
+        device.set_nonblocking(true).unwrap();
+        let at = SocketAddr::new(local, 0);
+        let (_commands, inbox) = sync_channel(1);
+        let (reports, _outbox) = sync_channel(1);
+        let parts = Parts {
+            gateway,
+            tun: TunDevice::from_descriptor(device.into()),
+            socket: EspSocket::open(EspSocketKind::Udp, at, longest_packet(&spec)).unwrap(),
+            inbox,
+            reports,
+            waker: Waker::new().unwrap(),
+            ike: None,
+            kernel: None,
+            clock: Clock::new(),
+        };
+        let keys = GatewayKeys {
+            tunnels: Vec::new(),
+            ike: None,
+        };
+        let figures = Arc::new(GatewayFigures::new(&spec, &keys, Time::ZERO));
+        let mut packets = PacketLoop::new(parts, &spec, figures);
+        host.send(&inner_packet()).unwrap();
+        packets.seal_batch(Time::ZERO).unwrap();
+        assert_eq!(packets.outgoing.len(), 1, "{setting}");
+        packets.outgoing[0].dont_fragment
+    }
+
+    #[test]
+    fn the_outer_bit_dont_fragment_is_copied_or_clear() {
+        assert!(outer_dont_fragment("copy"));
+        assert!(!outer_dont_fragment("clear"));
     }
 }

@@ -13,7 +13,7 @@ use std::process::{Command, Output, Stdio};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
 
 /// Two sites with a link between them. A script that follows runs in `$there` for the far one.
-const SITES: &str = r#"
+pub(crate) const SITES: &str = r#"
 set -e
 unshare -n sleep 120 & far=$!
 jobs_of_test=$far
@@ -109,7 +109,7 @@ pub(crate) fn lines(
     line(near, far, 0) + &line(far, near, 1)
 }
 
-fn write_keys(folder: &Path, name: &str, text: &str) {
+pub(crate) fn write_keys(folder: &Path, name: &str, text: &str) {
     let path = folder.join(name);
     std::fs::write(&path, text).expect("key file");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("mode");
@@ -128,7 +128,7 @@ pub(crate) fn config(
     )
 }
 
-fn run(folder: &Path, script: &str, variables: &[(&str, String)]) -> Output {
+pub(crate) fn run(folder: &Path, script: &str, variables: &[(&str, String)]) -> Output {
     Command::new("unshare")
         .args(["-n", "-m", "timeout", "150", "bash", "-c"])
         .arg(format!("{LOSS}{script}"))
@@ -140,11 +140,11 @@ fn run(folder: &Path, script: &str, variables: &[(&str, String)]) -> Output {
         .expect("unshare")
 }
 
-fn read(folder: &Path, name: &str) -> String {
+pub(crate) fn read(folder: &Path, name: &str) -> String {
     std::fs::read_to_string(folder.join(name)).unwrap_or_default()
 }
 
-fn text(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),

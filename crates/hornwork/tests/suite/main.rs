@@ -11,6 +11,7 @@ mod first_contact;
 mod full_output;
 mod fuzz_corpus;
 mod gateway;
+mod gateway_ends;
 mod gateway_ike;
 mod gateway_ike_paths;
 mod gateway_kernel;

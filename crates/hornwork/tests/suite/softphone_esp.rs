@@ -565,6 +565,38 @@ fn mistakes_of_esp_options_are_named() {
     assert!(text(&output).contains("chmod 600"), "{}", text(&output));
 }
 
+/// A monitor that calls each minute must not use the keys up while it cannot call.
+#[test]
+fn errors_return_unused_sequence_numbers() {
+    let folder = scratch("softphone-esp-unused");
+    write_keys(&folder, "keys", &GCM.lines(["127.0.0.1", "127.0.0.2"], 0));
+    // The next number after a run that cannot work.
+    let next = |more: &[&str]| -> u64 {
+        let mut all = vec!["call", "sip:600@127.0.0.2", "--esp", "keys"];
+        all.extend(["--esp-over", "udp", "--ring-seconds", "1"]);
+        all.extend(more);
+        let output = phone(&folder, &all);
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(3), "{more:?}: {said}");
+        let stored = json(&folder, "keys.00001001.numbers");
+        let outbound = stored["outbound"].as_object().expect("states");
+        let states: Vec<&Value> = outbound.values().collect();
+        assert_eq!(states.len(), 1, "{more:?}: {stored:#}");
+        number(states[0], "/next_sequence")
+    };
+    for _ in 0..2 {
+        assert_eq!(next(&["--json", "/nonexistent/x"]), 1);
+        assert_eq!(next(&["--wav-out", "/nonexistent/x"]), 1);
+    }
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("port");
+    let local = socket.local_addr().expect("address").to_string();
+    assert_eq!(next(&["--esp-local", &local]), 1, "a port in use");
+    drop(socket);
+    // Offers that the peer does not answer are the only packets.
+    let after = next(&["--esp-local", &local, "--esp-shortcut", "direct"]);
+    assert!(after > 1 && after < 100, "{after}");
+}
+
 /// Without CAP_NET_RAW protocol 50 is refused by name, and UDP is the default.
 #[test]
 fn missing_right_is_named() {

@@ -1,10 +1,11 @@
 //! The calling thread of a phone: prints occurrences, executes planned actions and commands, writes the recording and
 //! the statistics.
 
-use super::esp::{self, SequenceFile};
+use super::esp::{self, EspEnd};
 use super::json_file::JsonFile;
 use super::recording::WavRecording;
 use super::report::{PhoneReport, PhoneTransfer};
+use super::sequence_file::SequenceFile;
 use super::thread::{self, PhoneCommand, PhoneMessage, PhoneResults, PhoneThreadPlan};
 use super::tunnel::PhoneTunnel;
 use super::{PhoneAction, PhoneOptions, PhonePeer, PhoneTask, setup};
@@ -96,6 +97,10 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
             PhoneTunnel::start(plan, host.address.ip(), networks, exchange)
         })
         .transpose()?;
+    // Before a tunnel or the phone's thread has begun nothing is sealed, and an error returns the numbers.
+    if let (Some(_), Some(numbers)) = (&tunnel, &mut numbers) {
+        numbers.begin();
+    }
     let (commands, inbox) = mpsc::channel();
     let (sender, messages) = mpsc::sync_channel(QUEUE);
     let registers = host.registrations.is_some();
@@ -115,6 +120,9 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         .name("phone".to_owned())
         .spawn(move || thread::run(plan, &inbox, &sender))
         .map_err(|error| LabError::cannot_run(format!("thread: {error}"), ""))?;
+    if let Some(numbers) = &mut numbers {
+        numbers.begin();
+    }
     let mut control = PhoneControl {
         options,
         peer,
@@ -135,7 +143,7 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
             esp: esp_report,
             ..PhoneReport::default()
         },
-        numbers,
+        esp_end: None,
         registered: false,
         registers,
         call: None,
@@ -146,20 +154,42 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
     control.actions.sort_by_key(|(at, _)| *at);
     let typed = options.reads_commands.then(read_commands);
     control.note_plans();
-    let result = control.work(&messages, typed.as_ref());
+    let mut result = control.work(&messages, typed.as_ref());
+    match &mut result {
+        Ok(results) => control.esp_end = results.esp.take().map(Box::new),
+        // Without numbers to be stored, and with a tunnel, whose thread ends below, there is nothing to wait for.
+        Err(_) if numbers.is_some() && tunnel.is_none() => control.await_esp_end(&messages),
+        Err(_) => {}
+    }
     drop(messages);
-    let ended = tunnel.map(PhoneTunnel::end).transpose();
-    let result = match (result, ended) {
-        (Ok(mut results), Ok(end)) => {
-            results.esp = end.or(results.esp.take());
-            Ok(results)
+    if let Some(tunnel) = tunnel {
+        let (end, ended) = tunnel.end();
+        control.esp_end = end.map(Box::new);
+        result = result.and_then(|results| ended.map(|()| results));
+    }
+    let stored = store(numbers, control.esp_end.as_deref());
+    let result = match (result, stored) {
+        (Err(error), Err(unstored)) => {
+            eprintln!("{unstored}");
+            Err(error)
         }
-        (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+        (Ok(_), Err(error)) => Err(error),
+        (result, Ok(())) => result,
     };
     // Without a receiver of its commands' sender the thread ends by itself.
     let ended = control.end(result, json);
     let _ = thread.join();
     ended
+}
+
+/// Stores the sequence numbers at the end.
+fn store(numbers: Option<SequenceFile>, end: Option<&EspEnd>) -> Result<(), LabError> {
+    let states = end.and_then(|end| end.states.as_ref());
+    match (numbers, states) {
+        (Some(mut numbers), Some((outbound, inbound))) => numbers.write(outbound, inbound),
+        // All reserved numbers count as used.
+        _ => Ok(()),
+    }
 }
 
 /// Reads commands from standard input on a thread of its own, which ends with the process.
@@ -204,8 +234,8 @@ struct PhoneControl<'o> {
     ready_after: Duration,
     established_at: Option<Time>,
     report: PhoneReport,
-    /// Stores the sequence numbers of ESP.
-    numbers: Option<SequenceFile>,
+    /// The end of ESP.
+    esp_end: Option<Box<EspEnd>>,
     registered: bool,
     /// The first registration has no answer yet.
     registers: bool,
@@ -273,6 +303,23 @@ impl PhoneControl<'_> {
                 Ok(PhoneMessage::Finished(results)) => return Ok(results),
                 Ok(message) => self.message(message)?,
                 Err(_) => return Err(LabError::cannot_run("the phone's thread has stopped", "")),
+            }
+        }
+    }
+
+    /// Waits for the end of ESP after an error; a thread that has ended by itself has reported it.
+    fn await_esp_end(&mut self, messages: &Receiver<PhoneMessage>) {
+        // A thread that has ended has left its last message.
+        let _ = self.send(PhoneCommand::Finish);
+        while self.esp_end.is_none() {
+            match messages.recv_timeout(FINISH_TIMEOUT) {
+                Ok(PhoneMessage::Finished(results)) => {
+                    self.esp_end = results.esp.map(Box::new);
+                    return;
+                }
+                Ok(PhoneMessage::Fatal(_, end)) => self.esp_end = end,
+                Ok(_) => {}
+                Err(_) => return,
             }
         }
     }
@@ -402,7 +449,8 @@ impl PhoneControl<'_> {
                     recording.append(&samples, rate)?;
                 }
             }
-            PhoneMessage::Fatal(why) => {
+            PhoneMessage::Fatal(why, end) => {
+                self.esp_end = end;
                 let remedy = match self.options.esp {
                     Some(_) => {
                         "compare --esp-local, --esp-peer, --esp-over and --esp-shortcut of both ends"
@@ -701,11 +749,7 @@ impl PhoneControl<'_> {
         self.report.sound_in = sound_in.map(|sound| (sound.rate(), sound.figures()));
         let sound_out = self.options.sound_out.as_ref();
         self.report.sound_out = sound_out.map(|sound| (sound.rate(), sound.figures()));
-        let states = results.esp.as_ref().and_then(|end| end.states.as_ref());
-        if let (Some((outbound, inbound)), Some(numbers)) = (states, &mut self.numbers) {
-            numbers.write(outbound, inbound)?;
-        }
-        if let (Some(report), Some(end)) = (&mut self.report.esp, results.esp) {
+        if let (Some(report), Some(end)) = (&mut self.report.esp, self.esp_end.take()) {
             report.figures = end.figures;
             if self.report.reason.starts_with(NO_RESPONSE)
                 && let Some(hint) = report.unanswered_hint()

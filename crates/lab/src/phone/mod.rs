@@ -9,6 +9,7 @@ mod exchange;
 mod json_file;
 mod recording;
 mod report;
+mod sequence_file;
 mod setup;
 mod thread;
 mod tunnel;

@@ -41,8 +41,8 @@ pub(super) enum PhoneMessage {
     ConnectionFailed(String),
     /// Recorded audio and its rate.
     Audio(Vec<i16>, u32),
-    /// It cannot work.
-    Fatal(String),
+    /// It cannot work, for this reason; with the end of its ESP.
+    Fatal(String, Option<Box<EspEnd>>),
     /// An association with these algorithms seals.
     Negotiated(EspSuite),
     /// A line about the key exchange.
@@ -101,8 +101,8 @@ pub(super) fn run(
     commands: &Receiver<PhoneCommand>,
     messages: &SyncSender<PhoneMessage>,
 ) {
-    if let Err(error) = serve(plan, commands, messages) {
-        let _ = messages.send(PhoneMessage::Fatal(error));
+    if let Err((why, esp)) = serve(plan, commands, messages) {
+        let _ = messages.send(PhoneMessage::Fatal(why, esp));
     }
 }
 
@@ -175,41 +175,81 @@ impl PhoneEngine {
     }
 
     fn finish(&mut self, clock: Clock) -> PhoneResults {
-        let now = clock.now();
-        let host = self.host().finish(now);
-        let esp = match self {
-            PhoneEngine::Clear(_) => None,
-            PhoneEngine::Esp(endpoint) => Some(EspEnd::of(endpoint, now)),
-        };
         PhoneResults {
-            host,
+            host: self.host().finish(clock.now()),
             samples_lost: 0,
             digits_sent: String::new(),
-            esp,
+            esp: self.esp_end(clock),
+        }
+    }
+
+    /// The end of its ESP, if it has one.
+    fn esp_end(&self, clock: Clock) -> Option<EspEnd> {
+        match self {
+            PhoneEngine::Clear(_) => None,
+            PhoneEngine::Esp(endpoint) => Some(EspEnd::of(endpoint, clock.now())),
         }
     }
 }
+
+/// Why a phone cannot work, with the end of its ESP: used sequence numbers must be stored then, too.
+type PhoneFailure = (String, Option<Box<EspEnd>>);
 
 fn serve(
     mut plan: PhoneThreadPlan,
     commands: &Receiver<PhoneCommand>,
     messages: &SyncSender<PhoneMessage>,
-) -> Result<(), String> {
+) -> Result<(), PhoneFailure> {
     let clock = Clock::new();
-    let mut driver = driver(&mut plan, clock)?;
-    let target = plan.target;
-    let entropy = system_entropy().map_err(|error: LabError| error.to_string())?;
-    let mut exchange = plan.exchange.take().map(ExchangeEnd::new);
-    let tunnel = plan.tunnel.take();
-    let mut has_keys = tunnel.as_ref().is_none_or(|tunnel| tunnel.has_keys);
+    let driver = driver(&mut plan, clock);
+    let entropy = system_entropy().map_err(|error: LabError| (error.to_string(), None))?;
     let mut engine = PhoneEngine::new(plan.host, plan.esp.take(), entropy);
-    let mut received = ReceivedAudio {
-        records: plan.records,
-        sound_out: plan.sound_out.take(),
-        resampler: None,
-        samples: Vec::new(),
-        lost: 0,
-    };
+    let done = driver.and_then(|driver| {
+        let phone = PhoneLoop {
+            driver,
+            target: plan.target,
+            exchange: plan.exchange.take().map(ExchangeEnd::new),
+            tunnel: plan.tunnel.take(),
+            received: ReceivedAudio {
+                records: plan.records,
+                sound_out: plan.sound_out.take(),
+                resampler: None,
+                samples: Vec::new(),
+                lost: 0,
+            },
+            clock,
+        };
+        work(phone, &mut engine, commands, messages)
+    });
+    done.map_err(|why| (why, engine.esp_end(clock).map(Box::new)))
+}
+
+/// The parts of a phone beside its engine.
+struct PhoneLoop {
+    driver: Driver,
+    target: Option<SocketAddr>,
+    exchange: Option<ExchangeEnd>,
+    tunnel: Option<TunnelLink>,
+    received: ReceivedAudio,
+    clock: Clock,
+}
+
+/// Works until the command to finish.
+fn work(
+    phone: PhoneLoop,
+    engine: &mut PhoneEngine,
+    commands: &Receiver<PhoneCommand>,
+    messages: &SyncSender<PhoneMessage>,
+) -> Result<(), String> {
+    let PhoneLoop {
+        mut driver,
+        target,
+        mut exchange,
+        tunnel,
+        mut received,
+        clock,
+    } = phone;
+    let mut has_keys = tunnel.as_ref().is_none_or(|tunnel| tunnel.has_keys);
     let mut begun = false;
     let mut digits = String::new();
     loop {
@@ -267,7 +307,7 @@ fn serve(
                     }
                     // The receiver waits for this message.
                     let _ = messages.send(PhoneMessage::Finished(Box::new(results)));
-                    return end_exchange(exchange, &mut engine, (&mut driver, messages), clock);
+                    return end_exchange(exchange, engine, (&mut driver, messages), clock);
                 }
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return Ok(()),

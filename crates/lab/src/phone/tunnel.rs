@@ -55,9 +55,12 @@ const ROOM: usize = MAX_HEADROOM + ETHERNET + MAX_TAILROOM;
 pub(super) struct PhoneTunnel {
     device: String,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<EspEnd, String>>>,
+    thread: Option<JoinHandle<TunnelEnd>>,
     link: Option<TunnelLink>,
 }
+
+/// The end of a tunnel, and why its device or socket has failed: used sequence numbers must be stored then, too.
+type TunnelEnd = (EspEnd, Result<(), String>);
 
 /// A tunnel, for the thread of its phone.
 pub(super) struct TunnelLink {
@@ -243,11 +246,12 @@ impl PhoneTunnel {
             .name("phone-tunnel".to_owned())
             .spawn(move || {
                 let messages = carrier.messages.clone();
-                let ended = carrier.run(exchange, &stopped);
-                if let Err(why) = &ended {
-                    let _ = messages.try_send(PhoneMessage::Fatal(format!("ESP tunnel: {why}")));
+                let (end, result) = carrier.run(exchange, &stopped);
+                if let Err(why) = &result {
+                    let why = format!("ESP tunnel: {why}");
+                    let _ = messages.try_send(PhoneMessage::Fatal(why, None));
                 }
-                ended
+                (end, result)
             })
             .map_err(|error| LabError::cannot_run(format!("thread: {error}"), ""))?;
         Ok(PhoneTunnel {
@@ -271,17 +275,17 @@ impl PhoneTunnel {
         self.link.take()
     }
 
-    /// Ends the thread, and returns its figures and the states of the associations.
-    ///
-    /// # Errors
-    /// The device or the socket has failed.
-    pub(super) fn end(mut self) -> Result<EspEnd, LabError> {
+    /// Ends the thread, and returns its figures and the states of the associations, unless it has panicked. The result is an
+    /// error if the device or the socket has failed.
+    pub(super) fn end(mut self) -> (Option<EspEnd>, Result<(), LabError>) {
         self.stop.store(true, Ordering::Release);
         let ended = self.thread.take().map(JoinHandle::join);
-        let ended = ended.and_then(Result::ok);
-        ended
-            .unwrap_or_else(|| Err("its thread has stopped".to_owned()))
-            .map_err(|why| LabError::cannot_run(format!("ESP tunnel: {why}"), ""))
+        let (end, result) = match ended.and_then(Result::ok) {
+            Some((end, result)) => (Some(end), result),
+            None => (None, Err("its thread has stopped".to_owned())),
+        };
+        let failed = |why| LabError::cannot_run(format!("ESP tunnel: {why}"), "");
+        (end, result.map_err(failed))
     }
 }
 
@@ -324,25 +328,30 @@ struct PacketCarrier {
 }
 
 impl PacketCarrier {
-    fn run(
-        mut self,
-        mut exchange: Option<ExchangeEnd>,
-        stop: &AtomicBool,
-    ) -> Result<EspEnd, String> {
-        net::block_signals().map_err(|error| error.to_string())?;
-        while !stop.load(Ordering::Acquire) {
-            self.turn(exchange.as_mut())?;
-        }
-        // The last packets of the phone may still wait.
-        let now = self.clock.now();
-        self.seal(now).map_err(|error| error.to_string())?;
-        let mut end = self.ended(now);
+    fn run(mut self, mut exchange: Option<ExchangeEnd>, stop: &AtomicBool) -> TunnelEnd {
+        let mut result = self.carry(exchange.as_mut(), stop);
+        let mut end = self.ended(self.clock.now());
         if let Some(exchange) = &mut exchange {
             end.states = None;
             end.figures.ike_overruns = exchange.overruns();
-            self.end_exchange(exchange)?;
+            result = result.and_then(|()| self.end_exchange(exchange));
         }
-        Ok(end)
+        (end, result)
+    }
+
+    /// Carries packets until it is stopped.
+    fn carry(
+        &mut self,
+        mut exchange: Option<&mut ExchangeEnd>,
+        stop: &AtomicBool,
+    ) -> Result<(), String> {
+        net::block_signals().map_err(|error| error.to_string())?;
+        while !stop.load(Ordering::Acquire) {
+            self.turn(exchange.as_deref_mut())?;
+        }
+        // The last packets of the phone may still wait.
+        let now = self.clock.now();
+        self.seal(now).map_err(|error| error.to_string())
     }
 
     /// Waits for packets and carries them. False once the key exchange has ended.
@@ -534,7 +543,7 @@ impl PacketCarrier {
         let (mut outbound, mut inbound) = (None, None);
         for state in self.gateway.states(now) {
             match state {
-                ChangedState::Outbound(state) => outbound = Some(state),
+                ChangedState::Outbound { state, .. } => outbound = Some(state),
                 ChangedState::Inbound(state) => inbound = Some(state),
             }
         }

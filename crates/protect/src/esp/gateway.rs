@@ -19,8 +19,8 @@ use wire::esp::{EspView, NatTraversalDatagram};
 
 /// Most tunnels of a gateway.
 pub const MAX_GATEWAY_TUNNELS: usize = 10_000;
-/// Most associations that open: those in use, and during a change of keys the old ones.
-const MAX_INBOUND: usize = 4 * MAX_GATEWAY_TUNNELS;
+/// Most associations of a gateway that open: those in use, and during a change of keys the old ones.
+pub const MAX_GATEWAY_INBOUND: usize = 4 * MAX_GATEWAY_TUNNELS;
 /// Notices that wait for the driver. Further ones are counted; that new keys are due is noted again with the next packet.
 const MAX_NOTICES: usize = 1_024;
 
@@ -167,8 +167,13 @@ pub struct TunnelPackets {
 /// New state of an association, to be written out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangedState {
-    /// Of one that seals.
-    Outbound(OutboundState),
+    /// Of one that seals. Its SPI is the peer's choice, so two tunnels may have the same one (RFC 4301 section 4.1).
+    Outbound {
+        /// Number of its tunnel.
+        tunnel: usize,
+        /// State.
+        state: OutboundState,
+    },
     /// Of one that opens.
     Inbound(InboundState),
 }
@@ -257,7 +262,7 @@ impl EspGateway {
             settings,
             networks: NetworkTable::new(key),
             tunnels: Vec::with_capacity(tunnels.len()),
-            inbound: SaTable::new(MAX_INBOUND, key),
+            inbound: SaTable::new(MAX_GATEWAY_INBOUND, key),
             notices: Vec::with_capacity(MAX_NOTICES),
             counters: GatewayCounters::default(),
             drops: Drops::new(),
@@ -562,7 +567,7 @@ impl EspGateway {
                 return Err(SaError::DuplicateSpi(spi));
             }
         }
-        if self.inbound.len() + rekey.inbound.len() > MAX_INBOUND
+        if self.inbound.len() + rekey.inbound.len() > MAX_GATEWAY_INBOUND
             || rekey
                 .outbound
                 .iter()
@@ -680,33 +685,31 @@ impl EspGateway {
         }
     }
 
-    /// Allows the association that seals with this SPI to use sequence numbers up to `last`, which are reserved in a file.
-    pub fn reserve(&mut self, spi: u32, last: u64) {
-        for tunnel in &mut self.tunnels {
-            if let Some(sealing) = &mut tunnel.sealing
-                && sealing.spec().spi == spi
-            {
-                sealing.limit_sequence(last);
-            }
-            if let Some((pending, _)) = &mut tunnel.pending
-                && pending.spec().spi == spi
-            {
-                pending.limit_sequence(last);
-            }
+    /// Allows the association with which a tunnel seals, if it has this SPI, to use sequence numbers up to `last`, which
+    /// are reserved in a file. One that does not seal yet keeps the limit that it has.
+    pub fn reserve(&mut self, tunnel: usize, spi: u32, last: u64) {
+        if let Some(tunnel) = self.tunnels.get_mut(tunnel)
+            && let Some(sealing) = &mut tunnel.sealing
+            && sealing.spec().spi == spi
+        {
+            sealing.limit_sequence(last);
         }
     }
 
     /// States that have changed since the last call; it allocates.
     pub fn take_changed_states(&mut self, now: Time) -> Vec<ChangedState> {
         let mut changed = Vec::new();
-        for tunnel in &mut self.tunnels {
+        for (number, tunnel) in self.tunnels.iter_mut().enumerate() {
             let Some(sealing) = &tunnel.sealing else {
                 continue;
             };
             let state = sealing.state(now);
             if state.usage.packets != tunnel.written {
                 tunnel.written = state.usage.packets;
-                changed.push(ChangedState::Outbound(state));
+                changed.push(ChangedState::Outbound {
+                    tunnel: number,
+                    state,
+                });
             }
         }
         self.inbound.for_each_mut(|entry| {
@@ -721,13 +724,15 @@ impl EspGateway {
 
     /// The states of all associations, for the end; it allocates.
     pub fn states(&mut self, now: Time) -> Vec<ChangedState> {
-        let sealing = self
-            .tunnels
-            .iter()
-            .filter_map(|tunnel| tunnel.sealing.as_ref());
-        let mut states: Vec<_> = sealing
-            .map(|sa| ChangedState::Outbound(sa.state(now)))
-            .collect();
+        let tunnels = self.tunnels.iter().enumerate();
+        let state = |(number, tunnel): (usize, &Tunnel)| {
+            let sealing = tunnel.sealing.as_ref()?;
+            Some(ChangedState::Outbound {
+                tunnel: number,
+                state: sealing.state(now),
+            })
+        };
+        let mut states: Vec<_> = tunnels.filter_map(state).collect();
         self.inbound
             .for_each_mut(|entry| states.push(ChangedState::Inbound(entry.sa.state(now))));
         states

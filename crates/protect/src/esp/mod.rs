@@ -38,8 +38,8 @@ pub use endpoint_keys::EndpointKeys;
 pub use fuzz::fuzz_esp;
 pub use gateway::{
     ChangedState, EspGateway, GatewayCounters, GatewayNotice, GatewayRekey, GatewaySettings,
-    GatewayTunnel, MAX_GATEWAY_TUNNELS, NegotiatedPair, NotSealed, SealedForPeer, SealingReason,
-    TunnelPackets,
+    GatewayTunnel, MAX_GATEWAY_INBOUND, MAX_GATEWAY_TUNNELS, NegotiatedPair, NotSealed,
+    SealedForPeer, SealingReason, TunnelPackets,
 };
 pub use inbound::{ArrivedEsp, InboundSa, InboundState, OpenedPacket};
 pub use lifetime::{LifetimeStatus, RekeyReason, SaLifetime, SaUsage};

@@ -21,21 +21,21 @@ fn spoke(number: usize) -> SocketAddr {
 }
 
 /// The network behind a spoke, and that behind the hub.
-fn networks(number: usize) -> [String; 2] {
+pub(crate) fn networks(number: usize) -> [String; 2] {
     [
         format!("10.{}.{}.0/24", 1 + number / 256, number % 256),
         "10.0.0.0/24".to_owned(),
     ]
 }
 
-fn host(network: &str, last: u8) -> Ipv4Addr {
+pub(crate) fn host(network: &str, last: u8) -> Ipv4Addr {
     let (address, _) = network.split_once('/').expect("prefix");
     let [a, b, c, _] = address.parse::<Ipv4Addr>().expect("address").octets();
     Ipv4Addr::new(a, b, c, last)
 }
 
 /// An IPv4 packet with UDP of `payload` bytes.
-fn packet(from: Ipv4Addr, to: Ipv4Addr, payload: usize, dont_fragment: bool) -> Vec<u8> {
+pub(crate) fn packet(from: Ipv4Addr, to: Ipv4Addr, payload: usize, dont_fragment: bool) -> Vec<u8> {
     let mut packet = vec![0x45, 0xb8, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0];
     packet.extend_from_slice(&from.octets());
     packet.extend_from_slice(&to.octets());
@@ -47,7 +47,7 @@ fn packet(from: Ipv4Addr, to: Ipv4Addr, payload: usize, dont_fragment: bool) -> 
 }
 
 /// Keys of generation `age` from the hub to a spoke, or back.
-fn spec(number: usize, age: u8, to_spoke: bool, networks: &[String; 2]) -> SaSpec {
+pub(crate) fn spec(number: usize, age: u8, to_spoke: bool, networks: &[String; 2]) -> SaSpec {
     let suite = EspSuite::new(EspEncryption::AesGcm16, EspIntegrity::None);
     let mut key = [age; 20];
     key[..4].copy_from_slice(&(number as u32).to_be_bytes());
@@ -85,11 +85,11 @@ fn settings(local: IpAddr) -> GatewaySettings {
     }
 }
 
-fn outbound(spec: SaSpec) -> OutboundSa {
+pub(crate) fn outbound(spec: SaSpec) -> OutboundSa {
     OutboundSa::new(spec, &mut Entropy::from_number(3), Time::ZERO).unwrap()
 }
 
-fn inbound(spec: SaSpec) -> InboundSa {
+pub(crate) fn inbound(spec: SaSpec) -> InboundSa {
     InboundSa::new(spec, Time::ZERO).unwrap()
 }
 
@@ -103,7 +103,7 @@ fn tunnel(name: String, peer: SocketAddr, remote: &str) -> GatewayTunnel {
 }
 
 /// A hub with tunnels to `count` spokes.
-fn hub(count: usize, change: impl Fn(SaSpec) -> SaSpec) -> EspGateway {
+pub(crate) fn hub(count: usize, change: impl Fn(SaSpec) -> SaSpec) -> EspGateway {
     let (mut tunnels, mut opening) = (Vec::new(), Vec::new());
     for number in 0..count {
         let networks = networks(number);
@@ -132,7 +132,7 @@ fn spoke_gateway(number: usize) -> EspGateway {
     EspGateway::new(settings, tunnels, opening, HashKey::default(), Time::ZERO).unwrap()
 }
 
-fn seal(
+pub(crate) fn seal(
     gateway: &mut EspGateway,
     packet: &[u8],
     now: Time,
@@ -842,7 +842,7 @@ impl Simulation {
         let known = |spi: u32| self.specs[end].iter().find(|spec| spec.spi == spi);
         for state in &states {
             match state {
-                ChangedState::Outbound(state) => {
+                ChangedState::Outbound { state, .. } => {
                     let spec = spec(0, (state.spi >> 24) as u8, at_hub, &networks);
                     let mut entropy = Entropy::from_number(5);
                     let resumed = OutboundSa::resume(spec, state, 0, &mut entropy, now);

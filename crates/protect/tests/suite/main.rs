@@ -7,6 +7,7 @@ mod dtls_openssl;
 mod esp;
 mod esp_endpoint;
 mod esp_gateway;
+mod esp_gateway_numbers;
 mod esp_simulation;
 mod esp_vectors;
 mod fuzz_seeds;
