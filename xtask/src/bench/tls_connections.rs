@@ -12,8 +12,8 @@ const CONNECTIONS: u32 = 20_000;
 const FEW: u32 = 200;
 /// File descriptors of a process that are no connections of the run, with room.
 const OTHER_DESCRIPTORS: u32 = 100;
-/// New connections a second: a full handshake at both ends each.
-const RATE: u32 = 400;
+/// New connections a second: a full handshake at both ends each, below the limit of the border for one source (half of 500).
+const RATE: u32 = 200;
 /// Second REGISTERs a second, once all connections are open.
 const REFRESH_RATE: u32 = 2_000;
 /// Memory of a connection: both ends with a registration at the border and two records of attempts.
