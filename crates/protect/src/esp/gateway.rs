@@ -8,8 +8,7 @@ use super::network_table::NetworkTable;
 use super::packet::InnerHeader;
 use super::{
     AddressPrefix, ArrivedEsp, EspCarrier, EspFailure, InboundSa, InboundState, OutboundSa,
-    OutboundState, PacketRoom, RekeyReason, SaError, SaTable, SealedPacket,
-    SecurityAssociation,
+    OutboundState, PacketRoom, RekeyReason, SaError, SaTable, SealedPacket, SecurityAssociation,
 };
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
