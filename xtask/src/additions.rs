@@ -1,5 +1,6 @@
-//! One of each: adds a configuration key, an event, a refusal reason, a codec and a rule action to a copy of the tree, counts the places that
-//! each takes, builds the copy, and uses all of them in a configuration. CONTRIBUTING.md describes the same steps.
+//! One of each: adds a configuration key, an event, a refusal reason, a codec and a rule action to a copy of the tree,
+//! counts the places that each takes, builds the copy, and uses all of them in a configuration. CONTRIBUTING.md
+//! describes the same steps.
 
 use crate::process::{check, root};
 use crate::texts::Text;
@@ -255,8 +256,8 @@ do = [{ count = "calls" }]
 /// Adds one of each to a copy of the tree, builds it and checks a configuration that uses them.
 ///
 /// # Errors
-/// An addition that takes more places or files than its limit, an anchor that does not exist, a copy that does not build,
-/// or a configuration that it refuses.
+/// An addition that takes more places or files than its limit, an anchor that does not exist, a copy that does not
+/// build, or a configuration that it refuses.
 pub fn run() -> Result<(), String> {
     let copy = root().join("target/additions/tree");
     copy_tree(&copy)?;
@@ -282,7 +283,8 @@ pub fn run() -> Result<(), String> {
     Ok(())
 }
 
-/// Additions beyond their limits, and anchors that the tree does not have: `tidy` checks them without building the copy.
+/// Additions beyond their limits, and anchors that the tree does not have: `tidy` checks them without building the
+/// copy.
 pub fn breaches(files: &[Text]) -> Vec<String> {
     ADDITIONS
         .iter()

@@ -1,6 +1,6 @@
-//! `make bench`: the border beside its peers, interleaved, at the same rate, one core each, part by part; at the end every bar
-//! beside its figure. It measures the build of `make build` with its log as shipped; where a part compares with a peer, the optimised
-//! build of `make release` is a second column.
+//! `make bench`: the border beside its peers, interleaved, at the same rate, one core each, part by part; at the end
+//! every bar beside its figure. It measures the build of `make build` with its log as shipped; where a part compares
+//! with a peer, the optimised build of `make release` is a second column.
 
 mod calls;
 mod conference;
@@ -171,7 +171,8 @@ impl Subject {
 /// Runs the parts that are named (all by default) and prints the table of bars: `bench [ROUNDS] [PART...]`.
 ///
 /// # Errors
-/// A program is missing, a part is unknown, some part could not be measured (the others are measured), or a bar is missed.
+/// A program is missing, a part is unknown, some part could not be measured (the others are measured), or a bar is
+/// missed.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let (rounds, names) = match arguments.first().map(|word| word.parse::<usize>()) {
         Some(Ok(0)) => return Err("bench: the number of rounds must be at least 1".into()),

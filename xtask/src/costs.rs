@@ -43,7 +43,8 @@ const SOURCES: [Source; 13] = [
 
 /// Half width of the interval of a figure that has none, as a share: that of `lab datasheet` for a single trial.
 const OF_ONE: f64 = 0.25;
-/// Mean of one seal (258 ns) and one open (210 ns), which each relayed packet has one of: AES-128-CBC with HMAC-SHA1-96.
+/// Mean of one seal (258 ns) and one open (210 ns), which each relayed packet has one of: AES-128-CBC with
+/// HMAC-SHA1-96.
 const ESP_US: f64 = 0.234;
 
 /// Packets a second of a call with media, which is the level of its rows: one each 20 ms, each way.

@@ -164,8 +164,8 @@ overload control refuses by their queueing delay, or sheds unread, are no calls 
 
 /// The program describes its own configuration and metrics.
 fn program(arguments: &[&str]) -> Result<String, String> {
-    // The build of the tests, which may run beside this: another set of features would compile everything again, and replace
-    // the program that they run.
+    // The build of the tests, which may run beside this: another set of features would compile everything again, and
+    // replace the program that they run.
     let mut build = Command::new("cargo");
     build.current_dir(root());
     build.args(["test", "--locked", "--quiet", "--workspace", "--no-run"]);

@@ -1,5 +1,6 @@
-//! Fuzzing: the targets of `fuzz/`, several side by side, for a stated time; then each corpus is made small and packed into one
-//! file, which the tests replay. Corpora grow from `fuzz/seeds`, which we wrote; third-party messages are excluded.
+//! Fuzzing: the targets of `fuzz/`, several side by side, for a stated time; then each corpus is made small and packed
+//! into one file, which the tests replay. Corpora grow from `fuzz/seeds`, which we wrote; third-party messages are
+//! excluded.
 
 use crate::process::{installed, root};
 use std::path::PathBuf;

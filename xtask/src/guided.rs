@@ -1,5 +1,6 @@
-//! The release build with profile-guided optimisation: an instrumented build runs the training work, and its counts guide the second build
-//! (placement and inlining). Results do not change, and a profile of an older source costs speed only.
+//! The release build with profile-guided optimisation: an instrumented build runs the training work, and its counts
+//! guide the second build (placement and inlining). Results do not change, and a profile of an older source costs speed
+//! only.
 
 use crate::postlink::{LINKED, Tools};
 use crate::process::{Running, check, root};
@@ -8,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Training work on sockets, border and generator in one program: an experiment and its overrides. The shares are similar, because the
-/// compiler treats rarely counted code as cold.
+/// Training work on sockets, border and generator in one program: an experiment and its overrides. The shares are
+/// similar, because the compiler treats rarely counted code as cold.
 const EXPERIMENTS: [(&str, &[&str]); 9] = [
     (
         "call-rate",
@@ -114,11 +115,12 @@ pub struct Guide {
     tools: Option<Tools>,
 }
 
-/// Environment variable with the target CPU, as `rustc -C target-cpu` accepts it; empty: the baseline of the architecture.
+/// Environment variable with the target CPU, as `rustc -C target-cpu` accepts it; empty: the baseline of the
+/// architecture.
 const PROCESSOR: &str = "HORNWORK_TARGET_CPU";
 
-/// The target CPU: HORNWORK_TARGET_CPU, else x86-64-v3 where this machine supports it (Intel since 2013, AMD since 2015), which avoids run-time
-/// detection in searches and shifts.
+/// The target CPU: HORNWORK_TARGET_CPU, else x86-64-v3 where this machine supports it (Intel since 2013, AMD since
+/// 2015), which avoids run-time detection in searches and shifts.
 fn processor() -> String {
     let named = std::env::var(PROCESSOR);
     named.unwrap_or_else(|_| level().unwrap_or_default().to_owned())

@@ -1,11 +1,11 @@
-//! Rules on the language of comments, pages, texts in the sources and names of tests (docs/glossary.md): counted phrases with a
-//! bound each, words that the glossary replaces, and functions whose name promises a question.
+//! Rules on the language of comments, pages, texts in the sources and names of tests (docs/glossary.md): counted
+//! phrases with a bound each, words that the glossary replaces, and functions whose name promises a question.
 
 use crate::texts::Text;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Occurrences of each kind of phrase that comments and pages may have together. They are few and not none because a page may quote
-/// an old word, or have a question as a heading.
+/// Occurrences of each kind of phrase that comments and pages may have together. They are few and not none because a
+/// page may quote an old word, or have a question as a heading.
 const PHRASES: [(&str, usize); 3] = [
     (
         "nominal clauses (what ..., who ... as subject or object)",
@@ -88,7 +88,8 @@ const INDEFINITE: [&str; 10] = [
     "everybody",
     "everyone",
 ];
-/// Words after which `who` or `whom` begins a nominal clause; after a noun it begins a relative clause, which is good English.
+/// Words after which `who` or `whom` begins a nominal clause; after a noun it begins a relative clause, which is good
+/// English.
 const BEFORE_NOMINAL: [&str; 20] = [
     "of", "to", "by", "for", "from", "with", "on", "at", "in", "than", "as", "and", "or", "that",
     "is", "are", "says", "tells", "knows", "asks",
@@ -167,7 +168,8 @@ fn has_toml_prose(name: &str) -> bool {
         || name.ends_with("/Cargo.toml")
 }
 
-/// Comments of Rust files, comments and descriptions of TOML files, and the text of pages outside code blocks, line by line.
+/// Comments of Rust files, comments and descriptions of TOML files, and the text of pages outside code blocks, line by
+/// line.
 fn prose(file: &Text) -> Vec<(usize, String)> {
     let mut fenced = false;
     let mut lines = Vec::new();
@@ -189,7 +191,8 @@ fn prose(file: &Text) -> Vec<(usize, String)> {
     lines
 }
 
-/// The comment of a line of Rust; a `//` that follows a quote on the same line may be part of a text, and is left alone.
+/// The comment of a line of Rust; a `//` that follows a quote on the same line may be part of a text, and is left
+/// alone.
 fn comment_of(line: &str) -> Option<&str> {
     let at = line.find("//")?;
     let before = &line[..at];

@@ -1,5 +1,5 @@
-//! Methods of one type in several files. A method needs no import, so that the circles of imports do not show calls between the
-//! files of a type: here each call of a method on `self` that another file defines is an arrow.
+//! Methods of one type in several files. A method needs no import, so that the circles of imports do not show calls
+//! between the files of a type: here each call of a method on `self` that another file defines is an arrow.
 
 use crate::texts::Text;
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,7 +105,8 @@ impl Types {
         counts.max().filter(|(count, _)| *count > 1)
     }
 
-    /// Circles of files of one type or family that call methods of each other, with the first type, the largest circle first.
+    /// Circles of files of one type or family that call methods of each other, with the first type, the largest circle
+    /// first.
     fn circles(&self, families: Vec<&[&str]>) -> Vec<(String, Vec<String>)> {
         let mut sets: Vec<Vec<&str>> = families.iter().map(|family| family.to_vec()).collect();
         for name in self.0.keys() {

@@ -1,5 +1,6 @@
 //! Whether the pages of the web console in `crates/console/web/dist` were built from the sources beside them. The build
-//! writes a list with the SHA-256 of every source and of every result (`scripts/sources.mjs`); comparing it needs no Node.
+//! writes a list with the SHA-256 of every source and of every result (`scripts/sources.mjs`); comparing it needs no
+//! Node.
 
 use crate::process::root;
 use sha2::{Digest as _, Sha256};

@@ -1,6 +1,6 @@
-//! The last step of a release, where LLVM's BOLT is installed (Debian: `bolt-15`): functions and blocks of the finished program are reordered
-//! by execution counts, so that a call fetches fewer pages of code. The counts come from the training work of `guided.rs`. Results of the
-//! program do not change, and counts of an older build cost speed only.
+//! The last step of a release, where LLVM's BOLT is installed (Debian: `bolt-15`): functions and blocks of the finished
+//! program are reordered by execution counts, so that a call fetches fewer pages of code. The counts come from the
+//! training work of `guided.rs`. Results of the program do not change, and counts of an older build cost speed only.
 
 use crate::process::check;
 use std::ffi::OsString;

@@ -1,7 +1,7 @@
 //! Line length of prose: no line of a Markdown file, and none of a comment of Rust, has more than [`WIDTH`] characters.
 //! `cargo xtask docs` wraps paragraphs and list items with a longer line as a whole, `cargo xtask tidy` names the first
-//! such line of a file. Tables, code blocks, headings, HTML, definitions of links and blocks with a hard line break stay
-//! as they are, and a word, code in backquotes or the text of a link is not divided.
+//! such line of a file. Tables, code blocks, headings, HTML, definitions of links and blocks with a hard line break
+//! stay as they are, and a word, code in backquotes or the text of a link is not divided.
 
 use crate::language::lines_of_comments;
 use crate::texts::{Text, tracked};

@@ -1,6 +1,8 @@
-//! The software bill of materials of the program: its crates with versions, licences and checksums, as CycloneDX 1.5 JSON.
+//! The software bill of materials of the program: its crates with versions, licences and checksums, as CycloneDX 1.5
+//! JSON.
 //!
-//! With them: the packages with code in the built pages of the web console. Crates that are used by tests or at build time only are not part of the program and not listed.
+//! With them: the packages with code in the built pages of the web console. Crates that are used by tests or at build
+//! time only are not part of the program and not listed.
 
 use crate::pages;
 use crate::process::root;

@@ -1,7 +1,7 @@
-//! Rules on the structure of the sources: circles of imports inside a crate, imports against the layers of `border`, functions with
-//! many parameters. All of them are read from the text of the files, by paths that begin with `crate`, `super` or `self`, and by
-//! `use` of a child module. A re-export (`pub use`) is no import of its own: an import of its name counts as one of the file that
-//! has the item.
+//! Rules on the structure of the sources: circles of imports inside a crate, imports against the layers of `border`,
+//! functions with many parameters. All of them are read from the text of the files, by paths that begin with `crate`,
+//! `super` or `self`, and by `use` of a child module. A re-export (`pub use`) is no import of its own: an import of its
+//! name counts as one of the file that has the item.
 
 use crate::texts::Text;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +16,8 @@ const PARAMETERS: [(&str, usize); 1] = [
     ("bcg729", 50),
 ];
 
-/// Layers of `border`, from the bottom. A module belongs to the layer of the longest prefix of its path, and imports only from its own
-/// layer and those below. The fuzz targets use everything.
+/// Layers of `border`, from the bottom. A module belongs to the layer of the longest prefix of its path, and imports
+/// only from its own layer and those below. The fuzz targets use everything.
 const LAYERS: [(&str, &[&str]); 5] = [
     (
         "values",
@@ -531,8 +531,8 @@ fn paths_from(start: &str, text: &str, found: &mut Vec<String>) {
         let before = rest_before.chars().next_back();
         let path = &rest[at..];
         rest = &rest[at + start.len()..];
-        // `super::super::x` is found at its first `super`; `$crate` belongs to the crate that uses the macro; `pub(in crate::x)` is
-        // no import.
+        // `super::super::x` is found at its first `super`; `$crate` belongs to the crate that uses the macro;
+        // `pub(in crate::x)` is no import.
         let is_visibility = rest_before.ends_with("pub(in ");
         if !is_visibility
             && before.is_none_or(|c| !c.is_alphanumeric() && !['_', ':', '$'].contains(&c))

@@ -4,8 +4,8 @@ use crate::process::root;
 use std::path::Path;
 use toml_edit::{DocumentMut, Item};
 
-/// The command of the first process of a subject, after its files were written into `folder`; `values` are its placeholders,
-/// without those of the folder.
+/// The command of the first process of a subject, after its files were written into `folder`; `values` are its
+/// placeholders, without those of the folder.
 ///
 /// # Errors
 /// The file is missing or has another form, or a file cannot be written.

@@ -1,13 +1,14 @@
 //! The test suite. Every test program of the workspace runs on its own; failed and skipped tests are listed at the end.
 //!
-//! Tests with other programs mostly wait. Their test programs ([`FIRST`]) are built and started first. They run more threads than there
-//! are cores ([`THREADS`]). Tests that take turns have a process of their own beside them ([`TURNS`]). Tests that bound a delay or a
-//! loss are named in `xtask/apart.txt` and run after the others of their program, one at a time. At idle priority beside all these,
-//! unit tests are built and run, doc tests run, and so do tests that compute and wait for nothing ([`COMPUTED`]).
+//! Tests with other programs mostly wait. Their test programs ([`FIRST`]) are built and started first. They run more
+//! threads than there are cores ([`THREADS`]). Tests that take turns have a process of their own beside them
+//! ([`TURNS`]). Tests that bound a delay or a loss are named in `xtask/apart.txt` and run after the others of their
+//! program, one at a time. At idle priority beside all these, unit tests are built and run, doc tests run, and so do
+//! tests that compute and wait for nothing ([`COMPUTED`]).
 //!
-//! A test that fails is run again, alone. If it passes [`RETRIES`] times in turn it is flaky: shown with its message at the end of the
-//! run. A flaky test that `xtask/flaky.txt` does not name with a reason fails the run, as [`MIN_UNNAMED`] says: a retry
-//! hides a race just as well as a stall of the machine.
+//! A test that fails is run again, alone. If it passes [`RETRIES`] times in turn it is flaky: shown with its message at
+//! the end of the run. A flaky test that `xtask/flaky.txt` does not name with a reason fails the run, as
+//! [`MIN_UNNAMED`] says: a retry hides a race just as well as a stall of the machine.
 
 use crate::process::{features, root};
 use std::io::{BufRead, BufReader};
@@ -37,11 +38,11 @@ const FIRST: [&str; 2] = ["--test", "*"];
 const REST: [&str; 2] = ["--lib", "--bins"];
 /// Test programs whose tests mostly wait, the longest first, with their threads for each core.
 const THREADS: [(&str, usize); 2] = [("hornwork suite", 2), ("lab suite", 2)];
-/// Tests that take turns among themselves, by the beginning of their names. They run one at a time in a process of their own, beside
-/// the others of their program: waiting for its turn, each would occupy a thread.
+/// Tests that take turns among themselves, by the beginning of their names. They run one at a time in a process of
+/// their own, beside the others of their program: waiting for its turn, each would occupy a thread.
 const TURNS: [(&str, &str); 1] = [("hornwork suite", "peer_phones::")];
-/// Tests that need no clock and no socket (simulations and decoders), by test program and the beginning of their names. They run at
-/// idle priority beside the others.
+/// Tests that need no clock and no socket (simulations and decoders), by test program and the beginning of their names.
+/// They run at idle priority beside the others.
 const COMPUTED: [(&str, &str); 17] = [
     ("analyse suite", ""),
     ("border suite", ""),
@@ -96,11 +97,12 @@ struct Outcome {
     aborted: bool,
 }
 
-/// Runs all tests of the workspace; `arguments` go to the test programs (a filter, `--test-threads=1`). With arguments, no test runs
-/// apart and the number of threads is that of the test program.
+/// Runs all tests of the workspace; `arguments` go to the test programs (a filter, `--test-threads=1`). With arguments,
+/// no test runs apart and the number of threads is that of the test program.
 ///
 /// # Errors
-/// Tests do not build or fail; a test program aborts; a test is skipped for a missing program where [`COMPLETE`] is set.
+/// Tests do not build or fail; a test program aborts; a test is skipped for a missing program where [`COMPLETE`] is
+/// set.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let mut run = Run {
         arguments: arguments.to_vec(),
@@ -149,7 +151,8 @@ struct Finished {
 }
 
 impl Idle {
-    /// Starts the builds. Runs the unit tests, and the tests of these programs that compute, unless the run has arguments.
+    /// Starts the builds. Runs the unit tests, and the tests of these programs that compute, unless the run has
+    /// arguments.
     fn start(programs: &[Program], run: &Run) -> Self {
         let has_arguments = !run.arguments.is_empty();
         let programs = match has_arguments {
@@ -286,8 +289,8 @@ impl Run {
         Ok(())
     }
 
-    /// Waits for the builds and tests at idle priority. The results of the programs that ran are kept in any case. Gives the programs of the
-    /// unit tests.
+    /// Waits for the builds and tests at idle priority. The results of the programs that ran are kept in any case.
+    /// Gives the programs of the unit tests.
     fn join(&mut self, idle: Idle) -> Result<Vec<Program>, String> {
         let panicked = |_| "a thread has panicked";
         let computed = idle.computes.join().map_err(panicked)?;
@@ -361,8 +364,8 @@ impl Run {
     }
 }
 
-/// The runs of a test program, in steps: the runs of a step go on at the same time. First all tests beside each other, then those that
-/// run one at a time. Each run is a list of arguments.
+/// The runs of a test program, in steps: the runs of a step go on at the same time. First all tests beside each other,
+/// then those that run one at a time. Each run is a list of arguments.
 fn steps(
     program: &Program,
     arguments: &[String],
@@ -437,8 +440,8 @@ fn names(program: &Program) -> Result<Vec<String>, String> {
     Ok(tests.map(str::to_owned).collect())
 }
 
-/// Runs a test program with each of the lists of arguments at the same time. The output of the second one and of further ones is shown
-/// after that of the first.
+/// Runs a test program with each of the lists of arguments at the same time. The output of the second one and of
+/// further ones is shown after that of the first.
 fn side_by_side(program: &Program, runs: &[Vec<String>]) -> Result<Vec<Outcome>, String> {
     std::thread::scope(|scope| {
         let start = |(number, arguments): (usize, &Vec<String>)| {
@@ -544,8 +547,8 @@ fn cargo(priority: Priority) -> Command {
     command
 }
 
-/// Builds the test programs that `targets` selects (arguments of cargo's), and gives them in cargo's order. A build at idle
-/// priority shows no progress: it runs beside tests.
+/// Builds the test programs that `targets` selects (arguments of cargo's), and gives them in cargo's order. A build at
+/// idle priority shows no progress: it runs beside tests.
 fn build(targets: &[&str], priority: Priority) -> Result<Vec<Program>, String> {
     let mut child = cargo(priority)
         .args(["test", "--locked", "--workspace", "--no-run"])

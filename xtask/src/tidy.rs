@@ -174,7 +174,8 @@ const SUBJECTS_SINCE: &str = "6432eeb";
 /// Longest subject of a commit, in characters.
 const SUBJECT: usize = 72;
 
-/// Subjects of commits that are too long. A shallow clone that lacks the first commit is skipped, with a printed reason.
+/// Subjects of commits that are too long. A shallow clone that lacks the first commit is skipped, with a printed
+/// reason.
 fn subjects() -> Vec<String> {
     let range = format!("{SUBJECTS_SINCE}..HEAD");
     let log = Command::new("git")

@@ -1,6 +1,6 @@
-//! The load of the part `gateway` of the benchmarks: UDP packets at a rate from one network to another, `cargo xtask tunnel-load
-//! send FROM TO RATE BYTES SECONDS` and `tunnel-load receive AT COUNT`. Both ends are processes of one machine, each in
-//! a network of its own, so delays are differences of one clock.
+//! The load of the part `gateway` of the benchmarks: UDP packets at a rate from one network to another,
+//! `cargo xtask tunnel-load send FROM TO RATE BYTES SECONDS` and `tunnel-load receive AT COUNT`. Both ends are
+//! processes of one machine, each in a network of its own, so delays are differences of one clock.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -18,8 +18,8 @@ const SLOW: f64 = 1.05;
 /// Runs one end.
 ///
 /// # Errors
-/// Arguments that make no load; a socket that cannot be opened; a load that was slower than requested; an altered or repeated
-/// packet.
+/// Arguments that make no load; a socket that cannot be opened; a load that was slower than requested; an altered or
+/// repeated packet.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
@@ -59,7 +59,8 @@ fn now() -> u64 {
     since.map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// Each packet has a deadline of its own; a timer that wakes late sends all packets that are due, as a phone's host does.
+/// Each packet has a deadline of its own; a timer that wakes late sends all packets that are due, as a phone's host
+/// does.
 fn send(
     (from, to): (SocketAddr, SocketAddr),
     rate: u32,

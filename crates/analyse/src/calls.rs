@@ -246,7 +246,8 @@ impl CallTrace {
         }
     }
 
-    /// The first message of a further attempt, with credentials or to another target: earlier responses are not the outcome.
+    /// The first message of a further attempt, with credentials or to another target: earlier responses are not the
+    /// outcome.
     fn begin_attempt(&mut self, sequence: u32) {
         if self.answered_at.is_none() && sequence > self.invite_sequence {
             self.invite_sequence = sequence;

@@ -1,6 +1,6 @@
-//! The callee's side while several contacts are called at the same time. Contacts with the same port pool, media security
-//! and transcoding share one set of ports and keys; others have a set of their own until the call is answered, because
-//! each of them answers the offer that it got.
+//! The callee's side while several contacts are called at the same time. Contacts with the same port pool, media
+//! security and transcoding share one set of ports and keys; others have a set of their own until the call is answered,
+//! because each of them answers the offer that it got.
 
 use super::codecs::CallCodecs;
 use super::pairs::{drop_side, new_side};

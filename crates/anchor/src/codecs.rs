@@ -22,7 +22,8 @@ pub type Numbered = (u8, Format);
 const DYNAMIC: core::ops::RangeInclusive<u8> = 96..=127;
 /// Default packet time in milliseconds.
 const PACKET_MS: u32 = 20;
-/// Encodings that carry or repair those of codecs (RFC 2198, RFC 4588, RFC 5109, RFC 6682, RFC 8627): no audio without one.
+/// Encodings that carry or repair those of codecs (RFC 2198, RFC 4588, RFC 5109, RFC 6682, RFC 8627): no audio without
+/// one.
 pub(crate) const REDUNDANCY: [&[u8]; 6] = [
     b"red",
     b"rtx",

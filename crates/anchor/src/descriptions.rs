@@ -1,5 +1,5 @@
-//! The descriptions that were exchanged last. Repeated unchanged in a re-INVITE, the one of a side refreshes its session
-//! without the other side (RFC 4028 section 7.4).
+//! The descriptions that were exchanged last. Repeated unchanged in a re-INVITE, the one of a side refreshes its
+//! session without the other side (RFC 4028 section 7.4).
 
 use super::CallMedia;
 use crate::Side;

@@ -15,8 +15,8 @@ pub const LINES: [(&[u8], Option<&[u8]>); 8] = [
 
 /// Attributes that are passed, in lower case and sorted: those of the IANA registry that concern media formats,
 /// negotiation, ICE, keys, WebRTC, fax, messages, floor control and recording, and two of browsers and fax gateways in
-/// use. Registered ones that name hosts, or are free text, are left out (`control`, `keywds`, `ts-refclk`), and those that
-/// anchoring removes in any case (`altc`, `ccap`, `acap`).
+/// use. Registered ones that name hosts, or are free text, are left out (`control`, `keywds`, `ts-refclk`), and those
+/// that anchoring removes in any case (`altc`, `ccap`, `acap`).
 pub const ATTRIBUTES: [&str; 126] = [
     "3gpp-qos-hint",
     "accept-types",
@@ -181,8 +181,8 @@ fn fate(line: &[u8]) -> LineFate {
     }
 }
 
-/// The start of an `a=ssrc` line up to its CNAME (RFC 5576), and the CNAME, if that may name a host: RTP stacks use `user@host` (RFC
-/// 3550 section 6.5.1), browsers a random word.
+/// The start of an `a=ssrc` line up to its CNAME (RFC 5576), and the CNAME, if that may name a host: RTP stacks use
+/// `user@host` (RFC 3550 section 6.5.1), browsers a random word.
 fn named_source(attribute: &[u8]) -> Option<(&[u8], &[u8])> {
     const CNAME: &[u8] = b" cname:";
     let is_source = attribute
@@ -214,8 +214,8 @@ fn is_known(attribute: &[u8]) -> bool {
     known.is_ok() && !(&*lower == b"label" && parts.next().is_some_and(names_host))
 }
 
-/// Replaces or removes such lines, and removes unknown attributes, in the SDP that begins at `from` in `out`. CNAMEs that may name a
-/// host become the number of their first occurrence, so that sources with one CNAME stay together.
+/// Replaces or removes such lines, and removes unknown attributes, in the SDP that begins at `from` in `out`. CNAMEs
+/// that may name a host become the number of their first occurrence, so that sources with one CNAME stay together.
 pub fn description(out: &mut Vec<u8>, from: usize) {
     let lines = || {
         out.get(from..)

@@ -785,7 +785,8 @@ impl CallMedia {
         for (side, fact) in [(offerer, offered), (offerer.other(), answered)] {
             let offers = side == offerer;
             if let Some(side) = line.sides.get_mut(side.index()) {
-                // Keys and ICE of RTP are kept while the line carries something else, such as a fax, and do not apply to it.
+                // Keys and ICE of RTP are kept while the line carries something else, such as a fax, and do not apply
+                // to it.
                 let security = side.security.as_ref().filter(|_| is_rtp);
                 side.mux = match (security, offers) {
                     (None, _) => mux,

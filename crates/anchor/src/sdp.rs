@@ -411,8 +411,8 @@ pub(super) fn bypasses_anchor(attribute: &[u8]) -> bool {
     ) || offers_alternative(name)
 }
 
-/// Whether the attribute may offer another address: RFC 6947, and of capability negotiation those of connections (RFC 7006) and of
-/// attributes such as candidates (RFC 5939).
+/// Whether the attribute may offer another address: RFC 6947, and of capability negotiation those of connections (RFC
+/// 7006) and of attributes such as candidates (RFC 5939).
 pub(super) fn offers_alternative(name: &[u8]) -> bool {
     matches!(name, b"altc" | b"ccap" | b"acap")
 }

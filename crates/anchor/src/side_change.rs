@@ -47,8 +47,8 @@ enum Party {
 }
 
 impl CallMedia {
-    /// Changes a side to another party; with another pool its lines get new ports. The other party gets keys of its own,
-    /// and all configured kinds of keying are offered to it.
+    /// Changes a side to another party; with another pool its lines get new ports. The other party gets keys of its
+    /// own, and all configured kinds of keying are offered to it.
     ///
     /// # Errors
     /// [`AnchorError::Exhausted`]; nothing has changed then.

@@ -1,8 +1,8 @@
-//! CPU time of a call through the border, in memory: its messages as a simple caller and called side write them,
-//! and only the border's own work is timed. Two configurations alternate, so that the noise of the machine affects both.
+//! CPU time of a call through the border, in memory: its messages as a simple caller and called side write them, and
+//! only the border's own work is timed. Two configurations alternate, so that the noise of the machine affects both.
 //!
-//! `cargo run --release -p border --example border_call_cost FILE [OTHER FILE] [calls]`; the first trunk of a file is at
-//! 127.0.0.1:5080, its first interface at 127.0.0.1:5060 (`examples/loopback-bypass.toml`).
+//! `cargo run --release -p border --example border_call_cost FILE [OTHER FILE] [calls]`; the first trunk of a file is
+//! at 127.0.0.1:5080, its first interface at 127.0.0.1:5060 (`examples/loopback-bypass.toml`).
 
 use border::border::Border;
 use engine::{Datagram, Engine, Entropy, Input, MessageBatch, Output, SocketId, SocketKind, Time};

@@ -1,6 +1,7 @@
-//! Cost of registrations: many of them kept in memory, found again, repeated from the cache in front of a core, and made in full
-//! with digest. Prints bytes per registration and the border's own time for each kind. `registered_cost [COUNT [stored]]`, by default
-//! 1,000,000; with `stored` the border tracks changes for a file, and they are drained after each message.
+//! Cost of registrations: many of them kept in memory, found again, repeated from the cache in front of a core, and
+//! made in full with digest. Prints bytes per registration and the border's own time for each kind.
+//! `registered_cost [COUNT [stored]]`, by default 1,000,000; with `stored` the border tracks changes for a file, and
+//! they are drained after each message.
 
 mod seven;
 

@@ -1,8 +1,8 @@
 //! Admission control: a call that needs more memory or CPU time than is left is refused before any resource is opened
 //! for it. Emergency calls are always admitted.
 //!
-//! The prices (`price.rs`) bound the cost of established calls, relayed packets, transcoders, SRTP and handshakes that was
-//! measured on the machines of the project: about twice the cost near the limit of a thread. The capacity is
+//! The prices (`price.rs`) bound the cost of established calls, relayed packets, transcoders, SRTP and handshakes that
+//! was measured on the machines of the project: about twice the cost near the limit of a thread. The capacity is
 //! `memory_mib` and `cpu_percent` of `[limits]`, or a share of the machine's.
 
 mod capacity;

@@ -81,8 +81,8 @@ impl Border {
         self.parts.set_media_offload(offload);
     }
 
-    /// Sets whether all media ports of this worker share a socket, once its driver is made; without it each port counts as
-    /// a socket of its own.
+    /// Sets whether all media ports of this worker share a socket, once its driver is made; without it each port counts
+    /// as a socket of its own.
     pub fn set_shared_ports(&mut self, shared_ports: bool) {
         self.parts.set_shared_ports(shared_ports);
     }
@@ -120,8 +120,8 @@ impl Border {
         self.parts.ctx.events.wanted = wanted;
     }
 
-    /// Enables or disables the events of refused requests (`request_refused`, `authentication_required`), which an attack
-    /// causes in large numbers; they are enabled initially.
+    /// Enables or disables the events of refused requests (`request_refused`, `authentication_required`), which an
+    /// attack causes in large numbers; they are enabled initially.
     pub fn set_debug_events(&mut self, wanted: bool) {
         self.parts.ctx.events.debug = wanted;
     }

@@ -618,8 +618,8 @@ impl Call {
         self.has_branch(leg).then_some(Side::Callee)
     }
 
-    /// Interface and trunk of the peer of a leg of `side`. Of several targets that are called at the same time, each has
-    /// its own.
+    /// Interface and trunk of the peer of a leg of `side`. Of several targets that are called at the same time, each
+    /// has its own.
     pub(crate) fn location_of(&self, side: Side, leg: Option<LegId>) -> PeerLocation {
         let hop = self.kind.set_up().and_then(|set_up| {
             let mut branches = set_up.branches.iter();
@@ -666,8 +666,9 @@ impl Call {
         *self.legs.get(side)
     }
 
-    /// The peer's address of the connection of a side. A phone that has moved to another network continues the call on a
-    /// new connection, and its media comes from the new address, too. Over UDP the address does not change during a call.
+    /// The peer's address of the connection of a side. A phone that has moved to another network continues the call on
+    /// a new connection, and its media comes from the new address, too. Over UDP the address does not change during a
+    /// call.
     pub(crate) fn address_of_connection(&self, endpoint: &Endpoint, side: Side) -> Option<IpAddr> {
         let flow = endpoint.flow_of(self.leg(side)?)?;
         flow.connection.map(|_| flow.remote.ip())

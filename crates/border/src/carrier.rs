@@ -332,7 +332,8 @@ impl Carriers {
         Some(account.cseq)
     }
 
-    /// The REGISTER of this number was accepted at this address. Report the response by [`Carriers::result`] afterwards.
+    /// The REGISTER of this number was accepted at this address. Report the response by [`Carriers::result`]
+    /// afterwards.
     pub fn accepted_at(&mut self, trunk: TrunkId, number: u32, address: SocketAddr) {
         let mut accounts = self.accounts.iter_mut();
         let account = accounts.find(|account| account.trunk == trunk);

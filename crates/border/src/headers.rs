@@ -224,8 +224,8 @@ pub(crate) fn hide_hops<'e, const N: usize>(
     }
 }
 
-/// Adds headers that belong to the content of a response, not to its dialog: the contacts of a redirect, the option tags
-/// that are not supported (420) or required (421).
+/// Adds headers that belong to the content of a response, not to its dialog: the contacts of a redirect, the option
+/// tags that are not supported (420) or required (421).
 pub(crate) fn response_headers<'e, const N: usize>(
     response: &Message<'e>,
     edits: &mut SmallVec<[Edit<'e>; N]>,

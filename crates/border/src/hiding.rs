@@ -274,7 +274,8 @@ fn has_scheme(uri: &[u8], scheme: &[u8]) -> bool {
         .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
 }
 
-/// A URN, which contains no host, or the name of a part of this body, which is relayed unchanged: `cid` has a host (RFC 2392).
+/// A URN, which contains no host, or the name of a part of this body, which is relayed unchanged: `cid` has a host (RFC
+/// 2392).
 fn is_name(uri: &[u8], parts: &PartNames<'_>) -> bool {
     let is_part = || parts.contain(&percent_decode(uri.get(4..).unwrap_or_default()));
     has_scheme(uri, b"urn:") || has_scheme(uri, b"cid:") && is_part()

@@ -374,8 +374,8 @@ fn is_of(address: &NameAddr<'_>, user: &str) -> bool {
         .is_some_and(|found| *wire::sip::percent_decode(found) == *user.as_bytes())
 }
 
-/// Whether an entry requests privacy: `privacy` of a Diversion (RFC 5806 section 4) or Remote-Party-ID, Privacy in the URI
-/// of a History-Info (RFC 7044 section 10.1.2).
+/// Whether an entry requests privacy: `privacy` of a Diversion (RFC 5806 section 4) or Remote-Party-ID, Privacy in the
+/// URI of a History-Info (RFC 7044 section 10.1.2).
 fn requests_privacy(value: &[u8]) -> bool {
     let Some(address) = NameAddr::parse(value) else {
         // An unreadable entry may contain a request for privacy.

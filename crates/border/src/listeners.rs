@@ -18,8 +18,8 @@ use std::net::SocketAddr;
 /// and transactions: 64*T1 (RFC 3261 section 17.1.1.2).
 const LINGER: Duration = Duration::from_secs(33);
 
-/// Interval of attempts to open a listener; longer than [`LINGER`], after which the socket of a removed listener with the
-/// same port is closed.
+/// Interval of attempts to open a listener; longer than [`LINGER`], after which the socket of a removed listener with
+/// the same port is closed.
 const OPEN_INTERVAL: Duration = Duration::from_secs(40);
 
 /// Earlier names of a listener that dialogs may still have in their URIs.
@@ -227,8 +227,8 @@ impl Listeners {
         plane.work.push_back(SocketWork::Shut(point.socket));
     }
 
-    /// A socket could not be opened; returns its address. It is tried again after some time, and at the next reload: the
-    /// address may be added later, or belong to a removed listener.
+    /// A socket could not be opened; returns its address. It is tried again after some time, and at the next reload:
+    /// the address may be added later, or belong to a removed listener.
     pub(crate) fn open_failed(&mut self, ctx: &mut Ctx, socket: SocketId) -> Option<SocketAddr> {
         let point = self.list.iter_mut().find(|point| point.socket == socket)?;
         point.open = false;

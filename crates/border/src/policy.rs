@@ -146,7 +146,8 @@ pub struct HopStep {
 }
 
 impl HopStep {
-    /// Set in `group` of the steps for the addresses of a name, with the group of the name and the number of the address.
+    /// Set in `group` of the steps for the addresses of a name, with the group of the name and the number of the
+    /// address.
     const LOCATED: u16 = 0x8000;
     /// Bits of the number of the address.
     const ADDRESS: u16 = 0xf;
@@ -658,8 +659,8 @@ impl Router<'_> {
         self.route_to_contacts(contacts, route, MediaMode::Anchor, user)
     }
 
-    /// Contacts registered for the called number, otherwise those of the user that the number belongs to: registered for its name,
-    /// or for other numbers of it.
+    /// Contacts registered for the called number, otherwise those of the user that the number belongs to: registered
+    /// for its name, or for other numbers of it.
     fn contacts_of(&self, user: &str) -> Vec<Contact> {
         let mut contacts = self.view.contacts(user, self.token);
         let Some(owner) = self
@@ -759,8 +760,8 @@ impl Router<'_> {
         if let CalledParty::Number(called) = &mut called
             && self.facts.trunk.is_none()
         {
-            // Only another network knows where a number was ported to. A phone could choose a destination that policy has not
-            // seen.
+            // Only another network knows where a number was ported to. A phone could choose a destination that policy
+            // has not seen.
             called.parameters = b"";
         }
         let mut random = self.facts.random;

@@ -499,8 +499,8 @@ impl Location {
     }
 
     /// The binding of a contact: the same flow of the same instance (RFC 5626 section 6), otherwise the same URI,
-    /// otherwise the same instance without reg-id (a device that returned on another port). Flows of an instance may have
-    /// the same URI; a removed contact with another reg-id than theirs is that of a binding without one.
+    /// otherwise the same instance without reg-id (a device that returned on another port). Flows of an instance may
+    /// have the same URI; a removed contact with another reg-id than theirs is that of a binding without one.
     fn find(&self, user: &str, wanted: &ContactRequest<'_>) -> Option<usize> {
         let bindings = self.bindings_of(user);
         let same_instance =

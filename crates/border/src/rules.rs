@@ -1,10 +1,10 @@
 //! Application of header rules: to received messages before they are processed, and to sent messages when they are
 //! composed.
 //!
-//! In-dialog messages are processed on arrival and when they are forwarded. A request that creates a dialog is processed
-//! after authentication of its sender, because digest credentials protect the received message, not the result of
-//! rules. Messages that the endpoint composes itself (100, CANCEL, ACK of a refusal, PRACK without a body, session
-//! refreshes) concern one peer, and are not subject to rules. The application to messages is in `apply`.
+//! In-dialog messages are processed on arrival and when they are forwarded. A request that creates a dialog is
+//! processed after authentication of its sender, because digest credentials protect the received message, not the
+//! result of rules. Messages that the endpoint composes itself (100, CANCEL, ACK of a refusal, PRACK without a body,
+//! session refreshes) concern one peer, and are not subject to rules. The application to messages is in `apply`.
 
 pub(crate) mod apply;
 

@@ -214,8 +214,8 @@ impl Trunks {
                 .find(&trunk.name, count)
                 .unwrap_or_else(|| Arc::new(Board::new(&trunk.name, count, None)));
             if self.pings {
-                // Results of pings before this reload are ignored. Another worker may have been the first to reload, so that
-                // such a ping was sent after that.
+                // Results of pings before this reload are ignored. Another worker may have been the first to reload, so
+                // that such a ping was sent after that.
                 for target in &board.targets {
                     target.waiting.store(false, Relaxed);
                 }

@@ -144,8 +144,8 @@ impl Transcoder {
         Ok(())
     }
 
-    /// Fills a gap of `units`, one lost packet before the payload `following`, from the redundancy in that one if it has
-    /// some.
+    /// Fills a gap of `units`, one lost packet before the payload `following`, from the redundancy in that one if it
+    /// has some.
     ///
     /// # Errors
     /// As [`Packetiser::push`].
@@ -163,8 +163,8 @@ impl Transcoder {
         self.pass(count, send)
     }
 
-    /// The source pauses for `units` of its timestamp: the packet that has begun is completed as a gap is filled, and the
-    /// rest is skipped.
+    /// The source pauses for `units` of its timestamp: the packet that has begun is completed as a gap is filled, and
+    /// the rest is skipped.
     ///
     /// # Errors
     /// As [`Packetiser::push`].

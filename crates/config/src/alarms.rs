@@ -233,8 +233,9 @@ pub(super) struct RawSnmp {
     /// otherwise. Traps over UDP are lost without notice if the receiver is down.
     #[serde(default)]
     pub inform: bool,
-    /// Enterprise number above the subtree of the notifications: `1.3.6.1.4.1.ENTERPRISE.5060`. The default is the number
-    /// for examples (RFC 5612), as none is registered for Hornwork. Another one needs the same change in the MIB file.
+    /// Enterprise number above the subtree of the notifications: `1.3.6.1.4.1.ENTERPRISE.5060`. The default is the
+    /// number for examples (RFC 5612), as none is registered for Hornwork. Another one needs the same change in the MIB
+    /// file.
     #[serde(default = "enterprise")]
     #[schemars(range(min = 1, max = 4_294_967_295_u32))]
     pub enterprise: u32,

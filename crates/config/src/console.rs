@@ -95,12 +95,12 @@ pub(super) struct RawConsole {
     /// Listening address: `ADDRESS:PORT`, for example `127.0.0.1:8080`. Other than loopback addresses require
     /// `certificate` and at least one `[[console.user]]`. Takes effect at the next start.
     pub listen: String,
-    /// Certificate for TLS: `{ chain = "FILE", key = "FILE" }`. Without it the console is served without TLS, on loopback
-    /// addresses only. The files are read again at each reload.
+    /// Certificate for TLS: `{ chain = "FILE", key = "FILE" }`. Without it the console is served without TLS, on
+    /// loopback addresses only. The files are read again at each reload.
     pub certificate: Option<RawCertificate>,
     /// Certificate authorities of client certificates: a PEM file, or `system`. Then clients are asked for a
-    /// certificate, and one that names a user (`certificate` of the user) is its login. Requires `certificate`. The file
-    /// is read again at each reload.
+    /// certificate, and one that names a user (`certificate` of the user) is its login. Requires `certificate`. The
+    /// file is read again at each reload.
     pub client_ca: Option<String>,
     /// Whether connections without a valid client certificate are refused, also for logins with password or token.
     #[serde(default)]
@@ -158,9 +158,9 @@ pub(super) struct RawConsoleUser {
     /// Name for the login and the audit log.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// `viewer` reads calls, figures and alarms, but never bodies of messages, keys and credentials. `operator` also reads
-    /// and exports messages in full, ends calls, removes registrations, changes trunks, limits and bans, and acknowledges
-    /// alarms. `admin` also reloads, drains, changes the log level and reads the audit log.
+    /// `viewer` reads calls, figures and alarms, but never bodies of messages, keys and credentials. `operator` also
+    /// reads and exports messages in full, ends calls, removes registrations, changes trunks, limits and bans, and
+    /// acknowledges alarms. `admin` also reloads, drains, changes the log level and reads the audit log.
     pub role: ConsoleRole,
     /// Hash of the password, as `hornwork console hash-password` prints it (Argon2id, PHC string).
     pub password_hash: Option<String>,

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum DataPath {
-    /// The kernel, if it has ESP with each algorithm of `esp_proposals`, and if this configuration allows it: with `[gateway.ike]`,
-    /// without `dscp`, without a remote network that overlaps a local one, and without a peer of changing address (`peer_behind_nat`, `any`). Otherwise this program.
+    /// The kernel, if it has ESP with each algorithm of `esp_proposals`, and if this configuration allows it: with
+    /// `[gateway.ike]`, without `dscp`, without a remote network that overlaps a local one, and without a peer of
+    /// changing address (`peer_behind_nat`, `any`). Otherwise this program.
     #[default]
     Auto,
     /// This program.

@@ -22,8 +22,9 @@ const REKEY_DELAY_S: u32 = 30;
 /// Longest name of a network interface (IFNAMSIZ without the final zero), bytes.
 const LONGEST_DEVICE: usize = 15;
 
-/// The IPsec gateway: ESP tunnels for traffic that this machine routes to a TUN device. Off if the table is absent. Keys
-/// are read again at SIGHUP, everything else takes effect at the next start. docs/how-to/ipsec-gateway.md has the set-up.
+/// The IPsec gateway: ESP tunnels for traffic that this machine routes to a TUN device. Off if the table is absent.
+/// Keys are read again at SIGHUP, everything else takes effect at the next start. docs/how-to/ipsec-gateway.md has the
+/// set-up.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawGateway {
@@ -38,12 +39,12 @@ pub(super) struct RawGateway {
     /// Place where packets are sealed and opened.
     #[serde(default)]
     pub data_path: DataPath,
-    /// Key file: lines of Wireshark's `esp_sa` table (docs/esp.md), one for each direction of each tunnel. Only its owner may
-    /// have access to it. Of several lines that send to a peer the last one is used; all that receive are. Required without
-    /// `[gateway.ike]`.
+    /// Key file: lines of Wireshark's `esp_sa` table (docs/esp.md), one for each direction of each tunnel. Only its
+    /// owner may have access to it. Of several lines that send to a peer the last one is used; all that receive are.
+    /// Required without `[gateway.ike]`.
     pub key_file: Option<String>,
-    /// File with the used sequence numbers, which must outlast the keys. Default: `gateway.numbers` in the state directory
-    /// of the service (STATE_DIRECTORY), otherwise `KEY_FILE.numbers`.
+    /// File with the used sequence numbers, which must outlast the keys. Default: `gateway.numbers` in the state
+    /// directory of the service (STATE_DIRECTORY), otherwise `KEY_FILE.numbers`.
     pub numbers_file: Option<String>,
     /// Key exchange by IKEv2, in the place of a key file.
     pub ike: Option<super::ike::RawIke>,
@@ -75,7 +76,8 @@ pub(super) struct RawGateway {
     /// Seconds after which an association refuses packets; at nine tenths `gateway_rekey_due` is logged. 0: no limit.
     #[serde(default)]
     pub lifetime_s: u32,
-    /// Payload bytes after which an association refuses packets; at nine tenths `gateway_rekey_due` is logged. 0: no limit.
+    /// Payload bytes after which an association refuses packets; at nine tenths `gateway_rekey_due` is logged. 0: no
+    /// limit.
     #[serde(default)]
     pub lifetime_bytes: u64,
     /// Seconds after a reload until new keys seal, if the peer does not use its new ones before. Both ends must reload
@@ -86,8 +88,8 @@ pub(super) struct RawGateway {
     #[serde(default = "rekey_grace")]
     #[schemars(range(max = 86_400))]
     pub rekey_grace_s: u32,
-    /// Seconds without a packet to a peer after which a NAT keep-alive is sent, with encapsulation in UDP (RFC 3948). 0:
-    /// none.
+    /// Seconds without a packet to a peer after which a NAT keep-alive is sent, with encapsulation in UDP (RFC 3948).
+    /// 0: none.
     #[serde(default = "keep_alive")]
     #[schemars(range(max = 3_600))]
     pub keep_alive_s: u32,
@@ -106,22 +108,22 @@ pub(super) struct RawGateway {
 pub(super) struct RawTunnel {
     /// Name, for the log.
     pub name: String,
-    /// Outer address of the peer: `ADDRESS`, or `ADDRESS:PORT` if its UDP port is not 4500. `any` with `[gateway.ike]`: the peer
-    /// sets the tunnel up. With a key file, each peer has one tunnel.
+    /// Outer address of the peer: `ADDRESS`, or `ADDRESS:PORT` if its UDP port is not 4500. `any` with `[gateway.ike]`:
+    /// the peer sets the tunnel up. With a key file, each peer has one tunnel.
     pub peer: String,
-    /// The peer's address and port follow its newest authenticated packet, because a NAT may change them. UDP and algorithms with
-    /// integrity only.
+    /// The peer's address and port follow its newest authenticated packet, because a NAT may change them. UDP and
+    /// algorithms with integrity only.
     #[serde(default)]
     pub peer_behind_nat: bool,
     /// Networks on this side. Packets with other inner addresses are dropped in both directions.
     pub local_networks: OneOrMany<String>,
     /// Networks behind the peer; the longest prefix that contains a destination selects the tunnel.
     pub remote_networks: OneOrMany<String>,
-    /// Protocol of the packets in the tunnel (RFC 4301 section 4.4.1.1): `tcp`, `udp`, `sctp`, `dccp`, `udp-lite`, `icmp`,
-    /// `icmpv6`, or a number. Other packets are dropped in both directions. Default: all.
+    /// Protocol of the packets in the tunnel (RFC 4301 section 4.4.1.1): `tcp`, `udp`, `sctp`, `dccp`, `udp-lite`,
+    /// `icmp`, `icmpv6`, or a number. Other packets are dropped in both directions. Default: all.
     pub protocol: Option<String>,
-    /// Ports on this side, for a protocol with ports: `"5060"`, `"10000-19999"`, or a list of these. Later fragments have no ports,
-    /// and are dropped. Default: all.
+    /// Ports on this side, for a protocol with ports: `"5060"`, `"10000-19999"`, or a list of these. Later fragments
+    /// have no ports, and are dropped. Default: all.
     #[serde(default)]
     pub local_ports: OneOrMany<String>,
     /// Ports behind the peer, in the same form.
@@ -129,10 +131,11 @@ pub(super) struct RawTunnel {
     pub remote_ports: OneOrMany<String>,
     /// Identity of the peer, with `[gateway.ike]`. Default: its address.
     pub remote_id: Option<String>,
-    /// File with the secret that both ends share, one line, with `[gateway.ike]`. Only its owner may have access to it. Without it
-    /// both ends have certificates.
+    /// File with the secret that both ends share, one line, with `[gateway.ike]`. Only its owner may have access to it.
+    /// Without it both ends have certificates.
     pub secret_file: Option<String>,
-    /// This end sets the tunnel up, and again when it is lost, with `[gateway.ike]`. Default: true, unless the peer is `any`.
+    /// This end sets the tunnel up, and again when it is lost, with `[gateway.ike]`. Default: true, unless the peer is
+    /// `any`.
     pub initiate: Option<bool>,
 }
 
@@ -242,8 +245,8 @@ pub enum GatewayKeySource {
 }
 
 impl GatewaySpec {
-    /// The place of the keys in the configuration, for mistakes in their files: that of the key file, or of the table of the key
-    /// exchange.
+    /// The place of the keys in the configuration, for mistakes in their files: that of the key file, or of the table
+    /// of the key exchange.
     pub fn key_place(&self) -> &FilePath {
         match &self.keys {
             GatewayKeySource::File(file) => file,
@@ -334,8 +337,8 @@ const PORT_PROTOCOLS: [(&str, u8); 5] = [
 ];
 /// Other protocols with a name.
 const OTHER_PROTOCOLS: [(&str, u8); 2] = [("icmp", 1), ("icmpv6", 58)];
-/// Networks with ports on one side, at most: traffic selectors of a key exchange have a number of one byte (RFC 7296 section
-/// 3.13).
+/// Networks with ports on one side, at most: traffic selectors of a key exchange have a number of one byte (RFC 7296
+/// section 3.13).
 const MAX_SIDE: usize = 255;
 /// Pairs of these, at most: each packet is compared with them.
 const MAX_SELECTORS: usize = 1_024;
@@ -541,8 +544,8 @@ fn unique(tunnels: &[TunnelSpec], local: SocketAddr, sink: &mut Sink<'_>) {
     }
 }
 
-/// No tunnel takes the packets to a peer itself: ESP packets would be sealed again. A larger network that contains a peer is
-/// possible if there is a longer route to the peer, which is seen at the start.
+/// No tunnel takes the packets to a peer itself: ESP packets would be sealed again. A larger network that contains a
+/// peer is possible if there is a longer route to the peer, which is seen at the start.
 fn loops(tunnels: &[TunnelSpec], sink: &mut Sink<'_>) {
     let mut peers: BTreeMap<IpAddr, &str> = BTreeMap::new();
     for tunnel in tunnels {

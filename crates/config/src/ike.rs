@@ -21,12 +21,12 @@ pub(super) struct RawIke {
     pub private_key: Option<String>,
     /// Certificate of the authority that has signed the certificates of the peers, PEM.
     pub authority: Option<String>,
-    /// Algorithms for IKE messages, in strongSwan's notation. Default: AES-GCM and AES-CBC with SHA-2, groups x25519, ecp256, ecp384
-    /// and modp2048.
+    /// Algorithms for IKE messages, in strongSwan's notation. Default: AES-GCM and AES-CBC with SHA-2, groups x25519,
+    /// ecp256, ecp384 and modp2048.
     #[serde(default)]
     pub ike_proposals: OneOrMany<String>,
-    /// Algorithms for packets, in strongSwan's notation, for example `aes128gcm16-x25519` or `aes128-sha256`. Default: AES-GCM and
-    /// AES-CBC with SHA-256, with and without the groups.
+    /// Algorithms for packets, in strongSwan's notation, for example `aes128gcm16-x25519` or `aes128-sha256`. Default:
+    /// AES-GCM and AES-CBC with SHA-256, with and without the groups.
     #[serde(default)]
     pub esp_proposals: OneOrMany<String>,
     /// Seconds until new keys for packets.
@@ -37,8 +37,8 @@ pub(super) struct RawIke {
     #[serde(default = "ike_rekey")]
     #[schemars(range(min = 60, max = 604_800))]
     pub ike_rekey_s: u32,
-    /// Seconds without a message of a peer after which it is asked whether it is alive (RFC 7296 section 2.4). Without an answer
-    /// for another 26 s its tunnel is down.
+    /// Seconds without a message of a peer after which it is asked whether it is alive (RFC 7296 section 2.4). Without
+    /// an answer for another 26 s its tunnel is down.
     #[serde(default = "dead_peer")]
     #[schemars(range(min = 1, max = 3_600))]
     pub dead_peer_s: u32,

@@ -18,8 +18,8 @@ pub(super) struct RawLimits {
     /// Maximum number of registered contacts.
     #[schemars(range(min = 1))]
     pub registrations: u32,
-    /// Maximum number of stream connections that peers open. If all are in use, a new one replaces the oldest one without a
-    /// SIP message. Connections that are opened to peers do not count; there can be as many of them.
+    /// Maximum number of stream connections that peers open. If all are in use, a new one replaces the oldest one
+    /// without a SIP message. Connections that are opened to peers do not count; there can be as many of them.
     #[schemars(range(min = 1))]
     pub connections: u32,
     /// Maximum number of stream connections that one source address opens (of IPv6, its /64).
@@ -33,9 +33,9 @@ pub(super) struct RawLimits {
     /// Seconds for all handshakes of a connection (TLS, WebSocket) together.
     #[schemars(range(min = 1, max = 60))]
     pub handshake_timeout_s: u32,
-    /// Maximum number of TLS handshakes per second on connections that peers open, so that handshakes do not take the CPU
-    /// time of calls; one source address (of IPv6, its /64) gets at most half of them. Further ones wait, at most for
-    /// `handshake_timeout_s`. 0: no limit.
+    /// Maximum number of TLS handshakes per second on connections that peers open, so that handshakes do not take the
+    /// CPU time of calls; one source address (of IPv6, its /64) gets at most half of them. Further ones wait, at most
+    /// for `handshake_timeout_s`. 0: no limit.
     #[schemars(range(max = 1_000_000))]
     pub handshakes_per_s: u32,
     /// Maximum number of bytes queued for a slow peer; its connection is closed above that.
@@ -50,9 +50,9 @@ pub(super) struct RawLimits {
     /// control group.
     #[schemars(range(max = 16_777_216))]
     pub memory_mib: u32,
-    /// CPU time for calls in percent of one CPU. A call with anchored media takes 0.2 (0.18 over the shared-port socket,
-    /// 0.1 over AF_XDP, 0.009 if relayed by the kernel), an upper bound: near the limit of a CPU a packet costs half as
-    /// much. Each side with SRTP takes 0.01 (AES-GCM 0.006), each transcoded side 0.02 (G.711) to 1.2 (Opus), a
+    /// CPU time for calls in percent of one CPU. A call with anchored media takes 0.2 (0.18 over the shared-port
+    /// socket, 0.1 over AF_XDP, 0.009 if relayed by the kernel), an upper bound: near the limit of a CPU a packet costs
+    /// half as much. Each side with SRTP takes 0.01 (AES-GCM 0.006), each transcoded side 0.02 (G.711) to 1.2 (Opus), a
     /// conference participant 0.15 to 0.55; a TLS handshake takes 0.09 and a DTLS handshake 0.11 for one second.
     /// Further calls are refused, and the event `admission_refused` lists the use. 0: 70 % of the CPUs that the border
     /// can use.

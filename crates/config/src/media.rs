@@ -15,8 +15,9 @@ pub(super) struct RawMedia {
     /// Milliseconds between two `ping` commands to a media node.
     #[schemars(range(min = 50, max = 3_600_000))]
     pub node_check_ms: u32,
-    /// Milliseconds after which an unanswered `ping` marks a media node as down; the `ping` is sent three times in that time. A dead
-    /// node is detected within `node_check_ms` + `node_timeout_ms`, and at once if its host sends ICMP port unreachable.
+    /// Milliseconds after which an unanswered `ping` marks a media node as down; the `ping` is sent three times in that
+    /// time. A dead node is detected within `node_check_ms` + `node_timeout_ms`, and at once if its host sends ICMP
+    /// port unreachable.
     #[schemars(range(min = 100, max = 60_000))]
     pub node_timeout_ms: u32,
     /// Treatment of calls whose media node is down or has lost them. `reanchor`: each call moves to another media node

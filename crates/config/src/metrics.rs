@@ -7,8 +7,8 @@ use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Metrics for Prometheus and statistics as CSV; docs/metrics.md has the names. Off if the table is absent. Takes effect
-/// at the next start.
+/// Metrics for Prometheus and statistics as CSV; docs/metrics.md has the names. Off if the table is absent. Takes
+/// effect at the next start.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawMetrics {

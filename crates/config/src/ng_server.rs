@@ -65,10 +65,11 @@ fn max_recordings() -> u32 {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawNgServer {
-    /// Listening addresses for commands: `udp:ADDRESS:PORT`, `tcp:` or `ws:` (WebSocket, subprotocol `ng.rtpengine.com`).
+    /// Listening addresses for commands: `udp:ADDRESS:PORT`, `tcp:` or `ws:` (WebSocket, subprotocol
+    /// `ng.rtpengine.com`).
     pub listen: OneOrMany<String>,
-    /// Networks (`ADDRESS/BITS`) whose commands are accepted; other commands are dropped and counted. A source with access can
-    /// direct media to any address. Default: loopback addresses.
+    /// Networks (`ADDRESS/BITS`) whose commands are accepted; other commands are dropped and counted. A source with
+    /// access can direct media to any address. Default: loopback addresses.
     #[serde(default = "loopback")]
     pub allow: OneOrMany<String>,
     /// Interfaces for media. Commands select them by name (`direction`). Default: the first.
@@ -78,15 +79,16 @@ pub(super) struct RawNgServer {
     #[serde(default)]
     #[schemars(range(max = 3600))]
     pub delete_delay_s: u32,
-    /// Directory for recordings (pcap, one file for each call and recording); it must exist. Without it, recording is refused.
+    /// Directory for recordings (pcap, one file for each call and recording); it must exist. Without it, recording is
+    /// refused.
     pub recordings: Option<String>,
-    /// Recordings at a time, at most; each has an open file. A command that would start a further one is refused, also an
-    /// offer or answer with `record-call`.
+    /// Recordings at a time, at most; each has an open file. A command that would start a further one is refused, also
+    /// an offer or answer with `record-call`.
     #[serde(default = "max_recordings")]
     #[schemars(range(min = 1, max = 100_000))]
     pub max_recordings: u32,
-    /// Directory of sounds (WAV files, also in subdirectories) for playback; it must exist. Without it, playback of files is
-    /// refused.
+    /// Directory of sounds (WAV files, also in subdirectories) for playback; it must exist. Without it, playback of
+    /// files is refused.
     pub sounds: Option<String>,
 }
 

@@ -18,10 +18,11 @@ const REFERENCE: &str = "docs/how-to/phone.md";
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RawPhoneIke {
-    /// Outer address of this machine: `ADDRESS`, or `ADDRESS:PORT` if the UDP port of ESP is not 4500. Default: that of the route to
-    /// the peer.
+    /// Outer address of this machine: `ADDRESS`, or `ADDRESS:PORT` if the UDP port of ESP is not 4500. Default: that of
+    /// the route to the peer.
     local: Option<String>,
-    /// Outer address of the peer: `ADDRESS`, or `ADDRESS:PORT` if its UDP port is not 4500. `any`: the peer sets the tunnel up.
+    /// Outer address of the peer: `ADDRESS`, or `ADDRESS:PORT` if its UDP port is not 4500. `any`: the peer sets the
+    /// tunnel up.
     peer: String,
     /// Mode of ESP.
     #[serde(default)]

@@ -1,6 +1,6 @@
 //! The configuration file as a whole: its tables. Each table has a file of its own with its keys (description, unit,
-//! bounds, default), its checks and its checked form. The JSON Schema and docs/configuration.md are generated from these
-//! types.
+//! bounds, default), its checks and its checked form. The JSON Schema and docs/configuration.md are generated from
+//! these types.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use std::path::PathBuf;
 
-/// Call records (CDRs): one for each call that ended, was refused or was cut by a crash; docs/records.md has the fields.
-/// Off if the table is absent. Takes effect at the next start.
+/// Call records (CDRs): one for each call that ended, was refused or was cut by a crash; docs/records.md has the
+/// fields. Off if the table is absent. Takes effect at the next start.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawRecords {

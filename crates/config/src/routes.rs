@@ -107,9 +107,9 @@ pub(super) struct RawRoute {
     /// Prefix added to the called number. Applied last.
     #[serde(default)]
     pub prefix: String,
-    /// Action: send the call to this trunk, or to the first of several that accepts it. Parameters of the number (`npdi`,
-    /// `rn`, `cic`, `phone-context`) pass from trunk to trunk, if the route does not change the number; those of phones
-    /// are removed. `user=phone` passes always.
+    /// Action: send the call to this trunk, or to the first of several that accepts it. Parameters of the number
+    /// (`npdi`, `rn`, `cic`, `phone-context`) pass from trunk to trunk, if the route does not change the number; those
+    /// of phones are removed. `user=phone` passes always.
     pub trunk: Option<OneOrMany<RawRouteTrunk>>,
     /// Action: send the call to the contacts of the called user, registered here.
     #[serde(default)]

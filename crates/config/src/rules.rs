@@ -100,8 +100,8 @@ pub(super) struct RawRule {
     pub stop: bool,
 }
 
-/// An action: exactly one of `add`, `set`, `remove`, `replace`, `rewrite`, `number`, `reject`, `route`, `tag` and `log`, with
-/// its parameters.
+/// An action: exactly one of `add`, `set`, `remove`, `replace`, `rewrite`, `number`, `reject`, `route`, `tag` and
+/// `log`, with its parameters.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAction {
@@ -116,7 +116,8 @@ pub(super) struct RawAction {
     pub replace: Option<String>,
     /// Sets the `part` of the address in this header to `value`. Also for `Request-URI`, `From` and `To`.
     pub rewrite: Option<String>,
-    /// Changes the number in the address of this header by `strip`, `form` and `prefix`. Also for `Request-URI`, `From` and `To`.
+    /// Changes the number in the address of this header by `strip`, `form` and `prefix`. Also for `Request-URI`, `From`
+    /// and `To`.
     pub number: Option<String>,
     /// Refuses the request with this status.
     #[schemars(range(min = 400, max = 699))]
@@ -131,8 +132,8 @@ pub(super) struct RawAction {
     pub value: Option<String>,
     /// Part of an address: `user`, `host`, `port`, `scheme`, `display`, `uri`, `params.NAME`, `uri-params.NAME`.
     pub part: Option<String>,
-    /// Which values of the header: `first`, `last`, `all`, or a number from 1. Default: `first` for `rewrite` and `number`,
-    /// `all` for `remove` and `replace`.
+    /// Which values of the header: `first`, `last`, `all`, or a number from 1. Default: `first` for `rewrite` and
+    /// `number`, `all` for `remove` and `replace`.
     pub which: Option<RawWhich>,
     /// Regular expression.
     pub regex: Option<String>,
@@ -142,11 +143,11 @@ pub(super) struct RawAction {
     pub form: Option<RawForm>,
     /// Country code, for `form`.
     pub country: Option<String>,
-    /// Trunk prefix of national numbers, for `form`. Default: `0`. Empty: there is none, as in Denmark, Italy, Poland or
-    /// Spain; `national_digits` then tells which numbers are national.
+    /// Trunk prefix of national numbers, for `form`. Default: `0`. Empty: there is none, as in Denmark, Italy, Poland
+    /// or Spain; `national_digits` then tells which numbers are national.
     pub national_prefix: Option<String>,
-    /// Number of digits of national numbers that are written without a prefix, for `form`. Default: such numbers are not
-    /// changed.
+    /// Number of digits of national numbers that are written without a prefix, for `form`. Default: such numbers are
+    /// not changed.
     #[schemars(range(min = 1, max = 15))]
     pub national_digits: Option<u32>,
     /// International prefix before a country code, for `form`. Default: `00`.
@@ -179,8 +180,8 @@ pub(super) enum RawHistory {
 pub(super) struct RawIdentityPolicy {
     /// Whether the identity of callers that authenticated by digest is asserted to trusted sides (P-Asserted-Identity).
     pub assert: bool,
-    /// Whether Privacy is applied to calls towards untrusted sides: asserted identities are removed (`id`), From becomes
-    /// anonymous, and headers with information about the user are removed (`user`, `header`).
+    /// Whether Privacy is applied to calls towards untrusted sides: asserted identities are removed (`id`), From
+    /// becomes anonymous, and headers with information about the user are removed (`user`, `header`).
     pub privacy: bool,
     /// Diversion (RFC 5806) at the boundary of the trust domain.
     pub diversion: RawHistory,

@@ -429,8 +429,8 @@ fn cell_and_rest(text: &str) -> (&str, &str) {
     }
 }
 
-/// Length of the first sentence of a text that has further ones, with the blank behind it. Full stops in parentheses and
-/// in code end no sentence.
+/// Length of the first sentence of a text that has further ones, with the blank behind it. Full stops in parentheses
+/// and in code end no sentence.
 fn first_sentence(text: &str) -> Option<usize> {
     let (mut depth, mut in_code) = (0i32, false);
     for (at, sign) in text.char_indices() {

@@ -36,7 +36,8 @@ pub struct Sip {
     pub burst_bytes: usize,
     /// Queueing delay in the socket, in milliseconds, above which the border counts as overloaded: new calls and
     /// registrations that waited 90 % of it (70 % with several workers) are refused with 503; established calls are
-    /// served. It must be well above `batching_delay_ms`. 0: never. Default: 25, or three times `batching_delay_ms` if that is more.
+    /// served. It must be well above `batching_delay_ms`. 0: never. Default: 25, or three times `batching_delay_ms` if
+    /// that is more.
     #[serde(rename = "queueing_delay_ms", with = "units::milliseconds_if_present")]
     #[schemars(with = "Option<u32>", range(max = 10_000))]
     pub queueing_delay: Option<Duration>,
@@ -59,8 +60,8 @@ pub struct Sip {
     /// Numbers of emergency calls, for example `["112", "911"]`, as in the user part of Request-URIs. Like calls to
     /// `urn:service:sos`, calls to them are never refused by rate limits, `[limits] calls`, `max_calls` of a trunk,
     /// overload control or admission control, nor while the border drains; interfaces and routes decide about their
-    /// callers. Targets that do not answer pings are called for them after all others. The first four numbers are also exempt from dropping unread (`refusals_percent`), in URIs
-    /// `sip:NUMBER@HOST`.
+    /// callers. Targets that do not answer pings are called for them after all others. The first four numbers are also
+    /// exempt from dropping unread (`refusals_percent`), in URIs `sip:NUMBER@HOST`.
     #[schemars(length(max = 16))]
     pub emergency_numbers: Vec<String>,
 }

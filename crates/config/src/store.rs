@@ -63,13 +63,14 @@ pub struct HepSpec {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawStore {
-    /// Its folder, with an absolute path. It is created if it does not exist; only its owner has access. Required unless
-    /// `database` is given.
+    /// Its folder, with an absolute path. It is created if it does not exist; only its owner has access. Required
+    /// unless `database` is given.
     pub folder: Option<String>,
     /// A PostgreSQL database instead of the folder, shared by several borders:
-    /// `postgresql://ROLE@HOST[:PORT]/DATABASE?sslrootcert=FILE[&passfile=FILE]`, as for psql. The certificate of the server
-    /// is verified (`sslmode=verify-full`); `sslmode=disable`: no TLS. A Unix socket: `postgresql://ROLE@/DATABASE?host=FOLDER`.
-    /// The password is in the file that `passfile` or the variable PGPASSFILE names.
+    /// `postgresql://ROLE@HOST[:PORT]/DATABASE?sslrootcert=FILE[&passfile=FILE]`, as for psql. The certificate of the
+    /// server is verified (`sslmode=verify-full`); `sslmode=disable`: no TLS. A Unix socket:
+    /// `postgresql://ROLE@/DATABASE?host=FOLDER`. The password is in the file that `passfile` or the variable
+    /// PGPASSFILE names.
     pub database: Option<String>,
     /// Name of this border in the records: up to 64 letters, digits and `- _ .`. Required with `database`, where each
     /// border has a name of its own.
@@ -94,9 +95,11 @@ pub(super) struct RawStore {
     /// Whether display names, user agents and reasons are indexed for full-text search.
     #[serde(default = "full_text")]
     pub full_text: bool,
-    /// Seconds from one record of a call's media quality to the next: 5 to 3600; 0: quality is recorded at the end of calls only.
-    /// The first interval of a call is up to half longer or shorter, because calls take turns. While the kernel relays media, at most 50 calls
-    /// are queried in a second, and intervals are longer with more calls. Each record has packets, loss, jitter and MOS of both sides in that time. At media nodes at most 1,000 calls are queried in a second.
+    /// Seconds from one record of a call's media quality to the next: 5 to 3600; 0: quality is recorded at the end of
+    /// calls only. The first interval of a call is up to half longer or shorter, because calls take turns. While the
+    /// kernel relays media, at most 50 calls are queried in a second, and intervals are longer with more calls. Each
+    /// record has packets, loss, jitter and MOS of both sides in that time. At media nodes at most 1,000 calls are
+    /// queried in a second.
     #[serde(default = "quality_interval_s")]
     #[schemars(range(min = 0, max = 3600))]
     pub quality_interval_s: u32,
@@ -109,8 +112,8 @@ pub(super) struct RawStore {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawHep {
-    /// Collector that receives a copy of each message: `udp:HOST[:PORT]`. A name is resolved at the start and again every
-    /// five minutes, or after one to 60 seconds while that fails. Default port: 9060.
+    /// Collector that receives a copy of each message: `udp:HOST[:PORT]`. A name is resolved at the start and again
+    /// every five minutes, or after one to 60 seconds while that fails. Default port: 9060.
     pub send: Option<String>,
     /// Our number as a capture agent.
     pub id: u32,

@@ -52,8 +52,8 @@ pub(super) struct RawCertificate {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawListenTls {
     /// Certificates with their keys: `{ chain = "FILE", key = "FILE" }`, or a list of these. The one that matches the
-    /// server name of the client (a wildcard stands for one label) and its signature algorithms is presented, otherwise the
-    /// first. The files are read again at each reload.
+    /// server name of the client (a wildcard stands for one label) and its signature algorithms is presented, otherwise
+    /// the first. The files are read again at each reload.
     pub certificate: OneOrMany<RawCertificate>,
     /// Client certificates. `none`: not requested. `request`: requested; a certificate that is presented must be valid.
     /// `require`: a valid certificate is required.

@@ -58,8 +58,8 @@ pub(super) struct RawTrunk {
     /// Networks from which requests of the trunk come, in addition to its targets. These requests need no
     /// authentication; `hornwork check` warns of networks shorter than /8 (IPv4) or /16 (IPv6, except fc00::/7). The
     /// addresses of a target with a name belong to the trunk for a day after each lookup, the first of which is at the
-    /// first ping, registration or call: where the trunk may call before, write its networks here. On interfaces of phones
-    /// (`kind = "access"`) requests over UDP must come from the port of the target too.
+    /// first ping, registration or call: where the trunk may call before, write its networks here. On interfaces of
+    /// phones (`kind = "access"`) requests over UDP must come from the port of the target too.
     #[serde(default)]
     pub sources: OneOrMany<String>,
     /// Domain in Request-URI, From and To of requests to the trunk. Default: the host of the target.
@@ -91,8 +91,8 @@ pub(super) struct RawTrunk {
     /// Maximum rates of new calls and registrations from the trunk. Requests above them are refused.
     #[serde(default)]
     pub rate_limits: RateLimits,
-    /// Seconds to wait for the first response to an INVITE, or to a MESSAGE, SUBSCRIBE or other request that is forwarded
-    /// outside of calls, before the next target is tried.
+    /// Seconds to wait for the first response to an INVITE, or to a MESSAGE, SUBSCRIBE or other request that is
+    /// forwarded outside of calls, before the next target is tried.
     #[serde(default = "default_answer_timeout_s")]
     #[schemars(range(min = 1, max = 32))]
     pub answer_timeout_s: u32,
@@ -111,8 +111,8 @@ pub(super) struct RawTrunk {
     #[serde(default)]
     pub refer: Refer,
     /// Treatment of 3xx responses from the trunk: `pass` to the caller, or `follow` the contacts. They are called one
-    /// after the other in the order of their preference, until one answers or refuses with 600 or above. Contacts at other
-    /// hosts than the targets and the domain of the trunk get neither its credentials nor asserted identities.
+    /// after the other in the order of their preference, until one answers or refuses with 600 or above. Contacts at
+    /// other hosts than the targets and the domain of the trunk get neither its credentials nor asserted identities.
     #[serde(default)]
     pub redirect: Redirect,
     /// SRTP policy for calls from and to the trunk: `pass`, `refuse`, `prefer` or `require`. Default for this key and

@@ -10,8 +10,9 @@ use super::trunks::Trunk;
 use ::rules::PeerKind;
 
 impl Config {
-    /// Warnings, one sentence each: trunks, phones and conferences that unauthenticated sources reach, unless `allow`, `authenticate = "trunk"`, `unauthenticated = true` of a route or the PIN of a conference
-    /// permits it explicitly. Networks as wide as [`Cidr::is_open`] do not restrict sources.
+    /// Warnings, one sentence each: trunks, phones and conferences that unauthenticated sources reach, unless `allow`,
+    /// `authenticate = "trunk"`, `unauthenticated = true` of a route or the PIN of a conference permits it explicitly.
+    /// Networks as wide as [`Cidr::is_open`] do not restrict sources.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let is_digest = |interface: &InterfaceSpec| interface.authenticate == Authenticate::Digest;
@@ -52,7 +53,8 @@ impl Config {
         ))
     }
 
-    /// The warning for a trunk that is to authenticate the sources of an interface, but whose challenges the border answers itself.
+    /// The warning for a trunk that is to authenticate the sources of an interface, but whose challenges the border
+    /// answers itself.
     fn answered_challenges(&self, interface: &InterfaceSpec) -> Option<String> {
         let (Authenticate::Trunk, Register::Pass(trunk)) =
             (interface.authenticate, interface.register)

@@ -1,9 +1,10 @@
-//! Loads messages of calls into a store and measures each search: median and 99th percentile, and the CPU time of writing.
+//! Loads messages of calls into a store and measures each search: median and 99th percentile, and the CPU time of
+//! writing.
 //!
-//! `cargo run --release -p console --example ten_million_messages -- FOLDER [MESSAGES]`; ten million messages need about 6 GB.
-//! The folder must not exist; it is removed at the end. `SOCKET_FOLDER:DATABASE` instead of FOLDER names an empty database
-//! of PostgreSQL, which the role postgres writes. With `search` after MESSAGES, only the searches are made in a store of that
-//! size that an interrupted run has left.
+//! `cargo run --release -p console --example ten_million_messages -- FOLDER [MESSAGES]`; ten million messages need
+//! about 6 GB. The folder must not exist; it is removed at the end. `SOCKET_FOLDER:DATABASE` instead of FOLDER names an
+//! empty database of PostgreSQL, which the role postgres writes. With `search` after MESSAGES, only the searches are
+//! made in a store of that size that an interrupted run has left.
 
 use console::{
     CallFilter, CallKind, DatabaseHost, DatabaseSettings, HistoryReader, HistoryWriter,

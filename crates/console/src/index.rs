@@ -111,8 +111,8 @@ pub(crate) struct CallEntry {
     pub(crate) words_written: bool,
     /// Addresses of the peers.
     peers: Vec<SocketAddr>,
-    /// Keys of further Call-IDs by which its messages are found, and its correlation ids: slots are reused, so that none
-    /// may outlive the entry.
+    /// Keys of further Call-IDs by which its messages are found, and its correlation ids: slots are reused, so that
+    /// none may outlive the entry.
     aliases: Vec<i64>,
     correlations: Vec<i64>,
     /// Numbers of earlier calls with the same Call-ID.
@@ -429,8 +429,8 @@ impl OpenCalls {
         }
     }
 
-    /// Folds a message; `segment` and `offset` say where it is. `correlation` is that of a capture agent. Returns whether
-    /// it belongs to a call now: not without a Call-ID, and not beyond [`MAX_ENTRIES`].
+    /// Folds a message; `segment` and `offset` say where it is. `correlation` is that of a capture agent. Returns
+    /// whether it belongs to a call now: not without a Call-ID, and not beyond [`MAX_ENTRIES`].
     pub(crate) fn message(
         &mut self,
         stored: &StoredMessage<'_>,
@@ -678,8 +678,8 @@ impl OpenCalls {
         lost
     }
 
-    /// Corrects the numbers of messages of these calls, one message for each entry: the database refused them. The corrected
-    /// calls are written with the next transaction.
+    /// Corrects the numbers of messages of these calls, one message for each entry: the database refused them. The
+    /// corrected calls are written with the next transaction.
     pub(crate) fn uncount_messages(&mut self, calls: &[i64]) {
         for id in calls {
             let mut all = self.entries.iter();
@@ -740,8 +740,8 @@ impl OpenCalls {
     }
 }
 
-/// The Call-ID of the call that an event is about, where it is told before the call has a number: rules, and decisions about
-/// a new call. The messages follow these events.
+/// The Call-ID of the call that an event is about, where it is told before the call has a number: rules, and decisions
+/// about a new call. The messages follow these events.
 fn call_id_of(kind: &EventKind) -> Option<&str> {
     match kind {
         EventKind::RuleEdited { call_id, .. }

@@ -21,8 +21,8 @@ pub struct CallRecord {
     pub events: Vec<StoredEvent>,
 }
 
-/// A call with the records of all borders that it passed. Each of its messages has a position in order of time; a message from
-/// one border to another is in both records and has one position.
+/// A call with the records of all borders that it passed. Each of its messages has a position in order of time; a
+/// message from one border to another is in both records and has one position.
 #[derive(Clone, Debug)]
 pub struct JoinedCall {
     records: Vec<CallRecord>,
@@ -128,8 +128,8 @@ impl JoinedCall {
     }
 }
 
-/// A record comes after the one that has its first Call-ID on a further leg; records without such a relation are in order of
-/// time.
+/// A record comes after the one that has its first Call-ID on a further leg; records without such a relation are in
+/// order of time.
 fn in_order(mut rest: Vec<CallRecord>) -> Vec<CallRecord> {
     rest.sort_by_key(|record| (record.call.started, record.call.id));
     let mut ordered = Vec::new();
@@ -164,8 +164,8 @@ fn legs(records: &[CallRecord]) -> BTreeMap<String, u8> {
     legs
 }
 
-/// For each message the one of which it is a copy: a received message that another node recorded as sent. Each sent one has one
-/// copy. Clocks may differ, so that the copy at the receiver may be the earlier one.
+/// For each message the one of which it is a copy: a received message that another node recorded as sent. Each sent one
+/// has one copy. Clocks may differ, so that the copy at the receiver may be the earlier one.
 pub(crate) fn copies<'m>(all: &[&'m LoadedMessage]) -> Vec<Option<usize>> {
     let mut sent: BTreeMap<(SocketAddr, &'m [u8]), Vec<usize>> = BTreeMap::new();
     for (at, &message) in all.iter().enumerate() {

@@ -1,14 +1,15 @@
 //! Service assurance: the store of calls, messages and events, and its search.
 //!
-//! A store is a folder of one border, or a PostgreSQL database of several; [`HistoryWriter`] and [`HistoryReader`] are the
-//! same for both.
+//! A store is a folder of one border, or a PostgreSQL database of several; [`HistoryWriter`] and [`HistoryReader`] are
+//! the same for both.
 //!
 //! A folder holds *partitions* of at most a day each. A partition has the raw messages in pcapng files (*segments*) and
-//! an index of calls in SQLite. The writer appends to the newest partition and removes old ones; the reader searches all of
-//! them, also while a border writes. Segments are written before the index, so that the index can be completed from them
-//! after a crash.
+//! an index of calls in SQLite. The writer appends to the newest partition and removes old ones; the reader searches
+//! all of them, also while a border writes. Segments are written before the index, so that the index can be completed
+//! from them after a crash.
 //!
-//! A database has all of it in tables with a partition per day. Each transaction adds messages, calls and events together.
+//! A database has all of it in tables with a partition per day. Each transaction adds messages, calls and events
+//! together.
 //!
 //! Neither has a clock: the program passes the time.
 #![forbid(unsafe_code)]

@@ -125,8 +125,8 @@ impl Losses {
         }
     }
 
-    /// Messages that are in the files and cannot be searched: without SIP, without Call-ID, or beyond the calls that fit
-    /// into the memory. They are not lost. Always 0 for a database.
+    /// Messages that are in the files and cannot be searched: without SIP, without Call-ID, or beyond the calls that
+    /// fit into the memory. They are not lost. Always 0 for a database.
     pub fn unindexed(&self) -> u64 {
         self.unindexed.load(Relaxed)
     }
@@ -156,8 +156,8 @@ impl LossReport {
         }
     }
 
-    /// The losses since the last report, if there are any and a report is due. `now`: microseconds since the Unix epoch;
-    /// it may have been set back.
+    /// The losses since the last report, if there are any and a report is due. `now`: microseconds since the Unix
+    /// epoch; it may have been set back.
     pub(crate) fn due(&mut self, now: i64) -> Option<StoreNote> {
         if now >= self.at && now - self.at < REPORT_INTERVAL {
             return None;

@@ -569,8 +569,8 @@ impl CallSearch<'_> {
         Ok(!self.is_full())
     }
 
-    /// Whether a number that was combined with another key is that of a user, or the number dialled, which is in the index
-    /// of numbers alone.
+    /// Whether a number that was combined with another key is that of a user, or the number dialled, which is in the
+    /// index of numbers alone.
     fn fits_number(&mut self, partition: &OpenPartition, id: i64, call: &StoredCall) -> Sql<bool> {
         let filter = self.filter;
         let Some(number) = &filter.number else {

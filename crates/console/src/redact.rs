@@ -91,8 +91,8 @@ pub fn mask_numbers(text: &str) -> String {
     out
 }
 
-/// A reason phrase in which numbers are masked although the users of its call are not known: all with two digits or more,
-/// but for a status at the beginning.
+/// A reason phrase in which numbers are masked although the users of its call are not known: all with two digits or
+/// more, but for a status at the beginning.
 pub fn mask_phrase(text: &str) -> String {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let status = if digits(text) == 3 { 3 } else { 0 };
@@ -243,8 +243,8 @@ fn is_token(name: &str) -> bool {
 }
 
 /// The start line and headers of a message without credentials; the body is replaced by its size. With `users`, numbers
-/// and these users are masked too. Lines in the head that are no headers are left out, because a malformed message could
-/// carry its body there.
+/// and these users are masked too. Lines in the head that are no headers are left out, because a malformed message
+/// could carry its body there.
 pub fn redact(message: &[u8], users: Option<&MaskedUsers>) -> String {
     let masked = |text: &str| match users {
         Some(users) => users.mask(text),

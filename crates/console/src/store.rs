@@ -67,8 +67,8 @@ impl HistoryWriter {
         }
     }
 
-    /// Whether a call with this Call-ID, or correlation id of a capture agent, is in progress or has ended within about half a
-    /// minute: further events about it find their call.
+    /// Whether a call with this Call-ID, or correlation id of a capture agent, is in progress or has ended within about
+    /// half a minute: further events about it find their call.
     pub fn knows(&self, call_id: &str) -> bool {
         match &self.0 {
             Writer::Folder(writer) => writer.knows(call_id),
@@ -86,7 +86,8 @@ impl HistoryWriter {
         writer!(self, writer => writer.drops(at, reason, count));
     }
 
-    /// Counts of everything that is lost. The threads that fill the queue of the store add the items that found no room in it.
+    /// Counts of everything that is lost. The threads that fill the queue of the store add the items that found no room
+    /// in it.
     pub fn losses(&self) -> Arc<Losses> {
         match &self.0 {
             Writer::Folder(writer) => writer.losses(),

@@ -107,8 +107,8 @@ fn without_offset(time: &str) -> Option<(&str, i64)> {
     ))
 }
 
-/// A time as `YYYY-MM-DD[THH:MM[:SS[.mmm]][OFFSET]]`, in microseconds since the Unix epoch. A space is accepted for the T. The
-/// offset is `Z` or that to UTC, such as `+01:00` (RFC 3339, section 5.6); without it the time is UTC.
+/// A time as `YYYY-MM-DD[THH:MM[:SS[.mmm]][OFFSET]]`, in microseconds since the Unix epoch. A space is accepted for the
+/// T. The offset is `Z` or that to UTC, such as `+01:00` (RFC 3339, section 5.6); without it the time is UTC.
 pub fn parse_time(text: &str) -> Option<i64> {
     let (date, time) = match text.find(['T', 't', ' ']) {
         Some(at) => (text.get(..at)?, text.get(at + 1..)?),

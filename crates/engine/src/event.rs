@@ -282,9 +282,10 @@ events! {
         /// Protection of the media with the callee: none, or srtp and the crypto suite.
         callee_protection: Option<String>,
     }
-    /// Media of a call in an interval: the difference of its figures to those at the end of the interval before. Only while calls are stored
-    /// (`[store] quality_interval_s`), and for media that is relayed here or by a media node. The figures of a side are those of packets received
-    /// from it, of the media line that `call_ended` rates; at a node, of its first media line, with rtpengine's last RTCP report in the interval.
+    /// Media of a call in an interval: the difference of its figures to those at the end of the interval before. Only
+    /// while calls are stored (`[store] quality_interval_s`), and for media that is relayed here or by a media node.
+    /// The figures of a side are those of packets received from it, of the media line that `call_ended` rates; at a
+    /// node, of its first media line, with rtpengine's last RTCP report in the interval.
     CallMediaInterval "call_media_interval" Debug {
         /// Number of the call.
         call: u64,
@@ -299,8 +300,8 @@ events! {
         /// Mean interarrival jitter (RFC 3550) of the source with most packets, milliseconds; without decimals where a
         /// media node reports whole milliseconds, as rtpengine does.
         caller_jitter_ms: Option<ReportedJitter>,
-        /// Voice quality by the E-model: MOS-CQE, 1 to 4.5. The jitter buffer is taken for four times the mean jitter, at least
-        /// a packet.
+        /// Voice quality by the E-model: MOS-CQE, 1 to 4.5. The jitter buffer is taken for four times the mean jitter,
+        /// at least a packet.
         caller_mos: Option<Hundredths>,
         /// As `caller_packets`, for the callee.
         callee_packets: Option<u64>,
@@ -384,8 +385,8 @@ events! {
         /// Source address of the request.
         source: String,
     }
-    /// An INVITE of a new call was refused by the border; at most 20 are logged in ten seconds by a worker, the others as
-    /// `request_refused`. Refusals by overload control and rate limits have events of their own.
+    /// An INVITE of a new call was refused by the border; at most 20 are logged in ten seconds by a worker, the others
+    /// as `request_refused`. Refusals by overload control and rate limits have events of their own.
     InviteRefused "invite_refused" Info {
         /// Request-URI, at most 200 bytes of it.
         to: String,
@@ -1040,8 +1041,8 @@ events! {
         /// Duration of the outage, seconds.
         outage_s: u64,
     }
-    /// The store of calls and messages lost part of its input: a queue was full, the disk or the database was too slow, full
-    /// or failed, or the database refused the rows. Logged at most every ten seconds, also during an outage.
+    /// The store of calls and messages lost part of its input: a queue was full, the disk or the database was too slow,
+    /// full or failed, or the database refused the rows. Logged at most every ten seconds, also during an outage.
     StoreMessagesLost "store_messages_lost" Warn {
         /// Folder or database of the store.
         folder: String,
@@ -1074,7 +1075,9 @@ events! {
     HepPacketsDropped "hep_packets_dropped" Info {
         /// received or sent.
         direction: String,
-        /// Reason: malformed, no SIP (nor RTCP), no report (RTCP without a report block), unknown call (RTCP of a call that is not stored), rate limit, queue full, socket (the network did not accept it, or the name of the collector is not resolved), too long.
+        /// Reason: malformed, no SIP (nor RTCP), no report (RTCP without a report block), unknown call (RTCP of a call
+        /// that is not stored), rate limit, queue full, socket (the network did not accept it, or the name of the
+        /// collector is not resolved), too long.
         reason: String,
         /// Packets since the last such event.
         packets: u64,
@@ -1336,9 +1339,9 @@ events! {
         /// Reason.
         reason: String,
     }
-    /// A peer has an outer address that is routed into a tunnel itself: its packets would be sealed again. It gets none, so that its
-    /// tunnel is not set up; at most one event in ten seconds. Remedy: a longer route to the peer outside of the tunnels, or remote
-    /// networks without its address.
+    /// A peer has an outer address that is routed into a tunnel itself: its packets would be sealed again. It gets
+    /// none, so that its tunnel is not set up; at most one event in ten seconds. Remedy: a longer route to the peer
+    /// outside of the tunnels, or remote networks without its address.
     GatewayPeerLoop "gateway_peer_loop" Warn {
         /// Name of the tunnel; empty if the peer is not known yet.
         tunnel: String,

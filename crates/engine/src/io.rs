@@ -376,12 +376,13 @@ pub trait Engine {
     /// The earliest time at which the engine has to be called.
     fn next_deadline(&self) -> Option<Deadline>;
     /// Due time of the next packet of an engine that sends media itself and leaves its clock to the driver, which calls
-    /// [`Engine::send_media`] then: before and between received packets, so that reception makes no packet late. `None`:
-    /// there is none, or the engine sends media at its deadlines.
+    /// [`Engine::send_media`] then: before and between received packets, so that reception makes no packet late.
+    /// `None`: there is none, or the engine sends media at its deadlines.
     fn media_deadline(&self) -> Option<Time> {
         None
     }
-    /// Puts the media packets that are due at `now` among the outputs, a bounded number of them, and runs no other timer.
+    /// Puts the media packets that are due at `now` among the outputs, a bounded number of them, and runs no other
+    /// timer.
     fn send_media(&mut self, _now: Time) {}
     /// The outputs read so far have been passed to the operating system by `now`. Called by drivers of sockets, for
     /// engines without a forwarder.

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 
 /// An RTP stream whose packets the forwarder would relay unchanged, like the last one. The kernel may relay a packet if
 /// it arrives at `socket` from `source`, has no padding, extension or contributing sources, this synchronisation source
-/// and payload type, and the next sequence number. Any other packet is passed to the forwarder, and so are all later packets
-/// until the stream is offloaded again.
+/// and payload type, and the next sequence number. Any other packet is passed to the forwarder, and so are all later
+/// packets until the stream is offloaded again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffloadedStream {
     /// The receiving socket.

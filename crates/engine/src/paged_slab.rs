@@ -1,5 +1,5 @@
-//! A slab in pages: it grows by a page and moves no entry, so that growth takes the same time at any size. A slab in one piece
-//! of memory copies itself when it grows: 80 ms at 65,536 calls, in which the thread carries no packet.
+//! A slab in pages: it grows by a page and moves no entry, so that growth takes the same time at any size. A slab in
+//! one piece of memory copies itself when it grows: 80 ms at 65,536 calls, in which the thread carries no packet.
 
 use core::ops::{Index, IndexMut};
 

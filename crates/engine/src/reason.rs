@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Declares the reasons once; enum, statuses, texts, Reason headers and the reference are generated from this list. The last column
-/// is the text of the Reason header (RFC 3326) in the BYE or CANCEL of a call that ends for this reason, if it has one.
+/// Declares the reasons once; enum, statuses, texts, Reason headers and the reference are generated from this list. The
+/// last column is the text of the Reason header (RFC 3326) in the BYE or CANCEL of a call that ends for this reason, if
+/// it has one.
 macro_rules! reasons {
     ($($variant:ident $status:literal $text:literal $meaning:literal $(header $header:literal)?;)*) => {
         /// The reason of a refusal, or of the end of a call.

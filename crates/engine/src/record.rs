@@ -107,19 +107,21 @@ record! {
         duration_s: RecordedSpan,
         /// Final status sent to the caller; 200 for an answered call; 0 for a call that was cut before its answer.
         status: u16,
-        /// The side that ended the call: caller, callee (by BYE or a refusal) or border (also if no target has responded).
+        /// The side that ended the call: caller, callee (by BYE or a refusal) or border (also if no target has
+        /// responded).
         ended_by: String,
         /// Reason of the end, in a few words, as in the event call_ended.
         reason: String,
-        /// Trunk of the callee; of a call that was not answered, the one to which it was sent last; otherwise the trunk from
-        /// which it came; null without one.
+        /// Trunk of the callee; of a call that was not answered, the one to which it was sent last; otherwise the trunk
+        /// from which it came; null without one.
         trunk: Option<String>,
-        /// Route of the target that answered, otherwise of the last one: name of the route, default, registration, rule or
-        /// redirect; transfer if a transfer has replaced a leg; null if no target was tried.
+        /// Route of the target that answered, otherwise of the last one: name of the route, default, registration, rule
+        /// or redirect; transfer if a transfer has replaced a leg; null if no target was tried.
         route: Option<String>,
         /// Header rule that refused the call; null if none did.
         rule: Option<String>,
-        /// Media path: sockets, kernel, af_xdp, conference, node or bypass, also if no packet came; null for a call that ended before it had one.
+        /// Media path: sockets, kernel, af_xdp, conference, node or bypass, also if no packet came; null for a call
+        /// that ended before it had one.
         path: Option<String>,
         /// Number of targets that were tried, those of transfers included.
         targets: u64,
@@ -132,8 +134,8 @@ record! {
 }
 
 record! {
-    /// Fields of a leg: the one that was connected at the end of the call, or tried last if none was. The first leg is that
-    /// of the caller; JSON has the media after them.
+    /// Fields of a leg: the one that was connected at the end of the call, or tried last if none was. The first leg is
+    /// that of the caller; JSON has the media after them.
     LegFields {
         /// Call-ID of the leg; null if the leg does not exist.
         call_id: Option<String>,
@@ -153,7 +155,8 @@ record! {
 }
 
 record! {
-    /// Media received from the peer of a leg, measured here; all fields are null for media bypass, and for a leg without media.
+    /// Media received from the peer of a leg, measured here; all fields are null for media bypass, and for a leg
+    /// without media.
     MediaFields {
         /// RTP packets received from the peer, of all its streams.
         packets_received: Option<u64>,

@@ -80,8 +80,8 @@ impl fmt::Debug for Time {
     }
 }
 
-/// Appends a decimal number with leading zeros up to `width` digits, at most 20. Logs write lines for each call or packet: this
-/// does without the general formatting of the standard library.
+/// Appends a decimal number with leading zeros up to `width` digits, at most 20. Logs write lines for each call or
+/// packet: this does without the general formatting of the standard library.
 pub fn push_digits(text: &mut String, number: u64, width: usize) {
     // 20 digits are the most of 64 bits.
     let mut digits = [b'0'; 20];

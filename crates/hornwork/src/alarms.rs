@@ -48,8 +48,9 @@ alarms! {
     MediaNodeDown "media_node_down" "major";
     /// Requests were refused because of the queueing delay. Cleared when none was for 15 s.
     Overload "overload" "major";
-    /// Lost RTP packets of calls, by the reports of 5 s (intervals of quality with `[store]`, ends of calls otherwise): at
-    /// least 2 % of at least 500 packets. Cleared below 1 % for 15 s; with fewer packets it stays as it is, for ten minutes.
+    /// Lost RTP packets of calls, by the reports of 5 s (intervals of quality with `[store]`, ends of calls otherwise):
+    /// at least 2 % of at least 500 packets. Cleared below 1 % for 15 s; with fewer packets it stays as it is, for ten
+    /// minutes.
     MediaLoss "media_loss" "major";
     /// Requests of attackers or faulty devices: at least 100 failed authentications, rate-limited or shed requests
     /// within 5 s. Cleared below 50.
@@ -62,13 +63,13 @@ alarms! {
     Store "store" "major";
     /// The store of calls and messages lost messages, events, drops or calls. Cleared when it lost none for 15 s.
     StoreLoss "store_loss" "minor";
-    /// A file system of store, call records, registrations, audit log or statistics is almost full: less than a tenth of it, or
-    /// than 1 GiB if that is less, is free. Cleared when 1.2 times as much was free for 15 s.
+    /// A file system of store, call records, registrations, audit log or statistics is almost full: less than a tenth
+    /// of it, or than 1 GiB if that is less, is free. Cleared when 1.2 times as much was free for 15 s.
     Disk "disk" "major";
     /// A certificate expires within 30 days. Cleared when it is replaced.
     Certificate "certificate" "major";
-    /// The clock of the machine was set by more than a second since the start: times in log, records and store count from
-    /// the start, until a restart.
+    /// The clock of the machine was set by more than a second since the start: times in log, records and store count
+    /// from the start, until a restart.
     Clock "clock" "minor";
     /// A receiver of alarms or traces cannot be reached or refuses them, or the name of the HEP collector cannot be
     /// resolved. Cleared when that was over for 15 s.
@@ -457,8 +458,8 @@ impl AlarmBoard {
         .collect()
     }
 
-    /// Checks the media nodes: one that does not answer a single worker is down, also if it answers others. Returns events
-    /// of alarms.
+    /// Checks the media nodes: one that does not answer a single worker is down, also if it answers others. Returns
+    /// events of alarms.
     pub(crate) fn check_nodes(&self, nodes: &[NodeView], now: Time) -> Vec<EventKind> {
         let mut state = self.state();
         let kind = AlarmKind::MediaNodeDown;
@@ -482,8 +483,8 @@ impl AlarmBoard {
         events.collect()
     }
 
-    /// Takes over the objects of a new configuration; returns the events of alarms that are cleared because their object
-    /// is gone, or begins anew.
+    /// Takes over the objects of a new configuration; returns the events of alarms that are cleared because their
+    /// object is gone, or begins anew.
     pub(crate) fn set_objects(&self, objects: AlarmObjects, now: Time) -> Vec<EventKind> {
         let mut state = self.state();
         let old = state.objects.replace(objects).unwrap_or_default();

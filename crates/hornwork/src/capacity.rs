@@ -28,7 +28,8 @@ fn media_bound(config: &Config, files: Option<u64>) -> Option<MediaBound> {
     of_ports.chain(of_files).min_by_key(|bound| bound.calls)
 }
 
-/// The bound by the ports of an interface: a call takes a pair of each side, so two of them if both sides use the same ports.
+/// The bound by the ports of an interface: a call takes a pair of each side, so two of them if both sides use the same
+/// ports.
 fn port_bound(config: &Config, index: usize) -> Option<MediaBound> {
     let ranges_of = |index: usize| -> BTreeSet<usize> {
         let interface = config.interfaces.get(index);
@@ -54,7 +55,8 @@ fn port_bound(config: &Config, index: usize) -> Option<MediaBound> {
     })
 }
 
-/// Number of calls of either kind for which the machine and this process have capacity if these paths carry their media.
+/// Number of calls of either kind for which the machine and this process have capacity if these paths carry their
+/// media.
 pub(crate) fn of_process(config: &Config, paths: &MediaPaths) -> String {
     line(config, paths, net::raise_open_files().ok())
 }

@@ -82,8 +82,8 @@ impl RefusedConfig {
     }
 }
 
-/// Reads a configuration and the files that it names. TLS sessions of `before` can be resumed. Nothing is printed: a reload of
-/// the running service reports a refusal in its log.
+/// Reads a configuration and the files that it names. TLS sessions of `before` can be resumed. Nothing is printed: a
+/// reload of the running service reports a refusal in its log.
 ///
 /// # Errors
 /// The file cannot be read, or has mistakes.

@@ -1,7 +1,7 @@
-//! Operator commands and conference control over HTTP and a Unix socket (docs/control.md). A thread of its own serves the requests and puts commands for the
-//! border into a queue, which the border's thread drains after each turn; responses return the same way, so that no
-//! HTTP client delays a call. With several workers the first one drains the queue and asks the worker that owns the
-//! conference.
+//! Operator commands and conference control over HTTP and a Unix socket (docs/control.md). A thread of its own serves
+//! the requests and puts commands for the border into a queue, which the border's thread drains after each turn;
+//! responses return the same way, so that no HTTP client delays a call. With several workers the first one drains the
+//! queue and asks the worker that owns the conference.
 
 mod access;
 mod api;

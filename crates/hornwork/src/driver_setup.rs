@@ -1,5 +1,5 @@
-//! Start of the driver, shared by the border, its additional workers and the media node: settings, limits of the machine, the
-//! certificate for DTLS.
+//! Start of the driver, shared by the border, its additional workers and the media node: settings, limits of the
+//! machine, the certificate for DTLS.
 
 use config::Config;
 use engine::EventKind;
@@ -12,7 +12,8 @@ use std::time::Duration;
 /// Longest delay in handling a signal: one that arrives just before the driver's wait is handled after it.
 pub(crate) const SIGNAL_WAIT: Duration = Duration::from_millis(200);
 
-/// Accepted connections above the limit of the border: new ones that replace silent ones, and those that are being closed.
+/// Accepted connections above the limit of the border: new ones that replace silent ones, and those that are being
+/// closed.
 const SPARE_CONNECTIONS: usize = 256;
 
 /// Settings of a driver for this configuration, without those of its thread.

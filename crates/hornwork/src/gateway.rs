@@ -1,6 +1,6 @@
-//! The IPsec gateway (`[gateway]`): threads of its own beside those of signalling and media. One carries packets between a
-//! TUN device and the outer socket; the keeper does everything that may block: keys, files, log, path MTU. With
-//! `[gateway.ike]` a third one connects the daemon of the key exchange.
+//! The IPsec gateway (`[gateway]`): threads of its own beside those of signalling and media. One carries packets
+//! between a TUN device and the outer socket; the keeper does everything that may block: keys, files, log, path MTU.
+//! With `[gateway.ike]` a third one connects the daemon of the key exchange.
 
 mod data_path;
 mod exchange;
@@ -50,8 +50,8 @@ struct Flags {
     failed: AtomicBool,
 }
 
-/// The running gateway. It ends in order with this value, also where its program ends by an error: unused sequence numbers
-/// are returned, and negotiated associations deleted at the peers.
+/// The running gateway. It ends in order with this value, also where its program ends by an error: unused sequence
+/// numbers are returned, and negotiated associations deleted at the peers.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     flags: Arc<Flags>,
@@ -74,8 +74,8 @@ fn owns_device(device: &str) -> bool {
     owner == Some(net::user_id())
 }
 
-/// Checks the rights that the gateway of a configuration needs; there is no error without a gateway. A device that is in
-/// use by a running gateway is not touched.
+/// Checks the rights that the gateway of a configuration needs; there is no error without a gateway. A device that is
+/// in use by a running gateway is not touched.
 ///
 /// # Errors
 /// The right that is missing, with its remedy.
@@ -231,8 +231,8 @@ fn open_device(spec: &GatewaySpec) -> io::Result<TunDevice> {
     Ok(tun)
 }
 
-/// Discards packets of the networks behind peers that do not come from the device: they were in no tunnel (RFC 4301 section
-/// 5.2). In the kernel's ESP its policies do that, and its decrypted packets come from the outer interface.
+/// Discards packets of the networks behind peers that do not come from the device: they were in no tunnel (RFC 4301
+/// section 5.2). In the kernel's ESP its policies do that, and its decrypted packets come from the outer interface.
 fn guard_sources(spec: &GatewaySpec) -> Option<SourceGuard> {
     // Messages of peers that cannot be peers are refused and logged, not lost.
     SourceGuard::install(&spec.device, spec.local.ip(), &[spec.local.port(), IKE_PORT])

@@ -1,6 +1,7 @@
 //! The store of calls, messages and events. Packet threads copy messages and events into batches of bounded size and
 //! hand them to a thread of its own through a bounded queue. That thread writes them, and sends copies by HEP. Nothing
-//! blocks a packet thread: messages and events that find no room are counted at once, and logged by the thread that writes.
+//! blocks a packet thread: messages and events that find no room are counted at once, and logged by the thread that
+//! writes.
 
 pub(crate) mod agents;
 mod collector;
@@ -109,7 +110,8 @@ impl HistorySink {
         }
     }
 
-    /// Hands over the collected messages and events, if it is due and the writer has room. To be called after each turn.
+    /// Hands over the collected messages and events, if it is due and the writer has room. To be called after each
+    /// turn.
     pub(crate) fn hand_over(&mut self, border: &mut Border, now: Time) {
         let Some(messages) = border.recorded_messages() else {
             return;
@@ -155,7 +157,8 @@ impl HistorySink {
         }
     }
 
-    /// Hands over everything that is left, at the end of the program. Items that the writer does not take in time are lost.
+    /// Hands over everything that is left, at the end of the program. Items that the writer does not take in time are
+    /// lost.
     pub(crate) fn finish(mut self, border: &mut Border, clock: &Clock) {
         self.drops_at = Time::ZERO;
         let until = clock.now() + END_TIMEOUT;
@@ -339,9 +342,9 @@ impl CallHistory {
     }
 }
 
-/// The time of the store, nanoseconds since 1970: that of the start, and the time since then, as in messages and events.
-/// Partitions and searches by time, the end of calls in memory and the retention would fail if the clock was set between
-/// two of these.
+/// The time of the store, nanoseconds since 1970: that of the start, and the time since then, as in messages and
+/// events. Partitions and searches by time, the end of calls in memory and the retention would fail if the clock was
+/// set between two of these.
 fn store_nanos(clock: &Clock) -> u64 {
     clock.unix_nanos(clock.now())
 }

@@ -1,5 +1,5 @@
-//! HTTP connections of the control interface and of metrics: limited in number, per source and in duration, each for one
-//! request.
+//! HTTP connections of the control interface and of metrics: limited in number, per source and in duration, each for
+//! one request.
 
 use axum::body::{Body, to_bytes};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};

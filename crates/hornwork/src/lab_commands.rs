@@ -35,8 +35,8 @@ pub enum Lab {
         /// Name of the experiment.
         name: String,
     },
-    /// List the subjects, systems under test that an experiment starts with --subject, and whether each is installed; or print
-    /// the file of one.
+    /// List the subjects, systems under test that an experiment starts with --subject, and whether each is installed;
+    /// or print the file of one.
     #[command(after_help = "Example: hornwork lab subjects kamailio > mine.toml")]
     Subjects {
         /// Name of a built-in subject whose file is printed.
@@ -44,7 +44,8 @@ pub enum Lab {
     },
     /// Wait for a test lab on another host, and start, measure and stop subjects of this host for it.
     Agent(LabAgentOptions),
-    /// Run an experiment, a study (study-u, study-v, study-s, study-b, study-c), or a SIPp scenario (a file whose name ends in .xml).
+    /// Run an experiment, a study (study-u, study-v, study-s, study-b, study-c), or a SIPp scenario (a file whose name
+    /// ends in .xml).
     Run(Box<LabRunOptions>),
     /// Search for the highest level of an experiment at which its thresholds hold (by brackets, or as RFC 7502).
     Search(LabSearchOptions),
@@ -73,7 +74,8 @@ pub enum Lab {
     },
     /// Compare recorded speech with its original: mean opinion score (MOS-LQO) by the algorithm of ViSQOL.
     ///
-    /// Level and delay are removed first. Exit status 2: a file is no WAV file, too short, too long (60 s), or without speech.
+    /// Level and delay are removed first. Exit status 2: a file is no WAV file, too short, too long (60 s), or without
+    /// speech.
     #[command(
         after_help = "Example: hornwork lab speech --reference hello.wav --degraded heard.wav --json speech.json"
     )]
@@ -129,14 +131,16 @@ pub enum Lab {
 /// Option that names the system under test.
 #[derive(Debug, Args)]
 pub struct SubjectOption {
-    /// System under test: NAME of a subject (hornwork lab subjects) or its FILE, which each trial starts; NAME@ADDRESS:PORT of
-    /// an agent on another host (hornwork lab agent), which starts it there; or ADDRESS:PORT of a system that runs already.
+    /// System under test: NAME of a subject (hornwork lab subjects) or its FILE, which each trial starts;
+    /// NAME@ADDRESS:PORT of an agent on another host (hornwork lab agent), which starts it there; or ADDRESS:PORT of a
+    /// system that runs already.
     #[arg(long, value_name = "SUBJECT")]
     subject: Option<String>,
     /// File with the token of the agent.
     #[arg(long, value_name = "FILE", requires = "subject")]
     agent_token_file: Option<PathBuf>,
-    /// File with the authorities (PEM) of the agent's certificate, which contains its IP address: the connection is TLS.
+    /// File with the authorities (PEM) of the agent's certificate, which contains its IP address: the connection is
+    /// TLS.
     #[arg(long, value_name = "FILE", requires = "agent_token_file")]
     agent_ca_file: Option<PathBuf>,
 }
@@ -224,8 +228,8 @@ pub struct LabAgentOptions {
     /// Folder with subject files beside the built-in ones.
     #[arg(long, value_name = "DIR", default_value = lab::subject::FOLDER)]
     subjects: PathBuf,
-    /// Certificate with its chain (PEM), which contains the address of this host: test labs connect with TLS, and name the
-    /// authority with --agent-ca-file.
+    /// Certificate with its chain (PEM), which contains the address of this host: test labs connect with TLS, and name
+    /// the authority with --agent-ca-file.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_certificate: Option<PathBuf>,
     /// Private key of the certificate (PEM).

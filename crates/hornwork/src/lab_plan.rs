@@ -68,8 +68,8 @@ pub struct PlanOptions {
     /// Addresses of a node on each side; an address has media ports for 32,256 calls, by default for 3,500 of them.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     node_addresses: u32,
-    /// Simulate this time of calls, too, in seconds: on lines, beside Erlang B, and on the nodes of the plan, before and after one
-    /// fails. Exit code 1 if the nodes do not suffice.
+    /// Simulate this time of calls, too, in seconds: on lines, beside Erlang B, and on the nodes of the plan, before
+    /// and after one fails. Exit code 1 if the nodes do not suffice.
     #[arg(long, value_name = "SECONDS")]
     simulate: Option<f64>,
     /// Run calls of this kind through a border on this machine, too, and compare their CPU time with the plan's; the
@@ -96,7 +96,8 @@ pub struct PlanOptions {
 /// `hornwork lab plan`.
 ///
 /// # Errors
-/// A value out of range or a broken file (exit code 2), a cost that was not measured, or a real run that could not be measured (exit code 3).
+/// A value out of range or a broken file (exit code 2), a cost that was not measured, or a real run that could not be
+/// measured (exit code 3).
 pub fn run(options: &PlanOptions) -> Result<RunVerdict, LabError> {
     let request = PlanRequest {
         subscribers: options.subscribers,

@@ -328,8 +328,8 @@ impl EventLog {
     }
 }
 
-/// The filter of a level: it is that of this program. Libraries, such as the loader of BPF programs, log their internals at
-/// levels of their own, and are heard from `warn` on.
+/// The filter of a level: it is that of this program. Libraries, such as the loader of BPF programs, log their
+/// internals at levels of their own, and are heard from `warn` on.
 fn directives(level: &str) -> String {
     let libraries = match level {
         "error" => "error",
@@ -483,8 +483,8 @@ mod tests {
         assert!(pipe.has("first\n"));
         pipe.set(true, false);
         let line = [b"x".repeat(1_023), b"\n".to_vec()].concat();
-        // The writer has some of the lines, the queue as many as its capacity. The pipe is full until these calls have returned: one
-        // that waited for it would not return.
+        // The writer has some of the lines, the queue as many as its capacity. The pipe is full until these calls have
+        // returned: one that waited for it would not return.
         for _ in 0..4_096 {
             lines.put(&line);
             lines.flush();

@@ -156,8 +156,8 @@ impl Command {
     }
 }
 
-/// Exit codes: 0 success and no failed threshold, 1 failed threshold, 2 invalid input, 3 cannot run or standard output lost, 4 no figure with a
-/// threshold was measured, 130 interrupted.
+/// Exit codes: 0 success and no failed threshold, 1 failed threshold, 2 invalid input, 3 cannot run or standard output
+/// lost, 4 no figure with a threshold was measured, 130 interrupted.
 fn main() -> ExitCode {
     // This process is to become the daemon of the key exchange; it has one thread until then.
     if let Some(code) = ike::ike_daemon() {

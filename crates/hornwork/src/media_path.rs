@@ -1,4 +1,5 @@
-//! Media paths beside sockets, the kernel relay and AF_XDP: opened as configured, logged, and reported to admission control.
+//! Media paths beside sockets, the kernel relay and AF_XDP: opened as configured, logged, and reported to admission
+//! control.
 
 use crate::log::EventLog;
 use border::admission::{MediaOffload, MediaPath};

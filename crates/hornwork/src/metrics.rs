@@ -77,8 +77,8 @@ const fn spec(
 
 use MetricKind::{Counter, Gauge, Histogram};
 
-/// All metrics, in the order of writing. Labels have bounded values: reasons and results are declared, trunks, nodes and
-/// threads are those of the configuration.
+/// All metrics, in the order of writing. Labels have bounded values: reasons and results are declared, trunks, nodes
+/// and threads are those of the configuration.
 pub(crate) const METRICS: &[MetricSpec] = &[
     spec(
         "hornwork_build_info",

@@ -35,8 +35,8 @@ const EXTENSION_INTERVAL: Duration = Duration::from_secs(10);
 /// Time for the end of the program after its last call.
 const END: Duration = Duration::from_secs(5);
 
-/// Requests more time from the service manager while a drain goes on (EXTEND_TIMEOUT_USEC, sd_notify(3)): without it, systemd
-/// kills the program after `TimeoutStopSec=`, although calls are up.
+/// Requests more time from the service manager while a drain goes on (EXTEND_TIMEOUT_USEC, sd_notify(3)): without it,
+/// systemd kills the program after `TimeoutStopSec=`, although calls are up.
 #[derive(Debug, Default)]
 pub struct StopExtension {
     /// End of the drain; `None` if there is none.

@@ -1,5 +1,5 @@
-//! Standard output and standard error of all commands. The macros of this module take the place of the standard library's in this
-//! crate: those panic when the output is a full disk or a closed pipe.
+//! Standard output and standard error of all commands. The macros of this module take the place of the standard
+//! library's in this crate: those panic when the output is a full disk or a closed pipe.
 
 use std::process::ExitCode;
 

@@ -154,8 +154,8 @@ pub struct InCallOptions {
     /// Longest delay of the jitter buffer of --wav-out and --sound-out, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(20..=1000))]
     jitter_buffer_ms: u64,
-    /// Hang up this long after the answer, or later, once the digits of --dtmf are sent [default: when the peer hangs up,
-    /// or at Ctrl-C].
+    /// Hang up this long after the answer, or later, once the digits of --dtmf are sent [default: when the peer hangs
+    /// up, or at Ctrl-C].
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     seconds: Option<Duration>,
     /// Codecs in order of preference: opus, g722, pcma, pcmu, g729. An answer keeps the order of the caller.
@@ -206,7 +206,8 @@ pub struct LineOptions {
     /// Next hop instead of the host of the URI.
     #[arg(long, value_name = "HOST[:PORT]")]
     proxy: Option<String>,
-    /// Local address [default: that of the route to the peer; for an answer without --register port 5060, over TLS 5061].
+    /// Local address [default: that of the route to the peer; for an answer without --register port 5060, over TLS
+    /// 5061].
     #[arg(long, value_name = "ADDRESS[:PORT]")]
     local: Option<String>,
     #[command(flatten)]
@@ -235,17 +236,19 @@ pub struct EspOptions {
     /// table with one line for each direction. SIP over TCP and TLS needs --esp-mode tunnel.
     #[arg(long, value_name = "KEYFILE")]
     esp: Option<PathBuf>,
-    /// ESP with keys of IKEv2, by strongSwan's daemon: a file with the peer, its secret or certificates, and the networks
-    /// behind it (docs/how-to/phone.md). SIP over TCP and TLS needs CAP_NET_ADMIN, for a TUN device.
+    /// ESP with keys of IKEv2, by strongSwan's daemon: a file with the peer, its secret or certificates, and the
+    /// networks behind it (docs/how-to/phone.md). SIP over TCP and TLS needs CAP_NET_ADMIN, for a TUN device.
     #[arg(long, value_name = "FILE", conflicts_with = "esp")]
     ike: Option<PathBuf>,
-    /// ESP: transport mode between the two phones, or tunnel mode around addresses of an own network [default: transport].
+    /// ESP: transport mode between the two phones, or tunnel mode around addresses of an own network [default:
+    /// transport].
     #[arg(long, value_name = "MODE", requires = "esp", conflicts_with = "ike")]
     esp_mode: Option<EspModeChoice>,
     /// ESP: carrier [default: ip if the right for raw sockets exists, else udp].
     #[arg(long, value_name = "CARRIER", requires = "esp", conflicts_with = "ike")]
     esp_over: Option<EspCarrierChoice>,
-    /// ESP: local address of its packets, and port in UDP [default: --local, or in tunnel mode the key file; port 4500].
+    /// ESP: local address of its packets, and port in UDP [default: --local, or in tunnel mode the key file; port
+    /// 4500].
     #[arg(
         long,
         value_name = "ADDRESS[:PORT]",
@@ -261,7 +264,8 @@ pub struct EspOptions {
         conflicts_with = "ike"
     )]
     esp_peer: Option<String>,
-    /// ESP: a shortcut of voice between two phones of this program. A call is refused if the peer does not have the same.
+    /// ESP: a shortcut of voice between two phones of this program. A call is refused if the peer does not have the
+    /// same.
     #[arg(
         long,
         value_name = "SHORTCUT",
@@ -269,8 +273,8 @@ pub struct EspOptions {
         conflicts_with = "ike"
     )]
     esp_shortcut: Option<EspShortcutChoice>,
-    /// ESP below SIP over TCP or TLS, in tunnel mode: an address or network behind the tunnel, for example 10.2.0.0/24; may be
-    /// repeated [default: the called host]. Needs CAP_NET_ADMIN, as a TUN device carries the packets.
+    /// ESP below SIP over TCP or TLS, in tunnel mode: an address or network behind the tunnel, for example 10.2.0.0/24;
+    /// may be repeated [default: the called host]. Needs CAP_NET_ADMIN, as a TUN device carries the packets.
     #[arg(long, value_name = "NETWORK", requires = "esp", conflicts_with = "ike")]
     esp_remote: Vec<AddressPrefix>,
     /// ESP: allow algorithms that must not be used any more (RFC 8221), and NULL encryption.

@@ -123,7 +123,8 @@ impl PhoneKeyExchange for PhoneIke {
             .initiate
             .unwrap_or(initiates && self.spec.peer.is_some());
         let mut plan = self.plan.clone();
-        // An end that begins uses the port of ESP from its first message, so it needs no right to port 500. Peers may begin there.
+        // An end that begins uses the port of ESP from its first message, so it needs no right to port 500. Peers may
+        // begin there.
         plan.uses_port_500 = !initiates && plan.local.port() == NAT_TRAVERSAL_PORT;
         for tunnel in &mut plan.tunnels {
             tunnel.ike.initiates = initiates;

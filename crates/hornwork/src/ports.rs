@@ -81,8 +81,8 @@ pub(crate) enum ServedPart {
     Node,
 }
 
-/// Whether calls need media ports of the border: not if media nodes have them, or all calls take a route with media bypass. Calls to
-/// registered contacts without a route, and those that a header rule routes, are anchored.
+/// Whether calls need media ports of the border: not if media nodes have them, or all calls take a route with media
+/// bypass. Calls to registered contacts without a route, and those that a header rule routes, are anchored.
 fn anchors_media(config: &Config) -> bool {
     let routes = &config.routes;
     let bypassed = routes.iter().all(|route| route.media == MediaMode::Bypass)

@@ -457,8 +457,8 @@ impl RecordWriter {
         self.folder.compact(&entries, self.record_nanos())
     }
 
-    /// The time in records, nanoseconds since 1970: it counts from the start of the program. The span between two of these
-    /// is right also if the wall clock is set meanwhile.
+    /// The time in records, nanoseconds since 1970: it counts from the start of the program. The span between two of
+    /// these is right also if the wall clock is set meanwhile.
     fn record_nanos(&self) -> u64 {
         self.clock.unix_nanos(self.clock.now())
     }

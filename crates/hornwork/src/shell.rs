@@ -86,8 +86,8 @@ fn pages(command: &clap::Command, directory: &Path) -> io::Result<()> {
     std::fs::write(directory.join(page.get_filename()), text)
 }
 
-/// A page with a title line of our own: clap_mangen writes an empty date as no argument, so that the source takes its place, and
-/// takes the name of the subcommand for that of the program.
+/// A page with a title line of our own: clap_mangen writes an empty date as no argument, so that the source takes its
+/// place, and takes the name of the subcommand for that of the program.
 fn with_title(page: &str, command: &clap::Command) -> String {
     let name = command
         .get_display_name()

@@ -1,6 +1,7 @@
 //! Sound cards for the softphone, by cpal (ALSA on Linux).
 //!
-//! The callbacks of a card only move samples between the card and a [`media::live`] ring; the phone's thread is at the other end.
+//! The callbacks of a card only move samples between the card and a [`media::live`] ring; the phone's thread is at the
+//! other end.
 
 use clap::Args;
 use lab::LabError;

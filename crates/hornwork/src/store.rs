@@ -3,9 +3,9 @@
 //! border, once per user, until the queue has room. If the file cannot be written the border continues, logs an event,
 //! and writes all registrations once that is possible.
 //!
-//! When all registrations are written, the file keeps its rows until the end of this round: then those of users that are
-//! not registered any more are removed. A crash meanwhile loses nothing. A file that could not be read at the start is read
-//! as soon as it can be, before that.
+//! When all registrations are written, the file keeps its rows until the end of this round: then those of users that
+//! are not registered any more are removed. A crash meanwhile loses nothing. A file that could not be read at the start
+//! is read as soon as it can be, before that.
 
 mod file;
 
@@ -407,8 +407,8 @@ struct WriteOutage {
 /// A request for all registrations. The file keeps the rows of other users until it is complete.
 #[derive(Default)]
 struct RewriteRound {
-    /// Hashes of the users that were passed on since the request. A collision keeps a user that is not registered any more,
-    /// until its contacts expire.
+    /// Hashes of the users that were passed on since the request. A collision keeps a user that is not registered any
+    /// more, until its contacts expire.
     seen: HashSet<u64>,
     key: HashKey,
     is_complete: bool,
@@ -659,7 +659,8 @@ impl StoreWriter {
             return Ok(());
         };
         self.has_contacts |= self.batch.values().any(|contacts| !contacts.is_empty());
-        // In a round too: its rows need a sign of life more than users that are gone need to be forgotten after a crash.
+        // In a round too: its rows need a sign of life more than users that are gone need to be forgotten after a
+        // crash.
         let alive = current && self.has_contacts;
         let complete = self.round.as_ref().filter(|round| round.is_complete);
         if alive || complete.is_some() || !self.batch.is_empty() {

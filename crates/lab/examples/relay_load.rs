@@ -5,8 +5,8 @@
 //! 5080; `relay_load rtpengine NG_ADDRESS PROCESS CALLS SECONDS [BYTES [srtp]]` commands a media proxy over its ng
 //! protocol. BYTES is the payload of a packet: 20 (G.729, default) or 160 (G.711). With `srtp` the callers use SRTP
 //! (SDES, AES_CM_128_HMAC_SHA1_80) and the callees RTP. `burst=MICROSECONDS` as last word sends all packets of such an
-//! interval at its end, as media servers with a timer do; by default each packet leaves at a time of its own. The output
-//! is one line of figures.
+//! interval at its end, as media servers with a timer do; by default each packet leaves at a time of its own. The
+//! output is one line of figures.
 
 use engine::MediaPacket;
 use protect::sdes::CryptoAttribute;

@@ -61,7 +61,8 @@ impl<'a> OfferedLoad<'a> {
                 shortage.error
             ));
         }
-        // Other figures of the SUT suffer only by a host that took time away (`host_taken_away`) and by a late generator.
+        // Other figures of the SUT suffer only by a host that took time away (`host_taken_away`) and by a late
+        // generator.
         if self.bounds_host
             && let Some(others) = other_programs(self.around)
         {
@@ -186,8 +187,8 @@ pub fn for_trial(trial: &TrialRecord) -> Vec<String> {
     all
 }
 
-/// Whether the trial is not conclusive: other work kept the machine busy, so that a sleeping thread was late, or a link of
-/// `[network]` or the generator did not keep up.
+/// Whether the trial is not conclusive: other work kept the machine busy, so that a sleeping thread was late, or a link
+/// of `[network]` or the generator did not keep up.
 pub fn is_disturbed(trial: &TrialRecord) -> bool {
     let around = trial.surroundings.as_ref();
     trial.is_load_invalid() || around.is_some_and(|around| around.noise.p99_us > NOISE_US)

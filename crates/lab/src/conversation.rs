@@ -1,10 +1,11 @@
 //! The effect of delay on a conversation: double talk, mutual silence and talk-over of two parties in virtual time.
 //!
-//! ITU-T P.59 (artificial conversational speech) describes a conversation as one chain of states with exponential durations:
-//! single talk 0.854 s, double talk 0.226 s, mutual silence 0.456 s. Single talk becomes double talk with a probability of 40 %,
-//! otherwise mutual silence; double talk and mutual silence end by either party with 50 %. Here each party has its share of
-//! these rates, by its own state and that of the other party as it is heard, as in the model of Brady (BSTJ, September
-//! 1969). Without delay this is the chain of P.59. With delay a party reacts to the past of the other.
+//! ITU-T P.59 (artificial conversational speech) describes a conversation as one chain of states with exponential
+//! durations: single talk 0.854 s, double talk 0.226 s, mutual silence 0.456 s. Single talk becomes double talk with a
+//! probability of 40 %, otherwise mutual silence; double talk and mutual silence end by either party with 50 %. Here
+//! each party has its share of these rates, by its own state and that of the other party as it is heard, as in the
+//! model of Brady (BSTJ, September 1969). Without delay this is the chain of P.59. With delay a party reacts to the
+//! past of the other.
 
 use crate::decimal::plain;
 use crate::statistics::Interval;
@@ -40,7 +41,8 @@ pub struct TalkShares {
     pub mutual_silence_percent: f64,
     /// Its 95 % interval.
     pub mutual_silence: Interval,
-    /// Talk-over: beginnings of speech while the other party talks already and is not heard yet, in a minute, of both parties.
+    /// Talk-over: beginnings of speech while the other party talks already and is not heard yet, in a minute, of both
+    /// parties.
     pub talk_overs_per_minute: f64,
     /// Its 95 % interval.
     pub talk_overs: Interval,

@@ -1,7 +1,8 @@
 //! The delay of media packets divided by hop: generator, links, protection, system under test.
 //!
-//! In virtual time every packet is observed where it leaves a host and where it arrives. On sockets the hops have stamps of their
-//! own (the generator's lateness, the link's and the gateways' times), and the system under test has the rest.
+//! In virtual time every packet is observed where it leaves a host and where it arrives. On sockets the hops have
+//! stamps of their own (the generator's lateness, the link's and the gateways' times), and the system under test has
+//! the rest.
 
 use crate::decimal::plain;
 use crate::record::StreamRecord;
@@ -32,8 +33,8 @@ pub struct HopDelay {
     pub p50_ms: Option<f64>,
     /// 99th percentile.
     pub p99_ms: Option<f64>,
-    /// `packets`: stamps of each packet; `all packets`: stamps of all packets of the hop, signalling included; `rest`: the delay
-    /// that the other hops leave; `virtual time`: zero, as sending takes no time there.
+    /// `packets`: stamps of each packet; `all packets`: stamps of all packets of the hop, signalling included; `rest`:
+    /// the delay that the other hops leave; `virtual time`: zero, as sending takes no time there.
     pub from: String,
 }
 
@@ -273,8 +274,9 @@ impl HopTap {
     }
 }
 
-/// The split of a trial on sockets, from the figures of its streams and the stamps of its hops; `None` if no stream has a one-way
-/// delay, as with a called side on another clock, or if the called side sends an echo, whose packets pass the hops twice.
+/// The split of a trial on sockets, from the figures of its streams and the stamps of its hops; `None` if no stream has
+/// a one-way delay, as with a called side on another clock, or if the called side sends an echo, whose packets pass the
+/// hops twice.
 pub(crate) fn on_sockets(
     streams: &[&StreamRecord],
     sent: Option<&SendLateness>,

@@ -18,8 +18,8 @@ const ALL_MISSING: Duration = Duration::from_millis(500);
 /// Time without media at an end of a call from which on its packets count as lost: media begins after the answer, and
 /// stops while the BYE is on its way.
 const END_MISSING: Duration = Duration::from_secs(1);
-/// The same if the number of sent packets is unknown, as the SUT changes the SSRC: a BYE that was lost twice comes 1.5 s
-/// late (RFC 3261 section 17.1.2).
+/// The same if the number of sent packets is unknown, as the SUT changes the SSRC: a BYE that was lost twice comes 1.5
+/// s late (RFC 3261 section 17.1.2).
 const UNKNOWN_END_MISSING: Duration = Duration::from_secs(2);
 
 /// Packet time of all streams, nanoseconds.
@@ -27,8 +27,8 @@ const PACKET_NS: u64 = 20_000_000;
 /// Packets missing before the first one from which on a stream is clipped.
 const CLIPPED_FROM: u64 = 3;
 
-/// The effect of the delay on a conversation: the network delays of the streams, and the delay of the ends that the quality
-/// rating has. `None` without one-way delays of both directions.
+/// The effect of the delay on a conversation: the network delays of the streams, and the delay of the ends that the
+/// quality rating has. `None` without one-way delays of both directions.
 pub(crate) fn talk_over(streams: &[&StreamRecord], seed: u64) -> Option<TalkOver> {
     let mean = |side: &str| {
         let delays = streams.iter().filter(|stream| stream.side == side);
@@ -175,8 +175,8 @@ fn sent_counts(results: &[StreamResult]) -> BTreeMap<u32, u64> {
     counts.collect()
 }
 
-/// Adds the packets that are missing before the first and after the last one that arrived, which sequence numbers do not
-/// show. `sent`: the number of packets that the peer sent, if its stream is known; it bounds them.
+/// Adds the packets that are missing before the first and after the last one that arrived, which sequence numbers do
+/// not show. `sent`: the number of packets that the peer sent, if its stream is known; it bounds them.
 fn count_ends(record: &mut StreamRecord, due: &DueMedia, sent: Option<u64>) {
     let (from, to) = due.span;
     let Some((first, last)) = due.arrived else {
@@ -208,8 +208,8 @@ fn count_ends(record: &mut StreamRecord, due: &DueMedia, sent: Option<u64>) {
     record.lost += missing;
 }
 
-/// Packets that were sent before the first one that arrived, by the sender's clock, if there are several, and if they do
-/// not count as lost. `sent`: all packets of the sender.
+/// Packets that were sent before the first one that arrived, by the sender's clock, if there are several, and if they
+/// do not count as lost. `sent`: all packets of the sender.
 fn clipped(
     record: &StreamRecord,
     transit: &Transit,

@@ -26,7 +26,8 @@ const MOST_FALL_SHARE: f64 = 0.1;
 /// registrations. These calls are short, so that the measured ones find little memory of theirs.
 const WARM_UP_CALLS: (u32, u32) = (450, 300);
 const WARM_UP_REGISTRATIONS: (u32, u32) = (3_000, 3_000);
-/// Multiples of the load before the measured one: where the memory fell during the measured one all the same, another border gets the next.
+/// Multiples of the load before the measured one: where the memory fell during the measured one all the same, another
+/// border gets the next.
 const WARM_UPS: [u32; 3] = [1, 2, 4];
 /// Most calls of a measurement that get ports of the border.
 const MOST_CALLS: u64 = 2_000;
@@ -184,8 +185,8 @@ impl GrowthLoad {
         self.growth(&record, readings, dir)
     }
 
-    /// Starts a border, and runs the load before the measured one and the measured one. Gives its record, and the memory before, the
-    /// lowest one and the peak.
+    /// Starts a border, and runs the load before the measured one and the measured one. Gives its record, and the
+    /// memory before, the lowest one and the peak.
     fn load_border(
         &self,
         dir: &Path,

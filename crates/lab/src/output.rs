@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 /// The first error of standard output.
 static OUTPUT_FAILURE: OnceLock<std::io::Error> = OnceLock::new();
 
-/// Prints to standard output. An error does not stop the command, whose measurements and files are worth more than their
-/// text: the program ends with it ([`output_failure`]). A closed pipe is no error: the reader has read enough.
+/// Prints to standard output. An error does not stop the command, whose measurements and files are worth more than
+/// their text: the program ends with it ([`output_failure`]). A closed pipe is no error: the reader has read enough.
 pub fn print(text: &str) {
     print_bytes(text.as_bytes());
 }

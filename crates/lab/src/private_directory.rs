@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct PrivateDirectory(PathBuf);
 
 impl PrivateDirectory {
-    /// Makes one, whose name begins with `prefix` and `name` and cannot be predicted, so that no other user has made it before.
-    /// Those with the same prefix of runs that were killed are removed.
+    /// Makes one, whose name begins with `prefix` and `name` and cannot be predicted, so that no other user has made it
+    /// before. Those with the same prefix of runs that were killed are removed.
     ///
     /// # Errors
     /// The temporary directory is not writable, or there is no randomness.
@@ -46,8 +46,8 @@ impl Drop for PrivateDirectory {
     }
 }
 
-/// Number of the process that has made a directory of this name; `None` for other names, as those of default results, which
-/// may begin with the same prefix and end in two numbers.
+/// Number of the process that has made a directory of this name; `None` for other names, as those of default results,
+/// which may begin with the same prefix and end in two numbers.
 fn maker(name: &str, prefix: &str) -> Option<u32> {
     let mut parts = name.strip_prefix(prefix)?.rsplit('-');
     let (number, process) = (parts.next()?, parts.next()?);

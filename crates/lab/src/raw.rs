@@ -74,8 +74,8 @@ impl From<net::NoiseReport> for NoiseRecord {
 pub struct Surroundings {
     /// Scheduling noise of the host.
     pub noise: NoiseRecord,
-    /// Noise for a thread with the scheduling of the measured program, where a program is measured: with real-time priority if that has
-    /// it.
+    /// Noise for a thread with the scheduling of the measured program, where a program is measured: with real-time
+    /// priority if that has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_noise: Option<NoiseRecord>,
     /// The kernel's counter `RcvbufErrors` before the trial.

@@ -320,8 +320,8 @@ pub struct StreamRecord {
     /// Largest.
     #[serde(default)]
     pub relay_max_ms: Option<f64>,
-    /// Mean round trip, milliseconds: the one-way delays of both directions added, or the delay of an echoed packet; of a phone without
-    /// these, that of the peer's RTCP reports.
+    /// Mean round trip, milliseconds: the one-way delays of both directions added, or the delay of an echoed packet; of
+    /// a phone without these, that of the peer's RTCP reports.
     pub round_trip_ms: Option<f64>,
     /// Packets of the sent stream that the peer missed by its last RTCP report; duplicates make it negative.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,5 @@
-//! Trials in which the SUT refused every attempt with one status, or answered none: credentials, a dial plan or the system are
-//! missing, and higher loads cannot change that. The run ends with the remedy.
+//! Trials in which the SUT refused every attempt with one status, or answered none: credentials, a dial plan or the
+//! system are missing, and higher loads cannot change that. The run ends with the remedy.
 
 use crate::experiment::Experiment;
 use crate::raw::TrialRecord;
@@ -17,8 +17,8 @@ pub(crate) struct UniformRefusal {
 }
 
 impl UniformRefusal {
-    /// The refusal of a trial at a system that was set up by others; `None` if an attempt had another result, or if the status is
-    /// one of overload.
+    /// The refusal of a trial at a system that was set up by others; `None` if an attempt had another result, or if the
+    /// status is one of overload.
     pub(crate) fn of(experiment: &Experiment, trial: &TrialRecord) -> Option<UniformRefusal> {
         let sut = &experiment.sut;
         if sut.address.is_none() && sut.subject.is_empty() {

@@ -136,8 +136,8 @@ fn set_by_levels<'s>(experiment: &Experiment, overrides: &'s [String]) -> Option
     keys.find(|key| levels.set.iter().any(|known| known == key))
 }
 
-/// Overrides for a run at another system than that of the file: its list of differences from a study describes the system
-/// of the file.
+/// Overrides for a run at another system than that of the file: its list of differences from a study describes the
+/// system of the file.
 fn for_other_system(text: &str, overrides: &[String]) -> Vec<String> {
     let other = overrides.iter().filter_map(|set| set.split_once('='));
     let other = other
@@ -418,8 +418,8 @@ fn probe(file: &File, options: &RunOptions) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Records that the user ended a run during one of its trials. That trial is not judged, and attempts that were open at the
-/// interruption did not fail.
+/// Records that the user ended a run during one of its trials. That trial is not judged, and attempts that were open at
+/// the interruption did not fail.
 pub(crate) fn mark_interrupted(run: &mut RunRecord, trial: u32) {
     run.cut_short = true;
     run.title.push_str(" (interrupted)");

@@ -178,8 +178,8 @@ fn ignored(plan: &SearchPlan, set: &[String]) -> Option<(&'static str, &'static 
 /// Searches the capacity of the built-in experiment of this name, or of the file at this path.
 ///
 /// # Errors
-/// [`LabError`] if the file is wrong, has no sweep by from, to and step, if a setting of the sweep has no effect, or if the machine cannot
-/// run it.
+/// [`LabError`] if the file is wrong, has no sweep by from, to and step, if a setting of the sweep has no effect, or if
+/// the machine cannot run it.
 pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabError> {
     let file = run::load(name_or_file, options)?;
     if let Some((setting, instead)) = ignored(&file.experiment().search, &options.set) {
@@ -272,8 +272,8 @@ impl Walk {
         }
     }
 
-    /// Takes one more trial after the time limit where full ones have only failed: without it the time of all trials would have
-    /// no result. [`Bracket::limit_to`] places it at half of the lowest failed load.
+    /// Takes one more trial after the time limit where full ones have only failed: without it the time of all trials
+    /// would have no result. [`Bracket::limit_to`] places it at half of the lowest failed load.
     fn take_last_trial(&mut self) -> bool {
         let Walk::Bracket { search, took_last } = self else {
             return false;
@@ -491,8 +491,8 @@ pub(crate) fn execute(
     }
 }
 
-/// Judges a trial of a search: without the planned load the SUT is not judged, but the search continues below. Any failure
-/// counts, unless the experiment has a bound of its own (RFC 7502: all attempts have to be established).
+/// Judges a trial of a search: without the planned load the SUT is not judged, but the search continues below. Any
+/// failure counts, unless the experiment has a bound of its own (RFC 7502: all attempts have to be established).
 fn judge(trial: &mut TrialRecord, value: f64) -> SearchTrial {
     let is_empty = trial.details.is_empty();
     let ended = ThresholdCheck::has_subject_ended(&trial.checks);

@@ -88,8 +88,8 @@ pub fn compare_files(reference: &Path, degraded: &Path) -> Result<SpeechComparis
     })
 }
 
-/// The recording of a call, compared with the file that the peer has played. A call ends when it likes: of both the part that
-/// the shorter one has is compared, at most [`MAX_SECONDS`].
+/// The recording of a call, compared with the file that the peer has played. A call ends when it likes: of both the
+/// part that the shorter one has is compared, at most [`MAX_SECONDS`].
 ///
 /// # Errors
 /// As for [`compare_files`].

@@ -236,8 +236,8 @@ impl Interval {
         }
     }
 
-    /// As [`Interval::of_share`] for events in time of which neighbours have this correlation, 0 to 1: they count as fewer
-    /// independent ones, `n (1 - r) / (1 + r)`.
+    /// As [`Interval::of_share`] for events in time of which neighbours have this correlation, 0 to 1: they count as
+    /// fewer independent ones, `n (1 - r) / (1 + r)`.
     pub fn of_correlated_share(
         (part, whole): (u64, u64),
         correlation: f64,
@@ -293,8 +293,8 @@ impl Interval {
         Interval::of_correlated_quantile(sorted, q, 0.0, of)
     }
 
-    /// As [`Interval::of_quantile`] for values in time, of which neighbours are beyond the quantile with this correlation,
-    /// 0 to 1.
+    /// As [`Interval::of_quantile`] for values in time, of which neighbours are beyond the quantile with this
+    /// correlation, 0 to 1.
     pub fn of_correlated_quantile(sorted: &[f64], q: f64, correlation: f64, of: &str) -> Interval {
         let n = sorted.len();
         let mut interval = Interval::none(n as u64, of);
@@ -317,8 +317,8 @@ impl Interval {
         interval
     }
 
-    /// Interval of the mean without the smallest and the largest value (Tukey and McLaughlin): the variance is that of the
-    /// values of which both are replaced by their neighbours.
+    /// Interval of the mean without the smallest and the largest value (Tukey and McLaughlin): the variance is that of
+    /// the values of which both are replaced by their neighbours.
     pub fn of_trimmed_mean(values: &[f64], of: &str) -> Interval {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);

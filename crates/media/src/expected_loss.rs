@@ -5,8 +5,8 @@ use wire::rtcp::ReportBlock;
 /// Weight of the loss before, in quarters, while it decreases.
 const DECAY: u32 = 3;
 
-/// Loss of the recent packets of a stream, as its receiver reports it. It follows an increase at once, so that redundancy
-/// is sent from the next packet on, and a decrease slowly, because losses come in bursts.
+/// Loss of the recent packets of a stream, as its receiver reports it. It follows an increase at once, so that
+/// redundancy is sent from the next packet on, and a decrease slowly, because losses come in bursts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ExpectedLoss {
     /// In 1/256, as in reports.

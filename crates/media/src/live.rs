@@ -1,7 +1,7 @@
 //! Live audio between a sound card and a stream: a ring of samples without locks, and the encoder behind it.
 //!
-//! The callback of a sound card must not wait, nor may a packet thread: both sides only move samples. The clocks of a sound card and of a
-//! stream differ: excess samples are dropped, gaps are filled with silence, and both are counted.
+//! The callback of a sound card must not wait, nor may a packet thread: both sides only move samples. The clocks of a
+//! sound card and of a stream differ: excess samples are dropped, gaps are filled with silence, and both are counted.
 
 use codec::packet::{Packetiser, PacketiserSettings};
 use codec::{CodecError, Format, Resampler};
@@ -193,8 +193,8 @@ impl fmt::Debug for LiveEncoder {
 
 impl LiveEncoder {
     /// # Errors
-    /// The codec is missing in this build, there is no filter for the rate of the ring, or it has no whole number of samples in a packet
-    /// time.
+    /// The codec is missing in this build, there is no filter for the rate of the ring, or it has no whole number of
+    /// samples in a packet time.
     pub(crate) fn new(
         reader: LiveReader,
         format: Format,

@@ -1,5 +1,5 @@
-//! Playout of a received stream for one listener: jitter buffer, decoder and concealment, in turns of 20 ms. It uses the
-//! participant decoder of a conference.
+//! Playout of a received stream for one listener: jitter buffer, decoder and concealment, in turns of 20 ms. It uses
+//! the participant decoder of a conference.
 
 use crate::conference::DecoderFigures;
 use crate::conference::VoiceFormat;

@@ -2,8 +2,8 @@
 //! speech mode, with its published mapping from similarity to a mean opinion score (MOS-LQO).
 //!
 //! Both signals are compared in pictures of 21 bands of hearing. Patches of 0.4 s with speech are found again in the
-//! degraded signal, aligned sample by sample, and compared in intensity and structure. Silence is a valid signal here: a
-//! silent stretch is a bad patch, not an error.
+//! degraded signal, aligned sample by sample, and compared in intensity and structure. Silence is a valid signal here:
+//! a silent stretch is a bad patch, not an error.
 
 mod align;
 mod bands;

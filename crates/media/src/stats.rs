@@ -275,8 +275,8 @@ impl ReceiveStatistics {
     }
 
     /// A reception report block about `ssrc` with the figures since the previous call (RFC 3550 A.3). The fields about
-    /// the last sender report remain zero. The jitter is that of the payload type most frequent since then: a stream may
-    /// have changed its codec.
+    /// the last sender report remain zero. The jitter is that of the payload type most frequent since then: a stream
+    /// may have changed its codec.
     pub fn report_block(&mut self, ssrc: u32) -> ReportBlock {
         let (expected, received) = (self.sequence.expected(), self.sequence.received());
         let expected_since = expected.saturating_sub(self.expected_prior);

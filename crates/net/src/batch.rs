@@ -318,7 +318,8 @@ pub(crate) fn read_address(storage: &libc::sockaddr_storage) -> Option<SocketAdd
     let base: *const libc::sockaddr_storage = storage;
     match c_int::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: sockaddr_storage is large and aligned enough for every socket address; the family says which it is.
+            // SAFETY: sockaddr_storage is large and aligned enough for every socket address; the family says which it
+            // is.
             let v4 = unsafe { &*base.cast::<libc::sockaddr_in>() };
             Some(SocketAddr::V4(SocketAddrV4::new(
                 Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)),
@@ -750,8 +751,8 @@ fn is_unroutable(code: i32) -> bool {
     )
 }
 
-/// Whether the error is final for datagrams to this destination (RFC 3261 section 18.4): no route, or no address of ours
-/// for it.
+/// Whether the error is final for datagrams to this destination (RFC 3261 section 18.4): no route, or no address of
+/// ours for it.
 fn is_undeliverable(code: i32) -> bool {
     is_unroutable(code) || matches!(code, libc::EINVAL | libc::EADDRNOTAVAIL | libc::ENETDOWN)
 }
@@ -765,8 +766,8 @@ struct PendingErrors {
 }
 
 impl PendingErrors {
-    /// Whether the header is sent again: the error may be a pending one. Without a route the same error returns at once,
-    /// and is then that of the datagram itself.
+    /// Whether the header is sent again: the error may be a pending one. Without a route the same error returns at
+    /// once, and is then that of the datagram itself.
     fn may_retry(&mut self, code: i32) -> bool {
         let repeated = self.last.replace(code) == Some(code);
         self.retries += 1;

@@ -35,8 +35,8 @@ impl Clock {
         }
     }
 
-    /// A clock that starts now at [`Time::ZERO`], at this wall-clock time (nanoseconds since 1970): as on a machine whose
-    /// clock was wrong at the start and has been set since.
+    /// A clock that starts now at [`Time::ZERO`], at this wall-clock time (nanoseconds since 1970): as on a machine
+    /// whose clock was wrong at the start and has been set since.
     pub fn dated(unix_nanos: u64) -> Clock {
         Clock {
             wall: unix_nanos,

@@ -11,7 +11,8 @@ pub enum MediaSockets {
     /// One shared-port socket per address family; the start fails if it is not possible. It needs kernel 5.9 or
     /// later, CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, and the forwarder, if there is one, on the driver's own thread.
     One,
-    /// The shared-port socket if possible, else one socket per port; [`engine::EventKind::MediaPath`] reports the choice.
+    /// The shared-port socket if possible, else one socket per port; [`engine::EventKind::MediaPath`] reports the
+    /// choice.
     Auto,
 }
 
@@ -98,11 +99,11 @@ pub struct DriverConfig {
     pub websocket_message: usize,
     /// Time in which a closed connection may send its queued data and receive the peer's end.
     pub linger: Duration,
-    /// Idle time after which TCP keep-alive probes are sent on accepted connections. A peer that has acknowledged nothing
-    /// for twice this time is dead (TCP_USER_TIMEOUT). Zero: neither.
+    /// Idle time after which TCP keep-alive probes are sent on accepted connections. A peer that has acknowledged
+    /// nothing for twice this time is dead (TCP_USER_TIMEOUT). Zero: neither.
     pub keepalive: Duration,
-    /// Time in which the peer of an opened connection has to acknowledge data or keep-alive probes; these begin after half
-    /// of it. It is short, because a new connection can be opened. Zero: as accepted connections.
+    /// Time in which the peer of an opened connection has to acknowledge data or keep-alive probes; these begin after
+    /// half of it. It is short, because a new connection can be opened. Zero: as accepted connections.
     pub unacknowledged: Duration,
     /// Datagrams read from one socket before the others are served.
     pub datagram_budget: usize,
@@ -111,8 +112,8 @@ pub struct DriverConfig {
     /// Share signalling ports with other drivers of this program that open the same ones (SO_REUSEPORT): the kernel
     /// distributes peers among them. Only programs of the same user can join.
     pub shared_ports: bool,
-    /// Interface of all UDP and TCP sockets (SO_BINDTODEVICE): their packets pass it also to destinations that the routes would send
-    /// elsewhere. Not for the shared-port socket and AF_XDP. `None`: the routes decide.
+    /// Interface of all UDP and TCP sockets (SO_BINDTODEVICE): their packets pass it also to destinations that the
+    /// routes would send elsewhere. Not for the shared-port socket and AF_XDP. `None`: the routes decide.
     pub device: Option<String>,
     /// Events queued until the program reads them with [`crate::Driver::next_event`]; later ones are counted as lost.
     pub events: usize,

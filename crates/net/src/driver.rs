@@ -709,8 +709,8 @@ impl<F: Forward> Driver<F> {
         // The queueing delay is measured by the wall clock at this datagram, so that it includes its position in the
         // batch.
         let wall = received.stamp.map(|_| crate::plane::wall());
-        // An engine that measures media itself needs the time of arrival: by the time of the turn it would be too early, by
-        // the time that the datagrams before this one took.
+        // An engine that measures media itself needs the time of arrival: by the time of the turn it would be too
+        // early, by the time that the datagrams before this one took.
         let now = match wall.is_some() && !self.has_forwarder() {
             true => self.clock.now(),
             false => now,

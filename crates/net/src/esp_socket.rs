@@ -1,5 +1,5 @@
-//! The outer socket of an IPsec gateway: ESP packets in IP protocol 50 or in UDP, in batches, each with the traffic class
-//! and the bit Don't Fragment of its outer header.
+//! The outer socket of an IPsec gateway: ESP packets in IP protocol 50 or in UDP, in batches, each with the traffic
+//! class and the bit Don't Fragment of its outer header.
 
 use crate::batch::{BATCH, Receiver, write_address};
 use crate::socket;
@@ -140,8 +140,8 @@ impl EspSocket {
         })
     }
 
-    /// Lets the kernel take the ESP packets and keep-alives of this UDP socket (RFC 3948), which still receives IKE messages. No
-    /// policy of the kernel applies to its own packets.
+    /// Lets the kernel take the ESP packets and keep-alives of this UDP socket (RFC 3948), which still receives IKE
+    /// messages. No policy of the kernel applies to its own packets.
     ///
     /// # Errors
     /// Not permitted (CAP_NET_ADMIN), or the kernel has no ESP in UDP.
@@ -184,8 +184,8 @@ impl EspSocket {
         })
     }
 
-    /// Sends packets of `buffer` in their order, as far as the kernel takes them without waiting; calls `failed` with the
-    /// index of each that was not sent.
+    /// Sends packets of `buffer` in their order, as far as the kernel takes them without waiting; calls `failed` with
+    /// the index of each that was not sent.
     pub fn send(
         &mut self,
         buffer: &[u8],
@@ -332,8 +332,8 @@ impl Headers {
         let Some(headers) = self.headers.get_mut(packets) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        // SAFETY: `fill` has set every pointer of these headers within the same call of `EspSocket::send`: to vectors of
-        // this value, which are never resized, and to the caller's buffer, which that call borrows.
+        // SAFETY: `fill` has set every pointer of these headers within the same call of `EspSocket::send`: to vectors
+        // of this value, which are never resized, and to the caller's buffer, which that call borrows.
         let sent = unsafe {
             libc::sendmmsg(
                 fd.as_raw_fd(),

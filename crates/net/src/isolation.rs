@@ -1,5 +1,5 @@
-//! A program in namespaces of its own (namespaces(7)): it has its own network, users and mounts, and reaches others only by the
-//! descriptors that it is given.
+//! A program in namespaces of its own (namespaces(7)): it has its own network, users and mounts, and reaches others
+//! only by the descriptors that it is given.
 
 use crate::network::raise_loopback;
 use rustix::net::{
@@ -25,8 +25,8 @@ fn unshare(flags: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Moves this process, which must have one thread, into namespaces of its own: network, mounts, and users where the kernel permits
-/// it to this user. Its user is root there, and has no right outside. Loopback is up.
+/// Moves this process, which must have one thread, into namespaces of its own: network, mounts, and users where the
+/// kernel permits it to this user. Its user is root there, and has no right outside. Loopback is up.
 ///
 /// # Errors
 /// Not permitted: the kernel permits neither user namespaces to this user nor network namespaces (CAP_SYS_ADMIN).

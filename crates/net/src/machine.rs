@@ -68,8 +68,8 @@ fn field(text: &str, name: &str) -> Option<String> {
     })
 }
 
-/// Packets and bytes of an interface since its creation. Bytes are those of IP packets, with the link-layer header if the
-/// interface has one (loopback and TUN do not count one).
+/// Packets and bytes of an interface since its creation. Bytes are those of IP packets, with the link-layer header if
+/// the interface has one (loopback and TUN do not count one).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceCounters {
     /// Packets received.

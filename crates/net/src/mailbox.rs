@@ -48,7 +48,8 @@ struct Mailbox {
     owner: OnceLock<Waker>,
 }
 
-/// The end of a worker: its own mailbox, and the messages that it sends to siblings. See [`crate::Driver::attach_mailbox`].
+/// The end of a worker: its own mailbox, and the messages that it sends to siblings. See
+/// [`crate::Driver::attach_mailbox`].
 #[derive(Debug)]
 pub struct WorkerMailbox {
     number: u8,

@@ -1,5 +1,6 @@
-//! Frames as they are on the wire. The kernel hands packet sockets frames whose checksum the device would complete, frames
-//! that it would segment, and keeps VLAN tags beside them; behind virtual interfaces there is no device that does it.
+//! Frames as they are on the wire. The kernel hands packet sockets frames whose checksum the device would complete,
+//! frames that it would segment, and keeps VLAN tags beside them; behind virtual interfaces there is no device that
+//! does it.
 
 use crate::raw::Sum;
 

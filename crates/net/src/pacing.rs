@@ -16,8 +16,9 @@ const BUCKETS: usize = 1_024;
 const MIN_RELEASE_RATE: f64 = 12_000_000.0;
 /// Rate of held datagrams, as a multiple of the average rate of the peer.
 const RELEASE_FACTOR: f64 = 2.0;
-/// Interval over which the rate is measured, and weight of a new interval in the average. A rate that has risen for two intervals applies
-/// at once: new load would otherwise wait for the average. The backlog of a stall is offered within one.
+/// Interval over which the rate is measured, and weight of a new interval in the average. A rate that has risen for two
+/// intervals applies at once: new load would otherwise wait for the average. The backlog of a stall is offered within
+/// one.
 const MEASURING_INTERVAL: Duration = Duration::from_millis(100);
 const AVERAGE_WEIGHT: f64 = 0.1;
 /// Intervals without datagrams after which the old average is meaningless.

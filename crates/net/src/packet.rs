@@ -187,8 +187,8 @@ fn bind(fd: &OwnedFd, index: u32, protocol: u16) -> io::Result<()> {
 }
 
 impl PacketSocket {
-    /// A socket that receives the frames that arrive at an interface, also those for other hosts, and sends frames. Frames
-    /// that it sends do not come back.
+    /// A socket that receives the frames that arrive at an interface, also those for other hosts, and sends frames.
+    /// Frames that it sends do not come back.
     ///
     /// # Errors
     /// Not permitted (CAP_NET_RAW), or no such interface.
@@ -364,8 +364,8 @@ impl PacketSocket {
             self.headers[i].msg_hdr.msg_control.cast_const(),
             self.controls[i].as_ptr().cast()
         );
-        // SAFETY: the kernel has filled the control buffer of this header and set its length; the macros stay within it,
-        // and data are read unaligned with the size that the kind of message has.
+        // SAFETY: the kernel has filled the control buffer of this header and set its length; the macros stay within
+        // it, and data are read unaligned with the size that the kind of message has.
         unsafe {
             let mut message = libc::CMSG_FIRSTHDR(header);
             while !message.is_null() {
@@ -430,8 +430,8 @@ impl PacketSocket {
         }
         let (mut from, mut waited) = (0, false);
         while from < iovecs.len() {
-            // SAFETY: the headers `from..` point to the iovecs, and those to frames that the caller lends for this call,
-            // from which the kernel only reads.
+            // SAFETY: the headers `from..` point to the iovecs, and those to frames that the caller lends for this
+            // call, from which the kernel only reads.
             let sent = unsafe {
                 libc::sendmmsg(
                     self.sender.as_raw_fd(),

@@ -194,8 +194,8 @@ pub(crate) type OrderOf = fn(&[u8]) -> u32;
 
 pub(crate) struct Plane {
     epoll: OwnedFd,
-    /// An inner epoll set with the media sockets, which are not delayed with signalling and are also read between stream
-    /// events.
+    /// An inner epoll set with the media sockets, which are not delayed with signalling and are also read between
+    /// stream events.
     prompt: Option<OwnedFd>,
     sockets: Slab<UdpSocket>,
     by_id: IdMap<SocketId, u32>,

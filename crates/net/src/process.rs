@@ -52,8 +52,8 @@ pub fn allowed_cpus() -> Vec<usize> {
     )
 }
 
-/// Makes the kernel send SIGTERM to the program of `command` once the thread that started it has ended, so that no program
-/// outlives a run that was killed (prctl(2), PR_SET_PDEATHSIG).
+/// Makes the kernel send SIGTERM to the program of `command` once the thread that started it has ended, so that no
+/// program outlives a run that was killed (prctl(2), PR_SET_PDEATHSIG).
 pub fn end_with_parent(command: &mut Command) {
     let request = || set_parent_process_death_signal(Some(Signal::TERM)).map_err(io::Error::from);
     // SAFETY: between fork and exec the closure makes one system call; it allocates nothing and takes no lock.
@@ -166,9 +166,10 @@ fn scheduling_attributes() -> io::Result<SchedulingAttributes> {
     Ok(attributes)
 }
 
-/// Requests the shortest slice for the calling thread, so that it preempts other threads of its priority when it wakes, in
-/// place of waiting up to 3 ms for the end of theirs: those of this program that write records, the store and the log, and other
-/// programs. Linux 6.12 and later; earlier kernels ignore it. Only with SCHED_OTHER, and without any right.
+/// Requests the shortest slice for the calling thread, so that it preempts other threads of its priority when it wakes,
+/// in place of waiting up to 3 ms for the end of theirs: those of this program that write records, the store and the
+/// log, and other programs. Linux 6.12 and later; earlier kernels ignore it. Only with SCHED_OTHER, and without any
+/// right.
 ///
 /// # Errors
 /// The kernel refuses (a sandbox).

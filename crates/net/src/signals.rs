@@ -55,8 +55,8 @@ impl Signals {
         RELOAD.swap(false, Relaxed)
     }
 
-    /// Whether SIGTERM arrived. Programs that wait without a limit after a first SIGINT do not wait after SIGTERM, which
-    /// `timeout` and service managers send once.
+    /// Whether SIGTERM arrived. Programs that wait without a limit after a first SIGINT do not wait after SIGTERM,
+    /// which `timeout` and service managers send once.
     pub fn is_terminated(&self) -> bool {
         TERMINATED.load(Relaxed)
     }

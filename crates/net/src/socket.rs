@@ -227,8 +227,8 @@ pub(crate) fn default_hops() -> io::Result<[u8; 2]> {
     Ok([v4, v6.unwrap_or(64)])
 }
 
-/// A UDP socket that reserves a port; with port 0 one that the kernel chooses. Fails if another program has the port, or
-/// the address is not local.
+/// A UDP socket that reserves a port; with port 0 one that the kernel chooses. Fails if another program has the port,
+/// or the address is not local.
 pub(crate) fn reserve_port(local: SocketAddr) -> io::Result<OwnedFd> {
     let fd = net::socket_with(family(local), SocketType::DGRAM, FLAGS, None)?;
     if local.is_ipv6() {
@@ -324,8 +324,8 @@ fn stream_options(
 ) -> io::Result<()> {
     sockopt::set_tcp_nodelay(fd, true)?;
     if !limit.is_zero() {
-        // No probes are sent while data is in flight, and its retransmissions alone last 15 minutes. The user timeout also
-        // ends the probes, so that theirs is the same: a probe at half of the time, and three more.
+        // No probes are sent while data is in flight, and its retransmissions alone last 15 minutes. The user timeout
+        // also ends the probes, so that theirs is the same: a probe at half of the time, and three more.
         let milliseconds = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
         sockopt::set_tcp_user_timeout(fd, milliseconds)?;
         sockopt::set_socket_keepalive(fd, true)?;

@@ -1,6 +1,7 @@
-//! A packet filter of the kernel (nf_tables, linux/netfilter/nf_tables.h) for an interface of a tunnel: packets whose source is
-//! routed to the interface, and which come from another one, are discarded. Without it packets in the clear could take the
-//! place of those of the tunnel. Packets of the tunnel itself pass, of any source: its program judges them.
+//! A packet filter of the kernel (nf_tables, linux/netfilter/nf_tables.h) for an interface of a tunnel: packets whose
+//! source is routed to the interface, and which come from another one, are discarded. Without it packets in the clear
+//! could take the place of those of the tunnel. Packets of the tunnel itself pass, of any source: its program judges
+//! them.
 
 use crate::relay::netlink::{ACKNOWLEDGE, Netlink, push_attribute};
 use std::fmt;
@@ -131,8 +132,8 @@ fn payload(header: u32, [place, length]: [u32; 2]) -> Attributes {
         .word(4, length)
 }
 
-/// `ip daddr LOCAL udp dport PORT accept`; without a port `ip daddr LOCAL meta l4proto esp accept`. Packets to other addresses
-/// do not reach the program of the tunnel, so that it could not judge them.
+/// `ip daddr LOCAL udp dport PORT accept`; without a port `ip daddr LOCAL meta l4proto esp accept`. Packets to other
+/// addresses do not reach the program of the tunnel, so that it could not judge them.
 fn pass(local: IpAddr, port: Option<u16>) -> Attributes {
     let (family, address, bytes) = match local {
         IpAddr::V4(local) => (IPV4, ADDRESS_IPV4, local.octets().to_vec()),
@@ -188,8 +189,8 @@ fn push_message(batch: &mut Vec<u8>, (kind, flags): (u16, u16), sequence: u32, b
     batch.extend_from_slice(&body.0);
 }
 
-/// The messages that make a table with these rules, and the sequence number of the last one: its acknowledgement ends the
-/// batch.
+/// The messages that make a table with these rules, and the sequence number of the last one: its acknowledgement ends
+/// the batch.
 fn batch(table: &str, rules: &[Attributes]) -> (Vec<u8>, u32) {
     let new = Attributes::default;
     let hook = new().word(FIRST, PRE_ROUTING).word(SECOND, PRIORITY as u32);
@@ -216,12 +217,12 @@ fn batch(table: &str, rules: &[Attributes]) -> (Vec<u8>, u32) {
 }
 
 impl SourceGuard {
-    /// Makes the filter for an interface, in a table `hornwork_` with the name of the interface (`nft list tables`), in the
-    /// network namespace of this thread. ESP and datagrams to these ports of `local` pass.
+    /// Makes the filter for an interface, in a table `hornwork_` with the name of the interface (`nft list tables`), in
+    /// the network namespace of this thread. ESP and datagrams to these ports of `local` pass.
     ///
     /// # Errors
-    /// Not permitted (CAP_NET_ADMIN), or the kernel has no nf_tables with routes as expressions (5.12 and later, modules
-    /// `nf_tables` and `nft_fib_inet`).
+    /// Not permitted (CAP_NET_ADMIN), or the kernel has no nf_tables with routes as expressions (5.12 and later,
+    /// modules `nf_tables` and `nft_fib_inet`).
     pub fn install(device: &str, local: IpAddr, ports: &[u16]) -> io::Result<SourceGuard> {
         let mut netlink = Netlink::open(libc::NETLINK_NETFILTER)?;
         let ports = ports.iter().copied().map(Some);

@@ -43,7 +43,8 @@ impl TimedUdpSocket {
         })
     }
 
-    /// The next datagram: its length, and when the kernel received it; `None` if none waits. The rest of a datagram longer than `room` is cut off.
+    /// The next datagram: its length, and when the kernel received it; `None` if none waits. The rest of a datagram
+    /// longer than `room` is cut off.
     ///
     /// # Errors
     /// The socket fails. An ICMP error for an earlier datagram is no failure.
@@ -122,8 +123,8 @@ impl TimedUdpSocket {
 /// The time stamp of a received datagram, nanoseconds since 1970.
 fn stamp(header: &libc::msghdr) -> Option<u64> {
     let header = std::ptr::from_ref(header);
-    // SAFETY: the kernel has filled the control buffer of this header and set its length; the macros stay within it, and
-    // the value is read unaligned with the size that this kind of message has.
+    // SAFETY: the kernel has filled the control buffer of this header and set its length; the macros stay within it,
+    // and the value is read unaligned with the size that this kind of message has.
     unsafe {
         let mut message = libc::CMSG_FIRSTHDR(header);
         while !message.is_null() {

@@ -19,8 +19,8 @@ pub struct TunDevice {
 }
 
 impl TunDevice {
-    /// Creates a TUN device of this name in the network namespace of the calling thread, down and without an address, or
-    /// attaches to an existing persistent one, which needs no right if it belongs to this user.
+    /// Creates a TUN device of this name in the network namespace of the calling thread, down and without an address,
+    /// or attaches to an existing persistent one, which needs no right if it belongs to this user.
     ///
     /// # Errors
     /// Not permitted (CAP_NET_ADMIN), no TUN in the kernel (`/dev/net/tun`), a name of more than 15 bytes, or one that

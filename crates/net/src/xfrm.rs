@@ -1,5 +1,5 @@
-//! The kernel's own IPsec (XFRM, linux/xfrm.h): associations and policies, written by netlink in the network namespace of the
-//! thread that opened the socket. Messages are built field by field; those with keys are wiped.
+//! The kernel's own IPsec (XFRM, linux/xfrm.h): associations and policies, written by netlink in the network namespace
+//! of the thread that opened the socket. Messages are built field by field; those with keys are wiped.
 
 use crate::relay::netlink::{ACKNOWLEDGE, DUMP, Netlink, attributes, push_attribute, word};
 use std::fmt;
@@ -323,8 +323,8 @@ impl XfrmState<'_> {
             .until(24);
         push_attribute(&mut message, ENCAPSULATION, &encapsulation.bytes);
         if self.replay_window > 0 {
-            // `struct xfrm_replay_state_esn`, which takes windows of more than 32 packets, also without extended sequence
-            // numbers; its empty bitmap may be left off.
+            // `struct xfrm_replay_state_esn`, which takes windows of more than 32 packets, also without extended
+            // sequence numbers; its empty bitmap may be left off.
             let window = Structure::new(24)
                 .word(self.replay_window.div_ceil(32))
                 .until(20)
@@ -346,8 +346,8 @@ fn identifier(spi: u32, destination: IpAddr) -> Vec<u8> {
 }
 
 impl XfrmPolicy {
-    /// The kernel asks policies with smaller numbers first: the longest remote network, as routes have it, then the longest local one,
-    /// then those with a protocol and with ports.
+    /// The kernel asks policies with smaller numbers first: the longest remote network, as routes have it, then the
+    /// longest local one, then those with a protocol and with ports.
     fn priority(&self) -> u32 {
         let of = &self.selector;
         let [local, remote] = match self.direction {
@@ -418,7 +418,8 @@ fn unlimited_policy(selector: Vec<u8>, priority: u32, direction: u8) -> Vec<u8> 
         .bytes
 }
 
-/// Lets the packets of a socket pass beside all policies: messages of a key exchange, even to a peer whose address is in a policy.
+/// Lets the packets of a socket pass beside all policies: messages of a key exchange, even to a peer whose address is
+/// in a policy.
 ///
 /// # Errors
 /// Not permitted (CAP_NET_ADMIN), or the kernel has no XFRM.
@@ -430,7 +431,8 @@ pub fn bypass_policies(socket: BorrowedFd<'_>, is_v6: bool) -> io::Result<()> {
     for direction in [XfrmDirection::In, XfrmDirection::Out] {
         let all = Structure::new(SELECTOR).until(40).half(family);
         let policy = unlimited_policy(all.until(SELECTOR).bytes, 0, direction as u8);
-        // SAFETY: the kernel reads the length that it is given, which is that of the buffer, and the buffer outlives the call.
+        // SAFETY: the kernel reads the length that it is given, which is that of the buffer, and the buffer outlives
+        // the call.
         let done = unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
@@ -547,8 +549,8 @@ impl Xfrm {
         none_is_no_error(self.change(DELETE_POLICY, &policy.identify()), libc::ENOENT)
     }
 
-    /// Packets and bytes of an association; `None` if there is none, because the kernel has deleted it at its end. The answer has
-    /// no keys, other than that to a request for the whole association.
+    /// Packets and bytes of an association; `None` if there is none, because the kernel has deleted it at its end. The
+    /// answer has no keys, other than that to a request for the whole association.
     ///
     /// # Errors
     /// Not permitted.
@@ -579,8 +581,8 @@ impl Xfrm {
         Ok(found)
     }
 
-    /// Deletes the policies and associations of these request numbers that have a local address as one end: those that a program
-    /// left which was killed. Returns their numbers.
+    /// Deletes the policies and associations of these request numbers that have a local address as one end: those that
+    /// a program left which was killed. Returns their numbers.
     ///
     /// # Errors
     /// Not permitted.

@@ -1,5 +1,5 @@
-//! The "ng" protocol of rtpengine in both roles: [`server`] is a media node under the commands of a SIP server, [`client`]
-//! commands such nodes, with the options of [`terms`]. Its messages are parsed and written by [`wire::ng`].
+//! The "ng" protocol of rtpengine in both roles: [`server`] is a media node under the commands of a SIP server,
+//! [`client`] commands such nodes, with the options of [`terms`]. Its messages are parsed and written by [`wire::ng`].
 #![forbid(unsafe_code)]
 
 pub mod client;

@@ -29,8 +29,8 @@ const MAX_SOURCES: usize = 16;
 const MAX_RESPONSES: usize = 32;
 /// After this time without a check the peer's consent has expired (RFC 7675 section 5.1).
 pub const CONSENT: Duration = Duration::from_secs(30);
-/// A nomination that was not repeated for this time does not keep another pair from being nominated, with any
-/// priority: the peer has changed its pair. Agents of RFC 5245, which nominate all valid pairs, repeat all of them within it.
+/// A nomination that was not repeated for this time does not keep another pair from being nominated, with any priority:
+/// the peer has changed its pair. Agents of RFC 5245, which nominate all valid pairs, repeat all of them within it.
 const NOMINATION: Duration = Duration::from_secs(5);
 
 /// User fragment and password of one side.

@@ -17,8 +17,8 @@ pub(crate) struct Renumber {
 }
 
 impl Renumber {
-    /// The number in its new form. Text that is not a number (a name) is returned unchanged. `country` is the country code
-    /// of national numbers that the address names.
+    /// The number in its new form. Text that is not a number (a name) is returned unchanged. `country` is the country
+    /// code of national numbers that the address names.
     pub(crate) fn apply<'n>(&self, user: &'n str, country: Option<&str>) -> Cow<'n, str> {
         let plain = without_separators(user);
         if !is_number(&plain) {

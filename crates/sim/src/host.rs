@@ -77,7 +77,8 @@ impl<E: Engine + 'static> HostNode for EngineNode<E> {
 pub(crate) struct ControlNode<C, F> {
     pub(crate) control: Checked<C>,
     pub(crate) forwarder: F,
-    /// The deadline of the control plane, once it was read; a packet that the forwarder handles alone does not change it.
+    /// The deadline of the control plane, once it was read; a packet that the forwarder handles alone does not change
+    /// it.
     deadline: Cell<Option<Option<Deadline>>>,
 }
 

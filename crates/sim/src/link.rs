@@ -37,15 +37,16 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// The shortest mean length of bursts, packets, with which this share of packets can be lost: at least one packet lies
-    /// between two bursts. `None` for a share of nothing or of all packets.
+    /// The shortest mean length of bursts, packets, with which this share of packets can be lost: at least one packet
+    /// lies between two bursts. `None` for a share of nothing or of all packets.
     pub fn least_burst(share: f64) -> Option<f64> {
         // 0.9 / (1 - 0.9) is not exact.
         (share > 0.0 && share < 1.0).then(|| share / (1.0 - share) * (1.0 - 1e-9))
     }
 
-    /// Bursts of `length` packets on average with this share of packets lost, all packets of a burst being lost. A length
-    /// of at most one, or a share outside 0 to 1, is random loss. A length below [`Loss::least_burst`] loses fewer packets.
+    /// Bursts of `length` packets on average with this share of packets lost, all packets of a burst being lost. A
+    /// length of at most one, or a share outside 0 to 1, is random loss. A length below [`Loss::least_burst`] loses
+    /// fewer packets.
     pub fn in_bursts(share: f64, length: f64) -> Loss {
         if length <= 1.0 || !(0.0..1.0).contains(&share) || share == 0.0 {
             return match share > 0.0 {
@@ -100,8 +101,8 @@ impl Loss {
         }
     }
 
-    /// The correlation of the losses of neighbouring packets, 0 to 1: 0 for independent ones, and for a trace, which has
-    /// none.
+    /// The correlation of the losses of neighbouring packets, 0 to 1: 0 for independent ones, and for a trace, which
+    /// has none.
     pub fn correlation(&self) -> f64 {
         let &Loss::Bursts {
             to_bad,
@@ -205,7 +206,8 @@ pub struct LinkConfig {
     pub loss: Loss,
     /// Probability that a packet is duplicated.
     pub duplicate: f64,
-    /// Probability that a bit of a packet is changed. In virtual time the receiver refuses such a packet for its checksum.
+    /// Probability that a bit of a packet is changed. In virtual time the receiver refuses such a packet for its
+    /// checksum.
     pub corrupt: f64,
     /// Probability that a packet is delayed further by `reorder_by`, so that later ones overtake it.
     pub reorder: f64,
@@ -302,8 +304,8 @@ impl Link {
         }
     }
 
-    /// Replaces the settings from `now` on. Packets in transit keep their arrivals; the bytes that the line has yet to send
-    /// are sent at the new rate.
+    /// Replaces the settings from `now` on. Packets in transit keep their arrivals; the bytes that the line has yet to
+    /// send are sent at the new rate.
     pub fn set(&mut self, config: LinkConfig, now: Time) {
         self.busy_until = self.rescaled(self.busy_until, &config, now);
         self.starts.clear();
@@ -319,8 +321,8 @@ impl Link {
         &self.config
     }
 
-    /// Computes the fate of an IP packet of `length` bytes that enters now. Its queue drops packets that find it full, so
-    /// that the fate is known at once; a link with CoDel needs [`crate::Emulator`].
+    /// Computes the fate of an IP packet of `length` bytes that enters now. Its queue drops packets that find it full,
+    /// so that the fate is known at once; a link with CoDel needs [`crate::Emulator`].
     pub fn offer(&mut self, length: usize, now: Time) -> Fate {
         let length = self.config.outer_bytes(length);
         if self.config.mtu.is_some_and(|mtu| length > mtu) {
@@ -330,7 +332,8 @@ impl Link {
         self.offer_line(line_bytes, now)
     }
 
-    /// As [`Link::offer`] for bytes of a connection, which is divided into packets of at most the MTU. They share one fate.
+    /// As [`Link::offer`] for bytes of a connection, which is divided into packets of at most the MTU. They share one
+    /// fate.
     pub fn offer_segment(&mut self, length: usize, now: Time) -> Fate {
         self.offer_line(self.segment_bytes(length), now)
     }
@@ -387,8 +390,8 @@ impl Link {
         Some(self.busy_until)
     }
 
-    /// Whether the queue before a busy line is too full for a packet. An idle line takes any packet, as the queue of a Linux
-    /// interface does. `backlog`: bytes that the line has yet to send; `waiting`: packets in the queue.
+    /// Whether the queue before a busy line is too full for a packet. An idle line takes any packet, as the queue of a
+    /// Linux interface does. `backlog`: bytes that the line has yet to send; `waiting`: packets in the queue.
     pub(crate) fn is_full(&self, backlog: u128, line_bytes: usize, waiting: usize) -> bool {
         let most = self.config.queue_packets.unwrap_or(usize::MAX);
         backlog + line_bytes as u128 > self.config.queue as u128 || waiting >= most

@@ -231,8 +231,8 @@ pub enum Prack {
     Handler,
 }
 
-/// An INVITE of ours that was challenged and whose leg has ended. Its repetition has the same From tag and the next CSeq (RFC 3261
-/// section 22.2).
+/// An INVITE of ours that was challenged and whose leg has ended. Its repetition has the same From tag and the next
+/// CSeq (RFC 3261 section 22.2).
 #[derive(Clone, Copy, Debug)]
 pub struct ChallengedInvite<'a> {
     /// Our tag in From.
@@ -296,8 +296,8 @@ pub struct OutOfDialogRequest<'a> {
     pub call_id: Option<&'a [u8]>,
     /// CSeq; `None`: 1. A registration increments it.
     pub cseq: Option<u32>,
-    /// Our tag in From; `None`, no tag of ours, or, if the request creates a dialog, one in use: a new one. A request that repeats a
-    /// challenged one with credentials has its tag (RFC 3261 section 22.2).
+    /// Our tag in From; `None`, no tag of ours, or, if the request creates a dialog, one in use: a new one. A request
+    /// that repeats a challenged one with credentials has its tag (RFC 3261 section 22.2).
     pub tag: Option<&'a [u8]>,
     /// Headers and body.
     pub content: MessageContent<'a>,

@@ -16,11 +16,11 @@ pub struct TimerConfig {
     /// Time that the handler has to answer the INVITE of a new call before a 100 is sent; 200 ms (section 17.2.1).
     /// Zero: at once. For a re-INVITE it is at least 200 ms.
     pub trying: Duration,
-    /// Stream connections without traffic for this long are closed (an incomplete message is not traffic), unless a dialog
-    /// or the handler needs them; 15 minutes.
+    /// Stream connections without traffic for this long are closed (an incomplete message is not traffic), unless a
+    /// dialog or the handler needs them; 15 minutes.
     pub idle: Duration,
-    /// Longest time from the first to the last byte of a message on a stream, and until the first message on an accepted
-    /// connection; 30 seconds.
+    /// Longest time from the first to the last byte of a message on a stream, and until the first message on an
+    /// accepted connection; 30 seconds.
     pub message: Duration,
 }
 

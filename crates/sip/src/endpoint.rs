@@ -617,9 +617,9 @@ impl Endpoint {
         }
     }
 
-    /// A request has timed out: a connection on which the peer has sent nothing since then may be dead, and TCP would need
-    /// minutes to notice. New requests are sent over a new one. One that we opened is closed if a ping is not answered
-    /// either (RFC 5626 section 4.4.1).
+    /// A request has timed out: a connection on which the peer has sent nothing since then may be dead, and TCP would
+    /// need minutes to notice. New requests are sent over a new one. One that we opened is closed if a ping is not
+    /// answered either (RFC 5626 section 4.4.1).
     pub(crate) fn suspect_connection(&mut self, client: u32) {
         let timeout = self.transaction_timeout();
         let Some(active) = self
@@ -810,8 +810,8 @@ impl Endpoint {
         needed
     }
 
-    /// Whether a dialog has sent its requests over a connection that is idle now. All dialogs are searched at most once in
-    /// [`SEARCH_INTERVAL`]; later changes of a dialog are traffic, after which its connection is not idle.
+    /// Whether a dialog has sent its requests over a connection that is idle now. All dialogs are searched at most once
+    /// in [`SEARCH_INTERVAL`]; later changes of a dialog are traffic, after which its connection is not idle.
     fn finds_dialog(&mut self, slot: u32) -> bool {
         let now = self.now;
         let searched = self.connections_searched;

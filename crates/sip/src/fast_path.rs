@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use wire::sip::{Method, OC_PARAMETERS, RefusableRequest, append_decimal};
 
 impl Endpoint {
-    /// Sets the wall-clock time of [`Time::ZERO`] since 1970. The sequence numbers of feedback (RFC 7339 section 4.4) are
-    /// times, so that neighbours accept the feedback of a restarted program.
+    /// Sets the wall-clock time of [`Time::ZERO`] since 1970. The sequence numbers of feedback (RFC 7339 section 4.4)
+    /// are times, so that neighbours accept the feedback of a restarted program.
     pub fn set_wall_clock(&mut self, start: Duration) {
         self.wall_clock = start;
     }

@@ -231,8 +231,8 @@ impl Endpoint {
         }
     }
 
-    /// Refuses a request that matches no dialog, or a CANCEL that matches no INVITE. It is not authenticated and no rate
-    /// limit applies to it, so that it must not cost a transaction (section 8.2.7).
+    /// Refuses a request that matches no dialog, or a CANCEL that matches no INVITE. It is not authenticated and no
+    /// rate limit applies to it, so that it must not cost a transaction (section 8.2.7).
     fn refuse_unmatched(&mut self, received: Received<'_>) {
         self.refuse_stateless(received, 481, reason(481), &[]);
     }
@@ -699,8 +699,8 @@ impl Endpoint {
             };
             handler.on_indication(self, indication, now);
         }
-        // Section 12.2.1.2: a timeout ends the dialog, as 408 does. A peer that does not obey the CANCEL of a re-INVITE is
-        // still there.
+        // Section 12.2.1.2: a timeout ends the dialog, as 408 does. A peer that does not obey the CANCEL of a re-INVITE
+        // is still there.
         if !failed.early && !failed.ignored_cancel && crate::leg::in_dialog::of_invite_usage(method)
         {
             let ending = self
@@ -912,8 +912,8 @@ impl Endpoint {
     }
 
     /// Answers a request in or out of a dialog: any final status; 1xx for a re-INVITE, which is not sent if the
-    /// re-INVITE requires it to be reliable (RFC 3262 section 3). Other methods allow no provisional response except 100,
-    /// which the endpoint sends itself (RFC 4320).
+    /// re-INVITE requires it to be reliable (RFC 3262 section 3). Other methods allow no provisional response except
+    /// 100, which the endpoint sends itself (RFC 4320).
     ///
     /// # Errors
     /// [`Refused::Gone`]; [`Refused::State`] if it was answered; [`Refused::Value`] for a status that is not allowed

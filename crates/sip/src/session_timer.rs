@@ -79,8 +79,8 @@ impl Endpoint {
         let Some(before) = self.leg(id).map(|leg| leg.session) else {
             return;
         };
-        // Without a configuration we accept the peer's interval. A response without an interval would switch off the timer
-        // (section 7.2), so that a request without one continues the session as it is.
+        // Without a configuration we accept the peer's interval. A response without an interval would switch off the
+        // timer (section 7.2), so that a request without one continues the session as it is.
         let theirs = match request.seconds {
             0 => before.seconds,
             seconds => seconds,

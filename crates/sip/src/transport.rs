@@ -673,8 +673,8 @@ impl Net {
         id.0 & ConnectionId::ACCEPTED != 0 && !self.is_foreign(id)
     }
 
-    /// The oldest accepted connection without a SIP message, if a new one of this source would be refused only because all
-    /// places are taken.
+    /// The oldest accepted connection without a SIP message, if a new one of this source would be refused only because
+    /// all places are taken.
     pub(crate) fn displaced_by(&mut self, source: IpAddr) -> Option<ConnectionId> {
         let count = self.per_source.get(&source).copied().unwrap_or(0);
         if self.accepted < self.accepted_limit || count >= self.per_source_limit {

@@ -1,7 +1,7 @@
 //! Capture files: pcap (both byte orders, micro- and nanoseconds) and pcapng, read from byte slices and written.
 //!
-//! This module does no file IO: the caller supplies bytes and gets the number of consumed bytes, so that a capture of any
-//! size is read through a small buffer.
+//! This module does no file IO: the caller supplies bytes and gets the number of consumed bytes, so that a capture of
+//! any size is read through a small buffer.
 
 mod reader;
 mod writer;

@@ -73,7 +73,8 @@ impl<'a> NatTraversalDatagram<'a> {
     }
 }
 
-/// Whether a message without its marker has the header of IKEv2 (RFC 7296 section 3.1): a cheap check before anything is copied.
+/// Whether a message without its marker has the header of IKEv2 (RFC 7296 section 3.1): a cheap check before anything
+/// is copied.
 pub fn is_ike_v2(message: &[u8]) -> bool {
     const HEADER: usize = 28;
     let Some(header) = message.first_chunk::<HEADER>() else {

@@ -132,8 +132,8 @@ fn beside_peer(bench: &mut Bench, what: &str, rate: u32, ours: &Medians, peer: &
     }
 }
 
-/// CPU per call of two systems at once on one core at the same rate: the noise of the machine affects both alike. The border beside
-/// Kamailio, and with media anchored beside itself with media bypass.
+/// CPU per call of two systems at once on one core at the same rate: the noise of the machine affects both alike. The
+/// border beside Kamailio, and with media anchored beside itself with media bypass.
 pub(super) fn calls_beside(bench: &mut Bench) -> Result<(), String> {
     let [border, peer] = &subjects(bench)?[..2] else {
         return Err("calls: two systems under test are required".into());
@@ -208,8 +208,8 @@ fn listening_at(
     Ok(border.clone().with(file, &copy))
 }
 
-/// The border with media anchored and no CPU limit of admission control: these calls carry no media, and after a stall of the host more of
-/// them exist at a time than the price of media admits.
+/// The border with media anchored and no CPU limit of admission control: these calls carry no media, and after a stall
+/// of the host more of them exist at a time than the price of media admits.
 fn unlimited(border: Subject, bench: &Bench) -> Result<Subject, String> {
     let example = root().join("examples/loopback.toml");
     let text = std::fs::read_to_string(example).map_err(|error| error.to_string())?;

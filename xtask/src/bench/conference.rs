@@ -14,8 +14,8 @@ const MEAN: f64 = 0.1;
 /// The 99th percentile above the host's.
 const ABOVE: f64 = 0.2;
 
-/// Jitter at a probe conference beside [`ROOMS`], and CPU time per stream: the test lab's experiment `conference-jitter`
-/// against a border of its own process and core.
+/// Jitter at a probe conference beside [`ROOMS`], and CPU time per stream: the test lab's experiment
+/// `conference-jitter` against a border of its own process and core.
 pub(super) fn conference(bench: &mut Bench) -> Result<(), String> {
     build_program()?;
     let file = bench.scratch.join("conference.toml");

@@ -1,7 +1,7 @@
-//! CPU per packet through the IPsec gateway beside strongSwan's data path in user space (kernel-libipsec) and OpenVPN: all with
-//! AES-128-GCM in UDP, manual keys or keys that do not change. Two networks with a link have an end of the tunnel each; UDP packets
-//! pass from the first to the second, so that one end seals and the other one opens. Each end has one core; load and
-//! opening end share theirs.
+//! CPU per packet through the IPsec gateway beside strongSwan's data path in user space (kernel-libipsec) and OpenVPN:
+//! all with AES-128-GCM in UDP, manual keys or keys that do not change. Two networks with a link have an end of the
+//! tunnel each; UDP packets pass from the first to the second, so that one end seals and the other one opens. Each end
+//! has one core; load and opening end share theirs.
 
 use super::relay::{Network, figure};
 use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE, median};

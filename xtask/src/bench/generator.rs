@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 /// Calls a second of the run that shows the cost of SIPp, and seconds of each run.
 const FIRST_RATE: u32 = 5_000;
 const SECONDS: u32 = 6;
-/// Share of a core that SIPp takes at the rate at which generators are compared: near the limit of both, as the bar is about room.
-/// At a fixed rate the processor would decide how many messages a wake-up takes.
+/// Share of a core that SIPp takes at the rate at which generators are compared: near the limit of both, as the bar is
+/// about room. At a fixed rate the processor would decide how many messages a wake-up takes.
 const SIPP_LOAD: f64 = 0.7;
 /// Calls a second at which lateness is measured, and its bound above the host's own, milliseconds.
 const LATENESS_RATE: u32 = 5_000;
@@ -19,7 +19,8 @@ const LATENESS_MS: f64 = 1.0;
 /// Our calls per CPU second, in SIPp's.
 const BAR: f64 = 1.7;
 const SIDES: [&str; 2] = ["caller", "callee"];
-/// Calls a second of two threads on each side, on all cores, in those of one core: offered, and the minimum that they keep.
+/// Calls a second of two threads on each side, on all cores, in those of one core: offered, and the minimum that they
+/// keep.
 const TWO_CORES_OFFERED: f64 = 1.25;
 const TWO_CORES: f64 = 1.2;
 /// A plan is kept where starts are late by no more than this (99th percentile), milliseconds.
@@ -35,8 +36,8 @@ struct Own {
     noise: f64,
 }
 
-/// Both with SIPp's own scenarios, interleaved, at one rate: CPU time per call of the caller against SIPp as callee, and of the
-/// callee against SIPp as caller.
+/// Both with SIPp's own scenarios, interleaved, at one rate: CPU time per call of the caller against SIPp as callee,
+/// and of the callee against SIPp as caller.
 pub(super) fn generator(bench: &mut Bench) -> Result<(), String> {
     for name in ["uac", "uas"] {
         let output = Command::new("sipp")
@@ -126,8 +127,8 @@ fn whole(rate: f64) -> u32 {
     (rate / 100.0).floor().max(1.0) as u32 * 100
 }
 
-/// Calls from our callers directly to our called side, each on the same number of threads of one process: CPU time of both and lateness
-/// of the callers.
+/// Calls from our callers directly to our called side, each on the same number of threads of one process: CPU time of
+/// both and lateness of the callers.
 fn own_workloads(rate: u32, workers: u32, scratch: &Path) -> Result<Own, String> {
     let (json, out) = (scratch.join("own.json"), scratch.join("own"));
     let plan = scratch.join("own.toml");
@@ -224,8 +225,8 @@ fn one(player: &str, caller: bool, calls_per_second: u32, scratch: &Path) -> Res
     )?;
     let begun = Instant::now();
     let wanted = Duration::from_secs(u64::from(SECONDS));
-    // CPU time must be read while the process lives, so before its last calls; their number follows from the rate, which must have been
-    // kept.
+    // CPU time must be read while the process lives, so before its last calls; their number follows from the rate,
+    // which must have been kept.
     std::thread::sleep(wanted.mul_f64(0.95));
     let measured = if caller { &calling } else { &callee };
     let (cpu, lasted) = (measured.cpu_nanos(), begun.elapsed());

@@ -5,13 +5,15 @@ use crate::process::Running;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Options of SIPp on both sides: no terminal, no limit of simultaneous calls below the offered load. Its socket buffers keep their default.
+/// Options of SIPp on both sides: no terminal, no limit of simultaneous calls below the offered load. Its socket
+/// buffers keep their default.
 const SIPP: [&str; 3] = ["-nostdin", "-l", "200000"];
 /// Options of SIPp where generators are compared: buffers that lose no message at any rate.
 pub(super) const ROOMY_SIPP: [&str; 5] = ["-nostdin", "-buff_size", "4000000", "-l", "200000"];
 /// SIPp writes its statistics each second.
 const STATISTICS: [&str; 3] = ["-trace_stat", "-fd", "1"];
-/// SIPp writes the response time of each call: from INVITE to 200, as its built-in scenario defines. Its clock has steps of about 4 ms.
+/// SIPp writes the response time of each call: from INVITE to 200, as its built-in scenario defines. Its clock has
+/// steps of about 4 ms.
 const RESPONSE_TIMES: [&str; 3] = ["-trace_rtt", "-rtt_freq", "1"];
 
 /// Names of the border's threads that carry packets (`hornwork_cpu_seconds_total`).
@@ -71,8 +73,8 @@ pub(super) fn played(
     load.end(begun)
 }
 
-/// SIPp's built-in calls through two systems at once, each at its own address and at `rate`: both share the cores, and the noise of the
-/// machine affects both alike, so that small differences are visible.
+/// SIPp's built-in calls through two systems at once, each at its own address and at `rate`: both share the cores, and
+/// the noise of the machine affects both alike, so that small differences are visible.
 pub(super) fn beside(
     subjects: [(&Subject, &str); 2],
     rate: u32,

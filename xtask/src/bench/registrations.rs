@@ -192,7 +192,8 @@ fn refreshed(subject: &Subject, core: &Path, load: &Path, scratch: &Path) -> Res
     let (cpu, heard, begun) = (running.cpu_nanos(), core.cpu_nanos(), Instant::now());
     std::thread::sleep(Duration::from_secs(turn * 2));
     let (cpu, heard) = (running.cpu_nanos() - cpu, core.cpu_nanos() - heard);
-    // Datagrams cannot be counted by the kernel's counters, which count a GSO burst as one: their number follows from the plan.
+    // Datagrams cannot be counted by the kernel's counters, which count a GSO burst as one: their number follows from
+    // the plan.
     let refreshes = f64::from(REFRESH_RATE) * begun.elapsed().as_secs_f64();
     let good = player.wait(Duration::from_secs(turn * 4 + 30))?;
     // A core that receives them works for each of them.

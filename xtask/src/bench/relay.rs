@@ -11,9 +11,9 @@ use std::time::Duration;
 const CALLS: [u32; 3] = [100, 250, 500];
 /// Seconds that are counted in a run.
 const SECONDS: u32 = 8;
-/// Arrivals of packets at the relay, as names and words of the load generator: each packet at a time of its own, as from
-/// independent phones, where nearly every packet wakes the relay; and all packets of a millisecond at once, as from media
-/// servers with a timer, where a relay without a batching delay has several packets to take at each wake-up.
+/// Arrivals of packets at the relay, as names and words of the load generator: each packet at a time of its own, as
+/// from independent phones, where nearly every packet wakes the relay; and all packets of a millisecond at once, as
+/// from media servers with a timer, where a relay without a batching delay has several packets to take at each wake-up.
 const ARRIVALS: [(&str, Option<&str>); 2] =
     [("single", None), ("bursts of 1 ms", Some("burst=1000"))];
 /// CPU per packet, in rtpengine's.
@@ -50,8 +50,8 @@ impl Relay {
     }
 }
 
-/// CPU per relayed packet and delay of the border with one socket for all ports, with a socket for each, and of rtpengine:
-/// interleaved, at the same rates, in a network of their own.
+/// CPU per relayed packet and delay of the border with one socket for all ports, with a socket for each, and of
+/// rtpengine: interleaved, at the same rates, in a network of their own.
 pub(super) fn relay(bench: &mut Bench) -> Result<(), String> {
     ready()?;
     let network = Network::new()?;
@@ -68,7 +68,8 @@ pub(super) fn relay(bench: &mut Bench) -> Result<(), String> {
     every_load(bench, &relays, false, BAR, &network)
 }
 
-/// Runs all relays with each number of calls and each kind of arrivals, and judges them beside the first one, rtpengine.
+/// Runs all relays with each number of calls and each kind of arrivals, and judges them beside the first one,
+/// rtpengine.
 fn every_load(
     bench: &mut Bench,
     relays: &[Relay],
@@ -141,8 +142,8 @@ fn beside_peer(
     Ok(())
 }
 
-/// The same with SRTP between relay and callers: border and rtpengine with keys, interleaved; and the border with keys beside the plain
-/// one, both at once on one core, because SRTP adds less than the variation between two runs.
+/// The same with SRTP between relay and callers: border and rtpengine with keys, interleaved; and the border with keys
+/// beside the plain one, both at once on one core, because SRTP adds less than the variation between two runs.
 pub(super) fn srtp(bench: &mut Bench) -> Result<(), String> {
     ready()?;
     let networks = [Network::new()?, Network::new()?];
@@ -223,8 +224,8 @@ fn keyed_border(name: &'static str, scratch: &Path) -> Result<Relay, String> {
     Ok(relay)
 }
 
-/// The border with media anchored; `sockets` as in `[media] sockets`. Admission control has no CPU limit here: the price of a
-/// call is that at a low rate, and the load goes beyond.
+/// The border with media anchored; `sockets` as in `[media] sockets`. Admission control has no CPU limit here: the
+/// price of a call is that at a low rate, and the load goes beyond.
 fn border(name: &'static str, sockets: &str, scratch: &Path) -> Result<Relay, String> {
     let example = std::fs::read_to_string(root().join("examples/loopback.toml"))
         .map_err(|error| error.to_string())?;

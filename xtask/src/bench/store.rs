@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 const RATE: u32 = 2_000;
 const SECONDS: u32 = 60;
-/// Messages of a call that the border receives or sends: seven at the caller, and six at the callee, which sends no 100.
+/// Messages of a call that the border receives or sends: seven at the caller, and six at the callee, which sends
+/// no 100.
 const MESSAGES: u64 = 13;
 /// Address of the metrics of both borders.
 const METRICS: &str = "127.0.0.1:9464";
@@ -28,7 +29,8 @@ struct Kept {
     lost: u64,
 }
 
-/// 2,000 calls/s for a minute with records and store on and off: CPU, response time, and whether every call and message is kept.
+/// 2,000 calls/s for a minute with records and store on and off: CPU, response time, and whether every call and message
+/// is kept.
 pub(super) fn store(bench: &mut Bench) -> Result<(), String> {
     let folder = bench.scratch.join("store");
     let all = subjects(bench)?;

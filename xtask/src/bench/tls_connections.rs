@@ -1,4 +1,5 @@
-//! TLS connections of the generator: 20,000 at a time to a border in a process of its own, each of which carries two REGISTERs.
+//! TLS connections of the generator: 20,000 at a time to a border in a process of its own, each of which carries two
+//! REGISTERs.
 
 use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE};
 use crate::process::{Running, build, check, program, release};
@@ -12,7 +13,8 @@ const CONNECTIONS: u32 = 20_000;
 const FEW: u32 = 200;
 /// File descriptors of a process that are no connections of the run, with room.
 const OTHER_DESCRIPTORS: u32 = 100;
-/// New connections a second: a full handshake at both ends each, below the limit of the border for one source (half of 500).
+/// New connections a second: a full handshake at both ends each, below the limit of the border for one source (half of
+/// 500).
 const RATE: u32 = 200;
 /// Second REGISTERs a second, once all connections are open.
 const REFRESH_RATE: u32 = 2_000;

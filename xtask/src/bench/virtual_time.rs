@@ -12,8 +12,8 @@ const HOLD_S: [f64; 2] = [240.0, 10.0];
 /// Virtual seconds in a second of this machine, without and with media.
 const BAR: f64 = 1_000.0;
 
-/// The scenario through the border, signalling alone and with G.711 both ways; the time of the whole program counts, reports
-/// included.
+/// The scenario through the border, signalling alone and with G.711 both ways; the time of the whole program counts,
+/// reports included.
 pub(super) fn virtual_time(bench: &mut Bench) -> Result<(), String> {
     println!("virtual time, {CALLS} calls");
     let names = ["signalling", "signalling and media"];

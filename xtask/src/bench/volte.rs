@@ -4,7 +4,8 @@ use super::load::played;
 use super::{Bench, Bound, SECONDS, interleaved, subjects};
 use crate::process::root;
 
-/// Calls a second of both flows where they are compared: SIPp reads the answers of the longer one with regular expressions.
+/// Calls a second of both flows where they are compared: SIPp reads the answers of the longer one with regular
+/// expressions.
 const RATE: u32 = 1_000;
 /// CPU time of a VoLTE call at most, in plain calls.
 const BAR: f64 = 2.6;

@@ -144,8 +144,8 @@ fn analyse(capture: &Path, keys: &str) -> Analysis {
     analyse_file_with(analyser, capture).unwrap()
 }
 
-/// Every algorithm with every length of key, in both modes: tshark reads the SIP request in our sealed packets, and finds
-/// the ICV right. The analyser reads all of them, too.
+/// Every algorithm with every length of key, in both modes: tshark reads the SIP request in our sealed packets, and
+/// finds the ICV right. The analyser reads all of them, too.
 #[test]
 fn tshark_opens_every_algorithm() {
     let (mut keys, mut capture) = (Vec::new(), PcapWriter::new(LinkType::Raw));

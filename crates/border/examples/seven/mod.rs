@@ -1,5 +1,5 @@
-//! The 7-message call through a border in memory, its caller and callee played by ready-made messages. Only the border's own
-//! time is counted.
+//! The 7-message call through a border in memory, its caller and callee played by ready-made messages. Only the
+//! border's own time is counted.
 #![allow(dead_code)]
 
 use border::border::Border;
@@ -166,8 +166,8 @@ pub fn find(messages: &[Vec<u8>], start: &str) -> Vec<u8> {
 pub const CALLER: &str = "203.0.113.1:5060";
 pub const CALLEE: &str = "198.51.100.1:5060";
 
-/// Sets a call up (INVITE, 100, 180, 200, ACK); the 200 that the caller got. The border acknowledges the callee's 200 at
-/// once.
+/// Sets a call up (INVITE, 100, 180, 200, ACK); the 200 that the caller got. The border acknowledges the callee's 200
+/// at once.
 pub fn set_up(bench: &mut Bench, call: usize) -> Vec<u8> {
     bench.give(CALLER, invite(call));
     let offered = find(&bench.out, "INVITE");

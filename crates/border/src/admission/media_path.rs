@@ -85,8 +85,8 @@ impl MediaPaths {
 }
 
 impl Reservation {
-    /// Reserves for media by this path, where the call has anchored media, or by `sockets` where that path cannot process
-    /// it. Returns the reservation before and after.
+    /// Reserves for media by this path, where the call has anchored media, or by `sockets` where that path cannot
+    /// process it. Returns the reservation before and after.
     pub(super) fn set_media_path(&mut self, path: MediaPath, sockets: MediaPath) -> (Price, Price) {
         let Some(now) = self.path else {
             return Default::default();

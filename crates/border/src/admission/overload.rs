@@ -1,8 +1,8 @@
 //! Overload control by the queueing delay that the kernel reports for each datagram. Above the limit new requests are
 //! refused at once, at a fraction of the cost of a call, while messages of existing calls keep their order.
 //!
-//! - The responses to a new request arrive at other sockets than it does: their queueing delay counts for it, too. Each socket gets the
-//!   same share of a busy thread, and the queue of one may be short while that of another grows.
+//! - The responses to a new request arrive at other sockets than it does: their queueing delay counts for it, too. Each
+//!   socket gets the same share of a busy thread, and the queue of one may be short while that of another grows.
 //! - The queue stays near the limit, so that the processor always has work.
 //! - Refusals cost time, too: at ten times the peak they would take all of it. They are limited to a share of the
 //!   accepted calls; beyond that a socket filter ([`SocketFilter`]) drops a share of the new calls before they are
@@ -122,16 +122,18 @@ pub(crate) struct Overload {
 /// Time for which the delay of a message of a call says something about the queue of its socket.
 const CALL_DELAY_VALID: Duration = Duration::from_millis(50);
 
-/// Least share of the datagrams read at a socket that match a transaction or dialog where its queue counts for other sockets.
+/// Least share of the datagrams read at a socket that match a transaction or dialog where its queue counts for other
+/// sockets.
 const MIN_CALL_SHARE: f64 = 0.25;
 /// Time for which the share of a socket is kept without a further such datagram.
 const CALL_SHARE_VALID: Duration = Duration::from_secs(1);
 /// Weight of one datagram in that share.
 const CALL_SHARE_WEIGHT: f64 = 1.0 / 32.0;
 
-/// Queueing delays of the datagrams that matched a transaction or dialog, by socket. Their sockets are those that the responses to new
-/// requests arrive at, or ones like them. Only lasting queues are kept, not those after a stall of the thread, and only queues of such
-/// datagrams count: a flood of other messages at a socket is no reason to refuse requests at another.
+/// Queueing delays of the datagrams that matched a transaction or dialog, by socket. Their sockets are those that the
+/// responses to new requests arrive at, or ones like them. Only lasting queues are kept, not those after a stall of the
+/// thread, and only queues of such datagrams count: a flood of other messages at a socket is no reason to refuse
+/// requests at another.
 #[derive(Debug, Default)]
 struct CallDelays(Vec<CallDelay>);
 
@@ -172,7 +174,8 @@ impl CallDelays {
         self.0.retain(|of| of.socket != socket);
     }
 
-    /// The longest age and queueing delay of the last moments; zero if no message was processed, or few of them matched.
+    /// The longest age and queueing delay of the last moments; zero if no message was processed, or few of them
+    /// matched.
     fn longest(&mut self, now: Time) -> (Duration, Duration) {
         self.0.retain(|of| now.since(of.at) <= CALL_SHARE_VALID);
         let delays = self

@@ -1,10 +1,10 @@
 //! Memory and CPU time of calls, by part.
 //!
 //! The comment of a measured price names the measurement; the price is twice the measured value, because the machine
-//! was quiet and processors differ. Packets through sockets are an exception: at a low rate, where each packet wakes the
-//! thread, one costs twice as much as near the limit of a thread, where it is read with others. Their price is the cost
-//! at the low rate, so it is an upper bound with the same reserve at the limit. `cargo run --release -p protect --example
-//! srtp_speed` measures the cost of SRTP on a machine.
+//! was quiet and processors differ. Packets through sockets are an exception: at a low rate, where each packet wakes
+//! the thread, one costs twice as much as near the limit of a thread, where it is read with others. Their price is the
+//! cost at the low rate, so it is an upper bound with the same reserve at the limit.
+//! `cargo run --release -p protect --example srtp_speed` measures the cost of SRTP on a machine.
 
 use crate::admission::MediaPath;
 use anchor::Side;
@@ -32,8 +32,8 @@ impl Price {
         processor: 1,
     };
 
-    /// Anchored media by path, in addition: two flows with their reports, four ports, and 50 packets per second each way,
-    /// received and sent.
+    /// Anchored media by path, in addition: two flows with their reports, four ports, and 50 packets per second each
+    /// way, received and sent.
     ///
     /// At 10,000 packets per second a packet takes 18.1 microseconds through the shared-port socket and 20.3 through a
     /// socket for each port; at 50,000 it takes 9.5 (docs/benchmarks.md). AF_XDP takes 2.7 microseconds of the border's
@@ -98,9 +98,9 @@ impl Price {
         }
     }
 
-    /// CPU time of the IPsec gateway's thread for a side of a call behind a tunnel, microseconds per second: 50 packets per second
-    /// each way. At 20,000 packets per second, below the limit of the thread, sealing and opening of short packets took 15.6
-    /// and 10.1 microseconds (docs/benchmarks.md).
+    /// CPU time of the IPsec gateway's thread for a side of a call behind a tunnel, microseconds per second: 50 packets
+    /// per second each way. At 20,000 packets per second, below the limit of the thread, sealing and opening of short
+    /// packets took 15.6 and 10.1 microseconds (docs/benchmarks.md).
     pub const GATEWAY_SIDE: u64 = 1_290;
     /// CPU time of that thread for established calls, microseconds per second.
     pub const GATEWAY: u64 = 700_000;
@@ -388,7 +388,8 @@ impl Reservation {
         self.path
     }
 
-    /// Whether this path can process the media: the kernel relays plain RTP only, which is not encrypted or transcoded here.
+    /// Whether this path can process the media: the kernel relays plain RTP only, which is not encrypted or transcoded
+    /// here.
     pub(super) fn is_supported_by(&self, path: MediaPath) -> bool {
         let plain = self.srtp.is_none() && self.part(CostPart::Transcoding) == Price::default();
         plain || path != MediaPath::Kernel

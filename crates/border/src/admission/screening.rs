@@ -63,7 +63,8 @@ impl Components {
         }
     }
 
-    /// OPTIONS of trunks, and those to which header rules apply, take the regular path; others are answered statelessly.
+    /// OPTIONS of trunks, and those to which header rules apply, take the regular path; others are answered
+    /// statelessly.
     fn respond_to_options(&mut self, flow: Flow) -> NewRequestAction {
         let location = self.origin_of_flow(flow);
         if location.is_none_or(|(_, trunk)| trunk.is_some()) {

@@ -1,6 +1,6 @@
-//! INVITEs and requests outside of dialogs that the called side has challenged. The repeated request with credentials is forwarded
-//! with the Call-ID and From tag of the first one, and the next CSeq (RFC 3261 section 22.2), although Call-ID and tag of the caller
-//! are hidden: some systems bind their nonce to them.
+//! INVITEs and requests outside of dialogs that the called side has challenged. The repeated request with credentials
+//! is forwarded with the Call-ID and From tag of the first one, and the next CSeq (RFC 3261 section 22.2), although
+//! Call-ID and tag of the caller are hidden: some systems bind their nonce to them.
 
 use core::time::Duration;
 use engine::{BoundedMap, HashKey, Time};
@@ -31,9 +31,9 @@ impl ChallengedLeg {
     }
 }
 
-/// Challenged requests, by the values that are equal in the repeated one. A full generation becomes the previous one, so that the
-/// last [`MOST`] challenges are known also while many phones subscribe and register at once; so does one that is older than
-/// [`PATIENCE`], because many callers never repeat their request.
+/// Challenged requests, by the values that are equal in the repeated one. A full generation becomes the previous one,
+/// so that the last [`MOST`] challenges are known also while many phones subscribe and register at once; so does one
+/// that is older than [`PATIENCE`], because many callers never repeat their request.
 #[derive(Debug)]
 pub(crate) struct Challenged {
     /// Since when `young` is in use.

@@ -85,8 +85,8 @@ impl Calls<'_> {
         if call.stage == CallStage::ExpectLegsClosed {
             return self.finish_if_over(slot);
         }
-        // The REFER was accepted: its subscription outlives the INVITE usage of its dialog (RFC 5057 section 4), and the
-        // other side gets its new party.
+        // The REFER was accepted: its subscription outlives the INVITE usage of its dialog (RFC 5057 section 4), and
+        // the other side gets its new party.
         if why == Ending::Peer && call.is_referred_by(leg) && call.leg(side.other()).is_some() {
             return;
         }

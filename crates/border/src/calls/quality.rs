@@ -18,8 +18,8 @@ use media::MediaCommand;
 use media::forward::{SessionStats, SideStats, SourceStats};
 use media::quality::{Observation, codec_quality, rate};
 
-/// Calls that are queried in a tick, at most, while the kernel relays media: it returns the streams of a call for that, and
-/// gets them again. With more calls than that, those with the longest interval come first.
+/// Calls that are queried in a tick, at most, while the kernel relays media: it returns the streams of a call for that,
+/// and gets them again. With more calls than that, those with the longest interval come first.
 const KERNEL_QUERIES: usize = 5;
 /// Calls at media nodes that are queried in a tick, at most. With more, those with the longest interval come first.
 const NODE_QUERIES: usize = 100;

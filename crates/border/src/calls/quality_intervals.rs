@@ -1,7 +1,8 @@
 //! Quality of media in intervals, while calls are stored.
 //!
-//! Forwarder and media nodes count from the begin of a call. Their figures are queried once in an interval, and an event has the
-//! difference. Each tick looks at a part of the table of calls, so that queries and answers do not come in bursts.
+//! Forwarder and media nodes count from the begin of a call. Their figures are queried once in an interval, and an
+//! event has the difference. Each tick looks at a part of the table of calls, so that queries and answers do not come
+//! in bursts.
 
 use crate::calls::key::CallKey;
 use crate::calls::rated_line::{PACKET_MS, rated_line, round_trip_of};
@@ -76,8 +77,8 @@ impl SourceTotals {
         self.jitter_sum += other.jitter_sum;
     }
 
-    /// The difference. A packet that arrives late is no longer lost, so an interval can have fewer lost packets than none;
-    /// then it has none.
+    /// The difference. A packet that arrives late is no longer lost, so an interval can have fewer lost packets than
+    /// none; then it has none.
     fn since(&self, before: Option<&SourceTotals>) -> SourceTotals {
         let Some(before) = before else {
             return *self;
@@ -201,7 +202,8 @@ pub(crate) struct QualityIntervals {
 }
 
 impl QualityIntervals {
-    /// Starts the ticks, which go on while there are calls, if intervals are configured. To be called when a call is answered.
+    /// Starts the ticks, which go on while there are calls, if intervals are configured. To be called when a call is
+    /// answered.
     pub(crate) fn start(&mut self, ctx: &mut Ctx) {
         if !self.is_running && interval(ctx).is_some() {
             self.is_running = true;
@@ -209,8 +211,8 @@ impl QualityIntervals {
         }
     }
 
-    /// Begins a tick, and the next one if there are calls. Returns its number within an interval and the number of ticks in one; `None`
-    /// without intervals.
+    /// Begins a tick, and the next one if there are calls. Returns its number within an interval and the number of
+    /// ticks in one; `None` without intervals.
     pub(crate) fn tick(&mut self, ctx: &mut Ctx, has_calls: bool) -> Option<(usize, usize)> {
         self.is_running = false;
         if has_calls {
@@ -258,7 +260,8 @@ impl QualityIntervals {
         baseline.is_due = true;
     }
 
-    /// Quality of both sides of a call in its last interval; the call is given by its session in the forwarder and its number.
+    /// Quality of both sides of a call in its last interval; the call is given by its session in the forwarder and its
+    /// number.
     pub(crate) fn latest(&self, session: u64, call: u64) -> Option<&[IntervalQuality; 2]> {
         let at_node = || Some(&self.at_nodes.get(&call)?.latest);
         let here = self.baselines.get(&session);

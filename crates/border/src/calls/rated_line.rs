@@ -13,7 +13,8 @@ fn sides_of(flow: &FlowStats) -> [(Side, &SideStats); 2] {
     [(Side::Caller, caller), (Side::Callee, callee)]
 }
 
-/// The line whose quality is reported: the first one whose codec has a quality model, otherwise the first one with packets.
+/// The line whose quality is reported: the first one whose codec has a quality model, otherwise the first one with
+/// packets.
 pub(crate) fn rated_line(stats: &SessionStats, encodings: &Encodings) -> Option<u8> {
     let lines = || {
         let received = |flow: &&FlowStats| flow.sides.iter().any(|side| !side.sources.is_empty());

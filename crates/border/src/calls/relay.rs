@@ -114,7 +114,8 @@ impl OwnTexts {
 }
 
 /// The body of a forwarded response whose SDP is neither an offer nor an answer, as in refusals and in provisional
-/// responses to a re-INVITE: it would reveal addresses although media is anchored. The 2xx to a re-INVITE has the answer.
+/// responses to a re-INVITE: it would reveal addresses although media is anchored. The 2xx to a re-INVITE has the
+/// answer.
 pub(crate) fn body_without_sdp(call: &Call, response: &Message<'_>) -> Carried {
     match call.media.is_some() && has_sdp(response) {
         true => Carried::Nothing,
@@ -141,8 +142,8 @@ impl Call {
                 .is_some_and(|interface| interface.authenticate == config::Authenticate::Digest)
     }
 
-    /// Whether digest credentials in requests of this side are for the other one. Those of a phone whose registrations are forwarded
-    /// are for the trunk of the registrations: another peer could try passwords against them.
+    /// Whether digest credentials in requests of this side are for the other one. Those of a phone whose registrations
+    /// are forwarded are for the trunk of the registrations: another peer could try passwords against them.
     fn credentials_are_for_other(&self, config: &Config, side: Side) -> bool {
         let interface = config.interface(*self.interfaces.get(side));
         match interface.map(|interface| interface.register) {

@@ -1,5 +1,5 @@
-//! Routing of new requests, in calls and out of dialogs: authorization of the source, policy, and the address of a target
-//! or of a dialog whose host is a name.
+//! Routing of new requests, in calls and out of dialogs: authorization of the source, policy, and the address of a
+//! target or of a dialog whose host is a name.
 
 use crate::certificate_names::with_peer;
 use crate::components::{Calls, Components};
@@ -174,8 +174,8 @@ impl Calls<'_> {
         })
     }
 
-    /// The flow to an address of a name, with the name that the certificate of the peer must contain and the TLS settings
-    /// of the leg's trunk. Targets of trunks are known to the endpoint.
+    /// The flow to an address of a name, with the name that the certificate of the peer must contain and the TLS
+    /// settings of the leg's trunk. Targets of trunks are known to the endpoint.
     fn with_hop_name(&mut self, leg: LegId, hop: &NamedHop, flow: Flow) -> Flow {
         if self.endpoint.knows_peer(&flow) {
             return flow;
@@ -224,7 +224,8 @@ impl Components {
         }
         if !origin.requires_authentication(&self.ctx.config) {
             self.check_trunk_credentials(request, flow)?;
-            // Sources of a core interface need no authentication, unless its trunk authenticates them: then they are phones.
+            // Sources of a core interface need no authentication, unless its trunk authenticates them: then they are
+            // phones.
             let core = config.interface(interface).is_some_and(|settings| {
                 settings.kind == InterfaceKind::Core && settings.authenticate == Authenticate::None
             });

@@ -1,8 +1,8 @@
 //! A call as a value: written out with its legs and read back.
 //!
-//! The bytes hold keys and credentials of the call, so they are as secret as these. They hold no state of components that all
-//! calls share: trunks, admission, ports, conferences. A call is read back into the border that wrote it, in its slot; timers and
-//! transactions keep their places there.
+//! The bytes hold keys and credentials of the call, so they are as secret as these. They hold no state of components
+//! that all calls share: trunks, admission, ports, conferences. A call is read back into the border that wrote it, in
+//! its slot; timers and transactions keep their places there.
 
 use crate::border::Border;
 use crate::calls::Call;

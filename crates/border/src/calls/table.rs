@@ -202,8 +202,9 @@ impl OngoingCalls {
         }
     }
 
-    /// Hash of the values that are equal in a request and its repetition: method, Request-URI, Call-ID, From without its name, and
-    /// source address. A request with the credentials of another user, or to a destination that needs none, repeats no challenged one.
+    /// Hash of the values that are equal in a request and its repetition: method, Request-URI, Call-ID, From without
+    /// its name, and source address. A request with the credentials of another user, or to a destination that needs
+    /// none, repeats no challenged one.
     pub(crate) fn request_mark(&self, request: &Message<'_>, source: IpAddr) -> u64 {
         let mut hasher = self.hash_key.build_hasher();
         request.method().as_bytes().hash(&mut hasher);

@@ -285,8 +285,9 @@ impl Components {
         (0..targets).any(|target| self.trunks.target_up(trunk, target))
     }
 
-    /// The targets of the core that are not down, by priority; all of them if none is up. The order among targets of one
-    /// priority is by weight, and constant for a user, because a registration is best refreshed where it was created.
+    /// The targets of the core that are not down, by priority; all of them if none is up. The order among targets of
+    /// one priority is by weight, and constant for a user, because a registration is best refreshed where it was
+    /// created.
     fn core_hops(&self, trunk: TrunkId, user: &str) -> VecDeque<CoreHop> {
         let Some(settings) = self.ctx.config.trunk(trunk) else {
             return VecDeque::new();

@@ -163,8 +163,9 @@ impl OutOfDialogControl<'_> {
 }
 
 impl BorderRegistrar {
-    /// Whether the rate limit admits a REGISTER of `user`, under whose name it is stored. Phones registered from the same
-    /// address are not counted, and requests with credentials are counted separately from those that get a challenge.
+    /// Whether the rate limit admits a REGISTER of `user`, under whose name it is stored. Phones registered from the
+    /// same address are not counted, and requests with credentials are counted separately from those that get a
+    /// challenge.
     pub(crate) fn admit_registration(
         &mut self,
         ctx: &Ctx,

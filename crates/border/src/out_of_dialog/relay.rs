@@ -280,8 +280,8 @@ impl OutOfDialogControl<'_> {
         }
     }
 
-    /// A request was sent to a hop: if there is another one, the first response has to arrive in the time that the trunk
-    /// has for INVITEs. The transaction itself ends only when that of the sender ends, too.
+    /// A request was sent to a hop: if there is another one, the first response has to arrive in the time that the
+    /// trunk has for INVITEs. The transaction itself ends only when that of the sender ends, too.
     fn await_relay(&mut self, user: u64, transaction: TransactionId) {
         let now = self.parts.ctx.now;
         let Some(relay) = self.parts.out_of_dialog.relay_mut(user) else {
@@ -343,8 +343,8 @@ impl OutOfDialogControl<'_> {
             self.credentials_answered(relay, trunk, response);
         }
         if response.status() == 503 {
-            // RFC 3261 section 16.7 step 6: an overload of the target is not ours, and its Retry-After does not hold for
-            // other requests to us.
+            // RFC 3261 section 16.7 step 6: an overload of the target is not ours, and its Retry-After does not hold
+            // for other requests to us.
             return self.refuse_relay((relay.server, relay.subscription), 500);
         }
         let responder = last.map(|hop| (hop.interface, hop.trunk));

@@ -191,9 +191,9 @@ impl Authority {
         }
     }
 
-    /// The address of record of a request, other than REGISTER, whose From is anonymous (RFC 3323 section 4.1.1.3): that
-    /// of the account in its credentials, which are not verified here. `None`: From is not anonymous, or there is no such
-    /// account.
+    /// The address of record of a request, other than REGISTER, whose From is anonymous (RFC 3323 section 4.1.1.3):
+    /// that of the account in its credentials, which are not verified here. `None`: From is not anonymous, or there is
+    /// no such account.
     pub fn withheld_aor(&self, config: &Config, request: &Message<'_>) -> Option<String> {
         let presented = self
             .server
@@ -239,8 +239,8 @@ fn account_of<'c>(
     config.users.get(name).filter(|_| !presented.user_hashed)
 }
 
-/// The address of record of a user whose request has an anonymous From: the first preferred identity that belongs to the
-/// user (RFC 3325 section 6), otherwise its name.
+/// The address of record of a user whose request has an anonymous From: the first preferred identity that belongs to
+/// the user (RFC 3325 section 6), otherwise its name.
 fn withheld_aor(user: &UserSpec, request: &Message<'_>) -> Option<String> {
     let from = request.from().ok().filter(is_anonymous)?;
     if !from.parse_uri()?.user?.eq_ignore_ascii_case(b"anonymous") {

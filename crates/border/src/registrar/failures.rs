@@ -3,8 +3,8 @@
 //!
 //! A source from which an account has authenticated before, or is registered, has its own count for that account:
 //! failures of other sources, and of other accounts at the same source (phones behind one NAT), do not delay it. A
-//! smaller budget for each port of such a source stops an attacker behind the same NAT before it delays the phone, which
-//! uses another port. All tables are bounded.
+//! smaller budget for each port of such a source stops an attacker behind the same NAT before it delays the phone,
+//! which uses another port. All tables are bounded.
 
 use crate::shared::ReportLimit;
 use config::FailureLimits;

@@ -1,5 +1,5 @@
-//! Registered users whose name begins with a prefix of `numbers`: a system that registers one of its numbers is reached at all of them.
-//! Other users are not in the index.
+//! Registered users whose name begins with a prefix of `numbers`: a system that registers one of its numbers is reached
+//! at all of them. Other users are not in the index.
 
 use core::ops::Bound;
 use std::collections::{BTreeMap, BTreeSet};

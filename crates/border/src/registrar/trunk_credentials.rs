@@ -1,5 +1,6 @@
-//! Credentials that the trunk of an interface verifies (`authenticate = "trunk"`). The border forwards them; the response of the trunk
-//! tells whether they were right, so that wrong ones are logged and limited like those that the border verifies itself.
+//! Credentials that the trunk of an interface verifies (`authenticate = "trunk"`). The border forwards them; the
+//! response of the trunk tells whether they were right, so that wrong ones are logged and limited like those that the
+//! border verifies itself.
 
 use super::{Authority, Claim, FailureSource};
 use core::time::Duration;
@@ -32,8 +33,8 @@ pub struct TrunkClaim<'a> {
     pub aor: &'a str,
     /// Source and registrations.
     pub claim: Claim,
-    /// Whether the trunk authenticates the request: it has challenged the same one before. A 2xx to a request that a trunk accepts
-    /// from any sender tells nothing about its credentials, which may be invented.
+    /// Whether the trunk authenticates the request: it has challenged the same one before. A 2xx to a request that a
+    /// trunk accepts from any sender tells nothing about its credentials, which may be invented.
     pub authenticated: bool,
 }
 
@@ -84,8 +85,8 @@ impl TrunkClaim<'_> {
         self.claim.registered && *user.name == *self.aor.as_bytes()
     }
 
-    /// Users have other names than their addresses of record at many systems. So a host from which the address of record is registered
-    /// has a count of its own for each user, which failures elsewhere do not exhaust.
+    /// Users have other names than their addresses of record at many systems. So a host from which the address of
+    /// record is registered has a count of its own for each user, which failures elsewhere do not exhaust.
     fn source(&self) -> FailureSource {
         FailureSource::new(self.claim.source, self.claim.registered_host)
     }

@@ -96,8 +96,8 @@ fn raw_invite(cseq: u32, call_id: &str, extra: &str) -> String {
 
 const CREDENTIALS: &str = "Proxy-Authorization: Digest username=\"1000\", realm=\"pbx\", nonce=\"n\", uri=\"sip:x\", response=\"r\"\r\n";
 
-/// The trunk authenticates: the INVITE with credentials reaches it with Call-ID and From tag of the challenged INVITE, and the next
-/// CSeq (RFC 3261 section 22.2).
+/// The trunk authenticates: the INVITE with credentials reaches it with Call-ID and From tag of the challenged INVITE,
+/// and the next CSeq (RFC 3261 section 22.2).
 #[test]
 fn invite_with_credentials_repeats_the_challenged_one_towards_the_trunk() {
     let mut net = VirtualNetwork::new(PLAIN, 5);
@@ -326,8 +326,8 @@ fn register_at_trunk(
     status
 }
 
-/// Wrong passwords that the trunk refuses are limited and logged as those that the border verifies; the right phone at its own address
-/// is not locked out, although its user name is not its address of record.
+/// Wrong passwords that the trunk refuses are limited and logged as those that the border verifies; the right phone at
+/// its own address is not locked out, although its user name is not its address of record.
 #[test]
 fn wrong_passwords_at_the_trunk_are_limited() {
     let mut net = VirtualNetwork::new(&behind_the_trunk(), 5);
@@ -684,7 +684,8 @@ fn withheld_number_does_not_evade_the_lockout() {
     assert_eq!(call(&mut net, other, "1000", "right"), 200);
 }
 
-/// A PBX that registers its main number is reached at its other numbers; the Request-URI has the called number if configured so.
+/// A PBX that registers its main number is reached at its other numbers; the Request-URI has the called number if
+/// configured so.
 #[test]
 fn system_registered_with_one_number_is_reached_at_the_others() {
     for (place, uri) in [("to", "sip:+431234500@"), ("uri", "sip:+43123459@")] {

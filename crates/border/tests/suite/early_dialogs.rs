@@ -171,8 +171,8 @@ fn update_without_answer_goes_to_the_last_early_dialog() {
     net.assert_quiet();
 }
 
-/// A call whose fork `two` has answered reliably: network, caller, its leg, the INVITE at the proxy, and our port for the
-/// caller.
+/// A call whose fork `two` has answered reliably: network, caller, its leg, the INVITE at the proxy, and our port for
+/// the caller.
 fn answered_by_two() -> (VirtualNetwork, usize, LegId, String, String) {
     let (mut net, alice, leg) = called();
     let invite = asked(&net, "INVITE");

@@ -959,8 +959,8 @@ fn cancelled_reinvite_leaves_both_sides_consistent() {
     hang_up(&mut net, alice, leg);
 }
 
-/// Bob's phone does not go on asking its user, and the next re-INVITE passes. Without a ringing phone the CANCEL waits for
-/// its first provisional response, 100.
+/// Bob's phone does not go on asking its user, and the next re-INVITE passes. Without a ringing phone the CANCEL waits
+/// for its first provisional response, 100.
 #[test]
 fn cancel_of_a_reinvite_reaches_the_other_side() {
     for rings in [true, false] {

@@ -230,8 +230,8 @@ fn refusals_are_relayed_with_their_headers() {
     net.assert_quiet();
 }
 
-/// A silent target gets no request any more when the next one has it, and no target gets a request whose sender has given
-/// up.
+/// A silent target gets no request any more when the next one has it, and no target gets a request whose sender has
+/// given up.
 #[test]
 fn relayed_request_fails_over_while_its_sender_waits() {
     let targets = |hosts: &[u8]| {
@@ -954,8 +954,8 @@ fn identities_are_relayed_only_between_trusted_sides() {
     assert!(offered.header("P-Asserted-Identity").is_empty());
 }
 
-/// The 200 to a MESSAGE that one phone sends through the border and the other answers with these headers. `from_core`: the
-/// PBX sends it, to a phone on the access side.
+/// The 200 to a MESSAGE that one phone sends through the border and the other answers with these headers. `from_core`:
+/// the PBX sends it, to a phone on the access side.
 fn answer_with(config: &str, from_core: bool, edits: &[Edit<'_>]) -> LogEntry {
     let (mut net, alice, bob) = pair(config);
     let (sender, responder, to, uri) = match from_core {

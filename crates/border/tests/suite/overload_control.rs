@@ -233,8 +233,8 @@ fn neighbours_get_feedback_on_request() {
     assert!(via.contains(";oc;") && !via.contains("oc="), "{via}");
 }
 
-/// Calls every 20 ms for four seconds while messages at the address `lagging` were queued for 300 ms, and `flood` arrives there from a
-/// stranger thirty times with each call. Returns answered and refused calls.
+/// Calls every 20 ms for four seconds while messages at the address `lagging` were queued for 300 ms, and `flood`
+/// arrives there from a stranger thirty times with each call. Returns answered and refused calls.
 fn calls_with_a_queue_at(lagging: &str, flood: Option<&[u8]>) -> (usize, usize) {
     let other = "[[interface]]\nname='other'\nkind='core'\nlisten=['udp:203.0.113.1:5060']\nmedia={address='203.0.113.1'}\n";
     let mut net = VirtualNetwork::new(&(other.to_owned() + PLAIN), 1);

@@ -1,5 +1,5 @@
-//! Contacts of a user that ring at the same time: the one that answers gets its own media parameters, whichever was called
-//! last.
+//! Contacts of a user that ring at the same time: the one that answers gets its own media parameters, whichever was
+//! called last.
 
 use crate::ng_client;
 use crate::virtual_network;
@@ -281,8 +281,8 @@ fn contacts_on_interfaces_with_different_security_answer() {
     }
 }
 
-/// Both contacts answer while the answer of the first one is at the media node. The second is too late: its dialog ends,
-/// and the call goes on.
+/// Both contacts answer while the answer of the first one is at the media node. The second is too late: its dialog
+/// ends, and the call goes on.
 #[test]
 fn late_answer_of_a_contact_ends_without_the_call() {
     let text = ng_client::config("")

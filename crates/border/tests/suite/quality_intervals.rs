@@ -296,7 +296,8 @@ fn at_nodes() -> World {
     world
 }
 
-/// Audio of both sides to the ports that they were given last; the packets of the caller that `lost` names are lost before the node.
+/// Audio of both sides to the ports that they were given last; the packets of the caller that `lost` names are lost
+/// before the node.
 fn speak_at_node(world: &mut World, sequences: std::ops::Range<u16>, lost: impl Fn(u16) -> bool) {
     let address = |body: &str| {
         let rest = body.split("c=IN IP4 ").nth(1).unwrap();

@@ -1,5 +1,5 @@
-//! Targets of transfers that the border carries out: they are called as any call by policy, and rung at most for the ring
-//! timeout; the transferor may leave at once.
+//! Targets of transfers that the border carries out: they are called as any call by policy, and rung at most for the
+//! ring timeout; the transferor may leave at once.
 
 use crate::virtual_network;
 

@@ -1,4 +1,5 @@
-//! Interfaces with `authenticate = "trunk"`: credentials of requests outside of dialogs, and of requests within subscriptions.
+//! Interfaces with `authenticate = "trunk"`: credentials of requests outside of dialogs, and of requests within
+//! subscriptions.
 
 use crate::virtual_network;
 
@@ -84,8 +85,9 @@ fn failures(net: &VirtualNetwork) -> Vec<(&str, &str)> {
     failed.collect()
 }
 
-/// The challenge of the trunk reaches the phone. The request with credentials reaches the trunk with Call-ID and From tag of the
-/// first one, and the next CSeq (RFC 3261 section 22.2), also if the border does not know that the trunk authenticates.
+/// The challenge of the trunk reaches the phone. The request with credentials reaches the trunk with Call-ID and From
+/// tag of the first one, and the next CSeq (RFC 3261 section 22.2), also if the border does not know that the trunk
+/// authenticates.
 #[test]
 fn credentials_outside_of_dialogs_reach_the_trunk_of_registrations() {
     for (more, counted) in [("authenticate='trunk'\n", 1), ("", 0)] {
@@ -167,8 +169,8 @@ fn refresh(net: &mut VirtualNetwork, to: &str, cseq: u32, credentials: &str) -> 
     exchange(net, &text)
 }
 
-/// The subscription of a request with credentials, whose tag towards the trunk is that of the challenged one: its notifications
-/// reach the phone, its refreshes with credentials the trunk, and both end it.
+/// The subscription of a request with credentials, whose tag towards the trunk is that of the challenged one: its
+/// notifications reach the phone, its refreshes with credentials the trunk, and both end it.
 #[test]
 fn authenticated_subscription_is_notified_and_refreshed() {
     let mut net = VirtualNetwork::new(&configuration("authenticate='trunk'\n"), 5);
@@ -313,8 +315,8 @@ fn credentials_reach_the_trunk_of_registrations_alone() {
     }
 }
 
-/// A trunk with credentials of its own: the border answers its challenges, and its refusal of them is no challenge to the phone,
-/// whose credentials stay here.
+/// A trunk with credentials of its own: the border answers its challenges, and its refusal of them is no challenge to
+/// the phone, whose credentials stay here.
 #[test]
 fn refusal_of_our_credentials_is_no_challenge_to_the_phone() {
     let config = configuration("authenticate='trunk'\n") + "username='border'\npassword='p'\n";
@@ -348,8 +350,9 @@ fn refusal_of_our_credentials_within_a_subscription_is_no_challenge() {
     assert!(failures(&net).is_empty());
 }
 
-/// A trunk that accepts such requests from any sender has not accepted their credentials. Otherwise invented ones would make the source
-/// one of the account, and their nonce one that may have expired: passwords could be tried without limit.
+/// A trunk that accepts such requests from any sender has not accepted their credentials. Otherwise invented ones would
+/// make the source one of the account, and their nonce one that may have expired: passwords could be tried without
+/// limit.
 #[test]
 fn acceptance_without_a_challenge_proves_no_password() {
     let wrong = CREDENTIALS.replace("u1000", "u1001");

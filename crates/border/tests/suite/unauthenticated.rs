@@ -331,7 +331,8 @@ fn unauthenticated_emergency_call_is_routed() {
     );
 }
 
-/// `authenticate = "trunk"` on a core interface: sources that are not registered reach the trunk that authenticates, and nothing else.
+/// `authenticate = "trunk"` on a core interface: sources that are not registered reach the trunk that authenticates,
+/// and nothing else.
 #[test]
 fn stranger_on_a_core_interface_reaches_the_authenticating_trunk_alone() {
     let text = "[[interface]]\nname='phones'\nkind='core'\nlisten='udp:192.0.2.1:5060'\nregister='pass:pbx'\nauthenticate='trunk'\n\

@@ -189,7 +189,8 @@ fn repeated_description_leaves_no_open_offer() {
     net.assert_quiet();
 }
 
-/// RFC 3262 section 3: the caller requires reliable responses, so that it acknowledges more of them than the callee sent.
+/// RFC 3262 section 3: the caller requires reliable responses, so that it acknowledges more of them than the callee
+/// sent.
 #[test]
 fn pracks_acknowledge_the_response_of_their_rack() {
     let (mut net, alice, bob) = pair(PLAIN);

@@ -146,8 +146,8 @@ impl Connection {
         })
     }
 
-    /// Runs statements within a time limit. After an error of any kind that this returns the connection is not to be used
-    /// again.
+    /// Runs statements within a time limit. After an error of any kind that this returns the connection is not to be
+    /// used again.
     pub(super) fn run<'a, T, F>(
         &'a self,
         limit: Duration,
@@ -230,8 +230,8 @@ fn password(file: &Path, settings: &DatabaseSettings) -> Result<Option<String>, 
     Ok(password_in(&text, settings))
 }
 
-/// The password of the first line that fits: host, port, database, role and password, separated by colons; `*` fits all,
-/// and a backslash precedes a colon or backslash that is part of a value (PostgreSQL, "The Password File").
+/// The password of the first line that fits: host, port, database, role and password, separated by colons; `*` fits
+/// all, and a backslash precedes a colon or backslash that is part of a value (PostgreSQL, "The Password File").
 fn password_in(text: &str, settings: &DatabaseSettings) -> Option<String> {
     let port = settings.port.to_string();
     let socket;

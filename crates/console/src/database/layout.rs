@@ -18,8 +18,8 @@ const LAYOUT_LOCK: i64 = 0x686f_726e_776f_726b;
 const NODE_LOCK: i32 = 0x686f_726e;
 /// Time that a change of the partitions waits for searches in progress, so that further searches do not wait long.
 const PATIENCE: &str = "SET LOCAL lock_timeout = '500ms'";
-/// Attempts to take the name of a node, and the time between them: the server releases the name a moment after the connection of a
-/// killed border has ended, and a border that is started again at once must find it free.
+/// Attempts to take the name of a node, and the time between them: the server releases the name a moment after the
+/// connection of a killed border has ended, and a border that is started again at once must find it free.
 const NAME_ATTEMPTS: u32 = 60;
 const NAME_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -181,8 +181,8 @@ pub(super) async fn ensure_days(client: &Client, days: &[i64]) -> Result<(), Dat
                 "calls" | "texts" => " WITH (fillfactor = 70)",
                 _ => "",
             };
-            // Attaching, unlike CREATE TABLE ... PARTITION OF, does not wait for searches. Another border may have created
-            // it since the question above.
+            // Attaching, unlike CREATE TABLE ... PARTITION OF, does not wait for searches. Another border may have
+            // created it since the question above.
             let _ = writeln!(
                 script,
                 "CREATE TABLE IF NOT EXISTS hornwork.{table}_{name} (LIKE hornwork.{table} INCLUDING ALL){fill};\n\

@@ -27,15 +27,15 @@ const ORDERED: (&str, &str) = (
     "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; SET max_parallel_workers_per_gather = 0",
     "RESET enable_seqscan; RESET enable_bitmapscan; RESET enable_sort; RESET max_parallel_workers_per_gather",
 );
-/// Settings around a search for rare words: each call that has them is looked up. The planner would read all calls in their order,
-/// to spare a sort of some thousand rows.
+/// Settings around a search for rare words: each call that has them is looked up. The planner would read all calls in
+/// their order, to spare a sort of some thousand rows.
 const LOOKED_UP: (&str, &str) = (
     "SET enable_mergejoin = off; SET enable_hashjoin = off",
     "RESET enable_mergejoin; RESET enable_hashjoin",
 );
-/// Words are rare if the server expects that at most one of so many calls has them. Then these are found by the index of words and
-/// sorted. Of more frequent words the newest calls are found sooner in the order of the calls. The server expects one of 200
-/// for words that it does not know to be frequent.
+/// Words are rare if the server expects that at most one of so many calls has them. Then these are found by the index
+/// of words and sorted. Of more frequent words the newest calls are found sooner in the order of the calls. The server
+/// expects one of 200 for words that it does not know to be frequent.
 const RARE: u64 = 100;
 /// Bounds of the indexes of calls that failed or had poor media.
 const FAILED: u16 = 300;
@@ -483,8 +483,8 @@ fn event(row: &Row) -> StoredEvent {
 }
 
 impl Candidates {
-    /// `None`: no call can fit. `node`: the condition on the node, if there is one, and its number, if it is known. `rare`: few
-    /// calls have the words of the condition.
+    /// `None`: no call can fit. `node`: the condition on the node, if there is one, and its number, if it is known.
+    /// `rare`: few calls have the words of the condition.
     fn new(filter: &CallFilter, node: Option<Option<i16>>, rare: bool) -> Option<Candidates> {
         // Their values follow with each chunk.
         let mut candidates = Candidates {
@@ -504,8 +504,8 @@ impl Candidates {
                 candidates.period(filter, "keys.call", &mut conditions);
                 let mut table = table;
                 if rare {
-                    // The planner expects that a scan in the order of calls soon finds enough of them, and would read all. An
-                    // offset makes it plan the inner query for itself.
+                    // The planner expects that a scan in the order of calls soon finds enough of them, and would read
+                    // all. An offset makes it plan the inner query for itself.
                     let inner = conditions
                         .extract_if(.., |condition| condition.starts_with("keys."))
                         .collect::<Vec<_>>()
@@ -555,8 +555,8 @@ impl Candidates {
         }
     }
 
-    /// Calls may begin before the time of their number, by [`START_TOLERANCE`] at most. Without this condition all calls of that
-    /// time after the end would be loaded only to be discarded.
+    /// Calls may begin before the time of their number, by [`START_TOLERANCE`] at most. Without this condition all
+    /// calls of that time after the end would be loaded only to be discarded.
     fn exact_end(&mut self, filter: &CallFilter, conditions: &mut Vec<String>) {
         let Some(until) = filter.until else { return };
         let number = self.value(call_number(until, 0), Type::INT8);

@@ -13,8 +13,8 @@ use std::ops::Range;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
-/// Statements with the columns of many rows as arrays. A transaction whose outcome is unknown is repeated, so that all of
-/// them may meet their own rows.
+/// Statements with the columns of many rows as arrays. A transaction whose outcome is unknown is repeated, so that all
+/// of them may meet their own rows.
 const CALLS: &str = "INSERT INTO hornwork.calls (id, duration_ms, node, kind, state, status, mos, trunk, codec, protection) \
     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::smallint[], $5::smallint[], $6::smallint[], \
     $7::smallint[], $8::text[], $9::text[], $10::text[]) ON CONFLICT (id) DO UPDATE SET duration_ms = excluded.duration_ms, \
@@ -35,8 +35,8 @@ const EVENTS: &str =
     "COPY hornwork.events (at, call, node, level, name, fields) FROM STDIN (FORMAT binary)";
 const DROPS: &str = "COPY hornwork.drops (at, count, node, reason) FROM STDIN (FORMAT binary)";
 
-/// Rows that are refused one by one in a transaction, at most; then parts that are refused are given up as a whole, so that
-/// a table that refuses all rows takes no more than some thousand statements.
+/// Rows that are refused one by one in a transaction, at most; then parts that are refused are given up as a whole, so
+/// that a table that refuses all rows takes no more than some thousand statements.
 const MAX_REFUSED: usize = 64;
 
 /// A value of a statement with its type.
@@ -329,8 +329,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Begins the transaction and writes all rows that the server accepts: a part that it refuses is divided into halves
-    /// until only the refused row is left. The caller ends the transaction.
+    /// Begins the transaction and writes all rows that the server accepts: a part that it refuses is divided into
+    /// halves until only the refused row is left. The caller ends the transaction.
     pub(super) async fn write_accepted(
         self,
         client: &Client,

@@ -22,8 +22,8 @@ fn words(text: &str) -> impl Iterator<Item = String> + '_ {
         .filter(|word| !word.is_empty() && word.len() <= MAX_WORD)
 }
 
-/// The text of a `tsvector` with the positions of the words. Words have letters and digits only, so that quoting them is
-/// safe.
+/// The text of a `tsvector` with the positions of the words. Words have letters and digits only, so that quoting them
+/// is safe.
 pub(super) fn vector(text: &str) -> String {
     let mut out = String::new();
     for (index, word) in words(text).take(MAX_WORDS).enumerate() {

@@ -327,8 +327,8 @@ impl DatabaseWriter {
         }
     }
 
-    /// Has the next attempt leave out the rows that the server refuses because of their contents. If that fails again and
-    /// again, everything that waits is discarded and counted: it must not block later rows.
+    /// Has the next attempt leave out the rows that the server refuses because of their contents. If that fails again
+    /// and again, everything that waits is discarded and counted: it must not block later rows.
     fn discard_refused(&mut self, error: &DatabaseError) {
         if error.concerns_rows() || self.attempts > 0 {
             self.attempts += 1;

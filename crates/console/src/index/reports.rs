@@ -19,7 +19,8 @@ impl OpenCalls {
         self.slot_of(call_id).is_some()
     }
 
-    /// Keeps a report of its call; without a call it is counted by the receiver. The record of the call does not change.
+    /// Keeps a report of its call; without a call it is counted by the receiver. The record of the call does not
+    /// change.
     pub(super) fn report(&mut self, call_id: &str, kind: &EventKind, at: i64) {
         let slot = self.slot_of(call_id);
         if let Some(entry) = slot.and_then(|slot| self.entries.get_mut(slot)) {

@@ -1,4 +1,5 @@
-//! A PostgreSQL server for tests: Debian's, with a scratch folder, reached by a Unix socket or on the loopback interface.
+//! A PostgreSQL server for tests: Debian's, with a scratch folder, reached by a Unix socket or on the loopback
+//! interface.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::os::unix::fs::MetadataExt as _;

@@ -41,7 +41,8 @@ impl ChosenPath {
     /// The associations in the kernel, if it is the place.
     ///
     /// # Errors
-    /// The kernel refuses to remove associations of an earlier run, which are removed for both paths, or refuses a policy.
+    /// The kernel refuses to remove associations of an earlier run, which are removed for both paths, or refuses a
+    /// policy.
     pub(super) fn into_kernel(self, spec: &GatewaySpec) -> io::Result<Option<KernelSas>> {
         match self {
             ChosenPath::Kernel(xfrm) => KernelSas::new(xfrm, spec).map(Some).map_err(|error| {
@@ -51,8 +52,8 @@ impl ChosenPath {
                 )
             }),
             ChosenPath::User(_) => {
-                // Policies of an earlier run would take the packets. A process without the right, or on a kernel without XFRM, has
-                // left none.
+                // Policies of an earlier run would take the packets. A process without the right, or on a kernel
+                // without XFRM, has left none.
                 if let Ok(mut xfrm) = Xfrm::open() {
                     let _ = remove_earlier(&mut xfrm, spec.local.ip());
                 }

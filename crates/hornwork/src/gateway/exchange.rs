@@ -1,4 +1,5 @@
-//! The gateway as the user of a key exchange: its events become commands to the packet thread, figures and events of the log.
+//! The gateway as the user of a key exchange: its events become commands to the packet thread, figures and events of
+//! the log.
 
 use super::figures::GatewayFigures;
 use super::loops::PeerRoutes;

@@ -1,7 +1,7 @@
 //! Associations of the key exchange in the kernel (XFRM): they are written by netlink, and the kernel seals and opens.
 //!
-//! Routes into the TUN device stay: a packet that no policy takes, because its tunnel is down, arrives there and is counted, and so
-//! never leaves in the clear. New keys take over in one step: the policy names the SPI that seals.
+//! Routes into the TUN device stay: a packet that no policy takes, because its tunnel is down, arrives there and is
+//! counted, and so never leaves in the clear. New keys take over in one step: the policy names the SPI that seals.
 
 use config::GatewaySpec;
 use engine::Time;
@@ -78,8 +78,8 @@ struct KernelTunnel {
     outbound: Vec<KernelOutbound>,
     /// SPI of the association that seals.
     sealing: Option<u32>,
-    /// Selectors of the configuration. Their policies for received packets stay as long as the gateway runs: packets of a
-    /// remote network without ESP are discarded also while the tunnel is down (RFC 4301 sections 4.4.1 and 5.2).
+    /// Selectors of the configuration. Their policies for received packets stay as long as the gateway runs: packets of
+    /// a remote network without ESP are discarded also while the tunnel is down (RFC 4301 sections 4.4.1 and 5.2).
     protected: Vec<XfrmSelector>,
     /// Selectors of all policies for received packets.
     policies_in: Vec<XfrmSelector>,
@@ -334,8 +334,8 @@ impl Kernel {
         replaced.map_err(|error| format!("the kernel refuses a policy: {error}"))
     }
 
-    /// Takes back a policy that seals: `kept` are the selectors of those before, whose packets were sealed for this peer with
-    /// the association of this SPI.
+    /// Takes back a policy that seals: `kept` are the selectors of those before, whose packets were sealed for this
+    /// peer with the association of this SPI.
     fn restore(
         &mut self,
         tunnel: usize,
@@ -405,8 +405,8 @@ pub(super) fn remove_earlier(xfrm: &mut Xfrm, local: IpAddr) -> io::Result<()> {
 }
 
 impl KernelSas {
-    /// No association yet, but the policies that discard packets of remote networks without ESP; those of an earlier run,
-    /// which was killed, are removed.
+    /// No association yet, but the policies that discard packets of remote networks without ESP; those of an earlier
+    /// run, which was killed, are removed.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -497,7 +497,8 @@ impl KernelSas {
         Ok(())
     }
 
-    /// Seals the packets of a tunnel with the association of this SPI from now on. The one before stays until it is removed.
+    /// Seals the packets of a tunnel with the association of this SPI from now on. The one before stays until it is
+    /// removed.
     ///
     /// # Errors
     /// The kernel refuses, or there is no such association. The policies are as before then.
@@ -568,7 +569,8 @@ impl KernelSas {
         Ok(())
     }
 
-    /// Removes an association of both directions. It opens for the grace time, for packets in flight; with `at_once`, no more.
+    /// Removes an association of both directions. It opens for the grace time, for packets in flight; with `at_once`,
+    /// no more.
     pub(super) fn remove(&mut self, [spi_in, spi_out]: [u32; 2], at_once: bool, now: Time) {
         let Some(&number) = self.owners.get(&spi_in) else {
             return;
@@ -718,7 +720,8 @@ impl KernelSas {
         self.figures.tunnels_up = up;
     }
 
-    /// Passes notices on, in their order, until `take` refuses one: that one and those behind it wait for the next call.
+    /// Passes notices on, in their order, until `take` refuses one: that one and those behind it wait for the next
+    /// call.
     pub(super) fn deliver_notices(&mut self, mut take: impl FnMut(GatewayNotice) -> bool) {
         let refused = self.notices.iter().position(|notice| !take(*notice));
         self.notices.drain(..refused.unwrap_or(self.notices.len()));

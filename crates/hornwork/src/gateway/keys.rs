@@ -19,8 +19,8 @@ use zeroize::Zeroizing;
 /// Largest key file, bytes.
 const LARGEST_FILE: u64 = 64 << 20;
 
-/// Why keys without integrity are refused: without it there is no replay protection, and a stranger could direct the packets
-/// elsewhere.
+/// Why keys without integrity are refused: without it there is no replay protection, and a stranger could direct the
+/// packets elsewhere.
 const NEEDS_INTEGRITY: &str = "peer_behind_nat needs an algorithm with integrity";
 
 /// Associations of a tunnel.

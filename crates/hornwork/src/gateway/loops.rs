@@ -1,5 +1,5 @@
-//! Peers whose packets would be routed into a tunnel themselves. Addresses of the configuration are checked at the start, those of
-//! other peers when they are learned.
+//! Peers whose packets would be routed into a tunnel themselves. Addresses of the configuration are checked at the
+//! start, those of other peers when they are learned.
 
 use config::GatewaySpec;
 use engine::{EventKind, Time};
@@ -35,8 +35,8 @@ impl PeerRoutes {
         }
     }
 
-    /// The remote network that contains a peer, if there is no longer route to the peer. Without a route, or without the local
-    /// address, nothing loops.
+    /// The remote network that contains a peer, if there is no longer route to the peer. Without a route, or without
+    /// the local address, nothing loops.
     pub(super) fn looping(&self, peer: IpAddr) -> Option<AddressPrefix> {
         let network = self
             .networks

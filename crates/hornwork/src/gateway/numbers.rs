@@ -11,8 +11,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Numbers that are reserved beyond the used ones: at a million packets per second those of 16 s, three times the interval
-/// of writing. A crash loses them.
+/// Numbers that are reserved beyond the used ones: at a million packets per second those of 16 s, three times the
+/// interval of writing. A crash loses them.
 const RESERVED: u64 = 1 << 24;
 /// The number of the last packet of an association with 32 bits.
 const LAST_SHORT_NUMBER: u64 = u32::MAX as u64;
@@ -33,8 +33,8 @@ struct Sealing {
     name: String,
     /// Its first number.
     first: u64,
-    /// The number behind those that are reserved for it. While the file has it as the next one, no later association has
-    /// the same keys, and more can be reserved.
+    /// The number behind those that are reserved for it. While the file has it as the next one, no later association
+    /// has the same keys, and more can be reserved.
     end: u64,
 }
 

@@ -1,5 +1,6 @@
-//! The thread that carries packets between the TUN device and the outer socket: in batches, in place, without an allocation
-//! per packet. It never waits for another thread: its queues are bounded, and reports that do not fit are dropped.
+//! The thread that carries packets between the TUN device and the outer socket: in batches, in place, without an
+//! allocation per packet. It never waits for another thread: its queues are bounded, and reports that do not fit are
+//! dropped.
 
 use super::figures::GatewayFigures;
 use super::kernel::KernelSas;
@@ -51,7 +52,8 @@ pub(super) enum Command {
     },
     /// A peer gets no packets at this address.
     RefusePeer(usize, SocketAddr),
-    /// The SPIs of a deleted association: of received and of sent packets. It opens no more if the second value is true.
+    /// The SPIs of a deleted association: of received and of sent packets. It opens no more if the second value is
+    /// true.
     Remove([u32; 2], bool),
     /// A message of the key exchange to a peer.
     Send(Vec<u8>, SocketAddr),
@@ -449,7 +451,8 @@ impl PacketLoop {
             self.next_numbers = now + NUMBERS_INTERVAL;
             let changed = gateway.take_changed_states(now);
             if !changed.is_empty() {
-                // States without room are reported with the next packets, or at the end; until then the reserved numbers suffice.
+                // States without room are reported with the next packets, or at the end; until then the reserved
+                // numbers suffice.
                 let _ = reports.try_send(Report::Numbers(changed));
             }
         }

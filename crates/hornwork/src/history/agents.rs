@@ -21,7 +21,8 @@ const DATAGRAM: usize = 65_535;
 const HANDOVER: usize = 64;
 /// Batches of messages of agents that may wait for the writer.
 const WAITING: usize = 256;
-/// Longest wait for a datagram, so that the end of the program is noticed; and the age at which packets are handed over.
+/// Longest wait for a datagram, so that the end of the program is noticed; and the age at which packets are handed
+/// over.
 const RECEIVE_WAIT: Duration = Duration::from_millis(100);
 /// Interval of the reports of drops.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
@@ -427,7 +428,8 @@ fn cumulative(lost: i64) -> u32 {
 mod tests {
     use super::*;
 
-    /// Bytes that rtpengine 10.5.3.5 (Debian 12) sent for a sender report with one block, with `--homer` and `--homer-id=77`.
+    /// Bytes that rtpengine 10.5.3.5 (Debian 12) sent for a sender report with one block, with `--homer` and
+    /// `--homer-id=77`.
     const RTPENGINE: &[u8] = include_bytes!("../../tests/suite/hep_rtcp_of_rtpengine.bin");
 
     /// A packet with a SIP message, as an agent sends it.

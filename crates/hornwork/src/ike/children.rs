@@ -283,8 +283,8 @@ impl Children {
         }
     }
 
-    /// Associations that are there no more: the daemon, which listed `listed` since `asked`, does not know them; or it has ended, and
-    /// their lifetimes have.
+    /// Associations that are there no more: the daemon, which listed `listed` since `asked`, does not know them; or it
+    /// has ended, and their lifetimes have.
     pub(super) fn gone(
         &self,
         (listed, asked): (&HashSet<u32>, Time),

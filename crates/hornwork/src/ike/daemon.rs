@@ -1,9 +1,9 @@
-//! The daemon `charon`: its process, in namespaces of its own, and its connections to this program: a TUN device for IKE
-//! messages, a pipe with its log, and the socket of VICI.
+//! The daemon `charon`: its process, in namespaces of its own, and its connections to this program: a TUN device for
+//! IKE messages, a pipe with its log, and the socket of VICI.
 //!
-//! This program starts itself with [`IKE_DAEMON`]: that process enters the namespaces, makes the device, sends its open file
-//! back, and becomes the daemon. In its network the daemon is a host with this end's outer address, so it sees the real
-//! addresses of peers, and no packet reaches it but those that this program passes on.
+//! This program starts itself with [`IKE_DAEMON`]: that process enters the namespaces, makes the device, sends its open
+//! file back, and becomes the daemon. In its network the daemon is a host with this end's outer address, so it sees the
+//! real addresses of peers, and no packet reaches it but those that this program passes on.
 
 use super::cannot;
 use super::plan::ExchangePlan;
@@ -81,8 +81,8 @@ fn program() -> io::Result<&'static Path> {
     Ok(program)
 }
 
-/// The addresses of the daemon, one a line: the outer one, and one of each local network. Without the latter its data path, which
-/// gets no packets, refuses the tunnels.
+/// The addresses of the daemon, one a line: the outer one, and one of each local network. Without the latter its data
+/// path, which gets no packets, refuses the tunnels.
 fn addresses(plan: &ExchangePlan) -> String {
     let local = plan.local.ip();
     let networks = plan
@@ -186,7 +186,8 @@ impl Daemon {
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         net::end_with_parent(&mut command);
-        // Ctrl-C of a terminal stops this program, which then ends the daemon: it deletes its associations at the peers before.
+        // Ctrl-C of a terminal stops this program, which then ends the daemon: it deletes its associations at the peers
+        // before.
         command.process_group(0);
         let mut child = command.spawn()?;
         // The other end belongs to the child alone.
@@ -298,8 +299,8 @@ fn become_daemon(folder: &Path, program: &Path) -> io::Result<()> {
     let local = *addresses.first().ok_or(io::ErrorKind::InvalidInput)?;
     let tun = enter()?;
     TunDevice::set_up(DEVICE, DEVICE_MTU)?;
-    // A tunnel between hosts has a route to the peer's address, but the peer's messages come from this device all the same. Most
-    // machines do not check it (rp_filter 0 or 2), so an error here has no effect on them.
+    // A tunnel between hosts has a route to the peer's address, but the peer's messages come from this device all the
+    // same. Most machines do not check it (rp_filter 0 or 2), so an error here has no effect on them.
     for of in ["all", DEVICE] {
         let _ = std::fs::write(format!("/proc/sys/net/ipv4/conf/{of}/rp_filter"), "0");
     }

@@ -271,8 +271,8 @@ impl IkeExchange {
         }
     }
 
-    /// An association could not be used, although the daemon has negotiated it. It is deleted at the peer, and another one
-    /// of its tunnel takes its place, or the tunnel is down and is set up again.
+    /// An association could not be used, although the daemon has negotiated it. It is deleted at the peer, and another
+    /// one of its tunnel takes its place, or the tunnel is down and is set up again.
     fn refused(&mut self, tunnel: usize, spi: u32) {
         let Some(child) = self.children.with_any_spi(tunnel, spi).cloned() else {
             return;
@@ -764,8 +764,8 @@ impl IkeExchange {
         }
     }
 
-    /// Seals with an association from now on, in the place of the one before, which opens for the grace time. `identity`: that of the
-    /// peer, if this is no change of keys.
+    /// Seals with an association from now on, in the place of the one before, which opens for the grace time.
+    /// `identity`: that of the peer, if this is no change of keys.
     fn seal(&mut self, child: &Child, peer: SocketAddr, identity: Option<&str>) {
         let tunnel = child.tunnel;
         self.tell(SaEvent::Sealing {
@@ -776,7 +776,8 @@ impl IkeExchange {
             identity: identity.map(str::to_owned),
         });
         let replaced = self.children.seals(tunnel, child.spi_in);
-        // With new keys the old association is deleted. Otherwise both ends have made one at the same time, and each may use another.
+        // With new keys the old association is deleted. Otherwise both ends have made one at the same time, and each
+        // may use another.
         if identity.is_none()
             && let Some(old) = replaced
         {

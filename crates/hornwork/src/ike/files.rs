@@ -34,7 +34,8 @@ impl core::fmt::Debug for IkeFiles {
     }
 }
 
-/// strongSwan reads texts that begin with `0x` and `0s` as other notations of bytes: at both ends they would be different secrets.
+/// strongSwan reads texts that begin with `0x` and `0s` as other notations of bytes: at both ends they would be
+/// different secrets.
 fn is_secret(text: &str) -> bool {
     let is_notation = text.starts_with("0x") || text.starts_with("0s");
     !is_notation

@@ -1,9 +1,10 @@
-//! Key exchange by IKEv2: a thread that connects strongSwan's daemon with peers and with the user of the associations ([`SaSink`]),
-//! which is the IPsec gateway or the softphone.
+//! Key exchange by IKEv2: a thread that connects strongSwan's daemon with peers and with the user of the associations
+//! ([`SaSink`]), which is the IPsec gateway or the softphone.
 //!
-//! An association opens before the message that tells the peer about it is sent: the log is read after each message of the
-//! daemon, and messages follow associations through one queue to the user. It seals when the daemon says so, which as
-//! the initiator is at once, as the responder when the peer has deleted the old one. So no packet is lost by new keys.
+//! An association opens before the message that tells the peer about it is sent: the log is read after each message of
+//! the daemon, and messages follow associations through one queue to the user. It seals when the daemon says so, which
+//! as the initiator is at once, as the responder when the peer has deleted the old one. So no packet is lost by new
+//! keys.
 
 mod children;
 mod client;

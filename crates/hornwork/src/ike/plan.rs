@@ -11,8 +11,8 @@ pub(crate) struct ExchangePlan {
     pub(crate) name: String,
     /// Outer address, with the port of ESP in UDP.
     pub(crate) local: SocketAddr,
-    /// Port 500 is open beside that of ESP, and messages begin there. Otherwise both ends use the ports of ESP from the beginning
-    /// (RFC 7296 section 2.23).
+    /// Port 500 is open beside that of ESP, and messages begin there. Otherwise both ends use the ports of ESP from the
+    /// beginning (RFC 7296 section 2.23).
     pub(crate) uses_port_500: bool,
     /// Policies of the kernel send packets through the associations; its messages must pass beside them.
     pub(crate) has_kernel_policies: bool,

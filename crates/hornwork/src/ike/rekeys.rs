@@ -14,15 +14,15 @@ pub(super) struct RekeyRequests {
 }
 
 impl RekeyRequests {
-    /// The association of a tunnel with this SPI needs new keys. Another one than before keeps the interval, so that keys
-    /// which are refused again and again cause no negotiation without end.
+    /// The association of a tunnel with this SPI needs new keys. Another one than before keeps the interval, so that
+    /// keys which are refused again and again cause no negotiation without end.
     pub(super) fn add(&mut self, tunnel: usize, spi: u32, now: Time) {
         let (wanted, _) = self.wanted.entry(tunnel).or_insert((spi, now));
         *wanted = spi;
     }
 
-    /// The tunnels whose request is due. `is_in_use`: whether a tunnel still uses the association of this SPI; otherwise
-    /// it has new keys.
+    /// The tunnels whose request is due. `is_in_use`: whether a tunnel still uses the association of this SPI;
+    /// otherwise it has new keys.
     pub(super) fn due(&mut self, now: Time, is_in_use: impl Fn(usize, u32) -> bool) -> Vec<usize> {
         let mut due = Vec::new();
         self.wanted.retain(|tunnel, (spi, at)| {

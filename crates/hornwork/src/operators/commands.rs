@@ -51,8 +51,8 @@ pub(crate) struct CommandLimits {
 /// A registered user, with the names of the interfaces of its contacts.
 pub(crate) type NamedRegistration = (RegistrationView, Vec<String>);
 
-/// The names of calls that `id` may be, in the order of the search. Callers choose their Call-IDs: one that looks like the
-/// number of a call must not stand for that call.
+/// The names of calls that `id` may be, in the order of the search. Callers choose their Call-IDs: one that looks like
+/// the number of a call must not stand for that call.
 fn names_of(id: &str) -> Vec<CallName> {
     let is_number = id.bytes().all(|byte| byte.is_ascii_digit());
     let number = id.parse().ok().filter(|_| is_number);

@@ -16,7 +16,8 @@ use std::time::UNIX_EPOCH;
 
 /// Name of the journal of running calls.
 const JOURNAL: &str = "running.journal";
-/// Size of the journal from which it is rewritten with the running calls alone, if that makes it half as long or shorter.
+/// Size of the journal from which it is rewritten with the running calls alone, if that makes it half as long or
+/// shorter.
 const COMPACT_BYTES: u64 = 16 << 20;
 /// Bytes at the end of a file of records that are searched for calls whose end is missing in the journal: more than one
 /// part of a batch ([`super::CHUNK`]).

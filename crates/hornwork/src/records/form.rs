@@ -183,8 +183,8 @@ pub(super) fn csv_header() -> String {
 /// First characters of cells that spreadsheets take for formulas.
 const FORMULA: [char; 6] = ['=', '+', '-', '@', '\t', '\r'];
 
-/// A cell as in RFC 4180. An apostrophe before a text that a spreadsheet would take for a formula makes it a text there, too:
-/// a caller chooses Call-ID and From.
+/// A cell as in RFC 4180. An apostrophe before a text that a spreadsheet would take for a formula makes it a text
+/// there, too: a caller chooses Call-ID and From.
 fn cell(value: &Value) -> String {
     let text = match value {
         Value::Null => return String::new(),

@@ -147,8 +147,8 @@ impl ConsoleState {
         })
     }
 
-    /// Whether the store is readable as a whole, and that for people. Requests without login ask for it, so it is read at
-    /// most once in [`STORE_CHECK_INTERVAL`], and one of them at a time.
+    /// Whether the store is readable as a whole, and that for people. Requests without login ask for it, so it is read
+    /// at most once in [`STORE_CHECK_INTERVAL`], and one of them at a time.
     async fn store_check(&self) -> (bool, String) {
         let Some(store) = &self.store else {
             return (true, "none".to_owned());

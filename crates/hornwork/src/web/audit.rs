@@ -46,8 +46,8 @@ pub(super) struct AuditEntry {
     pub(super) action: String,
     /// Status of the response.
     pub(super) outcome: String,
-    /// Values that a command accepted, `name=value`; empty for others, and for refused ones. For a refused login: `refused=N`,
-    /// the number of those since the last entry of the source that have no entry.
+    /// Values that a command accepted, `name=value`; empty for others, and for refused ones. For a refused login:
+    /// `refused=N`, the number of those since the last entry of the source that have no entry.
     #[serde(default)]
     pub(super) value: String,
 }
@@ -191,8 +191,8 @@ impl AuditState {
 }
 
 impl AuditLog {
-    /// Opens the file, and reads the newest entries back; without file only the memory is used. Returns also the error of
-    /// reading back: the log goes on without older entries.
+    /// Opens the file, and reads the newest entries back; without file only the memory is used. Returns also the error
+    /// of reading back: the log goes on without older entries.
     ///
     /// # Errors
     /// If the file cannot be opened.
@@ -226,8 +226,8 @@ impl AuditLog {
         written.err().filter(|_| !was_failing)
     }
 
-    /// Whether a refused login of this source has an entry, and the value of that entry. Clients without login must not fill
-    /// the log.
+    /// Whether a refused login of this source has an entry, and the value of that entry. Clients without login must not
+    /// fill the log.
     pub(super) fn admit_refused(&self, source: IpAddr, now: Time) -> Option<String> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let omitted = state.admit_refused(source, now)?;

@@ -383,8 +383,8 @@ impl IntervalTotals {
     }
 }
 
-/// The media of both sides. The figures of the whole call are in an event at its end; before, and after an interruption,
-/// the intervals have them.
+/// The media of both sides. The figures of the whole call are in an event at its end; before, and after an
+/// interruption, the intervals have them.
 fn streams(call: &StoredCall, events: &[StoredEvent]) -> Vec<StreamBody> {
     let media = events.iter().rev().find(|event| event.name == "call_media");
     let is_measured = media.is_some();

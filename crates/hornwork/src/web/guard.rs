@@ -99,8 +99,8 @@ fn check(
     let host = own_host(headers, &policy.hosts).map_err(origin)?;
     let path = request.uri().path();
     let is_api = path.starts_with(API);
-    // A link to a page may be on another site, and a provider leads back to the callback; other requests of the API come
-    // from our pages or from programs.
+    // A link to a page may be on another site, and a provider leads back to the callback; other requests of the API
+    // come from our pages or from programs.
     if is_api && path != OIDC_CALLBACK {
         same_origin(headers, host).map_err(origin)?;
     }
@@ -155,7 +155,8 @@ pub(super) async fn permit(
     request.extensions_mut().insert(caller.clone());
     let response = next.run(request).await;
     let values = response.extensions().get::<AcceptedValues>();
-    // Of requests that only read, those that tell values are audited: numbers searched by callers who must not see them.
+    // Of requests that only read, those that tell values are audited: numbers searched by callers who must not see
+    // them.
     if route.audited || values.is_some() {
         let values = values.map_or("", |AcceptedValues(values)| values);
         state.audit(client, Some(&caller), (&action, values), response.status());

@@ -114,8 +114,8 @@ fn new_token() -> Result<String, HashFailure> {
     Ok(format!("token: {token}\ntoken_hash = \"{hex}\""))
 }
 
-/// Whether a password belongs to a hash; `None`: the user does not exist, or has no password. Takes tens of milliseconds
-/// of CPU time in any case.
+/// Whether a password belongs to a hash; `None`: the user does not exist, or has no password. Takes tens of
+/// milliseconds of CPU time in any case.
 pub(super) fn is_password(password: &str, hash: Option<&str>) -> bool {
     let verified = PasswordHash::new(hash.unwrap_or(NO_USER)).is_ok_and(|parsed| {
         Argon2::default()

@@ -1,5 +1,5 @@
-//! Numbers and users that a caller must not see: conditions of searches that would tell hidden digits, and texts about a call
-//! that name its users once more.
+//! Numbers and users that a caller must not see: conditions of searches that would tell hidden digits, and texts about
+//! a call that name its users once more.
 
 use super::problem::Problem;
 use super::types::{CallPageBody, CallQuery};
@@ -14,8 +14,8 @@ const USER_FIELDS: [&str; 6] = ["from", "to", "user", "aor", "number", "called"]
 /// Fields that users do not appear in, although a user may have the same number.
 const PLAIN_FIELDS: [&str; 3] = ["call", "call_id", "status"];
 
-/// Shortest number or user, in letters and digits, that a caller with masked numbers may search for. A masked extension of
-/// three digits has ten candidates; a number of seven has 100,000, which [`NumberSearches`] makes a matter of days.
+/// Shortest number or user, in letters and digits, that a caller with masked numbers may search for. A masked extension
+/// of three digits has ten candidates; a number of seven has 100,000, which [`NumberSearches`] makes a matter of days.
 const MIN_SEARCHED: usize = 7;
 /// Numbers that such a caller may search in [`SEARCH_PERIOD`].
 const MAX_SEARCHES: usize = 20;

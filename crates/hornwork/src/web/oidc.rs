@@ -1,5 +1,5 @@
-//! The client of a provider of OpenID Connect: authorization code with PKCE (RFC 6749, RFC 7636, OpenID Connect Core 1.0
-//! and Discovery 1.0).
+//! The client of a provider of OpenID Connect: authorization code with PKCE (RFC 6749, RFC 7636, OpenID Connect Core
+//! 1.0 and Discovery 1.0).
 
 mod token;
 

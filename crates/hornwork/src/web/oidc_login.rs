@@ -133,8 +133,8 @@ pub(super) async fn end(
         refuse_uncounted(problem)
     };
     let not_begun = || refused("this browser has not begun the login, or too long ago");
-    // Any page can have browsers send such a request, for an image for example: it tells nothing about its sender, and is
-    // no failure.
+    // Any page can have browsers send such a request, for an image for example: it tells nothing about its sender, and
+    // is no failure.
     let is_page = headers
         .get(DESTINATION)
         .is_none_or(|destination| destination == "document");

@@ -1,5 +1,5 @@
-//! The listener of the console, in a thread of its own: bounded connections, TLS, and clients that neither read nor write
-//! are disconnected.
+//! The listener of the console, in a thread of its own: bounded connections, TLS, and clients that neither read nor
+//! write are disconnected.
 
 use super::Acceptor;
 use super::access::ClientNames;

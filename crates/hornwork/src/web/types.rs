@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 pub(super) struct ErrorBody {
     /// The mistake, in words.
     error: String,
-    /// A word for programs: bad_request, login, password, token, role, csrf, origin, not_found, method, too_many, too_large,
-    /// content_type, timeout, failed, busy.
+    /// A word for programs: bad_request, login, password, token, role, csrf, origin, not_found, method, too_many,
+    /// too_large, content_type, timeout, failed, busy.
     code: String,
 }
 
@@ -235,8 +235,8 @@ pub(super) struct MessageBody {
     pub(super) node: Option<String>,
     /// Time with microseconds.
     pub(super) at: String,
-    /// Leg: 0 of the caller, 1 behind the first border, 2 behind the second one of a store of several, and so on; null: a
-    /// Call-ID of none.
+    /// Leg: 0 of the caller, 1 behind the first border, 2 behind the second one of a store of several, and so on; null:
+    /// a Call-ID of none.
     pub(super) leg: Option<u8>,
     /// in, out, or observed by a capture agent.
     pub(super) direction: &'static str,
@@ -441,7 +441,8 @@ pub(super) struct LiveCallBody {
     pub(super) media: Vec<LiveMediaBody>,
 }
 
-/// Media received from one side of a call in progress, in its last interval of quality; figures that were not measured are null.
+/// Media received from one side of a call in progress, in its last interval of quality; figures that were not measured
+/// are null.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct LiveMediaBody {
     /// Codec.

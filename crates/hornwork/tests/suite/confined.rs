@@ -1,6 +1,6 @@
-//! The packaged systemd unit permits media over AF_XDP and a key exchange: the program runs with only the capabilities of the
-//! unit and its drop-ins, and its system calls are compared with the permitted ones. Skipped without a network namespace or
-//! strace.
+//! The packaged systemd unit permits media over AF_XDP and a key exchange: the program runs with only the capabilities
+//! of the unit and its drop-ins, and its system calls are compared with the permitted ones. Skipped without a network
+//! namespace or strace.
 
 use crate::common;
 use crate::gateway_ike;
@@ -91,7 +91,8 @@ wait $tracer
 cat "$2/log"
 "#;
 
-/// The names of the system calls in a trace of strace, from the start of the program on, and the families of the sockets.
+/// The names of the system calls in a trace of strace, from the start of the program on, and the families of the
+/// sockets.
 fn system_calls(trace: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let begun = trace.find(&format!("execve(\"{PROGRAM}\"")).expect("start");
     // System calls of strace and of the starting shell do not count.

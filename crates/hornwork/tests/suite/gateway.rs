@@ -1,6 +1,6 @@
-//! The IPsec gateway in network namespaces: two gateways with the kernel's ping and iperf3 through their tunnel, a capture of
-//! the wire opened by tshark with the same keys, strongSwan's data path as the peer, missing rights, and the how-to page.
-//! Skipped without the rights.
+//! The IPsec gateway in network namespaces: two gateways with the kernel's ping and iperf3 through their tunnel, a
+//! capture of the wire opened by tshark with the same keys, strongSwan's data path as the peer, missing rights, and the
+//! how-to page. Skipped without the rights.
 
 use crate::common::pings::{LOSS, lossless};
 use crate::common::{installed, root, scratch};
@@ -459,8 +459,8 @@ fn a_border_and_a_gateway_share_a_process() {
     assert_eq!(value("hornwork_gateway_associations"), 2.0);
 }
 
-/// A stock strongSwan with its own data path in user space (kernel-libipsec) at both ends agrees on keys; then one end is
-/// replaced by our gateway, with the keys of its log. `$ESP`: the proposal.
+/// A stock strongSwan with its own data path in user space (kernel-libipsec) at both ends agrees on keys; then one end
+/// is replaced by our gateway, with the keys of its log. `$ESP`: the proposal.
 const STRONGSWAN: &str = r#"
 charon() {
   mkdir -p $1
@@ -732,8 +732,8 @@ fn missing_rights_and_unsafe_keys_are_named() {
     assert!(allowed.status.success(), "{}", text(&allowed));
 }
 
-/// Runs the commands of a page as they are written, those of other terminals in the background, and ends with `tail`. Returns their
-/// output, the logs of those in the background, and the result of the call.
+/// Runs the commands of a page as they are written, those of other terminals in the background, and ends with `tail`.
+/// Returns their output, the logs of those in the background, and the result of the call.
 pub(crate) fn run_page(name: &str, tail: &str) -> (String, String, serde_json::Value) {
     let page = std::fs::read_to_string(root().join("docs/how-to").join(name)).expect("page");
     let folder = scratch(&format!("guide-{name}"));

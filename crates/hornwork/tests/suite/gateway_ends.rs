@@ -1,5 +1,5 @@
-//! Two gateways in network namespaces: ends by an error, tunnels that seal with one SPI, and outer packets that are longer
-//! than the path. Skipped without the rights.
+//! Two gateways in network namespaces: ends by an error, tunnels that seal with one SPI, and outer packets that are
+//! longer than the path. Skipped without the rights.
 
 use crate::common::pings::lossless;
 use crate::common::{installed, scratch};

@@ -1,6 +1,6 @@
-//! The gateway's key exchange with a stock strongSwan, which has its own data path in user space (kernel-libipsec): both ends
-//! initiate, change keys under traffic, and one restarts; a NAT with two peers behind it; certificates; a thousand tunnels;
-//! wrong secrets; an unprivileged user. Skipped without the rights.
+//! The gateway's key exchange with a stock strongSwan, which has its own data path in user space (kernel-libipsec):
+//! both ends initiate, change keys under traffic, and one restarts; a NAT with two peers behind it; certificates; a
+//! thousand tunnels; wrong secrets; an unprivileged user. Skipped without the rights.
 
 use crate::common::network_case::NetworkCase;
 use crate::common::pings::lossless;
@@ -342,8 +342,8 @@ swanctl --list-sas --uri unix://$PWD/far.d/vici 2>/dev/null
 kill -TERM $near_pid; wait $near_pid
 "#;
 
-/// The tunnel has UDP between two ports only. A peer that permits everything takes our narrower proposal; one with the same
-/// selectors has them, too.
+/// The tunnel has UDP between two ports only. A peer that permits everything takes our narrower proposal; one with the
+/// same selectors has them, too.
 #[test]
 fn tunnels_may_have_protocol_and_ports() {
     if !able() || !installed(&["python3"]) {

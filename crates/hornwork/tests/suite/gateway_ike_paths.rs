@@ -62,8 +62,8 @@ fn tunnels_by_ipv6_carry_both_families() {
     check_statistics(&case);
 }
 
-/// This network becomes a NAT, with our end behind it, which forgets flows after 2 s. The peer renews keys under traffic; then
-/// the tunnel is idle, and the peer sends first.
+/// This network becomes a NAT, with our end behind it, which forgets flows after 2 s. The peer renews keys under
+/// traffic; then the tunnel is idle, and the peer sends first.
 const BEHIND: &str = r#"
 ip addr del 10.1.0.1/24 dev lo
 site home
@@ -98,7 +98,8 @@ swanctl --list-sas --uri unix://$PWD/far.d/vici 2>/dev/null
 kill -TERM $near_pid; wait $near_pid
 "#;
 
-/// Our end behind a NAT begins the exchange, and answers at ports that the NAT forwards. Keep-alives hold the path open.
+/// Our end behind a NAT begins the exchange, and answers at ports that the NAT forwards. Keep-alives hold the path
+/// open.
 #[test]
 fn our_end_may_be_behind_a_nat() {
     if !able() || !installed(&["nft"]) {

@@ -1,6 +1,6 @@
-//! ESP by the kernel (`data_path = "kernel"`): under a User-Mode Linux, whose kernel has ESP as modules, against a stock
-//! strongSwan with its kernel-netlink and against our user space; on the kernel of this machine, the refusal. Skipped without the
-//! rights, and the first without the User-Mode Linux.
+//! ESP by the kernel (`data_path = "kernel"`): under a User-Mode Linux, whose kernel has ESP as modules, against a
+//! stock strongSwan with its kernel-netlink and against our user space; on the kernel of this machine, the refusal.
+//! Skipped without the rights, and the first without the User-Mode Linux.
 
 use crate::common::installed;
 use crate::common::network_case::NetworkCase;
@@ -9,8 +9,8 @@ use crate::gateway_ike::{COMMON, SECRET, able, far};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The first process of the guest, whose root file system is that of this machine, read only. `CASE` and `HORNWORK` come from the
-/// command line of the kernel. Algorithms are loaded as the kernel asks for them.
+/// The first process of the guest, whose root file system is that of this machine, read only. `CASE` and `HORNWORK`
+/// come from the command line of the kernel. Algorithms are loaded as the kernel asks for them.
 const INIT: &str = r#"#!/bin/bash
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/mnt TMPDIR=/mnt
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t tmpfs tmpfs /run; mount -t tmpfs tmpfs /mnt
@@ -28,7 +28,8 @@ sync; echo o > /proc/sysrq-trigger; sleep 10
 /// Output of a guest that cannot set the registers of a process: its kernel is older than the processor.
 const OLD_GUEST: &str = "ptrace set fp regs failed";
 
-/// Runs a script in the guest; returns its output. None, with a printed reason, on a processor that the guest does not know.
+/// Runs a script in the guest; returns its output. None, with a printed reason, on a processor that the guest does not
+/// know.
 fn run_guest(case: &NetworkCase, script: &str) -> Option<String> {
     case.write("script", script);
     case.write("init", INIT);
@@ -222,7 +223,8 @@ fn the_kernel_carries_packets_to_a_stock_peer() {
     for by in ["rekeyed by the peer: ", "rekeyed by this end: "] {
         assert!(numbers(&said, by)[0] >= 1, "{by}: {said}");
     }
-    // As many packets at the stock kernel as at ours, each way: pings with answers, and datagrams of which some are several.
+    // As many packets at the stock kernel as at ours, each way: pings with answers, and datagrams of which some are
+    // several.
     let [mut ours, mut theirs] = ["near: ", "far: "].map(|line| numbers(&said, line));
     ours.sort_unstable();
     theirs.sort_unstable();
@@ -334,8 +336,8 @@ fn the_kernel_carries_packets_to_our_user_space() {
     assert_eq!(numbers(&said, "ended: "), [0, 0], "{said}");
 }
 
-/// Where the kernel of this machine has no ESP, `auto` is the user space, and `kernel` is refused with the reason; where it has, both
-/// are the kernel.
+/// Where the kernel of this machine has no ESP, `auto` is the user space, and `kernel` is refused with the reason;
+/// where it has, both are the kernel.
 #[test]
 fn a_kernel_without_esp_is_refused() {
     if !able() {

@@ -1,5 +1,5 @@
-//! Calls with SIP over TCP and TLS inside of ESP: the softphones use the kernel's TCP, and two gateways carry its packets, or the
-//! softphones themselves. A third party sees ESP in UDP and nothing else. Skipped without the rights.
+//! Calls with SIP over TCP and TLS inside of ESP: the softphones use the kernel's TCP, and two gateways carry its
+//! packets, or the softphones themselves. A third party sees ESP in UDP and nothing else. Skipped without the rights.
 
 use crate::common::certificates::Authority;
 use crate::common::installed;

@@ -1,5 +1,5 @@
-//! Every command of the tutorial, the how-to guides and the page on packaging, as a whole line, with the test that runs it, or the reason
-//! why none does. A new or changed line is a failure until it is listed here.
+//! Every command of the tutorial, the how-to guides and the page on packaging, as a whole line, with the test that runs
+//! it, or the reason why none does. A new or changed line is a failure until it is listed here.
 
 use crate::common::root;
 use crate::guides::{Guide, pages};

@@ -1,8 +1,8 @@
-//! The tutorial and the how-to guides are true: their configurations are checked and run as they are written, and their commands are run;
-//! `guide_commands.rs` names the test of each.
+//! The tutorial and the how-to guides are true: their configurations are checked and run as they are written, and their
+//! commands are run; `guide_commands.rs` names the test of each.
 //!
-//! A block of a page whose first line is "```LANGUAGE FILE" is the file FILE. Live tests run in a network namespace in which the
-//! addresses of the page exist on the loopback interface; without the right to make one they are skipped.
+//! A block of a page whose first line is "```LANGUAGE FILE" is the file FILE. Live tests run in a network namespace in
+//! which the addresses of the page exist on the loopback interface; without the right to make one they are skipped.
 
 use crate::common::{Process, installed, root, scratch};
 use std::collections::BTreeSet;
@@ -159,8 +159,8 @@ impl Guide {
             .expect("a shell")
     }
 
-    /// Runs a script in a network namespace that has the addresses of the pages; `None`, with a printed reason, where there can be
-    /// none. The script's output is in `script.log`.
+    /// Runs a script in a network namespace that has the addresses of the pages; `None`, with a printed reason, where
+    /// there can be none. The script's output is in `script.log`.
     fn in_network(&self, script: &str, limit: Duration) -> Option<String> {
         // Mounts are private, too: a page may use folders of a service.
         let options: &[&str] = match is_root() {
@@ -393,7 +393,8 @@ fn headless(folder: &Path, port: u16) {
     std::fs::write(folder.join("config"), config).expect("configuration");
 }
 
-/// Every command of the tutorial in its order, with the files of the page alone: commands of other terminals in the background.
+/// Every command of the tutorial in its order, with the files of the page alone: commands of other terminals in the
+/// background.
 #[test]
 fn tutorial_ends_with_a_call_and_a_load_test_of_its_pbx() {
     let guide = Guide::new(&page("tutorial.md"));
@@ -621,7 +622,8 @@ fn kamailio_guide_carries_calls_through_the_media_node() {
     }
 }
 
-/// Debian has no Asterisk: Kamailio takes its place and accepts no request without credentials, with the same users and passwords as the guide's `pjsip.conf`.
+/// Debian has no Asterisk: Kamailio takes its place and accepts no request without credentials, with the same users and
+/// passwords as the guide's `pjsip.conf`.
 #[test]
 fn asterisk_guide_registers_challenges_and_calls() {
     if !installed(&["kamailio", "baresip"]) {
@@ -764,8 +766,8 @@ fn capture_of_the_troubleshooting_guide_is_analysed() {
     );
 }
 
-/// A call of SIPp with the number and the Call-ID of the page; the folder of the store is that of the page, on a file system
-/// of this test.
+/// A call of SIPp with the number and the Call-ID of the page; the folder of the store is that of the page, on a file
+/// system of this test.
 #[test]
 fn find_a_call_guide_finds_its_call() {
     if !installed(&["sipp"]) {

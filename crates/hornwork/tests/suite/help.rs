@@ -1,5 +1,5 @@
-//! Help texts, completions, manual pages and `hornwork` without arguments. Every command has an example in its help, and the example
-//! works.
+//! Help texts, completions, manual pages and `hornwork` without arguments. Every command has an example in its help,
+//! and the example works.
 
 use crate::common::{Process, border, example, free_port, installed, media_ports, root, scratch};
 use crate::operators::{ctl_json, until};
@@ -71,7 +71,8 @@ pub(crate) const CONTROL: [&str; 23] = [
     "drain",
 ];
 
-/// Commands whose examples need rights, a peer, minutes, or a terminal, with the test that runs the command: its file and name.
+/// Commands whose examples need rights, a peer, minutes, or a terminal, with the test that runs the command: its file
+/// and name.
 const RUN_ELSEWHERE: [(&str, &str, &str); 13] = [
     (
         "run",
@@ -286,8 +287,8 @@ fn every_command_has_an_example_that_works() {
             _ => example,
         };
         let output = shell(&folder, &line);
-        // 1: a threshold was missed, or the compared run is worse. 4: the example of `lab run` has replaced a compared run
-        // by one of a single trial.
+        // 1: a threshold was missed, or the compared run is worse. 4: the example of `lab run` has replaced a compared
+        // run by one of a single trial.
         let accepted = output.status.success()
             || (command.starts_with("lab") && output.status.code() == Some(1))
             || (command == "lab compare" && output.status.code() == Some(4));

@@ -1,5 +1,5 @@
-//! The store of calls and messages: a running border with SIPp, `hornwork trace`, crashes, a full disk, a blocked store, and HEP
-//! with programs of others.
+//! The store of calls and messages: a running border with SIPp, `hornwork trace`, crashes, a full disk, a blocked
+//! store, and HEP with programs of others.
 
 use crate::common;
 
@@ -107,7 +107,8 @@ impl Rig {
         calls.as_array().expect("an array").clone()
     }
 
-    /// Waits until `hornwork trace` finds as many calls, and finds the same again: the last messages of a call follow its end.
+    /// Waits until `hornwork trace` finds as many calls, and finds the same again: the last messages of a call follow
+    /// its end.
     pub fn await_calls(&self, arguments: &[&str], count: usize) -> Vec<Value> {
         let until = Instant::now() + Duration::from_secs(20);
         let mut before = Vec::new();
@@ -185,8 +186,8 @@ fn calls_are_found_with_both_legs() {
                 &"caller".into()
             )
         );
-        // INVITE, 100, 180, 200, ACK, BYE and 200 with the caller; the callee sends no 100. A machine that stands still for half a
-        // second makes SIPp repeat some.
+        // INVITE, 100, 180, 200, ACK, BYE and 200 with the caller; the callee sends no 100. A machine that stands still
+        // for half a second makes SIPp repeat some.
         assert!(call["messages"].as_u64() >= Some(13), "{call}");
         assert_eq!(call["call_ids"].as_array().map(Vec::len), Some(2));
         assert!(call["duration_s"].is_number() && call["started"].is_string());
@@ -365,8 +366,8 @@ fn calls_go_on_while_the_store_is_blocked() {
     }
 }
 
-/// A border whose store is on a file system of this size, in a mount namespace of its own; `None`, with a printed reason,
-/// without the right to make one.
+/// A border whose store is on a file system of this size, in a mount namespace of its own; `None`, with a printed
+/// reason, without the right to make one.
 fn border_on_a_disk(rig: &Rig, file: &Path, size: &str) -> Option<Process> {
     let script = format!(
         "mount -t tmpfs -o size={size} none '{}' && exec '{}' run -c '{}'",

@@ -132,7 +132,8 @@ fn built_program_is_installed_without_cargo() {
     assert!(absent.contains("build --release --locked"), "{absent}");
 }
 
-/// Installs, upgrades, runs and purges the Debian package in an overlay over the root file system, which ends with the process.
+/// Installs, upgrades, runs and purges the Debian package in an overlay over the root file system, which ends with the
+/// process.
 const INSTALL_IN_OVERLAY: &str = r#"
 set -e
 mount --make-rprivate /

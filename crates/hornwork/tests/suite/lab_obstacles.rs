@@ -1,5 +1,5 @@
-//! Obstacles of the test lab with the real program: a full disk, killed and interrupted runs, programs that die or answer nonsense.
-//! Each test that changes networks has a network of its own and compares it before and after.
+//! Obstacles of the test lab with the real program: a full disk, killed and interrupted runs, programs that die or
+//! answer nonsense. Each test that changes networks has a network of its own and compares it before and after.
 
 use crate::common;
 

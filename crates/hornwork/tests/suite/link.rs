@@ -1,5 +1,5 @@
-//! `hornwork lab link` between virtual interfaces: delay, loss, rate, order, offload, control, and its end. The judges are
-//! other programs (ping, iperf3) and plain sockets. In network namespaces of this test; skipped without the rights.
+//! `hornwork lab link` between virtual interfaces: delay, loss, rate, order, offload, control, and its end. The judges
+//! are other programs (ping, iperf3) and plain sockets. In network namespaces of this test; skipped without the rights.
 
 use crate::common;
 
@@ -167,7 +167,8 @@ fn json(path: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Sends `count` packets of `size` bytes, one each `every`; returns number and delay (milliseconds) of those that arrive.
+/// Sends `count` packets of `size` bytes, one each `every`; returns number and delay (milliseconds) of those that
+/// arrive.
 fn stream(hosts: &Hosts, count: u64, size: usize, every: Duration) -> Vec<(u64, f64)> {
     let (from, to) = (
         hosts.socket(0, "10.9.1.1:0"),
@@ -353,7 +354,8 @@ fn free_order_duplicates_and_corruption() {
     );
 }
 
-/// ping measures the round trip; iperf3 a TCP connection with segmentation offload, whose segments are carried one by one.
+/// ping measures the round trip; iperf3 a TCP connection with segmentation offload, whose segments are carried one by
+/// one.
 #[test]
 fn other_programs_measure_the_same() {
     let Some(hosts) = Hosts::new() else {
@@ -435,7 +437,8 @@ fn other_programs_measure_the_same() {
     assert!(!socket.exists());
 }
 
-/// Between two ports on loopback: the delay is that of the settings, and datagrams that the process did not read in time are a fault.
+/// Between two ports on loopback: the delay is that of the settings, and datagrams that the process did not read in
+/// time are a fault.
 #[test]
 fn ports_are_ends_of_a_link() {
     // The link measures its own error in namespaces.
@@ -555,7 +558,8 @@ fn link_that_cannot_keep_up_fails() {
     let (code, text) = link.end();
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("cannot keep up"), "{text}");
-    // The packets of the pause are late, and none is lost in the link. Drops in the buffer of the receiver do not count here.
+    // The packets of the pause are late, and none is lost in the link. Drops in the buffer of the receiver do not count
+    // here.
     let direction = &json(&file)["directions"][0];
     let offered = direction["offered"].as_u64().unwrap();
     assert!(offered >= 1_000, "{direction}");

@@ -1,5 +1,5 @@
-//! The pages of the web console in Chromium: their own tests (`npm test`) against a server with invented data, and the console of a
-//! running border with real calls.
+//! The pages of the web console in Chromium: their own tests (`npm test`) against a server with invented data, and the
+//! console of a running border with real calls.
 
 use crate::common::{Process, border, example, free_port, installed, media_ports, root, scratch};
 use crate::link::Hosts;
@@ -57,8 +57,8 @@ fn npm(folder: &Path, arguments: &[&str]) -> (Output, String) {
     (output, text)
 }
 
-/// A copy of the sources of the pages with the packages of their lock file; `None`, with a printed reason, if a program or the network
-/// is missing.
+/// A copy of the sources of the pages with the packages of their lock file; `None`, with a printed reason, if a program
+/// or the network is missing.
 pub(crate) fn sources() -> Option<&'static Path> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     if !installed(&["node", "npm", "chromium"]) {
@@ -185,8 +185,8 @@ fn console_shows_real_calls_in_chromium() {
             format!("[[console.user]]\nname = \"{role}\"\nrole = \"{role}\"\npassword_hash = \"{hash}\"\n")
         })
         .concat();
-    // The phone answers with media; nothing listens at the trunk `gone`, which raises an alarm. SIPp sends no media, and its
-    // standing call must last until the console ends it.
+    // The phone answers with media; nothing listens at the trunk `gone`, which raises an alarm. SIPp sends no media,
+    // and its standing call must last until the console ends it.
     let more = format!(
         "to = {{ prefix = \"49306\" }}\n\n[[trunk]]\nname = \"phone\"\ntarget = \"udp:127.0.0.1:{phone}\"\n\n[[route]]\nto = {{ prefix = \"49307\" }}\ntrunk = \"phone\"\n\n\
          [[trunk]]\nname = \"gone\"\ntarget = \"udp:127.0.0.1:9\"\nping_interval_s = 1\n\n[media]\ntimeout_s = 600\n\n[store]\nfolder = \"{shown}/store\"\nquality_interval_s = 5\n\n\
@@ -307,7 +307,8 @@ fn await_output(process: &Process, text: &str) {
     }
 }
 
-/// The caller is behind a link that loses 5 % of its packets; border, console, called phone and Chromium are on the other side.
+/// The caller is behind a link that loses 5 % of its packets; border, console, called phone and Chromium are on the
+/// other side.
 #[test]
 fn console_shows_the_loss_of_an_emulated_link() {
     const CALLED: &str = "4930701";

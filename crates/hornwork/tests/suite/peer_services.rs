@@ -1,5 +1,5 @@
-//! Services of a system behind the border: emergency calls and others (RFC 5031) from SIPp through the example configuration to
-//! SIPp; calls, messages and subscriptions that Kamailio authenticates.
+//! Services of a system behind the border: emergency calls and others (RFC 5031) from SIPp through the example
+//! configuration to SIPp; calls, messages and subscriptions that Kamailio authenticates.
 
 use crate::common;
 
@@ -166,7 +166,8 @@ impl RawPhone {
         panic!("{}: no {start}", self.user);
     }
 
-    /// A request with these lines and body, with credentials of `password` once it is challenged. Returns the last response.
+    /// A request with these lines and body, with credentials of `password` once it is challenged. Returns the last
+    /// response.
     fn request(
         &mut self,
         (method, to): (&str, &str),
@@ -340,8 +341,8 @@ fn phones_reach_each_other_through_kamailio_over_tcp() {
     }
 }
 
-/// Kamailio challenges each request outside of a dialog. With `authenticate = "trunk"` a phone registers, sends a message, and
-/// subscribes to another phone of Kamailio, whose notifications reach it; a wrong password is an event.
+/// Kamailio challenges each request outside of a dialog. With `authenticate = "trunk"` a phone registers, sends a
+/// message, and subscribes to another phone of Kamailio, whose notifications reach it; a wrong password is an event.
 #[test]
 fn kamailio_authenticates_messages_and_subscriptions() {
     if !installed(&["kamailio"]) {

@@ -250,7 +250,8 @@ fn a_call_through_two_borders_is_one_ladder() {
     page_in_chromium(port, id, &first.folder);
 }
 
-/// The page of a call has each message at its border, the legs from the caller to the callee, and the decisions of both borders.
+/// The page of a call has each message at its border, the legs from the caller to the callee, and the decisions of both
+/// borders.
 fn one_ladder(page: &Value) {
     assert_eq!(page["nodes"], serde_json::json!(["edge-1", "edge-2"]));
     let messages = page["messages"].as_array().expect("messages");

@@ -913,7 +913,8 @@ fn tls_verifies_the_certificate() {
     assert_eq!(figures["protection"], "srtp-sdes");
     assert!(figures["received"].as_u64() > Some(100), "{figures:#}");
     assert_eq!(json(&folder, "callee.json")["transport"], "TLS");
-    // Without verification the same stranger's authority does not matter; the call is refused, as no user is registered.
+    // Without verification the same stranger's authority does not matter; the call is refused, as no user is
+    // registered.
     let insecure = call(&["--insecure"]);
     assert!(!text(&insecure).contains("TLS: "), "{}", text(&insecure));
 }

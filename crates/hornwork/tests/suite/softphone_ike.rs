@@ -1,6 +1,7 @@
-//! `hornwork phone --ike` between two network namespaces: two of our phones, and our phone with a stock strongSwan that has its
-//! own data path (kernel-libipsec) and a phone in the clear behind it. Keys change under traffic; a peer restarts; wrong
-//! settings and missing parts are named. A capture of the wire is read by tshark. Skipped without the rights.
+//! `hornwork phone --ike` between two network namespaces: two of our phones, and our phone with a stock strongSwan that
+//! has its own data path (kernel-libipsec) and a phone in the clear behind it. Keys change under traffic; a peer
+//! restarts; wrong settings and missing parts are named. A capture of the wire is read by tshark. Skipped without the
+//! rights.
 
 use crate::common::certificates::Authority;
 use crate::common::installed;
@@ -212,8 +213,8 @@ fn a_phone_behind_a_stock_strongswan_is_called() {
     );
 }
 
-/// SIP over TCP and TLS: the kernel's connections are in a TUN device of our phone, the phone behind strongSwan is in the clear. Keys
-/// change in each call. Then our phone waits for the peer and for a call.
+/// SIP over TCP and TLS: the kernel's connections are in a TUN device of our phone, the phone behind strongSwan is in
+/// the clear. Keys change in each call. Then our phone waits for the peer and for a call.
 const STREAMS: &str = r#"
 # Our address of the inside exists in the tunnel only.
 ip addr del 10.1.0.1/24 dev lo
@@ -435,8 +436,8 @@ fn missing_parts_are_named_and_no_right_is_needed_to_begin() {
         true => {
             let mut figures = json(&case.folder, "caller.json");
             good(&figures, 100, &said);
-            // The kernel of the peer may answer the last packet of the call by an ICMP message in the tunnel, which the selectors of a
-            // call do not allow.
+            // The kernel of the peer may answer the last packet of the call by an ICMP message in the tunnel, which the
+            // selectors of a call do not allow.
             if figures["esp"]["drops"] == serde_json::json!({ "esp_selector": 1 }) {
                 figures["esp"]["dropped"] = 0.into();
             }

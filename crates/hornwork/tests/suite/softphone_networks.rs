@@ -1,4 +1,5 @@
-//! `hornwork phone` through the border from other networks: servers with certificates that are not trusted, behind a NAT, over IPv6.
+//! `hornwork phone` through the border from other networks: servers with certificates that are not trusted, behind a
+//! NAT, over IPv6.
 
 use crate::common::certificates::Authority;
 use crate::common::network_case::NetworkCase;

@@ -1,4 +1,5 @@
-//! `hornwork phone` with sound cards: PulseAudio is the card, its own programs speak into the microphone and record the loudspeaker.
+//! `hornwork phone` with sound cards: PulseAudio is the card, its own programs speak into the microphone and record the
+//! loudspeaker.
 
 use crate::common::phones::{correlation_of, until, voice};
 use crate::common::{Process, free_port, installed, scratch};
@@ -122,7 +123,8 @@ fn speech_passes_microphone_and_loudspeaker() {
     );
     let waits = until(&callee, "waiting for a call", Duration::from_secs(20));
     assert!(waits, "{}", callee.log());
-    // A virtual device passes its audio in blocks of the smallest latency that its users ask for, by default two seconds.
+    // A virtual device passes its audio in blocks of the smallest latency that its users ask for, by default two
+    // seconds.
     let format = [
         "--format=s16le",
         "--rate=8000",

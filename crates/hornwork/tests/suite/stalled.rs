@@ -368,7 +368,8 @@ fn unread_log_blocks_no_packet_and_no_signal() {
     );
 }
 
-/// The summary at the start is longer than the free part of a pipe of one page that is nearly full, and `/dev/full` takes nothing.
+/// The summary at the start is longer than the free part of a pipe of one page that is nearly full, and `/dev/full`
+/// takes nothing.
 #[test]
 fn standard_output_that_takes_nothing_stops_neither_start_nor_end() {
     let folder = scratch("stalled-output");

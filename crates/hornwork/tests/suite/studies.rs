@@ -339,7 +339,8 @@ fn study_runs_in_virtual_time_without_any_right() {
     assert!(text(&compared.stdout).contains("not worse"));
 }
 
-/// Each page of the other studies, and of their parts, has a link at each number, point and bar. Study C has a test of its own.
+/// Each page of the other studies, and of their parts, has a link at each number, point and bar. Study C has a test of
+/// its own.
 #[test]
 fn pages_of_simulated_studies_lead_to_their_records() {
     for name in ["study-v", "study-s", "study-b"] {

@@ -1,5 +1,6 @@
-//! `hornwork lab run study-c`: refusals, a simulation without any right, a killed run whose left-overs the next run removes, and an interrupted run that keeps
-//! its results. The whole quick setting takes almost three minutes and is run by hand.
+//! `hornwork lab run study-c`: refusals, a simulation without any right, a killed run whose left-overs the next run
+//! removes, and an interrupted run that keeps its results. The whole quick setting takes almost three minutes and is
+//! run by hand.
 
 use crate::{common, page_links};
 

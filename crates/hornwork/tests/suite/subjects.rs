@@ -1,4 +1,5 @@
-//! `--subject`, `hornwork lab subjects` and `hornwork lab agent` with the real program, an agent also in another network namespace.
+//! `--subject`, `hornwork lab subjects` and `hornwork lab agent` with the real program, an agent also in another
+//! network namespace.
 
 use crate::common;
 

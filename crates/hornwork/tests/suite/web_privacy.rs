@@ -1,4 +1,5 @@
-//! Numbers that viewers of the console must not see, users that are locked out, and the values of commands in the audit log.
+//! Numbers that viewers of the console must not see, users that are locked out, and the values of commands in the audit
+//! log.
 
 use crate::common;
 use crate::common::{border, example, media_ports, scratch};

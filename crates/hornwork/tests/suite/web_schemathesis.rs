@@ -1,6 +1,6 @@
-//! The HTTP API of the console under schemathesis: requests that it generates from our OpenAPI document, valid and invalid, in each
-//! role. All its checks apply: status codes, content types and schemas of responses, refusal of invalid data, acceptance of valid
-//! data, methods, authentication, objects that were removed.
+//! The HTTP API of the console under schemathesis: requests that it generates from our OpenAPI document, valid and
+//! invalid, in each role. All its checks apply: status codes, content types and schemas of responses, refusal of
+//! invalid data, acceptance of valid data, methods, authentication, objects that were removed.
 
 use crate::common::{Process, installed, root};
 use crate::web::{Rig, TOKENS, entries, until, users};
@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Number of requests of each kind for an operation, at most. With one, the default, there is one run, as admin, of some 20 s; a search
-/// before a release takes 10, in each role.
+/// Number of requests of each kind for an operation, at most. With one, the default, there is one run, as admin, of
+/// some 20 s; a search before a release takes 10, in each role.
 const EXAMPLES: &str = "HORNWORK_SCHEMATHESIS_EXAMPLES";
 /// Requests of a run, at least: fewer mean that it did not test.
 const LEAST: u64 = 300;
-/// Longest run with one example of each kind, on a machine that is busy with other work: it takes some 20 s on two cores.
+/// Longest run with one example of each kind, on a machine that is busy with other work: it takes some 20 s on two
+/// cores.
 const LIMIT: Duration = Duration::from_secs(300);
 /// A body beyond 8 KiB is refused for its size, before its content is read.
 const CONFIGURATION: &str = "[checks.negative_data_rejection]\n\

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 /// Most connections at a time.
 const MAX_CONNECTIONS: usize = 16;
-/// Most connections at a time that have not proved that they know the token, and those of one source: idle ones do not take
-/// the places of owners.
+/// Most connections at a time that have not proved that they know the token, and those of one source: idle ones do not
+/// take the places of owners.
 const MAX_PENDING: usize = 4;
 const MAX_PENDING_OF_SOURCE: usize = 2;
 /// Failed authentications of a source within [`WINDOW`] after which it is refused.

@@ -225,7 +225,8 @@ pub fn plan(minutes: f64) -> StudyPlan {
             "call-rate",
             "400",
             &short,
-            // Beyond what callers on the same two cores can offer: their overload would take the time of the trials that count.
+            // Callers on the same two cores cannot offer more: their overload would take the time of the trials that
+            // count.
             calls(3_200, &["search.highest=40000"]),
         )
         .with(cpu_call())

@@ -1,5 +1,5 @@
-//! Other programs beside the border, each started from its subject file, with the same experiments; ours is started the same
-//! way.
+//! Other programs beside the border, each started from its subject file, with the same experiments; ours is started the
+//! same way.
 
 use crate::decimal::plain;
 use crate::error::{LabError, RunVerdict};

@@ -195,8 +195,8 @@ impl LinkEnd {
         }
     }
 
-    /// Passes waiting packets, their times of arrival and their lengths as IP packets to `sink`. Returns false if the end
-    /// has none left.
+    /// Passes waiting packets, their times of arrival and their lengths as IP packets to `sink`. Returns false if the
+    /// end has none left.
     ///
     /// # Errors
     /// The interface is gone.

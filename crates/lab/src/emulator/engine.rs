@@ -161,7 +161,8 @@ impl RealTimeLink {
         })
     }
 
-    /// Carries packets until `stop` is set or a stop signal arrives, at most until `end`. Returns whether it was a signal.
+    /// Carries packets until `stop` is set or a stop signal arrives, at most until `end`. Returns whether it was a
+    /// signal.
     ///
     /// # Errors
     /// An interface is gone.

@@ -1,5 +1,5 @@
-//! The emulator's own error, measured before each use: a stream through a link between two pairs of virtual interfaces in
-//! a network namespace of its own.
+//! The emulator's own error, measured before each use: a stream through a link between two pairs of virtual interfaces
+//! in a network namespace of its own.
 
 use super::Z999;
 use super::ends::EndName;
@@ -50,8 +50,8 @@ pub struct OwnError {
     pub error_max_us: f64,
     /// Lateness of a sleeping thread on this host meanwhile, 99th percentile, microseconds.
     pub noise_p99_us: f64,
-    /// Lateness of the thread that sends the test's packets, 99th percentile, microseconds: as many packets as of the link
-    /// are late after a stall of the host, which is a single sample of its noise.
+    /// Lateness of the thread that sends the test's packets, 99th percentile, microseconds: as many packets as of the
+    /// link are late after a stall of the host, which is a single sample of its noise.
     pub sender_late_p99_us: f64,
     /// The 99th percentile of the error beyond that of the host, microseconds.
     pub beyond_noise_p99_us: f64,

@@ -88,7 +88,8 @@ pub struct LineSettings {
 }
 
 impl Default for LineSettings {
-    /// A wire: no delay, no limit, nothing lost; a queue of 1,000 packets if a rate is set, as an interface of Linux has.
+    /// A wire: no delay, no limit, nothing lost; a queue of 1,000 packets if a rate is set, as an interface of Linux
+    /// has.
     fn default() -> Self {
         LineSettings {
             rate: None,
@@ -599,8 +600,8 @@ pub fn set_both(both: &mut BothWays, key: &str, value: &str) -> Result<(), Strin
     both[1].set(key, back)
 }
 
-/// Refuses values that were set for these keys and have no effect in any of these directions, or cannot be had in one of
-/// them.
+/// Refuses values that were set for these keys and have no effect in any of these directions, or cannot be had in one
+/// of them.
 ///
 /// # Errors
 /// The text names the key, the reason and the remedy.

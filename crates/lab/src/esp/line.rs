@@ -1,5 +1,5 @@
-//! Two gateways of this program with a line between them. Each host has one: inner packets pass its TUN device, ESP packets
-//! (IP protocol 50) its interface on the line.
+//! Two gateways of this program with a line between them. Each host has one: inner packets pass its TUN device, ESP
+//! packets (IP protocol 50) its interface on the line.
 //!
 //! ESP packets are Ethernet frames between addresses of the gateways, which are not those of the interfaces: the kernel
 //! takes no such frame for itself, and answers none with "protocol unreachable".
@@ -116,8 +116,8 @@ pub(crate) struct LineGateways {
 }
 
 impl LineGateways {
-    /// Starts them: of each host the TUN device and the socket of its interface on the line. `outer` are the addresses of
-    /// tunnel mode.
+    /// Starts them: of each host the TUN device and the socket of its interface on the line. `outer` are the addresses
+    /// of tunnel mode.
     ///
     /// # Errors
     /// The algorithms have other keys than the case names, or there is no thread.

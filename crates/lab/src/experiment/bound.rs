@@ -33,8 +33,8 @@ pub struct FigureBound {
     /// In percent of this figure at the same level.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percent_of_figure: Option<String>,
-    /// The noise of the host, a figure of the same level, which can only make the bounded figure worse. A value within the
-    /// bound passes with any noise.
+    /// The noise of the host, a figure of the same level, which can only make the bounded figure worse. A value within
+    /// the bound passes with any noise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub noise: Option<String>,
     /// Above this noise a value beyond `most` is not a measurement of the system under test, and is not judged.

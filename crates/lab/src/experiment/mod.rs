@@ -5,6 +5,7 @@
 
 mod bound;
 mod built_in;
+mod checks;
 mod codec_name;
 mod esp_load;
 mod model;
@@ -12,12 +13,10 @@ mod network;
 mod parse;
 mod phone_load;
 mod protection;
-mod rates;
 mod remedy;
 mod renamed_keys;
 mod search_plan;
 mod study;
-mod sut_checks;
 mod template;
 
 pub use bound::{FigureBound, PEAK, PeakPlan, ReferenceValue};

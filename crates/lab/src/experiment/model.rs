@@ -177,14 +177,15 @@ pub struct Sut {
     /// SIP address of an external SUT that runs already; without it, a border is started in this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<SocketAddr>,
-    /// Subject that each trial starts as an external SUT: the name or the path of a subject file, or `NAME@ADDRESS:PORT` for
-    /// one that an agent starts on its host. Empty: none.
+    /// Subject that each trial starts as an external SUT: the name or the path of a subject file, or
+    /// `NAME@ADDRESS:PORT` for one that an agent starts on its host. Empty: none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub subject: String,
     /// File with the token of the agent.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub agent_token_file: String,
-    /// File with the authorities (PEM) of the agent's certificate, which contains its IP address: TLS. Empty: without TLS.
+    /// File with the authorities (PEM) of the agent's certificate, which contains its IP address: TLS. Empty: without
+    /// TLS.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub agent_ca_file: String,
     /// Path that WebSocket clients request from an external SUT; empty: the root.
@@ -266,8 +267,8 @@ pub struct GeneratorSettings {
     /// only; virtual time does not need it.
     pub batch_us: u32,
     /// Priority under SCHED_FIFO of the generator's threads on sockets, 1 to 99; 0: the default scheduler. If the
-    /// system does not permit it, the default scheduler is used and a remark is added. Below `sut.realtime_priority` the threads
-    /// act like separate machines: they never delay the SUT.
+    /// system does not permit it, the default scheduler is used and a remark is added. Below `sut.realtime_priority`
+    /// the threads act like separate machines: they never delay the SUT.
     #[serde(skip_serializing_if = "is_zero_u8")]
     pub realtime_priority: u8,
     /// Microseconds before a deadline in which the generator's threads poll instead of sleeping: sends are more exact,
@@ -667,8 +668,8 @@ pub struct Registrations {
     pub ramp_seconds: f64,
     /// Users, each registered once; more if `duration_seconds` needs them.
     pub users: u64,
-    /// Shortest duration of the measured load, seconds: at a high rate more users register, or, with `refresh_rate`, each
-    /// refreshes more often. 0: `users` and `refreshes` are the numbers.
+    /// Shortest duration of the measured load, seconds: at a high rate more users register, or, with `refresh_rate`,
+    /// each refreshes more often. 0: `users` and `refreshes` are the numbers.
     #[serde(skip_serializing_if = "is_zero_f64")]
     pub duration_seconds: f64,
     /// Their names; a template.

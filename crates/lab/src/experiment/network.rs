@@ -9,9 +9,9 @@ use std::time::Duration;
 /// Smallest MTU: that of IPv4 (RFC 791 section 3.2).
 const MIN_MTU: u32 = 68;
 
-/// Links between the hosts and the SUT, one for each host; without a SUT (`sut.direct`) the link between callers and called
-/// sides. In virtual time they are part of the simulation; on sockets `lab link` carries the packets between network
-/// namespaces.
+/// Links between the hosts and the SUT, one for each host; without a SUT (`sut.direct`) the link between callers and
+/// called sides. In virtual time they are part of the simulation; on sockets `lab link` carries the packets between
+/// network namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkSettings {
@@ -30,8 +30,8 @@ pub struct NetworkSettings {
     pub reorder_percent: f64,
     /// Mean length of a burst of losses, packets (Gilbert-Elliott); up to 1: losses are independent.
     pub loss_burst_packets: f64,
-    /// Losses from a trace instead of a share: 0 for a packet that arrives, 1 for a lost one, repeated; each link starts at
-    /// its beginning. Empty: none.
+    /// Losses from a trace instead of a share: 0 for a packet that arrives, 1 for a lost one, repeated; each link
+    /// starts at its beginning. Empty: none.
     pub loss_trace: String,
     /// Packets that the receiver refuses because a bit was changed, percent.
     pub corrupt_percent: f64,

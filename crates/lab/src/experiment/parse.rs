@@ -1,13 +1,12 @@
 //! Reading of experiment files, overrides and sweeps.
 
+use super::checks::{check_kernel_relay, check_nodes, check_rates, check_subject};
 use super::model::{
     CallFlow, Callers, Experiment, IpVersions, Levels, MediaKind, RegistrarLocation, Registrations,
     SutMedia, TransportName,
 };
-use super::rates::check_rates;
 use super::remedy::with_remedy;
 use super::renamed_keys::{current_path, renamed_key_warning, with_current_keys};
-use super::sut_checks::{check_kernel_relay, check_nodes, check_subject};
 use crate::error::LabError;
 use toml_edit::{DocumentMut, Item, Value};
 

@@ -12,8 +12,8 @@ use sim::TunnelFormat;
 #[serde(deny_unknown_fields, default)]
 pub struct Protection {
     /// The number, or the name in brackets. 0: `none`; 1: SRTP with keys in SDP (`srtp`); 2: SRTP with a DTLS handshake
-    /// (`dtls-srtp`); 3: TLS for signalling (`tls`); 4: TLS, and SRTP with keys in SDP (`tls-srtp`). ESP from 10 on: transport
-    /// mode (even) and tunnel mode (odd) with 10, 11: AES-128-CBC and HMAC-SHA1-96 (`esp-aes-cbc-sha1`,
+    /// (`dtls-srtp`); 3: TLS for signalling (`tls`); 4: TLS, and SRTP with keys in SDP (`tls-srtp`). ESP from 10 on:
+    /// transport mode (even) and tunnel mode (odd) with 10, 11: AES-128-CBC and HMAC-SHA1-96 (`esp-aes-cbc-sha1`,
     /// `esp-aes-cbc-sha1-tunnel`); 12, 13: AES-128-GCM (`esp-aes-gcm`); 14, 15: AES-128-CBC and HMAC-SHA2-256-128
     /// (`esp-aes-cbc-sha256`); 16, 17: ChaCha20-Poly1305 (`esp-chacha20-poly1305`); 18, 19: 3DES and HMAC-SHA1-96
     /// (`esp-3des-sha1`). From 20 on the modules of study C, each behind a stateful firewall: 20: the `firewall` alone;

@@ -14,8 +14,8 @@ fn in_words(expected: &str) -> &str {
     }
 }
 
-/// An error of the TOML reader: for an unknown key or word, with the nearest valid name; for a value of another type, with
-/// the expected one in words.
+/// An error of the TOML reader: for an unknown key or word, with the nearest valid name; for a value of another type,
+/// with the expected one in words.
 pub(super) fn with_remedy(message: &str) -> String {
     if let Some(wrong) = message
         .strip_prefix("invalid type: ")

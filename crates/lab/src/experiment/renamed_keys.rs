@@ -5,8 +5,8 @@
 use std::ops::Range;
 use toml_edit::{ImDocument, TableLike};
 
-/// Old and new dotted paths, applied in order: keys of a renamed table are listed under its new name. A rename never moves
-/// a key to another table.
+/// Old and new dotted paths, applied in order: keys of a renamed table are listed under its new name. A rename never
+/// moves a key to another table.
 pub(super) const RENAMED_KEYS: &[(&str, &str)] = &[
     ("subject", "sut"),
     ("sut.none", "sut.direct"),

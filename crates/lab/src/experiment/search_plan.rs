@@ -49,14 +49,14 @@ pub struct SearchPlan {
     /// `rfc7502`: decrease after a failed one [d], as a share; by default half of `increase`, at least a tenth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decrease: Option<f64>,
-    /// `bracket`: repetitions at the result, of which the majority decides; by default 1. `rfc7502`: good trials without a
-    /// higher result after which the search has converged; by default 10.
+    /// `bracket`: repetitions at the result, of which the majority decides; by default 1. `rfc7502`: good trials
+    /// without a higher result after which the search has converged; by default 10.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confirm: Option<u32>,
     /// Most trials.
     pub trials: u32,
-    /// Seconds after which no further trial begins, except one where full trials have only failed; by default without limit. Not in
-    /// virtual time.
+    /// Seconds after which no further trial begins, except one where full trials have only failed; by default without
+    /// limit. Not in virtual time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_seconds: Option<f64>,
 }
@@ -157,8 +157,8 @@ impl SearchPlan {
         Ok(())
     }
 
-    /// A warning about a key of the RFC's walk, which has no effect. Files of earlier releases have such keys and name no
-    /// method, since there was no other; they are accepted for one release.
+    /// A warning about a key of the RFC's walk, which has no effect. Files of earlier releases have such keys and name
+    /// no method, since there was no other; they are accepted for one release.
     pub(super) fn unused_key(&self) -> Option<String> {
         let (key, method) = self.key_of_other_method()?;
         self.method.is_none().then(|| {

@@ -113,8 +113,8 @@ impl HostCall {
         self.attempt.established
     }
 
-    /// The time in which media of the peer was due in a call that ends with `outcome`; `None` if none was, or if its end
-    /// is unknown.
+    /// The time in which media of the peer was due in a call that ends with `outcome`; `None` if none was, or if its
+    /// end is unknown.
     fn media_span(&self, outcome: AttemptOutcome, now: Time) -> Option<(Time, Time)> {
         let from = self.attempt.established.map(Time)?;
         // The caller may have ended the call: its BYE has not arrived.

@@ -918,8 +918,8 @@ impl HostMedia {
             .map_or(0, |entry| entry.transit.count)
     }
 
-    /// Ends a session and returns its result. `span`: the time in which media of the peer was due, if known. `None` if no
-    /// packet was sent, received or due.
+    /// Ends a session and returns its result. `span`: the time in which media of the peer was due, if known. `None` if
+    /// no packet was sent, received or due.
     pub(crate) fn close(
         &mut self,
         session: u32,

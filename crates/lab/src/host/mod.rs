@@ -503,8 +503,8 @@ impl Engine for LabHost {
             Input::Datagram(datagram) if self.inner.media.owns(datagram.socket) => {
                 self.inner.media.receive(datagram, &mut self.inner.out);
             }
-            // RTCP goes to the port above that of RTP (RFC 3550 section 11). A load caller opens no socket there, and the
-            // kernel may have chosen this port for SIP.
+            // RTCP goes to the port above that of RTP (RFC 3550 section 11). A load caller opens no socket there, and
+            // the kernel may have chosen this port for SIP.
             Input::Datagram(datagram) if wire::rtcp::is_rtcp(datagram.bytes) => {}
             Input::Datagram(datagram) => {
                 self.inner.note_trying(datagram.bytes);

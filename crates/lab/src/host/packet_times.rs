@@ -94,8 +94,8 @@ impl PacketTimes {
         }
     }
 
-    /// Delays in milliseconds of these arrival times from a schedule on which the packet with `timestamp` is due at `at`, in rising
-    /// order.
+    /// Delays in milliseconds of these arrival times from a schedule on which the packet with `timestamp` is due at
+    /// `at`, in rising order.
     pub fn delays_from_ms(&self, timestamp: u32, at: Time) -> Vec<f64> {
         let units = self.timestamp.wrapping_sub(timestamp) as i32;
         let media = media_ns(units, self.clock_rate);
@@ -162,8 +162,8 @@ mod tests {
             }
             let delays = came.as_ref().unwrap().delays_ms(&sent);
             assert_eq!(delays, [5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 45.0], "{clock_rate}");
-            // From the schedule, the lateness of the sender counts: packets 2, 3, 4, 6, 7, 8, 9 were 2, 0, 1, 0, 1, 2, 0
-            // ms late.
+            // From the schedule, the lateness of the sender counts: packets 2, 3, 4, 6, 7, 8, 9 were 2, 0, 1, 0, 1, 2,
+            // 0 ms late.
             let delays = came.unwrap().delays_from_ms(start, ms(1_000));
             assert_eq!(delays, [5.0, 5.0, 6.0, 6.0, 7.0, 7.0, 45.0], "{clock_rate}");
         }

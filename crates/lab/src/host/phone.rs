@@ -113,8 +113,8 @@ pub enum PhoneOccurrence {
         /// Reason, if known.
         reason: String,
     },
-    /// The connection by which a registered phone is called has ended, or could not be opened again: the phone registers
-    /// again after this time.
+    /// The connection by which a registered phone is called has ended, or could not be opened again: the phone
+    /// registers again after this time.
     RegistrationLost {
         /// Wait.
         retry_after: Duration,

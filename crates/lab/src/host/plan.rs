@@ -55,8 +55,8 @@ pub struct HostPlan {
     pub share: PlanShare,
     /// Seed of the plans that several hosts execute together: their random values have to agree.
     pub plan_seed: Option<u64>,
-    /// Seed of Call-IDs, tags and branches apart from the plan; `None`: they follow from the seed of the trial. A SUT that
-    /// outlives the trial remembers those of an earlier one, and refuses them as loops or repetitions.
+    /// Seed of Call-IDs, tags and branches apart from the plan; `None`: they follow from the seed of the trial. A SUT
+    /// that outlives the trial remembers those of an earlier one, and refuses them as loops or repetitions.
     pub identity_seed: Option<u64>,
 }
 

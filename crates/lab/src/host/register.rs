@@ -15,8 +15,8 @@ use wire::sip::{Edit, HeaderId, Message, Method, NameAddr};
 
 /// Shortest time from an answer to the next refresh that follows the granted lifetime.
 const SHORTEST_REFRESH: Duration = Duration::from_secs(1);
-/// Wait of a phone before it registers again after its connection has ended; doubled with each failure, up to the second
-/// one (RFC 5626 section 4.5 recommends longer ones, for many phones behind one proxy).
+/// Wait of a phone before it registers again after its connection has ended; doubled with each failure, up to the
+/// second one (RFC 5626 section 4.5 recommends longer ones, for many phones behind one proxy).
 const LOST_WAIT: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 /// Nonces that the registrar remembers at a time.
 const NONCES: usize = 1_000_000;
@@ -44,8 +44,8 @@ fn is_same_contact(one: &NameAddr<'_>, other: &NameAddr<'_>) -> bool {
     one.user == other.user && one.host == other.host && one.port == other.port
 }
 
-/// The lifetime of `own` among the bindings that a response to REGISTER lists, or that of all (RFC 3261 section 10.2.4).
-/// A single contact is ours, also if the registrar has changed its address.
+/// The lifetime of `own` among the bindings that a response to REGISTER lists, or that of all (RFC 3261 section
+/// 10.2.4). A single contact is ours, also if the registrar has changed its address.
 fn granted_s(response: &Message<'_>, own: &str) -> Option<u32> {
     let own = NameAddr::parse(own.as_bytes());
     let mut listed = response.contacts().filter_map(Result::ok);

@@ -1,5 +1,5 @@
-//! RTCP of a phone's session: reports beside the media, on a port of their own or on that of RTP (rtcp-mux, RFC 5761), and the round-trip
-//! time and the reception that the peer reports.
+//! RTCP of a phone's session: reports beside the media, on a port of their own or on that of RTP (rtcp-mux, RFC 5761),
+//! and the round-trip time and the reception that the peer reports.
 
 use super::sdp::PeerRtcp;
 use codec::Format;
@@ -9,7 +9,8 @@ use media::sink::RtpSink;
 use media::source::RtpSource;
 use std::net::SocketAddr;
 
-/// Bandwidth of a session, bits per second: more than any codec at 20 ms, so that the interval is the smallest one, 5 s.
+/// Bandwidth of a session, bits per second: more than any codec at 20 ms, so that the interval is the smallest one, 5
+/// s.
 const BANDWIDTH: u32 = 100_000;
 
 /// Reception of our stream as the peer reports it, and round-trip times.
@@ -45,7 +46,8 @@ impl SessionRtcp {
         }
     }
 
-    /// Begins the reports of a source, or goes on with them; `peer` is the RTCP of the peer. Returns the time of the next one.
+    /// Begins the reports of a source, or goes on with them; `peer` is the RTCP of the peer. Returns the time of the
+    /// next one.
     pub(super) fn agree(
         &mut self,
         peer: Option<PeerRtcp>,
@@ -78,8 +80,8 @@ impl SessionRtcp {
         endpoint.next_deadline().map(|deadline| deadline.at)
     }
 
-    /// Number of the socket that sends, with the destination; `rtp` is the socket of RTP. `None`: the peer has no RTCP that this session
-    /// can reach.
+    /// Number of the socket that sends, with the destination; `rtp` is the socket of RTP. `None`: the peer has no RTCP
+    /// that this session can reach.
     pub(super) fn path(&self, rtp: u32) -> Option<(u32, SocketAddr)> {
         let peer = self.peer?;
         let socket = if peer.is_mux { Some(rtp) } else { self.socket };

@@ -1,4 +1,5 @@
-//! Lateness of sent RTP packets: from the due time of each to the time at which its batch had been passed to the kernel.
+//! Lateness of sent RTP packets: from the due time of each to the time at which its batch had been passed to the
+//! kernel.
 
 use engine::Time;
 use hdrhistogram::Histogram;

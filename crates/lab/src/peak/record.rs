@@ -28,8 +28,8 @@ pub struct PeakRecord {
     pub value: f64,
     /// The highest good value of the sweep; `null` without one.
     pub at: Option<f64>,
-    /// The lowest value above it that was not good; `null` if the highest permitted value was good, or the generator was
-    /// the limit.
+    /// The lowest value above it that was not good; `null` if the highest permitted value was good, or the generator
+    /// was the limit.
     pub failed_above: Option<f64>,
     /// Interval from the peak to the failed value above it.
     pub interval: Option<Interval>,

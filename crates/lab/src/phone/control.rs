@@ -27,8 +27,8 @@ const QUEUE: usize = 2_048;
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Longest wait for the answer to BYE, CANCEL or the removal of a registration.
 const LAST_ANSWER: Duration = Duration::from_secs(2);
-/// Wait after the refusal of an incoming call: without an ACK the response is sent again after T1, 500 ms (RFC 3261 section
-/// 17.2.1).
+/// Wait after the refusal of an incoming call: without an ACK the response is sent again after T1, 500 ms (RFC 3261
+/// section 17.2.1).
 const REFUSAL: Duration = Duration::from_millis(600);
 /// Beginning of the reason of a call without an answer.
 const NO_RESPONSE: &str = "no response from ";

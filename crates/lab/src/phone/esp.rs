@@ -82,8 +82,8 @@ pub(super) fn check_transport(
 }
 
 impl PhoneEspOptions {
-    /// Networks behind a tunnel below the kernel between these outer addresses: those of options or of the file of the key exchange,
-    /// or the called host.
+    /// Networks behind a tunnel below the kernel between these outer addresses: those of options or of the file of the
+    /// key exchange, or the called host.
     ///
     /// # Errors
     /// See [`tunnel::networks`].
@@ -431,8 +431,8 @@ pub(super) fn sa_error(error: SaError, path: &Path) -> LabError {
     LabError::bad_input(format!("--esp {}: {text}", path.display()))
 }
 
-/// Selectors of packets that the phone sends: UDP, voice without it if that may be agreed, and TCP if its SIP needs it. Those of received packets
-/// are reversed.
+/// Selectors of packets that the phone sends: UDP, voice without it if that may be agreed, and TCP if its SIP needs it.
+/// Those of received packets are reversed.
 fn selectors(
     options: &PhoneEspOptions,
     phone: SocketAddr,
@@ -503,7 +503,8 @@ fn prepare_exchange(
 /// Prepares the ESP of a phone at `phone`, that calls `callee` if it calls.
 ///
 /// # Errors
-/// An option, the key file or the file of sequence numbers is invalid, or a right is missing; the key exchange does not start.
+/// An option, the key file or the file of sequence numbers is invalid, or a right is missing; the key exchange does not
+/// start.
 pub(super) fn prepare(
     options: &PhoneOptions,
     esp: &PhoneEspOptions,

@@ -1,4 +1,5 @@
-//! A key exchange for a phone's ESP. The program has it; the phone's thread carries its messages and uses its associations.
+//! A key exchange for a phone's ESP. The program has it; the phone's thread carries its messages and uses its
+//! associations.
 
 use super::thread::PhoneMessage;
 use crate::error::LabError;
@@ -15,10 +16,11 @@ const BATCH: usize = 64;
 pub enum PhoneSaEvent {
     /// A negotiated association opens from now on.
     Installed(Box<NegotiatedPair>),
-    /// The association with this SPI of sent packets seals from now on, for the peer at this address; a line about it, unless it
-    /// only has new keys.
+    /// The association with this SPI of sent packets seals from now on, for the peer at this address; a line about it,
+    /// unless it only has new keys.
     Sealing(u32, SocketAddr, Option<String>),
-    /// An association was deleted: its SPIs of received and of sent packets. It opens no more if the second value is true.
+    /// An association was deleted: its SPIs of received and of sent packets. It opens no more if the second value is
+    /// true.
     Deleted([u32; 2], bool),
     /// A message to a peer, with its marker.
     Message(Vec<u8>, SocketAddr),
@@ -85,7 +87,8 @@ pub(super) trait NegotiatedEsp {
     /// Seals with the association of this SPI from now on, and sends to this address.
     fn seal_with(&mut self, spi: u32, peer: SocketAddr);
 
-    /// Removes an association by its SPIs of received and of sent packets. It opens for ten more seconds; with `at_once`, no more.
+    /// Removes an association by its SPIs of received and of sent packets. It opens for ten more seconds; with
+    /// `at_once`, no more.
     fn remove(&mut self, spis: [u32; 2], at_once: bool, now: Time);
 
     /// Sends a message of the key exchange, with its marker.

@@ -1,4 +1,5 @@
-//! The JSON file of the statistics: opened before the call, so that a call is not lost for a path that cannot be written.
+//! The JSON file of the statistics: opened before the call, so that a call is not lost for a path that cannot be
+//! written.
 
 use crate::error::LabError;
 use serde_json::Value;

@@ -21,8 +21,8 @@ pub struct Spread {
 pub struct PhoneTransfer {
     /// Its target.
     pub to: String,
-    /// The last status: that of the new call if the peer reported it, otherwise the response to REFER; `None` if the request was
-    /// not sent or not answered.
+    /// The last status: that of the new call if the peer reported it, otherwise the response to REFER; `None` if the
+    /// request was not sent or not answered.
     pub status: Option<u16>,
 }
 

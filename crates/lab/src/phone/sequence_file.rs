@@ -179,7 +179,8 @@ impl SequenceFile {
         Ok((numbers, outbound, inbound))
     }
 
-    /// Packets may be sealed from now on: reserved numbers count as used until [`SequenceFile::write`] has the last one.
+    /// Packets may be sealed from now on: reserved numbers count as used until [`SequenceFile::write`] has the last
+    /// one.
     pub(super) fn begin(&mut self) {
         self.unused = None;
     }

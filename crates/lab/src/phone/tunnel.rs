@@ -1,9 +1,9 @@
-//! ESP below the kernel, for a phone whose SIP needs connections: a TUN device has the phone's address of the inside, the
-//! kernel's TCP carries its connections, and a thread seals and opens the packets of the device. Without connections the phone's
-//! sockets are inside of [`protect::esp::EspEndpoint`], which needs no right and no kernel.
+//! ESP below the kernel, for a phone whose SIP needs connections: a TUN device has the phone's address of the inside,
+//! the kernel's TCP carries its connections, and a thread seals and opens the packets of the device. Without
+//! connections the phone's sockets are inside of [`protect::esp::EspEndpoint`], which needs no right and no kernel.
 //!
-//! The phone's sockets are bound to the device: nothing of the phone leaves in the clear, also if a peer names an address that is
-//! not behind the tunnel.
+//! The phone's sockets are bound to the device: nothing of the phone leaves in the clear, also if a peer names an
+//! address that is not behind the tunnel.
 
 use super::esp::{EspEnd, EspFigures};
 use super::exchange::{ExchangeEnd, NegotiatedEsp, StartedExchange};
@@ -101,7 +101,8 @@ fn cannot_route(network: &AddressPrefix, error: &std::io::Error) -> LabError {
 /// Networks behind the tunnel: those that are named, else the called host.
 ///
 /// # Errors
-/// There is none, the called host is in none, or one contains an address of ESP packets, which would then be sent into the tunnel.
+/// There is none, the called host is in none, or one contains an address of ESP packets, which would then be sent into
+/// the tunnel.
 pub(super) fn networks(
     TunnelNetworks { named, setting }: TunnelNetworks<'_>,
     called: Option<IpAddr>,
@@ -275,8 +276,8 @@ impl PhoneTunnel {
         self.link.take()
     }
 
-    /// Ends the thread, and returns its figures and the states of the associations, unless it has panicked. The result is an
-    /// error if the device or the socket has failed.
+    /// Ends the thread, and returns its figures and the states of the associations, unless it has panicked. The result
+    /// is an error if the device or the socket has failed.
     pub(super) fn end(mut self) -> (Option<EspEnd>, Result<(), LabError>) {
         self.stop.store(true, Ordering::Release);
         let ended = self.thread.take().map(JoinHandle::join);
@@ -433,7 +434,8 @@ impl PacketCarrier {
         Ok(())
     }
 
-    /// A packet was too long for the path: later ones are refused with the new MTU, so that the kernel's TCP sends shorter ones.
+    /// A packet was too long for the path: later ones are refused with the new MTU, so that the kernel's TCP sends
+    /// shorter ones.
     fn measure_path(&mut self, now: Time) {
         self.gateway.count_drops(DropReason::EspTooLarge, 1);
         if now >= self.next_path {

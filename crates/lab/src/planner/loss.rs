@@ -33,13 +33,13 @@ pub struct LossCheck {
     pub blocking: f64,
     /// The simulation ended early, because it had simulated the most calls.
     pub cut_short: bool,
-    /// At least [`HOLD_TIMES`] hold times were measured: in less time the number of standing calls hardly changes, and the
-    /// blocking is that of its value at the beginning.
+    /// At least [`HOLD_TIMES`] hold times were measured: in less time the number of standing calls hardly changes, and
+    /// the blocking is that of its value at the beginning.
     pub shows_blocking: bool,
 }
 
-/// Simulates `lines` lines with Poisson arrivals of `rate` calls per second and exponential hold times of mean `hold_s`,
-/// for a warm-up of five hold times and then `seconds`. The same seed gives the same result.
+/// Simulates `lines` lines with Poisson arrivals of `rate` calls per second and exponential hold times of mean
+/// `hold_s`, for a warm-up of five hold times and then `seconds`. The same seed gives the same result.
 pub fn simulate_loss(lines: u64, rate: f64, hold_s: f64, (seconds, seed): (f64, u64)) -> LossCheck {
     let mut entropy = Entropy::from_number(seed);
     let begin = 5.0 * hold_s;

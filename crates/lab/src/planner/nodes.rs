@@ -1,5 +1,5 @@
-//! Check of the size of a plan by a simulation of its nodes in virtual time: calls arrive and are placed on nodes, one of which fails at
-//! half time; the load of the busiest node is compared with the size of a node.
+//! Check of the size of a plan by a simulation of its nodes in virtual time: calls arrive and are placed on nodes, one
+//! of which fails at half time; the load of the busiest node is compared with the size of a node.
 
 use super::estimate::Estimate;
 use super::{GIB, MediaPath, PlanRequest, Redundancy};
@@ -87,7 +87,8 @@ pub struct NodeCheck {
     pub cut_calls: u64,
     /// The simulation ended early, because it had simulated the most calls.
     pub cut_short: bool,
-    /// In each half at most the planned share of calls was refused, and no node was above 100 percent by the values of the costs.
+    /// In each half at most the planned share of calls was refused, and no node was above 100 percent by the values of
+    /// the costs.
     pub holds: bool,
 }
 
@@ -116,7 +117,8 @@ struct Node {
     most: u64,
 }
 
-/// Simulates calls on `nodes` nodes for a warm-up and two halves of `seconds` each. The same seed gives the same result.
+/// Simulates calls on `nodes` nodes for a warm-up and two halves of `seconds` each. The same seed gives the same
+/// result.
 pub(super) fn simulate_nodes(
     request: &PlanRequest,
     loads: &UnitLoads,

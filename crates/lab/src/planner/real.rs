@@ -1,5 +1,5 @@
-//! The check of a plan against a real run at a small scale: calls of its kind, registrations and standing calls through a border on
-//! this machine, whose CPU time and memory are compared with those that the plan's costs predict.
+//! The check of a plan against a real run at a small scale: calls of its kind, registrations and standing calls through
+//! a border on this machine, whose CPU time and memory are compared with those that the plan's costs predict.
 
 use super::costs::Costs;
 use super::curve::{CostCurve, busy_share};
@@ -31,8 +31,8 @@ const REGISTRATIONS_PER_S: u32 = 500;
 const REGISTRATION_SECONDS: u32 = 3;
 /// Refreshes from the cache a second.
 const REFRESHES_PER_S: u32 = 1_000;
-/// Standing calls whose memory is measured, for each call at a time, and their bounds: the memory of a few is lost in the pages of
-/// the allocator. Anchored calls are half as many, because they have ports.
+/// Standing calls whose memory is measured, for each call at a time, and their bounds: the memory of a few is lost in
+/// the pages of the allocator. Anchored calls are half as many, because they have ports.
 const STANDING_FOR_EACH: u32 = 20;
 const STANDING: (u32, u32) = (400, 1_000);
 /// Registrations whose memory is measured, for each standing call.

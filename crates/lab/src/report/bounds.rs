@@ -92,8 +92,8 @@ pub(super) fn judge(run: &RunRecord, levels: &[LevelSummary]) -> Vec<BoundCheck>
         .collect()
 }
 
-/// The verdict over trials and bounds. `NotMeasured` counts only without any other verdict where the SUT does not have the
-/// figure; where a bound could not be judged, nothing has passed.
+/// The verdict over trials and bounds. `NotMeasured` counts only without any other verdict where the SUT does not have
+/// the figure; where a bound could not be judged, nothing has passed.
 pub(super) fn verdict<'a>(
     trials: RunVerdict,
     checks: impl IntoIterator<Item = &'a BoundCheck>,
@@ -109,8 +109,8 @@ pub(super) fn verdict<'a>(
     all.and(unjudged)
 }
 
-/// `NotMeasured` if a trial with thresholds is not judged because the SUT did not get the planned load: bounds that hold
-/// do not replace its thresholds.
+/// `NotMeasured` if a trial with thresholds is not judged because the SUT did not get the planned load: bounds that
+/// hold do not replace its thresholds.
 pub(super) fn without_load<'a>(trials: impl IntoIterator<Item = &'a TrialRecord>) -> RunVerdict {
     let mut trials = trials.into_iter();
     let is_open =
@@ -183,8 +183,8 @@ fn check_level(
     }
 }
 
-/// Judges a figure beyond its bound on a host with noise; `None` where the noise plays no part: the figure is within its bound,
-/// or the noise is small, or unknown (in virtual time there is none).
+/// Judges a figure beyond its bound on a host with noise; `None` where the noise plays no part: the figure is within
+/// its bound, or the noise is small, or unknown (in virtual time there is none).
 fn check_noise(
     bound: &FigureBound,
     level: &LevelSummary,

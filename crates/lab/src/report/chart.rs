@@ -1,8 +1,8 @@
 //! Plots as inline SVG, readable on a light and on a dark page.
 //!
 //! Axes and text are drawn in one marker colour that is then replaced by `currentColor`, so that the page sets it;
-//! series have colours of medium lightness that are visible on both backgrounds. Each plot is drawn in several widths, of
-//! which the page shows one, so that its labels are readable on a phone and on paper.
+//! series have colours of medium lightness that are visible on both backgrounds. Each plot is drawn in several widths,
+//! of which the page shows one, so that its labels are readable on a phone and on paper.
 
 use super::marks::{MarkLink, MarkLinks, MarkShape};
 use crate::decimal::{plain, tick};

@@ -572,8 +572,8 @@ mod tests {
     use engine::Time;
     use std::path::PathBuf;
 
-    /// Writes a run with one trial for each pair: the times of 300 responses, and the lateness of RTP packets; the one-way
-    /// delay of its stream is the last response time.
+    /// Writes a run with one trial for each pair: the times of 300 responses, and the lateness of RTP packets; the
+    /// one-way delay of its stream is the last response time.
     fn written(name: &str, trials: &[(Vec<f64>, f64)]) -> PathBuf {
         let name = format!("hornwork-compare-{}-{name}", std::process::id());
         let dir = std::env::temp_dir().join(name);

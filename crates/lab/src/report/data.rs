@@ -414,7 +414,8 @@ impl Tally {
     fn of(group: AttemptGroup, attempts: &[Attempt]) -> Tally {
         let mut tally = Tally::default();
         let mine = || attempts.iter().filter(|a| group.contains(a.kind));
-        // Registrations before and after a phase of re-registrations only set up and clean up (`figures::main_attempts`).
+        // Registrations before and after a phase of re-registrations only set up and clean up
+        // (`figures::main_attempts`).
         let has_phase = mine().any(|a| a.kind == AttemptKind::Reregistration);
         let is_timed = |a: &Attempt| !has_phase || a.kind == AttemptKind::Reregistration;
         for attempt in mine() {

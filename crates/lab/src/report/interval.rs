@@ -188,8 +188,8 @@ fn interval_of(
     }
 }
 
-/// Interval of the loss. Losses of one stream are no independent events, and runs differ: of three runs or more the wider
-/// one of both intervals counts.
+/// Interval of the loss. Losses of one stream are no independent events, and runs differ: of three runs or more the
+/// wider one of both intervals counts.
 fn loss_interval(runs: &[f64], streams: &[&StreamRecord]) -> Interval {
     let lost: u64 = streams.iter().map(|s| s.lost).sum();
     let expected: u64 = streams.iter().map(|s| s.expected).sum();
@@ -223,8 +223,8 @@ fn by_trial(values: impl Iterator<Item = (u32, f64)>) -> Vec<Vec<f64>> {
     trials.into_values().collect()
 }
 
-/// Interval of a quantile over the values of all trials. Neighbours are no independent samples, and runs differ: of three
-/// runs or more the wider one of both intervals counts.
+/// Interval of a quantile over the values of all trials. Neighbours are no independent samples, and runs differ: of
+/// three runs or more the wider one of both intervals counts.
 fn quantile_interval(trials: &[Vec<f64>], q: f64, of: &str) -> Interval {
     let mut all: Vec<f64> = trials.concat();
     all.sort_by(f64::total_cmp);

@@ -8,7 +8,7 @@ use crate::measure::{self, is_measured_figure};
 use crate::metrics::SipMetrics;
 use crate::raw::{NoiseRecord, TrialRecord};
 use crate::record::AttemptOutcome;
-use crate::search::SearchRecord;
+use crate::search::record::SearchRecord;
 use std::collections::BTreeMap;
 
 impl LevelSummary {

@@ -1,4 +1,5 @@
-//! Figures that an experiment measures itself: a table for each figure, with the cases as rows and the levels as columns.
+//! Figures that an experiment measures itself: a table for each figure, with the cases as rows and the levels as
+//! columns.
 
 use super::chart::escape;
 use super::level_summary::LevelSummary;

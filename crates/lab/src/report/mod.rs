@@ -65,8 +65,8 @@ pub struct Published {
 }
 
 /// Writes the report of a run: `report.html` with its `records.html` and `computed.json`, `levels.csv`, `attempts.csv`,
-/// `streams.csv` and `measures.csv` beside the raw results in `dir`, and the page of a comparison if `dir` has the record
-/// of one. Returns the path of the report.
+/// `streams.csv` and `measures.csv` beside the raw results in `dir`, and the page of a comparison if `dir` has the
+/// record of one. Returns the path of the report.
 ///
 /// # Errors
 /// If `dir` contains no raw results or broken ones (the error names file and line), or is not writable.
@@ -95,8 +95,8 @@ pub(crate) fn read_streams(dir: &Path) -> Result<Vec<crate::record::StreamRecord
     Ok(RunResults::read(dir)?.raw.streams)
 }
 
-/// The verdict by thresholds that an override sets: bounds that hold do not replace them. A search judges its trials, and
-/// an interrupted run is not judged.
+/// The verdict by thresholds that an override sets: bounds that hold do not replace them. A search judges its trials,
+/// and an interrupted run is not judged.
 fn missing(run: &RunRecord) -> RunVerdict {
     let checks = run.trials.iter().flat_map(|trial| &trial.checks);
     match run.cut_short || run.search.is_some() || figures::missing(checks).is_empty() {
@@ -206,9 +206,8 @@ pub(crate) fn check_tolerance(percent: f64) -> Result<(), LabError> {
 }
 
 /// Compares the results in `dir` with those in `baseline`, and writes `compare.json`, `compare.html` and its
-/// `compare-records.html` into `dir`. A figure is worse if
-/// it differs by more than `tolerance_percent` and the difference is significant over the trials, among all figures. Two
-/// searches are compared by their results.
+/// `compare-records.html` into `dir`. A figure is worse if it differs by more than `tolerance_percent` and the
+/// difference is significant over the trials, among all figures. Two searches are compared by their results.
 ///
 /// # Errors
 /// If one of them contains no raw results, if they belong to different experiments or have no level in common, if the

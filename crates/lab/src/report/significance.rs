@@ -55,8 +55,8 @@ pub(super) fn p_of_rise(old: &Sample, new: &Sample) -> Option<f64> {
 }
 
 /// Probability of a rise of the share of events from `old` to `new` by this much or more without a change of the system
-/// (two proportions, pooled, with a correction for continuity); each is a number of events and of their occasions. `None`
-/// without occasions on either side.
+/// (two proportions, pooled, with a correction for continuity); each is a number of events and of their occasions.
+/// `None` without occasions on either side.
 pub(super) fn p_of_counts(old: (f64, f64), new: (f64, f64)) -> Option<f64> {
     if old.1 <= 0.0 || new.1 <= 0.0 {
         return None;
@@ -79,8 +79,8 @@ pub(super) fn variance_of_count(part: f64, whole: f64, trials: usize) -> f64 {
     whole / trials.max(1) as f64 * share * (1.0 - share)
 }
 
-/// Which of these probabilities remain significant among all of them (Benjamini and Hochberg): if nothing has changed, the
-/// chance that any of them does is that of a single test.
+/// Which of these probabilities remain significant among all of them (Benjamini and Hochberg): if nothing has changed,
+/// the chance that any of them does is that of a single test.
 pub(super) fn significant_together(p_values: &[Option<f64>]) -> Vec<bool> {
     let mut known: Vec<f64> = p_values.iter().flatten().copied().collect();
     known.sort_by(f64::total_cmp);

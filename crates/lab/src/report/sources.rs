@@ -1,4 +1,5 @@
-//! `computed.json`: every computed number of a report, unrounded, with its rule and the records that it was computed from.
+//! `computed.json`: every computed number of a report, unrounded, with its rule and the records that it was computed
+//! from.
 //!
 //! The report shows these numbers and links to them; the file is computed from the records alone.
 

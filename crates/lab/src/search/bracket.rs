@@ -1,5 +1,5 @@
-//! The bracket search: short trials find the region of the limit, then trials of full length put it between a passed and
-//! a failed value.
+//! The bracket search: short trials find the region of the limit, then trials of full length put it between a passed
+//! and a failed value.
 //!
 //! Result and interval are those of full trials: a short one ends before a queue is long, so it only chooses where the
 //! full ones begin.
@@ -11,7 +11,8 @@ use crate::experiment::SearchPlan;
 const COARSE_RATIO: f64 = 1.15;
 /// Largest decrease at once while no full trial has passed, as a share.
 const MAX_DECREASE: f64 = 0.5;
-/// Shares of the lowest failed value at which the last full trial and the one before it are placed while none has passed.
+/// Shares of the lowest failed value at which the last full trial and the one before it are placed while none has
+/// passed.
 const LAST_SHARES: [f64; 2] = [0.5, 0.8];
 
 /// The value to be tried, and the length of its trial.
@@ -129,8 +130,9 @@ impl Bracket {
         }
     }
 
-    /// Adapts to the number of full trials for which there is time. With two the coarse pass ends, and while none has passed the
-    /// next one is at a load that is likely to pass: the limit is then known with a wide interval instead of not at all.
+    /// Adapts to the number of full trials for which there is time. With two the coarse pass ends, and while none has
+    /// passed the next one is at a load that is likely to pass: the limit is then known with a wide interval instead of
+    /// not at all.
     pub fn limit_to(&mut self, full_trials: usize) {
         if full_trials > LAST_SHARES.len() {
             return;
@@ -279,7 +281,8 @@ mod tests {
         }
     }
 
-    /// Short trials pass up to 1,000, full ones only up to a lower capacity; there is time for so many full trials from the start.
+    /// Short trials pass up to 1,000, full ones only up to a lower capacity; there is time for so many full trials from
+    /// the start.
     fn in_limited_time(capacity: f64, mut full_trials: usize) -> (Vec<Probe>, Bracket) {
         let mut search = Bracket::new(&SearchPlan::default(), true, (200.0, 10.0, 20_000.0));
         let mut all = Vec::new();

@@ -68,7 +68,8 @@ pub struct SearchRecord {
     pub increase: Option<f64>,
     /// *d* at the start; `null` for the bracket search.
     pub decrease: Option<f64>,
-    /// Good trials without a higher result after which it has converged; repetitions at the result of the bracket search.
+    /// Good trials without a higher result after which it has converged; repetitions at the result of the bracket
+    /// search.
     pub confirm: u32,
     /// Final gap between the result and the lowest failed value.
     pub step: f64,

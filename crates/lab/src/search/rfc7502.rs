@@ -1,8 +1,8 @@
 //! The walk of RFC 7502 (Benchmarking Algorithm).
 //!
-//! The rate rises by the weight *w* after a good trial and falls by *d* after a failed one; both weights are halved then,
-//! down to a tenth. The search has converged after a number of good trials without a higher result. Then, beyond the
-//! RFC, the gap to the lowest rate that failed is halved until it is as small as the step of the sweep.
+//! The rate rises by the weight *w* after a good trial and falls by *d* after a failed one; both weights are halved
+//! then, down to a tenth. The search has converged after a number of good trials without a higher result. Then, beyond
+//! the RFC, the gap to the lowest rate that failed is halved until it is as small as the step of the sweep.
 
 use super::record::REFUTING_TRIALS;
 use crate::experiment::SearchPlan;

@@ -100,8 +100,8 @@ pub(crate) fn coarse_seconds(
     Ok((short.expected_seconds() < full * WORTHWHILE).then_some(seconds))
 }
 
-/// Number of full trials at `value` that can begin in the time that is left. A trial that has begun at the limit of the search goes on
-/// to its end.
+/// Number of full trials at `value` that can begin in the time that is left. A trial that has begun at the limit of the
+/// search goes on to its end.
 ///
 /// # Errors
 /// If the value does not fit.
@@ -114,8 +114,8 @@ pub(super) fn full_trials_left(
     Ok((left_seconds / full).max(0.0) as usize + 1)
 }
 
-/// Approximate duration of a search on sockets, seconds; for the walk of RFC 7502 that of its most trials. A trial that has begun
-/// at the limit of the search goes on to its end.
+/// Approximate duration of a search on sockets, seconds; for the walk of RFC 7502 that of its most trials. A trial that
+/// has begun at the limit of the search goes on to its end.
 ///
 /// # Errors
 /// If the first value does not fit.

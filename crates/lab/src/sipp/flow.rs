@@ -407,8 +407,9 @@ impl ScenarioGenerator {
         self.resend(slot, now);
     }
 
-    /// An ICMP error. `quoted` is the beginning of the datagram, which names the call by its branch. A call ends at the second
-    /// error, which follows the first retransmission: a peer that is just being started misses the first message only.
+    /// An ICMP error. `quoted` is the beginning of the datagram, which names the call by its branch. A call ends at the
+    /// second error, which follows the first retransmission: a peer that is just being started misses the first message
+    /// only.
     pub(super) fn undelivered(&mut self, destination: SocketAddr, quoted: &[u8], now: Time) {
         let concerns = |call: &ScenarioCall| {
             let sent = call.sent.bytes.as_slice();

@@ -21,15 +21,15 @@ pub struct Recording {
     pub packets: Vec<(Duration, Vec<u8>)>,
     /// Packetization of a stream of octets.
     pub packing: Option<Packetization>,
-    /// Clock rate of generated packets, which get the numbers of their call when they are sent; `None`: those of a capture
-    /// are sent unchanged.
+    /// Clock rate of generated packets, which get the numbers of their call when they are sent; `None`: those of a
+    /// capture are sent unchanged.
     pub clock: Option<u32>,
     /// The octet of a pattern.
     pub pattern: Option<u8>,
 }
 
-/// Numbers of the RTP packets that a call sends on one of its lines: they are of one source, whatever is played (RFC 3550
-/// section 5.1).
+/// Numbers of the RTP packets that a call sends on one of its lines: they are of one source, whatever is played (RFC
+/// 3550 section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RtpNumbering {
     /// Synchronisation source.

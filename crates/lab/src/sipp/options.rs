@@ -91,7 +91,8 @@ pub struct ScenarioOptions {
     pub call_id: String,
     /// Sends received media back.
     pub echo: bool,
-    /// Share of the packets of an audio and of a video pattern whose payload did not come back from which on it has failed.
+    /// Share of the packets of an audio and of a video pattern whose payload did not come back from which on it has
+    /// failed.
     pub tolerances: [f64; 2],
     /// Simulated loss, percent.
     pub lost: f64,

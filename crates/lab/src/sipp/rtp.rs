@@ -21,7 +21,8 @@ impl ScenarioGenerator {
         }
     }
 
-    /// Sends the media of a peer back from now on, in place of another one of the call. Calls may have a peer in common.
+    /// Sends the media of a peer back from now on, in place of another one of the call. Calls may have a peer in
+    /// common.
     pub(super) fn set_echo(&mut self, slot: usize, video: bool, wanted: Option<SocketAddr>) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
@@ -79,8 +80,8 @@ impl ScenarioGenerator {
         self.patterns.insert(source, (slot as u32, video));
     }
 
-    /// Compares a received packet with the pattern of its call. Calls with one peer address are told apart by the source
-    /// of the packets that they sent, which an echo keeps.
+    /// Compares a received packet with the pattern of its call. Calls with one peer address are told apart by the
+    /// source of the packets that they sent, which an echo keeps.
     fn compare(&mut self, datagram: &Datagram<'_>) {
         if self.patterns.is_empty() {
             return;

@@ -77,7 +77,8 @@ pub struct ScenarioSettings {
     pub users: u64,
     /// Received media is sent back.
     pub echo: bool,
-    /// Share of the packets of an audio and of a video pattern whose payload did not come back from which on it has failed.
+    /// Share of the packets of an audio and of a video pattern whose payload did not come back from which on it has
+    /// failed.
     pub tolerances: [f64; 2],
     /// Time for which a server remembers ended calls, so that late messages start no new ones.
     pub remember: Duration,

@@ -116,8 +116,8 @@ fn is_worse_above(figure: &str) -> Option<bool> {
     }
 }
 
-/// Whether two intervals have no value in common; an open end has no limit. `None` if one of them is missing, or does not
-/// contain the differences between runs.
+/// Whether two intervals have no value in common; an open end has no limit. `None` if one of them is missing, or does
+/// not contain the differences between runs.
 fn are_apart(a: Option<&Interval>, b: Option<&Interval>) -> Option<bool> {
     let (a, b) = (a?, b?);
     let has_ends = |of: &Interval| of.low.is_some() || of.high.is_some();
@@ -231,8 +231,8 @@ impl ComparedRow {
         self.baseline.value.is_some() && self.new.value.is_some()
     }
 
-    /// Whether a figure that rates the system under test was measured before, and is not now. A capacity below the lowest
-    /// load is measured.
+    /// Whether a figure that rates the system under test was measured before, and is not now. A capacity below the
+    /// lowest load is measured.
     fn is_lost(&self) -> bool {
         let upper = self.new.interval.as_ref().and_then(|of| of.high);
         let is_rated = self.unit != "rank" && is_worse_above(&self.figure).is_some();
@@ -371,8 +371,8 @@ impl StudyRunsCompared {
         !is_tested && self.rows.iter().any(|row| row.untested)
     }
 
-    /// Failed if the new run is worse; not measured if no row has both figures, if one that was judged is missing now, or
-    /// if no row could be tested.
+    /// Failed if the new run is worse; not measured if no row has both figures, if one that was judged is missing now,
+    /// or if no row could be tested.
     fn verdict(&self) -> RunVerdict {
         let is_lost = self.rows.iter().any(ComparedRow::is_lost);
         match self.worse().is_empty() {
@@ -600,7 +600,8 @@ mod tests {
         let new = study(vec![
             row("response_p99_ms", 20.0, Some(1.0)),
             row("capacity", 400.0, Some(20.0)),
-            // The intervals overlap; a single sample has none; the difference is within the tolerance; no judged figure.
+            // The intervals overlap; a single sample has none; the difference is within the tolerance; no judged
+            // figure.
             row("jitter_mean_ms", 1.5, Some(0.3)),
             row("cpu_us_each", 500.0, None),
             row("mos", 3.99, Some(0.001)),

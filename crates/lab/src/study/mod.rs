@@ -219,8 +219,8 @@ fn extended(part: &Part, spare_s: Option<f64>, quick: bool) -> Part {
     part
 }
 
-/// The parts that the setting leaves out, and those for which its time is too short, as far as the plan tells; `None`: all
-/// are run.
+/// The parts that the setting leaves out, and those for which its time is too short, as far as the plan tells; `None`:
+/// all are run.
 fn announced(plan: &StudyPlan, setting: &Setting, simulate: bool) -> Option<String> {
     let quick = setting.quick;
     let mut elapsed = 0.0;

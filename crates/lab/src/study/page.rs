@@ -11,7 +11,7 @@ use crate::progress::duration;
 use crate::raw::RunRecord;
 use crate::records_page::{RECORDS, link, link_to, text, text_on};
 use crate::report::{LevelSummary, STYLE, computed, date, escape};
-use crate::search::SearchRecord;
+use crate::search::record::SearchRecord;
 use crate::statistics::INTERVAL_COLUMN;
 use std::collections::BTreeSet;
 use std::fmt::Write;

@@ -100,8 +100,8 @@ fn esp_parts(study: char) -> Vec<Part> {
 const SHORT_SECONDS: f64 = 4.0;
 
 impl Part {
-    /// The quick setting of an experiment without one of its own: one repetition, three levels and those with figures of the
-    /// study, and durations of a few seconds.
+    /// The quick setting of an experiment without one of its own: one repetition, three levels and those with figures
+    /// of the study, and durations of a few seconds.
     fn quick_from(mut self, file: &File) -> Part {
         let experiment = file.experiment();
         let mut sets = vec!["repeat=1".to_owned()];

@@ -104,8 +104,8 @@ pub struct BarRecord {
     /// 95 % intervals of the values.
     #[serde(default)]
     pub spread: Vec<Option<(f64, f64)>>,
-    /// Records of the values, relative to the study's directory: files, or `FILE#POINTER`. Missing and empty ones: those of the
-    /// plot itself.
+    /// Records of the values, relative to the study's directory: files, or `FILE#POINTER`. Missing and empty ones:
+    /// those of the plot itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<String>,
 }

@@ -251,8 +251,8 @@ pub(super) fn measured(
     }
 }
 
-/// The level at which a row is read: the given one. That is the result of a search as well, as a higher level may have passed short
-/// trials only. Otherwise the highest one that did not fail, if there is one.
+/// The level at which a row is read: the given one. That is the result of a search as well, as a higher level may have
+/// passed short trials only. Otherwise the highest one that did not fail, if there is one.
 fn level_of(at: Option<f64>, levels: &[LevelSummary]) -> Option<&LevelSummary> {
     if at.is_some() {
         return levels.iter().find(|level| level.level == at);

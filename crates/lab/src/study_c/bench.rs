@@ -329,8 +329,8 @@ impl Bench {
         self.folders.push(folder);
     }
 
-    /// Puts two gateways of this program on the line, with these algorithms and random keys. The addresses in the tunnel are
-    /// those of their devices.
+    /// Puts two gateways of this program on the line, with these algorithms and random keys. The addresses in the
+    /// tunnel are those of their devices.
     ///
     /// # Errors
     /// A right, or TUN is missing.
@@ -434,7 +434,8 @@ impl Bench {
         Ok(())
     }
 
-    /// A file for a key of a host, in memory and not beside the results, where the next run finds those of a killed one.
+    /// A file for a key of a host, in memory and not beside the results, where the next run finds those of a killed
+    /// one.
     fn key_file(&mut self, side: usize, name: &str) -> PathBuf {
         let path = Path::new(KEYS).join(format!("{}-{name}.key", self.names[side]));
         self.keys.push(path.clone());
@@ -722,7 +723,8 @@ fn remove_files(folder: &Path) -> Vec<String> {
     removed
 }
 
-/// Removes namespaces that killed runs have left, with the programs in them, and their files with keys; returns their names.
+/// Removes namespaces that killed runs have left, with the programs in them, and their files with keys; returns their
+/// names.
 ///
 /// # Errors
 /// `ip` is missing, or may not change namespaces.

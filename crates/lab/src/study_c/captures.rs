@@ -11,8 +11,8 @@ use wire::capture::PcapWriter;
 use wire::ethernet::LinkType;
 use wire::rtp::RtpView;
 
-/// Blocks over which a mean is taken for the intervals of latency and jitter, seconds: neighbouring packets wait in the same
-/// queue, and are no independent samples.
+/// Blocks over which a mean is taken for the intervals of latency and jitter, seconds: neighbouring packets wait in the
+/// same queue, and are no independent samples.
 const BLOCK_S: f64 = 1.0;
 
 /// Frames with media, with their times (nanoseconds since 1970).
@@ -178,8 +178,8 @@ fn block_means(values: impl Iterator<Item = (usize, f64)>) -> Vec<f64> {
     sums.values().map(|(sum, n)| sum / *n as f64).collect()
 }
 
-/// The jitter after each packet (RFC 3550 section 6.4.1) with its time of sending, in order of arrival; timestamps advance
-/// with the sequence numbers.
+/// The jitter after each packet (RFC 3550 section 6.4.1) with its time of sending, in order of arrival; timestamps
+/// advance with the sequence numbers.
 fn jitter(pairs: &[(u16, u64, u64)], packet_ms: f64) -> Vec<(u64, f64)> {
     let mut in_order: Vec<&(u16, u64, u64)> = pairs.iter().collect();
     in_order.sort_by_key(|(_, _, arrived)| *arrived);

@@ -22,8 +22,8 @@ use std::time::Duration;
 /// Time after the last packet: the longest queue of the slowest line, and the longest delay.
 pub(super) const DRAIN: Duration = Duration::from_millis(2_600);
 
-/// Lateness of the hosts' sending above which a cell is not judged, milliseconds (99th percentile): a part of the shortest
-/// packet time.
+/// Lateness of the hosts' sending above which a cell is not judged, milliseconds (99th percentile): a part of the
+/// shortest packet time.
 const SENDER_LATE_MS: f64 = 10.0;
 
 /// Runs a cell. An obstacle is part of the record.
@@ -95,8 +95,8 @@ fn measure(plan: &CellPlan<'_>, record: &mut CellRecord) -> Result<(), String> {
     Ok(())
 }
 
-/// The reason, if a host did not send in time: packets that come together fill the queue of a slow line, which is none of
-/// the protection.
+/// The reason, if a host did not send in time: packets that come together fill the queue of a slow line, which is none
+/// of the protection.
 fn late_sender(late_p99_ms: Option<f64>) -> Option<String> {
     let late = late_p99_ms.filter(|late| *late > SENDER_LATE_MS)?;
     Some(format!(

@@ -1,5 +1,5 @@
-//! Study C, "The impact of security on VoIP call quality" (2011): the same call in the clear, behind a firewall and through
-//! VPNs with several ciphers, over lines of several rates, captured at both ends with one clock.
+//! Study C, "The impact of security on VoIP call quality" (2011): the same call in the clear, behind a firewall and
+//! through VPNs with several ciphers, over lines of several rates, captured at both ends with one clock.
 
 pub(crate) mod bench;
 mod captures;
@@ -47,8 +47,8 @@ const QUICK_SECONDS: f64 = 150.0;
 const BATCH_SECONDS: usize = 27;
 /// Batches of a repetition with the study's codec: in the clear, six ciphers, and two groups beside the study.
 const BATCHES: usize = 9;
-/// Expected duration of the full setting, seconds: five repetitions of the batches, and ten rounds of the ciphers. The page,
-/// the run and `lab list` name it.
+/// Expected duration of the full setting, seconds: five repetitions of the batches, and ten rounds of the ciphers. The
+/// page, the run and `lab list` name it.
 pub const FULL_SECONDS: f64 = (5
     * ((60 + BATCH_SECONDS) * BATCHES + (30 + BATCH_SECONDS) * WITH_TODAYS_CODECS.len())
     + 10 * 6) as f64;
@@ -132,8 +132,8 @@ const SLOW_LINE: u64 = 100_000;
 /// Cells that run at the same time: all networks with a group of protections.
 type Batch = Vec<(StudyCodec, StudyNetwork, StudyProtection, u32, Duration)>;
 
-/// Protections whose cells run at the same time: those in the clear, which need no program; each cipher of the study alone; and the
-/// two groups beside the study.
+/// Protections whose cells run at the same time: those in the clear, which need no program; each cipher of the study
+/// alone; and the two groups beside the study.
 fn groups() -> Vec<Vec<StudyProtection>> {
     let (clear, tunnels): (Vec<_>, Vec<_>) = PROTECTIONS
         .into_iter()
@@ -185,8 +185,8 @@ fn write_json(path: &Path, value: &impl Serialize) -> Result<(), LabError> {
     replace(path, &json)
 }
 
-/// Measures the matrix of networks and protections: a file for each cell, the captures, and files for the ranking, the ciphers
-/// and the link's own error.
+/// Measures the matrix of networks and protections: a file for each cell, the captures, and files for the ranking, the
+/// ciphers and the link's own error.
 ///
 /// # Errors
 /// A right or `ip` is missing, or the directory is not writable.
@@ -359,7 +359,8 @@ struct SlowLineLoad {
     rate: f64,
     /// Offered in one direction with framing, kbit/s.
     offered: f64,
-    /// Time after which the queue is full, seconds; `None`: the line carries the media, or the queue is bounded in bytes.
+    /// Time after which the queue is full, seconds; `None`: the line carries the media, or the queue is bounded in
+    /// bytes.
     full_after_s: Option<f64>,
 }
 

@@ -216,8 +216,8 @@ pub const PROTECTIONS: [StudyProtection; 13] = [
     ),
 ];
 
-/// Protections that the study does not have: by programs of others, and by this program. Those of a group are measured at the
-/// same time.
+/// Protections that the study does not have: by programs of others, and by this program. Those of a group are measured
+/// at the same time.
 pub const BESIDE_THE_STUDY: [&[&str]; 2] = [
     &["wireguard", "strongswan"],
     &["srtp", "esp-aes-cbc-sha1", "esp-aes-gcm"],

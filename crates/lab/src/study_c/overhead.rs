@@ -147,7 +147,8 @@ mod tests {
         assert_eq!(bytes(Tunnel::OpenVpn("AES-256-CBC")), 144);
         // WireGuard (its white paper, 5.4.6): 32 bytes and the outer headers.
         assert_eq!(bytes(Tunnel::WireGuard), 64 + 32 + 28);
-        // 8 bytes of SPI and number, 8 of IV, 68 of ciphertext, 16 of ICV: as strongSwan has in a capture (142 with Ethernet).
+        // 8 bytes of SPI and number, 8 of IV, 68 of ciphertext, 16 of ICV: as strongSwan has in a capture (142 with
+        // Ethernet).
         assert_eq!(bytes(Tunnel::StrongSwan), 28 + 8 + 8 + 68 + 16);
         // RFC 4303: 20 + 8, IV, the packet with a trailer of 2 in blocks, ICV.
         assert_eq!(bytes(Tunnel::Esp("aes-cbc-sha1")), 28 + 16 + 80 + 12);

@@ -7,7 +7,8 @@ use crate::statistics::Interval;
 /// Repetitions from which on their spread gives the interval; with fewer ones it is that within the calls.
 const REPETITIONS: usize = 3;
 
-/// Interval of the loss. Losses of one call are no independent events, and calls differ: the wider one of both intervals counts.
+/// Interval of the loss. Losses of one call are no independent events, and calls differ: the wider one of both
+/// intervals counts.
 fn loss_interval(records: &[&&CellRecord], (lost, sent): (u64, u64)) -> Interval {
     let n = records.len().max(1) as f64;
     let correlation = records.iter().map(|r| r.loss_correlation).sum::<f64>() / n;
@@ -26,8 +27,8 @@ fn loss_interval(records: &[&&CellRecord], (lost, sent): (u64, u64)) -> Interval
     }
 }
 
-/// Whether both have exactly the same figures: in virtual time, on a line without losses and jitter, each repetition is the
-/// first one again, whatever its seed.
+/// Whether both have exactly the same figures: in virtual time, on a line without losses and jitter, each repetition is
+/// the first one again, whatever its seed.
 fn is_same(a: &CellRecord, b: &CellRecord) -> bool {
     (a.sent, a.arrived, a.loss_percent) == (b.sent, b.arrived, b.loss_percent)
         && (&a.latency_ms, &a.jitter_ms) == (&b.latency_ms, &b.jitter_ms)

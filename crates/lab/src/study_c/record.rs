@@ -131,7 +131,8 @@ pub struct CellRecord {
     pub line: Vec<serde_json::Value>,
     /// Bytes of an IP packet with media on the line.
     pub line_packet_bytes: Option<f64>,
-    /// Packets of SRTP or of our ESP at both hosts; `null` with another protection, and where only its bytes are simulated.
+    /// Packets of SRTP or of our ESP at both hosts; `null` with another protection, and where only its bytes are
+    /// simulated.
     pub protected: Option<PacketCount>,
     /// Captures, relative to the directory.
     pub captures: Vec<String>,

@@ -41,7 +41,8 @@ fn cells_with<'a>(
     matching.collect()
 }
 
-/// Writes the records beside those of the cells: pooled figures with the names of their cells, ranking, ciphers, own error.
+/// Writes the records beside those of the cells: pooled figures with the names of their cells, ranking, ciphers, own
+/// error.
 pub(super) fn write(dir: &Path, found: &Found) -> Result<(), LabError> {
     for codec in CODECS {
         for network in NETWORKS {

@@ -1,5 +1,5 @@
-//! A cell in virtual time: the same media over the same line, with the protection's computed bytes and time. It needs no right,
-//! and the same seed gives the same bytes.
+//! A cell in virtual time: the same media over the same line, with the protection's computed bytes and time. It needs
+//! no right, and the same seed gives the same bytes.
 
 use super::captures::{self, Capture};
 use super::media::{LEAD, MediaSource, MediaSrtp, RTP};
@@ -273,7 +273,8 @@ mod tests {
     fn latency_and_loss_are_those_of_the_line() {
         let dir = std::env::temp_dir().join(format!("hornwork-study-c-sim-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        // In the clear: 71 bytes with HDLC at 64 kbit/s take 8.875 ms, and 1 ms is the delay of the line. RTCP adds to some.
+        // In the clear: 71 bytes with HDLC at 64 kbit/s take 8.875 ms, and 1 ms is the delay of the line. RTCP adds to
+        // some.
         let clear = cell("wan-64", "none", &dir, 10);
         assert!(clear.is_valid(), "{clear:?}");
         let latency = clear.latency_ms.value.unwrap();

@@ -37,8 +37,8 @@ pub fn not_measured(cause: &str) -> Vec<CipherSpeed> {
         .collect()
 }
 
-/// Measures the ciphers of the study by `openssl speed`, one second each in each round. The ciphers take turns, so that a
-/// host that becomes slower or faster meets all of them.
+/// Measures the ciphers of the study by `openssl speed`, one second each in each round. The ciphers take turns, so that
+/// a host that becomes slower or faster meets all of them.
 pub fn measure(rounds: u32) -> Vec<CipherSpeed> {
     let ciphers = ciphers();
     let mut found: Vec<Result<Vec<f64>, String>> = vec![Ok(Vec::new()); ciphers.len()];

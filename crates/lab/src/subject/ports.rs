@@ -43,8 +43,8 @@ pub(crate) fn addresses<const N: usize>(ip: IpAddr) -> Result<[SocketAddr; N], L
     Err(none_free(ip, error))
 }
 
-/// First and last port of `count` ports that are free for UDP and that no border or media node claims; the first is even (RFC
-/// 3550 section 11).
+/// First and last port of `count` ports that are free for UDP and that no border or media node claims; the first is
+/// even (RFC 3550 section 11).
 ///
 /// # Errors
 /// If there are none.

@@ -51,8 +51,8 @@ pub(crate) fn family(process: u32, with_memory: bool) -> std::io::Result<Family>
     }
 }
 
-/// CPU time of a process and of its children that were waited for, seconds. The scheduler counts the threads that run in
-/// nanoseconds; the ticks, rounded down, also have threads that have ended.
+/// CPU time of a process and of its children that were waited for, seconds. The scheduler counts the threads that run
+/// in nanoseconds; the ticks, rounded down, also have threads that have ended.
 fn cpu_of(process: u32, stat: &Stat) -> f64 {
     let mut nanos = 0;
     let threads = std::fs::read_dir(format!("/proc/{process}/task"));

@@ -111,8 +111,8 @@ impl PortSpan {
     }
 }
 
-/// Transactions of a call of a mobile network, each for the seconds that it takes: they stay for up to 32 s after their end (RFC
-/// 3261, Timers H, J, L and M), those of INVITE, PRACK, UPDATE and BYE on both sides.
+/// Transactions of a call of a mobile network, each for the seconds that it takes: they stay for up to 32 s after their
+/// end (RFC 3261, Timers H, J, L and M), those of INVITE, PRACK, UPDATE and BYE on both sides.
 const TRANSACTION_SECONDS: f64 = 400.0;
 
 /// Addresses, users and trunk of a border.
@@ -149,12 +149,13 @@ pub struct Layout {
     pub call_limit: u32,
     /// Memory for calls and registrations, MiB; 0: no limit.
     pub memory_mib: u32,
-    /// Interval after which refreshes are passed on to the registrar behind, seconds; 0: the default of the configuration.
+    /// Interval after which refreshes are passed on to the registrar behind, seconds; 0: the default of the
+    /// configuration.
     pub refresh_interval_s: u32,
     /// Limit of stream connections, all from one source; 0: the default of the configuration.
     pub connections: u32,
-    /// Calls at a time and calls per second of the workload: the limits of calls and transactions are at least as high as
-    /// these need, so that they do not decide over a rate.
+    /// Calls at a time and calls per second of the workload: the limits of calls and transactions are at least as high
+    /// as these need, so that they do not decide over a rate.
     pub load: (u64, f64),
     /// Media nodes: their command addresses.
     pub nodes: Vec<SocketAddr>,
@@ -506,8 +507,8 @@ pub(super) fn free_control(ip: IpAddr) -> Result<SocketAddr, LabError> {
 /// Ephemeral ports that are tried, at random, until one is no media port.
 const MOST_DRAWS: usize = 1_000;
 
-/// A port of `ip` that is free for UDP and TCP and in none of these spans of media ports, with the sockets that occupy it. The
-/// kernel's range of ephemeral ports may contain the spans.
+/// A port of `ip` that is free for UDP and TCP and in none of these spans of media ports, with the sockets that occupy
+/// it. The kernel's range of ephemeral ports may contain the spans.
 fn free_port(
     ip: IpAddr,
     media: &[PortSpan],

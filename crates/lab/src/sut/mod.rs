@@ -214,7 +214,8 @@ impl RunningSut {
         }
     }
 
-    /// Its resident memory with that of its descendants, bytes; `None` if it shares this process or runs on another machine.
+    /// Its resident memory with that of its descendants, bytes; `None` if it shares this process or runs on another
+    /// machine.
     ///
     /// # Errors
     /// If the given process does not exist.
@@ -230,8 +231,8 @@ impl RunningSut {
         }
     }
 
-    /// Its CPU time so far on this machine, outside of this process, seconds; `None` if unknown, as of a foreign one without
-    /// its process and of one that an agent has started.
+    /// Its CPU time so far on this machine, outside of this process, seconds; `None` if unknown, as of a foreign one
+    /// without its process and of one that an agent has started.
     ///
     /// # Errors
     /// If the given process does not exist.

@@ -47,8 +47,8 @@ fn cannot(why: impl std::fmt::Display) -> LabError {
 }
 
 impl NodeThread {
-    /// Starts a node and waits until it accepts commands at `control`; its media ports are those of `sides`, towards callers and
-    /// towards the called side.
+    /// Starts a node and waits until it accepts commands at `control`; its media ports are those of `sides`, towards
+    /// callers and towards the called side.
     ///
     /// # Errors
     /// If it cannot listen.

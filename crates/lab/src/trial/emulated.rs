@@ -21,15 +21,16 @@ use std::time::Duration;
 pub(super) const ENDS: [&str; 2] = ["hosts", "sut"];
 /// Names of both directions in records.
 const DIRECTIONS: [&str; 2] = ["up", "down"];
-/// Lateness of sending above which a trial is not judged: a tenth of the packet time of voice. The hosts of the trial share the
-/// processors with the link.
+/// Lateness of sending above which a trial is not judged: a tenth of the packet time of voice. The hosts of the trial
+/// share the processors with the link.
 const LATENESS: LatenessBound = LatenessBound {
     ms: 2.0,
     from_packets: 300,
 };
 /// Time after which the thread looks whether it shall end, or the faults have.
 const SLICE: Duration = Duration::from_millis(20);
-/// Wait between two looks at the interfaces once a stop signal arrived, with which the link no longer waits for packets.
+/// Wait between two looks at the interfaces once a stop signal arrived, with which the link no longer waits for
+/// packets.
 const AFTER_SIGNAL: Duration = Duration::from_micros(200);
 
 /// A link that a thread of its own carries.

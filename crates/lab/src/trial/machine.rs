@@ -101,8 +101,8 @@ const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 /// Ports of that range that stay free for other programs and for connections that are still closing.
 const SPARE_PORTS: u32 = 1_000;
 
-/// Number of connections that one address of this network namespace can open to one address. In a namespace of its own (`private`)
-/// the range is widened first: no other program uses it.
+/// Number of connections that one address of this network namespace can open to one address. In a namespace of its own
+/// (`private`) the range is widened first: no other program uses it.
 pub(super) fn outgoing_ports(private: bool) -> u32 {
     if private {
         // Without the right to write it, the range stays as it is.

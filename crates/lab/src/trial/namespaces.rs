@@ -60,8 +60,8 @@ const BORDER_INTERFACES: [&str; 2] = ["access", "core"];
 /// The other end of both pairs, in the namespaces of callers and called side.
 const FAR_INTERFACE: &str = "voice";
 
-/// MAC addresses of the hosts and of the border in each network. They are known to both ends, so that no address resolution
-/// crosses a link with faults.
+/// MAC addresses of the hosts and of the border in each network. They are known to both ends, so that no address
+/// resolution crosses a link with faults.
 const MACS: [[&str; 2]; 2] = [
     ["02:00:00:00:01:01", "02:00:00:00:01:02"],
     ["02:00:00:00:02:01", "02:00:00:00:02:02"],
@@ -70,8 +70,8 @@ const MACS: [[&str; 2]; 2] = [
 /// Namespaces of callers and called side, each linked with the namespace of the calling thread, where the border runs.
 #[derive(Debug)]
 pub(super) struct CallNetworks {
-    /// Of callers and of the called side. Without a SUT (`sut.direct`) the called side is in the namespace of the calling
-    /// thread; a conference has no called side.
+    /// Of callers and of the called side. Without a SUT (`sut.direct`) the called side is in the namespace of the
+    /// calling thread; a conference has no called side.
     pub sides: [Option<Arc<Network>>; 2],
     /// Addresses of callers and of the called side.
     pub hosts: [IpAddr; 2],
@@ -86,8 +86,8 @@ pub(super) struct CallNetworks {
 }
 
 impl CallNetworks {
-    /// The networks of a trial whose media passes interfaces: with the kernel relay, or with `[network]`, whose links' own error
-    /// is measured first.
+    /// The networks of a trial whose media passes interfaces: with the kernel relay, or with `[network]`, whose links'
+    /// own error is measured first.
     ///
     /// # Errors
     /// Those of [`CallNetworks::new`].
@@ -110,9 +110,9 @@ impl CallNetworks {
         }))
     }
 
-    /// Creates the namespaces and interfaces, with the links of `[network]` between them where it is set. The interfaces of
-    /// callers and called side have GRO, without which a veth does not take frames that XDP redirects to it, and compute
-    /// checksums, which XDP does not complete.
+    /// Creates the namespaces and interfaces, with the links of `[network]` between them where it is set. The
+    /// interfaces of callers and called side have GRO, without which a veth does not take frames that XDP redirects to
+    /// it, and compute checksums, which XDP does not complete.
     ///
     /// # Errors
     /// Without the rights, or without the programs.

@@ -210,8 +210,8 @@ pub(super) fn on_sockets(
     })
 }
 
-/// Runs a trial in virtual time: the user agent of this program calls the receiver. Programs and the load of the machine have no
-/// virtual time.
+/// Runs a trial in virtual time: the user agent of this program calls the receiver. Programs and the load of the
+/// machine have no virtual time.
 pub(super) fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabError> {
     let plan = trial.experiment.phone.as_ref();
     let plan = plan.ok_or_else(|| LabError::bad_input("no [phone]"))?;

@@ -1,6 +1,6 @@
-//! A protected access side: callers in a network namespace of their own, and between them and the border either a link, or
-//! two gateways of this program that seal and open every packet (ESP, RFC 4303) and reach the kernel by TUN, or the line
-//! of `tunnelled.rs` with firewall, tunnel or ESP, and the link of `[network]`.
+//! A protected access side: callers in a network namespace of their own, and between them and the border either a link,
+//! or two gateways of this program that seal and open every packet (ESP, RFC 4303) and reach the kernel by TUN, or the
+//! line of `tunnelled.rs` with firewall, tunnel or ESP, and the link of `[network]`.
 
 use super::tunnelled::{Tunnelled, TunnelledEnd};
 use super::{HostPlacement, Outcomes, Trial};

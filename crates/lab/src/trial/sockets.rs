@@ -212,8 +212,8 @@ fn with_allowed_priorities(trial: &Trial) -> (Option<Trial>, Option<String>) {
     (Some(shared), Some(remark))
 }
 
-/// Randomness of this run for Call-IDs, tags and branches at a SUT that goes on after the trial: it remembers those of the
-/// trials before, and a second run with the same seed would repeat them.
+/// Randomness of this run for Call-IDs, tags and branches at a SUT that goes on after the trial: it remembers those of
+/// the trials before, and a second run with the same seed would repeat them.
 pub(super) fn identities(experiment: &Experiment) -> Result<Option<Entropy>, LabError> {
     experiment.sut.address.map(|_| system_entropy()).transpose()
 }
@@ -514,8 +514,8 @@ fn user_connections(
     })
 }
 
-/// Limits the connections to the file descriptors of this process and to the ports of its address; returns a remark with both numbers
-/// if users have to share them.
+/// Limits the connections to the file descriptors of this process and to the ports of its address; returns a remark
+/// with both numbers if users have to share them.
 fn fit_connections(experiment: &mut Experiment, private: bool) -> Option<String> {
     let ours = !experiment.sut.is_external();
     let plan = experiment

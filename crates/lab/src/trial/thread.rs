@@ -16,14 +16,14 @@ use std::time::Duration;
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Shortest time between two of them: a turn may take a few microseconds.
 const POLL_PAUSE: Duration = Duration::from_millis(1);
-/// Media ports from which on they share one socket, if the rights permit it: a call that sends or receives the packets of
-/// many ports then replaces one for each packet.
+/// Media ports from which on they share one socket, if the rights permit it: a call that sends or receives the packets
+/// of many ports then replaces one for each packet.
 const SHARED_SOCKET_FROM: usize = 64;
-/// Buffer of that socket, bytes, which the driver requests as for signalling: almost a second of 100,000 packets a second, so
-/// that a thread that was taken off its processor loses nothing.
+/// Buffer of that socket, bytes, which the driver requests as for signalling: almost a second of 100,000 packets a
+/// second, so that a thread that was taken off its processor loses nothing.
 const SHARED_SOCKET_BUFFER: usize = 32 << 20;
-/// Longest time by which a host that only receives streams collects packets, so that it does not wake up for each of them.
-/// Their arrival is the kernel's time stamp.
+/// Longest time by which a host that only receives streams collects packets, so that it does not wake up for each of
+/// them. Their arrival is the kernel's time stamp.
 const RECEIVE_DELAY: Duration = Duration::from_millis(1);
 /// Longest wait for the sockets to open.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
@@ -71,8 +71,8 @@ pub struct HostResults {
     pub cpu_seconds: f64,
     /// Drops of its endpoint and its driver, by name.
     pub drops: Vec<(&'static str, u64)>,
-    /// Datagrams that the kernel dropped at its sockets, which it did not read in time; 0 where the kernel does not report
-    /// them.
+    /// Datagrams that the kernel dropped at its sockets, which it did not read in time; 0 where the kernel does not
+    /// report them.
     pub kernel_drops: u64,
     /// Stream connections that it opened.
     pub connected: u64,

@@ -1,6 +1,6 @@
-//! Calls through an ESP tunnel in virtual time: callers behind the softphone's ESP layer, a link with loss, duplicates and
-//! reordering, the core of the IPsec gateway, a border and callees. Keys change under traffic, in the order of messages of IKEv2,
-//! and the gateway of some seeds restarts without its associations.
+//! Calls through an ESP tunnel in virtual time: callers behind the softphone's ESP layer, a link with loss, duplicates
+//! and reordering, the core of the IPsec gateway, a border and callees. Keys change under traffic, in the order of
+//! messages of IKEv2, and the gateway of some seeds restarts without its associations.
 
 use super::{TrialHosts, merge, total_held};
 use crate::experiment::{Experiment, File};
@@ -75,8 +75,8 @@ fn pair(seed: u64, number: u32, end: usize, now: Time) -> NegotiatedPair {
     }
 }
 
-/// The gateway's host: its outer socket, and in place of the host's kernel a socket at each address and port of the phone from which
-/// packets have come out of the tunnel.
+/// The gateway's host: its outer socket, and in place of the host's kernel a socket at each address and port of the
+/// phone from which packets have come out of the tunnel.
 struct SimulatedGateway {
     esp: EspGateway,
     /// Local addresses, the outer one first, and whether they are open.

@@ -265,8 +265,8 @@ fn media_nodes_relay_between_the_links() {
     assert!(low >= 25.0, "{low} ms");
 }
 
-/// Participants of a conference are behind a link; the probe hears the others with its delay and loss. The bypassing streams, which show
-/// the host's jitter, do not pass it.
+/// Participants of a conference are behind a link; the probe hears the others with its delay and loss. The bypassing
+/// streams, which show the host's jitter, do not pass it.
 #[test]
 fn conference_has_a_link_to_its_participants() {
     if !able() {
@@ -334,7 +334,8 @@ fn measured(outcomes: &Outcomes, figure: &str) -> f64 {
         .samples[0]
 }
 
-/// The bytes of a protection decide whether a call fits into a line: G.729 has 27 kbit/s in the clear, and 60 in OpenVPN.
+/// The bytes of a protection decide whether a call fits into a line: G.729 has 27 kbit/s in the clear, and 60 in
+/// OpenVPN.
 #[test]
 fn protections_fill_a_slow_line_in_virtual_time() {
     let on_line = |kind: &str| {
@@ -359,8 +360,9 @@ fn protections_fill_a_slow_line_in_virtual_time() {
         "{clear} {firewall}"
     );
     assert!((clear_kbit - firewall_kbit).abs() < 1e-6);
-    // 124, 144 and 124 bytes of 60, each 20 ms, of which the line has room for 96 with those of HDLC. The border's counters have
-    // the packets that it sends, and of those towards it only the ones that passed the full line: less than twice as many bytes.
+    // 124, 144 and 124 bytes of 60, each 20 ms, of which the line has room for 96 with those of HDLC. The border's
+    // counters have the packets that it sends, and of those towards it only the ones that passed the full line: less
+    // than twice as many bytes.
     for (delay, kbit) in [
         (wireguard, wireguard_kbit),
         (openvpn, openvpn_kbit),
@@ -449,8 +451,8 @@ fn protections_and_links_carry_calls_in_real_time() {
     assert!(bytes[1] > bytes[0] * 1.1, "{bytes:?}");
 }
 
-/// Both modes of our own ESP. Its packets are on the link, with the bytes of the format: one with a changed bit, and a second
-/// copy, are refused by the gateway and reach neither border nor callers.
+/// Both modes of our own ESP. Its packets are on the link, with the bytes of the format: one with a changed bit, and a
+/// second copy, are refused by the gateway and reach neither border nor callers.
 #[test]
 fn our_esp_carries_calls_over_a_link_in_real_time() {
     if !able() {

@@ -95,8 +95,8 @@ fn tls_without_sut_and_hang_up_by_either_side() {
     }
 }
 
-/// Study S, row S7, at a small scale: each subscriber has a connection, which stays open; refreshes are answered by the border, and
-/// passed on to the registrar behind it, which demands digest, once an interval is over.
+/// Study S, row S7, at a small scale: each subscriber has a connection, which stays open; refreshes are answered by the
+/// border, and passed on to the registrar behind it, which demands digest, once an interval is over.
 #[test]
 fn subscribers_keep_a_connection_each_and_refreshes_are_cached() {
     let text = r#"
@@ -126,7 +126,8 @@ connections = 0
             .iter()
             .any(|remark| remark.contains("share"))
     );
-    // The third refresh of each comes more than 3 s after its first registration, the first less than that; more on a slow machine.
+    // The third refresh of each comes more than 3 s after its first registration, the first less than that; more on a
+    // slow machine.
     let passed_on = outcomes.passed_on.expect("a registrar behind");
     assert!((80..=160).contains(&passed_on), "{passed_on}");
     let shared = text.replace("connections = 0", "connections = 3");

@@ -1,5 +1,5 @@
-//! Check of a report: every number in a cell is a link to a record that exists and holds this number. Written without the
-//! code that makes the pages; only the address of a record (`FILE/POINTER`, `FILE.ndjson/LINE`) is known here.
+//! Check of a report: every number in a cell is a link to a record that exists and holds this number. Written without
+//! the code that makes the pages; only the address of a record (`FILE/POINTER`, `FILE.ndjson/LINE`) is known here.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -123,7 +123,8 @@ const CONSTANTS: [&str; 5] = [
     "408, 500, 503, 504 or no answer",
 ];
 
-/// Checks that each number of running text is within a link: outside of headings, names and code, and but for the constants.
+/// Checks that each number of running text is within a link: outside of headings, names and code, and but for the
+/// constants.
 fn running_text(page: &str) -> Result<(), String> {
     let mut open: Vec<&str> = Vec::new();
     let mut lines = String::new();

@@ -137,8 +137,8 @@ fn echo_gives_round_trip() {
     }
 }
 
-/// A line whose rate the packets with their framing exceed loses packets, one with a rate far above them does not; corrupted
-/// packets are lost media; links with CoDel repeat with their seed.
+/// A line whose rate the packets with their framing exceed loses packets, one with a rate far above them does not;
+/// corrupted packets are lost media; links with CoDel repeat with their seed.
 #[test]
 fn rate_framing_corruption_and_codel_act_in_virtual_time() {
     let with = |network: &str| {
@@ -263,7 +263,8 @@ media = "tone"
     }
 }
 
-/// So many streams have one socket for all ports at each end, where the rights permit it; each packet still belongs to its stream.
+/// So many streams have one socket for all ports at each end, where the rights permit it; each packet still belongs to
+/// its stream.
 #[test]
 fn streams_on_one_socket_for_all_ports() {
     let text = r#"

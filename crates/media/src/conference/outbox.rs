@@ -18,8 +18,9 @@ impl TurnOutbox {
         self.packets.clear();
     }
 
-    /// Adds the packet that `write` appends, with SRTP if the side uses it. `write` returns false if there is none, and is
-    /// not called while the side has no destination or waits for its SRTP keys: it would count a packet that is not sent.
+    /// Adds the packet that `write` appends, with SRTP if the side uses it. `write` returns false if there is none, and
+    /// is not called while the side has no destination or waits for its SRTP keys: it would count a packet that is not
+    /// sent.
     pub(super) fn put(
         &mut self,
         index: u32,

@@ -123,8 +123,8 @@ impl FlowSide {
         side
     }
 
-    /// Applies a new plan. A latch is kept unless the signalled address, the socket or the latching mode changed; after a
-    /// change of its epoch it may learn another address.
+    /// Applies a new plan. A latch is kept unless the signalled address, the socket or the latching mode changed; after
+    /// a change of its epoch it may learn another address.
     pub(crate) fn apply(&mut self, plan: &SidePlan) {
         let rtp = usable(plan.signalled_rtp, plan.ipv6);
         let rtcp = usable(plan.signalled_rtcp, plan.ipv6);

@@ -97,8 +97,8 @@ impl Numbering {
         }
     }
 
-    /// Transcoding ends: the next packet received is sent under the next number. Returns whether a source has other numbers
-    /// than its sender.
+    /// Transcoding ends: the next packet received is sent under the next number. Returns whether a source has other
+    /// numbers than its sender.
     pub(crate) fn end_transcoding(&mut self, received: &Sources) -> bool {
         for (ssrc, highest) in received.highest() {
             if let Some(source) = self.find(ssrc) {
@@ -109,8 +109,8 @@ impl Numbering {
         !self.sources.is_empty()
     }
 
-    /// A source has begun a new sequence with this number: it continues after the last number that was sent, if it would
-    /// not be above it.
+    /// A source has begun a new sequence with this number: it continues after the last number that was sent, if it
+    /// would not be above it.
     pub(crate) fn restart(&mut self, ssrc: u32, sequence: u16, sent: u16) {
         let offset = self.get(ssrc).map_or(0, |source| source.offset());
         let number = sequence.wrapping_add(offset);

@@ -79,8 +79,8 @@ pub struct SidePlan {
     pub dtls: bool,
     /// Whether topology hiding applies towards this side: RTCP to it gets pseudonyms as CNAMEs, and loses other names.
     pub hides: bool,
-    /// Whether RTCP of this side is readable here. Then a datagram of it that is no compound goes to no side with topology hiding;
-    /// otherwise it may be SRTCP whose keys are not known here.
+    /// Whether RTCP of this side is readable here. Then a datagram of it that is no compound goes to no side with
+    /// topology hiding; otherwise it may be SRTCP whose keys are not known here.
     pub plain_rtcp: bool,
     /// How packets from this side are transcoded for the other side; `None`: relayed unchanged. Only for RTP.
     pub transcode: Option<Arc<TranscodePlan>>,

@@ -7,8 +7,8 @@ use engine::HashKey;
 const LENGTH: usize = 16;
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Random names in place of the CNAMEs of one call. Each is a keyed hash of session and CNAME, so that streams of one sender keep a
-/// common name for the whole call (RFC 3550 section 6.5.1), while other calls have other names.
+/// Random names in place of the CNAMEs of one call. Each is a keyed hash of session and CNAME, so that streams of one
+/// sender keep a common name for the whole call (RFC 3550 section 6.5.1), while other calls have other names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CnamePseudonyms {
     key: HashKey,

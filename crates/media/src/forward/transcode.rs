@@ -3,8 +3,8 @@
 //! There is no jitter buffer: the receiver has one, and a second one would only add delay. A packet is decoded on
 //! arrival. Lost packets are replaced by the codec's concealment. Late packets are dropped and counted, because
 //! concealment has taken their place. The synchronisation source remains the sender's, so that RTCP refers to the same
-//! source on both sides. Sequence numbers and timestamps are generated here, and RTCP is rewritten to match. The sequence
-//! numbers continue those of packets that were relayed before.
+//! source on both sides. Sequence numbers and timestamps are generated here, and RTCP is rewritten to match. The
+//! sequence numbers continue those of packets that were relayed before.
 
 use super::digits::{DigitEvents, SpeechSlot};
 use super::generated::{PacketOutbox, rtp_header};
@@ -56,7 +56,8 @@ pub struct TranscodePlan {
 
 /// Larger differences of sequence numbers indicate a new stream (RFC 3550 appendix A.1, MAX_DROPOUT).
 const MAX_DROPOUT: i16 = 3_000;
-/// Packets that are later than this begin a new sequence if two follow each other (RFC 3550 appendix A.1, MAX_MISORDER).
+/// Packets that are later than this begin a new sequence if two follow each other (RFC 3550 appendix A.1,
+/// MAX_MISORDER).
 const MAX_MISORDER: i16 = 100;
 /// Minimum time between two codec instances of a side: creating one costs as much as a hundred packets.
 const MIN_RECREATE_INTERVAL: Duration = Duration::from_millis(100);
@@ -314,7 +315,8 @@ impl StreamTranscoder {
             .digits
             .map(|to| DigitEvents::new(decoded_rate, to));
         let begin = view.timestamp();
-        // Another codec of the same source continues its timeline; a new sequence has a new timeline, which continues ours.
+        // Another codec of the same source continues its timeline; a new sequence has a new timeline, which continues
+        // ours.
         let local = match &self.stream {
             Some(stream) if stream.ssrc != view.ssrc() => begin,
             Some(stream) if restarts => stream.mapped(stream.next_timestamp),
@@ -415,8 +417,8 @@ impl StreamTranscoder {
         let failed = |_| DropReason::MediaNotTranscoded;
         if gap as i32 > 0 {
             match missing {
-                // The sender paused (silence suppression), although that was not agreed. The receiver sees the gap in the
-                // timestamps and fills it; it gets the begin of the silence, which a descriptor may have announced.
+                // The sender paused (silence suppression), although that was not agreed. The receiver sees the gap in
+                // the timestamps and fills it; it gets the begin of the silence, which a descriptor may have announced.
                 0 => {
                     let digits = &mut stream.digits;
                     let transcoder = &mut stream.transcoder;
@@ -592,9 +594,9 @@ impl StreamTranscoder {
     }
 }
 
-/// Rewrites relayed RTCP in place, if one or both sides are transcoded or renumbered. Sender reports get our timestamps and counts.
-/// Reception reports get the sequence numbers of the stream that their receiver sent. `from` changes the stream of
-/// the RTCP's sender, `to` the stream that it reports on.
+/// Rewrites relayed RTCP in place, if one or both sides are transcoded or renumbered. Sender reports get our timestamps
+/// and counts. Reception reports get the sequence numbers of the stream that their receiver sent. `from` changes the
+/// stream of the RTCP's sender, `to` the stream that it reports on.
 pub(crate) fn rewrite_rtcp(
     from: Option<&StreamRewriter>,
     to: Option<&StreamRewriter>,
@@ -705,8 +707,8 @@ pub(crate) enum StreamRewriter {
 }
 
 impl StreamRewriter {
-    /// Applies a plan to the rewriter of a side that has received these sources. `renumbers`: packets are readable here, so
-    /// that their numbers may be changed.
+    /// Applies a plan to the rewriter of a side that has received these sources. `renumbers`: packets are readable
+    /// here, so that their numbers may be changed.
     pub(crate) fn apply(
         this: &mut Option<Box<StreamRewriter>>,
         plan: Option<&Arc<TranscodePlan>>,

@@ -38,8 +38,8 @@ impl Lag {
     }
 }
 
-/// The lag of the degraded signal. It is 0 where a signal is silent, and where the best lag exceeds half of the reference,
-/// which would be an accident.
+/// The lag of the degraded signal. It is 0 where a signal is silent, and where the best lag exceeds half of the
+/// reference, which would be an accident.
 pub(super) fn global_lag(reference: &[f64], degraded: &[f64]) -> Lag {
     let longest = reference.len().max(degraded.len());
     let size = (2 * longest).next_power_of_two();
@@ -65,8 +65,8 @@ pub(super) fn global_lag(reference: &[f64], degraded: &[f64]) -> Lag {
     Lag { samples }
 }
 
-/// The rectified signal around its mean. The published implementation calculates an analytic signal (Hilbert transform) and
-/// keeps its real part, which is the signal itself; a true envelope finds the lag of coded speech less exactly.
+/// The rectified signal around its mean. The published implementation calculates an analytic signal (Hilbert transform)
+/// and keeps its real part, which is the signal itself; a true envelope finds the lag of coded speech less exactly.
 fn envelope(signal: &[f64]) -> Vec<f64> {
     let mean = signal.iter().sum::<f64>() / signal.len().max(1) as f64;
     let rectified = signal

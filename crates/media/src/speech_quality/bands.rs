@@ -1,5 +1,5 @@
-//! Gammatone filters (Slaney 1993) at the bandwidths of hearing (Glasberg and Moore 1990), and pictures of a signal made
-//! by them.
+//! Gammatone filters (Slaney 1993) at the bandwidths of hearing (Glasberg and Moore 1990), and pictures of a signal
+//! made by them.
 
 use core::f64::consts::PI;
 

@@ -748,8 +748,8 @@ fn cnames(compound: &[u8]) -> Vec<(u32, String)> {
         .collect()
 }
 
-/// Towards a side with topology hiding a CNAME has one pseudonym on all lines and for the whole call, another in other calls; the
-/// other side gets it as it is.
+/// Towards a side with topology hiding a CNAME has one pseudonym on all lines and for the whole call, another in other
+/// calls; the other side gets it as it is.
 #[test]
 fn rtcp_names_no_host_towards_a_side_with_topology_hiding() {
     let compound = |ssrc: u32| {
@@ -803,7 +803,8 @@ fn rtcp_names_no_host_towards_a_side_with_topology_hiding() {
     assert_ne!(first[0], second[0]);
 }
 
-/// A datagram that is no compound may have names, too. It is dropped, unless it may be SRTCP whose keys are unknown here.
+/// A datagram that is no compound may have names, too. It is dropped, unless it may be SRTCP whose keys are unknown
+/// here.
 #[test]
 fn malformed_rtcp_reaches_no_side_with_topology_hiding() {
     let compound = CompoundBuilder::new()

@@ -1,5 +1,6 @@
-//! Full-reference comparison of speech: known degradations and their order. The expected scores come from `visqol-rs` 0.4.1
-//! with the patch length of the reference implementation (docs/decisions/85-speech-comparison.md), an independent judge.
+//! Full-reference comparison of speech: known degradations and their order. The expected scores come from `visqol-rs`
+//! 0.4.1 with the patch length of the reference implementation (docs/decisions/85-speech-comparison.md), an independent
+//! judge.
 
 use codec::resample::Resampler;
 use codec::speech;

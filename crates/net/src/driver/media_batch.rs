@@ -35,8 +35,8 @@ impl<F: Forward> Driver<F> {
         Ok(())
     }
 
-    /// Receives media from all ready sockets of the last wait, forwards it as one batch and sends it. It runs right after
-    /// the wait, so that no socket is closed in between.
+    /// Receives media from all ready sockets of the last wait, forwards it as one batch and sends it. It runs right
+    /// after the wait, so that no socket is closed in between.
     pub(super) fn receive_media<C>(
         &mut self,
         control: &mut C,

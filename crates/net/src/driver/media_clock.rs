@@ -21,8 +21,8 @@ pub(super) struct MediaClock {
 }
 
 impl MediaClock {
-    /// The time of a call to the engine at `now`: packets that were sent or measured within a turn have a later time than the
-    /// turn, and an engine's time never runs backwards.
+    /// The time of a call to the engine at `now`: packets that were sent or measured within a turn have a later time
+    /// than the turn, and an engine's time never runs backwards.
     pub(super) fn advance(&mut self, now: Time) -> Time {
         self.latest = self.latest.max(now);
         self.latest

@@ -1,6 +1,6 @@
-//! Stream events. Their cost per event has no small bound (a TLS handshake, a read full of messages), so with a forwarder
-//! on the same thread they are processed in slices: arrived media is forwarded between them, and the rest of a long
-//! queue is left to the next turn.
+//! Stream events. Their cost per event has no small bound (a TLS handshake, a read full of messages), so with a
+//! forwarder on the same thread they are processed in slices: arrived media is forwarded between them, and the rest of
+//! a long queue is left to the next turn.
 
 use super::{Driver, ForwarderHost};
 use crate::tcp::ReadOutcome;
@@ -120,8 +120,8 @@ impl<F: Forward> Driver<F> {
         self.forward_media_between(control, now)
     }
 
-    /// Whether the stream events of this turn have taken their time. An engine without a forwarder sends its media between
-    /// all inputs.
+    /// Whether the stream events of this turn have taken their time. An engine without a forwarder sends its media
+    /// between all inputs.
     fn is_stream_time_over(&self, now: Time) -> bool {
         self.forwards_here() && now.since(self.stream_events.began) >= STREAM_SPAN
     }

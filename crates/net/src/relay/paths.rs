@@ -43,8 +43,8 @@ pub(crate) trait PathOwner: Send + Sync + 'static {
     fn check_interfaces(&self, _devices: &mut Devices) {}
 }
 
-/// Cached paths by local address and destination. Packet threads wait for its lock, so that nothing under it takes longer with
-/// more paths: the order of look-ups is kept, not computed.
+/// Cached paths by local address and destination. Packet threads wait for its lock, so that nothing under it takes
+/// longer with more paths: the order of look-ups is kept, not computed.
 pub(crate) struct PathTable {
     entries: HashMap<Ends, PathEntry>,
     /// New paths. Each path is here, in `known`, or being looked up.
@@ -112,8 +112,8 @@ impl PathTable {
         self.slots.get(usize::from(slot))?.hop
     }
 
-    /// Paths to be looked up: the new ones, and once a second those that were looked up longest ago, or with `all` every
-    /// other. Each is passed to [`PathTable::update`] afterwards.
+    /// Paths to be looked up: the new ones, and once a second those that were looked up longest ago, or with `all`
+    /// every other. Each is passed to [`PathTable::update`] afterwards.
     fn due_lookups(&mut self, all: bool, now: Instant) -> [VecDeque<Ends>; 2] {
         let fresh = std::mem::take(&mut self.fresh);
         let is_due = |at: Instant| now.duration_since(at) >= CHECK_INTERVAL;

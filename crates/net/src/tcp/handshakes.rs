@@ -110,8 +110,8 @@ impl HandshakeLimiter {
 }
 
 impl Streams {
-    /// Whether the connection at `index` may be read: its TLS handshake is admitted. Otherwise it is not watched for bytes
-    /// until [`Streams::resume_handshakes`].
+    /// Whether the connection at `index` may be read: its TLS handshake is admitted. Otherwise it is not watched for
+    /// bytes until [`Streams::resume_handshakes`].
     pub(super) fn may_shake_hands(&mut self, plane: &Plane, index: u32, now: Time) -> bool {
         let Some(connection) = self.connections.get_mut(index as usize) else {
             return false;
@@ -177,8 +177,8 @@ impl Streams {
         }
     }
 
-    /// Ends a delayed connection that its peer has reset: it would be reported as ready again and again. Returns whether it
-    /// was one.
+    /// Ends a delayed connection that its peer has reset: it would be reported as ready again and again. Returns
+    /// whether it was one.
     pub(crate) fn end_delayed(&mut self, plane: &Plane, index: u32, generation: u32) -> bool {
         let delayed = self.is_current(index, generation)
             && self

@@ -192,8 +192,8 @@ impl Identity {
         })
     }
 
-    /// Settings of an HTTPS server with this certificate, TLS 1.2 and 1.3, for HTTP/1.1. Tickets of earlier settings are
-    /// not accepted, so that a client is verified again.
+    /// Settings of an HTTPS server with this certificate, TLS 1.2 and 1.3, for HTTP/1.1. Tickets of earlier settings
+    /// are not accepted, so that a client is verified again.
     ///
     /// # Errors
     /// The library rejects the settings; this does not happen with values from [`Identity::read`] and
@@ -401,8 +401,8 @@ struct CertificateByName {
 }
 
 impl CertificateByName {
-    /// The first certificate with this name and a key for one of these algorithms (RFC 8446 section 4.4.2.2); without such
-    /// one, the first with the name, for whose refusal there is a reason, or the first with such a key.
+    /// The first certificate with this name and a key for one of these algorithms (RFC 8446 section 4.4.2.2); without
+    /// such one, the first with the name, for whose refusal there is a reason, or the first with such a key.
     fn select(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<&Identity> {
         let named = |identity: &&Identity| {
             name.is_some_and(|name| identity.identities.fits_server_name(name))

@@ -385,8 +385,8 @@ impl XskSocket {
         count as usize
     }
 
-    /// Calls `write` with a buffer for a frame, which is sent by the next [`XskSocket::kick`]; false if there is no free
-    /// buffer, or `write` refuses.
+    /// Calls `write` with a buffer for a frame, which is sent by the next [`XskSocket::kick`]; false if there is no
+    /// free buffer, or `write` refuses.
     pub(crate) fn send(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
         if self.blocked || self.tx.unconsumed() == RING_ENTRIES {
             return false;

@@ -89,8 +89,8 @@ fn refused(kind: &str, name: &str) -> CommandError {
     format!("{kind} \"{name}\" is not supported")
 }
 
-/// Checks a requested traffic class against the code point of the node's sockets, which is the same for all calls. 256 and
-/// above mean unchanged, as in rtpengine.
+/// Checks a requested traffic class against the code point of the node's sockets, which is the same for all calls. 256
+/// and above mean unchanged, as in rtpengine.
 fn tos(class: i64, dscp: u8) -> Result<(), CommandError> {
     let own = i64::from(dscp) << 2;
     match class == own || class >= 256 {

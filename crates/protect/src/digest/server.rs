@@ -90,8 +90,8 @@ impl PresentedCredentials<'_> {
     }
 }
 
-/// Bytes of the MAC in a nonce. Short, because several challenges must fit into a response of limited size; a forged nonce
-/// is of no use without the password.
+/// Bytes of the MAC in a nonce. Short, because several challenges must fit into a response of limited size; a forged
+/// nonce is of no use without the password.
 const NONCE_MAC: usize = 8;
 
 /// A nonce: its time of creation, a random part and a MAC over both; 24 bytes, as 32 characters of base64url.

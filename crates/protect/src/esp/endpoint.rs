@@ -51,15 +51,16 @@ impl EspCarrier {
     }
 }
 
-/// The parts of an endpoint. Associations in tunnel mode are used without their addresses, as the outer socket has them.
+/// The parts of an endpoint. Associations in tunnel mode are used without their addresses, as the outer socket has
+/// them.
 #[derive(Debug)]
 pub struct EspEndpointPlan {
     /// Carrier.
     pub carrier: EspCarrier,
     /// Local address of ESP packets; the port only counts in UDP.
     pub local: SocketAddr,
-    /// Address of the peer; in UDP it follows authenticated packets that are newer than all before, as a NAT may change it, if there
-    /// is replay protection. With negotiated keys it is that of the association that seals.
+    /// Address of the peer; in UDP it follows authenticated packets that are newer than all before, as a NAT may change
+    /// it, if there is replay protection. With negotiated keys it is that of the association that seals.
     pub peer: SocketAddr,
     /// Keys.
     pub keys: EndpointKeys,
@@ -271,8 +272,8 @@ impl<E: Engine> EspEndpoint<E> {
         Ok(())
     }
 
-    /// Seals with the negotiated association of this SPI from now on, and sends to `peer`. The first one opens the sockets of the
-    /// engine. The one before stays until it is removed. Returns whether there is one with this SPI.
+    /// Seals with the negotiated association of this SPI from now on, and sends to `peer`. The first one opens the
+    /// sockets of the engine. The one before stays until it is removed. Returns whether there is one with this SPI.
     pub fn seal_with(&mut self, spi: u32, peer: SocketAddr) -> bool {
         let path = &mut self.path;
         let before = path.keys.sealing_spi();
@@ -284,8 +285,8 @@ impl<E: Engine> EspEndpoint<E> {
         true
     }
 
-    /// Removes an association that the key exchange has deleted, by its SPIs of received and of sent packets. It opens for ten more
-    /// seconds, for packets on their way; with `at_once`, no more.
+    /// Removes an association that the key exchange has deleted, by its SPIs of received and of sent packets. It opens
+    /// for ten more seconds, for packets on their way; with `at_once`, no more.
     pub fn remove(&mut self, spis: [u32; 2], at_once: bool, now: Time) {
         self.path.keys.remove(spis, at_once, now);
     }

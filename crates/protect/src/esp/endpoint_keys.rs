@@ -8,7 +8,8 @@ use core::time::Duration;
 use engine::Time;
 use wire::esp::EspView;
 
-/// Most negotiated associations of each direction. A key exchange has two while keys change, and four if both ends begin.
+/// Most negotiated associations of each direction. A key exchange has two while keys change, and four if both ends
+/// begin.
 const MAX_NEGOTIATED: usize = 8;
 /// A deleted association opens packets on their way for this time.
 const GRACE: Duration = Duration::from_secs(10);
@@ -128,7 +129,8 @@ impl EndpointAssociations {
         Ok(())
     }
 
-    /// Seals with the negotiated association of this SPI; the one before stays until it is removed. Whether there is one.
+    /// Seals with the negotiated association of this SPI; the one before stays until it is removed. Whether there is
+    /// one.
     pub(super) fn seal_with(&mut self, spi: u32) -> bool {
         if self.sealing_spi() == Some(spi) {
             return true;
@@ -142,8 +144,8 @@ impl EndpointAssociations {
         true
     }
 
-    /// Removes a negotiated association by its SPIs of received and of sent packets. It opens for the grace time; with `at_once`, no
-    /// more.
+    /// Removes a negotiated association by its SPIs of received and of sent packets. It opens for the grace time; with
+    /// `at_once`, no more.
     pub(super) fn remove(&mut self, spis: [u32; 2], at_once: bool, now: Time) {
         if !self.negotiates {
             return;

@@ -103,8 +103,8 @@ fn raw(spec: &SaSpec, data: &[u8]) {
     assert_eq!(drops.total(), u64::from(opened.is_none()));
 }
 
-/// A packet from the SPI on, with this sequence number, whose payload an end with the keys has chosen at will: behind the check
-/// of the ICV everything is still arbitrary.
+/// A packet from the SPI on, with this sequence number, whose payload an end with the keys has chosen at will: behind
+/// the check of the ICV everything is still arbitrary.
 fn encrypted(spec: &SaSpec, sequence: u32, next_header: u8, payload: &[u8]) -> Vec<u8> {
     let encryption = spec.suite.encryption;
     let mut packet = spec.spi.to_be_bytes().to_vec();

@@ -1,8 +1,9 @@
 //! A gateway: tunnels between the networks behind this host and those behind its peers (RFC 4301 section 4.4.1).
 //!
-//! The gateway has no IO: a driver gives it packets of the inside, which it seals for a peer, and packets of the outside,
-//! which it opens. Invariants: a packet is sealed only for a tunnel that has its destination as a remote network; an opened
-//! packet has a source of that tunnel's remote networks; received packets change no size of any table.
+//! The gateway has no IO: a driver gives it packets of the inside, which it seals for a peer, and packets of the
+//! outside, which it opens. Invariants: a packet is sealed only for a tunnel that has its destination as a remote
+//! network; an opened packet has a source of that tunnel's remote networks; received packets change no size of any
+//! table.
 
 use super::network_table::NetworkTable;
 use super::packet::InnerHeader;
@@ -20,7 +21,8 @@ use wire::esp::{EspView, NatTraversalDatagram};
 pub const MAX_GATEWAY_TUNNELS: usize = 10_000;
 /// Most associations of a gateway that open: those in use, and during a change of keys the old ones.
 pub const MAX_GATEWAY_INBOUND: usize = 4 * MAX_GATEWAY_TUNNELS;
-/// Notices that wait for the driver. Further ones are counted; that new keys are due is noted again with the next packet.
+/// Notices that wait for the driver. Further ones are counted; that new keys are due is noted again with the next
+/// packet.
 const MAX_NOTICES: usize = 1_024;
 
 /// Most negotiated associations of a tunnel that wait to seal: two ends that rekey at the same time make two.
@@ -36,8 +38,8 @@ pub struct GatewayTunnel {
     pub name: String,
     /// Outer address of the peer; the port only counts in UDP. `None`: known from the key exchange only.
     pub peer: Option<SocketAddr>,
-    /// The peer's address follows authenticated packets that are newer than all before (RFC 3948, RFC 7296 section 2.23), of
-    /// associations with replay protection that were not removed.
+    /// The peer's address follows authenticated packets that are newer than all before (RFC 3948, RFC 7296 section
+    /// 2.23), of associations with replay protection that were not removed.
     pub peer_behind_nat: bool,
     /// Networks behind the peer.
     pub remote: Vec<AddressPrefix>,
@@ -332,8 +334,8 @@ impl EspGateway {
         self.sealing_tunnels(now).filter(|seals| *seals).count()
     }
 
-    /// Whether each tunnel has keys that seal, in their order: an association whose lifetime has not ended, with sequence
-    /// numbers left, or one that follows it.
+    /// Whether each tunnel has keys that seal, in their order: an association whose lifetime has not ended, with
+    /// sequence numbers left, or one that follows it.
     pub fn sealing_tunnels(&self, now: Time) -> impl Iterator<Item = bool> + '_ {
         self.tunnels.iter().map(move |tunnel| {
             let sealing = tunnel.sealing.as_ref();
@@ -346,7 +348,8 @@ impl EspGateway {
         self.tunnels.iter().map(|tunnel| tunnel.packets)
     }
 
-    /// Passes notices on, in their order, until `take` refuses one: that one and those behind it wait for the next call.
+    /// Passes notices on, in their order, until `take` refuses one: that one and those behind it wait for the next
+    /// call.
     pub fn deliver_notices(&mut self, mut take: impl FnMut(GatewayNotice) -> bool) {
         let refused = self.notices.iter().position(|notice| !take(*notice));
         self.notices.drain(..refused.unwrap_or(self.notices.len()));
@@ -442,8 +445,8 @@ impl EspGateway {
         })
     }
 
-    /// Opens a packet of the outside, as a socket has read it: from the SPI on, or the payload of a UDP datagram. Returns
-    /// the place of the inner IP packet; a packet that is not opened is counted.
+    /// Opens a packet of the outside, as a socket has read it: from the SPI on, or the payload of a UDP datagram.
+    /// Returns the place of the inner IP packet; a packet that is not opened is counted.
     #[inline]
     pub fn open(
         &mut self,
@@ -550,9 +553,9 @@ impl EspGateway {
             .retain(|entry| entry.removed_at.is_none_or(|at| at > now));
     }
 
-    /// Takes new keys into use. New associations open at once, and seal as soon as the peer uses its new one, or after the
-    /// delay; removed ones open for the grace time. Packets in flight are not lost in this way, in any order in which the
-    /// two ends receive their keys.
+    /// Takes new keys into use. New associations open at once, and seal as soon as the peer uses its new one, or after
+    /// the delay; removed ones open for the grace time. Packets in flight are not lost in this way, in any order in
+    /// which the two ends receive their keys.
     ///
     /// # Errors
     /// An SPI that is in use, or a tunnel that does not exist; nothing is changed.
@@ -612,8 +615,8 @@ impl EspGateway {
         Ok(())
     }
 
-    /// Seals the packets of a tunnel with the negotiated association of this SPI from now on, and sends them to `peer`. The one before
-    /// stays until it is removed. Returns whether there is one, or it seals already.
+    /// Seals the packets of a tunnel with the negotiated association of this SPI from now on, and sends them to `peer`.
+    /// The one before stays until it is removed. Returns whether there is one, or it seals already.
     pub fn seal_with(&mut self, tunnel: usize, spi: u32, peer: SocketAddr) -> bool {
         let peer = self.settings.carrier_address(peer);
         let Some(tunnel) = self.tunnels.get_mut(tunnel) else {
@@ -634,8 +637,8 @@ impl EspGateway {
         true
     }
 
-    /// The peer of a tunnel must not have this address, although its authenticated packets come from there: packets to it would
-    /// be routed into a tunnel. Its packets are opened, and it gets none until it has another address.
+    /// The peer of a tunnel must not have this address, although its authenticated packets come from there: packets to
+    /// it would be routed into a tunnel. Its packets are opened, and it gets none until it has another address.
     pub fn refuse_peer(&mut self, tunnel: usize, address: IpAddr) {
         let carrier = self.settings;
         let Some(tunnel) = self.tunnels.get_mut(tunnel) else {
@@ -648,8 +651,8 @@ impl EspGateway {
         }
     }
 
-    /// Removes an association of both directions, which the key exchange has deleted. It opens for the grace time, for packets in
-    /// flight; with `at_once`, no more. Returns whether its tunnel has no association that seals any more.
+    /// Removes an association of both directions, which the key exchange has deleted. It opens for the grace time, for
+    /// packets in flight; with `at_once`, no more. Returns whether its tunnel has no association that seals any more.
     pub fn remove_pair(&mut self, spi_in: u32, spi_out: u32, at_once: bool, now: Time) -> bool {
         let Some(entry) = self.inbound.get_mut(spi_in) else {
             return false;
@@ -684,8 +687,8 @@ impl EspGateway {
         }
     }
 
-    /// Allows the association with which a tunnel seals, if it has this SPI, to use sequence numbers up to `last`, which
-    /// are reserved in a file. One that does not seal yet keeps the limit that it has.
+    /// Allows the association with which a tunnel seals, if it has this SPI, to use sequence numbers up to `last`,
+    /// which are reserved in a file. One that does not seal yet keeps the limit that it has.
     pub fn reserve(&mut self, tunnel: usize, spi: u32, last: u64) {
         if let Some(tunnel) = self.tunnels.get_mut(tunnel)
             && let Some(sealing) = &mut tunnel.sealing

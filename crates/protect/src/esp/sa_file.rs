@@ -188,8 +188,8 @@ impl AddressPattern {
     }
 }
 
-/// Up to `most` hexadecimal digits, `*` for any: the value and the mask of its bits that count. Missing digits at the front are
-/// zeros.
+/// Up to `most` hexadecimal digits, `*` for any: the value and the mask of its bits that count. Missing digits at the
+/// front are zeros.
 fn masked(digits: &str, most: usize) -> Option<(u128, u128)> {
     let length = digits.chars().count();
     if length == 0 || length > most {
@@ -214,8 +214,8 @@ pub struct EspCaptureKeys {
     pub notes: Vec<EspSaFileError>,
 }
 
-/// Reads a file for captures, as Wireshark does: a line with algorithms that are not supported is left out, and HMAC without a key
-/// is not verified. Both are noted, and so are lines without a line for the other direction.
+/// Reads a file for captures, as Wireshark does: a line with algorithms that are not supported is left out, and HMAC
+/// without a key is not verified. Both are noted, and so are lines without a line for the other direction.
 ///
 /// # Errors
 /// The first line that is no association.

@@ -1,9 +1,9 @@
 //! The log of `charon`: the associations that it has negotiated, with their keys.
 //!
-//! The log group CHD at level 4 has the keys of each association. A thread of the daemon processes one IKE message after the
-//! other, and begins each line with its number: all facts about an association are lines of one thread, in a fixed order.
-//! Read are: the sender of the message, whether it was a request (then this end is the responder), the algorithms, the keys,
-//! the SPIs and the traffic selectors, with which an association is complete.
+//! The log group CHD at level 4 has the keys of each association. A thread of the daemon processes one IKE message
+//! after the other, and begins each line with its number: all facts about an association are lines of one thread, in a
+//! fixed order. Read are: the sender of the message, whether it was a request (then this end is the responder), the
+//! algorithms, the keys, the SPIs and the traffic selectors, with which an association is complete.
 
 use crate::esp::{
     AddressPrefix, EspEncryption, EspIntegrity, EspKeys, EspSuite, SelectorPorts, TrafficSelector,
@@ -16,8 +16,8 @@ use zeroize::{Zeroize as _, Zeroizing};
 const LONGEST_LINE: usize = 8_192;
 /// Longest key, bytes.
 const LONGEST_KEY: usize = 128;
-/// Most selectors of an association, as in a configuration. A peer may divide the networks that both ends allow into many: their
-/// product would take memory for each association, and time for each packet.
+/// Most selectors of an association, as in a configuration. A peer may divide the networks that both ends allow into
+/// many: their product would take memory for each association, and time for each packet.
 const MAX_SELECTORS: usize = 1_024;
 /// Most threads of a daemon.
 const MAX_THREADS: usize = 1_024;
@@ -59,15 +59,16 @@ pub struct DaemonLine<'a> {
 pub enum DaemonFact {
     /// An association, which opens from now on.
     Negotiated(NegotiatedChild),
-    /// An association whose algorithms or selectors are not supported, or that is incomplete; or a line that is too long to be read.
+    /// An association whose algorithms or selectors are not supported, or that is incomplete; or a line that is too
+    /// long to be read.
     Unusable {
         /// The daemon's number of the association, where it is known.
         id: Option<u32>,
         /// Reason.
         why: String,
     },
-    /// An association that has replaced another one seals: as the initiator at once, as the responder when the peer has deleted the
-    /// old one. Before that the peer may not have it.
+    /// An association that has replaced another one seals: as the initiator at once, as the responder when the peer has
+    /// deleted the old one. Before that the peer may not have it.
     Seals {
         /// Name of the connection.
         connection: String,
@@ -173,8 +174,8 @@ fn suite_of(encryption: &str, integrity: &str) -> Option<EspSuite> {
     suite.is_combination().then_some(suite)
 }
 
-/// One side of a traffic selector: `10.1.0.0/24`, `10.1.0.1/32[17/5060]`, `10.1.0.0/24[17]` or `10.1.0.0/24[6/80-90]`. The daemon
-/// has neither names of protocols nor of ports ([`super::daemon_settings`]).
+/// One side of a traffic selector: `10.1.0.0/24`, `10.1.0.1/32[17/5060]`, `10.1.0.0/24[17]` or `10.1.0.0/24[6/80-90]`.
+/// The daemon has neither names of protocols nor of ports ([`super::daemon_settings`]).
 fn selector_side(text: &str) -> Option<(AddressPrefix, Option<u8>, SelectorPorts)> {
     let (network, limits) = match text.split_once('[') {
         Some((network, limits)) => (network, Some(limits.strip_suffix(']')?)),
@@ -257,7 +258,8 @@ impl DaemonLog {
         DaemonLog::default()
     }
 
-    /// Reads more of the log. `said` receives the lines that may be shown: without keys and secrets. `known` receives their meaning.
+    /// Reads more of the log. `said` receives the lines that may be shown: without keys and secrets. `known` receives
+    /// their meaning.
     pub fn read(
         &mut self,
         bytes: &[u8],
@@ -382,8 +384,8 @@ impl Thread {
         }
     }
 
-    /// `[inbound ]CHILD_SA NAME{N} established with SPIs I_i O_o and TS A === B`, with which an association is complete; with
-    /// `outbound ` one that is known seals.
+    /// `[inbound ]CHILD_SA NAME{N} established with SPIs I_i O_o and TS A === B`, with which an association is
+    /// complete; with `outbound ` one that is known seals.
     fn established(&mut self, line: &Line<'_>) -> Option<DaemonFact> {
         let text = line.text;
         let outbound = text.strip_prefix("outbound ");

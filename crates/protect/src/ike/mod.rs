@@ -1,7 +1,7 @@
 //! IKEv2 (RFC 7296) by strongSwan's daemon `charon`: its control protocol, its log and its settings, without IO.
 //!
-//! The daemon negotiates; packets are sealed and opened by [`crate::esp`]. Its control protocol VICI does not give the keys
-//! of an association, so they are read from its log, which is a pipe to this program ([`DaemonLog`]).
+//! The daemon negotiates; packets are sealed and opened by [`crate::esp`]. Its control protocol VICI does not give the
+//! keys of an association, so they are read from its log, which is a pipe to this program ([`DaemonLog`]).
 
 mod daemon_log;
 #[cfg(feature = "fuzz")]

@@ -103,8 +103,8 @@ pub fn check_proposal(text: &str, allow_weak: bool) -> Result<(), String> {
     }
 }
 
-/// The algorithms that a proposal for ESP allows, each with the length of the encryption key and its salt, bytes; `None` if one is
-/// not known here.
+/// The algorithms that a proposal for ESP allows, each with the length of the encryption key and its salt, bytes;
+/// `None` if one is not known here.
 pub fn proposed_suites(text: &str) -> Option<Vec<(EspSuite, usize)>> {
     let (mut ciphers, mut integrity) = (Vec::new(), Vec::new());
     for part in text.split('-').filter(|part| !GROUPS.contains(part)) {
@@ -225,7 +225,8 @@ pub fn connection_number(name: &str) -> Option<usize> {
     name.strip_prefix(CONNECTION)?.parse().ok()
 }
 
-/// The traffic selectors of one side in the daemon's notation: `10.0.0.0/24`, `10.0.0.0/24[17]` or `10.0.0.0/24[17/5060]`.
+/// The traffic selectors of one side in the daemon's notation: `10.0.0.0/24`, `10.0.0.0/24[17]` or
+/// `10.0.0.0/24[17/5060]`.
 pub fn daemon_selectors(
     networks: &[AddressPrefix],
     protocol: Option<u8>,
@@ -389,8 +390,8 @@ impl IkeConnection {
     }
 }
 
-/// The daemon's settings file. It logs to its standard error; its own data path (`kernel-libipsec`) has a device in its own
-/// network namespace and never gets a packet.
+/// The daemon's settings file. It logs to its standard error; its own data path (`kernel-libipsec`) has a device in its
+/// own network namespace and never gets a packet.
 ///
 /// It gives up on a peer that does not answer after 26 s: 2 s + 3 s + 4.5 s + 6.75 s + 10.1 s.
 pub fn daemon_settings() -> String {

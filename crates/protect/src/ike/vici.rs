@@ -1,7 +1,7 @@
 //! Messages of VICI, the control protocol of `charon` (strongSwan, `src/libcharon/plugins/vici/README.md`).
 //!
-//! A packet is a length of four bytes, a type, a name for some types, and a message: nested sections with keys, values and
-//! lists.
+//! A packet is a length of four bytes, a type, a name for some types, and a message: nested sections with keys, values
+//! and lists.
 
 use core::fmt;
 use zeroize::Zeroizing;

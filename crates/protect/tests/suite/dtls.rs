@@ -315,7 +315,8 @@ fn dtls_close_is_reported() {
     assert!(b.closed);
 }
 
-/// A session can be written out once its handshake is over. One that was read back has its keys elsewhere and takes no part any more.
+/// A session can be written out once its handshake is over. One that was read back has its keys elsewhere and takes no
+/// part any more.
 #[test]
 fn session_is_read_back_after_its_handshake_only() {
     let (client, server) = (endpoint(Settings::default()), endpoint(Settings::default()));

@@ -257,7 +257,8 @@ fn passes(from: &mut EspGateway, to: &mut EspGateway, inner: &[u8], now: Time) -
     open(to, &esp, now).is_some_and(|arrived| arrived == inner)
 }
 
-/// Packets flow both ways every 20 ms while both ends take new keys into use, in either order and `apart` seconds apart.
+/// Packets flow both ways every 20 ms while both ends take new keys into use, in either order and `apart` seconds
+/// apart.
 fn rekey_under_traffic(hub_first: bool, apart: u64) {
     let (mut hub, mut far) = (hub(1, |spec| spec), spoke_gateway(0));
     let networks = networks(0);
@@ -360,7 +361,8 @@ fn no_packet_is_lost_while_a_key_exchange_changes_keys() {
     );
     assert_eq!((hub.associations(), hub.tunnels_up(Time::ZERO)), (0, 0));
     let hub_address = SocketAddr::new(HUB, 4500);
-    // The initiator of each exchange installs last and seals first, the responder seals when the old association is deleted.
+    // The initiator of each exchange installs last and seals first, the responder seals when the old association is
+    // deleted.
     for age in 1..20u8 {
         let now = Time::ZERO + Duration::from_secs(10 * u64::from(age));
         let hub_initiates = age % 2 == 0;

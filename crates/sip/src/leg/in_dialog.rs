@@ -541,8 +541,9 @@ impl Endpoint {
         }
     }
 
-    /// The flow by which a peer is reached whose request arrived on `flow` in place of `old`: a client is reached on its
-    /// new connection (RFC 5626 section 5.3, RFC 7118 section 5), or, behind NAT, on its new port. `None`: the flow stays.
+    /// The flow by which a peer is reached whose request arrived on `flow` in place of `old`: a client is reached on
+    /// its new connection (RFC 5626 section 5.3, RFC 7118 section 5), or, behind NAT, on its new port. `None`: the flow
+    /// stays.
     pub(crate) fn followed_flow(
         &self,
         old: &Flow,

@@ -31,8 +31,8 @@ pub(crate) const OFFER_IN: u8 = 2;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Leg {
     pub(crate) cookie: u64,
-    /// Our tag, if another worker began the dialog, or if the leg repeats a challenged INVITE; otherwise it is made of slot and
-    /// cookie.
+    /// Our tag, if another worker began the dialog, or if the leg repeats a challenged INVITE; otherwise it is made of
+    /// slot and cookie.
     pub(crate) tag: Option<Box<IdToken>>,
     pub(crate) user: u64,
     pub(crate) own: Own,

@@ -114,8 +114,8 @@ impl Endpoint {
         self.start_client(slot, start, flow, invite.target.tcp_when_large)
     }
 
-    /// Gives a new leg the tag of the challenged INVITE that it repeats. Returns the CSeq of its INVITE: that of a new leg is 1, also if
-    /// the tag is in use.
+    /// Gives a new leg the tag of the challenged INVITE that it repeats. Returns the CSeq of its INVITE: that of a new
+    /// leg is 1, also if the tag is in use.
     fn continue_challenged(&mut self, id: LegId, repeats: Option<ChallengedInvite<'_>>) -> u32 {
         let free = repeats.filter(|before| {
             self.leg_of_tag(before.tag).is_none() && self.usage_of_tag(before.tag).is_none()
@@ -877,8 +877,8 @@ impl Endpoint {
     /// an answered leg it cancels our re-INVITE in the same way; its `Response` follows.
     ///
     /// # Errors
-    /// [`Refused::Gone`], [`Refused::State`] if we did not open the leg, or it is answered and has no re-INVITE of ours;
-    /// [`Refused::Full`] for a re-INVITE.
+    /// [`Refused::Gone`], [`Refused::State`] if we did not open the leg, or it is answered and has no re-INVITE of
+    /// ours; [`Refused::Full`] for a re-INVITE.
     pub fn cancel(
         &mut self,
         leg: LegId,

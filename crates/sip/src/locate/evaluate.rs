@@ -160,7 +160,8 @@ impl<'e> Evaluation<'e> {
             found |= self.srv(replacement, *transport);
         }
         if !found {
-            // Without SRV records, the name itself is the host (RFC 3263 section 4.2). NAPTR has selected the transport.
+            // Without SRV records, the name itself is the host (RFC 3263 section 4.2). NAPTR has selected the
+            // transport.
             let transport = match services.first() {
                 Some((_, transport)) => *transport,
                 None => self.plain_transport()?,

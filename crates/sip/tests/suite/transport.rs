@@ -815,8 +815,8 @@ fn leg_ends_without_room_for_its_bye() {
     pair.settle();
 }
 
-/// The transaction table is full when a call is cancelled: the peer rings on, and is cancelled with its next provisional
-/// response. Its answer before that crosses the CANCEL.
+/// The transaction table is full when a call is cancelled: the peer rings on, and is cancelled with its next
+/// provisional response. Its answer before that crosses the CANCEL.
 #[test]
 fn cancel_without_room_is_not_forgotten() {
     for answered in [false, true] {

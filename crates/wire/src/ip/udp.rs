@@ -18,8 +18,8 @@ pub struct UdpPacket<'a> {
 }
 
 impl<'a> UdpPacket<'a> {
-    /// Reads an IP packet; `None` if it is no whole UDP datagram: another protocol, a fragment, or truncated. The checksum is not
-    /// verified.
+    /// Reads an IP packet; `None` if it is no whole UDP datagram: another protocol, a fragment, or truncated. The
+    /// checksum is not verified.
     pub fn parse(packet: &'a [u8]) -> Option<UdpPacket<'a>> {
         let ip = IpPacket::parse(packet)?;
         if ip.protocol != protocol::UDP || ip.fragment.is_some() || ip.is_truncated() {
@@ -38,8 +38,8 @@ impl<'a> UdpPacket<'a> {
         })
     }
 
-    /// Writes the datagram as an IP packet, with checksums; `None` if the addresses are of two families, or the payload is longer
-    /// than a packet.
+    /// Writes the datagram as an IP packet, with checksums; `None` if the addresses are of two families, or the payload
+    /// is longer than a packet.
     pub fn to_packet(&self) -> Option<Vec<u8>> {
         let udp_length = u16::try_from(HEADER + self.payload.len()).ok()?;
         let mut packet = Vec::with_capacity(40 + usize::from(udp_length));

@@ -5,16 +5,16 @@ use core::ops::Range;
 
 /// The item type of the canonical name.
 const CNAME: u8 = 1;
-/// Item types that identify streams, without names of hosts and persons: RtpStreamId and RepairedRtpStreamId (RFC 8852), MID (RFC
-/// 8843).
+/// Item types that identify streams, without names of hosts and persons: RtpStreamId and RepairedRtpStreamId (RFC
+/// 8852), MID (RFC 8843).
 const STREAM_IDS: [u8; 3] = [12, 13, 15];
 /// Version 2 in the first byte of a packet.
 const VERSION: u8 = 0x80;
 
-/// Removes names from a compound packet. Each CNAME becomes the pseudonym that `pseudonym` writes over its text: it returns the new
-/// length. Other items of source descriptions, except identifiers of streams, and the reasons of BYE are removed; a malformed source
-/// description loses all its chunks. Returns the length of the result, which is at most that of the datagram. A datagram that is no
-/// compound stays as it is.
+/// Removes names from a compound packet. Each CNAME becomes the pseudonym that `pseudonym` writes over its text: it
+/// returns the new length. Other items of source descriptions, except identifiers of streams, and the reasons of BYE
+/// are removed; a malformed source description loses all its chunks. Returns the length of the result, which is at most
+/// that of the datagram. A datagram that is no compound stays as it is.
 pub fn hide_names(datagram: &mut [u8], pseudonym: &mut dyn FnMut(&mut [u8]) -> usize) -> usize {
     if !is_compound(datagram) {
         return datagram.len();

@@ -465,8 +465,8 @@ impl Calls<'_> {
         if !elsewhere {
             set_up.skip_addresses_of(hop);
         }
-        // Contacts of lower preference, of a registered user or in a 3xx (RFC 3261 section 8.1.3.4), are tried after any
-        // failure.
+        // Contacts of lower preference, of a registered user or in a 3xx (RFC 3261 section 8.1.3.4), are tried after
+        // any failure.
         let listed = set_up
             .hops
             .get(set_up.next)
@@ -637,8 +637,8 @@ impl SetUp {
     }
 }
 
-/// Whether two answers to one offer agree in formats, keys and directions, so that one may stand for the other. Addresses
-/// are those of the border.
+/// Whether two answers to one offer agree in formats, keys and directions, so that one may stand for the other.
+/// Addresses are those of the border.
 fn agrees_in_formats(one: &[u8], other: &[u8]) -> bool {
     fn lines(sdp: &[u8]) -> impl Iterator<Item = &[u8]> {
         const RELEVANT: [&[u8]; 10] = [

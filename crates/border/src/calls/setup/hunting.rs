@@ -594,7 +594,8 @@ impl Calls<'_> {
         self.end_call(slot, by, why, None);
     }
 
-    /// A target has challenged an INVITE without credentials: the call is not counted, because the caller repeats its INVITE.
+    /// A target has challenged an INVITE without credentials: the call is not counted, because the caller repeats its
+    /// INVITE.
     fn count_challenge(&mut self, slot: CallSlot, status: u16) {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;

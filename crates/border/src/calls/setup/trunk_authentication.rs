@@ -1,4 +1,5 @@
-//! Interfaces with `authenticate = "trunk"`: wrong credentials are known by the response of the trunk, logged and limited.
+//! Interfaces with `authenticate = "trunk"`: wrong credentials are known by the response of the trunk, logged and
+//! limited.
 
 use crate::components::Components;
 use crate::headers::is_anonymous;
@@ -24,9 +25,9 @@ impl Components {
         }
     }
 
-    /// Whether the credentials of requests outside a dialog from this source are for this trunk: it is that of the registrations, and
-    /// the border does not verify them itself. A trunk with credentials of its own gets none, because the border answers its
-    /// challenges.
+    /// Whether the credentials of requests outside a dialog from this source are for this trunk: it is that of the
+    /// registrations, and the border does not verify them itself. A trunk with credentials of its own gets none,
+    /// because the border answers its challenges.
     pub(crate) fn relays_credentials(&self, flow: Flow, to: Option<TrunkId>) -> bool {
         let Some(to) = to else { return false };
         let Some(interface) = self.listeners.interface_of(flow.local) else {
@@ -80,7 +81,8 @@ impl Components {
         }
     }
 
-    /// The trunk has given its final response to a request that was forwarded to it; `authenticated`: it challenges such requests.
+    /// The trunk has given its final response to a request that was forwarded to it; `authenticated`: it challenges
+    /// such requests.
     pub(crate) fn trunk_answered(
         &mut self,
         (request, authenticated): (&[u8], bool),

@@ -31,8 +31,8 @@ impl TransferControl<'_> {
         }
     }
 
-    /// Reserves the call for the refresh of a leg and returns its side; if another change is in progress, the refresh is
-    /// repeated later.
+    /// Reserves the call for the refresh of a leg and returns its side; if another change is in progress, the refresh
+    /// is repeated later.
     fn begin_refresh(&mut self, slot: CallSlot, leg: LegId) -> Option<Side> {
         let call = self.parts.calls.get_mut(slot)?;
         let side = call.side_of(leg)?;

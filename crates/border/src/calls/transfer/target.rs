@@ -1,4 +1,5 @@
-//! The target of a transfer: an INVITE by policy, with credentials, identity and header rules of its trunk as for any call.
+//! The target of a transfer: an INVITE by policy, with credentials, identity and header rules of its trunk as for any
+//! call.
 
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::setup::hop_hosts::HopHosts;

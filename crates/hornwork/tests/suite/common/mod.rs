@@ -89,8 +89,8 @@ fn files_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// A port of 127.0.0.1 that is free for UDP and TCP and not used by another test, of this process or of another, below the
-/// ephemeral ports. Further programs may use ports some thousands above it, so it is below 20,000.
+/// A port of 127.0.0.1 that is free for UDP and TCP and not used by another test, of this process or of another, below
+/// the ephemeral ports. Further programs may use ports some thousands above it, so it is below 20,000.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     const FIRST: u32 = 10_000;
@@ -111,8 +111,8 @@ pub fn free_port() -> u16 {
         .expect("a free port")
 }
 
-/// Claims a port until the end of this process, by a name of an abstract Unix socket. Test programs run beside each other, and a
-/// test may leave its port closed.
+/// Claims a port until the end of this process, by a name of an abstract Unix socket. Test programs run beside each
+/// other, and a test may leave its port closed.
 fn claim(port: u16) -> bool {
     let name = format!("hornwork-test-port/{port}");
     let claimed = std::os::unix::net::SocketAddr::from_abstract_name(name)

@@ -1,8 +1,8 @@
 //! Losses that `ping` reports, in the scripts of the tests.
 
-/// A function of the scripts: `loss FILE` prints the summary of a ping, whose output the file has, and the sequence numbers without a
-/// reply. The last one does not count: ping waits for its reply only for the interval, or for twice the longest round trip, which a
-/// busy machine exceeds.
+/// A function of the scripts: `loss FILE` prints the summary of a ping, whose output the file has, and the sequence
+/// numbers without a reply. The last one does not count: ping waits for its reply only for the interval, or for twice
+/// the longest round trip, which a busy machine exceeds.
 pub const LOSS: &str = r#"
 loss() {
   awk -v name="$1" '

@@ -77,8 +77,8 @@ impl HostState {
         }
     }
 
-    /// Our re-INVITE was refused, or not answered: the session stays as it was (RFC 3261 section 14.1). A later request of
-    /// the user is kept: its re-INVITE follows.
+    /// Our re-INVITE was refused, or not answered: the session stays as it was (RFC 3261 section 14.1). A later request
+    /// of the user is kept: its re-INVITE follows.
     fn reinvite_failed(&mut self, key: HostCallKey) {
         let Some(call) = self.call(key) else { return };
         if let Some((_, hold)) = call.reinvite.take()

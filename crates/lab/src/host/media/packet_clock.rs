@@ -21,9 +21,9 @@ impl HostMedia {
         self.clock.next_at().filter(|_| self.driver_clock)
     }
 
-    /// The time at which the media of a call begins that is agreed at `now`. Calls that start at a round rate would send
-    /// at the same few moments of each packet time, in bursts; on sockets each has a phase of its own. Participants that
-    /// take turns follow the clock of their conference.
+    /// The time at which the media of a call begins that is agreed at `now`. Calls that start at a round rate would
+    /// send at the same few moments of each packet time, in bursts; on sockets each has a phase of its own.
+    /// Participants that take turns follow the clock of their conference.
     pub(crate) fn phased(&mut self, session: u32, now: Time) -> Time {
         let entry = self.sessions.get(session as usize);
         let begins = entry
@@ -35,8 +35,8 @@ impl HostMedia {
         self.at_phase(self.phases, now)
     }
 
-    /// The time at which the stream `number` begins that is due at `at`. On sockets its phase does not depend on the rate at
-    /// which streams start.
+    /// The time at which the stream `number` begins that is due at `at`. On sockets its phase does not depend on the
+    /// rate at which streams start.
     pub(crate) fn stream_begin(&self, number: u64, at: Time) -> Time {
         match self.driver_clock {
             true => self.at_phase(number, at),

@@ -98,8 +98,8 @@ impl Figure {
 }
 
 impl Figure {
-    /// Events and occasions of a count of calls. Lost packets have none: they come in bursts, so that a single trial does
-    /// not show their spread.
+    /// Events and occasions of a count of calls. Lost packets have none: they come in bursts, so that a single trial
+    /// does not show their spread.
     fn events(&self, each: &[TrialSummary]) -> Option<(f64, f64)> {
         let (read, scale) = self.counts.as_ref()?;
         if *scale != CountScale::Events {

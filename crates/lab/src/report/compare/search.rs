@@ -73,8 +73,8 @@ pub(super) fn search_row(
 }
 
 impl ComparisonRow {
-    /// Whether the new run is worse by the results of two searches: their limits do not overlap, and differ by more than
-    /// the tolerance.
+    /// Whether the new run is worse by the results of two searches: their limits do not overlap, and differ by more
+    /// than the tolerance.
     pub(super) fn is_worse_search(&self, tolerance_percent: f64) -> bool {
         let (Some(old), Some(new)) = (self.baseline.searched, self.new.searched) else {
             return false;

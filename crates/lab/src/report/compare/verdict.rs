@@ -38,8 +38,8 @@ impl RunComparison {
         rows.any(ComparisonRow::is_compared)
     }
 
-    /// Failed if the new run is worse; not measured if there is nothing to compare it by, or if a figure is worse by more
-    /// than the tolerance and cannot be tested.
+    /// Failed if the new run is worse; not measured if there is nothing to compare it by, or if a figure is worse by
+    /// more than the tolerance and cannot be tested.
     pub fn verdict(&self) -> RunVerdict {
         match self.worse_figures().is_empty() {
             false => RunVerdict::Failed,

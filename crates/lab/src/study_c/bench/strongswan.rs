@@ -1,5 +1,5 @@
-//! strongSwan between the two hosts: IKEv2 and ESP in UDP by its daemon charon in each, with its data path in user space
-//! (kernel-libipsec), so that no IPsec of the kernel is needed.
+//! strongSwan between the two hosts: IKEv2 and ESP in UDP by its daemon charon in each, with its data path in user
+//! space (kernel-libipsec), so that no IPsec of the kernel is needed.
 
 use super::{Bench, addresses, failed, has_interface, program};
 use std::fs::DirBuilder;

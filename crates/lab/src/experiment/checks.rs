@@ -1,0 +1,244 @@
+//! Checks of the system under test against the other tables of an experiment, and of the rates at which workloads begin.
+
+use super::{Callers, Experiment, IpVersions, PaceKind, Registrations, StreamLoad, SutMedia};
+use crate::subject::{self, SubjectPlace};
+
+/// Most media nodes beside the border.
+const MAX_NODES: u8 = 16;
+
+/// Checks media nodes.
+pub(super) fn check_nodes(experiment: &Experiment) -> Result<(), String> {
+    let sut = &experiment.sut;
+    if sut.media_nodes > MAX_NODES || sut.media_nodes_drained > sut.media_nodes {
+        return Err(format!(
+            "sut.media_nodes = {}, sut.media_nodes_drained = {}: at most {MAX_NODES} nodes, and at most as many drained",
+            sut.media_nodes, sut.media_nodes_drained
+        ));
+    }
+    let others = sut.is_external()
+        || sut.direct
+        || sut.media == SutMedia::Bypass
+        || experiment.conference.is_some()
+        || sut.ip != IpVersions::Ipv4;
+    if sut.media_nodes > 0 && others {
+        return Err(
+            "sut.media_nodes needs the built-in border with IPv4, anchored media and no conference"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// Checks the kernel relay, which needs namespaces that only trials of calls and registrations set up.
+pub(super) fn check_kernel_relay(experiment: &Experiment) -> Result<(), String> {
+    let sut = &experiment.sut;
+    let others = sut.is_external()
+        || sut.direct
+        || sut.media_nodes > 0
+        || experiment.conference.is_some()
+        || experiment.streams.is_some()
+        || experiment.phone.is_some();
+    if sut.media == SutMedia::KernelRelay && others {
+        return Err(
+            "sut.media = \"kernel_relay\" needs the built-in border, without media nodes, [conference], [streams] and [phone]"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// Checks a subject, which trials of calls and registrations start on this machine.
+pub(super) fn check_subject(experiment: &Experiment) -> Result<(), String> {
+    let sut = &experiment.sut;
+    if sut.agent().is_some() == sut.agent_token_file.is_empty() {
+        return Err(
+            "sut.agent_token_file names the token for a subject at an agent (sut.subject = \"NAME@ADDRESS:PORT\"): set both or none"
+                .to_owned(),
+        );
+    }
+    if sut.agent().is_none() && !sut.agent_ca_file.is_empty() {
+        return Err(
+            "sut.agent_ca_file needs a subject at an agent (sut.subject = \"NAME@ADDRESS:PORT\")"
+                .to_owned(),
+        );
+    }
+    if sut.subject.is_empty() {
+        return Ok(());
+    }
+    match subject::place(&sut.subject).map_err(|error| error.to_string())? {
+        SubjectPlace::Here(_) | SubjectPlace::Agent(..) => {}
+        SubjectPlace::Address(address) => {
+            return Err(format!(
+                "sut.subject = \"{address}\": an address is set with sut.address"
+            ));
+        }
+    }
+    if sut.address.is_some() {
+        return Err("sut.subject and sut.address exclude each other".to_owned());
+    }
+    let of_our_border = [
+        ("workers", sut.workers > 0),
+        ("header_rules", sut.header_rules > 0),
+        ("call_limit_per_second", sut.call_limit_per_second > 0),
+        ("memory_mib", sut.memory_mib > 0),
+        ("refresh_interval_seconds", sut.refresh_interval_seconds > 0),
+        ("cpu_percent", sut.cpu_percent > 0.0),
+        ("cpu", sut.cpu.is_some()),
+        ("process_id", sut.process_id.is_some()),
+    ];
+    if let Some((key, _)) = of_our_border.into_iter().find(|(_, set)| *set) {
+        return Err(format!(
+            "sut.{key} does not apply to a subject (sut.subject): remove it with --set sut.{key}="
+        ));
+    }
+    let others = experiment.conference.is_some()
+        || experiment.streams.is_some()
+        || experiment.phone.is_some()
+        || experiment.esp.is_some();
+    if others {
+        return Err(
+            "sut.subject takes calls and registrations: [conference], [streams], [phone] and [esp] do not use it"
+                .to_owned(),
+        );
+    }
+    if experiment.uses_tls() || experiment.uses_websockets() {
+        return Err(
+            "sut.subject is called over UDP or TCP; for TLS and WebSocket start the system yourself and name its address (sut.address)"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// The rate of a workload, with its table for errors.
+struct WorkloadRate {
+    table: &'static str,
+    pace: PaceKind,
+    rate: f64,
+    /// End and length of a ramp.
+    ramp: [f64; 2],
+}
+
+impl WorkloadRate {
+    fn check(&self) -> Result<(), String> {
+        let WorkloadRate {
+            table, pace, rate, ..
+        } = self;
+        let [to, seconds] = self.ramp;
+        if *pace != PaceKind::Ramp {
+            return match rate.is_finite() && *rate > 0.0 {
+                true => Ok(()),
+                false => Err(format!("{table}.rate = {rate}: expected more than 0")),
+            };
+        }
+        for (key, value) in [("rate", *rate), ("ramp_to", to), ("ramp_seconds", seconds)] {
+            if !(value.is_finite() && value >= 0.0) {
+                return Err(format!("{table}.{key} = {value}: expected 0 or more"));
+            }
+        }
+        // A ramp may begin or end at 0, but not both.
+        match to > 0.0 || (*rate > 0.0 && seconds > 0.0) {
+            true => Ok(()),
+            false => Err(format!(
+                "{table}.rate = {rate}, ramp_to = {to}, ramp_seconds = {seconds}: no attempt would be due: set {table}.ramp_to"
+            )),
+        }
+    }
+}
+
+/// Checks the rates of calls, registrations and streams: without any attempt a trial would measure nothing.
+pub(super) fn check_rates(experiment: &Experiment) -> Result<(), String> {
+    let calls = |plan: &Callers| WorkloadRate {
+        table: "callers",
+        pace: plan.pace,
+        rate: plan.rate,
+        ramp: [plan.ramp_to, plan.ramp_seconds],
+    };
+    let registrations = |plan: &Registrations| WorkloadRate {
+        table: "registrations",
+        pace: plan.pace,
+        rate: plan.rate,
+        ramp: [plan.ramp_to, plan.ramp_seconds],
+    };
+    let streams = |plan: &StreamLoad| WorkloadRate {
+        table: "streams",
+        pace: PaceKind::Constant,
+        rate: plan.rate,
+        ramp: [0.0; 2],
+    };
+    let all = [
+        experiment.callers.as_ref().map(calls),
+        experiment.registrations.as_ref().map(registrations),
+        experiment.streams.as_ref().map(streams),
+    ];
+    all.iter().flatten().try_for_each(WorkloadRate::check)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{File, built_in};
+
+    #[test]
+    fn rates_without_any_attempt_are_refused() {
+        let parse = |name: &str, sets: &[&str]| {
+            let sets: Vec<String> = sets.iter().map(|&set| set.to_owned()).collect();
+            File::parse_with(name, built_in(name).unwrap(), &sets)
+                .map_err(|error| error.to_string())
+        };
+        for (name, set, words) in [
+            (
+                "standing-call-capacity",
+                "callers.rate=0",
+                "callers.rate = 0: expected more than 0",
+            ),
+            (
+                "standing-call-capacity",
+                "callers.rate=-5",
+                "callers.rate = -5: expected more than 0",
+            ),
+            ("media-nodes", "callers.rate=nan", "callers.rate = NaN"),
+            ("media-nodes", "callers.rate=inf", "callers.rate = inf"),
+            (
+                "small-network",
+                "registrations.rate=0",
+                "registrations.rate = 0",
+            ),
+            ("rtp-streams", "streams.rate=0", "streams.rate = 0"),
+        ] {
+            let error = parse(name, &[set]).unwrap_err();
+            assert!(error.contains(words), "{set}: {error}");
+        }
+        let ramp = |sets: &[&str]| {
+            let sets = [sets, &["callers.pace=ramp"]].concat();
+            parse("small-network", &sets)
+        };
+        let rising = [
+            "callers.rate=0",
+            "callers.ramp_to=5",
+            "callers.ramp_seconds=2",
+        ];
+        let falling = [
+            "callers.rate=5",
+            "callers.ramp_to=0",
+            "callers.ramp_seconds=2",
+        ];
+        assert!(ramp(&rising).is_ok() && ramp(&falling).is_ok());
+        for (sets, words) in [
+            (
+                ["callers.rate=0", "callers.ramp_to=0"],
+                "no attempt would be due",
+            ),
+            (
+                ["callers.rate=-1", "callers.ramp_to=5"],
+                "callers.rate = -1",
+            ),
+            (
+                ["callers.rate=1", "callers.ramp_to=-5"],
+                "callers.ramp_to = -5",
+            ),
+        ] {
+            let error = ramp(&sets).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}
