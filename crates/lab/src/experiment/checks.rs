@@ -1,4 +1,5 @@
-//! Checks of the system under test against the other tables of an experiment, and of the rates at which workloads begin.
+//! Checks of the system under test against the other tables of an experiment, and of the rates at which workloads
+//! begin.
 
 use super::{Callers, Experiment, IpVersions, PaceKind, Registrations, StreamLoad, SutMedia};
 use crate::subject::{self, SubjectPlace};

@@ -475,14 +475,14 @@ fn nodes_of_a_plan_carry_its_calls_also_after_a_failure() {
     let peak = after.peak_percent.cores.value;
     assert!(peak > 0.9 * mean && peak < 1.3 * mean, "{peak} {mean}");
     assert!(before.peak_percent.cores.value < peak);
-    // One node less than the plan has: the failure is not carried.
+    // Without the headroom of 30 % and some more: the failure is not carried.
     let costs = Costs::built_in().unwrap();
     let mut steps = Steps::default();
     let traffic = traffic(&request, &mut steps);
     cpu(&request, &costs, &traffic, &mut steps).unwrap();
     memory(&request, &costs, &traffic, &mut steps).unwrap();
     bandwidth(&request, &costs, &traffic, &mut steps).unwrap();
-    let few = simulate_nodes(&request, &steps.loads, before.nodes * 7 / 10, 300.0);
+    let few = simulate_nodes(&request, &steps.loads, before.nodes * 6 / 10, 300.0);
     assert!(!few.holds && few.after.unwrap().refused > 0, "{few:?}");
 }
 

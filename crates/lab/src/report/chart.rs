@@ -429,12 +429,14 @@ impl Chart {
         let (low, high) = points().fold((f64::MAX, f64::MIN), |(low, high), (x, _)| {
             (low.min(*x), high.max(*x))
         });
-        let (low, high) = if low < high {
-            (low, high)
-        } else {
-            // One load alone has labels in steps of its size.
-            let half = (low.abs() * SINGLE_SHARE).max(1.0);
-            (low - half, low + half)
+        let (low, high) = match points().next() {
+            None => (0.0, 1.0),
+            Some(_) if low < high => (low, high),
+            Some(_) => {
+                // One load alone has labels in steps of its size.
+                let half = (low.abs() * SINGLE_SHARE).max(1.0);
+                (low - half, low + half)
+            }
         };
         let ends = series
             .iter()

@@ -350,7 +350,7 @@ mod tests {
             ("capacity", 1100.0, "900"),
         ];
         let capacity = rows.last().unwrap();
-        assert_eq!(capacity.interval_text(), "900 to 1000");
+        assert_eq!(capacity.interval_text(), "900 to 1000 (bracket)");
         assert!(
             capacity.source_text().starts_with("3 trials"),
             "{capacity:?}"
