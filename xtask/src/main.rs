@@ -31,7 +31,7 @@ usage: cargo xtask COMMAND
                   length of lines of prose, generated documents, built pages of the console, places of additions, commit
                   subjects, fmt, clippy, licences
   test [ARGUMENT...]   all tests of the workspace, ARGUMENTs for the test programs; lists failed and skipped tests at the end. A failed test is
-                  flaky if it then passes three times alone; one flaky test that xtask/flaky.txt does not name fails the run.
+                  flaky if it then passes three times alone; three flaky tests that xtask/flaky.txt does not name fail the run.
                   Tests of xtask/apart.txt run one at a time.
                   With HORNWORK_TEST_COMPLETE=1 a test that is skipped for a missing program fails the run
   docs            regenerate the documents, wrap the prose of all pages and comments

@@ -5,7 +5,7 @@ use crate::common;
 
 use common::{installed, scratch};
 use serde_json::Value;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -130,7 +130,14 @@ impl RunningLink {
         while !text.contains("link is up") {
             let before = text.len();
             out.read_line(&mut text).unwrap();
-            assert!(text.len() > before, "the link did not start: {text}");
+            if text.len() == before {
+                let mut why = String::new();
+                let said = child
+                    .stderr
+                    .take()
+                    .map(|mut said| said.read_to_string(&mut why));
+                panic!("the link did not start: {text}{why} ({said:?})");
+            }
         }
         assert!(text.contains("own error at"), "{text}");
         RunningLink { child, out }
