@@ -552,6 +552,17 @@ fn render(compared: &StudyRunsCompared) -> String {
 mod tests {
     use super::*;
 
+    #[test]
+    fn tolerances_of_studies_that_are_no_percentage_are_refused() {
+        let nowhere = Path::new("no-results");
+        for tolerance in [f64::NAN, f64::INFINITY, -5.0] {
+            let error = compare(nowhere, nowhere, tolerance).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            let text = error.to_string();
+            assert!(text.starts_with("--tolerance "), "{text}");
+        }
+    }
+
     fn row(figure: &str, here: f64, half: Option<f64>) -> StudyRow {
         StudyRow {
             row: "S5".to_owned(),
