@@ -24,6 +24,8 @@ use std::time::Duration;
 
 /// Longest delay of a request.
 const WAIT: Duration = Duration::from_millis(100);
+/// Interval at which ended keys of tunnels are noted, whatever the number of reports.
+const KEYS_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which path MTUs are asked for: an increase is noticed within it (RFC 1191 section 6.3 allows minutes).
 const PATH_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -60,6 +62,7 @@ pub(super) struct Keeper {
     /// The last write of sequence numbers has failed, which is logged once.
     numbers_fail: bool,
     next_path: Time,
+    next_keys: Time,
     next_statistics: Option<Time>,
 }
 
@@ -75,6 +78,7 @@ impl Keeper {
             sealed: HashMap::new(),
             numbers_fail: false,
             next_path: now,
+            next_keys: now,
             next_statistics: parts.spec.statistics.map(|interval| now + interval),
             parts,
         }
@@ -130,7 +134,8 @@ impl Keeper {
                 self.log(EventKind::GatewayKeysRefused { reason });
             }
             let now = self.parts.clock.now();
-            if self.parts.ike.is_none() {
+            if self.parts.ike.is_none() && now >= self.next_keys {
+                self.next_keys = now + KEYS_INTERVAL;
                 for tunnel in &self.parts.figures.tunnels {
                     tunnel.note_keys(now);
                 }
