@@ -293,25 +293,21 @@ fn register(phone: &mut RawPhone, password: &str, border: &Process) {
     );
 }
 
-/// Kamailio sends a request for another phone of the border back to it, over TCP with the border's Via unchanged: a
-/// spiral, not a loop.
-#[test]
-fn phones_reach_each_other_through_kamailio_over_tcp() {
-    if !installed(&["kamailio"]) {
-        return;
-    }
-    let folder = scratch("kamailio-tcp");
+/// Kamailio, a border in front of it that reaches it by `transport`, and two phones that have registered through the
+/// border.
+fn phones_of_kamailio(name: &str, transport: &str) -> (Process, Process, [RawPhone; 2]) {
+    let folder = scratch(name);
     let (outside, inside, pbx) = (free_port(), free_port(), free_port());
-    let _kamailio = kamailio(&folder, pbx);
+    let server = kamailio(&folder, pbx);
     let (first, last) = common::media_ports(40);
     let border = border(
         &folder,
         &format!(
             "[[interface]]\nname='outside'\nlisten='udp:127.0.0.1:{outside}'\nregister='pass:pbx'\n\
              authenticate='trunk'\nmedia={{ports='{first}-{last}'}}\n\
-             [[interface]]\nname='inside'\nkind='core'\nlisten='tcp:127.0.0.1:{inside}'\n\
+             [[interface]]\nname='inside'\nkind='core'\nlisten='{transport}:127.0.0.1:{inside}'\n\
              media={{ports='{first}-{last}'}}\n\
-             [[trunk]]\nname='pbx'\ninterface='inside'\ntarget='tcp:127.0.0.1:{pbx}'\n"
+             [[trunk]]\nname='pbx'\ninterface='inside'\ntarget='{transport}:127.0.0.1:{pbx}'\n"
         ),
         outside,
     );
@@ -319,6 +315,17 @@ fn phones_reach_each_other_through_kamailio_over_tcp() {
     let mut bob = RawPhone::new("1001", outside);
     register(&mut alice, "change-me-1000", &border);
     register(&mut bob, "change-me-1001", &border);
+    (server, border, [alice, bob])
+}
+
+/// Kamailio sends a request for another phone of the border back to it, over TCP with the border's Via unchanged: a
+/// spiral, not a loop.
+#[test]
+fn phones_reach_each_other_through_kamailio_over_tcp() {
+    if !installed(&["kamailio"]) {
+        return;
+    }
+    let (_kamailio, border, [mut alice, bob]) = phones_of_kamailio("kamailio-tcp", "tcp");
     let sdp = "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\n\
                m=audio 4000 RTP/AVP 0\r\n";
     for (method, kind, body, status) in [
@@ -348,25 +355,7 @@ fn kamailio_authenticates_messages_and_subscriptions() {
     if !installed(&["kamailio"]) {
         return;
     }
-    let folder = scratch("kamailio-messages");
-    let (outside, inside, pbx) = (free_port(), free_port(), free_port());
-    let _kamailio = kamailio(&folder, pbx);
-    let (first, last) = common::media_ports(40);
-    let border = border(
-        &folder,
-        &format!(
-            "[[interface]]\nname='outside'\nlisten='udp:127.0.0.1:{outside}'\nregister='pass:pbx'\n\
-             authenticate='trunk'\nmedia={{ports='{first}-{last}'}}\n\
-             [[interface]]\nname='inside'\nkind='core'\nlisten='udp:127.0.0.1:{inside}'\n\
-             media={{ports='{first}-{last}'}}\n\
-             [[trunk]]\nname='pbx'\ninterface='inside'\ntarget='udp:127.0.0.1:{pbx}'\n"
-        ),
-        outside,
-    );
-    let mut alice = RawPhone::new("1000", outside);
-    let mut bob = RawPhone::new("1001", outside);
-    register(&mut alice, "change-me-1000", &border);
-    register(&mut bob, "change-me-1001", &border);
+    let (_kamailio, border, [mut alice, mut bob]) = phones_of_kamailio("kamailio-messages", "udp");
     let text = "Content-Type: text/plain\r\n";
     // The called phone answers on its own thread: its 200 ends the request of the caller.
     let (answer, message) = std::thread::scope(|scope| {
