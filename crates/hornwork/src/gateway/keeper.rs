@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// Longest delay of a request.
 const WAIT: Duration = Duration::from_millis(100);
-/// Interval at which ended keys of tunnels are noted, whatever the number of reports.
+/// Interval at which ended keys of tunnels are noted: each time all tunnels are looked at.
 const KEYS_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which path MTUs are asked for: an increase is noticed within it (RFC 1191 section 6.3 allows minutes).
 const PATH_INTERVAL: Duration = Duration::from_secs(60);
