@@ -409,8 +409,8 @@ impl Endpoint {
         let Some(client) = self.clients.get(slot as usize) else {
             return false;
         };
-        let (owner, fork, refresh, offer) =
-            (client.owner, client.fork, client.refresh, client.offer);
+        let owner = client.owner;
+        let carried_over = (client.fork, client.refresh, client.offer, client.pinned);
         let leg = match owner {
             Owner::InitialInvite(leg) | Owner::InDialog(leg) => Some(leg),
             Owner::OutOfDialog(_) | Owner::Unowned => None,
@@ -463,7 +463,7 @@ impl Endpoint {
             return false;
         };
         if let Some(client) = self.clients.get_mut(new as usize) {
-            (client.fork, client.refresh, client.offer) = (fork, refresh, offer);
+            (client.fork, client.refresh, client.offer, client.pinned) = carried_over;
             if let Some(active) = client.active.as_mut() {
                 active.tries = tries + 1;
             }

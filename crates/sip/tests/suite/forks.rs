@@ -5,6 +5,7 @@ use crate::common;
 use common::*;
 use engine::{DropReason, Input, Time};
 use sip::*;
+use std::net::SocketAddr;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
 const PEER: &str = "192.0.2.9:5060";
@@ -413,6 +414,51 @@ fn ack_of_a_challenged_invite_carries_credentials() {
     assert!(late[0].starts_with("ACK sip:bob@192.0.2.22:5060 SIP/2.0"));
     assert_eq!(header(&late[0], HeaderId::ProxyAuthorization), credentials);
     scene.receive(&Scene::reply_to(&late[1], 200, "", ""), 610);
+}
+
+/// A phone behind NAT is reached over its flow only (RFC 5626 section 5.3), also by ACK and BYE for an answer that
+/// crosses CANCEL, and after the INVITE was repeated with credentials (RFC 3261 section 22.2).
+#[test]
+fn repeated_invite_keeps_the_flow_of_the_first_one() {
+    for pinned in [true, false] {
+        let mut scene = scene_with(
+            |invite| {
+                invite.target.pinned = pinned;
+                invite.login = Some(Login {
+                    user: b"alice",
+                    password: b"secret",
+                });
+            },
+            EndpointConfig::default(),
+        );
+        let challenge = "Proxy-Authenticate: Digest realm=\"x\", nonce=\"n1\", qop=\"auth\"\r\n";
+        let sent = scene.reply(407, "a", challenge, 10);
+        let mut sent = sent.into_iter();
+        scene.invite = sent.find(|text| text.starts_with("INVITE ")).unwrap();
+        scene
+            .host
+            .endpoint
+            .cancel(scene.leg, &MessageContent::default(), ms(30))
+            .unwrap();
+        let private = "Contact: <sip:bob@192.168.1.5:5060>\r\n";
+        let answer = Scene::reply_to(&scene.invite, 200, "one", private);
+        scene.host.datagram(answer.as_bytes(), PEER, ms(40));
+        let sent = scene.host.drain();
+        let sent = sent.iter().map(|sent| match sent {
+            Sent::Datagram(to, bytes) => (*to, method(std::str::from_utf8(bytes).unwrap())),
+            other => panic!("no datagram: {other:?}"),
+        });
+        let wanted: SocketAddr = match pinned {
+            true => PEER.parse().unwrap(),
+            false => "192.168.1.5:5060".parse().unwrap(),
+        };
+        assert_eq!(
+            sent.collect::<Vec<_>>(),
+            [(wanted, "ACK".to_owned()), (wanted, "BYE".to_owned())],
+            "{pinned}"
+        );
+        scene.end();
+    }
 }
 
 #[test]
