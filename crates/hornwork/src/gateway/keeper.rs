@@ -3,7 +3,7 @@
 
 use super::Flags;
 use super::figures::GatewayFigures;
-use super::keys::{GatewayKeys, TunnelKeys};
+use super::keys::GatewayKeys;
 use super::loops::PeerRoutes;
 use super::numbers::NumbersFile;
 use super::packets::{CarryingEnd, Command, Commands, Report};
@@ -359,8 +359,9 @@ struct FormerSa {
 struct KeyChange {
     /// Tunnels with a new association that seals.
     outbound: Vec<usize>,
-    /// New SPIs that open.
-    inbound: Vec<u32>,
+    /// New associations that open, by tunnel and place in its list: a search by SPI would take steps in proportion to
+    /// the square of the number of tunnels.
+    inbound: Vec<(usize, usize)>,
     /// SPIs that are no longer there.
     removed: Vec<u32>,
 }
@@ -385,13 +386,8 @@ impl KeyChange {
         };
         let mut change = KeyChange::default();
         let mut before: HashMap<u32, [u8; 8]> = HashMap::new();
-        let inbound = |tunnels: &'_ [TunnelKeys]| -> Vec<(u32, [u8; 8])> {
-            let specs = tunnels.iter().flat_map(|tunnel| &tunnel.inbound);
-            specs
-                .map(|spec| (spec.spi, spec.keys.check_value()))
-                .collect()
-        };
-        before.extend(inbound(&old.tunnels));
+        let inbound = old.tunnels.iter().flat_map(|tunnel| &tunnel.inbound);
+        before.extend(inbound.map(|spec| (spec.spi, spec.keys.check_value())));
         let in_use = before.len();
         for (tunnel, (old, new)) in old.tunnels.iter().zip(&new.tunnels).enumerate() {
             let (old, new) = (&old.outbound, &new.outbound);
@@ -410,12 +406,15 @@ impl KeyChange {
                 (false, false) => change.outbound.push(tunnel),
             }
         }
-        for (spi, keys) in inbound(&new.tunnels) {
-            match before.remove(&spi) {
-                Some(known) if known != keys => return Err(again(spi)),
-                Some(_) => {}
-                None if removed.contains_key(&spi) => return Err(too_early(spi)),
-                None => change.inbound.push(spi),
+        for (tunnel, keys) in new.tunnels.iter().enumerate() {
+            for (place, spec) in keys.inbound.iter().enumerate() {
+                let spi = spec.spi;
+                match before.remove(&spi) {
+                    Some(known) if known != spec.keys.check_value() => return Err(again(spi)),
+                    Some(_) => {}
+                    None if removed.contains_key(&spi) => return Err(too_early(spi)),
+                    None => change.inbound.push((tunnel, place)),
+                }
             }
         }
         let open = in_use + removed.len() + change.inbound.len();
@@ -430,6 +429,20 @@ impl KeyChange {
         Ok(change)
     }
 
+    /// The new associations that seal, with their tunnels.
+    fn outbound_of<'k>(&self, keys: &'k GatewayKeys) -> impl Iterator<Item = (usize, &'k SaSpec)> {
+        let new = self.outbound.iter();
+        new.filter_map(|&tunnel| Some((tunnel, &keys.tunnels.get(tunnel)?.outbound)))
+    }
+
+    /// The new associations that open, with their tunnels.
+    fn inbound_of<'k>(&self, keys: &'k GatewayKeys) -> impl Iterator<Item = (usize, &'k SaSpec)> {
+        let new = self.inbound.iter();
+        new.filter_map(|&(tunnel, place)| {
+            Some((tunnel, keys.tunnels.get(tunnel)?.inbound.get(place)?))
+        })
+    }
+
     /// The new associations of `keys`, with reserved sequence numbers.
     fn associations(
         &self,
@@ -439,15 +452,12 @@ impl KeyChange {
     ) -> io::Result<GatewayRekey> {
         let mut entropy = net::entropy()?;
         let mut rekey = GatewayRekey::default();
-        for (tunnel, keys) in keys.tunnels.iter().enumerate() {
-            if self.outbound.contains(&tunnel) {
-                let sa = numbers.outbound((tunnel, &keys.outbound), &mut entropy, now)?;
-                rekey.outbound.push((tunnel, sa));
-            }
-            let new = |spec: &&SaSpec| self.inbound.contains(&spec.spi);
-            for spec in keys.inbound.iter().filter(new) {
-                rekey.inbound.push((tunnel, numbers.inbound(spec, now)?));
-            }
+        for (tunnel, spec) in self.outbound_of(keys) {
+            let sa = numbers.outbound((tunnel, spec), &mut entropy, now)?;
+            rekey.outbound.push((tunnel, sa));
+        }
+        for (tunnel, spec) in self.inbound_of(keys) {
+            rekey.inbound.push((tunnel, numbers.inbound(spec, now)?));
         }
         Ok(rekey)
     }
@@ -471,6 +481,7 @@ fn statistics(figures: &GatewayFigures) -> EventKind {
 
 #[cfg(test)]
 mod tests {
+    use super::super::keys::TunnelKeys;
     use super::*;
     use protect::esp::{EspEncryption, EspIntegrity, EspKeys, EspSuite};
 
@@ -532,6 +543,54 @@ mod tests {
         let refused = change(39_999).unwrap_err();
         assert!(refused.contains("at most 40000"), "{refused}");
         assert!(refused.contains("rekey_grace_s"), "{refused}");
-        assert_eq!(change(39_997).unwrap().inbound, [0x9002, 0x9003]);
+        assert_eq!(change(39_997).unwrap().inbound, [(0, 1), (0, 2)]);
+    }
+
+    /// Each new association is found by its place: the work is in proportion to the changes, not to their product with
+    /// the number of tunnels.
+    #[test]
+    fn change_of_ten_thousand_tunnels_names_the_place_of_each_association() {
+        let suite = EspSuite::new(EspEncryption::AesGcm16, EspIntegrity::None);
+        let spec = |spi: u32| {
+            let mut key = [0x55; 20];
+            key[..4].copy_from_slice(&spi.to_be_bytes());
+            SaSpec::new(spi, suite, EspKeys::new(&key, &[]))
+        };
+        let tunnels = |outbound: u32, inbound: [u32; 2]| GatewayKeys {
+            tunnels: (0..10_000)
+                .map(|number| TunnelKeys {
+                    outbound: spec(outbound + number),
+                    inbound: inbound.map(|first| spec(first + number)).to_vec(),
+                })
+                .collect(),
+            ike: None,
+        };
+        let old = tunnels(0x1_0000, [0x2_0000, 0x3_0000]);
+        let new = tunnels(0x4_0000, [0x2_0000, 0x5_0000]);
+        let change = KeyChange::of(&old, &new, &HashMap::new(), &HashMap::new()).unwrap();
+        assert!(change.outbound.iter().copied().eq(0..10_000));
+        let second = (0..10_000).map(|tunnel| (tunnel, 1));
+        assert!(change.inbound.iter().copied().eq(second));
+        assert!(
+            change
+                .removed
+                .iter()
+                .copied()
+                .eq(0x3_0000..0x3_0000 + 10_000)
+        );
+        let spis = |of: Vec<(usize, &SaSpec)>| -> Vec<(usize, u32)> {
+            of.into_iter()
+                .map(|(tunnel, spec)| (tunnel, spec.spi))
+                .collect()
+        };
+        let wanted = |first: u32| -> Vec<(usize, u32)> {
+            (0..10_000)
+                .map(|number| (number as usize, first + number))
+                .collect()
+        };
+        assert_eq!(spis(change.outbound_of(&new).collect()), wanted(0x4_0000));
+        assert_eq!(spis(change.inbound_of(&new).collect()), wanted(0x5_0000));
+        let none = KeyChange::of(&new, &new, &HashMap::new(), &HashMap::new()).unwrap();
+        assert!(none.outbound.is_empty() && none.inbound.is_empty() && none.removed.is_empty());
     }
 }
