@@ -18,6 +18,7 @@ pub use costs::{Cost, Costs, FILE_NAME, FORMAT, KNOWN};
 pub use curve::CostCurve;
 pub use erlang::{MOST_ERLANGS, erlang_b, erlang_c, lines_for, mean_wait};
 pub use estimate::{Estimate, IntervalEnd};
+pub use limits::{NodeRate, RaisedLimit};
 pub use loss::{LossCheck, simulate_loss};
 pub use nodes::{NodeCheck, NodePhase, PeakLoad};
 pub use real::{REAL_CALLS, RealCheck, RealOptions, RealRun, check_real};
@@ -64,7 +65,9 @@ pub struct Plan {
     /// Traffic in each direction at the interfaces of all nodes together, Mbit/s, with Ethernet framing.
     pub bandwidth_mbit: Estimate,
     /// Limits that have to be raised in each node.
-    pub limits: Vec<limits::RaisedLimit>,
+    pub limits: Vec<RaisedLimit>,
+    /// Rates of a node, with the limit that binds.
+    pub node_rates: Vec<NodeRate>,
     /// A simulation of the calls, if it was requested.
     pub check: Option<LossCheck>,
     /// A simulation of the nodes with a failure, if it was requested.
@@ -101,7 +104,9 @@ struct Steps {
     /// Loads of one call and of all registrations, for the simulation.
     loads: UnitLoads,
     /// Limits whose defaults do not suffice for a node.
-    limits: Vec<limits::RaisedLimit>,
+    limits: Vec<RaisedLimit>,
+    /// Rates of a node.
+    node_rates: Vec<NodeRate>,
 }
 
 impl Steps {
@@ -211,6 +216,7 @@ pub fn plan(request: &PlanRequest, costs: &Costs) -> Result<Plan, LabError> {
         memory_gib,
         bandwidth_mbit: bandwidth,
         limits: steps.limits,
+        node_rates: steps.node_rates,
         check,
         node_check,
         real_check: None,
@@ -629,9 +635,19 @@ fn sizes(
         .map_or("", |(name, _)| name);
     let calls = traffic.lines.value / active.value;
     let ports = ports_needed(request, calls);
-    let subscribers = request.subscribers as f64 / active.value;
-    steps.limits = limits::raised_limits(request, subscribers, calls);
+    let load = limits::NodeLoad {
+        subscribers: request.subscribers as f64 / active.value,
+        calls,
+        calls_per_s: traffic.calls_per_s / active.value,
+        registrations_per_s: traffic.registrations_per_s / active.value,
+    };
+    steps.limits = limits::raised_limits(request, &load);
     let raised = limits::limits_text(&steps.limits);
+    let used: Vec<(&str, f64)> = parts
+        .iter()
+        .map(|(name, part)| (*name, part.value / active.value))
+        .collect();
+    steps.node_rates = limits::node_rates(request, &load, &used);
     let formula: Vec<String> = parts
         .iter()
         .map(|(name, part)| format!("{name} {}", plain_small(part.value)))
@@ -652,6 +668,7 @@ fn sizes(
             active,
         ),
     );
+    limit_steps(request, &load, steps);
     let (how, nodes) = match request.redundancy {
         Redundancy::None => ("n", active),
         Redundancy::Spare => ("n + 1", active.map(|n| n + 1.0)),
@@ -672,6 +689,31 @@ fn sizes(
     };
     let cores = steps.add("cores", "cores", "cores", (how, cores));
     [nodes, cores]
+}
+
+/// Transactions and new TLS connections of a node, which settings limit.
+fn limit_steps(request: &PlanRequest, load: &limits::NodeLoad, steps: &mut Steps) {
+    let headroom = plain(request.headroom_percent);
+    let transactions = Estimate::exact(load.transactions(request));
+    steps.add(
+        "x_node",
+        "SIP transactions of a node at a time ([limits] transactions)",
+        "",
+        (limits::transactions_formula(&headroom), transactions),
+    );
+    if request.protection.signalling() == Signalling::Tls {
+        steps.add(
+            "h_node",
+            "new TLS connections of a node ([limits] handshakes_per_s)",
+            "/s",
+            (
+                format!(
+                    "(R / n) / (1 - {headroom} %): after a restart of a node its phones connect again within a registration interval"
+                ),
+                Estimate::exact(load.connections_per_s(request)),
+            ),
+        );
+    }
 }
 
 /// The setting for the media ports of a node with this number of calls, if the default does not suffice.
@@ -713,6 +755,7 @@ impl Plan {
             "measured_on": self.measured_on,
             "steps": self.steps,
             "limits": self.limits,
+            "node_rates": self.node_rates,
             "check": self.check,
             "node_check": self.node_check,
             "real_check": self.real_check,

@@ -208,6 +208,83 @@ fn connections_of_registered_phones_are_in_memory_and_limits() {
 }
 
 #[test]
+fn transactions_and_handshakes_limit_the_rates_of_a_node() {
+    let with = |subscribers, protection| {
+        planned(&PlanRequest {
+            path: MediaPath::Bypass,
+            hold_s: 5.0,
+            redundancy: Redundancy::None,
+            headroom_percent: 0.0,
+            // The parts of the node are large, so that its settings bind.
+            node_cores: 1_000,
+            node_memory_gib: 10_000.0,
+            node_mbit: 1e6,
+            ..request(subscribers, protection)
+        })
+    };
+    let near = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-6 * wanted, "{found}");
+    // 36,000,000 subscribers, 2 calls each: 20,000 calls/s and 20,000 registrations/s in one node.
+    let large = with(36_000_000, Protection::None);
+    assert_eq!(large.step("n").unwrap().estimate.value, 1.0);
+    // INVITE for 20 + 32 s on both sides, BYE for 32 and 5 s; REGISTER for 32 and 5 s.
+    let needed = 20_000.0 * (2.0 * 52.0 + 37.0) + 20_000.0 * 37.0;
+    near(large.step("x_node").unwrap().estimate.value, needed);
+    let limit = |plan: &Plan, name: &str| plan.limits.iter().find(|l| l.name == name).cloned();
+    let transactions = limit(&large, "[limits] transactions").unwrap();
+    assert_eq!(
+        (transactions.default, transactions.needed),
+        (2_000_000, Some(needed as u64))
+    );
+    assert_eq!(limit(&large, "[limits] handshakes_per_s"), None);
+    // More contacts than the default bind before the transactions: with fewer subscribers that call more, these bind.
+    let [calls] = &large.node_rates[..] else {
+        panic!("{:?}", large.node_rates)
+    };
+    assert_eq!(calls.limited_by, "[limits] registrations");
+    let busy = planned(&PlanRequest {
+        busy_hour_calls: 60.0,
+        ..large.request.clone()
+    });
+    let few = PlanRequest {
+        subscribers: 900_000,
+        ..busy.request.clone()
+    };
+    let busy = planned(&few);
+    let [calls] = &busy.node_rates[..] else {
+        panic!("{:?}", busy.node_rates)
+    };
+    // 15,000 calls/s and 500 registrations/s have 2,133,500 transactions.
+    near(calls.planned_per_s, 15_000.0);
+    near(calls.most_per_s, 15_000.0 * 2_000_000.0 / 2_133_500.0);
+    assert_eq!(calls.limited_by, "[limits] transactions");
+    let line =
+        "a node takes up to 14,061 calls/s (planned: 15,000), limited by [limits] transactions";
+    assert!(busy.text().contains(line), "{}", busy.text());
+    let json = busy.json();
+    assert_eq!(json["node_rates"][0]["limited_by"], "[limits] transactions");
+    // With TLS, 900 registrations/s are 900 connections/s after a restart.
+    let tls = with(1_620_000, Protection::Tls);
+    let handshakes = limit(&tls, "[limits] handshakes_per_s").unwrap();
+    assert_eq!((handshakes.default, handshakes.needed), (500, Some(900)));
+    near(tls.step("h_node").unwrap().estimate.value, 900.0);
+    let connections = tls.node_rates.last().unwrap();
+    assert_eq!(connections.what, "new TLS connections");
+    near(connections.planned_per_s, 900.0);
+    near(connections.most_per_s, 500.0);
+    assert!(tls.text().contains("[limits] handshakes_per_s to 900"));
+    // A small node is limited by its own size.
+    let small = planned(&PlanRequest {
+        node_cores: 1,
+        ..request(200_000, Protection::Srtp)
+    });
+    let [calls] = &small.node_rates[..] else {
+        panic!("{:?}", small.node_rates)
+    };
+    assert_eq!(calls.limited_by, "cores");
+    assert!(calls.planned_per_s <= calls.most_per_s, "{calls:?}");
+}
+
+#[test]
 fn every_interval_contains_its_value() {
     for protection in [
         Protection::None,

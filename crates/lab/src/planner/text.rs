@@ -6,7 +6,7 @@ use crate::error::RunVerdict;
 use std::fmt::Write;
 
 /// A number with thousands separated.
-fn grouped(value: f64) -> String {
+pub(super) fn grouped(value: f64) -> String {
     if value.abs() < 1_000.0 {
         return plain_small(value);
     }
@@ -58,6 +58,9 @@ impl Plan {
             ("bandwidth", self.bandwidth_mbit, "Mbit/s"),
         ] {
             let _ = writeln!(out, "{name:<10} {}", shown(estimate, unit));
+        }
+        for rate in &self.node_rates {
+            let _ = writeln!(out, "{}", rate.text());
         }
         out.push_str("\nEach figure, with its interval and formula:\n");
         for step in &self.steps {
