@@ -114,6 +114,9 @@ pub struct SideQuality {
     pub loss: Option<u64>,
     /// Mean interarrival jitter (RFC 3550), hundredths of a millisecond.
     pub jitter: Option<u64>,
+    /// The source reports jitter in whole milliseconds, as rtpengine does.
+    #[serde(skip_serializing_if = "core::ops::Not::not")]
+    pub jitter_whole_ms: bool,
     /// MOS-CQE by the E-model, hundredths.
     pub mos: Option<u64>,
 }
@@ -126,7 +129,11 @@ impl SideQuality {
         };
         serde_json::json!({
             "loss_percent": number(self.loss),
-            "jitter_ms": number(self.jitter),
+            "jitter_ms": match self.jitter.filter(|_| self.jitter_whole_ms) {
+                Some(hundredths) => (hundredths / 100).into(),
+                None => number(self.jitter),
+            },
+            "jitter_whole_ms": self.jitter_whole_ms,
             "mos": number(self.mos),
         })
     }

@@ -179,7 +179,7 @@ fn centered(text: &str, width: usize) -> String {
     format!("{text:^width$}")
 }
 
-fn header(call: &StoredCall) -> String {
+pub(crate) fn header(call: &StoredCall) -> String {
     let mut out = String::new();
     let safe = |text: &str| escape_controls(text.as_bytes());
     let (from, to) = (safe(&call.from), safe(&call.to));
@@ -217,7 +217,10 @@ fn header(call: &StoredCall) -> String {
         let figures = [
             figure(side.mos).map(|value| format!("MOS {value:.2}")),
             figure(side.loss).map(|value| format!("loss {value:.2} %")),
-            figure(side.jitter).map(|value| format!("jitter {value:.2} ms")),
+            figure(side.jitter).map(|value| match side.jitter_whole_ms {
+                true => format!("jitter {value:.0} ms"),
+                false => format!("jitter {value:.2} ms"),
+            }),
         ];
         let figures: Vec<String> = figures.into_iter().flatten().collect();
         line(name, &figures.join(", "));

@@ -9,6 +9,7 @@ mod calls;
 mod guard;
 mod hashing;
 mod history;
+mod jitter;
 mod live;
 mod masking;
 mod oidc;

@@ -142,9 +142,18 @@ fn hundredths(value: &Option<Hundredths>) -> Option<u64> {
     value.as_ref().map(|value| value.0)
 }
 
-/// The index has hundredths of a millisecond also where the source had none.
-fn of_jitter(jitter: ReportedJitter) -> u64 {
-    jitter.hundredths().0
+/// The figures of a side: loss, jitter, MOS.
+fn quality(
+    loss: &Option<Hundredths>,
+    jitter: Option<ReportedJitter>,
+    mos: &Option<Hundredths>,
+) -> SideQuality {
+    SideQuality {
+        loss: hundredths(loss),
+        jitter: jitter.map(|jitter| jitter.hundredths().0),
+        jitter_whole_ms: matches!(jitter, Some(ReportedJitter::Whole(_))),
+        mos: hundredths(mos),
+    }
 }
 
 pub(super) fn fold_event(entry: &mut CallEntry, kind: &EventKind, at: i64) {
@@ -272,16 +281,8 @@ fn fold_end(entry: &mut CallEntry, kind: &EventKind, at: i64) {
         call.status = Some(*status);
         call.path = path.clone().unwrap_or_default();
         call.codec = codec.clone().unwrap_or_default();
-        call.caller = SideQuality {
-            loss: hundredths(caller_loss_percent),
-            jitter: caller_jitter_ms.map(of_jitter),
-            mos: hundredths(caller_mos),
-        };
-        call.callee = SideQuality {
-            loss: hundredths(callee_loss_percent),
-            jitter: callee_jitter_ms.map(of_jitter),
-            mos: hundredths(callee_mos),
-        };
+        call.caller = quality(caller_loss_percent, *caller_jitter_ms, caller_mos);
+        call.callee = quality(callee_loss_percent, *callee_jitter_ms, callee_mos);
         entry.add_words(reason.as_bytes());
     }
 }
@@ -366,6 +367,33 @@ mod tests {
             (refused.call.answered, refused.call.ended),
             (None, Some(late))
         );
+    }
+
+    #[test]
+    fn jitter_keeps_the_decimals_of_its_source() {
+        let with = |jitter: ReportedJitter| {
+            let mut kind = ended(Some(2_000));
+            if let EventKind::CallEnded {
+                caller_jitter_ms, ..
+            } = &mut kind
+            {
+                *caller_jitter_ms = Some(jitter);
+            }
+            entry(&[(SECOND, answered()), (3 * SECOND, kind)]).call
+        };
+        let rtpengine = with(ReportedJitter::Whole(2));
+        let side = &rtpengine.caller;
+        assert_eq!((side.jitter, side.jitter_whole_ms), (Some(200), true));
+        assert_eq!(side.json()["jitter_ms"].to_string(), "2");
+        assert!(crate::ladder::header(&rtpengine).contains("jitter 2 ms"));
+        // It is read back from the row of the store; rows of former versions do not have the field.
+        let row = serde_json::to_string(side).unwrap();
+        assert_eq!(serde_json::from_str::<SideQuality>(&row).unwrap(), *side);
+        let former: SideQuality = serde_json::from_str(r#"{"jitter":200}"#).unwrap();
+        assert!(!former.jitter_whole_ms);
+        let measured = with(ReportedJitter::measured(2.0));
+        assert_eq!(measured.caller.json()["jitter_ms"].to_string(), "2.0");
+        assert!(crate::ladder::header(&measured).contains("jitter 2.00 ms"));
     }
 
     #[test]

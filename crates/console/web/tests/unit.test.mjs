@@ -40,6 +40,11 @@ test('times keep their microseconds', async () => {
   assert.deepEqual([duration(59.96), duration(125), duration(3723), duration(null)], ['60.0 s', '2:05', '1:02:03', '']);
 });
 
+test('jitter has the decimals of its source', async () => {
+  const { jitter } = await load('format');
+  assert.deepEqual([{ jitter_ms: 1, jitter_whole_ms: true }, { jitter_ms: 1, jitter_whole_ms: false }, { jitter_ms: 0.34 }, { jitter_ms: null }].map(jitter), ['1', '1.00', '0.34', '–']);
+});
+
 test('parts of a message join to its text, in linear time', async () => {
   const { lines, tokens } = await load('sip');
   const raw = 'INVITE sip:600@x SIP/2.0\r\nFrom: "A \\" <b>" <sip:a@b;x=y>;tag=1\r\n folded;a=b\r\nnonsense\r\n\r\nv=0\r\na=rtpmap:8 PCMA/8000\r\n';

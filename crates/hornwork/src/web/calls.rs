@@ -5,6 +5,7 @@ mod decision;
 
 use super::access::Caller;
 use super::api::{Parameters, PathPart, Shared, cursor_of, limit_of};
+use super::jitter::JitterMs;
 use super::masking::{exact_numbers, users_of};
 use super::problem::{Answer, Problem, accepted, ok};
 use super::types::{
@@ -325,13 +326,16 @@ fn intervals(side: &str, events: &[StoredEvent]) -> Vec<IntervalBody> {
         let fields: Map<String, Value> = serde_json::from_str(&event.fields).ok()?;
         let number = |name: &str| fields.get(name)?.as_str()?.parse::<f64>().ok();
         let of_side = |name: &str| number(&format!("{side}_{name}"));
+        let jitter = fields.get(&format!("{side}_jitter_ms"));
+        let jitter = jitter.and_then(Value::as_str).and_then(JitterMs::of_field);
         let body = IntervalBody {
             at: rfc3339(event.at),
             interval_ms: number("interval_ms")? as u64,
             packets_received: of_side("packets").map(|value| value as u64),
             lost: of_side("lost").map(|value| value as u64),
             loss_percent: of_side("loss_percent"),
-            jitter_ms: of_side("jitter_ms"),
+            jitter_ms: jitter,
+            jitter_whole_ms: jitter.is_some_and(JitterMs::is_whole),
             mos: of_side("mos"),
         };
         body.packets_received.is_some().then_some(body)
@@ -345,7 +349,7 @@ struct IntervalTotals {
     packets_received: Option<u64>,
     lost: Option<u64>,
     loss_percent: Option<f64>,
-    jitter_ms: Option<f64>,
+    jitter_ms: Option<JitterMs>,
     mos: Option<f64>,
 }
 
@@ -373,11 +377,14 @@ impl IntervalTotals {
             let loss = lost as f64 * 100.0 / sent as f64;
             (sent > 0).then(|| (loss * 100.0).round() / 100.0)
         });
+        let mut jitter = intervals.iter().filter_map(|one| one.jitter_ms);
+        let in_whole_ms = jitter.all(JitterMs::is_whole);
         IntervalTotals {
             packets_received,
             lost,
             loss_percent,
-            jitter_ms: mean(|one| one.jitter_ms),
+            jitter_ms: mean(|one| one.jitter_ms.map(JitterMs::value))
+                .map(|mean| JitterMs::of_mean(mean, in_whole_ms)),
             mos: mean(|one| one.mos),
         }
     }
@@ -411,6 +418,7 @@ fn streams(call: &StoredCall, events: &[StoredEvent]) -> Vec<StreamBody> {
             true => IntervalTotals::default(),
             false => IntervalTotals::of(&intervals),
         };
+        let jitter_ms = JitterMs::of_side(quality).or(totals.jitter_ms);
         StreamBody {
             node: node_name(&call.node),
             side,
@@ -427,7 +435,8 @@ fn streams(call: &StoredCall, events: &[StoredEvent]) -> Vec<StreamBody> {
             remote_lost: count("remote_lost"),
             delay_ms: field("delay_ms").and_then(|text| text.parse().ok()),
             loss_percent: hundredths(quality.loss).or(totals.loss_percent),
-            jitter_ms: hundredths(quality.jitter).or(totals.jitter_ms),
+            jitter_ms,
+            jitter_whole_ms: jitter_ms.is_some_and(JitterMs::is_whole),
             mos: hundredths(quality.mos).or(totals.mos),
             intervals,
         }
@@ -583,6 +592,7 @@ pub(super) async fn export_text(state: Shared, PathPart(id): PathPart<String>) -
 mod tests {
     use super::*;
     use config::ConsoleRole;
+    use console::SideQuality;
 
     fn caller(role: ConsoleRole) -> Caller {
         Caller {
@@ -797,7 +807,11 @@ mod tests {
         let one = &all[0];
         assert_eq!((one.packets_received, one.lost), (Some(400), Some(100)));
         assert_eq!(one.loss_percent, Some(20.0));
-        assert_eq!((one.jitter_ms, one.mos), (Some(2.0), Some(3.8)));
+        assert_eq!(
+            (one.jitter_ms, one.mos),
+            (Some(JitterMs::Measured(2.0)), Some(3.8))
+        );
+        assert!(!one.jitter_whole_ms);
         assert_eq!(one.intervals.len(), 3);
         // The figures of the whole call replace the sums.
         let whole = r#"{"call":"7","caller_packets":"401","caller_lost":"99"}"#;
@@ -808,5 +822,44 @@ mod tests {
             (Some(401), Some(99))
         );
         assert_eq!((all[0].jitter_ms, all[0].mos), (None, None));
+    }
+
+    #[test]
+    fn jitter_of_rtpengine_has_whole_milliseconds_in_intervals_and_streams() {
+        let event = |at: i64, packets: u64, jitter: &str| StoredEvent {
+            at,
+            name: INTERVAL.into(),
+            fields: format!(
+                r#"{{"interval_ms":"10000","caller_packets":"{packets}","caller_jitter_ms":"{jitter}"}}"#
+            ),
+        };
+        let of = |call: &StoredCall, second: &str| {
+            let events = [event(11_000_000, 300, "1"), event(21_000_000, 100, second)];
+            streams(call, &events).remove(0)
+        };
+        let running = StoredCall::default();
+        let stream = of(&running, "4");
+        assert!(stream.intervals.iter().all(|one| one.jitter_whole_ms));
+        // The mean is 1.75 ms.
+        assert_eq!(stream.jitter_ms, Some(JitterMs::Whole(2)));
+        assert!(stream.jitter_whole_ms);
+        let json = serde_json::to_value(&stream).unwrap();
+        assert_eq!(json["jitter_ms"].to_string(), "2");
+        assert_eq!(json["intervals"][0]["jitter_ms"].to_string(), "1");
+        // One that was measured at packets among them.
+        let mixed = of(&running, "4.00");
+        assert_eq!(mixed.jitter_ms, Some(JitterMs::Measured(1.75)));
+        assert!(!mixed.jitter_whole_ms && mixed.intervals[0].jitter_whole_ms);
+        let ended = StoredCall {
+            caller: SideQuality {
+                jitter: Some(300),
+                jitter_whole_ms: true,
+                ..SideQuality::default()
+            },
+            ..StoredCall::default()
+        };
+        let stream = of(&ended, "4");
+        assert_eq!(stream.jitter_ms, Some(JitterMs::Whole(3)));
+        assert!(stream.jitter_whole_ms);
     }
 }

@@ -3,6 +3,7 @@
 
 use super::access::Caller;
 use super::api::{ConsoleState, Parameters, PathPart, Shared, body_of, cursor_of, limit_of};
+use super::jitter::JitterMs;
 use super::masking::is_searchable;
 use super::problem::{Answer, Problem, accepted, ok};
 use super::types::{
@@ -88,7 +89,8 @@ fn media_body(media: LiveMedia) -> LiveMediaBody {
     LiveMediaBody {
         codec: media.codec,
         loss_percent: media.loss_percent.map(figure),
-        jitter_ms: media.jitter_ms.map(ReportedJitter::hundredths).map(figure),
+        jitter_ms: media.jitter_ms.map(JitterMs::from),
+        jitter_whole_ms: matches!(media.jitter_ms, Some(ReportedJitter::Whole(_))),
         mos: media.mos.map(figure),
     }
 }

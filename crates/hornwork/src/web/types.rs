@@ -1,5 +1,6 @@
 //! Bodies of requests and responses. The OpenAPI document is generated from these types.
 
+use super::jitter::JitterMs;
 use config::ConsoleRole;
 use schemars::JsonSchema;
 use serde::de::Error as _;
@@ -145,6 +146,8 @@ pub(super) struct SideBody {
     loss_percent: Option<f64>,
     /// Mean interarrival jitter, milliseconds.
     jitter_ms: Option<f64>,
+    /// The source reports jitter in whole milliseconds (rtpengine).
+    jitter_whole_ms: bool,
     /// MOS-CQE by the E-model.
     mos: Option<f64>,
 }
@@ -291,7 +294,10 @@ pub(super) struct StreamBody {
     pub(super) loss_percent: Option<f64>,
     /// Mean interarrival jitter, milliseconds. Of a call in progress or interrupted: mean of the intervals, weighted by
     /// their packets.
-    pub(super) jitter_ms: Option<f64>,
+    #[schemars(with = "Option<f64>")]
+    pub(super) jitter_ms: Option<JitterMs>,
+    /// The source reports jitter in whole milliseconds (rtpengine).
+    pub(super) jitter_whole_ms: bool,
     /// MOS-CQE by the E-model. Of a call in progress or interrupted: mean of the intervals, weighted by their packets.
     pub(super) mos: Option<f64>,
     /// The same in intervals, in order of time; empty if they were not recorded.
@@ -312,7 +318,10 @@ pub(super) struct IntervalBody {
     /// The same in percent.
     pub(super) loss_percent: Option<f64>,
     /// Mean interarrival jitter, milliseconds.
-    pub(super) jitter_ms: Option<f64>,
+    #[schemars(with = "Option<f64>")]
+    pub(super) jitter_ms: Option<JitterMs>,
+    /// The source reports jitter in whole milliseconds (rtpengine).
+    pub(super) jitter_whole_ms: bool,
     /// MOS-CQE by the E-model.
     pub(super) mos: Option<f64>,
 }
@@ -450,7 +459,10 @@ pub(super) struct LiveMediaBody {
     /// Lost packets, percent of those sent.
     pub(super) loss_percent: Option<f64>,
     /// Mean interarrival jitter, milliseconds.
-    pub(super) jitter_ms: Option<f64>,
+    #[schemars(with = "Option<f64>")]
+    pub(super) jitter_ms: Option<JitterMs>,
+    /// The source reports jitter in whole milliseconds (rtpengine).
+    pub(super) jitter_whole_ms: bool,
     /// MOS-CQE, 1 to 4.5.
     pub(super) mos: Option<f64>,
 }

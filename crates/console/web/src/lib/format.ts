@@ -49,6 +49,11 @@ export function figure(value: number | null | undefined, digits = 0): string {
   return value.toLocaleString('en-US', { maximumFractionDigits: digits, minimumFractionDigits: digits });
 }
 
+/** Milliseconds of jitter with the decimals of their source: rtpengine reports whole ones. */
+export function jitter(of: { jitter_ms?: number | null; jitter_whole_ms?: boolean }): string {
+  return figure(of.jitter_ms, of.jitter_whole_ms ? 0 : 2);
+}
+
 export function percent(ratio: number | null | undefined, digits = 1): string {
   return ratio === null || ratio === undefined || !Number.isFinite(ratio) ? '–' : `${(ratio * 100).toFixed(digits)} %`;
 }

@@ -19,6 +19,7 @@ export interface Session {
 export interface SideQuality {
   loss_percent: number | null;
   jitter_ms: number | null;
+  jitter_whole_ms: boolean;
   mos: number | null;
 }
 
@@ -87,6 +88,7 @@ export interface Interval {
   at: string;
   loss_percent?: number | null;
   jitter_ms?: number | null;
+  jitter_whole_ms?: boolean;
   mos?: number | null;
 }
 
@@ -108,6 +110,7 @@ export interface Stream {
   delay_ms?: number | null;
   loss_percent?: number | null;
   jitter_ms?: number | null;
+  jitter_whole_ms?: boolean;
   mos?: number | null;
   intervals?: Interval[] | null;
 }
@@ -177,6 +180,7 @@ export interface LiveMedia {
   codec: string | null;
   loss_percent: number | null;
   jitter_ms: number | null;
+  jitter_whole_ms: boolean;
   mos: number | null;
 }
 
