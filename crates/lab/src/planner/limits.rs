@@ -47,9 +47,9 @@ impl RaisedLimit {
     }
 }
 
-/// Load of one node in the busy hour.
+/// The share of one node in the load of the busy hour.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NodeLoad {
+pub(super) struct NodeShare {
     pub(super) subscribers: f64,
     /// Standing calls.
     pub(super) calls: f64,
@@ -57,7 +57,7 @@ pub(super) struct NodeLoad {
     pub(super) registrations_per_s: f64,
 }
 
-impl NodeLoad {
+impl NodeShare {
     /// SIP transactions at a time, with headroom.
     pub(super) fn transactions(&self, request: &PlanRequest) -> f64 {
         let mean = self.calls_per_s * CALL_TRANSACTIONS_S
@@ -75,7 +75,7 @@ impl NodeLoad {
     }
 }
 
-/// The formula of [`NodeLoad::transactions`].
+/// The formula of [`NodeShare::transactions`].
 pub(super) fn transactions_formula(headroom: &str) -> String {
     format!(
         "(rate / n x {CALL_TRANSACTIONS_S} s + R / n x {REGISTRATION_TRANSACTIONS_S} s) / (1 - {headroom} %): those of INVITE and BYE on both sides of a call and of a REGISTER; ended ones stay for up to {ENDED_S} s (RFC 3261, Timers J and K; RFC 6026, Timers L and M), and {RINGING_S} s of ringing are assumed"
@@ -83,7 +83,7 @@ pub(super) fn transactions_formula(headroom: &str) -> String {
 }
 
 /// A setting with its default, and the value that a node needs.
-struct Setting {
+struct LimitSetting {
     name: &'static str,
     default: u64,
     needed: u64,
@@ -91,7 +91,7 @@ struct Setting {
 }
 
 /// The settings that bound the load of a node.
-fn settings(request: &PlanRequest, load: &NodeLoad) -> [Setting; 6] {
+fn settings(request: &PlanRequest, load: &NodeShare) -> [LimitSetting; 6] {
     let (subscribers, calls) = (load.subscribers.ceil() as u64, load.calls.ceil() as u64);
     let defaults = engine::Limits::default();
     // Calls to and from a phone use the connection over which it is registered.
@@ -109,38 +109,38 @@ fn settings(request: &PlanRequest, load: &NodeLoad) -> [Setting; 6] {
         false => "",
     };
     [
-        Setting {
+        LimitSetting {
             name: "[limits] calls",
             default: defaults.calls as u64,
             needed: calls,
             reason: "standing calls".to_owned(),
         },
-        Setting {
+        LimitSetting {
             name: "[limits] transactions",
             default: defaults.transactions as u64,
             needed: load.transactions(request).ceil() as u64,
             reason: "transactions of calls and registrations, ended ones for up to 32 s".to_owned(),
         },
-        Setting {
+        LimitSetting {
             name: "[limits] registrations",
             default: defaults.registrations as u64,
             needed: subscribers,
             reason: "a contact for each subscriber".to_owned(),
         },
-        Setting {
+        LimitSetting {
             name: "[limits] connections",
             default: defaults.connections as u64,
             needed: connections,
             reason: "a TLS connection for each registered phone".to_owned(),
         },
-        Setting {
+        LimitSetting {
             name: HANDSHAKES,
             default: defaults.handshakes_per_second as u64,
             needed: load.connections_per_s(request).ceil() as u64,
             reason: "after a restart of a node its phones connect again within a registration interval; one source address gets half of them"
                 .to_owned(),
         },
-        Setting {
+        LimitSetting {
             name: "open files (LimitNOFILE)",
             default: FILES_OF_THE_UNIT,
             needed: files,
@@ -150,7 +150,7 @@ fn settings(request: &PlanRequest, load: &NodeLoad) -> [Setting; 6] {
 }
 
 /// The limits that a node needs above their defaults.
-pub(super) fn raised_limits(request: &PlanRequest, load: &NodeLoad) -> Vec<RaisedLimit> {
+pub(super) fn raised_limits(request: &PlanRequest, load: &NodeShare) -> Vec<RaisedLimit> {
     let all = settings(request, load);
     let connections = all
         .iter()
@@ -208,11 +208,11 @@ impl NodeRate {
 /// a node: more calls with the same traffic use all of them in proportion.
 pub(super) fn node_rates(
     request: &PlanRequest,
-    load: &NodeLoad,
+    load: &NodeShare,
     parts: &[(&str, f64)],
 ) -> Vec<NodeRate> {
     let all = settings(request, load);
-    let of_setting = |setting: &Setting| {
+    let of_setting = |setting: &LimitSetting| {
         let used = setting.needed as f64 / setting.default.max(1) as f64;
         (setting.name.to_owned(), used)
     };

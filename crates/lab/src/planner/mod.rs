@@ -635,7 +635,7 @@ fn sizes(
         .map_or("", |(name, _)| name);
     let calls = traffic.lines.value / active.value;
     let ports = ports_needed(request, calls);
-    let load = limits::NodeLoad {
+    let load = limits::NodeShare {
         subscribers: request.subscribers as f64 / active.value,
         calls,
         calls_per_s: traffic.calls_per_s / active.value,
@@ -692,7 +692,7 @@ fn sizes(
 }
 
 /// Transactions and new TLS connections of a node, which settings limit.
-fn limit_steps(request: &PlanRequest, load: &limits::NodeLoad, steps: &mut Steps) {
+fn limit_steps(request: &PlanRequest, load: &limits::NodeShare, steps: &mut Steps) {
     let headroom = plain(request.headroom_percent);
     let transactions = Estimate::exact(load.transactions(request));
     steps.add(
