@@ -409,8 +409,8 @@ impl Endpoint {
         let Some(client) = self.clients.get(slot as usize) else {
             return false;
         };
-        let (owner, fork, refresh, offer) =
-            (client.owner, client.fork, client.refresh, client.offer);
+        let (owner, fork, pinned) = (client.owner, client.fork, client.pinned);
+        let (refresh, offer) = (client.refresh, client.offer);
         let leg = match owner {
             Owner::InitialInvite(leg) | Owner::InDialog(leg) => Some(leg),
             Owner::OutOfDialog(_) | Owner::Unowned => None,
@@ -463,7 +463,8 @@ impl Endpoint {
             return false;
         };
         if let Some(client) = self.clients.get_mut(new as usize) {
-            (client.fork, client.refresh, client.offer) = (fork, refresh, offer);
+            (client.fork, client.pinned) = (fork, pinned);
+            (client.refresh, client.offer) = (refresh, offer);
             if let Some(active) = client.active.as_mut() {
                 active.tries = tries + 1;
             }

@@ -267,6 +267,58 @@ fn crossing_2xx_after_cancel_is_acknowledged_and_ended() {
     }
 }
 
+/// An INVITE with credentials is sent to the same pinned destination: the ACK and BYE of a crossing 2xx too, whose
+/// Contact has a private address.
+#[test]
+fn retried_invite_remains_pinned() {
+    let mut scene = scene_with(
+        |invite| {
+            invite.target.pinned = true;
+            invite.login = Some(Login {
+                user: b"alice",
+                password: b"secret",
+            });
+        },
+        EndpointConfig::default(),
+    );
+    let challenge = "Proxy-Authenticate: Digest realm=\"x\", nonce=\"n1\", algorithm=MD5\r\n";
+    let sent = scene.reply(407, "a", challenge, 10);
+    scene.invite = sent
+        .into_iter()
+        .find(|text| method(text) == "INVITE")
+        .unwrap();
+    scene.reply(180, "b", "", 20);
+    scene
+        .host
+        .endpoint
+        .cancel(scene.leg, &MessageContent::default(), ms(30))
+        .unwrap();
+    scene.host.drain();
+    let private = "Contact: <sip:bob@192.168.1.5:5060>\r\n";
+    let answer = Scene::reply_to(&scene.invite, 200, "b", private);
+    scene.host.datagram(answer.as_bytes(), PEER, ms(40));
+    let sent = scene.host.drain();
+    assert_eq!(sent.len(), 2, "ACK and BYE: {sent:?}");
+    for sent in &sent {
+        let Sent::Datagram(to, _) = sent else {
+            panic!("{sent:?}");
+        };
+        assert_eq!(*to, PEER.parse().unwrap());
+    }
+    assert_eq!(
+        scene.host.log.last(),
+        &RecordedIndication::Failed(scene.leg, Failure::CancelCrossed, 200)
+    );
+    // A repeated 2xx, after the end of the leg.
+    scene.host.datagram(answer.as_bytes(), PEER, ms(540));
+    let again = scene.host.drain();
+    assert!(
+        matches!(&again[..], [Sent::Datagram(to, _)] if *to == PEER.parse().unwrap()),
+        "{again:?}"
+    );
+    scene.end();
+}
+
 #[test]
 fn challenge_is_answered_once() {
     let mut scene = scene_with(
