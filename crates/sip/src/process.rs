@@ -5,7 +5,7 @@ use crate::api::{
     DialogId, Ending, Failure, Flow, Handler, Indication, LegId, LegState, MessageContent,
     NewRequestAction, OutOfDialogRequest, Refused, ServerTransaction, TransactionId,
 };
-use crate::compose::{Lines, check_edits, phrase, reason, remote_identity};
+use crate::compose::{Lines, check_edits, max_forwards, phrase, reason, remote_identity};
 use crate::credentials::StoredLogin;
 use crate::received::Received;
 use crate::tokens::{IdToken, MAGIC};
@@ -402,22 +402,26 @@ impl Endpoint {
         same.then_some(slot)
     }
 
+    /// Changes [`crate::EndpointConfig::proxy_services`].
+    pub fn set_proxy_services(&mut self, services: Vec<String>) {
+        self.config.proxy_services = services;
+    }
+
     /// Sends 420 for unsupported option tags (section 8.2.2.3; section 16.3 for Proxy-Require, because we replace the
     /// proxies in the path). `true`: refused.
     fn refuse_extension(&mut self, slot: u32, request: &Message<'_>) -> bool {
         if !request.has(HeaderId::Require) && !request.has(HeaderId::ProxyRequire) {
             return false;
         }
-        let is_supported = |tag: &[u8]| {
-            self.config
-                .supported
-                .iter()
-                .any(|supported| supported.as_bytes().eq_ignore_ascii_case(tag))
+        let lists = |list: &[String], tag: &[u8]| {
+            let mut list = list.iter();
+            list.any(|known| known.as_bytes().eq_ignore_ascii_case(tag))
         };
+        let (own, proxied) = (&self.config.supported, &self.config.proxy_services);
         let unknown: Vec<&[u8]> = request
             .require()
-            .chain(request.proxy_require())
-            .filter(|tag| !is_supported(tag))
+            .chain(request.proxy_require().filter(|tag| !lists(proxied, tag)))
+            .filter(|tag| !lists(own, tag))
             .collect();
         if unknown.is_empty() {
             return false;
@@ -1101,16 +1105,4 @@ fn bracketed<'b>(uri: &[u8], buffer: &'b mut [u8; 320]) -> &'b [u8] {
     buffer[0] = b'<';
     buffer[end - 1] = b'>';
     buffer.get(..end).unwrap_or_default()
-}
-
-/// Max-Forwards: the template's value minus one, or 70 (section 8.1.1.6).
-fn max_forwards<'b>(content: &MessageContent<'_>, buffer: &'b mut [u8; 3]) -> &'b [u8] {
-    let hops = content
-        .template
-        .filter(|template| template.is_request())
-        .and_then(|template| template.max_forwards().ok())
-        .map_or(70, |hops| hops.saturating_sub(1));
-    *buffer = [b'0' + hops / 100, b'0' + hops / 10 % 10, b'0' + hops % 10];
-    let skip = usize::from(hops < 100) + usize::from(hops < 10);
-    buffer.get(skip..).unwrap_or_default()
 }
