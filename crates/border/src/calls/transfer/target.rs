@@ -9,7 +9,7 @@ use crate::calls::transfer::join::AwaitedStep;
 use crate::certificate_names::with_hop_certificate_name;
 use crate::headers::{EditList, OWN_SUPPORTED, address_of, text};
 use crate::policy::{CallPlan, Facts, HopStep, Plan, StepTarget, decide};
-use crate::resolve::{LookupWaiter, placed};
+use crate::resolve::{LookupChoices, LookupWaiter, placed};
 use ::rules::{Effects, MessageContext};
 use anchor::Side;
 use engine::EventKind;
@@ -43,8 +43,10 @@ impl TransferControl<'_> {
             if let StepTarget::Name(host, transport) = &hop.place {
                 let now = self.parts.ctx.now;
                 let waiting = LookupWaiter::Transfer(self.parts.calls.key_of(slot), index);
+                let config = &self.parts.ctx.config;
+                let choices = LookupChoices::from(config, hop.interface, *transport);
                 let resolver = &mut self.parts.resolver;
-                let Some(result) = resolver.start(host, (*transport, None), waiting, now) else {
+                let Some(result) = resolver.start(host, choices, waiting, now) else {
                     // The transfer continues with the result.
                     return;
                 };
