@@ -27,12 +27,11 @@ enum KnownDialog {
 struct FailedRequest {
     transaction: TransactionId,
     method: Option<Method<'static>>,
+    reason: Failure,
     /// It refreshed the session without a command of the handler.
     refresh: bool,
-    /// It was sent in an early dialog.
-    early: bool,
-    /// A cancelled re-INVITE, of which a provisional response was received.
-    ignored_cancel: bool,
+    /// It was sent in an early dialog, or it is a cancelled re-INVITE of which a provisional response was received.
+    dialog_lasts: bool,
 }
 
 impl Endpoint {
@@ -638,11 +637,10 @@ impl Endpoint {
         let failed = FailedRequest {
             transaction,
             method: client.method,
+            reason,
             refresh: client.refresh,
-            early: client.fork != u8::MAX,
-            ignored_cancel: has_response
-                && client.cancel != crate::transaction::NONE
-                && reason == Failure::TimedOut,
+            dialog_lasts: client.fork != u8::MAX
+                || has_response && client.cancel != crate::transaction::NONE,
         };
         self.close_client(slot);
         match owner {
@@ -679,6 +677,7 @@ impl Endpoint {
         let FailedRequest {
             transaction,
             method,
+            reason,
             ..
         } = failed;
         let Some(leg) = self.leg_mut(id) else {
@@ -696,17 +695,20 @@ impl Endpoint {
             self.end_leg(id, Ending::Unanswered, None, handler);
             return;
         }
+        let timed_out = reason == Failure::TimedOut;
         if !failed.refresh {
             let indication = Indication::TimedOut {
                 leg: id,
                 transaction,
+                reason,
             };
             handler.on_indication(self, indication, now);
+        } else if !timed_out {
+            self.refresh_not_sent(id);
         }
-        // Section 12.2.1.2: a timeout ends the dialog, as 408 does. A peer that does not obey the CANCEL of a re-INVITE
-        // is still there.
-        if !failed.early && !failed.ignored_cancel && crate::leg::in_dialog::of_invite_usage(method)
-        {
+        // Section 12.2.1.2: a timeout ends the dialog, as 408 does; a failure of the transport counts as 503 (8.1.3.1).
+        // A peer that does not obey the CANCEL of a re-INVITE is still there.
+        if timed_out && !failed.dialog_lasts && crate::leg::in_dialog::of_invite_usage(method) {
             let ending = self
                 .state_of(id)
                 .is_some_and(|state| state == LegState::Ending);
