@@ -289,6 +289,11 @@ impl Calls<'_> {
                         TransferControl::new(self).transfer_ring_timed_out(slot);
                     }
                 }
+                Alarm::TransferAnswer(key, leg) => {
+                    if let Some(slot) = self.parts.calls.slot_of(key) {
+                        TransferControl::new(self).transfer_answer_timed_out(slot, leg);
+                    }
+                }
                 Alarm::ReinviteTimeout(key, sent) => {
                     if let Some(slot) = self.parts.calls.slot_of(key) {
                         TransferControl::new(self).reinvite_timed_out(slot, sent);
