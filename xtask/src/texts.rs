@@ -25,7 +25,7 @@ const LONG: [(&str, usize); 19] = [
     ("crates/media/src/conference.rs", 1_104),
     ("crates/net/src/driver.rs", 1_033),
     ("crates/net/src/plane.rs", 1_173),
-    ("crates/sip/src/process.rs", 1_116),
+    ("crates/sip/src/process.rs", 1_110),
     ("crates/sip/tests/suite/dialogs.rs", 1_244),
     ("crates/sip/tests/suite/transport.rs", 1_232),
     ("crates/border/src/policy.rs", 1_021),

@@ -7,7 +7,8 @@ mod tests;
 
 use crate::policy::escape_user;
 use config::{
-    CarrierAccount, Config, HostName, InterfaceId, InterfaceSpec, KeepAlive, Trunk, TrunkId,
+    CarrierAccount, Config, HostName, InterfaceId, InterfaceSpec, KeepAlive, ListenAddress, Trunk,
+    TrunkId,
 };
 use core::time::Duration;
 use engine::timers::TimerHeap;
@@ -65,8 +66,8 @@ pub struct OurEnd {
 /// The registrar and our address towards it. A registration by another path tells the carrier nothing about this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RegistrationPath {
-    /// Host, transport and priority of each target.
-    targets: Vec<(HostName, Transport, u16)>,
+    /// Host, transport and priority of each target. The transport of a name may follow from its lookup.
+    targets: Vec<(HostName, Option<Transport>, u16)>,
     /// Name of the interface.
     interface: String,
     advertise: Option<HostName>,
@@ -80,15 +81,22 @@ impl RegistrationPath {
             .targets
             .iter()
             .map(|target| {
-                let transport = target.transport.unwrap_or(Transport::Udp);
-                (target.host.clone(), transport, target.priority)
+                let direct = target.direct().map(|(_, transport)| transport);
+                (
+                    target.host.clone(),
+                    direct.or(target.transport),
+                    target.priority,
+                )
             })
             .collect();
         let listen = interface
             .into_iter()
             .flat_map(|interface| &interface.listen);
+        let reaches = |listen: &ListenAddress, transport: Option<Transport>| {
+            transport.is_none_or(|transport| transport == listen.transport)
+        };
         let listen = listen
-            .filter(|listen| targets.iter().any(|target| target.1 == listen.transport))
+            .filter(|listen| targets.iter().any(|target| reaches(listen, target.1)))
             .map(|listen| (listen.transport, listen.address))
             .collect();
         RegistrationPath {
@@ -330,6 +338,18 @@ impl Carriers {
         }
         account.cseq = account.cseq.wrapping_add(2) & 0x7fff_ffff;
         Some(account.cseq)
+    }
+
+    /// The Contact of the REGISTER of this number, which is sent from this end: that of a target with a name is known
+    /// only when the name has been located. `None`: it is outdated.
+    pub fn contact_from(&mut self, trunk: TrunkId, number: u32, end: &OurEnd) -> Option<&[u8]> {
+        let mut accounts = self.accounts.iter_mut();
+        let account = accounts.find(|account| account.trunk == trunk)?;
+        if account.number != number || !account.waiting {
+            return None;
+        }
+        account.contact = account.contact_for(end);
+        Some(&account.contact)
     }
 
     /// The REGISTER of this number was accepted at this address. Report the response by [`Carriers::result`]

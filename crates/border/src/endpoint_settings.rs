@@ -15,6 +15,16 @@ pub(crate) fn endpoint_calls(config: &Config) -> usize {
     config.limits.calls.saturating_add(EMERGENCY_CALLS)
 }
 
+/// Services that callers may require of proxies in their path: the border applies Privacy (RFC 3323 section 5), unless
+/// that is disabled.
+pub(crate) fn proxy_services(config: &Config) -> Vec<String> {
+    let applies = config.identity.privacy;
+    applies
+        .then(|| String::from("privacy"))
+        .into_iter()
+        .collect()
+}
+
 /// Settings of the endpoint, derived from a configuration.
 pub(crate) fn endpoint_config(
     config: &Config,
@@ -44,6 +54,7 @@ pub(crate) fn endpoint_config(
         ]
         .map(String::from)
         .to_vec(),
+        proxy_services: proxy_services(config),
         session: config.session_timer.expires.map(|expires| SessionConfig {
             expires: seconds(expires),
             min_se: seconds(config.session_timer.min_se).max(90),

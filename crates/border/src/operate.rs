@@ -3,7 +3,7 @@
 use crate::border::Border;
 use crate::calls::conference::ConferenceCalls;
 use crate::conferences::{ConferenceName, ConferenceReply, ConferenceRequest};
-use crate::endpoint_settings::endpoint_calls;
+use crate::endpoint_settings::{endpoint_calls, proxy_services};
 use crate::index_remap::IndexRemap;
 use crate::out_of_dialog::OutOfDialogControl;
 use crate::shared::Alarm;
@@ -28,6 +28,7 @@ impl Border {
         let renamed = IndexRemap::new(&before, &config);
         self.parts.ctx.config = config.clone();
         self.endpoint.set_call_limit(endpoint_calls(&config));
+        self.endpoint.set_proxy_services(proxy_services(&config));
         self.parts.open_listeners(&mut self.endpoint);
         let parts = &mut self.parts;
         parts.resolver.reload_listeners(&config);

@@ -26,7 +26,7 @@ use crate::trunks::PingResult;
 use ::rules::Effects;
 use config::TrunkId;
 use engine::Transport;
-use sip::{Endpoint, Flow, MessageContent, ServerTransaction};
+use sip::{Endpoint, Failure, Flow, MessageContent, ServerTransaction};
 use std::net::SocketAddr;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
@@ -167,17 +167,22 @@ impl OutOfDialogControl<'_> {
         }
     }
 
-    /// An out-of-dialog request sent by us got no response.
-    pub(crate) fn out_of_dialog_timed_out(&mut self, user: u64) {
+    /// An out-of-dialog request sent by us got no response, or could not be sent.
+    pub(crate) fn out_of_dialog_failed(&mut self, user: u64, why: Failure) {
         match self.parts.out_of_dialog.take_pending(user) {
             Some(PendingKind::Ping(ping, addresses)) => {
                 self.ping_answered(ping, addresses, PingResult::TimedOut);
             }
             Some(PendingKind::Relay(mut relay)) => {
                 self.stop_timer_of(&mut relay);
-                self.relay_next(relay, 408);
+                // After a timeout the transaction of the sender ends, too, without a 408 (RFC 4320 section 4.2).
+                let status = match why {
+                    Failure::TimedOut => 408,
+                    _ => 503,
+                };
+                self.relay_next(relay, status);
             }
-            Some(PendingKind::InDialog(passed)) => self.in_dialog_timed_out(&passed),
+            Some(PendingKind::InDialog(passed)) => self.in_dialog_failed(&passed, why),
             Some(PendingKind::Register(relay)) => self.register_next(relay, 504),
             Some(PendingKind::Carrier(attempt)) => {
                 self.repeat_registration(attempt, CarrierResult::TimedOut);

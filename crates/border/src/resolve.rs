@@ -10,7 +10,7 @@ use crate::policy::HopStep;
 use crate::shared::Ctx;
 use anchor::MediaPlane;
 use anchor::sockets::SocketWork;
-use config::{Config, HostName};
+use config::{Config, HostName, InterfaceId};
 use engine::{ConnectionId, DropReason, Entropy, Output, SocketId, SocketKind, Time, Transport};
 use sip::locate::{
     IgnoredAnswer, LocateError, LocateHost, LocateRequest, LookupId, LookupStart, ResolvedTarget,
@@ -38,6 +38,40 @@ pub(crate) enum LookupWaiter {
 
 /// The result of a lookup, and the request that waited for it.
 pub(crate) type LookupResult = (LookupWaiter, Result<Vec<ResolvedTarget>, LocateError>);
+
+/// The choices that a request leaves to a lookup.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LookupChoices {
+    /// The transport, if it is given.
+    pub(crate) transport: Option<Transport>,
+    /// See [`LocateRequest::usable`].
+    usable: Vec<Transport>,
+    /// See [`LocateRequest::seed`].
+    seed: Option<u64>,
+}
+
+impl LookupChoices {
+    /// Those of a request that is sent from this interface. Another interface may have more transports, and the target
+    /// must not be located at an address that cannot be reached from here.
+    pub(crate) fn from(
+        config: &Config,
+        interface: InterfaceId,
+        transport: Option<Transport>,
+    ) -> LookupChoices {
+        let listen = config.interface(interface).into_iter();
+        let usable = listen.flat_map(|interface| &interface.listen);
+        LookupChoices {
+            transport,
+            usable: usable.map(|listen| listen.transport).collect(),
+            seed: None,
+        }
+    }
+
+    /// The same with the order of an earlier lookup.
+    pub(crate) fn with_seed(self, seed: Option<u64>) -> LookupChoices {
+        LookupChoices { seed, ..self }
+    }
+}
 
 /// A DNS query to send.
 #[derive(Debug)]
@@ -69,16 +103,15 @@ pub(crate) struct DnsClient {
 const NAME_SERVER: u64 = 1 << 62;
 
 impl DnsClient {
-    /// Starts a lookup, with a seed if it is to have the order of an earlier one ([`LocateRequest::seed`]). A result
-    /// that is known already is returned; otherwise it is one of [`DnsClient::next_result`].
+    /// Starts a lookup. A result that is known already is returned; otherwise it is one of [`DnsClient::next_result`].
     pub(crate) fn start(
         &mut self,
         host: &HostName,
-        (transport, seed): (Option<Transport>, Option<u64>),
+        choices: LookupChoices,
         waiting: LookupWaiter,
         now: Time,
     ) -> Option<LookupResult> {
-        let started = match wanted(host, transport, seed) {
+        let started = match wanted(host, choices) {
             Ok(wanted) => self.resolver.locate(wanted, now),
             Err(error) => LookupStart::Done(Err(error)),
         };
@@ -98,11 +131,11 @@ impl DnsClient {
     pub(crate) fn request(
         &mut self,
         host: &HostName,
-        (transport, seed): (Option<Transport>, Option<u64>),
+        choices: LookupChoices,
         waiting: LookupWaiter,
         now: Time,
     ) {
-        if let Some(result) = self.start(host, (transport, seed), waiting, now) {
+        if let Some(result) = self.start(host, choices, waiting, now) {
             self.known.push_back(result);
         }
     }
@@ -257,18 +290,15 @@ pub(crate) fn resolver_stream_of(connection: ConnectionId) -> Option<u32> {
 }
 
 /// The lookup for a target.
-fn wanted(
-    host: &HostName,
-    transport: Option<Transport>,
-    seed: Option<u64>,
-) -> Result<LocateRequest, LocateError> {
+fn wanted(host: &HostName, choices: LookupChoices) -> Result<LocateRequest, LocateError> {
     let parsed = wire::sip::Host::parse(host.text().as_bytes()).ok_or(LocateError::BadName)?;
     Ok(LocateRequest {
         host: LocateHost::from_host(&parsed)?,
         port: host.port,
-        transport,
+        transport: choices.transport,
         secure: false,
-        seed,
+        usable: choices.usable,
+        seed: choices.seed,
     })
 }
 

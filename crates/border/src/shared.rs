@@ -91,6 +91,8 @@ pub(crate) enum Alarm {
     TransferRetry(CallKey),
     /// The target of a transfer rang for too long.
     TransferRing(CallKey),
+    /// The target of a transfer has not responded.
+    TransferAnswer(CallKey, LegId),
     /// A re-INVITE of a transfer was not answered in time.
     ReinviteTimeout(CallKey, TransactionId),
     /// The time for draining is over.

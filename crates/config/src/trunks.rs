@@ -20,7 +20,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawTargetTable {
-    /// `[udp:|tcp:|tls:]HOST[:PORT]`. A name without port is resolved by NAPTR and SRV records (RFC 3263).
+    /// `[udp:|tcp:|tls:]HOST[:PORT]`. A name without port is resolved by NAPTR and SRV records (RFC 3263), for the
+    /// transports that the interface of the trunk listens on.
     pub address: String,
     /// Targets of lower priority values are tried first.
     #[serde(default)]

@@ -497,12 +497,15 @@ pub enum Indication<'m> {
         /// The response, provisional or final.
         response: &'m Message<'m>,
     },
-    /// Our in-dialog request got no final response, or could not be sent.
+    /// Our in-dialog request got no final response (treat as 408), or could not be sent (treat as 503: the dialog
+    /// lasts).
     TimedOut {
         /// The leg.
         leg: LegId,
         /// The request's transaction.
         transaction: TransactionId,
+        /// [`Failure::TimedOut`] or [`Failure::Transport`].
+        reason: Failure,
     },
     /// A request outside of any dialog, not INVITE. Answer it by [`Endpoint::respond`].
     OutOfDialog {

@@ -536,3 +536,15 @@ pub(crate) fn remote_identity(
         None => [b"<", uri, b">"].concat(),
     }
 }
+
+/// Max-Forwards: the template's value minus one, or 70 (section 8.1.1.6).
+pub(crate) fn max_forwards<'b>(content: &MessageContent<'_>, buffer: &'b mut [u8; 3]) -> &'b [u8] {
+    let hops = content
+        .template
+        .filter(|template| template.is_request())
+        .and_then(|template| template.max_forwards().ok())
+        .map_or(70, |hops| hops.saturating_sub(1));
+    *buffer = [b'0' + hops / 100, b'0' + hops / 10 % 10, b'0' + hops % 10];
+    let skip = usize::from(hops < 100) + usize::from(hops < 10);
+    buffer.get(skip..).unwrap_or_default()
+}

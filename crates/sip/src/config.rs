@@ -72,6 +72,9 @@ pub struct EndpointConfig {
     /// Supported option tags. They are written as Supported, and a Require or Proxy-Require with any other is answered
     /// with 420 (RFC 3261 section 8.2.2.3). `timer` is written only if `session` is given.
     pub supported: Vec<String>,
+    /// Option tags that are accepted in Proxy-Require alone, for services of a proxy, for example `privacy` (RFC 3323
+    /// section 4.2). They are not written as Supported.
+    pub proxy_services: Vec<String>,
     /// Session timers; `None`: none is requested, but the peer's is accepted.
     pub session: Option<SessionConfig>,
     /// Base timers.
@@ -108,6 +111,7 @@ impl Default for EndpointConfig {
                 "INVITE, ACK, CANCEL, BYE, OPTIONS, INFO, UPDATE, PRACK, REFER, NOTIFY, MESSAGE",
             ),
             supported: ["100rel", "timer", "replaces"].map(String::from).to_vec(),
+            proxy_services: Vec::new(),
             session: None,
             timers: TimerConfig::default(),
             limits: Limits::default(),

@@ -5,7 +5,7 @@ use crate::api::{
     DialogId, Ending, Failure, Flow, Handler, Indication, LegId, LegState, MessageContent,
     NewRequestAction, OutOfDialogRequest, Refused, ServerTransaction, TransactionId,
 };
-use crate::compose::{Lines, check_edits, phrase, reason, remote_identity};
+use crate::compose::{Lines, check_edits, max_forwards, phrase, reason, remote_identity};
 use crate::credentials::StoredLogin;
 use crate::received::Received;
 use crate::tokens::{IdToken, MAGIC};
@@ -27,12 +27,11 @@ enum KnownDialog {
 struct FailedRequest {
     transaction: TransactionId,
     method: Option<Method<'static>>,
+    reason: Failure,
     /// It refreshed the session without a command of the handler.
     refresh: bool,
-    /// It was sent in an early dialog.
-    early: bool,
-    /// A cancelled re-INVITE, of which a provisional response was received.
-    ignored_cancel: bool,
+    /// It was sent in an early dialog, or it is a cancelled re-INVITE of which a provisional response was received.
+    dialog_lasts: bool,
 }
 
 impl Endpoint {
@@ -402,22 +401,26 @@ impl Endpoint {
         same.then_some(slot)
     }
 
+    /// Changes [`crate::EndpointConfig::proxy_services`].
+    pub fn set_proxy_services(&mut self, services: Vec<String>) {
+        self.config.proxy_services = services;
+    }
+
     /// Sends 420 for unsupported option tags (section 8.2.2.3; section 16.3 for Proxy-Require, because we replace the
     /// proxies in the path). `true`: refused.
     fn refuse_extension(&mut self, slot: u32, request: &Message<'_>) -> bool {
         if !request.has(HeaderId::Require) && !request.has(HeaderId::ProxyRequire) {
             return false;
         }
-        let is_supported = |tag: &[u8]| {
-            self.config
-                .supported
-                .iter()
-                .any(|supported| supported.as_bytes().eq_ignore_ascii_case(tag))
+        let lists = |list: &[String], tag: &[u8]| {
+            let mut list = list.iter();
+            list.any(|known| known.as_bytes().eq_ignore_ascii_case(tag))
         };
+        let (own, proxied) = (&self.config.supported, &self.config.proxy_services);
         let unknown: Vec<&[u8]> = request
             .require()
-            .chain(request.proxy_require())
-            .filter(|tag| !is_supported(tag))
+            .chain(request.proxy_require().filter(|tag| !lists(proxied, tag)))
+            .filter(|tag| !lists(own, tag))
             .collect();
         if unknown.is_empty() {
             return false;
@@ -634,11 +637,10 @@ impl Endpoint {
         let failed = FailedRequest {
             transaction,
             method: client.method,
+            reason,
             refresh: client.refresh,
-            early: client.fork != u8::MAX,
-            ignored_cancel: has_response
-                && client.cancel != crate::transaction::NONE
-                && reason == Failure::TimedOut,
+            dialog_lasts: client.fork != u8::MAX
+                || has_response && client.cancel != crate::transaction::NONE,
         };
         self.close_client(slot);
         match owner {
@@ -675,6 +677,7 @@ impl Endpoint {
         let FailedRequest {
             transaction,
             method,
+            reason,
             ..
         } = failed;
         let Some(leg) = self.leg_mut(id) else {
@@ -692,17 +695,20 @@ impl Endpoint {
             self.end_leg(id, Ending::Unanswered, None, handler);
             return;
         }
+        let timed_out = reason == Failure::TimedOut;
         if !failed.refresh {
             let indication = Indication::TimedOut {
                 leg: id,
                 transaction,
+                reason,
             };
             handler.on_indication(self, indication, now);
+        } else if !timed_out {
+            self.refresh_not_sent(id);
         }
-        // Section 12.2.1.2: a timeout ends the dialog, as 408 does. A peer that does not obey the CANCEL of a re-INVITE
-        // is still there.
-        if !failed.early && !failed.ignored_cancel && crate::leg::in_dialog::of_invite_usage(method)
-        {
+        // Section 12.2.1.2: a timeout ends the dialog, as 408 does; a failure of the transport counts as 503 (8.1.3.1).
+        // A peer that does not obey the CANCEL of a re-INVITE is still there.
+        if timed_out && !failed.dialog_lasts && crate::leg::in_dialog::of_invite_usage(method) {
             let ending = self
                 .state_of(id)
                 .is_some_and(|state| state == LegState::Ending);
@@ -1101,16 +1107,4 @@ fn bracketed<'b>(uri: &[u8], buffer: &'b mut [u8; 320]) -> &'b [u8] {
     buffer[0] = b'<';
     buffer[end - 1] = b'>';
     buffer.get(..end).unwrap_or_default()
-}
-
-/// Max-Forwards: the template's value minus one, or 70 (section 8.1.1.6).
-fn max_forwards<'b>(content: &MessageContent<'_>, buffer: &'b mut [u8; 3]) -> &'b [u8] {
-    let hops = content
-        .template
-        .filter(|template| template.is_request())
-        .and_then(|template| template.max_forwards().ok())
-        .map_or(70, |hops| hops.saturating_sub(1));
-    *buffer = [b'0' + hops / 100, b'0' + hops / 10 % 10, b'0' + hops % 10];
-    let skip = usize::from(hops < 100) + usize::from(hops < 10);
-    buffer.get(skip..).unwrap_or_default()
 }

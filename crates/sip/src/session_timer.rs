@@ -253,6 +253,12 @@ impl Endpoint {
         }
     }
 
+    /// Our refresh by UPDATE could not be sent: it is repeated, as after a 503. The peer may be reached again before
+    /// the session expires, over another connection for example.
+    pub(crate) fn refresh_not_sent(&mut self, id: LegId) {
+        self.refresh_again(id, FAILED_WAIT);
+    }
+
     /// The re-INVITE that refreshes the session of a leg was refused: [`Indication::RefreshDue`] is repeated as for a
     /// refresh by UPDATE, after a 491 or a 5xx. After other refusals the session expires.
     pub fn refresh_refused(&mut self, leg: LegId, response: &Message<'_>, now: Time) {

@@ -33,7 +33,7 @@ use codec::Kind;
 use describe::ConferenceDescription;
 use engine::{EventKind, Reason};
 use media::conference::ParticipantEvent;
-use sip::{Endpoint, Flow, LegId, MessageContent, ServerTransaction, TransactionId};
+use sip::{Endpoint, Failure, Flow, LegId, MessageContent, ServerTransaction, TransactionId};
 use wire::sdp::Sdp;
 use wire::sip::{Message, Method};
 
@@ -481,7 +481,7 @@ impl ConferenceCalls<'_> {
         slot: CallSlot,
         leg: LegId,
         transaction: TransactionId,
-        response: Option<&Message<'_>>,
+        response: Result<&Message<'_>, Failure>,
     ) {
         let now = self.parts.ctx.now;
         let call = self.parts.calls.get_mut(slot);
@@ -492,7 +492,7 @@ impl ConferenceCalls<'_> {
         if is_ours {
             participant.refreshing = None;
         }
-        let accepted = response.filter(|response| response.status() < 300);
+        let accepted = response.ok().filter(|response| response.status() < 300);
         if let Some(response) = accepted.filter(|response| response.method() == Method::Invite) {
             let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
             let result = match sdp_of(response) {
@@ -505,12 +505,15 @@ impl ConferenceCalls<'_> {
             }
         } else if is_ours {
             self.calls().abandon_offer(slot);
-            let status = response.map_or(408, Message::status);
+            let is_gone = match response {
+                Ok(response) => matches!(response.status(), 408 | 481),
+                Err(why) => why == Failure::TimedOut,
+            };
             // 491 and similar leave the session unchanged; the session timer decides.
-            if matches!(status, 408 | 481) {
-                self.calls().end_by_border(slot, Reason::RefreshFailed);
-            } else if let Some(response) = response {
-                self.endpoint.refresh_refused(leg, response, now);
+            match response {
+                _ if is_gone => self.calls().end_by_border(slot, Reason::RefreshFailed),
+                Ok(response) => self.endpoint.refresh_refused(leg, response, now),
+                Err(_) => self.endpoint.refresh_later(leg, now),
             }
         }
     }

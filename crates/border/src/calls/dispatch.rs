@@ -193,9 +193,13 @@ impl Calls<'_> {
                     self.responded(slot, leg, transaction, response);
                 }
             }
-            Indication::TimedOut { leg, transaction } => {
+            Indication::TimedOut {
+                leg,
+                transaction,
+                reason,
+            } => {
                 if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
-                    self.request_timed_out(slot, transaction);
+                    self.request_failed(slot, (leg, transaction), reason);
                 }
             }
             Indication::OutOfDialog {
@@ -215,8 +219,8 @@ impl Calls<'_> {
                 flow,
                 ..
             } => OutOfDialogControl::new(self).out_of_dialog_response(user, response, flow),
-            Indication::OutOfDialogTimedOut { user, .. } => {
-                OutOfDialogControl::new(self).out_of_dialog_timed_out(user);
+            Indication::OutOfDialogTimedOut { user, reason, .. } => {
+                OutOfDialogControl::new(self).out_of_dialog_failed(user, reason);
             }
             Indication::Ended {
                 leg,
@@ -283,6 +287,11 @@ impl Calls<'_> {
                 Alarm::TransferRing(key) => {
                     if let Some(slot) = self.parts.calls.slot_of(key) {
                         TransferControl::new(self).transfer_ring_timed_out(slot);
+                    }
+                }
+                Alarm::TransferAnswer(key, leg) => {
+                    if let Some(slot) = self.parts.calls.slot_of(key) {
+                        TransferControl::new(self).transfer_answer_timed_out(slot, leg);
                     }
                 }
                 Alarm::ReinviteTimeout(key, sent) => {

@@ -13,7 +13,7 @@ use crate::calls::{
 use crate::components::Calls;
 use crate::responses::{StatusLine, reason_of, refuse, refuse_with};
 use anchor::{AnchorError, Side};
-use sip::{Fork, LegId, MessageContent, Refused, ServerTransaction, TransactionId};
+use sip::{Failure, Fork, LegId, MessageContent, Refused, ServerTransaction, TransactionId};
 use wire::sip::{Message, Method};
 
 /// The status for a request that the endpoint refused to send (RFC 3261 section 14, RFC 3311 section 5.2).
@@ -487,8 +487,13 @@ impl Calls<'_> {
         }
     }
 
-    /// A forwarded request got no response.
-    pub(crate) fn request_timed_out(&mut self, slot: CallSlot, transaction: TransactionId) {
+    /// A request that was forwarded to a leg, or is one of ours, got no response or could not be sent.
+    pub(crate) fn request_failed(
+        &mut self,
+        slot: CallSlot,
+        (leg, transaction): (LegId, TransactionId),
+        why: Failure,
+    ) {
         let now = self.parts.ctx.now;
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
@@ -498,9 +503,17 @@ impl Calls<'_> {
                 if link.offer {
                     self.abandon_offer(slot);
                 }
-                refuse(self.endpoint, link.server, 408, now);
+                // Methods other than INVITE get no 408 (RFC 4320 section 4.2): their transactions end by themselves.
+                let status = match why {
+                    Failure::TimedOut => 408,
+                    _ => status_of(Refused::Transport),
+                };
+                refuse(self.endpoint, link.server, status, now);
             }
-            None => TransferControl::new(self).transfer_reinvite_timed_out(slot, transaction),
+            None => {
+                let sent = (leg, transaction);
+                TransferControl::new(self).transfer_reinvite_failed(slot, sent, why);
+            }
         }
     }
 

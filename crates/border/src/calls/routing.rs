@@ -7,7 +7,7 @@ use crate::headers::text;
 use crate::policy::{CallPlan, Facts, HopStep, Plan, StepTarget, decide, decide_for};
 use crate::registrar::Authentication;
 use crate::request::{RequestOrigin, RequestRefusal, user_at};
-use crate::resolve::LookupWaiter;
+use crate::resolve::{LookupChoices, LookupWaiter};
 use config::{Authenticate, HostName, InterfaceKind, MediaMode, TrunkId};
 use core::time::Duration;
 use engine::{EventKind, Reason, Transport};
@@ -101,11 +101,14 @@ impl Calls<'_> {
             false => hop.transport,
         };
         let now = self.parts.ctx.now;
+        let flow = self.endpoint.flow_of(leg);
+        let interface = flow.and_then(|flow| self.parts.listeners.interface_of(flow.local));
+        let Some(interface) = interface else {
+            return;
+        };
+        let choices = LookupChoices::from(&self.parts.ctx.config, interface, transport);
         let waiting = LookupWaiter::Dialog(leg, hop);
-        let known = self
-            .parts
-            .resolver
-            .start(&host, (transport, None), waiting, now);
+        let known = self.parts.resolver.start(&host, choices, waiting, now);
         if let Some((LookupWaiter::Dialog(leg, hop), targets)) = known {
             self.redirect_dialog(leg, &hop, &targets.unwrap_or_default());
         }

@@ -31,7 +31,7 @@ use anchor::{AnchorError, Side};
 use consultation::refuse_transfer;
 use cross_worker::{RemoteDialog, dialog_owner};
 use engine::{EventKind, Reason};
-use sip::{Endpoint, Flow, LegId, MessageContent, ServerTransaction, TransactionId};
+use sip::{Endpoint, Failure, Flow, LegId, MessageContent, ServerTransaction, TransactionId};
 use wire::sip::{HeaderId, Message, Method, Scheme, percent_decode};
 
 /// Maximum number of retries after glare.
@@ -484,7 +484,7 @@ impl TransferControl<'_> {
                 slot,
                 leg,
                 transaction,
-                Some(response),
+                Ok(response),
             );
         }
         let success = status < 300;
@@ -739,35 +739,33 @@ impl TransferControl<'_> {
         self.calls().finish_if_over(slot);
     }
 
-    /// Our re-INVITE got no response.
-    pub(crate) fn transfer_reinvite_timed_out(
+    /// Our re-INVITE to a leg got no response, or could not be sent.
+    pub(crate) fn transfer_reinvite_failed(
         &mut self,
         slot: CallSlot,
-        transaction: TransactionId,
+        (leg, transaction): (LegId, TransactionId),
+        why: Failure,
     ) {
-        if let Some(call) = self
-            .parts
-            .calls
-            .get(slot)
-            .filter(|call| call.kind.participant().is_some())
-        {
-            if let Some(leg) = call.leg(Side::Caller) {
-                ConferenceCalls::new(&mut self.calls()).participant_refreshed(
-                    slot,
-                    leg,
-                    transaction,
-                    None,
-                );
-            }
-            return;
+        let call = self.parts.calls.get(slot);
+        if call.is_some_and(|call| call.kind.participant().is_some()) {
+            return ConferenceCalls::new(&mut self.calls()).participant_refreshed(
+                slot,
+                leg,
+                transaction,
+                Err(why),
+            );
         }
         let waits = self
             .parts
             .calls
             .join(slot)
             .is_some_and(|join| join.waiting == Some(transaction));
+        if waits && why == Failure::TimedOut {
+            return self.transfer_failed(slot, 408);
+        }
         if waits {
-            self.transfer_failed(slot, 408);
+            self.transfer_failed(slot, 503);
+            self.endpoint.refresh_later(leg, self.parts.ctx.now);
         }
     }
 }

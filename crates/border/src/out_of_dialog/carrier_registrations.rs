@@ -5,7 +5,7 @@ use crate::certificate_names::with_certificate_name;
 use crate::listeners::find_listener;
 use crate::out_of_dialog::OutOfDialogControl;
 use crate::out_of_dialog::state::{Addresses, CarrierAttempt, DeferredRequest, PendingKind};
-use crate::resolve::LookupWaiter;
+use crate::resolve::{LookupChoices, LookupWaiter};
 use engine::Transport;
 use sip::{Flow, Login, MessageContent, OutOfDialogRequest, Target};
 use std::net::SocketAddr;
@@ -23,19 +23,20 @@ impl OutOfDialogControl<'_> {
                 .carriers
                 .next_registration(now, |interface, trunk, target| {
                     let target = config.trunk(trunk)?.targets.get(target)?;
-                    let transport = target.transport.unwrap_or(Transport::Udp);
-                    let mut points = locals.iter().filter(|point| {
-                        point.interface == Some(interface) && point.transport == transport
-                    });
                     let point = match target.direct() {
                         Some((remote, transport)) => {
                             find_listener(locals, interface, transport, remote)
                         }
-                        None => points.next(),
+                        // Its transport may follow from the lookup.
+                        None => locals.iter().find(|point| {
+                            let given = target.transport;
+                            point.interface == Some(interface)
+                                && given.is_none_or(|given| given == point.transport)
+                        }),
                     }?;
                     Some(OurEnd {
                         host: String::from_utf8_lossy(&point.advertised).into_owned(),
-                        transport,
+                        transport: point.transport,
                     })
                 });
             let Some(registration) = next else { return };
@@ -45,14 +46,12 @@ impl OutOfDialogControl<'_> {
             let addresses = match target.map(|target| (target, target.direct())) {
                 Some((_, Some(place))) => Addresses::from([place]),
                 Some((target, None)) => {
+                    let interface = registration.interface;
+                    let choices = LookupChoices::from(&config, interface, target.transport);
                     let waiting = DeferredRequest::Carrier(Box::new(registration));
                     let waiting = LookupWaiter::OutOfDialog(waiting);
-                    self.parts.resolver.request(
-                        &target.host,
-                        (target.transport, None),
-                        waiting,
-                        now,
-                    );
+                    let resolver = &mut self.parts.resolver;
+                    resolver.request(&target.host, choices, waiting, now);
                     continue;
                 }
                 None => Addresses::new(),
@@ -153,6 +152,13 @@ impl OutOfDialogControl<'_> {
             flow,
             (trunk, registration.target),
         );
+        let end = OurEnd {
+            host: String::from_utf8_lossy(&listeners.advertised_host(local)).into_owned(),
+            transport,
+        };
+        let carriers = &mut self.parts.carriers;
+        let contact = carriers.contact_from(trunk, registration.number, &end);
+        let contact = contact.map_or_else(|| registration.contact.clone(), <[u8]>::to_vec);
         let pending = PendingKind::Carrier(attempt);
         let Some(user) = self.parts.out_of_dialog.store_pending(pending) else {
             self.registration_done(&registration, CarrierResult::NotSent);
@@ -162,7 +168,7 @@ impl OutOfDialogControl<'_> {
         let edits = [
             Edit::Replace {
                 id: HeaderId::Contact,
-                value: &registration.contact,
+                value: &contact,
             },
             Edit::Add {
                 id: HeaderId::Expires,

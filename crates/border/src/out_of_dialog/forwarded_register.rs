@@ -8,7 +8,7 @@ use crate::out_of_dialog::state::{CoreHop, DeferredRequest, PendingKind, Registe
 use crate::policy::{StepTarget, in_order};
 use crate::registrar::Passing;
 use crate::request::address_of_record;
-use crate::resolve::LookupWaiter;
+use crate::resolve::{LookupChoices, LookupWaiter};
 use crate::responses::{StatusLine, refuse};
 use crate::shared::Alarm;
 use ::rules::Effects;
@@ -58,9 +58,14 @@ impl OutOfDialogControl<'_> {
                     let seed = Message::parse(&relay.request)
                         .ok()
                         .map(|request| number_of(&address_of_record(&request)));
+                    let config = &self.parts.ctx.config;
+                    let choices = match config.trunk(relay.trunk) {
+                        Some(trunk) => LookupChoices::from(config, trunk.interface, transport),
+                        None => continue,
+                    };
                     let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Register(relay));
                     let resolver = &mut self.parts.resolver;
-                    return resolver.request(&host, (transport, seed), waiting, now);
+                    return resolver.request(&host, choices.with_seed(seed), waiting, now);
                 }
                 StepTarget::Flow(_) => continue,
             };

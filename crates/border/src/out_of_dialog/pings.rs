@@ -3,7 +3,7 @@
 use crate::certificate_names::with_certificate_name;
 use crate::out_of_dialog::OutOfDialogControl;
 use crate::out_of_dialog::state::{Addresses, DeferredRequest, PendingKind};
-use crate::resolve::LookupWaiter;
+use crate::resolve::{LookupChoices, LookupWaiter};
 use crate::trunks::{Ping, PingResult};
 use engine::Transport;
 use sip::{Flow, OutOfDialogRequest, Target};
@@ -16,22 +16,21 @@ impl OutOfDialogControl<'_> {
         let now = self.parts.ctx.now;
         while let Some(ping) = self.parts.trunks.next_ping(now) {
             let config = self.parts.ctx.config.clone();
-            let target = config
-                .trunk(ping.trunk)
-                .and_then(|trunk| trunk.targets.get(usize::from(ping.target)));
-            let Some(target) = target else { continue };
+            let trunk = config.trunk(ping.trunk);
+            let Some((trunk, target)) =
+                trunk.and_then(|trunk| Some((trunk, trunk.targets.get(usize::from(ping.target))?)))
+            else {
+                continue;
+            };
             match target.direct() {
                 Some(place) => {
                     self.send_ping(ping, Addresses::from([place]), PingResult::TimedOut);
                 }
                 None => {
                     let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Ping(ping));
-                    self.parts.resolver.request(
-                        &target.host,
-                        (target.transport, None),
-                        waiting,
-                        now,
-                    );
+                    let choices = LookupChoices::from(&config, trunk.interface, target.transport);
+                    let resolver = &mut self.parts.resolver;
+                    resolver.request(&target.host, choices, waiting, now);
                 }
             }
         }

@@ -9,7 +9,7 @@ use crate::out_of_dialog::OutOfDialogControl;
 use crate::out_of_dialog::state::{DeferredRequest, PendingKind, RequestRelay};
 use crate::policy::{CallPlan, HopStep, StepTarget};
 use crate::request::{RequestOrigin, RequestRefusal};
-use crate::resolve::LookupWaiter;
+use crate::resolve::{LookupChoices, LookupWaiter};
 use crate::responses::StatusLine;
 use crate::shared::Alarm;
 use ::rules::Effects;
@@ -137,9 +137,11 @@ impl OutOfDialogControl<'_> {
                 let seed = Message::parse(&relay.request)
                     .ok()
                     .map(|request| self.parts.calls.request_mark(&request, source));
+                let config = &self.parts.ctx.config;
+                let choices = LookupChoices::from(config, hop.interface, *transport);
                 let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Relay(relay));
                 let resolver = &mut self.parts.resolver;
-                return resolver.request(host, (*transport, seed), waiting, now);
+                return resolver.request(host, choices.with_seed(seed), waiting, now);
             }
             let Some(flow) = self.calls().flow_to(&hop) else {
                 continue;

@@ -10,7 +10,7 @@ use crate::responses::{StatusLine, refuse};
 use ::rules::{Effects, MessageContext};
 use config::{IdentityPassing, InterfaceId, InterfaceKind, TrunkId};
 use engine::Reason;
-use sip::{DialogId, Flow, Login, MessageContent, ServerTransaction};
+use sip::{DialogId, Failure, Flow, Login, MessageContent, ServerTransaction};
 use smallvec::SmallVec;
 use wire::sip::{HeaderId, Message, Method, TokenValue};
 
@@ -301,10 +301,19 @@ impl OutOfDialogControl<'_> {
         }
     }
 
-    /// A request within a subscription got no response: the subscription has ended.
-    pub(crate) fn in_dialog_timed_out(&mut self, passed: &ForwardedRequest) {
+    /// A request within a subscription got no response: the subscription has ended. If it could not be sent, only the
+    /// request has failed (RFC 5057 section 5: 503), because the peer may be reached again by the next one.
+    pub(crate) fn in_dialog_failed(&mut self, passed: &ForwardedRequest, why: Failure) {
         let now = self.parts.ctx.now;
-        refuse(self.endpoint, passed.server, 481, now);
-        self.end_subscription(passed.key);
+        let is_gone = why == Failure::TimedOut;
+        refuse(
+            self.endpoint,
+            passed.server,
+            if is_gone { 481 } else { 500 },
+            now,
+        );
+        if is_gone || passed.last {
+            self.end_subscription(passed.key);
+        }
     }
 }

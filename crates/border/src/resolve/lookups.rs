@@ -4,7 +4,7 @@ use crate::calls::key::{CallKey, CallSlot};
 use crate::components::{Calls, Components};
 use crate::out_of_dialog::OutOfDialogControl;
 use crate::policy::StepTarget;
-use crate::resolve::{DnsQuery, LookupResult, LookupWaiter, placed};
+use crate::resolve::{DnsQuery, LookupChoices, LookupResult, LookupWaiter, placed};
 use config::TrunkId;
 use engine::Reason;
 use sip::locate::{LocateError, ResolvedTarget};
@@ -50,16 +50,18 @@ impl Components {
         let Some(set_up) = self.calls.set_up_mut(slot) else {
             return;
         };
-        let Some(StepTarget::Name(host, transport)) =
-            set_up.hops.get(index).map(|hop| hop.place.clone())
+        let hop = set_up.hops.get(index);
+        let Some((StepTarget::Name(host, transport), interface)) =
+            hop.map(|hop| (hop.place.clone(), hop.interface))
         else {
             return;
         };
         set_up.locating += 1;
         let source = set_up.source.ip();
         let seed = Some(self.calls.request_mark(invite, source));
+        let choices = LookupChoices::from(&self.ctx.config, interface, transport).with_seed(seed);
         let waiting = LookupWaiter::Hop(key, index);
-        let known = self.resolver.start(&host, (transport, seed), waiting, now);
+        let known = self.resolver.start(&host, choices, waiting, now);
         if let Some((_, targets)) = known {
             // The loop of the caller continues with the inserted steps.
             self.hop_located(key, index, targets);

@@ -153,3 +153,37 @@ fn keep_alives_last_as_long_as_the_registration() {
     net.run(seconds(100));
     assert_eq!(pings(&net, carrier), before);
 }
+
+/// The transport of a name without one follows from the interface and the lookup. The carrier has UDP in no case.
+#[test]
+fn contact_has_the_transport_of_the_located_carrier() {
+    let service = [
+        &[0, 1, 0, 1, 0x13, 0xc4][..],
+        &dns_name("a.carrier.example"),
+    ]
+    .concat();
+    let address = ("a.carrier.example", 1, vec![10, 2, 0, 1]);
+    let plain = account("", "a.carrier.example").replace("'udp:198.51.100.1:5060',", "");
+    let both = account("", "carrier.example");
+    for (config, zone) in [
+        (plain, vec![address.clone()]),
+        (
+            both,
+            vec![("_sip._tcp.carrier.example", 33, service), address],
+        ),
+    ] {
+        let config = config + "[dns]\nservers=['10.8.0.53:53']\n";
+        let mut net = VirtualNetwork::new(&config, 1);
+        net.zone = zone;
+        let behaviour = PhoneBehaviour::answering(SDP_B);
+        let carrier = net.phone_over("10.2.0.1:5060", Transport::Tcp, behaviour);
+        net.run(seconds(5));
+        assert!(registers(&net, carrier) > 0, "{config}");
+        let register = net.find(carrier, |event| matches!(event, PhoneEvent::OutOfDialog(_)));
+        let contact = register.header("Contact");
+        assert!(
+            contact.ends_with("@198.51.100.1:5060;transport=tcp>"),
+            "{contact}"
+        );
+    }
+}

@@ -44,6 +44,7 @@ mod transfer_targets;
 mod transfers;
 mod trunk_credentials;
 mod unauthenticated;
+mod unreachable;
 mod untrusted_certificate;
 mod virtual_network;
 mod volte;

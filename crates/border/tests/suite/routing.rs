@@ -205,6 +205,56 @@ fn name_is_resolved_by_naptr_and_srv_with_failover() {
     assert_eq!((offers(&net, second), asked(&net)), (2, before));
 }
 
+/// A NAPTR record for a service, by its order.
+fn naptr(order: u8, service: &str, replacement: &str) -> Vec<u8> {
+    let mut record = vec![0, order, 0, 1];
+    for text in ["s", service, ""] {
+        record.push(text.len() as u8);
+        record.extend(text.as_bytes());
+    }
+    record.extend(dns_name(replacement));
+    record
+}
+
+/// The carrier prefers TLS to TCP and TCP to UDP. Phones have TCP, the interface of the trunk has UDP.
+#[test]
+fn name_is_located_for_the_transports_of_its_interface() {
+    let config = PLAIN
+        .replace(",'tcp:198.51.100.1:5060'", "")
+        .replace("udp:10.2.0.1:5060", "pbx.example");
+    let config = config + "ping_interval_s=10\n[dns]\nservers=['10.8.0.53:53']\n";
+    let mut net = VirtualNetwork::new(&config, 1);
+    net.zone = vec![
+        (
+            "pbx.example",
+            35,
+            naptr(10, "SIPS+D2T", "_sips._tcp.pbx.example"),
+        ),
+        (
+            "pbx.example",
+            35,
+            naptr(20, "SIP+D2T", "_sip._tcp.pbx.example"),
+        ),
+        (
+            "pbx.example",
+            35,
+            naptr(30, "SIP+D2U", "_sip._udp.pbx.example"),
+        ),
+        ("_sips._tcp.pbx.example", 33, srv(1, 5061, "a.pbx.example")),
+        ("_sip._tcp.pbx.example", 33, srv(1, 5060, "a.pbx.example")),
+        ("_sip._udp.pbx.example", 33, srv(1, 5066, "a.pbx.example")),
+        ("a.pbx.example", 1, vec![10, 2, 0, 66]),
+    ];
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let pbx = net.phone("10.2.0.66:5066", PhoneBehaviour::answering(SDP_B));
+    net.run(seconds(30));
+    assert!(!net.names().contains(&"trunk_down"), "{:?}", net.names());
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    assert_eq!(offers(&net, pbx), 1);
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
+}
+
 /// A name with two hosts; the first, by priority, does not answer.
 fn half_dead_name() -> Vec<(&'static str, u16, Vec<u8>)> {
     vec![

@@ -563,6 +563,46 @@ fn critical_session_privacy_is_refused_if_impossible() {
     assert!(received_messages(&net, alice, "INVITE").is_empty());
 }
 
+/// RFC 3323 section 4.2: a caller may require a privacy service in the path. The border is one unless that is disabled.
+#[test]
+fn privacy_service_may_be_required() {
+    let (mut net, alice, bob) = net("");
+    let disabled = format!("{}[identity]\nprivacy=false\n", plain());
+    let disabled = config::parse(&disabled, "t").unwrap();
+    let edits = |id| {
+        let value: &[u8] = b"privacy";
+        [
+            Edit::Add { id, value },
+            Edit::Add {
+                id: HeaderId::Privacy,
+                value: b"id",
+            },
+        ]
+    };
+    let call = |net: &mut VirtualNetwork, id| {
+        let edits = edits(id);
+        let content = MessageContent::sdp(SDP_A.as_bytes()).with(&edits);
+        net.call(alice, "sip:030123@192.0.2.1", OUT, &content);
+        net.run(seconds(1));
+        let refusals = received_messages(net, alice, "420 INVITE");
+        let unsupported = |refusal: &Message<'_>| header(refusal, "Unsupported");
+        (
+            received_messages(net, bob, "INVITE").len(),
+            refusals.iter().filter_map(unsupported).collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!(call(&mut net, HeaderId::ProxyRequire), (1, Vec::new()));
+    assert_eq!(header(&first(&net, bob, "INVITE"), "Proxy-Require"), None);
+    // It is no extension of an end.
+    assert_eq!(
+        call(&mut net, HeaderId::Require),
+        (1, vec!["privacy".to_owned()])
+    );
+    net.control(|border, now| border.reload(disabled, now));
+    let (invites, refusals) = call(&mut net, HeaderId::ProxyRequire);
+    assert_eq!((invites, refusals.len()), (1, 2));
+}
+
 #[test]
 fn authenticated_caller_is_asserted() {
     let config = format!("{PLAIN}[[user]]\nname='1000'\npassword='hush'\n[[route]]\ntrunk='pbx'\n")

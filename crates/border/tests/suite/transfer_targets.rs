@@ -314,6 +314,33 @@ fn target_rings_at_most_for_the_ring_timeout() {
     rig.end_with(rig.carol);
 }
 
+/// As for a call: the first response is awaited for `answer_timeout_s`.
+#[test]
+fn silent_target_is_followed_by_the_next_one() {
+    let targets = "[{address='udp:10.2.0.99:5060'},{address='udp:10.2.0.2:5060',priority=1}]";
+    let text = config("TARGETS", "answer_timeout_s=3").replace("'TARGETS'", targets);
+    let mut rig = established(&text);
+    rig.refer("carol");
+    assert_eq!(rig.invites(rig.carol), 0);
+    rig.net.run(seconds(3));
+    assert_eq!(rig.invites(rig.carol), 1);
+    rig.answer(rig.carol);
+    assert_eq!(rig.notified(), "SIP/2.0 200 OK");
+    rig.net.run(seconds(40));
+    rig.end_with(rig.carol);
+    // None is left.
+    let text = config("udp:10.2.0.99:5060", "answer_timeout_s=3");
+    let mut rig = established(&text);
+    rig.refer("carol");
+    rig.net.run(seconds(3));
+    assert!(
+        rig.notified().starts_with("SIP/2.0 408"),
+        "{}",
+        rig.notified()
+    );
+    assert!(!rig.has_ended(rig.alice) && !rig.has_ended(rig.bob));
+}
+
 #[test]
 fn header_rules_of_the_trunk_apply_to_the_target() {
     let rule = |action: &str| {

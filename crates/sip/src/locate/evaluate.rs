@@ -114,18 +114,23 @@ impl<'e> Evaluation<'e> {
         self.by_naptr(&name)
     }
 
+    /// Whether requests can be sent over a transport.
+    fn supports(&self, transport: Transport) -> bool {
+        let usable = &self.request.usable;
+        self.oracle.transports().contains(&transport)
+            && (usable.is_empty() || usable.contains(&transport))
+    }
+
     /// The transport without further queries: the requested one, otherwise UDP, for sips TLS (RFC 3263 section 4.1).
     fn plain_transport(&self) -> Result<Transport, LocateError> {
         let transport = match (self.request.transport, self.request.secure) {
             (None, false) => {
-                let supported = self.oracle.transports();
                 let usual = [Transport::Udp, Transport::Tcp];
-                let usual = usual
-                    .into_iter()
-                    .find(|transport| supported.contains(transport));
-                usual
-                    .or(supported.first().copied())
-                    .ok_or(LocateError::Unsupported)?
+                let mut supported = usual
+                    .iter()
+                    .chain(self.oracle.transports())
+                    .filter(|transport| self.supports(**transport));
+                supported.next().copied().ok_or(LocateError::Unsupported)?
             }
             (None, true) => Transport::Tls,
             (Some(transport), false) => transport,
@@ -134,7 +139,7 @@ impl<'e> Evaluation<'e> {
             (Some(Transport::Ws | Transport::Wss), true) => Transport::Wss,
             (Some(Transport::Udp), true) => return Err(LocateError::Unsupported),
         };
-        match self.oracle.transports().contains(&transport) {
+        match self.supports(transport) {
             true => Ok(transport),
             false => Err(LocateError::Unsupported),
         }
@@ -183,7 +188,7 @@ impl<'e> Evaluation<'e> {
             .transports()
             .iter()
             .copied()
-            .filter(fits)
+            .filter(|transport| fits(transport) && self.supports(*transport))
             .collect()
     }
 
@@ -221,10 +226,7 @@ impl<'e> Evaluation<'e> {
             () if is("SIP+D2W") => Transport::Ws,
             () => return None,
         };
-        self.oracle
-            .transports()
-            .contains(&transport)
-            .then_some(transport)
+        self.supports(transport).then_some(transport)
     }
 
     /// Adds the targets of a transport's SRV service at `name`; false if there are none.

@@ -38,6 +38,9 @@ pub struct LocateRequest {
     pub transport: Option<Transport>,
     /// Whether only secure transports are allowed (`sips:`).
     pub secure: bool,
+    /// The transports that the request can be sent over, where these are fewer than those of the resolver; empty: all.
+    /// Services with others are ignored (RFC 3263 section 4.1).
+    pub usable: Vec<Transport>,
     /// Draws among SRV records of equal priority follow from this number, so that a repeated request has the same
     /// order; `None`: at random.
     pub seed: Option<u64>,
@@ -70,6 +73,7 @@ impl LocateRequest {
             port: uri.port,
             transport,
             secure,
+            usable: Vec::new(),
             seed: None,
         })
     }

@@ -268,6 +268,58 @@ fn crossing_2xx_after_cancel_is_acknowledged_and_ended() {
     }
 }
 
+/// An INVITE with credentials is sent to the same pinned destination: the ACK and BYE of a crossing 2xx too, whose
+/// Contact has a private address.
+#[test]
+fn retried_invite_remains_pinned() {
+    let mut scene = scene_with(
+        |invite| {
+            invite.target.pinned = true;
+            invite.login = Some(Login {
+                user: b"alice",
+                password: b"secret",
+            });
+        },
+        EndpointConfig::default(),
+    );
+    let challenge = "Proxy-Authenticate: Digest realm=\"x\", nonce=\"n1\", algorithm=MD5\r\n";
+    let sent = scene.reply(407, "a", challenge, 10);
+    scene.invite = sent
+        .into_iter()
+        .find(|text| method(text) == "INVITE")
+        .unwrap();
+    scene.reply(180, "b", "", 20);
+    scene
+        .host
+        .endpoint
+        .cancel(scene.leg, &MessageContent::default(), ms(30))
+        .unwrap();
+    scene.host.drain();
+    let private = "Contact: <sip:bob@192.168.1.5:5060>\r\n";
+    let answer = Scene::reply_to(&scene.invite, 200, "b", private);
+    scene.host.datagram(answer.as_bytes(), PEER, ms(40));
+    let sent = scene.host.drain();
+    assert_eq!(sent.len(), 2, "ACK and BYE: {sent:?}");
+    for sent in &sent {
+        let Sent::Datagram(to, _) = sent else {
+            panic!("{sent:?}");
+        };
+        assert_eq!(*to, PEER.parse().unwrap());
+    }
+    assert_eq!(
+        scene.host.log.last(),
+        &RecordedIndication::Failed(scene.leg, Failure::CancelCrossed, 200)
+    );
+    // A repeated 2xx, after the end of the leg.
+    scene.host.datagram(answer.as_bytes(), PEER, ms(540));
+    let again = scene.host.drain();
+    assert!(
+        matches!(&again[..], [Sent::Datagram(to, _)] if *to == PEER.parse().unwrap()),
+        "{again:?}"
+    );
+    scene.end();
+}
+
 #[test]
 fn challenge_is_answered_once() {
     let mut scene = scene_with(
@@ -414,51 +466,6 @@ fn ack_of_a_challenged_invite_carries_credentials() {
     assert!(late[0].starts_with("ACK sip:bob@192.0.2.22:5060 SIP/2.0"));
     assert_eq!(header(&late[0], HeaderId::ProxyAuthorization), credentials);
     scene.receive(&Scene::reply_to(&late[1], 200, "", ""), 610);
-}
-
-/// A phone behind NAT is reached over its flow only (RFC 5626 section 5.3), also by ACK and BYE for an answer that
-/// crosses CANCEL, and after the INVITE was repeated with credentials (RFC 3261 section 22.2).
-#[test]
-fn repeated_invite_keeps_the_flow_of_the_first_one() {
-    for pinned in [true, false] {
-        let mut scene = scene_with(
-            |invite| {
-                invite.target.pinned = pinned;
-                invite.login = Some(Login {
-                    user: b"alice",
-                    password: b"secret",
-                });
-            },
-            EndpointConfig::default(),
-        );
-        let challenge = "Proxy-Authenticate: Digest realm=\"x\", nonce=\"n1\", qop=\"auth\"\r\n";
-        let sent = scene.reply(407, "a", challenge, 10);
-        let mut sent = sent.into_iter();
-        scene.invite = sent.find(|text| text.starts_with("INVITE ")).unwrap();
-        scene
-            .host
-            .endpoint
-            .cancel(scene.leg, &MessageContent::default(), ms(30))
-            .unwrap();
-        let private = "Contact: <sip:bob@192.168.1.5:5060>\r\n";
-        let answer = Scene::reply_to(&scene.invite, 200, "one", private);
-        scene.host.datagram(answer.as_bytes(), PEER, ms(40));
-        let sent = scene.host.drain();
-        let sent = sent.iter().map(|sent| match sent {
-            Sent::Datagram(to, bytes) => (*to, method(std::str::from_utf8(bytes).unwrap())),
-            other => panic!("no datagram: {other:?}"),
-        });
-        let wanted: SocketAddr = match pinned {
-            true => PEER.parse().unwrap(),
-            false => "192.168.1.5:5060".parse().unwrap(),
-        };
-        assert_eq!(
-            sent.collect::<Vec<_>>(),
-            [(wanted, "ACK".to_owned()), (wanted, "BYE".to_owned())],
-            "{pinned}"
-        );
-        scene.end();
-    }
 }
 
 #[test]

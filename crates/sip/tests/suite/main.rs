@@ -10,3 +10,4 @@ mod lossy;
 mod secure;
 mod timers;
 mod transport;
+mod unreachable;

@@ -9,12 +9,13 @@ use crate::calls::transfer::join::AwaitedStep;
 use crate::certificate_names::with_hop_certificate_name;
 use crate::headers::{EditList, OWN_SUPPORTED, address_of, text};
 use crate::policy::{CallPlan, Facts, HopStep, Plan, StepTarget, decide};
-use crate::resolve::{LookupWaiter, placed};
+use crate::resolve::{LookupChoices, LookupWaiter, placed};
+use crate::shared::Alarm;
 use ::rules::{Effects, MessageContext};
 use anchor::Side;
 use engine::EventKind;
 use sip::locate::ResolvedTarget;
-use sip::{Failure, Flow, Invite, LegId, Prack, Target};
+use sip::{Failure, Flow, Invite, LegId, MessageContent, Prack, Target};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, NameAddr};
 
@@ -43,8 +44,10 @@ impl TransferControl<'_> {
             if let StepTarget::Name(host, transport) = &hop.place {
                 let now = self.parts.ctx.now;
                 let waiting = LookupWaiter::Transfer(self.parts.calls.key_of(slot), index);
+                let config = &self.parts.ctx.config;
+                let choices = LookupChoices::from(config, hop.interface, *transport);
                 let resolver = &mut self.parts.resolver;
-                let Some(result) = resolver.start(host, (*transport, None), waiting, now) else {
+                let Some(result) = resolver.start(host, choices, waiting, now) else {
                     // The transfer continues with the result.
                     return;
                 };
@@ -187,6 +190,11 @@ impl TransferControl<'_> {
             self.parts.admission.record_call_to(trunk, now);
         }
         let config = self.parts.ctx.config.clone();
+        if let Some(settings) = hop.trunk.and_then(|trunk| config.trunk(trunk)) {
+            let alarm = Alarm::TransferAnswer(self.parts.calls.key_of(slot), leg);
+            let timers = &mut self.parts.ctx.timers;
+            timers.schedule(now + settings.answer_timeout, alarm);
+        }
         self.parts.ctx.events.tell(now, || EventKind::CallRouted {
             call: number,
             route: "transfer".to_owned(),
@@ -209,6 +217,26 @@ impl TransferControl<'_> {
             join.ring_timer = None;
             self.transfer_failed(slot, 480);
         }
+    }
+
+    /// The target has not responded in the answer timeout of its trunk: the next one is called.
+    pub(crate) fn transfer_answer_timed_out(&mut self, slot: CallSlot, leg: LegId) {
+        let now = self.parts.ctx.now;
+        let heard = self.endpoint.has_response(leg);
+        let join = self
+            .parts
+            .calls
+            .join_mut(slot)
+            .filter(|join| join.is_new(leg) && join.stage == AwaitedStep::Target && !heard);
+        let Some(join) = join else {
+            return;
+        };
+        join.new = None;
+        let trunk = join.on_trunk.take();
+        self.parts.trunks.end_call(trunk);
+        self.endpoint.set_user(leg, 0);
+        let _ = self.endpoint.cancel(leg, &MessageContent::default(), now);
+        self.call_next_transfer(slot, 408);
     }
 
     /// The new leg was not answered.

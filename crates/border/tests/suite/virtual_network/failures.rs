@@ -1,12 +1,25 @@
 //! Failures of the network.
 
 use super::{Arrival, LinkConditions, Node, VirtualNetwork};
+use engine::{SocketId, Transport};
 use std::net::SocketAddr;
 
 impl VirtualNetwork {
     /// From now on all datagrams from and to an address are lost.
     pub fn silence(&mut self, address: &str) {
         self.silent.push(address.parse().unwrap());
+    }
+
+    /// Stops or starts the program of a phone over UDP, whose state is kept: while it is stopped, its host reports the
+    /// port as unreachable ([`VirtualNetwork::reports_unreachable`]).
+    pub fn set_running(&mut self, phone: usize, runs: bool) {
+        let address = (self.phones[phone].address, Transport::Udp);
+        match runs {
+            true => self
+                .sockets
+                .insert(address, (Node::Phone(phone), SocketId(1))),
+            false => self.sockets.remove(&address),
+        };
     }
 
     pub(super) fn is_silent(&self, to: SocketAddr, from: SocketAddr) -> bool {

@@ -1,4 +1,4 @@
-//! A resolver whose servers, transports or address families change during lookups.
+//! A resolver whose servers, transports or address families change, or differ for a request.
 
 use super::*;
 
@@ -52,4 +52,67 @@ fn replacing_a_resolver_closes_its_streams() {
         new.stream_bytes(stream, b"\0", Time::ZERO),
         Err(IgnoredAnswer::Unasked)
     );
+}
+
+/// The targets for a request that can be sent over these transports.
+fn located(zone: &mut Zone, uri: &str, usable: &[Transport]) -> Result<Vec<String>, LocateError> {
+    let mut resolver = resolver(|config| config.ipv6 = false);
+    let request = LocateRequest {
+        usable: usable.to_vec(),
+        ..request(uri)
+    };
+    let mut result = match resolver.locate(request, Time::ZERO) {
+        LookupStart::Done(result) => Some(result),
+        LookupStart::Pending(_) => None,
+    };
+    while let Some(query) = resolver.next_query() {
+        let answer = zone.answer(&query.bytes);
+        resolver.answer(query.server, &answer, Time::ZERO).unwrap();
+        result = resolver.next_outcome().map(|done| done.targets).or(result);
+    }
+    let targets = result.expect("the lookup has ended")?;
+    Ok(targets
+        .map(|target| format!("{} {}", target.transport, target.address))
+        .collect())
+}
+
+/// RFC 3263 section 4.1: services with transports that the client does not support are discarded, whatever their order.
+#[test]
+fn services_with_unusable_transports_are_ignored() {
+    use Transport::{Tcp, Tls, Udp};
+    let zone = &mut Zone::default();
+    zone.naptr(50, 50, "SIPS+D2T", "_sips._tcp.example.com")
+        .naptr(90, 50, "SIP+D2T", "_sip._tcp.example.com")
+        .naptr(100, 50, "SIP+D2U", "_sip._udp.example.com")
+        .srv("_sips._tcp.example.com", 1, 1, 5061, "h.example.com")
+        .srv("_sip._tcp.example.com", 1, 1, 5062, "h.example.com")
+        .srv("_sip._udp.example.com", 1, 1, 5063, "h.example.com")
+        .a("h.example.com", [192, 0, 2, 1])
+        .srv("_sip._udp.two.example.com", 1, 1, 5064, "h.example.com")
+        .srv("_sip._tcp.two.example.com", 1, 1, 5065, "h.example.com");
+    for (usable, expected) in [
+        (&[][..], "tls 192.0.2.1:5061"),
+        (&[Udp, Tcp, Tls], "tls 192.0.2.1:5061"),
+        (&[Udp, Tcp], "tcp 192.0.2.1:5062"),
+        (&[Udp], "udp 192.0.2.1:5063"),
+    ] {
+        let found = located(zone, "sip:example.com", usable);
+        assert_eq!(found, list(&[expected]), "{usable:?}");
+    }
+    // Without NAPTR records, and without SRV records.
+    for (uri, usable, expected) in [
+        ("sip:two.example.com", Tcp, Ok("tcp 192.0.2.1:5065")),
+        ("sip:two.example.com", Udp, Ok("udp 192.0.2.1:5064")),
+        ("sip:h.example.com", Tcp, Ok("tcp 192.0.2.1:5060")),
+        ("sip:h.example.com", Tls, Ok("tls 192.0.2.1:5061")),
+        ("sip:192.0.2.1", Tcp, Ok("tcp 192.0.2.1:5060")),
+        (
+            "sip:h.example.com;transport=udp",
+            Tcp,
+            Err(LocateError::Unsupported),
+        ),
+    ] {
+        let expected = expected.and_then(|target| list(&[target]));
+        assert_eq!(located(zone, uri, &[usable]), expected, "{uri} {usable}");
+    }
 }

@@ -207,7 +207,9 @@ impl Handler for HandlerLog {
                         .expect("ack");
                 }
             }
-            Indication::TimedOut { leg, transaction } => {
+            Indication::TimedOut {
+                leg, transaction, ..
+            } => {
                 self.record(RecordedIndication::TimedOut(leg, transaction), None);
             }
             Indication::OutOfDialog {
