@@ -5,7 +5,6 @@ use crate::common;
 use common::*;
 use engine::{DropReason, Input, Time};
 use sip::*;
-use std::net::SocketAddr;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
 const PEER: &str = "192.0.2.9:5060";
