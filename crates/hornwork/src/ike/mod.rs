@@ -12,6 +12,7 @@ mod daemon;
 mod duplicates;
 mod exchange;
 mod files;
+mod lists;
 mod plan;
 mod problems;
 mod rekeys;
