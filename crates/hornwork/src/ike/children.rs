@@ -71,6 +71,8 @@ pub(super) struct ChildFacts {
     pub(super) spi_in: u32,
     pub(super) peer: Option<SocketAddr>,
     pub(super) identity: String,
+    /// The peer has it no more; the daemon keeps it for some seconds.
+    pub(super) is_deleted: bool,
 }
 
 /// An association in an event, below `section` of its IKE association.
@@ -85,6 +87,7 @@ fn facts_of(tunnel: usize, ike: &ViciSection, child: &ViciSection) -> Option<Chi
             .zip(port)
             .map(|(host, port)| SocketAddr::new(host, port)),
         identity: ike.text("remote-id").unwrap_or_default().to_owned(),
+        is_deleted: child.text("state") == Some("DELETED"),
     })
 }
 

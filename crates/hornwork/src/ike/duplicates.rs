@@ -142,6 +142,7 @@ impl Listed {
     /// Adds the associations of an event `list-sa`.
     pub(super) fn add(&mut self, message: &ViciSection) {
         let children = children_of(message).into_iter();
+        let children = children.filter(|child| !child.is_deleted);
         self.children.extend(children.map(|child| child.spi_in));
         for (name, ike) in message.sections() {
             let tunnel = connection_number(name);
@@ -226,6 +227,8 @@ mod tests {
         };
         assert_eq!((here.tunnel, here.kept.id, here.surplus), (4, 2, 1));
         assert_eq!(here.kept.children, [102, 302], "without the deleted one");
+        let listed = listed(&[event(1, low, true, 9)]);
+        assert_eq!(listed.children, HashSet::from([101, 301]));
         assert_eq!((there[0].kept.id, there[0].surplus), (7, 6));
     }
 

@@ -8,6 +8,7 @@ use super::duplicates::{Duplicates, Listed};
 use super::files::IkeFiles;
 use super::lists::Lists;
 use super::plan::{ExchangePlan, SaEvent, SaSink};
+use super::port::{IKE_PORT, is_first_message, open_port};
 use super::problems::{Problems, TERMINATE, is_gone_already, is_problem};
 use super::rekeys::RekeyRequests;
 use super::request::IkeRequest;
@@ -23,12 +24,10 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
-use wire::esp::{NAT_TRAVERSAL_PORT, NatTraversalDatagram, is_ike_init_request};
+use wire::esp::NAT_TRAVERSAL_PORT;
 use wire::ip::UdpPacket;
 use zeroize::Zeroizing;
 
-/// Port of IKE (RFC 7296 section 2).
-pub(crate) const IKE_PORT: u16 = 500;
 /// Longest wait for something to do.
 const TICK: Duration = Duration::from_millis(100);
 /// Longest time until the daemon has its connections.
@@ -680,6 +679,8 @@ impl IkeExchange {
     /// Deletes an association that cannot be used: its packets would be lost.
     fn unusable(&mut self, id: Option<u32>, connection: Option<&str>, why: String) {
         self.problem(connection, why);
+        // Of new keys that cannot be used the old ones may have ended.
+        self.lists.repeat(self.now());
         if let Some(id) = id {
             self.ask(format!("{TERMINATE}{id}"), &IkeConnection::terminate(id));
         }
@@ -862,56 +863,5 @@ impl IkeExchange {
         }
         self.buffer = buffer;
         sent
-    }
-}
-
-fn open_port(plan: &ExchangePlan) -> io::Result<UdpSocket> {
-    let at = SocketAddr::new(plan.local.ip(), IKE_PORT);
-    let socket = UdpSocket::bind(at).map_err(|error| {
-        cannot(
-            format!("{}: cannot open UDP {at}: {error}", plan.name),
-            "give the program CAP_NET_BIND_SERVICE, correct `local`, or stop the program that uses the port (strongSwan and others use 500)",
-        )
-    })?;
-    socket.set_nonblocking(true)?;
-    if plan.has_kernel_policies {
-        net::bypass_policies(socket.as_fd(), at.is_ipv6())?;
-    }
-    Ok(socket)
-}
-
-/// Whether a message on this port begins a key exchange.
-fn is_first_message(port: u16, payload: &[u8]) -> bool {
-    if port == IKE_PORT {
-        return is_ike_init_request(payload);
-    }
-    match NatTraversalDatagram::parse(payload) {
-        NatTraversalDatagram::Ike(message) => is_ike_init_request(message),
-        _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A daemon without connections would refuse the first message of a peer for good; others are of associations that
-    /// it has.
-    #[test]
-    fn first_messages_of_peers_are_told_from_others() {
-        let mut message = vec![0; 40];
-        message[0] = 1;
-        message[17] = 0x20;
-        message[18] = 34;
-        message[19] = 0x08;
-        message[27] = 40;
-        let marked = [&[0; 4], &message[..]].concat();
-        assert!(is_first_message(IKE_PORT, &message));
-        assert!(is_first_message(NAT_TRAVERSAL_PORT, &marked));
-        assert!(!is_first_message(NAT_TRAVERSAL_PORT, &message));
-        assert!(!is_first_message(IKE_PORT, &[]));
-        // Its response.
-        message[19] = 0x20;
-        assert!(!is_first_message(IKE_PORT, &message));
     }
 }
