@@ -14,8 +14,8 @@ use std::collections::HashSet;
 
 /// Longest time between the ends of two negotiations that began at the same time: first messages are repeated for 26 s.
 const MAX_DISTANCE_S: u64 = 30;
-/// Greatest age of both. Later, after 54 s at the earliest (`ike_rekey_s` of 60 less a tenth), new keys for IKE messages
-/// come with new SPIs: one end may have listed the old ones, the other end the new ones, and each keep another one.
+/// Greatest age of both. New keys for IKE messages come with new SPIs, after 54 s at the earliest (`ike_rekey_s` of 60
+/// less a tenth): one end may list the old ones, the other end the new ones, and each keep another one.
 const MAX_AGE_S: u64 = 50;
 
 /// An established IKE association in a list of the daemon.
