@@ -31,6 +31,8 @@ pub(super) struct Child {
     is_up: bool,
     /// The daemon that negotiated it has ended.
     is_orphan: bool,
+    /// The daemon has said that it deletes it.
+    is_closing: bool,
 }
 
 impl Child {
@@ -48,6 +50,8 @@ pub(super) struct Children {
     known: HashMap<u32, Child>,
     /// The association that seals, by tunnel: its SPI of received packets.
     sealing: HashMap<usize, u32>,
+    /// SPIs of received packets that the last list of the daemon did not have.
+    missing: HashSet<u32>,
 }
 
 /// Result of the removal of an association.
@@ -67,6 +71,8 @@ pub(super) struct ChildFacts {
     pub(super) spi_in: u32,
     pub(super) peer: Option<SocketAddr>,
     pub(super) identity: String,
+    /// The peer has it no more; the daemon keeps it for some seconds.
+    pub(super) is_deleted: bool,
 }
 
 /// An association in an event, below `section` of its IKE association.
@@ -81,6 +87,7 @@ fn facts_of(tunnel: usize, ike: &ViciSection, child: &ViciSection) -> Option<Chi
             .zip(port)
             .map(|(host, port)| SocketAddr::new(host, port)),
         identity: ike.text("remote-id").unwrap_or_default().to_owned(),
+        is_deleted: child.text("state") == Some("DELETED"),
     })
 }
 
@@ -185,6 +192,7 @@ impl Children {
                 since: now,
                 is_up: false,
                 is_orphan: false,
+                is_closing: false,
             },
         );
         Ok((pair, replaced))
@@ -242,14 +250,27 @@ impl Children {
         self.sealing(tunnel).is_some_and(|child| !child.is_orphan)
     }
 
-    /// Notes that an association seals, and returns the one that sealed before.
+    /// Notes that an association seals. Forgets the one that sealed before, and returns it, if the daemon deletes it.
+    /// Others stay: they may be of another IKE association, by which the peer sends.
     pub(super) fn seals(&mut self, tunnel: usize, spi_in: u32) -> Option<Child> {
         if let Some(child) = self.known.get_mut(&spi_in) {
             child.is_up = true;
         }
         let before = self.sealing.insert(tunnel, spi_in);
-        let replaced = before.filter(|before| *before != spi_in)?;
-        self.known.get(&replaced).cloned()
+        let before = before.filter(|before| *before != spi_in)?;
+        self.known.get(&before).filter(|child| child.is_closing)?;
+        self.known.remove(&before)
+    }
+
+    /// Notes that the daemon deletes an association. Forgets it, and returns it, unless it seals: then it does so until
+    /// the new one seals (the responder of a change of keys), or an event reports the end.
+    pub(super) fn closes(&mut self, tunnel: usize, spi_in: u32) -> Option<Child> {
+        let known = self.known.get_mut(&spi_in);
+        known.filter(|child| child.tunnel == tunnel)?.is_closing = true;
+        match self.sealing.get(&tunnel) == Some(&spi_in) {
+            true => None,
+            false => self.known.remove(&spi_in),
+        }
     }
 
     /// Forgets an association.
@@ -281,25 +302,41 @@ impl Children {
         for child in self.known.values_mut() {
             child.is_orphan = true;
         }
+        self.missing.clear();
     }
 
-    /// Associations that are there no more: the daemon, which listed `listed` since `asked`, does not know them; or it
-    /// has ended, and their lifetimes have.
+    /// Associations that are there no more: the daemon, which listed `listed` since `asked`, does not know them, nor
+    /// did it in the list before; or it has ended, and their lifetimes have. One list is no proof: associations that
+    /// move to the next IKE association meanwhile may be in neither.
     pub(super) fn gone(
-        &self,
+        &mut self,
         (listed, asked): (&HashSet<u32>, Time),
         ike: &IkeSpec,
         now: Time,
     ) -> Vec<(usize, u32)> {
-        let is_gone = |child: &&Child| match child.is_orphan {
-            true => {
-                let replaced = self.is_up(child.tunnel);
-                replaced || now.since(child.since) >= hard_lifetime(ike)
+        let (mut gone, mut missing) = (Vec::new(), HashSet::default());
+        for child in self.known.values() {
+            let is_missing = child.since < asked && !listed.contains(&child.spi_in);
+            let is_gone = match child.is_orphan {
+                true => {
+                    let replaced = self.is_up(child.tunnel);
+                    replaced || now.since(child.since) >= hard_lifetime(ike)
+                }
+                false => is_missing && self.missing.contains(&child.spi_in),
+            };
+            if is_gone {
+                gone.push((child.tunnel, child.spi_in));
+            } else if is_missing && !child.is_orphan {
+                missing.insert(child.spi_in);
             }
-            false => child.since < asked && !listed.contains(&child.spi_in),
-        };
-        let gone = self.known.values().filter(is_gone);
-        gone.map(|child| (child.tunnel, child.spi_in)).collect()
+        }
+        self.missing = missing;
+        gone
+    }
+
+    /// Whether the last list of the daemon lacked associations, so that another one decides.
+    pub(super) fn lacks(&self) -> bool {
+        !self.missing.is_empty()
     }
 }
 
@@ -335,10 +372,10 @@ mod tests {
         Time::ZERO + Duration::from_secs(second)
     }
 
-    fn with_children(children: &[(u32, u64)]) -> Children {
-        let mut of = Children::default();
-        for &(spi, second) in children {
-            of.known.insert(
+    impl Children {
+        /// An association of tunnel 4 that was negotiated at this time.
+        pub(in crate::ike) fn negotiated(&mut self, spi: u32, second: u64) {
+            self.known.insert(
                 spi,
                 Child {
                     tunnel: 4,
@@ -350,8 +387,16 @@ mod tests {
                     since: at(second),
                     is_up: false,
                     is_orphan: false,
+                    is_closing: false,
                 },
             );
+        }
+    }
+
+    fn with_children(children: &[(u32, u64)]) -> Children {
+        let mut of = Children::default();
+        for &(spi, second) in children {
+            of.negotiated(spi, second);
         }
         of
     }
@@ -371,7 +416,7 @@ mod tests {
         assert!(children.with_spi(5, 1).is_none(), "of another tunnel");
         assert!(children.seals(4, 1).is_none());
         assert!(children.seals(4, 1).is_none());
-        assert_eq!(children.seals(4, 2).unwrap().spi_in, 1);
+        assert!(children.seals(4, 2).is_none(), "1 may be in use");
         assert!(children.is_up(4) && !children.is_up(5));
         // One that is up takes the place of a deleted one; 3 has never been.
         let removed = children.remove(4, 2).unwrap();
@@ -381,6 +426,25 @@ mod tests {
         let removed = children.remove(4, 1).unwrap();
         assert!(removed.is_down && removed.child.spi_out == 101);
         assert!(children.remove(4, 1).is_none());
+    }
+
+    /// Old keys end when the daemon deletes them: after the new ones seal at the initiator of the change, before that
+    /// at the responder.
+    #[test]
+    fn replaced_associations_are_forgotten_when_the_daemon_deletes_them() {
+        let spi = |child: Option<Child>| child.map(|child| child.spi_in);
+        let mut children = with_children(&[(1, 0), (2, 10), (3, 20), (4, 30)]);
+        children.seals(4, 1);
+        assert_eq!(spi(children.seals(4, 2)), None);
+        assert_eq!(spi(children.closes(4, 1)), Some(1), "initiator");
+        assert_eq!(spi(children.closes(4, 1)), None, "again");
+        assert_eq!(spi(children.closes(4, 2)), None, "responder: 2 seals");
+        assert_eq!(children.sealing(4).map(|child| child.spi_in), Some(2));
+        assert_eq!(spi(children.seals(4, 3)), Some(2));
+        // The redundant one of two changes at the same time has never sealed.
+        assert_eq!(spi(children.closes(5, 4)), None, "of another tunnel");
+        assert_eq!(spi(children.closes(4, 4)), Some(4));
+        assert_eq!(children.known.len(), 1);
     }
 
     #[test]
@@ -433,17 +497,30 @@ mod tests {
         children.seals(4, 2);
         let ike = ike();
         let listed = HashSet::from([2]);
-        let gone = |children: &Children, now| children.gone((&listed, at(40)), &ike, at(now));
-        assert_eq!(gone(&children, 60), [(4, 1)], "3 is newer than the list");
+        let gone = |children: &mut Children, now| children.gone((&listed, at(40)), &ike, at(now));
+        assert!(
+            gone(&mut children, 60).is_empty() && children.lacks(),
+            "the first list"
+        );
+        // It was moved to another IKE association meanwhile.
+        let all = HashSet::from([1, 2]);
+        assert!(children.gone((&all, at(40)), &ike, at(60)).is_empty() && !children.lacks());
+        assert!(gone(&mut children, 60).is_empty() && children.lacks());
+        assert_eq!(
+            gone(&mut children, 60),
+            [(4, 1)],
+            "3 is newer than the list"
+        );
+        assert!(!children.lacks());
         // A daemon that has ended knows none: the keys are used until they end, or others take their place.
         children.orphan();
         assert!(!children.is_up(4));
-        assert!(gone(&children, 200).is_empty());
-        let mut ended = gone(&children, 255);
+        assert!(gone(&mut children, 200).is_empty());
+        let mut ended = gone(&mut children, 255);
         ended.sort_unstable();
         assert_eq!(ended, [(4, 1), (4, 2)], "after 100 s * 5 / 4 + 120 s");
         children.known.get_mut(&3).unwrap().is_orphan = false;
         children.seals(4, 3);
-        assert_eq!(gone(&children, 60).len(), 2);
+        assert_eq!(gone(&mut children, 60).len(), 2);
     }
 }

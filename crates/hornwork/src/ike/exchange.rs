@@ -4,9 +4,11 @@ use super::cannot;
 use super::children::{Child, Children, children_of};
 use super::client::{ViciClient, ViciFact};
 use super::daemon::Daemon;
-use super::duplicates::Listed;
+use super::duplicates::{Duplicates, Listed};
 use super::files::IkeFiles;
+use super::lists::Lists;
 use super::plan::{ExchangePlan, SaEvent, SaSink};
+use super::port::{IKE_PORT, is_first_message, open_port};
 use super::problems::{Problems, TERMINATE, is_gone_already, is_problem};
 use super::rekeys::RekeyRequests;
 use super::request::IkeRequest;
@@ -17,18 +19,15 @@ use protect::ike::{
     DaemonFact, DaemonLog, IkeConnection, NegotiatedChild, ViciPacket, ViciSection,
     connection_name, connection_number, daemon_selectors,
 };
-use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
-use wire::esp::{NAT_TRAVERSAL_PORT, NatTraversalDatagram, is_ike_init_request};
+use wire::esp::NAT_TRAVERSAL_PORT;
 use wire::ip::UdpPacket;
 use zeroize::Zeroizing;
 
-/// Port of IKE (RFC 7296 section 2).
-pub(crate) const IKE_PORT: u16 = 500;
 /// Longest wait for something to do.
 const TICK: Duration = Duration::from_millis(100);
 /// Longest time until the daemon has its connections.
@@ -37,12 +36,10 @@ const SET_UP: Duration = Duration::from_secs(30);
 const END: Duration = Duration::from_secs(2);
 /// The traffic selector that is the peer's address alone, in strongSwan's notation.
 const PEER_ALONE: &str = "dynamic";
-/// Interval of comparing the associations with those of the daemon.
-const LIST_INTERVAL: Duration = Duration::from_secs(60);
-/// The command for it.
+/// The command for a list of all associations.
 const LIST: &str = "list-sas";
-/// Wait before a second association of a tunnel is looked at: both ends have it by then.
-const DUPLICATE_WAIT: Duration = Duration::from_secs(5);
+/// Events of the daemon.
+const EVENTS: [&str; 3] = ["child-updown", "ike-updown", "list-sa"];
 /// Interval of attempts to set up a tunnel that is down: the daemon gives an attempt up after 26 s.
 const ATTEMPT_INTERVAL: Duration = Duration::from_secs(30);
 /// Interval of the work that depends on time.
@@ -87,12 +84,9 @@ pub(crate) struct IkeExchange {
     restart_wait: Duration,
     /// The end of the daemon was requested.
     is_ending: bool,
-    next_list: Time,
+    lists: Lists,
     next_due: Time,
-    /// The associations that the daemon has listed since the last request for them.
-    listed: Listed,
-    /// Tunnels that both ends have set up, of which one association was deleted. A peer that replaces it has two.
-    deduplicated: HashSet<usize>,
+    duplicates: Duplicates,
     /// Tunnels that need new keys.
     rekeys: RekeyRequests,
     /// Time of the next attempt to set up each tunnel, unless it is up.
@@ -130,10 +124,9 @@ impl IkeExchange {
             restart_at: None,
             restart_wait: RESTART[0],
             is_ending: false,
-            next_list: now + LIST_INTERVAL,
+            lists: Lists::new(now),
             next_due: now + DUE_INTERVAL,
-            listed: Listed::new(now),
-            deduplicated: HashSet::new(),
+            duplicates: Duplicates::default(),
             rekeys: RekeyRequests::default(),
             attempts: vec![now + ATTEMPT_INTERVAL; parts.plan.tunnels.len()],
             problems: Default::default(),
@@ -245,16 +238,20 @@ impl IkeExchange {
             let error = io::Error::other(format!("the daemon does not answer: {what}"));
             self.daemon_failed(&error);
         }
-        if now >= self.next_list {
-            self.next_list = now + LIST_INTERVAL;
-            self.listed = Listed::new(now);
-            match self.running.is_some() {
-                true => self.ask(
-                    LIST.to_owned(),
-                    &ViciPacket::Command(LIST.to_owned(), ViciSection::new()),
-                ),
-                false => self.remove_gone(now),
-            }
+        if self.lists.is_due(now) {
+            self.list(now);
+        }
+    }
+
+    /// Requests a list of all associations. A daemon that has no connections yet has none, as if it had ended.
+    fn list(&mut self, now: Time) {
+        self.lists.begin(now);
+        let running = self.running.as_ref();
+        if running.is_some_and(|running| running.vici.is_some()) {
+            let command = ViciPacket::Command(LIST.to_owned(), ViciSection::new());
+            self.ask(LIST.to_owned(), &command);
+        } else if let Some(listed) = self.lists.finish() {
+            self.remove_gone(&listed, now);
         }
     }
 
@@ -281,39 +278,41 @@ impl IkeExchange {
             let what = format!("{TERMINATE}{number}");
             self.ask(what, &IkeConnection::terminate(number));
         }
-        self.remove(tunnel, child.spi_in);
+        self.remove(tunnel, child.spi_in, true);
         // The next one may be refused, too.
         self.postpone_attempt(tunnel, self.now());
     }
 
     /// Removes associations that the daemon does not have.
-    fn remove_gone(&mut self, now: Time) {
-        let listed = (&self.listed.children, self.listed.asked);
+    fn remove_gone(&mut self, listed: &Listed, now: Time) {
+        let listed = (&listed.children, listed.asked);
         let gone = self.children.gone(listed, &self.parts.plan.ike, now);
         for (tunnel, spi_in) in gone {
-            self.remove(tunnel, spi_in);
+            self.remove(tunnel, spi_in, false);
+        }
+        if self.children.lacks() {
+            self.lists.repeat(now);
         }
     }
 
     /// Of two associations of a tunnel that both ends have set up at the same time one is deleted. Packets are sealed
     /// with the other one before the peer is told, so that none is lost.
-    fn remove_duplicates(&mut self) {
-        for duplicate in self.listed.duplicates() {
-            let (tunnel, number) = (duplicate.tunnel, duplicate.surplus);
-            let spis = &duplicate.kept.children;
-            let Some(kept) = self.children.newest(tunnel, spis).cloned() else {
-                continue;
-            };
-            if !self.deduplicated.insert(tunnel) {
-                continue;
-            }
+    fn remove_duplicates(&mut self, listed: &Listed, now: Time) {
+        let (removals, is_open) = self.duplicates.decide(listed, &self.children);
+        for removal in removals {
+            let (tunnel, number) = (removal.duplicate.tunnel, removal.duplicate.surplus);
+            let spis = &removal.duplicate.kept.children;
             let sealing = self.children.sealing(tunnel);
             if sealing.is_none_or(|child| !spis.contains(&child.spi_in)) {
-                self.seal(&kept, kept.peer, None);
+                let kept = &removal.sealing;
+                self.seal(kept, kept.peer, None);
             }
             tracing::debug!(tunnel, number, "both ends have set up the tunnel");
             let what = format!("{TERMINATE}IKE {number}");
             self.ask(what, &IkeConnection::terminate_exchange(number));
+        }
+        if is_open {
+            self.lists.repeat(now);
         }
     }
 
@@ -456,6 +455,8 @@ impl IkeExchange {
 
     fn daemon_failed(&mut self, error: &io::Error) {
         self.running = None;
+        self.lists.abandon();
+        self.duplicates.clear();
         if self.is_ending {
             return;
         }
@@ -488,7 +489,7 @@ impl IkeExchange {
             }
             Err(error) => return Err(error),
         }
-        for event in ["child-updown", "list-sa"] {
+        for event in EVENTS {
             self.ask(
                 format!("event {event}"),
                 &ViciPacket::Register(event.to_owned()),
@@ -625,6 +626,13 @@ impl IkeExchange {
                         self.seal(&child, child.peer, None);
                     }
                 }
+                Fact::Known(DaemonFact::Closes { connection, spi_in }) => {
+                    let tunnel = connection_number(&connection);
+                    let closed = tunnel.and_then(|tunnel| self.children.closes(tunnel, spi_in));
+                    if let Some(closed) = closed {
+                        self.tell_deleted(&closed, false);
+                    }
+                }
                 Fact::Problem(connection, text) => self.problem(connection.as_deref(), text),
             }
         }
@@ -655,11 +663,7 @@ impl IkeExchange {
         match self.children.add(plan, child, &mut self.entropy, now) {
             Ok((pair, replaced)) => {
                 for old in replaced {
-                    let spis = [old.spi_in, old.spi_out];
-                    self.tell(SaEvent::Deleted {
-                        spis,
-                        at_once: true,
-                    });
+                    self.tell_deleted(&old, true);
                     // The peer shall not use it any more.
                     if let Some(number) = old.daemon_number() {
                         let what = format!("{TERMINATE}{number}");
@@ -675,6 +679,8 @@ impl IkeExchange {
     /// Deletes an association that cannot be used: its packets would be lost.
     fn unusable(&mut self, id: Option<u32>, connection: Option<&str>, why: String) {
         self.problem(connection, why);
+        // Of new keys that cannot be used the old ones may have ended.
+        self.lists.repeat(self.now());
         if let Some(id) = id {
             self.ask(format!("{TERMINATE}{id}"), &IkeConnection::terminate(id));
         }
@@ -703,8 +709,10 @@ impl IkeExchange {
             match fact {
                 ViciFact::Refused(what, why) => self.command_refused(&what, &why),
                 ViciFact::Done(what) if what == LIST => {
-                    self.remove_gone(now);
-                    self.remove_duplicates();
+                    if let Some(listed) = self.lists.finish() {
+                        self.remove_gone(&listed, now);
+                        self.remove_duplicates(&listed, now);
+                    }
                 }
                 ViciFact::Done(_) => {}
                 ViciFact::Event(name, message) => self.event(&name, &message),
@@ -718,6 +726,9 @@ impl IkeExchange {
         if is_gone_already(what, why) {
             tracing::debug!("charon: {what}: {why}");
             return;
+        }
+        if what == LIST {
+            self.lists.abandon();
         }
         let reason = format!("{what}: {why}");
         if !self.is_set_up {
@@ -744,7 +755,7 @@ impl IkeExchange {
                         let other = self.children.sealing(tunnel).map(|child| child.spi_in);
                         if self.children.is_up(tunnel) && other != Some(child.spi_in) {
                             // Both ends may have set it up.
-                            self.next_list = self.next_list.min(self.now() + DUPLICATE_WAIT);
+                            self.lists.await_duplicate(self.now());
                         }
                         self.seal(&child, peer, Some(&facts.identity));
                     }
@@ -752,19 +763,17 @@ impl IkeExchange {
             }
             ("child-updown", _) => {
                 for facts in children_of(message) {
-                    self.remove(facts.tunnel, facts.spi_in);
+                    self.remove(facts.tunnel, facts.spi_in, false);
                 }
             }
-            ("list-sa", _) => {
-                let spis = children_of(message).into_iter().map(|child| child.spi_in);
-                self.listed.children.extend(spis);
-                self.listed.add_exchanges(message);
-            }
+            // Associations in the middle of a change of keys end without an event of their own.
+            ("ike-updown", None) => self.lists.repeat(self.now()),
+            ("list-sa", _) => self.lists.add(message),
             _ => {}
         }
     }
 
-    /// Seals with an association from now on, in the place of the one before, which opens for the grace time.
+    /// Seals with an association from now on, in the place of the one before, which opens until the daemon deletes it.
     /// `identity`: that of the peer, if this is no change of keys.
     fn seal(&mut self, child: &Child, peer: SocketAddr, identity: Option<&str>) {
         let tunnel = child.tunnel;
@@ -775,41 +784,35 @@ impl IkeExchange {
             algorithms: child.algorithms.clone(),
             identity: identity.map(str::to_owned),
         });
-        let replaced = self.children.seals(tunnel, child.spi_in);
-        // With new keys the old association is deleted. Otherwise both ends have made one at the same time, and each
-        // may use another.
-        if identity.is_none()
-            && let Some(old) = replaced
-        {
-            let spis = [old.spi_in, old.spi_out];
-            self.children.remove(tunnel, old.spi_in);
-            self.tell(SaEvent::Deleted {
-                spis,
-                at_once: false,
-            });
+        if let Some(old) = self.children.seals(tunnel, child.spi_in) {
+            self.tell_deleted(&old, false);
         }
     }
 
-    /// Removes an association that is there no more; another one of its tunnel takes its place.
-    fn remove(&mut self, tunnel: usize, spi_in: u32) {
+    fn tell_deleted(&mut self, child: &Child, at_once: bool) {
+        self.tell(SaEvent::Deleted {
+            spis: [child.spi_in, child.spi_out],
+            at_once,
+        });
+    }
+
+    /// Removes an association that is there no more; another one of its tunnel takes its place. Then packets that the
+    /// peer sent before it knew about the end are still opened, unless this association cannot be used.
+    fn remove(&mut self, tunnel: usize, spi_in: u32, is_unusable: bool) {
         let Some(removed) = self.children.remove(tunnel, spi_in) else {
             return;
         };
         if let Some(instead) = removed.instead {
             self.seal(&instead, instead.peer, None);
         }
-        let spis = [removed.child.spi_in, removed.child.spi_out];
-        self.tell(SaEvent::Deleted {
-            spis,
-            at_once: true,
-        });
+        self.tell_deleted(&removed.child, removed.is_down || is_unusable);
         if removed.is_down {
             // The peer was dead or has deleted its keys: the next turn sets the tunnel up again.
             let now = self.now();
             if let Some(next) = self.attempts.get_mut(tunnel) {
                 *next = now;
             }
-            self.deduplicated.remove(&tunnel);
+            self.duplicates.forget(tunnel);
             self.tell(SaEvent::Down { tunnel });
         }
     }
@@ -860,56 +863,5 @@ impl IkeExchange {
         }
         self.buffer = buffer;
         sent
-    }
-}
-
-fn open_port(plan: &ExchangePlan) -> io::Result<UdpSocket> {
-    let at = SocketAddr::new(plan.local.ip(), IKE_PORT);
-    let socket = UdpSocket::bind(at).map_err(|error| {
-        cannot(
-            format!("{}: cannot open UDP {at}: {error}", plan.name),
-            "give the program CAP_NET_BIND_SERVICE, correct `local`, or stop the program that uses the port (strongSwan and others use 500)",
-        )
-    })?;
-    socket.set_nonblocking(true)?;
-    if plan.has_kernel_policies {
-        net::bypass_policies(socket.as_fd(), at.is_ipv6())?;
-    }
-    Ok(socket)
-}
-
-/// Whether a message on this port begins a key exchange.
-fn is_first_message(port: u16, payload: &[u8]) -> bool {
-    if port == IKE_PORT {
-        return is_ike_init_request(payload);
-    }
-    match NatTraversalDatagram::parse(payload) {
-        NatTraversalDatagram::Ike(message) => is_ike_init_request(message),
-        _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A daemon without connections would refuse the first message of a peer for good; others are of associations that
-    /// it has.
-    #[test]
-    fn first_messages_of_peers_are_told_from_others() {
-        let mut message = vec![0; 40];
-        message[0] = 1;
-        message[17] = 0x20;
-        message[18] = 34;
-        message[19] = 0x08;
-        message[27] = 40;
-        let marked = [&[0; 4], &message[..]].concat();
-        assert!(is_first_message(IKE_PORT, &message));
-        assert!(is_first_message(NAT_TRAVERSAL_PORT, &marked));
-        assert!(!is_first_message(NAT_TRAVERSAL_PORT, &message));
-        assert!(!is_first_message(IKE_PORT, &[]));
-        // Its response.
-        message[19] = 0x20;
-        assert!(!is_first_message(IKE_PORT, &message));
     }
 }

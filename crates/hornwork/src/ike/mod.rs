@@ -12,16 +12,19 @@ mod daemon;
 mod duplicates;
 mod exchange;
 mod files;
+mod lists;
 mod plan;
+mod port;
 mod problems;
 mod rekeys;
 mod request;
 mod thread;
 
 pub(crate) use daemon::{check, ike_daemon};
-pub(crate) use exchange::{IKE_PORT, IkeParts};
+pub(crate) use exchange::IkeParts;
 pub(crate) use files::IkeFiles;
 pub(crate) use plan::{ExchangePlan, ExchangeTunnel, PacketPlan, SaEvent, SaSink};
+pub(crate) use port::IKE_PORT;
 pub(crate) use request::{IkeRequest, IkeRequests};
 pub(crate) use thread::ExchangeThread;
 

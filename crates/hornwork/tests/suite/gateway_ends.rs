@@ -1,5 +1,5 @@
-//! Two gateways in network namespaces: ends by an error, tunnels that seal with one SPI, and outer packets that are
-//! longer than the path. Skipped without the rights.
+//! Two gateways in network namespaces: ends by an error, tunnels that seal with one SPI, keys of another suite by a
+//! reload, and outer packets that are longer than the path. Skipped without the rights.
 
 use crate::common::pings::lossless;
 use crate::common::{installed, scratch};
@@ -59,6 +59,62 @@ fn outer_packets_are_fragmented_if_dont_fragment_is_clear() {
     let logs = format!("{}\n{}", text(&output), read(&folder, "near.log"));
     assert!(output.status.success(), "{logs}");
     lossless(&logs, "ping.log", 10);
+}
+
+/// Manual keys of another suite by a reload, which seal once the peer has them.
+const ANOTHER_SUITE: &str = r#"
+gateway far "$there"
+"$HORNWORK" run -c border.toml > near.log 2>&1 & near_pid=$!; jobs_of_test="$jobs_of_test $near_pid"
+await near.log gateway_started
+for n in $(seq 500); do [ -S control.sock ] && break; sleep 0.02; done
+tunnels() { "$HORNWORK" ctl --socket control.sock tunnels list --json > $1.json; "$HORNWORK" ctl --socket control.sock tunnels list > $1.txt; }
+tunnels before
+cp keys.new keys.tmp; mv keys.tmp keys.near; kill -HUP $near_pid; await near.log gateway_keys_loaded
+tunnels loaded
+cp keys.new keys.tmp; mv keys.tmp keys.far; kill -HUP $far_pid; await far.log gateway_keys_loaded
+# The peer is ready when its packets have the new keys.
+$there ping -c 20 -i 0.05 -W 1 -I 10.2.0.1 10.1.0.1 > ping.log || true; loss ping.log
+await near.log gateway_rekeyed
+tunnels after
+kill -TERM $near_pid $far_pid; wait $near_pid; wait $far_pid
+"#;
+
+/// The tunnel's algorithms are those that seal: the old ones until the change of keys.
+#[test]
+fn operators_see_the_algorithms_of_reloaded_keys() {
+    if !able() {
+        return;
+    }
+    let folder = scratch("gateway-reloaded-suite");
+    write_sites(&folder, "");
+    let cbc = Suite("AES-CBC [RFC3602]", 16, "HMAC-SHA-256-128 [RFC4868]", 32);
+    let both = lines(GCM, ENDS, 1) + &lines(cbc, ENDS, 2);
+    write_keys(&folder, "keys.new", &both);
+    // The far end seals with the new keys at once, so that its packets show that it is ready.
+    let far = read(&folder, "far.toml").replace("route_source", "rekey_delay_s = 0\nroute_source");
+    std::fs::write(folder.join("far.toml"), far).expect("file");
+    let interface = "[[interface]]\nname = \"phones\"\nlisten = \"udp:127.0.0.1:5060\"\n[control]\nsocket = \"control.sock\"\n";
+    let near =
+        read(&folder, "near.toml").replace("route_source", "rekey_delay_s = 60\nroute_source");
+    std::fs::write(folder.join("border.toml"), format!("{interface}{near}")).expect("file");
+    let output = run(&folder, &format!("{SITES}{ANOTHER_SUITE}"), &[]);
+    let said = format!("{}\n{}", text(&output), read(&folder, "near.log"));
+    assert!(output.status.success(), "{said}");
+    lossless(&said, "ping.log", 20);
+    for (list, algorithms) in [
+        ("before", "AES-GCM-16"),
+        ("loaded", "AES-GCM-16"),
+        ("after", "AES-CBC+HMAC-SHA2-256-128"),
+    ] {
+        let json: serde_json::Value =
+            serde_json::from_str(&read(&folder, &format!("{list}.json"))).expect("json");
+        assert_eq!(
+            json[0]["algorithms"], algorithms,
+            "{list}: {json:#}\n{said}"
+        );
+        let table = read(&folder, &format!("{list}.txt"));
+        assert!(table.contains(algorithms), "{list}: {table}");
+    }
 }
 
 /// A border that ends because its address is not one of this host, after its gateway has begun.

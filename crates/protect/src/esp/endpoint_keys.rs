@@ -9,7 +9,7 @@ use engine::Time;
 use wire::esp::EspView;
 
 /// Most negotiated associations of each direction. A key exchange has two while keys change, and four if both ends
-/// begin.
+/// begin; with new keys every few seconds the deleted ones are the first to make room.
 const MAX_NEGOTIATED: usize = 8;
 /// A deleted association opens packets on their way for this time.
 const GRACE: Duration = Duration::from_secs(10);
@@ -118,7 +118,7 @@ impl EndpointAssociations {
         if self.opening.iter().any(|known| known.sa.spec().spi == spi) {
             return Err(SaError::DuplicateSpi(spi));
         }
-        if self.opening.len() >= MAX_NEGOTIATED {
+        if self.opening.len() >= MAX_NEGOTIATED && !self.make_room() {
             return Err(SaError::TableFull);
         }
         self.opening.push(OpeningSa {
@@ -127,6 +127,17 @@ impl EndpointAssociations {
         });
         self.idle.push(pair.outbound);
         Ok(())
+    }
+
+    /// Forgets the deleted association whose grace time ends first; false if none was deleted.
+    fn make_room(&mut self) -> bool {
+        let places = self.opening.iter().enumerate();
+        let deleted = places.filter_map(|(place, one)| Some((one.until?, place)));
+        let Some((_, place)) = deleted.min() else {
+            return false;
+        };
+        self.opening.remove(place);
+        true
     }
 
     /// Seals with the negotiated association of this SPI; the one before stays until it is removed. Whether there is

@@ -12,8 +12,9 @@ use core::net::SocketAddr;
 use std::collections::BTreeMap;
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// Longest line that is read, bytes; longer ones are skipped.
-const LONGEST_LINE: usize = 8_192;
+/// Longest line that is read, bytes; longer ones are skipped. A line about an association has the selectors of both
+/// sides, at most 255 each (RFC 7296 section 3.13), of up to 98 characters.
+const LONGEST_LINE: usize = 64 * 1024;
 /// Longest key, bytes.
 const LONGEST_KEY: usize = 128;
 /// Most selectors of an association, as in a configuration. A peer may divide the networks that both ends allow into
@@ -70,6 +71,14 @@ pub enum DaemonFact {
     /// An association that has replaced another one seals: as the initiator at once, as the responder when the peer has
     /// deleted the old one. Before that the peer may not have it.
     Seals {
+        /// Name of the connection.
+        connection: String,
+        /// SPI of received packets.
+        spi_in: u32,
+    },
+    /// This end or the peer deletes an association, also one that another one has replaced. VICI has no event about the
+    /// latter.
+    Closes {
         /// Name of the connection.
         connection: String,
         /// SPI of received packets.
@@ -252,6 +261,18 @@ fn spi(text: &str, end: &str) -> Option<u32> {
     u32::from_str_radix(text.strip_suffix(end)?, 16).ok()
 }
 
+/// `closing [expired ]CHILD_SA NAME{N} with SPIs I_i (8 bytes) O_o (8 bytes) and TS A === B`.
+fn closes(line: &Line<'_>) -> Option<DaemonFact> {
+    let text = line.text.strip_prefix("closing ")?;
+    let text = text.strip_prefix("expired ").unwrap_or(text);
+    let (_, facts) = text.strip_prefix("CHILD_SA ")?.split_once(" with SPIs ")?;
+    let (spi_in, _) = facts.split_once(' ')?;
+    Some(DaemonFact::Closes {
+        connection: line.connection?.to_owned(),
+        spi_in: spi(spi_in, "_i")?,
+    })
+}
+
 impl DaemonLog {
     /// A reader at the beginning of a log.
     pub fn new() -> DaemonLog {
@@ -316,7 +337,7 @@ impl DaemonLog {
                 text: line.text,
             }),
         }
-        if let Some(fact) = thread.established(&line) {
+        if let Some(fact) = closes(&line).or_else(|| thread.established(&line)) {
             known(fact);
         }
     }
@@ -599,5 +620,53 @@ mod tests {
             spi_in: 0x0810_05ce,
         };
         assert_eq!(children, [seals]);
+    }
+
+    /// The lines of the responder of a change of keys, by strongSwan 5.9.8: the old association closes before the new
+    /// one seals.
+    #[test]
+    fn associations_close_by_their_spis() {
+        let closes = |spi_in| DaemonFact::Closes {
+            connection: "tunnel-0".to_owned(),
+            spi_in,
+        };
+        let text = "05[IKE] <tunnel-0|2> received DELETE for ESP CHILD_SA with SPI 5372f2e4
+05[IKE] <tunnel-0|2> closing CHILD_SA net{1} with SPIs 9ceeebbf_i (0 bytes) 5372f2e4_o (0 bytes) and TS 10.1.0.0/24 === 10.2.0.0/24
+05[IKE] <tunnel-0|2> sending DELETE for ESP CHILD_SA with SPI 9ceeebbf
+05[IKE] <tunnel-0|2> CHILD_SA closed
+05[IKE] <tunnel-0|2> outbound CHILD_SA net{3} established with SPIs 64642e83_i 24c7e523_o and TS 10.1.0.0/24 === 10.2.0.0/24
+05[IKE] <tunnel-0|2> closing expired CHILD_SA net{3} with SPIs 64642e83_i 24c7e523_o and TS 10.1.0.0/24 === 10.2.0.0/24
+";
+        let (_, facts) = read(text);
+        let seals = DaemonFact::Seals {
+            connection: "tunnel-0".to_owned(),
+            spi_in: 0x6464_2e83,
+        };
+        assert_eq!(facts, [closes(0x9cee_ebbf), seals, closes(0x6464_2e83)]);
+        for other in [
+            "closing IKE_SA due CHILD_SA setup failure",
+            "closing CHILD_SA net{1} with SPIs x_i (0",
+        ] {
+            let (_, facts) = read(&format!("05[IKE] <tunnel-0|2> {other}\n"));
+            assert_eq!(facts, [], "{other}");
+        }
+    }
+
+    /// As many networks as a message of IKE can have, on one side.
+    #[test]
+    fn lines_about_many_networks_are_read() {
+        let networks = |first: u32, count: u32| -> String {
+            let each = (0..count)
+                .map(|host| format!("fd00:1111:2222:3333:4444:5555:{first}:{host:04}/128"));
+            each.collect::<Vec<_>>().join(" ")
+        };
+        let (head, _) = INITIATOR.split_once("TS 10.1.0.0/24").unwrap();
+        let both = format!("TS {} === {}\n", networks(1_000, 4), networks(2_000, 255));
+        assert!(both.len() > 10_000);
+        let (_, facts) = read(&format!("{head}{both}"));
+        let [DaemonFact::Negotiated(child)] = &facts[..] else {
+            panic!("{facts:?}");
+        };
+        assert_eq!(child.selectors.len(), 1_020);
     }
 }

@@ -723,6 +723,29 @@ fn new_keys_lose_no_packet_at_either_end() {
     assert_eq!((counters.installed, counters.rekeyed), (19, 18));
 }
 
+/// Keys that change twice a second: deleted ones open for ten seconds, if there is room for them.
+#[test]
+fn deleted_associations_make_room_for_new_ones() {
+    let mut ends = without_keys();
+    for number in 1..=20 {
+        install(&mut ends, number);
+        for end in 0..2 {
+            assert!(seal_with(&mut ends, number, end));
+        }
+        passes(&mut ends, 0, number);
+        passes(&mut ends, 1, number);
+        for (end, own) in ends.iter_mut().enumerate() {
+            if number > 2 {
+                let old = number - 2;
+                let spis = [spi_in(old, end), spi_out(old, end)];
+                own.endpoint.remove(spis, false, own.now);
+            }
+            own.now += Duration::from_millis(500);
+        }
+    }
+    assert_eq!(ends[0].endpoint.opening(), 8);
+}
+
 #[test]
 fn packets_without_an_association_are_counted() {
     let mut ends = without_keys();
@@ -735,7 +758,8 @@ fn packets_without_an_association_are_counted() {
         assert!(ends[0].endpoint.install(pair, Time::ZERO).is_ok());
     }
     let ninth = negotiated(9).into_iter().next().unwrap();
-    assert!(ends[0].endpoint.install(ninth, Time::ZERO).is_err(), "full");
+    let full = ends[0].endpoint.install(ninth, Time::ZERO);
+    assert!(full.is_err(), "none was deleted");
     let spis = [spi_in(1, 0), spi_out(1, 0)];
     ends[0].endpoint.remove(spis, true, Time::ZERO);
     assert!(!ends[0].endpoint.seals());
