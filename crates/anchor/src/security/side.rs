@@ -348,11 +348,7 @@ impl SideSecurity {
         if context.dtls.is_none() {
             return Err(Some("DTLS is not available: no certificate".into()));
         }
-        let same = self
-            .association
-            .as_ref()
-            .filter(|existing| existing.matches(&attributes.fingerprints, attributes.tls_id));
-        pending.role = match (attributes.setup, same.and_then(|existing| existing.role)) {
+        pending.role = match (attributes.setup, self.existing_role(attributes)) {
             (Some(DtlsSetup::Holdconn), _) => {
                 return Err(Some("a=setup:holdconn was offered".into()));
             }
@@ -363,6 +359,14 @@ impl SideSecurity {
         };
         pending.fingerprints = attributes.fingerprints.to_vec();
         Ok(())
+    }
+
+    /// Our role in the present association, if a description belongs to it.
+    fn existing_role(&self, attributes: &SecurityAttributes<'_>) -> Option<Role> {
+        let existing = self.association.as_ref()?;
+        existing
+            .role
+            .filter(|_| existing.matches(&attributes.fingerprints, attributes.tls_id))
     }
 
     /// Puts the evaluated offer of this side into force. `address` is our advertised address.
@@ -459,7 +463,9 @@ impl SideSecurity {
                 Some(DtlsSetup::Passive) => Role::Client,
                 Some(DtlsSetup::Holdconn) => return Err("a=setup:holdconn was answered".into()),
                 // RFC 5763 section 5: an answer must not contain actpass; treat it as active, the usual value.
-                Some(DtlsSetup::Actpass) | None => Role::Server,
+                Some(DtlsSetup::Actpass) | None => {
+                    self.existing_role(attributes).unwrap_or(Role::Server)
+                }
             };
             let tls_id = attributes.tls_id.map(<[u8]>::to_vec);
             self.apply_ice(ice, false, context);
@@ -545,10 +551,10 @@ impl SideSecurity {
             // Those of SDES; the handshake brings others.
             self.keys = None;
         }
-        let is_existing = self
-            .association
-            .as_ref()
-            .is_some_and(|existing| existing.matches(&fingerprints, tls_id.as_deref()));
+        // Other roles are those of another association (RFC 8842 section 3.1).
+        let is_existing = self.association.as_ref().is_some_and(|existing| {
+            existing.role == Some(role) && existing.matches(&fingerprints, tls_id.as_deref())
+        });
         if is_existing {
             return;
         }

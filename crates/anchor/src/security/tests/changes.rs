@@ -286,6 +286,39 @@ fn browser_of_another_fork_may_answer_with_ice_and_dtls() {
     }
 }
 
+/// A peer that changes the role keeps its certificate, and begins another handshake (RFC 8842 section 3.1).
+#[test]
+fn changed_role_is_another_association() {
+    let mut rig = with_dtls(security(SrtpPolicy::Require, Keying::Dtls, false), None);
+    let mut phone = WebRtcPeer::new();
+    phone.address = addr("10.0.0.1:4000");
+    let certificate = phone.endpoint.certificate();
+    let fingerprint = certificate.fingerprint(HashFunction::Sha256).to_string();
+    for (sequence, setup, ours) in [
+        (1, "passive", "active"),
+        (2, "actpass", "active"),
+        (3, "active", "passive"),
+    ] {
+        let attributes = [
+            format!("fingerprint:{fingerprint}"),
+            format!("setup:{setup}"),
+            "rtcp-mux".into(),
+        ];
+        let attributes: Vec<&str> = attributes.iter().map(String::as_str).collect();
+        rig.offer(Side::Caller, &sdp(1, 4000, "UDP/TLS/RTP/SAVP", &attributes))
+            .unwrap();
+        let answer = rig
+            .answer(Side::Callee, &sdp(2, 5000, "RTP/AVP", &[]), false)
+            .unwrap();
+        assert_eq!(lines(&answer, "setup"), [ours]);
+        if setup != "actpass" {
+            phone.contexts = None;
+            phone.handshake(&mut rig, Side::Caller, &answer);
+        }
+        phone.talk(&mut rig, Side::Caller, sequence);
+    }
+}
+
 /// The datagram that finds the handshake timed out is dropped, and the call ends nevertheless.
 #[test]
 fn handshake_that_timed_out_is_reported_with_the_next_datagram() {
