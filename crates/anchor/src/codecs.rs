@@ -371,7 +371,13 @@ impl CallCodecs {
             let codecs = LineCodecs::of(&media, readable);
             edits.push(match line.offered.clone() {
                 Some(offered) if offered.from != from => line.evaluate_answer(&offered, codecs),
-                _ => None,
+                Some(_) => None,
+                None => {
+                    // The offer had no supported codec: nothing is transcoded any more.
+                    line.plans = [None, None];
+                    line.refused = None;
+                    None
+                }
             });
         }
         edits

@@ -494,6 +494,9 @@ impl CallMedia {
             self.offer = Some(offer);
             return Err(error);
         }
+        if !provisional {
+            self.discard_unanswered_security();
+        }
         for index in 0..self.lines.len() {
             let answered_line = facts.get(index).filter(|fact| fact.port != 0);
             let offered_line = offer.facts.get(index).filter(|fact| fact.port != 0);
@@ -797,7 +800,7 @@ impl CallMedia {
                         (fact.mux || demanded) && side.mux_offered
                     }
                 };
-                let alone = security.is_some_and(|security| security.receives_stun_or_dtls());
+                let alone = security.is_some_and(|security| security.shares_port());
                 let with_rtcp = is_rtp && !side.mux && !alone;
                 side.signal(fact, side.mux);
                 if with_rtcp && side.rtcp.is_none() {

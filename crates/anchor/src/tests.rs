@@ -222,3 +222,30 @@ fn contact_without_free_ports_leaves_the_others_unchanged() {
     call.release(&mut plane);
     assert_eq!(plane.ports_in_use(), 0);
 }
+
+#[test]
+fn offer_without_a_supported_codec_ends_transcoding() {
+    let (mut plane, mut call) = (plane(10), call());
+    call.sides[1].transcoding = Some(Arc::new(Transcoding {
+        codecs: vec![codec::kind::Kind::Pcma],
+        ..Transcoding::default()
+    }));
+    let description = |host: u8, formats: &str| {
+        format!(
+            "v=0\r\no=a 1 1 IN IP4 10.0.0.{host}\r\ns=-\r\nc=IN IP4 10.0.0.{host}\r\nt=0 0\r\nm=audio 4000 RTP/AVP {formats}\r\n"
+        )
+    };
+    let amr = "96\r\na=rtpmap:96 AMR/8000";
+    for (offered, answered, transcodes) in [("0", "8", true), (amr, amr, false)] {
+        let mut out = Vec::new();
+        let (offer, answer) = (description(1, offered), description(2, answered));
+        call.offer(&mut plane, Side::Caller, offer.as_bytes(), &mut out)
+            .unwrap();
+        let answer = answer.as_bytes();
+        call.answer(&mut plane, Side::Callee, answer, false, &mut out)
+            .unwrap();
+        for side in &last_plan(&plane).flows[0].sides {
+            assert_eq!(side.transcode.is_some(), transcodes, "{offered}");
+        }
+    }
+}

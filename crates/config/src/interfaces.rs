@@ -195,9 +195,10 @@ pub(super) struct RawInterface {
     /// Keying methods, best first: `sdes` (keys in SDP, RFC 4568), `dtls` (DTLS-SRTP, RFC 5764). Default: `sdes`.
     #[serde(default)]
     pub srtp_keying: OneOrMany<Keying>,
-    /// Crypto suites, best first, by their names in RFC 4568, 6188 and 7714. DTLS uses those of them that it supports:
-    /// AEAD_AES_256_GCM, AEAD_AES_128_GCM and AES_CM_128_HMAC_SHA1_80. Default: AEAD_AES_256_GCM, AEAD_AES_128_GCM,
-    /// AES_256_CM_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_32.
+    /// Crypto suites, best first, by their names in RFC 4568, 6188 and 7714. With DTLS: AEAD_AES_256_GCM,
+    /// AEAD_AES_128_GCM and AES_CM_128_HMAC_SHA1_80, or the first one or two of these, because DTLS agrees on the first
+    /// that the peer supports. Default: AEAD_AES_256_GCM, AEAD_AES_128_GCM, AES_256_CM_HMAC_SHA1_80,
+    /// AES_CM_128_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_32.
     #[serde(default)]
     pub srtp_suites: OneOrMany<String>,
     /// ICE (RFC 8445). `lite`: an ICE-lite agent with one candidate, our media address; browsers require ICE. `full`: a

@@ -71,8 +71,10 @@ pub struct MediaSecurity {
     pub srtp: SrtpPolicy,
     /// Keying methods, best first; at least one.
     pub keying: Vec<Keying>,
-    /// Crypto suites, best first; at least one.
+    /// Crypto suites with keys in SDP, best first; at least one.
     pub suites: Vec<Suite>,
+    /// Crypto suites that DTLS may agree on. The association, and with it the call, ends if it agrees on another one.
+    pub dtls_suites: Vec<Suite>,
     /// Kind of ICE agent.
     pub ice: Ice,
     /// Whether a profile with feedback (RFC 4585) is offered; `None`: as the other side does, and as DTLS requires.
@@ -87,6 +89,7 @@ impl Default for MediaSecurity {
             srtp: SrtpPolicy::Pass,
             keying: vec![Keying::Sdes],
             suites: protect::sdes::Policy::default().suites,
+            dtls_suites: protect::dtls::Settings::default().profiles,
             ice: Ice::Off,
             feedback: None,
             mux: None,
@@ -158,18 +161,40 @@ pub(super) fn media_security(
             without_effect("srtp_suites", &format!("{path}.srtp_suites"), sink);
         }
         security.suites = suites(written.suites, path, sink);
+        security.dtls_suites.clone_from(&security.suites);
     }
-    let dtls = |suite: &Suite| protect::dtls::Settings::default().profiles.contains(suite);
-    if security.may_use_dtls() && !security.suites.is_empty() && !security.suites.iter().any(dtls) {
-        sink.report(
-            &format!("{path}.srtp_suites"),
-            "DTLS supports none of these suites",
-            "add AEAD_AES_128_GCM, AEAD_AES_256_GCM or AES_CM_128_HMAC_SHA1_80, or remove \"dtls\" from srtp_keying",
-        );
+    let is_written = !keying.is_empty() || !written.suites.as_slice().is_empty();
+    if is_written && security.may_use_dtls() && !security.suites.is_empty() {
+        check_dtls_suites(&security.dtls_suites, path, sink);
     }
     match security == **inherited {
         true => inherited.clone(),
         false => Arc::new(security),
+    }
+}
+
+/// DTLS offers and accepts all suites that its library supports, strongest first: one that is not listed would be
+/// agreed on in place of a weaker one that is, and end the call.
+fn check_dtls_suites(listed: &[Suite], path: &str, sink: &mut Sink<'_>) {
+    let supported = protect::dtls::Settings::default().profiles;
+    let at = format!("{path}.srtp_suites");
+    let Some(weakest) = supported.iter().rposition(|suite| listed.contains(suite)) else {
+        sink.report(
+            &at,
+            "DTLS supports none of these suites",
+            "add AEAD_AES_128_GCM, AEAD_AES_256_GCM or AES_CM_128_HMAC_SHA1_80, or remove \"dtls\" from srtp_keying",
+        );
+        return;
+    };
+    let stronger = supported.iter().take(weakest);
+    for missing in stronger.filter(|suite| !listed.contains(suite)) {
+        sink.report(
+            &at,
+            format!(
+                "DTLS agrees on {missing} with each peer that supports it, and the call would end"
+            ),
+            format!("add {missing}, or remove \"dtls\" from srtp_keying"),
+        );
     }
 }
 
@@ -210,4 +235,53 @@ fn suites(written: &OneOrMany<String>, path: &str, sink: &mut Sink<'_>) -> Vec<S
         }
     }
     suites
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Config;
+    use protect::dtls::Settings;
+
+    fn parse(keys: &str) -> Result<Config, String> {
+        let head =
+            "[[interface]]\nname = \"a\"\nlisten = \"udp:192.0.2.1:5060\"\nsrtp = \"require\"\n";
+        crate::parse(&format!("{head}{keys}"), "f").map_err(|mistakes| {
+            let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+            texts.join("\n")
+        })
+    }
+
+    #[test]
+    fn dtls_has_no_suite_that_would_end_the_call() {
+        for (keys, expected) in [
+            (
+                "srtp_keying = \"dtls\"\nsrtp_suites = \"AES_CM_128_HMAC_SHA1_80\"\n",
+                "DTLS agrees on AEAD_AES_128_GCM with each peer",
+            ),
+            (
+                "srtp_keying = [\"sdes\", \"dtls\"]\n\
+                 srtp_suites = [\"AES_CM_128_HMAC_SHA1_80\", \"AEAD_AES_256_GCM\"]\n",
+                "add AEAD_AES_128_GCM, or remove \"dtls\"",
+            ),
+        ] {
+            let text = parse(keys).unwrap_err();
+            assert!(text.contains(expected), "{text}");
+        }
+        let suites = Settings::default().profiles;
+        for (keys, expected) in [
+            ("srtp_suites = \"AEAD_AES_256_GCM\"\n", &suites[..1]),
+            (
+                "srtp_suites = [\"AEAD_AES_128_GCM\", \"AEAD_AES_256_GCM\"]\n",
+                &suites[..2],
+            ),
+            ("", &suites[..]),
+        ] {
+            let config = parse(&format!("srtp_keying = \"dtls\"\n{keys}")).unwrap();
+            let mut agreed = config.interfaces[0].security.dtls_suites.clone();
+            agreed.sort_by_key(|suite| suites.iter().position(|known| known == suite));
+            assert_eq!(agreed, expected, "{keys}");
+        }
+        let without_dtls = parse("srtp_suites = \"AES_CM_128_HMAC_SHA1_80\"\n");
+        assert!(without_dtls.is_ok());
+    }
 }

@@ -234,8 +234,13 @@ impl LiteAgent {
         self.remote.as_ref()
     }
 
-    /// Sets the peer's signalled credentials.
+    /// Sets the peer's signalled credentials. Other ones are those of another agent (another phone of a fork): checks
+    /// and nominations of the former one do not count any more, and the selected pair stays in use until the next
+    /// nomination.
     pub fn set_remote(&mut self, remote: IceCredentials) {
+        if (self.remote.as_ref()).is_some_and(|existing| *existing != remote) {
+            self.sources.clear();
+        }
         self.remote = Some(remote);
     }
 
@@ -493,6 +498,26 @@ mod tests {
         lite.feed(&peer.check(200, true), address(1), at(7))
             .unwrap();
         assert_eq!(lite.selected(), Some(address(1)));
+    }
+
+    #[test]
+    fn nominations_of_a_former_peer_do_not_count() {
+        let (mut lite, former) = pair();
+        let now = Time::from_secs(1);
+        lite.feed(&former.check(200, true), address(1), now)
+            .unwrap();
+        let remote = IceCredentials::generate(&mut Entropy::from_number(5));
+        let peer = TestPeer {
+            key: HmacSha1::new(lite.local().password().as_bytes()),
+            name: format!("{}:{}", lite.local().fragment(), remote.fragment()),
+        };
+        lite.set_remote(remote.clone());
+        assert_eq!(lite.selected(), Some(address(1)), "until the next one");
+        lite.feed(&peer.check(100, true), address(2), now).unwrap();
+        assert_eq!(lite.selected(), Some(address(2)), "of any priority");
+        assert!(!lite.admits(address(1)));
+        lite.set_remote(remote);
+        assert!(lite.admits(address(2)), "the same peer");
     }
 
     #[test]

@@ -400,6 +400,16 @@ impl CallMedia {
         Ok(())
     }
 
+    /// Discards offered keying and ICE that the final answer has not agreed on.
+    pub(crate) fn discard_unanswered_security(&mut self) {
+        let lines = self.lines.iter_mut().flatten();
+        for side in lines.flat_map(|line| &mut line.sides) {
+            if let Some(security) = &mut side.security {
+                security.discard_unanswered();
+            }
+        }
+    }
+
     /// Continues keying after an answer.
     pub(crate) fn resume_keying(&mut self, plane: &mut MediaPlane) {
         if !self.secures_media() {
@@ -575,7 +585,7 @@ impl CallMedia {
                     let address = SocketAddr::new(advertised, rewrite.port);
                     let context = &mut plane.keying.context();
                     if offers && is_rtp {
-                        side.prepare_offer(attributes, browser, address, context);
+                        side.prepare_offer(index, attributes, browser, address, context);
                     }
                     let written = side.rewrite(offers, address, context);
                     if let Some(written) = written.filter(|_| is_rtp) {
@@ -602,6 +612,7 @@ impl LineSide {
     /// Prepares our offer of the line to this side; `attributes` are those of the offerer on the other side.
     fn prepare_offer(
         &mut self,
+        index: usize,
         attributes: Option<&SecurityAttributes<'_>>,
         browser: bool,
         address: SocketAddr,
@@ -610,7 +621,10 @@ impl LineSide {
         let Some(security) = &mut self.security else {
             return;
         };
+        // Packets between browsers have the MID of the offerer (RFC 8843 section 15).
+        let mid = attributes.and_then(|attributes| attributes.mid);
         security.prepare_offer(
+            mid.map_or_else(|| (index + 1).to_string().into_bytes(), <[u8]>::to_vec),
             attributes.and_then(|attributes| attributes.profile),
             browser,
             address,

@@ -63,7 +63,7 @@ pub(super) enum IcePathEvent {
 /// An ICE agent of either kind.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum IceAgent {
-    /// With the time until which the consent given before a restart is valid.
+    /// With the time until which the consent given before a restart, or to another agent of the peer, is valid.
     Lite(Box<LiteAgent>, Time),
     Full(Box<Agent>),
 }
@@ -125,13 +125,19 @@ impl IceAgent {
             IceAgent::Full(agent) => agent.remote(),
         };
         let same = existing == Some(&credentials);
-        let restart = existing.is_some() && !same && answers;
+        let is_other_agent = existing.is_some() && !same;
+        let restart = is_other_agent && answers;
         match self {
             IceAgent::Lite(lite, consent_valid_until) if restart => {
                 *consent_valid_until = context.now + CONSENT;
                 lite.restart(IceCredentials::generate(context.entropy), Some(credentials));
             }
-            IceAgent::Lite(lite, _) => lite.set_remote(credentials),
+            IceAgent::Lite(lite, consent_valid_until) => {
+                if is_other_agent {
+                    *consent_valid_until = context.now + CONSENT;
+                }
+                lite.set_remote(credentials);
+            }
             IceAgent::Full(agent) => {
                 // RFC 8445 section 6.1.1: the offerer is controlling, but a lite agent never is.
                 let role = match answers && !peer_is_lite {

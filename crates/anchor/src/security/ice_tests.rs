@@ -306,6 +306,36 @@ fn candidates_above_the_limit_are_counted() {
 }
 
 #[test]
+fn further_offer_with_ice_changes_nothing_until_it_is_answered() {
+    for ice in [Ice::Lite, Ice::Full] {
+        let policy = MediaSecurity {
+            ice,
+            ..MediaSecurity::default()
+        };
+        let mut rig = MediaRig::new(None, Some(Arc::new(policy)));
+        rig.offer(Side::Caller, &sdp(1, 4000, "RTP/AVP", &[]))
+            .unwrap();
+        // A phone without ICE.
+        rig.answer(Side::Callee, &sdp(2, 5000, "RTP/AVP", &[]), false)
+            .unwrap();
+        for (sequence, is_refused) in [(1, false), (2, true)] {
+            let again = rig.offer(Side::Caller, &sdp(1, 4000, "RTP/AVP", &["sendonly"]));
+            assert_eq!(lines(&again.unwrap(), "ice-ufrag").len(), 1);
+            if is_refused {
+                rig.call.abandon(&mut rig.plane);
+            }
+            // Another event of the call.
+            rig.call.send_plan(&mut rig.plane);
+            rig.drain();
+            let caller = rig.send_from(Side::Caller, addr("10.0.0.1:4000"), &rtp(3, sequence));
+            assert_eq!(caller.unwrap().0, addr("10.0.0.2:5000"));
+            let callee = rig.send_from(Side::Callee, addr("10.0.0.2:5000"), &rtp(7, sequence));
+            assert_eq!(callee.unwrap().0, addr("10.0.0.1:4000"));
+        }
+    }
+}
+
+#[test]
 fn without_ice_in_the_answer_signalled_addresses_are_used() {
     let mut rig = MediaRig::new(None, full());
     rig.offer(Side::Caller, &sdp(1, 4000, "RTP/AVP", &[]))

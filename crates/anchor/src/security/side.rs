@@ -3,6 +3,7 @@
 //! An offer of the side is evaluated at once ([`SideSecurity::evaluate_offer`]), so that it is refused before the
 //! call is sent on if its security cannot be agreed. The parameters come into force with the answer.
 
+use super::association::DtlsAssociation;
 use super::ice::{IceAgent, IcePathEvent, RemoteAgent};
 use super::sdp::{DtlsSetup, LineRewrite, Profile, ProfileTransport, SecurityAttributes};
 use config::{Ice, Keying, MediaSecurity, SrtpPolicy};
@@ -60,19 +61,6 @@ pub enum SecurityEvent {
     IceFailed,
 }
 
-/// A DTLS association, or the known parameters of a future one.
-#[derive(Debug, Serialize, Deserialize)]
-struct DtlsAssociation {
-    /// `None` until the peer's answer or first datagram.
-    role: Option<Role>,
-    /// `None` until the peer's description.
-    fingerprints: Option<Vec<CertificateFingerprint>>,
-    tls_id: Option<Vec<u8>>,
-    session: Option<Box<dtls::DtlsSession>>,
-    /// Destination of the handshake's datagrams.
-    peer: Option<SocketAddr>,
-}
-
 /// Parameters of the open offer that come into force with our answer.
 #[derive(Debug, Serialize, Deserialize)]
 struct PendingSecurity {
@@ -103,6 +91,8 @@ pub struct SideSecurity {
     agreed_crypto: Option<Box<SdesAgreement>>,
     association: Option<Box<DtlsAssociation>>,
     ice: Option<IceAgent>,
+    /// Whether the peer has agreed on ICE. Otherwise the agent is that of an open offer.
+    ice_agreed: bool,
     keys: Option<Arc<Keys>>,
     associations: u32,
     /// Whether an exchange of this side has been completed.
@@ -147,16 +137,20 @@ impl SideSecurity {
             agreed_crypto: None,
             association: None,
             ice: None,
+            ice_agreed: false,
             keys: None,
             associations: 0,
             negotiated: false,
         }
     }
 
-    /// State for another policy towards the same party: its rollover counters continue with new keys.
+    /// State for another policy towards the same party: its rollover counters continue with new keys, and the line
+    /// keeps its identification.
     pub(crate) fn with_policy(&self, policy: Arc<MediaSecurity>) -> SideSecurity {
         SideSecurity {
             associations: self.associations,
+            mid: self.mid.clone(),
+            bundled: self.bundled,
             ..SideSecurity::new(policy)
         }
     }
@@ -172,7 +166,7 @@ impl SideSecurity {
 
     /// Whether SRTP or ICE of this side is in force.
     pub(crate) fn is_in_use(&self) -> bool {
-        self.keying.is_some() || (self.negotiated && self.ice.is_some())
+        self.keying.is_some() || (self.negotiated && self.ice_agreed)
     }
 
     /// The policy.
@@ -185,9 +179,15 @@ impl SideSecurity {
         self.ice.is_some() || self.association.is_some()
     }
 
+    /// Whether the peer has agreed on ICE or DTLS, so that RTP and RTCP share a port.
+    pub(crate) fn shares_port(&self) -> bool {
+        let is_known = |association: &DtlsAssociation| association.fingerprints.is_some();
+        self.ice_agreed || self.association.as_deref().is_some_and(is_known)
+    }
+
     /// Whether it has an ICE agent, or gets one with our answer: the addresses in descriptions are not used then.
     pub fn has_ice(&self) -> bool {
-        self.ice.is_some()
+        self.ice_in_force().is_some()
             || self
                 .pending
                 .as_ref()
@@ -228,9 +228,16 @@ impl SideSecurity {
         self.association.is_some()
     }
 
+    /// The ICE agent, if it decides on the addresses of media. The agent of a further offer does not until it is
+    /// answered: that offer may be refused, or answered without ICE.
+    fn ice_in_force(&self) -> Option<&IceAgent> {
+        let is_in_force = self.ice_agreed || !self.negotiated;
+        self.ice.as_ref().filter(|_| is_in_force)
+    }
+
     /// The remote address selected by ICE; the outer `None` means no ICE.
     pub fn selected(&self) -> Option<Option<SocketAddr>> {
-        self.ice.as_ref().map(|ice| ice.selected())
+        self.ice_in_force().map(|ice| ice.selected())
     }
 
     fn sdes_policy(&self) -> sdes::Policy {
@@ -341,11 +348,7 @@ impl SideSecurity {
         if context.dtls.is_none() {
             return Err(Some("DTLS is not available: no certificate".into()));
         }
-        let same = self
-            .association
-            .as_ref()
-            .filter(|existing| existing.matches(&attributes.fingerprints, attributes.tls_id));
-        pending.role = match (attributes.setup, same.and_then(|existing| existing.role)) {
+        pending.role = match (attributes.setup, self.existing_role(attributes)) {
             (Some(DtlsSetup::Holdconn), _) => {
                 return Err(Some("a=setup:holdconn was offered".into()));
             }
@@ -356,6 +359,14 @@ impl SideSecurity {
         };
         pending.fingerprints = attributes.fingerprints.to_vec();
         Ok(())
+    }
+
+    /// Our role in the present association, if a description belongs to it.
+    fn existing_role(&self, attributes: &SecurityAttributes<'_>) -> Option<Role> {
+        let existing = self.association.as_ref()?;
+        existing
+            .role
+            .filter(|_| existing.matches(&attributes.fingerprints, attributes.tls_id))
     }
 
     /// Puts the evaluated offer of this side into force. `address` is our advertised address.
@@ -387,12 +398,14 @@ impl SideSecurity {
             }
             None => self.apply_plain(),
         }
+        self.discard_unanswered();
         event
     }
 
     /// Removes ICE from the answer, although it was offered.
     pub fn remove_ice(&mut self) {
         self.ice = None;
+        self.ice_agreed = false;
         if let Some(pending) = &mut self.pending {
             pending.ice = None;
         }
@@ -402,6 +415,26 @@ impl SideSecurity {
     pub fn abandon(&mut self) {
         self.pending = None;
         self.offered_cryptos.clear();
+        self.discard_unanswered();
+    }
+
+    /// Discards the ICE agent and the DTLS association of our offer that its final answer has not agreed on.
+    pub(crate) fn discard_unanswered(&mut self) {
+        if !self.ice_agreed {
+            self.ice = None;
+        }
+        self.association
+            .take_if(|association| association.fingerprints.is_none());
+    }
+
+    /// Takes the DTLS association out of use. That of our offer remains, as other early dialogs may answer with DTLS;
+    /// [`SideSecurity::discard_unanswered`] follows the final answer.
+    fn renew_association(&mut self) {
+        if let Some(association) = &mut self.association
+            && association.fingerprints.is_some()
+        {
+            **association = DtlsAssociation::new();
+        }
     }
 
     /// Discards an offer whose line was answered as other media than RTP; the keys remain for RTP in a later exchange.
@@ -430,7 +463,9 @@ impl SideSecurity {
                 Some(DtlsSetup::Passive) => Role::Client,
                 Some(DtlsSetup::Holdconn) => return Err("a=setup:holdconn was answered".into()),
                 // RFC 5763 section 5: an answer must not contain actpass; treat it as active, the usual value.
-                Some(DtlsSetup::Actpass) | None => Role::Server,
+                Some(DtlsSetup::Actpass) | None => {
+                    self.existing_role(attributes).unwrap_or(Role::Server)
+                }
             };
             let tls_id = attributes.tls_id.map(<[u8]>::to_vec);
             self.apply_ice(ice, false, context);
@@ -470,7 +505,7 @@ impl SideSecurity {
         self.keys = None;
         // A discarded key is never used again: its indices are discarded with it.
         self.agreed_crypto = None;
-        self.association = None;
+        self.renew_association();
     }
 
     fn apply_sdes(&mut self, agreed: SdesAgreement) -> Option<SecurityEvent> {
@@ -487,7 +522,7 @@ impl SideSecurity {
             self.keys = Some(Arc::new(keys));
         }
         self.keying = Some(Keying::Sdes);
-        self.association = None;
+        self.renew_association();
         self.agreed_crypto = Some(Box::new(agreed));
         changed.then_some(SecurityEvent::Keyed(Keying::Sdes, suite))
     }
@@ -498,9 +533,10 @@ impl SideSecurity {
         answers: bool,
         context: &mut KeyingContext<'_>,
     ) {
-        match (remote, &mut self.ice) {
-            (Some(remote), Some(ice)) => ice.apply_remote(remote, answers, context),
-            _ => self.ice = None,
+        self.ice_agreed = false;
+        if let (Some(remote), Some(ice)) = (remote, &mut self.ice) {
+            ice.apply_remote(remote, answers, context);
+            self.ice_agreed = true;
         }
     }
 
@@ -511,11 +547,14 @@ impl SideSecurity {
         tls_id: Option<Vec<u8>>,
     ) {
         self.keying = Some(Keying::Dtls);
-        self.agreed_crypto = None;
-        let is_existing = self
-            .association
-            .as_ref()
-            .is_some_and(|existing| existing.matches(&fingerprints, tls_id.as_deref()));
+        if self.agreed_crypto.take().is_some() {
+            // Those of SDES; the handshake brings others.
+            self.keys = None;
+        }
+        // Other roles are those of another association (RFC 8842 section 3.1).
+        let is_existing = self.association.as_ref().is_some_and(|existing| {
+            existing.role == Some(role) && existing.matches(&fingerprints, tls_id.as_deref())
+        });
         if is_existing {
             return;
         }
@@ -537,11 +576,12 @@ impl SideSecurity {
         self.association = Some(association);
     }
 
-    /// Prepares an offer of ours to this side: `source` is the profile of the offerer on the other side, `browser`
-    /// whether that is a browser; `address` is our advertised address. Repeated calls change nothing, so that one
-    /// offer can be sent to several targets.
+    /// Prepares an offer of ours to this side: `mid` identifies the line if it needs that and has none, `source` is the
+    /// profile of the offerer on the other side, `browser` whether that is a browser; `address` is our advertised
+    /// address. Repeated calls change nothing, so that one offer can be sent to several targets.
     pub fn prepare_offer(
         &mut self,
+        mid: Vec<u8>,
         source: Option<Profile>,
         browser: bool,
         address: SocketAddr,
@@ -598,6 +638,11 @@ impl SideSecurity {
             let role = ice::IceRole::Controlling;
             self.ice = IceAgent::new(self.policy.ice, role, address, context);
         }
+        // Chromium with `bundlePolicy: "max-bundle"` refuses an offer without a group (newer ones, of several lines).
+        if self.mid.is_none() && self.association.is_some() && self.ice.is_some() {
+            self.mid = Some(mid);
+            self.bundled = true;
+        }
     }
 
     /// The line in our offer or answer for this side. `address` is our advertised address.
@@ -618,9 +663,8 @@ impl SideSecurity {
         if mux {
             text.extend_from_slice(b"a=rtcp-mux\r\n");
         }
-        if let Some(mid) = mid
-            && !offers
-        {
+        // Further offers have it as well: browsers refuse to take a line out of a group (RFC 8843 section 7.5).
+        if let Some(mid) = mid {
             text.extend_from_slice(b"a=mid:");
             text.extend_from_slice(mid);
             text.extend_from_slice(b"\r\n");
@@ -686,7 +730,7 @@ impl SideSecurity {
             profile: Some(profile),
             attributes: text,
             browser: profile.feedback,
-            bundled: mid.clone().filter(|_| bundled && !offers),
+            bundled: mid.clone().filter(|_| bundled),
             lite: kind == Ice::Lite,
             foreign: false,
         }
@@ -701,16 +745,13 @@ impl SideSecurity {
         context: &mut KeyingContext<'_>,
     ) -> Result<SecurityOutput, DropReason> {
         let mut output = SecurityOutput::default();
-        match media_protocol(bytes) {
+        let fed = match media_protocol(bytes) {
             MediaProtocol::Stun => {
                 let ice = self.ice.as_mut().ok_or(DropReason::StunUnexpected)?;
                 let before = ice.selected();
                 let fed = ice.feed(bytes, source, context.now);
                 self.drain_ice(before, local.socket, &mut output, context);
-                // Report its events even where the datagram itself is counted as bad.
-                if output.events.is_empty() {
-                    fed?;
-                }
+                fed
             }
             MediaProtocol::Dtls => {
                 let admitted = match &self.ice {
@@ -734,20 +775,25 @@ impl SideSecurity {
                     .session
                     .as_mut()
                     .ok_or(DropReason::DtlsUnexpected)?;
-                session.feed(bytes, context.now)?;
+                let fed = session.feed(bytes, context.now);
                 // Without ICE our own handshake goes to the signalled address: a datagram of another host, which is not
                 // authenticated yet, does not direct it elsewhere.
                 let is_fixed = association.role == Some(Role::Client)
                     && self.keys.is_none()
                     && self.ice.is_none()
                     && local.signalled.is_some();
-                if !is_fixed || association.peer.is_none() {
+                if fed.is_ok() && (!is_fixed || association.peer.is_none()) {
                     association.peer = Some(source);
                 }
+                fed
             }
             _ => return Err(DropReason::MediaMalformed),
-        }
+        };
         self.drain_dtls(local.socket, &mut output, context.datagrams);
+        // Events are reported even where the datagram itself is counted as bad.
+        if output.events.is_empty() {
+            fed?;
+        }
         Ok(output)
     }
 
@@ -801,7 +847,7 @@ impl SideSecurity {
                 dtls::DtlsEvent::Send(bytes) => out.push_back((socket, peer, bytes.to_vec())),
                 dtls::DtlsEvent::Established(established) => {
                     output.changed = true;
-                    if !self.policy.suites.contains(&established.suite) {
+                    if !self.policy.dtls_suites.contains(&established.suite) {
                         let failure = dtls::DtlsFailure::ProfileNotAllowed(established.suite);
                         self.keys = None;
                         output
@@ -910,43 +956,5 @@ impl SideSecurity {
             session.close();
             self.drain_dtls(socket, &mut SecurityOutput::default(), out);
         }
-    }
-}
-
-impl DtlsAssociation {
-    fn new() -> DtlsAssociation {
-        DtlsAssociation {
-            role: None,
-            fingerprints: None,
-            tls_id: None,
-            session: None,
-            peer: None,
-        }
-    }
-
-    /// Whether a description belongs to this association (RFC 8842 section 4).
-    fn matches(&self, fingerprints: &[CertificateFingerprint], tls_id: Option<&[u8]>) -> bool {
-        self.fingerprints.as_ref().is_some_and(|existing| {
-            existing
-                .iter()
-                .any(|existing| fingerprints.contains(existing))
-        }) && (self.tls_id.is_none() || tls_id.is_none() || self.tls_id.as_deref() == tls_id)
-    }
-
-    /// Creates the session if there is none; `peer_began`: the peer has sent the first datagram, so that without an
-    /// answer it is the client.
-    fn ensure_session(&mut self, context: &KeyingContext<'_>, peer_began: bool) {
-        let Some(endpoint) = context.dtls.filter(|_| self.session.is_none()) else {
-            return;
-        };
-        let role = match (self.role, peer_began) {
-            (Some(role), _) => role,
-            (None, true) => Role::Server,
-            (None, false) => return,
-        };
-        self.role = Some(role);
-        let session =
-            dtls::DtlsSession::new(endpoint, role, self.fingerprints.clone(), context.now);
-        self.session = Some(Box::new(session));
     }
 }

@@ -276,7 +276,9 @@ impl Participant {
                 self.side.receive_rtp(wire, &view, arrived);
                 self.receive_voice(&view, arrived, mute_digits, reports)
             }
-            PacketKind::Stun | PacketKind::Datagram => Err(DropReason::MediaMalformed),
+            PacketKind::Stun | PacketKind::Zrtp | PacketKind::Datagram => {
+                Err(DropReason::MediaMalformed)
+            }
         }
     }
 

@@ -30,6 +30,8 @@ pub(crate) enum PacketKind<'a> {
     Rtp(RtpView<'a>),
     Rtcp,
     Stun,
+    /// Key agreement of the phones among themselves (RFC 6189).
+    Zrtp,
     Datagram,
 }
 
@@ -222,7 +224,7 @@ impl FlowSide {
                 sequence: view.sequence(),
             },
             PacketKind::Datagram => Evidence::Datagram,
-            PacketKind::Rtcp | PacketKind::Stun => Evidence::Nothing,
+            PacketKind::Rtcp | PacketKind::Stun | PacketKind::Zrtp => Evidence::Nothing,
         };
         self.latch.admit(source, self.latching, evidence)
     }
@@ -768,6 +770,17 @@ fn relay_packet(
             }
             route
         }
+        PacketKind::Zrtp => {
+            from.received.add(wire);
+            // The keys would not fit packets that are changed here, and those of a side with SRTP are ours.
+            let changes = |side: &FlowSide| {
+                matches!(side.rewriter.as_deref(), Some(StreamRewriter::Transcode(_)))
+            };
+            match to.srtp.is_some() || changes(from) || changes(to) {
+                true => Err(DropReason::MediaMalformed),
+                false => relay_destination(from, to),
+            }
+        }
         PacketKind::Datagram | PacketKind::Stun => {
             from.received.add(wire);
             relay_destination(from, to)
@@ -870,6 +883,11 @@ fn observe_rtcp(from: &mut FlowSide, to: &mut FlowSide, packet: &MediaPacket<'_>
     }
 }
 
+/// Whether a packet with the first byte of ZRTP has its magic cookie (RFC 6189 section 5).
+fn is_zrtp(bytes: &[u8]) -> bool {
+    bytes.get(4..8) == Some(b"ZRTP")
+}
+
 /// Classifies a packet without SRTP.
 fn classify<'a>(
     bytes: &'a [u8],
@@ -886,6 +904,9 @@ fn classify<'a>(
     }
     match media_protocol(bytes) {
         MediaProtocol::Stun if StunHeader::parse(bytes).is_some() => return Ok(PacketKind::Stun),
+        MediaProtocol::Zrtp if component == Component::Rtp && is_zrtp(bytes) => {
+            return Ok(PacketKind::Zrtp);
+        }
         MediaProtocol::RtpOrRtcp => {}
         _ => return Err(DropReason::MediaMalformed),
     }

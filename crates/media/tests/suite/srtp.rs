@@ -594,3 +594,37 @@ fn packet_without_free_space_is_not_protected() {
         PacketVerdict::Drop(DropReason::SrtpBufferTooSmall)
     );
 }
+
+/// RFC 6189: the phones agree on keys in the media path.
+#[test]
+fn zrtp_passes_where_packets_pass_unchanged() {
+    let now = Time::ZERO;
+    let mut hello = [0; 132];
+    hello[0] = 0x10;
+    hello[4..8].copy_from_slice(b"ZRTP");
+    let mut other = hello;
+    other[4] = b'X';
+    let malformed = PacketVerdict::Drop(DropReason::MediaMalformed);
+    let relayed = PacketVerdict::Forward {
+        socket: B,
+        destination: addr(OTHER),
+    };
+    for (a, b, packet, expected) in [
+        (Protection::None, Protection::None, hello, relayed),
+        (Protection::None, Protection::None, other, malformed),
+        (Protection::Pending, Protection::None, hello, malformed),
+        (Protection::None, Protection::Pending, hello, malformed),
+    ] {
+        let mut forwarder = with(plan(a, b));
+        let mut bytes = packet.to_vec();
+        let mut received = MediaPacket::new(A, addr(PHONE), now, &mut bytes);
+        assert_eq!(forwarder.forward(&mut received, now), expected);
+        assert_eq!(bytes, packet);
+    }
+    // Other hosts do not reach the phone.
+    let mut forwarder = with(plan(Protection::None, Protection::None));
+    let mut bytes = hello.to_vec();
+    let mut received = MediaPacket::new(A, addr("203.0.113.9:1"), now, &mut bytes);
+    let dropped = PacketVerdict::Drop(DropReason::MediaLatching);
+    assert_eq!(forwarder.forward(&mut received, now), dropped);
+}

@@ -169,6 +169,8 @@ pub(super) fn choose_security(
         },
         feedback: options.profile.map(|profile| profile.feedback),
         mux,
+        // `SDES` options do not concern DTLS.
+        ..MediaSecurity::default()
     };
     // Keep the current policy if possible: another one would renew the keys.
     let unchanged =
@@ -269,5 +271,33 @@ impl NgServer {
             (false, true, None) => Latching::Signalled,
             (false, false, _) => Latching::Anywhere,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::ng::{Dictionary, Value};
+
+    #[test]
+    fn sdes_options_do_not_concern_dtls() {
+        let sdes: Vec<Value> = vec!["no-AEAD_AES_256_GCM".into()];
+        let body = Value::dictionary()
+            .with("SDES", sdes)
+            .with("transport-protocol", "UDP/TLS/RTP/SAVPF");
+        let mut bytes = Vec::new();
+        body.write(&mut bytes);
+        let options = CommandOptions::read(Dictionary::parse(&bytes).unwrap(), 46).unwrap();
+        let offer = b"v=0\r\no=- 1 1 IN IP4 192.0.2.7\r\ns=-\r\nc=IN IP4 192.0.2.7\r\nt=0 0\r\n\
+            m=audio 4000 RTP/AVP 0\r\n";
+        let summary = SdpSummary::of(offer).unwrap();
+        let existing = PartyDescription::default();
+        let pair = choose_security(&options, &summary, &(None, None), &existing, true).unwrap();
+        let towards = pair.1.unwrap();
+        assert_eq!(towards.keying, [Keying::Dtls]);
+        // A browser selects the strongest suite.
+        let strongest = protect::srtp::Suite::AeadAes256Gcm;
+        assert!(!towards.suites.contains(&strongest));
+        assert!(towards.dtls_suites.contains(&strongest));
     }
 }

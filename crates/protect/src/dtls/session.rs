@@ -73,6 +73,8 @@ pub struct DtlsSession {
     signalled: Option<Vec<CertificateFingerprint>>,
     peer_certificate: Option<Vec<u8>>,
     keying: Option<(Suite, Zeroizing<Vec<u8>>)>,
+    /// Whether we have sent a datagram, or will without one of the peer.
+    begun: bool,
     connected: bool,
     state: HandshakeState,
     failure: Option<DtlsFailure>,
@@ -111,6 +113,7 @@ impl DtlsSession {
             signalled: None,
             peer_certificate: None,
             keying: None,
+            begun: role == Role::Client,
             connected: false,
             state: HandshakeState::Handshake,
             failure: None,
@@ -147,7 +150,7 @@ impl DtlsSession {
     /// Processes a datagram of the peer.
     ///
     /// An alert before the keys are negotiated is unauthenticated: any host can send it. It takes effect only if the
-    /// handshake does not complete within two seconds.
+    /// handshake does not complete within two seconds, and not at all before the handshake.
     ///
     /// # Errors
     /// [`DropReason::DtlsUnexpected`] if the association has ended, or the datagram does not belong to it.
@@ -160,6 +163,7 @@ impl DtlsSession {
             split_at_alert(datagram)
         };
         if let Some([2, alert]) = alert
+            && self.begun
             && self.unverified_alert.is_none()
         {
             self.unverified_alert = Some((alert, now + ALERT_GRACE));
@@ -236,7 +240,10 @@ impl DtlsSession {
             return PollResult::Done;
         };
         match dtls.poll_output(&mut self.buffer) {
-            Output::Packet(packet) => return PollResult::Send(packet.len()),
+            Output::Packet(packet) => {
+                self.begun = true;
+                return PollResult::Send(packet.len());
+            }
             Output::BufferTooSmall { needed } => self.buffer.resize(needed, 0),
             Output::Timeout(instant) => {
                 self.deadline = Some(endpoint.epoch.time(instant));
@@ -358,6 +365,7 @@ impl<'de> Deserialize<'de> for DtlsSession {
             signalled: saved.signalled,
             peer_certificate: None,
             keying: None,
+            begun: true,
             connected: !saved.ended,
             state: match saved.ended {
                 false => HandshakeState::Established,

@@ -357,6 +357,13 @@ fn unauthenticated_alert_does_not_end_the_handshake() {
     let [a, _] = run(&mut ends, |_, _| 0, LONG);
     assert_eq!(a.failed, Some(DtlsFailure::Refused(40)));
     assert!(a.sent <= 5, "it ended early");
+    // A server that waits for its client, as while a telephone rings.
+    let mut ends = pair(&client, &server);
+    let fed = ends[1].feed(&alert(2, 40), Time::ZERO);
+    assert_eq!(fed, Err(DropReason::DtlsUnexpected));
+    // Its client is heard after more than two seconds.
+    let late = |_, count| usize::from(count >= 5);
+    assert_media_flows(run(&mut ends, late, LONG));
 }
 
 proptest! {

@@ -214,6 +214,128 @@ fn updated_side_of_the_same_party_keeps_its_keys() {
     hears(&mut rig, &mut callee, 21);
 }
 
+/// Browsers cannot answer an offer that takes the line out of the group of their own offer, and with `max-bundle` a
+/// first offer without a group.
+#[test]
+fn offers_to_a_browser_have_its_line_in_a_group() {
+    let policy = || security(SrtpPolicy::Require, Keying::Dtls, true);
+    let plain = |host, attributes: &[&str]| sdp(host, 4000, "RTP/AVP", attributes);
+    let mut rig = with_dtls(policy(), None);
+    let attributes = WebRtcPeer::new().attributes("actpass", "brow");
+    let attributes: Vec<&str> = attributes.iter().map(String::as_str).collect();
+    let audio = sdp(1, 9, "UDP/TLS/RTP/SAVPF", &attributes);
+    let audio = audio.replace("t=0 0\r\n", "t=0 0\r\na=group:BUNDLE 0\r\n");
+    let forward = rig.offer(Side::Caller, &audio).unwrap();
+    assert!(lines(&forward, "mid").is_empty(), "{forward}");
+    rig.answer(Side::Callee, &plain(2, &[]), false).unwrap();
+    let hold = rig.offer(Side::Callee, &plain(2, &["sendonly"])).unwrap();
+    assert_eq!(lines(&hold, "group"), ["BUNDLE 0"], "{hold}");
+    assert_eq!(lines(&hold, "mid"), ["0"], "{hold}");
+    // A browser that is called: the line keeps its identification.
+    let mut rig = with_dtls(None, policy());
+    let offers = [1, 2].map(|_| {
+        let offer = rig.offer(Side::Caller, &plain(1, &[])).unwrap();
+        let attributes = WebRtcPeer::new().attributes("active", "brow");
+        let attributes: Vec<&str> = attributes.iter().map(String::as_str).collect();
+        let answer = sdp(2, 9, "UDP/TLS/RTP/SAVPF", &attributes);
+        let back = rig.answer(Side::Callee, &answer, false).unwrap();
+        assert!(lines(&back, "mid").is_empty(), "{back}");
+        offer
+    });
+    for offer in offers {
+        assert_eq!(lines(&offer, "group"), ["BUNDLE 1"], "{offer}");
+        assert_eq!(lines(&offer, "mid"), ["1"], "{offer}");
+    }
+    // Two browsers: the header extension for the MID passes from end to end.
+    let mut rig = with_dtls(policy(), policy());
+    let forward = rig.offer(Side::Caller, &audio).unwrap();
+    assert!(lines(&forward, "extmap").len() == 1 && lines(&forward, "mid") == ["0"]);
+    // Telephones need none.
+    let mut rig = MediaRig::new(None, sdes_side(SrtpPolicy::Require));
+    let offer = rig.offer(Side::Caller, &plain(1, &[])).unwrap();
+    assert!(!offer.contains("BUNDLE") && !offer.contains("a=mid"));
+}
+
+/// A proxy has forked our offer to a telephone and a browser.
+#[test]
+fn browser_of_another_fork_may_answer_with_ice_and_dtls() {
+    for early_key in [false, true] {
+        let policy = MediaSecurity {
+            srtp: SrtpPolicy::Prefer,
+            keying: vec![Keying::Sdes, Keying::Dtls],
+            ice: Ice::Lite,
+            ..MediaSecurity::default()
+        };
+        let mut rig = with_dtls(None, Some(Arc::new(policy)));
+        let offer = sdp(1, 4000, "RTP/AVP", &[]);
+        let forward = rig.offer(Side::Caller, &offer).unwrap();
+        let (crypto, _) = SdesPhone::new(2, SUITE).answer(&forward);
+        let attributes: &[&str] = if early_key { &[&crypto] } else { &[] };
+        let early = sdp(2, 5000, "RTP/AVP", attributes);
+        rig.answer(Side::Callee, &early, true).unwrap();
+        let (to, _) = rig.send(Side::Caller, &rtp(3, 1)).unwrap();
+        assert_eq!(to, addr("10.0.0.2:5000"), "the signalled address");
+        let mut browser = WebRtcPeer::new();
+        let attributes = browser.attributes("active", "brow");
+        let attributes: Vec<&str> = attributes.iter().map(String::as_str).collect();
+        let answer = sdp(2, 9, "RTP/AVP", &attributes);
+        rig.answer(Side::Callee, &answer, false).unwrap();
+        browser.check(&mut rig, Side::Callee, &forward, "brow");
+        browser.handshake(&mut rig, Side::Callee, &forward);
+        browser.talk(&mut rig, Side::Callee, 2);
+    }
+}
+
+/// A peer that changes the role keeps its certificate, and begins another handshake (RFC 8842 section 3.1).
+#[test]
+fn changed_role_is_another_association() {
+    let mut rig = with_dtls(security(SrtpPolicy::Require, Keying::Dtls, false), None);
+    let mut phone = WebRtcPeer::new();
+    phone.address = addr("10.0.0.1:4000");
+    let certificate = phone.endpoint.certificate();
+    let fingerprint = certificate.fingerprint(HashFunction::Sha256).to_string();
+    for (sequence, setup, ours) in [
+        (1, "passive", "active"),
+        (2, "actpass", "active"),
+        (3, "active", "passive"),
+    ] {
+        let attributes = [
+            format!("fingerprint:{fingerprint}"),
+            format!("setup:{setup}"),
+            "rtcp-mux".into(),
+        ];
+        let attributes: Vec<&str> = attributes.iter().map(String::as_str).collect();
+        rig.offer(Side::Caller, &sdp(1, 4000, "UDP/TLS/RTP/SAVP", &attributes))
+            .unwrap();
+        let answer = rig
+            .answer(Side::Callee, &sdp(2, 5000, "RTP/AVP", &[]), false)
+            .unwrap();
+        assert_eq!(lines(&answer, "setup"), [ours]);
+        if setup != "actpass" {
+            phone.contexts = None;
+            phone.handshake(&mut rig, Side::Caller, &answer);
+        }
+        phone.talk(&mut rig, Side::Caller, sequence);
+    }
+}
+
+/// The datagram that finds the handshake timed out is dropped, and the call ends nevertheless.
+#[test]
+fn handshake_that_timed_out_is_reported_with_the_next_datagram() {
+    let mut rig = with_dtls(security(SrtpPolicy::Require, Keying::Dtls, false), None);
+    let fingerprint = endpoint().certificate().fingerprint(HashFunction::Sha256);
+    let attributes = [format!("fingerprint:{fingerprint}"), "setup:passive".into()];
+    let attributes: Vec<&str> = attributes.iter().map(String::as_str).collect();
+    rig.offer(Side::Caller, &sdp(1, 4000, "UDP/TLS/RTP/SAVP", &attributes))
+        .unwrap();
+    rig.answer(Side::Callee, &sdp(2, 5000, "RTP/AVP", &[]), false)
+        .unwrap();
+    rig.plane.keying.now = NOW + Duration::from_secs(60);
+    let stray = [22, 254, 253, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let _ = rig.send_from(Side::Caller, addr("10.0.0.1:4000"), &stray);
+    assert_eq!(rig.statuses(), ["caller the DTLS handshake timed out"]);
+}
+
 #[test]
 fn target_after_an_early_answer_is_offered_all_kinds_of_keying() {
     let policy = MediaSecurity {
