@@ -172,11 +172,50 @@ fn tunnels() {
         six_b,
         "6 in 4",
     );
+    // Ethernet behind a control word, which tshark does not follow by itself.
+    let pseudowire = |p: &[u8]| {
+        let label = [0x88, 0x47, 0, 7, 0x41, 64, 0, 0, 0, 0];
+        [&[0; 12][..], &label, &ethernet(&[], p)].concat()
+    };
+    let bridged = analyse(file_of(LinkType::Ethernet, &four, &pseudowire));
+    assert_clean(&bridged, A, B, "Ethernet in MPLS");
+    // Ethernet in MPLS in Ethernet, without end.
+    let labelled = wrap(&four, &|p| {
+        let label = [&[0; 12][..], &[0x88, 0x47, 0, 7, 0x41, 64, 0, 0, 0, 0]].concat();
+        let frame = [label.repeat(2_000), ethernet(&[], p)].concat();
+        let header = [0, 0, 0x65, 0x58];
+        ip(outer.0, outer.1, 47, &[&header[..], &frame].concat())
+    });
+    assert!(labelled.streams.is_empty());
     // Endless nesting: an IP packet beyond the limit is omitted.
     let deep = wrap(&four, &|p| {
         (0..20).fold(p.to_vec(), |p, _| ip(outer.0, outer.1, 4, &p))
     });
     assert!(deep.streams.is_empty());
+}
+
+#[test]
+fn capture_without_ip_packets_says_what_it_contains() {
+    let profinet = |ip: &[u8]| [&[0; 12][..], &[0x88, 0x92], ip].concat();
+    let other = analyse(file_of(LinkType::Ethernet, &clean(A, B), &profinet));
+    assert!(other.streams.is_empty());
+    assert_eq!(
+        other.notes,
+        ["no frame contains an IP packet; frames by EtherType: 0x8892 (50)"]
+    );
+    // Other protocols beside IP are in every capture.
+    let mut frames = clean(A, B);
+    frames.push((frames[49].0, Vec::new()));
+    let mixed = analyse(file_of(
+        LinkType::Ethernet,
+        &frames,
+        &|ip| match ip.is_empty() {
+            true => profinet(&[0; 46]),
+            false => ethernet(&[], ip),
+        },
+    ));
+    assert_clean(&mixed, A, B, "mixed");
+    assert!(mixed.notes.is_empty(), "{:?}", mixed.notes);
 }
 
 #[test]
