@@ -34,6 +34,7 @@ pub(super) struct CaptureCounters {
     cut: u64,
     malformed: u64,
     backwards: u64,
+    untimed: u64,
     first: Option<u64>,
     last: u64,
     newest: u64,
@@ -48,6 +49,7 @@ impl CaptureCounters {
         self.cut += u64::from(captured < original);
         // More than a minute back is not reordering by the capture but a clock set back, or joined files.
         self.backwards += u64::from(time.saturating_add(60_000_000_000) < self.last);
+        self.untimed += u64::from(time == 0);
         self.first.get_or_insert(time);
         self.newest = self.newest.max(time);
         self.last = time;
@@ -65,6 +67,13 @@ impl CaptureCounters {
         notes.add_counted("frames truncated by the capture", self.cut);
         notes.add_counted("IP packets with a malformed header", self.malformed);
         notes.add_counted("jumps back in time of more than a minute", self.backwards);
+        // Simple packet blocks of pcapng. One frame can be at zero in a capture that counts from its start.
+        if self.untimed > 1 {
+            notes.add(format!(
+                "{} frames without a time of reception: their jitter, delta, rate and duration have no meaning",
+                self.untimed
+            ));
+        }
         // Beside IP, other protocols (ARP) are in every capture.
         if self.ip == 0 && !self.others.is_empty() {
             let types = self.others.iter();

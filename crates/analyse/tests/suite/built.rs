@@ -274,6 +274,26 @@ fn pcapng_with_several_interfaces_and_resolutions() {
 }
 
 #[test]
+fn packets_without_a_time_are_named() {
+    let mut writer = PcapngWriter::new(false);
+    writer.interface(LinkType::Raw, 9);
+    for (_, packet) in clean(A, B) {
+        let length = packet.len() as u32;
+        let mut body = [&length.to_le_bytes()[..], &packet].concat();
+        body.resize(body.len().next_multiple_of(4), 0);
+        writer.block(3, &body);
+    }
+    let analysis = analyse(writer.finish());
+    assert_eq!(analysis.streams[0].packets_received, 50);
+    assert_eq!(
+        analysis.notes,
+        [
+            "50 frames without a time of reception: their jitter, delta, rate and duration have no meaning"
+        ]
+    );
+}
+
+#[test]
 fn cut_by_the_snap_length() {
     for keep in [54, 60, 96] {
         let mut writer = PcapWriter::new(LinkType::Ethernet);
