@@ -209,7 +209,7 @@ fn capture_without_ip_packets_says_what_it_contains() {
     let mixed = analyse(file_of(
         LinkType::Ethernet,
         &frames,
-        &|ip| match ip.is_empty() {
+        &|ip: &[u8]| match ip.is_empty() {
             true => profinet(&[0; 46]),
             false => ethernet(&[], ip),
         },
