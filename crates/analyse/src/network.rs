@@ -3,6 +3,7 @@
 use super::datagram::CapturedDatagram;
 use super::report::{Messages, seconds};
 use super::{CaptureAnalyser, connections};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use wire::esp::{EspView, NAT_TRAVERSAL_PORT, NatTraversalDatagram};
 use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, LinkType};
@@ -12,6 +13,19 @@ use wire::udp::UdpView;
 
 /// Nested IP packets deeper than this are not followed.
 const MAX_TUNNELS: usize = 6;
+/// EtherTypes of MPLS, unicast and multicast (RFC 3032 section 5).
+const MPLS: [u16; 2] = [0x8847, 0x8848];
+/// Labels of one stack.
+const MAX_LABELS: usize = 16;
+/// Protocol types of GRE: bridged Ethernet (RFC 1701), ERSPAN of types I and II, and of type III
+/// (draft-foschiano-erspan).
+const BRIDGED: u16 = 0x6558;
+const ERSPAN: u16 = 0x88be;
+const ERSPAN_III: u16 = 0x22eb;
+/// Ports of VXLAN (RFC 7348), and of Linux before its assignment.
+const VXLAN_PORTS: [u16; 2] = [4789, 8472];
+/// EtherTypes counted apart.
+const MAX_TYPES: usize = 16;
 
 /// Counters of the link and network layers.
 #[derive(Debug, Default)]
@@ -20,9 +34,13 @@ pub(super) struct CaptureCounters {
     cut: u64,
     malformed: u64,
     backwards: u64,
+    untimed: u64,
     first: Option<u64>,
     last: u64,
     newest: u64,
+    ip: u64,
+    /// Frames of other protocols, by EtherType.
+    others: BTreeMap<u16, u64>,
 }
 
 impl CaptureCounters {
@@ -31,6 +49,7 @@ impl CaptureCounters {
         self.cut += u64::from(captured < original);
         // More than a minute back is not reordering by the capture but a clock set back, or joined files.
         self.backwards += u64::from(time.saturating_add(60_000_000_000) < self.last);
+        self.untimed += u64::from(time == 0);
         self.first.get_or_insert(time);
         self.newest = self.newest.max(time);
         self.last = time;
@@ -48,13 +67,99 @@ impl CaptureCounters {
         notes.add_counted("frames truncated by the capture", self.cut);
         notes.add_counted("IP packets with a malformed header", self.malformed);
         notes.add_counted("jumps back in time of more than a minute", self.backwards);
+        // Simple packet blocks of pcapng. One frame can be at zero in a capture that counts from its start.
+        if self.untimed > 1 {
+            notes.add(format!(
+                "{} frames without a time of reception: their jitter, delta, rate and duration have no meaning",
+                self.untimed
+            ));
+        }
+        // Beside IP, other protocols (ARP) are in every capture.
+        if self.ip == 0 && !self.others.is_empty() {
+            let types = self.others.iter();
+            let types: Vec<String> = types
+                .map(|(ethertype, frames)| format!("{ethertype:#06x} ({frames})"))
+                .collect();
+            notes.add(format!(
+                "no frame contains an IP packet; frames by EtherType: {}",
+                types.join(", ")
+            ));
+        }
+    }
+
+    fn other(&mut self, ethertype: u16) {
+        if self.others.len() < MAX_TYPES || self.others.contains_key(&ethertype) {
+            *self.others.entry(ethertype).or_default() += 1;
+        }
+    }
+}
+
+/// The packet below a stack of MPLS labels (RFC 3032 section 2.1).
+fn below_labels(mut stack: &[u8]) -> Option<&[u8]> {
+    for _ in 0..MAX_LABELS {
+        let (label, rest) = stack.split_first_chunk::<4>()?;
+        stack = rest;
+        if label[2] & 1 != 0 {
+            return Some(stack);
+        }
+    }
+    None
+}
+
+/// The Ethernet frame in a GRE packet, behind the header of ERSPAN; `inner` follows the GRE header.
+fn mirrored<'a>(gre: &[u8], protocol: u16, inner: &'a [u8]) -> Option<&'a [u8]> {
+    let has_sequence = gre.first()? & 0x10 != 0;
+    let header = match protocol {
+        BRIDGED => 0,
+        // Type I has no header and no sequence number.
+        ERSPAN if !has_sequence => 0,
+        ERSPAN => 8,
+        // With the platform specific subheader, if its flag is set.
+        ERSPAN_III => 12 + usize::from(inner.get(11)? & 1) * 8,
+        _ => return None,
+    };
+    inner.get(header..)
+}
+
+/// The Ethernet frame in a VXLAN datagram (RFC 7348 section 5).
+fn vxlan_frame<'a>(packet: &IpPacket<'a>) -> Option<&'a [u8]> {
+    let udp = UdpView::parse(packet.payload)?;
+    if !VXLAN_PORTS.contains(&udp.destination_port()) {
+        return None;
+    }
+    let payload = packet.payload.get(UdpView::HEADER..)?;
+    match payload.split_first_chunk::<8>()? {
+        ([0x08, 0, 0, 0, _, _, _, 0], frame) => Some(frame),
+        _ => None,
     }
 }
 
 impl CaptureAnalyser {
     pub(super) fn network(&mut self, time: u64, ethertype: u16, payload: &[u8], depth: usize) {
-        if matches!(ethertype, ETHERTYPE_IPV4 | ETHERTYPE_IPV6) {
-            self.ip(time, payload, depth);
+        match ethertype {
+            _ if depth > MAX_TUNNELS => {}
+            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => self.ip(time, payload, depth),
+            ethertype if MPLS.contains(&ethertype) => self.labelled(time, payload, depth),
+            other => self.counters.other(other),
+        }
+    }
+
+    /// Takes a packet with MPLS labels: IP, or Ethernet behind a control word (RFC 4448 section 4.6).
+    fn labelled(&mut self, time: u64, stack: &[u8], depth: usize) {
+        let Some(inner) = below_labels(stack) else {
+            return;
+        };
+        match inner.first().map(|first| first >> 4) {
+            Some(4 | 6) => self.ip(time, inner, depth),
+            Some(0) => self.bridged(time, inner.get(4..).unwrap_or_default(), depth),
+            _ => {}
+        }
+    }
+
+    /// Takes an Ethernet frame inside a tunnel.
+    fn bridged(&mut self, time: u64, frame: &[u8], depth: usize) {
+        if let Some(inner) = wire::ethernet::network_packet(LinkType::Ethernet, frame) {
+            self.network(time, inner.ethertype, inner.payload, depth + 1);
         }
     }
 
@@ -62,6 +167,7 @@ impl CaptureAnalyser {
         if depth > MAX_TUNNELS {
             return;
         }
+        self.counters.ip += 1;
         let Some(packet) = IpPacket::parse(bytes) else {
             self.counters.malformed += 1;
             return;
@@ -102,17 +208,17 @@ impl CaptureAnalyser {
                 };
                 self.esp_of(time, &packet, depth);
             }
-            protocol::UDP => self.udp_of(time, packet),
+            protocol::UDP => match vxlan_frame(packet) {
+                Some(frame) => self.bridged(time, frame, depth),
+                None => self.udp_of(time, packet),
+            },
             protocol::TCP => self.tcp_of(time, packet),
             protocol::IPIP | protocol::IPV6 => self.ip(time, packet.payload, depth + 1),
             protocol::GRE => match gre_inner(packet.payload) {
-                // Bridged Ethernet.
-                Some((0x6558, frame)) => {
-                    if let Some(inner) = wire::ethernet::network_packet(LinkType::Ethernet, frame) {
-                        self.network(time, inner.ethertype, inner.payload, depth + 1);
-                    }
-                }
-                Some((ethertype, inner)) => self.network(time, ethertype, inner, depth + 1),
+                Some((protocol, inner)) => match mirrored(packet.payload, protocol, inner) {
+                    Some(frame) => self.bridged(time, frame, depth),
+                    None => self.network(time, protocol, inner, depth + 1),
+                },
                 None => {}
             },
             protocol::ESP => self.esp_of(time, packet, depth),

@@ -6,17 +6,15 @@
 use std::ffi::OsString;
 
 /// Options with a value and a counterpart.
-const VALUES: [(&str, &str); 24] = [
+const VALUES: [(&str, &str); 22] = [
     ("-m", "--calls"),
     ("-s", "--service"),
     ("-l", "--limit"),
-    ("-d", "--hold"),
     ("-inf", "--inject"),
     ("-t", "--transport"),
     ("-au", "--username"),
     ("-ap", "--password"),
     ("-auth_uri", "--digest-uri"),
-    ("-recv_timeout", "--receive-timeout"),
     ("-max_retrans", "--retransmissions"),
     ("-cid_str", "--call-id"),
     ("-base_cseq", "--base-cseq"),
@@ -124,7 +122,15 @@ impl FlagTranslation {
                     self.both("--batch", &microseconds(text)?);
                 }
                 "-r" => self.rate = Some(value()?.to_owned()),
-                "-rp" => self.period = Some(value()?.to_owned()),
+                "-rp" => self.period = Some(milliseconds(word, value()?)?),
+                "-d" => {
+                    let text = value()?;
+                    self.both("--hold", &milliseconds(word, text)?);
+                }
+                "-recv_timeout" => {
+                    let text = value()?;
+                    self.both("--receive-timeout", &milliseconds(word, text)?);
+                }
                 "-key" | "-set" => {
                     let option = if word == "-key" { "--key" } else { "--var" };
                     let name = value()?;
@@ -138,7 +144,8 @@ impl FlagTranslation {
                 }
                 "-timeout" => {
                     let text = value()?;
-                    self.both("--timeout", &seconds(text)?);
+                    // SIPp makes no further calls then, and ends with the last open one.
+                    self.both("--duration", &seconds(word, text, 1.0)?.to_string());
                 }
                 _ if ALWAYS_SO.contains(&word) => {}
                 _ => self.other(word, &mut value)?,
@@ -250,27 +257,32 @@ fn microseconds(text: &str) -> Result<String, String> {
         .ok_or_else(|| format!("-timer_resol {text}: must be a whole number of milliseconds"))
 }
 
-/// Converts SIPp's time format to seconds: `90`, `90s`, `500ms`, `2m`, `1h`.
-fn seconds(text: &str) -> Result<String, String> {
+/// Converts SIPp's time format to seconds: `90`, `90s`, `500ms`, `2m`, `1h`. A number alone has the unit of the option.
+fn seconds(option: &str, text: &str, unit_s: f64) -> Result<f64, String> {
+    let bad = || format!("{option} {text}: must be a number, alone or with ms, s, m or h");
     let at = text
         .find(|c: char| c.is_ascii_alphabetic())
         .unwrap_or(text.len());
     let (number, unit) = text.split_at(at);
     let factor = match unit {
-        "" | "s" => 1.0,
+        "" => unit_s,
+        "s" => 1.0,
         "ms" => 1e-3,
         "m" => 60.0,
         "h" => 3_600.0,
-        _ => {
-            return Err(format!(
-                "-timeout {text}: must be seconds, or a number with ms, s, m or h"
-            ));
-        }
+        _ => return Err(bad()),
     };
-    let number: f64 = number
-        .parse()
-        .map_err(|_| format!("-timeout {text}: must be seconds, or a number with ms, s, m or h"))?;
-    Ok((number * factor).to_string())
+    let number: f64 = number.parse().map_err(|_| bad())?;
+    Ok(number * factor)
+}
+
+/// The same in whole milliseconds, which a number alone has.
+fn milliseconds(option: &str, text: &str) -> Result<String, String> {
+    let ms = (seconds(option, text, 1e-3)? * 1e3).round();
+    match (0.0..=1e15).contains(&ms) {
+        true => Ok(format!("{ms:.0}")),
+        false => Err(format!("{option} {text}: must not be negative")),
+    }
 }
 
 #[cfg(test)]
@@ -297,7 +309,11 @@ mod tests {
             ),
             (
                 "hornwork lab run a.xml h -i ::1 -p 5070 -timeout 2m -trace_msg",
-                "hornwork lab run a.xml h --timeout=120 --local=[::1]:5070 --trace=a_messages.log",
+                "hornwork lab run a.xml h --duration=120 --local=[::1]:5070 --trace=a_messages.log",
+            ),
+            (
+                "hornwork lab run a.xml h -d 1.5s -recv_timeout 2000 -r 5 -rp 2s",
+                "hornwork lab run a.xml h --hold=1500 --receive-timeout=2000 --rate=2.5",
             ),
             (
                 "hornwork lab run a.xml h -mp 7000 -nd -timer_resol 10",
@@ -321,6 +337,8 @@ mod tests {
             ("hornwork lab run -sn uac h", "-sd uac"),
             ("hornwork lab run a.xml -m", "-m: value missing"),
             ("hornwork lab run a.xml -timeout 3x", "-timeout 3x"),
+            ("hornwork lab run a.xml -d 3d", "-d 3d"),
+            ("hornwork lab run a.xml -d -3", "must not be negative"),
             ("hornwork lab run a.xml -timer_resol 1.5", "whole number"),
             (
                 "hornwork lab run a.xml -rate_max 50",

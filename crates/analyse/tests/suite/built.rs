@@ -172,11 +172,50 @@ fn tunnels() {
         six_b,
         "6 in 4",
     );
+    // Ethernet behind a control word, which tshark does not follow by itself.
+    let pseudowire = |p: &[u8]| {
+        let label = [0x88, 0x47, 0, 7, 0x41, 64, 0, 0, 0, 0];
+        [&[0; 12][..], &label, &ethernet(&[], p)].concat()
+    };
+    let bridged = analyse(file_of(LinkType::Ethernet, &four, &pseudowire));
+    assert_clean(&bridged, A, B, "Ethernet in MPLS");
+    // Ethernet in MPLS in Ethernet, without end.
+    let labelled = wrap(&four, &|p| {
+        let label = [&[0; 12][..], &[0x88, 0x47, 0, 7, 0x41, 64, 0, 0, 0, 0]].concat();
+        let frame = [label.repeat(2_000), ethernet(&[], p)].concat();
+        let header = [0, 0, 0x65, 0x58];
+        ip(outer.0, outer.1, 47, &[&header[..], &frame].concat())
+    });
+    assert!(labelled.streams.is_empty());
     // Endless nesting: an IP packet beyond the limit is omitted.
     let deep = wrap(&four, &|p| {
         (0..20).fold(p.to_vec(), |p, _| ip(outer.0, outer.1, 4, &p))
     });
     assert!(deep.streams.is_empty());
+}
+
+#[test]
+fn capture_without_ip_packets_says_what_it_contains() {
+    let profinet = |ip: &[u8]| [&[0; 12][..], &[0x88, 0x92], ip].concat();
+    let other = analyse(file_of(LinkType::Ethernet, &clean(A, B), &profinet));
+    assert!(other.streams.is_empty());
+    assert_eq!(
+        other.notes,
+        ["no frame contains an IP packet; frames by EtherType: 0x8892 (50)"]
+    );
+    // Other protocols beside IP are in every capture.
+    let mut frames = clean(A, B);
+    frames.push((frames[49].0, Vec::new()));
+    let mixed = analyse(file_of(
+        LinkType::Ethernet,
+        &frames,
+        &|ip: &[u8]| match ip.is_empty() {
+            true => profinet(&[0; 46]),
+            false => ethernet(&[], ip),
+        },
+    ));
+    assert_clean(&mixed, A, B, "mixed");
+    assert!(mixed.notes.is_empty(), "{:?}", mixed.notes);
 }
 
 #[test]
@@ -232,6 +271,26 @@ fn pcapng_with_several_interfaces_and_resolutions() {
         }
         assert_eq!(analysis.streams[0].start, EPOCH as f64 / 1e9);
     }
+}
+
+#[test]
+fn packets_without_a_time_are_named() {
+    let mut writer = PcapngWriter::new(false);
+    writer.interface(LinkType::Raw, 9);
+    for (_, packet) in clean(A, B) {
+        let length = packet.len() as u32;
+        let mut body = [&length.to_le_bytes()[..], &packet].concat();
+        body.resize(body.len().next_multiple_of(4), 0);
+        writer.block(3, &body);
+    }
+    let analysis = analyse(writer.finish());
+    assert_eq!(analysis.streams[0].packets_received, 50);
+    assert_eq!(
+        analysis.notes,
+        [
+            "50 frames without a time of reception: their jitter, delta, rate and duration have no meaning"
+        ]
+    );
 }
 
 #[test]

@@ -195,7 +195,9 @@ fn containers(four: bool, packets: &TimedFrames) -> Vec<(String, Vec<u8>)> {
     );
     let inner = if four { 4 } else { 41 };
     let ether = |ip: &[u8]| ethernet(&[], ip);
-    let cases: [(&str, LinkType, Wrap<'_>); 13] = [
+    let gre = |header: &[u8], frame: Vec<u8>| ip(outer.0, outer.1, 47, &[header, &frame].concat());
+    let ports = ["203.0.113.1:50000", "203.0.113.2:4789"].map(addr);
+    let cases: [(&str, LinkType, Wrap<'_>); 18] = [
         ("ethernet", LinkType::Ethernet, &ether),
         ("padded", LinkType::Ethernet, &|ip| {
             [ether(ip), vec![0; 12]].concat()
@@ -226,6 +228,28 @@ fn containers(four: bool, packets: &TimedFrames) -> Vec<(String, Vec<u8>)> {
         }),
         ("gre", LinkType::Raw, &|p| {
             ip(outer.0, outer.1, 47, &[&[0, 0][..], &protocol, p].concat())
+        }),
+        // Two labels; the second one has the mark of the last.
+        ("mpls", LinkType::Ethernet, &|p| {
+            let labels = [0, 6, 0x40, 64, 0, 7, 0x41, 64];
+            [&[0; 12][..], &[0x88, 0x47], &labels, p].concat()
+        }),
+        ("vxlan", LinkType::Raw, &|p| {
+            let header = [0x08, 0, 0, 0, 0, 0, 5, 0];
+            udp(ports[0], ports[1], &[&header[..], &ether(p)].concat())
+        }),
+        ("erspan-1", LinkType::Raw, &|p| {
+            gre(&[0, 0, 0x88, 0xbe], ether(p))
+        }),
+        ("erspan-2", LinkType::Raw, &|p| {
+            let header = [0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10, 5, 0, 0, 0, 0, 0, 1];
+            gre(&header, ether(p))
+        }),
+        ("erspan-3", LinkType::Raw, &|p| {
+            let header = [
+                0x10, 0, 0x22, 0xeb, 0, 0, 0, 1, 0x20, 5, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0,
+            ];
+            gre(&header, ether(p))
         }),
     ];
     let mut files: Vec<(String, Vec<u8>)> = cases

@@ -23,9 +23,13 @@ pub enum VariableValue {
 }
 
 impl VariableValue {
-    /// Whether it counts as set for `test`.
+    /// Whether it counts as set for `test` and `condexec`: a number that is zero does not, as in SIPp.
     pub fn is_set(&self) -> bool {
-        !matches!(self, VariableValue::Unset | VariableValue::Truth(false))
+        match self {
+            VariableValue::Unset | VariableValue::Truth(false) => false,
+            VariableValue::Number(number) => *number != 0.0,
+            VariableValue::Truth(true) | VariableValue::Text(_) => true,
+        }
     }
 
     /// The value as a number; of a text its leading number.
@@ -366,6 +370,15 @@ mod tests {
         let mut out = Vec::new();
         VariableValue::Number(0.8).write(&mut out);
         assert_eq!(out, b"0.800000");
-        assert!(!VariableValue::Truth(false).is_set() && VariableValue::Number(0.0).is_set());
+        // As SIPp 3.6.1 has it: `strcmp` of equal texts gives a variable that is not set.
+        for (value, is_set) in [
+            (VariableValue::Unset, false),
+            (VariableValue::Truth(false), false),
+            (VariableValue::Number(0.0), false),
+            (VariableValue::Number(-1.0), true),
+            (VariableValue::Text(Vec::new()), true),
+        ] {
+            assert_eq!(value.is_set(), is_set, "{value:?}");
+        }
     }
 }

@@ -433,12 +433,13 @@ impl Compiler<'_> {
 
     fn send(&mut self, mut attributes: ElementAttributes<'_>) -> Result<(), ScenarioError> {
         let element = attributes.element;
-        let (mut step, jumps) = self.common(&mut attributes)?;
+        let (mut step, mut jumps) = self.common(&mut attributes)?;
         let retransmit = attributes.number::<u64>("retrans")?;
         let timeout = attributes.number::<u64>("timeout")?;
         let lost = percent(&mut attributes)?;
         let start = self.transaction(&mut attributes, "start_txn")?;
         let ack = self.transaction(&mut attributes, "ack_txn")?;
+        jumps.on_timeout = attributes.take("ontimeout").map(str::to_owned);
         attributes.finish(&mut self.warnings)?;
         let source = bytes(&element.text);
         let text = template::message(&source, self.names)
@@ -461,6 +462,7 @@ impl Compiler<'_> {
             timeout: timeout
                 .filter(|milliseconds| *milliseconds > 0)
                 .map(Duration::from_millis),
+            on_timeout: None,
             lost,
             start_transaction: start,
             ack_transaction: ack,
@@ -626,8 +628,10 @@ impl Compiler<'_> {
             };
             step.next = find(&jumps.next);
             let on_timeout = find(&jumps.on_timeout);
-            if let StepKind::Receive(receive) = &mut step.kind {
-                receive.on_timeout = on_timeout;
+            match &mut step.kind {
+                StepKind::Receive(receive) => receive.on_timeout = on_timeout,
+                StepKind::Send(send) => send.on_timeout = on_timeout,
+                _ => {}
             }
         }
     }

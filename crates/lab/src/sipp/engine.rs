@@ -299,14 +299,14 @@ impl ScenarioGenerator {
         self.schedule.stop();
     }
 
-    /// Ends open calls as unfinished.
+    /// Ends open calls as unfinished, with BYE or CANCEL: the peer would keep them.
     pub fn end(&mut self, now: Time) {
         self.stop();
         for slot in 0..self.calls.len() {
             match self.calls.get(slot).map(|call| call.phase) {
                 None | Some(ScenarioCallPhase::Free) => {}
                 Some(ScenarioCallPhase::Lingering) => self.release(slot, now),
-                Some(_) => self.fail(slot, CallFailure::Stopped, now),
+                Some(_) => self.abort(slot, CallFailure::Stopped, now),
             }
         }
     }

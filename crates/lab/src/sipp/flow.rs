@@ -359,17 +359,21 @@ impl ScenarioGenerator {
                 if let Some(count) = self.statistics.steps.get_mut(usize::from(number)) {
                     count.timeouts += 1;
                 }
-                match receive_at(&program, number).and_then(|receive| receive.on_timeout) {
-                    Some(to) => {
-                        call.step = to;
-                        self.run(slot, now);
-                    }
-                    None => self.abort(slot, CallFailure::ReceiveTimeout, now),
-                }
+                let label = receive_at(&program, number).and_then(|receive| receive.on_timeout);
+                self.timed_out(slot, label, CallFailure::ReceiveTimeout, now);
             }
             // The timeout of the first message.
             ScenarioCallPhase::Opening => self.fail(slot, CallFailure::Connection, now),
             ScenarioCallPhase::Free => {}
+        }
+    }
+
+    /// Continues at the label of a timeout. Without one the call fails, and with one at the end of the scenario, as in
+    /// SIPp: nothing follows there that could make it a success.
+    fn timed_out(&mut self, slot: usize, label: Option<u16>, failure: CallFailure, now: Time) {
+        match label.filter(|to| usize::from(*to) < self.program.steps.len()) {
+            Some(to) => self.wake(slot, to, now),
+            None => self.abort(slot, failure, now),
         }
     }
 
@@ -381,19 +385,20 @@ impl ScenarioGenerator {
         };
         let limit = settings.retransmissions[usize::from(!call.sent.invite)];
         if call.sent.count >= limit {
-            // As in SIPp, exhausted retransmissions follow the timeout label of the step.
-            let program = self.program.clone();
-            match receive_at(&program, call.step).and_then(|receive| receive.on_timeout) {
-                Some(to) if call.phase == ScenarioCallPhase::Receiving => {
-                    if let Some(timer) = call.wait.take() {
-                        self.wheel.cancel(timer);
-                    }
-                    call.step = to;
-                    self.run(slot, now);
-                }
-                _ if call.phase == ScenarioCallPhase::Lingering => {}
-                _ => self.abort(slot, CallFailure::Retransmissions, now),
+            if call.phase == ScenarioCallPhase::Lingering {
+                return;
             }
+            // As in SIPp, exhausted retransmissions follow the timeout label of the step that sent the message, not of
+            // the one that waits.
+            let program = self.program.clone();
+            let label = match program.steps.get(usize::from(call.sent.step)) {
+                Some(ScenarioStep {
+                    kind: StepKind::Send(send),
+                    ..
+                }) => send.on_timeout,
+                _ => None,
+            };
+            self.timed_out(slot, label, CallFailure::Retransmissions, now);
             return;
         }
         call.sent.count += 1;

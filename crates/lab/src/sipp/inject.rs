@@ -152,6 +152,20 @@ impl Injection {
         true
     }
 
+    /// A warning about the first line without a field, which is empty there as in SIPp; `None` if each line has it.
+    pub fn missing_field(&self, field: usize) -> Option<String> {
+        let mut lines = self.lines.iter().map(|range| {
+            let line = self.bytes.get(range.start as usize..range.end as usize);
+            line.unwrap_or_default()
+        });
+        let short = lines.find(|line| memchr::memchr_iter(b';', line).count() < field)?;
+        let text: String = String::from_utf8_lossy(short).chars().take(40).collect();
+        Some(format!(
+            "{}: the line {text:?} has no field {field}: [field{field}] is empty there",
+            self.name
+        ))
+    }
+
     /// Builds an index over one of the fields.
     ///
     /// # Errors
@@ -437,6 +451,16 @@ mod tests {
         let error = file.index_by(0).unwrap_err();
         assert!(error.contains("at most 10000000 lines"), "{error}");
         assert_eq!(file.insert(b"x"), LineChange::NoLine);
+    }
+
+    #[test]
+    fn line_without_a_field_is_named() {
+        let file = Injection::read("a.csv", b"SEQUENTIAL\njoe;1;\nsue;2\n".to_vec()).unwrap();
+        assert_eq!(file.missing_field(1), None);
+        let warning = file.missing_field(2).unwrap();
+        assert!(warning.starts_with("a.csv: the line \"sue;2\" has no field 2"));
+        // An empty field is one.
+        assert!(file.missing_field(3).unwrap().contains("joe;1;"));
     }
 
     #[test]

@@ -281,6 +281,12 @@ fn finish(
             options.threads
         )));
     }
+    for (file, field) in super::survey::fields(&program) {
+        let file = files.get(usize::from(file));
+        if let Some(warning) = file.and_then(|file| file.missing_field(usize::from(field))) {
+            eprintln!("warning: {warning}");
+        }
+    }
     let file = |name: &str| {
         find(folder, name)
             .ok_or_else(|| LabError::bad_input(format!("{name}: no such file")))

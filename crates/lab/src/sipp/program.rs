@@ -134,6 +134,8 @@ pub struct SendStep {
     pub retransmit: Option<Duration>,
     /// Longest time that a call waits for its connection to send the message.
     pub timeout: Option<Duration>,
+    /// The step after the last retransmission without an answer.
+    pub on_timeout: Option<u16>,
     /// Share that is not sent, percent.
     pub lost: f64,
     /// The transaction that keeps its branch.

@@ -167,7 +167,7 @@ impl ScenarioGenerator {
     }
 
     /// Continues at a step after the awaited message.
-    fn wake(&mut self, slot: usize, to: u16, now: Time) {
+    pub(super) fn wake(&mut self, slot: usize, to: u16, now: Time) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };

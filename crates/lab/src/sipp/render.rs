@@ -29,7 +29,7 @@ pub struct Context {
     pub globals: Vec<VariableValue>,
     /// Variables of users.
     pub users: Vec<Vec<VariableValue>>,
-    /// `[dynamic_id]`
+    /// The next `[dynamic_id]`.
     pub dynamic: u64,
     /// The local port.
     pub local_port: u16,
@@ -66,7 +66,7 @@ impl Context {
                 false => Vec::new(),
             },
             globals,
-            dynamic: 0,
+            dynamic: settings.share.0 + 1,
             local_port: settings.local.port(),
             settings,
             body: Vec::new(),
@@ -157,7 +157,7 @@ impl Context {
         body: &[u8],
         out: &mut Vec<u8>,
     ) {
-        let mut skipping = false;
+        let (mut skipping, mut drops_line_end) = (false, false);
         for piece in pieces {
             if skipping {
                 if let TextPiece::Text(text) = piece
@@ -169,11 +169,15 @@ impl Context {
                 continue;
             }
             if let TextPiece::Text(text) = piece {
-                out.extend_from_slice(text);
+                let drops = std::mem::take(&mut drops_line_end);
+                out.extend_from_slice(if drops { after_line_end(text) } else { text });
                 continue;
             }
             let before = out.len();
+            let begins_line = before == at.1 || out.last() == Some(&b'\n');
             self.piece(call, piece, at, body, out);
+            drops_line_end =
+                out.len() == before && (drops_line_end || begins_line && piece.drops_its_line());
             if out.len() == before && piece.may_be_empty() {
                 if let TextPiece::Authentication { bare: true, .. } = piece {
                     let line = out
@@ -183,6 +187,7 @@ impl Context {
                     out.truncate(line.max(at.1));
                 }
                 skipping = out.len() == at.1 || out.last() == Some(&b'\n');
+                drops_line_end &= !skipping;
             }
             if out.len() - at.1 > MAX_TEXT_BYTES {
                 return;
@@ -225,8 +230,9 @@ impl Context {
             TextPiece::Timestamp => timestamp(self.settings.wall.saturating_add(now.0), out),
             TextPiece::Date => date(self.settings.wall.saturating_add(now.0), out),
             TextPiece::DynamicId => {
-                self.dynamic += 1;
                 decimal(self.dynamic, out);
+                // Those of the threads of a run differ.
+                self.dynamic += self.settings.share.1.max(1);
             }
             TextPiece::UserId => decimal(call.user.unwrap_or(0), out),
             TextPiece::PeerTag => {
@@ -352,6 +358,16 @@ impl Context {
             out,
         );
         call.challenge = Some(challenge);
+    }
+}
+
+/// The text behind the line end with which it begins; the whole text if its line has further characters.
+fn after_line_end(text: &[u8]) -> &[u8] {
+    let is_space = |byte: &&u8| matches!(byte, b' ' | b'\t' | b'\r');
+    let spaces = text.iter().take_while(is_space).count();
+    match text.get(spaces) {
+        Some(b'\n') => text.get(spaces + 1..).unwrap_or_default(),
+        _ => text,
     }
 }
 

@@ -118,6 +118,11 @@ impl Schedule {
     pub fn pop(&mut self, now: Time, open: u64) -> Option<DueCall> {
         let at = self.next.filter(|at| *at <= now)?;
         self.note_limit(now, open);
+        // Calls that the limit has delayed until the end of the span are not made.
+        if self.full && self.until.is_some_and(|until| until <= now) {
+            self.stop();
+            return None;
+        }
         if self.limits.open.is_some_and(|limit| open >= limit) {
             return None;
         }

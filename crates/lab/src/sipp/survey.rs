@@ -2,6 +2,26 @@
 
 use super::program::{ScenarioAction, ScenarioProgram, StepKind};
 use super::template::TextPiece;
+use std::collections::BTreeSet;
+
+/// The fields of injection files that the texts of the program have, as file and field.
+pub fn fields(program: &ScenarioProgram) -> BTreeSet<(u16, u16)> {
+    let mut fields = BTreeSet::new();
+    let mut visit = |piece: &TextPiece| {
+        if let TextPiece::Field { file, field, .. } = piece {
+            fields.insert((*file, *field));
+        }
+    };
+    for step in program.steps.iter().chain(&program.init) {
+        if let StepKind::Send(send) = &step.kind {
+            send.text.each(&mut visit);
+        }
+        for action in &step.actions {
+            action.each_text(&mut |text| text.each(&mut visit));
+        }
+    }
+    fields
+}
 
 /// Determines the properties of the program.
 pub fn survey(program: &mut ScenarioProgram) {

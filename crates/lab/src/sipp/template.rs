@@ -222,6 +222,11 @@ impl TextPiece {
         }
     }
 
+    /// Whether its line is left out if it is empty and alone there, as in SIPp: an empty line would end the headers.
+    pub fn drops_its_line(&self) -> bool {
+        matches!(self, TextPiece::Variable(_) | TextPiece::Field { .. })
+    }
+
     /// Whether it may be empty, which removes the rest of its line.
     pub fn may_be_empty(&self) -> bool {
         matches!(

@@ -249,10 +249,18 @@ fn recommendation(rows: &[RankRow], need: &'static str, index: usize) -> Recomme
     let because = match (others.is_empty(), measured.len()) {
         (true, 1) => "the only one advised for new use that was measured".to_owned(),
         (true, _) => format!("rank {best} of {need} among those advised for new use"),
-        (false, _) => format!(
-            "rank {best} of {need} as {}, with the better security",
-            labels(&others)
-        ),
+        (false, _) => {
+            let next = others.iter().copied().min_by_key(key);
+            let figures = [(0, "security"), (3, "loss"), (1, "latency")];
+            let decisive = figures
+                .into_iter()
+                .find(|(index, _)| next.is_some_and(|next| rank(row, *index) < rank(next, *index)));
+            let by = match decisive {
+                Some((_, figure)) => format!("with the better rank of {figure}"),
+                None => "the first of them in the list".to_owned(),
+            };
+            format!("rank {best} of {need} as {}, {by}", labels(&others))
+        }
     };
     Recommendation {
         need,
@@ -410,12 +418,43 @@ mod tests {
                 .contains("AES-128, AES-256, WireGuard have the same rank")
         );
         assert_eq!(of("confidentiality").protection, "AES-256");
+        // Both are equal in security, loss and latency.
         let loss = of("low loss");
         assert_eq!(loss.protection, "AES-256");
-        assert!(
-            loss.reason
-                .contains("as WireGuard, with the better security"),
-            "{loss:?}"
-        );
+        let reason = "as WireGuard, the first of them in the list";
+        assert!(loss.reason.contains(reason), "{loss:?}");
+    }
+
+    #[test]
+    fn reason_among_equals_names_the_figure_that_differs() {
+        let mut cells = Vec::new();
+        for network in NETWORKS {
+            cells.push(cell(network.name, "aes-128", 10.0, 10));
+            cells.push(cell(network.name, "aes-256", 90.0, 12));
+            cells.push(cell(network.name, "wireguard", 10.002, 900));
+        }
+        let advice = recommend(&rank(&cells, &[]));
+        let of = |need: &str| advice.iter().find(|advice| advice.need == need).unwrap();
+        for (need, protection, reason) in [
+            (
+                "confidentiality",
+                "AES-256",
+                "as WireGuard, with the better rank of loss",
+            ),
+            (
+                "low latency",
+                "WireGuard",
+                "as AES-128, with the better rank of security",
+            ),
+            (
+                "low loss",
+                "AES-256",
+                "as AES-128, with the better rank of security",
+            ),
+        ] {
+            let of = of(need);
+            assert_eq!(of.protection, protection, "{of:?}");
+            assert!(of.reason.contains(reason), "{of:?}");
+        }
     }
 }

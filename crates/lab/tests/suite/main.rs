@@ -15,6 +15,7 @@ mod report;
 mod report_links;
 mod run;
 mod scenario_limits;
+mod scenario_sipp;
 mod scenarios;
 mod subjects;
 mod trials;

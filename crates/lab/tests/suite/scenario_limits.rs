@@ -47,6 +47,31 @@ fn response_times_do_not_contain_the_wait_for_the_limit() {
 }
 
 #[test]
+fn duration_ends_calls_that_the_limit_has_delayed() {
+    let text = format!(
+        "<scenario>{}<recv response=\"200\"/><pause milliseconds=\"500\"/></scenario>",
+        request("INVITE", "X: y")
+    );
+    // Twenty calls are due, of which one is open at a time.
+    let settings = ScenarioSettings {
+        limits: CallLimits {
+            open: Some(1),
+            span: Some(Duration::from_secs(2)),
+            ..CallLimits::default()
+        },
+        ..ScenarioSettings::default()
+    };
+    let mut bench = GeneratorBench::new(&text, settings, Vec::new());
+    for count in 1..=4 {
+        assert_eq!(bench.sent.len(), count, "{:?}", bench.sent);
+        bench.answer("SIP/2.0 200 OK");
+        bench.wait(501);
+    }
+    assert_eq!(bench.generator.statistics().created, 4);
+    assert!(bench.generator.is_done());
+}
+
+#[test]
 fn duration_ends_the_calls_of_users() {
     let own = root().join("scenarios/sipp");
     let outcome = simulated(&own.join("uac.xml"), &own.join("uas.xml"), |options| {
