@@ -205,7 +205,10 @@ fn start_with_a_full_disk(folder: &Path) {
         let names: Vec<_> = names.map(|entry| entry.file_name()).collect();
         let is_whole = |name: &std::ffi::OsString| name.to_string_lossy().starts_with("2025");
         assert_eq!(names.iter().filter(|name| is_whole(name)).count(), 1);
-        assert!(names.iter().all(|name| is_whole(name) || name == "lock"), "{names:?}");
+        assert!(
+            names.iter().all(|name| is_whole(name) || name == "lock"),
+            "{names:?}"
+        );
         if now == START + DAY {
             std::fs::remove_file(&filler).unwrap();
             writer.tick(now + 6 * SECOND);
