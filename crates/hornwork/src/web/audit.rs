@@ -1,13 +1,14 @@
 //! The audit log: logins, commands, exports and refusals, one JSON object a line; the newest entries are also in memory
 //! for the console.
 
+use crate::full_disk::append_whole;
 use engine::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::IpAddr;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -99,6 +100,13 @@ fn open(path: &Path) -> io::Result<(File, u64)> {
     Ok((file, length))
 }
 
+/// Whether the path still leads to this file.
+fn is_in_place(path: &Path, file: &File) -> bool {
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let (there, own) = (std::fs::metadata(path), file.metadata());
+    there.is_ok_and(|there| own.is_ok_and(|own| identity(there) == identity(own)))
+}
+
 /// Name of an earlier file.
 fn old(path: &Path, number: usize) -> PathBuf {
     let mut name = path.to_owned().into_os_string();
@@ -174,6 +182,11 @@ impl AuditState {
         let Some((path, file, length)) = &mut self.file else {
             return Ok(());
         };
+        // Another program has renamed or removed it. Also, without it no earlier file may be shifted: each entry would
+        // shift them once more.
+        if !is_in_place(path, file) {
+            (*file, *length) = open(path)?;
+        }
         if *length >= MAX_FILE {
             for number in (1..OLD_FILES).rev() {
                 match std::fs::rename(old(path, number), old(path, number + 1)) {
@@ -184,7 +197,7 @@ impl AuditState {
             std::fs::rename(&*path, old(path, 1))?;
             (*file, *length) = open(path)?;
         }
-        file.write_all(line.as_bytes())?;
+        append_whole(file, *length, line)?;
         *length += line.len() as u64;
         Ok(())
     }
@@ -412,6 +425,29 @@ mod tests {
         assert!(many <= MAX_SOURCES && log.0.lock().unwrap().sources.len() <= MAX_SOURCES);
         let omitted = 5_000 - many;
         assert_eq!(admitted(one, 130), Some(format!("refused={omitted}")));
+    }
+
+    #[test]
+    fn a_file_that_is_moved_or_removed_is_begun_anew() {
+        let path = scratch("moved");
+        let (log, _) = AuditLog::open(Some(&path)).unwrap();
+        let text = |path: &Path| std::fs::read_to_string(path).unwrap();
+        log.add(entry("first"));
+        let moved = scratch("moved-away");
+        std::fs::rename(&path, &moved).unwrap();
+        std::fs::write(old(&path, 1), "earlier").unwrap();
+        // It would be full; the earlier files stay as they are.
+        log.0.lock().unwrap().file.as_mut().unwrap().2 = MAX_FILE;
+        assert!(log.add(entry("second")).is_none());
+        std::fs::remove_file(&path).unwrap();
+        assert!(log.add(entry("third")).is_none());
+        assert!(text(&path).contains("third") && !text(&path).contains("second"));
+        assert!(text(&moved).contains("first") && !text(&moved).contains("second"));
+        assert_eq!(text(&old(&path, 1)), "earlier");
+        assert!(!old(&path, 2).exists());
+        for path in [&path, &moved, &old(&path, 1)] {
+            std::fs::remove_file(path).unwrap();
+        }
     }
 
     #[test]
