@@ -152,7 +152,7 @@ mod tests {
             assert_eq!(readers.check().await.unwrap(), 0);
             let barrier = Arc::new(Barrier::new(READERS + 1));
             let searches = block(&readers, &barrier);
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
             assert!(readers.check().await.unwrap_err().is_busy());
             // Its client goes before a thread is free.
             let was_run = Arc::new(AtomicBool::new(false));
@@ -168,7 +168,7 @@ mod tests {
             }
             // Both threads are beyond it when they have these.
             let later = block(&readers, &barrier);
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
             barrier.wait();
             for search in later {
                 search.await.unwrap();
