@@ -432,7 +432,11 @@ fn a_name_server_that_does_not_answer_holds_no_attempt_beyond_its_limit() {
         return;
     }
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("silent-resolv.conf");
-    std::fs::write(&file, "nameserver 127.0.0.1\noptions timeout:30 attempts:2\n").unwrap();
+    std::fs::write(
+        &file,
+        "nameserver 127.0.0.1\noptions timeout:30 attempts:2\n",
+    )
+    .unwrap();
     let script = "ip link set lo up && mount --bind \"$0\" /etc/resolv.conf && exec \"$1\" --exact \"$2\" --nocapture";
     let output = Command::new("unshare")
         .args(["-mn", "sh", "-c", script])
