@@ -160,6 +160,7 @@ pub(super) fn store(raw: Option<&RawStore>, sink: &mut Sink<'_>) -> Option<Store
     let hep = &written.hep;
     let listen = hep.listen.as_ref().and_then(|text| {
         let address = udp(text).and_then(|rest| address_of(rest, HEP_PORT));
+        let address = address.filter(|address| address.port() != 0);
         if address.is_none() {
             sink.report(
                 "store.hep.listen",
@@ -353,6 +354,10 @@ mod tests {
             ("folder=\"/x\"\nqueue_mib=1", "queue_mib"),
             (
                 "folder=\"/x\"\nhep={listen=\"udp:x\"}",
+                "not a listening address",
+            ),
+            (
+                "folder=\"/x\"\nhep={listen=\"udp:127.0.0.1:0\"}",
                 "not a listening address",
             ),
             ("folder=\"/x\"\nhep={send=\"tcp:192.0.2.1\"}", "collector"),

@@ -12,6 +12,11 @@ pub(crate) const MAX_EXAMINED: usize = 200_000;
 pub(crate) const MAX_EXAMINED_TEXT: usize = 20_000;
 /// Messages of one call that are read, at most.
 pub(crate) const MAX_MESSAGES: usize = 100_000;
+/// Bytes of the messages of a joined call, about at most: peers choose the size of messages, and a border that shows
+/// their call must not run out of memory.
+pub(crate) const MAX_JOINED_BYTES: usize = 64 << 20;
+/// Events of each record of a joined call, at most.
+pub(crate) const MAX_JOINED_EVENTS: usize = 20_000;
 /// Difference between the number of a call and its start, at most, microseconds: numbers ascend, and messages of
 /// capture agents arrive later than ours.
 pub(crate) const START_TOLERANCE: i64 = 2_000_000;

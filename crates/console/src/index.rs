@@ -10,7 +10,7 @@ use engine::{Event, EventKind, EventLevel};
 use fold::{fold_addresses, fold_event, fold_message, fold_words};
 use siphasher::sip::SipHasher13;
 use slab::Slab;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hasher as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,6 +26,8 @@ pub(crate) const CONTINUED_SLICE: i64 = 0;
 const MAX_LIST: usize = 16;
 /// Further keys and correlation ids of one call, at most.
 const MAX_ALIASES: usize = 64;
+/// Numbers of earlier calls with the Call-ID of a call, at most; events about the oldest one find it no longer.
+const MAX_EARLIER: usize = 64;
 /// Longest text of a call, bytes.
 const MAX_TEXT: usize = 256;
 /// Longest collection of words of a call, bytes.
@@ -115,8 +117,8 @@ pub(crate) struct CallEntry {
     /// none may outlive the entry.
     aliases: Vec<i64>,
     correlations: Vec<i64>,
-    /// Numbers of earlier calls with the same Call-ID.
-    earlier_calls: Vec<u64>,
+    /// Numbers of earlier calls with the same Call-ID, the oldest first.
+    earlier_calls: VecDeque<u64>,
     /// Tag of the caller.
     caller_tag: Vec<u8>,
     /// Keying of the media security of caller and callee.
@@ -529,11 +531,7 @@ impl OpenCalls {
                 match self.entry_for(call_id.as_bytes(), key, b"", at) {
                     Some(slot) => {
                         self.by_call.insert(*call, slot);
-                        if let Some(entry) = self.entries.get_mut(slot)
-                            && let Some(earlier) = entry.call.call.filter(|old| old != call)
-                        {
-                            entry.earlier_calls.push(earlier);
-                        }
+                        self.keep_earlier_call(slot, *call);
                         self.fold_event(slot, &event.kind, at);
                     }
                     None => self.losses.add_calls(1),
@@ -571,6 +569,24 @@ impl OpenCalls {
                     .map(|entry| entry.call.id);
                 self.keep_event(kind, at, id);
             }
+        }
+    }
+
+    /// Keeps the number of the call that an entry had before, which begins anew with this one: its end may come later.
+    fn keep_earlier_call(&mut self, slot: usize, call: u64) {
+        let Some(entry) = self.entries.get_mut(slot) else {
+            return;
+        };
+        let Some(earlier) = entry.call.call.filter(|old| *old != call) else {
+            return;
+        };
+        entry.earlier_calls.push_back(earlier);
+        // A source may repeat its Call-ID without end.
+        if entry.earlier_calls.len() > MAX_EARLIER
+            && let Some(oldest) = entry.earlier_calls.pop_front()
+            && self.by_call.get(&oldest) == Some(&slot)
+        {
+            self.by_call.remove(&oldest);
         }
     }
 
@@ -824,6 +840,32 @@ mod tests {
         assert_eq!((waiting.calls, waiting.drops), (1, 0));
         let kept = calls.entries.iter().next().unwrap().1;
         assert_eq!((kept.call.messages, kept.is_dirty), (0, false));
+    }
+
+    #[test]
+    fn calls_that_repeat_a_call_id_without_end_take_bounded_memory() {
+        let mut calls = OpenCalls::new(true, String::new(), Arc::new(Losses::default()));
+        let offered = |call| EventKind::CallOffered {
+            call,
+            interface: "access".into(),
+            call_id: "repeated".into(),
+            from: "sip:1@x".into(),
+            to: "2".into(),
+            source: "udp:192.0.2.1:5060".into(),
+            trunk: None,
+        };
+        for call in 1..=10_000 {
+            calls.event(&Event::new(Time(0), offered(call)), 1);
+        }
+        assert_eq!(calls.entries.len(), 1);
+        assert_eq!(calls.by_call.len(), MAX_EARLIER + 1);
+        // The newest one, and those shortly before.
+        assert!(
+            (10_000 - MAX_EARLIER as u64..=10_000).all(|call| calls.by_call.contains_key(&call))
+        );
+        let slot = calls.by_call[&10_000];
+        calls.remove_entry(slot).unwrap();
+        assert!(calls.by_call.is_empty());
     }
 
     /// The clock of an agent, or that of the machine, is hours ahead; later the machine's is set back.

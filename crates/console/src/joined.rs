@@ -87,6 +87,14 @@ impl JoinedCall {
         }
     }
 
+    /// The call of which some messages were not read.
+    pub(crate) fn truncated(self) -> JoinedCall {
+        JoinedCall {
+            truncated: true,
+            ..self
+        }
+    }
+
     /// The records in the order in which the borders got the call.
     pub fn records(&self) -> &[CallRecord] {
         &self.records

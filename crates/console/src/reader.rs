@@ -199,7 +199,7 @@ impl FolderReader {
         Ok(found)
     }
 
-    /// The first messages of a call in order of time, at most `limit`.
+    /// The first messages of a call in order of time, at most `limit`, and none after the first `bytes` of them.
     ///
     /// # Errors
     /// No partition can be read.
@@ -207,10 +207,15 @@ impl FolderReader {
         &self,
         call: i64,
         limit: usize,
+        bytes: usize,
     ) -> Result<Vec<LoadedMessage>, StoreError> {
-        let mut messages = Vec::new();
+        let (mut messages, mut size) = (Vec::new(), 0);
+        if bytes == 0 {
+            return Ok(messages);
+        }
         self.each(self.partitions.iter().rev(), |partition| {
             each_message(partition, call, &mut |message| {
+                size += message.bytes.len();
                 messages.push(LoadedMessage {
                     node: String::new(),
                     time: message.time,
@@ -220,23 +225,31 @@ impl FolderReader {
                     destination: message.destination,
                     bytes: message.bytes.to_vec(),
                 });
-                messages.len() < limit
+                messages.len() < limit && size < bytes
             })?;
-            Ok(ControlFlow::Continue(()))
+            Ok(match messages.len() < limit && size < bytes {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            })
         })?;
         messages.sort_by_key(|message| message.time);
         Ok(messages)
     }
 
-    /// The events of a call in order of time.
+    /// The first events of a call in order of time, at most `limit`.
     ///
     /// # Errors
     /// No partition can be read.
-    pub(crate) fn events(&self, call: i64) -> Result<Vec<StoredEvent>, StoreError> {
+    pub(crate) fn first_events(
+        &self,
+        call: i64,
+        limit: usize,
+    ) -> Result<Vec<StoredEvent>, StoreError> {
         let mut events = Vec::new();
         self.each(self.partitions.iter().rev(), |partition| {
-            let query = "SELECT at, name, fields FROM events WHERE call = ?1 ORDER BY id";
-            let values = [Value::Integer(call)];
+            let query = "SELECT at, name, fields FROM events WHERE call = ?1 ORDER BY id LIMIT ?2";
+            let left = i64::try_from(limit.saturating_sub(events.len())).unwrap_or(i64::MAX);
+            let values = [call, left].map(Value::Integer);
             rows(&partition.connection, query, &values, &mut events)?;
             Ok(ControlFlow::Continue(()))
         })?;

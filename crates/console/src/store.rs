@@ -2,7 +2,10 @@
 
 use crate::call::{CallFilter, StoredCall};
 use crate::database::{DatabaseReader, DatabaseWriter};
-use crate::found::{CallPage, LoadedMessage, MAX_MESSAGES, StoreError, StoredEvent, UnreadPart};
+use crate::found::{
+    CallPage, LoadedMessage, MAX_JOINED_BYTES, MAX_JOINED_EVENTS, MAX_MESSAGES, StoreError,
+    StoredEvent, UnreadPart,
+};
 use crate::joined::{CallRecord, JoinedCall, copies};
 use crate::losses::Losses;
 use crate::reader::FolderReader;
@@ -218,7 +221,7 @@ impl HistoryReader {
     /// # Errors
     /// The store cannot be read.
     pub fn messages(&self, call: i64) -> Result<Vec<LoadedMessage>, StoreError> {
-        self.first_messages(call, MAX_MESSAGES)
+        self.first_messages(call, MAX_MESSAGES, usize::MAX)
     }
 
     /// The messages of several records of one call in order of time. A message from one node to another is in both
@@ -240,34 +243,45 @@ impl HistoryReader {
         Ok(all)
     }
 
-    /// A call with the records of all borders that it passed, and the first `limit` of their messages.
+    /// A call with the records of all borders that it passed, and the first `limit` of their messages, of 64 MiB about
+    /// at most; 20,000 events of each record.
     ///
     /// # Errors
     /// The store cannot be read.
     pub fn joined(&self, call: StoredCall, limit: usize) -> Result<JoinedCall, StoreError> {
         let related = self.correlated(&call)?;
-        let records = [call].into_iter().chain(related).map(|call| {
-            Ok(CallRecord {
-                // One more tells whether there are more.
-                messages: self.first_messages(call.id, limit.saturating_add(1))?,
-                events: self.events(call.id)?,
+        let (mut records, mut room) = (Vec::new(), MAX_JOINED_BYTES);
+        for call in [call].into_iter().chain(related) {
+            // One more tells whether there are more.
+            let messages = self.first_messages(call.id, limit.saturating_add(1), room)?;
+            let sizes = messages.iter().map(|message| message.bytes.len());
+            room = room.saturating_sub(sizes.sum());
+            records.push(CallRecord {
+                messages,
+                events: self.first_events(call.id, MAX_JOINED_EVENTS)?,
                 call,
-            })
-        });
-        let records: Result<Vec<CallRecord>, StoreError> = records.collect();
-        Ok(JoinedCall::new(records?, limit))
+            });
+        }
+        let joined = JoinedCall::new(records, limit);
+        Ok(match room {
+            0 => joined.truncated(),
+            _ => joined,
+        })
     }
 
-    /// The first messages of a call in order of time, at most `limit`.
-    ///
-    /// # Errors
-    /// The store cannot be read.
-    pub fn first_messages(
+    /// The first messages of a call in order of time, at most `limit`, and none after the first `bytes` of them.
+    fn first_messages(
         &self,
         call: i64,
         limit: usize,
+        bytes: usize,
     ) -> Result<Vec<LoadedMessage>, StoreError> {
-        reader!(self, reader => reader.first_messages(call, limit))
+        reader!(self, reader => reader.first_messages(call, limit, bytes))
+    }
+
+    /// The first events of a call in order of time, at most `limit`.
+    fn first_events(&self, call: i64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
+        reader!(self, reader => reader.first_events(call, limit))
     }
 
     /// The events of a call in order of time.
@@ -275,7 +289,7 @@ impl HistoryReader {
     /// # Errors
     /// The store cannot be read.
     pub fn events(&self, call: i64) -> Result<Vec<StoredEvent>, StoreError> {
-        reader!(self, reader => reader.events(call))
+        self.first_events(call, usize::MAX)
     }
 
     /// The newest events at `from` or later and before `until`, newest first, at most `limit`; those of calls included.

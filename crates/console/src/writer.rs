@@ -40,6 +40,16 @@ const PROBE_SIZE: usize = 512 << 10;
 /// Microseconds per day.
 const DAY: i64 = 86_400_000_000;
 
+/// Reason for which the newest partition cannot be continued.
+enum ResumeFailure {
+    /// A search holds its index: it stays in its place.
+    Locked,
+    /// The disk is full, which tells nothing about the partition.
+    FullDisk(io::Error),
+    /// Its contents.
+    Damaged(String),
+}
+
 /// A failure of writing that lasts.
 #[derive(Debug)]
 struct Outage {
@@ -84,6 +94,22 @@ fn sql_error(error: rusqlite::Error) -> io::Error {
     io::Error::other(error.to_string())
 }
 
+/// Whether a file system, or the share of it that the user may have, is full.
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+/// Whether another program holds a lock on an index.
+fn is_locked(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked)
+    )
+}
+
 /// The partitions of a store, oldest first.
 pub(crate) fn partitions(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
@@ -115,7 +141,8 @@ fn size_of(folder: &Path) -> u64 {
 }
 
 impl FolderWriter {
-    /// Opens a store, or creates it; completes its index after a crash. `now`: microseconds since the Unix epoch.
+    /// Opens a store, or creates it; completes its index after a crash. `now`: microseconds since the Unix epoch. A
+    /// full disk is no error, but an outage as it is later on: the border must start.
     ///
     /// # Errors
     /// The folder cannot be created or written, or another program writes to it.
@@ -169,17 +196,63 @@ impl FolderWriter {
         };
         writer.index.now = now;
         writer.remove_leftovers();
-        if let Some(newest) = partitions(&writer.root)?.pop()
-            && let Err(reason) = writer.resume(&newest)
-        {
-            writer.move_aside(&newest, reason)?;
+        if let Err(error) = writer.begin(now) {
+            // SQLite tells a full disk in several ways.
+            match writer.probe() {
+                Err(full) if is_full(&full) => writer.fail(&full.to_string(), now),
+                _ => return Err(error),
+            }
         }
-        if writer.partition.is_none() || writer.day != day_of(now) {
-            writer.begin_partition(now)?;
-        }
-        writer.write_index().map_err(sql_error)?;
         writer.remove_old(now);
         Ok(writer)
+    }
+
+    /// Continues the newest partition, or begins one.
+    fn begin(&mut self, now: i64) -> io::Result<()> {
+        self.resume_newest()?;
+        if self.partition.is_none() || self.day != day_of(now) {
+            self.begin_partition(now)?;
+        }
+        self.write_index().map_err(sql_error)
+    }
+
+    /// Begins after a start with a full disk: the newest partition is completed; everything since the start belongs to
+    /// one of its own.
+    fn begin_late(&mut self, now: i64) -> io::Result<()> {
+        let before = self.empty_index();
+        let present = std::mem::replace(&mut self.index, before);
+        let resumed = self.resume_newest();
+        let last_id = self.index.last_id;
+        self.index = present;
+        self.index.last_id = self.index.last_id.max(last_id);
+        self.progress.clear();
+        let begun = resumed.and_then(|()| self.begin_partition(now));
+        if begun.is_err()
+            && let Some(partition) = self.partition.take()
+        {
+            partition.close();
+        }
+        begun
+    }
+
+    /// Continues the newest partition, if there is one and it can be continued.
+    fn resume_newest(&mut self) -> io::Result<()> {
+        let Some(newest) = partitions(&self.root)?.pop() else {
+            return Ok(());
+        };
+        match self.resume(&newest) {
+            Ok(()) | Err(ResumeFailure::Locked) => Ok(()),
+            Err(ResumeFailure::FullDisk(error)) => Err(error),
+            Err(ResumeFailure::Damaged(reason)) => self.move_aside(&newest, reason),
+        }
+    }
+
+    /// An index without calls.
+    fn empty_index(&self) -> OpenCalls {
+        let node = self.settings.node.clone();
+        let mut index = OpenCalls::new(self.settings.full_text, node, self.losses.clone());
+        index.now = self.now;
+        index
     }
 
     /// Removes partitions whose removal was interrupted.
@@ -195,26 +268,35 @@ impl FolderWriter {
         }
     }
 
-    /// Continues the newest partition, after a crash or a regular end.
-    fn resume(&mut self, folder: &Path) -> Result<(), String> {
-        let mut partition = Partition::open(folder).map_err(|error| error.to_string())?;
-        let (recovered, progress) = recover(folder, &partition, &mut self.index)?;
+    /// Continues a partition, after a crash or a regular end.
+    fn resume(&mut self, folder: &Path) -> Result<(), ResumeFailure> {
+        let failed = |reason: String| match self.probe() {
+            Err(error) if is_full(&error) => ResumeFailure::FullDisk(error),
+            _ => ResumeFailure::Damaged(reason),
+        };
+        let opened = Partition::open(folder).map_err(|error| match is_locked(&error) {
+            true => ResumeFailure::Locked,
+            false => failed(error.to_string()),
+        });
+        let mut partition = opened?;
+        let mut index = self.empty_index();
+        let (recovered, progress) = recover(folder, &partition, &mut index).map_err(failed)?;
         let additions = Additions {
-            index: &self.index,
+            index: &index,
             progress: &progress,
             drops: &[],
         };
-        partition
-            .write(&additions)
-            .map_err(|error| error.to_string())?;
-        self.written();
+        let written = partition.write(&additions);
+        written.map_err(|error| failed(error.to_string()))?;
+        let numbers = segment::numbers(folder).map_err(|error| failed(error.to_string()))?;
+        self.index = index;
+        self.index.written();
         if recovered.messages > 0 || recovered.interrupted > 0 {
             self.notes.push(StoreNote::Completed {
                 messages: recovered.messages,
                 interrupted: recovered.interrupted,
             });
         }
-        let numbers = segment::numbers(folder).map_err(|error| error.to_string())?;
         self.next_segment = numbers.last().map_or(1, |last| last + 1);
         self.closed_bytes = size_of(folder);
         self.day = day_of(start_of(folder));
@@ -227,9 +309,6 @@ impl FolderWriter {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let moved = self.root.join(format!("{DAMAGED}{name}"));
         std::fs::rename(folder, &moved)?;
-        let node = self.settings.node.clone();
-        self.index = OpenCalls::new(self.settings.full_text, node, self.losses.clone());
-        self.index.now = self.now;
         self.notes.push(StoreNote::Replaced {
             moved_to: moved.display().to_string(),
             reason,
@@ -446,6 +525,9 @@ impl FolderWriter {
         if self.outage.is_some() {
             self.probe()?;
         }
+        if self.partition.is_none() {
+            self.begin_late(now)?;
+        }
         self.flush()?;
         self.write_index().map_err(sql_error)?;
         let open = self.segment.as_ref().map_or(0, SegmentWriter::length);
@@ -499,13 +581,14 @@ impl FolderWriter {
         let Ok(mut all) = partitions(&self.root) else {
             return;
         };
-        // The newest one is being written.
-        all.pop();
+        // The newest one is being written, or will be when the disk has room.
+        let Some(current) = all.pop() else {
+            return;
+        };
         let ends = all.iter().skip(1).map(|next| start_of(next));
-        let current = start_of(&self.folder);
-        let ends: Vec<i64> = ends.chain([current]).collect();
+        let ends: Vec<i64> = ends.chain([start_of(&current)]).collect();
         let sizes: Vec<u64> = all.iter().map(|partition| size_of(partition)).collect();
-        let mut total = sizes.iter().sum::<u64>() + size_of(&self.folder);
+        let mut total = sizes.iter().sum::<u64>() + size_of(&current);
         let oldest = now - i64::from(self.settings.retention_days) * DAY;
         let mut removed = Vec::new();
         for ((partition, end), size) in all.iter().zip(ends).zip(sizes) {

@@ -4,6 +4,8 @@
 mod damage;
 #[path = "database/mod.rs"]
 mod database;
+#[path = "large/mod.rs"]
+mod large;
 #[path = "losses/mod.rs"]
 mod losses;
 #[path = "common/postgres.rs"]

@@ -331,7 +331,13 @@ fn foreign_addresses(config: &Config) -> Vec<IpAddr> {
     let control = config.control.iter().filter_map(|control| control.listen);
     let metrics = config.metrics.iter().filter_map(|metrics| metrics.listen);
     let gateway = config.gateway.iter().map(|gateway| gateway.local);
-    let control = control.chain(metrics).chain(gateway);
+    let console = config.console.iter().map(|console| console.listen);
+    let hep = config.store.iter().filter_map(|store| store.hep.listen);
+    let control = control
+        .chain(metrics)
+        .chain(gateway)
+        .chain(console)
+        .chain(hep);
     let control = control.map(|listen| listen.ip());
     let mut addresses: Vec<IpAddr> = interfaces
         .flat_map(|interface| {
@@ -638,4 +644,26 @@ pub fn schema(options: &Schema) -> ExitCode {
         println!("{}", config::json_schema());
     }
     ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_other_machines_are_found_in_every_listener() {
+        let text = format!(
+            "[[interface]]\nname = \"a\"\nlisten = \"udp:127.0.0.1\"\n\
+             [control]\nlisten = \"http:192.0.2.1:8080\"\ntoken_file = \"t\"\n\
+             [metrics]\nlisten = \"192.0.2.2:9464\"\n\
+             [store]\nfolder = \"/x\"\nhep = {{ listen = \"udp:192.0.2.3\" }}\n\
+             [console]\nlisten = \"192.0.2.4:8443\"\ncertificate = {{ chain = \"c\", key = \"k\" }}\n\
+             [[console.user]]\nname = \"a\"\nrole = \"viewer\"\ntoken_hash = \"{}\"\n",
+            "0".repeat(64)
+        );
+        let config = config::parse(&text, "f").unwrap();
+        let found = foreign_addresses(&config);
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(found, ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"]);
+    }
 }

@@ -14,6 +14,12 @@ pub(crate) const DEFAULT_SOCKET: &str = "/run/hornwork/control.sock";
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Entries of a page of a list.
 const PAGE: u32 = 1_000;
+/// Pause after a refusal because of too many requests; the border admits a hundred in it.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Most pauses for one page of a list.
+const MAX_PAUSES: u32 = 30;
+/// Status of such a refusal.
+const TOO_MANY_REQUESTS: u16 = 429;
 /// Largest response, octets.
 const MAX_RESPONSE: u64 = 256 << 20;
 
@@ -465,6 +471,21 @@ pub(crate) fn request(
     Ok((status.ok_or_else(broken)?, value))
 }
 
+/// As [`request`] for a page of a list: the border admits a number of requests of all its clients, and a list must not
+/// be given up because of them.
+///
+/// # Errors
+/// As [`request`].
+fn request_page(socket: &Path, path: &str) -> io::Result<(u16, Value)> {
+    for _ in 0..MAX_PAUSES {
+        match request(socket, "GET", path, None)? {
+            (TOO_MANY_REQUESTS, _) => std::thread::sleep(PAUSE),
+            answer => return Ok(answer),
+        }
+    }
+    request(socket, "GET", path, None)
+}
+
 /// Reads a list page by page. Returns the last response, with the entries of all pages.
 ///
 /// # Errors
@@ -482,7 +503,7 @@ fn read_pages(
         let limit = left.unwrap_or(PAGE).min(PAGE);
         let behind = after.map(|after| format!("&after={}", segment(&after)));
         let path = format!("{path}?limit={limit}{}", behind.unwrap_or_default());
-        let (status, mut value) = request(socket, "GET", &path, None)?;
+        let (status, mut value) = request_page(socket, &path)?;
         let Some(page) = value.get_mut(name) else {
             return Ok((status, value));
         };
@@ -698,6 +719,38 @@ mod tests {
                 "/v1/registrations?limit=1&after=0",
             ]
         );
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_list_goes_on_after_too_many_requests() {
+        let name = format!("hornwork-ctl-429-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_file(&path);
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let border = std::thread::spawn(move || {
+            for answer in [
+                "200 OK\r\n\r\n{\"total\": 2, \"calls\": [{\"id\": 1}], \"next\": 1}",
+                "429 Too Many Requests\r\nRetry-After: 1\r\n\r\n{\"error\": \"too many requests\"}",
+                "200 OK\r\n\r\n{\"total\": 2, \"calls\": [{\"id\": 2}], \"next\": null}",
+            ] {
+                let (mut stream, _) = listener.accept().unwrap();
+                assert!(stream.read(&mut [0; 1_024]).unwrap() > 0);
+                let text = format!("HTTP/1.1 {answer}");
+                stream.write_all(text.as_bytes()).unwrap();
+            }
+        });
+        let pages = ListPages {
+            limit: None,
+            after: None,
+            total: "total",
+        };
+        let (status, all) = read_pages(&path, ("/v1/calls", "calls"), &pages).unwrap();
+        assert_eq!(
+            (status, &all["calls"]),
+            (200, &json!([{"id": 1}, {"id": 2}]))
+        );
+        border.join().unwrap();
         std::fs::remove_file(&path).unwrap();
     }
 

@@ -17,6 +17,7 @@ mod ctl;
 mod driver_setup;
 mod event_output;
 mod findings;
+mod full_disk;
 mod gateway;
 mod history;
 mod http;

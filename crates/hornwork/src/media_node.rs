@@ -144,7 +144,7 @@ pub fn serve(
         }
         service.watchdog.notify_if_due(clock.now(), || true);
         service.signals(&signals, &mut node);
-        service.poll_reload(&mut node, &mut driver)?;
+        service.poll_reload(&mut node, &mut driver);
         if node.is_drained() {
             // The last messages are still to be sent.
             driver.turn(&mut node, Duration::ZERO)?;
@@ -214,20 +214,16 @@ impl Service<'_> {
     }
 
     /// SIGHUP: a thread of its own reads the files; a valid configuration takes effect, an invalid one changes nothing.
-    fn poll_reload(
-        &mut self,
-        node: &mut NgServer,
-        driver: &mut Driver<Forwarder>,
-    ) -> io::Result<()> {
+    fn poll_reload(&mut self, node: &mut NgServer, driver: &mut Driver<Forwarder>) {
         let (path, loaded, old) = (self.path.to_owned(), &self.loaded, node.config());
         let claims = self.claims;
         self.reading.begin(|| {
             let (loaded, recordings) = (loaded.clone(), recordings(old).cloned());
             move || NewNodeConfig::of(&path, &loaded, recordings.as_ref(), claims)
-        })?;
+        });
         let now = self.clock.now();
         let read = self.reading.take();
-        match read.map(|read| read.unwrap_or_else(|panicked| Err(panicked.to_string()))) {
+        match read.map(|read| read.unwrap_or_else(|failure| Err(failure.to_string()))) {
             None => {}
             Some(Ok(read)) => self.reload(read, node, driver, now),
             Some(Err(why)) => {
@@ -235,7 +231,6 @@ impl Service<'_> {
                 self.log.event(&Event::new(now, note));
             }
         }
-        Ok(())
     }
 
     fn reload(

@@ -2,11 +2,12 @@
 //! declared once, in [`METRICS`]; docs/metrics.md is generated from it.
 
 mod alarm_check;
+mod statistics;
 
 use crate::alarms::{AlarmKind, WrittenFolders};
 use crate::event_output::{OUTCOMES, SETUP_BOUNDS_MS, outcomes};
 use crate::gateway::GatewayFigures;
-use crate::log::{EventLog, timestamp};
+use crate::log::EventLog;
 use crate::operators::{Operators, Statistics, StoreState, cpu_seconds};
 use axum::Router;
 use axum::extract::State;
@@ -18,14 +19,12 @@ use border::border::CallOutcome;
 use config::{Config, MetricsSpec};
 use engine::{DropReason, Event, EventKind};
 use net::Clock;
+use statistics::StatisticsFile;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
-use tokio::time::sleep;
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -747,12 +746,7 @@ pub(crate) fn start(config: &Config, operators: Operators) -> io::Result<()> {
     let listener = spec.and_then(|spec| spec.listen).map(bind).transpose()?;
     let csv = spec.and_then(StatisticsFile::of);
     if let Some(file) = &csv {
-        file.append("").map_err(|error| {
-            io::Error::other(format!(
-                "cannot write statistics to {}: {error}\n  remedy: correct `csv` in [metrics]",
-                file.path.display()
-            ))
-        })?;
+        file.begin(&operators)?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -777,7 +771,7 @@ pub(crate) fn start(config: &Config, operators: Operators) -> io::Result<()> {
                     tokio::spawn(crate::http::serve_metrics(listener, router));
                 }
                 if let Some(file) = csv {
-                    tokio::spawn(write_statistics(file, operators.clone()));
+                    tokio::spawn(file.write(operators.clone()));
                 }
                 alarm_check::check_alarms(operators, folders).await;
             });
@@ -803,105 +797,6 @@ fn bind(listen: std::net::SocketAddr) -> io::Result<std::net::TcpListener> {
             "cannot listen on {listen} (metrics): {error}\n  remedy: stop the program that uses the port, or correct `listen` in [metrics]"
         ))
     })
-}
-
-/// Columns of the statistics file.
-const CSV_HEADER: &str = "time,calls_active,calls_offered,calls_answered,calls_completed,calls_cancelled,calls_declined,calls_unanswered,calls_refused,calls_redirected,calls_failed,registrations,rtp_packets,rtp_packets_lost,drops,cpu_s\n";
-
-/// The file of the statistics.
-struct StatisticsFile {
-    path: PathBuf,
-    interval: Duration,
-    /// Size in bytes from which it is rotated.
-    rotate_bytes: u64,
-    /// Rotated files that are kept.
-    keep: u32,
-}
-
-impl StatisticsFile {
-    fn of(spec: &MetricsSpec) -> Option<StatisticsFile> {
-        Some(StatisticsFile {
-            path: spec.csv.clone()?,
-            interval: spec.csv_interval,
-            rotate_bytes: spec.csv_rotate_bytes,
-            keep: spec.csv_keep,
-        })
-    }
-
-    /// The name of a rotated file.
-    fn rotated(&self, number: u32) -> PathBuf {
-        let mut name = self.path.clone().into_os_string();
-        name.push(format!(".{number}"));
-        name.into()
-    }
-
-    /// Renames the file to the first rotated one, and those before to the next; the last one is replaced.
-    fn rotate(&self) -> io::Result<()> {
-        for number in (1..self.keep).rev() {
-            let from = self.rotated(number);
-            if from.exists() {
-                std::fs::rename(from, self.rotated(number + 1))?;
-            }
-        }
-        std::fs::rename(&self.path, self.rotated(1))
-    }
-
-    /// Appends a line; a new file begins with the header.
-    fn append(&self, line: &str) -> io::Result<()> {
-        let size = std::fs::metadata(&self.path).map_or(0, |about| about.len());
-        if size >= self.rotate_bytes {
-            self.rotate()?;
-        }
-        let mut file = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&self.path)?;
-        let header = match file.metadata()?.len() {
-            0 => CSV_HEADER,
-            _ => "",
-        };
-        file.write_all(format!("{header}{line}").as_bytes())
-    }
-}
-
-fn csv_line(statistics: &Statistics, time: &str) -> String {
-    let counters = &statistics.counters;
-    let outcomes = outcomes(counters).map(|count| count.to_string()).join(",");
-    let cpu: f64 = cpu_seconds().values().sum();
-    format!(
-        "{time},{},{},{},{outcomes},{},{},{},{},{cpu:.2}\n",
-        statistics.calls,
-        counters.offered,
-        counters.answered,
-        statistics.registrations,
-        statistics.packets,
-        statistics.counts.media_lost,
-        statistics.drops.total(),
-    )
-}
-
-async fn write_statistics(file: StatisticsFile, operators: Operators) {
-    let mut failing = false;
-    loop {
-        sleep(file.interval).await;
-        let Ok(statistics) = operators.statistics().await else {
-            continue;
-        };
-        let time = timestamp(operators.clock.unix_nanos_now());
-        let written = file.append(&csv_line(&statistics, &time));
-        if let Err(error) = &written
-            && !failing
-        {
-            let now = operators.clock.now();
-            let event = EventKind::StatisticsFailed {
-                file: file.path.display().to_string(),
-                reason: error.to_string(),
-            };
-            operators.log.event(&Event::new(now, event));
-            operators.log.flush();
-        }
-        failing = written.is_err();
-    }
 }
 
 #[cfg(test)]
@@ -965,33 +860,5 @@ mod tests {
             text.contains("hornwork_call_setup_seconds_sum 0.5\n"),
             "{text}"
         );
-    }
-
-    #[test]
-    fn statistics_are_rotated_by_size_and_bounded_in_number() {
-        let name = format!("hornwork-statistics-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        let file = StatisticsFile {
-            path: folder.join("s.csv"),
-            interval: Duration::from_secs(1),
-            rotate_bytes: CSV_HEADER.len() as u64 + 2,
-            keep: 2,
-        };
-        for line in ["1\n", "2\n", "3\n", "4\n"] {
-            file.append(line).unwrap();
-        }
-        let text = |path: PathBuf| std::fs::read_to_string(path).unwrap();
-        assert_eq!(text(file.path.clone()), format!("{CSV_HEADER}4\n"));
-        assert_eq!(text(file.rotated(1)), format!("{CSV_HEADER}3\n"));
-        assert_eq!(text(file.rotated(2)), format!("{CSV_HEADER}2\n"));
-        assert!(!file.rotated(3).exists());
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
-
-    #[test]
-    fn each_line_of_statistics_has_the_columns_of_the_header() {
-        let line = csv_line(&Statistics::default(), "now");
-        assert_eq!(line.matches(',').count(), CSV_HEADER.matches(',').count());
     }
 }

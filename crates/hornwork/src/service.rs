@@ -42,6 +42,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Error for a file without an interface.
+const NO_INTERFACE: &str = "the configuration has no interface for calls";
 /// Longest wait for carriers to answer our deregistration.
 const UNREGISTER_WAIT: Duration = Duration::from_secs(2);
 
@@ -100,10 +102,7 @@ pub fn run(options: &ServeOptions) -> ExitCode {
         return ExitCode::from(2);
     }
     if options.role == ServiceRole::All && config.interfaces.is_empty() {
-        eprintln!(
-            "hornwork: {}: the configuration has no interface for calls",
-            options.config.display()
-        );
+        eprintln!("hornwork: {}: {NO_INTERFACE}", options.config.display());
         eprintln!(
             "  remedy: use --role media or --role gateway for these parts alone, or add an [[interface]]"
         );
@@ -411,7 +410,7 @@ fn serve(
         service.log_expiring_certificates();
         service.signals(&signals, &mut border);
         service.operator_requests(&mut border);
-        service.poll_reload(&mut border, &mut driver)?;
+        service.poll_reload(&mut border, &mut driver);
         if service.poll_stopped(&border) {
             driver.turn(&mut border, Duration::ZERO)?;
             service.events(&mut driver);
@@ -619,6 +618,13 @@ impl NewBorderConfig {
         let unchanged = "the current configuration stays in effect";
         let (config, loaded) =
             read.map_err(|refused| format!("{}; {unchanged}", refused.reason()))?;
+        // As at the start.
+        if config.interfaces.is_empty() {
+            return Err(format!(
+                "{}: {NO_INTERFACE}: add an [[interface]]; {unchanged}",
+                path.display()
+            ));
+        }
         let claimed = claims.claim(&config);
         Ok(NewBorderConfig {
             claimed: claimed.map_err(|why| format!("{}: {why}; {unchanged}", path.display()))?,
@@ -746,24 +752,19 @@ impl BorderService<'_> {
     }
 
     /// SIGHUP: a thread of its own reads the files; a valid configuration takes effect, an invalid one changes nothing.
-    fn poll_reload(
-        &mut self,
-        border: &mut Border,
-        driver: &mut Driver<Forwarder>,
-    ) -> io::Result<()> {
+    fn poll_reload(&mut self, border: &mut Border, driver: &mut Driver<Forwarder>) {
         let (path, loaded, claims) = (self.path.to_owned(), &self.loaded, self.claims);
         let began = self.reading.begin(|| {
             let loaded = loaded.clone();
             move || NewBorderConfig::of(&path, &loaded, claims)
-        })?;
+        });
         if began {
             self.reload_waiters.read_began();
         }
         if let Some(read) = self.reading.take() {
-            let read = read.unwrap_or_else(|panicked| Err(panicked.to_string()));
+            let read = read.unwrap_or_else(|failure| Err(failure.to_string()));
             self.reload(read, border, driver, self.clock.now());
         }
-        Ok(())
     }
 
     fn reload(
@@ -880,6 +881,20 @@ mod tests {
                 "[log]"
             ]
         );
+    }
+
+    #[test]
+    fn a_reload_without_interfaces_is_refused() {
+        let name = format!("hornwork-no-interface-{}.toml", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        // A file of several roles, without the part of the border.
+        let node = "[ng_server]\nlisten = \"udp:127.0.0.1:2223\"\n[[ng_server.interface]]\nname = \"a\"\nmedia = { address = \"127.0.0.1\", ports = \"27000-27101\" }\n";
+        std::fs::write(&path, node).unwrap();
+        let claims = Claims::of(ServedPart::Border).unwrap();
+        let read = NewBorderConfig::of(&path, &LoadedFiles::default(), claims);
+        std::fs::remove_file(&path).unwrap();
+        let why = read.err().unwrap();
+        assert!(why.contains("no interface for calls"), "{why}");
     }
 
     #[test]

@@ -118,13 +118,47 @@ impl WebConsole {
 
     /// Applies users, names, limits of logins and the certificate of a new configuration.
     pub(crate) fn reload(&self, spec: &ConsoleSpec, loaded: &LoadedFiles) {
-        let policy = ConsolePolicy::new(spec, &loaded.oidc);
-        self.policy.send_replace(Arc::new(policy));
-        // Whether there is TLS at all changes at the next start; a certificate that fails leaves the present one. The
-        // borrowed value must be gone before it is replaced.
+        // Whether there is TLS at all changes at the next start, for cookies as well; a certificate that fails leaves the
+        // present one. The borrowed value must be gone before it is replaced.
         let has_tls = self.acceptor.borrow().is_some();
+        let policy = ConsolePolicy {
+            is_secure: has_tls,
+            ..ConsolePolicy::new(spec, &loaded.oidc)
+        };
+        self.policy.send_replace(Arc::new(policy));
         if let (true, Ok(Some(acceptor))) = (has_tls, acceptor(loaded)) {
             self.acceptor.send_replace(Some(acceptor));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_follow_the_listener_and_not_a_reload() {
+        let spec = |more: &str| {
+            let text = format!(
+                "[[interface]]\nname = \"a\"\nlisten = \"udp:127.0.0.1\"\n[console]\nlisten = \"127.0.0.1:8080\"\n{more}"
+            );
+            config::parse(&text, "f").unwrap().console.unwrap()
+        };
+        let plain = spec("");
+        let with_tls = spec("certificate = { chain = \"c.pem\", key = \"c.key\" }\n");
+        let files = LoadedFiles::default();
+        let policy = |spec: &ConsoleSpec| Arc::new(ConsolePolicy::new(spec, &files.oidc));
+        let (sender, current) = watch::channel(policy(&plain));
+        let console = WebConsole {
+            policy: sender,
+            acceptor: watch::channel(None).0,
+        };
+        // Browsers drop cookies with `Secure` that come without TLS.
+        console.reload(&with_tls, &files);
+        let cookie = current.borrow().set_cookie("x");
+        assert!(
+            !cookie.contains("Secure") && !cookie.contains("__Host-"),
+            "{cookie}"
+        );
     }
 }

@@ -138,12 +138,18 @@ impl Connection {
                 }
             }
         };
-        let (client, driver) = limited(&runtime, CONNECT_TIMEOUT, connecting)?;
-        Ok(Connection {
-            runtime,
-            client: Some(client),
-            driver,
-        })
+        match limited(&runtime, CONNECT_TIMEOUT, connecting) {
+            Ok((client, driver)) => Ok(Connection {
+                runtime,
+                client: Some(client),
+                driver,
+            }),
+            Err(error) => {
+                // Otherwise the end of the runtime waits for the look-up of the name, which the time limit does not end.
+                runtime.shutdown_background();
+                Err(error)
+            }
+        }
     }
 
     /// Runs statements within a time limit. After an error of any kind that this returns the connection is not to be

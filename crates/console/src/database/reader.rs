@@ -62,6 +62,12 @@ pub(crate) struct DatabaseReader {
 /// Values of a statement with their types.
 type Values = Vec<(Box<dyn ToSql + Sync>, Type)>;
 
+/// The number of a call, and that of rows at most.
+fn call_and_limit(call: i64, limit: usize) -> Values {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    vec![(Box::new(call), Type::INT8), (Box::new(limit), Type::INT8)]
+}
+
 /// A statement that finds the numbers of calls, highest first: those below `$1`, at most `$2`.
 struct Candidates {
     statement: String,
@@ -393,11 +399,13 @@ impl DatabaseReader {
         &self,
         call: i64,
         limit: usize,
+        bytes: usize,
     ) -> Result<Vec<LoadedMessage>, StoreError> {
-        let values: Values = vec![
-            (Box::new(call), Type::INT8),
-            (Box::new(limit as i64), Type::INT8),
-        ];
+        let limit = match bytes {
+            usize::MAX => limit,
+            bytes => self.messages_within(call, limit, bytes)?,
+        };
+        let values = call_and_limit(call, limit);
         let select = "SELECT at, direction, transport, source, destination, bytes FROM hornwork.messages \
             WHERE call = $1 ORDER BY at, ctid LIMIT $2";
         let rows = self.query(select, &values)?;
@@ -422,17 +430,32 @@ impl DatabaseReader {
         Ok(rows.iter().filter_map(message).collect())
     }
 
-    /// The events of a call in order of time.
+    /// The number of first messages of a call, at most `limit`, without those after the first `bytes` of them.
+    fn messages_within(&self, call: i64, limit: usize, bytes: usize) -> Result<usize, StoreError> {
+        let select = "SELECT octet_length(bytes) FROM hornwork.messages WHERE call = $1 ORDER BY at, ctid LIMIT $2";
+        let rows = self.query(select, &call_and_limit(call, limit))?;
+        let mut size = 0;
+        let within = rows.iter().take_while(|row| {
+            let fits = size < bytes;
+            size += usize::try_from(row.get::<_, i32>(0)).unwrap_or(0);
+            fits
+        });
+        Ok(within.count())
+    }
+
+    /// The first events of a call in order of time, at most `limit`.
     ///
     /// # Errors
     /// The database cannot be read.
-    pub(crate) fn events(&self, call: i64) -> Result<Vec<StoredEvent>, StoreError> {
-        let values: Values = vec![
-            (Box::new(call), Type::INT8),
-            // Events of a call are not earlier than the call; so only some partitions are read.
-            (Box::new(call / super::NODES - super::DAY), Type::INT8),
-        ];
-        let select = "SELECT at, name, fields FROM hornwork.events WHERE call = $1 AND at >= $2 ORDER BY at, ctid";
+    pub(crate) fn first_events(
+        &self,
+        call: i64,
+        limit: usize,
+    ) -> Result<Vec<StoredEvent>, StoreError> {
+        let mut values = call_and_limit(call, limit);
+        // Events of a call are not earlier than the call; so only some partitions are read.
+        values.push((Box::new(call / super::NODES - super::DAY), Type::INT8));
+        let select = "SELECT at, name, fields FROM hornwork.events WHERE call = $1 AND at >= $3 ORDER BY at, ctid LIMIT $2";
         Ok(self.query(select, &values)?.iter().map(event).collect())
     }
 

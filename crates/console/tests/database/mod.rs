@@ -11,6 +11,11 @@ use console::{
 };
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Variable for the test that runs itself with a name server that does not answer.
+const SILENT_NAME_SERVER: &str = "HORNWORK_TEST_SILENT_NAME_SERVER";
 
 fn notes(writer: &mut HistoryWriter) -> Vec<StoreNote> {
     std::iter::from_fn(|| writer.next_note()).collect()
@@ -400,4 +405,49 @@ fn the_server_is_verified_and_passwords_come_from_a_file() {
         .unwrap();
     let newer = try_open(good).unwrap_err().to_string();
     assert!(newer.contains("version 99"), "{newer}");
+}
+
+#[test]
+fn a_name_server_that_does_not_answer_holds_no_attempt_beyond_its_limit() {
+    if std::env::var_os(SILENT_NAME_SERVER).is_some() {
+        let _silent = std::net::UdpSocket::bind("127.0.0.1:53").unwrap();
+        let begun = Instant::now();
+        let location = StoreLocation::Database(DatabaseSettings {
+            host: DatabaseHost::Network("db.example.net".into()),
+            port: 5432,
+            user: "hornwork".into(),
+            database: "calls".into(),
+            authorities: None,
+            password_file: None,
+        });
+        let error = HistoryReader::open(&location).unwrap_err().to_string();
+        assert!(error.contains("no answer within"), "{error}");
+        // The look-up takes a minute.
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        return;
+    }
+    let may = Command::new("unshare").args(["-mn", "true"]).status();
+    if !may.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no right to make namespaces");
+        return;
+    }
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("silent-resolv.conf");
+    std::fs::write(
+        &file,
+        "nameserver 127.0.0.1\noptions timeout:30 attempts:2\n",
+    )
+    .unwrap();
+    let script = "ip link set lo up && mount --bind \"$0\" /etc/resolv.conf && exec \"$1\" --exact \"$2\" --nocapture";
+    let output = Command::new("unshare")
+        .args(["-mn", "sh", "-c", script])
+        .arg(&file)
+        .arg(std::env::current_exe().unwrap())
+        .arg("database::a_name_server_that_does_not_answer_holds_no_attempt_beyond_its_limit")
+        .env(SILENT_NAME_SERVER, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+    assert!(text.contains("1 passed"), "{text}");
 }

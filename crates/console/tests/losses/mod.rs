@@ -167,6 +167,90 @@ fn fill_the_disk(folder: &Path) {
 }
 
 #[test]
+fn a_start_with_a_full_disk_keeps_the_partitions_and_stores_later() {
+    match std::env::var_os(SMALL_DISK) {
+        Some(folder) => start_with_a_full_disk(&PathBuf::from(folder)),
+        None => {
+            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("full-at-start");
+            let name = "losses::a_start_with_a_full_disk_keeps_the_partitions_and_stores_later";
+            let _ = with_small_disk(name, &folder);
+            let _ = std::fs::remove_dir_all(&folder);
+        }
+    }
+}
+
+fn start_with_a_full_disk(folder: &Path) {
+    let place = Place {
+        location: StoreLocation::Folder(folder.join("store")),
+        server: None,
+    };
+    let mut writer = open(&place, START);
+    call(&mut writer, 1, START, "100", "600");
+    end(&mut writer, 1, START + SECOND, 410);
+    writer.end(START + 2 * SECOND);
+    let filler = folder.join("filler");
+    let mut file = std::fs::File::create(&filler).unwrap();
+    while std::io::Write::write(&mut file, &[0; 4_096]).is_ok() {}
+    // On the same day, and on a later one; the first start does not spoil the second.
+    for now in [START + 60 * SECOND, START + DAY] {
+        let mut writer = open(&place, now);
+        let losses = writer.losses();
+        assert!(losses.is_failing());
+        let all = notes(&mut writer);
+        assert!(matches!(&all[..], [StoreNote::Failed { .. }]), "{all:?}");
+        call(&mut writer, 2, now, "100", "601");
+        writer.tick(now + 3 * SECOND);
+        assert!(losses.is_failing());
+        let names = std::fs::read_dir(place.path()).unwrap().flatten();
+        let names: Vec<_> = names.map(|entry| entry.file_name()).collect();
+        let is_whole = |name: &std::ffi::OsString| name.to_string_lossy().starts_with("2025");
+        assert_eq!(names.iter().filter(|name| is_whole(name)).count(), 1);
+        assert!(
+            names.iter().all(|name| is_whole(name) || name == "lock"),
+            "{names:?}"
+        );
+        if now == START + DAY {
+            std::fs::remove_file(&filler).unwrap();
+            writer.tick(now + 6 * SECOND);
+            assert!(!losses.is_failing());
+            let all = notes(&mut writer);
+            let is_resumed = |note: &StoreNote| matches!(note, StoreNote::Resumed { .. });
+            assert!(all.iter().any(is_resumed), "{all:?}");
+            call(&mut writer, 3, now + 7 * SECOND, "100", "602");
+            assert_eq!(losses.counts().messages, 4);
+        }
+        writer.end(now + 8 * SECOND);
+    }
+    // The record of the second call comes from its events.
+    let all = CallFilter::default();
+    assert_eq!(super::found(&place, &all), ["a-3", "a-2", "a-1"]);
+    let reader = reader(&place);
+    for (id, messages) in [("a-1", 4), ("a-2", 0), ("a-3", 4)] {
+        let call = reader.find(id).unwrap().unwrap();
+        assert_eq!(reader.messages(call.id).unwrap().len(), messages, "{id}");
+    }
+}
+
+#[test]
+fn a_search_during_a_start_does_not_make_a_partition_damaged() {
+    let place = Place::folder("searched");
+    let mut writer = open(&place, START);
+    call(&mut writer, 1, START, "100", "600");
+    end(&mut writer, 1, START + SECOND, 410);
+    writer.end(START + 2 * SECOND);
+    let index = super::partition_of(&place).join("index.db");
+    let search = rusqlite::Connection::open(index).unwrap();
+    search.execute_batch("BEGIN; SELECT * FROM calls").unwrap();
+    let mut writer = open(&place, START + 60 * SECOND);
+    assert!(notes(&mut writer).is_empty());
+    call(&mut writer, 2, START + 61 * SECOND, "100", "601");
+    writer.tick(START + 62 * SECOND);
+    search.execute_batch("ROLLBACK").unwrap();
+    let all = CallFilter::default();
+    assert_eq!(super::found(&place, &all), ["a-2", "a-1"]);
+}
+
+#[test]
 fn records_above_the_memory_limit_are_lost_while_the_index_is_locked() {
     let place = Place::folder("locked");
     let mut writer = open(&place, START);

@@ -2,6 +2,7 @@
 //! calls, from which the records of calls are written that a crash cut.
 
 use super::form;
+use crate::full_disk::{append_whole, is_full};
 use crate::log::timestamp;
 use config::{RecordFormat, RecordsSpec};
 use engine::record::CallRecord;
@@ -9,7 +10,7 @@ use net::Clock;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -22,6 +23,8 @@ const COMPACT_BYTES: u64 = 16 << 20;
 /// Bytes at the end of a file of records that are searched for calls whose end is missing in the journal: more than one
 /// part of a batch ([`super::CHUNK`]).
 const TAIL_BYTES: u64 = 16 << 20;
+/// Longest time between two removals of old files, nanoseconds: without calls no file is rotated.
+const REMOVE_INTERVAL: u64 = 3_600_000_000_000;
 
 /// A file that is appended to. A failed write leaves no part of its text.
 #[derive(Debug)]
@@ -62,22 +65,30 @@ impl AppendedFile {
     }
 
     fn append(&mut self, text: &str) -> io::Result<()> {
-        match self.file.write_all(text.as_bytes()) {
-            Ok(()) => {
-                self.length += text.len() as u64;
-                Ok(())
-            }
-            Err(error) => {
-                // On a full disk a file can still be shortened.
-                let _ = self.file.set_len(self.length);
-                Err(error)
-            }
-        }
+        append_whole(&self.file, self.length, text)?;
+        self.length += text.len() as u64;
+        Ok(())
     }
 
     /// Whether the path still leads to this file.
     fn is_in_place(&self) -> bool {
         std::fs::metadata(&self.path).is_ok_and(|metadata| metadata.ino() == self.inode)
+    }
+}
+
+/// A full disk at the start is an outage as later on: the file is opened with the next record, and calls go on.
+fn unless_full(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if is_full(&error) => Ok(()),
+        done => done,
+    }
+}
+
+/// The value unless the file has gone meanwhile: other programs collect the records.
+fn unless_gone<T>(of_file: io::Result<T>) -> io::Result<Option<T>> {
+    match of_file {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        of_file => of_file.map(Some),
     }
 }
 
@@ -208,6 +219,8 @@ pub(super) struct RecordFolder {
     /// Length of the journal after it was rewritten last.
     compacted: u64,
     dirty: bool,
+    /// Time of the last removal of old files, nanoseconds since 1970; 0: none yet.
+    removed_at: u64,
 }
 
 impl RecordFolder {
@@ -243,7 +256,7 @@ impl RecordFolder {
             return Err(io::Error::other("another program writes its records there"));
         }
         for file in &mut files {
-            file.ready(&spec.folder, now)?;
+            unless_full(file.ready(&spec.folder, now).map(drop))?;
         }
         let mut folder = RecordFolder {
             spec: spec.clone(),
@@ -252,10 +265,11 @@ impl RecordFolder {
             journal_incomplete: false,
             compacted: 0,
             dirty: false,
+            removed_at: 0,
         };
         let cut = folder.running_before()?;
         for file in &mut folder.files {
-            file.set_aside_other_columns(spec, now)?;
+            unless_full(file.set_aside_other_columns(spec, now))?;
         }
         Ok((folder, cut))
     }
@@ -265,9 +279,9 @@ impl RecordFolder {
         let mut running: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
         let mut alive = String::new();
         self.journal.file.seek(SeekFrom::Start(0))?;
-        for line in BufReader::new(&self.journal.file).lines() {
-            // A line that is no JSON is the rest of a failed write.
-            let Ok(Value::Object(mut entry)) = serde_json::from_str(&line?) else {
+        for line in BufReader::new(&self.journal.file).split(b'\n') {
+            // A line that is no JSON is the rest of a failed write, or of a power failure.
+            let Ok(Value::Object(mut entry)) = serde_json::from_slice(&line?) else {
                 continue;
             };
             if let Some(Value::String(at)) = entry.get("alive") {
@@ -300,7 +314,9 @@ impl RecordFolder {
         let Some(file) = self.files.first() else {
             return Ok(BTreeSet::new());
         };
-        let mut source = File::open(file.path(&self.spec.folder))?;
+        let Some(mut source) = unless_gone(File::open(file.path(&self.spec.folder)))? else {
+            return Ok(BTreeSet::new());
+        };
         let start = source.metadata()?.len().saturating_sub(TAIL_BYTES);
         source.seek(SeekFrom::Start(start))?;
         let mut bytes = Vec::new();
@@ -389,7 +405,8 @@ impl RecordFolder {
         for file in &mut self.files {
             rotated |= file.rotate(&self.spec, now)?;
         }
-        if rotated {
+        if rotated || now.saturating_sub(self.removed_at) >= REMOVE_INTERVAL {
+            self.removed_at = now;
             self.remove_old(now)?;
         }
         Ok(())
@@ -403,8 +420,8 @@ impl RecordFolder {
             let name = entry.file_name().to_string_lossy().into_owned();
             let ours =
                 name.starts_with("cdr-") && [".ndjson", ".csv"].iter().any(|e| name.ends_with(e));
-            let metadata = entry.metadata()?;
-            if ours && metadata.is_file() {
+            let metadata = unless_gone(entry.metadata())?;
+            if let Some(metadata) = metadata.filter(|metadata| ours && metadata.is_file()) {
                 let modified = metadata.modified()?.duration_since(UNIX_EPOCH);
                 let modified = modified.map_or(0, |at| at.as_nanos());
                 rotated.push((name, entry.path(), metadata.len(), modified));
@@ -417,7 +434,7 @@ impl RecordFolder {
             let old = self.spec.keep.is_some_and(|keep| age > keep.as_nanos());
             let large = self.spec.keep_bytes.is_some_and(|most| total > most);
             if old || large {
-                std::fs::remove_file(path)?;
+                unless_gone(std::fs::remove_file(path))?;
                 total = total.saturating_sub(length);
             }
         }
@@ -472,6 +489,7 @@ impl RecordFolder {
 mod tests {
     use super::*;
     use core::time::Duration;
+    use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt as _;
 
     const START: u64 = 1_700_000_000_000_000_000;
@@ -668,6 +686,64 @@ mod tests {
         assert!(!folder.join("cdr.ndjson").exists());
         files.remove_old(u64::MAX / 2).unwrap();
         assert_eq!(names(), ["running.journal"]);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_at_the_start_costs_no_call() {
+        let folder = scratch("full");
+        let spec = spec(&folder, RecordFormat::Csv);
+        std::fs::create_dir(&folder).unwrap();
+        // Writing there fails as on a full disk.
+        std::os::unix::fs::symlink("/dev/full", folder.join("cdr.csv")).unwrap();
+        let (mut files, cut) = RecordFolder::open(&spec, START).unwrap();
+        assert!(cut.is_empty());
+        let mut chunk = files.prepare(&[record("a")], String::new());
+        let failed = files.write(&mut chunk, START).unwrap_err();
+        assert_eq!(failed.kind(), io::ErrorKind::StorageFull);
+        // The disk has room again.
+        std::fs::remove_file(folder.join("cdr.csv")).unwrap();
+        files.write(&mut chunk, START).unwrap();
+        let text = std::fs::read_to_string(folder.join("cdr.csv")).unwrap();
+        assert!(text.starts_with(&form::csv_header()), "{text}");
+        assert_eq!(text.lines().count(), 2);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn old_files_are_removed_without_new_records() {
+        let folder = scratch("keep");
+        let spec = spec(&folder, RecordFormat::Ndjson);
+        let (mut files, _) = RecordFolder::open(&spec, START).unwrap();
+        let old = folder.join("cdr-20231101T000000000000Z.ndjson");
+        let write = || std::fs::write(&old, "{}\n").unwrap();
+        write();
+        let now = std::fs::metadata(&old).unwrap().modified().unwrap();
+        let now = now.duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+        let day = 86_400_000_000_000;
+        files.rotate(now + day / 2).unwrap();
+        assert!(old.exists(), "younger than keep_days");
+        files.rotate(now + 2 * day).unwrap();
+        assert!(!old.exists());
+        // At most hourly, as the folder may be large.
+        write();
+        files.rotate(now + 2 * day + 1).unwrap();
+        assert!(old.exists());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_line_of_the_journal_hides_no_other_and_no_start() {
+        let folder = scratch("damaged");
+        let spec = spec(&folder, RecordFormat::Ndjson);
+        std::fs::create_dir(&folder).unwrap();
+        let mut journal = running("a").into_bytes();
+        journal.extend_from_slice(b"\xff\xfe\0\n");
+        journal.extend_from_slice(running("b").as_bytes());
+        std::fs::write(folder.join(JOURNAL), journal).unwrap();
+        let (_, cut) = RecordFolder::open(&spec, START).unwrap();
+        let ids: Vec<&Value> = cut.iter().map(|record| &record["id"]).collect();
+        assert_eq!(ids, ["a", "b"]);
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

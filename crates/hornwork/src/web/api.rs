@@ -160,8 +160,7 @@ impl ConsoleState {
         {
             return known.clone();
         }
-        let read = store.read(|reader| Ok(reader.unread().len())).await;
-        let checked = store_text(read);
+        let checked = store_text(store.check().await);
         *last = Some((self.operators.clock.now(), checked.clone()));
         checked
     }

@@ -1,14 +1,16 @@
 //! The audit log: logins, commands, exports and refusals, one JSON object a line; the newest entries are also in memory
-//! for the console.
+//! for the console. A thread of its own writes, because no disk may delay the console and its health.
 
+use crate::full_disk::append_whole;
 use engine::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::IpAddr;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +30,10 @@ const MAX_FILE: u64 = 64 << 20;
 pub(super) const NO_ROLE: &str = "-";
 /// Octets at the end of the file that are read at the start.
 const READ_BACK: u64 = 4 << 20;
+/// Longest wait for an entry to be in the file; further entries then do not wait until the disk responds.
+const LONGEST_WRITE: Duration = Duration::from_secs(1);
+/// Entries that may wait for the disk; further ones are in memory only.
+const MAX_WAITING: usize = 1_000;
 /// Longest action, characters.
 const MAX_ACTION: usize = 300;
 
@@ -71,7 +77,7 @@ struct AuditState {
     sources: BTreeMap<IpAddr, RefusedLogins>,
     /// Refused logins of sources beyond those in the table, without an entry.
     of_others: u64,
-    file: Option<(PathBuf, File, u64)>,
+    file: Option<AuditWriter>,
     /// Whether the last write failed, which was reported.
     failing: bool,
 }
@@ -97,6 +103,13 @@ fn open(path: &Path) -> io::Result<(File, u64)> {
         }
     }
     Ok((file, length))
+}
+
+/// Whether the path still leads to this file.
+fn is_in_place(path: &Path, file: &File) -> bool {
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let (there, own) = (std::fs::metadata(path), file.metadata());
+    there.is_ok_and(|there| own.is_ok_and(|own| identity(there) == identity(own)))
 }
 
 /// Name of an earlier file.
@@ -169,24 +182,100 @@ impl AuditState {
         }
         Ok(())
     }
+}
 
+/// The file, in the thread that writes it.
+struct AuditFile {
+    path: PathBuf,
+    file: File,
+    length: u64,
+    /// Length at which it is renamed.
+    limit: u64,
+}
+
+impl AuditFile {
     fn append(&mut self, line: &str) -> io::Result<()> {
-        let Some((path, file, length)) = &mut self.file else {
-            return Ok(());
-        };
-        if *length >= MAX_FILE {
+        let AuditFile {
+            path,
+            file,
+            length,
+            limit,
+        } = self;
+        // Another program has renamed or removed it. Also, without it no earlier file may be shifted: each entry would
+        // shift them once more.
+        if !is_in_place(path, file) {
+            (*file, *length) = open(path)?;
+        }
+        if *length >= *limit {
             for number in (1..OLD_FILES).rev() {
                 match std::fs::rename(old(path, number), old(path, number + 1)) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     _ => {}
                 }
             }
-            std::fs::rename(&*path, old(path, 1))?;
+            std::fs::rename(path.as_path(), old(path, 1))?;
             (*file, *length) = open(path)?;
         }
-        file.write_all(line.as_bytes())?;
+        append_whole(file, *length, line)?;
         *length += line.len() as u64;
         Ok(())
+    }
+}
+
+/// Hands entries to the thread that writes.
+struct AuditWriter {
+    lines: SyncSender<String>,
+    written: Receiver<io::Result<()>>,
+    /// Entries whose outcome is not known.
+    pending: usize,
+}
+
+impl AuditWriter {
+    /// Starts the thread. It ends with this value.
+    fn start(mut file: AuditFile) -> io::Result<AuditWriter> {
+        let (lines, inbox) = sync_channel::<String>(MAX_WAITING);
+        let (outcomes, written) = sync_channel(MAX_WAITING + 1);
+        std::thread::Builder::new()
+            .name("audit".to_owned())
+            .spawn(move || {
+                // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
+                let _ = net::block_signals();
+                for line in inbox {
+                    if outcomes.send(file.append(&line)).is_err() {
+                        return;
+                    }
+                }
+            })?;
+        Ok(AuditWriter {
+            lines,
+            written,
+            pending: 0,
+        })
+    }
+
+    /// Writes a line; waits only if the disk has responded to all lines before it.
+    fn write(&mut self, line: String) -> io::Result<()> {
+        let mut late = Ok(());
+        while let Ok(outcome) = self.written.try_recv() {
+            self.pending = self.pending.saturating_sub(1);
+            late = late.and(outcome);
+        }
+        let silent = |entries: &str| {
+            let seconds = LONGEST_WRITE.as_secs();
+            let why = format!("its disk has not responded for {seconds} s, {entries}");
+            io::Error::new(io::ErrorKind::TimedOut, why)
+        };
+        if self.lines.try_send(line).is_err() {
+            return Err(silent("and entries are in memory only"));
+        }
+        self.pending += 1;
+        if self.pending > 1 {
+            return Err(silent("and entries wait"));
+        }
+        let outcome = self.written.recv_timeout(LONGEST_WRITE);
+        let outcome = outcome.map_err(|_| silent("and entries wait"))?;
+        self.pending = 0;
+        late.and(outcome)
     }
 }
 
@@ -197,6 +286,11 @@ impl AuditLog {
     /// # Errors
     /// If the file cannot be opened.
     pub(super) fn open(path: Option<&Path>) -> io::Result<(AuditLog, Option<io::Error>)> {
+        AuditLog::open_limited(path, MAX_FILE)
+    }
+
+    /// As [`AuditLog::open`] with another length at which the file is renamed.
+    fn open_limited(path: Option<&Path>, limit: u64) -> io::Result<(AuditLog, Option<io::Error>)> {
         let mut state = AuditState::default();
         let mut unread = None;
         if let Some(path) = path {
@@ -208,7 +302,12 @@ impl AuditLog {
             };
             let (file, length) = open(path).map_err(failed)?;
             unread = state.read_back(&file, length).err();
-            state.file = Some((path.to_owned(), file, length));
+            state.file = Some(AuditWriter::start(AuditFile {
+                path: path.to_owned(),
+                file,
+                length,
+                limit,
+            })?);
         }
         Ok((AuditLog(Mutex::new(state)), unread))
     }
@@ -220,7 +319,7 @@ impl AuditLog {
         }
         let line = serde_json::to_string(&entry).unwrap_or_default() + "\n";
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let written = state.append(&line);
+        let written = state.file.as_mut().map_or(Ok(()), |file| file.write(line));
         state.keep(entry);
         let was_failing = std::mem::replace(&mut state.failing, written.is_err());
         written.err().filter(|_| !was_failing)
@@ -415,11 +514,62 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_moved_or_removed_is_begun_anew() {
+        let path = scratch("moved");
+        // A file with an entry is full; those before it stay as they are.
+        let (log, _) = AuditLog::open_limited(Some(&path), 1).unwrap();
+        let text = |path: &Path| std::fs::read_to_string(path).unwrap();
+        log.add(entry("first"));
+        let moved = scratch("moved-away");
+        std::fs::rename(&path, &moved).unwrap();
+        std::fs::write(old(&path, 1), "earlier").unwrap();
+        assert!(log.add(entry("second")).is_none());
+        std::fs::remove_file(&path).unwrap();
+        assert!(log.add(entry("third")).is_none());
+        assert!(text(&path).contains("third") && !text(&path).contains("second"));
+        assert!(text(&moved).contains("first") && !text(&moved).contains("second"));
+        assert_eq!(text(&old(&path, 1)), "earlier");
+        assert!(!old(&path, 2).exists());
+        for path in [&path, &moved, &old(&path, 1)] {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_disk_that_does_not_respond_delays_one_entry() {
+        let path = scratch("silent");
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        // A FIFO that is not read takes 64 KiB, and then keeps its writer waiting.
+        let (log, _) = AuditLog::open(Some(&path)).unwrap();
+        let long = || AuditEntry {
+            user: "x".repeat(1_000),
+            ..entry("GET /calls")
+        };
+        let mut all = 0;
+        let failed = loop {
+            all += 1;
+            if let Some(error) = log.add(long()) {
+                break error;
+            }
+            assert!(all < 200);
+        };
+        assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
+        // Further entries do not wait: these would take longer than the test may.
+        for _ in 0..2 * MAX_WAITING {
+            assert!(log.add(long()).is_none(), "the failure is told once");
+        }
+        let state = log.0.lock().unwrap();
+        assert_eq!(state.entries.len(), all + 2 * MAX_WAITING);
+        drop(state);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
     fn earlier_files_are_kept() {
         let path = scratch("rotated");
-        let (log, _) = AuditLog::open(Some(&path)).unwrap();
+        let (log, _) = AuditLog::open_limited(Some(&path), 1).unwrap();
         for number in 0..OLD_FILES + 2 {
-            log.0.lock().unwrap().file.as_mut().unwrap().2 = MAX_FILE;
             assert!(log.add(entry(&format!("action {number}"))).is_none());
         }
         let text = |path: &Path| std::fs::read_to_string(path).unwrap();

@@ -15,6 +15,8 @@ const READERS: usize = 2;
 const MAX_WAITING: usize = 16;
 /// Longest wait for a read.
 const TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest wait for the check of the store: load balancers ask for it, and must not wait for the searches of users.
+const CHECK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A read; the error is that of opening the store.
 type StoreJob = Box<dyn FnOnce(Result<&HistoryReader, StoreError>) + Send>;
@@ -54,8 +56,10 @@ impl StoreReaders {
     ) -> Result<T, Problem> {
         let (reply, answer) = oneshot::channel();
         let job: StoreJob = Box::new(move |reader| {
-            // The client may have gone.
-            let _ = reply.send(reader.and_then(job));
+            // The client may have gone, before or meanwhile.
+            if !reply.is_closed() {
+                let _ = reply.send(reader.and_then(job));
+            }
         });
         self.0
             .try_send(job)
@@ -64,6 +68,18 @@ impl StoreReaders {
             Ok(Ok(result)) => Ok(result?),
             _ => Err(Problem::busy("the search took too long")),
         }
+    }
+}
+
+impl StoreReaders {
+    /// The number of parts of the store that cannot be read.
+    ///
+    /// # Errors
+    /// The store cannot be read, or is busy.
+    pub(super) async fn check(&self) -> Result<usize, Problem> {
+        let read = self.read(|reader| Ok(reader.unread().len()));
+        let busy = |_| Err(Problem::busy("searches take long"));
+        timeout(CHECK_TIMEOUT, read).await.unwrap_or_else(busy)
     }
 }
 
@@ -86,5 +102,80 @@ fn run(location: &StoreLocation, queue: &Mutex<Receiver<StoreJob>>) {
             }
             Err(error) => job(Err(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use console::{HistoryWriter, StoreSettings};
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use tokio::task::JoinHandle;
+
+    /// Reads on all threads that wait for each other, and for the caller.
+    fn block(readers: &StoreReaders, barrier: &Arc<Barrier>) -> Vec<JoinHandle<()>> {
+        let read = |_| {
+            let (readers, barrier) = (readers.clone(), barrier.clone());
+            tokio::spawn(async move {
+                let job = move |_: &HistoryReader| {
+                    barrier.wait();
+                    Ok(())
+                };
+                assert!(readers.read(job).await.is_ok());
+            })
+        };
+        (0..READERS).map(read).collect()
+    }
+
+    #[test]
+    fn searches_delay_no_check_and_end_with_their_client() {
+        let name = format!("hornwork-console-store-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let location = StoreLocation::Folder(folder.clone());
+        let settings = StoreSettings {
+            location: location.clone(),
+            node: String::new(),
+            retention_days: 1,
+            size: 64 << 20,
+            secure_content: false,
+            full_text: false,
+        };
+        let now = 1_763_999_999_000_000;
+        HistoryWriter::open(settings, now).unwrap().end(now);
+        let readers = StoreReaders::start(&location).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            assert_eq!(readers.check().await.unwrap(), 0);
+            let barrier = Arc::new(Barrier::new(READERS + 1));
+            let searches = block(&readers, &barrier);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert!(readers.check().await.unwrap_err().is_busy());
+            // Its client goes before a thread is free.
+            let was_run = Arc::new(AtomicBool::new(false));
+            let run = was_run.clone();
+            let abandoned = readers.read(move |_| {
+                run.store(true, Ordering::Relaxed);
+                Ok(())
+            });
+            assert!(timeout(Duration::from_millis(10), abandoned).await.is_err());
+            barrier.wait();
+            for search in searches {
+                search.await.unwrap();
+            }
+            // Both threads are beyond it when they have these.
+            let later = block(&readers, &barrier);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            barrier.wait();
+            for search in later {
+                search.await.unwrap();
+            }
+            assert!(!was_run.load(Ordering::Relaxed));
+            assert_eq!(readers.check().await.unwrap(), 0);
+        });
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
