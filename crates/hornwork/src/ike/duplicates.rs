@@ -94,7 +94,7 @@ impl Duplicates {
         self.done.remove(&tunnel);
     }
 
-    /// The daemon has ended, with all that it has set up.
+    /// The daemon has ended, with its associations.
     pub(super) fn clear(&mut self) {
         self.done.clear();
     }
