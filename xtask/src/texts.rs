@@ -24,7 +24,7 @@ const LONG: [(&str, usize); 19] = [
     ("crates/border/tests/suite/virtual_network/mod.rs", 1_053),
     ("crates/media/src/conference.rs", 1_104),
     ("crates/net/src/driver.rs", 1_033),
-    ("crates/net/src/plane.rs", 1_173),
+    ("crates/net/src/plane.rs", 1_126),
     ("crates/sip/src/process.rs", 1_110),
     ("crates/sip/tests/suite/dialogs.rs", 1_244),
     ("crates/sip/tests/suite/transport.rs", 1_232),

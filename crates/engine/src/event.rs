@@ -1427,9 +1427,7 @@ impl Event {
     pub fn new(at: Time, kind: EventKind) -> Event {
         Event { at, kind }
     }
-}
 
-impl Event {
     /// Appends `time name field=value ...` to a line; values with spaces or quotes are quoted.
     pub fn append_to(&self, line: &mut String) {
         push_digits(line, self.at.0 / 1_000_000_000, 1);

@@ -1,5 +1,5 @@
-//! The IPsec gateway (`[gateway]`). Packets pass between a TUN device and the outer socket on a thread of its own, or on
-//! that of media, where media of calls takes the direct path; the keeper is a thread that does everything that may block:
+//! The IPsec gateway (`[gateway]`). Packets pass between a TUN device and the outer socket on a thread of its own, or
+//! on that of media, where media of calls takes the direct path. The keeper is a thread for everything that may block:
 //! keys, files, log, path MTU. With `[gateway.ike]` a third one connects the daemon of the key exchange.
 
 mod batch;

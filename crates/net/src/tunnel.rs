@@ -16,8 +16,7 @@ const ROUTE_TIME: Duration = Duration::from_secs(5);
 const MAX_ROUTES: usize = 65_536;
 
 /// A gateway's tunnels, driven by the thread that carries media: packets for open media ports pass between the tunnel
-/// and the forwarder, all others between the tunnel and a TUN device. No call waits. What the tunnel does with packets
-/// is unknown here.
+/// and the forwarder, all others between the tunnel and a TUN device. No call waits. Ciphers are unknown here.
 pub trait TunnelPath: Send {
     /// Copies of the descriptors to wait for: the device, the outer socket, and one for commands.
     ///

@@ -1,6 +1,6 @@
-//! The thread of the packet loop: one of its own, or that of media, which then drives it between its other work, so that
-//! media passes between tunnels and forwarder without TUN device and sockets. One thread at a time drives it, because
-//! sequence numbers and replay windows are not shared.
+//! The thread of the packet loop: one of its own, or that of media, which then drives it between its other work, so
+//! that media passes between tunnels and forwarder without TUN device and sockets. One thread at a time drives it,
+//! because sequence numbers and replay windows are not shared.
 
 use super::packets::{CarryingEnd, PacketLoop};
 use config::{Config, GatewayMedia, GatewaySpec};

@@ -1,6 +1,6 @@
 //! The loop that carries packets between the TUN device and the outer socket, and media between tunnels and the
-//! forwarder: in batches, in place, without an allocation per packet. It has a thread of its own, or is driven by that of
-//! media (`direct.rs`). It never waits for another thread: its queues are bounded, and reports that do not fit are
+//! forwarder: in batches, in place, without an allocation per packet. It has a thread of its own, or that of media
+//! drives it (`direct.rs`). It never waits for another thread: its queues are bounded, and reports that do not fit are
 //! dropped.
 
 use super::batch::SealedBatch;

@@ -57,8 +57,8 @@ impl Plane {
         }
     }
 
-    /// Offers each queued media datagram to `send`: local address, destination, payload. What it does not take stays
-    /// in its chain.
+    /// Offers each queued media datagram to `send`: local address, destination, payload. A refused one stays in its
+    /// chain.
     pub(super) fn send_queued(
         &mut self,
         mut send: impl FnMut(SocketAddr, SocketAddr, &[u8]) -> bool,
