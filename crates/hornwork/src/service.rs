@@ -118,7 +118,9 @@ pub fn run(options: &ServeOptions) -> ExitCode {
     };
     warn_of_settings(&config);
     if gateway {
-        warn_of_ignored(&config);
+        for table in without_calls(&config) {
+            tracing::warn!("{table} is ignored: with --role gateway there are no calls");
+        }
         return gateway::run(&config, loaded.gateway.as_ref(), &log, clock);
     }
     if !media && config.ng_server.is_some() {
@@ -187,21 +189,20 @@ fn warn_of_settings(config: &Config) {
     }
 }
 
-/// Tables that have no effect without calls.
-fn warn_of_ignored(config: &Config) {
-    for (table, present) in [
+/// Tables of the file that have no effect without calls.
+fn without_calls(config: &Config) -> Vec<&'static str> {
+    let tables = [
         ("[[interface]]", !config.interfaces.is_empty()),
+        ("[ng_server]", config.ng_server.is_some()),
         ("[control]", config.control.is_some()),
         ("[records]", config.records.is_some()),
         ("[store]", config.store.is_some()),
         ("[console]", config.console.is_some()),
         ("[alarms]", config.alarms.is_some()),
         ("[traces]", config.traces.is_some()),
-    ] {
-        if present {
-            tracing::warn!("{table} is ignored: with --role gateway there are no calls");
-        }
-    }
+    ];
+    let present = tables.into_iter().filter(|(_, present)| *present);
+    present.map(|(table, _)| table).collect()
 }
 
 fn serve(
@@ -895,6 +896,13 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let why = read.err().unwrap();
         assert!(why.contains("no interface for calls"), "{why}");
+    }
+
+    #[test]
+    fn each_table_without_effect_at_a_gateway_is_named() {
+        let text = "[ng_server]\nlisten = \"udp:127.0.0.1:2223\"\n[[ng_server.interface]]\nname = \"a\"\nmedia = { address = \"127.0.0.1\", ports = \"27000-27101\" }\n[metrics]\nlisten = \"127.0.0.1:9100\"\n";
+        let config = config::parse(text, "f").unwrap();
+        assert_eq!(without_calls(&config), ["[ng_server]"]);
     }
 
     #[test]

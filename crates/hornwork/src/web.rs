@@ -118,8 +118,8 @@ impl WebConsole {
 
     /// Applies users, names, limits of logins and the certificate of a new configuration.
     pub(crate) fn reload(&self, spec: &ConsoleSpec, loaded: &LoadedFiles) {
-        // Whether there is TLS at all changes at the next start, for cookies as well; a certificate that fails leaves the
-        // present one. The borrowed value must be gone before it is replaced.
+        // Whether there is TLS at all changes at the next start, for cookies as well; a certificate that fails leaves
+        // the present one. The borrowed value must be gone before it is replaced.
         let has_tls = self.acceptor.borrow().is_some();
         let policy = ConsolePolicy {
             is_secure: has_tls,

@@ -145,7 +145,7 @@ impl Connection {
                 driver,
             }),
             Err(error) => {
-                // Otherwise the end of the runtime waits for the look-up of the name, which the time limit does not end.
+                // Otherwise the end of the runtime waits for the look-up of the name, which no time limit ends.
                 runtime.shutdown_background();
                 Err(error)
             }
