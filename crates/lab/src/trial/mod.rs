@@ -1,5 +1,6 @@
 //! Trials: one run of an experiment at one level, on sockets or in virtual time.
 
+mod border_gateway;
 mod conference;
 mod emulated;
 mod esp;
