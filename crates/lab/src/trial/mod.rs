@@ -1,6 +1,5 @@
 //! Trials: one run of an experiment at one level, on sockets or in virtual time.
 
-mod border_gateway;
 mod conference;
 mod emulated;
 mod esp;
@@ -16,6 +15,7 @@ mod sockets;
 mod thread;
 #[cfg(test)]
 mod tunnel_calls;
+mod tunnel_to_border;
 mod tunnelled;
 
 pub use hosts::TrialHosts;

@@ -1,9 +1,9 @@
 //! A protected access side: callers in a network namespace of their own, and between them and the border either a link,
-//! or a tunnel to the border's own gateway (`border_gateway.rs`), or two gateways of this program that seal and open
+//! or a tunnel to the border's own gateway (`tunnel_to_border.rs`), or two gateways of this program that seal and open
 //! every packet (ESP, RFC 4303) and reach the kernel by TUN, or the line of `tunnelled.rs` with firewall, tunnel or ESP,
 //! and the link of `[network]`.
 
-use super::border_gateway::{BorderGateway, BorderGatewayEnd};
+use super::tunnel_to_border::{TunnelToBorder, TunnelToBorderEnd};
 use super::tunnelled::{Tunnelled, TunnelledEnd};
 use super::{HostPlacement, Outcomes, Trial};
 use crate::error::LabError;
@@ -84,7 +84,7 @@ pub(super) struct ProtectedLink {
     /// The border is a program of its own.
     has_border_program: bool,
     /// The tunnel to its gateway.
-    border: Option<BorderGateway>,
+    border: Option<TunnelToBorder>,
 }
 
 /// Figures of the access side for the record of the trial.
@@ -156,7 +156,7 @@ impl ProtectedLink {
         };
         let border = link.border_network();
         let mut entropy = Entropy::from_number(seed);
-        link.border = BorderGateway::open(protection, &network, border.as_deref(), &mut entropy)?;
+        link.border = TunnelToBorder::open(protection, &network, border.as_deref(), &mut entropy)?;
         match protection.esp() {
             _ if link.tunnelled.is_some() => {}
             _ if link.border.is_some() => link.before = wire_bytes()?,
@@ -194,7 +194,7 @@ impl ProtectedLink {
 
     /// Parts of the border's configuration, if it is a program of its own.
     pub(super) fn border_program(&self) -> Option<ProgramPlan<'_>> {
-        let plan = self.border.as_ref().map(BorderGateway::plan);
+        let plan = self.border.as_ref().map(TunnelToBorder::plan);
         self.has_border_program.then(|| plan.unwrap_or_default())
     }
 
@@ -253,7 +253,7 @@ impl ProtectedLink {
             .iter()
             .filter(|a| a.kind == AttemptKind::Call && a.established.is_some());
         let has_direct_media = (link.border.as_ref()).is_some_and(|one| one.media() == "direct");
-        let border = link.border.take().map(BorderGateway::finish).transpose()?;
+        let border = link.border.take().map(TunnelToBorder::finish).transpose()?;
         let tunnelled = link.tunnelled.take();
         let ended = tunnelled.map(|tunnelled| tunnelled.finish(&link.protection, noise));
         let ended = ended.transpose()?;
@@ -263,7 +263,7 @@ impl ProtectedLink {
         if has_direct_media {
             remarks.push(NO_GATEWAY_TIME.to_owned());
         }
-        if let Some(fault) = border.as_ref().and_then(BorderGatewayEnd::fault) {
+        if let Some(fault) = border.as_ref().and_then(TunnelToBorderEnd::fault) {
             for link in &mut links {
                 link.faults.push(fault.clone());
             }
@@ -285,7 +285,7 @@ impl ProtectedLink {
         mut self,
         calls: u64,
         line: Option<&TunnelledEnd>,
-        border: Option<BorderGatewayEnd>,
+        border: Option<TunnelToBorderEnd>,
     ) -> Result<LinkCost, LabError> {
         let mut cost = LinkCost::default();
         match self.gateways.take() {

@@ -1,6 +1,6 @@
 //! An access side with a line: callers and border in a network namespace each, and between them a third one, which
 //! passes the packets as they are or through the link of `[network]`. Firewall and tunnels are the modules of study C,
-//! ESP is that of two gateways of this program, or of one and the border's own (`border_gateway.rs`).
+//! ESP is that of two gateways of this program, or of one and the border's own (`tunnel_to_border.rs`).
 
 use super::emulated::CarriedLink;
 use super::namespaces::{finish_links, in_namespace};

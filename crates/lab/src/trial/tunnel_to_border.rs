@@ -23,7 +23,7 @@ const PUBLISHED: Duration = Duration::from_millis(250);
 
 /// Counts at the end of a trial.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct BorderGatewayEnd {
+pub(super) struct TunnelToBorderEnd {
     /// Packets that either gateway refused.
     pub(super) refused: u64,
     /// Packets on the wire that are none of the border's gateway; `None` over a link, which has faults.
@@ -34,7 +34,7 @@ pub(super) struct BorderGatewayEnd {
     unsent: u64,
 }
 
-impl BorderGatewayEnd {
+impl TunnelToBorderEnd {
     /// The reason why the callers' gateway lost packets, which is none of the system under test.
     pub(super) fn fault(&self) -> Option<String> {
         (self.unsent > 0).then(|| {
@@ -48,7 +48,7 @@ impl BorderGatewayEnd {
 
 /// The tunnel.
 #[derive(Debug)]
-pub(super) struct BorderGateway {
+pub(super) struct TunnelToBorder {
     tunnel: BorderTunnel,
     callers: CallersGateway,
     /// Packets that have passed the wire before the trial; `None` over a link.
@@ -85,7 +85,7 @@ fn connect(callers: &Network) -> Result<(), LabError> {
     end(NAMES[1], (far, far_mac), (near, near_mac))
 }
 
-impl BorderGateway {
+impl TunnelToBorder {
     /// Sets the tunnel up, on a wire of its own between the callers and the namespace of the calling thread, or on the
     /// line to that of `border`. `None`: the border has no gateway.
     ///
@@ -96,7 +96,7 @@ impl BorderGateway {
         callers: &Network,
         border: Option<&Network>,
         entropy: &mut Entropy,
-    ) -> Result<Option<BorderGateway>, LabError> {
+    ) -> Result<Option<TunnelToBorder>, LabError> {
         let Some((case, media)) = protection.border_gateway() else {
             return Ok(None);
         };
@@ -129,7 +129,7 @@ impl BorderGateway {
         })?;
         let ends = tunnel.callers_end(entropy)?;
         let started = CallersGateway::start(tun, socket, OUTER, ends);
-        Ok(Some(BorderGateway {
+        Ok(Some(TunnelToBorder {
             callers: started.map_err(|error| cannot("a thread", error))?,
             before: match border {
                 Some(_) => None,
@@ -167,7 +167,7 @@ impl BorderGateway {
     ///
     /// # Errors
     /// It has failed.
-    pub(super) fn finish(self) -> Result<BorderGatewayEnd, LabError> {
+    pub(super) fn finish(self) -> Result<TunnelToBorderEnd, LabError> {
         let callers = self.callers.finish();
         let callers = callers.map_err(|why| cannot("the callers' gateway", why))?;
         let (border, wire) = self.read.unwrap_or_default();
@@ -182,13 +182,13 @@ fn end_of(
     media: &str,
     callers: CallersGatewayCount,
     (border, passed): (BorderGatewayCount, Option<u64>),
-) -> BorderGatewayEnd {
+) -> TunnelToBorderEnd {
     let packets = border.sealed + border.opened;
     // Refused ones have passed the wire, too.
     let own = packets + border.refused;
     // With `direct` the time of a packet is divided among the threads of gateway and media.
     let seconds = border.cpu_seconds.filter(|_| media == "kernel");
-    BorderGatewayEnd {
+    TunnelToBorderEnd {
         refused: callers.refused + border.refused,
         clear: passed.map(|passed| passed.saturating_sub(own)),
         work: seconds.map(|seconds| (seconds, packets)),
