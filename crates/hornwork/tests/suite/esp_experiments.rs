@@ -200,6 +200,17 @@ fn border_with_its_own_gateway_has_its_cost() {
         let call_us = figures["cpu_us_per_call"].as_f64().unwrap_or_default();
         assert!(call_us > 0.0, "{case}: {figures:#}");
         let packet_us = figure(&run, "esp.gateway_us");
+        // Media of four calls, 50 packets/s each way for 4 s.
+        let direct = figure(&run, "esp.direct_packets");
+        let expected = if gateway == "direct" {
+            1_400.0..2_200.0
+        } else {
+            0.0..1.0
+        };
+        assert!(
+            direct.is_some_and(|packets| expected.contains(&packets)),
+            "{case}: {direct:?}"
+        );
         if gateway == "direct" {
             assert_eq!(packet_us, None, "{case}");
             assert!(

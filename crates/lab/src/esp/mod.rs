@@ -29,7 +29,7 @@ use zeroize::Zeroizing;
 
 /// Figures that the experiments measure, in the order of the report, with a description for its tables. A name is
 /// `esp.FIGURE`, or `esp.FIGURE.SUITE.MODE`, with `clear` instead of both for packets without ESP.
-pub(crate) const FIGURES: [(&str, &str); 30] = [
+pub(crate) const FIGURES: [(&str, &str); 31] = [
     ("out_us", "Sealing, microseconds a packet"),
     ("in_us", "Opening, microseconds a packet"),
     (
@@ -111,6 +111,10 @@ pub(crate) const FIGURES: [(&str, &str); 30] = [
     (
         "clear_packets",
         "Packets on the wire that are none of the border's gateway",
+    ),
+    (
+        "direct_packets",
+        "Packets of media that passed straight between ESP and the border's forwarder",
     ),
     ("lost_packets", "Packets that were sent and not received"),
     (

@@ -27,7 +27,7 @@ const STOP: Duration = Duration::from_secs(5);
 const SCRAPE: Duration = Duration::from_secs(2);
 /// Largest answer with metrics, bytes.
 const LARGEST_SCRAPE: u64 = 4 << 20;
-/// Name of the thread that carries the packets of its gateway.
+/// Name of the thread that carries the packets of its gateway, unless the border's own does that.
 const GATEWAY_THREAD: &str = "gateway";
 
 /// Parts of the border's configuration beside its layout.
@@ -43,9 +43,11 @@ pub(crate) struct BorderGatewayCount {
     /// Packets that it has sealed, and packets that it has opened.
     pub(crate) sealed: u64,
     pub(crate) opened: u64,
+    /// Of these, media that passed straight between ESP and the forwarder.
+    pub(crate) direct: u64,
     /// ESP packets that it refused.
     pub(crate) refused: u64,
-    /// CPU time of its thread, seconds; `None` if that is unknown.
+    /// CPU time of its thread, seconds; `None` if it has none of its own.
     pub(crate) cpu_seconds: Option<f64>,
 }
 
@@ -304,6 +306,7 @@ fn gateway_count(text: &str) -> BorderGatewayCount {
     BorderGatewayCount {
         sealed: of("sealed"),
         opened: of("opened"),
+        direct: sum(text, "hornwork_gateway_direct_packets_total", |_| true),
         refused: sum(text, "hornwork_gateway_drops_total", is_esp),
         cpu_seconds: None,
     }
@@ -366,6 +369,8 @@ mod tests {
                     # HELP hornwork_gateway_packets_total Packets.\n\
                     hornwork_gateway_packets_total{direction=\"sealed\"} 12\n\
                     hornwork_gateway_packets_total{direction=\"opened\"} 7\n\
+                    hornwork_gateway_direct_packets_total{direction=\"sealed\"} 6\n\
+                    hornwork_gateway_direct_packets_total{direction=\"opened\"} 5\n\
                     hornwork_gateway_drops_total{reason=\"esp_replayed\"} 2\n\
                     hornwork_gateway_drops_total{reason=\"esp_selector\"} 1\n\
                     hornwork_gateway_drops_total{reason=\"send_failed\"} 5\n\
@@ -373,6 +378,7 @@ mod tests {
         let expected = BorderGatewayCount {
             sealed: 12,
             opened: 7,
+            direct: 11,
             refused: 3,
             cpu_seconds: None,
         };

@@ -39,7 +39,7 @@ const WAIT: Duration = Duration::from_millis(50);
 pub(super) const MTU: usize = 1_400;
 const ROOM: usize = 2_048;
 /// Reason why a figure is missing.
-const NO_GATEWAY_TIME: &str = "esp.gateway_us: not measured: with protection.gateway = \"direct\" one packet is the work of threads that also carry media";
+const NO_GATEWAY_TIME: &str = "esp.gateway_us: not measured: with protection.gateway = \"direct\" the border's thread seals and opens between its other work";
 const ETHERNET: u64 = 14;
 
 pub(super) fn cannot(what: &str, error: impl std::fmt::Display) -> LabError {
@@ -115,6 +115,8 @@ pub(super) struct LinkCost {
     gateway_packets: u64,
     /// Packets on the wire that are none of the border's gateway.
     clear: Option<u64>,
+    /// Packets of media that passed straight between ESP and the border's forwarder.
+    direct: Option<u64>,
     /// Time of packets in both gateways, milliseconds: mean, median, 99th percentile.
     delay_ms: Option<[Option<f64>; 3]>,
 }
@@ -326,6 +328,7 @@ impl ProtectedLink {
         if let Some(border) = border {
             cost.refused = border.refused;
             cost.clear = border.clear;
+            cost.direct = Some(border.direct);
             (cost.gateway_seconds, cost.gateway_packets) = border.work.unwrap_or_default();
         }
         if let Some(handshake) = self.handshake {
@@ -348,10 +351,13 @@ impl LinkCost {
         let calls = attempts.iter().filter(|a| a.kind == AttemptKind::Call);
         let talked: f64 = calls.filter_map(Attempt::talk_seconds).sum();
         let mut records = vec![record("refused_packets", self.refused as f64)];
-        records.extend(
-            self.clear
-                .map(|clear| record("clear_packets", clear as f64)),
-        );
+        let counts = [
+            ("clear_packets", self.clear),
+            ("direct_packets", self.direct),
+        ];
+        for (figure, count) in counts {
+            records.extend(count.map(|count| record(figure, count as f64)));
+        }
         if talked > 0.0 {
             let kbit = self.bytes as f64 * 8.0 / 1e3 / talked / 2.0;
             records.push(record("call_kbit", kbit));

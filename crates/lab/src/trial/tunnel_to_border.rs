@@ -28,7 +28,9 @@ pub(super) struct TunnelToBorderEnd {
     pub(super) refused: u64,
     /// Packets on the wire that are none of the border's gateway; `None` over a link, which has faults.
     pub(super) clear: Option<u64>,
-    /// CPU time of the gateway's thread, seconds, and its packets; `None` where that thread does other work, too.
+    /// Packets of media that passed straight between ESP and the forwarder.
+    pub(super) direct: u64,
+    /// CPU time of the gateway's thread, seconds, and its packets; `None` where the border's thread does that work.
     pub(super) work: Option<(f64, u64)>,
     /// Packets that the kernel refused to send for the callers' gateway.
     unsent: u64,
@@ -186,11 +188,12 @@ fn end_of(
     let packets = border.sealed + border.opened;
     // Refused ones have passed the wire, too.
     let own = packets + border.refused;
-    // With `direct` the time of a packet is divided among the threads of gateway and media.
+    // With direct media the border's thread seals and opens between its other work.
     let seconds = border.cpu_seconds.filter(|_| media == "kernel");
     TunnelToBorderEnd {
         refused: callers.refused + border.refused,
         clear: passed.map(|passed| passed.saturating_sub(own)),
+        direct: border.direct,
         work: seconds.map(|seconds| (seconds, packets)),
         unsent: callers.unsent,
     }
@@ -216,6 +219,7 @@ mod tests {
         let border = BorderGatewayCount {
             sealed: 100,
             opened: 90,
+            direct: 0,
             refused: 2,
             cpu_seconds: Some(0.5),
         };
