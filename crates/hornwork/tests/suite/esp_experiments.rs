@@ -228,7 +228,7 @@ fn border_with_its_own_gateway_has_its_cost() {
     }
 }
 
-/// The kinds beside it: the same program without a gateway, in transport mode behind that of the test lab, and with TLS.
+/// The kinds beside it: the same program without a gateway, in transport mode behind that of the test lab, with TLS.
 #[test]
 fn border_of_every_protection_is_the_same_program() {
     if !crate::gateway::may_make_tun() {

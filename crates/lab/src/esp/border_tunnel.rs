@@ -1,5 +1,5 @@
-//! The tunnel between the callers and a border with `[gateway]` of its own: its table in the border's configuration, its
-//! key file, and the associations of the callers' end.
+//! The tunnel between the callers and a border with `[gateway]` of its own: its table in the border's configuration,
+//! its key file, and the associations of the callers' end.
 
 use super::{EspCarriage, EspCase, EspEnds, random_spec};
 use crate::error::LabError;

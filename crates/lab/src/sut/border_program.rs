@@ -1,5 +1,5 @@
-//! A border that is a program of its own, `hornwork run`, as in production: with `[gateway]` in its configuration, where
-//! it has one. Its CPU time is that of all its threads, those of the gateway included.
+//! A border that is a program of its own, `hornwork run`, as in production: with `[gateway]` in its configuration,
+//! where it has one. Its CPU time is that of all its threads, those of the gateway included.
 
 use super::border_thread::EXPECTED_DROPS;
 use super::layout::{CERTIFICATE_FILES, Layout, free_control};

@@ -1,7 +1,7 @@
 //! A protected access side: callers in a network namespace of their own, and between them and the border either a link,
 //! or a tunnel to the border's own gateway (`tunnel_to_border.rs`), or two gateways of this program that seal and open
-//! every packet (ESP, RFC 4303) and reach the kernel by TUN, or the line of `tunnelled.rs` with firewall, tunnel or ESP,
-//! and the link of `[network]`.
+//! every packet (ESP, RFC 4303) and reach the kernel by TUN, or the line of `tunnelled.rs` with firewall, tunnel or
+//! ESP, and the link of `[network]`.
 
 use super::tunnel_to_border::{TunnelToBorder, TunnelToBorderEnd};
 use super::tunnelled::{Tunnelled, TunnelledEnd};
@@ -281,8 +281,8 @@ impl ProtectedLink {
         })
     }
 
-    /// Ends the gateways; `calls` were made, and `line` and the tunnel to the border's gateway have ended, if there were
-    /// any.
+    /// Ends the gateways; `calls` were made, and `line` and the tunnel to the border's gateway have ended, if there
+    /// were any.
     fn close(
         mut self,
         calls: u64,

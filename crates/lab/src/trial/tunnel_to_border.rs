@@ -1,5 +1,5 @@
-//! The tunnel of a trial whose border has `[gateway]` of its own: addresses and devices of both sides, the gateway of the
-//! callers, and the counts of the border's.
+//! The tunnel of a trial whose border has `[gateway]` of its own: addresses and devices of both sides, the gateway of
+//! the callers, and the counts of the border's.
 
 use super::protected::{CALLERS, MTU, NAMES, address, cannot, in_network_of, run};
 use crate::error::LabError;
