@@ -87,6 +87,11 @@ impl Border {
         self.parts.set_shared_ports(shared_ports);
     }
 
+    /// Sets whether this worker's thread carries packets of the IPsec gateway's tunnels, before the first call.
+    pub fn set_direct_tunnels(&mut self, direct_tunnels: bool) {
+        self.parts.set_direct_tunnels(direct_tunnels);
+    }
+
     /// Hands a datagram off if another worker owns its call. Returns whether it was handed off.
     fn hand_off_if_foreign(&mut self, input: &Input<'_>, now: Time) -> bool {
         match input {

@@ -1,4 +1,4 @@
-//! `data_path` of `[gateway]`: ESP in this program or in the kernel.
+//! `data_path` and `media` of `[gateway]`: ESP in this program or in the kernel, and the path of media.
 
 use super::gateway::{GatewayKeySource, GatewaySpec};
 use super::sink::Sink;
@@ -18,6 +18,19 @@ pub enum DataPath {
     /// This program.
     User,
     /// The kernel's own IPsec (XFRM); refused where `auto` would not choose it.
+    Kernel,
+}
+
+/// Path of media of calls whose address is inside of a tunnel.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum GatewayMedia {
+    /// Between the tunnel and the media ports of this program, on the thread of media: without TUN device and sockets,
+    /// at less than half of the CPU time. Packet filters and captures of the TUN device do not see these packets. With
+    /// several `workers` of `[sip]`, with media at media nodes and with ESP in the kernel it is the same as `kernel`.
+    #[default]
+    Direct,
+    /// Through the TUN device and the kernel, by a thread of the gateway.
     Kernel,
 }
 
@@ -77,7 +90,7 @@ pub(super) fn check_data_path(spec: &GatewaySpec, sink: &mut Sink<'_>) {
 mod tests {
     use super::super::gateway::GatewaySpec;
     use super::super::parse;
-    use super::DataPath;
+    use super::{DataPath, GatewayMedia};
 
     fn with(keys: &str, tunnel: &str) -> Result<GatewaySpec, String> {
         let source = match keys.contains("ike") {
@@ -94,6 +107,20 @@ mod tests {
         );
         let parsed = parse(&text, "f").map(|config| config.gateway.expect("gateway"));
         parsed.map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn media_passes_directly_by_default() {
+        const PEER: &str = "peer=\"192.0.2.2\"";
+        let media = |keys| with(keys, PEER).map(|spec| spec.media);
+        assert_eq!(media(""), Ok(GatewayMedia::Direct));
+        assert_eq!(media("media=\"direct\""), Ok(GatewayMedia::Direct));
+        assert_eq!(media("media=\"kernel\""), Ok(GatewayMedia::Kernel));
+        let mistake = media("media=\"xfrm\"").unwrap_err();
+        assert!(
+            mistake.contains("direct") && mistake.contains("kernel"),
+            "{mistake}"
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `[gateway]`: the IPsec gateway for the traffic of this machine and of the networks behind it.
 
 use super::address::Cidr;
-use super::data_path::{DataPath, check_data_path};
+use super::data_path::{DataPath, GatewayMedia, check_data_path};
 use super::ike::{IkeSpec, IkeTunnelSpec, RawTunnelIke};
 use super::one_or_many::OneOrMany;
 use super::sink::{Sink, one_line, optional_seconds, seconds};
@@ -39,6 +39,9 @@ pub(super) struct RawGateway {
     /// Place where packets are sealed and opened.
     #[serde(default)]
     pub data_path: DataPath,
+    /// Path of this border's own media of calls in tunnels.
+    #[serde(default)]
+    pub media: GatewayMedia,
     /// Key file: lines of Wireshark's `esp_sa` table (docs/esp.md), one for each direction of each tunnel. Only its
     /// owner may have access to it. Of several lines that send to a peer the last one is used; all that receive are.
     /// Required without `[gateway.ike]`.
@@ -203,6 +206,8 @@ pub struct GatewaySpec {
     pub carrier: EspCarrier,
     /// Place where packets are sealed and opened.
     pub data_path: DataPath,
+    /// Path of media of calls in tunnels.
+    pub media: GatewayMedia,
     /// Where the keys come from.
     pub keys: GatewayKeySource,
     /// File with the used sequence numbers.
@@ -660,6 +665,7 @@ pub(super) fn gateway(raw: Option<&RawGateway>, sink: &mut Sink<'_>) -> Option<G
             Encapsulation::Ip => EspCarrier::Ip,
         },
         data_path: raw.data_path,
+        media: raw.media,
         keys: key_source(raw, ike, sink),
         numbers_file: raw.numbers_file.as_deref().map(|text| sink.path(text)),
         allow_weak: raw.allow_weak,

@@ -72,7 +72,7 @@ pub use codecs::{TranscodeWhen, Transcoding};
 pub use conferences::{ConferenceSpec, MAX_PIN, Pin};
 pub use console::{ConsoleRole, ConsoleSpec, ConsoleUser};
 pub use control::ControlSpec;
-pub use data_path::DataPath;
+pub use data_path::{DataPath, GatewayMedia};
 pub use database::{DatabaseHost, DatabaseSpec, DatabaseUrlError};
 pub use dns::Dns;
 pub use drain::Drain;

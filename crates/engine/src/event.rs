@@ -1260,6 +1260,8 @@ events! {
         encapsulation: String,
         /// Place where packets are sealed and opened: user, or kernel (XFRM).
         data_path: String,
+        /// Path of media of calls: direct (between tunnel and forwarder), or kernel (through the TUN device).
+        media: String,
         /// Number of tunnels.
         tunnels: u64,
         /// Number of security associations.

@@ -84,7 +84,14 @@ fn line(config: &Config, paths: &MediaPaths, files: Option<u64>) -> String {
         }
     };
     let through_gateway = config.gateway.as_ref().map_or(String::new(), |_| {
-        let calls = (Price::GATEWAY / Price::GATEWAY_SIDE).min(most);
+        let calls = match paths.direct_tunnels {
+            true => {
+                let mut price = Price::of_call(Some(paths.sockets()), [None, None]);
+                price += Price::of_tunnel_sides(1, true);
+                fit.anchored(price)
+            }
+            false => (Price::GATEWAY / Price::GATEWAY_SIDE).min(most),
+        };
         format!(", {calls} if one side is behind a tunnel of the gateway")
     });
     format!(
@@ -261,6 +268,31 @@ mod tests {
             let planned = 700_000.0 / (100.0 * low);
             assert!(promised <= planned, "{promised} {planned}");
         }
+    }
+
+    #[test]
+    fn direct_media_of_tunnels_is_bounded_by_the_border() {
+        let gateway = "[gateway]\nlocal='203.0.113.1'\nkey_file='/k'\n[[gateway.tunnel]]\nname='site'\npeer='203.0.113.2'\nlocal_networks='192.0.2.0/24'\nremote_networks='10.1.0.0/24'\n";
+        let text = interface("out", "127.0.0.1", "6000-32001") + gateway;
+        let mut config = config::parse(&text, "f").expect("configuration");
+        config.admission.processor = Some(700_000);
+        let mut calls = |direct_tunnels| {
+            let paths = MediaPaths {
+                direct_tunnels,
+                ..MediaPaths::default()
+            };
+            let found = line(&config, &paths, None);
+            let (before, _) = found.split_once(" if one side is behind").expect("calls");
+            let number = before.rsplit(' ').next().expect("number");
+            number.parse::<u64>().expect("number")
+        };
+        let [kernel, direct] = [false, true].map(&mut calls);
+        let without = Price::of_call(Some(MediaPath::SocketPerPort), [None, None]).processor;
+        assert_eq!(direct, 700_000 / (without + Price::DIRECT_TUNNEL_SIDE));
+        assert_eq!(
+            kernel,
+            (Price::GATEWAY / Price::GATEWAY_SIDE).min(700_000 / without)
+        );
     }
 
     #[test]

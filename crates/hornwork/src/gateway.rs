@@ -1,8 +1,10 @@
-//! The IPsec gateway (`[gateway]`): threads of its own beside those of signalling and media. One carries packets
-//! between a TUN device and the outer socket; the keeper does everything that may block: keys, files, log, path MTU.
-//! With `[gateway.ike]` a third one connects the daemon of the key exchange.
+//! The IPsec gateway (`[gateway]`). Packets pass between a TUN device and the outer socket on a thread of its own, or on
+//! that of media, where media of calls takes the direct path; the keeper is a thread that does everything that may block:
+//! keys, files, log, path MTU. With `[gateway.ike]` a third one connects the daemon of the key exchange.
 
+mod batch;
 mod data_path;
+mod direct;
 mod exchange;
 mod figures;
 mod keeper;
@@ -20,11 +22,14 @@ pub(crate) use role::run;
 use crate::ike::{self, ExchangePlan, ExchangeThread, IKE_PORT, IkeParts, IkeRequests, cannot};
 use crate::log::EventLog;
 use config::{Config, GatewayKeySource, GatewaySpec};
+use direct::Carrying;
 use engine::{Event, EventKind};
 use exchange::{GatewaySink, exchange_plan};
 use keeper::{Keeper, KeeperParts};
 use loops::PeerRoutes;
-use net::{Clock, EspSocket, EspSocketKind, SourceGuard, TunDevice, Waker};
+use net::{
+    Clock, EspSocket, EspSocketKind, SourceGuard, TunDevice, TunnelPath, TunnelRoutes, Waker,
+};
 use numbers::NumbersFile;
 use packets::{Commands, PacketLoop};
 use protect::esp::{EspCarrier, EspGateway, GatewaySettings, GatewayTunnel};
@@ -61,6 +66,9 @@ pub(crate) struct Gateway {
     /// The thread that stores sequence numbers; none once it has ended.
     keeper: Option<JoinHandle<()>>,
     exchange: Option<ExchangeThread>,
+    carrying: Carrying,
+    /// The thread of media drives the packet loop.
+    is_direct: bool,
     /// Discards packets of remote networks that do not come from the device.
     _guard: Option<SourceGuard>,
 }
@@ -129,6 +137,25 @@ fn raw_error(error: &io::Error) -> io::Error {
     )
 }
 
+/// Why media of calls in tunnels passes the TUN device and the kernel, in a border; `None` if it passes directly, or if
+/// there is no gateway.
+pub(crate) fn media_through_kernel(config: &Config) -> Option<String> {
+    let spec = config.gateway.as_ref()?;
+    if let Some(reason) = direct::needs_kernel(config, spec) {
+        return Some(reason.to_owned());
+    }
+    match data_path::choose(spec) {
+        Ok(chosen) if chosen.name() == "kernel" => Some("ESP is in the kernel".to_owned()),
+        // An error is one of the start.
+        _ => None,
+    }
+}
+
+/// Whether media of calls in tunnels passes directly, in a border.
+pub(crate) fn carries_media_directly(config: &Config) -> bool {
+    config.gateway.is_some() && media_through_kernel(config).is_none()
+}
+
 /// Summary of the gateway of a configuration in a few lines; empty without one.
 pub(crate) fn summary(config: &Config) -> String {
     let Some(spec) = &config.gateway else {
@@ -148,6 +175,13 @@ pub(crate) fn summary(config: &Config) -> String {
         && let Ok(chosen) = data_path::choose(spec)
     {
         text.push_str(&format!("data path: {}\n", chosen.describe()));
+    }
+    // A gateway alone has no calls.
+    if !config.interfaces.is_empty() {
+        text.push_str(&match media_through_kernel(config) {
+            None => "media of calls: direct\n".to_owned(),
+            Some(reason) => format!("media of calls: through the kernel ({reason})\n"),
+        });
     }
     // Longer lists are of no use on a terminal.
     for tunnel in spec.tunnels.iter().take(20) {
@@ -345,7 +379,7 @@ fn not_begun(numbers: Option<&mut NumbersFile>, error: io::Error) -> io::Error {
 fn log_start(
     spec: &GatewaySpec,
     keys: &GatewayKeys,
-    (associations, data_path): (usize, &str),
+    (associations, data_path, media): (usize, &str, &str),
     (log, clock): (&EventLog, Clock),
 ) {
     let weak = keys.weak_algorithms();
@@ -366,6 +400,7 @@ fn log_start(
             },
             encapsulation: spec.carrier.name().to_owned(),
             data_path: data_path.to_owned(),
+            media: media.to_owned(),
             tunnels: spec.tunnels.len() as u64,
             associations: associations as u64,
         },
@@ -373,27 +408,29 @@ fn log_start(
 }
 
 impl Gateway {
-    /// Starts the gateway of a configuration, if it has one with its keys.
+    /// Starts the gateway of a configuration, if it has one with its keys. `with_media`: there is a thread that carries
+    /// media of calls and drives the packet loop ([`Gateway::media_path`]), where the configuration allows it.
     ///
     /// # Errors
     /// A right, the device, the address or the numbers file.
     pub(crate) fn of(
         config: &Config,
         keys: Option<&GatewayKeys>,
-        log: &EventLog,
-        clock: Clock,
+        with_media: bool,
+        (log, clock): (&EventLog, Clock),
     ) -> io::Result<Option<Gateway>> {
-        match (&config.gateway, keys) {
-            (Some(spec), Some(keys)) => Gateway::start(spec, keys.clone(), log, clock).map(Some),
-            _ => Ok(None),
-        }
+        let (Some(spec), Some(keys)) = (&config.gateway, keys) else {
+            return Ok(None);
+        };
+        let is_direct = with_media && direct::needs_kernel(config, spec).is_none();
+        Gateway::start(spec, keys.clone(), is_direct, (log, clock)).map(Some)
     }
 
     fn start(
         spec: &GatewaySpec,
         keys: GatewayKeys,
-        log: &EventLog,
-        clock: Clock,
+        is_direct: bool,
+        (log, clock): (&EventLog, Clock),
     ) -> io::Result<Gateway> {
         // Rights are checked before a file is written.
         let tun = open_device(spec)?;
@@ -406,8 +443,13 @@ impl Gateway {
             GatewayKeySource::Ike(_) => None,
         };
         let gateway = gateway_of(spec, &keys, numbers.as_mut(), clock)?;
-        let started = (gateway.associations(), chosen.name());
+        let (associations, data_path) = (gateway.associations(), chosen.name());
         let kernel = chosen.into_kernel(spec)?;
+        let routes = match is_direct && kernel.is_none() {
+            true => Some(TunnelRoutes::of(&spec.device)?),
+            false => None,
+        };
+        let is_direct = routes.is_some();
         if kernel.is_some() {
             socket.hand_esp_to_kernel().map_err(|error| {
                 cannot(
@@ -467,6 +509,7 @@ impl Gateway {
                 waker,
                 ike: requests.clone(),
                 kernel,
+                routes,
                 clock,
             },
             spec,
@@ -476,11 +519,13 @@ impl Gateway {
         if let Some(numbers) = &numbers {
             numbers.write()?;
         }
-        log_start(spec, &keys, started, (log, clock));
-        let carrying = std::thread::Builder::new()
-            .name("gateway".to_owned())
-            .spawn(move || packets.run())
-            .map_err(|error| not_begun(numbers.as_mut(), error))?;
+        let media = if is_direct { "direct" } else { "kernel" };
+        log_start(spec, &keys, (associations, data_path, media), (log, clock));
+        let carrying = match is_direct {
+            true => Carrying::on_media_thread(packets),
+            false => Carrying::on_own_thread(packets)
+                .map_err(|error| not_begun(numbers.as_mut(), error))?,
+        };
         let keeper = Keeper::new(KeeperParts {
             spec: spec.clone(),
             keys,
@@ -488,7 +533,7 @@ impl Gateway {
             commands,
             ike: requests.clone(),
             outbox,
-            carrying,
+            carrying: carrying.clone(),
             flags: flags.clone(),
             figures: figures.clone(),
             log: log.clone(),
@@ -503,6 +548,8 @@ impl Gateway {
             figures,
             keeper: Some(keeper),
             exchange: None,
+            is_direct,
+            carrying,
             _guard: guard,
         };
         let exchange = ike
@@ -516,6 +563,17 @@ impl Gateway {
     /// Figures for metrics.
     pub(crate) fn figures(&self) -> Arc<GatewayFigures> {
         self.figures.clone()
+    }
+
+    /// The packet loop for the thread that carries media, if media passes directly. No packet passes the gateway before
+    /// that thread drives it.
+    pub(crate) fn media_path(&self) -> Option<Box<dyn TunnelPath>> {
+        self.is_direct.then(|| self.carrying.path())
+    }
+
+    /// Whether the thread of media drives the packet loop.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.is_direct
     }
 
     /// Whether the packet thread has made a turn since the last call that returned true, for the watchdog. It turns at
@@ -555,6 +613,8 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
+        // The thread of media waits here, and the last messages to peers must pass.
+        self.carrying.detach();
         if let Some(exchange) = self.exchange.take() {
             exchange.stop();
         }

@@ -155,6 +155,7 @@ fn paths_of(config: &Config, status: &str, release: &str) -> (MediaPaths, String
     let paths = MediaPaths {
         offload,
         shared_ports,
+        direct_tunnels: crate::gateway::carries_media_directly(config),
     };
     (paths, format!("{why}; {what}: {sockets}"))
 }

@@ -280,6 +280,12 @@ pub(crate) const METRICS: &[MetricSpec] = &[
         "Bytes of their inner packets.",
     ),
     spec(
+        "hornwork_gateway_direct_packets_total",
+        Counter,
+        &["direction"],
+        "Of the packets of the IPsec gateway, media of calls that passed directly, without the TUN device and the kernel (`media` in `[gateway]`): sealed, opened.",
+    ),
+    spec(
         "hornwork_gateway_drops_total",
         Counter,
         &["reason"],
@@ -585,11 +591,26 @@ fn set_store(out: &mut MetricValues, store: &StoreState) {
 }
 
 fn set_gateway(out: &mut MetricValues, gateway: &GatewayFigures) {
-    for (direction, packets, bytes) in [
-        ("sealed", &gateway.sealed, &gateway.sealed_bytes),
-        ("opened", &gateway.opened, &gateway.opened_bytes),
+    for (direction, packets, bytes, direct) in [
+        (
+            "sealed",
+            &gateway.sealed,
+            &gateway.sealed_bytes,
+            &gateway.direct_sealed,
+        ),
+        (
+            "opened",
+            &gateway.opened,
+            &gateway.opened_bytes,
+            &gateway.direct_opened,
+        ),
     ] {
         let label = &[direction];
+        out.set(
+            "hornwork_gateway_direct_packets_total",
+            label,
+            direct.load(Relaxed),
+        );
         out.set(
             "hornwork_gateway_packets_total",
             label,

@@ -9,7 +9,7 @@ use crate::configuration;
 use crate::control::{ConferenceControl, ControlPolicy};
 use crate::driver_setup::{SIGNAL_WAIT, driver_config, log_machine_limits, media_keying, opened};
 use crate::event_output::EventOutput;
-use crate::gateway::{self, Gateway};
+use crate::gateway::{self, Gateway, carries_media_directly};
 use crate::history::{CallHistory, HistorySink};
 use crate::log::EventLog;
 use crate::media_node;
@@ -284,6 +284,7 @@ fn serve(
     let paths = MediaPaths {
         offload,
         shared_ports: driver.has_shared_ports(),
+        direct_tunnels: carries_media_directly(&config),
     };
     announce(capacity::of_process(&config, &paths));
     border.set_shared_ports(paths.shared_ports);
@@ -314,7 +315,12 @@ fn serve(
         records.as_ref().map(CallRecords::counters),
         traces.as_ref().map(CallTraces::counters),
     );
-    let gateway = Gateway::of(border.config(), loaded.gateway.as_ref(), &log, clock)?;
+    let keys = loaded.gateway.as_ref();
+    let gateway = Gateway::of(border.config(), keys, true, (&log, clock))?;
+    if let Some(path) = gateway.as_ref().and_then(Gateway::media_path) {
+        driver.attach_tunnel(path)?;
+        border.set_direct_tunnels(true);
+    }
     let mut operators = Operators::new(lines, counters, &log, clock);
     operators.store = history.as_ref().map(CallHistory::losses);
     operators.hep = history.as_ref().map(CallHistory::hep_counts);
@@ -666,6 +672,7 @@ impl BorderService<'_> {
         let paths = MediaPaths {
             offload,
             shared_ports,
+            direct_tunnels: self.gateway.as_ref().is_some_and(Gateway::is_direct),
         };
         let capacity = capacity::of_process(border.config(), &paths);
         tracing::info!("{}", capacity.trim_end());

@@ -67,6 +67,10 @@ counters! {
     /// Media datagrams sent through a socket despite AF_XDP: no route through its interfaces is known, they are too
     /// large, or the ring was full.
     af_xdp_bypassed,
+    /// Datagrams received through the tunnel path; included in the received datagrams.
+    tunnel_in,
+    /// Datagrams sent through the tunnel path; included in the sent datagrams.
+    tunnel_out,
     /// Calls of `sendmmsg` and `sendto`.
     send_calls,
     /// Datagrams sent.

@@ -476,7 +476,7 @@ impl<F: Forward> Driver<F> {
         };
         earlier(control.media_deadline());
         earlier(self.streams.next_deadline());
-        earlier(self.plane.next_release());
+        earlier(self.plane.next_deadline());
         if let ForwarderHost::SameThread(forwarder) = &self.media {
             earlier(forwarder.next_deadline().map(|deadline| deadline.at));
         }
@@ -566,7 +566,7 @@ impl<F: Forward> Driver<F> {
                 return self.receive_shared_port(control, number, now);
             }
             // Already drained by the plane.
-            Token::Prompt | Token::SharedPort(_) | Token::AfXdp(_) => {}
+            Token::Prompt | Token::SharedPort(_) | Token::AfXdp(_) | Token::Tunnel(_) => {}
             Token::Udp(index) => {
                 if self.takes_media(index) {
                     return Ok(now);

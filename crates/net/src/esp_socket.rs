@@ -153,12 +153,12 @@ impl EspSocket {
         crate::xfrm::bypass_policies(self.fd.as_fd(), self.is_v6)
     }
 
-    /// Reads the next batch; returns its number of packets, 0 if none waits.
+    /// Reads the next batch of at most `most` packets; returns their number, 0 if none waits.
     ///
     /// # Errors
     /// As recvmmsg(2), except for errors of earlier packets.
-    pub fn receive(&mut self) -> io::Result<usize> {
-        let received = match self.receiver.receive(self.fd.as_fd(), BATCH) {
+    pub fn receive(&mut self, most: usize) -> io::Result<usize> {
+        let received = match self.receiver.receive(self.fd.as_fd(), most) {
             Ok(received) => received,
             Err(error) if is_of_earlier_packet(&error) => 0,
             Err(error) => return Err(error),

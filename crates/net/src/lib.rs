@@ -24,6 +24,7 @@ mod noise;
 mod offload;
 mod pacing;
 mod packet;
+mod plain_datagram;
 mod plane;
 mod process;
 mod raw;
@@ -40,6 +41,7 @@ mod tcp;
 mod timed_udp;
 pub mod tls;
 mod tun;
+mod tunnel;
 mod xfrm;
 mod xsk;
 
@@ -76,6 +78,7 @@ pub use socket::{may_carry_esp, request_send_buffer};
 pub use source_guard::SourceGuard;
 pub use timed_udp::TimedUdpSocket;
 pub use tun::TunDevice;
+pub use tunnel::{TunnelPath, TunnelRoutes};
 pub use xfrm::{
     Xfrm, XfrmAlgorithm, XfrmCounts, XfrmDirection, XfrmPolicy, XfrmRefusal, XfrmSelector,
     XfrmState, XfrmSuite, bypass_policies,

@@ -2,7 +2,10 @@
 //! thread.
 
 mod af_xdp;
+mod bypass;
 mod offload;
+mod token;
+mod tunnel;
 
 use crate::batch::{BATCH, Receiver, RefusedDatagram, SendSummary, Sender};
 use crate::clock::nanos;
@@ -16,7 +19,7 @@ use crate::shared_port::{OpenPortError, SharedPorts};
 use engine::{
     DropReason, EventKind, Forward, MediaPacket, PacketVerdict, SocketFilter, SocketId, Time,
 };
-use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::event::epoll::{self, Event, EventFlags};
 use rustix::time::{ClockId, Timespec};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
@@ -26,6 +29,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
+pub(crate) use token::{GENERATION_MASK, Token};
 
 const NONE: u32 = u32::MAX;
 const MAX_ENTRIES: usize = 1_024;
@@ -62,61 +66,6 @@ impl Hasher for IdHasher {
 
 pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
-/// The source of an epoll event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Token {
-    Wake,
-    /// The shared-port socket of an address family.
-    SharedPort(u32),
-    /// An AF_XDP socket.
-    AfXdp(u32),
-    /// The inner epoll set of undelayed sockets is ready.
-    Prompt,
-    Udp(u32),
-    Listener(u32),
-    Stream {
-        index: u32,
-        generation: u32,
-    },
-}
-
-/// Mask of the generation in a token.
-pub(crate) const GENERATION_MASK: u32 = 0x00ff_ffff;
-
-impl Token {
-    pub(crate) fn data(self) -> EventData {
-        let pack = |kind: u64, generation: u32, index: u32| {
-            EventData::new_u64(kind << 56 | u64::from(generation) << 32 | u64::from(index))
-        };
-        match self {
-            Token::Wake => pack(0, 0, 0),
-            Token::Prompt => pack(4, 0, 0),
-            Token::SharedPort(number) => pack(5, 0, number),
-            Token::AfXdp(number) => pack(6, 0, number),
-            Token::Udp(index) => pack(1, 0, index),
-            Token::Listener(index) => pack(2, 0, index),
-            Token::Stream { index, generation } => pack(3, generation & GENERATION_MASK, index),
-        }
-    }
-
-    fn of(data: EventData) -> Token {
-        let value = data.u64();
-        let index = value as u32;
-        match value >> 56 {
-            1 => Token::Udp(index),
-            2 => Token::Listener(index),
-            3 => Token::Stream {
-                index,
-                generation: (value >> 32) as u32 & GENERATION_MASK,
-            },
-            4 => Token::Prompt,
-            5 => Token::SharedPort(index),
-            6 => Token::AfXdp(index),
-            _ => Token::Wake,
-        }
-    }
-}
-
 /// The kind of a socket.
 enum PortBacking {
     /// A socket of its own.
@@ -149,7 +98,7 @@ enum SendQueue {
 struct UdpSocket {
     id: SocketId,
     backing: PortBacking,
-    /// Local address; set only for media with the kernel relay or AF_XDP.
+    /// Local address; set only for media with the kernel relay, AF_XDP or a tunnel path.
     local: Option<SocketAddr>,
     media: bool,
     /// Received datagrams begin with an IPv4 header: a raw socket.
@@ -245,6 +194,8 @@ pub(crate) struct Plane {
     offload: Option<offload::KernelOffload>,
     /// AF_XDP sockets for media, if used.
     af_xdp: Option<af_xdp::AfXdpPlane>,
+    /// The tunnel path, if used.
+    tunnel: Option<tunnel::TunnelPlane>,
 }
 
 // SAFETY: the raw pointers in `entries` and `forwarded` exist only within one call of `forward_batch`, until its
@@ -297,6 +248,7 @@ impl Plane {
             timestamps,
             offload: None,
             af_xdp: None,
+            tunnel: None,
         })
     }
 
@@ -354,6 +306,7 @@ impl Plane {
         if self.by_id.contains_key(&id) {
             return Err(in_use(id));
         }
+        let bypass = self.has_bypass();
         let entry = self.sockets.vacant_entry();
         let index = entry.key() as u32;
         if read {
@@ -361,7 +314,7 @@ impl Plane {
             let set = set.unwrap_or(&self.epoll);
             epoll::add(set, &fd, Token::Udp(index).data(), EventFlags::IN)?;
         }
-        let own = media && (self.offload.is_some() || self.af_xdp.is_some());
+        let own = media && (self.offload.is_some() || bypass);
         let local = own
             .then(|| crate::socket::local_address(fd.as_fd()).ok())
             .flatten();
@@ -376,7 +329,7 @@ impl Plane {
             filter_drops: None,
         });
         self.by_id.insert(id, index);
-        self.open_af_xdp_port(local, index);
+        self.open_bypass_port(local, index);
         Ok(())
     }
 
@@ -398,7 +351,7 @@ impl Plane {
             offload.close_with_socket(id);
         }
         let socket = self.sockets.try_remove(index as usize)?;
-        self.close_af_xdp_port(socket.local);
+        self.close_bypass_port(socket.local);
         match socket.backing {
             PortBacking::Own(fd) => {
                 let set = self.prompt.as_ref().filter(|_| socket.media);
@@ -680,7 +633,7 @@ impl Plane {
 
     /// Sends all queued datagrams: in order per socket, sockets in the order of their first datagram.
     pub(crate) fn flush(&mut self) {
-        self.flush_af_xdp();
+        self.flush_bypass();
         let gso = !self.pending_queues.is_empty() && self.may_use_gso();
         for i in 0..self.pending_queues.len() {
             let index = match self.pending_queues[i] {
@@ -894,7 +847,7 @@ impl Plane {
             self.chains.resize(usize::from(address) + 1, Chain::EMPTY);
         }
         self.by_id.insert(id, index);
-        self.open_af_xdp_port(Some(local), index);
+        self.open_bypass_port(Some(local), index);
         Ok(Some(local))
     }
 

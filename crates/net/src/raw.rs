@@ -109,13 +109,22 @@ impl Sum {
         self.0 += u64::from(u32::from_ne_bytes(last));
     }
 
-    /// The checksum; never 0, which means "no checksum" (RFC 768).
-    pub(crate) fn checksum(&self) -> u16 {
+    fn folded(&self) -> u16 {
         let mut sum = self.0;
         while sum > 0xffff {
             sum = (sum & 0xffff) + (sum >> 16);
         }
-        match !(sum as u16) {
+        sum as u16
+    }
+
+    /// Whether bytes with a checksum among them are unchanged.
+    pub(crate) fn is_all_ones(&self) -> bool {
+        self.folded() == 0xffff
+    }
+
+    /// The checksum; never 0, which means "no checksum" (RFC 768).
+    pub(crate) fn checksum(&self) -> u16 {
+        match !self.folded() {
             0 => 0xffff,
             checksum => checksum,
         }

@@ -166,7 +166,11 @@ impl Reservation {
             .iter()
             .flatten()
             .filter(|address| through_gateway(address));
-        reservation.gateway_sides = sides.count() as u8;
+        let sides = sides.count() as u8;
+        match paths.direct_tunnels {
+            true => reservation.add(CostPart::Media, Price::of_tunnel_sides(sides, anchored)),
+            false => reservation.gateway_sides = sides,
+        }
         if anchored {
             // With `srtp = "require"` the side has keys or the call ends. Their kind is not known yet: reserve the
             // most expensive one.

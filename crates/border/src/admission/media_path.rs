@@ -54,6 +54,8 @@ pub struct MediaPaths {
     pub offload: MediaOffload,
     /// Whether all media ports of a thread share a socket.
     pub shared_ports: bool,
+    /// Whether media passes between tunnels of the IPsec gateway and the forwarder, on the worker's thread.
+    pub direct_tunnels: bool,
 }
 
 impl MediaPaths {

@@ -70,20 +70,23 @@ impl Components {
 
     /// Changes the fast path of media; reservations of established calls are updated.
     pub(crate) fn set_media_offload(&mut self, offload: MediaOffload) {
-        let shared_ports = self.media.paths.shared_ports;
         self.set_media_paths(MediaPaths {
             offload,
-            shared_ports,
+            ..self.media.paths.clone()
         });
     }
 
     /// Changes whether media ports share a socket; reservations of established calls are updated.
     pub(crate) fn set_shared_ports(&mut self, shared_ports: bool) {
-        let offload = self.media.paths.offload.clone();
         self.set_media_paths(MediaPaths {
-            offload,
             shared_ports,
+            ..self.media.paths.clone()
         });
+    }
+
+    /// Sets whether tunnels of the gateway are on this thread, for later calls.
+    pub(crate) fn set_direct_tunnels(&mut self, direct_tunnels: bool) {
+        self.media.paths.direct_tunnels = direct_tunnels;
     }
 
     fn set_media_paths(&mut self, paths: MediaPaths) {

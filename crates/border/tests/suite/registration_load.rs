@@ -691,6 +691,37 @@ fn calls_above_the_capacity_of_the_gateway_are_refused() {
     assert_eq!(count(&net, inside, PhoneEvent::Answered), fit + 1);
 }
 
+/// A side behind a tunnel whose media passes directly takes CPU time of the border, and none of the gateway.
+#[test]
+fn calls_with_direct_media_take_cpu_time_of_the_border() {
+    let gateway = "[gateway]\nlocal='203.0.113.1'\nkey_file='/k'\n[[gateway.tunnel]]\nname='site'\n\
+                   peer='203.0.113.2'\nlocal_networks='192.0.2.0/24'\nremote_networks='10.1.0.0/24'\n";
+    let mut side = of_call(MediaPath::SocketPerPort);
+    side += Price::of_tunnel_sides(1, true);
+    let percent = 5;
+    let fit = (percent * 10_000 / side.processor) as usize;
+    let config = format!("{PLAIN}\n[limits]\nmemory_mib=1000\ncpu_percent={percent}\n{gateway}");
+    let mut net = VirtualNetwork::new(&config, 1);
+    net.control(|border, _| border.set_direct_tunnels(true));
+    let inside = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    for _ in 0..fit + 3 {
+        net.call(inside, "sip:2000@192.0.2.1", OUT, &offer);
+        net.run(Duration::from_millis(2));
+    }
+    net.run(seconds(2));
+    let events = net.phone_events(inside);
+    let count = |wanted: PhoneEvent| events.iter().filter(|event| **event == wanted).count();
+    assert_eq!(count(PhoneEvent::Answered), fit);
+    assert_eq!(count(PhoneEvent::Failed(Failure::Response, 503)), 3);
+    let resource = net.events.iter().find_map(|event| match &event.kind {
+        EventKind::AdmissionRefused { resource, .. } => Some(resource.clone()),
+        _ => None,
+    });
+    assert_eq!(resource.as_deref(), Some("processor"));
+}
+
 /// Price of a call with anchored media by this path.
 fn of_call(path: MediaPath) -> Price {
     Price::of_call(Some(path), [None, None])

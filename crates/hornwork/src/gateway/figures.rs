@@ -60,6 +60,13 @@ impl TunnelFigures {
     }
 }
 
+/// Media packets that passed between tunnels and forwarder directly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct DirectPackets {
+    pub(super) sealed: u64,
+    pub(super) opened: u64,
+}
+
 /// Counters since the start.
 #[derive(Debug, Default)]
 pub(crate) struct GatewayFigures {
@@ -67,6 +74,9 @@ pub(crate) struct GatewayFigures {
     pub(crate) sealed_bytes: AtomicU64,
     pub(crate) opened: AtomicU64,
     pub(crate) opened_bytes: AtomicU64,
+    /// Of these packets, media that did not pass the TUN device.
+    pub(crate) direct_sealed: AtomicU64,
+    pub(crate) direct_opened: AtomicU64,
     pub(crate) associations: AtomicU64,
     /// Tunnels with keys that seal.
     pub(crate) tunnels_up: AtomicU64,
@@ -105,6 +115,8 @@ impl GatewayFigures {
             sealed_bytes: zero(),
             opened: zero(),
             opened_bytes: zero(),
+            direct_sealed: zero(),
+            direct_opened: zero(),
             associations: zero(),
             tunnels_up: zero(),
             turns: zero(),
@@ -163,6 +175,11 @@ impl GatewayFigures {
             figures.sealed.store(packets.sealed, Relaxed);
             figures.opened.store(packets.opened, Relaxed);
         }
+    }
+
+    pub(super) fn publish_direct(&self, packets: DirectPackets) {
+        self.direct_sealed.store(packets.sealed, Relaxed);
+        self.direct_opened.store(packets.opened, Relaxed);
     }
 
     /// Counts a turn of the packet thread.

@@ -2,6 +2,7 @@
 //! path MTUs and logs.
 
 use super::Flags;
+use super::direct::Carrying;
 use super::figures::GatewayFigures;
 use super::keys::{GatewayKeys, TunnelKeys};
 use super::loops::PeerRoutes;
@@ -19,7 +20,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Longest delay of a request.
@@ -40,8 +40,8 @@ pub(super) struct KeeperParts {
     /// The key exchange, if there is one.
     pub(super) ike: Option<IkeRequests>,
     pub(super) outbox: Receiver<Report>,
-    /// The packet thread.
-    pub(super) carrying: JoinHandle<CarryingEnd>,
+    /// The packet loop.
+    pub(super) carrying: Carrying,
     pub(super) flags: Arc<Flags>,
     pub(super) figures: Arc<GatewayFigures>,
     pub(super) log: EventLog,
@@ -89,13 +89,11 @@ impl Keeper {
         // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
         let _ = net::block_signals();
         self.work();
+        // The thread of media may wait for this one.
+        self.parts.carrying.detach();
         // The packet thread ends at its next tick, if it has not ended before.
         self.parts.commands.send(Command::Stop);
-        let ended = self.parts.carrying.join();
-        let CarryingEnd { states, result } = ended.unwrap_or_else(|_| CarryingEnd {
-            states: Vec::new(),
-            result: Err(io::Error::other("the packet thread has panicked")),
-        });
+        let CarryingEnd { states, result } = self.parts.carrying.join();
         let stored = match &mut self.parts.numbers {
             Some(numbers) => {
                 numbers.release(states);

@@ -1,21 +1,23 @@
-//! The thread that carries packets between the TUN device and the outer socket: in batches, in place, without an
-//! allocation per packet. It never waits for another thread: its queues are bounded, and reports that do not fit are
+//! The loop that carries packets between the TUN device and the outer socket, and media between tunnels and the
+//! forwarder: in batches, in place, without an allocation per packet. It has a thread of its own, or is driven by that of
+//! media (`direct.rs`). It never waits for another thread: its queues are bounded, and reports that do not fit are
 //! dropped.
 
-use super::figures::GatewayFigures;
+use super::batch::SealedBatch;
+use super::figures::{DirectPackets, GatewayFigures};
 use super::kernel::KernelSas;
 use super::numbers::ReservedNumbers;
 use crate::ike::{IkeRequest, IkeRequests};
 use config::GatewaySpec;
 use engine::{DropReason, Time};
-use net::{Clock, EspSendFailure, EspSocket, OutgoingEsp, TunDevice, Waker};
+use net::{Clock, EspSocket, OutgoingEsp, TunDevice, TunnelRoutes, Waker};
 use protect::esp::{
     ChangedState, EspGateway, GatewayNotice, GatewayRekey, MAX_HEADROOM, MAX_TAILROOM,
     NegotiatedPair, NotSealed, PacketRoom, TOO_BIG_ROOM, write_too_big,
 };
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::AsFd as _;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::Duration;
@@ -107,6 +109,8 @@ pub(super) struct Parts {
     pub(super) ike: Option<IkeRequests>,
     /// The associations, if they are in the kernel. `gateway` has none then.
     pub(super) kernel: Option<KernelSas>,
+    /// The routes of the device, if media takes the direct path.
+    pub(super) routes: Option<TunnelRoutes>,
     pub(super) clock: Clock,
 }
 
@@ -115,12 +119,13 @@ pub(super) struct PacketLoop {
     figures: Arc<GatewayFigures>,
     /// The outer bit Don't Fragment is that of the inner header; otherwise it is not set.
     copies_dont_fragment: bool,
-    /// Buffers of packets from the device, of `stride` bytes each.
-    buffers: Vec<u8>,
-    stride: usize,
-    outgoing: Vec<OutgoingEsp>,
-    /// The tunnel of each of them.
-    tunnels: Vec<usize>,
+    /// MTU of the device, bytes.
+    mtu: usize,
+    /// Packets from the device.
+    from_device: SealedBatch,
+    /// Media of the direct path, in the order of its sequence numbers until the next flush.
+    media: SealedBatch,
+    direct: DirectPackets,
     next_tick: Time,
     next_numbers: Time,
     next_path: Time,
@@ -145,14 +150,15 @@ impl PacketLoop {
         // An odd number of cache lines apart, so that the buffers do not all map to the same cache sets.
         let stride = (longest_packet(spec).div_ceil(64) | 1) * 64;
         let now = parts.clock.now();
+        let media_packets = if parts.routes.is_some() { BATCH } else { 0 };
         PacketLoop {
             parts,
             figures,
             copies_dont_fragment: spec.copies_dont_fragment,
-            buffers: vec![0; stride * BATCH],
-            stride,
-            outgoing: Vec::with_capacity(BATCH),
-            tunnels: Vec::with_capacity(BATCH),
+            mtu: spec.mtu,
+            from_device: SealedBatch::new(BATCH, stride),
+            media: SealedBatch::new(media_packets, stride),
+            direct: DirectPackets::default(),
             next_tick: now,
             next_numbers: now + NUMBERS_INTERVAL,
             next_path: now,
@@ -163,6 +169,11 @@ impl PacketLoop {
     /// Carries packets until the command to stop, or until the device is gone or the socket fails.
     pub(super) fn run(mut self) -> CarryingEnd {
         let result = self.carry();
+        self.end(result)
+    }
+
+    /// Ends with this result.
+    pub(super) fn end(mut self, result: io::Result<()>) -> CarryingEnd {
         let now = self.parts.clock.now();
         if let Some(kernel) = &mut self.parts.kernel {
             kernel.count(now);
@@ -177,7 +188,6 @@ impl PacketLoop {
         // Signals belong to the first thread.
         net::block_signals()?;
         loop {
-            self.figures.count_turn();
             let wait = self.next_tick.since(self.parts.clock.now());
             let fds = [
                 self.parts.tun.as_fd(),
@@ -186,38 +196,68 @@ impl PacketLoop {
             ];
             let ready = net::wait_any(fds, wait);
             let now = self.parts.clock.now();
-            if ready[0].failed {
-                return Err(io::Error::other("the TUN device is gone"));
-            }
-            if ready[0].readable {
-                self.seal_batch(now)?;
+            self.figures.count_turn();
+            if ready[0].failed || ready[0].readable {
+                self.seal_from_device(ready[0].failed, now)?;
             }
             if ready[1].readable || ready[1].failed {
-                self.open_batch(now)?;
+                self.open_batch(BATCH, now, &mut |_| false)?;
             }
-            if ready[2].readable {
-                self.parts.waker.clear();
-            }
-            if (ready[2].readable || now >= self.next_tick) && self.commands(now) {
+            if (ready[2].readable && self.execute(now)) || self.tick_if_due(now) {
                 return Ok(());
-            }
-            if now >= self.next_tick {
-                self.next_tick = now + TICK;
-                self.tick(now);
             }
         }
     }
 
+    /// Copies of the descriptors to wait for: device, outer socket, commands.
+    pub(super) fn descriptors(&self) -> io::Result<[OwnedFd; 3]> {
+        let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned();
+        Ok([
+            copy(self.parts.tun.as_fd())?,
+            copy(self.parts.socket.as_fd())?,
+            copy(self.parts.waker.as_fd())?,
+        ])
+    }
+
+    pub(super) fn next_tick(&self) -> Time {
+        self.next_tick
+    }
+
+    /// Executes commands, and the work of a tick, if it is due; whether this is the end.
+    pub(super) fn tick_if_due(&mut self, now: Time) -> bool {
+        if now < self.next_tick {
+            return false;
+        }
+        self.figures.count_turn();
+        if self.commands(now) {
+            return true;
+        }
+        self.next_tick = now + TICK;
+        self.tick(now);
+        false
+    }
+
+    /// Executes the commands that the waker has announced; whether this is the end.
+    pub(super) fn execute(&mut self, now: Time) -> bool {
+        self.parts.waker.clear();
+        self.commands(now)
+    }
+
     /// Seals the packets that wait at the device, and sends them.
-    fn seal_batch(&mut self, now: Time) -> io::Result<()> {
-        self.outgoing.clear();
-        self.tunnels.clear();
-        let longest = self.stride - MAX_HEADROOM - MAX_TAILROOM;
+    ///
+    /// # Errors
+    /// The device is gone.
+    pub(super) fn seal_from_device(&mut self, failed: bool, now: Time) -> io::Result<()> {
+        if failed {
+            return Err(io::Error::other("the TUN device is gone"));
+        }
+        let batch = &mut self.from_device;
+        batch.clear();
         for slot in 0..BATCH {
-            let start = slot * self.stride;
-            let Some(buffer) = self.buffers.get_mut(start..start + self.stride) else {
+            let Some((start, buffer)) = batch.slot(slot) else {
                 break;
             };
+            let longest = buffer.len() - MAX_HEADROOM - MAX_TAILROOM;
             let Some(room) = buffer.get_mut(MAX_HEADROOM..MAX_HEADROOM + longest) else {
                 break;
             };
@@ -227,13 +267,8 @@ impl PacketLoop {
             let mut room = PacketRoom::new(buffer, MAX_HEADROOM, length);
             match self.parts.gateway.seal(&mut room, now) {
                 Ok(sealed) => {
-                    self.outgoing.push(OutgoingEsp {
-                        place: start + room.start..start + room.end,
-                        destination: sealed.destination,
-                        traffic_class: sealed.traffic_class,
-                        dont_fragment: sealed.dont_fragment && self.copies_dont_fragment,
-                    });
-                    self.tunnels.push(sealed.tunnel);
+                    let place = start + room.start..start + room.end;
+                    batch.push(place, &sealed, self.copies_dont_fragment);
                 }
                 Err(NotSealed::TooLarge { mtu }) => {
                     let mut error = [0; TOO_BIG_ROOM];
@@ -246,36 +281,88 @@ impl PacketLoop {
                 Err(NotSealed::Dropped(_)) => {}
             }
         }
-        let (mut too_long, mut refused, mut short_path) = (0, 0, None);
-        self.parts.socket.send(
-            &self.buffers,
-            &self.outgoing,
-            |index, failure| match failure {
-                EspSendFailure::TooLarge => {
-                    too_long += 1;
-                    short_path = Some(index);
-                }
-                EspSendFailure::Refused => refused += 1,
-            },
-        );
-        let gateway = &mut self.parts.gateway;
-        gateway.count_drops(DropReason::EspTooLarge, too_long);
-        gateway.count_drops(DropReason::SendFailed, refused);
-        if let Some(index) = short_path
-            && now >= self.next_path
-            && let (Some(tunnel), Some(packet)) =
-                (self.tunnels.get(index), self.outgoing.get(index))
-        {
-            self.next_path = now + PATH_INTERVAL;
-            let report = Report::AskPath(*tunnel, packet.destination);
-            // Without room for it, a later packet reports it.
-            let _ = self.parts.reports.try_send(report);
-        }
+        let short_path = batch.send(&mut self.parts.socket, &mut self.parts.gateway);
+        self.report_path(short_path, now);
         Ok(())
     }
 
-    /// Opens the packets that wait at the socket, and gives them to the device.
-    fn open_batch(&mut self, now: Time) -> io::Result<()> {
+    /// Requests the MTU of a path to which a packet was too long.
+    fn report_path(&mut self, short_path: Option<(usize, SocketAddr)>, now: Time) {
+        if let Some((tunnel, peer)) = short_path
+            && now >= self.next_path
+        {
+            self.next_path = now + PATH_INTERVAL;
+            // Without room for it, a later packet reports it.
+            let _ = self.parts.reports.try_send(Report::AskPath(tunnel, peer));
+        }
+    }
+
+    /// Seals a packet that `write` writes for the next flush. False if the kernel must send it: its route leads
+    /// elsewhere, or it is too long for the device or the path.
+    pub(super) fn seal_media(
+        &mut self,
+        (own, to): (IpAddr, IpAddr),
+        now: Time,
+        write: &mut dyn FnMut(&mut [u8]) -> Option<usize>,
+    ) -> bool {
+        let Parts {
+            gateway, routes, ..
+        } = &mut self.parts;
+        // The kernel would send packets of another route in the clear; only it knows the routes.
+        let leads = gateway.is_remote(to)
+            && routes
+                .as_mut()
+                .is_some_and(|routes| routes.lead_to(own, to, now));
+        if !leads {
+            return false;
+        }
+        if self.media.len() == BATCH {
+            self.flush_media(now);
+        }
+        let (batch, gateway) = (&mut self.media, &mut self.parts.gateway);
+        let Some((start, buffer)) = batch.slot(batch.len()) else {
+            return false;
+        };
+        let longest = self.mtu.min(buffer.len() - MAX_HEADROOM - MAX_TAILROOM);
+        let room = buffer.get_mut(MAX_HEADROOM..MAX_HEADROOM + longest);
+        let Some(length) = room.and_then(write) else {
+            return false;
+        };
+        let mut room = PacketRoom::new(buffer, MAX_HEADROOM, length);
+        match gateway.seal_if_fits(&mut room, now) {
+            Ok(sealed) => {
+                let place = start + room.start..start + room.end;
+                batch.push(place, &sealed, self.copies_dont_fragment);
+                self.direct.sealed += 1;
+                true
+            }
+            // The kernel fragments it, or learns the path by ICMP.
+            Err(NotSealed::TooLarge { .. }) => false,
+            Err(NotSealed::Dropped(_)) => true,
+        }
+    }
+
+    /// Sends the sealed media.
+    pub(super) fn flush_media(&mut self, now: Time) {
+        let Parts {
+            gateway, socket, ..
+        } = &mut self.parts;
+        let short_path = self.media.send(socket, gateway);
+        self.media.clear();
+        self.report_path(short_path, now);
+    }
+
+    /// Opens at most `most` packets that wait at the socket, and gives those that `take` does not take to the device.
+    /// Returns their number.
+    ///
+    /// # Errors
+    /// The socket has failed.
+    pub(super) fn open_batch(
+        &mut self,
+        most: usize,
+        now: Time,
+        take: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> io::Result<usize> {
         let Parts {
             gateway,
             tun,
@@ -283,7 +370,8 @@ impl PacketLoop {
             ike,
             ..
         } = &mut self.parts;
-        for index in 0..socket.receive()? {
+        let received = socket.receive(most)?;
+        for index in 0..received {
             let Some(packet) = socket.received(index) else {
                 gateway.count_drops(DropReason::EspMalformed, 1);
                 continue;
@@ -307,13 +395,21 @@ impl PacketLoop {
                 continue;
             }
             let opened = gateway.open(packet.source, packet.traffic_class, bytes, now);
-            if let Some(inner) = opened.and_then(|place| bytes.get(place))
-                && tun.send(inner).is_err()
-            {
+            let Some(inner) = opened.and_then(|place| bytes.get(place)) else {
+                continue;
+            };
+            if take(inner) {
+                self.direct.opened += 1;
+            } else if tun.send(inner).is_err() {
                 gateway.count_drops(DropReason::SendFailed, 1);
             }
         }
-        Ok(())
+        Ok(received)
+    }
+
+    /// Counts a turn of the thread that drives this loop.
+    pub(super) fn count_turn(&self) {
+        self.figures.count_turn();
     }
 
     /// Executes commands; whether the thread is to end.
@@ -464,6 +560,7 @@ impl PacketLoop {
             gateway, kernel, ..
         } = &self.parts;
         self.figures.publish(gateway, kernel.as_ref(), now);
+        self.figures.publish_direct(self.direct);
     }
 }
 
@@ -530,6 +627,7 @@ mod tests {
             waker: Waker::new().unwrap(),
             ike: None,
             kernel: None,
+            routes: None,
             clock: Clock::new(),
         };
         let keys = GatewayKeys {
@@ -539,9 +637,9 @@ mod tests {
         let figures = Arc::new(GatewayFigures::new(&spec, &keys, Time::ZERO));
         let mut packets = PacketLoop::new(parts, &spec, figures);
         host.send(&inner_packet()).unwrap();
-        packets.seal_batch(Time::ZERO).unwrap();
-        assert_eq!(packets.outgoing.len(), 1, "{setting}");
-        packets.outgoing[0].dont_fragment
+        packets.seal_from_device(false, Time::ZERO).unwrap();
+        assert_eq!(packets.from_device.len(), 1, "{setting}");
+        packets.from_device.outgoing()[0].dont_fragment
     }
 
     #[test]

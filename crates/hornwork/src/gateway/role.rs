@@ -45,7 +45,7 @@ fn serve(
     clock: Clock,
 ) -> io::Result<()> {
     let signals = Signals::install()?;
-    let Some(mut gateway) = Gateway::of(config, keys, log, clock)? else {
+    let Some(mut gateway) = Gateway::of(config, keys, false, (log, clock))? else {
         return Err(io::Error::other("there is no [gateway]"));
     };
     let figures = gateway.figures();

@@ -15,6 +15,7 @@ mod gateway_ends;
 mod gateway_ike;
 mod gateway_ike_paths;
 mod gateway_kernel;
+mod gateway_media;
 mod gateway_phones;
 mod guide_commands;
 mod guides;

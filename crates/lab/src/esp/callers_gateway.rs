@@ -115,7 +115,8 @@ impl CallersLoop {
 
     /// Opens the packets of the border's gateway that have arrived. Returns whether there were any.
     fn open_waiting(&mut self) -> Result<bool, String> {
-        let received = self.socket.receive().map_err(|error| error.to_string())?;
+        let received = self.socket.receive(EspSocket::BATCH);
+        let received = received.map_err(|error| error.to_string())?;
         let [own, _] = self.outer;
         for index in 0..received {
             let Some(packet) = self.socket.received(index) else {

@@ -455,7 +455,7 @@ impl PacketCarrier {
             negotiated,
             ..
         } = self;
-        for index in 0..socket.receive()? {
+        for index in 0..socket.receive(EspSocket::BATCH)? {
             let packet = socket.received(index).filter(|packet| !packet.truncated);
             let Some(packet) = packet else {
                 gateway.count_drops(DropReason::EspMalformed, 1);

@@ -6,6 +6,7 @@ use crate::clock::Clock;
 use crate::config::{DriverConfig, MediaSockets};
 use crate::plane::{Plane, Token};
 use crate::shared_port::MOST_ADDRESSES;
+use crate::tunnel::TunnelPath;
 use engine::{Control, EventKind, Forward, Time};
 use std::io;
 
@@ -16,6 +17,17 @@ impl<F: Forward> Driver<F> {
             && self.plane.socket(index).is_some_and(|(_, media)| media)
     }
 
+    /// Attaches the tunnels of a gateway, which this thread drives from now on; to be called before the first turn.
+    ///
+    /// # Errors
+    /// There is no forwarder on this thread, a path is attached already, or the system refuses to watch it.
+    pub fn attach_tunnel(&mut self, path: Box<dyn TunnelPath>) -> io::Result<()> {
+        if !matches!(self.media, ForwarderHost::SameThread(_)) {
+            return Err(no_forwarder("the path of media through tunnels"));
+        }
+        self.plane.start_tunnel(path, self.config.media_dscp)
+    }
+
     /// Runs the forwarder's due timeouts before received packets are processed, so that its packets leave on time.
     pub(super) fn media_due<C>(&mut self, control: &mut C, now: Time) -> io::Result<()>
     where
@@ -24,6 +36,7 @@ impl<F: Forward> Driver<F> {
         let ForwarderHost::SameThread(forwarder) = &mut self.media else {
             return self.send_due_media(control, now).map(|_| ());
         };
+        self.plane.tick_tunnel(now);
         let due = forwarder.next_deadline();
         if due.is_some_and(|deadline| deadline.at <= now) {
             self.plane.shared.timeouts.add(1);
@@ -53,26 +66,40 @@ impl<F: Forward> Driver<F> {
         let mut done = Ok(());
         self.plane.begin_media_turn();
         for i in 0..ready {
-            let token = match self.plane.event(i) {
-                Some((token @ (Token::SharedPort(_) | Token::AfXdp(_)), _)) => token,
-                Some((token @ Token::Udp(index), _)) if self.takes_media(index) => token,
+            let (token, flags) = match self.plane.event(i) {
+                Some((Token::Udp(index), _)) if !self.takes_media(index) => continue,
+                Some((
+                    token @ (Token::SharedPort(_)
+                    | Token::AfXdp(_)
+                    | Token::Tunnel(_)
+                    | Token::Udp(_)),
+                    flags,
+                )) => (token, flags),
                 _ => continue,
             };
             let mut budget = self.config.datagram_budget;
             let mut more = true;
             while more && budget > 0 && done.is_ok() {
                 let before = receiver.filled();
+                let mut passed = 0;
                 more = match token {
                     Token::Udp(index) => self.plane.receive_batch(index, &mut receiver),
                     Token::SharedPort(number) => {
                         self.plane.receive_shared_port(number, &mut receiver)
                     }
                     Token::AfXdp(number) => self.plane.receive_af_xdp(number, &mut receiver),
+                    Token::Tunnel(number) => {
+                        let plane = &mut self.plane;
+                        let (count, more) = plane.receive_tunnel(number, flags, &mut receiver, now);
+                        passed = count;
+                        more
+                    }
                     _ => false,
                 };
                 let n = receiver.filled() - before;
                 packets += n;
-                budget = budget.saturating_sub(n);
+                // Packets of a tunnel that are no media take time, too.
+                budget = budget.saturating_sub(n.max(passed));
                 if receiver.room() == 0 {
                     done = self.forward_batch(control, &mut receiver, now);
                     now = self.clock.now();

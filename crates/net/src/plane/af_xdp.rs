@@ -1,6 +1,7 @@
 //! Media over AF_XDP sockets, which bypass the kernel's network stack.
 
-use super::{NONE, Plane, SendEntry, Token, start_of};
+use super::bypass::without_scope;
+use super::{Plane, Token};
 use crate::batch::Receiver;
 use crate::config::DriverConfig;
 use crate::counters::Shared;
@@ -51,11 +52,6 @@ pub(super) struct AfXdpPlane {
     identification: u16,
 }
 
-/// The address without flow label and scope, as a frame has it.
-fn without_scope(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip(), address.port())
-}
-
 impl AfXdpPlane {
     fn new(table: AfXdp, config: &DriverConfig) -> io::Result<AfXdpPlane> {
         let xsks = table.take().ok_or_else(|| {
@@ -81,7 +77,7 @@ impl AfXdpPlane {
         })
     }
 
-    fn open(&mut self, local: SocketAddr, index: u32) {
+    pub(super) fn open(&mut self, local: SocketAddr, index: u32) {
         let local = without_scope(local);
         let Some(slot) = self.table.slot(local) else {
             return;
@@ -95,7 +91,7 @@ impl AfXdpPlane {
         self.table.set_open(slot, true);
     }
 
-    fn close(&mut self, local: SocketAddr) {
+    pub(super) fn close(&mut self, local: SocketAddr) {
         if let Some(port) = self.ports.remove(&without_scope(local)) {
             self.table.set_open(port.slot, false);
         }
@@ -188,20 +184,6 @@ impl Plane {
         Ok(())
     }
 
-    /// Registers an open media port.
-    pub(super) fn open_af_xdp_port(&mut self, local: Option<SocketAddr>, index: u32) {
-        if let (Some(af_xdp), Some(local)) = (&mut self.af_xdp, local) {
-            af_xdp.open(local, index);
-        }
-    }
-
-    /// Removes a closed media port.
-    pub(super) fn close_af_xdp_port(&mut self, local: Option<SocketAddr>) {
-        if let (Some(af_xdp), Some(local)) = (&mut self.af_xdp, local) {
-            af_xdp.close(local);
-        }
-    }
-
     /// Receives from an AF_XDP socket into `receiver`. Returns whether more may be queued.
     pub(crate) fn receive_af_xdp(&mut self, number: u32, receiver: &mut Receiver) -> bool {
         let Some(AfXdpPlane { xsks, ports, .. }) = &mut self.af_xdp else {
@@ -245,73 +227,18 @@ impl Plane {
 
     /// Sends the queued media through AF_XDP as far as possible; the rest stays in its chains.
     pub(super) fn flush_af_xdp(&mut self) {
-        let Some(af_xdp) = &mut self.af_xdp else {
+        let Some(mut af_xdp) = self.af_xdp.take() else {
             return;
         };
         if !self.pending_queues.is_empty() {
             af_xdp.refresh();
         }
-        let (mut sent_count, mut bytes, mut rest_count) = (0, 0, 0);
-        for pending_queues in &self.pending_queues {
-            let chain = match *pending_queues {
-                super::SendQueue::Socket(index) => match self.sockets.get_mut(index as usize) {
-                    Some(socket) if socket.media => &mut socket.chain,
-                    _ => continue,
-                },
-                super::SendQueue::Address(address) => {
-                    match self.chains.get_mut(usize::from(address)) {
-                        Some(chain) => chain,
-                        None => continue,
-                    }
-                }
-            };
-            let mut at = std::mem::replace(chain, super::Chain::EMPTY).first;
-            let mut rest = super::Chain::EMPTY;
-            while at != NONE {
-                let number = at;
-                let entry = &mut self.entries[number as usize];
-                at = std::mem::replace(&mut entry.next, NONE);
-                let socket = self.sockets.get(entry.socket as usize);
-                let local = socket.and_then(|socket| socket.local);
-                let sent = local.is_some_and(|local| {
-                    // SAFETY: as in `push_singly`.
-                    let payload = unsafe { payload_of(&self.arena, entry) };
-                    af_xdp.send(without_scope(local), entry.destination, payload)
-                });
-                if sent {
-                    sent_count += 1;
-                    bytes += entry.length;
-                    continue;
-                }
-                rest_count += 1;
-                match rest.first {
-                    NONE => rest.first = number,
-                    _ => self.entries[rest.last as usize].next = number,
-                }
-                rest.last = number;
-            }
-            match *pending_queues {
-                super::SendQueue::Socket(index) => self.sockets[index as usize].chain = rest,
-                super::SendQueue::Address(address) => self.chains[usize::from(address)] = rest,
-            }
-        }
-        if sent_count > 0 {
-            self.shared.datagrams_out.add(sent_count);
-            self.shared.bytes_out.add(bytes);
-            self.shared.af_xdp_out.add(sent_count);
-        }
-        if rest_count > 0 {
-            self.shared.af_xdp_bypassed.add(rest_count);
-        }
+        let sent = self.send_queued(|local, destination, payload| {
+            af_xdp.send(without_scope(local), destination, payload)
+        });
+        self.shared.af_xdp_out.add(sent.datagrams);
+        self.shared.af_xdp_bypassed.add(sent.rest);
         af_xdp.kick(&self.shared);
+        self.af_xdp = Some(af_xdp);
     }
-}
-
-/// The payload of an entry.
-///
-/// # Safety
-/// The entry is not sent yet: its payload is still valid.
-unsafe fn payload_of<'a>(arena: &'a [u8], entry: &SendEntry) -> &'a [u8] {
-    // SAFETY: the contract of this function.
-    unsafe { std::slice::from_raw_parts(start_of(arena, entry), entry.length) }
 }

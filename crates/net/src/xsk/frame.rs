@@ -1,12 +1,11 @@
 //! Ethernet frames with UDP datagrams, for AF_XDP sockets.
 
-use crate::raw::{self, IpMarks, Sum};
-use std::net::{IpAddr, SocketAddr};
+use crate::plain_datagram::{self, PlainDatagram};
+use crate::raw::IpMarks;
+use std::net::SocketAddr;
 
 const MAC_ADDRESSES: usize = 12;
 const ETHERNET: usize = 14;
-const UDP: u8 = 17;
-const UDP_HEADER: usize = 8;
 const V4: [u8; 2] = [8, 0];
 const V6: [u8; 2] = [0x86, 0xdd];
 
@@ -14,39 +13,9 @@ const V6: [u8; 2] = [0x86, 0xdd];
 /// other. The BPF program has verified the checksums.
 pub(crate) fn read(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
     let kind = frame.get(MAC_ADDRESSES..ETHERNET)?;
-    let packet = frame.get(ETHERNET..)?;
-    let (from, to, datagram): (IpAddr, IpAddr, &[u8]) = match kind {
-        kind if *kind == V4 => {
-            let header: &[u8; 20] = packet.first_chunk()?;
-            let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
-            if header[0] != 0x45 || header[9] != UDP || (header[6] & 0x3f, header[7]) != (0, 0) {
-                return None;
-            }
-            let end = |at: usize| [header[at], header[at + 1], header[at + 2], header[at + 3]];
-            (end(12).into(), end(16).into(), packet.get(20..total)?)
-        }
-        kind if *kind == V6 => {
-            let header: &[u8; 40] = packet.first_chunk()?;
-            let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
-            if header[0] & 0xf0 != 0x60 || header[6] != UDP {
-                return None;
-            }
-            let from: [u8; 16] = header[8..24].try_into().ok()?;
-            let to: [u8; 16] = header[24..40].try_into().ok()?;
-            (from.into(), to.into(), packet.get(40..40 + length)?)
-        }
-        _ => return None,
-    };
-    let header: &[u8; UDP_HEADER] = datagram.first_chunk()?;
-    let port = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
-    if usize::from(port(4)) != datagram.len() {
-        return None;
-    }
-    Some((
-        SocketAddr::new(from, port(0)),
-        SocketAddr::new(to, port(2)),
-        &datagram[UDP_HEADER..],
-    ))
+    let packet = PlainDatagram::read(frame.get(ETHERNET..)?)?;
+    let expected = if packet.source.is_ipv4() { V4 } else { V6 };
+    (*kind == expected).then_some((packet.source, packet.local, packet.payload))
 }
 
 /// Link-layer addresses of the interface and of the next hop.
@@ -67,37 +36,13 @@ pub(crate) fn write(
     identification: u16,
     payload: &[u8],
 ) -> Option<usize> {
-    let mut headers = [0; raw::HEADERS];
-    let most = usize::from(mtu).min(room.len().saturating_sub(ETHERNET));
-    // The 16-bit length fields of the headers bound the payload.
-    if payload.len() + raw::HEADERS > usize::from(u16::MAX)
-        || source.is_ipv6() != destination.is_ipv6()
-    {
-        return None;
-    }
-    let length = raw::write_headers(source, destination, marks, payload, &mut headers);
-    if length + payload.len() > most {
-        return None;
-    }
-    let kind = match source {
-        SocketAddr::V4(_) => {
-            if headers[6..8] == [0, 0] {
-                headers[4..6].copy_from_slice(&identification.to_be_bytes());
-            }
-            let mut sum = Sum::default();
-            sum.add(&headers[..20]);
-            headers[10..12].copy_from_slice(&sum.checksum().to_ne_bytes());
-            V4
-        }
-        SocketAddr::V6(_) => V6,
-    };
-    let (head, rest) = room.split_at_mut(ETHERNET);
+    let (head, rest) = room.split_at_mut_checked(ETHERNET)?;
+    let ends = (source, destination);
+    let length = plain_datagram::write(rest, ends, marks, mtu.into(), identification, payload)?;
     head[..6].copy_from_slice(&macs.next);
     head[6..MAC_ADDRESSES].copy_from_slice(&macs.own);
-    head[MAC_ADDRESSES..].copy_from_slice(&kind);
-    rest[..length].copy_from_slice(&headers[..length]);
-    rest[length..length + payload.len()].copy_from_slice(payload);
-    Some(ETHERNET + length + payload.len())
+    head[MAC_ADDRESSES..].copy_from_slice(if source.is_ipv4() { &V4 } else { &V6 });
+    Some(ETHERNET + length)
 }
 
 #[cfg(test)]

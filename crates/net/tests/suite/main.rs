@@ -10,6 +10,7 @@ mod relay;
 mod rig;
 mod streams;
 mod tls;
+mod tunnel;
 mod websocket;
 mod websocket_client;
 mod xsk;

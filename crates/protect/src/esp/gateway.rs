@@ -376,6 +376,29 @@ impl EspGateway {
         sealed
     }
 
+    /// As [`EspGateway::seal`], for a packet that has another way if it is too large, which is not counted.
+    ///
+    /// # Errors
+    /// The packet was not sealed; a dropped one is counted.
+    #[inline]
+    pub fn seal_if_fits(
+        &mut self,
+        room: &mut PacketRoom<'_>,
+        now: Time,
+    ) -> Result<SealedForPeer, NotSealed> {
+        let sealed = self.try_seal(room, now);
+        if let Err(NotSealed::Dropped(failure)) = &sealed {
+            self.drops.count(failure.reason());
+        }
+        sealed
+    }
+
+    /// Whether an address is in a remote network of a tunnel.
+    #[inline]
+    pub fn is_remote(&self, address: IpAddr) -> bool {
+        self.networks.find(address).is_some()
+    }
+
     fn try_seal(
         &mut self,
         room: &mut PacketRoom<'_>,
