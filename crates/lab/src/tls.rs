@@ -9,6 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
 
 /// Certificates and trust of the generator's callers and callees.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,11 +119,27 @@ impl TlsSettings {
 /// Name in the certificate of a trial.
 const TRIAL_NAME: &str = "trial.example.com";
 
+/// The certificate of a trial with that of its authority, and its key, as PEM.
+#[derive(Clone)]
+struct TrialPem {
+    chain: String,
+    key: Zeroizing<String>,
+}
+
+impl std::fmt::Debug for TrialPem {
+    /// Omits the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TrialPem").finish_non_exhaustive()
+    }
+}
+
 /// Certificates and trust of the ends of a trial.
 #[derive(Clone, Debug)]
 pub struct TrialCredentials {
     identity: Identity,
     anchors: Option<Anchors>,
+    /// The certificates of the trial, if they were made for it.
+    pem: Option<TrialPem>,
     /// Name that the SUT's certificate must contain.
     name: String,
 }
@@ -144,8 +161,19 @@ impl TrialCredentials {
         Ok(TrialCredentials {
             identity,
             anchors: Some(anchors),
+            pem: Some(TrialPem {
+                chain: chain + &authority,
+                key: Zeroizing::new(key),
+            }),
             name: TRIAL_NAME.to_owned(),
         })
+    }
+
+    /// Certificate with that of its authority, and key, as PEM files of a program have them; `None` if they were not
+    /// made for the trial.
+    pub(crate) fn pem(&self) -> Option<[&str; 2]> {
+        let pem = self.pem.as_ref()?;
+        Some([&pem.chain, &pem.key])
     }
 
     /// Credentials of an experiment against a foreign SUT. Without a certificate our listeners use one created for the
@@ -178,6 +206,7 @@ impl TrialCredentials {
         Ok(TrialCredentials {
             identity,
             anchors,
+            pem: None,
             name: settings.name_for(&sut.ip().to_string()).to_owned(),
         })
     }

@@ -156,6 +156,169 @@ fn simulations_with_esp_give_the_same_bytes_for_the_same_seed() {
     }
 }
 
+/// Sets of a short trial of calls behind this kind of protection.
+const SHORT_CALLS: [&str; 7] = [
+    "repeat=1",
+    "callers.total=4",
+    "callers.rate=20.0",
+    "callers.hold_seconds=4.0",
+    "thresholds.mos=",
+    "thresholds.lost_percent=5.0",
+    NO_REFUSED,
+];
+
+/// In tunnel mode the border is the product with `[gateway]` of its own: the CPU time of its gateway is part of that of
+/// a call, every packet on the wire is one of the gateway, and none is refused.
+#[test]
+fn border_with_its_own_gateway_has_its_cost() {
+    if !crate::gateway::may_make_tun() {
+        return;
+    }
+    let folder = scratch("esp-experiments-gateway");
+    for (kind, gateway, least) in [
+        (11, "direct", 105.6),
+        (13, "direct", 102.4),
+        (13, "kernel", 102.4),
+    ] {
+        let level = format!("levels.values=[{kind}]");
+        let gateway_set = format!("protection.gateway={gateway}");
+        let mut sets = SHORT_CALLS.to_vec();
+        sets.extend([level.as_str(), gateway_set.as_str()]);
+        let (code, run) = run(&folder, "cost-of-protection", &sets, false);
+        let case = format!("{kind} {gateway}");
+        assert_eq!(code, Some(0), "{case}: {run:#}");
+        let remarks = run["trials"][0]["remarks"].to_string();
+        assert!(
+            remarks.contains("the border is `hornwork run` with [gateway]"),
+            "{case}: {remarks}"
+        );
+        assert_eq!(figure(&run, "esp.clear_packets"), Some(0.0), "{case}");
+        assert_eq!(figure(&run, "esp.refused_packets"), Some(0.0), "{case}");
+        let kbit = figure(&run, "esp.call_kbit").unwrap_or_default();
+        assert!((least..least * 1.3).contains(&kbit), "{case}: {kbit}");
+        let figures = &run["trials"][0]["figures"];
+        let call_us = figures["cpu_us_per_call"].as_f64().unwrap_or_default();
+        assert!(call_us > 0.0, "{case}: {figures:#}");
+        let packet_us = figure(&run, "esp.gateway_us");
+        // Media of four calls, 50 packets/s each way for 4 s.
+        let direct = figure(&run, "esp.direct_packets");
+        let expected = if gateway == "direct" {
+            1_400.0..2_200.0
+        } else {
+            0.0..1.0
+        };
+        assert!(
+            direct.is_some_and(|packets| expected.contains(&packets)),
+            "{case}: {direct:?}"
+        );
+        if gateway == "direct" {
+            assert_eq!(packet_us, None, "{case}");
+            assert!(
+                remarks.contains("esp.gateway_us: not measured"),
+                "{case}: {remarks}"
+            );
+        } else {
+            // 50 packets/s each way for 4 s, each through the gateway; its start is not part of a call.
+            let gateway_us = packet_us.unwrap_or_default() * 400.0;
+            assert!(
+                gateway_us > 0.0 && call_us > gateway_us * 0.8,
+                "{case}: {call_us} us for a call, of which {gateway_us} in the gateway"
+            );
+        }
+    }
+}
+
+/// The kinds beside it: the same program without a gateway, in transport mode behind that of the test lab, with TLS.
+#[test]
+fn border_of_every_protection_is_the_same_program() {
+    if !crate::gateway::may_make_tun() {
+        return;
+    }
+    let folder = scratch("esp-experiments-program");
+    for (kind, border) in [
+        (0, "the border is `hornwork run`"),
+        (
+            12,
+            "the border is `hornwork run` behind a gateway of the test lab",
+        ),
+        (4, "the border is `hornwork run`"),
+    ] {
+        let level = format!("levels.values=[{kind}]");
+        let mut sets = SHORT_CALLS.to_vec();
+        sets.push(&level);
+        let (code, run) = run(&folder, "cost-of-protection", &sets, false);
+        assert_eq!(code, Some(0), "{kind}: {run:#}");
+        let remarks = run["trials"][0]["remarks"].to_string();
+        assert!(remarks.contains(border), "{kind}: {remarks}");
+        let trial = &run["trials"][0];
+        assert_eq!(trial["figures"]["calls"]["established"], 4, "{kind}");
+        assert_eq!(trial["leaks"], 0, "{kind}: {trial:#}");
+        assert_eq!(figure(&run, "esp.clear_packets"), None, "{kind}");
+        let gateway = figure(&run, "esp.gateway_us");
+        assert_eq!(gateway.is_some(), kind == 12, "{kind}");
+    }
+}
+
+/// The process that runs the border of a trial of `parent`.
+fn border_of(parent: u32) -> Option<u32> {
+    let process = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
+    let is_border = |process: &u32| {
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/{process}/{file}")).ok();
+        let is_child = read("status").is_some_and(|status| {
+            let ppid = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+            ppid.is_some_and(|number| number.trim() == parent.to_string())
+        });
+        is_child && read("cmdline").is_some_and(|line| line.contains("\0run\0-c\0border.toml"))
+    };
+    let entries = std::fs::read_dir("/proc").ok()?;
+    entries.flatten().filter_map(process).find(is_border)
+}
+
+/// tshark at the border's end of the wire sees ESP packets, and no other ones.
+#[test]
+fn wire_to_the_border_has_esp_packets_alone() {
+    if !crate::gateway::may_make_tun() || !common::installed(&["nsenter", "tshark"]) {
+        return;
+    }
+    let folder = scratch("esp-experiments-wire");
+    let out = folder.join("out").display().to_string();
+    let mut lab = Command::new(env!("CARGO_BIN_EXE_hornwork"));
+    lab.args(["lab", "run", "cost-of-protection", "--out", &out, "--force"]);
+    for set in SHORT_CALLS {
+        lab.args(["--set", set]);
+    }
+    lab.args(["--set", "levels.values=[13]"]);
+    lab.args(["--set", "callers.hold_seconds=8.0"]);
+    let mut lab = lab.stdout(std::process::Stdio::null()).spawn().expect("it");
+    let mut border = None;
+    for _ in 0..1_000 {
+        border = border_of(lab.id());
+        if border.is_some() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let seen = border.map(|border| {
+        Command::new("nsenter")
+            .arg(format!("--net=/proc/{border}/ns/net"))
+            .args(["tshark", "-n", "-i", "border0", "-c", "1000"])
+            .args(["-a", "duration:8", "-T", "fields", "-e", "frame.protocols"])
+            .output()
+            .expect("nsenter")
+    });
+    let ended = lab.wait().expect("the test lab");
+    let seen = seen.expect("a border");
+    let text = String::from_utf8_lossy(&seen.stdout).into_owned();
+    let error = String::from_utf8_lossy(&seen.stderr).into_owned();
+    let frames: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    assert!(frames.len() > 300, "{} frames: {error}", frames.len());
+    let other = frames
+        .iter()
+        .find(|frame| !frame.starts_with("eth:ethertype:ip:esp"));
+    assert_eq!(other, None, "{error}");
+    assert_eq!(ended.code(), Some(0));
+}
+
 /// In virtual time the user agent of this program is measured; other programs are not.
 #[test]
 fn phones_in_virtual_time_are_measured_or_say_why_not() {

@@ -1,5 +1,7 @@
 //! The cost of ESP for a voice packet: bytes, processing time, and the layers that it can do without.
 
+pub(crate) mod border_tunnel;
+pub(crate) mod callers_gateway;
 mod computed;
 mod cost;
 mod handshake;
@@ -23,10 +25,11 @@ use crate::experiment::{EspLoad, EspModeName};
 use engine::{Entropy, Time};
 use protect::esp::{EspKeys, InboundSa, OutboundSa, SaSpec, UdpEncapsulation};
 use std::net::{IpAddr, Ipv4Addr};
+use zeroize::Zeroizing;
 
 /// Figures that the experiments measure, in the order of the report, with a description for its tables. A name is
 /// `esp.FIGURE`, or `esp.FIGURE.SUITE.MODE`, with `clear` instead of both for packets without ESP.
-pub(crate) const FIGURES: [(&str, &str); 29] = [
+pub(crate) const FIGURES: [(&str, &str); 31] = [
     ("out_us", "Sealing, microseconds a packet"),
     ("in_us", "Opening, microseconds a packet"),
     (
@@ -105,6 +108,14 @@ pub(crate) const FIGURES: [(&str, &str); 29] = [
         "Gateway of the border, microseconds of CPU a packet",
     ),
     ("refused_packets", "Packets that ESP refused"),
+    (
+        "clear_packets",
+        "Packets on the wire that are none of the border's gateway",
+    ),
+    (
+        "direct_packets",
+        "Packets of media that passed straight between ESP and the border's forwarder",
+    ),
     ("lost_packets", "Packets that were sent and not received"),
     (
         "wrong_packets",
@@ -204,32 +215,43 @@ impl EspEnds {
     pub(crate) fn between(
         case: &EspCase,
         carriage: EspCarriage,
-        [source, destination]: [Ipv4Addr; 2],
+        outer: [Ipv4Addr; 2],
         entropy: &mut Entropy,
     ) -> Result<EspEnds, LabError> {
-        let mut encryption = vec![0u8; case.key_bytes];
-        let mut integrity = vec![0u8; case.suite.integrity.key_length()];
-        entropy.fill(&mut encryption);
-        entropy.fill(&mut integrity);
-        let keys = EspKeys::new(&encryption, &integrity);
-        let mut spec = SaSpec::new(SPI, case.suite, keys);
-        // The study's suites are weak by now.
-        spec.allow_weak = true;
-        if carriage.is_tunnel() {
-            spec = spec.tunnel(IpAddr::V4(source), IpAddr::V4(destination));
-        }
-        if carriage.is_encapsulated() {
-            spec.encapsulation = Some(UdpEncapsulation {
-                source_port: NAT_PORT,
-                destination_port: NAT_PORT,
-            });
-        }
+        let spec = random_spec(case, carriage, (SPI, outer), entropy);
         let bad = |error| LabError::bad_input(format!("esp.suites: {}: {error}", case.name));
         Ok(EspEnds {
             outbound: OutboundSa::new(spec.clone(), entropy, Time::ZERO).map_err(bad)?,
             inbound: InboundSa::new(spec, Time::ZERO).map_err(bad)?,
         })
     }
+}
+
+/// An association with this SPI and random keys, in tunnel mode between these addresses.
+fn random_spec(
+    case: &EspCase,
+    carriage: EspCarriage,
+    (spi, [source, destination]): (u32, [Ipv4Addr; 2]),
+    entropy: &mut Entropy,
+) -> SaSpec {
+    let mut encryption = Zeroizing::new(vec![0u8; case.key_bytes]);
+    let mut integrity = Zeroizing::new(vec![0u8; case.suite.integrity.key_length()]);
+    entropy.fill(&mut encryption);
+    entropy.fill(&mut integrity);
+    let keys = EspKeys::new(&encryption, &integrity);
+    let mut spec = SaSpec::new(spi, case.suite, keys);
+    // The study's suites are weak by now.
+    spec.allow_weak = true;
+    if carriage.is_tunnel() {
+        spec = spec.tunnel(IpAddr::V4(source), IpAddr::V4(destination));
+    }
+    if carriage.is_encapsulated() {
+        spec.encapsulation = Some(UdpEncapsulation {
+            source_port: NAT_PORT,
+            destination_port: NAT_PORT,
+        });
+    }
+    spec
 }
 
 /// The cases of a plan; their names were checked with the file.

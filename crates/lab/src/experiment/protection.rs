@@ -21,6 +21,42 @@ pub struct Protection {
     /// `openvpn-blowfish`; 26: `openvpn-rc2`; 27: `wireguard`; 28: `strongswan`.
     #[serde(deserialize_with = "number_or_name")]
     pub kind: u8,
+    /// Border and gateway on sockets. `direct` and `kernel`: the border is a program of its own, `hornwork run`, in
+    /// tunnel mode of ESP with `[gateway]` and manual keys; `[gateway] media` has this value, so that media of calls
+    /// pass straight between ESP and the border's forwarder, or by the TUN device and the sockets of the kernel. `lab`:
+    /// the border is a thread of the test lab, behind a gateway of the test lab. The product has no gateway in
+    /// transport mode: that of the test lab is used.
+    #[serde(skip_serializing_if = "BorderGateway::is_default")]
+    pub gateway: BorderGateway,
+}
+
+/// Gateway of the border's side on sockets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BorderGateway {
+    /// That of the border; media pass straight between ESP and the forwarder.
+    #[default]
+    Direct,
+    /// That of the border; media pass its TUN device and the kernel's sockets.
+    Kernel,
+    /// One of the test lab, before a border that is a thread of the test lab.
+    Lab,
+}
+
+impl BorderGateway {
+    /// `[gateway] media` of the border; `None`: the gateway is one of the test lab.
+    pub const fn media(self) -> Option<&'static str> {
+        match self {
+            BorderGateway::Direct => Some("direct"),
+            BorderGateway::Kernel => Some("kernel"),
+            BorderGateway::Lab => None,
+        }
+    }
+
+    /// Takes `&self` for serde.
+    fn is_default(&self) -> bool {
+        *self == BorderGateway::default()
+    }
 }
 
 /// Algorithms of the ESP kinds, two numbers each.
@@ -63,6 +99,30 @@ fn number_or_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::E
 }
 
 impl Protection {
+    /// The protection of this number, with the border's own gateway.
+    pub fn of(kind: u8) -> Protection {
+        Protection {
+            kind,
+            ..Protection::default()
+        }
+    }
+
+    /// Algorithms and `[gateway] media` of the border's own gateway on sockets; `None` without one.
+    pub fn border_gateway(&self) -> Option<(&'static EspCase, &'static str)> {
+        match (self.esp()?, self.gateway.media()) {
+            ((case, EspCarriage::Tunnel), Some(media)) => Some((case, media)),
+            _ => None,
+        }
+    }
+
+    /// Whether the border is a program of its own on sockets. Behind a link or a tunnel of study C it is one with a
+    /// gateway only: these experiments do not compare its CPU time.
+    pub fn has_border_program(&self, experiment: &Experiment) -> bool {
+        let is_own = self.gateway != BorderGateway::Lab && !experiment.sut.direct;
+        let has_line = self.has_line(experiment.network.is_set());
+        is_own && (!has_line || self.border_gateway().is_some())
+    }
+
     /// Whether the number has a meaning.
     pub fn is_known(&self) -> bool {
         self.kind <= 4 || self.esp().is_some() || self.module().is_some()
@@ -70,7 +130,7 @@ impl Protection {
 
     /// All protections, by number.
     pub fn all() -> impl Iterator<Item = Protection> {
-        let all = (0..=u8::MAX).map(|kind| Protection { kind });
+        let all = (0..=u8::MAX).map(Protection::of);
         all.filter(Protection::is_known)
     }
 
@@ -281,14 +341,14 @@ mod tests {
             assert_eq!(by_name, set(&protection.kind.to_string()).unwrap());
             assert_eq!(by_name, Some(protection));
         }
-        assert_eq!(Protection { kind: 24 }.key(), "openvpn-aes-256");
+        assert_eq!(Protection::of(24).key(), "openvpn-aes-256");
     }
 
     #[test]
     fn formats_give_the_bytes_of_the_rfcs() {
         use crate::esp::{EspCarriage, packet_bytes};
         for kind in 10..20 {
-            let protection = Protection { kind };
+            let protection = Protection::of(kind);
             let (case, carriage) = protection.esp().unwrap();
             let format = protection.format().unwrap();
             for voice in [20, 24, 80, 160, 161] {
@@ -298,11 +358,47 @@ mod tests {
             }
             assert_eq!(carriage == EspCarriage::Tunnel, kind % 2 == 1);
         }
-        assert_eq!(Protection { kind: 20 }.format(), None);
-        assert_eq!(
-            Protection { kind: 28 }.format().unwrap().outer_bytes(64),
-            128
-        );
+        assert_eq!(Protection::of(20).format(), None);
+        assert_eq!(Protection::of(28).format().unwrap().outer_bytes(64), 128);
+    }
+
+    #[test]
+    fn border_has_its_own_gateway_in_tunnel_mode() {
+        let experiment = |sets: &[&str]| {
+            let text = built_in("cost-of-protection").unwrap();
+            let sets: Vec<String> = sets.iter().map(|&set| set.to_owned()).collect();
+            let file = File::parse_with("cost-of-protection", text, &sets).unwrap();
+            file.experiment().clone()
+        };
+        for (sets, media, is_program) in [
+            (&["protection.kind=13"][..], Some("direct"), true),
+            (
+                &["protection.kind=13", "protection.gateway=kernel"],
+                Some("kernel"),
+                true,
+            ),
+            (
+                &["protection.kind=13", "protection.gateway=lab"],
+                None,
+                false,
+            ),
+            // Transport mode, and no ESP: the same program, so that its CPU time can be compared.
+            (&["protection.kind=12"], None, true),
+            (&["protection.kind=4"], None, true),
+            (
+                &["protection.kind=13", "network.delay_ms=20"],
+                Some("direct"),
+                true,
+            ),
+            (&["protection.kind=0", "network.delay_ms=20"], None, false),
+        ] {
+            let experiment = experiment(sets);
+            let protection = experiment.protection.clone().unwrap();
+            let own = protection.border_gateway().map(|(_, media)| media);
+            assert_eq!(own, media, "{sets:?}");
+            let program = protection.has_border_program(&experiment);
+            assert_eq!(program, is_program, "{sets:?}");
+        }
     }
 
     #[test]
@@ -310,6 +406,7 @@ mod tests {
         for (experiment, set, wanted) in [
             ("cost-of-protection", "levels.values=[5]", "5 is unknown"),
             ("cost-of-protection", "levels.values=[29]", "29 is unknown"),
+            ("cost-of-protection", "protection.gateway=tun", "direct"),
             ("cost-of-protection", "sut.ip=\"ipv6\"", "IPv4"),
             (
                 "voice-over-network",

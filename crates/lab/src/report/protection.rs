@@ -78,7 +78,7 @@ fn rows(run: &RunRecord, levels: &[LevelSummary]) -> Vec<CostRow> {
         let kind = level.level.filter(|kind| (0.0..=255.0).contains(kind))? as u8;
         Some(CostRow {
             kind,
-            name: Protection { kind }.name(),
+            name: Protection::of(kind).name(),
             cells: [
                 cell(level, "cpu_us_each"),
                 cell(level, "esp.call_kbit"),

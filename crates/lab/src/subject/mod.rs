@@ -11,7 +11,8 @@ pub use file::{
     Values,
 };
 pub(crate) use ports::addresses;
-pub(crate) use processes::{Family, family};
+pub(crate) use processes::{Family, family, thread_cpu};
+pub(crate) use program::{Probe, Program};
 pub use running::{Placement, RunningSubject};
 
 use crate::error::LabError;

@@ -68,6 +68,21 @@ fn cpu_of(process: u32, stat: &Stat) -> f64 {
     own + stat.waited_ticks as f64 / TICKS_PER_S
 }
 
+/// CPU time of the threads of a process that have this name, seconds; `None` without one.
+pub(crate) fn thread_cpu(process: u32, name: &str) -> Option<f64> {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
+    let mut sum: Option<u64> = None;
+    for thread in threads.flatten() {
+        let read = |file: &str| std::fs::read_to_string(thread.path().join(file)).ok();
+        if read("comm").is_some_and(|comm| comm.trim_end() == name) {
+            let text = read("schedstat")?;
+            let ran: u64 = text.split_whitespace().next()?.parse().ok()?;
+            sum = Some(sum.unwrap_or(0) + ran);
+        }
+    }
+    sum.map(|nanos| nanos as f64 / 1e9)
+}
+
 fn memory_of(process: u32, stat: &Stat) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup"));
     let kib = text.ok().and_then(|text| {
@@ -116,4 +131,32 @@ fn processes() -> std::io::Result<Vec<(u32, Stat)>> {
         }
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_of_a_thread_is_found_by_its_name() {
+        let name = "cpu-by-name";
+        let worker = std::thread::Builder::new().name(name.to_owned());
+        let (ready, wait) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let work = move || {
+            let numbers = (0..2_000_000_u64).map(std::hint::black_box);
+            let _ = ready.send(numbers.sum::<u64>());
+            let _ = ended.recv();
+        };
+        let worker = worker.spawn(work).unwrap();
+        wait.recv().unwrap();
+        let own = std::process::id();
+        let seconds = thread_cpu(own, name).unwrap();
+        assert!(seconds > 0.0, "{seconds}");
+        assert!(seconds <= family(own, false).unwrap().cpu_seconds);
+        assert_eq!(thread_cpu(own, "no-such-thread"), None);
+        drop(end);
+        worker.join().unwrap();
+        assert_eq!(thread_cpu(u32::MAX, name), None);
+    }
 }

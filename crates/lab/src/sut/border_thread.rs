@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// Drops that occur in every good run: retransmissions, and the ACK of a stateless challenge (RFC 3261 section
 /// 26.3.2.4).
-const EXPECTED_DROPS: [&str; 2] = ["sip_retransmission", "sip_refused_ack"];
+pub(super) const EXPECTED_DROPS: [&str; 2] = ["sip_retransmission", "sip_refused_ack"];
 
 /// Longest time between two polls of the request channel.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

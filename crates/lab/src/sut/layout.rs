@@ -161,6 +161,9 @@ pub struct Layout {
     pub nodes: Vec<SocketAddr>,
     /// Number of media nodes that get no calls.
     pub nodes_drained: usize,
+    /// Program of its own, whose admission control would know the CPUs of this machine: the load sets the number of
+    /// calls, as for a border without a machine.
+    pub is_program: bool,
 }
 
 /// The header rules of the study on the virtualised border: on both interfaces two headers changed, two added.
@@ -188,9 +191,11 @@ do = [
 
 "#;
 
-/// The driver gets certificates from memory: these files are configured and never read.
+/// The driver of a border on a thread gets certificates from memory: these files are read by a program alone.
 const CERTIFICATE: &str =
     "tls = { certificate = { chain = \"trial.pem\", key = \"trial.key\" } }\n";
+/// Names of these files: certificate and key.
+pub(super) const CERTIFICATE_FILES: [&str; 2] = ["trial.pem", "trial.key"];
 
 impl Layout {
     /// A border at these addresses.
@@ -218,6 +223,7 @@ impl Layout {
             load: (0, 0.0),
             nodes: Vec::new(),
             nodes_drained: 0,
+            is_program: false,
         }
     }
 
@@ -391,8 +397,12 @@ impl Layout {
         let above = |needed: u64, default: usize| needed > default as u64;
         let more_calls = above(calls, defaults.calls);
         let more_transactions = above(transactions, defaults.transactions);
-        if self.memory_mib > 0 || self.connections > 0 || more_calls || more_transactions {
+        let has_load_limits = self.is_program || more_calls || more_transactions;
+        if self.memory_mib > 0 || self.connections > 0 || has_load_limits {
             text.push_str("[limits]\n");
+            if self.is_program {
+                text.push_str("cpu_percent = 100000\n");
+            }
             if more_calls {
                 let _ = writeln!(text, "calls = {calls}");
             }

@@ -1,9 +1,12 @@
 //! The system under test: a Hornwork border, a foreign system, or none.
 
+mod border_program;
 mod border_thread;
 mod layout;
 mod node_thread;
 
+pub use border_program::BorderProgram;
+pub(crate) use border_program::{BorderGatewayCount, ProgramPlan, program};
 pub use border_thread::{BorderState, BorderThread, CpuLimits};
 pub use layout::{Layout, PortSpan};
 pub use node_thread::{NodeState, NodeThread};
@@ -39,6 +42,8 @@ pub enum RunningSut {
     Agent(Box<AgentSubject>),
     /// A Hornwork border on a thread of this process, with its media nodes on further threads.
     Border(BorderThread, Vec<NodeThread>),
+    /// A Hornwork border that is a program of its own.
+    Program(Box<BorderProgram>),
 }
 
 /// Address of the border towards callers in a network namespace of their own.
@@ -55,6 +60,8 @@ pub struct SutPlacement<'a> {
     pub called: &'a [SocketAddr],
     /// Certificates and trust, if it uses TLS.
     pub credentials: Option<&'a TrialCredentials>,
+    /// The border is a program of its own, with these parts; `None`: it is a thread.
+    pub(crate) program: Option<ProgramPlan<'a>>,
 }
 
 impl RunningSut {
@@ -111,21 +118,17 @@ impl RunningSut {
         }
     }
 
-    /// Starts `count` SUTs of `experiment` with conferences and no called side; a foreign one counts as one.
+    /// Starts `count` SUTs of `experiment` with conferences, one after the other at the same addresses; a foreign one
+    /// counts as one.
     ///
     /// # Errors
     /// If one cannot be started.
     pub fn instances(
         experiment: &Experiment,
-        (count, addresses): (u64, [IpAddr; 2]),
+        (count, placement): (u64, SutPlacement<'_>),
         entropy: &mut Entropy,
         clock: Clock,
     ) -> Result<Vec<RunningSut>, LabError> {
-        let placement = SutPlacement {
-            addresses,
-            called: &[],
-            credentials: None,
-        };
         if experiment.sut.address.is_some() {
             return Ok(vec![RunningSut::start(
                 experiment,
@@ -136,7 +139,7 @@ impl RunningSut {
         }
         // Each opens its ports on demand; disjoint spans avoid collisions.
         let calls = most_calls(experiment) * count;
-        let spans = PortSpan::free_for_calls(calls, addresses, &mut system_entropy()?)?;
+        let spans = PortSpan::free_for_calls(calls, placement.addresses, &mut system_entropy()?)?;
         let one = |number: u64| {
             let spans = spans.map(|span| span.part(number, count));
             RunningSut::border(experiment, placement, spans, entropy.fork(), clock)
@@ -160,6 +163,11 @@ impl RunningSut {
         let access = experiment.transports().find(own).map(Transport::from);
         let core = Some(layout.trunk_transport).filter(|core| *core == Transport::Tls);
         layout = layout.with_streams([access, core], placement.credentials.cloned())?;
+        if let Some(plan) = placement.program {
+            check_program(&experiment.sut)?;
+            let program = BorderProgram::start(&layout, plan)?;
+            return Ok(RunningSut::Program(Box::new(program)));
+        }
         let processor = CpuLimits {
             cpu: experiment.sut.cpu,
             percent: experiment.sut.cpu_percent,
@@ -177,6 +185,7 @@ impl RunningSut {
             RunningSut::Subject(subject) => Some(subject.address()),
             RunningSut::Agent(subject) => Some(subject.address()),
             RunningSut::Border(border, _) => Some(border.address()),
+            RunningSut::Program(border) => Some(border.address()),
         }
     }
 
@@ -188,6 +197,7 @@ impl RunningSut {
             RunningSut::Subject(subject) => Some(subject.address()),
             RunningSut::Agent(subject) => Some(subject.address()),
             RunningSut::Border(border, _) => border.stream_address(),
+            RunningSut::Program(border) => border.stream_address(),
         }
     }
 
@@ -211,6 +221,7 @@ impl RunningSut {
                 }
                 Ok(Some(seconds))
             }
+            RunningSut::Program(border) => Ok(Some(border.figures(false)?.cpu_seconds)),
         }
     }
 
@@ -227,6 +238,7 @@ impl RunningSut {
             }
             RunningSut::Subject(subject) => Ok(Some(subject.figures(true).memory_bytes)),
             RunningSut::Agent(subject) => Ok(Some(subject.figures(true)?.0.memory_bytes)),
+            RunningSut::Program(border) => Ok(Some(border.figures(true)?.memory_bytes)),
             RunningSut::None | RunningSut::Border(..) => Ok(None),
         }
     }
@@ -239,7 +251,9 @@ impl RunningSut {
     pub fn cpu_seconds_beside(&self) -> Result<Option<f64>, LabError> {
         match self {
             RunningSut::None | RunningSut::Border(..) => Ok(Some(0.0)),
-            RunningSut::Foreign { .. } | RunningSut::Subject(_) => self.cpu_seconds(),
+            RunningSut::Foreign { .. } | RunningSut::Subject(_) | RunningSut::Program(_) => {
+                self.cpu_seconds()
+            }
             RunningSut::Agent(_) => Ok(None),
         }
     }
@@ -252,24 +266,35 @@ impl RunningSut {
         match self {
             RunningSut::Subject(subject) => Ok(subject.ended()),
             RunningSut::Agent(subject) => Ok(subject.figures(false)?.1),
+            RunningSut::Program(border) => Ok(border.ended()),
             RunningSut::None | RunningSut::Foreign { .. } | RunningSut::Border(..) => Ok(None),
         }
     }
 
-    /// Calls, legs, ports and sessions that remain after all calls have ended; `None` if it cannot be queried.
+    /// Calls, legs, ports and sessions that remain after all calls have ended, of a program of its own calls alone;
+    /// `None` if it cannot be queried.
     ///
     /// # Errors
     /// If it has stopped.
     pub fn remaining_objects(&self, clock: Clock) -> Result<Option<u64>, LabError> {
-        let RunningSut::Border(border, nodes) = self else {
-            return Ok(None);
+        let held = || -> Result<Option<u64>, LabError> {
+            match self {
+                RunningSut::Border(border, nodes) => {
+                    let mut held = call_objects(&border.state()?.census);
+                    for node in nodes {
+                        held += node.state()?.held;
+                    }
+                    Ok(Some(held))
+                }
+                RunningSut::Program(border) => border.calls().map(Some),
+                _ => Ok(None),
+            }
         };
         let limit = clock.now() + SETTLE_TIMEOUT;
         loop {
-            let mut held = call_objects(&border.state()?.census);
-            for node in nodes {
-                held += node.state()?.held;
-            }
+            let Some(held) = held()? else {
+                return Ok(None);
+            };
             if held == 0 || clock.now() >= limit {
                 return Ok(Some(held));
             }
@@ -301,7 +326,19 @@ impl RunningSut {
             RunningSut::None
             | RunningSut::Foreign { .. }
             | RunningSut::Subject(_)
-            | RunningSut::Agent(_) => Ok(None),
+            | RunningSut::Agent(_)
+            | RunningSut::Program(_) => Ok(None),
+        }
+    }
+
+    /// Counts of the gateway that is part of it; `None` without one.
+    ///
+    /// # Errors
+    /// If it has stopped.
+    pub(crate) fn gateway(&self) -> Result<Option<BorderGatewayCount>, LabError> {
+        match self {
+            RunningSut::Program(border) => border.gateway().map(Some),
+            _ => Ok(None),
         }
     }
 
@@ -319,7 +356,28 @@ impl RunningSut {
             RunningSut::Agent(subject) => subject.stop().map(|()| Vec::new()),
             // The border first: it deletes its sessions at the nodes.
             RunningSut::Border(border, _nodes) => border.finish(),
+            RunningSut::Program(border) => border.finish(),
         }
+    }
+}
+
+/// Checks that an experiment sets nothing that only a border on a thread has.
+fn check_program(sut: &Sut) -> Result<(), LabError> {
+    let set = [
+        ("sut.cpu", sut.cpu.is_some()),
+        ("sut.cpu_percent", sut.cpu_percent > 0.0),
+        ("sut.realtime_priority", sut.realtime_priority > 0),
+        (
+            "sut.media = \"kernel_relay\"",
+            sut.media == SutMedia::KernelRelay,
+        ),
+        ("sut.media_nodes", sut.media_nodes > 0),
+    ];
+    match set.iter().find(|(_, is_set)| *is_set) {
+        None => Ok(()),
+        Some((name, _)) => Err(LabError::bad_input(format!(
+            "{name} needs a border on a thread of the test lab, and [protection] has it as a program of its own: set protection.gateway = \"lab\", or leave {name} out"
+        ))),
     }
 }
 
@@ -610,5 +668,25 @@ impl Simulated {
             _ => world.with_worker(host, worker, census),
         };
         (0..self.workers).filter_map(each).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_a_thread_are_refused_for_a_program() {
+        assert!(check_program(&Sut::default()).is_ok());
+        let pinned = Sut {
+            cpu: Some(1),
+            ..Sut::default()
+        };
+        let error = check_program(&pinned).unwrap_err().to_string();
+        assert!(
+            error.contains("sut.cpu needs a border on a thread"),
+            "{error}"
+        );
+        assert!(error.contains("protection.gateway = \"lab\""), "{error}");
     }
 }

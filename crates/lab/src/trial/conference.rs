@@ -15,7 +15,9 @@ use crate::figures::{NOISE, PROBE};
 use crate::host::{CallFlow, HostPlan, HostProgress, LabHost, OutgoingCallPlan, StreamPlan};
 use crate::pace::{ArrivalProcess, Bounds, HoldTime};
 use crate::raw::{NoiseRecord, SendLateness, SocketShortage, Surroundings};
-use crate::sut::{PortSpan, RunningSut, Simulated, loopback, simulated_addresses, system_entropy};
+use crate::sut::{
+    PortSpan, RunningSut, Simulated, SutPlacement, loopback, simulated_addresses, system_entropy,
+};
 use codec::Format;
 use engine::{Entropy, Time, Transport};
 use net::{Clock, NoiseSampler};
@@ -262,7 +264,14 @@ pub(super) fn on_sockets(
     let hosts = ConferenceHosts::of(experiment, plan, ports[0].first())?;
     let limits = wait_limits(experiment, &hosts);
     let window = hosts.window;
-    let suts = RunningSut::instances(experiment, (plan.instances, border), &mut entropy, clock)?;
+    let placement = SutPlacement {
+        addresses: border,
+        called: &[],
+        credentials: None,
+        program: link.as_ref().and_then(ProtectedLink::border_program),
+    };
+    let count = (plan.instances, placement);
+    let suts = RunningSut::instances(experiment, count, &mut entropy, clock)?;
     let target = |instance: usize| {
         let sut = suts.get(instance).and_then(RunningSut::address);
         sut.ok_or_else(|| LabError::bad_input("[conference] needs a system under test"))
@@ -325,8 +334,12 @@ pub(super) fn on_sockets(
     let (near, far) = (finish(near)?, finish(far.into())?);
     let mut holds = Some(0);
     let mut remarks = Vec::new();
+    let mut link = link;
     for sut in suts {
         holds = holds.zip(sut.remaining_objects(clock)?).map(|(a, b)| a + b);
+        if let Some(link) = &mut link {
+            link.read_border(&sut)?;
+        }
         remarks.extend(sut.finish()?);
     }
     remarks.extend(drop_remarks(&near, &far));
@@ -353,9 +366,11 @@ pub(super) fn on_sockets(
     // Programs of a tunnel are neither the subject nor others.
     let has_programs = link.as_ref().is_some_and(ProtectedLink::has_programs);
     let host = counted.map(|(first, last)| (first.host, last.host));
-    // The gateway's CPU time is that of the whole trial, the border's that of the measurement: they are not added.
+    // The CPU time of a gateway of the test lab is that of the whole trial, the border's that of the measurement: they
+    // are not added. A gateway of the border itself is part of it.
     let access = ProtectedLink::account(link, (trial.number, &attempts), None, &noise)?;
     let measures = access.measures;
+    remarks.extend(access.remarks);
     Ok(Outcomes {
         attempts,
         streams,

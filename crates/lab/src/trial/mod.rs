@@ -15,6 +15,7 @@ mod sockets;
 mod thread;
 #[cfg(test)]
 mod tunnel_calls;
+mod tunnel_to_border;
 mod tunnelled;
 
 pub use hosts::TrialHosts;

@@ -1,7 +1,9 @@
 //! A protected access side: callers in a network namespace of their own, and between them and the border either a link,
-//! or two gateways of this program that seal and open every packet (ESP, RFC 4303) and reach the kernel by TUN, or the
-//! line of `tunnelled.rs` with firewall, tunnel or ESP, and the link of `[network]`.
+//! or a tunnel to the border's own gateway (`tunnel_to_border.rs`), or two gateways of this program that seal and open
+//! every packet (ESP, RFC 4303) and reach the kernel by TUN, or the line of `tunnelled.rs` with firewall, tunnel or
+//! ESP, and the link of `[network]`.
 
+use super::tunnel_to_border::{TunnelToBorder, TunnelToBorderEnd};
 use super::tunnelled::{Tunnelled, TunnelledEnd};
 use super::{HostPlacement, Outcomes, Trial};
 use crate::error::LabError;
@@ -11,7 +13,7 @@ use crate::hops::DelayCounter;
 use crate::measure::MeasureRecord;
 use crate::raw::{LinkRecord, NoiseRecord};
 use crate::record::{Attempt, AttemptKind};
-use crate::sut::PROTECTED_BORDER as BORDER;
+use crate::sut::{PROTECTED_BORDER as BORDER, ProgramPlan, RunningSut};
 use engine::{Entropy, Time};
 use net::{Clock, Network, TunDevice, interface_counters};
 use protect::esp::{InboundSa, MAX_HEADROOM, MAX_TAILROOM, OutboundSa, PacketRoom};
@@ -30,15 +32,17 @@ use std::time::Duration;
 /// Address of the callers.
 pub(super) const CALLERS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
 /// Interfaces of the two sides.
-const NAMES: [&str; 2] = ["callers0", "border0"];
+pub(super) const NAMES: [&str; 2] = ["callers0", "border0"];
 /// Longest wait of a gateway thread, after which it looks whether the trial has ended.
 const WAIT: Duration = Duration::from_millis(50);
 /// MTU of the interfaces, bytes: the outer packet is not longer than 1,500.
-const MTU: usize = 1_400;
+pub(super) const MTU: usize = 1_400;
 const ROOM: usize = 2_048;
+/// Reason why a figure is missing.
+const NO_GATEWAY_TIME: &str = "esp.gateway_us: not measured: with protection.gateway = \"direct\" the border's thread seals and opens between its other work";
 const ETHERNET: u64 = 14;
 
-fn cannot(what: &str, error: impl std::fmt::Display) -> LabError {
+pub(super) fn cannot(what: &str, error: impl std::fmt::Display) -> LabError {
     LabError::cannot_run(
         format!("cannot set up the protected link: {what}: {error}"),
         "run it as root (CAP_SYS_ADMIN, CAP_NET_ADMIN) on a kernel with veth and TUN, with ip (Debian: iproute2), or use --simulate",
@@ -77,6 +81,10 @@ pub(super) struct ProtectedLink {
     before: u64,
     tunnelled: Option<Tunnelled>,
     protection: Protection,
+    /// The border is a program of its own.
+    has_border_program: bool,
+    /// The tunnel to its gateway.
+    border: Option<TunnelToBorder>,
 }
 
 /// Figures of the access side for the record of the trial.
@@ -105,6 +113,10 @@ pub(super) struct LinkCost {
     /// CPU time of the border's gateway alone.
     gateway_seconds: f64,
     gateway_packets: u64,
+    /// Packets on the wire that are none of the border's gateway.
+    clear: Option<u64>,
+    /// Packets of media that passed straight between ESP and the border's forwarder.
+    direct: Option<u64>,
     /// Time of packets in both gateways, milliseconds: mean, median, 99th percentile.
     delay_ms: Option<[Option<f64>; 3]>,
 }
@@ -116,6 +128,10 @@ impl ProtectedLink {
         protection: &Protection,
         seed: u64,
     ) -> Result<ProtectedLink, LabError> {
+        let has_border_program = protection.has_border_program(experiment);
+        if has_border_program {
+            crate::sut::program()?;
+        }
         let tunnelled = match protection.has_line(experiment.network.is_set()) {
             true => Some(Tunnelled::open(experiment, protection, seed)?),
             false => None,
@@ -137,9 +153,15 @@ impl ProtectedLink {
             before: 0,
             tunnelled,
             protection: protection.clone(),
+            has_border_program,
+            border: None,
         };
+        let border = link.border_network();
+        let mut entropy = Entropy::from_number(seed);
+        link.border = TunnelToBorder::open(protection, &network, border.as_deref(), &mut entropy)?;
         match protection.esp() {
             _ if link.tunnelled.is_some() => {}
+            _ if link.border.is_some() => link.before = wire_bytes()?,
             Some((case, carriage)) => {
                 link.gateways = Some(Gateways::start(&network, case, carriage, seed)?);
             }
@@ -170,6 +192,35 @@ impl ProtectedLink {
             let [_, border] = tunnelled.networks();
             border
         })
+    }
+
+    /// Parts of the border's configuration, if it is a program of its own.
+    pub(super) fn border_program(&self) -> Option<ProgramPlan<'_>> {
+        let plan = self.border.as_ref().map(TunnelToBorder::plan);
+        self.has_border_program.then(|| plan.unwrap_or_default())
+    }
+
+    /// Border and gateway, for the remarks of the trial.
+    pub(super) fn border_name(&self) -> String {
+        match (&self.border, self.has_border_program) {
+            (Some(border), _) => format!(
+                "the border is `hornwork run` with [gateway], media = {:?}",
+                border.media()
+            ),
+            (None, true) if self.protection.esp().is_some() => {
+                "the border is `hornwork run` behind a gateway of the test lab".to_owned()
+            }
+            (None, true) => "the border is `hornwork run`".to_owned(),
+            (None, false) => "the border is a thread of the test lab".to_owned(),
+        }
+    }
+
+    /// Reads the counts of the border's gateway before the border ends.
+    pub(super) fn read_border(&mut self, sut: &RunningSut) -> Result<(), LabError> {
+        match &mut self.border {
+            Some(border) => border.read(sut),
+            None => Ok(()),
+        }
     }
 
     /// Ends the faults of the link of `[network]` at their time.
@@ -203,11 +254,23 @@ impl ProtectedLink {
         let calls = attempts
             .iter()
             .filter(|a| a.kind == AttemptKind::Call && a.established.is_some());
+        let has_direct_media = (link.border.as_ref()).is_some_and(|one| one.media() == "direct");
+        let border = link.border.take().map(TunnelToBorder::finish).transpose()?;
         let tunnelled = link.tunnelled.take();
         let ended = tunnelled.map(|tunnelled| tunnelled.finish(&link.protection, noise));
         let ended = ended.transpose()?;
-        let cost = link.close(calls.count() as u64, ended.as_ref())?;
-        let (links, remarks) = ended.map_or_else(Default::default, |end| (end.links, end.remarks));
+        let cost = link.close(calls.count() as u64, ended.as_ref(), border)?;
+        let (mut links, mut remarks) =
+            ended.map_or_else(Default::default, |end| (end.links, end.remarks));
+        if has_direct_media {
+            remarks.push(NO_GATEWAY_TIME.to_owned());
+        }
+        if let Some(fault) = border.as_ref().and_then(TunnelToBorderEnd::fault) {
+            for link in &mut links {
+                link.faults.push(fault.clone());
+            }
+            remarks.push(fault);
+        }
         let cpu_seconds = cpu_seconds.map(|seconds| seconds + cost.cpu_seconds);
         Ok(AccountedLink {
             cpu_seconds,
@@ -218,8 +281,14 @@ impl ProtectedLink {
         })
     }
 
-    /// Ends the gateways; `calls` were made, and `line` has ended, if there was one.
-    fn close(mut self, calls: u64, line: Option<&TunnelledEnd>) -> Result<LinkCost, LabError> {
+    /// Ends the gateways; `calls` were made, and `line` and the tunnel to the border's gateway have ended, if there
+    /// were any.
+    fn close(
+        mut self,
+        calls: u64,
+        line: Option<&TunnelledEnd>,
+        border: Option<TunnelToBorderEnd>,
+    ) -> Result<LinkCost, LabError> {
         let mut cost = LinkCost::default();
         match self.gateways.take() {
             Some(gateways) => {
@@ -255,6 +324,13 @@ impl ProtectedLink {
                 }
             }
         }
+        // Its CPU time is part of that of the border.
+        if let Some(border) = border {
+            cost.refused = border.refused;
+            cost.clear = border.clear;
+            cost.direct = Some(border.direct);
+            (cost.gateway_seconds, cost.gateway_packets) = border.work.unwrap_or_default();
+        }
         if let Some(handshake) = self.handshake {
             cost.cpu_seconds += handshake.cpu_us * calls as f64 / 1e6;
             cost.bytes += handshake.bytes * calls;
@@ -275,6 +351,13 @@ impl LinkCost {
         let calls = attempts.iter().filter(|a| a.kind == AttemptKind::Call);
         let talked: f64 = calls.filter_map(Attempt::talk_seconds).sum();
         let mut records = vec![record("refused_packets", self.refused as f64)];
+        let counts = [
+            ("clear_packets", self.clear),
+            ("direct_packets", self.direct),
+        ];
+        for (figure, count) in counts {
+            records.extend(count.map(|count| record(figure, count as f64)));
+        }
         if talked > 0.0 {
             let kbit = self.bytes as f64 * 8.0 / 1e3 / talked / 2.0;
             records.push(record("call_kbit", kbit));
@@ -303,7 +386,7 @@ fn wire_bytes() -> Result<u64, LabError> {
 }
 
 /// Runs `ip` with these arguments.
-fn run(lines: &[&str]) -> Result<(), LabError> {
+pub(super) fn run(lines: &[&str]) -> Result<(), LabError> {
     for line in lines {
         let output = Command::new("ip").args(line.split(' ')).output();
         let output = output.map_err(|error| cannot("ip", error))?;
@@ -315,7 +398,7 @@ fn run(lines: &[&str]) -> Result<(), LabError> {
     Ok(())
 }
 
-fn address(name: &str, address: IpAddr) -> Result<(), LabError> {
+pub(super) fn address(name: &str, address: IpAddr) -> Result<(), LabError> {
     run(&[
         &format!("addr add {address}/24 dev {name}"),
         &format!("link set {name} mtu {MTU} txqueuelen 10000 up"),
@@ -327,6 +410,17 @@ fn in_network<T: Send>(
     job: impl FnOnce() -> Result<T, LabError> + Send,
 ) -> Result<T, LabError> {
     super::in_network(network, job)
+}
+
+/// Runs a job in a namespace; `None`: in that of the calling thread.
+pub(super) fn in_network_of<T: Send>(
+    network: Option<&Network>,
+    job: impl FnOnce() -> Result<T, LabError> + Send,
+) -> Result<T, LabError> {
+    match network {
+        Some(network) => in_network(network, job),
+        None => job(),
+    }
 }
 
 impl Gateways {

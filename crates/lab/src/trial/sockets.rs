@@ -146,18 +146,19 @@ fn run_protected(
             return Ok(outcomes);
         }
     };
+    let border = link.border_name();
     let mut outcomes = match super::protected::applied(&trial.experiment) {
         Some(experiment) => {
             let trial = Trial {
                 experiment,
                 ..trial.clone()
             };
-            let border = link.border_network();
+            let network = link.border_network();
             let run = || match trial.experiment.conference.is_some() {
                 true => super::conference::on_sockets(&trial, Some(link), progress),
                 false => run_calls(&trial, Some(link), false, progress),
             };
-            match border {
+            match network {
                 Some(network) => in_network(&network, run)?,
                 None => run()?,
             }
@@ -165,7 +166,7 @@ fn run_protected(
         None => return Err(LabError::bad_input("no [protection]")),
     };
     outcomes.remarks.push(format!(
-        "access side: {}, by a link between two network namespaces",
+        "access side: {}, by a link between two network namespaces; {border}",
         protection.name()
     ));
     Ok(outcomes)
@@ -309,6 +310,7 @@ fn run_calls(
         addresses: networks.map_or_else(|| loopback(experiment), |networks| networks.border),
         called,
         credentials: credentials.as_ref(),
+        program: link.as_ref().and_then(ProtectedLink::border_program),
     };
     let sut = RunningSut::start(experiment, placement, sut_entropy.fork(), clock)?;
     // Without a SUT the callers reach the called sides directly.
@@ -425,6 +427,10 @@ fn run_calls(
     let sut_objects = sut.remaining_objects(clock)?;
     let node_calls = sut.node_calls()?;
     let kernel_relayed = sut.kernel_relayed()?;
+    let mut link = link;
+    if let Some(link) = &mut link {
+        link.read_border(&sut)?;
+    }
     let mut remarks = sut.finish()?;
     remarks.extend(drop_remarks(&near, &far));
     remarks.extend(connection_failures(&near, &far));

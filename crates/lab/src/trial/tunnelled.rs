@@ -1,6 +1,6 @@
 //! An access side with a line: callers and border in a network namespace each, and between them a third one, which
 //! passes the packets as they are or through the link of `[network]`. Firewall and tunnels are the modules of study C,
-//! ESP is that of two gateways of this program.
+//! ESP is that of two gateways of this program, or of one and the border's own (`tunnel_to_border.rs`).
 
 use super::emulated::CarriedLink;
 use super::namespaces::{finish_links, in_namespace};
@@ -113,7 +113,9 @@ impl Tunnelled {
         if let Some(module) = module {
             bench.protect(module).map_err(failed)?;
         }
-        if let Some(suite) = esp {
+        // A border with a gateway of its own has its tunnel on the line.
+        let own = protection.border_gateway();
+        if let Some(suite) = esp.filter(|_| own.is_none()) {
             bench.esp(suite, &mut entropy).map_err(failed)?;
         }
         let before = line_bytes(&bench)?;

@@ -184,6 +184,8 @@ fn every_protection_has_its_cost() {
     for simulate in [true, false] {
         let sets = [
             "levels.values=[0, 1, 2, 3, 12, 13, 15]",
+            // The program's own gateway is in its suite.
+            "protection.gateway=lab",
             "repeat=1",
             "callers.total=4",
             "callers.rate=20.0",
@@ -247,6 +249,7 @@ fn conferences_are_called_over_ipsec() {
     for simulate in [true, false] {
         let sets = [
             "levels.values=[2]",
+            "protection.gateway=lab",
             "conference.duration_seconds=2.0",
             "conference.warm_up_seconds=1.0",
             "thresholds.lost_percent=5.0",

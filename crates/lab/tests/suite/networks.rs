@@ -472,7 +472,7 @@ fn our_esp_carries_calls_over_a_link_in_real_time() {
         let text = format!(
             "name = \"t\"\ntitle = \"t\"\n[callers]\nrate = 5.0\ntotal = 3\nhold_seconds = 4.0\nmedia = \"tone\"\n\
              [callees]\nmedia = \"tone\"\n[network]\ndelay_ms = 20.0\n{fault} = 5.0\n\
-             [network.down]\ndelay_ms = 5.0\n{fault} = 0.0\n[protection]\nkind = \"{kind}\""
+             [network.down]\ndelay_ms = 5.0\n{fault} = 0.0\n[protection]\nkind = \"{kind}\"\ngateway = \"lab\""
         );
         let outcomes = on_sockets(&trial(&text), |_, _| ()).unwrap();
         assert_eq!(completed(&outcomes), 3, "{kind}: {:?}", outcomes.remarks);
