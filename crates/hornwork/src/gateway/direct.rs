@@ -210,3 +210,36 @@ impl TunnelPath for MediaThreadPath {
         !matches!(&*lock(&self.0.0), LoopThread::Media(_))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::gateway::{carries_media_directly, media_through_kernel, summary};
+
+    #[test]
+    fn the_configuration_decides_on_the_path_of_media() {
+        const GATEWAY: &str = "local=\"192.0.2.1\"\nkey_file=\"/k\"\n[[gateway.tunnel]]\nname=\"b\"\npeer=\"192.0.2.2\"\nlocal_networks=\"10.1.0.0/24\"\nremote_networks=\"10.2.0.0/24\"\n";
+        const BORDER: &str = "[[interface]]\nname=\"a\"\nlisten=\"udp:10.1.0.1:5060\"\n";
+        for (head, media, reason) in [
+            ("", "", None),
+            ("", "media=\"direct\"\n", None),
+            ("", "media=\"kernel\"\n", Some("media = \"kernel\"")),
+            ("[sip]\nworkers=2\n", "", Some("[sip] workers")),
+        ] {
+            let text = format!("{head}{BORDER}[gateway]\n{media}{GATEWAY}");
+            let config = config::parse(&text, "f").expect("configuration");
+            let found = media_through_kernel(&config);
+            assert_eq!(found.as_deref(), reason, "{text}");
+            let text = summary(&config);
+            let line = match reason {
+                None => "media of calls: direct\n".to_owned(),
+                Some(reason) => format!("media of calls: through the kernel ({reason})\n"),
+            };
+            assert!(text.contains(&line), "{text}");
+            let direct = carries_media_directly(&config);
+            assert_eq!(direct, reason.is_none());
+        }
+        // A gateway alone has no calls.
+        let config = config::parse(&format!("[gateway]\n{GATEWAY}"), "f").expect("configuration");
+        assert!(!summary(&config).contains("media of calls"));
+    }
+}

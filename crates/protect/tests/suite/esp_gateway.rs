@@ -543,6 +543,33 @@ fn lifetimes_are_reported_and_end() {
     );
 }
 
+/// Media that another way carries if it is too long: that is no drop, any other refusal is one.
+#[test]
+fn packets_with_another_way_are_unchanged_if_they_are_too_long() {
+    let mut hub = hub(1, |spec| spec);
+    let networks = networks(0);
+    hub.set_path_mtu(0, Some(1_400));
+    let (from, to) = (host(&networks[1], 9), host(&networks[0], 8));
+    let mut seal_at = |packet: &[u8]| {
+        let mut buffer = vec![0; MAX_HEADROOM + packet.len() + MAX_TAILROOM];
+        buffer[MAX_HEADROOM..][..packet.len()].copy_from_slice(packet);
+        let mut room = PacketRoom::new(&mut buffer, MAX_HEADROOM, packet.len());
+        let sealed = hub.seal_if_fits(&mut room, Time::ZERO);
+        let drops = hub.drops().total();
+        (sealed, room.packet().to_vec(), drops)
+    };
+    let long = packet(from, to, 1_372, true);
+    let (refused, left, drops) = seal_at(&long);
+    assert!(matches!(refused, Err(NotSealed::TooLarge { .. })));
+    assert_eq!((left, drops), (long, 0));
+    let (sealed, _, drops) = seal_at(&packet(from, to, 160, true));
+    assert!(sealed.is_ok() && drops == 0);
+    let (refused, _, drops) = seal_at(&packet(from, from, 160, true));
+    assert!(matches!(refused, Err(NotSealed::Dropped(_))));
+    assert_eq!(drops, 1);
+    assert!(hub.is_remote(to.into()) && !hub.is_remote(from.into()));
+}
+
 #[test]
 fn long_packets_are_answered_by_icmp() {
     let mut hub = hub(1, |spec| spec);
