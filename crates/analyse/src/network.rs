@@ -214,13 +214,14 @@ impl CaptureAnalyser {
             },
             protocol::TCP => self.tcp_of(time, packet),
             protocol::IPIP | protocol::IPV6 => self.ip(time, packet.payload, depth + 1),
-            protocol::GRE => match gre_inner(packet.payload) {
-                Some((protocol, inner)) => match mirrored(packet.payload, protocol, inner) {
-                    Some(frame) => self.bridged(time, frame, depth),
-                    None => self.network(time, protocol, inner, depth + 1),
-                },
-                None => {}
-            },
+            protocol::GRE => {
+                if let Some((protocol, inner)) = gre_inner(packet.payload) {
+                    match mirrored(packet.payload, protocol, inner) {
+                        Some(frame) => self.bridged(time, frame, depth),
+                        None => self.network(time, protocol, inner, depth + 1),
+                    }
+                }
+            }
             protocol::ESP => self.esp_of(time, packet, depth),
             _ => {}
         }

@@ -195,7 +195,7 @@ fn tunnels() {
 }
 
 #[test]
-fn capture_without_ip_packets_says_what_it_contains() {
+fn capture_without_ip_packets_names_its_protocols() {
     let profinet = |ip: &[u8]| [&[0; 12][..], &[0x88, 0x92], ip].concat();
     let other = analyse(file_of(LinkType::Ethernet, &clean(A, B), &profinet));
     assert!(other.streams.is_empty());

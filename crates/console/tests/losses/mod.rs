@@ -1,4 +1,4 @@
-//! Losses: whatever is handed to the store is stored or counted as lost, per kind, and nothing is both.
+//! Losses: each item that is handed to the store is stored or counted as lost, per kind, and none is both.
 
 use super::{
     CallFilter, DAY, Place, SECOND, START, call, database_settings, end, open, put, reader, request,
