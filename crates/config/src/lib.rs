@@ -48,6 +48,8 @@ mod routes;
 mod rules;
 mod schema;
 mod security;
+#[cfg(test)]
+mod security_tests;
 mod session_timer;
 mod sink;
 mod sip;

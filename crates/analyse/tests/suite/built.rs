@@ -177,7 +177,7 @@ fn tunnels() {
         let label = [0x88, 0x47, 0, 7, 0x41, 64, 0, 0, 0, 0];
         [&[0; 12][..], &label, &ethernet(&[], p)].concat()
     };
-    let bridged = analyse(file_of(LinkType::Ethernet, &four, &pseudowire));
+    let bridged = analyse(file_of(LinkType::Ethernet, &four, pseudowire));
     assert_clean(&bridged, A, B, "Ethernet in MPLS");
     // Ethernet in MPLS in Ethernet, without end.
     let labelled = wrap(&four, &|p| {
@@ -197,7 +197,7 @@ fn tunnels() {
 #[test]
 fn capture_without_ip_packets_names_its_protocols() {
     let profinet = |ip: &[u8]| [&[0; 12][..], &[0x88, 0x92], ip].concat();
-    let other = analyse(file_of(LinkType::Ethernet, &clean(A, B), &profinet));
+    let other = analyse(file_of(LinkType::Ethernet, &clean(A, B), profinet));
     assert!(other.streams.is_empty());
     assert_eq!(
         other.notes,
@@ -206,14 +206,12 @@ fn capture_without_ip_packets_names_its_protocols() {
     // Other protocols beside IP are in every capture.
     let mut frames = clean(A, B);
     frames.push((frames[49].0, Vec::new()));
-    let mixed = analyse(file_of(
-        LinkType::Ethernet,
-        &frames,
-        &|ip: &[u8]| match ip.is_empty() {
+    let mixed = analyse(file_of(LinkType::Ethernet, &frames, |ip: &[u8]| {
+        match ip.is_empty() {
             true => profinet(&[0; 46]),
             false => ethernet(&[], ip),
-        },
-    ));
+        }
+    }));
     assert_clean(&mixed, A, B, "mixed");
     assert!(mixed.notes.is_empty(), "{:?}", mixed.notes);
 }

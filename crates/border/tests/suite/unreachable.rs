@@ -36,14 +36,14 @@ fn request(net: &mut VirtualNetwork, phone: usize, leg: LegId, method: Method<'s
 }
 
 fn status_of(net: &VirtualNetwork, phone: usize, sent: sip::TransactionId) -> u16 {
-    let statuses = net
+    let mut statuses = net
         .phone_events(phone)
         .into_iter()
         .filter_map(|event| match event {
             PhoneEvent::Response(status, of) if of == sent => Some(status),
             _ => None,
         });
-    statuses.last().unwrap_or(0)
+    statuses.next_back().unwrap_or(0)
 }
 
 fn assert_connected(net: &VirtualNetwork, phones: [usize; 2]) {
