@@ -654,16 +654,16 @@ mod tests {
     fn addresses_of_other_machines_are_found_in_every_listener() {
         let text = format!(
             "[[interface]]\nname = \"a\"\nlisten = \"udp:127.0.0.1\"\n\
-             [control]\nlisten = \"http:192.0.2.1:8080\"\ntoken_file = \"t\"\n\
-             [metrics]\nlisten = \"192.0.2.2:9464\"\n\
-             [store]\nfolder = \"/x\"\nhep = {{ listen = \"udp:192.0.2.3\" }}\n\
-             [console]\nlisten = \"192.0.2.4:8443\"\ncertificate = {{ chain = \"c\", key = \"k\" }}\n\
+             [control]\nlisten = \"http:203.0.113.1:8080\"\ntoken_file = \"t\"\n\
+             [metrics]\nlisten = \"203.0.113.2:9464\"\n\
+             [store]\nfolder = \"/x\"\nhep = {{ listen = \"udp:203.0.113.3\" }}\n\
+             [console]\nlisten = \"203.0.113.4:8443\"\ncertificate = {{ chain = \"c\", key = \"k\" }}\n\
              [[console.user]]\nname = \"a\"\nrole = \"viewer\"\ntoken_hash = \"{}\"\n",
             "0".repeat(64)
         );
         let config = config::parse(&text, "f").unwrap();
         let found = foreign_addresses(&config);
         let found: Vec<String> = found.iter().map(ToString::to_string).collect();
-        assert_eq!(found, ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"]);
+        assert_eq!(found, ["203.0.113.1", "203.0.113.2", "203.0.113.3", "203.0.113.4"]);
     }
 }

@@ -191,6 +191,8 @@ fn start_with_a_full_disk(folder: &Path) {
     let filler = folder.join("filler");
     let mut file = std::fs::File::create(&filler).unwrap();
     while std::io::Write::write(&mut file, &[0; 4_096]).is_ok() {}
+    // A removed file that is open keeps its space.
+    drop(file);
     // On the same day, and on a later one; the first start does not spoil the second.
     for now in [START + 60 * SECOND, START + DAY] {
         let mut writer = open(&place, now);

@@ -43,7 +43,9 @@ fn masked_numbers_are_neither_shown_nor_found_by_parts() {
     }
     for path in &paths {
         let answer = of("viewer", path);
-        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        // The number of the call is a time in microseconds, which may contain any digits.
+        let number = page["call"]["id"].as_str().expect("the call's number");
+        let text = String::from_utf8_lossy(&answer.body).replace(number, "");
         assert_eq!(answer.status, 200, "{path}");
         for hidden in ["5034", "6001"] {
             assert!(!text.contains(hidden), "{hidden} in {path}: {text}");

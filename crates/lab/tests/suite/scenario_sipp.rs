@@ -157,7 +157,7 @@ fn end_of_a_run_ends_the_calls_of_the_peer() {
 fn dynamic_identifiers_of_threads_differ() {
     let text = format!(
         "<scenario>{}</scenario>",
-        request("MESSAGE", "D: [dynamic_id] [dynamic_id]")
+        request("MESSAGE", "Numbers: [dynamic_id] [dynamic_id]")
     );
     let of_thread = |index: u64| {
         let settings = ScenarioSettings {
@@ -166,7 +166,7 @@ fn dynamic_identifiers_of_threads_differ() {
         };
         let mut bench = GeneratorBench::new(&text, settings, Vec::new());
         bench.wait(1_000);
-        let (_, ids) = bench.sent[0].split_once("D: ").unwrap();
+        let (_, ids) = bench.sent[0].split_once("Numbers: ").unwrap();
         ids.lines().next().unwrap_or_default().to_owned()
     };
     assert_eq!([0, 1, 2].map(of_thread), ["1 4", "2 5", "3 6"]);

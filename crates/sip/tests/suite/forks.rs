@@ -309,8 +309,8 @@ fn retried_invite_remains_pinned() {
         scene.host.log.last(),
         &RecordedIndication::Failed(scene.leg, Failure::CancelCrossed, 200)
     );
-    // A repeated 2xx, after the end of the leg.
-    scene.host.datagram(answer.as_bytes(), PEER, ms(540));
+    // A repeated 2xx, after the end of the leg and before the next repetition of CANCEL.
+    scene.host.datagram(answer.as_bytes(), PEER, ms(500));
     let again = scene.host.drain();
     assert!(
         matches!(&again[..], [Sent::Datagram(to, _)] if *to == PEER.parse().unwrap()),
