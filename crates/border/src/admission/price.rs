@@ -105,9 +105,9 @@ impl Price {
     /// CPU time of that thread for established calls, microseconds per second.
     pub const GATEWAY: u64 = 700_000;
     /// CPU time of the worker's thread for a side of a call whose media passes directly between a tunnel and the
-    /// forwarder, in addition, microseconds per second: 50 packets per second each way, at some 0.5 microseconds for
-    /// the cipher, 0.3 for headers and checksums and 0.2 for a copy; the outer socket takes the place of the port's.
-    pub const DIRECT_TUNNEL_SIDE: u64 = 100;
+    /// forwarder, in addition, microseconds per second: 50 packets per second each way. Calls of 10 s took 2,200 to
+    /// 5,200 microseconds more than calls in the clear, by suite, and 3,100 in the middle (docs/benchmarks.md).
+    pub const DIRECT_TUNNEL_SIDE: u64 = 310;
 
     /// Sides of a call behind tunnels that the worker's thread carries, in addition. Media that is not anchored passes
     /// the TUN device, on this thread as well.
