@@ -754,7 +754,9 @@ impl SideSecurity {
                 fed
             }
             MediaProtocol::Dtls => {
-                let admitted = match &self.ice {
+                let ice = self.ice_in_force();
+                let has_ice = ice.is_some();
+                let admitted = match ice {
                     Some(ice) => ice.admits(source),
                     None => match (local.latching, local.signalled) {
                         (_, Some(signalled)) if signalled == source => true,
@@ -780,7 +782,7 @@ impl SideSecurity {
                 // authenticated yet, does not direct it elsewhere.
                 let is_fixed = association.role == Some(Role::Client)
                     && self.keys.is_none()
-                    && self.ice.is_none()
+                    && !has_ice
                     && local.signalled.is_some();
                 if fed.is_ok() && (!is_fixed || association.peer.is_none()) {
                     association.peer = Some(source);
@@ -810,17 +812,18 @@ impl SideSecurity {
 
     /// Continues keying after a description was received or sent.
     pub fn resume_keying(&mut self, context: &mut KeyingContext<'_>) {
-        if let (Some(ice), Some(association)) = (&self.ice, &mut self.association)
+        let selected = self.selected().flatten();
+        if let Some(association) = &mut self.association
             && association.peer.is_none()
         {
-            association.peer = ice.selected();
+            association.peer = selected;
         }
         self.start_handshake(context);
     }
 
     /// Sets the peer's signalled media address: without ICE our handshake goes there.
     pub fn set_signalled(&mut self, address: Option<SocketAddr>, context: &mut KeyingContext<'_>) {
-        if self.ice.is_none()
+        if self.ice_in_force().is_none()
             && let Some(association) = &mut self.association
             && association.session.is_none()
         {

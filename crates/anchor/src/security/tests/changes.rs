@@ -482,3 +482,27 @@ fn refused_offer_leaves_the_profile_of_the_side() {
     let forward = rig.offer(Side::Callee, &plain).unwrap();
     assert!(media_line(&forward).contains(" RTP/SAVP 0"), "{forward}");
 }
+
+/// Without ICE the handshake does not wait for the final answer: after a reliable early answer there may be none with a
+/// description.
+#[test]
+fn early_answer_with_dtls_and_without_ice_is_keyed() {
+    let mut rig = with_dtls(None, security(SrtpPolicy::Require, Keying::Dtls, true));
+    let forward = rig
+        .offer(Side::Caller, &sdp(1, 4000, "RTP/AVP", &[]))
+        .unwrap();
+    let mut phone = WebRtcPeer::new();
+    phone.address = addr("10.0.0.2:5000");
+    let certificate = phone.endpoint.certificate();
+    let fingerprint = certificate.fingerprint(HashFunction::Sha256);
+    let attributes = [
+        format!("fingerprint:{fingerprint}"),
+        "setup:active".into(),
+        "rtcp-mux".into(),
+    ];
+    let attributes: Vec<&str> = attributes.iter().map(String::as_str).collect();
+    let early = sdp(2, 5000, "UDP/TLS/RTP/SAVP", &attributes);
+    rig.answer(Side::Callee, &early, true).unwrap();
+    phone.handshake(&mut rig, Side::Callee, &forward);
+    phone.talk(&mut rig, Side::Callee, 1);
+}
