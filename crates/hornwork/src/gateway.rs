@@ -552,9 +552,11 @@ impl Gateway {
             carrying,
             _guard: guard,
         };
+        let carrying = gateway.carrying.clone();
+        let turn = || carrying.turn(clock.now());
         let exchange = ike
             .zip(requests)
-            .map(|(parts, requests)| ExchangeThread::start("gateway-ike", parts, requests))
+            .map(|(parts, requests)| ExchangeThread::start("gateway-ike", parts, requests, turn))
             .transpose();
         gateway.exchange = exchange?;
         Ok(gateway)

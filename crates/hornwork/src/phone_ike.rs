@@ -151,7 +151,7 @@ impl PhoneKeyExchange for PhoneIke {
             waker,
             clock: Clock::new(),
         };
-        let thread = ExchangeThread::start("phone-ike", parts, requests.clone())
+        let thread = ExchangeThread::start("phone-ike", parts, requests.clone(), || {})
             .map_err(|error| cannot_start(&error))?;
         Ok(StartedExchange {
             events: received,

@@ -12,6 +12,10 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::Duration;
 
+/// Packets that the device keeps for this program: more than a turn of a border sends, which fills the device and reads
+/// it on one thread. The kernel's default is 500.
+const QUEUE: libc::c_int = 4_096;
+
 /// A TUN device; the kernel removes it when this value is dropped.
 #[derive(Debug)]
 pub struct TunDevice {
@@ -57,15 +61,13 @@ impl TunDevice {
         Netlink::routes()?.add_address(index, address)
     }
 
-    /// Sets the MTU of the device and sets it up, unless it is so already.
+    /// Sets the MTU of the device and sets it up, unless it is so already. Its queue is made longer, where that is
+    /// permitted.
     ///
     /// # Errors
     /// Not permitted (CAP_NET_ADMIN), or the kernel refuses the MTU.
     pub fn set_up(name: &str, mtu: usize) -> io::Result<()> {
         let info = InterfaceInfo::of(name)?;
-        if info.mtu == mtu && info.is_up {
-            return Ok(());
-        }
         let socket = std::net::UdpSocket::bind(("0.0.0.0", 0))?;
         let control = |what: libc::c_ulong, request: &mut libc::ifreq| {
             // SAFETY: the request is initialised and outlives the call; its member is that of the operation.
@@ -74,6 +76,14 @@ impl TunDevice {
                 _ => Err(io::Error::last_os_error()),
             }
         };
+        let mut request = named_request(name)?;
+        // The kernel reads the length in the place of the MTU.
+        request.ifr_ifru.ifru_mtu = QUEUE;
+        // Without the right the device keeps the length that its owner has given it.
+        let _ = control(libc::SIOCSIFTXQLEN as _, &mut request);
+        if info.mtu == mtu && info.is_up {
+            return Ok(());
+        }
         let mut request = named_request(name)?;
         request.ifr_ifru.ifru_mtu = libc::c_int::try_from(mtu).unwrap_or(libc::c_int::MAX);
         control(libc::SIOCSIFMTU as _, &mut request)?;

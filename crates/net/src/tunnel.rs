@@ -24,8 +24,9 @@ pub trait TunnelPath: Send {
     /// Too many open files.
     fn descriptors(&self) -> io::Result<[OwnedFd; 3]>;
 
-    /// Sends a bounded number of packets of the device into their tunnels; `failed`: the device is gone.
-    fn send_from_device(&mut self, failed: bool, now: Time);
+    /// Sends the next packets of the device into their tunnels, at most [`crate::EspSocket::BATCH`], and returns the
+    /// number of those that it has read; `failed`: the device is gone.
+    fn send_from_device(&mut self, failed: bool, now: Time) -> usize;
 
     /// Receives at most `most` packets of the outer socket, and returns their number. Those of the inside that `take`
     /// does not take go to the device.

@@ -6,7 +6,7 @@ use super::packets::{CarryingEnd, PacketLoop};
 use config::{Config, GatewayMedia, GatewaySpec};
 use engine::Time;
 use engine::worker::lock;
-use net::TunnelPath;
+use net::{EspSocket, TunnelPath};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -69,6 +69,16 @@ impl Carrying {
     pub(super) fn on_media_thread(packets: PacketLoop) -> Carrying {
         let place = LoopThread::Media(Box::new(packets));
         Carrying(Arc::new(Mutex::new(place)))
+    }
+
+    /// A turn of the loop while the thread of media waits for the key exchange at the start, which may wait for this loop.
+    /// No effect on a loop with a thread of its own.
+    pub(super) fn turn(&self, now: Time) {
+        self.drive((), |packets| {
+            packets.seal_from_device(false, now)?;
+            packets.open_batch(EspSocket::BATCH, now, &mut |_| false)?;
+            go_on(packets.execute(now) || packets.tick_if_due(now))
+        });
     }
 
     /// The path for the thread of media.
@@ -159,8 +169,8 @@ impl TunnelPath for MediaThreadPath {
         }
     }
 
-    fn send_from_device(&mut self, failed: bool, now: Time) {
-        self.0.drive((), |packets| {
+    fn send_from_device(&mut self, failed: bool, now: Time) -> usize {
+        self.0.drive(0, |packets| {
             packets.count_turn();
             Ok(packets.seal_from_device(failed, now)?)
         });

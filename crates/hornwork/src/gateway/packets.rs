@@ -243,16 +243,17 @@ impl PacketLoop {
         self.commands(now)
     }
 
-    /// Seals the packets that wait at the device, and sends them.
+    /// Seals the packets that wait at the device, at most a batch, and sends them. Returns the number of those read.
     ///
     /// # Errors
     /// The device is gone.
-    pub(super) fn seal_from_device(&mut self, failed: bool, now: Time) -> io::Result<()> {
+    pub(super) fn seal_from_device(&mut self, failed: bool, now: Time) -> io::Result<usize> {
         if failed {
             return Err(io::Error::other("the TUN device is gone"));
         }
         let batch = &mut self.from_device;
         batch.clear();
+        let mut read = 0;
         for slot in 0..BATCH {
             let Some((start, buffer)) = batch.slot(slot) else {
                 break;
@@ -264,6 +265,7 @@ impl PacketLoop {
             let Some(length) = self.parts.tun.receive(room)? else {
                 break;
             };
+            read += 1;
             let mut room = PacketRoom::new(buffer, MAX_HEADROOM, length);
             match self.parts.gateway.seal(&mut room, now) {
                 Ok(sealed) => {
@@ -283,7 +285,7 @@ impl PacketLoop {
         }
         let short_path = batch.send(&mut self.parts.socket, &mut self.parts.gateway);
         self.report_path(short_path, now);
-        Ok(())
+        Ok(read)
     }
 
     /// Requests the MTU of a path to which a packet was too long.
@@ -566,6 +568,7 @@ impl PacketLoop {
 
 #[cfg(test)]
 mod tests {
+    use super::super::direct::Carrying;
     use super::super::keys::GatewayKeys;
     use super::*;
     use engine::{Entropy, HashKey};
@@ -586,8 +589,8 @@ mod tests {
         packet
     }
 
-    /// The outer bit Don't Fragment of an inner packet that has it.
-    fn outer_dont_fragment(setting: &str) -> bool {
+    /// A loop with one tunnel and room for one command, the commands, and the other end of its device.
+    fn packet_loop(setting: &str) -> (PacketLoop, SyncSender<Command>, UnixDatagram) {
         let text = format!(
             "[gateway]\nlocal=\"192.0.2.1\"\nkey_file=\"k\"\ndont_fragment=\"{setting}\"\n[[gateway.tunnel]]\nname=\"b\"\npeer=\"192.0.2.2\"\nlocal_networks=\"10.1.0.0/24\"\nremote_networks=\"10.2.0.0/24\"\n"
         );
@@ -616,7 +619,7 @@ mod tests {
         let (device, host) = UnixDatagram::pair().unwrap();
         device.set_nonblocking(true).unwrap();
         let at = SocketAddr::new(local, 0);
-        let (_commands, inbox) = sync_channel(1);
+        let (commands, inbox) = sync_channel(1);
         let (reports, _outbox) = sync_channel(1);
         let parts = Parts {
             gateway,
@@ -635,11 +638,35 @@ mod tests {
             ike: None,
         };
         let figures = Arc::new(GatewayFigures::new(&spec, &keys, Time::ZERO));
-        let mut packets = PacketLoop::new(parts, &spec, figures);
+        (PacketLoop::new(parts, &spec, figures), commands, host)
+    }
+
+    /// The outer bit Don't Fragment of an inner packet that has it.
+    fn outer_dont_fragment(setting: &str) -> bool {
+        let (mut packets, _commands, host) = packet_loop(setting);
         host.send(&inner_packet()).unwrap();
-        packets.seal_from_device(false, Time::ZERO).unwrap();
+        assert_eq!(packets.seal_from_device(false, Time::ZERO).unwrap(), 1);
         assert_eq!(packets.from_device.len(), 1, "{setting}");
         packets.from_device.outgoing()[0].dont_fragment
+    }
+
+    /// At the start the thread of media waits for the key exchange, which may wait for room for its commands.
+    #[test]
+    fn commands_are_executed_while_the_thread_of_media_waits() {
+        let (packets, commands, host) = packet_loop("copy");
+        let carrying = Carrying::on_media_thread(packets);
+        let sender = std::thread::spawn(move || {
+            for _ in 0..10 {
+                commands.send(Command::Reserve(Vec::new())).unwrap();
+            }
+        });
+        let clock = Clock::new();
+        while !sender.is_finished() {
+            carrying.turn(clock.now());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        sender.join().unwrap();
+        drop(host);
     }
 
     #[test]

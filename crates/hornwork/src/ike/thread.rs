@@ -3,8 +3,12 @@
 use super::exchange::{IkeExchange, IkeParts};
 use super::request::{IkeRequest, IkeRequests};
 use std::io;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Interval of the work that the starting thread does while it waits.
+const MEANWHILE: Duration = Duration::from_millis(10);
 
 /// A running key exchange.
 #[derive(Debug)]
@@ -14,7 +18,8 @@ pub(crate) struct ExchangeThread {
 }
 
 impl ExchangeThread {
-    /// Starts the key exchange; it has its daemon with all connections when this returns.
+    /// Starts the key exchange; it has its daemon with all connections when this returns. Until then `meanwhile` is called
+    /// again and again: the exchange may wait for work that only the calling thread does.
     ///
     /// # Errors
     /// Those of [`IkeExchange::new`] and [`IkeExchange::set_up`].
@@ -22,6 +27,7 @@ impl ExchangeThread {
         name: &str,
         parts: IkeParts,
         requests: IkeRequests,
+        mut meanwhile: impl FnMut(),
     ) -> io::Result<ExchangeThread> {
         let (ready, started) = sync_channel(1);
         let thread = std::thread::Builder::new()
@@ -44,9 +50,15 @@ impl ExchangeThread {
                     exchange.run();
                 }
             })?;
-        started
-            .recv()
-            .unwrap_or_else(|_| Err(io::Error::other("the key exchange has panicked")))?;
+        loop {
+            match started.recv_timeout(MEANWHILE) {
+                Ok(result) => break result?,
+                Err(RecvTimeoutError::Timeout) => meanwhile(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(io::Error::other("the key exchange has panicked"));
+                }
+            }
+        }
         Ok(ExchangeThread { requests, thread })
     }
 

@@ -2,7 +2,7 @@
 
 use super::bypass::without_scope;
 use super::{Plane, Token};
-use crate::batch::Receiver;
+use crate::batch::{BATCH, Receiver};
 use crate::plain_datagram::{self, PlainDatagram};
 use crate::raw::IpMarks;
 use crate::tunnel::TunnelPath;
@@ -84,7 +84,8 @@ impl Plane {
         let (mut count, room) = (0, receiver.room());
         match number {
             DEVICE => {
-                path.send_from_device(flags.intersects(EventFlags::ERR | EventFlags::HUP), now);
+                let failed = flags.intersects(EventFlags::ERR | EventFlags::HUP);
+                count = path.send_from_device(failed, now);
             }
             OUTER => {
                 self.shared.receive_calls.add(1);
@@ -114,7 +115,9 @@ impl Plane {
             _ => path.execute(now),
         }
         self.end_tunnel_if_over();
-        (count, count > 0 && count == room)
+        // This thread fills the device, too: it takes as many packets in a turn as the sockets of signalling give.
+        let most = if number == DEVICE { BATCH } else { room };
+        (count, count > 0 && count == most)
     }
 
     /// Does the path's work that is due.
