@@ -664,6 +664,9 @@ mod tests {
         let config = config::parse(&text, "f").unwrap();
         let found = foreign_addresses(&config);
         let found: Vec<String> = found.iter().map(ToString::to_string).collect();
-        assert_eq!(found, ["203.0.113.1", "203.0.113.2", "203.0.113.3", "203.0.113.4"]);
+        assert_eq!(
+            found,
+            ["203.0.113.1", "203.0.113.2", "203.0.113.3", "203.0.113.4"]
+        );
     }
 }

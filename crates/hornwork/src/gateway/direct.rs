@@ -71,8 +71,8 @@ impl Carrying {
         Carrying(Arc::new(Mutex::new(place)))
     }
 
-    /// A turn of the loop while the thread of media waits for the key exchange at the start, which may wait for this loop.
-    /// No effect on a loop with a thread of its own.
+    /// A turn of the loop while the thread of media waits for the key exchange at the start, which may wait for this
+    /// loop. No effect on a loop with a thread of its own.
     pub(super) fn turn(&self, now: Time) {
         self.drive((), |packets| {
             packets.seal_from_device(false, now)?;
@@ -173,7 +173,7 @@ impl TunnelPath for MediaThreadPath {
         self.0.drive(0, |packets| {
             packets.count_turn();
             Ok(packets.seal_from_device(failed, now)?)
-        });
+        })
     }
 
     fn receive(&mut self, most: usize, now: Time, take: &mut dyn FnMut(&[u8]) -> bool) -> usize {

@@ -18,8 +18,8 @@ pub(crate) struct ExchangeThread {
 }
 
 impl ExchangeThread {
-    /// Starts the key exchange; it has its daemon with all connections when this returns. Until then `meanwhile` is called
-    /// again and again: the exchange may wait for work that only the calling thread does.
+    /// Starts the key exchange; it has its daemon with all connections when this returns. Until then `meanwhile` is
+    /// called again and again: the exchange may wait for work that only the calling thread does.
     ///
     /// # Errors
     /// Those of [`IkeExchange::new`] and [`IkeExchange::set_up`].
