@@ -93,7 +93,7 @@ fn configuration(layout: &Layout, metrics: SocketAddr, plan: ProgramPlan<'_>) ->
     let mut text = layout.toml();
     // Calls that the callers have not ended do not delay the next trial.
     text.push_str(&format!(
-        "\n[metrics]\nlisten = \"{metrics}\"\n\n[log]\nlevel = \"warn\"\n\n[drain]\ntimeout_s = 1\n"
+        "\n[metrics]\nlisten = \"{metrics}\"\n\n[drain]\ntimeout_s = 1\n"
     ));
     if let Some(tunnel) = plan.tunnel {
         text.push('\n');
