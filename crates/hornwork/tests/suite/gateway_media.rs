@@ -349,3 +349,70 @@ fn strongswan_and_the_direct_path_exchange_media() {
     assert!(said.contains("0 far.sas"), "{said}");
     gateway_ike::check_statistics(&case);
 }
+
+/// A border that has 300 tunnels to negotiate: it answers SIP meanwhile, and obeys a signal.
+const MANY_TUNNELS: &str = r#"
+for n in $(seq 0 299); do echo "addr add 10.$((100 + n / 250)).$((n % 250)).1/32 dev lo"; done > addresses
+$far_in ip -batch addresses
+charon far "$far_in"
+border
+for n in $(seq 1500); do [ $(grep -c gateway_tunnel_up near.log) -ge 300 ] && break; sleep 0.02; done
+echo "up: $(grep -c gateway_tunnel_up near.log)"
+$far_in python3 burst.py 10.101.49.1 1
+kill -TERM $near_pid; wait $near_pid; echo "border: exit $?"
+"#;
+
+#[test]
+fn a_border_starts_with_three_hundred_ike_tunnels() {
+    if !able() || !gateway_ike::able() {
+        return;
+    }
+    let case = gateway_ike::case("gateway-media-many");
+    let (near, far) = gateway_ike::many_tunnels(300);
+    let near = near.replace("[gateway]\n", "[gateway]\ndata_path = \"user\"\n");
+    case.write("near.toml", &format!("{BORDER}{near}"));
+    case.write("far.conf", &far);
+    case.write("burst.py", BURST);
+    let said = case.run(&format!("{FUNCTIONS}{MANY_TUNNELS}"));
+    for part in ["up: 300", "answers: 1 of 1", "border: exit 0"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+/// Phones of a site that register at one moment, as after a power failure.
+const BURST: &str = r#"
+import re, socket, sys
+own, count = sys.argv[1], int(sys.argv[2])
+sip = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sip.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)  # SO_RCVBUFFORCE
+sip.bind((own, 5070)); sip.settimeout(3)
+messages = ["\r\n".join(["REGISTER sip:10.1.0.1 SIP/2.0", f"Via: SIP/2.0/UDP {own}:5070;branch=z9hG4bK-{n}", "Max-Forwards: 70",
+    f"From: <sip:{n}@10.1.0.1>;tag={n}", f"To: <sip:{n}@10.1.0.1>", f"Call-ID: {n}@{own}", "CSeq: 1 REGISTER",
+    f"Contact: <sip:{n}@{own}:5070>", "Expires: 60", "Content-Length: 0", "", ""]).encode() for n in range(count)]
+for message in messages: sip.sendto(message, ("10.1.0.1", 5060))
+answered = set()
+while len(answered) < count:
+    try: answered.add(re.search(r"\r\nCall-ID: *([^\r]*)", sip.recv(3000).decode()).group(1))
+    except TimeoutError: break
+print(f"answers: {len(answered)} of {count}", flush=True)
+"#;
+
+const BURST_CASE: &str = r#"
+gateway far "$far_in"
+border
+$far_in python3 burst.py 10.2.0.1 1000
+curl -s http://127.0.0.1:9464/metrics > metrics.txt
+kill -TERM $near_pid; wait $near_pid; kill -TERM $far_pid; wait $far_pid
+"#;
+
+#[test]
+fn a_burst_of_registers_passes_the_tunnel() {
+    if !able() {
+        return;
+    }
+    let case = case("gateway-media-burst", "");
+    case.write("burst.py", BURST);
+    let said = case.run(BURST_CASE);
+    let metrics = case.read("metrics.txt");
+    assert!(said.contains("answers: 1000 of 1000"), "{said}\n{metrics}");
+}
