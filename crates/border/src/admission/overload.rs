@@ -294,13 +294,14 @@ impl Overload {
         self.queues.get_mut(at)
     }
 
-    /// Whether the arrival rate of the last moments is a flood.
+    /// Whether the arrival rate of the last moments is a flood. As long as the capacity is unknown it is not: the rate
+    /// before may have been low because there were few calls.
     fn is_flooded(&self, now: Time) -> bool {
-        self.flood.is_flood(
-            self.service_time
-                .calls_per_second()
-                .max(self.accept_rate.rate(now)),
-        )
+        let capacity = self.service_time.calls_per_second();
+        capacity > 0.0
+            && self
+                .flood
+                .is_flood(capacity.max(self.accept_rate.rate(now)))
     }
 
     fn is_shedding(&self) -> bool {

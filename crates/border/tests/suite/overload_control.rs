@@ -276,3 +276,36 @@ fn the_queue_of_responses_counts_for_new_calls() {
         }
     }
 }
+
+/// After a quiet second a thousand calls a second begin, and the thread is kept from running for a moment: no call is
+/// refused.
+#[test]
+fn a_stall_while_the_load_begins_refuses_no_call() {
+    let mut net = VirtualNetwork::new(PLAIN, 1);
+    let caller = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    let border = "192.0.2.1:5060".parse().ok();
+    let mut calls = 0;
+    let mut call = |net: &mut VirtualNetwork, wait: Duration| {
+        net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
+        net.run(wait);
+        calls += 1;
+    };
+    for _ in 0..4 {
+        call(&mut net, Duration::from_millis(270));
+    }
+    for millisecond in 0..200 {
+        net.lag = match millisecond {
+            60..90 => (border, Duration::from_millis(29)),
+            _ => (border, Duration::ZERO),
+        };
+        call(&mut net, Duration::from_millis(1));
+    }
+    net.run(seconds(2));
+    let reported = net.phone_events(caller);
+    let answered = reported
+        .iter()
+        .filter(|event| **event == PhoneEvent::Answered);
+    assert_eq!(answered.count(), calls);
+}

@@ -10,10 +10,13 @@ const DATAGRAMS_PER_MESSAGE: u32 = 2;
 const DATAGRAMS_PER_CALL: f64 = 13.0;
 /// Incoming ones of these.
 const INCOMING_PER_CALL: f64 = 6.0;
-/// Longest time counted for a message; more means that the thread was kept from running.
+/// A turn that takes longer, and longer than [`MAX_PER_DATAGRAM`] for each datagram, is not counted: the thread was kept
+/// from running.
 const MAX_PROCESSING: Duration = Duration::from_millis(10);
-/// Datagrams needed for an estimate.
-const MIN_DATAGRAMS: u64 = 40;
+/// Longest processing time of a datagram, 50 times that of a slow machine.
+const MAX_PER_DATAGRAM: Duration = Duration::from_micros(500);
+/// Datagrams needed for an estimate, those of twenty calls: the first ones after the start are slow.
+const MIN_DATAGRAMS: u64 = 260;
 /// Half-life of the measurement, in busy time.
 const MEMORY: Duration = Duration::from_millis(500);
 
@@ -59,8 +62,11 @@ impl ServiceTime {
             self.previous.filter(|(last, _)| queued && arrived <= *last)
         {
             self.previous = None;
-            self.done += u64::from(datagrams);
-            self.busy += now.since(last).min(MAX_PROCESSING);
+            let processing = now.since(last);
+            if processing <= MAX_PROCESSING.max(MAX_PER_DATAGRAM * datagrams) {
+                self.done += u64::from(datagrams);
+                self.busy += processing;
+            }
             if self.busy > MEMORY {
                 (self.done, self.busy) = (self.done / 2, self.busy / 2);
             }
@@ -197,6 +203,23 @@ mod tests {
         // Two datagrams in half a millisecond, of thirteen per call.
         let calls = work.calls_per_second();
         assert!((300.0..=320.0).contains(&calls), "{calls}");
+    }
+
+    /// A turn in which the thread was kept from running says nothing about its capacity.
+    #[test]
+    fn turns_with_a_stall_are_not_counted() {
+        let mut work = ServiceTime::new(1);
+        let mut now = Time::from_secs(1);
+        for turn in 0..100 {
+            let arrived = now;
+            now += Duration::from_millis(if turn % 10 == 0 { 30 } else { 1 });
+            for _ in 0..5 {
+                work.record_message(arrived, true, now);
+            }
+        }
+        // Ten datagrams in a millisecond.
+        let datagrams = work.calls_per_second() * DATAGRAMS_PER_CALL;
+        assert!((9_900.0..=10_100.0).contains(&datagrams), "{datagrams}");
     }
 
     /// A driver passes messages of several sockets in one turn; some sockets have no queue.
