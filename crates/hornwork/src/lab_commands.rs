@@ -296,6 +296,9 @@ pub struct LabDatasheetOptions {
 
 /// `hornwork demo`.
 pub fn demo(options: Demo) -> ExitCode {
+    if let Err(error) = free_memory() {
+        return end(Err(error));
+    }
     end(lab::demo::run(&lab::demo::DemoOptions {
         seconds: options.seconds,
         stay: options.stay,
@@ -304,8 +307,19 @@ pub fn demo(options: Demo) -> ExitCode {
     }))
 }
 
+/// Generators and the border of an experiment are threads of this process.
+fn free_memory() -> Result<(), LabError> {
+    net::free_memory_in_background().map_err(|error| {
+        let problem = format!("the thread that returns memory: {error}");
+        LabError::cannot_run(problem, "raise the limit of processes (ulimit -u)")
+    })
+}
+
 /// `hornwork lab`.
 pub fn run(command: Lab) -> ExitCode {
+    if let Err(error) = free_memory() {
+        return end(Err(error));
+    }
     end(match command {
         Lab::List => list(),
         Lab::Subjects { name } => subjects(name.as_deref()),

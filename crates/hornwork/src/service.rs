@@ -116,6 +116,10 @@ pub fn run(options: &ServeOptions) -> ExitCode {
             return ExitCode::from(3);
         }
     };
+    if let Err(error) = net::free_memory_in_background() {
+        eprintln!("hornwork: cannot start the thread that returns memory: {error}");
+        return ExitCode::from(3);
+    }
     warn_of_settings(&config);
     if gateway {
         for table in without_calls(&config) {

@@ -19,6 +19,7 @@ mod layer;
 mod machine;
 mod mailbox;
 mod media;
+mod memory;
 mod network;
 mod noise;
 mod offload;
@@ -60,6 +61,7 @@ pub use machine::{
 };
 pub use mailbox::{WorkerMailbox, worker_mailboxes};
 pub use media::Waker;
+pub use memory::free_memory_in_background;
 pub use network::Network;
 pub use noise::{NoiseReport, NoiseSampler, host_noise};
 pub use packet::{
