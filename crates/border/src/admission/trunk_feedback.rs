@@ -1,9 +1,8 @@
 //! Overload feedback: ours to neighbours, and that of trunks to us (RFC 7339, RFC 7415).
 
 use crate::admission::AdmissionControl;
-use crate::admission::overload::feedback::VALID;
+use crate::admission::overload::feedback::{TrunkTarget, VALID};
 use crate::shared::Ctx;
-use config::TrunkId;
 use engine::{EventKind, Time};
 use sip::{Endpoint, Indication};
 use wire::sip::Throttle;
@@ -18,19 +17,19 @@ impl AdmissionControl {
         self.throttles.lock().clear();
     }
 
-    /// Counts a new call that is sent to a trunk.
-    pub(crate) fn record_call_to(&mut self, trunk: TrunkId, now: Time) {
+    /// Counts a new call that is sent to a target of a trunk.
+    pub(crate) fn record_call_to(&mut self, target: TrunkTarget, now: Time) {
         if self.uses_trunk_feedback {
-            self.throttles.lock().record_sent(trunk, now);
+            self.throttles.lock().record_sent(target, now);
         }
     }
 
-    /// Applies the feedback in a response of a trunk.
+    /// Applies the feedback in a response of a trunk's target.
     pub(crate) fn apply_feedback(
         &mut self,
         ctx: &mut Ctx,
         indication: &Indication<'_>,
-        trunk: Option<TrunkId>,
+        target: Option<TrunkTarget>,
     ) {
         let response = match indication {
             Indication::Progressed { response, .. }
@@ -46,19 +45,20 @@ impl AdmissionControl {
             return;
         };
         let config = ctx.config.clone();
-        let Some((id, trunk)) = trunk
-            .and_then(|id| Some((id, config.trunk(id)?)))
+        let Some((target, trunk)) = target
+            .and_then(|target| Some((target, config.trunk(target.0)?)))
             .filter(|(_, trunk)| trunk.overload_control)
         else {
             return;
         };
-        if self.throttles.lock().update(id, feedback, ctx.now) {
+        if self.throttles.lock().update(target, feedback, ctx.now) {
             let (algorithm, value) = match feedback.throttle {
                 Throttle::Loss(percent) => ("loss", u32::from(percent)),
                 Throttle::Rate(rate) => ("rate", rate),
             };
             ctx.events.tell(ctx.now, || EventKind::TrunkThrottled {
                 trunk: trunk.name.clone(),
+                target: trunk.targets.get(usize::from(target.1)).map_or_else(String::new, |target| target.host.to_string()),
                 algorithm: algorithm.to_owned(),
                 value,
             });

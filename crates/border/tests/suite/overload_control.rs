@@ -76,6 +76,33 @@ fn feedback_of_a_trunk_is_obeyed() {
 }
 
 #[test]
+fn feedback_of_a_target_leaves_the_other_targets_of_the_trunk() {
+    let config = PLAIN.replace(
+        "target='udp:10.2.0.1:5060'",
+        "target=['udp:10.2.0.1:5060',{address='udp:10.2.0.2:5060',priority=1}]\noverload_control=true",
+    );
+    let mut net = VirtualNetwork::new(&config, 1);
+    let caller = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let overloaded = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let spare = net.phone("10.2.0.2:5060", PhoneBehaviour::answering(SDP_B));
+    for (phone, loss) in [(overloaded, 100), (spare, 0)] {
+        net.command(phone, |endpoint, now| {
+            endpoint.set_loss_feedback(Some(loss), seconds(20), now)
+        });
+    }
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    for _ in 0..4 {
+        net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
+        net.run(seconds(1));
+    }
+    let offered = |event: &&PhoneEvent| **event == PhoneEvent::Offered;
+    let calls = [overloaded, spare]
+        .map(|phone| net.phone_events(phone).iter().filter(offered).count());
+    assert_eq!(calls, [1, 3]);
+    assert!(!net.has(caller, |event| matches!(event, PhoneEvent::Failed(..))));
+}
+
+#[test]
 fn feedback_of_a_trunk_with_a_name_is_obeyed() {
     let config = PLAIN.replace(
         "target='udp:10.2.0.1:5060'",
