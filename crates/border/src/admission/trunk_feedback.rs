@@ -8,9 +8,10 @@ use sip::{Endpoint, Indication};
 use wire::sip::Throttle;
 
 impl AdmissionControl {
-    /// Sets initial feedback for neighbours and removes feedback of trunks, at start and reload.
+    /// Sets feedback for neighbours, which a reload does not change, and removes feedback of trunks, at start and reload.
     pub(crate) fn reset_feedback(&mut self, ctx: &Ctx, endpoint: &mut Endpoint) {
-        let loss = ctx.config.sip.overload_feedback.then_some(0);
+        let loss = self.overload.neighbours.loss_percent();
+        let loss = ctx.config.sip.overload_feedback.then_some(loss);
         endpoint.set_loss_feedback(loss, VALID, ctx.now);
         let mut trunks = ctx.config.trunks.iter();
         self.uses_trunk_feedback = trunks.any(|trunk| trunk.overload_control);

@@ -239,6 +239,8 @@ impl AuthenticationFailures {
     fn locked(&self, now: Time) -> impl Iterator<Item = (FailureKey, Meter)> {
         let tables = [&self.young, &self.old].into_iter();
         let entries = tables.flat_map(|table| table.iter_unordered());
+        // First by the entry itself: a look-up of each of many is slow, and no credentials are checked meanwhile.
+        let entries = entries.filter(move |(_, entry)| entry.until > now);
         entries.filter_map(move |(key, _)| {
             let meter = self.meter(key, now).filter(|meter| meter.until > now)?;
             Some((*key, meter))

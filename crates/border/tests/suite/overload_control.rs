@@ -237,6 +237,16 @@ fn neighbours_get_feedback_on_request() {
     };
     assert!((40..=95).contains(&loss), "{via}");
     assert!(last.sequence > first.sequence);
+    // A reload in the overload does not ask for full load.
+    let same = config::parse(PLAIN, "t").unwrap();
+    net.control(|border, now| border.reload(same, now));
+    call(&mut net, true);
+    net.run(Duration::from_millis(100));
+    let (feedback, via) = reported(&net, failed);
+    assert!(
+        matches!(feedback.unwrap().throttle, Throttle::Loss(40..=95)),
+        "{via}"
+    );
     // The overload has ended, and the feedback says so.
     net.lag = (at, Duration::ZERO);
     net.run(seconds(20));

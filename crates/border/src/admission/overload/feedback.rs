@@ -79,7 +79,8 @@ impl LossFeedback {
         (now != before).then_some(now)
     }
 
-    fn loss_percent(&self) -> u8 {
+    /// The loss that neighbours are asked for.
+    pub(crate) fn loss_percent(&self) -> u8 {
         u8::try_from((ALL - self.share) * 100 / ALL).unwrap_or(100)
     }
 }
