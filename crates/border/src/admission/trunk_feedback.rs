@@ -18,8 +18,8 @@ impl AdmissionControl {
         self.throttles.lock().clear();
     }
 
-    /// Counts a new call that is sent to a target of a trunk.
-    pub(crate) fn record_call_to(&mut self, target: TrunkTarget, now: Time) {
+    /// Counts a call or other new request that is sent to a target of a trunk.
+    pub(crate) fn record_request_to(&mut self, target: TrunkTarget, now: Time) {
         if self.uses_trunk_feedback {
             self.throttles.lock().record_sent(target, now);
         }

@@ -151,7 +151,7 @@ impl Throttles {
         }
     }
 
-    /// Counts a new call that is sent to a target.
+    /// Counts a new request that is sent to a target.
     pub fn record_sent(&mut self, target: TrunkTarget, now: Time) {
         if let Some(throttled) = self.targets.get_mut(&target)
             && let Throttle::Rate(rate @ 1..) = throttled.feedback.throttle

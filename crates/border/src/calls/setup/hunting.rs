@@ -425,7 +425,7 @@ impl Calls<'_> {
             set_up.timers.answer = Some(self.parts.ctx.timers.schedule(now + timeout, alarm));
         }
         if let Some(target) = target {
-            self.parts.admission.record_call_to(target, now);
+            self.parts.admission.record_request_to(target, now);
         }
         self.parts.trunks.begin_call(trunk);
     }
