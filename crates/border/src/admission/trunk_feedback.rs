@@ -8,7 +8,7 @@ use sip::{Endpoint, Indication};
 use wire::sip::Throttle;
 
 impl AdmissionControl {
-    /// Sets feedback for neighbours, which a reload does not change, and removes feedback of trunks, at start and reload.
+    /// Sets feedback for neighbours, which a reload does not change, and removes that of trunks, at start and reload.
     pub(crate) fn reset_feedback(&mut self, ctx: &Ctx, endpoint: &mut Endpoint) {
         let loss = self.overload.neighbours.loss_percent();
         let loss = ctx.config.sip.overload_feedback.then_some(loss);

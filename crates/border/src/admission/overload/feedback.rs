@@ -85,8 +85,8 @@ impl LossFeedback {
     }
 }
 
-/// A target of a trunk by its index: each is a server of its own (RFC 7339 section 5.2), with an overload and a sequence
-/// of its own.
+/// A target of a trunk by its index: each is a server of its own, with its overload and sequence (RFC 7339 section
+/// 5.2).
 pub(crate) type TrunkTarget = (TrunkId, u16);
 
 /// Feedback received from targets of trunks.
@@ -142,7 +142,7 @@ impl Throttles {
             Throttle::Loss(percent) => {
                 // The targets of one call are decided independently.
                 let (trunk, index) = target;
-                let number = u64::from(trunk.0) | u64::from(index) << 16;
+                let number = u64::from(trunk.0) | (u64::from(index) << 16);
                 let mixed = (random ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 (mixed >> 32) % 100 >= u64::from(percent)
             }
