@@ -144,8 +144,8 @@ fn rate_of_a_trunk_holds_for_requests_outside_of_calls() {
             Some(("Via", via)) => {
                 let asked = ";oc;oc-algo=\"loss,rate\"";
                 assert!(via.contains(asked), "{via}");
-                let told = ";oc=1;oc-algo=\"rate\";oc-validity=60000";
-                response += &format!("Via: {}\r\n", via.replace(asked, told));
+                let answer = ";oc=1;oc-algo=\"rate\";oc-validity=60000";
+                response += &format!("Via: {}\r\n", via.replace(asked, answer));
             }
             Some(("To", to)) => response += &format!("To: {to};tag=t\r\n"),
             Some(("From" | "Call-ID" | "CSeq", _)) => response += &format!("{line}\r\n"),
