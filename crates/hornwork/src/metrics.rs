@@ -229,7 +229,7 @@ pub(crate) const METRICS: &[MetricSpec] = &[
         "hornwork_cpu_seconds_total",
         Counter,
         &["thread"],
-        "CPU time by name of thread, of ended threads as far as it was read: hornwork and worker carry packets, the others serve records, control and log.",
+        "CPU time by thread, that of ended ones included: hornwork and worker carry packets, the others serve records, control and log.",
     ),
     spec("hornwork_memory_bytes", Gauge, &[], "Resident memory."),
     spec(
