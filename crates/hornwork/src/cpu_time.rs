@@ -56,7 +56,11 @@ fn read_threads() -> io::Result<Vec<ThreadTime>> {
     let mut threads = Vec::new();
     for entry in std::fs::read_dir("/proc/self/task")? {
         let entry = entry?;
-        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+        let Some(number) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
             continue;
         };
         match std::fs::read_to_string(entry.path().join("stat")) {

@@ -59,7 +59,10 @@ impl AdmissionControl {
             };
             ctx.events.tell(ctx.now, || EventKind::TrunkThrottled {
                 trunk: trunk.name.clone(),
-                target: trunk.targets.get(usize::from(target.1)).map_or_else(String::new, |target| target.host.to_string()),
+                target: trunk
+                    .targets
+                    .get(usize::from(target.1))
+                    .map_or_else(String::new, |target| target.host.to_string()),
                 algorithm: algorithm.to_owned(),
                 value,
             });

@@ -221,10 +221,7 @@ impl OutOfDialog {
         }
         match &pending.what {
             PendingKind::Ping(ping, _) => Some((ping.trunk, ping.target)),
-            PendingKind::Relay(relay) => relay
-                .hops
-                .get(relay.next.checked_sub(1)?)?
-                .trunk_target(),
+            PendingKind::Relay(relay) => relay.hops.get(relay.next.checked_sub(1)?)?.trunk_target(),
             PendingKind::Register(relay) => Some((relay.trunk, u16::try_from(relay.target).ok()?)),
             PendingKind::Carrier(attempt) => {
                 let Registration { trunk, target, .. } = attempt.registration;

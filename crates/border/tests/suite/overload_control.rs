@@ -97,8 +97,8 @@ fn feedback_of_a_target_leaves_the_other_targets_of_the_trunk() {
         net.run(seconds(1));
     }
     let offered = |event: &&PhoneEvent| **event == PhoneEvent::Offered;
-    let calls = [overloaded, spare]
-        .map(|phone| net.phone_events(phone).iter().filter(offered).count());
+    let calls =
+        [overloaded, spare].map(|phone| net.phone_events(phone).iter().filter(offered).count());
     assert_eq!(calls, [1, 3]);
     assert!(!net.has(caller, |event| matches!(event, PhoneEvent::Failed(..))));
 }
@@ -122,10 +122,7 @@ fn rate_of_a_trunk_holds_for_requests_outside_of_calls() {
         net.command(sender, |endpoint, now| {
             let message = OutOfDialogRequest {
                 from: Some(b"<sip:1001@192.0.2.1>"),
-                ..OutOfDialogRequest::new(
-                    Method::Message,
-                    Target::new(b"sip:2000@192.0.2.1", flow),
-                )
+                ..OutOfDialogRequest::new(Method::Message, Target::new(b"sip:2000@192.0.2.1", flow))
             };
             endpoint.send(&message, now).unwrap();
         });

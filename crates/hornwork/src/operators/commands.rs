@@ -185,14 +185,16 @@ impl Operators {
         let mut known = BTreeSet::new();
         let mut from = 0;
         loop {
-            let views = move |context: &mut WorkerContext<'_>| {
-                context.border.trunk_views(from, MAX_COPIED)
-            };
+            let views =
+                move |context: &mut WorkerContext<'_>| context.border.trunk_views(from, MAX_COPIED);
             let page = self.ask(0, views).await?;
             from += page.len();
             let is_last = page.len() < MAX_COPIED;
             // A reload between two pages may have moved trunks.
-            all.extend(page.into_iter().filter(|view| known.insert(view.name.clone())));
+            all.extend(
+                page.into_iter()
+                    .filter(|view| known.insert(view.name.clone())),
+            );
             if is_last {
                 return Ok(all);
             }

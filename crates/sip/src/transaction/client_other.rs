@@ -64,9 +64,8 @@ impl Endpoint {
         let Some(active) = client.active.as_mut().filter(|active| !active.repeated) else {
             return false;
         };
-        let is_ours = |id: ConnectionId| {
-            id.0 & ConnectionId::ACCEPTED == 0 && !self.net.is_foreign(id)
-        };
+        let is_ours =
+            |id: ConnectionId| id.0 & ConnectionId::ACCEPTED == 0 && !self.net.is_foreign(id);
         if !active.flow.connection.is_none_or(is_ours) {
             return false;
         }
