@@ -20,6 +20,7 @@ pub(crate) mod table;
 pub(crate) mod transfer;
 
 use crate::admission::Reservation;
+use crate::admission::overload::feedback::TrunkTarget;
 use crate::calls::conference::state::ParticipantState;
 use crate::calls::ended::EndedBy;
 use crate::calls::transfer::join::Join;
@@ -638,15 +639,15 @@ impl Call {
         user.filter(|_| side == Side::Caller).unwrap_or_default()
     }
 
-    /// The trunk of the target that this leg calls, unless a redirect has led to it.
-    pub(crate) fn trunk_of_target(&self, leg: LegId) -> Option<TrunkId> {
+    /// The target of a trunk that this leg calls, unless a redirect has led to it.
+    pub(crate) fn trunk_target_of(&self, leg: LegId) -> Option<TrunkTarget> {
         if let Some(join) = self.kind.join().filter(|join| join.is_new(leg)) {
-            return join.trunk_of_new();
+            return join.target_of_new();
         }
         let set_up = self.kind.set_up()?;
         let branch = set_up.branches.iter().find(|branch| branch.leg == leg)?;
         let hop = set_up.hops.get(usize::from(branch.hop))?;
-        hop.trunk.filter(|_| !hop.redirected)
+        hop.trunk_target()
     }
 
     /// Whether a leg is a branch of the set-up.

@@ -132,6 +132,7 @@ impl Components {
         self.media.plane.keying.now = now;
         self.resolver.current_query = None;
         self.publish_call_count();
+        self.worker.limit_late_calls(&mut self.ctx, &self.calls);
     }
 
     /// Publishes our number of calls to the other workers.

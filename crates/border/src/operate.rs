@@ -89,7 +89,8 @@ impl Border {
         parts.begin(now);
         let timer = parts.ctx.timers.schedule(now + limit, Alarm::DrainTimeout);
         if let Some(draining) = parts.worker.draining.as_mut() {
-            let old = match draining.finished {
+            draining.until = now + limit;
+            let old = match draining.finished && parts.calls.is_empty() {
                 true => Some(timer),
                 false => draining.timer.replace(timer),
             };
@@ -101,6 +102,7 @@ impl Border {
         parts.carriers.remove_all(now);
         parts.worker.draining = Some(DrainState {
             timer: Some(timer),
+            until: now + limit,
             terminated: 0,
             time_expired: false,
             finished: false,
@@ -128,13 +130,13 @@ impl Border {
         self.parts.carriers.none_registered()
     }
 
-    /// Whether a drain has finished.
+    /// Whether a drain has finished, and no emergency call has come since.
     pub fn is_drained(&self) -> bool {
-        self.parts
-            .worker
-            .draining
-            .as_ref()
-            .is_some_and(|draining| draining.finished)
+        let draining = self.parts.worker.draining.as_ref();
+        let calls = &self.parts.calls;
+        draining.is_some_and(|draining| draining.finished)
+            && calls.is_empty()
+            && calls.ended.is_empty()
     }
 }
 

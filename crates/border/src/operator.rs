@@ -25,35 +25,35 @@ pub enum CallName {
 }
 
 impl Border {
-    /// States of all trunks, in the order of the configuration.
-    pub fn trunk_views(&self) -> Vec<TrunkView> {
+    /// States of at most `limit` trunks in the order of the configuration, without the first `skipped`: a page costs
+    /// the copies of its trunks, not of all.
+    pub fn trunk_views(&self, skipped: usize, limit: usize) -> Vec<TrunkView> {
+        let numbers = (0..=u16::MAX).map(TrunkId).skip(skipped).take(limit);
+        numbers.map_while(|id| self.view_of_trunk(id)).collect()
+    }
+
+    /// State of the trunk with this name.
+    pub fn trunk_view(&self, name: &str) -> Option<TrunkView> {
+        self.view_of_trunk(self.parts.ctx.config.trunk_named(name)?)
+    }
+
+    fn view_of_trunk(&self, id: TrunkId) -> Option<TrunkView> {
         let parts = &self.parts;
-        let view = |(index, trunk): (usize, &config::Trunk)| {
-            let id = TrunkId(u16::try_from(index).unwrap_or(u16::MAX));
-            let target = |(at, target): (usize, &config::TargetSpec)| {
-                let transport = target.transport.map(|transport| format!("{transport}:"));
-                let address = format!("{}{}", transport.unwrap_or_default(), target.host);
-                (address, parts.trunks.is_answering(id, at))
-            };
-            let targets: Vec<(String, bool)> =
-                trunk.targets.iter().enumerate().map(target).collect();
-            TrunkView {
-                name: trunk.name.clone(),
-                enabled: parts.trunks.is_enabled(id),
-                up: targets.iter().any(|(_, up)| *up),
-                calls: parts.trunks.calls(id),
-                calls_max: trunk.max_calls,
-                targets,
-            }
+        let trunk = parts.ctx.config.trunk(id)?;
+        let target = |(at, target): (usize, &config::TargetSpec)| {
+            let transport = target.transport.map(|transport| format!("{transport}:"));
+            let address = format!("{}{}", transport.unwrap_or_default(), target.host);
+            (address, parts.trunks.is_answering(id, at))
         };
-        parts
-            .ctx
-            .config
-            .trunks
-            .iter()
-            .enumerate()
-            .map(view)
-            .collect()
+        let targets: Vec<(String, bool)> = trunk.targets.iter().enumerate().map(target).collect();
+        Some(TrunkView {
+            name: trunk.name.clone(),
+            enabled: parts.trunks.is_enabled(id),
+            up: targets.iter().any(|(_, up)| *up),
+            calls: parts.trunks.calls(id),
+            calls_max: trunk.max_calls,
+            targets,
+        })
     }
 
     /// Puts a trunk into service or out of it, for all workers: a disabled trunk gets no calls and no other requests;

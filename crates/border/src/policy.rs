@@ -3,6 +3,7 @@
 
 mod order;
 mod skipped;
+mod trunk_uri;
 
 #[cfg(test)]
 mod tests;
@@ -10,7 +11,9 @@ mod tests;
 pub use order::in_order;
 pub use skipped::{SkipReason, SkippedTrunk};
 
+use crate::admission::overload::feedback::TrunkTarget;
 use crate::emergency::is_emergency;
+use crate::policy::trunk_uri::trunk_uri;
 use config::{
     Authenticate, Config, HostName, InterfaceId, Match, MediaMode, Number, NumberRewrite, Register,
     RouteAction, RouteSpec, RouteTrunk, TargetSpec, Trunk, TrunkId,
@@ -54,8 +57,9 @@ pub trait RoutingState {
     fn trunk_in_service(&self, trunk: TrunkId) -> bool;
     /// Whether a target of a trunk is up.
     fn target_up(&self, trunk: TrunkId, target: usize) -> bool;
-    /// Whether overload control permits another new call to a trunk; `random` decides if it accepts a share of them.
-    fn trunk_takes(&self, trunk: TrunkId, random: u64) -> bool;
+    /// Whether overload control permits another new call to a target of a trunk; `random` decides if it accepts a share
+    /// of them.
+    fn target_takes(&self, target: TrunkTarget, random: u64) -> bool;
     /// Number of calls of a trunk.
     fn trunk_calls(&self, trunk: TrunkId) -> u32;
     /// Contacts of a user, or the contact that was forwarded with `token`; the preferred one first.
@@ -168,8 +172,14 @@ impl HopStep {
 
     /// The target of a trunk whose name it has; `None` if a peer has written the name.
     pub(crate) fn named_target(&self) -> Option<(TrunkId, usize)> {
+        let (trunk, target) = self.trunk_target()?;
+        matches!(self.place, StepTarget::Name(..)).then_some((trunk, usize::from(target)))
+    }
+
+    /// The target of a trunk, unless a redirect has led elsewhere.
+    pub(crate) fn trunk_target(&self) -> Option<TrunkTarget> {
         let trunk = self.trunk.filter(|_| !self.redirected)?;
-        matches!(self.place, StepTarget::Name(..)).then_some((trunk, usize::from(self.target)))
+        Some((trunk, self.target))
     }
 
     /// Whether the host of its URI is that of a target or the domain of this trunk.
@@ -783,12 +793,6 @@ impl Router<'_> {
             let reason = match full {
                 _ if !self.view.trunk_in_service(id) => Some(SkipReason::OutOfService),
                 Some(max_calls) => Some(SkipReason::Full { calls, max_calls }),
-                None if trunk.overload_control
-                    && limited
-                    && !self.view.trunk_takes(id, self.facts.random) =>
-                {
-                    Some(SkipReason::Overloaded)
-                }
                 None => None,
             };
             if let Some(reason) = reason {
@@ -796,6 +800,7 @@ impl Router<'_> {
                 continue;
             }
             let before = steps.len() + down.len();
+            let mut throttled = 0;
             let keys = trunk
                 .targets
                 .iter()
@@ -805,14 +810,19 @@ impl Router<'_> {
                     continue;
                 };
                 match (self.view.target_up(id, index), limited) {
+                    (true, true) if self.is_throttled(id, trunk, index) => throttled += 1,
                     (true, _) => steps.push(self.step(id, trunk, index, target, called)),
                     (false, true) => {}
                     (false, false) => down.push(self.step(id, trunk, index, target, called)),
                 }
             }
             if steps.len() + down.len() == before {
-                let targets = trunk.targets.len();
-                let reason = SkipReason::Down { targets };
+                let reason = match throttled {
+                    0 => SkipReason::Down {
+                        targets: trunk.targets.len(),
+                    },
+                    _ => SkipReason::Overloaded,
+                };
                 skipped.push(SkippedTrunk { trunk: id, reason });
             }
         }
@@ -835,6 +845,12 @@ impl Router<'_> {
             ring_timeout: self.config.sip.ring_timeout,
             skipped,
         })
+    }
+
+    /// Whether a target has asked for fewer calls, and this one is beyond its share.
+    fn is_throttled(&self, id: TrunkId, trunk: &Trunk, index: usize) -> bool {
+        let target = (id, u16::try_from(index).unwrap_or(u16::MAX));
+        trunk.overload_control && !self.view.target_takes(target, self.facts.random)
     }
 
     /// The step for a target, without its group.
@@ -863,53 +879,6 @@ impl Router<'_> {
             },
             redirected: false,
             foreign: false,
-        }
-    }
-}
-
-/// The URI of a number at a trunk; without a number, the URI of the trunk.
-fn trunk_uri(trunk: &Trunk, target: &TargetSpec, called: CalledNumber<'_>) -> Vec<u8> {
-    // Capacity for the whole text, which then does not move while it grows.
-    let mut uri = Vec::with_capacity(48);
-    uri.extend_from_slice(b"sip:");
-    if !called.number.is_empty() {
-        escape_user(called.number, &mut uri);
-        append_number_parameters(called.parameters, &mut uri);
-        uri.push(b'@');
-    }
-    let host = trunk.domain.as_ref().unwrap_or(&target.host);
-    host.append_to(&mut uri);
-    if called.is_telephone && !called.number.is_empty() {
-        uri.extend_from_slice(b";user=phone");
-    }
-    if let Some(transport) = target
-        .transport
-        .filter(|&transport| transport != Transport::Udp)
-    {
-        uri.extend_from_slice(b";transport=");
-        uri.extend_from_slice(transport.uri_name().as_bytes());
-    }
-    uri
-}
-
-/// Appends the parameters of a number, except its trunk group: that is one of this network (RFC 4904).
-fn append_number_parameters(parameters: &[u8], out: &mut Vec<u8>) {
-    for parameter in parameters.split(|byte| *byte == b';') {
-        let name = parameter.split(|byte| *byte == b'=').next();
-        let name = name.unwrap_or_default();
-        let is_ours = [&b"tgrp"[..], b"trunk-context"]
-            .iter()
-            .any(|ours| name.eq_ignore_ascii_case(ours));
-        if name.is_empty() || is_ours {
-            continue;
-        }
-        out.push(b';');
-        for &byte in parameter {
-            match byte {
-                // Escapes are kept.
-                b'%' => out.push(byte),
-                _ => escape_user_byte(byte, out),
-            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The state of the border as policy sees it.
 
-use crate::admission::overload::feedback::Throttles;
+use crate::admission::overload::feedback::{Throttles, TrunkTarget};
 use crate::components::Components;
 use crate::listeners::BorderListener;
 use crate::policy::{Contact, RoutingState};
@@ -29,9 +29,9 @@ impl RoutingState for RoutingSnapshot<'_> {
         self.trunks.target_up(trunk, target)
     }
 
-    fn trunk_takes(&self, trunk: TrunkId, random: u64) -> bool {
+    fn target_takes(&self, target: TrunkTarget, random: u64) -> bool {
         self.throttles
-            .read(|throttles| throttles.admits(trunk, random, self.now))
+            .read(|throttles| throttles.admits(target, random, self.now))
     }
 
     fn trunk_calls(&self, trunk: TrunkId) -> u32 {

@@ -17,7 +17,7 @@ use crate::conferences::worker_of;
 use crate::listeners::CertificateDomains;
 use crate::located_peers::LocatedPeers;
 use crate::registrar::{Authority, Location, RegistrationLimiter, Registry, SharedRegistry};
-use crate::shared::Ctx;
+use crate::shared::{Alarm, Ctx};
 use crate::trunks::{Boards, Trunks};
 use config::Config;
 use engine::timers::TimerKey;
@@ -72,6 +72,8 @@ pub(crate) struct Siblings {
 #[derive(Debug)]
 pub(crate) struct DrainState {
     pub(crate) timer: Option<TimerKey>,
+    /// The end of its time.
+    pub(crate) until: Time,
     pub(crate) terminated: u64,
     /// The time limit has passed: remaining calls were terminated, and answers to the BYEs are awaited.
     pub(crate) time_expired: bool,
@@ -122,18 +124,34 @@ impl PoolMember {
         self.draining.is_some()
     }
 
+    /// Emergency calls are accepted after the last call has ended, while other workers or carriers are waited for: the
+    /// time limit holds for them, too.
+    pub(crate) fn limit_late_calls(&mut self, ctx: &mut Ctx, calls: &OngoingCalls) {
+        if let Some(draining) = self.draining.as_mut()
+            && draining.finished
+            && draining.timer.is_none()
+            && !calls.is_empty()
+        {
+            let at = draining.until.max(ctx.now);
+            draining.time_expired = false;
+            draining.timer = Some(ctx.timers.schedule(at, Alarm::DrainTimeout));
+        }
+    }
+
     /// Finishes a drain when the last call has ended, and its end was logged.
     pub(crate) fn finish_drain_if_idle(&mut self, ctx: &mut Ctx, calls: &OngoingCalls) {
         if !calls.is_empty() || !calls.ended.is_empty() {
             return;
         }
-        let Some(draining) = self.draining.as_mut().filter(|drain| !drain.finished) else {
+        let Some(draining) = self.draining.as_mut() else {
             return;
         };
         if let Some(timer) = draining.timer.take() {
             ctx.timers.cancel(timer);
         }
-        draining.finished = true;
+        if core::mem::replace(&mut draining.finished, true) {
+            return;
+        }
         // The last worker writes the event for all.
         let terminated = match &self.siblings {
             None => Some(draining.terminated),

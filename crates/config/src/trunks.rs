@@ -84,9 +84,9 @@ pub(super) struct RawTrunk {
     /// route; calls from it, except emergency calls, are refused with 503. Default: unlimited.
     #[schemars(range(min = 1))]
     pub max_calls: Option<u32>,
-    /// Overload control towards the trunk by loss (RFC 7339) or rate (RFC 7415): new requests ask for the capacity of
-    /// the trunk, and the border sends no more than reported. Requests that may not be sent go to the next trunk, or
-    /// are refused with 503.
+    /// Overload control towards the targets of the trunk by loss (RFC 7339) or rate (RFC 7415): new requests ask for
+    /// the capacity of the target, and the border sends no more than reported. Requests that may not be sent go to the
+    /// next target or trunk, or are refused with 503.
     #[serde(default)]
     pub overload_control: bool,
     /// Maximum rates of new calls and registrations from the trunk. Requests above them are refused.

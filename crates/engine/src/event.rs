@@ -232,8 +232,7 @@ events! {
         call: u64,
         /// Milliseconds from the INVITE to the answer; absent for a call of the ng server.
         setup_ms: Option<u64>,
-        /// Call-ID of the second leg that was answered, of several that rang; absent for a conference and for a call of
-        /// the ng server.
+        /// Call-ID of the answered second leg, of several that rang; absent for conferences and calls of the ng server.
         call_id: Option<String>,
     }
     /// A leg has taken the place of another one in an answered call.
@@ -481,8 +480,7 @@ events! {
         /// New calls shed by the socket filter during the overload.
         shed: u64,
     }
-    /// The socket filter could not be installed: under overload, the kernel does not shed new calls; they are read and
-    /// refused.
+    /// The socket filter could not be installed: under overload new calls are read and refused, not shed by the kernel.
     SocketFilterFailed "socket_filter_failed" Info {
         /// Error of the operating system.
         error: String,
@@ -547,10 +545,12 @@ events! {
         /// Datagrams received by each queue, in the order of the queues, by interface: eth0: 1200 1187; eth1: 2380.
         received_by_queue: String,
     }
-    /// A trunk has requested fewer new calls (RFC 7339).
+    /// A target of a trunk has requested fewer new calls (RFC 7339).
     TrunkThrottled "trunk_throttled" Info {
         /// Name of the trunk.
         trunk: String,
+        /// Host of the target.
+        target: String,
         /// loss or rate.
         algorithm: String,
         /// Percent of new calls to hold back (loss), or calls a second that may be sent (rate).

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// Cleared alarms that are kept for the list.
 const MAX_CLEARED: usize = 100;
-/// Most active alarms; further ones are not raised.
+/// Most active alarms of objects that no configuration bounds; further ones are not raised.
 const MAX_ACTIVE: usize = 1_000;
 /// Interval of the checks of figures.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -100,6 +100,12 @@ impl AlarmKind {
     /// The name in events and JSON.
     pub(crate) fn name(self) -> &'static str {
         self.reference().0
+    }
+
+    /// Whether its objects are those of [`AlarmObjects`].
+    fn is_configured(self) -> bool {
+        use AlarmKind::{Certificate, MediaNodeDown, TrunkDown};
+        matches!(self, TrunkDown | MediaNodeDown | Certificate)
     }
 
     /// critical, major or minor.
@@ -254,8 +260,13 @@ impl AlarmState {
             alarm.calm = None;
             return None;
         }
-        if self.active.len() >= MAX_ACTIVE {
-            return None;
+        // Thousands of trunks that are down must not keep an alarm about something else from being raised.
+        let is_bounded = |kind: AlarmKind| self.objects.is_some() && kind.is_configured();
+        if !is_bounded(kind) {
+            let mut others = self.active.keys().filter(|(kind, _)| !is_bounded(*kind));
+            if others.nth(MAX_ACTIVE - 1).is_some() {
+                return None;
+            }
         }
         self.last_id += 1;
         let alarm = RaisedAlarm::new(self.last_id, kind, object, &detail, now);
@@ -272,9 +283,7 @@ impl AlarmState {
 
     /// Whether the configuration has this object. Calls of a removed trunk or node may still fail.
     fn is_known(&self, key: &(AlarmKind, String)) -> bool {
-        use AlarmKind::{Certificate, MediaNodeDown, TrunkDown};
-        let is_configured = matches!(key.0, TrunkDown | MediaNodeDown | Certificate);
-        let objects = self.objects.as_ref().filter(|_| is_configured);
+        let objects = self.objects.as_ref().filter(|_| key.0.is_configured());
         objects.is_none_or(|objects| objects.contains_key(key))
     }
 
@@ -652,6 +661,26 @@ mod tests {
         // The event was lost.
         assert_eq!(check(false, 80).len(), 1);
         assert_eq!(board.active("major"), 1);
+    }
+
+    #[test]
+    fn many_trunks_that_are_down_leave_room_for_other_alarms() {
+        let board = AlarmBoard::default();
+        let trunks = (0..1_500).map(|number| (AlarmKind::TrunkDown, format!("t{number}")));
+        let objects = trunks.clone().map(|trunk| (trunk, String::new()));
+        board.set_objects(objects.collect(), at(0));
+        for (_, trunk) in trunks {
+            let reason = "no answer".to_owned();
+            let down = EventKind::TrunkDown { trunk, reason };
+            assert!(board.observe(&down, at(1)).is_some());
+        }
+        let failed = |number: usize| EventKind::ReceiverFailed {
+            receiver: format!("r{number}"),
+            reason: String::new(),
+        };
+        let raised = (0..1_500).filter(|number| board.observe(&failed(*number), at(2)).is_some());
+        assert_eq!(raised.count(), MAX_ACTIVE);
+        assert_eq!(board.active("critical"), 1_500);
     }
 
     #[test]

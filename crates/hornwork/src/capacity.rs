@@ -198,7 +198,7 @@ mod tests {
 
     fn printed(text: &str, files: u64) -> String {
         let mut config = config::parse(text, "f").expect("configuration");
-        config.admission.machine = Some(crate::machine::machine());
+        config.admission.machine = Some(crate::machine::machine(config.sip.workers));
         line(&config, &MediaPaths::default(), Some(files))
     }
 

@@ -108,7 +108,7 @@ fn parse_and_read(
     let Some(mut config) = judged.config else {
         return Err(judged.mistakes);
     };
-    config.admission.machine = Some(crate::machine::machine());
+    config.admission.machine = Some(crate::machine::machine(config.sip.workers));
     judged
         .mistakes
         .extend(ports::mistakes(&config, text, &name));
@@ -155,7 +155,7 @@ fn parse(path: &Path) -> Result<(Config, String), ExitCode> {
     let text = read(path)?;
     match config::parse(&text, &path.display().to_string()) {
         Ok(mut config) => {
-            config.admission.machine = Some(crate::machine::machine());
+            config.admission.machine = Some(crate::machine::machine(config.sip.workers));
             Ok((config, text))
         }
         Err(mistakes) => {

@@ -7,6 +7,7 @@ use border::border::{BorderCounters, CallOutcome};
 use engine::record::is_recorded;
 use engine::{Event, EventKind, Reason};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 /// Upper bounds of the histogram of the time from INVITE to answer, milliseconds.
 pub(crate) const SETUP_BOUNDS_MS: [u64; 12] = [
@@ -37,6 +38,9 @@ pub(crate) fn outcomes(counters: &BorderCounters) -> OutcomeCounts {
     ]
 }
 
+/// Ended calls of trunks by outcome.
+pub(crate) type TrunkOutcomes = BTreeMap<String, OutcomeCounts>;
+
 /// Counts derived from the events of one thread.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EventCounts {
@@ -45,7 +49,7 @@ pub(crate) struct EventCounts {
     /// Sum of these times, milliseconds.
     pub(crate) setup_sum_ms: u64,
     /// Ended calls of each trunk by outcome.
-    pub(crate) trunks: BTreeMap<String, OutcomeCounts>,
+    pub(crate) trunks: TrunkOutcomes,
     /// RTP packets of ended calls, and those lost before they arrived.
     pub(crate) media_packets: u64,
     pub(crate) media_lost: u64,
@@ -60,7 +64,7 @@ pub(crate) struct EventCounts {
 }
 
 impl EventCounts {
-    /// Adds the counts of another thread.
+    /// Adds the sums of another thread.
     pub(crate) fn merge(&mut self, other: &EventCounts) {
         for (mine, theirs) in self.setup.iter_mut().zip(other.setup) {
             *mine += theirs;
@@ -73,12 +77,28 @@ impl EventCounts {
         self.mos_calls += other.mos_calls;
         self.mos_sum += other.mos_sum;
         self.registrations += other.registrations;
-        for (trunk, counts) in &other.trunks {
-            let mine = self.trunks.entry(trunk.clone()).or_default();
-            for (mine, theirs) in mine.iter_mut().zip(counts) {
-                *mine += theirs;
-            }
+    }
+
+    /// A copy without the counts of trunks, whose number is not small.
+    pub(crate) fn sums(&self) -> EventCounts {
+        EventCounts {
+            trunks: TrunkOutcomes::new(),
+            ..*self
         }
+    }
+
+    /// Counts of at most `limit` trunks behind `after` in the order of their names.
+    pub(crate) fn trunks_after(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Vec<(String, OutcomeCounts)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let trunks = self.trunks.range::<str, _>((from, Bound::Unbounded));
+        let trunks = trunks.take(limit);
+        trunks
+            .map(|(name, counts)| (name.clone(), *counts))
+            .collect()
     }
 
     fn count(&mut self, event: &EventKind) {
@@ -343,5 +363,30 @@ mod tests {
         assert!(counts.trunks.is_empty());
         counts.count(&refused(Reason::Refused));
         assert_eq!(counts.trunks["pbx"][CallOutcome::Refused as usize], 1);
+    }
+
+    /// Packet threads copy figures for each scrape.
+    #[test]
+    fn counts_of_trunks_are_copied_in_pages() {
+        let mut counts = EventCounts {
+            setup_sum_ms: 7,
+            ..EventCounts::default()
+        };
+        for number in 0..1_200u64 {
+            counts.trunks.insert(format!("{number:04}"), [number; 7]);
+        }
+        let sums = counts.sums();
+        assert_eq!((sums.setup_sum_ms, sums.trunks.len()), (7, 0));
+        let mut all = Vec::new();
+        loop {
+            let last = all.last().map(|(name, _): &(String, _)| name.clone());
+            let page = counts.trunks_after(last.as_deref(), 500);
+            assert!(page.len() <= 500);
+            if page.is_empty() {
+                break;
+            }
+            all.extend(page);
+        }
+        assert!(all.into_iter().eq(counts.trunks));
     }
 }

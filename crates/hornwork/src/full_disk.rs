@@ -1,7 +1,9 @@
-//! Files on a disk that is full: a write that fails leaves no part of its text, and a start is not refused.
+//! Files on a disk that is full: a write that fails leaves no part of its text, and a start is not refused. The folder
+//! of a file, whose disk it is.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write as _};
+use std::path::Path;
 
 /// Whether a file system, or the share of it that the user may have, is full.
 pub(crate) fn is_full(error: &io::Error) -> bool {
@@ -24,6 +26,15 @@ pub(crate) fn append_whole(mut file: &File, length: u64, text: &str) -> io::Resu
     written
 }
 
+/// The folder of a file; of a bare name, the working directory: the parent of such a path is empty, and no folder.
+pub(crate) fn folder_of(file: &Path) -> &Path {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        Some(_) => Path::new("."),
+        None => Path::new("/"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -32,6 +43,13 @@ mod tests {
 
     /// Variable with a file, for the test that runs itself with a limit of the size of files.
     const LIMITED: &str = "HORNWORK_TEST_LIMITED_FILE";
+
+    #[test]
+    fn a_bare_name_is_in_the_working_directory() {
+        for (file, folder) in [("a.db", "."), ("b/a.db", "b"), ("/a.db", "/"), ("/", "/")] {
+            assert_eq!(folder_of(Path::new(file)), Path::new(folder), "{file}");
+        }
+    }
 
     #[test]
     fn a_failed_write_leaves_no_part_of_its_text() {

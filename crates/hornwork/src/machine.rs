@@ -5,13 +5,12 @@ use config::{Config, MachineCapacity, MediaSocketMode, OffloadMode};
 use std::net::IpAddr;
 use std::path::Path;
 
-/// Number of concurrently working threads: signalling and media share one.
-const THREADS: u64 = 1;
 /// Assumed memory if the size is unknown, KiB.
 const ASSUMED_KIB: u64 = 1 << 20;
 
-/// The resources available to `hornwork run` on this machine.
-pub fn machine() -> MachineCapacity {
+/// The resources available to `hornwork run` on this machine with `workers` workers: signalling and media of a worker
+/// share a thread.
+pub fn machine(workers: u8) -> MachineCapacity {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let own = own_group(&read("/proc/self/cgroup"));
     let group = |file: &str| {
@@ -26,6 +25,7 @@ pub fn machine() -> MachineCapacity {
         &read("/proc/meminfo"),
         &group("memory.max"),
         &group("cpu.max"),
+        threads_of(workers, net::allowed_cpus().len()),
     )
 }
 
@@ -250,7 +250,13 @@ fn own_group(cgroup: &str) -> String {
     line.unwrap_or_default().to_owned()
 }
 
-fn machine_of(meminfo: &str, memory_max: &str, cpu_max: &str) -> MachineCapacity {
+/// Threads that can work at the same time; `cpus` is 0 where it is not known.
+fn threads_of(workers: u8, cpus: usize) -> u64 {
+    let cpus = if cpus == 0 { usize::MAX } else { cpus };
+    usize::from(workers.max(1)).min(cpus) as u64
+}
+
+fn machine_of(meminfo: &str, memory_max: &str, cpu_max: &str, threads: u64) -> MachineCapacity {
     let total = meminfo
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:"))
@@ -262,12 +268,14 @@ fn machine_of(meminfo: &str, memory_max: &str, cpu_max: &str) -> MachineCapacity
         .map_or(u64::MAX, |bytes: u64| bytes / 1_024);
     let mut quota = cpu_max.split_whitespace().map(str::parse::<u64>);
     let processor = match (quota.next(), quota.next()) {
-        (Some(Ok(quota)), Some(Ok(period))) if period > 0 => quota * 1_000_000 / period,
+        (Some(Ok(quota)), Some(Ok(period))) if period > 0 => {
+            quota.saturating_mul(1_000_000) / period
+        }
         _ => u64::MAX,
     };
     MachineCapacity {
         memory: total.min(group),
-        processor: processor.min(THREADS * 1_000_000),
+        processor: processor.min(threads * 1_000_000),
     }
 }
 
@@ -353,11 +361,11 @@ mod tests {
     #[test]
     fn smaller_of_machine_and_control_group_applies() {
         let meminfo = "MemTotal:       16384000 kB\nMemFree:  1 kB\n";
-        let free = machine_of(meminfo, "max\n", "max 100000\n");
+        let free = machine_of(meminfo, "max\n", "max 100000\n", 1);
         assert_eq!((free.memory, free.processor), (16_384_000, 1_000_000));
-        let held = machine_of(meminfo, "1073741824\n", "25000 100000\n");
+        let held = machine_of(meminfo, "1073741824\n", "25000 100000\n", 1);
         assert_eq!((held.memory, held.processor), (1 << 20, 250_000));
-        let unknown = machine_of("", "", "");
+        let unknown = machine_of("", "", "", 1);
         assert_eq!(
             (unknown.memory, unknown.processor),
             (ASSUMED_KIB, 1_000_000)
@@ -367,6 +375,19 @@ mod tests {
             "system.slice/hornwork.service"
         );
         assert_eq!(own_group("5:cpu:/x\n"), "");
-        assert!(machine().memory > 0);
+        assert!(machine(1).memory > 0);
+    }
+
+    /// Admission control divides the capacity by the workers again.
+    #[test]
+    fn each_worker_adds_a_processor_as_far_as_there_is_one() {
+        let of = |cpu_max: &str, workers, cpus| {
+            machine_of("", "", cpu_max, threads_of(workers, cpus)).processor
+        };
+        assert_eq!(of("max 100000\n", 4, 8), 4_000_000);
+        assert_eq!(of("max 100000\n", 4, 2), 2_000_000);
+        assert_eq!(of("250000 100000\n", 4, 8), 2_500_000);
+        assert_eq!(of("max 100000\n", 4, 0), 4_000_000);
+        assert_eq!(of("max 100000\n", 0, 8), 1_000_000);
     }
 }

@@ -13,6 +13,7 @@ mod call_tap;
 mod capacity;
 mod configuration;
 mod control;
+mod cpu_time;
 mod ctl;
 mod driver_setup;
 mod event_output;

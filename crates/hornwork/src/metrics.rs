@@ -5,10 +5,11 @@ mod alarm_check;
 mod statistics;
 
 use crate::alarms::{AlarmKind, WrittenFolders};
-use crate::event_output::{OUTCOMES, SETUP_BOUNDS_MS, outcomes};
+use crate::cpu_time::cpu_seconds;
+use crate::event_output::{OUTCOMES, SETUP_BOUNDS_MS, TrunkOutcomes, outcomes};
 use crate::gateway::GatewayFigures;
 use crate::log::EventLog;
-use crate::operators::{Operators, Statistics, StoreState, cpu_seconds};
+use crate::operators::{Operators, Statistics, StoreState};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -16,6 +17,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use border::border::CallOutcome;
+use border::views::{NodeView, TrunkView};
 use config::{Config, MetricsSpec};
 use engine::{DropReason, Event, EventKind};
 use net::Clock;
@@ -227,7 +229,7 @@ pub(crate) const METRICS: &[MetricSpec] = &[
         "hornwork_cpu_seconds_total",
         Counter,
         &["thread"],
-        "CPU time by thread: hornwork and worker carry packets, the others serve records, control and log.",
+        "CPU time by thread, that of ended ones included: hornwork and worker carry packets, the others serve records, control and log.",
     ),
     spec("hornwork_memory_bytes", Gauge, &[], "Resident memory."),
     spec(
@@ -453,7 +455,11 @@ pub(crate) fn memory_bytes() -> u64 {
 }
 
 /// The values of a scrape.
-fn values(statistics: &Statistics, operators: &Operators) -> MetricValues {
+fn values(
+    statistics: &Statistics,
+    (trunks, outcomes_of_trunks): (&[TrunkView], &TrunkOutcomes),
+    operators: &Operators,
+) -> MetricValues {
     let mut out = MetricValues::default();
     let counters = &statistics.counters;
     out.set("hornwork_build_info", &[env!("CARGO_PKG_VERSION")], 1);
@@ -511,7 +517,8 @@ fn values(statistics: &Statistics, operators: &Operators) -> MetricValues {
             statistics.drops.get(*reason),
         );
     }
-    set_peers(&mut out, statistics);
+    set_trunks(&mut out, trunks, outcomes_of_trunks);
+    set_nodes(&mut out, &statistics.nodes);
     out.set(
         "hornwork_overload_active",
         &[],
@@ -646,19 +653,22 @@ fn set_setup_times(out: &mut MetricValues, statistics: &Statistics) {
     out.set("hornwork_call_setup_seconds", &["count"], total);
 }
 
-fn set_peers(out: &mut MetricValues, statistics: &Statistics) {
-    for trunk in &statistics.trunks {
+fn set_trunks(out: &mut MetricValues, trunks: &[TrunkView], ended: &TrunkOutcomes) {
+    for trunk in trunks {
         let name = &[trunk.name.as_str()];
         out.set("hornwork_trunk_up", name, flag(trunk.up));
         out.set("hornwork_trunk_enabled", name, flag(trunk.enabled));
         out.set("hornwork_trunk_calls_active", name, trunk.calls);
     }
-    for (trunk, counts) in &statistics.counts.trunks {
+    for (trunk, counts) in ended {
         for (result, count) in OUTCOMES.iter().zip(counts) {
             out.set("hornwork_trunk_calls_total", &[trunk, result], count);
         }
     }
-    for node in &statistics.nodes {
+}
+
+fn set_nodes(out: &mut MetricValues, nodes: &[NodeView]) {
+    for node in nodes {
         out.set("hornwork_media_node_up", &[&node.name], flag(node.up));
         out.set(
             "hornwork_media_node_calls_active",
@@ -670,9 +680,16 @@ fn set_peers(out: &mut MetricValues, statistics: &Statistics) {
 
 /// `GET /metrics`.
 async fn scrape(State(operators): State<Operators>) -> Response {
-    match operators.statistics().await {
-        Ok(statistics) => {
-            let text = values(&statistics, &operators).text();
+    let figures = async {
+        let statistics = operators.statistics().await?;
+        // In pages: thousands of trunks must not delay packets.
+        let trunks = operators.trunks().await?;
+        let ended = operators.trunk_outcomes().await?;
+        Ok::<_, &'static str>((statistics, trunks, ended))
+    };
+    match figures.await {
+        Ok((statistics, trunks, ended)) => {
+            let text = values(&statistics, (&trunks, &ended), &operators).text();
             (
                 [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
                 text,

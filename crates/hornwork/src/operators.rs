@@ -14,12 +14,11 @@ use crate::log::EventLog;
 use crate::records::RecordCounters;
 use crate::traces::TraceCounters;
 use border::border::{Border, BorderCounters};
-use border::views::{NodeView, OverloadView, TrunkView};
+use border::views::{NodeView, OverloadView};
 use console::{LossCounts, Losses};
 use engine::{Drops, Time};
 use media::forward::Forwarder;
 use net::{Clock, Driver, Waker};
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -188,7 +187,7 @@ impl Operators {
         Ok(replies)
     }
 
-    /// Figures of all threads.
+    /// Figures of all threads, without those of each trunk: there may be thousands.
     ///
     /// # Errors
     /// As [`Operators::ask`].
@@ -215,7 +214,6 @@ struct WorkerStatistics {
     draining: bool,
     overload: OverloadView,
     counts: EventCounts,
-    trunks: Vec<TrunkView>,
     nodes: Vec<NodeView>,
 }
 
@@ -238,8 +236,7 @@ impl WorkerStatistics {
             events_lost: driver.events_lost,
             draining: border.is_draining(),
             overload: border.overload_view(),
-            counts: context.counts.clone(),
-            trunks: border.trunk_views(),
+            counts: context.counts.sums(),
             nodes: border.node_views(),
         }
     }
@@ -258,8 +255,8 @@ pub(crate) struct Statistics {
     pub(crate) events_lost: u64,
     pub(crate) draining: bool,
     pub(crate) overload: OverloadView,
+    /// Without those of trunks ([`Operators::trunk_outcomes`]).
     pub(crate) counts: EventCounts,
-    pub(crate) trunks: Vec<TrunkView>,
     pub(crate) nodes: Vec<NodeView>,
     /// The store of calls and messages; `None`: there is none.
     pub(crate) store: Option<StoreState>,
@@ -291,9 +288,8 @@ impl Statistics {
         self.counters.merge(&worker.counters);
         self.drops.merge(&worker.drops);
         self.calls += worker.calls as u64;
-        // Registrations and trunks are shared by all workers.
+        // Registrations are shared by all workers.
         self.registrations = worker.registrations as u64;
-        self.trunks = worker.trunks;
         self.packets += worker.packets;
         self.relayed_in_kernel += worker.relayed_in_kernel;
         self.events_lost += worker.events_lost;
@@ -311,26 +307,4 @@ impl Statistics {
             }
         }
     }
-}
-
-/// CPU seconds by name of thread.
-pub(crate) fn cpu_seconds() -> BTreeMap<String, f64> {
-    /// Clock ticks of /proc in a second (USER_HZ, constant on Linux).
-    const TICKS_PER_S: f64 = 100.0;
-    let mut threads = BTreeMap::new();
-    let entries = std::fs::read_dir("/proc/self/task").into_iter().flatten();
-    for entry in entries.flatten() {
-        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let Some((name, rest)) = stat
-            .split_once('(')
-            .and_then(|(_, rest)| rest.rsplit_once(')'))
-        else {
-            continue;
-        };
-        // utime and stime are fields 14 and 15; the rest begins with field 3.
-        let ticks = rest.split_whitespace().skip(11).take(2);
-        let ticks: u64 = ticks.filter_map(|text| text.parse::<u64>().ok()).sum();
-        *threads.entry(name.to_owned()).or_insert(0.0) += ticks as f64 / TICKS_PER_S;
-    }
-    threads
 }

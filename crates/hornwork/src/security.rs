@@ -17,7 +17,7 @@ use net::tls::{
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::{ClientConfig, ServerConfig};
 
 const DAY_S: i64 = 86_400;
 
@@ -30,12 +30,10 @@ pub struct LoadedFiles {
     certificates: BTreeMap<PathBuf, Identity>,
     /// Token of control requests.
     pub token: Option<BearerToken>,
-    /// Certificate of the web console.
-    pub console: Option<Identity>,
+    /// TLS settings of the web console.
+    pub(crate) console: Option<Arc<ServerConfig>>,
     /// Secret and TLS settings of the login by OpenID Connect.
     pub(crate) oidc: HttpCredentials,
-    /// Client certificates of the web console.
-    pub(crate) console_clients: ClientAuth,
     /// Secret and TLS settings of the collector of traces.
     pub(crate) traces: HttpCredentials,
     /// Secrets and TLS settings of the receivers of alarms.
@@ -137,6 +135,24 @@ impl FileChecker<'_> {
                 None
             }
         }
+    }
+
+    /// Settings of an HTTPS server with the certificate of these files; the library may reject them.
+    fn server(
+        &mut self,
+        files: &CertificateFiles,
+        settings: Result<Arc<ServerConfig>, String>,
+    ) -> Option<Arc<ServerConfig>> {
+        let rejected = |why: String| {
+            let chain = files.chain.path().display();
+            self.mistakes.push(files.chain.mistake(
+                self.text,
+                self.file,
+                format!("TLS cannot be set up with {chain}: {why}"),
+                "compare the certificates with docs/console.md, and reload again".to_owned(),
+            ));
+        };
+        settings.map_err(rejected).ok()
     }
 
     fn anchors(&mut self, trust: &Trust) -> Option<Anchors> {
@@ -298,7 +314,12 @@ impl LoadedFiles {
                 Some(anchors) => ClientAuth::Request(anchors),
             }
         });
-        let console = console.and_then(|console| reader.identity(console.certificate.as_ref()?));
+        let console = console.and_then(|console| {
+            let files = console.certificate.as_ref()?;
+            let identity = reader.identity(files)?;
+            // Here, so that settings that the library rejects are refused before anything is changed.
+            reader.server(files, identity.https_server(&console_clients))
+        });
         let gateway = config.gateway.as_ref().and_then(|gateway| {
             let failed = |(message, remedy): (String, String)| {
                 let place = gateway.key_place();
@@ -312,7 +333,6 @@ impl LoadedFiles {
                 security,
                 token,
                 console,
-                console_clients,
                 oidc,
                 alarms,
                 traces,
@@ -436,6 +456,32 @@ fn server(reader: &mut FileChecker<'_>, tls: &config::ListenTls) -> Option<Serve
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rejected_settings_of_the_console_are_a_mistake() {
+        let text = "[[interface]]\nname = \"a\"\nlisten = \"udp:127.0.0.1\"\n[console]\nlisten = \"127.0.0.1:8080\"\ncertificate = { chain = \"c.pem\", key = \"c.key\" }\n";
+        let config = config::parse(text, "f").unwrap();
+        let console = config.console.unwrap();
+        let mut reader = FileChecker {
+            text,
+            file: "f",
+            mistakes: Vec::new(),
+            certificates: BTreeMap::new(),
+            system: None,
+        };
+        let files = console.certificate.unwrap();
+        let settings = reader.server(&files, Err("no entropy".to_owned()));
+        assert!(settings.is_none());
+        let [mistake] = &reader.mistakes[..] else {
+            panic!("{:?}", reader.mistakes)
+        };
+        assert_eq!(mistake.line, 6);
+        assert!(
+            mistake.message.contains("c.pem") && mistake.message.contains("no entropy"),
+            "{}",
+            mistake.message
+        );
+    }
 
     #[test]
     fn certificates_are_reported_30_and_7_days_before_expiry_and_after() {

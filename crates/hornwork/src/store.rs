@@ -750,7 +750,7 @@ impl StoreWriter {
 pub fn warning(config: &Config) -> Option<String> {
     let path = path_of(config)?;
     let error = probe(&path).err()?;
-    let folder = path.parent().unwrap_or(Path::new("/"));
+    let folder = crate::full_disk::folder_of(&path);
     Some(format!(
         "registrations would be lost at a restart: cannot write {}: {error}; give the program's user write permission in {}, or set another file in `[registrar] store`",
         path.display(),

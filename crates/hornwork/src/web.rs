@@ -64,14 +64,8 @@ pub(crate) struct WebConsole {
     acceptor: watch::Sender<Acceptor>,
 }
 
-fn acceptor(loaded: &LoadedFiles) -> io::Result<Acceptor> {
-    let Some(identity) = &loaded.console else {
-        return Ok(None);
-    };
-    let config = identity
-        .https_server(&loaded.console_clients)
-        .map_err(io::Error::other)?;
-    Ok(Some(TlsAcceptor::from(config)))
+fn acceptor(loaded: &LoadedFiles) -> Acceptor {
+    loaded.console.clone().map(TlsAcceptor::from)
 }
 
 impl WebConsole {
@@ -90,7 +84,7 @@ impl WebConsole {
         };
         let listener = server::bind(spec.listen)?;
         let (policy, current) = watch::channel(Arc::new(ConsolePolicy::new(spec, &loaded.oidc)));
-        let (acceptor, accepts) = watch::channel(acceptor(loaded)?);
+        let (acceptor, accepts) = watch::channel(acceptor(loaded));
         let store = config.store.as_ref();
         let store = store
             .map(|store| history::StoreReaders::start(&location(&store.place)))
@@ -118,16 +112,16 @@ impl WebConsole {
 
     /// Applies users, names, limits of logins and the certificate of a new configuration.
     pub(crate) fn reload(&self, spec: &ConsoleSpec, loaded: &LoadedFiles) {
-        // Whether there is TLS at all changes at the next start, for cookies as well; a certificate that fails leaves
-        // the present one. The borrowed value must be gone before it is replaced.
+        // Whether there is TLS at all changes at the next start, for cookies as well. The borrowed value must be gone
+        // before it is replaced.
         let has_tls = self.acceptor.borrow().is_some();
         let policy = ConsolePolicy {
             is_secure: has_tls,
             ..ConsolePolicy::new(spec, &loaded.oidc)
         };
         self.policy.send_replace(Arc::new(policy));
-        if let (true, Ok(Some(acceptor))) = (has_tls, acceptor(loaded)) {
-            self.acceptor.send_replace(Some(acceptor));
+        if let (true, acceptor @ Some(_)) = (has_tls, acceptor(loaded)) {
+            self.acceptor.send_replace(acceptor);
         }
     }
 }

@@ -615,7 +615,7 @@ impl Endpoint {
 
     /// The connection that should carry the response has ended.
     pub(crate) fn client_transport_failed(&mut self, slot: u32, handler: &mut dyn Handler) {
-        if self.back_to_udp(slot) {
+        if self.back_to_udp(slot) || self.repeat_on_new_connection(slot) {
             return;
         }
         let waits = self.clients.get(slot as usize).is_some_and(|client| {

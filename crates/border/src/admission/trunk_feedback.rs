@@ -1,36 +1,36 @@
 //! Overload feedback: ours to neighbours, and that of trunks to us (RFC 7339, RFC 7415).
 
 use crate::admission::AdmissionControl;
-use crate::admission::overload::feedback::VALID;
+use crate::admission::overload::feedback::{TrunkTarget, VALID};
 use crate::shared::Ctx;
-use config::TrunkId;
 use engine::{EventKind, Time};
 use sip::{Endpoint, Indication};
 use wire::sip::Throttle;
 
 impl AdmissionControl {
-    /// Sets initial feedback for neighbours and removes feedback of trunks, at start and reload.
+    /// Sets feedback for neighbours, which a reload does not change, and removes that of trunks, at start and reload.
     pub(crate) fn reset_feedback(&mut self, ctx: &Ctx, endpoint: &mut Endpoint) {
-        let loss = ctx.config.sip.overload_feedback.then_some(0);
+        let loss = self.overload.neighbours.loss_percent();
+        let loss = ctx.config.sip.overload_feedback.then_some(loss);
         endpoint.set_loss_feedback(loss, VALID, ctx.now);
         let mut trunks = ctx.config.trunks.iter();
         self.uses_trunk_feedback = trunks.any(|trunk| trunk.overload_control);
         self.throttles.lock().clear();
     }
 
-    /// Counts a new call that is sent to a trunk.
-    pub(crate) fn record_call_to(&mut self, trunk: TrunkId, now: Time) {
+    /// Counts a call or other new request that is sent to a target of a trunk.
+    pub(crate) fn record_request_to(&mut self, target: TrunkTarget, now: Time) {
         if self.uses_trunk_feedback {
-            self.throttles.lock().record_sent(trunk, now);
+            self.throttles.lock().record_sent(target, now);
         }
     }
 
-    /// Applies the feedback in a response of a trunk.
+    /// Applies the feedback in a response of a trunk's target.
     pub(crate) fn apply_feedback(
         &mut self,
         ctx: &mut Ctx,
         indication: &Indication<'_>,
-        trunk: Option<TrunkId>,
+        target: Option<TrunkTarget>,
     ) {
         let response = match indication {
             Indication::Progressed { response, .. }
@@ -46,19 +46,23 @@ impl AdmissionControl {
             return;
         };
         let config = ctx.config.clone();
-        let Some((id, trunk)) = trunk
-            .and_then(|id| Some((id, config.trunk(id)?)))
+        let Some((target, trunk)) = target
+            .and_then(|target| Some((target, config.trunk(target.0)?)))
             .filter(|(_, trunk)| trunk.overload_control)
         else {
             return;
         };
-        if self.throttles.lock().update(id, feedback, ctx.now) {
+        if self.throttles.lock().update(target, feedback, ctx.now) {
             let (algorithm, value) = match feedback.throttle {
                 Throttle::Loss(percent) => ("loss", u32::from(percent)),
                 Throttle::Rate(rate) => ("rate", rate),
             };
             ctx.events.tell(ctx.now, || EventKind::TrunkThrottled {
                 trunk: trunk.name.clone(),
+                target: trunk
+                    .targets
+                    .get(usize::from(target.1))
+                    .map_or_else(String::new, |target| target.host.to_string()),
                 algorithm: algorithm.to_owned(),
                 value,
             });

@@ -1,5 +1,6 @@
 //! Dispatch of the endpoint's indications and of timers to the stages of calls and to out-of-dialog requests.
 
+use crate::admission::overload::feedback::TrunkTarget;
 use crate::calls::EarlyRequest;
 use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::CallSlot;
@@ -14,7 +15,6 @@ use crate::rules::RuleOutcome;
 use crate::rules::apply::with_message;
 use crate::shared::Alarm;
 use anchor::Side;
-use config::TrunkId;
 use engine::{ConnectionId, Reason, Time};
 use sip::locate::LocateError;
 use sip::{
@@ -98,9 +98,9 @@ impl Calls<'_> {
     pub(crate) fn dispatch(&mut self, indication: Indication<'_>) {
         let now = self.parts.ctx.now;
         if self.parts.admission.uses_trunk_feedback {
-            let trunk = self.trunk_of_response(&indication);
+            let target = self.target_of_response(&indication);
             let Components { ctx, admission, .. } = &mut *self.parts;
-            admission.apply_feedback(ctx, &indication, trunk);
+            admission.apply_feedback(ctx, &indication, target);
         }
         if NodeControl::new(self).defer_for_node(&indication) {
             return;
@@ -379,16 +379,16 @@ impl Calls<'_> {
     }
 
     /// The trunk of a response that may have overload feedback.
-    fn trunk_of_response(&self, indication: &Indication<'_>) -> Option<TrunkId> {
+    fn target_of_response(&self, indication: &Indication<'_>) -> Option<TrunkTarget> {
         match indication {
             Indication::Progressed { leg, .. }
             | Indication::Answered { leg, .. }
             | Indication::Failed { leg, .. } => {
                 let slot = self.parts.calls.slot_of_leg(self.endpoint, *leg)?;
-                self.parts.calls.get(slot)?.trunk_of_target(*leg)
+                self.parts.calls.get(slot)?.trunk_target_of(*leg)
             }
             Indication::OutOfDialogResponse { user, .. } => {
-                self.parts.out_of_dialog.trunk_of(*user)
+                self.parts.out_of_dialog.target_of(*user)
             }
             _ => None,
         }

@@ -400,10 +400,10 @@ impl Calls<'_> {
             return;
         };
         draining.timer = None;
-        if draining.finished {
+        let left = self.parts.calls.slots();
+        if draining.finished && left.is_empty() {
             return;
         }
-        let left = self.parts.calls.slots();
         if std::mem::replace(&mut draining.time_expired, true) {
             for slot in left {
                 self.abandon_call(slot);

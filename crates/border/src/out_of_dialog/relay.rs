@@ -291,6 +291,9 @@ impl OutOfDialogControl<'_> {
         };
         relay.sent = Some(transaction);
         let last = relay.next.checked_sub(1).and_then(|at| relay.hops.get(at));
+        if let Some(target) = last.and_then(|hop| hop.trunk_target()) {
+            self.parts.admission.record_request_to(target, now);
+        }
         let Some(trunk) = last
             .filter(|_| relay.next < relay.hops.len())
             .map(|hop| hop.trunk)

@@ -1,5 +1,6 @@
 //! Out-of-dialog requests and subscriptions in progress.
 
+use crate::admission::overload::feedback::TrunkTarget;
 use crate::calls::challenge::ChallengedLeg;
 use crate::carrier::Registration;
 use crate::index_remap::IndexRemap;
@@ -211,18 +212,21 @@ impl OutOfDialog {
         }
     }
 
-    /// The trunk that a sent request went to.
-    pub(crate) fn trunk_of(&self, user: u64) -> Option<TrunkId> {
+    /// The target of a trunk that a sent request went to.
+    pub(crate) fn target_of(&self, user: u64) -> Option<TrunkTarget> {
         let index = (user & 0xffff_ffff).checked_sub(1)? as usize;
         let pending = self.pending.get(index)?;
         if u64::from(pending.serial) != user >> 32 {
             return None;
         }
         match &pending.what {
-            PendingKind::Ping(ping, _) => Some(ping.trunk),
-            PendingKind::Relay(relay) => relay.hops.get(relay.next.checked_sub(1)?)?.trunk,
-            PendingKind::Register(relay) => Some(relay.trunk),
-            PendingKind::Carrier(attempt) => Some(attempt.registration.trunk),
+            PendingKind::Ping(ping, _) => Some((ping.trunk, ping.target)),
+            PendingKind::Relay(relay) => relay.hops.get(relay.next.checked_sub(1)?)?.trunk_target(),
+            PendingKind::Register(relay) => Some((relay.trunk, u16::try_from(relay.target).ok()?)),
+            PendingKind::Carrier(attempt) => {
+                let Registration { trunk, target, .. } = attempt.registration;
+                Some((trunk, u16::try_from(target).ok()?))
+            }
             PendingKind::InDialog(_) => None,
         }
     }

@@ -25,7 +25,7 @@ pub enum SkipReason {
         /// The limit.
         max_calls: u32,
     },
-    /// It asks for fewer calls (RFC 7339), and this one is beyond its share.
+    /// Its targets that answer ask for fewer calls (RFC 7339), and this one is beyond their shares.
     Overloaded,
     /// None of its targets answers OPTIONS.
     Down {

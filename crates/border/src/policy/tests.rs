@@ -12,12 +12,12 @@ struct StaticRoutingState {
     down: Vec<(u16, usize)>,
     calls: HashMap<u16, u32>,
     contacts: HashMap<&'static str, Vec<Contact>>,
-    throttled: Vec<TrunkId>,
+    throttled: Vec<TrunkTarget>,
 }
 
 impl RoutingState for StaticRoutingState {
-    fn trunk_takes(&self, trunk: TrunkId, _random: u64) -> bool {
-        !self.throttled.contains(&trunk)
+    fn target_takes(&self, target: TrunkTarget, _random: u64) -> bool {
+        !self.throttled.contains(&target)
     }
     fn trunk_in_service(&self, _trunk: TrunkId) -> bool {
         true
@@ -487,12 +487,20 @@ fn throttled_trunk_is_skipped() {
     let config = format!("{asks}[[route]]\ntrunk=[\"gw\",\"pbx\"]\n");
     let call = facts(CALLER, "sip:1@x");
     let mut world = StaticRoutingState::default();
-    world.throttled.push(TrunkId(1));
+    // The first target of a trunk asks for less: the second one gets the call.
+    world.throttled.push((TrunkId(1), 0));
+    let shown_plan = shown(&plan(&config, &call, &world));
+    assert!(
+        shown_plan.contains("sip:1@gw.example udp:198.51.100.2:5060")
+            && !shown_plan.contains("tcp:198.51.100.1"),
+        "{shown_plan}"
+    );
+    world.throttled.push((TrunkId(1), 1));
     assert_eq!(
         shown(&plan(&config, &call, &world)),
         "route 1 [0:sip:1@10.0.0.2 udp:10.0.0.2:5060]"
     );
-    world.throttled.push(TrunkId(0));
+    world.throttled.push((TrunkId(0), 0));
     let Plan::Refuse(refusal) = plan(&config, &call, &world) else {
         panic!("not refused");
     };
@@ -572,7 +580,7 @@ fn emergency_calls_pass_all_limits() {
             "{to} {planned:?}"
         );
         world.calls.clear();
-        world.throttled.push(TrunkId(1));
+        world.throttled = vec![(TrunkId(1), 0), (TrunkId(1), 1)];
         let planned = plan(&config, &usual, &world);
         assert_eq!(
             matches!(planned, Plan::Call(_)),

@@ -239,6 +239,8 @@ impl AuthenticationFailures {
     fn locked(&self, now: Time) -> impl Iterator<Item = (FailureKey, Meter)> {
         let tables = [&self.young, &self.old].into_iter();
         let entries = tables.flat_map(|table| table.iter_unordered());
+        // First by the entry itself: a look-up of each of many is slow, and no credentials are checked meanwhile.
+        let entries = entries.filter(move |(_, entry)| entry.until > now);
         entries.filter_map(move |(key, _)| {
             let meter = self.meter(key, now).filter(|meter| meter.until > now)?;
             Some((*key, meter))
@@ -259,14 +261,17 @@ impl AuthenticationFailures {
             LockedOut::Account(name) => (None, Some(name.as_str())),
         };
         let hash = account.map(|name| self.accounts.hash_one(name.as_bytes()));
+        // A look-up of the name of each account would be slow.
+        let names = [&self.names, &self.names_before].into_iter();
+        let names = names.flat_map(|table| table.iter_unordered());
+        let listed = names.filter(|(_, name)| account == Some(&***name));
+        let listed: Vec<u64> = listed.map(|(account, _)| *account).collect();
         let concerns = |key: &FailureKey| match key {
             FailureKey::Source(own) => Some(*own) == source,
             FailureKey::Own(own, account) | FailureKey::OwnPort(own, _, account) => {
                 Some(*own) == source || Some(*account) == hash
             }
-            FailureKey::Account(own) => {
-                Some(*own) == hash || (account.is_some() && self.name(*own) == account)
-            }
+            FailureKey::Account(own) => Some(*own) == hash || listed.contains(own),
         };
         let removed = |table: &BoundedMap<FailureKey, Meter>| -> Vec<FailureKey> {
             let keys = table.iter_unordered().map(|(key, _)| *key);

@@ -3,10 +3,11 @@
 
 use crate::virtual_network;
 
-use sip::{Failure, MessageContent};
+use engine::Transport;
+use sip::{Failure, MessageContent, OutOfDialogRequest, Target};
 use std::time::Duration;
 use virtual_network::*;
-use wire::sip::{Message, Throttle};
+use wire::sip::{Message, Method, Throttle};
 
 #[test]
 fn feedback_of_a_trunk_is_obeyed() {
@@ -73,6 +74,90 @@ fn feedback_of_a_trunk_is_obeyed() {
     assert!(!asked.header("Via").contains("oc"));
     assert!(net.has(caller, |event| *event == PhoneEvent::Answered));
     assert!(!net.has(caller, |event| matches!(event, PhoneEvent::Failed(..))));
+}
+
+#[test]
+fn feedback_of_a_target_leaves_the_other_targets_of_the_trunk() {
+    let config = PLAIN.replace(
+        "target='udp:10.2.0.1:5060'",
+        "target=['udp:10.2.0.1:5060',{address='udp:10.2.0.2:5060',priority=1}]\noverload_control=true",
+    );
+    let mut net = VirtualNetwork::new(&config, 1);
+    let caller = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let overloaded = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let spare = net.phone("10.2.0.2:5060", PhoneBehaviour::answering(SDP_B));
+    for (phone, loss) in [(overloaded, 100), (spare, 0)] {
+        net.command(phone, |endpoint, now| {
+            endpoint.set_loss_feedback(Some(loss), seconds(20), now)
+        });
+    }
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    for _ in 0..4 {
+        net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
+        net.run(seconds(1));
+    }
+    let offered = |event: &&PhoneEvent| **event == PhoneEvent::Offered;
+    let calls =
+        [overloaded, spare].map(|phone| net.phone_events(phone).iter().filter(offered).count());
+    assert_eq!(calls, [1, 3]);
+    assert!(!net.has(caller, |event| matches!(event, PhoneEvent::Failed(..))));
+}
+
+/// RFC 7415 section 3.4: the rate is that of all requests, not only of calls.
+#[test]
+fn rate_of_a_trunk_holds_for_requests_outside_of_calls() {
+    let config = PLAIN.replace(
+        "target='udp:10.2.0.1:5060'",
+        "target='udp:10.2.0.1:5060'\noverload_control=true",
+    );
+    let mut net = VirtualNetwork::new(&config, 1);
+    let sender = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let mute = PhoneBehaviour {
+        outside: None,
+        ..PhoneBehaviour::answering(SDP_B)
+    };
+    net.phone("10.2.0.1:5060", mute);
+    let message = |net: &mut VirtualNetwork| {
+        let flow = net.flow(sender, OUT, Transport::Udp);
+        net.command(sender, |endpoint, now| {
+            let message = OutOfDialogRequest {
+                from: Some(b"<sip:1001@192.0.2.1>"),
+                ..OutOfDialogRequest::new(Method::Message, Target::new(b"sip:2000@192.0.2.1", flow))
+            };
+            endpoint.send(&message, now).unwrap();
+        });
+        net.run(Duration::from_millis(20));
+    };
+    message(&mut net);
+    let trunk = "10.2.0.1:5060".parse().unwrap();
+    let is_sent = |(to, bytes): &&(std::net::SocketAddr, Vec<u8>)| {
+        *to == trunk && bytes.starts_with(b"MESSAGE ")
+    };
+    let request = net.wire.iter().find(is_sent).unwrap();
+    let request = String::from_utf8(request.1.clone()).unwrap();
+    let mut response = String::from("SIP/2.0 200 OK\r\n");
+    for line in request.lines() {
+        match line.split_once(": ") {
+            Some(("Via", via)) => {
+                let asked = ";oc;oc-algo=\"loss,rate\"";
+                assert!(via.contains(asked), "{via}");
+                let answer = ";oc=1;oc-algo=\"rate\";oc-validity=60000";
+                response += &format!("Via: {}\r\n", via.replace(asked, answer));
+            }
+            Some(("To", to)) => response += &format!("To: {to};tag=t\r\n"),
+            Some(("From" | "Call-ID" | "CSeq", _)) => response += &format!("{line}\r\n"),
+            _ => {}
+        }
+    }
+    response += "Content-Length: 0\r\n\r\n";
+    net.send_raw("10.2.0.1:5060", "198.51.100.1:5060", response.as_bytes());
+    net.run(Duration::from_millis(20));
+    for _ in 0..6 {
+        message(&mut net);
+    }
+    let reported = net.phone_events(sender).into_iter();
+    let refused = reported.filter(|event| *event == PhoneEvent::OutOfDialogResponse(503));
+    assert!((4..=5).contains(&refused.count()));
 }
 
 #[test]
@@ -210,6 +295,16 @@ fn neighbours_get_feedback_on_request() {
     };
     assert!((40..=95).contains(&loss), "{via}");
     assert!(last.sequence > first.sequence);
+    // A reload in the overload does not ask for full load.
+    let same = config::parse(PLAIN, "t").unwrap();
+    net.control(|border, now| border.reload(same, now));
+    call(&mut net, true);
+    net.run(Duration::from_millis(100));
+    let (feedback, via) = reported(&net, failed);
+    assert!(
+        matches!(feedback.unwrap().throttle, Throttle::Loss(40..=95)),
+        "{via}"
+    );
     // The overload has ended, and the feedback says so.
     net.lag = (at, Duration::ZERO);
     net.run(seconds(20));

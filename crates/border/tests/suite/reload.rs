@@ -1,4 +1,4 @@
-//! Reloads of the configuration: listeners that are renamed or could not be opened, and limits.
+//! Reloads of the configuration: listeners that are renamed or could not be opened, and limits; calls after a drain.
 
 use crate::virtual_network;
 
@@ -244,4 +244,33 @@ fn names_are_located_for_the_listeners_of_a_reload() {
             "{changed}"
         );
     }
+}
+
+/// Another worker may still have calls, or a carrier has not confirmed the end of a registration: the program goes on,
+/// and must not end under an emergency call.
+#[test]
+fn emergency_call_after_a_drain_is_waited_for_within_its_time() {
+    let config = format!("{PLAIN}[sip]\nemergency_numbers=['112']\n");
+    let (mut net, alice, _) = pair(&config);
+    net.control(|border, now| border.drain(seconds(60), now));
+    net.run(seconds(1));
+    assert!(net.border.is_drained());
+    let leg = net.call(alice, "sip:112@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    assert!(!net.border.is_drained());
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
+    });
+    net.run(seconds(1));
+    assert!(net.border.is_drained());
+    net.call(alice, "sip:112@192.0.2.1", OUT, &offer());
+    net.run(seconds(50));
+    assert!(!net.border.is_drained());
+    net.run(seconds(20));
+    assert!(net.border.is_drained());
+    let ended = PhoneEvent::Ended(sip::Ending::Peer);
+    assert!(net.has(alice, |event| *event == ended));
+    let finished = net.names().into_iter();
+    assert_eq!(finished.filter(|name| *name == "drain_finished").count(), 1);
+    net.assert_quiet();
 }

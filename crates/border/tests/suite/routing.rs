@@ -23,6 +23,28 @@ fn offers(net: &VirtualNetwork, phone: usize) -> usize {
     net.phone_events(phone).iter().filter(offered).count()
 }
 
+/// A page costs the copies of its trunks, between two turns of a packet thread.
+#[test]
+fn trunks_are_listed_in_pages() {
+    let more: Vec<String> = (0..4)
+        .map(|number| {
+            format!("[[trunk]]\nname='t{number}'\ninterface='in'\ntarget='10.2.1.{number}'\n")
+        })
+        .collect();
+    let mut net = VirtualNetwork::new(&format!("{PLAIN}{}", more.concat()), 1);
+    let mut names = |skipped, limit| {
+        let views = net.control(|border, _| border.trunk_views(skipped, limit));
+        let names: Vec<String> = views.into_iter().map(|trunk| trunk.name).collect();
+        names.join(" ")
+    };
+    assert_eq!(names(0, 2), "pbx t0");
+    assert_eq!(names(2, 2), "t1 t2");
+    assert_eq!(names(4, 2), "t3");
+    assert_eq!(names(5, 2), "");
+    let one = net.control(|border, _| border.trunk_view("t2"));
+    assert_eq!(one.map(|trunk| trunk.name).as_deref(), Some("t2"));
+}
+
 #[test]
 fn targets_share_by_weight_before_the_next_priority() {
     let config = PLAIN.replace(

@@ -1,10 +1,11 @@
 //! Space of the file systems that the border writes to: store, call records, registrations, audit log, statistics.
 
+use crate::full_disk::folder_of;
 use config::{Config, StorePlace};
 use net::{DiskSpace, disk_space};
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Free space below which a disk is low: a tenth of it, at most 1 GiB.
 const LOW_BYTES: u64 = 1 << 30;
@@ -57,7 +58,7 @@ impl WrittenFolders {
             .as_ref()
             .and_then(|metrics| metrics.csv.clone());
         let files = [registrations, audit, csv].into_iter().flatten();
-        let folders = files.filter_map(|file| file.parent().map(Path::to_owned));
+        let folders = files.map(|file| folder_of(&file).to_owned());
         WrittenFolders(
             [store, records]
                 .into_iter()
@@ -105,6 +106,8 @@ mod tests {
         let config = config::parse(&text, "test").unwrap();
         let folders = WrittenFolders::of(&config, Some(folder.join("registrations.db")));
         assert_eq!(folders.0.len(), 4);
+        let here = WrittenFolders::of(&config, Some("registrations.db".into()));
+        assert!(here.0.contains(&PathBuf::from(".")), "{here:?}");
         let disks = folders.disks();
         assert_eq!(disks.len(), 1);
         assert_eq!(disks[0].folder, folder.display().to_string());

@@ -2,10 +2,11 @@
 
 use super::api::{ApiState, PathParts, Problem, RequestLabel, SharedState, json, read};
 use crate::alarms::{AlarmKind, RaisedAlarm};
+use crate::cpu_time::cpu_seconds;
 use crate::event_output::{OUTCOMES, outcomes};
 use crate::http::ClientAddress;
 use crate::log::timestamp;
-use crate::operators::{CommandError, NamedRegistration, StoreState, cpu_seconds};
+use crate::operators::{CommandError, NamedRegistration, StoreState};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, Query, State};
@@ -237,7 +238,7 @@ async fn overview(State(shared): SharedState) -> Answer {
         .iter()
         .map(|(reason, count)| (reason.name().to_owned(), count.into()))
         .collect();
-    let trunks: Vec<Value> = statistics.trunks.iter().map(trunk_json).collect();
+    let trunks = trunks(&shared).await?;
     let alarms: Vec<Value> = operators
         .alarms
         .list()

@@ -1,10 +1,11 @@
 //! Statistics as CSV: a file that is rotated by size. A thread of its own writes, because metrics and alarms must not
 //! wait for a disk.
 
+use crate::cpu_time::cpu_seconds;
 use crate::event_output::outcomes;
 use crate::full_disk::{append_whole, is_full};
 use crate::log::timestamp;
-use crate::operators::{Operators, Statistics, cpu_seconds};
+use crate::operators::{Operators, Statistics};
 use config::MetricsSpec;
 use engine::{Event, EventKind};
 use std::io::{self, ErrorKind};

@@ -1,12 +1,14 @@
 //! Operator commands: one set for the Unix socket of `hornwork ctl`, the control interface over HTTP and the console.
 
-use super::{Operators, ServiceRequest};
+use super::{Operators, ServiceRequest, WorkerContext};
 use crate::alarms::Acknowledgement;
+use crate::event_output::TrunkOutcomes;
 use border::border::CallInfo;
 use border::operator::CallName;
 use border::registrar::LockedOut;
 use border::views::{RegistrationView, TrunkView};
 use engine::Event;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -174,12 +176,59 @@ impl Operators {
         .await
     }
 
-    /// All trunks.
+    /// All trunks, in the order of the configuration.
     ///
     /// # Errors
     /// As [`Operators::ask`].
     pub(crate) async fn trunks(&self) -> Result<Vec<TrunkView>, &'static str> {
-        self.ask(0, |context| context.border.trunk_views()).await
+        let mut all: Vec<TrunkView> = Vec::new();
+        let mut known = BTreeSet::new();
+        let mut from = 0;
+        loop {
+            let views =
+                move |context: &mut WorkerContext<'_>| context.border.trunk_views(from, MAX_COPIED);
+            let page = self.ask(0, views).await?;
+            from += page.len();
+            let is_last = page.len() < MAX_COPIED;
+            // A reload between two pages may have moved trunks.
+            all.extend(
+                page.into_iter()
+                    .filter(|view| known.insert(view.name.clone())),
+            );
+            if is_last {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Ended calls of all trunks by outcome, of all threads.
+    ///
+    /// # Errors
+    /// As [`Operators::ask`].
+    pub(crate) async fn trunk_outcomes(&self) -> Result<TrunkOutcomes, &'static str> {
+        let mut all = TrunkOutcomes::new();
+        for worker in 0..self.workers() {
+            let mut after: Option<String> = None;
+            loop {
+                let last = after.take();
+                let counts = move |context: &mut WorkerContext<'_>| {
+                    context.counts.trunks_after(last.as_deref(), MAX_COPIED)
+                };
+                let page = self.ask(worker, counts).await?;
+                let is_last = page.len() < MAX_COPIED;
+                after = page.last().map(|(name, _)| name.clone());
+                for (name, counts) in page {
+                    let sums = all.entry(name).or_default();
+                    for (sum, count) in sums.iter_mut().zip(counts) {
+                        *sum += count;
+                    }
+                }
+                if is_last {
+                    break;
+                }
+            }
+        }
+        Ok(all)
     }
 
     /// Puts a trunk into or out of service; `None` if there is none of this name.
@@ -192,10 +241,8 @@ impl Operators {
         enabled: bool,
     ) -> Result<Option<TrunkView>, &'static str> {
         self.ask(0, move |context| {
-            let found = context.border.set_trunk_enabled(&name, enabled);
-            let views = context.border.trunk_views();
-            let mut views = views.into_iter().filter(|trunk| trunk.name == name);
-            if found { views.next() } else { None }
+            context.border.set_trunk_enabled(&name, enabled);
+            context.border.trunk_view(&name)
         })
         .await
     }

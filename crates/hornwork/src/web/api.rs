@@ -24,6 +24,7 @@ use axum::response::{IntoResponse, Response};
 use config::ConsoleSpec;
 use console::{LossCounts, Losses, rfc3339};
 use engine::{Event, EventKind, Time, network_of};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::io::{self, Read as _};
@@ -42,6 +43,11 @@ const MAX_HASHING: usize = 2;
 const MAX_AUDITED_NAME: usize = 64;
 /// Longest wait for a password check.
 const HASHING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Reads of reports at a time, each of which may hold a file of [`MAX_REPORT`]: a slow folder must not take the threads
+/// on which passwords are checked, nor many lists the memory of calls.
+const MAX_REPORT_READS: usize = 2;
+/// Longest wait for other reads of reports.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Reports in the list.
 const MAX_REPORTS: usize = 1_000;
 /// Largest report and record of a run, octets.
@@ -64,6 +70,7 @@ pub(super) struct ConsoleState {
     pub(super) hub: StreamHub,
     audit: AuditLog,
     reports: Option<PathBuf>,
+    report_reads: Arc<Semaphore>,
     number_searches: Mutex<NumberSearches>,
     /// The last check of the store, and its time.
     store_check: tokio::sync::Mutex<Option<(Time, (bool, String))>>,
@@ -91,6 +98,7 @@ impl ConsoleState {
             hub: StreamHub::new(listeners),
             audit,
             reports: spec.reports.clone(),
+            report_reads: Arc::new(Semaphore::new(MAX_REPORT_READS)),
             number_searches: Mutex::default(),
             store_check: tokio::sync::Mutex::default(),
         })
@@ -511,6 +519,38 @@ fn read_bounded(path: &std::path::Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads reports on another thread, after other such reads. The read goes on if its client leaves, and counts until
+/// its end.
+///
+/// # Errors
+/// Other reads take too long.
+async fn read_reports<T: Send + 'static>(
+    reads: &Arc<Semaphore>,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    let Ok(Ok(permit)) = timeout(REPORT_TIMEOUT, reads.clone().acquire_owned()).await else {
+        return Err(Problem::busy("too many reports are being read"));
+    };
+    let read = tokio::task::spawn_blocking(move || {
+        let read = read();
+        drop(permit);
+        read
+    });
+    let failed = |_| Problem::busy("reading reports has ended with an internal error, see the log");
+    read.await.map_err(failed)
+}
+
+/// The values of `run.json` that the list shows; others, which may be many, are skipped.
+#[derive(Debug, Default, Deserialize)]
+struct RunSummary {
+    #[serde(default)]
+    title: Value,
+    #[serde(default)]
+    verdict: Value,
+    #[serde(default)]
+    started: Value,
+}
+
 /// The reports in a folder.
 fn reports_in(folder: &std::path::Path) -> io::Result<Vec<ReportBody>> {
     let mut reports = Vec::new();
@@ -521,21 +561,20 @@ fn reports_in(folder: &std::path::Path) -> io::Result<Vec<ReportBody>> {
             continue;
         };
         let run = read_bounded(&entry.path().join("run.json")).unwrap_or_default();
-        let run: Value = serde_json::from_slice(&run).unwrap_or_default();
-        let text = |key: &str| run.get(key).and_then(Value::as_str).map(str::to_owned);
+        let run: RunSummary = serde_json::from_slice(&run).unwrap_or_default();
+        let text = |value: &Value| value.as_str().map(str::to_owned);
         let written = page.modified().ok();
         let written = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        let begun = run.get("started").and_then(Value::as_u64);
-        let begun = begun.filter(|seconds| *seconds > 0);
+        let begun = run.started.as_u64().filter(|seconds| *seconds > 0);
         let seconds = begun.or(written.map(|time| time.as_secs())).unwrap_or(0);
         reports.push(ReportBody {
-            title: text("title").unwrap_or_else(|| name.clone()),
+            title: text(&run.title).unwrap_or_else(|| name.clone()),
             started: rfc3339(
                 i64::try_from(seconds)
                     .unwrap_or(0)
                     .saturating_mul(1_000_000),
             ),
-            verdict: text("verdict"),
+            verdict: text(&run.verdict),
             name,
         });
     }
@@ -550,8 +589,7 @@ pub(super) async fn list_reports(State(state): Shared) -> Answer {
             reports: Vec::new(),
         });
     };
-    let read = tokio::task::spawn_blocking(move || reports_in(&folder)).await;
-    let read = read.map_err(|_| Problem::busy("the folder of reports cannot be read"))?;
+    let read = read_reports(&state.report_reads, move || reports_in(&folder)).await?;
     let reports = read
         .map_err(|error| Problem::busy(format!("the folder of reports cannot be read: {error}")))?;
     ok(&ReportsBody { reports })
@@ -562,10 +600,8 @@ pub(super) async fn show_report(State(state): Shared, PathPart(name): PathPart<S
     let folder = state.reports.clone().filter(|_| is_plain(&name));
     let folder = folder.ok_or_else(|| Problem::missing("report"))?;
     let path = folder.join(&name).join("report.html");
-    let read = tokio::task::spawn_blocking(move || read_bounded(&path)).await;
-    let Ok(Ok(bytes)) = read else {
-        return Err(Problem::missing("report"));
-    };
+    let read = read_reports(&state.report_reads, move || read_bounded(&path)).await?;
+    let bytes = read.map_err(|_| Problem::missing("report"))?;
     let headers = [
         (CONTENT_TYPE, "text/html; charset=utf-8"),
         (CONTENT_SECURITY_POLICY, REPORT_POLICY),
@@ -576,6 +612,35 @@ pub(super) async fn show_report(State(state): Shared, PathPart(name): PathPart<S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn reads_of_reports_are_bounded_and_outlast_their_clients() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let reads = Arc::new(Semaphore::new(MAX_REPORT_READS));
+            let barrier = Arc::new(Barrier::new(MAX_REPORT_READS + 1));
+            for _ in 0..MAX_REPORT_READS {
+                let barrier = barrier.clone();
+                let read = read_reports(&reads, move || barrier.wait());
+                // Its client leaves.
+                assert!(timeout(Duration::from_millis(10), read).await.is_err());
+            }
+            let further = read_reports(&reads, || ());
+            assert!(timeout(Duration::from_millis(50), further).await.is_err());
+            barrier.wait();
+            assert!(read_reports(&reads, || ()).await.is_ok());
+            // A panic frees its place.
+            for _ in 0..=MAX_REPORT_READS {
+                let failed = read_reports::<()>(&reads, || panic!("of the test")).await;
+                assert!(failed.is_err_and(|problem| problem.is_busy()));
+            }
+            assert!(read_reports(&reads, || ()).await.is_ok());
+        });
+    }
 
     #[test]
     fn only_names_of_folders_are_reports() {

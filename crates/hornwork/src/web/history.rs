@@ -3,6 +3,7 @@
 use super::problem::Problem;
 use console::{HistoryReader, StoreError, StoreLocation};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -66,7 +67,10 @@ impl StoreReaders {
             .map_err(|_| Problem::busy("too many searches"))?;
         match timeout(TIMEOUT, answer).await {
             Ok(Ok(result)) => Ok(result?),
-            _ => Err(Problem::busy("the search took too long")),
+            Ok(Err(_)) => Err(Problem::busy(
+                "the search has ended with an internal error, see the log",
+            )),
+            Err(_) => Err(Problem::busy("the search took too long")),
         }
     }
 }
@@ -91,16 +95,32 @@ fn run(location: &StoreLocation, queue: &Mutex<Receiver<StoreJob>>) {
         let Ok(job) = next else {
             return;
         };
-        let refreshed = match open.take() {
-            None => HistoryReader::open(location),
-            Some(mut reader) => reader.refresh().map(|()| reader),
-        };
-        match refreshed {
-            Ok(reader) => {
-                job(Ok(&reader));
-                open = Some(reader);
-            }
-            Err(error) => job(Err(error)),
+        let before = open.take();
+        // A read that panics, which is logged, must not end the thread: without threads every search is refused until
+        // the next start. Nothing that the read has used is used again.
+        let read = AssertUnwindSafe(|| read_next(location, before, job));
+        open = catch_unwind(read).unwrap_or_default();
+    }
+}
+
+/// Runs a read with the reader of the last one, or a new one. Returns the reader.
+fn read_next(
+    location: &StoreLocation,
+    before: Option<HistoryReader>,
+    job: StoreJob,
+) -> Option<HistoryReader> {
+    let refreshed = match before {
+        None => HistoryReader::open(location),
+        Some(mut reader) => reader.refresh().map(|()| reader),
+    };
+    match refreshed {
+        Ok(reader) => {
+            job(Ok(&reader));
+            Some(reader)
+        }
+        Err(error) => {
+            job(Err(error));
+            None
         }
     }
 }
@@ -174,6 +194,13 @@ mod tests {
                 search.await.unwrap();
             }
             assert!(!was_run.load(Ordering::Relaxed));
+            assert_eq!(readers.check().await.unwrap(), 0);
+            // More than there are threads.
+            for _ in 0..=READERS {
+                let failed = readers.read::<()>(|_| panic!("of the test")).await;
+                let failed = failed.unwrap_err();
+                assert!(failed.is_busy());
+            }
             assert_eq!(readers.check().await.unwrap(), 0);
         });
         std::fs::remove_dir_all(&folder).unwrap();

@@ -1,7 +1,8 @@
 //! Figures over time, in memory: a point every five seconds, of the last hour.
 
 use super::types::{DropRate, Overview, OverviewNow, OverviewSeries};
-use crate::operators::{Statistics, cpu_seconds};
+use crate::cpu_time::cpu_seconds;
+use crate::operators::Statistics;
 use engine::{DropReason, Drops, Time};
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -99,6 +99,8 @@ pub(crate) struct ClientActive {
     pub(crate) small: Option<Flow>,
     /// Whether a repetition that is too large for UDP is sent over TCP.
     pub(crate) tcp_when_large: bool,
+    /// Whether it was sent again over a new connection.
+    pub(crate) repeated: bool,
     /// Header lines of the CANCEL of a re-INVITE, which waits for the first provisional response.
     pub(crate) waiting_cancel: Option<Vec<u8>>,
 }
@@ -374,6 +376,7 @@ impl Endpoint {
                 tries: 0,
                 small: None,
                 tcp_when_large,
+                repeated: false,
                 waiting_cancel: None,
             })
         });
@@ -387,6 +390,7 @@ impl Endpoint {
         active.tries = 0;
         active.small = (flow != requested).then_some(requested);
         active.tcp_when_large = tcp_when_large;
+        active.repeated = false;
         active.waiting_cancel = None;
         active.connection = connection.unwrap_or(NONE);
         let reliable = flow.transport.is_reliable();
@@ -406,7 +410,7 @@ impl Endpoint {
         Ok(())
     }
 
-    fn wait_on(&mut self, connection: u32, slot: u32) {
+    pub(super) fn wait_on(&mut self, connection: u32, slot: u32) {
         if let Some(connection) = self.net.connections.get_mut(connection as usize) {
             connection.waiting_clients.insert(slot);
         }

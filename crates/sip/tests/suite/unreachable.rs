@@ -158,3 +158,34 @@ fn dialog_outlives_its_connection() {
         .unwrap();
     pair.settle();
 }
+
+/// Without the repetition the peer would stay in a call that has ended here.
+#[test]
+fn bye_is_repeated_once_over_a_new_connection() {
+    for (breaks, ending) in [(1, Ending::Local), (2, Ending::Unanswered)] {
+        let mut pair = Pair::plain();
+        let caller = pair.call(0, Transport::Tcp);
+        pair.run(Duration::from_millis(200));
+        let now = pair.now;
+        pair.hosts[0]
+            .endpoint
+            .bye(caller, &MessageContent::default(), now)
+            .unwrap();
+        for _ in 0..breaks {
+            pair.break_connections();
+            let delay = pair.delay;
+            pair.run(delay);
+        }
+        pair.run(Duration::from_secs(1));
+        assert_eq!(
+            pair.hosts[0].log.last(),
+            &RecordedIndication::Ended(caller, ending),
+            "{breaks}"
+        );
+        let peer = pair.hosts[1].log.indications.iter();
+        let ended =
+            |seen: &&RecordedIndication| matches!(seen, RecordedIndication::Ended(_, Ending::Peer));
+        assert_eq!(peer.filter(ended).count(), 1, "{breaks}");
+        pair.settle();
+    }
+}

@@ -24,7 +24,7 @@ pub struct Feedback {
     pub throttle: Throttle,
     /// Validity, milliseconds; 0 ends the reduction.
     pub validity: u32,
-    /// Sequence number, larger in later feedback (RFC 7339 section 4.4); `None` if absent.
+    /// Sequence number, larger in later feedback (RFC 7339 section 4.4): whole part and billionths; `None` if absent.
     pub sequence: Option<(u64, u64)>,
 }
 
@@ -34,6 +34,12 @@ pub fn is_feedback(name: &[u8]) -> bool {
         && [&b"oc"[..], b"oc-algo", b"oc-validity", b"oc-seq"]
             .iter()
             .any(|candidate| candidate.eq_ignore_ascii_case(name))
+}
+
+/// The digits after a decimal point: `.8` is more than `.782`.
+fn billionths(digits: &str) -> Option<u64> {
+    let missing = 9u32.checked_sub(u32::try_from(digits.len()).ok()?)?;
+    digits.parse::<u64>().ok()?.checked_mul(10u64.pow(missing))
 }
 
 impl Via<'_> {
@@ -58,7 +64,7 @@ impl Via<'_> {
         let sequence = self.params.get(b"oc-seq").and_then(|text| {
             let text = std::str::from_utf8(text).ok()?;
             let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
-            Some((whole.parse().ok()?, part.parse().ok()?))
+            Some((whole.parse().ok()?, billionths(part)?))
         });
         Some(Feedback {
             throttle,
@@ -89,7 +95,7 @@ mod tests {
         let expected = Feedback {
             throttle: Throttle::Loss(20),
             validity: 500,
-            sequence: Some((1_282_321_615, 782)),
+            sequence: Some((1_282_321_615, 782_000_000)),
         };
         assert_eq!(feedback, Some(expected));
         // RFC 7415 section 4.
@@ -99,6 +105,10 @@ mod tests {
             (feedback.throttle, feedback.validity),
             (Throttle::Rate(150), 1_000)
         );
+        // The later of two is the larger number, not the longer text.
+        let sequence = |text: &str| of(&format!(";oc=0;oc-seq={text}")).unwrap().sequence;
+        assert!(sequence("1282321615.8") > sequence("1282321615.782"));
+        assert!(sequence("1282321616") > sequence("1282321615.99999"));
         let feedback = of(";oc=0").unwrap();
         assert_eq!(
             (feedback.throttle, feedback.validity, feedback.sequence),

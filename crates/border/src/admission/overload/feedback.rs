@@ -79,15 +79,20 @@ impl LossFeedback {
         (now != before).then_some(now)
     }
 
-    fn loss_percent(&self) -> u8 {
+    /// The loss that neighbours are asked for.
+    pub(crate) fn loss_percent(&self) -> u8 {
         u8::try_from((ALL - self.share) * 100 / ALL).unwrap_or(100)
     }
 }
 
-/// Feedback received from trunks.
+/// A target of a trunk by its index: each is a server of its own, with its overload and sequence (RFC 7339 section
+/// 5.2).
+pub(crate) type TrunkTarget = (TrunkId, u16);
+
+/// Feedback received from targets of trunks.
 #[derive(Debug, Default)]
 pub struct Throttles {
-    trunks: BTreeMap<TrunkId, Throttled>,
+    targets: BTreeMap<TrunkTarget, Throttled>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -105,9 +110,9 @@ impl Throttled {
 }
 
 impl Throttles {
-    /// Applies the feedback of a trunk. Returns whether the trunk now asks to reduce and did not before.
-    pub fn update(&mut self, trunk: TrunkId, feedback: Feedback, now: Time) -> bool {
-        let before = self.trunks.get(&trunk).copied();
+    /// Applies the feedback of a target. Returns whether it now asks to reduce and did not before.
+    pub fn update(&mut self, target: TrunkTarget, feedback: Feedback, now: Time) -> bool {
+        let before = self.targets.get(&target).copied();
         // Expired feedback may be that of a peer that has restarted, whose sequence begins anew.
         let valid = before.filter(|before| before.until > now);
         let old = valid.and_then(|before| before.feedback.sequence);
@@ -115,7 +120,7 @@ impl Throttles {
             return false;
         }
         if feedback.validity == 0 {
-            self.trunks.remove(&trunk);
+            self.targets.remove(&target);
             return false;
         }
         let new = Throttled {
@@ -124,19 +129,21 @@ impl Throttles {
             next: before.map_or(now, |before| before.next),
         };
         let was_reducing = before.is_some_and(|before| before.until > now && before.is_reducing());
-        self.trunks.insert(trunk, new);
+        self.targets.insert(target, new);
         new.is_reducing() && !was_reducing
     }
 
-    /// Whether a new call may be sent to a trunk; `random` selects the share of calls under a loss.
-    pub fn admits(&self, trunk: TrunkId, random: u64, now: Time) -> bool {
-        let Some(throttled) = self.trunks.get(&trunk).filter(|t| t.until > now) else {
+    /// Whether a new call may be sent to a target; `random` selects the share of calls under a loss.
+    pub fn admits(&self, target: TrunkTarget, random: u64, now: Time) -> bool {
+        let Some(throttled) = self.targets.get(&target).filter(|t| t.until > now) else {
             return true;
         };
         match throttled.feedback.throttle {
             Throttle::Loss(percent) => {
-                // The trunks of one call are decided independently.
-                let mixed = (random ^ u64::from(trunk.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                // The targets of one call are decided independently.
+                let (trunk, index) = target;
+                let number = u64::from(trunk.0) | (u64::from(index) << 16);
+                let mixed = (random ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 (mixed >> 32) % 100 >= u64::from(percent)
             }
             Throttle::Rate(0) => false,
@@ -144,9 +151,9 @@ impl Throttles {
         }
     }
 
-    /// Counts a new call that is sent to a trunk.
-    pub fn record_sent(&mut self, trunk: TrunkId, now: Time) {
-        if let Some(throttled) = self.trunks.get_mut(&trunk)
+    /// Counts a new request that is sent to a target.
+    pub fn record_sent(&mut self, target: TrunkTarget, now: Time) {
+        if let Some(throttled) = self.targets.get_mut(&target)
             && let Throttle::Rate(rate @ 1..) = throttled.feedback.throttle
         {
             // One call that was not sent may be made up for.
@@ -158,7 +165,7 @@ impl Throttles {
 
     /// Removes all feedback: trunk indices have changed.
     pub fn clear(&mut self) {
-        self.trunks.clear();
+        self.targets.clear();
     }
 }
 
@@ -174,51 +181,54 @@ mod tests {
         }
     }
 
-    const TRUNK: TrunkId = TrunkId(3);
+    const TARGET: TrunkTarget = (TrunkId(3), 1);
 
     #[test]
     fn a_loss_is_applied_for_its_validity() {
         let mut throttles = Throttles::default();
         let now = Time::from_secs(10);
-        assert!(throttles.update(TRUNK, feedback(Throttle::Loss(30), 5), now));
+        assert!(throttles.update(TARGET, feedback(Throttle::Loss(30), 5), now));
         let mut entropy = engine::Entropy::from_number(1);
-        let mut of = |throttles: &Throttles, trunk, now| {
-            let admits = |_: &u32| throttles.admits(trunk, entropy.u64(), now);
+        let mut of = |throttles: &Throttles, target, now| {
+            let admits = |_: &u32| throttles.admits(target, entropy.u64(), now);
             (0..10_000).filter(admits).count()
         };
-        let accepted = of(&throttles, TRUNK, now);
+        let accepted = of(&throttles, TARGET, now);
         assert!((6_800..7_200).contains(&accepted), "{accepted}");
-        assert_eq!(of(&throttles, TrunkId(2), now), 10_000);
+        // Another target of the trunk, and another trunk.
+        for other in [(TrunkId(3), 0), (TrunkId(2), 1)] {
+            assert_eq!(of(&throttles, other, now), 10_000);
+        }
         // Feedback with an older sequence is ignored, and an unchanged value is no event.
-        assert!(!throttles.update(TRUNK, feedback(Throttle::Loss(0), 4), now));
-        assert!(!throttles.update(TRUNK, feedback(Throttle::Loss(30), 5), now));
-        assert!(of(&throttles, TRUNK, now) < 8_000);
+        assert!(!throttles.update(TARGET, feedback(Throttle::Loss(0), 4), now));
+        assert!(!throttles.update(TARGET, feedback(Throttle::Loss(30), 5), now));
+        assert!(of(&throttles, TARGET, now) < 8_000);
         assert_eq!(
-            of(&throttles, TRUNK, now + Duration::from_millis(500)),
+            of(&throttles, TARGET, now + Duration::from_millis(500)),
             10_000
         );
-        assert!(!throttles.update(TRUNK, feedback(Throttle::Loss(0), 6), now));
-        assert_eq!(of(&throttles, TRUNK, now), 10_000);
-        throttles.update(TRUNK, feedback(Throttle::Loss(100), 7), now);
-        assert_eq!(of(&throttles, TRUNK, now), 0);
+        assert!(!throttles.update(TARGET, feedback(Throttle::Loss(0), 6), now));
+        assert_eq!(of(&throttles, TARGET, now), 10_000);
+        throttles.update(TARGET, feedback(Throttle::Loss(100), 7), now);
+        assert_eq!(of(&throttles, TARGET, now), 0);
         let end = Feedback {
             validity: 0,
             ..feedback(Throttle::Loss(100), 8)
         };
-        throttles.update(TRUNK, end, now);
-        assert_eq!(of(&throttles, TRUNK, now), 10_000);
+        throttles.update(TARGET, end, now);
+        assert_eq!(of(&throttles, TARGET, now), 10_000);
     }
 
     #[test]
     fn lower_sequence_after_the_expiry_is_that_of_a_restarted_peer() {
         let mut throttles = Throttles::default();
         let now = Time::from_secs(10);
-        assert!(throttles.update(TRUNK, feedback(Throttle::Loss(30), 5_000), now));
-        assert!(!throttles.update(TRUNK, feedback(Throttle::Loss(100), 3), now));
-        assert!(throttles.admits(TRUNK, 0, now) || throttles.admits(TRUNK, 1 << 60, now));
+        assert!(throttles.update(TARGET, feedback(Throttle::Loss(30), 5_000), now));
+        assert!(!throttles.update(TARGET, feedback(Throttle::Loss(100), 3), now));
+        assert!(throttles.admits(TARGET, 0, now) || throttles.admits(TARGET, 1 << 60, now));
         let later = now + Duration::from_secs(10);
-        assert!(throttles.update(TRUNK, feedback(Throttle::Loss(100), 3), later));
-        assert!(!throttles.admits(TRUNK, 1, later));
+        assert!(throttles.update(TARGET, feedback(Throttle::Loss(100), 3), later));
+        assert!(!throttles.admits(TARGET, 1, later));
     }
 
     #[test]
@@ -228,17 +238,30 @@ mod tests {
         let mut sent = 0;
         for tick in 0..10_000u64 {
             if tick % 100 == 0 {
-                throttles.update(TRUNK, feedback(Throttle::Rate(150), tick), now);
+                throttles.update(TARGET, feedback(Throttle::Rate(150), tick), now);
             }
-            if throttles.admits(TRUNK, tick, now) {
-                throttles.record_sent(TRUNK, now);
+            if throttles.admits(TARGET, tick, now) {
+                throttles.record_sent(TARGET, now);
                 sent += 1;
             }
             now += Duration::from_millis(1);
         }
         assert!((1_495..=1_502).contains(&sent), "{sent}");
-        throttles.update(TRUNK, feedback(Throttle::Rate(0), 20_000), now);
-        assert!(!throttles.admits(TRUNK, 1, now));
+        throttles.update(TARGET, feedback(Throttle::Rate(0), 20_000), now);
+        assert!(!throttles.admits(TARGET, 1, now));
+    }
+
+    /// Each server counts its own sequence: one of a lower number is not older feedback of another.
+    #[test]
+    fn sequences_of_targets_are_independent() {
+        let mut throttles = Throttles::default();
+        let now = Time::from_secs(10);
+        let other: TrunkTarget = (TARGET.0, TARGET.1 + 1);
+        assert!(throttles.update(TARGET, feedback(Throttle::Loss(100), 5_000), now));
+        assert!(!throttles.update(other, feedback(Throttle::Loss(0), 3), now));
+        assert!(!throttles.admits(TARGET, 1, now) && throttles.admits(other, 1, now));
+        assert!(throttles.update(other, feedback(Throttle::Loss(100), 4), now));
+        assert!(!throttles.admits(other, 1, now));
     }
 
     /// The loss settles near the capacity for neighbours that comply, and returns to zero afterwards.

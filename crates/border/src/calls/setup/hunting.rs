@@ -402,7 +402,7 @@ impl Calls<'_> {
         let Some(hop) = set_up.hops.get(index) else {
             return;
         };
-        let trunk = hop.trunk;
+        let (trunk, target) = (hop.trunk, hop.trunk_target());
         call.last_trunk = trunk;
         let config = self.parts.ctx.config.clone();
         self.parts.ctx.events.tell(now, || EventKind::CallRouted {
@@ -424,8 +424,8 @@ impl Calls<'_> {
             let alarm = Alarm::AnswerTimeout(key, leg);
             set_up.timers.answer = Some(self.parts.ctx.timers.schedule(now + timeout, alarm));
         }
-        if let Some(trunk) = trunk {
-            self.parts.admission.record_call_to(trunk, now);
+        if let Some(target) = target {
+            self.parts.admission.record_request_to(target, now);
         }
         self.parts.trunks.begin_call(trunk);
     }

@@ -1,5 +1,6 @@
 //! Two legs that are being connected.
 
+use crate::admission::overload::feedback::TrunkTarget;
 use crate::calls::key::CallKey;
 use crate::index_remap::IndexRemap;
 use crate::policy::{HopStep, StepTarget};
@@ -99,9 +100,9 @@ impl Join {
         self.new == Some(leg)
     }
 
-    /// The trunk of the new leg.
-    pub(crate) fn trunk_of_new(&self) -> Option<TrunkId> {
-        self.on_trunk
+    /// The target of a trunk that the new leg calls.
+    pub(crate) fn target_of_new(&self) -> Option<TrunkTarget> {
+        self.hops.get(self.hop)?.trunk_target()
     }
 
     /// The target of a trunk whose name a hop has.

@@ -186,8 +186,8 @@ impl TransferControl<'_> {
         let now = self.parts.ctx.now;
         let number = self.parts.calls.get(slot).map_or(0, |call| call.number);
         self.parts.trunks.begin_call(hop.trunk);
-        if let Some(trunk) = hop.trunk {
-            self.parts.admission.record_call_to(trunk, now);
+        if let Some(target) = hop.trunk_target() {
+            self.parts.admission.record_request_to(target, now);
         }
         let config = self.parts.ctx.config.clone();
         if let Some(settings) = hop.trunk.and_then(|trunk| config.trunk(trunk)) {
