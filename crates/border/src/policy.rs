@@ -1,12 +1,14 @@
 //! Routing policy: a pure function from facts to an immutable plan. It reads the configuration and the state of trunks
 //! and registrations through a trait, uses a random number that is one of the facts, and changes nothing.
 
+mod open_routes;
 mod order;
 mod skipped;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use open_routes::permits_unauthenticated;
 pub use order::in_order;
 pub use skipped::{SkipReason, SkippedTrunk};
 
@@ -36,6 +38,8 @@ pub struct Facts<'a> {
     /// Whether the source is authenticated: it is a trunk, has authenticated by digest, or uses the flow of an accepted
     /// registration.
     pub authenticated: bool,
+    /// Whether digest is not required of this call because a route permits unauthenticated sources.
+    pub exempt: bool,
     /// The URI of the caller (in From).
     pub from: &'a [u8],
     /// The Request-URI.
@@ -507,24 +511,6 @@ impl Router<'_> {
         }
     }
 
-    /// Whether this source may use a route. If the trunk of registrations authenticates, an unregistered source reaches
-    /// that trunk alone.
-    fn open_to(&self, route: &RouteSpec) -> bool {
-        let interface = self.config.interface(self.facts.interface);
-        let by_trunk = interface.is_some_and(|i| i.authenticate == Authenticate::Trunk);
-        if !by_trunk || self.facts.authenticated || route.unauthenticated {
-            return true;
-        }
-        match &route.action {
-            RouteAction::Reject { .. } => true,
-            RouteAction::Registered => false,
-            RouteAction::Trunks(trunks) => {
-                let passing = self.passing_trunk();
-                trunks.iter().all(|entry| Some(entry.trunk) == passing)
-            }
-        }
-    }
-
     /// Whether registrations are forwarded to the trunk that the request came from.
     fn owns_registrations(&self) -> bool {
         let mut interfaces = self.config.interfaces.iter();
@@ -616,6 +602,9 @@ impl Router<'_> {
     }
 
     fn without_route(&self, called: &RoutingParty<'_>) -> Plan {
+        if self.facts.exempt {
+            return Refusal::plan(Reason::NoRoute);
+        }
         if called.service.is_none()
             && let Some(plan) = self.to_own_contacts("default", &called.user)
         {

@@ -371,3 +371,57 @@ fn stranger_on_a_core_interface_reaches_the_authenticating_trunk_alone() {
     let carrier: SocketAddr = "10.2.0.2:5060".parse().unwrap();
     assert!(sent.iter().any(|(to, _)| *to == carrier), "{sent:?}");
 }
+
+/// `authenticate = "digest"`: an INVITE without credentials is routed by routes with `unauthenticated`, and by nothing
+/// else: no other route, no header rule, no conference, no Replaces.
+#[test]
+fn call_without_credentials_takes_routes_that_permit_it_where_digest_is_required() {
+    let text = "[[interface]]\nname='phones'\nlisten='udp:192.0.2.1:5060'\nauthenticate='digest'\nregister='local'\n\
+        [[interface]]\nname='in'\nkind='core'\nlisten='udp:198.51.100.1:5060'\n\
+        [[trunk]]\nname='psap'\ninterface='in'\ntarget='udp:10.2.0.1:5060'\n\
+        [[trunk]]\nname='carrier'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\n\
+        [[user]]\nname='2000'\npassword='x'\n\
+        [[conference]]\nname='c'\nnumber='800'\n\
+        [[rules]]\nkind='access'\ndirection='in'\nmethod='INVITE'\nwhen='uri.user == \"113\"'\ndo=[{route='carrier'}]\n\
+        [[route]]\nto={urn='urn:service:sos'}\ntrunk='psap'\nunauthenticated=true\n\
+        [[route]]\nto={user=['112','113','800']}\ntrunk='psap'\nunauthenticated=true\n\
+        [[route]]\ntrunk='carrier'\n";
+    let config = parse(text, "digest.toml").expect("configuration");
+    let mut rig = Rig::new(&config);
+    let at = ("192.0.2.1:5060".parse().unwrap(), Transport::Udp);
+    let stranger: SocketAddr = STRANGER.parse().unwrap();
+    let psap: SocketAddr = "10.2.0.1:5060".parse().unwrap();
+    let replaces = "Replaces: a@b;to-tag=1;from-tag=2\r\nContent-Length";
+    for (number, (user, method, extra, routed)) in [
+        ("112", "INVITE", "", true),
+        ("urn:service:sos", "INVITE", "", true),
+        ("113", "INVITE", "", true),
+        ("800", "INVITE", "", true),
+        ("004912", "INVITE", "", false),
+        ("2000", "INVITE", "", false),
+        ("112", "MESSAGE", "", false),
+        ("112", "INVITE", replaces, false),
+        ("112", "INVITE", "Authorization: Digest x=y\r\nContent-Length", false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut invite = request(method, user, STRANGER, Transport::Udp, 100 + number);
+        if !extra.is_empty() {
+            invite = invite.replace("Content-Length", extra);
+        }
+        let sent = rig.send(&config, at, stranger, &invite);
+        let reached: Vec<&SocketAddr> = sent
+            .iter()
+            .filter(|(_, text)| !text.starts_with("SIP/2.0"))
+            .map(|(to, _)| to)
+            .collect();
+        let wanted: &[&SocketAddr] = if routed { &[&psap] } else { &[] };
+        assert_eq!(reached, wanted, "{user} {method} {extra}: {sent:?}");
+        let refused = |code: &str| {
+            let mut sent = sent.iter();
+            sent.any(|(to, text)| *to == stranger && text.starts_with(&format!("SIP/2.0 {code}")))
+        };
+        assert_eq!(refused("4"), !routed, "{user} {method} {extra}: {sent:?}");
+    }
+}
