@@ -31,6 +31,7 @@ use super::threads::Threads;
 use super::traces::TracesSpec;
 use super::trunks::Trunk;
 use super::users::{Number, UserSpec};
+use core::cmp::Reverse;
 use engine::{Limits, Transport};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -296,9 +297,10 @@ impl Config {
         hints
     }
 
-    /// The trunk of a request that arrived on `interface` from `source`: by its `sources`, or by the exact address and
-    /// port of a target. On stream transports the port is ignored. On a TLS connection opened by the peer, `proven` are
-    /// the domains of its verified certificate: a trunk with client names is identified by them alone.
+    /// The trunk of a request that arrived on `interface` from `source`: by the exact address and port of a target,
+    /// otherwise by the longest prefix of its `sources`; of several the first of the file. On stream transports the port
+    /// is ignored. On a TLS connection opened by the peer, `proven` are the domains of its verified certificate: a trunk
+    /// with client names is identified by them alone.
     pub fn trunk_of(
         &self,
         interface: InterfaceId,
@@ -306,21 +308,44 @@ impl Config {
         transport: Transport,
         proven: Option<&[String]>,
     ) -> Option<TrunkId> {
-        let at = self.trunks.iter().position(|trunk| {
-            if trunk.interface != interface {
-                return false;
-            }
-            if let (Some(proven), names @ [_, ..]) = (proven, trunk.client_names()) {
-                return proven.iter().any(|name| names.contains(name));
-            }
-            trunk.sources.iter().any(|net| net.contains(source.ip()))
-                || trunk.targets.iter().any(|target| {
-                    target.address(transport).is_some_and(|address| {
-                        address.ip() == source.ip()
-                            && (transport.is_reliable() || address.port() == source.port())
-                    })
-                })
-        })?;
+        let matching = self
+            .trunks
+            .iter()
+            .enumerate()
+            .filter(|(_, trunk)| trunk.interface == interface)
+            .filter_map(|(at, trunk)| Some((at, trunk.closeness(source, transport, proven)?)));
+        let (at, _) = matching.min_by_key(|(_, closeness)| Reverse(*closeness))?;
         u16::try_from(at).ok().map(TrunkId)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+    use super::*;
+
+    /// A trunk with a wide network does not take the requests of the others in it.
+    #[test]
+    fn requests_belong_to_the_trunk_with_the_closest_address() {
+        let text = "[[interface]]\nname=\"a\"\nlisten=[\"udp:192.0.2.1\",\"tcp:192.0.2.1\"]\n\
+             [[trunk]]\nname=\"wide\"\ntarget=\"198.51.100.10\"\nsources=[\"198.51.100.0/24\",\"2001:db8::/32\"]\n\
+             [[trunk]]\nname=\"near\"\ntarget=\"carrier.example\"\nsources=[\"198.51.100.128/25\",\"2001:db8:1::/48\"]\n\
+             [[trunk]]\nname=\"exact\"\ntarget=\"198.51.100.200:5070\"\n\
+             [[trunk]]\nname=\"same\"\ntarget=\"198.51.100.10\"\n";
+        let config = parse(text, "f").unwrap();
+        for (source, transport, name) in [
+            ("198.51.100.20:5060", Transport::Udp, "wide"),
+            ("198.51.100.129:5060", Transport::Udp, "near"),
+            ("198.51.100.200:5070", Transport::Udp, "exact"),
+            ("198.51.100.200:5071", Transport::Udp, "near"),
+            ("198.51.100.200:5071", Transport::Tcp, "exact"),
+            ("198.51.100.10:5060", Transport::Udp, "wide"),
+            ("[2001:db8:1::7]:5060", Transport::Udp, "near"),
+            ("[2001:db8:2::7]:5060", Transport::Udp, "wide"),
+        ] {
+            let source = source.parse().unwrap();
+            let found = config.trunk_of(InterfaceId(0), source, transport, None);
+            assert_eq!(config.name_of_trunk(found).as_deref(), Some(name), "{source}");
+        }
     }
 }
