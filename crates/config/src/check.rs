@@ -2,7 +2,7 @@
 //! several tables.
 
 use super::document::DocumentNode;
-use super::interfaces::{interface_of, listening_clashes};
+use super::interfaces::interface_of;
 use super::mistake::Mistake;
 use super::model::Config;
 use super::names::Names;
@@ -11,7 +11,7 @@ use super::renamed::RenamedKeyWarning;
 use super::sink::Sink;
 use super::trunks::{known_by_certificate, trunk_of};
 use super::{
-    alarms, conferences, console, control, dns, gateway, limits, log, media, metrics, ng_client,
+    alarms, conferences, console, control, dns, gateway, limits, listener_clashes, log, media, metrics, ng_client,
     ng_server, realm, records, registrar, renamed, routes, rules, schema, session_timer, sip,
     store, threads, traces, users, workers,
 };
@@ -292,7 +292,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
             "add an [[interface]] with name and listen, [ng_server] for a media node, or [gateway] for an IPsec gateway",
         );
     }
-    listening_clashes(&config.interfaces, &raw.interface, sink);
+    listener_clashes::check(&config, raw, sink);
     for (index, trunk) in raw.trunk.iter().enumerate() {
         let checked = trunk_of(trunk, index, &config.interfaces, sink);
         config.trunks.push(checked);

@@ -493,38 +493,3 @@ fn register(interface: &RawInterface, path: &str, sink: &mut Sink<'_>) -> Regist
         },
     }
 }
-
-pub(super) fn listening_clashes(
-    interfaces: &[InterfaceSpec],
-    raw: &[RawInterface],
-    sink: &mut Sink<'_>,
-) {
-    let mut seen: Vec<(ListenAddress, String)> = Vec::new();
-    for (index, interface) in interfaces.iter().enumerate() {
-        for (place, listen) in interface.listen.iter().enumerate() {
-            let base = format!("interface[{index}].listen");
-            let at = raw
-                .get(index)
-                .map_or(base.clone(), |raw| raw.listen.path(&base, place));
-            let clash = seen.iter().find(|(other, _)| {
-                other.transport.is_reliable() == listen.transport.is_reliable()
-                    && other.address.port() == listen.address.port()
-                    && same_place(other.address.ip(), listen.address.ip())
-            });
-            if let Some((other, path)) = clash {
-                let line = sink.line(path);
-                sink.report(
-                    &at,
-                    format!("{listen} is already used by {other} in line {line}"),
-                    "choose another port or address",
-                );
-            }
-            seen.push((*listen, at));
-        }
-    }
-}
-
-/// Whether sockets on these addresses conflict at the same port.
-fn same_place(a: IpAddr, b: IpAddr) -> bool {
-    a == b || (a.is_ipv4() == b.is_ipv4() && (a.is_unspecified() || b.is_unspecified()))
-}

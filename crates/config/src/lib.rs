@@ -26,6 +26,7 @@ mod http_url;
 mod ike;
 mod interfaces;
 mod limits;
+mod listener_clashes;
 mod log;
 mod media;
 mod media_addresses;

@@ -8,7 +8,7 @@ use super::control::ControlSpec;
 use super::dns::Dns;
 use super::drain::Drain;
 use super::gateway::GatewaySpec;
-use super::interfaces::{InterfaceKind, InterfaceSpec};
+use super::interfaces::{Authenticate, InterfaceKind, InterfaceSpec, Register};
 use super::limits::AdmissionLimits;
 use super::log::LogSpec;
 use super::media::MediaSpec;
@@ -259,6 +259,17 @@ impl Config {
         }
     }
 
+    /// The hint about users that no interface serves.
+    fn unused_users(&self) -> Option<String> {
+        let mut interfaces = self.interfaces.iter();
+        let is_served = interfaces.any(|interface| {
+            interface.authenticate == Authenticate::Digest || interface.register == Register::Local
+        });
+        (!self.users.is_empty() && !is_served).then(|| {
+            "no phone can register or authenticate as a [[user]]: no interface has authenticate = \"digest\" or register = \"local\"; set authenticate = \"digest\" at the interface of the phones, or remove the users".to_owned()
+        })
+    }
+
     /// The user of a name or number.
     pub fn user_called(&self, called: &str) -> Option<&UserSpec> {
         self.users.get(called).or_else(|| {
@@ -283,6 +294,7 @@ impl Config {
     pub fn hints(&self) -> Vec<String> {
         let mut hints = Vec::new();
         self.srtp_key_hints(&mut hints);
+        hints.extend(self.unused_users());
         for interface in &self.interfaces {
             let name = &interface.name;
             for listen in &interface.listen {
@@ -323,6 +335,20 @@ impl Config {
 mod tests {
     use super::super::parse;
     use super::*;
+
+    /// Users without an interface that serves them have no effect.
+    #[test]
+    fn users_that_no_interface_serves_are_hinted_at() {
+        let hints = |more: &str| {
+            let text = format!(
+                "[[interface]]\nname=\"a\"\nlisten=\"udp:192.0.2.1\"\n{more}\n[[user]]\nname=\"1\"\npassword=\"x\"\n"
+            );
+            parse(&text, "f").unwrap().hints().join("\n")
+        };
+        assert!(hints("").contains("no phone can register or authenticate"));
+        assert_eq!(hints("authenticate=\"digest\""), "");
+        assert_eq!(hints("register=\"local\""), "");
+    }
 
     /// A trunk with a wide network does not take the requests of the others in it.
     #[test]

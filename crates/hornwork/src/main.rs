@@ -32,6 +32,7 @@ mod machine;
 mod media_node;
 mod media_path;
 mod metrics;
+mod name_service;
 mod notify;
 mod operators;
 mod phone;
