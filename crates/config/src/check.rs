@@ -225,6 +225,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         trunks: trunks.map(|table| table.name.clone()).collect(),
     };
     let has_ha1 = raw.user.iter().any(|user| user.ha1.is_some());
+    let (users, number_owners) = users::users(&raw.user, &raw.realm.name, sink);
     let mut config = Config {
         interfaces: Vec::new(),
         ng_server: None,
@@ -235,13 +236,8 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         conferences: Vec::new(),
         rules: ::rules::RuleSet::default(),
         identity: rules::identity_policy(&raw.identity),
-        numbered: raw
-            .user
-            .iter()
-            .filter(|user| !user.numbers.as_slice().is_empty())
-            .map(|user| user.name.clone())
-            .collect(),
-        users: users::users(&raw.user, &raw.realm.name, sink),
+        number_owners,
+        users,
         realm: realm::realm(&raw.realm, has_ha1, sink),
         registrar: registrar::registrar(&raw.registrar, sink),
         registrar_store: registrar::store(&raw.registrar, sink),

@@ -117,7 +117,7 @@ pub use trunks::{
     CarrierAccount, IdentityPassing, KeepAlive, Redirect, Refer, TargetSpec, Trunk,
     TrunkCredentials,
 };
-pub use users::{Number, UserSecret, UserSpec};
+pub use users::{Number, NumberOwners, UserSecret, UserSpec};
 
 /// Parses and checks a configuration. Mistakes carry `file` as file name.
 ///

@@ -30,7 +30,7 @@ use super::store::StoreSpec;
 use super::threads::Threads;
 use super::traces::TracesSpec;
 use super::trunks::Trunk;
-use super::users::{Number, UserSpec};
+use super::users::{NumberOwners, UserSpec};
 use core::cmp::Reverse;
 use engine::{Limits, Transport};
 use std::collections::BTreeMap;
@@ -60,8 +60,8 @@ pub struct Config {
     pub identity: IdentityPolicy,
     /// Users by name: they may register, and call with digest.
     pub users: BTreeMap<String, UserSpec>,
-    /// Names of the users that have numbers.
-    pub numbered: Vec<String>,
+    /// Owners of the numbers of users.
+    pub number_owners: NumberOwners,
     /// Digest authentication of requests.
     pub realm: Realm,
     /// The embedded registrar.
@@ -272,22 +272,14 @@ impl Config {
 
     /// The user of a name or number.
     pub fn user_called(&self, called: &str) -> Option<&UserSpec> {
-        self.users.get(called).or_else(|| {
-            // Few users have numbers; the others are not searched.
-            let mut with = self.numbered.iter().filter_map(|name| self.users.get(name));
-            with.find(|user| user.is_called(called))
-        })
+        self.users
+            .get(called)
+            .or_else(|| self.users.get(self.number_owners.owner(called)?))
     }
 
     /// The prefixes in `numbers` of the users.
     pub fn number_prefixes(&self) -> Vec<Box<str>> {
-        let users = self.numbered.iter().filter_map(|name| self.users.get(name));
-        let numbers = users.flat_map(|user| &user.numbers);
-        let prefixes = numbers.filter_map(|number| match number {
-            Number::Prefix(prefix) => Some(prefix.as_str().into()),
-            Number::One(_) => None,
-        });
-        prefixes.collect()
+        self.number_owners.prefixes().map(Into::into).collect()
     }
 
     /// Hints about settings that are valid but may be unintended.
