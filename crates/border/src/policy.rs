@@ -19,6 +19,7 @@ use config::{
 };
 use core::time::Duration;
 use engine::{Reason, Transport};
+use open_routes::is_open;
 use serde::{Deserialize, Serialize};
 use sip::Flow;
 use std::borrow::Cow;
@@ -482,7 +483,9 @@ fn by_routes(config: &Config, facts: &Facts<'_>, view: &dyn RoutingState) -> Pla
             .unwrap_or_else(|| Refusal::plan(Reason::RegistrationOver));
     }
     for route in &config.routes {
-        if !router.matches(route, caller.as_ref(), &called) || !router.open_to(route) {
+        if !router.matches(route, caller.as_ref(), &called)
+            || !is_open(route, config, facts, router.passing_trunk())
+        {
             continue;
         }
         if let Some(plan) = router.carry_out(route, &called) {
