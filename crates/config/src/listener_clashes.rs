@@ -1,4 +1,5 @@
-//! Two listeners of one process at the same address and port: the second one could not be opened at the start.
+//! Two listeners of one process at the same address and port, of which the second one could not be opened at the start;
+//! and listeners at media ports.
 
 use super::model::Config;
 use super::raw::Raw;
@@ -36,6 +37,28 @@ pub(super) fn check(config: &Config, raw: &Raw, sink: &mut Sink<'_>) {
             );
         }
         seen.push(listener);
+    }
+    for listener in seen.iter().filter(|listener| !listener.is_stream) {
+        at_media_ports(listener, config, sink);
+    }
+}
+
+/// Reports a listener over UDP at a media port of any interface.
+fn at_media_ports(listener: &Listener, config: &Config, sink: &mut Sink<'_>) {
+    let (ip, port) = (listener.address.ip(), listener.address.port());
+    let media = config.interfaces.iter().flat_map(|one| &one.media);
+    let ranges = media.filter_map(|media| config.media_ranges.get(media.range));
+    let mut at_port =
+        ranges.filter(|range| same_place(range.address, ip) && (range.first..=range.last).contains(&port));
+    if let Some(range) = at_port.next() {
+        sink.report(
+            &listener.path,
+            format!(
+                "port {port} of {} is one of the media ports {}-{}",
+                listener.name, range.first, range.last
+            ),
+            "change the listening port or `media.ports`",
+        );
     }
 }
 
@@ -118,6 +141,14 @@ mod tests {
             let found = mistakes(&more);
             assert_eq!(found.len(), 1, "{more}: {found:?}");
             assert!(found.iter().all(|one| one.contains(expected)), "{found:?}");
+        }
+        let media = "[[interface]]\nname=\"b\"\nlisten=\"udp:127.0.0.1:25060\"\nmedia={ports=\"10000-10999\"}\n";
+        let everywhere =
+            "[[interface]]\nname=\"b\"\nlisten=\"udp:0.0.0.0:25060\"\nadvertise=\"x\"\nmedia={address=\"127.0.0.1\"}\n";
+        for more in [media, everywhere] {
+            let found = mistakes(more);
+            let expected = ":25060 is one of the media ports 20000-26999";
+            assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
         }
         let others = "[console]\nlisten=\"[::1]:8080\"\n[metrics]\nlisten=\"127.0.0.2:8080\"\n";
         assert_eq!(mistakes(&format!("{control}{others}")), [""; 0]);
