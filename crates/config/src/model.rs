@@ -21,7 +21,7 @@ use super::realm::Realm;
 use super::records::RecordsSpec;
 use super::registrar::{Registrar, RegistrarStore};
 use super::renamed::RenamedKeyWarning;
-use super::routes::RouteSpec;
+use super::routes::{MediaMode, RouteSpec};
 use super::rules::IdentityPolicy;
 use super::security::MediaSecurity;
 use super::session_timer::SessionTimer;
@@ -287,6 +287,13 @@ impl Config {
         let mut hints = Vec::new();
         self.srtp_key_hints(&mut hints);
         hints.extend(self.unused_users());
+        // Media nodes have addresses of their own, and with media bypass the sides send to each other.
+        let bypassed = |route: &RouteSpec| route.media == MediaMode::Bypass;
+        let is_anchored = self.routes.is_empty() || !self.routes.iter().all(bypassed);
+        if is_anchored && !self.media.at_nodes {
+            let interfaces = self.interfaces.iter();
+            hints.extend(interfaces.filter_map(InterfaceSpec::half_advertised));
+        }
         for interface in &self.interfaces {
             let name = &interface.name;
             for listen in &interface.listen {
@@ -327,6 +334,29 @@ impl Config {
 mod tests {
     use super::super::parse;
     use super::*;
+
+    /// One-way audio, or calls that end after the answer.
+    #[test]
+    fn public_address_in_one_place_only_is_hinted_at() {
+        let hints = |address: &str, advertise: &str, media: &str| {
+            let text = format!(
+                "[[interface]]\nname=\"a\"\nkind=\"core\"\nlisten=\"udp:{address}\"\n{advertise}\nmedia={{{media}}}\n"
+            );
+            parse(&text, "f").unwrap().hints().join("\n")
+        };
+        let (private, public) = ("192.168.1.10", "advertise=\"203.0.113.7\"");
+        assert!(hints(private, public, "").contains("session descriptions have 192.168.1.10"));
+        assert!(hints(private, "", public).contains("Contact has 192.168.1.10"));
+        for (address, advertise, media) in [
+            (private, public, public),
+            (private, "", ""),
+            (private, "advertise=\"10.0.0.1\"", ""),
+            (private, "advertise=\"sip.example.com\"", public),
+            ("203.0.113.7", public, ""),
+        ] {
+            assert_eq!(hints(address, advertise, media), "", "{address} {advertise} {media}");
+        }
+    }
 
     /// Users without an interface that serves them have no effect.
     #[test]
