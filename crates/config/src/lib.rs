@@ -14,6 +14,7 @@ mod check;
 mod codecs;
 mod conferences;
 mod console;
+mod contradictions;
 mod control;
 mod data_path;
 mod database;

@@ -287,6 +287,7 @@ impl Config {
         let mut hints = Vec::new();
         self.srtp_key_hints(&mut hints);
         hints.extend(self.unused_users());
+        hints.extend(self.contradictions());
         // Media nodes have addresses of their own, and with media bypass the sides send to each other.
         let bypassed = |route: &RouteSpec| route.media == MediaMode::Bypass;
         let is_anchored = self.routes.is_empty() || !self.routes.iter().all(bypassed);
