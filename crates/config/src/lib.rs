@@ -103,7 +103,7 @@ pub use registrar::{Registrar, RegistrarStore};
 pub use renamed::RenamedKeyWarning;
 pub use routes::{Match, MediaMode, NumberRewrite, RouteAction, RouteSpec, RouteTrunk};
 pub use rules::{History, IdentityPolicy};
-pub use schema::{json_schema, markdown};
+pub use schema::{is_secret, json_schema, markdown};
 pub use security::{Ice, Keying, MediaSecurity, Mux, SrtpPolicy};
 pub use session_timer::SessionTimer;
 pub use sip::Sip;

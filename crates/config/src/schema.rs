@@ -198,6 +198,10 @@ impl<'s> SchemaValidator<'s> {
     fn wrong_type(&mut self, schema: &Value, node: &DocumentNode, what: &str) {
         let wanted = type_names(self.root, schema).join(" or ");
         let remedy = match (&node.value, wanted.as_str()) {
+            // The remedy is logged.
+            (DocumentValue::Integer(_), "a text") if is_secret(what) => {
+                format!("write the value of {what} in quotes")
+            }
             (DocumentValue::Text(text), "a whole number") if text.parse::<i64>().is_ok() => {
                 format!("write {what} = {text}, without quotes")
             }
@@ -214,6 +218,14 @@ impl<'s> SchemaValidator<'s> {
             remedy,
         );
     }
+}
+
+/// Keys whose values are secrets, which are not logged.
+const SECRETS: [&str; 4] = ["password", "ha1", "pin", "community"];
+
+/// Whether a key has a secret as its value, also if `password` is misspelt.
+pub fn is_secret(key: &str) -> bool {
+    SECRETS.contains(&key) || did_you_mean(key, ["password"].into_iter()).is_some()
 }
 
 fn resolve<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
@@ -527,6 +539,15 @@ mod tests {
         let most = "[realm]\nsource_failures=4294967295\n";
         let text = format!("[[interface]]\nname=\"a\"\nlisten=\"udp:192.0.2.1\"\n{most}");
         assert!(judge(&text, "f").mistakes.is_empty());
+    }
+
+    #[test]
+    fn remedy_does_not_repeat_a_secret() {
+        let text = "[[interface]]\nname=\"a\"\nlisten=\"udp:192.0.2.1\"\n[[user]]\nname=\"b\"\npassword=271828\n";
+        let mistakes = judge(text, "f").mistakes;
+        let shown = format!("{mistakes:?}");
+        assert!(shown.contains("`password` must be a text"), "{shown}");
+        assert!(!shown.contains("271828"), "{shown}");
     }
 
     #[test]
