@@ -15,8 +15,8 @@ struct Listener {
     path: String,
 }
 
-/// Reports listeners of interfaces, `[control]`, `[metrics]`, `[console]` and HEP that use an address and port twice. The
-/// ng server is a process of its own.
+/// Reports listeners of interfaces, `[control]`, `[metrics]`, `[console]` and HEP that use an address and port twice.
+/// The ng server is a process of its own.
 pub(super) fn check(config: &Config, raw: &Raw, sink: &mut Sink<'_>) {
     let mut seen: Vec<Listener> = Vec::new();
     for listener in listeners(config, raw) {
