@@ -47,10 +47,11 @@ pub(super) fn check(config: &Config, raw: &Raw, sink: &mut Sink<'_>) {
 fn at_media_ports(listener: &Listener, config: &Config, sink: &mut Sink<'_>) {
     let (ip, port) = (listener.address.ip(), listener.address.port());
     let media = config.interfaces.iter().flat_map(|one| &one.media);
-    let ranges = media.filter_map(|media| config.media_ranges.get(media.range));
-    let mut at_port =
-        ranges.filter(|range| same_place(range.address, ip) && (range.first..=range.last).contains(&port));
-    if let Some(range) = at_port.next() {
+    let mut ranges = media.filter_map(|media| config.media_ranges.get(media.range));
+    let at_port = ranges.find(|range| {
+        same_place(range.address, ip) && (range.first..=range.last).contains(&port)
+    });
+    if let Some(range) = at_port {
         sink.report(
             &listener.path,
             format!(

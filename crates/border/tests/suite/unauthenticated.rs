@@ -416,7 +416,7 @@ fn call_without_credentials_takes_routes_that_permit_it_where_digest_is_required
             .filter(|(_, text)| !text.starts_with("SIP/2.0"))
             .map(|(to, _)| to)
             .collect();
-        let wanted: &[&SocketAddr] = if routed { &[&psap] } else { &[] };
+        let wanted: Vec<&SocketAddr> = routed.then_some(&psap).into_iter().collect();
         assert_eq!(reached, wanted, "{user} {method} {extra}: {sent:?}");
         let refused = |code: &str| {
             let mut sent = sent.iter();
