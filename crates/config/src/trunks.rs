@@ -669,3 +669,23 @@ pub(super) fn known_by_certificate(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+
+    #[test]
+    fn user_of_from_has_characters_of_a_sip_address() {
+        let with = |user: &str| {
+            let text = format!(
+                "[[interface]]\nname=\"a\"\nlisten=\"udp:192.0.2.1\"\n[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\nfrom_user=\"{user}\"\n"
+            );
+            parse(&text, "f").map_err(|mistakes| mistakes[0].to_string())
+        };
+        assert!(with("+4312345").is_ok() && with("office").is_ok());
+        for user in ["", "a b", "a@b", "M\u{fc}ller"] {
+            let why = with(user).unwrap_err();
+            assert!(why.starts_with("f:7:") && why.contains("cannot be the user part"), "{why}");
+        }
+    }
+}
