@@ -309,6 +309,21 @@ impl Config {
         hints
     }
 
+    /// Whether a source is this trunk by a network of its `sources` only, and a target of another trunk at the same
+    /// interface has a name, which may have the address of the source.
+    pub fn is_by_network(&self, id: TrunkId, source: SocketAddr, transport: Transport) -> bool {
+        let Some(trunk) = self.trunk(id) else {
+            return false;
+        };
+        let is_named = |other: &Trunk| {
+            let mut targets = other.targets.iter();
+            other.name != trunk.name
+                && other.interface == trunk.interface
+                && targets.any(|target| target.host.ip().is_none())
+        };
+        trunk.closeness(source, transport, None) != Some(u8::MAX) && self.trunks.iter().any(is_named)
+    }
+
     /// The trunk of a request that arrived on `interface` from `source`: by the exact address and port of a target,
     /// otherwise by the longest prefix of its `sources`; of several the first of the file. On stream transports the port
     /// is ignored. On a TLS connection opened by the peer, `proven` are the domains of its verified certificate: a trunk

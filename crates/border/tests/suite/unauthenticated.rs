@@ -425,3 +425,36 @@ fn call_without_credentials_takes_routes_that_permit_it_where_digest_is_required
         assert_eq!(refused("4"), !routed, "{user} {method} {extra}: {sent:?}");
     }
 }
+
+/// The address of a trunk's name precedes a network of another trunk that contains it, once the name is located.
+#[test]
+fn located_address_of_a_trunk_precedes_the_network_of_another() {
+    let text = "[[interface]]\nname='out'\nlisten='udp:192.0.2.1:5060'\n\
+        [[interface]]\nname='in'\nkind='core'\nlisten='udp:198.51.100.1:5060'\n\
+        [[trunk]]\nname='wide'\ninterface='out'\ntarget='udp:203.0.113.10:5060'\nsources='203.0.113.0/24'\n\
+        [[trunk]]\nname='named'\ninterface='out'\ntarget='udp:carrier.example:5060'\n\
+        [[trunk]]\nname='first'\ninterface='in'\ntarget='udp:10.2.0.1:5060'\n\
+        [[trunk]]\nname='second'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\n\
+        [[route]]\nfrom_trunk='wide'\ntrunk='first'\n\
+        [[route]]\nfrom_trunk='named'\ntrunk='second'\n\
+        [[route]]\nfrom_trunk='first'\ntrunk='named'\n";
+    let mut config = parse(text, "named.toml").expect("configuration");
+    let carrier: SocketAddr = "203.0.113.20:5060".parse().unwrap();
+    config.dns.hosts = vec![("carrier.example".to_owned(), carrier.ip())];
+    let mut rig = Rig::new(&config);
+    let outside = ("192.0.2.1:5060".parse().unwrap(), Transport::Udp);
+    let inside = ("198.51.100.1:5060".parse().unwrap(), Transport::Udp);
+    let first: SocketAddr = "10.2.0.1:5060".parse().unwrap();
+    let second: SocketAddr = "10.2.0.2:5060".parse().unwrap();
+    let reached = |sent: &Sent, to: SocketAddr| {
+        let mut sent = sent.iter();
+        sent.any(|(at, text)| *at == to && text.starts_with("INVITE "))
+    };
+    let call = |number| request("INVITE", "100", "203.0.113.20:5060", Transport::Udp, number);
+    let sent = rig.send(&config, outside, carrier, &call(1));
+    assert!(reached(&sent, first), "by the network: {sent:?}");
+    let sent = rig.send(&config, inside, first, &call(2));
+    assert!(reached(&sent, carrier), "{sent:?}");
+    let sent = rig.send(&config, outside, carrier, &call(3));
+    assert!(reached(&sent, second), "by the name: {sent:?}");
+}
