@@ -394,7 +394,8 @@ mod tests {
 
     #[test]
     fn names_with_fixed_addresses_need_no_name_server() {
-        let text = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1'\n[dns]\nservers=['192.0.2.53']\n";
+        let text =
+            "[[interface]]\nname='a'\nlisten='udp:192.0.2.1'\n[dns]\nservers=['192.0.2.53']\n";
         let mut config = config::parse(text, "t").unwrap();
         config.dns.hosts = vec![("pbx".to_owned(), [10, 0, 0, 20].into())];
         let mut client = DnsClient::new(&config, Entropy::from_number(1));

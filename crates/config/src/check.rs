@@ -11,9 +11,9 @@ use super::renamed::RenamedKeyWarning;
 use super::sink::Sink;
 use super::trunks::{known_by_certificate, trunk_of};
 use super::{
-    alarms, conferences, console, control, dns, gateway, limits, listener_clashes, log, media, metrics, ng_client,
-    ng_server, realm, records, registrar, renamed, routes, rules, schema, session_timer, sip,
-    store, threads, traces, users, workers,
+    alarms, conferences, console, control, dns, gateway, limits, listener_clashes, log, media,
+    metrics, ng_client, ng_server, realm, records, registrar, renamed, routes, rules, schema,
+    session_timer, sip, store, threads, traces, users, workers,
 };
 
 use serde::de::DeserializeOwned;

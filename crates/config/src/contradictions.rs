@@ -50,12 +50,15 @@ impl Config {
         }
         // A trunk may be added behind each interface.
         is_kind(PeerKind::Trunk)
-            || interfaces.iter().filter_map(|id| self.interface(*id)).any(|interface| {
-                is_kind(match interface.kind {
-                    InterfaceKind::Access => PeerKind::Access,
-                    InterfaceKind::Core => PeerKind::Core,
+            || interfaces
+                .iter()
+                .filter_map(|id| self.interface(*id))
+                .any(|interface| {
+                    is_kind(match interface.kind {
+                        InterfaceKind::Access => PeerKind::Access,
+                        InterfaceKind::Core => PeerKind::Core,
+                    })
                 })
-            })
     }
 }
 
@@ -94,7 +97,10 @@ mod tests {
             "interface=\"in\"\nkind=\"access\"",
         ] {
             let found = rule(conditions);
-            assert!(found.contains("rule 1: it applies to no message"), "{conditions}: {found}");
+            assert!(
+                found.contains("rule 1: it applies to no message"),
+                "{conditions}: {found}"
+            );
         }
         for conditions in [
             "",

@@ -48,9 +48,8 @@ fn at_media_ports(listener: &Listener, config: &Config, sink: &mut Sink<'_>) {
     let (ip, port) = (listener.address.ip(), listener.address.port());
     let media = config.interfaces.iter().flat_map(|one| &one.media);
     let mut ranges = media.filter_map(|media| config.media_ranges.get(media.range));
-    let at_port = ranges.find(|range| {
-        same_place(range.address, ip) && (range.first..=range.last).contains(&port)
-    });
+    let at_port = ranges
+        .find(|range| same_place(range.address, ip) && (range.first..=range.last).contains(&port));
     if let Some(range) = at_port {
         sink.report(
             &listener.path,
@@ -144,8 +143,7 @@ mod tests {
             assert!(found.iter().all(|one| one.contains(expected)), "{found:?}");
         }
         let media = "[[interface]]\nname=\"b\"\nlisten=\"udp:127.0.0.1:25060\"\nmedia={ports=\"10000-10999\"}\n";
-        let everywhere =
-            "[[interface]]\nname=\"b\"\nlisten=\"udp:0.0.0.0:25060\"\nadvertise=\"x\"\nmedia={address=\"127.0.0.1\"}\n";
+        let everywhere = "[[interface]]\nname=\"b\"\nlisten=\"udp:0.0.0.0:25060\"\nadvertise=\"x\"\nmedia={address=\"127.0.0.1\"}\n";
         for more in [media, everywhere] {
             let found = mistakes(more);
             let expected = ":25060 is one of the media ports 20000-26999";

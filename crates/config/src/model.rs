@@ -321,13 +321,14 @@ impl Config {
                 && other.interface == trunk.interface
                 && targets.any(|target| target.host.ip().is_none())
         };
-        trunk.closeness(source, transport, None) != Some(u8::MAX) && self.trunks.iter().any(is_named)
+        trunk.closeness(source, transport, None) != Some(u8::MAX)
+            && self.trunks.iter().any(is_named)
     }
 
     /// The trunk of a request that arrived on `interface` from `source`: by the exact address and port of a target,
-    /// otherwise by the longest prefix of its `sources`; of several the first of the file. On stream transports the port
-    /// is ignored. On a TLS connection opened by the peer, `proven` are the domains of its verified certificate: a trunk
-    /// with client names is identified by them alone.
+    /// otherwise by the longest prefix of its `sources`; of several the first of the file. On stream transports the
+    /// port is ignored. On a TLS connection opened by the peer, `proven` are the domains of its verified certificate:
+    /// a trunk with client names is identified by them alone.
     pub fn trunk_of(
         &self,
         interface: InterfaceId,
@@ -370,7 +371,11 @@ mod tests {
             (private, "advertise=\"sip.example.com\"", public),
             ("203.0.113.7", public, ""),
         ] {
-            assert_eq!(hints(address, advertise, media), "", "{address} {advertise} {media}");
+            assert_eq!(
+                hints(address, advertise, media),
+                "",
+                "{address} {advertise} {media}"
+            );
         }
     }
 
@@ -409,7 +414,11 @@ mod tests {
         ] {
             let source = source.parse().unwrap();
             let found = config.trunk_of(InterfaceId(0), source, transport, None);
-            assert_eq!(config.name_of_trunk(found).as_deref(), Some(name), "{source}");
+            assert_eq!(
+                config.name_of_trunk(found).as_deref(),
+                Some(name),
+                "{source}"
+            );
         }
     }
 }

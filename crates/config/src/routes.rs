@@ -117,8 +117,8 @@ pub(super) struct RawRoute {
     /// Action: refuse the call with this status.
     pub reject: Option<RawReject>,
     /// Whether sources that have not authenticated may use this route, for example for emergency calls. With
-    /// `authenticate = "digest"` calls without credentials that take such a route are not challenged; no other route, no
-    /// header rule and no conference takes them.
+    /// `authenticate = "digest"` calls without credentials that take such a route are not challenged; no other route,
+    /// no header rule and no conference takes them.
     #[serde(default)]
     pub unauthenticated: bool,
     /// `anchor`: media is relayed by the border or a media node. `bypass`: SDP is passed unchanged, and the sides send
@@ -287,11 +287,7 @@ fn names<'r>(
 
 /// Anchored at both ends: an unanchored expression for numbers is nearly always a security hole.
 pub(super) fn anchored(text: &str, path: &str, sink: &mut Sink<'_>) -> Option<Regex> {
-    let compile = |text: &str| {
-        regex::RegexBuilder::new(text)
-            .size_limit(1 << 20)
-            .build()
-    };
+    let compile = |text: &str| regex::RegexBuilder::new(text).size_limit(1 << 20).build();
     // Alone first: in `a)|(b` the parentheses around it would end, and the anchors would hold for a part each.
     match compile(text).and_then(|_| compile(&format!("^(?:{text})$"))) {
         Ok(regex) => Some(regex),
@@ -342,11 +338,13 @@ fn match_of(raw: &RawMatch, path: &str, sink: &mut Sink<'_>) -> Match {
             .domain
             .as_slice()
             .iter()
-            .map(|domain| match HostName::parse(domain).and_then(|host| host.ip()) {
-                // In the form of policy, whichever is written.
-                Some(ip) => ip.to_string(),
-                None => domain.to_ascii_lowercase(),
-            })
+            .map(
+                |domain| match HostName::parse(domain).and_then(|host| host.ip()) {
+                    // In the form of policy, whichever is written.
+                    Some(ip) => ip.to_string(),
+                    None => domain.to_ascii_lowercase(),
+                },
+            )
             .collect(),
         users: raw.user.as_slice().to_vec(),
         services: raw

@@ -685,7 +685,10 @@ mod tests {
         assert!(with("+4312345").is_ok() && with("office").is_ok());
         for user in ["", "a b", "a@b", "M\u{fc}ller"] {
             let why = with(user).unwrap_err();
-            assert!(why.starts_with("f:7:") && why.contains("cannot be the user part"), "{why}");
+            assert!(
+                why.starts_with("f:7:") && why.contains("cannot be the user part"),
+                "{why}"
+            );
         }
     }
 }

@@ -125,7 +125,10 @@ impl NumberOwners {
 }
 
 /// The entries of a map whose keys begin with `prefix`.
-fn below<'m, V>(map: &'m BTreeMap<String, V>, prefix: &'m str) -> impl Iterator<Item = (&'m str, &'m V)> {
+fn below<'m, V>(
+    map: &'m BTreeMap<String, V>,
+    prefix: &'m str,
+) -> impl Iterator<Item = (&'m str, &'m V)> {
     let from = (Bound::Included(prefix), Bound::Unbounded);
     map.range::<str, _>(from)
         .take_while(move |(key, _)| key.starts_with(prefix))

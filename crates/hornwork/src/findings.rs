@@ -289,7 +289,10 @@ mod tests {
         for (line, shown) in [
             ("password = \"geheim\"", "password = ********"),
             ("pasword=\"ge\\\"heim\" # x", "pasword=********** # x"),
-            ("{ name = \"a\", password = 'ge heim', x = 1 }", "{ name = \"a\", password = *** *****, x = 1 }"),
+            (
+                "{ name = \"a\", password = 'ge heim', x = 1 }",
+                "{ name = \"a\", password = *** *****, x = 1 }",
+            ),
             ("password = geheim", "password = ******"),
             ("\"password\" = \"geheim", "\"password\" = *******"),
             ("pin = 1234, name = \"b\"", "pin = ****, name = \"b\""),

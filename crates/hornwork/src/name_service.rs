@@ -79,7 +79,8 @@ mod tests {
     /// A name of /etc/hosts is located without DNS.
     #[test]
     fn names_of_this_machine_are_part_of_the_configuration() {
-        let text = "[[interface]]\nname='a'\nlisten='udp:127.0.0.1'\n[dns]\nservers=['192.0.2.53']\n";
+        let text =
+            "[[interface]]\nname='a'\nlisten='udp:127.0.0.1'\n[dns]\nservers=['192.0.2.53']\n";
         let config = with_name_service(config::parse(text, "f").unwrap());
         let file = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
         assert_eq!(config.dns.hosts, hosts(&file));

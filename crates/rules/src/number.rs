@@ -74,9 +74,7 @@ impl Renumber {
 /// The text behind a non-empty prefix, if there is any. Behind none begins a number with 0: no country code does
 /// (ITU-T E.164), and no national number of a country with a trunk prefix. 000, an emergency number, is a short one.
 fn strip_filled<'n>(number: &'n str, prefix: &str) -> Option<&'n str> {
-    let rest = number
-        .strip_prefix(prefix)
-        .filter(|_| !prefix.is_empty())?;
+    let rest = number.strip_prefix(prefix).filter(|_| !prefix.is_empty())?;
     (!rest.is_empty() && !rest.starts_with('0')).then_some(rest)
 }
 

@@ -401,7 +401,12 @@ fn call_without_credentials_takes_routes_that_permit_it_where_digest_is_required
         ("2000", "INVITE", "", false),
         ("112", "MESSAGE", "", false),
         ("112", "INVITE", replaces, false),
-        ("112", "INVITE", "Authorization: Digest x=y\r\nContent-Length", false),
+        (
+            "112",
+            "INVITE",
+            "Authorization: Digest x=y\r\nContent-Length",
+            false,
+        ),
     ]
     .into_iter()
     .enumerate()
