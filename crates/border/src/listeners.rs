@@ -437,14 +437,18 @@ impl Listeners {
                 ctx.config.trunk_of(interface, remote, transport, names)
             }),
         };
-        trunk.or_else(|| {
-            let peer = RequestPeer {
-                address: remote,
-                transport,
-                by_certificate: by_certificate.is_some(),
-            };
-            self.located_trunk(ctx, interface, peer)
-        })
+        let is_settled = trunk.is_some_and(|id| {
+            by_certificate.is_some() || !ctx.config.is_by_network(id, remote, transport)
+        });
+        if is_settled {
+            return trunk;
+        }
+        let peer = RequestPeer {
+            address: remote,
+            transport,
+            by_certificate: by_certificate.is_some(),
+        };
+        self.located_trunk(ctx, interface, peer).or(trunk)
     }
 
     /// The interface of a listener.

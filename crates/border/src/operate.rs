@@ -198,7 +198,7 @@ fn describe_changes(before: &Config, after: &Config) -> String {
         rules,
         identity,
         users,
-        numbered: _,
+        number_owners: _,
         realm,
         registrar,
         registrar_store,

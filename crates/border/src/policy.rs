@@ -1,6 +1,7 @@
 //! Routing policy: a pure function from facts to an immutable plan. It reads the configuration and the state of trunks
 //! and registrations through a trait, uses a random number that is one of the facts, and changes nothing.
 
+mod open_routes;
 mod order;
 mod skipped;
 mod trunk_uri;
@@ -8,6 +9,7 @@ mod trunk_uri;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use open_routes::permits_unauthenticated;
 pub use order::in_order;
 pub use skipped::{SkipReason, SkippedTrunk};
 
@@ -20,6 +22,7 @@ use config::{
 };
 use core::time::Duration;
 use engine::{Reason, Transport};
+use open_routes::is_open;
 use serde::{Deserialize, Serialize};
 use sip::Flow;
 use std::borrow::Cow;
@@ -39,6 +42,8 @@ pub struct Facts<'a> {
     /// Whether the source is authenticated: it is a trunk, has authenticated by digest, or uses the flow of an accepted
     /// registration.
     pub authenticated: bool,
+    /// Whether digest is not required of this call because a route permits unauthenticated sources.
+    pub exempt: bool,
     /// The URI of the caller (in From).
     pub from: &'a [u8],
     /// The Request-URI.
@@ -488,7 +493,9 @@ fn by_routes(config: &Config, facts: &Facts<'_>, view: &dyn RoutingState) -> Pla
             .unwrap_or_else(|| Refusal::plan(Reason::RegistrationOver));
     }
     for route in &config.routes {
-        if !router.matches(route, caller.as_ref(), &called) || !router.open_to(route) {
+        if !router.matches(route, caller.as_ref(), &called)
+            || !is_open(route, config, facts, router.passing_trunk())
+        {
             continue;
         }
         if let Some(plan) = router.carry_out(route, &called) {
@@ -514,24 +521,6 @@ impl Router<'_> {
         match self.config.interface(self.facts.interface)?.register {
             Register::Pass(trunk) => Some(trunk),
             Register::Local | Register::Refuse => None,
-        }
-    }
-
-    /// Whether this source may use a route. If the trunk of registrations authenticates, an unregistered source reaches
-    /// that trunk alone.
-    fn open_to(&self, route: &RouteSpec) -> bool {
-        let interface = self.config.interface(self.facts.interface);
-        let by_trunk = interface.is_some_and(|i| i.authenticate == Authenticate::Trunk);
-        if !by_trunk || self.facts.authenticated || route.unauthenticated {
-            return true;
-        }
-        match &route.action {
-            RouteAction::Reject { .. } => true,
-            RouteAction::Registered => false,
-            RouteAction::Trunks(trunks) => {
-                let passing = self.passing_trunk();
-                trunks.iter().all(|entry| Some(entry.trunk) == passing)
-            }
         }
     }
 
@@ -626,6 +615,9 @@ impl Router<'_> {
     }
 
     fn without_route(&self, called: &RoutingParty<'_>) -> Plan {
+        if self.facts.exempt {
+            return Refusal::plan(Reason::NoRoute);
+        }
         if called.service.is_none()
             && let Some(plan) = self.to_own_contacts("default", &called.user)
         {

@@ -38,10 +38,11 @@ impl RequestOrigin {
         asks && self.trunk.is_none()
     }
 
-    /// Whether calls of this origin may reach conferences; if a trunk authenticates, those of its registered phones.
+    /// Whether calls of this origin may reach conferences; if the interface authenticates, those of its users and of
+    /// registered phones.
     pub(crate) fn reaches_conferences(&self, config: &Config) -> bool {
         let interface = config.interface(self.interface);
-        self.authenticated || interface.is_none_or(|i| i.authenticate != Authenticate::Trunk)
+        self.authenticated || interface.is_none_or(|i| i.authenticate == Authenticate::None)
     }
 
     /// Whether the interface permits out-of-dialog requests of this method.

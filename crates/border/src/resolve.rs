@@ -166,6 +166,7 @@ impl DnsClient {
     pub(crate) fn new(config: &Config, entropy: Entropy) -> DnsClient {
         let settings = ResolverConfig {
             servers: config.dns.servers.clone(),
+            hosts: config.dns.hosts.clone(),
             transports: transports(config),
             ipv4: has_family(config, true),
             ipv6: has_family(config, false),
@@ -385,4 +386,27 @@ pub(crate) fn placed(hop: &HopStep, targets: &[ResolvedTarget]) -> Vec<HopStep> 
         .zip(0..)
         .map(|(target, number)| hop.at_address(number, target.address, target.transport))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_fixed_addresses_need_no_name_server() {
+        let text =
+            "[[interface]]\nname='a'\nlisten='udp:192.0.2.1'\n[dns]\nservers=['192.0.2.53']\n";
+        let mut config = config::parse(text, "t").unwrap();
+        config.dns.hosts = vec![("pbx".to_owned(), [10, 0, 0, 20].into())];
+        let mut client = DnsClient::new(&config, Entropy::from_number(1));
+        for (name, address) in [("PBX", "10.0.0.20:5060"), ("pbx:5080", "10.0.0.20:5080")] {
+            let host = HostName::parse(name).unwrap();
+            let request = wanted(&host, LookupChoices::default()).unwrap();
+            let LookupStart::Done(Ok(targets)) = client.resolver.locate(request, Time::ZERO) else {
+                panic!("{name} is not known");
+            };
+            let found: Vec<String> = targets.map(|target| target.address.to_string()).collect();
+            assert_eq!(found, [address]);
+        }
+    }
 }

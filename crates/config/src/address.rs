@@ -121,6 +121,13 @@ impl Cidr {
             .parse()
             .map_err(|_| format!("{address:?} is not an IP address"))?;
         let full = if address.is_ipv4() { 32 } else { 128 };
+        // Sources are compared as IPv4 addresses.
+        if address.to_canonical() != address {
+            return Err(format!(
+                "{address} is an IPv4-mapped address, which no source has; the address is {}",
+                address.to_canonical()
+            ));
+        }
         let bits = match bits {
             None => full,
             Some(bits) => bits
@@ -137,6 +144,11 @@ impl Cidr {
             ));
         }
         Ok(cidr)
+    }
+
+    /// The length of the prefix.
+    pub fn bits(&self) -> u8 {
+        self.bits
     }
 
     fn masked(&self, address: IpAddr) -> IpAddr {
@@ -226,4 +238,19 @@ pub(super) fn port_range(text: &str) -> Result<(u16, u16), String> {
             .ok_or_else(|| format!("{text:?} is no port from 1 to 65535"))
     };
     Ok((port(first)?, port(last)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No source would ever be in such a network.
+    #[test]
+    fn networks_of_mapped_addresses_are_refused() {
+        for text in ["::ffff:10.0.0.0/104", "::ffff:192.0.2.1"] {
+            let why = Cidr::parse(text).unwrap_err();
+            assert!(why.contains("IPv4-mapped"), "{text}: {why}");
+        }
+        assert!(Cidr::parse("::/0").is_ok() && Cidr::parse("::1").is_ok());
+    }
 }

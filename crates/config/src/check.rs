@@ -2,7 +2,7 @@
 //! several tables.
 
 use super::document::DocumentNode;
-use super::interfaces::{interface_of, listening_clashes};
+use super::interfaces::interface_of;
 use super::mistake::Mistake;
 use super::model::Config;
 use super::names::Names;
@@ -11,9 +11,9 @@ use super::renamed::RenamedKeyWarning;
 use super::sink::Sink;
 use super::trunks::{known_by_certificate, trunk_of};
 use super::{
-    alarms, conferences, console, control, dns, gateway, limits, log, media, metrics, ng_client,
-    ng_server, realm, records, registrar, renamed, routes, rules, schema, session_timer, sip,
-    store, threads, traces, users, workers,
+    alarms, conferences, console, control, dns, gateway, limits, listener_clashes, log, media,
+    metrics, ng_client, ng_server, realm, records, registrar, renamed, routes, rules, schema,
+    session_timer, sip, store, threads, traces, users, workers,
 };
 
 use serde::de::DeserializeOwned;
@@ -225,6 +225,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         trunks: trunks.map(|table| table.name.clone()).collect(),
     };
     let has_ha1 = raw.user.iter().any(|user| user.ha1.is_some());
+    let (users, number_owners) = users::users(&raw.user, &raw.realm.name, sink);
     let mut config = Config {
         interfaces: Vec::new(),
         ng_server: None,
@@ -235,13 +236,8 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         conferences: Vec::new(),
         rules: ::rules::RuleSet::default(),
         identity: rules::identity_policy(&raw.identity),
-        numbered: raw
-            .user
-            .iter()
-            .filter(|user| !user.numbers.as_slice().is_empty())
-            .map(|user| user.name.clone())
-            .collect(),
-        users: users::users(&raw.user, &raw.realm.name, sink),
+        number_owners,
+        users,
         realm: realm::realm(&raw.realm, has_ha1, sink),
         registrar: registrar::registrar(&raw.registrar, sink),
         registrar_store: registrar::store(&raw.registrar, sink),
@@ -292,7 +288,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
             "add an [[interface]] with name and listen, [ng_server] for a media node, or [gateway] for an IPsec gateway",
         );
     }
-    listening_clashes(&config.interfaces, &raw.interface, sink);
+    listener_clashes::check(&config, raw, sink);
     for (index, trunk) in raw.trunk.iter().enumerate() {
         let checked = trunk_of(trunk, index, &config.interfaces, sink);
         config.trunks.push(checked);

@@ -4,13 +4,14 @@ use super::address::HostName;
 use super::sink::Sink;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// DNS servers.
 #[derive(Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawDns {
-    /// DNS servers as `ADDRESS[:PORT]`, in order. Empty: those of /etc/resolv.conf.
+    /// DNS servers as `ADDRESS[:PORT]`, in order. Empty: those of /etc/resolv.conf. Names in /etc/hosts have the
+    /// addresses of that file, read at the start and at a reload.
     pub servers: Vec<String>,
 }
 
@@ -19,11 +20,14 @@ pub(super) struct RawDns {
 pub struct Dns {
     /// Servers in order. Empty: those of the machine.
     pub servers: Vec<SocketAddr>,
+    /// Names with fixed addresses, which DNS is not asked for: those of the machine.
+    pub hosts: Vec<(String, IpAddr)>,
 }
 
 pub(super) fn dns(raw: &RawDns, sink: &mut Sink<'_>) -> Dns {
     Dns {
         servers: servers(raw, sink),
+        hosts: Vec::new(),
     }
 }
 

@@ -283,6 +283,33 @@ pub struct InterfaceSpec {
 }
 
 impl InterfaceSpec {
+    /// The hint about a border behind NAT whose public address is in Via and Contact, but not in session descriptions,
+    /// or the other way round.
+    pub(super) fn half_advertised(&self) -> Option<String> {
+        let name = &self.name;
+        let public = |ip: &IpAddr| !is_private(*ip);
+        let host = self.advertise.as_ref();
+        let signalling = host.and_then(HostName::ip).filter(public);
+        let mut media = self.media.iter();
+        if let Some(signalling) = signalling {
+            let hidden = media.find(|media| {
+                is_private(media.signalled()) && media.address.is_ipv4() == signalling.is_ipv4()
+            })?;
+            let address = hidden.signalled();
+            return Some(format!(
+                "interface {name}: Contact has {signalling}, but session descriptions have {address}, to which phones in other networks cannot send media; set `advertise` in `media` as well"
+            ));
+        }
+        let media = media.filter_map(|media| media.advertise).find(public)?;
+        let mut listens = self.listen.iter().map(|listen| listen.address.ip());
+        let hidden = listens.find(|ip| is_private(*ip))?;
+        host.is_none().then(|| {
+            format!(
+                "interface {name}: session descriptions have {media}, but Contact has {hidden}, to which phones in other networks cannot send requests; set `advertise` of the interface as well"
+            )
+        })
+    }
+
     /// Whether requests from `source` are accepted.
     pub fn allows(&self, source: IpAddr) -> bool {
         self.allow.is_empty() || self.allow.iter().any(|net| net.contains(source))
@@ -494,37 +521,10 @@ fn register(interface: &RawInterface, path: &str, sink: &mut Sink<'_>) -> Regist
     }
 }
 
-pub(super) fn listening_clashes(
-    interfaces: &[InterfaceSpec],
-    raw: &[RawInterface],
-    sink: &mut Sink<'_>,
-) {
-    let mut seen: Vec<(ListenAddress, String)> = Vec::new();
-    for (index, interface) in interfaces.iter().enumerate() {
-        for (place, listen) in interface.listen.iter().enumerate() {
-            let base = format!("interface[{index}].listen");
-            let at = raw
-                .get(index)
-                .map_or(base.clone(), |raw| raw.listen.path(&base, place));
-            let clash = seen.iter().find(|(other, _)| {
-                other.transport.is_reliable() == listen.transport.is_reliable()
-                    && other.address.port() == listen.address.port()
-                    && same_place(other.address.ip(), listen.address.ip())
-            });
-            if let Some((other, path)) = clash {
-                let line = sink.line(path);
-                sink.report(
-                    &at,
-                    format!("{listen} is already used by {other} in line {line}"),
-                    "choose another port or address",
-                );
-            }
-            seen.push((*listen, at));
-        }
+/// Whether other networks cannot reach an address (RFC 1918, RFC 3927, RFC 4193, RFC 4291).
+fn is_private(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_private() || ip.is_loopback() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
     }
-}
-
-/// Whether sockets on these addresses conflict at the same port.
-fn same_place(a: IpAddr, b: IpAddr) -> bool {
-    a == b || (a.is_ipv4() == b.is_ipv4() && (a.is_unspecified() || b.is_unspecified()))
 }

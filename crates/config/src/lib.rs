@@ -14,6 +14,7 @@ mod check;
 mod codecs;
 mod conferences;
 mod console;
+mod contradictions;
 mod control;
 mod data_path;
 mod database;
@@ -26,6 +27,7 @@ mod http_url;
 mod ike;
 mod interfaces;
 mod limits;
+mod listener_clashes;
 mod log;
 mod media;
 mod media_addresses;
@@ -101,7 +103,7 @@ pub use registrar::{Registrar, RegistrarStore};
 pub use renamed::RenamedKeyWarning;
 pub use routes::{Match, MediaMode, NumberRewrite, RouteAction, RouteSpec, RouteTrunk};
 pub use rules::{History, IdentityPolicy};
-pub use schema::{json_schema, markdown};
+pub use schema::{is_secret, json_schema, markdown};
 pub use security::{Ice, Keying, MediaSecurity, Mux, SrtpPolicy};
 pub use session_timer::SessionTimer;
 pub use sip::Sip;
@@ -116,7 +118,7 @@ pub use trunks::{
     CarrierAccount, IdentityPassing, KeepAlive, Redirect, Refer, TargetSpec, Trunk,
     TrunkCredentials,
 };
-pub use users::{Number, UserSecret, UserSpec};
+pub use users::{Number, NumberOwners, UserSecret, UserSpec};
 
 /// Parses and checks a configuration. Mistakes carry `file` as file name.
 ///

@@ -3,7 +3,7 @@
 use super::address::{self, ListenAddress};
 use super::one_or_many::OneOrMany;
 use super::sink::Sink;
-use engine::{Transport, Worker};
+use engine::Worker;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::net::IpAddr;
@@ -144,26 +144,6 @@ pub(super) fn media_addresses(
             address,
             advertise,
         });
-    }
-    for listen in listen {
-        let ports = addresses.iter().filter_map(|media| ranges.get(media.range));
-        for range in ports {
-            let inside = (range.first..=range.last).contains(&listen.address.port());
-            if listen.transport == Transport::Udp && range.address == listen.address.ip() && inside
-            {
-                sink.report(
-                    &format!("{path}.listen"),
-                    format!(
-                        "port {} of udp:{} is one of the media ports {}-{}",
-                        listen.address.port(),
-                        listen.address.ip(),
-                        range.first,
-                        range.last
-                    ),
-                    "change the listening port or `media.ports`",
-                );
-            }
-        }
     }
     addresses
 }

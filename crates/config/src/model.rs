@@ -8,7 +8,7 @@ use super::control::ControlSpec;
 use super::dns::Dns;
 use super::drain::Drain;
 use super::gateway::GatewaySpec;
-use super::interfaces::{InterfaceKind, InterfaceSpec};
+use super::interfaces::{Authenticate, InterfaceKind, InterfaceSpec, Register};
 use super::limits::AdmissionLimits;
 use super::log::LogSpec;
 use super::media::MediaSpec;
@@ -21,7 +21,7 @@ use super::realm::Realm;
 use super::records::RecordsSpec;
 use super::registrar::{Registrar, RegistrarStore};
 use super::renamed::RenamedKeyWarning;
-use super::routes::RouteSpec;
+use super::routes::{MediaMode, RouteSpec};
 use super::rules::IdentityPolicy;
 use super::security::MediaSecurity;
 use super::session_timer::SessionTimer;
@@ -30,7 +30,8 @@ use super::store::StoreSpec;
 use super::threads::Threads;
 use super::traces::TracesSpec;
 use super::trunks::Trunk;
-use super::users::{Number, UserSpec};
+use super::users::{NumberOwners, UserSpec};
+use core::cmp::Reverse;
 use engine::{Limits, Transport};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -59,8 +60,8 @@ pub struct Config {
     pub identity: IdentityPolicy,
     /// Users by name: they may register, and call with digest.
     pub users: BTreeMap<String, UserSpec>,
-    /// Names of the users that have numbers.
-    pub numbered: Vec<String>,
+    /// Owners of the numbers of users.
+    pub number_owners: NumberOwners,
     /// Digest authentication of requests.
     pub realm: Realm,
     /// The embedded registrar.
@@ -258,30 +259,42 @@ impl Config {
         }
     }
 
+    /// The hint about users that no interface serves.
+    fn unused_users(&self) -> Option<String> {
+        let mut interfaces = self.interfaces.iter();
+        let is_served = interfaces.any(|interface| {
+            interface.authenticate == Authenticate::Digest || interface.register == Register::Local
+        });
+        (!self.users.is_empty() && !is_served).then(|| {
+            "no phone can register or authenticate as a [[user]]: no interface has authenticate = \"digest\" or register = \"local\"; set authenticate = \"digest\" at the interface of the phones, or remove the users".to_owned()
+        })
+    }
+
     /// The user of a name or number.
     pub fn user_called(&self, called: &str) -> Option<&UserSpec> {
-        self.users.get(called).or_else(|| {
-            // Few users have numbers; the others are not searched.
-            let mut with = self.numbered.iter().filter_map(|name| self.users.get(name));
-            with.find(|user| user.is_called(called))
-        })
+        self.users
+            .get(called)
+            .or_else(|| self.users.get(self.number_owners.owner(called)?))
     }
 
     /// The prefixes in `numbers` of the users.
     pub fn number_prefixes(&self) -> Vec<Box<str>> {
-        let users = self.numbered.iter().filter_map(|name| self.users.get(name));
-        let numbers = users.flat_map(|user| &user.numbers);
-        let prefixes = numbers.filter_map(|number| match number {
-            Number::Prefix(prefix) => Some(prefix.as_str().into()),
-            Number::One(_) => None,
-        });
-        prefixes.collect()
+        self.number_owners.prefixes().map(Into::into).collect()
     }
 
     /// Hints about settings that are valid but may be unintended.
     pub fn hints(&self) -> Vec<String> {
         let mut hints = Vec::new();
         self.srtp_key_hints(&mut hints);
+        hints.extend(self.unused_users());
+        hints.extend(self.contradictions());
+        // Media nodes have addresses of their own, and with media bypass the sides send to each other.
+        let bypassed = |route: &RouteSpec| route.media == MediaMode::Bypass;
+        let is_anchored = self.routes.is_empty() || !self.routes.iter().all(bypassed);
+        if is_anchored && !self.media.at_nodes {
+            let interfaces = self.interfaces.iter();
+            hints.extend(interfaces.filter_map(InterfaceSpec::half_advertised));
+        }
         for interface in &self.interfaces {
             let name = &interface.name;
             for listen in &interface.listen {
@@ -296,9 +309,26 @@ impl Config {
         hints
     }
 
-    /// The trunk of a request that arrived on `interface` from `source`: by its `sources`, or by the exact address and
-    /// port of a target. On stream transports the port is ignored. On a TLS connection opened by the peer, `proven` are
-    /// the domains of its verified certificate: a trunk with client names is identified by them alone.
+    /// Whether a source is this trunk by a network of its `sources` only, and a target of another trunk at the same
+    /// interface has a name, which may have the address of the source.
+    pub fn is_by_network(&self, id: TrunkId, source: SocketAddr, transport: Transport) -> bool {
+        let Some(trunk) = self.trunk(id) else {
+            return false;
+        };
+        let is_named = |other: &Trunk| {
+            let mut targets = other.targets.iter();
+            other.name != trunk.name
+                && other.interface == trunk.interface
+                && targets.any(|target| target.host.ip().is_none())
+        };
+        trunk.closeness(source, transport, None) != Some(u8::MAX)
+            && self.trunks.iter().any(is_named)
+    }
+
+    /// The trunk of a request that arrived on `interface` from `source`: by the exact address and port of a target,
+    /// otherwise by the longest prefix of its `sources`; of several the first of the file. On stream transports the
+    /// port is ignored. On a TLS connection opened by the peer, `proven` are the domains of its verified certificate:
+    /// a trunk with client names is identified by them alone.
     pub fn trunk_of(
         &self,
         interface: InterfaceId,
@@ -306,21 +336,89 @@ impl Config {
         transport: Transport,
         proven: Option<&[String]>,
     ) -> Option<TrunkId> {
-        let at = self.trunks.iter().position(|trunk| {
-            if trunk.interface != interface {
-                return false;
-            }
-            if let (Some(proven), names @ [_, ..]) = (proven, trunk.client_names()) {
-                return proven.iter().any(|name| names.contains(name));
-            }
-            trunk.sources.iter().any(|net| net.contains(source.ip()))
-                || trunk.targets.iter().any(|target| {
-                    target.address(transport).is_some_and(|address| {
-                        address.ip() == source.ip()
-                            && (transport.is_reliable() || address.port() == source.port())
-                    })
-                })
-        })?;
+        let matching = self
+            .trunks
+            .iter()
+            .enumerate()
+            .filter(|(_, trunk)| trunk.interface == interface)
+            .filter_map(|(at, trunk)| Some((at, trunk.closeness(source, transport, proven)?)));
+        let (at, _) = matching.min_by_key(|(_, closeness)| Reverse(*closeness))?;
         u16::try_from(at).ok().map(TrunkId)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+    use super::*;
+
+    /// One-way audio, or calls that end after the answer.
+    #[test]
+    fn public_address_in_one_place_only_is_hinted_at() {
+        let hints = |address: &str, advertise: &str, media: &str| {
+            let text = format!(
+                "[[interface]]\nname=\"a\"\nkind=\"core\"\nlisten=\"udp:{address}\"\n{advertise}\nmedia={{{media}}}\n"
+            );
+            parse(&text, "f").unwrap().hints().join("\n")
+        };
+        let (private, public) = ("192.168.1.10", "advertise=\"203.0.113.7\"");
+        assert!(hints(private, public, "").contains("session descriptions have 192.168.1.10"));
+        assert!(hints(private, "", public).contains("Contact has 192.168.1.10"));
+        for (address, advertise, media) in [
+            (private, public, public),
+            (private, "", ""),
+            (private, "advertise=\"10.0.0.1\"", ""),
+            (private, "advertise=\"sip.example.com\"", public),
+            ("203.0.113.7", public, ""),
+        ] {
+            assert_eq!(
+                hints(address, advertise, media),
+                "",
+                "{address} {advertise} {media}"
+            );
+        }
+    }
+
+    /// Users without an interface that serves them have no effect.
+    #[test]
+    fn users_that_no_interface_serves_are_hinted_at() {
+        let hints = |more: &str| {
+            let text = format!(
+                "[[interface]]\nname=\"a\"\nlisten=\"udp:192.0.2.1\"\n{more}\n[[user]]\nname=\"1\"\npassword=\"x\"\n"
+            );
+            parse(&text, "f").unwrap().hints().join("\n")
+        };
+        assert!(hints("").contains("no phone can register or authenticate"));
+        assert_eq!(hints("authenticate=\"digest\""), "");
+        assert_eq!(hints("register=\"local\""), "");
+    }
+
+    /// A trunk with a wide network does not take the requests of the others in it.
+    #[test]
+    fn requests_belong_to_the_trunk_with_the_closest_address() {
+        let text = "[[interface]]\nname=\"a\"\nlisten=[\"udp:192.0.2.1\",\"tcp:192.0.2.1\"]\n\
+             [[trunk]]\nname=\"wide\"\ntarget=\"198.51.100.10\"\nsources=[\"198.51.100.0/24\",\"2001:db8::/32\"]\n\
+             [[trunk]]\nname=\"near\"\ntarget=\"carrier.example\"\nsources=[\"198.51.100.128/25\",\"2001:db8:1::/48\"]\n\
+             [[trunk]]\nname=\"exact\"\ntarget=\"198.51.100.200:5070\"\n\
+             [[trunk]]\nname=\"same\"\ntarget=\"198.51.100.10\"\n";
+        let config = parse(text, "f").unwrap();
+        for (source, transport, name) in [
+            ("198.51.100.20:5060", Transport::Udp, "wide"),
+            ("198.51.100.129:5060", Transport::Udp, "near"),
+            ("198.51.100.200:5070", Transport::Udp, "exact"),
+            ("198.51.100.200:5071", Transport::Udp, "near"),
+            ("198.51.100.200:5071", Transport::Tcp, "exact"),
+            ("198.51.100.10:5060", Transport::Udp, "wide"),
+            ("[2001:db8:1::7]:5060", Transport::Udp, "near"),
+            ("[2001:db8:2::7]:5060", Transport::Udp, "wide"),
+        ] {
+            let source = source.parse().unwrap();
+            let found = config.trunk_of(InterfaceId(0), source, transport, None);
+            assert_eq!(
+                config.name_of_trunk(found).as_deref(),
+                Some(name),
+                "{source}"
+            );
+        }
     }
 }

@@ -116,7 +116,9 @@ pub(super) struct RawRoute {
     pub registered: bool,
     /// Action: refuse the call with this status.
     pub reject: Option<RawReject>,
-    /// Whether sources that have not authenticated may use this route, for example for emergency calls.
+    /// Whether sources that have not authenticated may use this route, for example for emergency calls. With
+    /// `authenticate = "digest"` calls without credentials that take such a route are not challenged; no other route,
+    /// no header rule and no conference takes them.
     #[serde(default)]
     pub unauthenticated: bool,
     /// `anchor`: media is relayed by the border or a media node. `bypass`: SDP is passed unchanged, and the sides send
@@ -285,13 +287,12 @@ fn names<'r>(
 
 /// Anchored at both ends: an unanchored expression for numbers is nearly always a security hole.
 pub(super) fn anchored(text: &str, path: &str, sink: &mut Sink<'_>) -> Option<Regex> {
-    match regex::RegexBuilder::new(&format!("^(?:{text})$"))
-        .size_limit(1 << 20)
-        .build()
-    {
+    let compile = |text: &str| regex::RegexBuilder::new(text).size_limit(1 << 20).build();
+    // Alone first: in `a)|(b` the parentheses around it would end, and the anchors would hold for a part each.
+    match compile(text).and_then(|_| compile(&format!("^(?:{text})$"))) {
         Ok(regex) => Some(regex),
         Err(error) => {
-            let why = regex::Regex::new(text).err().unwrap_or(error).to_string();
+            let why = error.to_string();
             let why = why.lines().last().unwrap_or_default().to_owned();
             sink.report(
                 path,
@@ -337,7 +338,13 @@ fn match_of(raw: &RawMatch, path: &str, sink: &mut Sink<'_>) -> Match {
             .domain
             .as_slice()
             .iter()
-            .map(|domain| domain.trim_matches(['[', ']']).to_ascii_lowercase())
+            .map(
+                |domain| match HostName::parse(domain).and_then(|host| host.ip()) {
+                    // In the form of policy, whichever is written.
+                    Some(ip) => ip.to_string(),
+                    None => domain.to_ascii_lowercase(),
+                },
+            )
             .collect(),
         users: raw.user.as_slice().to_vec(),
         services: raw
@@ -563,4 +570,42 @@ fn action(route: &RawRoute, path: &str, sink: &mut Sink<'_>) -> RouteAction {
         });
     }
     RouteAction::Trunks(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+
+    fn route(conditions: &str) -> Result<super::RouteSpec, String> {
+        let text = format!(
+            "[[interface]]\nname=\"a\"\nlisten=\"udp:192.0.2.1\"\n[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\n\
+             [[route]]\nto={{{conditions}}}\ntrunk=\"t\"\n"
+        );
+        parse(&text, "f")
+            .map(|config| config.routes[0].clone())
+            .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect())
+    }
+
+    /// Parentheses that end the group of the anchors would leave the expression without them.
+    #[test]
+    fn expression_with_unbalanced_parentheses_is_refused() {
+        for text in ["00|11)|(22", ")(", "(0"] {
+            let why = route(&format!("regex='{text}'")).unwrap_err();
+            assert!(
+                why.contains("is not a valid regular expression") && why.contains("f:7:"),
+                "{text}: {why}"
+            );
+        }
+        let regex = route("regex='00|11|(22)'").unwrap().to.regex.unwrap();
+        assert!(regex.is_match("22") && !regex.is_match("0049") && !regex.is_match("122"));
+    }
+
+    #[test]
+    fn domains_are_compared_in_the_form_of_policy() {
+        let domains = "domain=[\"2001:DB8:0::1\",\"[2001:db8::2]\",\"192.0.2.9\",\"Example.COM\"]";
+        assert_eq!(
+            route(domains).unwrap().to.domains,
+            ["2001:db8::1", "2001:db8::2", "192.0.2.9", "example.com"]
+        );
+    }
 }

@@ -155,7 +155,9 @@ impl<'s> SchemaValidator<'s> {
 
     fn number(&mut self, schema: &Value, number: i64, node: &DocumentNode, what: &str) {
         let bound = |name: &str| schema.get(name).and_then(Value::as_f64);
-        let (low, high) = (bound("minimum"), bound("maximum"));
+        // The schema of the type has no maximum of its own.
+        let of_type = || (schema.get("format")? == "uint32").then_some(f64::from(u32::MAX));
+        let (low, high) = (bound("minimum"), bound("maximum").or_else(of_type));
         let low_enough = low.is_none_or(|low| number as f64 >= low);
         let high_enough = high.is_none_or(|high| number as f64 <= high);
         if low_enough && high_enough {
@@ -184,17 +186,22 @@ impl<'s> SchemaValidator<'s> {
     ) {
         let least = schema.get(bound).and_then(Value::as_u64).unwrap_or(0);
         if (length as u64) < least {
-            self.report(
-                &node.span,
-                format!("`{what}` is empty"),
-                format!("write at least {least}, or remove the key"),
-            );
+            let message = match length {
+                0 => format!("`{what}` is empty"),
+                _ => format!("`{what}` is too short: it has {length}, and needs {least}"),
+            };
+            let remedy = format!("write at least {least}, or remove the key");
+            self.report(&node.span, message, remedy);
         }
     }
 
     fn wrong_type(&mut self, schema: &Value, node: &DocumentNode, what: &str) {
         let wanted = type_names(self.root, schema).join(" or ");
         let remedy = match (&node.value, wanted.as_str()) {
+            // The remedy is logged.
+            (DocumentValue::Integer(_), "a text") if is_secret(what) => {
+                format!("write the value of {what} in quotes")
+            }
             (DocumentValue::Text(text), "a whole number") if text.parse::<i64>().is_ok() => {
                 format!("write {what} = {text}, without quotes")
             }
@@ -211,6 +218,14 @@ impl<'s> SchemaValidator<'s> {
             remedy,
         );
     }
+}
+
+/// Keys whose values are secrets, which are not logged.
+const SECRETS: [&str; 4] = ["password", "ha1", "pin", "community"];
+
+/// Whether a key has a secret as its value, also if `password` is misspelt.
+pub fn is_secret(key: &str) -> bool {
+    SECRETS.contains(&key) || did_you_mean(key, ["password"].into_iter()).is_some()
 }
 
 fn resolve<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
@@ -492,5 +507,55 @@ fn value_text(root: &Value, property: &Value) -> String {
         format!("{text}, or several")
     } else {
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::judge;
+
+    /// The line and the message of the only mistake.
+    fn mistake(more: &str) -> (usize, String) {
+        let text = format!("[[interface]]\nname=\"a\"\nlisten=\"udp:192.0.2.1\"\n{more}");
+        let mistakes = judge(&text, "f").mistakes;
+        let [mistake] = mistakes.as_slice() else {
+            panic!("{mistakes:?}");
+        };
+        (mistake.line, mistake.message.clone())
+    }
+
+    #[test]
+    fn numbers_beyond_their_type_are_reported_at_their_key() {
+        let trunk = "[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\nmax_calls=5000000000\n";
+        for (more, line, key) in [
+            (trunk, 7, "`max_calls` is 5000000000"),
+            ("[realm]\nsource_failures=4294967296\n", 5, "4294967295"),
+            ("[limits]\ncalls=9000000000\n", 5, "`calls`"),
+        ] {
+            let (found, message) = mistake(more);
+            assert_eq!(found, line, "{message}");
+            assert!(message.contains(key), "{message}");
+        }
+        let most = "[realm]\nsource_failures=4294967295\n";
+        let text = format!("[[interface]]\nname=\"a\"\nlisten=\"udp:192.0.2.1\"\n{most}");
+        assert!(judge(&text, "f").mistakes.is_empty());
+    }
+
+    #[test]
+    fn remedy_does_not_repeat_a_secret() {
+        let text = "[[interface]]\nname=\"a\"\nlisten=\"udp:192.0.2.1\"\n[[user]]\nname=\"b\"\npassword=271828\n";
+        let mistakes = judge(text, "f").mistakes;
+        let shown = format!("{mistakes:?}");
+        assert!(shown.contains("`password` must be a text"), "{shown}");
+        assert!(!shown.contains("271828"), "{shown}");
+    }
+
+    #[test]
+    fn short_text_is_not_called_empty() {
+        let conference = "[[conference]]\nname=\"c\"\nnumber=\"800\"\n";
+        let (_, message) = mistake(&format!("{conference}pin=\"123\"\n"));
+        assert_eq!(message, "`pin` is too short: it has 3, and needs 4");
+        let (_, message) = mistake(&format!("{conference}pin=\"\"\n"));
+        assert_eq!(message, "`pin` is empty");
     }
 }

@@ -57,7 +57,8 @@ pub(super) struct RawTrunk {
     /// Addresses: `[udp:|tcp:|tls:]HOST[:PORT]`, a table with `address`, `priority` and `weight`, or a list of these.
     pub target: OneOrMany<RawTarget>,
     /// Networks from which requests of the trunk come, in addition to its targets. These requests need no
-    /// authentication; `hornwork check` warns of networks shorter than /8 (IPv4) or /16 (IPv6, except fc00::/7). The
+    /// authentication; `hornwork check` warns of networks shorter than /8 (IPv4) or /16 (IPv6, except fc00::/7). Of
+    /// several trunks the one with a target at the address counts, otherwise the one with the longest prefix. The
     /// addresses of a target with a name belong to the trunk for a day after each lookup, the first of which is at the
     /// first ping, registration or call: where the trunk may call before, write its networks here. On interfaces of
     /// phones (`kind = "access"`) requests over UDP must come from the port of the target too.
@@ -278,6 +279,32 @@ impl Trunk {
     pub fn client_names(&self) -> &[String] {
         self.tls.as_ref().map_or(&[], |tls| &tls.client_names)
     }
+
+    /// How exactly a source is one of this trunk; `None`: it is not. The certificate and the address of a target are
+    /// closer than each network.
+    pub(super) fn closeness(
+        &self,
+        source: SocketAddr,
+        transport: Transport,
+        proven: Option<&[String]>,
+    ) -> Option<u8> {
+        if let (Some(proven), names @ [_, ..]) = (proven, self.client_names()) {
+            let is_named = proven.iter().any(|name| names.contains(name));
+            return is_named.then_some(u8::MAX);
+        }
+        let is_target = self.targets.iter().any(|target| {
+            target.address(transport).is_some_and(|address| {
+                address.ip() == source.ip()
+                    && (transport.is_reliable() || address.port() == source.port())
+            })
+        });
+        if is_target {
+            return Some(u8::MAX);
+        }
+        let networks = self.sources.iter();
+        let networks = networks.filter(|network| network.contains(source.ip()));
+        networks.map(Cidr::bits).max()
+    }
 }
 
 /// A target of a trunk.
@@ -383,12 +410,15 @@ pub(super) fn trunk_of(
         .as_ref()
         .and_then(|text| host(text, &format!("{path}.domain"), sink));
     if let Some(user) = &trunk.from_user
-        && (user.is_empty() || user.bytes().any(|b| b <= b' ' || b"<>@\"".contains(&b)))
+        && (user.is_empty()
+            || user
+                .bytes()
+                .any(|b| b <= b' ' || b >= 0x7f || b"<>@\"".contains(&b)))
     {
         sink.report(
             &format!("{path}.from_user"),
             format!("\"{user}\" cannot be the user part of a SIP address"),
-            "write a number or a name",
+            "write a number or a name in ASCII",
         );
     }
     let register = trunk
@@ -635,6 +665,29 @@ pub(super) fn known_by_certificate(
                 &at,
                 format!("trunk \"{}\" has the same client name", other.name),
                 "give each trunk its own client names",
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+
+    #[test]
+    fn user_of_from_has_characters_of_a_sip_address() {
+        let with = |user: &str| {
+            let text = format!(
+                "[[interface]]\nname=\"a\"\nlisten=\"udp:192.0.2.1\"\n[[trunk]]\nname=\"t\"\ntarget=\"192.0.2.2\"\nfrom_user=\"{user}\"\n"
+            );
+            parse(&text, "f").map_err(|mistakes| mistakes[0].to_string())
+        };
+        assert!(with("+4312345").is_ok() && with("office").is_ok());
+        for user in ["", "a b", "a@b", "M\u{fc}ller"] {
+            let why = with(user).unwrap_err();
+            assert!(
+                why.starts_with("f:7:") && why.contains("cannot be the user part"),
+                "{why}"
             );
         }
     }

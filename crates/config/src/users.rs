@@ -2,9 +2,10 @@
 
 use super::one_or_many::OneOrMany;
 use super::sink::Sink;
+use core::ops::Bound;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A user of the embedded registrar.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -77,16 +78,61 @@ impl Number {
             Number::Prefix(prefix) => user.starts_with(prefix.as_str()),
         }
     }
+}
 
-    /// Whether a number is included in both.
-    fn meets(&self, other: &Number) -> bool {
-        match (self, other) {
-            (Number::One(number), other) | (other, Number::One(number)) => other.takes(number),
-            (Number::Prefix(a), Number::Prefix(b)) => {
-                a.starts_with(b.as_str()) || b.starts_with(a.as_str())
-            }
+/// Owners of numbers: a call finds the user of its number without a look at the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NumberOwners {
+    /// Names of users by whole number.
+    whole: BTreeMap<String, String>,
+    /// Names of users by prefix. Only those of one user begin with each other.
+    prefixes: BTreeMap<String, String>,
+    /// Bytes of the longest prefix: a number may be as long as a message.
+    longest: usize,
+}
+
+impl NumberOwners {
+    /// The name of the user that a number belongs to.
+    pub(super) fn owner(&self, number: &str) -> Option<&str> {
+        let whole = self.whole.get(number).map(String::as_str);
+        whole.or_else(|| self.owner_of_prefix(number))
+    }
+
+    fn owner_of_prefix(&self, number: &str) -> Option<&str> {
+        let mut prefixes = (1..=self.longest).map_while(|end| number.get(..end));
+        prefixes
+            .find_map(|prefix| self.prefixes.get(prefix))
+            .map(String::as_str)
+    }
+
+    /// All prefixes.
+    pub(super) fn prefixes(&self) -> impl Iterator<Item = &str> {
+        self.prefixes.keys().map(String::as_str)
+    }
+
+    fn insert(&mut self, user: &UserSpec) {
+        for number in &user.numbers {
+            let (owners, text) = match number {
+                Number::One(number) => (&mut self.whole, number),
+                Number::Prefix(prefix) => {
+                    self.longest = self.longest.max(prefix.len());
+                    (&mut self.prefixes, prefix)
+                }
+            };
+            owners.insert(text.clone(), user.name.clone());
         }
     }
+}
+
+/// The entries of a map whose keys begin with `prefix`.
+fn below<'m, V>(
+    map: &'m BTreeMap<String, V>,
+    prefix: &'m str,
+) -> impl Iterator<Item = (&'m str, &'m V)> {
+    let from = (Bound::Included(prefix), Bound::Unbounded);
+    map.range::<str, _>(from)
+        .take_while(move |(key, _)| key.starts_with(prefix))
+        .map(|(key, value)| (key.as_str(), value))
 }
 
 impl core::fmt::Debug for UserSpec {
@@ -115,13 +161,14 @@ impl core::fmt::Debug for UserSecret {
     }
 }
 
-/// The users by name; `realm` is that of `ha1`.
+/// The users by name, and the owners of their numbers; `realm` is that of `ha1`.
 pub(super) fn users(
     raw: &[RawUser],
     realm: &str,
     sink: &mut Sink<'_>,
-) -> BTreeMap<String, UserSpec> {
+) -> (BTreeMap<String, UserSpec>, NumberOwners) {
     let mut users = BTreeMap::new();
+    let mut owners = NumberOwners::default();
     let mut first: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, user) in raw.iter().enumerate() {
         let path = format!("user[{index}]");
@@ -193,10 +240,11 @@ pub(super) fn users(
             numbers,
             number_in_uri: called_number == RawCalledNumber::Uri,
         };
-        clashes(&user, &users, &path, sink);
+        clashes(&user, (&users, &owners), &path, sink);
+        owners.insert(&user);
         users.insert(name, user);
     }
-    users
+    (users, owners)
 }
 
 fn numbers(user: &RawUser, path: &str, sink: &mut Sink<'_>) -> Vec<Number> {
@@ -225,22 +273,87 @@ fn numbers(user: &RawUser, path: &str, sink: &mut Sink<'_>) -> Vec<Number> {
 }
 
 /// Refuses numbers that belong to several users.
-fn clashes(user: &UserSpec, others: &BTreeMap<String, UserSpec>, path: &str, sink: &mut Sink<'_>) {
-    for other in others.values() {
-        let theirs = |number: &Number| {
-            number.takes(&other.name) || other.numbers.iter().any(|theirs| number.meets(theirs))
+fn clashes(
+    user: &UserSpec,
+    (users, owners): (&BTreeMap<String, UserSpec>, &NumberOwners),
+    path: &str,
+    sink: &mut Sink<'_>,
+) {
+    let mut others: BTreeSet<&str> = owners.owner(&user.name).into_iter().collect();
+    for number in &user.numbers {
+        match number {
+            Number::One(number) => {
+                others.extend(users.get_key_value(number).map(|(name, _)| name.as_str()));
+                others.extend(owners.owner(number));
+            }
+            Number::Prefix(prefix) => {
+                others.extend(below(users, prefix).map(|(name, _)| name));
+                others.extend(below(&owners.whole, prefix).map(|(_, name)| name.as_str()));
+                others.extend(below(&owners.prefixes, prefix).map(|(_, name)| name.as_str()));
+                others.extend(owners.owner_of_prefix(prefix));
+            }
+        }
+    }
+    for other in others {
+        sink.report(
+            &format!("{path}.name"),
+            format!(
+                "users \"{other}\" and \"{}\" have a number in common",
+                user.name
+            ),
+            "give each number to one user",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+
+    const INTERFACE: &str = "[[interface]]\nname=\"a\"\nlisten=\"udp:192.0.2.1\"\n";
+
+    #[test]
+    fn numbers_lead_to_their_user() {
+        let users = "[[user]]\nname=\"a\"\npassword=\"x\"\nnumbers=[\"+431\",\"+4320*\",\"+43205*\"]\n\
+             [[user]]\nname=\"+4321\"\npassword=\"x\"\nnumbers=\"5*\"\n[[user]]\nname=\"c\"\npassword=\"x\"\n";
+        let config = parse(&format!("{INTERFACE}{users}"), "f").unwrap();
+        for (called, name) in [
+            ("a", Some("a")),
+            ("c", Some("c")),
+            ("+431", Some("a")),
+            ("+4311", None),
+            ("+4320", Some("a")),
+            ("+4320599", Some("a")),
+            ("+432", None),
+            ("+4321", Some("+4321")),
+            ("5", Some("+4321")),
+            ("55", Some("+4321")),
+            ("", None),
+            ("\u{e4}", None),
+        ] {
+            let found = config.user_called(called).map(|user| user.name.as_str());
+            assert_eq!(found, name, "{called}");
+        }
+        let mut prefixes = config.number_prefixes();
+        prefixes.sort();
+        assert_eq!(prefixes.len(), 3);
+        let long = "5".repeat(1 << 20);
+        assert!(config.user_called(&long).is_some());
+    }
+
+    /// Neither the check nor a call looks at each user: that took seconds and milliseconds.
+    #[test]
+    fn many_users_with_numbers_are_checked_and_found() {
+        let user = |at: u32| {
+            let number = 1_000_000 + at;
+            format!("[[user]]\nname=\"{at}\"\npassword=\"x\"\nnumbers=\"+43{number}\"\n")
         };
-        let clash = user.numbers.iter().any(theirs)
-            || other.numbers.iter().any(|number| number.takes(&user.name));
-        if clash {
-            sink.report(
-                &format!("{path}.name"),
-                format!(
-                    "users \"{}\" and \"{}\" have a number in common",
-                    other.name, user.name
-                ),
-                "give each number to one user",
-            );
+        let users: String = (0..5_000).map(user).collect();
+        let config = parse(&format!("{INTERFACE}{users}"), "f").unwrap();
+        for at in 0..5_000 {
+            let called = format!("+43{}", 1_000_000 + at);
+            let found = config.user_called(&called);
+            assert_eq!(found.map(|user| user.name.clone()), Some(at.to_string()));
         }
     }
 }

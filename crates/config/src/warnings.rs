@@ -201,7 +201,7 @@ impl Match {
 }
 
 /// `route 3`, or the configured name in quotes.
-fn quoted(table: &str, name: &str) -> String {
+pub(super) fn quoted(table: &str, name: &str) -> String {
     let number = name
         .strip_prefix(table)
         .and_then(|rest| rest.strip_prefix(' '));

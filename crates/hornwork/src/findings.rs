@@ -125,10 +125,8 @@ pub fn mistakes_text(text: &str, mistakes: &[Mistake], colours: bool) -> String 
     let red = |text: &str| paint(text, FindingLevel::Mistake.colour(), colours);
     let mut out = String::new();
     for mistake in mistakes {
-        let line = text
-            .lines()
-            .nth(mistake.line.saturating_sub(1))
-            .unwrap_or_default();
+        let line = text.lines().nth(mistake.line.saturating_sub(1));
+        let line = without_secrets(line.unwrap_or_default());
         out.push_str(&format!(
             "{}:{}:{}: {}\n  {:>4} | {line}\n       | {}{}\n  remedy: {}\n",
             mistake.file,
@@ -147,6 +145,50 @@ pub fn mistakes_text(text: &str, mistakes: &[Mistake], colours: bool) -> String 
         if count == 1 { "" } else { "s" }
     ));
     out
+}
+
+/// A line of a configuration with stars in place of passwords: the journal has it if the service does not start. The
+/// number of characters is the same.
+fn without_secrets(line: &str) -> String {
+    let mut shown = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(at) = rest.find('=') {
+        let (front, value) = rest.split_at(at + 1);
+        shown.push_str(front);
+        rest = value;
+        let key = front.trim_end_matches('=').trim_end();
+        let key = key.trim_matches(['"', '\'']);
+        let is_key = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        let key = key.rsplit(|c: char| !is_key(c)).next().unwrap_or_default();
+        if config::is_secret(key) {
+            let end = end_of_value(value);
+            let (secret, behind) = value.split_at(end);
+            let star = |c: char| if c.is_whitespace() { c } else { '*' };
+            shown.extend(secret.chars().map(star));
+            rest = behind;
+        }
+    }
+    shown + rest
+}
+
+/// The end of the value that a text begins with: behind its quote, otherwise before a comma, a bracket or the end.
+fn end_of_value(text: &str) -> usize {
+    let start = text.len() - text.trim_start().len();
+    let value = text.get(start..).unwrap_or_default();
+    let length = match value.chars().next() {
+        Some(quote @ ('"' | '\'')) => {
+            let mut escaped = false;
+            let inner = value.char_indices().skip(1);
+            let mut ends = inner.filter(|(_, c)| {
+                let is_end = *c == quote && !escaped;
+                escaped = quote == '"' && *c == '\\' && !escaped;
+                is_end
+            });
+            ends.next().map(|(at, _)| at + 1)
+        }
+        _ => value.find([',', '}', ']']),
+    };
+    start + length.unwrap_or(value.len())
 }
 
 /// Mistakes that [`mistakes_line`] names.
@@ -240,6 +282,30 @@ mod tests {
             "{many}"
         );
         assert!(!many.contains('\n'), "{many}");
+    }
+
+    #[test]
+    fn passwords_are_not_shown_with_a_mistake() {
+        for (line, shown) in [
+            ("password = \"geheim\"", "password = ********"),
+            ("pasword=\"ge\\\"heim\" # x", "pasword=********** # x"),
+            (
+                "{ name = \"a\", password = 'ge heim', x = 1 }",
+                "{ name = \"a\", password = *** *****, x = 1 }",
+            ),
+            ("password = geheim", "password = ******"),
+            ("\"password\" = \"geheim", "\"password\" = *******"),
+            ("pin = 1234, name = \"b\"", "pin = ****, name = \"b\""),
+            ("name = \"password\"", "name = \"password\""),
+            ("a = \"b=c\"", "a = \"b=c\""),
+        ] {
+            assert_eq!(without_secrets(line), shown);
+        }
+        let text = "[[user]]\nname = \"a\"\npasword = \"geheim\"\n";
+        let mistakes = config::judge(text, "a.toml").mistakes;
+        let shown = mistakes_text(text, &mistakes, false);
+        assert!(shown.contains("unknown key `pasword`"), "{shown}");
+        assert!(!shown.contains("geheim"), "{shown}");
     }
 
     #[test]

@@ -33,6 +33,7 @@ mod machine;
 mod media_node;
 mod media_path;
 mod metrics;
+mod name_service;
 mod notify;
 mod operators;
 mod phone;

@@ -17,6 +17,7 @@ use crate::media_path::{
     af_xdp, kernel_relay, log_af_xdp_packets, log_kernel_relay_changes, media_offload,
 };
 use crate::metrics;
+use crate::name_service::with_name_service;
 use crate::notify::{StopExtension, Watchdog, notify};
 use crate::operators::{self, Operators, ServiceRequest, WorkerContext};
 use crate::ports::{self, Claims, ServedPart};
@@ -36,7 +37,7 @@ use engine::{Event, EventKind, HashKey, Time};
 use media::forward::{Forwarder, ForwarderLimits};
 use net::{Clock, Driver, DriverConfig, KernelRelay, PortClaims, Signals};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -164,25 +165,6 @@ pub fn run(options: &ServeOptions) -> ExitCode {
     }
 }
 
-/// Uses the machine's name servers if the file names none.
-fn with_servers(mut config: Config) -> Config {
-    if config.dns.servers.is_empty() {
-        let text = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
-        config.dns.servers = name_servers(&text);
-    }
-    config
-}
-
-/// The name servers of a resolv.conf; those with a zone (`fe80::1%eth0`) are ignored.
-fn name_servers(text: &str) -> Vec<SocketAddr> {
-    text.lines()
-        .filter_map(|line| line.trim().strip_prefix("nameserver"))
-        .filter(|rest| rest.starts_with([' ', '\t']))
-        .filter_map(|rest| rest.split_whitespace().next()?.parse::<IpAddr>().ok())
-        .map(|ip| SocketAddr::new(ip, 53))
-        .collect()
-}
-
 /// Logs the warnings that `hornwork check` prints.
 fn warn_of_settings(config: &Config) {
     for renamed in &config.renamed_keys {
@@ -220,7 +202,7 @@ fn serve(
     log_machine_limits(&config);
     let alarm_output = AlarmOutput::start(&config, &loaded, &log, clock)?;
     let drain = config.drain.timeout;
-    let config = with_servers(config);
+    let config = with_name_service(config);
     // No alarm is active before.
     let objects = alarms::objects(&config, loaded.certificate_names());
     log.alarms().set_objects(objects, clock.now());
@@ -633,7 +615,7 @@ impl NewBorderConfig {
         let claimed = claims.claim(&config);
         Ok(NewBorderConfig {
             claimed: claimed.map_err(|why| format!("{}: {why}; {unchanged}", path.display()))?,
-            config: with_servers(config),
+            config: with_name_service(config),
             loaded,
         })
     }
@@ -936,12 +918,5 @@ mod tests {
             assert!(changes_for_next_start(&new, &old).is_empty(), "{media}");
             assert!(required_media_path(&new, &old).is_none());
         }
-    }
-
-    #[test]
-    fn name_servers_are_parsed_as_in_resolvers() {
-        let text = "# x\nsearch example.com\nnameserver 192.0.2.53\n nameserver\t2001:db8::53 \nnameservers 1.1.1.1\nnameserver fe80::1%eth0\n";
-        let servers: Vec<String> = name_servers(text).iter().map(ToString::to_string).collect();
-        assert_eq!(servers, ["192.0.2.53:53", "[2001:db8::53]:53"]);
     }
 }

@@ -226,6 +226,7 @@ fn invalid_conditions_are_refused_when_loaded() {
         ("header['a b'] == ''", "header name"),
         ("within('everything')", "network"),
         ("within(from.host)", "network"),
+        ("within('::ffff:10.0.0.0/104')", "network"),
         ("method ==", "invalid condition"),
         ("", "invalid condition"),
         ("headers['A'].exists(from, from == 'x')", "is a fact"),

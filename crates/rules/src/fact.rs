@@ -34,7 +34,8 @@ impl IpNetwork {
             }
         };
         let most = if ip.is_ipv4() { 32 } else { 128 };
-        (bits <= most).then_some(IpNetwork { ip, bits })
+        // Sources are compared as IPv4 addresses: none is in a network of mapped ones.
+        (bits <= most && ip.to_canonical() == ip).then_some(IpNetwork { ip, bits })
     }
 
     fn contains(&self, ip: IpAddr) -> bool {

@@ -71,12 +71,11 @@ impl Renumber {
     }
 }
 
-/// The text behind a non-empty prefix, if there is any.
+/// The text behind a non-empty prefix, if there is any. Behind none begins a number with 0: no country code does
+/// (ITU-T E.164), and no national number of a country with a trunk prefix. 000, an emergency number, is a short one.
 fn strip_filled<'n>(number: &'n str, prefix: &str) -> Option<&'n str> {
-    match prefix.is_empty() {
-        true => None,
-        false => number.strip_prefix(prefix).filter(|rest| !rest.is_empty()),
-    }
+    let rest = number.strip_prefix(prefix).filter(|_| !prefix.is_empty())?;
+    (!rest.is_empty() && !rest.starts_with('0')).then_some(rest)
 }
 
 /// Removes visual separators (RFC 3966).
@@ -171,6 +170,26 @@ mod tests {
         assert_eq!(rule.apply("+491234", Some("43")), "+491234");
         let rule = germany(NumberForm::National);
         assert_eq!(rule.apply("01234", Some("43")), "00431234");
+    }
+
+    /// Australia, where the emergency number begins like national numbers.
+    #[test]
+    fn emergency_number_000_is_a_short_number() {
+        let australia = Renumber {
+            country: "61".into(),
+            international: "0011".into(),
+            ..germany(NumberForm::E164)
+        };
+        for (number, e164) in [
+            ("000", "000"),
+            ("0291234567", "+61291234567"),
+            ("0011493012", "+493012"),
+            ("112", "112"),
+        ] {
+            assert_eq!(australia.apply(number, None), e164);
+        }
+        assert_eq!(germany(NumberForm::Digits).apply("000", None), "000");
+        assert_eq!(germany(NumberForm::National).apply("0001", None), "0001");
     }
 
     #[test]

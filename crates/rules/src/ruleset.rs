@@ -164,6 +164,11 @@ impl RuleSet {
         self.0.rules.len()
     }
 
+    /// The rules as configured.
+    pub fn specs(&self) -> &[RuleSpec] {
+        &self.0.specs
+    }
+
     /// Whether any rule applies to messages of this direction.
     #[inline]
     pub fn has_rules_for(&self, direction: RuleDirection) -> bool {

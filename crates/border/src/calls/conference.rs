@@ -86,6 +86,7 @@ impl Components {
             interface: origin.interface,
             trunk: origin.trunk,
             authenticated: origin.authenticated,
+            exempt: false,
             from: b"",
             to: uri,
             random: 0,

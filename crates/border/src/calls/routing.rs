@@ -4,7 +4,9 @@
 use crate::certificate_names::with_peer;
 use crate::components::{Calls, Components};
 use crate::headers::text;
-use crate::policy::{CallPlan, Facts, HopStep, Plan, StepTarget, decide, decide_for};
+use crate::policy::{
+    CallPlan, Facts, HopStep, Plan, StepTarget, decide, decide_for, permits_unauthenticated,
+};
 use crate::registrar::Authentication;
 use crate::request::{RequestOrigin, RequestRefusal, user_at};
 use crate::resolve::{LookupChoices, LookupWaiter};
@@ -14,7 +16,7 @@ use engine::{EventKind, Reason, Transport};
 use sip::locate::ResolvedTarget;
 use sip::{Flow, Fork, LegId, NamedHop};
 use std::net::IpAddr;
-use wire::sip::{HeaderId, Message};
+use wire::sip::{HeaderId, Message, Method};
 
 impl Calls<'_> {
     /// Origin and authenticated user of an out-of-dialog request. The result of [`Components::authorize`] on arrival is
@@ -41,18 +43,12 @@ impl Calls<'_> {
         (origin, source): (RequestOrigin, IpAddr),
         trunk: Option<TrunkId>,
     ) -> Result<CallPlan, RequestRefusal> {
-        let from = request.from().map(|from| from.uri).unwrap_or_default();
         let facts = Facts {
-            interface: origin.interface,
-            trunk: origin.trunk,
-            authenticated: origin.authenticated,
-            from,
-            to: request.request_uri(),
             random: self.parts.calls.request_mark(request, source),
-            calls: self.parts.total_calls(),
-            draining: self.parts.worker.is_draining(),
+            ..self.parts.facts_of(request, origin)
         };
-        let plan = match trunk {
+        // A header rule does not replace the route that permits an unauthenticated call.
+        let plan = match trunk.filter(|_| !facts.exempt) {
             Some(trunk) => decide_for(trunk, &self.parts.ctx.config, &facts, &self.parts.view()),
             None => decide(&self.parts.ctx.config, &facts, &self.parts.view()),
         };
@@ -203,6 +199,38 @@ impl Calls<'_> {
 }
 
 impl Components {
+    /// The facts of a request for policy, without a random number.
+    fn facts_of<'m>(&self, request: &Message<'m>, origin: RequestOrigin) -> Facts<'m> {
+        Facts {
+            interface: origin.interface,
+            trunk: origin.trunk,
+            authenticated: origin.authenticated,
+            exempt: !origin.authenticated && origin.requires_authentication(&self.ctx.config),
+            from: request.from().map(|from| from.uri).unwrap_or_default(),
+            to: request.request_uri(),
+            random: 0,
+            calls: self.total_calls(),
+            draining: self.worker.is_draining(),
+        }
+    }
+
+    /// Whether an INVITE is processed without digest although the interface requires it: it has no credentials, and a
+    /// route with `unauthenticated` decides about it. One with Replaces would take over a call.
+    fn is_exempt(&self, request: &Message<'_>, origin: RequestOrigin) -> bool {
+        let headers = [
+            HeaderId::Authorization,
+            HeaderId::ProxyAuthorization,
+            HeaderId::Replaces,
+        ];
+        request.method() == Method::Invite
+            && !headers.iter().any(|id| request.has(*id))
+            && permits_unauthenticated(
+                &self.ctx.config,
+                &self.facts_of(request, origin),
+                &self.view(),
+            )
+    }
+
     /// Like [`Calls::authorize_request`], for a request that was not authorized on arrival.
     pub(crate) fn authorize(
         &mut self,
@@ -236,6 +264,9 @@ impl Components {
                 authenticated: core || trunk.is_some() || self.is_registered(request, flow),
                 ..origin
             };
+            return Ok((origin, self.registered_user(origin, request, flow)));
+        }
+        if self.is_exempt(request, origin) {
             return Ok((origin, self.registered_user(origin, request, flow)));
         }
         let origin = RequestOrigin {

@@ -72,6 +72,7 @@ fn facts<'a>(from: &'a str, to: &'a str) -> Facts<'a> {
         interface: InterfaceId(0),
         trunk: None,
         authenticated: false,
+        exempt: false,
         from: from.as_bytes(),
         to: to.as_bytes(),
         random: 1,
@@ -396,6 +397,49 @@ fn unauthenticated_sources_reach_only_the_authenticating_trunk() {
         for (authenticated, wanted) in [(false, stranger), (true, known)] {
             let found = shown(to, authenticated);
             assert!(found.starts_with(wanted), "{to} {authenticated}: {found}");
+        }
+    }
+}
+
+/// A call that needs no digest takes the routes that permit it, and nothing else.
+#[test]
+fn exempt_call_takes_routes_for_unauthenticated_sources_alone() {
+    let mut world = StaticRoutingState::default();
+    let phone = "sip:1000@192.168.1.7";
+    world.contacts.insert("1000", vec![contact(phone, 1000)]);
+    let base = BASE.replace(
+        "name=\"out\"",
+        "name=\"out\"\nregister=\"pass:pbx\"\nauthenticate=\"digest\"",
+    );
+    let routes = "[[route]]\nto={user=\"66\"}\nreject=603\n\
+        [[route]]\nto={prefix=\"0\"}\ntrunk=\"pbx\"\n\
+        [[route]]\nto={user=\"113\"}\nreject=404\nunauthenticated=true\n\
+        [[route]]\nregistered=true\nunauthenticated=true\n\
+        [[route]]\nto={prefix=\"1\"}\ntrunk=\"gw\"\nunauthenticated=true\n\
+        [[route]]\ntrunk=\"pbx\"\n";
+    let config = format!("{base}{routes}[[user]]\nname=\"1000\"\npassword=\"x\"\n");
+    let parsed = parse(&config, "f").unwrap();
+    for (to, wanted) in [
+        ("sip:112@x", "route 5 [0:sip:112@gw"),
+        ("sip:1000@x", "route 4 [0:sip:1000@192.168.1.7 flow"),
+        ("sip:113@x", "404"),
+        ("sip:66@x", ""),
+        ("sip:01@x", ""),
+        ("sip:200@x", ""),
+    ] {
+        let facts = Facts {
+            exempt: true,
+            ..facts(CALLER, to)
+        };
+        assert_eq!(
+            permits_unauthenticated(&parsed, &facts, &world),
+            !wanted.is_empty(),
+            "{to}"
+        );
+        let found = shown(&plan(&config, &facts, &world));
+        match wanted {
+            "" => assert_eq!(found, "404 no route", "{to}"),
+            wanted => assert!(found.starts_with(wanted), "{to}: {found}"),
         }
     }
 }

@@ -371,3 +371,95 @@ fn stranger_on_a_core_interface_reaches_the_authenticating_trunk_alone() {
     let carrier: SocketAddr = "10.2.0.2:5060".parse().unwrap();
     assert!(sent.iter().any(|(to, _)| *to == carrier), "{sent:?}");
 }
+
+/// `authenticate = "digest"`: an INVITE without credentials is routed by routes with `unauthenticated`, and by nothing
+/// else: no other route, no header rule, no conference, no Replaces.
+#[test]
+fn call_without_credentials_takes_routes_that_permit_it_where_digest_is_required() {
+    let text = "[[interface]]\nname='phones'\nlisten='udp:192.0.2.1:5060'\nauthenticate='digest'\nregister='local'\n\
+        [[interface]]\nname='in'\nkind='core'\nlisten='udp:198.51.100.1:5060'\n\
+        [[trunk]]\nname='psap'\ninterface='in'\ntarget='udp:10.2.0.1:5060'\n\
+        [[trunk]]\nname='carrier'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\n\
+        [[user]]\nname='2000'\npassword='x'\n\
+        [[conference]]\nname='c'\nnumber='800'\n\
+        [[rules]]\nkind='access'\ndirection='in'\nmethod='INVITE'\nwhen='uri.user == \"113\"'\ndo=[{route='carrier'}]\n\
+        [[route]]\nto={urn='urn:service:sos'}\ntrunk='psap'\nunauthenticated=true\n\
+        [[route]]\nto={user=['112','113','800']}\ntrunk='psap'\nunauthenticated=true\n\
+        [[route]]\ntrunk='carrier'\n";
+    let config = parse(text, "digest.toml").expect("configuration");
+    let mut rig = Rig::new(&config);
+    let at = ("192.0.2.1:5060".parse().unwrap(), Transport::Udp);
+    let stranger: SocketAddr = STRANGER.parse().unwrap();
+    let psap: SocketAddr = "10.2.0.1:5060".parse().unwrap();
+    let replaces = "Replaces: a@b;to-tag=1;from-tag=2\r\nContent-Length";
+    for (number, (user, method, extra, routed)) in [
+        ("112", "INVITE", "", true),
+        ("urn:service:sos", "INVITE", "", true),
+        ("113", "INVITE", "", true),
+        ("800", "INVITE", "", true),
+        ("004912", "INVITE", "", false),
+        ("2000", "INVITE", "", false),
+        ("112", "MESSAGE", "", false),
+        ("112", "INVITE", replaces, false),
+        (
+            "112",
+            "INVITE",
+            "Authorization: Digest x=y\r\nContent-Length",
+            false,
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut invite = request(method, user, STRANGER, Transport::Udp, 100 + number);
+        if !extra.is_empty() {
+            invite = invite.replace("Content-Length", extra);
+        }
+        let sent = rig.send(&config, at, stranger, &invite);
+        let reached: Vec<&SocketAddr> = sent
+            .iter()
+            .filter(|(_, text)| !text.starts_with("SIP/2.0"))
+            .map(|(to, _)| to)
+            .collect();
+        let wanted: Vec<&SocketAddr> = routed.then_some(&psap).into_iter().collect();
+        assert_eq!(reached, wanted, "{user} {method} {extra}: {sent:?}");
+        let refused = |code: &str| {
+            let mut sent = sent.iter();
+            sent.any(|(to, text)| *to == stranger && text.starts_with(&format!("SIP/2.0 {code}")))
+        };
+        assert_eq!(refused("4"), !routed, "{user} {method} {extra}: {sent:?}");
+    }
+}
+
+/// The address of a trunk's name precedes a network of another trunk that contains it, once the name is located.
+#[test]
+fn located_address_of_a_trunk_precedes_the_network_of_another() {
+    let text = "[[interface]]\nname='out'\nlisten='udp:192.0.2.1:5060'\n\
+        [[interface]]\nname='in'\nkind='core'\nlisten='udp:198.51.100.1:5060'\n\
+        [[trunk]]\nname='wide'\ninterface='out'\ntarget='udp:203.0.113.10:5060'\nsources='203.0.113.0/24'\n\
+        [[trunk]]\nname='named'\ninterface='out'\ntarget='udp:carrier.example:5060'\n\
+        [[trunk]]\nname='first'\ninterface='in'\ntarget='udp:10.2.0.1:5060'\n\
+        [[trunk]]\nname='second'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\n\
+        [[route]]\nfrom_trunk='wide'\ntrunk='first'\n\
+        [[route]]\nfrom_trunk='named'\ntrunk='second'\n\
+        [[route]]\nfrom_trunk='first'\ntrunk='named'\n";
+    let mut config = parse(text, "named.toml").expect("configuration");
+    let carrier: SocketAddr = "203.0.113.20:5060".parse().unwrap();
+    config.dns.hosts = vec![("carrier.example".to_owned(), carrier.ip())];
+    let mut rig = Rig::new(&config);
+    let outside = ("192.0.2.1:5060".parse().unwrap(), Transport::Udp);
+    let inside = ("198.51.100.1:5060".parse().unwrap(), Transport::Udp);
+    let first: SocketAddr = "10.2.0.1:5060".parse().unwrap();
+    let second: SocketAddr = "10.2.0.2:5060".parse().unwrap();
+    let reached = |sent: &Sent, to: SocketAddr| {
+        let mut sent = sent.iter();
+        sent.any(|(at, text)| *at == to && text.starts_with("INVITE "))
+    };
+    let call = |number| request("INVITE", "100", "203.0.113.20:5060", Transport::Udp, number);
+    let sent = rig.send(&config, outside, carrier, &call(1));
+    assert!(reached(&sent, first), "by the network: {sent:?}");
+    let sent = rig.send(&config, inside, first, &call(2));
+    assert!(reached(&sent, carrier), "{sent:?}");
+    let sent = rig.send(&config, outside, carrier, &call(3));
+    assert!(reached(&sent, second), "by the name: {sent:?}");
+}

@@ -290,6 +290,7 @@ impl TransferControl<'_> {
             interface: *call.interfaces.get(from),
             trunk: *call.trunks.get(from),
             authenticated: call.trunks.get(from).is_some(),
+            exempt: false,
             from: request.from().map(|from| from.uri).unwrap_or_default(),
             to: uri,
             random: self.parts.ctx.entropy.u64(),
