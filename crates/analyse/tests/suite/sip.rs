@@ -475,3 +475,31 @@ fn segment_missing_in_the_capture_is_skipped_at_its_acknowledgement() {
         analysis.notes
     );
 }
+
+/// The answer to a challenge is another attempt: the delay ends with the ringing, not with 407.
+#[test]
+fn challenge_is_no_end_of_the_post_dial_delay() {
+    let invite = |cseq: &str| sip("INVITE sip:bob@example.net SIP/2.0", "c", cseq, "", "");
+    let status = |line: &str, cseq: &str| sip(line, "c", cseq, ";tag=b", "");
+    let delay = |frames: &[(u64, &str, &str, String)]| {
+        let file = file_of(LinkType::Raw, &sip_frames(frames), <[u8]>::to_vec);
+        let call = analyse(file).calls.remove(0);
+        (call.status, call.post_dial_delay_ms)
+    };
+    let mut frames = vec![
+        (0, UA, UB, invite("1 INVITE")),
+        (4, UB, UA, status("SIP/2.0 407 Proxy Authentication Required", "1 INVITE")),
+    ];
+    assert_eq!(delay(&frames), (Some(407), Some(4.0)));
+    frames.extend([
+        (10, UA, UB, invite("2 INVITE")),
+        (12, UB, UA, status("SIP/2.0 407 Proxy Authentication Required", "1 INVITE")),
+        (2004, UB, UA, status("SIP/2.0 180 Ringing", "2 INVITE")),
+        (5000, UB, UA, status("SIP/2.0 200 OK", "2 INVITE")),
+    ]);
+    assert_eq!(delay(&frames), (Some(200), Some(2004.0)));
+    // Refused without ringing.
+    frames.truncate(4);
+    frames.push((900, UB, UA, status("SIP/2.0 486 Busy Here", "2 INVITE")));
+    assert_eq!(delay(&frames), (Some(486), Some(900.0)));
+}
