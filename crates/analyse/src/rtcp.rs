@@ -30,6 +30,7 @@ pub(super) struct RtcpReports {
     /// By the direction of the media (not of the report) and SSRC; ports differ between RTP and RTCP and are omitted.
     sources: BoundedMap<FlowKey, RtcpSource>,
     packets: u64,
+    refused: u64,
 }
 
 fn key(from: IpAddr, to: IpAddr, ssrc: u32) -> FlowKey {
@@ -70,7 +71,13 @@ impl RtcpReports {
         RtcpReports {
             sources: BoundedMap::new(limit, hash),
             packets: 0,
+            refused: 0,
         }
+    }
+
+    /// Reports and descriptions of sources beyond the limit.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused
     }
 
     pub(super) fn packets(&self) -> u64 {
@@ -138,8 +145,10 @@ impl RtcpReports {
 
     fn source(&mut self, from: IpAddr, to: IpAddr, ssrc: u32) -> Option<&mut RtcpSource> {
         let key = key(from, to, ssrc);
-        if self.sources.get(&key).is_none() {
-            self.sources.insert(key, RtcpSource::default()).ok()?;
+        if self.sources.get(&key).is_none()
+            && self.sources.insert(key, RtcpSource::default()).is_err()
+        {
+            self.refused += 1;
         }
         self.sources.get_mut(&key)
     }

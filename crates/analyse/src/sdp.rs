@@ -59,6 +59,7 @@ pub(super) struct SdpIndex {
     consensus: Vec<PayloadConsensus>,
     dtls: BoundedMap<FlowKey, ()>,
     limit: usize,
+    refused: u64,
 }
 
 impl SdpIndex {
@@ -69,7 +70,13 @@ impl SdpIndex {
             consensus: vec![PayloadConsensus::Unseen; 128],
             dtls: BoundedMap::new(limit, key),
             limit,
+            refused: 0,
         }
+    }
+
+    /// Media lines beyond the limit.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// Reads a session description of `call`; returns its media lines.
@@ -87,7 +94,11 @@ impl SdpIndex {
                 .endpoints
                 .first()
                 .and_then(|endpoint| self.media_at(*endpoint));
-            if self.medias.len() >= self.limit || !media.is_rtp() || known == Some(media) {
+            if !media.is_rtp() || media.endpoints.is_empty() || known == Some(media) {
+                continue;
+            }
+            if self.medias.len() >= self.limit {
+                self.refused += 1;
                 continue;
             }
             let index = self.medias.len();
@@ -99,8 +110,9 @@ impl SdpIndex {
                     .insert(EndpointKey::new(*endpoint), index)
                     .is_ok();
             }
-            if used {
-                self.medias.push(media.clone());
+            match used {
+                true => self.medias.push(media.clone()),
+                false => self.refused += 1,
             }
         }
         medias

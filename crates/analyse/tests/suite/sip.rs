@@ -1,7 +1,7 @@
 //! Calls in generated captures: undeclared ports, outcomes, compact forms, SIP over TCP, fragments.
 
 use crate::captures::*;
-use analyse::{Analysis, analyse_bytes};
+use analyse::{AnalyseLimits, Analysis, CaptureAnalyser, analyse_bytes};
 use std::net::SocketAddr;
 use wire::capture::PcapWriter;
 use wire::ethernet::LinkType;
@@ -502,4 +502,49 @@ fn challenge_is_no_end_of_the_post_dial_delay() {
     frames.truncate(4);
     frames.push((900, UB, UA, status("SIP/2.0 486 Busy Here", "2 INVITE")));
     assert_eq!(delay(&frames), (Some(486), Some(900.0)));
+}
+
+#[test]
+fn everything_beyond_a_limit_is_noted() {
+    let limits = AnalyseLimits {
+        streams: 1,
+        endpoints: 1,
+        associations: 1,
+        ..AnalyseLimits::default()
+    };
+    let mut analyser = CaptureAnalyser::new(limits);
+    let mut packets = Vec::new();
+    for (call, port) in [("first", 40_000), ("second", 40_002), ("third", 40_004)] {
+        let offer = sdp(addr(&format!("192.0.2.1:{port}")), "0", "");
+        let invite = sip(
+            "INVITE sip:bob@example.net SIP/2.0",
+            call,
+            "1 INVITE",
+            "",
+            &offer,
+        );
+        packets.push(udp(addr(UA), addr(UB), invite.as_bytes()));
+    }
+    for source in 1..=3 {
+        let report = wire::rtcp::CompoundBuilder::new()
+            .receiver_report(source, &[])
+            .cname(source, "alice");
+        let (from, to) = (addr("192.0.2.1:4001"), addr("198.51.100.2:6001"));
+        packets.push(udp(from, to, &report.finish()));
+        let mut esp = source.to_be_bytes().to_vec();
+        esp.extend([0, 0, 0, 1]);
+        esp.extend([0xa5; 60]);
+        packets.push(ip(from.ip(), to.ip(), 50, &esp));
+    }
+    for packet in &packets {
+        analyser.packet(EPOCH, packet);
+    }
+    let notes = analyser.finish().notes;
+    for note in [
+        "2 media lines of session descriptions beyond the limit",
+        "2 RTCP reports of sources beyond the limit",
+        "2 ESP packets of associations beyond the limit",
+    ] {
+        assert!(notes.iter().any(|known| known == note), "{note}: {notes:?}");
+    }
 }
