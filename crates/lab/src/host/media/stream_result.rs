@@ -4,10 +4,8 @@ use super::{HostMediaSession, PACKET_TIME, VoiceSide};
 use crate::host::packet_times::{PacketTimes, Transit};
 use crate::host::rtcp::PeerReport;
 use crate::record::StreamRecord;
-use codec::Format;
 use engine::Time;
 use media::sink::EndedSources;
-use media::source::RtpSource;
 use std::time::Duration;
 
 /// Identity of a sent stream.
