@@ -10,8 +10,8 @@ pub fn counted<N: std::fmt::Display + PartialEq + From<u8>>(count: N, noun: &str
     format!("{count} {noun}{plural}")
 }
 
-/// A multiple of a decimal step as it is written in files: 3 x 0.1 is 0.30000000000000004 in binary, and equals no level
-/// that a file names.
+/// A multiple of a decimal step as it is written in files: 3 x 0.1 is 0.30000000000000004 in binary, and equals no
+/// level that a file names.
 pub(crate) fn twelve_digits(value: f64) -> f64 {
     format!("{value:.11e}").parse().unwrap_or(value)
 }

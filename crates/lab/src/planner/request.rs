@@ -308,8 +308,8 @@ impl PlanRequest {
         }
     }
 
-    /// A packet has whole frames, at most as many as the codec and an Ethernet frame take: the fragments of a longer one
-    /// would be packets of their own.
+    /// A packet has whole frames, at most as many as the codec and an Ethernet frame take: the fragments of a longer
+    /// one would be packets of their own.
     fn check_packets(&self) -> Result<(), LabError> {
         let (packet, frame) = (self.packet_ms, self.codec.frame_ms());
         let bad = |why: String| {

@@ -101,8 +101,8 @@ impl RtcpObserver {
     }
 
     /// Notes a reception report from this side. If it refers to the last sender report, the time since then less the
-    /// side's own delay is the round-trip time between us and the side. Zero refers to none: a sender without a clock has
-    /// timestamps of zero (RFC 3550 section 6.4.1).
+    /// side's own delay is the round-trip time between us and the side. Zero refers to none: a sender without a clock
+    /// has timestamps of zero (RFC 3550 section 6.4.1).
     pub(crate) fn received(&mut self, block: ReportBlock, at: Time) {
         self.block = Some(block);
         if let Some((ntp, sent)) = self.last_sr
