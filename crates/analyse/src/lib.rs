@@ -226,6 +226,10 @@ impl CaptureAnalyser {
             self.sdp_index.refused(),
         );
         notes.add_counted(
+            "packets of DTLS handshakes beyond the limit",
+            self.sdp_index.unmarked(),
+        );
+        notes.add_counted(
             "RTCP reports of sources beyond the limit",
             self.rtcp.refused(),
         );

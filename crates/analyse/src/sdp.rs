@@ -60,6 +60,7 @@ pub(super) struct SdpIndex {
     dtls: BoundedMap<FlowKey, ()>,
     limit: usize,
     refused: u64,
+    unmarked: u64,
 }
 
 impl SdpIndex {
@@ -71,12 +72,18 @@ impl SdpIndex {
             dtls: BoundedMap::new(limit, key),
             limit,
             refused: 0,
+            unmarked: 0,
         }
     }
 
     /// Media lines beyond the limit.
     pub(super) fn refused(&self) -> u64 {
         self.refused
+    }
+
+    /// DTLS handshakes beyond the limit: later streams lack the mark "srtp".
+    pub(super) fn unmarked(&self) -> u64 {
+        self.unmarked
     }
 
     /// Reads a session description of `call`; returns its media lines.
@@ -119,13 +126,10 @@ impl SdpIndex {
     }
 
     pub(super) fn dtls_seen(&mut self, datagram: &CapturedDatagram<'_>) {
-        for (a, b) in [
-            (datagram.source, datagram.destination),
-            (datagram.destination, datagram.source),
-        ] {
-            // If the table is full, later streams lack the mark "srtp".
-            let _ = self.dtls.insert(FlowKey::new(a, b, 0), ());
-        }
+        let (source, destination) = (datagram.source, datagram.destination);
+        let directions = [(source, destination), (destination, source)];
+        let inserted = directions.map(|(a, b)| self.dtls.insert(FlowKey::new(a, b, 0), ()).is_ok());
+        self.unmarked += u64::from(inserted.contains(&false));
     }
 
     pub(super) fn has_dtls(&self, source: SocketAddr, destination: SocketAddr) -> bool {

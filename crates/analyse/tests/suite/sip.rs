@@ -535,15 +535,19 @@ fn everything_beyond_a_limit_is_noted() {
         esp.extend([0, 0, 0, 1]);
         esp.extend([0xa5; 60]);
         packets.push(ip(from.ip(), to.ip(), 50, &esp));
+        let from = SocketAddr::new(from.ip(), 5_000 + source as u16);
+        packets.push(udp(from, to, &[22, 254, 253, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
     }
     for packet in &packets {
         analyser.packet(EPOCH, packet);
     }
     let notes = analyser.finish().notes;
+    // Of the first handshake, one direction has a place.
     for note in [
         "2 media lines of session descriptions beyond the limit",
         "2 RTCP reports of sources beyond the limit",
         "2 ESP packets of associations beyond the limit",
+        "3 packets of DTLS handshakes beyond the limit",
     ] {
         assert!(notes.iter().any(|known| known == note), "{note}: {notes:?}");
     }
