@@ -488,12 +488,22 @@ fn challenge_is_no_end_of_the_post_dial_delay() {
     };
     let mut frames = vec![
         (0, UA, UB, invite("1 INVITE")),
-        (4, UB, UA, status("SIP/2.0 407 Proxy Authentication Required", "1 INVITE")),
+        (
+            4,
+            UB,
+            UA,
+            status("SIP/2.0 407 Proxy Authentication Required", "1 INVITE"),
+        ),
     ];
     assert_eq!(delay(&frames), (Some(407), Some(4.0)));
     frames.extend([
         (10, UA, UB, invite("2 INVITE")),
-        (12, UB, UA, status("SIP/2.0 407 Proxy Authentication Required", "1 INVITE")),
+        (
+            12,
+            UB,
+            UA,
+            status("SIP/2.0 407 Proxy Authentication Required", "1 INVITE"),
+        ),
         (2004, UB, UA, status("SIP/2.0 180 Ringing", "2 INVITE")),
         (5000, UB, UA, status("SIP/2.0 200 OK", "2 INVITE")),
     ]);

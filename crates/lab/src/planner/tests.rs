@@ -453,7 +453,11 @@ fn packets_have_whole_frames() {
         (Codec::Opus, 20.5, "--packet-ms 20.5"),
         (Codec::G729, 15.0, "expected a multiple of 10"),
         (Codec::Opus, 140.0, "expected at most 120"),
-        (Codec::Pcma, 185.0, "a packet of 1520 bytes, expected at most 1500"),
+        (
+            Codec::Pcma,
+            185.0,
+            "a packet of 1520 bytes, expected at most 1500",
+        ),
     ] {
         let error = with(codec, packet_ms).unwrap_err();
         assert!(error.contains(words), "{error}");
@@ -483,7 +487,10 @@ fn processes_are_in_the_memory_of_the_nodes() {
     let costs = Costs::built_in().unwrap();
     let error = plan(&with(1_000, 90.0), &costs).unwrap_err();
     assert_eq!(error.exit_code(), 2);
-    assert!(error.to_string().starts_with("--node-memory-gib 0.25 "), "{error}");
+    assert!(
+        error.to_string().starts_with("--node-memory-gib 0.25 "),
+        "{error}"
+    );
 }
 
 #[test]
