@@ -254,6 +254,8 @@ impl CallTrace {
             self.status = None;
             self.final_at = None;
             self.cancelled_at = None;
+            // A challenge or a redirection indicates no status of the called side (RFC 6076 section 4.3).
+            self.first_response_at = self.ringing_at;
         }
     }
 
@@ -262,7 +264,7 @@ impl CallTrace {
             return;
         }
         self.begin_attempt(sequence);
-        if status > 100 {
+        if status > 100 && sequence >= self.invite_sequence {
             self.first_response_at.get_or_insert(time);
         }
         match status {

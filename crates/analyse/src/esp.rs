@@ -57,6 +57,7 @@ pub(super) struct EspAssociations {
     index: BoundedMap<FlowKey, usize>,
     list: Vec<EspAssociation>,
     keys: Vec<AssociationKey>,
+    refused: u64,
 }
 
 impl std::fmt::Debug for EspAssociations {
@@ -74,7 +75,13 @@ impl EspAssociations {
             index: BoundedMap::new(limit, key),
             list: Vec::new(),
             keys: Vec::new(),
+            refused: 0,
         }
+    }
+
+    /// Packets of associations beyond the limit, which were not opened.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// Opens packets with these keys; the first line that matches an association counts, as in Wireshark.
@@ -118,7 +125,10 @@ impl EspAssociations {
         let index = match self.index.get(&key) {
             Some(index) => *index,
             None => {
-                self.index.insert(key, self.list.len()).ok()?;
+                if self.index.insert(key, self.list.len()).is_err() {
+                    self.refused += 1;
+                    return None;
+                }
                 let key = self.key_of(packet.source, packet.destination, spi);
                 self.list.push(EspAssociation {
                     source: packet.source,

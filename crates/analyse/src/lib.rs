@@ -221,6 +221,22 @@ impl CaptureAnalyser {
             self.calls.refused(),
         );
         notes.add_counted("packets of streams beyond the limit", self.rtp.refused());
+        notes.add_counted(
+            "media lines of session descriptions beyond the limit",
+            self.sdp_index.refused(),
+        );
+        notes.add_counted(
+            "packets of DTLS handshakes beyond the limit",
+            self.sdp_index.unmarked(),
+        );
+        notes.add_counted(
+            "RTCP reports of sources beyond the limit",
+            self.rtcp.refused(),
+        );
+        notes.add_counted(
+            "ESP packets of associations beyond the limit",
+            self.esp.refused(),
+        );
         let (calls, sip_messages) = self.calls.report();
         let identifiers = self.calls.identifiers();
         let streams = self.rtp.finish(&self.sdp_index, &self.rtcp, &identifiers);

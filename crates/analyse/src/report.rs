@@ -356,7 +356,8 @@ pub struct CallReport {
     pub status: Option<u16>,
     /// First 18x.
     pub ringing_at: Option<f64>,
-    /// First 18x or final response after the first INVITE, milliseconds.
+    /// From the first INVITE to the first 18x, else to the final response of the last attempt, milliseconds: challenges
+    /// and redirections that the caller follows are none.
     pub post_dial_delay_ms: Option<f64>,
     /// `udp` or `tcp`, of the first message.
     pub transport: &'static str,

@@ -5,7 +5,7 @@ use super::keys::FlowKey;
 use super::report::{RtcpReport, VoipMetricsReport};
 use engine::{BoundedMap, HashKey};
 use std::net::{IpAddr, SocketAddr};
-use wire::rtcp::{Compound, ReportBlock, SenderInfo, packet_type};
+use wire::rtcp::{Compound, ReportBlock, RtcpPacket, SenderInfo, packet_type};
 
 /// Figures about a synchronisation source, from packets between two hosts.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +30,7 @@ pub(super) struct RtcpReports {
     /// By the direction of the media (not of the report) and SSRC; ports differ between RTP and RTCP and are omitted.
     sources: BoundedMap<FlowKey, RtcpSource>,
     packets: u64,
+    refused: u64,
 }
 
 fn key(from: IpAddr, to: IpAddr, ssrc: u32) -> FlowKey {
@@ -45,12 +46,38 @@ pub(super) fn looks_whole(datagram: &CapturedDatagram<'_>) -> bool {
     wire::rtcp::is_compound(datagram.payload)
 }
 
+/// Index and tag at the end of SRTCP, at least (RFC 3711 section 3.4).
+const SRTCP_TRAILER: usize = 14;
+
+/// The first packet of SRTCP, of which only header and sender are in the clear; `None` for plain RTCP. Behind it are
+/// ciphertext, index and tag, which are no packets.
+fn encrypted<'a>(datagram: &CapturedDatagram<'a>) -> Option<RtcpPacket<'a>> {
+    let payload = datagram.payload;
+    let first = Compound::new(payload).next()?;
+    let words = payload.get(2..)?.first_chunk::<2>()?;
+    let length = 4 + 4 * usize::from(u16::from_be_bytes(*words));
+    let rest = payload.get(length..)?;
+    let is_plain = match (datagram.is_truncated(), rest) {
+        (false, _) => wire::rtcp::is_compound(payload),
+        (true, [version, kind, ..]) => version >> 6 == 2 && (192..=223).contains(kind),
+        (true, _) => true,
+    };
+    let behind = datagram.sent_length.saturating_sub(length);
+    (!is_plain && behind >= SRTCP_TRAILER).then_some(first)
+}
+
 impl RtcpReports {
     pub(super) fn new(limit: usize, hash: HashKey) -> RtcpReports {
         RtcpReports {
             sources: BoundedMap::new(limit, hash),
             packets: 0,
+            refused: 0,
         }
+    }
+
+    /// Reports and descriptions of sources beyond the limit.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused
     }
 
     pub(super) fn packets(&self) -> u64 {
@@ -60,6 +87,15 @@ impl RtcpReports {
     pub(super) fn receive(&mut self, datagram: &CapturedDatagram<'_>) {
         self.packets += 1;
         let (from, to) = (datagram.source.ip(), datagram.destination.ip());
+        if let Some(first) = encrypted(datagram) {
+            let sender = first
+                .sender()
+                .filter(|_| first.packet_type == packet_type::SR);
+            if let Some(source) = sender.and_then(|sender| self.source(from, to, sender)) {
+                source.sender_reports += 1;
+            }
+            return;
+        }
         for packet in Compound::new(datagram.payload) {
             let sender = packet.sender().unwrap_or(0);
             match packet.packet_type {
@@ -109,8 +145,10 @@ impl RtcpReports {
 
     fn source(&mut self, from: IpAddr, to: IpAddr, ssrc: u32) -> Option<&mut RtcpSource> {
         let key = key(from, to, ssrc);
-        if self.sources.get(&key).is_none() {
-            self.sources.insert(key, RtcpSource::default()).ok()?;
+        if self.sources.get(&key).is_none()
+            && self.sources.insert(key, RtcpSource::default()).is_err()
+        {
+            self.refused += 1;
         }
         self.sources.get_mut(&key)
     }

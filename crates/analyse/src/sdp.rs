@@ -59,6 +59,8 @@ pub(super) struct SdpIndex {
     consensus: Vec<PayloadConsensus>,
     dtls: BoundedMap<FlowKey, ()>,
     limit: usize,
+    refused: u64,
+    unmarked: u64,
 }
 
 impl SdpIndex {
@@ -69,7 +71,19 @@ impl SdpIndex {
             consensus: vec![PayloadConsensus::Unseen; 128],
             dtls: BoundedMap::new(limit, key),
             limit,
+            refused: 0,
+            unmarked: 0,
         }
+    }
+
+    /// Media lines beyond the limit.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// DTLS handshakes beyond the limit: later streams lack the mark "srtp".
+    pub(super) fn unmarked(&self) -> u64 {
+        self.unmarked
     }
 
     /// Reads a session description of `call`; returns its media lines.
@@ -87,7 +101,11 @@ impl SdpIndex {
                 .endpoints
                 .first()
                 .and_then(|endpoint| self.media_at(*endpoint));
-            if self.medias.len() >= self.limit || !media.is_rtp() || known == Some(media) {
+            if !media.is_rtp() || media.endpoints.is_empty() || known == Some(media) {
+                continue;
+            }
+            if self.medias.len() >= self.limit {
+                self.refused += 1;
                 continue;
             }
             let index = self.medias.len();
@@ -99,21 +117,19 @@ impl SdpIndex {
                     .insert(EndpointKey::new(*endpoint), index)
                     .is_ok();
             }
-            if used {
-                self.medias.push(media.clone());
+            match used {
+                true => self.medias.push(media.clone()),
+                false => self.refused += 1,
             }
         }
         medias
     }
 
     pub(super) fn dtls_seen(&mut self, datagram: &CapturedDatagram<'_>) {
-        for (a, b) in [
-            (datagram.source, datagram.destination),
-            (datagram.destination, datagram.source),
-        ] {
-            // If the table is full, later streams lack the mark "srtp".
-            let _ = self.dtls.insert(FlowKey::new(a, b, 0), ());
-        }
+        let (source, destination) = (datagram.source, datagram.destination);
+        let directions = [(source, destination), (destination, source)];
+        let inserted = directions.map(|(a, b)| self.dtls.insert(FlowKey::new(a, b, 0), ()).is_ok());
+        self.unmarked += u64::from(inserted.contains(&false));
     }
 
     pub(super) fn has_dtls(&self, source: SocketAddr, destination: SocketAddr) -> bool {

@@ -7,7 +7,7 @@ use engine::Time;
 use media::stats::{ReceiveStatistics, RtpArrival};
 use std::net::SocketAddr;
 
-/// Sequence numbers within which duplicates and reordering are exact.
+/// Sequence numbers within which a late packet is told from a lost one.
 const WINDOW: usize = 8192;
 /// Bounds on the packets buffered until an unknown clock is measured: least number, least time span (ns), most.
 const BUFFER_LEAST: usize = 100;

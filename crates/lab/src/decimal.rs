@@ -10,6 +10,12 @@ pub fn counted<N: std::fmt::Display + PartialEq + From<u8>>(count: N, noun: &str
     format!("{count} {noun}{plural}")
 }
 
+/// A multiple of a decimal step as it is written in files: 3 x 0.1 is 0.30000000000000004 in binary, and equals no
+/// level that a file names.
+pub(crate) fn twelve_digits(value: f64) -> f64 {
+    format!("{value:.11e}").parse().unwrap_or(value)
+}
+
 /// Formats a number without trailing zeros.
 pub fn plain(value: f64) -> String {
     let magnitude = value.abs();
@@ -44,7 +50,15 @@ pub(crate) fn tick(value: f64, step: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{counted, tick};
+    use super::{counted, tick, twelve_digits};
+
+    #[test]
+    fn multiples_of_a_step_are_as_written() {
+        let multiples = [3.0 * 0.1, 0.7 * 3.0, 1.1 - 0.2, 132_000.0, 1e-9, 0.0];
+        let written = [0.3, 2.1, 0.9, 132_000.0, 1e-9, 0.0];
+        assert_eq!(multiples.map(twelve_digits), written);
+        assert_eq!(twelve_digits(f64::INFINITY), f64::INFINITY);
+    }
 
     #[test]
     fn one_has_the_singular() {

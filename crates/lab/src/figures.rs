@@ -604,7 +604,7 @@ pub fn judge(
         (
             "not_started_percent",
             thresholds.not_started_percent,
-            share(details.not_started, attempted),
+            share(details.not_started, details.attempted()),
         ),
         (
             "response_p50_ms",
@@ -873,6 +873,26 @@ mod tests {
         // Those of another program are unknown, which needs no remark.
         let unknown = (RunVerdict::NotMeasured, false);
         assert_eq!(judged(&one_refused, None), unknown);
+    }
+
+    #[test]
+    fn attempts_that_could_not_start_are_a_share_of_all_attempts() {
+        let thresholds = Thresholds {
+            not_started_percent: Some(40.0),
+            ..Thresholds::default()
+        };
+        let stream = |outcome| Attempt {
+            kind: AttemptKind::Stream,
+            ..call(1, None, outcome)
+        };
+        let measured = |attempts: &[Attempt]| {
+            let (figures, details) = compute(attempts, &[], None);
+            judge(&thresholds, &figures, &details, None)[0].measured
+        };
+        let streams = [AttemptOutcome::CouldNotStart, AttemptOutcome::Completed].map(stream);
+        assert_eq!(measured(&streams), Some(50.0));
+        let calls = [0, 1].map(|n| call(n, Some(5), AttemptOutcome::Completed));
+        assert_eq!(measured(&[calls, streams].concat()), Some(25.0));
     }
 
     #[test]

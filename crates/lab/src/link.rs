@@ -8,6 +8,7 @@ use crate::record::StreamRecord;
 use engine::Time;
 use media::audio;
 use media::quality::{self, Observation, codec_quality};
+use media::sink::EndedSources;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -99,6 +100,7 @@ pub fn complete(results: Vec<StreamResult>) -> Vec<StreamRecord> {
                 _ => 0,
             };
         }
+        add_ended(&mut record, &result.ended);
         record.burst_ratio = (record.lost > 0).then_some(result.burst_ratio);
         rate_quality(&mut record, result.burst_ratio);
         records.push((record, own));
@@ -206,6 +208,16 @@ fn count_ends(record: &mut StreamRecord, due: &DueMedia, sent: Option<u64>) {
     let missing = missing.min(most);
     record.expected += missing;
     record.lost += missing;
+}
+
+/// Adds the sources before the last one of the stream: a SUT may change the SSRC within a call.
+fn add_ended(record: &mut StreamRecord, ended: &EndedSources) {
+    record.received += ended.received;
+    record.expected += ended.expected;
+    record.lost += ended.lost;
+    record.duplicates += ended.duplicates;
+    record.out_of_order += ended.out_of_order;
+    record.first = ended.first.map(|first| first.0).or(record.first);
 }
 
 /// Packets that were sent before the first one that arrived, by the sender's clock, if there are several, and if they
@@ -347,6 +359,7 @@ mod tests {
             sent,
             received_speech: None,
             burst_ratio: 1.0,
+            ended: EndedSources::default(),
             times: [None, None],
             due: None,
         }
@@ -417,6 +430,25 @@ mod tests {
         let short = record(pause.as_secs() + 1);
         assert_eq!((short.expected, short.lost, short.mos), (0, 0, None));
         assert!(record(pause.as_secs() + 3).lost > 0);
+    }
+
+    #[test]
+    fn losses_before_a_change_of_the_source_count() {
+        let mut stream = received(2, 0, 1_000, 0, None);
+        stream.ended = EndedSources {
+            first: Some(Time::from_millis(500)),
+            received: 60,
+            expected: 100,
+            lost: 50,
+            duplicates: 10,
+            out_of_order: 1,
+        };
+        let record = complete(vec![stream]).remove(0);
+        let counts = (record.received, record.expected, record.lost);
+        assert_eq!(counts, (110, 150, 50));
+        assert_eq!((record.duplicates, record.out_of_order), (10, 1));
+        assert_eq!(record.first, Some(500_000_000));
+        assert!(record.mos.unwrap() < 2.5, "{record:?}");
     }
 
     #[test]

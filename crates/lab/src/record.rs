@@ -261,7 +261,8 @@ pub struct StreamRecord {
     pub number: u64,
     /// `caller` or `callee`: the receiving side.
     pub side: String,
-    /// Synchronisation source of the received stream.
+    /// Synchronisation source of the received stream; the last one, if it changed. Jitter and delays are those of the
+    /// last one, counts those of all.
     pub ssrc: u32,
     /// Name of the codec in SDP.
     pub codec: String,

@@ -67,6 +67,35 @@ pub struct SinkCounts {
     pub source_changes: u64,
 }
 
+/// Sums over the sources before the present one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndedSources {
+    /// Arrival of the first packet.
+    pub first: Option<Time>,
+    /// Packets received.
+    pub received: u64,
+    /// Packets sent by the sources, from the first to the last one that arrived of each.
+    pub expected: u64,
+    /// Packets of these that are missing.
+    pub lost: u64,
+    /// Packets received before.
+    pub duplicates: u64,
+    /// First arrivals out of order.
+    pub out_of_order: u64,
+}
+
+impl EndedSources {
+    fn add(&mut self, statistics: &ReceiveStatistics) {
+        let sequence = statistics.sequence();
+        self.first = self.first.or(statistics.first_at());
+        self.received += sequence.received();
+        self.expected += sequence.expected();
+        self.lost += sequence.expected().saturating_sub(sequence.unique());
+        self.duplicates += sequence.duplicates();
+        self.out_of_order += sequence.out_of_order();
+    }
+}
+
 /// Origin of the present source's timeline.
 #[derive(Clone, Copy, Debug)]
 struct Base {
@@ -89,6 +118,7 @@ const MAX_LATE_RUN: u32 = 10;
 pub struct RtpSink {
     config: SinkConfig,
     statistics: ReceiveStatistics,
+    ended: EndedSources,
     ssrc: Option<u32>,
     events: EventReceiver,
     base: Option<Base>,
@@ -106,6 +136,7 @@ impl RtpSink {
         RtpSink {
             config,
             statistics: ReceiveStatistics::default(),
+            ended: EndedSources::default(),
             ssrc: None,
             events: EventReceiver::default(),
             base: None,
@@ -175,6 +206,7 @@ impl RtpSink {
         }
         if self.ssrc.is_some() {
             self.counts.source_changes += 1;
+            self.ended.add(&self.statistics);
             self.statistics = ReceiveStatistics::new(Sequence::LIVE_WINDOW);
             self.base = None;
         }
@@ -310,6 +342,11 @@ impl RtpSink {
         &mut self.statistics
     }
 
+    /// Sums over the sources before the present one.
+    pub fn ended_sources(&self) -> EndedSources {
+        self.ended
+    }
+
     /// The present synchronisation source.
     pub fn ssrc(&self) -> Option<u32> {
         self.ssrc
@@ -323,5 +360,44 @@ impl RtpSink {
     /// Counts beside the statistics.
     pub fn counts(&self) -> SinkCounts {
         self.counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::rtp::RtpHeader;
+
+    #[test]
+    fn losses_of_a_source_outlast_a_change_of_the_source() {
+        let mut sink = RtpSink::new(SinkConfig::default());
+        let mut receive = |ssrc: u32, sequence: u16, ms: u64| {
+            let header = RtpHeader {
+                sequence,
+                timestamp: u32::from(sequence) * 160,
+                ssrc,
+                ..RtpHeader::default()
+            };
+            sink.receive(&header.packet(&[0xff; 160]), Time::from_millis(ms));
+        };
+        // Every second packet of the first source, and one of them twice.
+        for number in (0..21).step_by(2) {
+            receive(1, number, u64::from(number) * 20);
+        }
+        receive(1, 20, 401);
+        for number in 0..10 {
+            receive(2, 500 + number, 420 + u64::from(number) * 20);
+        }
+        let ended = EndedSources {
+            first: Some(Time::ZERO),
+            received: 12,
+            expected: 21,
+            lost: 10,
+            duplicates: 1,
+            out_of_order: 0,
+        };
+        assert_eq!(sink.ended_sources(), ended);
+        let present = sink.statistics().summary();
+        assert_eq!((present.expected, present.lost_unique), (10, 0));
     }
 }

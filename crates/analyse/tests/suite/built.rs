@@ -639,6 +639,36 @@ fn rtcp_beside_its_stream() {
     assert_eq!(rtcp.cname.as_deref(), Some("alice"));
 }
 
+/// Of SRTCP (RFC 3711 section 3.4) only the first eight bytes are in the clear.
+#[test]
+fn encrypted_rtcp_gives_no_figures() {
+    use wire::rtcp::{CompoundBuilder, ReportBlock, SenderInfo};
+    let mut packets = clean(A, B);
+    let mut dice = Dice(7);
+    for at in 0..40 {
+        let block = ReportBlock::default();
+        let mut report = CompoundBuilder::new()
+            .sender_report(0x1234_5678, &SenderInfo::default(), &[block])
+            .cname(0x1234_5678, "alice")
+            .finish();
+        for byte in report.iter_mut().skip(8) {
+            *byte = dice.roll(256) as u8;
+        }
+        report.extend((0x8000_0000 + at as u32).to_be_bytes());
+        report.extend((0..10).map(|_| dice.roll(256) as u8));
+        let (from, to) = (addr("192.0.2.1:4001"), addr("198.51.100.2:6001"));
+        packets.push((EPOCH + (300 + at) * MS, udp(from, to, &report)));
+    }
+    packets.sort_by_key(|(time, _)| *time);
+    let analysis = analyse(file_of(LinkType::Raw, &packets, <[u8]>::to_vec));
+    assert_clean(&analysis, A, B, "with SRTCP");
+    assert_eq!(analysis.rtcp_packets, 40);
+    let rtcp = analysis.streams[0].rtcp.as_ref().expect("RTCP");
+    assert_eq!(rtcp.sender_reports, 40);
+    assert_eq!((rtcp.sender_packets, rtcp.sender_octets), (None, None));
+    assert_eq!((rtcp.receiver_reports, rtcp.cname.as_deref()), (0, None));
+}
+
 #[test]
 fn voip_metrics_of_the_receiver_are_reported() {
     let mut packets = clean(A, B);

@@ -1,7 +1,7 @@
 //! Calls in generated captures: undeclared ports, outcomes, compact forms, SIP over TCP, fragments.
 
 use crate::captures::*;
-use analyse::{Analysis, analyse_bytes};
+use analyse::{AnalyseLimits, Analysis, CaptureAnalyser, analyse_bytes};
 use std::net::SocketAddr;
 use wire::capture::PcapWriter;
 use wire::ethernet::LinkType;
@@ -474,4 +474,91 @@ fn segment_missing_in_the_capture_is_skipped_at_its_acknowledgement() {
         "{:?}",
         analysis.notes
     );
+}
+
+/// The answer to a challenge is another attempt: the delay ends with the ringing, not with 407.
+#[test]
+fn challenge_is_no_end_of_the_post_dial_delay() {
+    let invite = |cseq: &str| sip("INVITE sip:bob@example.net SIP/2.0", "c", cseq, "", "");
+    let status = |line: &str, cseq: &str| sip(line, "c", cseq, ";tag=b", "");
+    let delay = |frames: &[(u64, &str, &str, String)]| {
+        let file = file_of(LinkType::Raw, &sip_frames(frames), <[u8]>::to_vec);
+        let call = analyse(file).calls.remove(0);
+        (call.status, call.post_dial_delay_ms)
+    };
+    let mut frames = vec![
+        (0, UA, UB, invite("1 INVITE")),
+        (
+            4,
+            UB,
+            UA,
+            status("SIP/2.0 407 Proxy Authentication Required", "1 INVITE"),
+        ),
+    ];
+    assert_eq!(delay(&frames), (Some(407), Some(4.0)));
+    frames.extend([
+        (10, UA, UB, invite("2 INVITE")),
+        (
+            12,
+            UB,
+            UA,
+            status("SIP/2.0 407 Proxy Authentication Required", "1 INVITE"),
+        ),
+        (2004, UB, UA, status("SIP/2.0 180 Ringing", "2 INVITE")),
+        (5000, UB, UA, status("SIP/2.0 200 OK", "2 INVITE")),
+    ]);
+    assert_eq!(delay(&frames), (Some(200), Some(2004.0)));
+    // Refused without ringing.
+    frames.truncate(4);
+    frames.push((900, UB, UA, status("SIP/2.0 486 Busy Here", "2 INVITE")));
+    assert_eq!(delay(&frames), (Some(486), Some(900.0)));
+}
+
+#[test]
+fn everything_beyond_a_limit_is_noted() {
+    let limits = AnalyseLimits {
+        streams: 1,
+        endpoints: 1,
+        associations: 1,
+        ..AnalyseLimits::default()
+    };
+    let mut analyser = CaptureAnalyser::new(limits);
+    let mut packets = Vec::new();
+    for (call, port) in [("first", 40_000), ("second", 40_002), ("third", 40_004)] {
+        let offer = sdp(addr(&format!("192.0.2.1:{port}")), "0", "");
+        let invite = sip(
+            "INVITE sip:bob@example.net SIP/2.0",
+            call,
+            "1 INVITE",
+            "",
+            &offer,
+        );
+        packets.push(udp(addr(UA), addr(UB), invite.as_bytes()));
+    }
+    for source in 1..=3 {
+        let report = wire::rtcp::CompoundBuilder::new()
+            .receiver_report(source, &[])
+            .cname(source, "alice");
+        let (from, to) = (addr("192.0.2.1:4001"), addr("198.51.100.2:6001"));
+        packets.push(udp(from, to, &report.finish()));
+        let mut esp = source.to_be_bytes().to_vec();
+        esp.extend([0, 0, 0, 1]);
+        esp.extend([0xa5; 60]);
+        packets.push(ip(from.ip(), to.ip(), 50, &esp));
+        let from = SocketAddr::new(from.ip(), 5_000 + source as u16);
+        packets.push(udp(from, to, &[22, 254, 253, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+    }
+    for packet in &packets {
+        analyser.packet(EPOCH, packet);
+    }
+    let notes = analyser.finish().notes;
+    // Of the first handshake, one direction has a place.
+    for note in [
+        "2 media lines of session descriptions beyond the limit",
+        "2 RTCP reports of sources beyond the limit",
+        "2 ESP packets of associations beyond the limit",
+        "3 packets of DTLS handshakes beyond the limit",
+    ] {
+        assert!(notes.iter().any(|known| known == note), "{note}: {notes:?}");
+    }
 }

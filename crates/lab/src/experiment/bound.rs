@@ -207,3 +207,23 @@ impl PeakPlan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{File, Level};
+
+    #[test]
+    fn levels_of_a_decimal_step_are_those_that_a_bound_names() {
+        let text = "name = \"t\"\ntitle = \"t\"\n[sut]\ndirect = true\n[callers]\nrate = 5.0\ntotal = 3\n[callees]\n\
+                    [levels]\nset = [\"callers.hold_seconds\"]\nlabel = \"seconds\"\nfrom = 0.1\nto = 0.9\nstep = 0.1\n\
+                    [[thresholds.figure]]\nname = \"failed\"\nat = 0.3\nmost = 0\n";
+        let file = File::parse("t", text).unwrap();
+        let levels = file.levels().unwrap();
+        let values: Vec<Option<f64>> = levels.iter().map(|level| level.value).collect();
+        let written = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
+        assert_eq!(values, written.map(Some));
+        assert!(values.contains(&file.experiment().thresholds.figure[0].at));
+        let hold = |level: &Level| Some(level.experiment.callers.as_ref()?.hold_seconds);
+        assert_eq!(levels.get(2).and_then(hold), Some(0.3));
+    }
+}

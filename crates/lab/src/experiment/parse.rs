@@ -741,7 +741,8 @@ fn values(levels: &Levels) -> Result<Vec<f64>, String> {
     if count > MAX_LEVELS as f64 {
         return Err(format!("levels: more than {MAX_LEVELS} values"));
     }
-    Ok((0..count as u64).map(|n| from + n as f64 * step).collect())
+    let value = |n: u64| crate::decimal::twelve_digits(from + n as f64 * step);
+    Ok((0..count as u64).map(value).collect())
 }
 
 fn number(value: f64) -> Value {

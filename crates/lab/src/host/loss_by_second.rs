@@ -15,6 +15,11 @@ pub(super) struct LossBySecond {
 }
 
 impl LossBySecond {
+    /// The next packet is of another source, which begins without losses.
+    pub(super) fn begin_source(&mut self) {
+        self.lost = 0;
+    }
+
     /// After a packet that arrived at this time.
     pub(super) fn note(&mut self, at: Time, sequence: &Sequence) {
         self.add(at, sequence.expected().saturating_sub(sequence.unique()));
@@ -60,6 +65,11 @@ mod tests {
         // One of them was only late.
         losses.add(at(2_520), 4);
         assert_eq!(losses.seconds(), [2, 0, 2]);
+        // Another source; the losses of the first one stay.
+        losses.begin_source();
+        losses.add(at(3_100), 0);
+        losses.add(at(3_200), 1);
+        assert_eq!(losses.seconds(), [2, 0, 2, 1]);
         losses.add(at(9_000_000), 6);
         assert_eq!(losses.seconds().len(), MOST);
         assert!(LossBySecond::default().seconds().is_empty());

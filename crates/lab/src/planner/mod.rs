@@ -97,6 +97,27 @@ fn esp_bytes(inner: f64, ip: f64) -> f64 {
     ip + 8.0 + 16.0 + padded + 12.0
 }
 
+const fn ip_header(request: &PlanRequest) -> f64 {
+    if request.ipv6 { 40.0 } else { 20.0 }
+}
+
+/// Payload of an RTP packet.
+fn payload_bytes(request: &PlanRequest) -> Estimate {
+    let kbit = request.codec.kbit();
+    kbit.times(request.packet_ms / 8.0).map(f64::ceil)
+}
+
+/// IP packet with media on the access side.
+fn access_packet_bytes(request: &PlanRequest) -> Estimate {
+    let ip = ip_header(request);
+    let plain = payload_bytes(request).map(|bytes| bytes + RTP_UDP + ip);
+    match request.protection.media() {
+        "srtp" => plain.map(|bytes| bytes + SRTP_TAG),
+        "esp" => plain.map(|bytes| esp_bytes(bytes, ip)),
+        _ => plain,
+    }
+}
+
 /// Steps, collected.
 #[derive(Default)]
 struct Steps {
@@ -177,7 +198,8 @@ pub fn plan(request: &PlanRequest, costs: &Costs) -> Result<Plan, LabError> {
     let busy = cpu(request, costs, &traffic, &mut steps)?;
     let memory = memory(request, costs, &traffic, &mut steps)?;
     let bandwidth = bandwidth(request, costs, &traffic, &mut steps)?;
-    let sizes = sizes(request, &traffic, [busy, memory.0, bandwidth], &mut steps);
+    let by_memory = nodes_by_memory(request, memory)?;
+    let sizes = sizes(request, &traffic, [busy, by_memory, bandwidth], &mut steps);
     let (nodes, cores, memory_bytes) = (sizes[0], sizes[1], memory.0.plus(memory.1.by(sizes[0])));
     let copies = match request.redundancy {
         Redundancy::Pair => memory.0,
@@ -524,20 +546,14 @@ fn bandwidth(
             (formula, signalling),
         ));
     }
-    let ip = if request.ipv6 { 40.0 } else { 20.0 };
-    let kbit = request.codec.kbit();
-    let payload = kbit.times(request.packet_ms / 8.0).map(f64::ceil);
+    let ip = ip_header(request);
+    let payload = payload_bytes(request);
     let plain_packet = payload.map(|bytes| bytes + RTP_UDP + ip);
-    let (protected, how) = match request.protection.media() {
-        "srtp" => (
-            plain_packet.map(|bytes| bytes + SRTP_TAG),
-            "+ 10 (SRTP tag)",
-        ),
-        "esp" => (
-            plain_packet.map(|bytes| esp_bytes(bytes, ip)),
-            "in ESP, tunnel mode: outer IP + 8 + 16 + padding to 16 + 12",
-        ),
-        _ => (plain_packet, "no protection"),
+    let protected = access_packet_bytes(request);
+    let how = match request.protection.media() {
+        "srtp" => "+ 10 (SRTP tag)",
+        "esp" => "in ESP, tunnel mode: outer IP + 8 + 16 + padding to 16 + 12",
+        _ => "no protection",
     };
     let packet = steps.add(
         "b_packet",
@@ -571,11 +587,30 @@ fn bandwidth(
     ))
 }
 
-/// Nodes and cores, from busy cores, bytes of state and Mbit/s.
+/// Nodes by memory: each has its process beside its part of the state.
+fn nodes_by_memory(
+    request: &PlanRequest,
+    (state, process): (Estimate, Estimate),
+) -> Result<Estimate, LabError> {
+    let usable = request.node_memory_gib * GIB * (1.0 - request.headroom_percent / 100.0);
+    if usable <= process.high {
+        return Err(LabError::bad_input(format!(
+            "--node-memory-gib {} --headroom {}: the process of a node alone takes up to {:.3} GiB: expected more memory",
+            request.node_memory_gib,
+            request.headroom_percent,
+            process.high / GIB
+        )));
+    }
+    Ok(Estimate::each(|end| {
+        state.at(end) / (usable - process.at(end))
+    }))
+}
+
+/// Nodes and cores, from busy cores, nodes by memory and Mbit/s.
 fn sizes(
     request: &PlanRequest,
     traffic: &Traffic,
-    [busy, state, bandwidth]: [Estimate; 3],
+    [busy, by_memory, bandwidth]: [Estimate; 3],
     steps: &mut Steps,
 ) -> [Estimate; 2] {
     let share = 1.0 - request.headroom_percent / 100.0;
@@ -613,10 +648,7 @@ fn sizes(
     }
     let mut parts = vec![
         ("cores", needed.times(1.0 / f64::from(request.node_cores))),
-        (
-            "memory",
-            state.times(1.0 / (request.node_memory_gib * GIB * share)),
-        ),
+        ("memory", by_memory),
         (
             "bandwidth",
             bandwidth.times(1.0 / (request.node_mbit * share)),
@@ -658,7 +690,7 @@ fn sizes(
         "",
         (
             format!(
-                "largest of, rounded up: {} (a node: {} cores, {} GiB and {} Mbit/s with the same headroom, at most 32,256 calls for each of {} addresses); decided by {decides}{ports}{raised}",
+                "largest of, rounded up: {} (a node: {} cores, {} GiB less m_process and {} Mbit/s with the same headroom, at most 32,256 calls for each of {} addresses); decided by {decides}{ports}{raised}",
                 formula.join(", "),
                 request.node_cores,
                 plain(request.node_memory_gib),

@@ -5,6 +5,11 @@ use super::estimate::Estimate;
 use crate::error::LabError;
 use serde::Serialize;
 
+/// Longest packet time, ms.
+const MOST_PACKET_MS: f64 = 200.0;
+/// Longest IP packet in an Ethernet frame, bytes.
+const MTU: f64 = 1_500.0;
+
 /// Transport of SIP on the access side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signalling {
@@ -140,6 +145,16 @@ impl Codec {
     }
 }
 
+impl Codec {
+    /// Longest packet time, ms: that of Opus by RFC 7587 section 6.1, that of the option for others.
+    const fn most_ms(self) -> f64 {
+        match self {
+            Codec::Opus => 120.0,
+            Codec::Pcmu | Codec::Pcma | Codec::G722 | Codec::G729 => MOST_PACKET_MS,
+        }
+    }
+}
+
 impl Protection {
     /// Transport of SIP.
     pub const fn signalling(self) -> Signalling {
@@ -249,7 +264,7 @@ impl PlanRequest {
         within("subscribers", self.subscribers as f64, 1.0, 1e10)?;
         within("busy-hour-calls", self.busy_hour_calls, 1e-6, 3_600.0)?;
         within("hold", self.hold_s, 0.1, 86_400.0)?;
-        within("packet-ms", self.packet_ms, 5.0, 200.0)?;
+        within("packet-ms", self.packet_ms, 5.0, MOST_PACKET_MS)?;
         within("activity", self.activity_percent, 1.0, 100.0)?;
         within("blocking", self.blocking, 1e-9, 0.5)?;
         within(
@@ -293,16 +308,28 @@ impl PlanRequest {
         }
     }
 
-    /// A packet has whole frames.
+    /// A packet has whole frames, at most as many as the codec and an Ethernet frame take: the fragments of a longer
+    /// one would be packets of their own.
     fn check_packets(&self) -> Result<(), LabError> {
         let (packet, frame) = (self.packet_ms, self.codec.frame_ms());
-        if packet % frame == 0.0 {
-            return Ok(());
+        let bad = |why: String| {
+            let codec = self.codec.name();
+            let text = format!("--packet-ms {packet}: {why} with --codec {codec}");
+            Err(LabError::bad_input(text))
+        };
+        if packet % frame != 0.0 {
+            return bad(format!("expected a multiple of {frame}"));
         }
-        Err(LabError::bad_input(format!(
-            "--packet-ms {packet}: expected a multiple of {frame} with --codec {}",
-            self.codec.name()
-        )))
+        if packet > self.codec.most_ms() {
+            return bad(format!("expected at most {}", self.codec.most_ms()));
+        }
+        let bytes = super::access_packet_bytes(self).high;
+        match bytes > MTU {
+            true => bad(format!(
+                "a packet of {bytes} bytes, expected at most {MTU} of an Ethernet frame,"
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Options of media have no effect on nodes that media do not pass.

@@ -443,17 +443,54 @@ fn packets_have_whole_frames() {
         };
         request.check().map_err(|error| error.to_string())
     };
-    for packet_ms in [5.0, 10.0, 15.0, 20.0, 200.0] {
+    for packet_ms in [5.0, 10.0, 15.0, 20.0, 180.0] {
         with(Codec::Pcma, packet_ms).unwrap();
     }
+    with(Codec::G729, 200.0).unwrap();
+    with(Codec::Opus, 120.0).unwrap();
     for (codec, packet_ms, words) in [
         (Codec::Pcma, 7.0, "--packet-ms 7: expected a multiple of 5"),
         (Codec::Opus, 20.5, "--packet-ms 20.5"),
         (Codec::G729, 15.0, "expected a multiple of 10"),
+        (Codec::Opus, 140.0, "expected at most 120"),
+        (
+            Codec::Pcma,
+            185.0,
+            "a packet of 1520 bytes, expected at most 1500",
+        ),
     ] {
         let error = with(codec, packet_ms).unwrap_err();
         assert!(error.contains(words), "{error}");
     }
+}
+
+#[test]
+fn processes_are_in_the_memory_of_the_nodes() {
+    let with = |subscribers, headroom_percent| PlanRequest {
+        path: MediaPath::Bypass,
+        redundancy: Redundancy::None,
+        headroom_percent,
+        node_cores: 1_000,
+        node_memory_gib: 0.25,
+        node_mbit: 1e6,
+        ..request(subscribers, Protection::None)
+    };
+    let mut by_memory = 0;
+    for subscribers in (1..40).map(|part| part * 50_000) {
+        let plan = planned(&with(subscribers, 0.0));
+        let value = |symbol: &str| plan.step(symbol).unwrap().estimate.value;
+        let used = value("m_state") / value("n") + value("m_process");
+        assert!(used <= 0.25 * GIB, "{subscribers}: {used}");
+        by_memory += u32::from(value("n") > 1.0);
+    }
+    assert!(by_memory > 0);
+    let costs = Costs::built_in().unwrap();
+    let error = plan(&with(1_000, 90.0), &costs).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    assert!(
+        error.to_string().starts_with("--node-memory-gib 0.25 "),
+        "{error}"
+    );
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! Result and interval are those of full trials: a short one ends before a queue is long, so it only chooses where the
 //! full ones begin.
 
+use crate::decimal::twelve_digits;
 use crate::experiment::SearchPlan;
 
 /// Ratio of the lowest failed to the highest passed value at which the coarse pass ends: closer to the limit, short
@@ -85,7 +86,8 @@ impl Bracket {
     /// A multiple of the step, within bounds.
     fn whole(&self, value: f64) -> f64 {
         let steps = (value / self.step + 1e-9).floor();
-        (steps * self.step).clamp(self.step.min(self.highest), self.highest)
+        let value = twelve_digits(steps * self.step);
+        value.clamp(self.step.min(self.highest), self.highest)
     }
 
     /// The next trial; `None` at the end of the search.
@@ -194,7 +196,7 @@ impl Bracket {
             }
             (Some(pass), Some(fail)) => {
                 let steps = ((fail - pass) / self.step / 2.0).round().max(1.0);
-                let middle = pass + steps * self.step;
+                let middle = twelve_digits(pass + steps * self.step);
                 let is_narrow =
                     fail - pass <= (self.resolution * pass).max(self.step) * (1.0 + 1e-9);
                 match is_narrow || middle >= fail - self.step * 1e-6 {
@@ -336,6 +338,20 @@ mod tests {
             })
         );
         assert!(!search.has_passed());
+    }
+
+    #[test]
+    fn values_of_a_decimal_step_are_as_written() {
+        for coarse in [true, false] {
+            let search = Bracket::new(&SearchPlan::default(), coarse, (0.1, 0.1, 2.0));
+            let (all, search) = probes(search, |probe| probe.value <= 0.75);
+            let written = |value: f64| format!("{value:.1}").parse::<f64>() == Ok(value);
+            assert!(all.iter().all(|probe| written(probe.value)), "{all:?}");
+            assert_eq!(
+                (search.best(), search.failed_above()),
+                (Some(0.7), Some(0.8))
+            );
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! the RFC, the gap to the lowest rate that failed is halved until it is as small as the step of the sweep.
 
 use super::record::REFUTING_TRIALS;
+use crate::decimal::twelve_digits;
 use crate::experiment::SearchPlan;
 
 /// Neither weight falls below this (RFC 7502, Benchmarking Algorithm).
@@ -59,7 +60,8 @@ impl RfcSearch {
     /// A multiple of the step, within bounds.
     fn whole(&self, value: f64) -> f64 {
         let steps = (value / self.step + 1e-9).floor();
-        (steps * self.step).clamp(self.step.min(self.highest), self.highest)
+        let value = twelve_digits(steps * self.step);
+        value.clamp(self.step.min(self.highest), self.highest)
     }
 
     /// The value to be tried; `None` at the end of the search.
@@ -127,7 +129,8 @@ impl RfcSearch {
         let (Some(best), Some(above)) = (self.best, self.failed_above()) else {
             return self.retry_lowest_failure();
         };
-        let middle = best + (((above - best) / self.step / 2.0).round()).max(1.0) * self.step;
+        let steps = ((above - best) / self.step / 2.0).round().max(1.0);
+        let middle = twelve_digits(best + steps * self.step);
         if middle < above - self.step * 1e-6 {
             self.rate = middle;
         } else {

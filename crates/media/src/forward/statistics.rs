@@ -101,11 +101,13 @@ impl RtcpObserver {
     }
 
     /// Notes a reception report from this side. If it refers to the last sender report, the time since then less the
-    /// side's own delay is the round-trip time between us and the side.
+    /// side's own delay is the round-trip time between us and the side. Zero refers to none: a sender without a clock
+    /// has timestamps of zero (RFC 3550 section 6.4.1).
     pub(crate) fn received(&mut self, block: ReportBlock, at: Time) {
         self.block = Some(block);
         if let Some((ntp, sent)) = self.last_sr
             && ntp == block.last_sr
+            && ntp != 0
         {
             let units = u64::from(block.delay_since_last_sr);
             let delay = Duration::from_nanos((units * 1_000_000_000) >> 16);
@@ -365,4 +367,38 @@ pub struct SourceStats {
     pub main_payload_type: Option<u8>,
     /// Loss, jitter and further figures.
     pub summary: Summary,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sender_report_without_a_clock_gives_no_round_trip_time() {
+        let mut observer = RtcpObserver::default();
+        let round_trip = |observer: &mut RtcpObserver, ntp: u64, last_sr: u32| {
+            let info = SenderInfo {
+                ntp,
+                ..SenderInfo::default()
+            };
+            observer.sent(&info, Time::from_millis(1_000));
+            let block = ReportBlock {
+                last_sr,
+                delay_since_last_sr: 65_536,
+                ..ReportBlock::default()
+            };
+            observer.received(block, Time::from_millis(4_000));
+            let mut stats = SideStats::default();
+            observer.fill(&mut stats);
+            assert_eq!(stats.report, Some(block));
+            stats.round_trip
+        };
+        // Both timestamps are zero, and the time between the reports is chance.
+        assert_eq!(round_trip(&mut observer, 0, 0), None);
+        let ntp = 0x1234_5678_9abc_def0;
+        assert_eq!(
+            round_trip(&mut observer, ntp, 0x5678_9abc),
+            Some(Duration::from_secs(2))
+        );
+    }
 }

@@ -4,8 +4,8 @@ use engine::Time;
 
 /// A larger jump forward is a loss only if enough time has passed (RFC 3550 A.1: MAX_DROPOUT).
 const MAX_DROPOUT: i64 = 3000;
-/// A packet that is late by more is stray (RFC 3550 A.1: MAX_MISORDER). Not for captures, whose packets of the past all
-/// have a place in the window.
+/// A packet that is late by more is stray (RFC 3550 A.1: MAX_MISORDER). Not for captures, in whose window the missing
+/// packets of the past have a place.
 const MAX_MISORDER: i64 = 100;
 /// Packets in sequence after which a source is valid (RFC 3550 A.1: MIN_SEQUENTIAL).
 const MIN_SEQUENTIAL: u8 = 2;
@@ -121,7 +121,7 @@ impl Sequence {
             return Arrival::Advance;
         }
         let distance = i64::from(number.wrapping_sub(self.highest as u16) as i16);
-        let arrival = if self.is_implausible(distance, time) {
+        let arrival = if self.is_implausible(distance, time) && !self.is_missing(distance) {
             self.receive_implausible(number)
         } else if distance > 0 {
             self.advance(self.highest + distance);
@@ -260,6 +260,16 @@ impl Sequence {
             window if window < Self::EXACT_WINDOW as i64 => window.min(MAX_MISORDER),
             window => window,
         }
+    }
+
+    /// Whether a packet this far back is one that the window of a capture lacks: it is late by any time. One that was
+    /// received may be the first of a new sequence.
+    fn is_missing(&self, distance: i64) -> bool {
+        let number = self.highest + distance;
+        distance < 0
+            && self.window() > Self::LIVE_WINDOW as i64
+            && number >= self.window_start()
+            && !self.has(number)
     }
 
     /// Whether a jump is not explained by loss or reordering: too far back, or too far ahead for the elapsed time at a

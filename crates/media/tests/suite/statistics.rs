@@ -173,6 +173,34 @@ fn stray_packet_changes_nothing() {
     );
 }
 
+/// In captures, packets that were held for seconds and come behind others are late, neither lost nor a new sequence. A
+/// sender that begins again at numbers that were received is still found.
+#[test]
+fn packets_of_a_capture_may_be_late_by_seconds() {
+    const WINDOW: usize = 8_192;
+    let mut held = ReceiveStatistics::new(WINDOW);
+    let order = (0..375u16).chain(385..501).chain(375..385).chain(501..601);
+    for (at, sequence) in (0..).zip(order) {
+        held.receive(&packet(at * 20, sequence, u32::from(sequence) * 160));
+    }
+    let summary = held.summary();
+    assert_eq!(
+        (summary.expected, summary.lost_unique, summary.out_of_order),
+        (601, 0, 10)
+    );
+    assert_eq!((summary.strays, summary.restarts), (0, 0));
+
+    let mut restarted = ReceiveStatistics::new(WINDOW);
+    for (at, sequence) in (0..).zip((0..600u16).chain(100..400)) {
+        restarted.receive(&packet(at * 20, sequence, at as u32 * 160));
+    }
+    let summary = restarted.summary();
+    assert_eq!(
+        (summary.expected, summary.lost_unique, summary.restarts),
+        (900, 0, 1)
+    );
+}
+
 #[test]
 fn main_payload_type_only() {
     let mut statistics = ReceiveStatistics::default();
