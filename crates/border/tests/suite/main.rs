@@ -31,6 +31,7 @@ mod ports_in_use;
 mod quality_intervals;
 mod recorded_messages;
 mod registration_load;
+mod relayed_replaces;
 mod reload;
 mod restart;
 mod routing;
