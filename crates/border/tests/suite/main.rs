@@ -16,6 +16,7 @@ mod early_dialogs;
 mod failed_transfers;
 mod fuzz_dtls;
 mod in_dialog;
+mod loose_peers;
 mod lossy_network;
 mod media;
 mod media_addresses;
