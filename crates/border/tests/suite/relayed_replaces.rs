@@ -128,8 +128,8 @@ fn dialog_at_another_trunk_keeps_its_name() {
     assert_eq!(replaces_of(&uri), [call_id, theirs, own]);
 }
 
-/// A receiver that does not connect the parties itself calls the target with the dialog that it was told. It returns to
-/// the border, and takes the place of the transferor.
+/// A receiver that does not connect the parties itself calls the target with the dialog in Refer-To. It returns to the
+/// border, and takes the place of the transferor.
 #[test]
 fn invite_with_the_dialog_of_the_far_side_replaces_the_transferor() {
     let mut rig = established(PLAIN);

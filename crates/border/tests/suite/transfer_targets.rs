@@ -246,8 +246,8 @@ fn target_may_be_a_telephone_number() {
     rig.end_with(rig.carol);
 }
 
-/// The transferor names a target of its own: Teams describes a user by parameters, without a number, and wants the call
-/// back with exactly this URI. Routes for numbers do not apply.
+/// The transferor names a target of its own: Teams describes a user by parameters, without a number, and requires the
+/// call with exactly this URI. Routes for numbers do not apply.
 #[test]
 fn target_at_the_transferor_is_called_there_with_its_uri() {
     let routes = "[[route]]\nto={user='bob'}\ntrunk='pbx'\n[[route]]\ntrunk='other'\n";

@@ -1,4 +1,4 @@
-//! Replaces in relayed messages (RFC 3891, RFC 5589 section 7). Each side of a call has a dialog of its own, so that the
+//! Replaces in relayed messages (RFC 3891, RFC 5589 section 7). Each side of a call has a dialog of its own: the
 //! identifiers of the transferor's dialog mean nothing to the other side.
 
 use crate::calls::CallStage;
@@ -11,8 +11,8 @@ use wire::sip::{NameAddr, Replaces, percent_decode};
 const REPLACES: &[u8] = b"Replaces";
 
 impl OngoingCalls {
-    /// The URI of Refer-To for a trunk that gets the REFER: Replaces names the dialog that the trunk has, if the call of
-    /// the named dialog leads to it. A system that has both dialogs connects them itself, and finds none by the
+    /// The URI of Refer-To for a trunk that gets the REFER: Replaces names the dialog that the trunk has, if the call
+    /// of the named dialog leads to it. A system that has both dialogs connects them itself, and finds none by the
     /// identifiers of the other side. `None`: the URI stays as it is.
     pub(crate) fn refer_to_at_trunk(
         &self,
@@ -67,8 +67,8 @@ impl OngoingCalls {
         call.leg(side).filter(|_| leads_there)
     }
 
-    /// The leg that an INVITE with Replaces takes over. After a relayed REFER it may name the dialog of the far side, in
-    /// which our tag is `from-tag`: then the leg of the transferor is replaced.
+    /// The leg that an INVITE with Replaces takes over. After a relayed REFER it may name the dialog of the far side,
+    /// in which our tag is `from-tag`: then the leg of the transferor is replaced.
     pub(crate) fn replaced_leg(&self, endpoint: &Endpoint, wanted: &Replaces<'_>) -> Option<LegId> {
         let named = endpoint.find_leg(wanted.call_id, wanted.to_tag, wanted.from_tag);
         named.or_else(|| {

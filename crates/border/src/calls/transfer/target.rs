@@ -320,8 +320,9 @@ impl TransferControl<'_> {
         }
     }
 
-    /// Whether the host of a URI is that of a trunk, and not ours: a system on the same machine has our address. Without
-    /// a user part, which routes need, it is that of the transferor: large services have more hosts than targets.
+    /// Whether the host of a URI is that of a trunk, and not ours: a system on the same machine has our address.
+    /// Without a user part, which routes need, it is that of the transferor: large services have more hosts than
+    /// targets.
     fn is_at_trunk(&self, trunk: TrunkId, uri: &[u8]) -> bool {
         let parsed = Uri::parse(uri).filter(Uri::is_sip);
         let (Some(settings), Some(parsed)) = (self.parts.ctx.config.trunk(trunk), parsed) else {
