@@ -3,7 +3,8 @@
 
 use crate::virtual_network;
 
-use sip::{Ending, LegId, MessageContent};
+use engine::Transport;
+use sip::{Ending, LegId, MessageContent, OutOfDialogRequest, Target};
 use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Message, Method, Replaces, percent_decode};
 
@@ -153,4 +154,35 @@ fn invite_with_the_dialog_of_the_far_side_replaces_the_transferor() {
         .find(rig.alice, |event| *event == PhoneEvent::Ended(Ending::Peer));
     assert_eq!(ended.leg, Some(rig.legs[1]), "Alice's consultation call");
     assert_eq!(rig.net.border.calls().len(), 2);
+}
+
+/// The same for a REFER outside of the transferor's dialogs.
+#[test]
+fn refer_outside_of_dialogs_names_the_dialog_of_its_receiver() {
+    let mut rig = established(&PLAIN.replacen("kind='access'", "kind='access'\nrefer='pass'", 1));
+    let [call_id, theirs, own] = dialog(&mut rig.net, rig.alice, rig.legs[1]);
+    let refer_to =
+        format!("<sip:carol@{OUT}?Replaces={call_id}%3Bto-tag%3D{theirs}%3Bfrom-tag%3D{own}>");
+    let edits = [Edit::Add {
+        id: HeaderId::ReferTo,
+        value: refer_to.as_bytes(),
+    }];
+    let flow = rig.net.flow(rig.alice, OUT, Transport::Udp);
+    let refer = OutOfDialogRequest {
+        content: MessageContent::default().with(&edits),
+        ..OutOfDialogRequest::new(Method::Refer, Target::new(b"sip:bob@192.0.2.1", flow))
+    };
+    rig.net.command(rig.alice, |endpoint, now| {
+        endpoint.subscribe(&refer, 1, now).unwrap();
+    });
+    rig.net.run(seconds(1));
+    let received = rig
+        .net
+        .find(rig.pbx, |event| matches!(event, PhoneEvent::OutOfDialog(_)));
+    let uri = received.header("Refer-To");
+    let start = format!("<sip:carol@{CORE}?Replaces=");
+    assert!(uri.starts_with(&start), "{uri}");
+    let uri = uri.trim_end_matches('>').to_owned();
+    let [far_id, border, pbx] = dialog(&mut rig.net, rig.pbx, rig.far_legs[1]);
+    assert_eq!(replaces_of(&uri), [far_id, pbx, border]);
 }
