@@ -51,6 +51,14 @@ pub(crate) fn endpoint_config(
             "uui",
             "199",
             "eventlist",
+            "siprec",
+            "record-aware",
+            "resource-priority",
+            "geolocation-sip",
+            "geolocation-http",
+            "recipient-list-message",
+            "recipient-list-subscribe",
+            "multiple-refer",
         ]
         .map(String::from)
         .to_vec(),

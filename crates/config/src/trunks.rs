@@ -109,7 +109,8 @@ pub(super) struct RawTrunk {
     /// User part of From in calls to the trunk. Default: that of the caller. Calls with the number withheld (From at
     /// `anonymous.invalid`, RFC 3323) stay anonymous.
     pub from_user: Option<String>,
-    /// Treatment of REFER from the trunk: `pass` to the other side, or `act`: the border transfers the call itself.
+    /// Treatment of REFER from the trunk: `pass` to the other side, or `act`: the border transfers the call itself. A
+    /// target at the domain or a target host of the trunk is called there with the URI of Refer-To, without routes.
     #[serde(default)]
     pub refer: Refer,
     /// Treatment of 3xx responses from the trunk: `pass` to the caller, or `follow` the contacts. They are called one

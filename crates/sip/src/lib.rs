@@ -9,6 +9,7 @@
 mod api;
 mod compose;
 mod config;
+mod contact;
 mod credentials;
 mod dialog;
 mod dialog_request;

@@ -6,6 +6,7 @@ use crate::api::{
     NewRequestAction, OutOfDialogRequest, Refused, ServerTransaction, TransactionId,
 };
 use crate::compose::{Lines, check_edits, max_forwards, phrase, reason, remote_identity};
+use crate::contact::{ContactBuffer, contact};
 use crate::credentials::StoredLogin;
 use crate::received::Received;
 use crate::tokens::{IdToken, MAGIC};
@@ -760,9 +761,9 @@ impl Endpoint {
         };
         let mut hops = [0u8; 3];
         let hops = max_forwards(content, &mut hops);
-        let mut contact = [0u8; 320];
+        let mut buffer = ContactBuffer::new();
         let sips = is_sips(self.net.out.request_uri());
-        let contact = bracketed(listener.contact_for(sips), &mut contact);
+        let contact = contact(listener.contact_for(sips), content, &mut buffer);
         let none: &[u8] = b"";
         let pick = |condition: bool, value| if condition { value } else { none };
         let mut lines = Lines {
@@ -772,7 +773,7 @@ impl Endpoint {
             content,
             &[
                 (HeaderId::MaxForwards, hops),
-                (HeaderId::Contact, pick(dialog, contact)),
+                (HeaderId::Contact, pick(dialog || capable, contact)),
                 (HeaderId::Allow, pick(capable, self.config.allow.as_bytes())),
                 (
                     HeaderId::Supported,
@@ -794,8 +795,8 @@ impl Endpoint {
         let Some(listener) = self.net.listeners.get(usize::from(local.0)) else {
             return;
         };
-        let mut contact = [0u8; 320];
-        let contact = bracketed(listener.contact_for(sips), &mut contact);
+        let mut buffer = ContactBuffer::new();
+        let contact = contact(listener.contact_for(sips), content, &mut buffer);
         let none: &[u8] = b"";
         let pick = |condition: bool, value| if condition { value } else { none };
         let success = (200..300).contains(&status);
@@ -1095,16 +1096,4 @@ fn includes_contact(method: Option<Method<'_>>, status: u16) -> bool {
             method,
             Some(Method::Update | Method::Subscribe | Method::Options | Method::Refer)
         )
-}
-
-/// `<uri>` in the buffer; empty if the URI does not fit.
-fn bracketed<'b>(uri: &[u8], buffer: &'b mut [u8; 320]) -> &'b [u8] {
-    let end = uri.len() + 2;
-    let (Some(inner), true) = (buffer.get_mut(1..uri.len() + 1), end <= 320) else {
-        return b"";
-    };
-    inner.copy_from_slice(uri);
-    buffer[0] = b'<';
-    buffer[end - 1] = b'>';
-    buffer.get(..end).unwrap_or_default()
 }

@@ -71,9 +71,12 @@ pub(crate) fn owner_of(
         let invite = bytes.starts_with(b"INVITE ") || bytes.starts_with(b"CANCEL ");
         (invite && keys.to_tag.is_none()).then(select)?
     };
+    let far_tag = || keys.replaces_from.filter(|_| keys.to_tag.is_none());
     keys.to_tag
         .or(keys.replaces)
         .and_then(|tag| worker_of_token(worker, tag))
+        // After a relayed REFER the dialog is named from its far side.
+        .or_else(|| worker_of_token(worker, far_tag()?))
         .or_else(|| selected().filter(|number| *number < worker.count))
         .or_else(|| Some(worker_of_call_id(worker, keys.call_id?)))
 }
@@ -405,6 +408,9 @@ mod tests {
             format!("BYE sip:h SIP/2.0\r\nCall-ID: x\r\nTo: <sip:a>;tag={token}\r\n\r\n"),
             format!(
                 "INVITE sip:h SIP/2.0\r\nTo: <sip:a>\r\ni: x\r\nReplaces: y;to-tag={token};from-tag=1\r\n\r\n"
+            ),
+            format!(
+                "INVITE sip:h SIP/2.0\r\nTo: <sip:a>\r\ni: x\r\nReplaces: y;to-tag=1;from-tag={token}\r\n\r\n"
             ),
             format!(
                 "INVITE sip:h SIP/2.0\r\nTo: <sip:a>\r\ni: 02{}\r\n\r\n",

@@ -211,6 +211,9 @@ impl Calls<'_> {
         if busy {
             return refuse(self.endpoint, transaction, 503, now);
         }
+        if self.refreshes_one_leg(slot, other, request) {
+            return refuse(self.endpoint, transaction, 200, now);
+        }
         self.early_media(slot, from, request);
         let path = RequestPath {
             from: slot.side(from),
@@ -218,6 +221,17 @@ impl Calls<'_> {
             server: transaction,
         };
         self.pass_request(path, request, false);
+    }
+
+    /// Whether a request is an UPDATE without an offer, in an answered call whose other leg has no UPDATE. It refreshes
+    /// the session of its own leg (RFC 4028). A refusal by the other side would end the call, and its sender may not
+    /// know of it: without Allow in the answer of that side, the methods of the border are announced.
+    fn refreshes_one_leg(&self, slot: CallSlot, other: LegId, request: &Message<'_>) -> bool {
+        let call = self.parts.calls.get(slot);
+        request.method() == Method::Update
+            && !has_sdp(request)
+            && call.is_some_and(|call| call.stage == CallStage::ExpectBye)
+            && self.endpoint.peer_allows_update(other) == Some(false)
     }
 
     /// Forwards a request whose media sockets are open now.

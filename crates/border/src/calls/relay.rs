@@ -22,7 +22,7 @@ use anchor::encodings::chosen_codec;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
 use config::{Config, IdentityPassing, Refer, Register};
 use sip::{Body, LegId, MessageContent};
-use wire::sip::{Edit, HeaderId, Message, Method, Session};
+use wire::sip::{Edit, HeaderId, Message, Method, NameAddr, Session};
 
 /// A message that is forwarded from a side of a call to the other.
 #[derive(Clone, Copy, Debug)]
@@ -211,7 +211,7 @@ impl Calls<'_> {
     }
 
     /// Refer-To with our address on the other side, if it contains our address on this side: the target is reached
-    /// through us.
+    /// through us. Replaces in it names the dialog of the other side.
     fn refer_to(&self, call: &Call, from: Side, message: &Message<'_>, out: &mut Vec<u8>) {
         let Ok(refer_to) = message.refer_to() else {
             return;
@@ -221,10 +221,15 @@ impl Calls<'_> {
                 .listeners
                 .is_ours(uri.host_port().to_string().as_bytes())
         });
-        if ours {
-            let host = self.own_host(call, from.other());
-            address_with_host(&refer_to, Some(&host), out);
+        let trunk = *call.trunks.get(from.other());
+        let calls = &self.parts.calls;
+        let named = trunk.and_then(|id| calls.refer_to_at_trunk(self.endpoint, &refer_to, id));
+        if !ours && named.is_none() {
+            return;
         }
+        let host = ours.then(|| self.own_host(call, from.other()));
+        let uri = named.as_deref().unwrap_or(refer_to.uri);
+        address_with_host(&NameAddr { uri, ..refer_to }, host.as_deref(), out);
     }
 
     /// The edits of an in-dialog message of `from`, including those of header rules.

@@ -64,9 +64,7 @@ impl Calls<'_> {
             let _ = self.endpoint.pin(leg, flow);
         }
         if let Ok(wanted) = request.replaces()
-            && let Some(replaced) =
-                self.endpoint
-                    .find_leg(wanted.call_id, wanted.to_tag, wanted.from_tag)
+            && let Some(replaced) = self.parts.calls.replaced_leg(self.endpoint, &wanted)
         {
             let hop = existing_leg_step(origin.interface, origin.trunk);
             return match TransferControl::new(self).replaceable(replaced, wanted.early_only) {

@@ -13,6 +13,7 @@ pub(crate) mod join;
 mod reanchor;
 mod refresh;
 mod reinvite_timeout;
+mod replaces;
 mod target;
 
 use crate::bodies::{Carried, SdpRole, has_sdp, session_of};

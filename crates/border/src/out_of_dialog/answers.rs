@@ -12,7 +12,7 @@ use ::rules::Effects;
 use config::{Config, IdentityPassing};
 use sip::{Flow, MessageContent, ServerTransaction};
 use smallvec::SmallVec;
-use wire::sip::{Edit, HeaderId, Message, Method};
+use wire::sip::{Edit, HeaderId, Message, Method, NameAddr};
 
 /// Changes to header fields of an out-of-dialog request that is forwarded; empty values stay as they are.
 #[derive(Debug, Default)]
@@ -72,7 +72,8 @@ impl OutOfDialogControl<'_> {
         fields
     }
 
-    /// Refer-To with our address on the side of `target`, if it contains our address on the side of the request.
+    /// Refer-To with our address on the side of `target`, if it contains our address on the side of the request, and
+    /// with the dialog that the trunk of `target` has in place of the one in Replaces.
     fn refer_to_at(&self, request: &Message<'_>, target: Flow, out: &mut Vec<u8>) {
         if request.method() != Method::Refer {
             return;
@@ -85,10 +86,18 @@ impl OutOfDialogControl<'_> {
                 .listeners
                 .is_ours(uri.host_port().to_string().as_bytes())
         });
-        if ours {
-            let host = self.parts.listeners.advertised_host(target.local);
-            address_with_host(&refer_to, Some(&host), out);
+        let trunk = self
+            .parts
+            .origin_of_flow(target)
+            .and_then(|(_, trunk)| trunk);
+        let calls = &self.parts.calls;
+        let named = trunk.and_then(|id| calls.refer_to_at_trunk(self.endpoint, &refer_to, id));
+        if !ours && named.is_none() {
+            return;
         }
+        let host = ours.then(|| self.parts.listeners.advertised_host(target.local));
+        let uri = named.as_deref().unwrap_or(refer_to.uri);
+        address_with_host(&NameAddr { uri, ..refer_to }, host.as_deref(), out);
     }
 
     /// Logs the refusal of a request, and answers it.

@@ -246,6 +246,84 @@ fn target_may_be_a_telephone_number() {
     rig.end_with(rig.carol);
 }
 
+/// The transferor names a target of its own: Teams describes a user by parameters, without a number, and requires the
+/// call with exactly this URI. Routes for numbers do not apply.
+#[test]
+fn target_at_the_transferor_is_called_there_with_its_uri() {
+    let routes = "[[route]]\nto={user='bob'}\ntrunk='pbx'\n[[route]]\ntrunk='other'\n";
+    let text = config("udp:10.2.0.2:5060", "").replace("[[route]]\ntrunk='pbx'\n", routes);
+    for target in [
+        "sip:10.2.0.1:5060;transport=udp;x-m=8:orgid:fce2;x-t=2d88",
+        "sip:200@10.2.0.1",
+        "sip:another.example:5061;x-m=8:orgid:fce2",
+    ] {
+        let mut rig = established(&text);
+        rig.refer_to(&format!("<{target}>"));
+        assert_eq!((rig.invites(rig.bob), rig.invites(rig.carol)), (2, 0));
+        let invite = rig.net.last(rig.bob, |event| *event == PhoneEvent::Offered);
+        let start = format!("INVITE {target} SIP/2.0\r\n");
+        assert!(invite.text().starts_with(&start), "{}", invite.text());
+        rig.net.run(seconds(1));
+        assert_eq!(rig.notified(), "SIP/2.0 200 OK");
+        rig.end_with(rig.bob);
+    }
+}
+
+/// Its author identifies the call by Referred-By; other systems do not get its network.
+#[test]
+fn referred_by_returns_unchanged_to_the_transferor() {
+    const REFERRED_BY: &str = "<sip:10.2.0.1:5060;x-m=8:orgid:bdc0;x-ti=9cfa>";
+    let text =
+        config("udp:10.2.0.2:5060", "").replace("name='in'\n", "name='in'\nheaders='known'\n");
+    for (target, kept) in [
+        ("<sip:10.2.0.1:5060;x-m=8:orgid:fce2>", true),
+        ("<sip:carol@198.51.100.1>", false),
+    ] {
+        let mut rig = established(&text);
+        let edits = [
+            Edit::Add {
+                id: HeaderId::ReferTo,
+                value: target.as_bytes(),
+            },
+            Edit::Add {
+                id: HeaderId::ReferredBy,
+                value: REFERRED_BY.as_bytes(),
+            },
+        ];
+        let other = rig.legs[1];
+        rig.net.command(rig.bob, |endpoint, now| {
+            let content = MessageContent::default().with(&edits);
+            endpoint
+                .request(other, Method::Refer, &content, now)
+                .unwrap();
+        });
+        rig.net.run(seconds(1));
+        let called = if kept { rig.bob } else { rig.carol };
+        let invite = rig.net.last(called, |event| *event == PhoneEvent::Offered);
+        assert_eq!(
+            invite.header("Referred-By") == REFERRED_BY,
+            kept,
+            "{target}"
+        );
+        assert!(!invite.header("Referred-By").is_empty(), "{target}");
+    }
+}
+
+/// RFC 6665 section 4.1.2.4: the subscription of the transferor outlasts the time in which the target may ring.
+#[test]
+fn subscription_of_the_transferor_outlasts_the_ringing() {
+    let mut rig = established(&config("udp:10.2.0.2:5060", ""));
+    rig.net.phones[rig.carol].log.behaviour.progress = vec![(180, false)];
+    rig.refer("carol");
+    let notify = |event: &PhoneEvent| matches!(event, PhoneEvent::Request(_));
+    let state = rig.net.last(rig.bob, notify).header("Subscription-State");
+    let (_, lifetime) = state.split_once("active;expires=").unwrap();
+    let lifetime: u64 = lifetime.parse().unwrap();
+    assert!(lifetime > 3_600, "{state}: the longest ring_timeout_s");
+    rig.answer(rig.carol);
+    rig.end_with(rig.carol);
+}
+
 /// The transferor announces the reason, not an unknown number for everything.
 #[test]
 fn refer_is_refused_with_the_status_of_policy() {

@@ -384,7 +384,8 @@ impl Endpoint {
         let mut body = Vec::new();
         Lines { out: &mut body }.status_line(status, reason);
         let state: &[u8] = match status {
-            ..200 => b"active;expires=60",
+            // A peer whose subscription ends while the target rings takes the transfer for failed.
+            ..200 => b"active;expires=3660",
             _ => b"terminated;reason=noresource",
         };
         let edits = [

@@ -326,7 +326,10 @@ impl Endpoint {
         let tag = response.to().ok().and_then(|to| to.tag());
         let forks = setup.map_or(&[][..], |setup| &setup.forks);
         let fork = forks.iter().position(|early| Some(early.peer.tag()) == tag);
-        let early = fork.and_then(|at| forks.get(at)).map(|early| &early.peer);
+        let early = fork.and_then(|at| forks.get(at));
+        let listed = response.has(HeaderId::Allow);
+        let allowed = !listed && early.is_some_and(|early| early.peer_allows_update);
+        let early = early.map(|early| &early.peer);
         let fork = fork.map(|at| Fork(at as u8));
         let answered = setup.is_some_and(|setup| setup.offer == InviteOffer::Answered);
         let mut peer = Peer::from_response(response, &leg.peer);
@@ -345,7 +348,7 @@ impl Endpoint {
             leg.state = LegState::Answered;
             leg.pending.owed_ack = slot;
             leg.pending.owed_cseq = number;
-            leg.features.update = allows_update(response);
+            leg.features.update = allowed || allows_update(response);
             leg.features.timer = response.lists(HeaderId::Supported, b"timer");
             if has_sdp && !answered && leg.pending.offers & OFFER_OUT == 0 {
                 leg.pending.offers |= OFFER_IN;

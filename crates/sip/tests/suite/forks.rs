@@ -723,3 +723,24 @@ fn responses_with_a_foreign_via_or_a_guessed_branch_are_dropped() {
     assert!(scene.host.log.indications.is_empty());
     assert_eq!(scene.receive(&ok, 3).len(), 1);
 }
+
+/// RFC 3311 section 4: Allow of a provisional response holds if the 2xx has none.
+#[test]
+fn allow_of_an_early_dialog_holds_after_the_answer() {
+    for (early, answer, allows) in [
+        ("UPDATE", "", true),
+        ("UPDATE", "INVITE", false),
+        ("", "UPDATE", true),
+        ("", "", false),
+    ] {
+        let mut scene = scene();
+        let allow = |methods: &str| match methods {
+            "" => String::new(),
+            methods => format!("Allow: {methods}\r\n"),
+        };
+        scene.reply(180, "one", &(contact(21) + &allow(early)), 20);
+        scene.reply(200, "one", &(contact(21) + &allow(answer)), 40);
+        let known = scene.host.endpoint.peer_allows_update(scene.leg);
+        assert_eq!(known, Some(allows), "{early}, {answer}");
+    }
+}

@@ -16,6 +16,8 @@ pub struct RoutingKeys<'a> {
     pub call_id: Option<&'a [u8]>,
     /// The local tag in Replaces of an INVITE outside of any dialog (RFC 3891 section 3).
     pub replaces: Option<&'a [u8]>,
+    /// The other tag in it: ours, if the dialog is named from its far side.
+    pub replaces_from: Option<&'a [u8]>,
 }
 
 impl<'a> RoutingKeys<'a> {
@@ -58,6 +60,7 @@ impl<'a> RoutingKeys<'a> {
                 (b'r', true) if invite => {
                     if let Some(replaces) = value(rest, &[b"Replaces"]) {
                         keys.replaces = parameter(replaces, b"to-tag", memchr);
+                        keys.replaces_from = parameter(replaces, b"from-tag", memchr);
                     }
                 }
                 _ => {}
@@ -167,6 +170,7 @@ mod tests {
         let text = b"INVITE sip:a@b SIP/2.0\nTo: <sip:a@b>\ni: id\nReplaces: x@y;from-tag=2;to-tag=3\n\nTo: <sip:a>;tag=4\n";
         let keys = RoutingKeys::parse(text);
         assert_eq!(keys.replaces, Some(&b"3"[..]));
+        assert_eq!(keys.replaces_from, Some(&b"2"[..]));
         assert_eq!(keys.to_tag, None);
         let in_dialog = RoutingKeys::parse(
             b"INVITE a SIP/2.0\nTo: <sip:a>;tag=1\ni: id\nReplaces: x;to-tag=3\n\n",

@@ -18,6 +18,15 @@ pub(crate) struct HopHosts {
     pub(crate) takes_tcp: bool,
 }
 
+/// The host of the target of a hop whose URI has none: the URN of a service (RFC 5031).
+fn host_of_target(trunk: &Trunk, hop: &HopStep) -> Vec<u8> {
+    let mut host = Vec::new();
+    if let Some(target) = trunk.targets.get(usize::from(hop.target)) {
+        target.host.append_to(&mut host);
+    }
+    host
+}
+
 impl HopHosts {
     pub(crate) fn new(
         listeners: &Listeners,
@@ -31,9 +40,12 @@ impl HopHosts {
             .map(|domain| domain.to_string().into_bytes());
         let to_host = match (trunk, &domain) {
             (_, Some(domain)) => domain.clone(),
-            (Some(_), None) => Uri::parse(&hop.uri)
-                .map(|uri| uri.raw_host_port().to_vec())
-                .unwrap_or_default(),
+            (Some(trunk), None) => {
+                match Uri::parse(&hop.uri).map(|uri| uri.raw_host_port().to_vec()) {
+                    Some(host) if !host.is_empty() => host,
+                    _ => host_of_target(trunk, hop),
+                }
+            }
             // The address of record of a registered user is in our domain.
             (None, None) => own.clone(),
         };

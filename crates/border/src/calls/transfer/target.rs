@@ -5,19 +5,20 @@ use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::setup::hop_hosts::HopHosts;
 use crate::calls::setup::hunting::login_at;
 use crate::calls::transfer::TransferControl;
-use crate::calls::transfer::join::AwaitedStep;
+use crate::calls::transfer::join::{AwaitedStep, existing_leg_step};
 use crate::certificate_names::with_hop_certificate_name;
 use crate::headers::{EditList, OWN_SUPPORTED, address_of, text};
-use crate::policy::{CallPlan, Facts, HopStep, Plan, StepTarget, decide};
+use crate::policy::{CallPlan, Facts, HopStep, Plan, StepTarget, decide, decide_for};
 use crate::resolve::{LookupChoices, LookupWaiter, placed};
 use crate::shared::Alarm;
 use ::rules::{Effects, MessageContext};
 use anchor::Side;
+use config::TrunkId;
 use engine::EventKind;
 use sip::locate::ResolvedTarget;
 use sip::{Failure, Flow, Invite, LegId, MessageContent, Prack, Target};
 use smallvec::SmallVec;
-use wire::sip::{Edit, HeaderId, Message, NameAddr};
+use wire::sip::{Edit, HeaderId, Message, NameAddr, Uri};
 
 /// Reason for not calling a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +129,9 @@ impl TransferControl<'_> {
             None => to.extend_from_slice(&called),
         }
         let mut referred_by = join.referred_by.clone();
-        if config.hiding(hop.interface).is_some() {
+        // Nothing is hidden from the system that has written it: Teams finds the call by its parameters.
+        let returns = hop.trunk.is_some() && hop.trunk == *call.trunks.get(join.side);
+        if config.hiding(hop.interface).is_some() && !returns {
             let host = self.parts.listeners.advertised_host(flow.local);
             referred_by.clear();
             crate::hiding::address(&join.referred_by, &host, &mut referred_by);
@@ -274,7 +277,9 @@ impl TransferControl<'_> {
         self.call_next_transfer(slot, status);
     }
 
-    /// The plan of a transfer, by policy as for a call of the referrer.
+    /// The plan of a transfer, by policy as for a call of the referrer. A target at the host of its own trunk is called
+    /// there with the URI of Refer-To, whose parameters may name the call (RFC 3515 section 2.4.2): the user part alone
+    /// would be a number for the routes.
     ///
     /// # Errors
     /// The status of the refusal.
@@ -297,9 +302,39 @@ impl TransferControl<'_> {
             calls: self.parts.total_calls(),
             draining: self.parts.worker.is_draining(),
         };
-        match decide(&self.parts.ctx.config, &facts, &self.parts.view()) {
-            Plan::Call(plan) => Ok(plan),
+        let config = &self.parts.ctx.config;
+        let own = facts.trunk.filter(|trunk| self.is_at_trunk(*trunk, uri));
+        let plan = match own {
+            Some(trunk) => decide_for(trunk, config, &facts, &self.parts.view()),
+            None => decide(config, &facts, &self.parts.view()),
+        };
+        match plan {
+            Plan::Call(mut plan) => {
+                if own.is_some() {
+                    for step in &mut plan.steps {
+                        step.uri = uri.to_vec();
+                    }
+                }
+                Ok(plan)
+            }
             Plan::Refuse(refusal) => Err(refusal.status),
         }
+    }
+
+    /// Whether the host of a URI is that of a trunk, and not ours: a system on the same machine has our address.
+    /// Without a user part, which routes need, it is that of the transferor: large services have more hosts than
+    /// targets.
+    fn is_at_trunk(&self, trunk: TrunkId, uri: &[u8]) -> bool {
+        let parsed = Uri::parse(uri).filter(Uri::is_sip);
+        let (Some(settings), Some(parsed)) = (self.parts.ctx.config.trunk(trunk), parsed) else {
+            return false;
+        };
+        let host = parsed.host_port().to_string();
+        let step = HopStep {
+            uri: uri.to_vec(),
+            ..existing_leg_step(settings.interface, Some(trunk))
+        };
+        let theirs = parsed.user.is_none() || step.is_at(settings);
+        theirs && !self.parts.listeners.is_ours(host.as_bytes())
     }
 }

@@ -1,0 +1,150 @@
+//! Peers that leave out headers, or that need more than the RFCs demand: Allow, Contact of OPTIONS, option tags, To of
+//! emergency calls.
+
+use crate::virtual_network;
+
+use engine::Transport;
+use sip::{EndpointConfig, MessageContent, SessionConfig};
+use virtual_network::*;
+use wire::sip::{Edit, HeaderId};
+
+/// Microsoft's SIP proxy identifies the border by Contact of its OPTIONS (RFC 3261 section 11.1), and sends its own
+/// there.
+#[test]
+fn pings_have_a_contact() {
+    let config = format!("{PLAIN}ping_interval_s=10\n").replacen(
+        "name='in'\n",
+        "name='in'\nadvertise='sbc.example'\n",
+        1,
+    );
+    let (mut net, _, bob) = pair(&config);
+    net.run(seconds(20));
+    let pinged = net.find(bob, |event| matches!(event, PhoneEvent::OutOfDialog(_)));
+    assert_eq!(pinged.method(), "OPTIONS");
+    assert_eq!(pinged.header("Contact"), "<sip:sbc.example:5060>");
+}
+
+/// The gateway neither writes Allow nor knows UPDATE. The caller sees the methods of the border, refreshes its session
+/// by UPDATE, and keeps its call.
+#[test]
+fn session_of_one_leg_is_refreshed_by_update_without_the_other() {
+    let config = format!("{PLAIN}[media]\ntimeout_s=0\n");
+    let mut net = VirtualNetwork::new(&config, 1);
+    let timer = |config: &mut EndpointConfig| {
+        config.session = Some(SessionConfig {
+            expires: 120,
+            min_se: 90,
+        });
+    };
+    let without_update = |config: &mut EndpointConfig| config.allow = String::new();
+    let caller = ("10.1.0.1:5060", Transport::Udp);
+    let alice = net.phone_with(caller, PhoneBehaviour::answering(SDP_A), timer);
+    let gateway = PhoneBehaviour {
+        inside: Some(405),
+        ..PhoneBehaviour::answering(SDP_B)
+    };
+    let bob = net.phone_with(("10.2.0.1:5060", Transport::Udp), gateway, without_update);
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1_000));
+    assert_eq!(net.border.calls().len(), 1, "{:?}", net.phone_events(alice));
+    let sent = net.phones[alice].sent.iter();
+    let updates = sent.filter(|bytes| bytes.starts_with(b"UPDATE ")).count();
+    assert!(updates > 10, "{updates}");
+    let is_in_dialog = |event: &PhoneEvent| matches!(event, PhoneEvent::Request(_));
+    assert!(!net.has(bob, is_in_dialog), "{:?}", net.phone_events(bob));
+    net.command(alice, |endpoint, now| {
+        let content = MessageContent::default();
+        endpoint.bye(leg, &content, now).unwrap();
+    });
+    net.run(seconds(1));
+    net.assert_quiet();
+}
+
+/// Proxies replace the Request-URI of an emergency call, not To.
+#[test]
+fn to_of_a_call_to_a_service_has_the_host_of_the_target() {
+    for (keys, host) in [
+        ("", "10.2.0.1:5060"),
+        ("domain='carrier.example'\n", "carrier.example"),
+    ] {
+        let (mut net, alice, bob) = pair(&format!("{PLAIN}{keys}"));
+        net.call_with(alice, "urn:service:sos", OUT, &offer(), |invite| {
+            invite.to = Some(b"<sip:112@192.0.2.1>");
+        });
+        net.run(seconds(1));
+        let invite = net.find(bob, |event| *event == PhoneEvent::Offered);
+        assert!(invite.text().starts_with("INVITE urn:service:sos SIP/2.0"));
+        assert_eq!(invite.header("To"), format!("<sip:112@{host}>"));
+        assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
+    }
+}
+
+/// RFC 7866 section 6.1.1: a recording session requires `siprec`, which the recorder supports.
+#[test]
+fn recording_session_passes() {
+    let mut net = VirtualNetwork::new(PLAIN, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let recorder = ("10.2.0.1:5060", Transport::Udp);
+    let recorder = net.phone_with(recorder, PhoneBehaviour::answering(SDP_B), |config| {
+        config.supported.push("siprec".to_owned());
+    });
+    let edits = [Edit::Add {
+        id: HeaderId::Require,
+        value: b"siprec",
+    }];
+    net.call(alice, "sip:recorder@192.0.2.1", OUT, &offer().with(&edits));
+    net.run(seconds(1));
+    let invite = net.find(recorder, |event| *event == PhoneEvent::Offered);
+    assert_eq!(invite.header("Require"), "siprec");
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
+}
+
+/// RFC 6228: a 199 would end the only early dialog that the caller has, while other forks ring.
+#[test]
+fn end_of_early_dialogs_is_not_offered() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    let edits = [Edit::Replace {
+        id: HeaderId::Supported,
+        value: b"199, histinfo",
+    }];
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&edits));
+    net.run(seconds(1));
+    let invite = net.find(bob, |event| *event == PhoneEvent::Offered);
+    assert_eq!(
+        invite.header("Supported"),
+        "100rel, timer, replaces, histinfo"
+    );
+}
+
+/// RFC 3840: feature tags describe the user agents, which are still those behind the border (`+sip.src` of RFC 7866,
+/// `isfocus` of RFC 4579, services of 3GPP). The name of a device and other parameters stay at its side.
+#[test]
+fn feature_tags_of_contact_reach_the_other_side() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    net.phones[bob].log.behaviour.answer = None;
+    let edits = [Edit::Replace {
+        id: HeaderId::Contact,
+        value: b"<sip:alice@10.1.0.1:5060;ob>;+sip.src;audio;+sip.instance=\"<urn:uuid:1>\";\
+            +g.3gpp.icsi-ref=\"urn%3Aurn-7%3A3gpp-service.ims.icsi.mmtel\";expires=60;x=y",
+    }];
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&edits));
+    net.run(seconds(1));
+    let invite = net.find(bob, |event| *event == PhoneEvent::Offered);
+    assert_eq!(
+        invite.header("Contact"),
+        "<sip:198.51.100.1:5060>;+sip.src;audio;\
+         +g.3gpp.icsi-ref=\"urn%3Aurn-7%3A3gpp-service.ims.icsi.mmtel\""
+    );
+    let leg = invite.leg.unwrap();
+    let edits = [Edit::Replace {
+        id: HeaderId::Contact,
+        value: b"<sip:bob@10.2.0.1:5060>;isfocus",
+    }];
+    net.command(bob, |endpoint, now| {
+        let content = MessageContent::sdp(SDP_B.as_bytes()).with(&edits);
+        endpoint.answer(leg, 200, &content, now).unwrap();
+    });
+    net.run(seconds(1));
+    let answer = net.find(alice, |event| *event == PhoneEvent::Answered);
+    assert_eq!(answer.header("Contact"), "<sip:192.0.2.1:5060>;isfocus");
+}
