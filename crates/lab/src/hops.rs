@@ -312,7 +312,9 @@ pub(crate) fn on_sockets(
         },
     );
     let mut hops = vec![generator];
-    for link in links {
+    // A record of faults alone, as of gateways without a link, is no hop.
+    let is_hop = |link: &&LinkRecord| !link.directions.is_empty() || link.faults.is_empty();
+    for link in links.iter().filter(is_hop) {
         let figures = link.delay_ms.map_or([None; 3], |figures| figures.map(Some));
         hops.push(HopDelay::new(
             &format!("link of {}", link.name),

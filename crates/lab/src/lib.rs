@@ -1,6 +1,10 @@
 //! Test lab: workloads, pacing, experiments, capture analysis and reports.
 #![forbid(unsafe_code)]
 
+// Ahead of all others: its macros are those of the whole crate.
+#[macro_use]
+pub mod output;
+
 pub mod agent;
 pub mod caveats;
 pub mod conversation;
@@ -19,7 +23,6 @@ pub mod link;
 pub mod measure;
 mod memory_growth;
 pub mod metrics;
-pub mod output;
 pub mod pace;
 pub mod pages;
 pub mod peak;

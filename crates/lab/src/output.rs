@@ -1,7 +1,25 @@
-//! Standard output of all commands, and tables of text.
+//! Standard output and standard error of all commands, and tables of text. The macros of this module take the place of
+//! the standard library's in this crate: those panic when the output is a full disk, a closed pipe, or a terminal that
+//! has gone, and a run would lose its results with its progress.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
+
+/// Prints to standard error. There is no place to report its errors to.
+macro_rules! eprint {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = write!(std::io::stderr(), $($text)*);
+    }};
+}
+
+/// Prints a line to standard error.
+macro_rules! eprintln {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
 
 /// The first error of standard output.
 static OUTPUT_FAILURE: OnceLock<std::io::Error> = OnceLock::new();

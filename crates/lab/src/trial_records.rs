@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// A link of `[network]` that carried packets in real time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkRecord {
-    /// Its hosts: `callers` or `called side`.
+    /// Its hosts: `callers` or `called side`. `bulk` and `ESP gateways` have faults alone.
     pub name: String,
     /// Settings and packets in words.
     pub remark: String,

@@ -184,6 +184,14 @@ impl EspSocket {
         })
     }
 
+    /// Packets that the kernel has dropped because the socket was not read in time.
+    ///
+    /// # Errors
+    /// The kernel does not tell (before Linux 4.12).
+    pub fn kernel_drops(&self) -> io::Result<u64> {
+        socket::socket_drops(self.fd.as_fd())
+    }
+
     /// Sends packets of `buffer` in their order, as far as the kernel takes them without waiting; calls `failed` with
     /// the index of each that was not sent.
     pub fn send(
@@ -379,5 +387,34 @@ pub fn path_mtu(local: IpAddr, to: SocketAddr) -> io::Result<usize> {
     match done {
         0 => Ok(usize::try_from(mtu).unwrap_or(0)),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_that_are_not_read_in_time_are_counted() {
+        // A free port.
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let free = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = free.local_addr().unwrap();
+        drop(free);
+        let mut socket = EspSocket::open(EspSocketKind::Udp, to, 2_048).unwrap();
+        socket::set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 4_096).unwrap();
+        assert_eq!(socket.kernel_drops().unwrap(), 0);
+        for _ in 0..100 {
+            sender.send_to(&[0; 1_000], to).unwrap();
+        }
+        let mut read = 0;
+        loop {
+            match socket.receive(EspSocket::BATCH).unwrap() {
+                0 => break,
+                received => read += received as u64,
+            }
+        }
+        assert!(read < 100, "{read}");
+        assert_eq!(socket.kernel_drops().unwrap(), 100 - read);
     }
 }

@@ -80,6 +80,8 @@ pub struct InterfaceCounters {
     pub sent_packets: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
+    /// Packets dropped in place of being sent: of a TUN device those that its program did not read in time.
+    pub send_drops: u64,
 }
 
 /// The counters of an interface of the calling thread's network namespace.
@@ -91,7 +93,7 @@ pub fn interface_counters(name: &str) -> io::Result<InterfaceCounters> {
     parse_interface(&text, name).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// A line has bytes, packets and six others received, and then the same sent.
+/// A line has bytes, packets, errors, drops and four others received, and then the same sent.
 fn parse_interface(text: &str, name: &str) -> Option<InterfaceCounters> {
     let line = field(text, name)?;
     let counters: Option<Vec<u64>> = line
@@ -104,6 +106,7 @@ fn parse_interface(text: &str, name: &str) -> Option<InterfaceCounters> {
         received_packets: *counters.get(1)?,
         sent_bytes: *counters.get(8)?,
         sent_packets: *counters.get(9)?,
+        send_drops: *counters.get(11)?,
     })
 }
 
@@ -198,12 +201,13 @@ mod tests {
 
     #[test]
     fn line_of_an_interface_is_parsed() {
-        let text = "Inter-|   Receive\n face |bytes    packets errs\n    lo:     504       6    0    0 0 0 0 0 7 8 0\n  eth0: 9 1 0\n";
+        let text = "Inter-|   Receive\n face |bytes    packets errs\n    lo:     504       6    0    0 0 0 0 0 7 8 0 3\n  eth0: 9 1 0\n";
         let counters = InterfaceCounters {
             received_packets: 6,
             received_bytes: 504,
             sent_packets: 8,
             sent_bytes: 7,
+            send_drops: 3,
         };
         assert_eq!(parse_interface(text, "lo"), Some(counters));
         assert_eq!(parse_interface(text, "eth0"), None);

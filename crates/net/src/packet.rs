@@ -120,7 +120,8 @@ pub struct PacketCounts {
     pub kernel_drops: u64,
     /// Frames that the kernel refused to send: too long for the interface, or the interface is down.
     pub refused: u64,
-    /// Received frames in a form that cannot be reproduced (segments of a packet in a tunnel).
+    /// Received frames in a form that cannot be reproduced: segments of a packet in a tunnel, or segments that the
+    /// kernel does not describe.
     pub unsupported: u64,
 }
 
@@ -321,6 +322,12 @@ impl PacketSocket {
             Err(error) => {
                 return match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::EINTR) => Ok(0),
+                    // The kernel has discarded a frame whose segments its header has no kind for: of UDP before Linux
+                    // 6.2, of SCTP. The socket goes on.
+                    Some(libc::EINVAL) => {
+                        self.counts.unsupported += 1;
+                        Ok(0)
+                    }
                     _ => Err(error),
                 };
             }
@@ -522,4 +529,51 @@ pub fn wait_readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) {
     };
     // The caller looks at the sockets and the clock in any case.
     let _ = rustix::event::poll(&mut set, Some(&timeout));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Network;
+    use std::net::UdpSocket;
+
+    /// The kernel refuses a frame with EINVAL when its header has no place, as it does when it has no kind for the
+    /// segments of a frame.
+    #[test]
+    fn frame_that_the_kernel_does_not_describe_is_counted() {
+        let Ok(network) = Network::with_loopback() else {
+            eprintln!("skipped: no right to a network namespace");
+            return;
+        };
+        let job = move || {
+            network.enter().unwrap();
+            let mut socket = PacketSocket::open("lo").unwrap();
+            let clock = Clock::new();
+            let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let to = receiver.local_addr().unwrap();
+            let mut frames = 0;
+            let mut receive_one = |socket: &mut PacketSocket| {
+                receiver.send_to(b"frame", to).unwrap();
+                wait_readable(&[socket.as_fd()], Duration::from_secs(5));
+                frames += socket.receive(&clock, &mut |_| ()).unwrap();
+                frames
+            };
+            let whole: Vec<usize> = socket._iovecs.iter().map(|room| room.iov_len).collect();
+            for room in &mut socket._iovecs {
+                room.iov_len = VNET_HEADER - 1;
+            }
+            assert_eq!(receive_one(&mut socket), 0);
+            assert_eq!(socket.counts().unsupported, 1);
+            // The frames after it arrive.
+            for (room, length) in socket._iovecs.iter_mut().zip(whole) {
+                room.iov_len = length;
+            }
+            assert_eq!(receive_one(&mut socket), 1);
+            assert_eq!(
+                (socket.counts().received, socket.counts().unsupported),
+                (1, 1)
+            );
+        };
+        std::thread::spawn(job).join().unwrap();
+    }
 }

@@ -6,12 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 static RELOAD: AtomicBool = AtomicBool::new(false);
 static STOP: AtomicU32 = AtomicU32::new(0);
 static TERMINATED: AtomicBool = AtomicBool::new(false);
+/// SIGHUP was ignored before the first handler was installed (nohup(1)).
+static HANG_UP_IGNORED: AtomicBool = AtomicBool::new(false);
+/// SIGHUP stops the program in place of a reload.
+static HANG_UP_STOPS: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_signal(signal: libc::c_int) {
     match signal {
-        libc::SIGHUP => RELOAD.store(true, Relaxed),
-        libc::SIGTERM | libc::SIGINT => {
-            if signal == libc::SIGTERM {
+        libc::SIGHUP if !HANG_UP_STOPS.load(Relaxed) => RELOAD.store(true, Relaxed),
+        libc::SIGTERM | libc::SIGINT | libc::SIGHUP => {
+            if signal != libc::SIGINT {
                 TERMINATED.store(true, Relaxed);
             }
             STOP.fetch_add(1, Relaxed);
@@ -39,15 +43,27 @@ impl Signals {
             // Without SA_RESTART a wait is interrupted, as intended.
             let done = unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
+                let mut before: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as usize;
                 libc::sigemptyset(&raw mut action.sa_mask);
-                libc::sigaction(signal, &raw const action, std::ptr::null_mut())
+                let done = libc::sigaction(signal, &raw const action, &raw mut before);
+                if done == 0 && signal == libc::SIGHUP && before.sa_sigaction == libc::SIG_IGN {
+                    HANG_UP_IGNORED.store(true, Relaxed);
+                }
+                done
             };
             if done < 0 {
                 return Err(io::Error::last_os_error());
             }
         }
         Ok(Signals { _private: () })
+    }
+
+    /// From now on SIGHUP stops the program, as SIGTERM does, in place of a reload: a command that has nothing to
+    /// reload ends with its terminal, unless it was started with SIGHUP ignored (nohup(1)).
+    pub fn stop_on_hang_up(&self) {
+        let is_ignored = HANG_UP_IGNORED.load(Relaxed);
+        HANG_UP_STOPS.store(!is_ignored, Relaxed);
     }
 
     /// Whether SIGHUP arrived since the last call.

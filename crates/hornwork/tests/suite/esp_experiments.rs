@@ -274,6 +274,71 @@ fn border_of(parent: u32) -> Option<u32> {
     entries.flatten().filter_map(process).find(is_border)
 }
 
+/// A border that dies in a trial is a failure of the system under test, in calls and in conferences.
+#[test]
+fn border_that_dies_fails_its_trial() {
+    if !crate::gateway::may_make_tun() {
+        return;
+    }
+    let folder = scratch("esp-experiments-killed");
+    for (name, sets) in [
+        (
+            "cost-of-protection",
+            &["levels.values=[13]", "callers.hold_seconds=30.0"][..],
+        ),
+        (
+            "call-capacity-ipsec",
+            &["levels.values=[1]", "conference.duration_seconds=30.0"],
+        ),
+    ] {
+        let out = folder.join(name);
+        let mut lab = Command::new(env!("CARGO_BIN_EXE_hornwork"));
+        lab.args(["lab", "run", name, "--set", "repeat=1", "--out"]);
+        lab.arg(&out);
+        for set in sets {
+            lab.args(["--set", set]);
+        }
+        let log = std::fs::File::create(folder.join("log")).expect("a file");
+        let mut lab = lab
+            .stdout(std::process::Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("it");
+        let mut border = None;
+        for _ in 0..1_000 {
+            border = border_of(lab.id());
+            if border.is_some() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let border = border.expect("a border").to_string();
+        // Calls are up.
+        std::thread::sleep(std::time::Duration::from_secs(6));
+        let killed = Command::new("kill").args(["-KILL", &border]).status();
+        assert!(killed.is_ok_and(|status| status.success()), "{name}");
+        let ended = lab.wait().expect("the test lab");
+        let said = std::fs::read_to_string(folder.join("log")).expect("its messages");
+        assert_eq!(ended.code(), Some(1), "{name}: {said}");
+        let text = std::fs::read(out.join("run.json")).expect("a record");
+        let run: Value = serde_json::from_slice(&text).expect("JSON");
+        let trial = &run["trials"][0];
+        let checks = trial["checks"].as_array().expect("checks");
+        let end = checks.iter().find(|check| check["name"] == "subject_ended");
+        assert!(
+            end.is_some_and(|end| end["holds"] == false),
+            "{name}: {checks:?}"
+        );
+        let remarks = trial["remarks"].to_string();
+        assert!(remarks.contains("ended by itself"), "{name}: {remarks}");
+        let cpu_s = trial["surroundings"]["subject_cpu_seconds"].as_f64();
+        assert!(
+            name != "cost-of-protection" || cpu_s > Some(0.0),
+            "{trial:#}"
+        );
+    }
+}
+
 /// tshark at the border's end of the wire sees ESP packets, and no other ones.
 #[test]
 fn wire_to_the_border_has_esp_packets_alone() {

@@ -130,6 +130,32 @@ fn no_command_panics_for_its_standard_output() {
     }
 }
 
+/// Standard error is a full disk: progress and warnings are lost with it, the results are not.
+#[test]
+fn lab_keeps_its_results_without_standard_error() {
+    let folder = folder("full-error");
+    for (name, line) in [
+        ("run", "lab run small-network --simulate --repeat 1"),
+        (
+            "search",
+            "lab search call-rate --simulate --set callers.duration_seconds=1 --set search.highest=250",
+        ),
+    ] {
+        let command = |out: &str, error: &str| {
+            let out = format!("results/{name}-{out}");
+            let line = format!("hornwork {line} --out {out} > printed 2> {error}");
+            let ended = shell(&folder, &line);
+            (ended.status.code(), folder.join(out).join("run.json"))
+        };
+        let (usual, _) = command("usual", "said");
+        let said = std::fs::read_to_string(folder.join("said")).expect("file");
+        assert!(!said.is_empty(), "{line} says nothing");
+        let (code, record) = command("full", "/dev/full");
+        assert_eq!(code, usual, "{line}");
+        assert!(record.is_file(), "{line}");
+    }
+}
+
 #[test]
 fn no_command_to_a_border_panics_for_its_standard_output() {
     let folder = folder("full-output-ctl");

@@ -168,6 +168,35 @@ fn study_leaves_the_network_as_it_was_and_names_a_tunnel_that_dies() {
     );
 }
 
+/// Ctrl-C on a terminal signals the whole foreground group. The programs of a tunnel are in groups of their own: the
+/// calls have their tunnel until the trial ends, and its results are those until the interruption.
+#[test]
+fn interrupt_from_a_terminal_is_no_end_of_the_tunnel() {
+    if !installed(&["ip", "nft", "openvpn", "unshare", "setsid"]) {
+        return;
+    }
+    let folder = scratch("obstacles-interrupt");
+    let script = format!(
+        "{STATE}
+        setsid $HW lab run voice-over-profile --set network.profile=lan --set protection.kind=openvpn-aes-256 \
+            --set callers.total=3 --set callers.hold_seconds=60 --out out >/dev/null 2>run.log & P=$!
+        await run.log ', 3 up' $P
+        kill -INT -$P; wait $P || echo $? >code
+        state >after
+        "
+    );
+    if in_namespaces(&folder, &script).is_none() {
+        return;
+    }
+    let log = read(&folder, "run.log");
+    assert_eq!(read(&folder, "code"), "130\n", "{log}");
+    assert!(!log.contains("ended during the call"), "{log}");
+    assert_eq!(read(&folder, "before"), read(&folder, "after"));
+    let run = json(&folder, "out/run.json");
+    assert_eq!(run["cut_short"], true);
+    assert_eq!(run["trials"][0]["figures"]["calls"]["established"], 3);
+}
+
 #[test]
 fn run_leaves_the_network_as_it_was_and_no_program() {
     if !installed(&["ip", "nft", "unshare"]) {

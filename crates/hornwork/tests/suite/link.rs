@@ -151,14 +151,32 @@ impl RunningLink {
     }
 
     /// Ends it with Ctrl-C; returns exit code and the rest of its output.
-    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+    pub(crate) fn end(self) -> (Option<i32>, String) {
         self.signal("-INT");
+        self.ended()
+    }
+
+    /// Waits for its end; returns exit code and the rest of its output.
+    fn ended(mut self) -> (Option<i32>, String) {
+        let limit = Instant::now() + Duration::from_secs(60);
+        while self.child.try_wait().unwrap().is_none() && Instant::now() < limit {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // One that does not end by itself has no exit code.
+        let _ = self.child.kill();
         let mut text = String::new();
         std::io::Read::read_to_string(&mut self.out, &mut text).unwrap();
         let Output { status, stderr, .. } = self.child.wait_with_output().unwrap();
         text.push_str(&String::from_utf8_lossy(&stderr));
         (status.code(), text)
     }
+}
+
+/// Whether this process, and so the link, was started with SIGHUP ignored (nohup).
+fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    u64::from_str_radix(ignored.unwrap().trim(), 16).unwrap() & 1 == 1
 }
 
 fn enter(path: &Path) {
@@ -543,6 +561,52 @@ fn tun_devices_are_ends_of_a_link() {
     let shortest: f64 = shortest.unwrap().parse().unwrap();
     assert!((40.0..45.0).contains(&shortest), "{said}");
     let (code, text) = link.end();
+    assert_kept_up(code, &text);
+}
+
+/// An interface that goes away ends the link. The figures until then are printed and written, with the reason.
+#[test]
+fn figures_outlive_an_interface_that_goes_away() {
+    let Some(hosts) = Hosts::new() else {
+        return;
+    };
+    let file = scratch("link-gone").join("link.json");
+    let link = hosts.link(&["--delay", "1ms", "--json", file.to_str().unwrap()]);
+    let arrived = stream(&hosts, 50, 172, Duration::from_millis(2));
+    assert!(arrived.len() > 40, "{}", arrived.len());
+    let removed = hosts
+        .command(2, "ip")
+        .args(["link", "del", "lb"])
+        .status()
+        .unwrap();
+    assert!(removed.success());
+    let (code, text) = link.ended();
+    assert_eq!(code, Some(3), "{text}");
+    assert!(
+        text.contains("a-to-b") && text.contains("an end of the link failed"),
+        "{text}"
+    );
+    let record = json(&file);
+    let offered = record["directions"][0]["offered"].as_u64().unwrap();
+    assert!(offered > 50, "{record}");
+    assert_eq!(record["kept_up"], false);
+    let faults = record["faults"].to_string();
+    assert!(faults.contains("an end of the link failed"), "{faults}");
+}
+
+/// A terminal that is closed ends its link: a second one between the same interfaces would carry each packet again.
+#[test]
+fn link_ends_with_its_terminal() {
+    let Some(hosts) = Hosts::new() else {
+        return;
+    };
+    if ignores_hang_up() {
+        eprintln!("skipped: SIGHUP is ignored");
+        return;
+    }
+    let link = hosts.link(&["--delay", "1ms", "--late-bound-ms", "50"]);
+    link.signal("-HUP");
+    let (code, text) = link.ended();
     assert_kept_up(code, &text);
 }
 

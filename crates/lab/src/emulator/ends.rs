@@ -2,7 +2,7 @@
 
 use crate::error::LabError;
 use engine::Time;
-use net::{Clock, InterfaceInfo, PacketSocket, TimedUdpSocket, TunDevice};
+use net::{Clock, InterfaceInfo, PacketSocket, Readiness, TimedUdpSocket, TunDevice};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -246,6 +246,21 @@ impl LinkEnd {
         }
     }
 
+    /// Checks an end that a wait has found in this state. The error of a socket is that of its next reading. A TUN
+    /// device that was removed has nothing to read, and would end each wait at once.
+    ///
+    /// # Errors
+    /// The device was removed.
+    pub fn check(&self, ready: Readiness) -> std::io::Result<()> {
+        match self {
+            LinkEnd::Tun(tun) if ready.failed => Err(std::io::Error::new(
+                ErrorKind::NotFound,
+                format!("the TUN device {} was removed", tun.name),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Sends packets; `unsent` is called with the place of each one that the kernel does not send.
     pub fn send(&mut self, packets: &[Vec<u8>], unsent: &mut dyn FnMut(usize, Unsent)) {
         match self {
@@ -332,7 +347,7 @@ pub struct EndLosses {
     pub refused: u64,
     /// The receive buffer was full: the program was too slow.
     pub kernel_drops: u64,
-    /// Segments of a packet in a tunnel.
+    /// Large frames whose segments are those of a packet in a tunnel, or not described by the kernel.
     pub unsupported: u64,
 }
 

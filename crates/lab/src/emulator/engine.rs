@@ -7,7 +7,7 @@ use crate::error::LabError;
 use crate::hops::DelayCounter;
 use engine::{Entropy, Time};
 use hdrhistogram::Histogram;
-use net::{Clock, wait_readable};
+use net::{Clock, wait_any};
 use serde_json::{Value, json};
 use sim::{Emulator, EmulatorCounts, Link, Passage};
 use std::os::fd::AsFd as _;
@@ -191,7 +191,10 @@ impl RealTimeLink {
             let next = self.lines.iter().filter_map(|line| line.emulator.next_at());
             let wait = next.min().map_or(WAIT, |next| next.since(now).min(WAIT));
             if !wait.is_zero() {
-                wait_readable(&[self.ends[0].as_fd(), self.ends[1].as_fd()], wait);
+                let ready = wait_any([self.ends[0].as_fd(), self.ends[1].as_fd()], wait);
+                for (end, ready) in self.ends.iter().zip(ready) {
+                    end.check(ready).map_err(end_failed)?;
+                }
             }
         }
     }
@@ -402,3 +405,41 @@ pub fn prepare_thread() -> bool {
 
 /// Lowest real-time priority: above all ordinary threads.
 const PRIORITY: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use net::Network;
+
+    /// Without the error the thread of the link would spin at real-time priority, and carry nothing.
+    #[test]
+    fn link_ends_when_a_tun_device_is_removed() {
+        let Ok(network) = Network::new() else {
+            eprintln!("skipped: no right to a network namespace");
+            return;
+        };
+        let job = move || {
+            network.enter().unwrap();
+            let clock = Clock::new();
+            let ends = ["gone0", "gone1"].map(|name| EndName::Tun(name.to_owned()));
+            let entropy = Entropy::from_number(1);
+            let link = RealTimeLink::open(&ends, &BothWays::default(), entropy, clock);
+            let Ok(mut link) = link else {
+                eprintln!("skipped: no TUN devices");
+                return;
+            };
+            let stop = AtomicBool::new(false);
+            // Both devices are there.
+            let soon = clock.now() + WAIT * 2;
+            assert!(!link.run(soon, &stop, None).unwrap());
+            let removed = std::process::Command::new("ip")
+                .args(["link", "del", "gone1"])
+                .status();
+            assert!(removed.unwrap().success());
+            let late = clock.now() + Duration::from_secs(10);
+            let error = link.run(late, &stop, None).unwrap_err().to_string();
+            assert!(error.contains("gone1 was removed"), "{error}");
+        };
+        std::thread::spawn(job).join().unwrap();
+    }
+}

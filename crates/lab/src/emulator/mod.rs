@@ -79,10 +79,12 @@ struct EmulatorRun {
 /// Runs a link until its end; prints the own error before and the figures after it.
 ///
 /// # Errors
-/// A right or an interface is missing.
+/// A right or an interface is missing, or an interface goes away; then the figures until then are printed, too.
 pub fn run(options: &EmulatorOptions) -> Result<RunVerdict, LabError> {
     let signals = net::Signals::install()
         .map_err(|error| LabError::cannot_run(format!("signal handlers: {error}"), ""))?;
+    // A link that outlives its terminal would carry each frame beside the next link between its interfaces.
+    signals.stop_on_hang_up();
     let clock = Clock::new();
     let entropy = match options.seed {
         Some(seed) => Entropy::from_number(seed),
@@ -127,7 +129,7 @@ pub fn run(options: &EmulatorOptions) -> Result<RunVerdict, LabError> {
         });
         forwarder.join()
     });
-    ran.unwrap_or_else(|_| Err(LabError::cannot_run("the link's thread panicked", "")))?;
+    let ran = ran.unwrap_or_else(|_| Err(LabError::cannot_run("the link's thread panicked", "")));
     let seconds = clock.now().since(begin).as_secs_f64();
     let noise: NoiseRecord = sampler
         .stop()
@@ -136,6 +138,8 @@ pub fn run(options: &EmulatorOptions) -> Result<RunVerdict, LabError> {
     let figures = link.figures();
     let mut faults = faults(&figures, &noise, LatenessBound::of_any(options.late_ms));
     faults.extend(own_error.faults());
+    // The figures until then are those of a link that an interface has left, too.
+    faults.extend(ran.as_ref().err().map(fault_of));
     let run = EmulatorRun {
         seconds,
         noise,
@@ -145,10 +149,19 @@ pub fn run(options: &EmulatorOptions) -> Result<RunVerdict, LabError> {
     };
     say(&text_of(&run));
     crate::files::write_json(options.json.as_deref(), &json_of(options, &run))?;
+    ran?;
     Ok(match run.faults.is_empty() {
         true => RunVerdict::Passed,
         false => RunVerdict::Failed,
     })
+}
+
+/// An error as a fault, without its remedy.
+fn fault_of(error: &LabError) -> String {
+    match error {
+        LabError::CannotRun { problem, .. } => problem.clone(),
+        other => other.to_string(),
+    }
 }
 
 /// Reasons why figures are not those of the settings.
@@ -191,7 +204,7 @@ pub fn faults(
         }
         if line.losses.unsupported > 0 {
             faults.push(format!(
-                "{name}: {} could not be divided: turn off segmentation offload for tunnels at their sender",
+                "{name}: {} could not be divided: turn off segmentation offload at their sender (ethtool -K INTERFACE gso off tx-udp-segmentation off)",
                 counted(line.losses.unsupported, "large frame")
             ));
         }

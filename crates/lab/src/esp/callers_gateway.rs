@@ -25,6 +25,8 @@ pub(crate) struct CallersGatewayCount {
     pub(crate) refused: u64,
     /// Packets that the kernel refused to send.
     pub(crate) unsent: u64,
+    /// ESP packets that the kernel dropped before the gateway read them.
+    pub(crate) kernel_drops: u64,
 }
 
 /// The running gateway, on a thread of its own.
@@ -110,6 +112,8 @@ impl CallersLoop {
                 let _ = wait_any([self.socket.as_fd(), self.tun.as_fd()], WAIT);
             }
         }
+        // A kernel that does not tell them is older than all that the product supports.
+        self.count.kernel_drops = self.socket.kernel_drops().unwrap_or_default();
         Ok(self.count)
     }
 

@@ -76,8 +76,8 @@ pub(crate) struct LineGatewayCount {
     pub(crate) opened: u64,
     /// Packets that it refused: duplicates, too late ones, damaged ones, and inner packets that ESP cannot carry.
     pub(crate) refused: u64,
-    /// Frames that the kernel dropped before the gateway read them.
-    kernel_drops: u64,
+    /// Frames of the line, and packets of the TUN device, that the kernel dropped before the gateway read them.
+    pub(crate) kernel_drops: u64,
     /// Frames that the kernel refused to send.
     unsent: u64,
     /// CPU time of its thread.
@@ -92,7 +92,7 @@ pub(crate) fn faults(counts: &[LineGatewayCount; 2]) -> Vec<String> {
     for (count, name) in counts.iter().zip(NAMES) {
         if count.kernel_drops > 0 {
             faults.push(format!(
-                "the ESP gateway of the {name} cannot keep up: the kernel dropped {} frames before they were read",
+                "the ESP gateway of the {name} cannot keep up: the kernel dropped {} packets before they were read",
                 count.kernel_drops
             ));
         }

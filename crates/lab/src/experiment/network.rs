@@ -183,6 +183,21 @@ impl NetworkSettings {
                     .to_owned(),
             );
         }
+        // A value of the direction down has its effect there, or none.
+        let has_framing = back.framing_value() != Some(Framing::None);
+        if self.down.framing.is_some() && has_framing && back.rate_kbit <= 0.0 {
+            return Err(
+                "network.down.framing has no effect without a rate: set network.down.rate_kbit"
+                    .to_owned(),
+            );
+        }
+        let burst = self.down.loss_burst_packets.unwrap_or_default();
+        if burst > 1.0 && !losses(&back) {
+            return Err(
+                "network.down.loss_burst_packets has no effect without losses: set network.down.loss_percent"
+                    .to_owned(),
+            );
+        }
         match self.down.is_empty() {
             true => Ok(()),
             false => self.sut_to_hosts().check_direction("network.down"),
@@ -437,6 +452,26 @@ mod tests {
         bad(|n| n.framing = "x25".to_owned(), "network.framing");
         bad(|n| n.framing = "hdlc".to_owned(), "set network.rate_kbit");
         bad(|n| n.loss_burst_packets = 3.0, "set network.loss_percent");
+        bad(
+            |n| n.down.framing = Some("hdlc".to_owned()),
+            "set network.down.rate_kbit",
+        );
+        bad(
+            |n| {
+                n.rate_kbit = 64.0;
+                n.down.rate_kbit = Some(0.0);
+                n.down.framing = Some("hdlc".to_owned());
+            },
+            "set network.down.rate_kbit",
+        );
+        bad(
+            |n| {
+                n.loss_percent = 1.0;
+                n.down.loss_percent = Some(0.0);
+                n.down.loss_burst_packets = Some(5.0);
+            },
+            "set network.down.loss_percent",
+        );
         bad(|n| n.rate_kbit = -1.0, "rate_kbit");
         bad(|n| n.rate_kbit = f64::NAN, "rate_kbit");
         bad(|n| n.queue_packets = Some(5), "rate_kbit");

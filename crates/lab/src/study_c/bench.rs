@@ -12,6 +12,7 @@ use net::{Network, PacketSocket, TunDevice};
 use std::fs::DirBuilder;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -34,6 +35,9 @@ const OPENVPN: u16 = 1_194;
 const WIREGUARD: u16 = 51_820;
 /// Longest start of a tunnel.
 const START: Duration = Duration::from_secs(15);
+
+/// Cause of a set-up that the user ended.
+const INTERRUPTED: &str = "interrupted";
 
 /// Folder for files with keys: in memory, and gone after a restart.
 const KEYS: &str = "/run";
@@ -69,6 +73,8 @@ fn program(name: &str, arguments: &[&str]) -> Result<String, String> {
     })?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        // The signal of Ctrl-C has ended it, too.
+        false if net::stops() > 0 => Err(INTERRUPTED.to_owned()),
         false => Err(failed(
             &format!("{name} {}", arguments.join(" ")),
             String::from_utf8_lossy(&output.stderr).trim(),
@@ -283,6 +289,8 @@ impl Bench {
             .stdin(Stdio::null())
             .stdout(file)
             .stderr(errors);
+        // Ctrl-C on a terminal signals the foreground group: calls that go on until their end need their tunnel.
+        command.process_group(0);
         // A killed run leaves namespaces, which the next one removes, but no program that runs.
         net::end_with_parent(&mut command);
         let child = command.spawn();
@@ -370,7 +378,21 @@ impl Bench {
     /// # Errors
     /// One has ended before.
     pub(crate) fn finish_gateways(&mut self) -> Result<Option<[LineGatewayCount; 2]>, String> {
-        self.gateways.take().map(LineGateways::finish).transpose()
+        let Some(gateways) = self.gateways.take() else {
+            return Ok(None);
+        };
+        // The devices end with the gateways.
+        let drops = [0, 1].map(|side: usize| {
+            let counters = in_network(&self.networks[side], || net::interface_counters(ESP_DEVICE));
+            // Without its device a gateway has failed, and says why.
+            let counters = counters.ok().and_then(Result::ok);
+            counters.map_or(0, |counters| counters.send_drops)
+        });
+        let mut counts = gateways.finish()?;
+        for (count, drops) in counts.iter_mut().zip(drops) {
+            count.kernel_drops += drops;
+        }
+        Ok(Some(counts))
     }
 
     /// Checks that the programs of the tunnel still run: a tunnel without them loses every packet, which is none of its
@@ -416,11 +438,14 @@ impl Bench {
     ) -> Result<(), String> {
         let clock = net::Clock::new();
         while !done() {
+            if net::stops() > 0 {
+                return Err(INTERRUPTED.to_owned());
+            }
             let ended = self
                 .children
                 .iter_mut()
                 .any(|child| !matches!(child.try_wait(), Ok(None)));
-            if ended || clock.now().since(engine::Time::ZERO) > START || net::stops() > 0 {
+            if ended || clock.now().since(engine::Time::ZERO) > START {
                 let text: Vec<String> = logs
                     .iter()
                     .filter_map(|path| std::fs::read_to_string(path).ok())
@@ -566,7 +591,10 @@ impl Bench {
             match bound {
                 Ok(socket) => return Ok(socket),
                 Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
-                    if clock.now().since(engine::Time::ZERO) > START || net::stops() > 0 {
+                    if net::stops() > 0 {
+                        return Err(INTERRUPTED.to_owned());
+                    }
+                    if clock.now().since(engine::Time::ZERO) > START {
                         return Err(failed("the tunnel", error));
                     }
                     std::thread::sleep(Duration::from_millis(30));
@@ -586,6 +614,9 @@ impl Bench {
         let to = (self.media_addresses[1], RTP);
         let mut room = [0; 64];
         for _ in 0..25 {
+            if net::stops() > 0 {
+                return Err(INTERRUPTED.to_owned());
+            }
             let _ = socket.send_to(b"hornwork", to);
             if receiver.recv(&mut room).is_ok() {
                 // Answers to handshakes and further probes leave the slow line.
@@ -660,18 +691,28 @@ impl Drop for Bench {
 
 fn remove_namespace(name: &str) {
     if Path::new("/run/netns").join(name).exists() {
-        let _ = Command::new("ip").args(["netns", "del", name]).output();
+        // A second Ctrl-C does not end it.
+        let _ = Command::new("ip")
+            .args(["netns", "del", name])
+            .process_group(0)
+            .output();
     }
 }
 
 /// Whether a process of this number is this program, or one of its tests.
 fn runs(process: u32) -> bool {
     let program = std::fs::read_link(format!("/proc/{process}/exe"));
-    program.is_ok_and(|program| {
-        let name = program.file_name().unwrap_or_default().to_string_lossy();
-        let folder = program.parent().and_then(Path::file_name);
-        name.starts_with("hornwork") || folder.is_some_and(|folder| folder == "deps")
-    })
+    let own = std::fs::read_link("/proc/self/exe").ok();
+    program.is_ok_and(|program| is_ours(&program, own.as_deref()))
+}
+
+/// Whether a program is this one, whose path is `own` and may have another name, or one of its tests.
+fn is_ours(program: &Path, own: Option<&Path>) -> bool {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    let folder = program.parent().and_then(Path::file_name);
+    own == Some(program)
+        || name.starts_with("hornwork")
+        || folder.is_some_and(|folder| folder == "deps")
 }
 
 /// The run that a name belongs to: `hwc-PROCESS-...`, or `aPROCESSwCELL.sock` of WireGuard.
@@ -813,6 +854,16 @@ mod tests {
         assert!(error.ends_with("; remove it"), "{error}");
         assert!(error.starts_with(&folder.display().to_string()), "{error}");
         std::fs::remove_dir(folder).unwrap();
+    }
+
+    #[test]
+    fn runs_of_a_program_with_another_name_are_ours() {
+        let is_ours = |program: &str| is_ours(Path::new(program), Some(Path::new("/opt/sbc-lab")));
+        assert!(is_ours("/opt/sbc-lab"));
+        assert!(is_ours("/usr/bin/hornwork (deleted)"));
+        assert!(is_ours("/work/target/debug/deps/suite-0123456789abcdef"));
+        assert!(!is_ours("/usr/sbin/openvpn"));
+        assert!(runs(std::process::id()));
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub fn measure(rounds: u32) -> Vec<CipherSpeed> {
             }
             match openssl(cipher) {
                 Ok(value) => values.push(value),
+                // The signal of Ctrl-C has ended it.
+                Err(_) if net::stops() > 0 => break,
                 Err(cause) => *all = Err(cause),
             }
         }

@@ -56,6 +56,8 @@ pub(crate) struct BorderGatewayCount {
 pub struct BorderProgram {
     /// Ends before its directory is removed.
     program: Mutex<Program>,
+    /// Its last figures, which remain if it ends by itself.
+    last: Mutex<Family>,
     access: SocketAddr,
     stream: Option<SocketAddr>,
     metrics: SocketAddr,
@@ -153,6 +155,7 @@ impl BorderProgram {
         let program = Program::start("the border", &mut command, &log, probe, stop)?;
         Ok(BorderProgram {
             program: Mutex::new(program),
+            last: Mutex::new(Family::default()),
             access: layout.access(),
             stream: layout.streams[0].map(|(_, address)| address),
             metrics,
@@ -184,36 +187,44 @@ impl BorderProgram {
         self.locked().ended()
     }
 
-    /// CPU time of all its threads, and its memory.
+    /// CPU time of all its threads, and its memory; the last ones if it has ended by itself, which is a result of the
+    /// trial ([`BorderProgram::ended`]).
     ///
     /// # Errors
-    /// It has ended.
+    /// `/proc` cannot be read.
     pub(crate) fn figures(&self, with_memory: bool) -> Result<Family, LabError> {
-        family(self.process(), with_memory).map_err(|error| {
-            let ended = self.ended();
-            cannot(ended.unwrap_or_else(|| error.to_string()))
-        })
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        // A process that has ended and was not waited for has a CPU time, but no memory.
+        if self.ended().is_some() {
+            return Ok(*last);
+        }
+        let now = family(self.process(), with_memory).map_err(cannot)?;
+        last.cpu_seconds = now.cpu_seconds;
+        if with_memory {
+            last.memory_bytes = now.memory_bytes;
+        }
+        Ok(now)
     }
 
-    /// Number of its calls.
+    /// Number of its calls; `None` if it has ended by itself.
     ///
     /// # Errors
     /// It does not answer.
-    pub(crate) fn calls(&self) -> Result<u64, LabError> {
+    pub(crate) fn calls(&self) -> Result<Option<u64>, LabError> {
         let text = self.scrape()?;
-        Ok(sum(&text, "hornwork_calls_active", |_| true))
+        Ok(text.map(|text| sum(&text, "hornwork_calls_active", |_| true)))
     }
 
-    /// Counts of its gateway so far.
+    /// Counts of its gateway so far; `None` if it has ended by itself.
     ///
     /// # Errors
     /// It does not answer.
-    pub(crate) fn gateway(&self) -> Result<BorderGatewayCount, LabError> {
+    pub(crate) fn gateway(&self) -> Result<Option<BorderGatewayCount>, LabError> {
         let text = self.scrape()?;
-        Ok(BorderGatewayCount {
+        Ok(text.map(|text| BorderGatewayCount {
             cpu_seconds: thread_cpu(self.process(), GATEWAY_THREAD),
             ..gateway_count(&text)
-        })
+        }))
     }
 
     /// Stops it; returns remarks about its drops.
@@ -221,7 +232,7 @@ impl BorderProgram {
     /// # Errors
     /// It does not answer.
     pub(crate) fn finish(self) -> Result<Vec<String>, LabError> {
-        let text = self.scrape()?;
+        let text = self.scrape()?.unwrap_or_default();
         let mut drops = Vec::new();
         for name in ["hornwork_drops_total", "hornwork_gateway_drops_total"] {
             for (labels, count) in series(&text, name) {
@@ -237,8 +248,20 @@ impl BorderProgram {
         })
     }
 
-    /// Its metrics, in the text format of Prometheus, behind the header of the answer.
-    fn scrape(&self) -> Result<String, LabError> {
+    /// Whether it has ended by itself, or does so within a moment.
+    fn ends_soon(&self) -> bool {
+        const ROUNDS: u32 = 20;
+        (0..ROUNDS).any(|round| {
+            if round > 0 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            self.ended().is_some()
+        })
+    }
+
+    /// Its metrics, in the text format of Prometheus, behind the header of the answer; `None` if it has ended by
+    /// itself.
+    fn scrape(&self) -> Result<Option<String>, LabError> {
         let mut text = Vec::new();
         let read = TcpStream::connect_timeout(&self.metrics, SCRAPE).and_then(|mut stream| {
             stream.set_read_timeout(Some(SCRAPE))?;
@@ -252,16 +275,14 @@ impl BorderProgram {
         });
         let text = String::from_utf8_lossy(&text).into_owned();
         match read {
-            Ok(_) if text.starts_with("HTTP/1.1 200 ") => Ok(text),
+            Ok(_) if text.starts_with("HTTP/1.1 200 ") => Ok(Some(text)),
+            // The kernel closes its connections before its end is reported.
+            _ if self.ends_soon() => Ok(None),
             Ok(_) => {
                 let first = text.lines().next().unwrap_or("an empty answer");
                 Err(cannot(format_args!("its metrics: {first}")))
             }
-            Err(error) => {
-                let ended = self.ended();
-                let why = ended.unwrap_or_else(|| format!("its metrics: {error}"));
-                Err(cannot(why))
-            }
+            Err(error) => Err(cannot(format_args!("its metrics: {error}"))),
         }
     }
 }

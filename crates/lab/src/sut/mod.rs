@@ -286,7 +286,7 @@ impl RunningSut {
                     }
                     Ok(Some(held))
                 }
-                RunningSut::Program(border) => border.calls().map(Some),
+                RunningSut::Program(border) => border.calls(),
                 _ => Ok(None),
             }
         };
@@ -331,13 +331,13 @@ impl RunningSut {
         }
     }
 
-    /// Counts of the gateway that is part of it; `None` without one.
+    /// Counts of the gateway that is part of it; `None` without one, and of one that has ended by itself.
     ///
     /// # Errors
-    /// If it has stopped.
+    /// If it does not answer.
     pub(crate) fn gateway(&self) -> Result<Option<BorderGatewayCount>, LabError> {
         match self {
-            RunningSut::Program(border) => border.gateway().map(Some),
+            RunningSut::Program(border) => border.gateway(),
             _ => Ok(None),
         }
     }

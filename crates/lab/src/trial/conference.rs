@@ -222,6 +222,16 @@ impl CpuSample {
     }
 }
 
+/// The reason, if one of the SUTs has ended by itself.
+fn ended_by_itself(suts: &[RunningSut]) -> Result<Option<String>, LabError> {
+    for sut in suts {
+        if let Some(why) = sut.ended()? {
+            return Ok(Some(why));
+        }
+    }
+    Ok(None)
+}
+
 /// Runs a trial on sockets.
 ///
 /// # Errors
@@ -307,6 +317,7 @@ pub(super) fn on_sockets(
     }
     let (from, to) = (begin + window.0, begin + window.0 + window.1);
     let mut work: [Option<CpuSample>; 2] = [None, None];
+    let mut ended: Option<String> = None;
     watch(limits, &near, clock, begin, |seconds, seen| {
         for (work, at) in work.iter_mut().zip([from, to]) {
             if work.is_none() && clock.now() >= at {
@@ -317,7 +328,11 @@ pub(super) fn on_sockets(
             .iter()
             .for_each(|networks| networks.heal_at(seconds));
         progress(seconds, seen);
-        Ok(ControlFlow::Continue(()))
+        ended = ended_by_itself(&suts)?.map(|why| format!("{why}, after {seconds:.1} s"));
+        Ok(match ended {
+            Some(_) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(()),
+        })
     })?;
     if work[1].is_none() {
         // This thread was not scheduled for a while.
@@ -335,6 +350,9 @@ pub(super) fn on_sockets(
     let mut holds = Some(0);
     let mut remarks = Vec::new();
     let mut link = link;
+    if ended.is_none() {
+        ended = ended_by_itself(&suts)?.map(|why| format!("{why}, after the calls"));
+    }
     for sut in suts {
         holds = holds.zip(sut.remaining_objects(clock)?).map(|(a, b)| a + b);
         if let Some(link) = &mut link {
@@ -345,7 +363,7 @@ pub(super) fn on_sockets(
     remarks.extend(drop_remarks(&near, &far));
     let noise: NoiseRecord = noise.into();
     let finished = all_networks.map(|networks| networks.finish(&noise));
-    let (links, of_links) = finished.transpose()?.unwrap_or_default();
+    let (mut links, of_links) = finished.transpose()?.unwrap_or_default();
     remarks.extend(of_links);
     let all = || near.iter().chain(&far);
     let generator_cpu = all().map(|host| host.cpu_seconds).sum();
@@ -370,6 +388,7 @@ pub(super) fn on_sockets(
     // are not added. A gateway of the border itself is part of it.
     let access = ProtectedLink::account(link, (trial.number, &attempts), None, &noise)?;
     let measures = access.measures;
+    links.extend(access.links);
     remarks.extend(access.remarks);
     Ok(Outcomes {
         attempts,
@@ -404,6 +423,7 @@ pub(super) fn on_sockets(
             .map(|((first, last), spent)| spent / last.at.since(first.at).as_secs_f64()),
         host_cpu_percent: host.and_then(|(first, last)| first.busy_percent(last)),
         digest: None,
+        subject_ended: ended,
         links,
         ..Outcomes::default()
     })

@@ -3,7 +3,7 @@
 //! every packet (ESP, RFC 4303) and reach the kernel by TUN, or the line of `tunnelled.rs` with firewall, tunnel or
 //! ESP, and the link of `[network]`.
 
-use super::tunnel_to_border::{TunnelToBorder, TunnelToBorderEnd};
+use super::tunnel_to_border::{TunnelToBorder, TunnelToBorderEnd, gateway_drops};
 use super::tunnelled::{Tunnelled, TunnelledEnd};
 use super::{HostPlacement, Outcomes, Trial};
 use crate::error::LabError;
@@ -255,6 +255,8 @@ impl ProtectedLink {
             .iter()
             .filter(|a| a.kind == AttemptKind::Call && a.established.is_some());
         let has_direct_media = (link.border.as_ref()).is_some_and(|one| one.media() == "direct");
+        // The devices end with their gateways.
+        let mut faults = link.device_drops()?;
         let border = link.border.take().map(TunnelToBorder::finish).transpose()?;
         let tunnelled = link.tunnelled.take();
         let ended = tunnelled.map(|tunnelled| tunnelled.finish(&link.protection, noise));
@@ -265,12 +267,8 @@ impl ProtectedLink {
         if has_direct_media {
             remarks.push(NO_GATEWAY_TIME.to_owned());
         }
-        if let Some(fault) = border.as_ref().and_then(TunnelToBorderEnd::fault) {
-            for link in &mut links {
-                link.faults.push(fault.clone());
-            }
-            remarks.push(fault);
-        }
+        faults.extend(border.iter().flat_map(TunnelToBorderEnd::faults));
+        add_faults(&mut links, &faults);
         let cpu_seconds = cpu_seconds.map(|seconds| seconds + cost.cpu_seconds);
         Ok(AccountedLink {
             cpu_seconds,
@@ -279,6 +277,22 @@ impl ProtectedLink {
             links,
             remarks,
         })
+    }
+
+    /// Packets that the kernel dropped because a gateway of the test lab did not read its TUN device in time, in words.
+    /// The devices of a line are those of the test bed.
+    fn device_drops(&self) -> Result<Vec<String>, LabError> {
+        // Without its device a gateway has failed, and says why at its end.
+        let drops = |name: &str| interface_counters(name).map_or(0, |counters| counters.send_drops);
+        let mut faults = Vec::new();
+        if self.border.is_some() || self.gateways.is_some() {
+            let packets = in_network(&self.network, || Ok(drops(NAMES[0])))?;
+            faults.extend(gateway_drops("callers", packets));
+        }
+        if self.gateways.is_some() {
+            faults.extend(gateway_drops("border", drops(NAMES[1])));
+        }
+        Ok(faults)
     }
 
     /// Ends the gateways; `calls` were made, and `line` and the tunnel to the border's gateway have ended, if there
@@ -336,6 +350,25 @@ impl ProtectedLink {
             cost.bytes += handshake.bytes * calls;
         }
         Ok(cost)
+    }
+}
+
+/// Name of the record of the gateways' faults, where no link has one.
+const GATEWAYS: &str = "ESP gateways";
+
+/// Adds faults of the gateways to the record of the link, or as a record of their own: the trial is not judged.
+fn add_faults(links: &mut Vec<LinkRecord>, faults: &[String]) {
+    if faults.is_empty() {
+        return;
+    }
+    if links.is_empty() {
+        links.push(LinkRecord {
+            name: GATEWAYS.to_owned(),
+            ..LinkRecord::default()
+        });
+    }
+    for link in links {
+        link.faults.extend_from_slice(faults);
     }
 }
 
@@ -711,4 +744,32 @@ pub(super) fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, Wor
         plan.name()
     ));
     Ok((outcomes, world))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raw::TrialRecord;
+
+    #[test]
+    fn trial_whose_gateways_lost_packets_is_not_judged_without_a_link_either() {
+        let mut links = Vec::new();
+        add_faults(&mut links, &[]);
+        assert!(links.is_empty());
+        let faults: Vec<String> = gateway_drops("callers", 7).into_iter().collect();
+        add_faults(&mut links, &faults);
+        let trial = TrialRecord {
+            links: links.clone(),
+            ..TrialRecord::default()
+        };
+        let fault = trial.load_fault().unwrap();
+        assert!(
+            fault.contains("the ESP gateway of the callers cannot keep up"),
+            "{fault}"
+        );
+        // With a link it is one of the link's faults.
+        let mut links = vec![LinkRecord::default()];
+        add_faults(&mut links, &faults);
+        assert_eq!((links.len(), links[0].faults.len()), (1, 1));
+    }
 }

@@ -139,6 +139,12 @@ fn run_protected(
         Ok(link) => link,
         // Programs of a tunnel and links in real time are not replaced by a simulation.
         Err(error) if protection.has_line(trial.experiment.network.is_set()) => return Err(error),
+        // The signal of Ctrl-C ends commands of the set-up.
+        Err(_) if net::stops() > 0 => {
+            return Err(LabError::Interrupted(
+                "interrupted while the access side was set up".to_owned(),
+            ));
+        }
         Err(error) => {
             let mut outcomes = super::simulate(trial)?;
             let text = format!("{RAN_IN_VIRTUAL_TIME}{error}");
@@ -430,6 +436,9 @@ fn run_calls(
     let mut link = link;
     if let Some(link) = &mut link {
         link.read_border(&sut)?;
+    }
+    if ended.is_none() {
+        ended = sut.ended()?.map(|why| format!("{why}, after the calls"));
     }
     let mut remarks = sut.finish()?;
     remarks.extend(drop_remarks(&near, &far));

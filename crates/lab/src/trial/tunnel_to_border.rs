@@ -2,6 +2,7 @@
 //! the callers, and the counts of the border's.
 
 use super::protected::{CALLERS, MTU, NAMES, address, cannot, in_network_of, run};
+use crate::decimal::counted;
 use crate::error::LabError;
 use crate::esp::border_tunnel::{BorderTunnel, DEVICE, TunnelAddresses};
 use crate::esp::callers_gateway::{CallersGateway, CallersGatewayCount, ROOM};
@@ -34,18 +35,33 @@ pub(super) struct TunnelToBorderEnd {
     pub(super) work: Option<(f64, u64)>,
     /// Packets that the kernel refused to send for the callers' gateway.
     unsent: u64,
+    /// ESP packets that the kernel dropped before that gateway read them.
+    kernel_drops: u64,
 }
 
 impl TunnelToBorderEnd {
-    /// The reason why the callers' gateway lost packets, which is none of the system under test.
-    pub(super) fn fault(&self) -> Option<String> {
-        (self.unsent > 0).then(|| {
-            format!(
-                "the ESP gateway of the callers: the kernel refused to send {} packets",
-                self.unsent
-            )
-        })
+    /// The reasons why the callers' gateway lost packets, which are none of the system under test.
+    pub(super) fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if self.unsent > 0 {
+            faults.push(format!(
+                "the ESP gateway of the callers: the kernel refused to send {}",
+                counted(self.unsent, "packet")
+            ));
+        }
+        faults.extend(gateway_drops("callers", self.kernel_drops));
+        faults
     }
+}
+
+/// The reason, if the kernel dropped packets of a side before its gateway read them.
+pub(super) fn gateway_drops(side: &str, packets: u64) -> Option<String> {
+    (packets > 0).then(|| {
+        format!(
+            "the ESP gateway of the {side} cannot keep up: the kernel dropped {} before they were read",
+            counted(packets, "packet")
+        )
+    })
 }
 
 /// The tunnel.
@@ -196,6 +212,7 @@ fn end_of(
         direct: border.direct,
         work: seconds.map(|seconds| (seconds, packets)),
         unsent: callers.unsent,
+        kernel_drops: callers.kernel_drops,
     }
 }
 
@@ -210,11 +227,12 @@ mod tests {
     fn packets_in_the_clear_are_those_that_no_gateway_has_counted() {
         let callers = CallersGatewayCount {
             refused: 1,
-            unsent: 0,
+            ..CallersGatewayCount::default()
         };
         let lossy = CallersGatewayCount {
-            refused: 0,
             unsent: 4,
+            kernel_drops: 1,
+            ..CallersGatewayCount::default()
         };
         let border = BorderGatewayCount {
             sealed: 100,
@@ -228,9 +246,16 @@ mod tests {
         assert_eq!(end.work, Some((0.5, 190)));
         let end = end_of("direct", callers, (border, Some(200)));
         assert_eq!((end.clear, end.work), (Some(8), None));
-        assert_eq!(end.fault(), None);
-        let fault = end_of("direct", lossy, (border, None)).fault();
-        assert!(fault.is_some_and(|why| why.contains("refused to send 4 packets")));
+        assert!(end.faults().is_empty());
+        let faults = end_of("direct", lossy, (border, None)).faults();
+        assert!(
+            faults[0].ends_with("refused to send 4 packets"),
+            "{faults:?}"
+        );
+        assert!(
+            faults[1].contains("cannot keep up: the kernel dropped 1 packet "),
+            "{faults:?}"
+        );
         // A link duplicates packets.
         assert_eq!(end_of("kernel", callers, (border, None)).clear, None);
     }

@@ -61,6 +61,17 @@ fn cannot(protection: &Protection, why: &str) -> LabError {
     )
 }
 
+/// The error of a set-up; after a stop signal it is the end that the user wants.
+fn set_up_failed(protection: &Protection, why: &str) -> LabError {
+    match net::stops() {
+        0 => cannot(protection, why),
+        _ => LabError::Interrupted(format!(
+            "interrupted while {} was set up",
+            protection.name()
+        )),
+    }
+}
+
 impl Tunnelled {
     /// Makes the namespaces, the line, then firewall and tunnel over it.
     ///
@@ -71,7 +82,7 @@ impl Tunnelled {
         protection: &Protection,
         seed: u64,
     ) -> Result<Tunnelled, LabError> {
-        let failed = |why: String| cannot(protection, &why);
+        let failed = |why: String| set_up_failed(protection, &why);
         remove_left_overs()?;
         let own_error = match experiment.network.is_set() {
             true => Some(own_error::measure()?),
