@@ -744,8 +744,9 @@ impl StreamRewriter {
         };
     }
 
-    /// A source whose packets are relayed to a side with SRTP has begun a new sequence: its keystream must not be used
-    /// again (RFC 3711 section 3.3.1). `sent` is the last number that was sent.
+    /// A source whose packets are relayed to a side with SRTP has begun a new sequence, or its numbers went on while
+    /// nothing was relayed: no keystream may be used again (RFC 3711 section 3.3.1). `sent` is the last number that was
+    /// sent.
     pub(crate) fn restart(
         this: &mut Option<Box<StreamRewriter>>,
         ssrc: u32,
