@@ -2,9 +2,10 @@
 
 use crate::participants::{self, Participant, address, socket};
 
-use codec::Kind;
+use codec::{Format, Kind};
 use core::time::Duration;
 use engine::{DropReason, Entropy, Forward, HashKey, MediaPacket, PacketVerdict, Time};
+use media::conference::VoiceFormat;
 use media::{Forwarder, ForwarderLimits, Keys, MediaCommand, Protection};
 use protect::srtp::{ContextLimits, Inbound, MasterKey, Suite};
 use std::sync::Arc;
@@ -148,6 +149,52 @@ fn late_thread_sends_packets_of_half_a_turn_before_the_next_turn() {
         assert_eq!(numbers, next);
     }
     assert_eq!(forwarder.bridge().figures().missed, 0);
+}
+
+/// Comfort noise (RFC 3389) is no speech: the others would hear a hiss at each description of it.
+#[test]
+fn comfort_noise_is_not_mixed() {
+    let mut forwarder = forwarder();
+    let mut voice = VoiceFormat::new(Format::new(Kind::Pcma));
+    voice.noise = Some(13);
+    let mut participants = [
+        Participant::with(1, voice, 0.0),
+        Participant::new(2, Kind::Pcma, 20, 0.0),
+    ];
+    for participant in &mut participants {
+        participant.plan.settings.entry_tone = false;
+        participant.join(&mut forwarder, Time::ZERO);
+    }
+    let at = Time::from_millis;
+    let talk = participants::talk;
+    talk(&mut forwarder, &mut participants, at(0), at(1_000), |_| {
+        false
+    });
+    let is_mixed = |forwarder: &Forwarder| forwarder.bridge().participant(1).unwrap().in_mix;
+    for second in 1..6 {
+        let header = RtpHeader {
+            payload_type: 13,
+            sequence: 1_000 + second as u16,
+            timestamp: second as u32 * 8_000,
+            ssrc: 101,
+            ..RtpHeader::default()
+        };
+        let begin = second * 1_000;
+        send(&mut forwarder, &mut header.packet(&[50]), at(begin));
+        for ms in (begin + 10..begin + 1_000).step_by(10) {
+            participants::run(&mut forwarder, &mut participants, at(ms));
+            assert!(!is_mixed(&forwarder), "{ms} ms");
+        }
+    }
+    participants[0].set_tone(440.0);
+    talk(
+        &mut forwarder,
+        &mut participants,
+        at(6_000),
+        at(7_000),
+        |_| false,
+    );
+    assert!(is_mixed(&forwarder), "speech after the pause");
 }
 
 /// A receiver of SRTP that misses the first packets would assume a wrong rollover counter (RFC 3711 section 3.3.1).
