@@ -359,7 +359,7 @@ mod tests {
             }
             let now = Time::from_millis(1_015 + turn * 20);
             let audible = decoder.turn(now, true, &mut Vec::new(), &mut |_| {});
-            spoke = audible && (spoke || turn >= 900);
+            spoke |= audible && turn >= 900;
         }
         spoke
     }
