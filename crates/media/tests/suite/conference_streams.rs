@@ -5,12 +5,12 @@ use crate::participants::{self, Participant, address, socket};
 use codec::{Format, Kind};
 use core::time::Duration;
 use engine::{DropReason, Entropy, Forward, HashKey, MediaPacket, PacketVerdict, Time};
-use media::conference::VoiceFormat;
-use media::{Forwarder, ForwarderLimits, Keys, MediaCommand, Protection};
+use media::conference::{ParticipantEvent, VoiceFormat};
+use media::{Forwarder, ForwarderLimits, Keys, MediaCommand, MediaEvent, Protection};
 use protect::srtp::{ContextLimits, Inbound, MasterKey, Suite};
 use std::sync::Arc;
 use wire::rtcp::{Compound, CompoundBuilder, ReportBlock, SenderInfo, is_rtcp};
-use wire::rtp::{RtpHeader, RtpView};
+use wire::rtp::{RtpHeader, RtpView, TelephoneEvent};
 
 fn forwarder() -> Forwarder {
     Forwarder::new(ForwarderLimits::default(), HashKey::default())
@@ -149,6 +149,51 @@ fn late_thread_sends_packets_of_half_a_turn_before_the_next_turn() {
         assert_eq!(numbers, next);
     }
     assert_eq!(forwarder.bridge().figures().missed, 0);
+}
+
+/// At 48 kHz an event has another segment each 1.37 s (RFC 4733 section 2.5.1.3).
+#[test]
+fn long_digit_is_one_digit() {
+    let mut forwarder = forwarder();
+    let mut voice = VoiceFormat::new(Format::new(Kind::Opus));
+    (voice.events, voice.events_clock) = (Some(101), 48_000);
+    let mut participant = Participant::with(1, voice, 0.0);
+    participant.plan.in_lobby = true;
+    participant.join(&mut forwarder, Time::ZERO);
+    let segment = u32::from(u16::MAX);
+    // A key held for 3 s, then the same key twice.
+    let packets = [
+        (1_000, 9_600, false),
+        (1_000, u16::MAX, false),
+        (1_000 + segment, 4_000, false),
+        (1_000 + segment, u16::MAX, false),
+        (1_000 + 2 * segment, 12_930, true),
+        (1_000 + 2 * segment, 12_930, true),
+        (160_000, 4_800, true),
+        (170_000, 4_800, true),
+    ];
+    for (index, (timestamp, duration, end)) in packets.into_iter().enumerate() {
+        let event = TelephoneEvent {
+            event: 1,
+            end,
+            volume: 10,
+            duration,
+        };
+        let header = RtpHeader {
+            payload_type: 101,
+            sequence: index as u16,
+            timestamp,
+            ssrc: 101,
+            ..RtpHeader::default()
+        };
+        let now = Time::from_millis(100 * index as u64);
+        send(&mut forwarder, &mut header.packet(&event.to_bytes()), now);
+    }
+    let digits = core::iter::from_fn(|| forwarder.next_report()).filter(|report| {
+        let digit = ParticipantEvent::Digit(b'1');
+        matches!(report, MediaEvent::Participant { event, .. } if *event == digit)
+    });
+    assert_eq!(digits.count(), 3);
 }
 
 /// Comfort noise (RFC 3389) is no speech: the others would hear a hiss at each description of it.
