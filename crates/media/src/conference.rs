@@ -478,7 +478,6 @@ impl ConferenceBridge {
         }
         self.register_sockets(index);
         if let Some(conference) = self.conferences.get_mut(conference_index as usize) {
-            conference.settings.clone_from(&plan.settings);
             conference.shared_encoders.extend(shared);
         }
         if !same {

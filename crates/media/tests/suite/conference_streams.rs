@@ -196,6 +196,29 @@ fn long_digit_is_one_digit() {
     assert_eq!(digits.count(), 3);
 }
 
+/// After a reload a re-INVITE of a participant of before has the plan with the old settings.
+#[test]
+fn settings_are_those_of_the_last_to_join() {
+    let mut forwarder = forwarder();
+    let mut participants = [1, 2].map(|number| Participant::new(number, Kind::Pcma, 20, 0.0));
+    participants[1].plan.settings.mute_digits = b"*7".iter().copied().collect();
+    for participant in &participants {
+        participant.join(&mut forwarder, Time::ZERO);
+    }
+    let refreshed = MediaCommand::UpdateParticipant(Box::new(participants[0].plan.clone()));
+    forwarder.command(refreshed, Time::ZERO);
+    for (digit, ms) in [('*', 200), ('7', 400)] {
+        let now = Time::from_millis(ms);
+        participants[0].event(&mut forwarder, digit, ms as u32 * 8, now);
+    }
+    let reports: Vec<MediaEvent> = core::iter::from_fn(|| forwarder.next_report()).collect();
+    let muted = MediaEvent::Participant {
+        session: 1,
+        event: ParticipantEvent::Muted,
+    };
+    assert!(reports.contains(&muted), "{reports:?}");
+}
+
 /// Comfort noise (RFC 3389) is no speech: the others would hear a hiss at each description of it.
 #[test]
 fn comfort_noise_is_not_mixed() {
