@@ -66,6 +66,9 @@ const MIN_RECREATE_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_PACKET_MS: u64 = 240;
 /// Segments of an event that one packet ends at most. Durations become six times longer from 8 to 48 kHz.
 const MAX_SEGMENTS: u64 = 8;
+/// Audio of an event's time may arrive this long before the next report of its duration, in milliseconds: reports are
+/// sent each 50 ms, or with each packet time (RFC 4733 section 2.5.1.2).
+const REPORT_INTERVAL_MS: u32 = 100;
 /// Samples of tone that are generated at a time: 10 ms at 48 kHz.
 const TONE_CHUNK: usize = 480;
 
@@ -103,11 +106,25 @@ impl TranscodedStream {
 }
 
 /// The event that is being converted to a tone.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct EventProgress {
     timestamp: u32,
+    /// In units of this clock rate.
     duration: u16,
+    clock: u32,
     ended: bool,
+}
+
+impl EventProgress {
+    /// Whether a packet of audio with this timestamp, in units of `clock`, belongs to the event's time.
+    fn covers(&self, timestamp: u32, clock: u32) -> bool {
+        let reported = u64::from(self.duration) * u64::from(clock) / u64::from(self.clock.max(1));
+        let ahead = match self.ended {
+            true => 0,
+            false => u64::from(clock) * u64::from(REPORT_INTERVAL_MS) / 1_000,
+        };
+        u64::from(timestamp.wrapping_sub(self.timestamp)) < reported + ahead
+    }
 }
 
 /// Transcodes one direction of a media line.
@@ -254,10 +271,25 @@ impl StreamTranscoder {
                 self.relay_event(view, payload, (*clock, *to), send)
             }
             Some(((_, clock), EventMapping::Tones)) => {
-                self.event_to_tone(view, payload, *clock, send)
+                self.event_to_tone(view, payload, (*clock, ahead), send)
+            }
+            None if self.is_replaced_by_tone(view.timestamp()) => {
+                if let Some(stream) = &mut self.stream {
+                    stream.next_sequence = view.sequence().wrapping_add(1);
+                }
+                Ok(())
             }
             None => self.transcode_audio(view, payload, noise, ahead, send),
         }
+    }
+
+    /// Whether audio with this timestamp is replaced by the tone of an event: a sender may send both for the same time
+    /// (RFC 4733).
+    fn is_replaced_by_tone(&self, timestamp: u32) -> bool {
+        let (Some(progress), Some(stream)) = (&self.progress, &self.stream) else {
+            return false;
+        };
+        stream.inserter.is_some() && progress.covers(timestamp, stream.clocks.0)
     }
 
     /// Selects the codec for a packet. Returns the number of packets missing before it, which is negative for a late
@@ -328,12 +360,14 @@ impl StreamTranscoder {
             Some(stream) if stream.ssrc == view.ssrc() => {
                 if restarts {
                     self.numbers.highest = u32::from(view.sequence());
+                    self.progress = None;
                 }
                 if let (Some(digits), Some(before)) = (&mut digits, stream.digits) {
                     digits.resume(before);
                 }
             }
             before => {
+                self.progress = None;
                 if before.is_some() {
                     self.others.store(self.numbers);
                 }
@@ -523,12 +557,12 @@ impl StreamTranscoder {
         Ok(())
     }
 
-    /// Converts the new part of an event to a tone in the audio.
+    /// Converts the new part of an event to a tone in the audio. `missing` packets were lost before it.
     fn event_to_tone(
         &mut self,
         view: &RtpView<'_>,
         payload: &[u8],
-        clock: u32,
+        (clock, missing): (u32, i16),
         send: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<(), DropReason> {
         let event = TelephoneEvent::parse(payload).ok_or(DropReason::MediaNotTranscoded)?;
@@ -543,24 +577,15 @@ impl StreamTranscoder {
         let known = self
             .progress
             .filter(|progress| progress.timestamp == view.timestamp());
-        let before = known.unwrap_or_default();
-        if before.ended {
+        if known.is_some_and(|known| known.ended) {
             // The end of an event is sent three times (RFC 4733 section 2.5.1.4).
             return Ok(());
         }
         if known.is_none() && !inserter.begin(event.event, event.volume) {
             return Err(DropReason::MediaNotTranscoded);
         }
-        self.progress = Some(EventProgress {
-            timestamp: view.timestamp(),
-            duration: event.duration,
-            ended: event.end,
-        });
-        // One packet adds one second of tone at most, as concealment does: the 16-bit duration is controlled by the
-        // sender.
-        let units = u32::from(event.duration.saturating_sub(before.duration)).min(clock);
-        let rate = stream.transcoder.unpacker().sample_rate();
-        let mut left = (u64::from(units) * u64::from(rate) / u64::from(clock.max(1))) as usize;
+        let failed = |_| DropReason::MediaNotTranscoded;
+        let audio_clock = stream.clocks.0;
         let mut writer = RtpWriter {
             sequence: &mut self.numbers.next,
             packets: &mut self.packets,
@@ -568,28 +593,53 @@ impl StreamTranscoder {
             ssrc: view.ssrc(),
         };
         let origin = stream.origin.1;
+        let mut emit = |packet: codec::packet::Packet<'_>| {
+            let timestamp = origin.wrapping_add(packet.timestamp);
+            writer.write(to, packet.marker, timestamp, packet.payload, send);
+        };
+        let before = match known {
+            Some(known) => known.duration,
+            None => {
+                // Audio of the event's first part, which was sent already, or the time between audio and event.
+                let sent = stream.next_timestamp.wrapping_sub(view.timestamp()) as i32;
+                let gap = sent.min(0).unsigned_abs();
+                match missing {
+                    _ if gap == 0 => {}
+                    0 => stream.transcoder.pause(gap, &mut emit).map_err(failed)?,
+                    _ => stream.transcoder.gap(gap, &mut emit).map_err(failed)?,
+                }
+                let most = audio_clock / 1_000 * REPORT_INTERVAL_MS;
+                let sent = sent.max(0).unsigned_abs();
+                let sent = if sent <= most { sent } else { 0 };
+                stream.next_timestamp = view.timestamp().wrapping_add(sent);
+                (u64::from(sent) * u64::from(clock) / u64::from(audio_clock.max(1))) as u16
+            }
+        };
+        self.progress = Some(EventProgress {
+            timestamp: view.timestamp(),
+            duration: event.duration.max(before),
+            clock,
+            ended: event.end,
+        });
+        // One packet adds one second of tone at most, as concealment does: the 16-bit duration is controlled by the
+        // sender.
+        let units = u32::from(event.duration.saturating_sub(before)).min(clock);
+        let rate = stream.transcoder.unpacker().sample_rate();
+        let mut left = (u64::from(units) * u64::from(rate) / u64::from(clock.max(1))) as usize;
         while left > 0 {
             let count = left.min(TONE_CHUNK);
             left -= count;
-            let mut emit = |packet: codec::packet::Packet<'_>| {
-                let timestamp = origin.wrapping_add(packet.timestamp);
-                writer.write(to, packet.marker, timestamp, packet.payload, send);
-            };
             let mut fill = |samples: &mut [i16]| inserter.apply(samples);
             let inserted = stream.transcoder.insert(count, &mut fill, &mut emit);
-            inserted.map_err(|_| DropReason::MediaNotTranscoded)?;
+            inserted.map_err(failed)?;
         }
         if event.end {
             // The rest of the shortest tone, and the pause after it, replace the audio that follows.
             inserter.end();
         }
         // The tone covers the event's part of the sender's timeline.
-        let passed = u64::from(units) * u64::from(stream.clocks.0) / u64::from(clock.max(1));
-        stream.next_timestamp = match known {
-            None => view.timestamp(),
-            Some(_) => stream.next_timestamp,
-        }
-        .wrapping_add(passed as u32);
+        let passed = u64::from(units) * u64::from(audio_clock) / u64::from(clock.max(1));
+        stream.next_timestamp = stream.next_timestamp.wrapping_add(passed as u32);
         Ok(())
     }
 }

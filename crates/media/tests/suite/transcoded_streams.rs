@@ -91,6 +91,76 @@ fn shortest_event_becomes_a_detectable_tone() {
     }
 }
 
+/// A sender may send audio beside the events of the same time (RFC 4733): the tone takes its place.
+#[test]
+fn audio_beside_events_is_replaced_by_the_tone() {
+    let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
+    for event_first in [false, true] {
+        let transcoding = plan(from, to, 20, EventMapping::Tones);
+        let mut line = Line::new(session(Some(transcoding), None, Protection::None));
+        let mut speaker = Speaker::new(from, 600.0);
+        let mut sent = Vec::new();
+        for _ in 0..5 {
+            sent.extend(line.pass(A, &speaker.next()).unwrap());
+        }
+        let begin = speaker.start.wrapping_add(5 * 160);
+        let press = |speaker: &mut Speaker, count: u16| {
+            let packet = event(speaker.sequence, begin, 160 * count.min(6), count >= 6);
+            speaker.sequence = speaker.sequence.wrapping_add(1);
+            packet
+        };
+        for count in 1..=6 {
+            let packets = match event_first {
+                true => [press(&mut speaker, count), speaker.next()],
+                false => [speaker.next(), press(&mut speaker, count)],
+            };
+            for packet in packets {
+                sent.extend(line.pass(A, &packet).unwrap());
+            }
+        }
+        for count in 7..=8 {
+            let repeated = press(&mut speaker, count);
+            sent.extend(line.pass(A, &repeated).unwrap());
+        }
+        for _ in 0..10 {
+            sent.extend(line.pass(A, &speaker.next()).unwrap());
+        }
+        assert_eq!(digits_in(&sent, to.1), ['5']);
+        // As much audio as the time has.
+        assert_eq!(decode(&sent, to).0.len(), (5 + 6 + 10) * 160);
+    }
+}
+
+/// A digit after a pause of the sender: what follows keeps its time.
+#[test]
+fn pause_before_an_event_advances_the_timestamp() {
+    let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
+    let transcoding = plan(from, to, 20, EventMapping::Tones);
+    let mut line = Line::new(session(Some(transcoding), None, Protection::None));
+    let mut speaker = Speaker::new(from, 600.0);
+    let first = line.pass(A, &speaker.next()).unwrap();
+    // Five seconds without packets, and a digit of 120 ms.
+    let begin = speaker.start.wrapping_add(40_160);
+    let mut sent = Vec::new();
+    for count in 1..=6 {
+        let packet = event(speaker.sequence, begin, 160 * count, count == 6);
+        speaker.sequence = speaker.sequence.wrapping_add(1);
+        sent.extend(line.pass(A, &packet).unwrap());
+    }
+    speaker.start = begin.wrapping_add(960).wrapping_sub(160);
+    sent.extend(line.pass(A, &speaker.next()).unwrap());
+    let times: Vec<u32> = first
+        .iter()
+        .chain(&sent)
+        .map(|packet| RtpView::parse(packet).unwrap().timestamp())
+        .collect();
+    let since: Vec<u32> = times.iter().map(|time| time.wrapping_sub(times[0])).collect();
+    let expected: Vec<u32> = core::iter::once(0)
+        .chain((0..7).map(|packet| 40_160 + packet * 160))
+        .collect();
+    assert_eq!(since, expected);
+}
+
 /// Packets of speech at 8 kHz in a codec, in sequence.
 fn speech_packets(kind: (u8, Kind), count: usize) -> Vec<Vec<u8>> {
     let format = Format::new(kind.1);
