@@ -650,7 +650,10 @@ impl ConferenceCalls<'_> {
             .inspect_err(|_| {
                 media.agree_voice(before);
                 media.abandon(plane);
-            })
+            })?;
+        let kind = choice.voice.format.kind();
+        self.parts.reserve_participant_codec(slot, kind);
+        Ok(())
     }
 
     /// Appends our offer to `out`.
@@ -705,7 +708,10 @@ impl ConferenceCalls<'_> {
             .answer(plane, Side::Caller, answer, false, &mut unused)
             .inspect_err(|_| {
                 media.agree_voice(before);
-            })
+            })?;
+        let kind = choice.voice.format.kind();
+        self.parts.reserve_participant_codec(slot, kind);
+        Ok(())
     }
 }
 
