@@ -225,6 +225,7 @@ fn side_with_srtp_has_audio_after_a_long_hold() {
     for (held, restarted) in [(40_000u32, false), (65_536, false), (70_000, false), (40_000, true)] {
         let (protection, mut phone) = keys(Suite::AesCm128HmacSha1_80, 1, 0);
         let mut plan = plan(protection, Protection::None);
+        plan.flows[0].sides[1].plain_rtcp = true;
         let mut forwarder = with(plan.clone());
         let mut sequence = 30_000u16;
         let mut next = || {
