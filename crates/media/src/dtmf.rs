@@ -166,8 +166,8 @@ pub struct Digit {
     pub ended: bool,
 }
 
-/// Whether an event with this timestamp is the next segment of one of the same code that began at `before`: an event that
-/// lasts longer than its field can state is continued by another one (RFC 4733 section 2.5.1.3).
+/// Whether an event with this timestamp is the next segment of one of the same code that began at `before`: an event
+/// that lasts longer than its field can state is continued by another one (RFC 4733 section 2.5.1.3).
 pub(crate) fn is_next_segment(timestamp: u32, before: u32) -> bool {
     timestamp.wrapping_sub(before) == SEGMENT
 }

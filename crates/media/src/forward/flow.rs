@@ -22,8 +22,8 @@ use wire::stun::{MediaProtocol, StunHeader, media_protocol};
 const FIXED_HEADER: u8 = 0x80;
 /// Payload types of comfort noise: RFC 3389, and 19 as used by older equipment.
 const COMFORT_NOISE: [u8; 2] = [13, 19];
-/// Packets of a side that were not relayed, after which the next one may have a number that SRTP takes for an old one: it
-/// does so from 32,768 numbers on, many of which may have been lost. Late packets of before are impossible then.
+/// Packets of a side that were not relayed, after which the next one may have a number that SRTP takes for an old one:
+/// it does so from 32,768 numbers on, many of which may have been lost. Late packets of before are impossible then.
 const LONG_PAUSE: u32 = 1_000;
 /// Payload types that are mistaken for RTCP when the marker bit is set (RFC 5761 section 4).
 const RTCP_LIKE: core::ops::RangeInclusive<u8> = 64..=95;

@@ -1,8 +1,8 @@
 //! Wrong PINs by source, over several calls: a PIN of four digits must not be found by calling often.
 //!
 //! A source is locked out after [`FREE_ATTEMPTS`] wrong PINs for a growing time, in which its calls are refused and the
-//! PINs of its callers in the lobby are not judged. The right PIN resets the count. The table is bounded: if it is full,
-//! the source whose last wrong PIN is oldest is forgotten.
+//! PINs of its callers in the lobby are not judged. The right PIN resets the count. The table is bounded: in place of a
+//! new source, that with the oldest wrong PIN is forgotten.
 
 use crate::calls::conference::lobby::LobbySource;
 use core::time::Duration;
