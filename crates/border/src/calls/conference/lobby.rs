@@ -99,7 +99,7 @@ impl Lobby {
     /// Conference table and source of a caller.
     pub(super) fn origin(&self, number: u64) -> Option<(&str, &LobbySource)> {
         let entry = self.0.get(&number)?;
-        Some((&entry.conference, &entry.source))
+        Some((entry.conference.as_str(), &entry.source))
     }
 
     /// Resets the idle time after a digit.
