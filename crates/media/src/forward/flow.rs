@@ -711,11 +711,11 @@ fn relay_packet(
             let mut route = to.rtcp_destination().ok_or(DropReason::MediaNoDestination);
             observe_rtcp(from, to, packet, route.is_ok());
             if from.rewriter.is_some() || to.rewriter.is_some() {
-                let (rewriter, other) = (from.rewriter.as_deref(), to.rewriter.as_deref());
+                let other = (to.rewriter.as_deref(), &mut to.sources);
                 // Encrypted reports (SRTCP that we do not terminate) do not parse as a compound and are relayed
                 // unchanged.
                 if rtcp::is_compound(packet.bytes()) {
-                    rewrite_rtcp(rewriter, other, packet.bytes_mut());
+                    rewrite_rtcp(from.rewriter.as_deref(), other, packet.bytes_mut());
                 }
             }
             if let Some(names) = &to.hides {

@@ -220,6 +220,13 @@ impl Sources {
         Some(source.statistics.report_block(source.ssrc))
     }
 
+    /// A reception report block about a source with the figures since the previous call; `None` if it is not tracked.
+    pub(crate) fn report_block_of(&mut self, ssrc: u32) -> Option<ReportBlock> {
+        let at = self.find(ssrc)?;
+        let source = self.tracked.get_mut(at)?;
+        Some(source.statistics.report_block(ssrc))
+    }
+
     /// The tracked sources with the highest sequence number of each, extended by its cycles.
     pub(crate) fn highest(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.tracked.iter().map(|source| {

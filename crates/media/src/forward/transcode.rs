@@ -645,11 +645,11 @@ impl StreamTranscoder {
 }
 
 /// Rewrites relayed RTCP in place, if one or both sides are transcoded or renumbered. Sender reports get our timestamps
-/// and counts. Reception reports get the sequence numbers of the stream that their receiver sent. `from` changes the
-/// stream of the RTCP's sender, `to` the stream that it reports on.
+/// and counts. Reception reports get the sequence numbers of the stream that their receiver sent, and its losses before
+/// us. `from` changes the stream of the RTCP's sender, `to` the stream that it reports on, which was `received` here.
 pub(crate) fn rewrite_rtcp(
     from: Option<&StreamRewriter>,
-    to: Option<&StreamRewriter>,
+    (to, received): (Option<&StreamRewriter>, &mut Sources),
     compound: &mut [u8],
 ) {
     let mut at = 0;
@@ -676,7 +676,7 @@ pub(crate) fn rewrite_rtcp(
         let blocks = packet.get_mut(blocks..).unwrap_or_default();
         for block in blocks.chunks_exact_mut(24).take(usize::from(head & 31)) {
             match rewriter {
-                StreamRewriter::Transcode(transcoder) => transcoder.report_block(block),
+                StreamRewriter::Transcode(transcoder) => transcoder.report_block(block, received),
                 StreamRewriter::Renumber(numbers) => renumber_report_block(numbers, block),
             }
         }
@@ -707,27 +707,28 @@ impl StreamTranscoder {
             .for_each(|(byte, new)| *byte = new);
     }
 
-    /// Rewrites highest sequence number and jitter of a block about a stream that we sent. Losses remain those between
-    /// us and the receiver.
-    fn report_block(&self, block: &mut [u8]) {
+    /// Rewrites losses, highest sequence number and jitter of a block about a stream that we sent. The losses are those
+    /// on both ways: the ones before us were concealed here, and the sender would not learn of them.
+    fn report_block(&self, block: &mut [u8], received: &mut Sources) {
         let Some(stream) = &self.stream else { return };
-        let (Some(highest), Some(source)) = (block.get(8..12), block.first_chunk::<4>()) else {
+        let Some(mut report) = ReportBlock::parse(block) else {
             return;
         };
-        if u32::from_be_bytes(*source) != stream.ssrc || highest == [0; 4] {
+        if report.ssrc != stream.ssrc || report.highest_sequence == 0 {
             return;
         }
-        let jitter = block.get(12..16).and_then(|four| four.first_chunk::<4>());
-        let jitter = jitter.map_or(0, |four| u32::from_be_bytes(*four));
+        if let Some(before) = received.report_block_of(stream.ssrc) {
+            let arriving = |block: &ReportBlock| 256 - u32::from(block.fraction_lost);
+            let arrived = arriving(&before) * arriving(&report) / 256;
+            report.fraction_lost = (256 - arrived).min(255) as u8;
+            report.cumulative_lost = report.cumulative_lost.saturating_add(before.cumulative_lost);
+        }
+        report.highest_sequence = self.numbers.highest;
         let (remote, local) = stream.clocks;
-        let jitter = u64::from(jitter) * u64::from(remote) / u64::from(local.max(1));
-        let new = self.numbers.highest.to_be_bytes();
-        let new = new.into_iter().chain((jitter as u32).to_be_bytes());
-        let fields = block.get_mut(8..16).unwrap_or_default();
-        fields
-            .iter_mut()
-            .zip(new)
-            .for_each(|(byte, new)| *byte = new);
+        let jitter = u64::from(report.jitter) * u64::from(remote) / u64::from(local.max(1));
+        report.jitter = jitter as u32;
+        let bytes = report.to_bytes();
+        block.iter_mut().zip(bytes).for_each(|(byte, new)| *byte = new);
     }
 }
 

@@ -8,7 +8,7 @@ use codec::format::Format;
 use codec::kind::Kind;
 use engine::DropReason;
 use media::{EventMapping, Protection};
-use wire::rtcp::{CompoundBuilder, ReportBlock};
+use wire::rtcp::{Compound, CompoundBuilder, ReportBlock};
 use wire::rtp::{RtpHeader, RtpView, TelephoneEvent};
 
 /// A phone begins its numbers and timestamps again under the same source: two packets in sequence are a new sequence.
@@ -159,6 +159,46 @@ fn pause_before_an_event_advances_the_timestamp() {
         .chain((0..7).map(|packet| 40_160 + packet * 160))
         .collect();
     assert_eq!(since, expected);
+}
+
+/// Losses before us are concealed here; the sender learns of them together with those behind us.
+#[test]
+fn reports_have_the_losses_of_both_ways() {
+    let (a, b) = ((0, Kind::Pcmu), (8, Kind::Pcma));
+    let mut line = Line::new(session(
+        Some(plan(a, b, 20, EventMapping::Tones)),
+        Some(plan(b, a, 20, EventMapping::Tones)),
+        Protection::None,
+    ));
+    let mut speaker = Speaker::new(a, 600.0);
+    // In each interval the receiver misses a quarter of what it is sent.
+    let mut cumulative_lost = 0;
+    for (lost, expected) in [(10, (112, 20)), (0, (64, 30)), (29, (203, 69))] {
+        for packet in 0..40 {
+            let sent = speaker.next();
+            if !(10..10 + lost).contains(&packet) {
+                line.pass(A, &sent).unwrap();
+            }
+        }
+        cumulative_lost += 10;
+        let block = ReportBlock {
+            ssrc: 7,
+            fraction_lost: 64,
+            cumulative_lost,
+            highest_sequence: 1,
+            ..ReportBlock::default()
+        };
+        let report = CompoundBuilder::new()
+            .receiver_report(8, &[block])
+            .cname(8, "b@a")
+            .finish();
+        let sent = line.pass(B, &report).unwrap();
+        let block = Compound::new(&sent[0]).next().unwrap();
+        let block = block.reports().next().unwrap();
+        let (fraction, cumulative) = expected;
+        assert!(block.fraction_lost.abs_diff(fraction) < 8, "{block:?}");
+        assert!(block.cumulative_lost.abs_diff(cumulative) <= 1, "{block:?}");
+    }
 }
 
 /// Packets of speech at 8 kHz in a codec, in sequence.
