@@ -9,7 +9,7 @@
 use super::digits::{DigitEvents, SpeechSlot};
 use super::generated::{PacketOutbox, rtp_header};
 use super::numbering::{NumberedSource, Numbering};
-use super::statistics::Sources;
+use super::statistics::{MAX_SOURCES, Sources};
 use crate::expected_loss::ExpectedLoss;
 use codec::dtmf::Inserter;
 use codec::format::Format;
@@ -137,6 +137,8 @@ pub(crate) struct StreamTranscoder {
     numbers: NumberedSource,
     /// Those of the sources before.
     others: Numbering,
+    /// Packets of each source that were lost before transcoding began: receivers count them in their reports.
+    lost_before: SmallVec<[(u32, i32); MAX_SOURCES]>,
     packets: u32,
     octets: u32,
     progress: Option<EventProgress>,
@@ -192,6 +194,7 @@ impl StreamTranscoder {
             created_at: None,
             numbers: NumberedSource::new(0, 0),
             others: relayed,
+            lost_before: SmallVec::new(),
             packets: 0,
             octets: 0,
             progress: None,
@@ -721,7 +724,11 @@ impl StreamTranscoder {
             let arriving = |block: &ReportBlock| 256 - u32::from(block.fraction_lost);
             let arrived = arriving(&before) * arriving(&report) / 256;
             report.fraction_lost = (256 - arrived).min(255) as u8;
-            report.cumulative_lost = report.cumulative_lost.saturating_add(before.cumulative_lost);
+            let mut relayed = self.lost_before.iter();
+            let relayed = relayed.find(|(ssrc, _)| *ssrc == stream.ssrc);
+            let relayed = relayed.map_or(0, |(_, lost)| *lost);
+            let lost = before.cumulative_lost.saturating_sub(relayed);
+            report.cumulative_lost = report.cumulative_lost.saturating_add(lost);
         }
         report.highest_sequence = self.numbers.highest;
         let (remote, local) = stream.clocks;
@@ -780,7 +787,8 @@ impl StreamRewriter {
                     _ => Numbering::default(),
                 };
                 numbers.begin_transcoding(received);
-                let transcoder = StreamTranscoder::new(plan.clone(), numbers);
+                let mut transcoder = StreamTranscoder::new(plan.clone(), numbers);
+                transcoder.lost_before = received.losses().collect();
                 Some(Box::new(StreamRewriter::Transcode(transcoder)))
             }
             (None, Some(before)) if renumbers => match *before {
