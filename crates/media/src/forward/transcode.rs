@@ -735,7 +735,10 @@ impl StreamTranscoder {
         let jitter = u64::from(report.jitter) * u64::from(remote) / u64::from(local.max(1));
         report.jitter = jitter as u32;
         let bytes = report.to_bytes();
-        block.iter_mut().zip(bytes).for_each(|(byte, new)| *byte = new);
+        block
+            .iter_mut()
+            .zip(bytes)
+            .for_each(|(byte, new)| *byte = new);
     }
 }
 

@@ -234,13 +234,9 @@ fn comfort_noise_is_not_mixed() {
         participant.join(&mut forwarder, Time::ZERO);
     }
     let at = Time::from_millis;
-    participants::talk(
-        &mut forwarder,
-        &mut participants,
-        at(0),
-        at(1_000),
-        |_| false,
-    );
+    participants::talk(&mut forwarder, &mut participants, at(0), at(1_000), |_| {
+        false
+    });
     let is_mixed = |forwarder: &Forwarder| forwarder.bridge().participant(1).unwrap().in_mix;
     for second in 1..6 {
         let header = RtpHeader {

@@ -222,7 +222,12 @@ fn restarted_sequence_reaches_a_side_with_srtp() {
 /// section 3.3.1).
 #[test]
 fn side_with_srtp_has_audio_after_a_long_hold() {
-    for (held, restarted) in [(40_000u32, false), (65_536, false), (70_000, false), (40_000, true)] {
+    for (held, restarted) in [
+        (40_000u32, false),
+        (65_536, false),
+        (70_000, false),
+        (40_000, true),
+    ] {
         let (protection, mut phone) = keys(Suite::AesCm128HmacSha1_80, 1, 0);
         let mut plan = plan(protection, Protection::None);
         plan.flows[0].sides[1].plain_rtcp = true;

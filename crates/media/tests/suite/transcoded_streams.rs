@@ -154,7 +154,10 @@ fn pause_before_an_event_advances_the_timestamp() {
         .chain(&sent)
         .map(|packet| RtpView::parse(packet).unwrap().timestamp())
         .collect();
-    let since: Vec<u32> = times.iter().map(|time| time.wrapping_sub(times[0])).collect();
+    let since: Vec<u32> = times
+        .iter()
+        .map(|time| time.wrapping_sub(times[0]))
+        .collect();
     let expected: Vec<u32> = core::iter::once(0)
         .chain((0..7).map(|packet| 40_160 + packet * 160))
         .collect();

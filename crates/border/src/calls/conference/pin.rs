@@ -104,11 +104,9 @@ impl ConferenceCalls<'_> {
             (DigitResult::Incomplete, _) => return,
             (DigitResult::Wrong, _) => false,
             (DigitResult::Correct, None) => true,
-            (DigitResult::Correct, Some((conference, source))) => {
-                conferences
-                    .pin_lockout
-                    .record_right(conference, source, now)
-            }
+            (DigitResult::Correct, Some((conference, source))) => conferences
+                .pin_lockout
+                .record_right(conference, source, now),
         };
         match accepted {
             true => self.accept_pin(slot),

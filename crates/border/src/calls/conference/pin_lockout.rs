@@ -44,9 +44,8 @@ impl PinLockout {
         now: Time,
     ) -> bool {
         let key = (conference.to_owned(), source.clone());
-        let is_recent = |wrong: &WrongPins| {
-            now.since(wrong.last.max(wrong.locked_until)) < LONGEST_LOCKOUT
-        };
+        let is_recent =
+            |wrong: &WrongPins| now.since(wrong.last.max(wrong.locked_until)) < LONGEST_LOCKOUT;
         let before = self.0.get(&key).filter(|wrong| is_recent(wrong));
         let count = before.map_or(0, |wrong| wrong.count).saturating_add(1);
         let locked_until = match count.checked_sub(FREE_ATTEMPTS) {
