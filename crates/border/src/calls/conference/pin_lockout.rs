@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn lockouts_grow_and_concern_one_source_and_conference() {
         let mut lockout = PinLockout::default();
-        let at = |second| Time::from_secs(1_000_000 + second);
+        let at = |second: u64| Time::from_secs(1_000_000 + second);
         for second in 0..8 {
             assert!(!lockout.record_wrong("m", &source(1), at(second)));
         }
