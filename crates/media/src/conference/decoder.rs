@@ -351,7 +351,7 @@ mod tests {
         let payload = NOISE.repeat(packet_ms as usize / 10);
         let (mut sent_ms, mut spoke) = (0, false);
         for turn in 0..1_000u64 {
-            while sent_ms <= turn * 20 {
+            while sent_ms <= turn * 20 + 15 {
                 let arrived = Time::from_millis(1_000 + sent_ms);
                 let timestamp = sent_ms as u32 * 8;
                 decoder.insert(arrived, timestamp, false, &payload).unwrap();
