@@ -48,6 +48,7 @@ const LAYERS: [(&str, &[&str]); 5] = [
             "calls::conference::describe",
             "calls::conference::lobby",
             "calls::conference::pin_entry",
+            "calls::conference::pin_lockout",
             "calls::conference::state",
             "calls::ended",
             "calls::table",

@@ -123,7 +123,7 @@ fn detect_digits_for(
 /// A codec with our parameters. A side that pauses in silence would leave the other one, which did not agree to that,
 /// without packets: Annex B of G.729 is refused.
 fn without_pauses(kind: Kind) -> Format {
-    match Format::new(kind) {
+    match Format::of_decoder(kind) {
         Format::G729 { .. } => Format::G729 { annex_b: false },
         format => format,
     }

@@ -74,6 +74,18 @@ impl Format {
         }
     }
 
+    /// A codec as its decoder here receives it best: with the redundancy of Opus, which senders leave out unless it is
+    /// requested (RFC 7587 section 6.1).
+    pub fn of_decoder(kind: Kind) -> Format {
+        match Format::new(kind) {
+            Format::Opus(parameters) => Format::Opus(OpusParameters {
+                inband_fec: true,
+                ..parameters
+            }),
+            format => format,
+        }
+    }
+
     /// A codec with the parameters of its `a=fmtp` line, without the payload type. Unknown and invalid parameters are
     /// ignored.
     pub fn parse(kind: Kind, fmtp: Option<&[u8]>) -> Format {
@@ -300,6 +312,14 @@ mod tests {
             format.answer(&Format::new(Kind::Opus)),
             Some(Format::new(Kind::Opus))
         );
+    }
+
+    #[test]
+    fn decoders_request_redundancy() {
+        let fmtp = |kind| Format::of_decoder(kind).fmtp();
+        assert_eq!(fmtp(Kind::Opus).as_deref(), Some("useinbandfec=1"));
+        let others = [Kind::Pcma, Kind::G722, Kind::G729].map(fmtp);
+        assert!(others.iter().all(Option::is_none), "{others:?}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use core::f64::consts::PI;
 use core::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Zero crossings of the sinc on each side of its centre, at the lower of both rates: 3.5 ms of delay at 8 kHz.
 const ZERO_CROSSINGS: usize = 28;
@@ -14,6 +15,8 @@ const CUTOFF: f64 = 0.928;
 const LANES: usize = 8;
 /// Maximum interpolation and decimation factor; 160 suffices for 44.1 kHz to 8 kHz.
 const MAX_FACTOR: u32 = 480;
+/// Filters that are kept, at most; the largest ones have some 200 KiB. The rates of all codecs need ten.
+const MAX_FILTERS: usize = 24;
 
 /// Two rates whose conversion would need too large a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,14 +35,43 @@ impl fmt::Display for UnsupportedRates {
 
 impl core::error::Error for UnsupportedRates {}
 
-/// Sample rate conversion of one stream.
-#[derive(Clone, Debug)]
-pub struct Resampler {
+/// The filter for a pair of rates.
+#[derive(Debug)]
+struct PolyphaseFilter {
     up: usize,
     down: usize,
     /// Coefficients of all phases, one phase after the other; newest sample last.
     phases: Vec<f32>,
+    /// Number of taps of a phase.
     taps: usize,
+}
+
+/// Filters in use before, the last one last. Resamplers are created on packet threads, a conference that changes its
+/// rate creates two for each participant at once, and the design of a filter takes up to some milliseconds.
+static FILTERS: Mutex<Vec<Arc<PolyphaseFilter>>> = Mutex::new(Vec::new());
+
+/// The filter for a ratio, which is designed once.
+fn shared_filter(up: usize, down: usize) -> Arc<PolyphaseFilter> {
+    // A thread that panicked has left a complete list.
+    let filters = || FILTERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let fits = |filter: &Arc<PolyphaseFilter>| (filter.up, filter.down) == (up, down);
+    let known = filters().iter().find(|filter| fits(filter)).cloned();
+    known.unwrap_or_else(|| {
+        // Without the lock: other threads do not wait for a design.
+        let designed = Arc::new(design(up, down));
+        let mut filters = filters();
+        if filters.len() >= MAX_FILTERS {
+            filters.remove(0);
+        }
+        filters.push(designed.clone());
+        designed
+    })
+}
+
+/// Sample rate conversion of one stream.
+#[derive(Clone, Debug)]
+pub struct Resampler {
+    filter: Arc<PolyphaseFilter>,
     /// The last `taps - 1` samples and the samples not processed yet.
     history: Vec<f32>,
     /// Position of the next output within the history, in units of 1/up sample.
@@ -63,14 +95,10 @@ impl Resampler {
         if up > MAX_FACTOR || down > MAX_FACTOR {
             return Err(unsupported);
         }
-        let (up, down) = (up as usize, down as usize);
-        let (phases, taps) = design(up, down);
+        let filter = shared_filter(up as usize, down as usize);
         Ok(Resampler {
-            up,
-            down,
-            phases,
-            taps,
-            history: vec![0.0; taps - 1],
+            history: vec![0.0; filter.taps - 1],
+            filter,
             position: 0,
         })
     }
@@ -78,40 +106,42 @@ impl Resampler {
     /// Resets the state, for a new stream.
     pub fn reset(&mut self) {
         self.history.clear();
-        self.history.resize(self.taps - 1, 0.0);
+        self.history.resize(self.filter.taps - 1, 0.0);
         self.position = 0;
     }
 
     /// Delay of the output, in output samples.
     pub fn delay(&self) -> usize {
-        (self.taps / 2) * self.up / self.down
+        (self.filter.taps / 2) * self.filter.up / self.filter.down
     }
 
     /// Processes `input` and appends all available samples to `output`. In the long run the output has exactly `to`
     /// samples for every `from` samples of input.
     pub fn process(&mut self, input: &[i16], output: &mut Vec<i16>) {
-        if self.up == self.down {
+        let filter = &*self.filter;
+        let (up, down, taps) = (filter.up, filter.down, filter.taps);
+        if up == down {
             output.extend_from_slice(input);
             return;
         }
         self.history
             .extend(input.iter().map(|&sample| f32::from(sample)));
         loop {
-            let (start, phase) = (self.position / self.up, self.position % self.up);
-            let Some(window) = self.history.get(start..start + self.taps) else {
+            let (start, phase) = (self.position / up, self.position % up);
+            let Some(window) = self.history.get(start..start + taps) else {
                 break;
             };
-            let coefficients = self
+            let coefficients = filter
                 .phases
-                .get(phase * self.taps..(phase + 1) * self.taps)
+                .get(phase * taps..(phase + 1) * taps)
                 .unwrap_or_default();
             let sum = dot(window, coefficients);
             output.push(sum.round().clamp(-32_768.0, 32_767.0) as i16);
-            self.position += self.down;
+            self.position += down;
         }
-        let used = (self.position / self.up).min(self.history.len());
+        let used = (self.position / up).min(self.history.len());
         self.history.drain(..used);
-        self.position -= used * self.up;
+        self.position -= used * up;
     }
 
     /// Converts all of `input` without the delay of the filter: output and input begin at the same time.
@@ -120,17 +150,20 @@ impl Resampler {
     /// As [`Resampler::new`].
     pub fn whole(input: &[i16], from: u32, to: u32) -> Result<Vec<i16>, UnsupportedRates> {
         let mut resampler = Resampler::new(from, to)?;
-        let (up, down) = (resampler.up, resampler.down);
+        let (up, down, taps) = {
+            let filter = &resampler.filter;
+            (filter.up, filter.down, filter.taps)
+        };
         let length = input.len() * up / down;
-        let mut output = Vec::with_capacity(length + resampler.taps);
+        let mut output = Vec::with_capacity(length + taps);
         if up == down {
             output.extend_from_slice(input);
             return Ok(output);
         }
         // Starting half a filter later removes the delay, to the fraction of a sample.
-        resampler.position = resampler.taps / 2 * up;
+        resampler.position = taps / 2 * up;
         resampler.process(input, &mut output);
-        resampler.process(&vec![0; resampler.taps], &mut output);
+        resampler.process(&vec![0; taps], &mut output);
         output.truncate(length);
         Ok(output)
     }
@@ -152,8 +185,8 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The filter as a polyphase table, and its number of taps per phase.
-fn design(up: usize, down: usize) -> (Vec<f32>, usize) {
+/// The filter as a polyphase table.
+fn design(up: usize, down: usize) -> PolyphaseFilter {
     // Number of input samples between zero crossings at the lower rate.
     let span = down.div_ceil(up).max(1);
     let taps = (2 * ZERO_CROSSINGS * span).next_multiple_of(2 * LANES);
@@ -162,13 +195,14 @@ fn design(up: usize, down: usize) -> (Vec<f32>, usize) {
     // Cut-off in cycles per sample of the upsampled rate, times two.
     let cutoff = CUTOFF / up.max(down) as f64;
     let mut phases = vec![0.0f32; length];
+    let window_peak = bessel_i0(KAISER_BETA);
     for phase in 0..up {
         let mut sum = 0.0;
         let row: Vec<f64> = (0..taps)
             .map(|tap| {
                 // Tap 0 applies to the oldest sample of the window.
                 let at = ((taps - 1 - tap) * up + phase) as f64 - middle;
-                sinc(at * cutoff) * kaiser(at / middle)
+                sinc(at * cutoff) * kaiser(at / middle, window_peak)
             })
             .inspect(|value| sum += value)
             .collect();
@@ -177,7 +211,12 @@ fn design(up: usize, down: usize) -> (Vec<f32>, usize) {
             *place = (value / sum) as f32;
         }
     }
-    (phases, taps)
+    PolyphaseFilter {
+        up,
+        down,
+        phases,
+        taps,
+    }
 }
 
 fn sinc(x: f64) -> f64 {
@@ -188,13 +227,13 @@ fn sinc(x: f64) -> f64 {
     }
 }
 
-/// Kaiser window for `x` from -1 to 1.
-fn kaiser(x: f64) -> f64 {
+/// Kaiser window for `x` from -1 to 1; `peak` is the Bessel function of its parameter.
+fn kaiser(x: f64, peak: f64) -> f64 {
     let inside = 1.0 - x * x;
     if inside <= 0.0 {
         return 0.0;
     }
-    bessel_i0(KAISER_BETA * inside.sqrt()) / bessel_i0(KAISER_BETA)
+    bessel_i0(KAISER_BETA * inside.sqrt()) / peak
 }
 
 /// Modified Bessel function of the first kind, order zero, by its power series.
@@ -202,7 +241,12 @@ fn bessel_i0(x: f64) -> f64 {
     let (mut sum, mut term) = (1.0, 1.0);
     for k in 1..60 {
         term *= (x / 2.0 / f64::from(k)).powi(2);
-        sum += term;
+        let next = sum + term;
+        // Later terms are smaller still.
+        if next == sum {
+            break;
+        }
+        sum = next;
     }
     sum
 }
@@ -255,6 +299,27 @@ mod tests {
             let output = Resampler::whole(&input, 16_000, 8000).unwrap();
             let left = dbov(&output[600..7400]) - dbov(&input);
             assert!(left < -60.0, "{hz} Hz: {left} dB");
+        }
+    }
+
+    /// A conference creates resamplers for all its participants at once, on the thread that relays packets.
+    #[test]
+    fn resamplers_of_the_same_rates_share_a_filter() {
+        let first = Resampler::new(8000, 48_000).unwrap();
+        let filters = || FILTERS.lock().unwrap().len();
+        for _ in 0..1_000 {
+            let next = Resampler::new(8000, 48_000).unwrap();
+            assert!(Arc::ptr_eq(&first.filter, &next.filter));
+        }
+        // The same ratio, so the same filter; another one has its own.
+        let same = Resampler::new(4000, 24_000).unwrap();
+        assert!(Arc::ptr_eq(&first.filter, &same.filter));
+        let other = Resampler::new(48_000, 8000).unwrap();
+        assert!(!Arc::ptr_eq(&first.filter, &other.filter));
+        // Files may have any rate: the number of filters is bounded.
+        for rate in 0..2 * MAX_FILTERS as u32 {
+            Resampler::new(9_000 + 100 * rate, 10_000).unwrap();
+            assert!(filters() <= MAX_FILTERS);
         }
     }
 

@@ -672,14 +672,14 @@ events! {
         refused: u64,
     }
     /// A call to a conference was refused, or ended where the PIN was entered too late, because the conference is full
-    /// or locked or the maximum of conferences is reached.
+    /// or locked, the maximum of conferences is reached, or its source has entered too many wrong PINs.
     ConferenceFull "conference_full" Info {
         /// Name of the conference in the configuration.
         conference: String,
         /// The number that was called.
         number: String,
-        /// The limit reached: `participants`, `conferences`, `lobby` (callers that have not entered the PIN); or
-        /// `locked`.
+        /// The limit reached: `participants`, `conferences`, `lobby` (callers that have not entered the PIN), `pin`
+        /// (wrong PINs of a source); or `locked`.
         limit: String,
         /// Status of the refusal; also given where the call had been answered before.
         status: u16,

@@ -478,7 +478,6 @@ impl ConferenceBridge {
         }
         self.register_sockets(index);
         if let Some(conference) = self.conferences.get_mut(conference_index as usize) {
-            conference.settings.clone_from(&plan.settings);
             conference.shared_encoders.extend(shared);
         }
         if !same {
@@ -699,17 +698,18 @@ impl ConferenceBridge {
                     None => 5_000 + 2_000 * conference.participants.len() as u64,
                 }
             }
-            TurnStage::EncodeShared(at) => conference
-                .shared_encoders
-                .get(at)
-                .map_or(1_000, |encoder| encoder.key().estimated_cost_ns()),
+            TurnStage::EncodeShared(at) => {
+                let encoder = conference.shared_encoders.get(at);
+                let all = conference.participants.len();
+                encoder.map_or(1_000, |encoder| encoder.key().estimated_cost_ns(all))
+            }
             TurnStage::EncodeOwn(at) => conference
                 .participants
                 .get(at)
                 .and_then(|&participant| self.participants.get(participant as usize))
                 .filter(|participant| participant.needs_own_mix())
                 .map_or(1_000, |participant| {
-                    participant.own_encoder.key().estimated_cost_ns()
+                    participant.own_encoder.key().estimated_cost_ns(1)
                 }),
         }
     }

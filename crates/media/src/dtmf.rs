@@ -6,6 +6,8 @@ use wire::rtp::TelephoneEvent;
 
 /// Transmissions of the end packet of an event (RFC 4733 section 2.5.1.4).
 pub const END_PACKETS: u8 = 3;
+/// Duration of a whole segment of an event, in timestamp units.
+const SEGMENT: u32 = u16::MAX as u32;
 /// Maximum number of queued digits.
 pub const MAX_QUEUE: usize = 64;
 /// Maximum number of digits that an [`EventReceiver`] stores.
@@ -159,9 +161,15 @@ pub struct Digit {
     /// Timestamp at its beginning.
     pub timestamp: u32,
     /// Duration in timestamp units, as received so far.
-    pub duration: u16,
+    pub duration: u32,
     /// Whether an end packet was received.
     pub ended: bool,
+}
+
+/// Whether an event with this timestamp is the next segment of one of the same code that began at `before`: an event
+/// that lasts longer than its field can state is continued by another one (RFC 4733 section 2.5.1.3).
+pub(crate) fn is_next_segment(timestamp: u32, before: u32) -> bool {
+    timestamp.wrapping_sub(before) == SEGMENT
 }
 
 impl Digit {
@@ -177,8 +185,8 @@ impl Digit {
     }
 }
 
-/// Assembles digits from event packets. All packets of an event have its timestamp, so loss, duplication and reordering
-/// are harmless.
+/// Assembles digits from event packets. All packets of an event have its timestamp, or of a long one that of its
+/// segment, so loss, duplication and reordering are harmless.
 #[derive(Clone, Debug, Default)]
 pub struct EventReceiver {
     digits: VecDeque<Digit>,
@@ -188,14 +196,19 @@ pub struct EventReceiver {
 impl EventReceiver {
     /// Takes timestamp and payload of a packet. Returns whether a new digit begins.
     pub fn receive(&mut self, timestamp: u32, event: TelephoneEvent) -> bool {
-        let known = self
-            .digits
-            .iter_mut()
-            .rev()
-            .take(8)
-            .find(|digit| digit.timestamp == timestamp && digit.code == event.event);
-        if let Some(digit) = known {
-            digit.duration = digit.duration.max(event.duration);
+        let known = self.digits.iter_mut().rev().take(8).find_map(|digit| {
+            let since = timestamp.wrapping_sub(digit.timestamp);
+            // Another digit may begin a multiple of a segment after one that has ended.
+            let within = match digit.ended {
+                true => since == 0 || since < digit.duration,
+                false => since <= digit.duration.saturating_add(SEGMENT),
+            };
+            let fits = digit.code == event.event && since.is_multiple_of(SEGMENT) && within;
+            fits.then_some((digit, since))
+        });
+        if let Some((digit, since)) = known {
+            let duration = since.saturating_add(u32::from(event.duration));
+            digit.duration = digit.duration.max(duration);
             digit.ended |= event.end;
             return false;
         }
@@ -206,7 +219,7 @@ impl EventReceiver {
         self.digits.push_back(Digit {
             code: event.event,
             timestamp,
-            duration: event.duration,
+            duration: event.duration.into(),
             ended: event.end,
         });
         true

@@ -136,7 +136,8 @@ impl ReportBlock {
     /// Bytes of a block.
     pub const LENGTH: usize = 24;
 
-    fn parse(bytes: &[u8]) -> Option<ReportBlock> {
+    /// Reads a block; `None` if there are not enough bytes.
+    pub fn parse(bytes: &[u8]) -> Option<ReportBlock> {
         let bytes = bytes.get(..Self::LENGTH)?;
         let lost = be32(bytes, 4);
         Some(ReportBlock {
@@ -151,18 +152,27 @@ impl ReportBlock {
         })
     }
 
-    fn write(&self, out: &mut Vec<u8>) {
+    /// The bytes of the block.
+    pub fn to_bytes(&self) -> [u8; Self::LENGTH] {
         let lost = self.cumulative_lost.clamp(-0x80_0000, 0x7f_ffff) as u32 & 0x00ff_ffff;
-        for word in [
+        let words = [
             self.ssrc,
             u32::from(self.fraction_lost) << 24 | lost,
             self.highest_sequence,
             self.jitter,
             self.last_sr,
             self.delay_since_last_sr,
-        ] {
-            out.extend_from_slice(&word.to_be_bytes());
+        ];
+        let mut bytes = [0; Self::LENGTH];
+        let (places, _) = bytes.as_chunks_mut::<4>();
+        for (place, word) in places.iter_mut().zip(words) {
+            *place = word.to_be_bytes();
         }
+        bytes
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_bytes());
     }
 
     /// Round-trip time in 1/65536 s at NTP middle-32 time `now` (RFC 3550 section 6.4.1); `None` if the block refers to

@@ -298,6 +298,15 @@ impl Reservations {
         true
     }
 
+    /// Updates the reservation of a conference participant to the codec that was agreed. The call is never refused; the
+    /// next one may be.
+    pub(crate) fn set_participant_codec(&mut self, held: &mut Reservation, kind: Kind) {
+        let (before, after) = held.set_participant_codec(kind);
+        let sum = &mut self.reserved[CostPart::Conference as usize];
+        *sum -= before;
+        *sum += after;
+    }
+
     /// Reserves for SRTP keys of one side of a media line; new keys replace earlier ones. The reservation lasts until
     /// the end of the call, also where the line is removed earlier.
     pub(crate) fn add_srtp(

@@ -87,6 +87,15 @@ impl Price {
         memory: 40,
         processor: 4_000,
     };
+    /// A participant of a conference by its codec, in addition to a call.
+    pub fn of_participant(kind: Kind) -> Price {
+        let mut price = Price::PARTICIPANT;
+        if kind.spec().speech_model {
+            price += Price::VOCODER;
+        }
+        price
+    }
+
     /// A line with transcoding, in addition, by the codecs of its sides: each is decoded and encoded, 50 packets per
     /// second.
     pub fn of_transcoding(kinds: [Kind; 2]) -> Price {
@@ -334,11 +343,16 @@ impl Reservation {
     /// Reservation of a conference participant, by codec and signalling transport.
     pub(crate) fn of_participant(kind: Kind, transport: Transport) -> Reservation {
         let mut reservation = Reservation::of_call(None, [Some(transport), None]);
-        reservation.add(CostPart::Conference, Price::PARTICIPANT);
-        if kind.spec().speech_model {
-            reservation.add(CostPart::Conference, Price::VOCODER);
-        }
+        reservation.add(CostPart::Conference, Price::of_participant(kind));
         reservation
+    }
+
+    /// Sets the codec of a conference participant. Returns the price of the participation before and after.
+    pub(super) fn set_participant_codec(&mut self, kind: Kind) -> (Price, Price) {
+        let before = self.part(CostPart::Conference);
+        let after = Price::of_participant(kind);
+        self.set_part(CostPart::Conference, after);
+        (before, after)
     }
 
     /// Sum of all parts.

@@ -5,6 +5,7 @@ mod lobby;
 mod owner;
 mod pin;
 mod pin_entry;
+mod pin_lockout;
 mod requests;
 pub(crate) mod state;
 
@@ -650,7 +651,10 @@ impl ConferenceCalls<'_> {
             .inspect_err(|_| {
                 media.agree_voice(before);
                 media.abandon(plane);
-            })
+            })?;
+        let kind = choice.voice.format.kind();
+        self.parts.reserve_participant_codec(slot, kind);
+        Ok(())
     }
 
     /// Appends our offer to `out`.
@@ -705,7 +709,10 @@ impl ConferenceCalls<'_> {
             .answer(plane, Side::Caller, answer, false, &mut unused)
             .inspect_err(|_| {
                 media.agree_voice(before);
-            })
+            })?;
+        let kind = choice.voice.format.kind();
+        self.parts.reserve_participant_codec(slot, kind);
+        Ok(())
     }
 }
 

@@ -48,6 +48,14 @@ impl Components {
         }
     }
 
+    /// Updates the reservation of a conference participant to its codec: it may differ from that of the first offer.
+    pub(super) fn reserve_participant_codec(&mut self, slot: CallSlot, kind: Kind) {
+        if let Some(call) = self.calls.get_mut(slot) {
+            let reservations = &mut self.admission.reservations;
+            reservations.set_participant_codec(&mut call.reservation, kind);
+        }
+    }
+
     /// Reserves for SRTP keys of one side of a media line.
     pub(super) fn reserve_srtp(
         &mut self,

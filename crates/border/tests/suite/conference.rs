@@ -3,6 +3,7 @@
 use crate::conference_phones;
 use crate::virtual_network;
 
+use border::admission::{CostPart, Price};
 use codec::Kind;
 use conference_phones::*;
 use engine::Transport;
@@ -176,6 +177,46 @@ fn hold_resume_and_codec_change() {
     for talker in &talkers {
         hang_up(&mut net, talker);
     }
+    net.run(Duration::from_secs(40));
+    net.assert_quiet();
+}
+
+/// Admission control counts the codec in use, not that of the first offer.
+#[test]
+fn codec_change_changes_the_reservation() {
+    let mut net = VirtualNetwork::new(BORDER, 15);
+    let phone = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let own = "10.1.0.1:4000".parse().unwrap();
+    let offers = [Kind::Pcma, Kind::Opus, Kind::Pcma].map(|kind| sdp(own, kind, 20, ""));
+    let leg = net.call(
+        phone,
+        "sip:800@192.0.2.1",
+        OUT,
+        &MessageContent::sdp(offers[0].as_bytes()),
+    );
+    net.run(millis(200));
+    let reserved = |net: &mut VirtualNetwork| {
+        let parts = net.control(|border, now| border.taken(now));
+        let of = |(part, _): &&(CostPart, Price)| *part == CostPart::Conference;
+        parts.iter().find(of).unwrap().1
+    };
+    let mut all = vec![reserved(&mut net)];
+    for offer in &offers[1..] {
+        net.command(phone, |endpoint, now| {
+            let content = MessageContent::sdp(offer.as_bytes());
+            endpoint
+                .request(leg, Method::Invite, &content, now)
+                .unwrap();
+        });
+        net.run(millis(200));
+        all.push(reserved(&mut net));
+    }
+    let mut both = Price::PARTICIPANT;
+    both += Price::VOCODER;
+    assert_eq!(all, [Price::PARTICIPANT, both, Price::PARTICIPANT]);
+    net.command(phone, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap();
+    });
     net.run(Duration::from_secs(40));
     net.assert_quiet();
 }

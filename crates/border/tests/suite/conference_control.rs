@@ -474,6 +474,52 @@ fn wrong_or_missing_pin_ends_the_call() {
     net.assert_quiet();
 }
 
+/// A PIN must not be found by calling often.
+#[test]
+fn wrong_pins_of_several_calls_lock_their_source_out() {
+    const URI: &str = "sip:800@192.0.2.1";
+    let mut net = VirtualNetwork::new(PIN, 9);
+    let dial = |net: &mut VirtualNetwork, host: u8| {
+        ConferencePhone::dial(net, host, URI, Kind::Pcma, 20, 440.0)
+    };
+    let mut talkers = vec![dial(&mut net, 1)];
+    let again = |net: &mut VirtualNetwork, talker: &mut ConferencePhone| {
+        let offer = sdp(talker.own, Kind::Pcma, 20, "");
+        let content = MessageContent::sdp(offer.as_bytes());
+        talker.leg = net.call(talker.phone, URI, OUT, &content);
+        net.run(millis(200));
+    };
+    let answered = |net: &VirtualNetwork, talker: &mut ConferencePhone| {
+        let answer = net.last(talker.phone, |event| *event == PhoneEvent::Answered);
+        talker.to.set_port(port_of(&answer.body()));
+    };
+    for call in 0..3 {
+        if call > 0 {
+            again(&mut net, &mut talkers[0]);
+            answered(&net, &mut talkers[0]);
+        }
+        press(&mut net, &mut talkers, 0, "111122223333");
+    }
+    let phone = talkers[0].phone;
+    assert_eq!(net.border.counters().pins_wrong, 9);
+    assert_eq!(net.border.census().participants, 0);
+    again(&mut net, &mut talkers[0]);
+    assert!(refused(&net, phone, 403), "{:?}", net.phone_events(phone));
+    assert_eq!(limit_events(&net), ["pin"]);
+    // Another source is not concerned.
+    let mut others = vec![dial(&mut net, 2)];
+    press(&mut net, &mut others, 0, "2468");
+    assert_eq!(outcomes(&net).last().map(String::as_str), Some("accepted"));
+    // After a minute the source may try again.
+    net.run(Duration::from_secs(60));
+    again(&mut net, &mut talkers[0]);
+    answered(&net, &mut talkers[0]);
+    press(&mut net, &mut talkers, 0, "2468");
+    let accepted = outcomes(&net);
+    let accepted = accepted.iter().filter(|outcome| *outcome == "accepted");
+    assert_eq!(accepted.count(), 2);
+}
+
 fn ended(net: &VirtualNetwork, phone: usize) -> bool {
     net.has(phone, |event| *event == PhoneEvent::Ended(Ending::Peer))
 }

@@ -303,6 +303,31 @@ fn silence_suppression_is_not_agreed_for_transcoded_sides() {
     call.end();
 }
 
+/// Our decoder uses it, and senders leave it out unless it is requested (RFC 7587 section 6.1).
+#[test]
+fn redundancy_of_opus_is_requested_for_transcoded_sides() {
+    let opus = |ip: &str, port| sdp(ip, port, "111", &["rtpmap:111 opus/48000/2"]);
+    let call = Call::new(
+        "transcode='G722'",
+        &opus("10.1.0.1", 4000),
+        &sdp("10.2.0.1", 5000, "9", &[]),
+    );
+    let answered = call.answered();
+    assert!(
+        answered.contains("a=fmtp:111 useinbandfec=1\r\n"),
+        "{answered}"
+    );
+    call.end();
+    let call = Call::new(
+        "transcode='opus'",
+        &sdp("10.1.0.1", 4000, "8", &[]),
+        &opus("10.2.0.1", 5000),
+    );
+    let offered = call.offered();
+    assert!(offered.contains(" useinbandfec=1\r\n"), "{offered}");
+    call.end();
+}
+
 #[test]
 fn policy_may_replace_the_whole_offer() {
     let mut call = Call::new(

@@ -17,6 +17,20 @@ const HISTORY: usize = 6;
 /// Samples that a payload may leave for later turns: 120 ms at 48 kHz.
 const MAX_QUEUED: usize = codec::coder::MAX_SAMPLES;
 
+/// Octets of a payload that announces a pause, at most.
+const MAX_PAUSE_PAYLOAD: usize = 2;
+
+/// The origin of samples, rising by their value for the detection of speech.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum SampleOrigin {
+    /// Comfort noise, or silence in place of absent packets.
+    Pause,
+    /// Concealment of an absent payload.
+    Concealed,
+    /// A payload with audio.
+    Received,
+}
+
 /// The last payloads that were not decoded.
 #[derive(Debug)]
 struct UndecodedHistory {
@@ -51,6 +65,9 @@ pub(crate) struct ParticipantDecoder {
     pub(super) buffer: JitterBuffer,
     /// Samples that were decoded or replaced by silence and are not played yet, at the codec's rate.
     queue: Vec<i16>,
+    /// Origin of the last samples in the queue, and with G.729 their level in dBov.
+    queued: SampleOrigin,
+    queued_level: Option<f32>,
     scratch: Box<[i16]>,
     resampler: Resampler,
     speech: SpeechDetector,
@@ -71,6 +88,11 @@ impl core::fmt::Debug for ParticipantDecoder {
 /// distorts the tones too much.
 fn detects_digits(voice: &VoiceFormat) -> bool {
     voice.events.is_none() && voice.format.kind().spec().carries_tones
+}
+
+/// Whether a payload announces a pause in silence: a descriptor of G.729 Annex B, or a payload of Opus without a frame.
+fn announces_pause(kind: Kind, payload: &[u8]) -> bool {
+    kind.has_own_silence() && payload.len() <= MAX_PAUSE_PAYLOAD
 }
 
 /// Creates a resampler; all rates of our codecs are supported.
@@ -100,6 +122,8 @@ impl ParticipantDecoder {
             follower: (kind == Kind::G729).then(|| (GainFollower::new(), kept())),
             buffer: JitterBuffer::new(kind.spec().max_payload, kind.rtp_clock(), max_delay),
             queue: Vec::with_capacity(MAX_QUEUED + MAX_TURN),
+            queued: SampleOrigin::Pause,
+            queued_level: None,
             scratch: vec![0; MAX_QUEUED].into_boxed_slice(),
             resampler: new_resampler(rate, mix_rate)?,
             speech: SpeechDetector::new(),
@@ -191,7 +215,11 @@ impl ParticipantDecoder {
         let rate = self.unpacker.sample_rate();
         let samples = (rate / 1000 * TURN_MS) as usize;
         let clock = self.unpacker.kind().rtp_clock();
-        let mut level: Option<f32> = None;
+        // A payload that is longer than a turn has left samples.
+        let (mut origin, mut level) = match self.queue.is_empty() {
+            true => (SampleOrigin::Pause, None),
+            false => (self.queued, self.queued_level),
+        };
         let quiet = !self.speech.is_speaking();
         if self.buffer.begin(now, TURN_MS, quiet) {
             let (mut have, mut steps) = (self.queue.len(), 0);
@@ -202,16 +230,18 @@ impl ParticipantDecoder {
                     PlayoutStep::Play(index, SlotContent::Noise) => {
                         self.unpacker.noise(self.buffer.payload(index));
                         self.decoder_fed = true;
+                        (self.queued, self.queued_level) = (SampleOrigin::Pause, None);
                     }
                     PlayoutStep::Play(index, SlotContent::Audio) => {
-                        let played = self.play(index);
-                        level = match (level, played) {
+                        self.play(index);
+                        level = match (level, self.queued_level) {
                             (Some(a), Some(b)) => Some(f32::max(a, b)),
                             (a, b) => a.or(b),
                         };
                     }
                     PlayoutStep::Gap(units) => self.gap(units),
                 }
+                origin = origin.max(self.queued);
                 have = self.queue.len();
             }
         }
@@ -221,7 +251,8 @@ impl ParticipantDecoder {
         }
         let turn = self.queue.get(..samples).unwrap_or_default();
         if self.follower.is_none() {
-            level = Some(codec::level::dbov(turn) as f32);
+            let is_audio = origin > SampleOrigin::Pause;
+            level = is_audio.then(|| codec::level::dbov(turn) as f32);
         }
         if let Some(detector) = &mut self.digits {
             detector.push(turn, &mut |event| {
@@ -230,7 +261,8 @@ impl ParticipantDecoder {
                 }
             });
         }
-        let speaks = self.speech.update(level);
+        let received = origin == SampleOrigin::Received;
+        let speaks = self.speech.update(level, received);
         let audible = (speaks || self.plays_silence) && wanted;
         if audible {
             self.resampler.process(turn, out);
@@ -239,12 +271,18 @@ impl ParticipantDecoder {
         audible
     }
 
-    /// Plays a payload. Returns its level in dBov with G.729.
-    fn play(&mut self, index: usize) -> Option<f32> {
+    /// Plays a payload.
+    fn play(&mut self, index: usize) {
         let payload = self.buffer.payload(index);
-        let mut level = None;
+        let is_pause = announces_pause(self.unpacker.kind(), payload);
+        self.queued = match is_pause {
+            true => SampleOrigin::Pause,
+            false => SampleOrigin::Received,
+        };
+        self.queued_level = None;
         if let Some((follower, kept)) = &mut self.follower {
-            level = follower.level(payload);
+            let level = follower.level(payload).filter(|_| !is_pause);
+            self.queued_level = level;
             // A participant without speech is not in this turn's mix, so the payload need not be decoded.
             let was_fed = self.decoder_fed;
             self.decoder_fed =
@@ -254,7 +292,7 @@ impl ParticipantDecoder {
                 self.figures.skipped += 1;
                 let samples = self.unpacker.samples_of(payload).unwrap_or(0);
                 self.queue.resize(self.queue.len() + samples, 0);
-                return level;
+                return;
             }
             if !was_fed {
                 // Feed the skipped payloads, so that the decoder's state is right; their samples are discarded.
@@ -273,7 +311,6 @@ impl ParticipantDecoder {
             let packet = self.scratch.get(..packet).unwrap_or_default();
             self.queue.extend_from_slice(packet);
         }
-        level
     }
 
     /// Conceals `units` for which no payload was received.
@@ -281,6 +318,9 @@ impl ParticipantDecoder {
         let samples = self.unpacker.samples_in(units).clamp(1, MAX_QUEUED);
         let from = self.queue.len();
         self.queue.resize(from + samples, 0);
+        // A gap after a description of silence is part of the pause.
+        self.queued = self.queued.min(SampleOrigin::Concealed);
+        self.queued_level = None;
         if !self.decoder_fed {
             return;
         }
@@ -291,6 +331,43 @@ impl ParticipantDecoder {
                 self.unpacker.recover(following, place);
             }
             None => self.unpacker.gap(place),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use codec::Format;
+
+    /// A frame whose gains give a level of -48 dBov.
+    const NOISE: [u8; 10] = [0, 0, 0, 0, 0, 0x02, 0x80, 0, 0, 0x14];
+
+    /// Whether constant noise in packets of this time still counts as speech after 20 s.
+    fn is_speech(packet_ms: u64) -> bool {
+        let voice = VoiceFormat::new(Format::new(Kind::G729));
+        let mut decoder =
+            ParticipantDecoder::new(&voice, 8000, Duration::from_millis(200), 1).unwrap();
+        let payload = NOISE.repeat(packet_ms as usize / 10);
+        let (mut sent_ms, mut spoke) = (0, false);
+        for turn in 0..1_000u64 {
+            while sent_ms <= turn * 20 + 15 {
+                let arrived = Time::from_millis(1_000 + sent_ms);
+                let timestamp = sent_ms as u32 * 8;
+                decoder.insert(arrived, timestamp, false, &payload).unwrap();
+                sent_ms += packet_ms;
+            }
+            let now = Time::from_millis(1_015 + turn * 20);
+            let audible = decoder.turn(now, true, &mut Vec::new(), &mut |_| {});
+            spoke |= audible && turn >= 900;
+        }
+        spoke
+    }
+
+    #[test]
+    fn noise_is_no_speech_at_any_packet_time() {
+        if Kind::G729.is_available() {
+            assert_eq!([20, 30, 40, 60].map(is_speech), [false; 4]);
         }
     }
 }

@@ -7,6 +7,9 @@ use codec::packet::{Content, PacketiserSettings};
 use codec::{CodecError, Format, Packetiser, Resampler};
 use wire::rtp::RtpHeader;
 
+/// Cost of header, copy and SRTP of a packet to one participant.
+const PACKET_NS: u64 = 700;
+
 /// Parameters that participants must have in common to share encoded packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EncodingKey {
@@ -28,9 +31,9 @@ impl EncodingKey {
         self.packet_ms
     }
 
-    /// Estimated cost of encoding a turn in nanoseconds, rather too low.
-    pub(super) fn estimated_cost_ns(&self) -> u64 {
-        self.format.kind().spec().encoding_ns
+    /// Estimated cost of encoding a turn for so many participants in nanoseconds, rather too low.
+    pub(super) fn estimated_cost_ns(&self, participants: usize) -> u64 {
+        self.format.kind().spec().encoding_ns + PACKET_NS * participants as u64
     }
 }
 
@@ -211,5 +214,18 @@ impl ParticipantStream {
         self.packets = self.packets.wrapping_add(1);
         self.octets = self.octets.wrapping_add(packet.payload.len() as u32);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A step is started only if it ends before the next deadline, which may be that of another conference.
+    #[test]
+    fn cost_of_a_shared_mix_includes_the_packets_of_its_listeners() {
+        let key = EncodingKey::of(&VoiceFormat::new(Format::Pcma));
+        let (one, all) = (key.estimated_cost_ns(1), key.estimated_cost_ns(500));
+        assert!(all - one > 300_000, "{one} {all}");
     }
 }

@@ -5,6 +5,7 @@ use super::messages::{MuteState, ParticipantCommand, ParticipantEvent, Participa
 use super::mix_encoder::{EncodingKey, MixEncoder, ParticipantStream};
 use super::plan::{ParticipantPlan, VoiceFormat};
 use super::tones::ToneSequence;
+use crate::dtmf::is_next_segment;
 use crate::expected_loss::ExpectedLoss;
 use crate::forward::flow::{self, FlowSide, PacketKind, Unprotected};
 use crate::forward::{Component, MediaEvent};
@@ -51,8 +52,8 @@ pub(super) struct Participant {
     pub(super) in_lobby: bool,
     digits: SmallVec<[u8; 16]>,
     last_digit_at: Time,
-    /// Timestamp of the last event, and the time until which audio is suppressed.
-    event: Option<u32>,
+    /// Timestamp and code of the last event, and the time until which audio is suppressed.
+    event: Option<(u32, u8)>,
     event_until: Time,
     received_ssrc: Option<u32>,
     pub(super) last_packet: Time,
@@ -315,7 +316,8 @@ impl Participant {
             .map(|()| PacketVerdict::Consumed)
     }
 
-    /// Handles a packet of a telephone event; all packets of one event have its timestamp (RFC 4733 section 2.3.5).
+    /// Handles a packet of a telephone event; all packets of one event have its timestamp (RFC 4733 section 2.3.5), and
+    /// a long event has several segments.
     fn digit(
         &mut self,
         timestamp: u32,
@@ -328,11 +330,14 @@ impl Participant {
         let late = self.voice.events_clock.saturating_mul(LATE_EVENT_S);
         let fresh = self
             .event
-            .is_none_or(|last| last.wrapping_sub(timestamp) >= late);
+            .is_none_or(|(last, _)| last.wrapping_sub(timestamp) >= late);
         if !fresh {
             return;
         }
-        self.event = Some(timestamp);
+        let (last, code) = self.event.replace((timestamp, event.event)).unzip();
+        if code == Some(event.event) && last.is_some_and(|last| is_next_segment(timestamp, last)) {
+            return;
+        }
         if let Some(digit) = event.digit() {
             self.on_digit(digit, now, mute_digits, reports);
         }

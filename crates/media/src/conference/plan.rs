@@ -10,7 +10,8 @@ use smallvec::SmallVec;
 /// Maximum number of digits that mute and unmute.
 pub const MAX_MUTE_DIGITS: usize = 8;
 
-/// Settings of a conference. The ones of the last participant plan are in force.
+/// Settings of a conference. The ones of the participant that joined last are in force: plans of earlier participants
+/// have the settings from before a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConferenceSettings {
     /// Participants at a time, without those in the lobby.

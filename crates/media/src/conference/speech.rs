@@ -5,6 +5,8 @@ const ALWAYS_SPEECH: f32 = -38.0;
 const NEVER_SPEECH: f32 = -62.0;
 /// Minimum level of speech above the noise floor, in dB.
 const MIN_ABOVE_FLOOR: f32 = 9.0;
+/// The lowest floor: from a lower one it would rise for longer without a use.
+const MIN_FLOOR: f32 = NEVER_SPEECH - MIN_ABOVE_FLOOR;
 /// The floor falls by this part of the difference, and rises by this many dB per turn: 1 dB per second.
 const FLOOR_FALL: f32 = 0.3;
 const FLOOR_RISE: f32 = 0.02;
@@ -35,17 +37,23 @@ impl SpeechDetector {
         level > ALWAYS_SPEECH || (level > self.floor + MIN_ABOVE_FLOOR && level > NEVER_SPEECH)
     }
 
-    /// Takes the level of a turn in dBov; `None` if no audio was received. Returns whether the participant speaks.
-    pub(super) fn update(&mut self, level: Option<f32>) -> bool {
-        let level = level.unwrap_or(-96.0);
-        let speaks = self.exceeds(level);
-        if level < self.floor {
-            self.floor += (level.max(-80.0) - self.floor) * FLOOR_FALL;
-        } else {
-            self.floor = (self.floor + FLOOR_RISE)
-                .min(level)
-                .min(ALWAYS_SPEECH - MIN_ABOVE_FLOOR);
+    /// Takes the level of a turn in dBov; `None` if it has no audio: a pause tells nothing about the noise of the line.
+    /// `received`: the audio was received, not concealed, so that the floor follows it. Returns whether the participant
+    /// speaks.
+    pub(super) fn update(&mut self, level: Option<f32>, received: bool) -> bool {
+        let speaks = level.is_some_and(|level| self.exceeds(level));
+        match level {
+            Some(level) if received && level < self.floor => {
+                self.floor += (level.max(MIN_FLOOR) - self.floor) * FLOOR_FALL;
+            }
+            Some(level) if received => {
+                self.floor = (self.floor + FLOOR_RISE)
+                    .min(level)
+                    .min(ALWAYS_SPEECH - MIN_ABOVE_FLOOR);
+            }
+            _ => {}
         }
+        let level = level.unwrap_or(-96.0);
         if level > self.ranked {
             self.ranked = level;
         } else {
@@ -76,27 +84,46 @@ mod tests {
     fn speech_is_distinguished_from_line_noise() {
         let mut speech = SpeechDetector::new();
         for _ in 0..3_000 {
-            speech.update(Some(-52.0));
+            speech.update(Some(-52.0), true);
         }
         // A minute of constant noise is not speech. A louder turn is, for the hangover time.
         assert!(!speech.is_speaking());
-        assert!(speech.update(Some(-41.0)));
+        assert!(speech.update(Some(-41.0), true));
         for _ in 1..HANGOVER {
-            assert!(speech.update(Some(-52.0)));
+            assert!(speech.update(Some(-52.0), true));
         }
-        assert!(!speech.update(Some(-52.0)));
+        assert!(!speech.update(Some(-52.0), true));
         // The floor follows a quieter line quickly.
         for _ in 0..100 {
-            speech.update(Some(-70.0));
+            speech.update(Some(-70.0), true);
         }
-        assert!(speech.update(Some(-55.0)));
+        assert!(speech.update(Some(-55.0), true));
         // Loud audio is speech however long it lasts.
         for _ in 0..10_000 {
-            assert!(speech.update(Some(-20.0)));
+            assert!(speech.update(Some(-20.0), true));
         }
         for _ in 0..HANGOVER {
-            speech.update(None);
+            speech.update(None, false);
         }
         assert!(!speech.is_speaking());
+    }
+
+    #[test]
+    fn pauses_and_concealed_audio_do_not_change_the_floor() {
+        let mut speech = SpeechDetector::new();
+        for _ in 0..3_000 {
+            speech.update(Some(-52.0), true);
+        }
+        for _ in 0..100 {
+            speech.update(None, false);
+            speech.update(Some(-90.0), false);
+        }
+        assert!(!speech.update(Some(-52.0), true), "noise as before");
+        // After digital silence, as of a muted phone, noise is learned again within some seconds.
+        for _ in 0..100 {
+            speech.update(Some(-127.0), true);
+        }
+        let turns = (0..3_000).filter(|_| speech.update(Some(-52.0), true));
+        assert!(turns.count() < 11 * 50);
     }
 }

@@ -22,6 +22,9 @@ use wire::stun::{MediaProtocol, StunHeader, media_protocol};
 const FIXED_HEADER: u8 = 0x80;
 /// Payload types of comfort noise: RFC 3389, and 19 as used by older equipment.
 const COMFORT_NOISE: [u8; 2] = [13, 19];
+/// Packets of a side that were not relayed, after which the next one may have a number that SRTP takes for an old one:
+/// it does so from 32,768 numbers on, many of which may have been lost. Late packets of before are impossible then.
+const LONG_PAUSE: u32 = 1_000;
 /// Payload types that are mistaken for RTCP when the marker bit is set (RFC 5761 section 4).
 const RTCP_LIKE: core::ops::RangeInclusive<u8> = 64..=95;
 
@@ -76,6 +79,8 @@ pub(crate) struct FlowSide {
     hides: Option<Box<CnamePseudonyms>>,
     /// RTCP of this side is readable here.
     plain_rtcp: bool,
+    /// RTP packets since the last one that was relayed.
+    unrelayed: u32,
     /// Present once a sound was played to this side.
     player: Option<Box<Player>>,
     sources: Sources,
@@ -109,6 +114,7 @@ impl FlowSide {
             rewriter: None,
             hides: None,
             plain_rtcp: plan.plain_rtcp,
+            unrelayed: 0,
             player: None,
             sources: Sources::default(),
             stream: OffloadStream::default(),
@@ -705,11 +711,11 @@ fn relay_packet(
             let mut route = to.rtcp_destination().ok_or(DropReason::MediaNoDestination);
             observe_rtcp(from, to, packet, route.is_ok());
             if from.rewriter.is_some() || to.rewriter.is_some() {
-                let (rewriter, other) = (from.rewriter.as_deref(), to.rewriter.as_deref());
+                let other = (to.rewriter.as_deref(), &mut to.sources);
                 // Encrypted reports (SRTCP that we do not terminate) do not parse as a compound and are relayed
                 // unchanged.
                 if rtcp::is_compound(packet.bytes()) {
-                    rewrite_rtcp(rewriter, other, packet.bytes_mut());
+                    rewrite_rtcp(from.rewriter.as_deref(), other, packet.bytes_mut());
                 }
             }
             if let Some(names) = &to.hides {
@@ -730,15 +736,20 @@ fn relay_packet(
             let fixed_header = packet.bytes().first() == Some(&FIXED_HEADER);
             from.stream
                 .observe(view, fixed_header, arrival, packet.arrived);
-            if arrival == Some(Arrival::Restart)
+            let mut route = relay_destination(from, to);
+            if from.refused.contains(&view.payload_type()) {
+                route = route.and(Err(DropReason::MediaNotTranscoded));
+            }
+            let resumes = route.is_ok() && from.unrelayed >= LONG_PAUSE;
+            from.unrelayed = match route {
+                Ok(_) => 0,
+                Err(_) => from.unrelayed.saturating_add(1),
+            };
+            if (resumes || arrival == Some(Arrival::Restart))
                 && let Some(srtp) = &to.srtp
                 && let Some(sent) = srtp.last_sent(view.ssrc())
             {
                 StreamRewriter::restart(&mut from.rewriter, view.ssrc(), view.sequence(), sent);
-            }
-            let mut route = relay_destination(from, to);
-            if from.refused.contains(&view.payload_type()) {
-                route = route.and(Err(DropReason::MediaNotTranscoded));
             }
             match (from.rewriter.as_deref_mut(), route) {
                 (Some(StreamRewriter::Transcode(transcoder)), Ok(route)) => {

@@ -2,7 +2,8 @@
 //!
 //! The numbers of a synchronisation source continue over a change between relay and transcoding (RFC 3550 section 5.1):
 //! with SRTP a number may not be used twice under a key, and a receiver takes a jump back for late packets. After
-//! transcoding, and towards SRTP if a source begins its numbers again, they are therefore moved by a constant.
+//! transcoding, and towards SRTP if a source begins its numbers again or a hold took half of all numbers, they are
+//! therefore moved by a constant.
 
 use super::statistics::{MAX_SOURCES, Sources};
 use smallvec::SmallVec;
@@ -109,8 +110,8 @@ impl Numbering {
         !self.sources.is_empty()
     }
 
-    /// A source has begun a new sequence with this number: it continues after the last number that was sent, if it
-    /// would not be above it.
+    /// A source has begun a new sequence with this number, or goes on with it after a pause of relaying: it continues
+    /// after the last number that was sent, if it would not be above it.
     pub(crate) fn restart(&mut self, ssrc: u32, sequence: u16, sent: u16) {
         let offset = self.get(ssrc).map_or(0, |source| source.offset());
         let number = sequence.wrapping_add(offset);

@@ -222,6 +222,22 @@ impl Sources {
         Some(source.statistics.report_block(source.ssrc))
     }
 
+    /// A reception report block about a source with the figures since the previous call; `None` if it is not tracked.
+    pub(crate) fn report_block_of(&mut self, ssrc: u32) -> Option<ReportBlock> {
+        let at = self.find(ssrc)?;
+        let source = self.tracked.get_mut(at)?;
+        Some(source.statistics.report_block(ssrc))
+    }
+
+    /// The tracked sources with the packets lost of each (RFC 3550 section 6.4.1).
+    pub(crate) fn losses(&self) -> impl Iterator<Item = (u32, i32)> + '_ {
+        self.tracked.iter().map(|source| {
+            let sequence = source.statistics.sequence();
+            let lost = sequence.expected() as i64 - sequence.received() as i64;
+            (source.ssrc, lost.clamp(-0x80_0000, 0x7f_ffff) as i32)
+        })
+    }
+
     /// The tracked sources with the highest sequence number of each, extended by its cycles.
     pub(crate) fn highest(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.tracked.iter().map(|source| {

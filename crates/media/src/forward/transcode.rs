@@ -9,7 +9,7 @@
 use super::digits::{DigitEvents, SpeechSlot};
 use super::generated::{PacketOutbox, rtp_header};
 use super::numbering::{NumberedSource, Numbering};
-use super::statistics::Sources;
+use super::statistics::{MAX_SOURCES, Sources};
 use crate::expected_loss::ExpectedLoss;
 use codec::dtmf::Inserter;
 use codec::format::Format;
@@ -66,6 +66,9 @@ const MIN_RECREATE_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_PACKET_MS: u64 = 240;
 /// Segments of an event that one packet ends at most. Durations become six times longer from 8 to 48 kHz.
 const MAX_SEGMENTS: u64 = 8;
+/// Audio of an event's time may arrive this long before the next report of its duration, in milliseconds: reports are
+/// sent each 50 ms, or with each packet time (RFC 4733 section 2.5.1.2).
+const REPORT_INTERVAL_MS: u32 = 100;
 /// Samples of tone that are generated at a time: 10 ms at 48 kHz.
 const TONE_CHUNK: usize = 480;
 
@@ -103,11 +106,25 @@ impl TranscodedStream {
 }
 
 /// The event that is being converted to a tone.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct EventProgress {
     timestamp: u32,
+    /// In units of this clock rate.
     duration: u16,
+    clock: u32,
     ended: bool,
+}
+
+impl EventProgress {
+    /// Whether a packet of audio with this timestamp, in units of `clock`, belongs to the event's time.
+    fn covers(&self, timestamp: u32, clock: u32) -> bool {
+        let reported = u64::from(self.duration) * u64::from(clock) / u64::from(self.clock.max(1));
+        let ahead = match self.ended {
+            true => 0,
+            false => u64::from(clock) * u64::from(REPORT_INTERVAL_MS) / 1_000,
+        };
+        u64::from(timestamp.wrapping_sub(self.timestamp)) < reported + ahead
+    }
 }
 
 /// Transcodes one direction of a media line.
@@ -120,6 +137,8 @@ pub(crate) struct StreamTranscoder {
     numbers: NumberedSource,
     /// Those of the sources before.
     others: Numbering,
+    /// Packets of each source that were lost before transcoding began: receivers count them in their reports.
+    lost_before: SmallVec<[(u32, i32); MAX_SOURCES]>,
     packets: u32,
     octets: u32,
     progress: Option<EventProgress>,
@@ -175,6 +194,7 @@ impl StreamTranscoder {
             created_at: None,
             numbers: NumberedSource::new(0, 0),
             others: relayed,
+            lost_before: SmallVec::new(),
             packets: 0,
             octets: 0,
             progress: None,
@@ -254,10 +274,25 @@ impl StreamTranscoder {
                 self.relay_event(view, payload, (*clock, *to), send)
             }
             Some(((_, clock), EventMapping::Tones)) => {
-                self.event_to_tone(view, payload, *clock, send)
+                self.event_to_tone(view, payload, (*clock, ahead), send)
+            }
+            None if self.is_replaced_by_tone(view.timestamp()) => {
+                if let Some(stream) = &mut self.stream {
+                    stream.next_sequence = view.sequence().wrapping_add(1);
+                }
+                Ok(())
             }
             None => self.transcode_audio(view, payload, noise, ahead, send),
         }
+    }
+
+    /// Whether audio with this timestamp is replaced by the tone of an event: a sender may send both for the same time
+    /// (RFC 4733).
+    fn is_replaced_by_tone(&self, timestamp: u32) -> bool {
+        let (Some(progress), Some(stream)) = (&self.progress, &self.stream) else {
+            return false;
+        };
+        stream.inserter.is_some() && progress.covers(timestamp, stream.clocks.0)
     }
 
     /// Selects the codec for a packet. Returns the number of packets missing before it, which is negative for a late
@@ -328,12 +363,14 @@ impl StreamTranscoder {
             Some(stream) if stream.ssrc == view.ssrc() => {
                 if restarts {
                     self.numbers.highest = u32::from(view.sequence());
+                    self.progress = None;
                 }
                 if let (Some(digits), Some(before)) = (&mut digits, stream.digits) {
                     digits.resume(before);
                 }
             }
             before => {
+                self.progress = None;
                 if before.is_some() {
                     self.others.store(self.numbers);
                 }
@@ -523,12 +560,12 @@ impl StreamTranscoder {
         Ok(())
     }
 
-    /// Converts the new part of an event to a tone in the audio.
+    /// Converts the new part of an event to a tone in the audio. `missing` packets were lost before it.
     fn event_to_tone(
         &mut self,
         view: &RtpView<'_>,
         payload: &[u8],
-        clock: u32,
+        (clock, missing): (u32, i16),
         send: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<(), DropReason> {
         let event = TelephoneEvent::parse(payload).ok_or(DropReason::MediaNotTranscoded)?;
@@ -543,24 +580,15 @@ impl StreamTranscoder {
         let known = self
             .progress
             .filter(|progress| progress.timestamp == view.timestamp());
-        let before = known.unwrap_or_default();
-        if before.ended {
+        if known.is_some_and(|known| known.ended) {
             // The end of an event is sent three times (RFC 4733 section 2.5.1.4).
             return Ok(());
         }
         if known.is_none() && !inserter.begin(event.event, event.volume) {
             return Err(DropReason::MediaNotTranscoded);
         }
-        self.progress = Some(EventProgress {
-            timestamp: view.timestamp(),
-            duration: event.duration,
-            ended: event.end,
-        });
-        // One packet adds one second of tone at most, as concealment does: the 16-bit duration is controlled by the
-        // sender.
-        let units = u32::from(event.duration.saturating_sub(before.duration)).min(clock);
-        let rate = stream.transcoder.unpacker().sample_rate();
-        let mut left = (u64::from(units) * u64::from(rate) / u64::from(clock.max(1))) as usize;
+        let failed = |_| DropReason::MediaNotTranscoded;
+        let audio_clock = stream.clocks.0;
         let mut writer = RtpWriter {
             sequence: &mut self.numbers.next,
             packets: &mut self.packets,
@@ -568,38 +596,63 @@ impl StreamTranscoder {
             ssrc: view.ssrc(),
         };
         let origin = stream.origin.1;
+        let mut emit = |packet: codec::packet::Packet<'_>| {
+            let timestamp = origin.wrapping_add(packet.timestamp);
+            writer.write(to, packet.marker, timestamp, packet.payload, send);
+        };
+        let before = match known {
+            Some(known) => known.duration,
+            None => {
+                // Audio of the event's first part, which was sent already, or the time between audio and event.
+                let sent = stream.next_timestamp.wrapping_sub(view.timestamp()) as i32;
+                let gap = sent.min(0).unsigned_abs();
+                match missing {
+                    _ if gap == 0 => {}
+                    0 => stream.transcoder.pause(gap, &mut emit).map_err(failed)?,
+                    _ => stream.transcoder.gap(gap, &mut emit).map_err(failed)?,
+                }
+                let most = audio_clock / 1_000 * REPORT_INTERVAL_MS;
+                let sent = sent.max(0).unsigned_abs();
+                let sent = if sent <= most { sent } else { 0 };
+                stream.next_timestamp = view.timestamp().wrapping_add(sent);
+                (u64::from(sent) * u64::from(clock) / u64::from(audio_clock.max(1))) as u16
+            }
+        };
+        self.progress = Some(EventProgress {
+            timestamp: view.timestamp(),
+            duration: event.duration.max(before),
+            clock,
+            ended: event.end,
+        });
+        // One packet adds one second of tone at most, as concealment does: the 16-bit duration is controlled by the
+        // sender.
+        let units = u32::from(event.duration.saturating_sub(before)).min(clock);
+        let rate = stream.transcoder.unpacker().sample_rate();
+        let mut left = (u64::from(units) * u64::from(rate) / u64::from(clock.max(1))) as usize;
         while left > 0 {
             let count = left.min(TONE_CHUNK);
             left -= count;
-            let mut emit = |packet: codec::packet::Packet<'_>| {
-                let timestamp = origin.wrapping_add(packet.timestamp);
-                writer.write(to, packet.marker, timestamp, packet.payload, send);
-            };
             let mut fill = |samples: &mut [i16]| inserter.apply(samples);
             let inserted = stream.transcoder.insert(count, &mut fill, &mut emit);
-            inserted.map_err(|_| DropReason::MediaNotTranscoded)?;
+            inserted.map_err(failed)?;
         }
         if event.end {
             // The rest of the shortest tone, and the pause after it, replace the audio that follows.
             inserter.end();
         }
         // The tone covers the event's part of the sender's timeline.
-        let passed = u64::from(units) * u64::from(stream.clocks.0) / u64::from(clock.max(1));
-        stream.next_timestamp = match known {
-            None => view.timestamp(),
-            Some(_) => stream.next_timestamp,
-        }
-        .wrapping_add(passed as u32);
+        let passed = u64::from(units) * u64::from(audio_clock) / u64::from(clock.max(1));
+        stream.next_timestamp = stream.next_timestamp.wrapping_add(passed as u32);
         Ok(())
     }
 }
 
 /// Rewrites relayed RTCP in place, if one or both sides are transcoded or renumbered. Sender reports get our timestamps
-/// and counts. Reception reports get the sequence numbers of the stream that their receiver sent. `from` changes the
-/// stream of the RTCP's sender, `to` the stream that it reports on.
+/// and counts. Reception reports get the sequence numbers of the stream that their receiver sent, and its losses before
+/// us. `from` changes the stream of the RTCP's sender, `to` the stream that it reports on, which was `received` here.
 pub(crate) fn rewrite_rtcp(
     from: Option<&StreamRewriter>,
-    to: Option<&StreamRewriter>,
+    (to, received): (Option<&StreamRewriter>, &mut Sources),
     compound: &mut [u8],
 ) {
     let mut at = 0;
@@ -626,7 +679,7 @@ pub(crate) fn rewrite_rtcp(
         let blocks = packet.get_mut(blocks..).unwrap_or_default();
         for block in blocks.chunks_exact_mut(24).take(usize::from(head & 31)) {
             match rewriter {
-                StreamRewriter::Transcode(transcoder) => transcoder.report_block(block),
+                StreamRewriter::Transcode(transcoder) => transcoder.report_block(block, received),
                 StreamRewriter::Renumber(numbers) => renumber_report_block(numbers, block),
             }
         }
@@ -657,26 +710,34 @@ impl StreamTranscoder {
             .for_each(|(byte, new)| *byte = new);
     }
 
-    /// Rewrites highest sequence number and jitter of a block about a stream that we sent. Losses remain those between
-    /// us and the receiver.
-    fn report_block(&self, block: &mut [u8]) {
+    /// Rewrites losses, highest sequence number and jitter of a block about a stream that we sent. The losses are those
+    /// on both ways: the ones before us were concealed here, and the sender would not learn of them.
+    fn report_block(&self, block: &mut [u8], received: &mut Sources) {
         let Some(stream) = &self.stream else { return };
-        let (Some(highest), Some(source)) = (block.get(8..12), block.first_chunk::<4>()) else {
+        let Some(mut report) = ReportBlock::parse(block) else {
             return;
         };
-        if u32::from_be_bytes(*source) != stream.ssrc || highest == [0; 4] {
+        if report.ssrc != stream.ssrc || report.highest_sequence == 0 {
             return;
         }
-        let jitter = block.get(12..16).and_then(|four| four.first_chunk::<4>());
-        let jitter = jitter.map_or(0, |four| u32::from_be_bytes(*four));
+        if let Some(before) = received.report_block_of(stream.ssrc) {
+            let arriving = |block: &ReportBlock| 256 - u32::from(block.fraction_lost);
+            let arrived = arriving(&before) * arriving(&report) / 256;
+            report.fraction_lost = (256 - arrived).min(255) as u8;
+            let mut relayed = self.lost_before.iter();
+            let relayed = relayed.find(|(ssrc, _)| *ssrc == stream.ssrc);
+            let relayed = relayed.map_or(0, |(_, lost)| *lost);
+            let lost = before.cumulative_lost.saturating_sub(relayed);
+            report.cumulative_lost = report.cumulative_lost.saturating_add(lost);
+        }
+        report.highest_sequence = self.numbers.highest;
         let (remote, local) = stream.clocks;
-        let jitter = u64::from(jitter) * u64::from(remote) / u64::from(local.max(1));
-        let new = self.numbers.highest.to_be_bytes();
-        let new = new.into_iter().chain((jitter as u32).to_be_bytes());
-        let fields = block.get_mut(8..16).unwrap_or_default();
-        fields
+        let jitter = u64::from(report.jitter) * u64::from(remote) / u64::from(local.max(1));
+        report.jitter = jitter as u32;
+        let bytes = report.to_bytes();
+        block
             .iter_mut()
-            .zip(new)
+            .zip(bytes)
             .for_each(|(byte, new)| *byte = new);
     }
 }
@@ -729,7 +790,8 @@ impl StreamRewriter {
                     _ => Numbering::default(),
                 };
                 numbers.begin_transcoding(received);
-                let transcoder = StreamTranscoder::new(plan.clone(), numbers);
+                let mut transcoder = StreamTranscoder::new(plan.clone(), numbers);
+                transcoder.lost_before = received.losses().collect();
                 Some(Box::new(StreamRewriter::Transcode(transcoder)))
             }
             (None, Some(before)) if renumbers => match *before {
@@ -744,8 +806,9 @@ impl StreamRewriter {
         };
     }
 
-    /// A source whose packets are relayed to a side with SRTP has begun a new sequence: its keystream must not be used
-    /// again (RFC 3711 section 3.3.1). `sent` is the last number that was sent.
+    /// A source whose packets are relayed to a side with SRTP has begun a new sequence, or its numbers went on while
+    /// nothing was relayed: no keystream may be used again (RFC 3711 section 3.3.1). `sent` is the last number that was
+    /// sent.
     pub(crate) fn restart(
         this: &mut Option<Box<StreamRewriter>>,
         ssrc: u32,

@@ -2,14 +2,15 @@
 
 use crate::participants::{self, Participant, address, socket};
 
-use codec::Kind;
+use codec::{Format, Kind};
 use core::time::Duration;
 use engine::{DropReason, Entropy, Forward, HashKey, MediaPacket, PacketVerdict, Time};
-use media::{Forwarder, ForwarderLimits, Keys, MediaCommand, Protection};
+use media::conference::{ParticipantEvent, VoiceFormat};
+use media::{Forwarder, ForwarderLimits, Keys, MediaCommand, MediaEvent, Protection};
 use protect::srtp::{ContextLimits, Inbound, MasterKey, Suite};
 use std::sync::Arc;
 use wire::rtcp::{Compound, CompoundBuilder, ReportBlock, SenderInfo, is_rtcp};
-use wire::rtp::{RtpHeader, RtpView};
+use wire::rtp::{RtpHeader, RtpView, TelephoneEvent};
 
 fn forwarder() -> Forwarder {
     Forwarder::new(ForwarderLimits::default(), HashKey::default())
@@ -148,6 +149,119 @@ fn late_thread_sends_packets_of_half_a_turn_before_the_next_turn() {
         assert_eq!(numbers, next);
     }
     assert_eq!(forwarder.bridge().figures().missed, 0);
+}
+
+/// At 48 kHz an event has another segment each 1.37 s (RFC 4733 section 2.5.1.3).
+#[test]
+fn long_digit_is_one_digit() {
+    let mut forwarder = forwarder();
+    let mut voice = VoiceFormat::new(Format::new(Kind::Opus));
+    (voice.events, voice.events_clock) = (Some(101), 48_000);
+    let mut participant = Participant::with(1, voice, 0.0);
+    participant.plan.in_lobby = true;
+    participant.join(&mut forwarder, Time::ZERO);
+    let segment = u32::from(u16::MAX);
+    // A key held for 3 s, then the same key twice.
+    let packets = [
+        (1_000, 9_600, false),
+        (1_000, u16::MAX, false),
+        (1_000 + segment, 4_000, false),
+        (1_000 + segment, u16::MAX, false),
+        (1_000 + 2 * segment, 12_930, true),
+        (1_000 + 2 * segment, 12_930, true),
+        (160_000, 4_800, true),
+        (170_000, 4_800, true),
+    ];
+    for (index, (timestamp, duration, end)) in packets.into_iter().enumerate() {
+        let event = TelephoneEvent {
+            event: 1,
+            end,
+            volume: 10,
+            duration,
+        };
+        let header = RtpHeader {
+            payload_type: 101,
+            sequence: index as u16,
+            timestamp,
+            ssrc: 101,
+            ..RtpHeader::default()
+        };
+        let now = Time::from_millis(100 * index as u64);
+        send(&mut forwarder, &mut header.packet(&event.to_bytes()), now);
+    }
+    let digits = core::iter::from_fn(|| forwarder.next_report()).filter(|report| {
+        let digit = ParticipantEvent::Digit(b'1');
+        matches!(report, MediaEvent::Participant { event, .. } if *event == digit)
+    });
+    assert_eq!(digits.count(), 3);
+}
+
+/// After a reload a re-INVITE of a participant of before has the plan with the old settings.
+#[test]
+fn settings_are_those_of_the_last_to_join() {
+    let mut forwarder = forwarder();
+    let mut participants = [1, 2].map(|number| Participant::new(number, Kind::Pcma, 20, 0.0));
+    participants[1].plan.settings.mute_digits = b"*7".iter().copied().collect();
+    for participant in &participants {
+        participant.join(&mut forwarder, Time::ZERO);
+    }
+    let refreshed = MediaCommand::UpdateParticipant(Box::new(participants[0].plan.clone()));
+    forwarder.command(refreshed, Time::ZERO);
+    for (digit, ms) in [('*', 200), ('7', 400)] {
+        let now = Time::from_millis(ms);
+        participants[0].event(&mut forwarder, digit, ms as u32 * 8, now);
+    }
+    let reports: Vec<MediaEvent> = core::iter::from_fn(|| forwarder.next_report()).collect();
+    let muted = MediaEvent::Participant {
+        session: 1,
+        event: ParticipantEvent::Muted,
+    };
+    assert!(reports.contains(&muted), "{reports:?}");
+}
+
+/// Comfort noise (RFC 3389) is no speech: the others would hear a hiss at each description of it.
+#[test]
+fn comfort_noise_is_not_mixed() {
+    let mut forwarder = forwarder();
+    let mut voice = VoiceFormat::new(Format::new(Kind::Pcma));
+    voice.noise = Some(13);
+    let mut participants = [
+        Participant::with(1, voice, 0.0),
+        Participant::new(2, Kind::Pcma, 20, 0.0),
+    ];
+    for participant in &mut participants {
+        participant.plan.settings.entry_tone = false;
+        participant.join(&mut forwarder, Time::ZERO);
+    }
+    let at = Time::from_millis;
+    participants::talk(&mut forwarder, &mut participants, at(0), at(1_000), |_| {
+        false
+    });
+    let is_mixed = |forwarder: &Forwarder| forwarder.bridge().participant(1).unwrap().in_mix;
+    for second in 1..6 {
+        let header = RtpHeader {
+            payload_type: 13,
+            sequence: 1_000 + second as u16,
+            timestamp: second as u32 * 8_000,
+            ssrc: 101,
+            ..RtpHeader::default()
+        };
+        let begin = second * 1_000;
+        send(&mut forwarder, &mut header.packet(&[50]), at(begin));
+        for ms in (begin + 10..begin + 1_000).step_by(10) {
+            participants::run(&mut forwarder, &mut participants, at(ms));
+            assert!(!is_mixed(&forwarder), "{ms} ms");
+        }
+    }
+    participants[0].set_tone(440.0);
+    participants::talk(
+        &mut forwarder,
+        &mut participants,
+        at(6_000),
+        at(7_000),
+        |_| false,
+    );
+    assert!(is_mixed(&forwarder), "speech after the pause");
 }
 
 /// A receiver of SRTP that misses the first packets would assume a wrong rollover counter (RFC 3711 section 3.3.1).

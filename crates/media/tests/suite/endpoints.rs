@@ -329,6 +329,38 @@ fn sink_receives_digits_despite_loss() {
     );
 }
 
+/// An event that lasts longer than its field can state has several segments (RFC 4733 section 2.5.1.3).
+#[test]
+fn segments_of_a_long_digit_are_one_digit() {
+    let mut receiver = EventReceiver::default();
+    let segment = u32::from(u16::MAX);
+    let begin = 0xffff_0000u32;
+    let packets = [
+        (0, 9_600, false, true),
+        (0, u16::MAX, false, false),
+        (segment, 4_000, false, false),
+        // Late, and the end three times.
+        (0, u16::MAX, false, false),
+        (segment, 30_465, true, false),
+        (segment, 30_465, true, false),
+        (segment, 30_465, true, false),
+        (100_000, 4_800, true, true),
+    ];
+    for (after, duration, end, begins) in packets {
+        let event = TelephoneEvent {
+            event: 1,
+            end,
+            volume: 10,
+            duration,
+        };
+        let timestamp = begin.wrapping_add(after);
+        assert_eq!(receiver.receive(timestamp, event), begins, "{after}");
+    }
+    let durations: Vec<u32> = receiver.digits().map(|digit| digit.duration).collect();
+    assert_eq!(durations, [96_000, 4_800]);
+    assert!(receiver.digits().all(|digit| digit.ended));
+}
+
 /// Sends `seconds` of a source's audio to a sink; `keep` selects the packets that arrive.
 fn through(
     law: Law,

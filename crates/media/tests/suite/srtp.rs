@@ -218,6 +218,63 @@ fn restarted_sequence_reaches_a_side_with_srtp() {
     assert_eq!(part.reports().next().unwrap().highest_sequence, 799);
 }
 
+/// A held phone or PBX that goes on sending: after more than 32,768 packets its numbers look like old ones (RFC 3711
+/// section 3.3.1).
+#[test]
+fn side_with_srtp_has_audio_after_a_long_hold() {
+    for (held, restarted) in [
+        (40_000u32, false),
+        (65_536, false),
+        (70_000, false),
+        (40_000, true),
+    ] {
+        let (protection, mut phone) = keys(Suite::AesCm128HmacSha1_80, 1, 0);
+        let mut plan = plan(protection, Protection::None);
+        plan.flows[0].sides[1].plain_rtcp = true;
+        let mut forwarder = with(plan.clone());
+        let mut sequence = 30_000u16;
+        let mut next = || {
+            sequence = sequence.wrapping_add(1);
+            rtp(7, sequence)
+        };
+        let mut numbers = Vec::new();
+        let mut relay = |forwarder: &mut Forwarder, packet: &[u8]| {
+            let (_, out) = pass(forwarder, B, OTHER, packet).unwrap();
+            let plain = opened(&mut phone.inbound, &out, false);
+            assert_eq!(plain[12..], packet[12..]);
+            numbers.push(u16::from_be_bytes([plain[2], plain[3]]));
+        };
+        if restarted {
+            // It is renumbered already.
+            for sequence in 40_000..40_100 {
+                relay(&mut forwarder, &rtp(7, sequence));
+            }
+            for _ in 0..2 {
+                let _ = pass(&mut forwarder, B, OTHER, &next());
+            }
+        }
+        for _ in 0..100 {
+            relay(&mut forwarder, &next());
+        }
+        plan.flows[0].sides[0].receives = false;
+        forwarder.command(MediaCommand::Update(Box::new(plan.clone())), Time::ZERO);
+        for _ in 0..held {
+            let dropped = pass(&mut forwarder, B, OTHER, &next());
+            assert_eq!(dropped, Err(DropReason::MediaDirectionClosed));
+        }
+        plan.flows[0].sides[0].receives = true;
+        forwarder.command(MediaCommand::Update(Box::new(plan)), Time::ZERO);
+        for _ in 0..100 {
+            relay(&mut forwarder, &next());
+        }
+        let after = &numbers[numbers.len() - 100..];
+        assert!(
+            after.windows(2).all(|two| two[1] == two[0].wrapping_add(1)),
+            "{held}: {after:?}"
+        );
+    }
+}
+
 #[test]
 fn both_sides_use_srtp() {
     let (left, mut one) = keys(Suite::AesCm128HmacSha1_80, 1, 0);

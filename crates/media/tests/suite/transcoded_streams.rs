@@ -8,7 +8,7 @@ use codec::format::Format;
 use codec::kind::Kind;
 use engine::DropReason;
 use media::{EventMapping, Protection};
-use wire::rtcp::{CompoundBuilder, ReportBlock};
+use wire::rtcp::{Compound, CompoundBuilder, ReportBlock};
 use wire::rtp::{RtpHeader, RtpView, TelephoneEvent};
 
 /// A phone begins its numbers and timestamps again under the same source: two packets in sequence are a new sequence.
@@ -88,6 +88,119 @@ fn shortest_event_becomes_a_detectable_tone() {
             sent.extend(line.pass(A, &speaker.next()).unwrap());
         }
         assert_eq!(digits_in(&sent, to.1), ['5'], "{to:?}");
+    }
+}
+
+/// A sender may send audio beside the events of the same time (RFC 4733): the tone takes its place.
+#[test]
+fn audio_beside_events_is_replaced_by_the_tone() {
+    let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
+    for event_first in [false, true] {
+        let transcoding = plan(from, to, 20, EventMapping::Tones);
+        let mut line = Line::new(session(Some(transcoding), None, Protection::None));
+        let mut speaker = Speaker::new(from, 600.0);
+        let mut sent = Vec::new();
+        for _ in 0..5 {
+            sent.extend(line.pass(A, &speaker.next()).unwrap());
+        }
+        let begin = speaker.start.wrapping_add(5 * 160);
+        let press = |speaker: &mut Speaker, count: u16| {
+            let packet = event(speaker.sequence, begin, 160 * count.min(6), count >= 6);
+            speaker.sequence = speaker.sequence.wrapping_add(1);
+            packet
+        };
+        for count in 1..=6 {
+            let packets = match event_first {
+                true => [press(&mut speaker, count), speaker.next()],
+                false => [speaker.next(), press(&mut speaker, count)],
+            };
+            for packet in packets {
+                sent.extend(line.pass(A, &packet).unwrap());
+            }
+        }
+        for count in 7..=8 {
+            let repeated = press(&mut speaker, count);
+            sent.extend(line.pass(A, &repeated).unwrap());
+        }
+        for _ in 0..10 {
+            sent.extend(line.pass(A, &speaker.next()).unwrap());
+        }
+        assert_eq!(digits_in(&sent, to.1), ['5']);
+        // As much audio as the time has.
+        assert_eq!(decode(&sent, to).0.len(), (5 + 6 + 10) * 160);
+    }
+}
+
+/// A digit after a pause of the sender: what follows keeps its time.
+#[test]
+fn pause_before_an_event_advances_the_timestamp() {
+    let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
+    let transcoding = plan(from, to, 20, EventMapping::Tones);
+    let mut line = Line::new(session(Some(transcoding), None, Protection::None));
+    let mut speaker = Speaker::new(from, 600.0);
+    let first = line.pass(A, &speaker.next()).unwrap();
+    // Five seconds without packets, and a digit of 120 ms.
+    let begin = speaker.start.wrapping_add(40_160);
+    let mut sent = Vec::new();
+    for count in 1..=6 {
+        let packet = event(speaker.sequence, begin, 160 * count, count == 6);
+        speaker.sequence = speaker.sequence.wrapping_add(1);
+        sent.extend(line.pass(A, &packet).unwrap());
+    }
+    speaker.start = begin.wrapping_add(960).wrapping_sub(160);
+    sent.extend(line.pass(A, &speaker.next()).unwrap());
+    let times: Vec<u32> = first
+        .iter()
+        .chain(&sent)
+        .map(|packet| RtpView::parse(packet).unwrap().timestamp())
+        .collect();
+    let since: Vec<u32> = times
+        .iter()
+        .map(|time| time.wrapping_sub(times[0]))
+        .collect();
+    let expected: Vec<u32> = core::iter::once(0)
+        .chain((0..7).map(|packet| 40_160 + packet * 160))
+        .collect();
+    assert_eq!(since, expected);
+}
+
+/// Losses before us are concealed here; the sender learns of them together with those behind us.
+#[test]
+fn reports_have_the_losses_of_both_ways() {
+    let (a, b) = ((0, Kind::Pcmu), (8, Kind::Pcma));
+    let mut line = Line::new(session(
+        Some(plan(a, b, 20, EventMapping::Tones)),
+        Some(plan(b, a, 20, EventMapping::Tones)),
+        Protection::None,
+    ));
+    let mut speaker = Speaker::new(a, 600.0);
+    // In each interval the receiver misses a quarter of what it is sent.
+    let mut cumulative_lost = 0;
+    for (lost, expected) in [(10, (112, 20)), (0, (64, 30)), (29, (203, 69))] {
+        for packet in 0..40 {
+            let sent = speaker.next();
+            if !(10..10 + lost).contains(&packet) {
+                line.pass(A, &sent).unwrap();
+            }
+        }
+        cumulative_lost += 10;
+        let block = ReportBlock {
+            ssrc: 7,
+            fraction_lost: 64,
+            cumulative_lost,
+            highest_sequence: 1,
+            ..ReportBlock::default()
+        };
+        let report = CompoundBuilder::new()
+            .receiver_report(8, &[block])
+            .cname(8, "b@a")
+            .finish();
+        let sent = line.pass(B, &report).unwrap();
+        let block = Compound::new(&sent[0]).next().unwrap();
+        let block = block.reports().next().unwrap();
+        let (fraction, cumulative) = expected;
+        assert!(block.fraction_lost.abs_diff(fraction) < 8, "{block:?}");
+        assert!(block.cumulative_lost.abs_diff(cumulative) <= 1, "{block:?}");
     }
 }
 

@@ -95,7 +95,7 @@ fn choice(
     kind: Kind,
 ) -> VoiceChoice {
     let theirs = Format::parse(kind, codec.fmtp);
-    let ours = theirs.answer(&Format::new(kind)).unwrap_or(theirs);
+    let ours = theirs.answer(&Format::of_decoder(kind)).unwrap_or(theirs);
     let named = |name: &[u8], clock: u32| {
         let found = media
             .codecs()
@@ -349,7 +349,7 @@ impl ConferenceDescription {
                 numbers.chain(noise).chain(others),
             );
             for &(kind, number) in &codecs {
-                codec_lines(&mut out, number, &Format::new(kind));
+                codec_lines(&mut out, number, &Format::of_decoder(kind));
             }
             other_lines(&mut out, noise, &events);
             write(
@@ -477,6 +477,20 @@ mod tests {
                 assert!(!offer.contains("a=rtpmap:97 "), "{offer}");
             }
         }
+    }
+
+    /// Senders leave it out otherwise (RFC 7587 section 6.1), and the decoder of a participant uses it.
+    #[test]
+    fn redundancy_of_opus_is_requested() {
+        let mut description = ConferenceDescription::new(1);
+        let audio = "m=audio 4000 RTP/AVP 107\r\na=rtpmap:107 opus/48000/2\r\n";
+        let (choice, answer) = answered(&mut description, &session(audio));
+        let offer = offered(&mut description, 0);
+        for ours in [answer, offer] {
+            assert!(ours.contains("a=fmtp:107 useinbandfec=1\r\n"), "{ours}");
+        }
+        // The participant has not requested it.
+        assert_eq!(choice.voice.format, Format::new(Kind::Opus));
     }
 
     #[test]

@@ -15,6 +15,9 @@ use wire::sip::Message;
 /// Idle time after which a caller can be displaced: long enough to look up a PIN.
 const MIN_IDLE: Duration = Duration::from_secs(10);
 
+/// Octets of an asserted caller that are kept.
+const MAX_CALLER: usize = 256;
+
 /// Origin of entries, as far as the caller cannot choose it freely.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum LobbySource {
@@ -37,6 +40,7 @@ impl LobbySource {
             (Some(user), _) => LobbySource::User(user),
             (None, Some(trunk)) => {
                 let from = request.from().map(|from| from.uri).unwrap_or_default();
+                let from = from.get(..MAX_CALLER).unwrap_or(from);
                 LobbySource::Caller(trunk, from.into())
             }
             (None, None) => LobbySource::Address(match address.to_canonical() {
@@ -90,6 +94,12 @@ impl Lobby {
             idle_since: caller.at,
         };
         self.0.insert(caller.number, entry);
+    }
+
+    /// Conference table and source of a caller.
+    pub(super) fn origin(&self, number: u64) -> Option<(&str, &LobbySource)> {
+        let entry = self.0.get(&number)?;
+        Some((entry.conference.as_str(), &entry.source))
     }
 
     /// Resets the idle time after a digit.

@@ -63,7 +63,11 @@ impl ConferenceCalls<'_> {
         source: &LobbySource,
     ) -> Result<(), JoinRefusal> {
         let now = self.parts.ctx.now;
-        match self.parts.conferences.lobby.space(spec, source, now) {
+        let conferences = &self.parts.conferences;
+        if conferences.pin_lockout.is_locked(&spec.name, source, now) {
+            return Err(JoinRefusal::PIN);
+        }
+        match conferences.lobby.space(spec, source, now) {
             LobbySpace::Free => Ok(()),
             LobbySpace::Full => Err(JoinRefusal::LOBBY),
             LobbySpace::Displace(call) => {
@@ -93,11 +97,20 @@ impl ConferenceCalls<'_> {
         };
         let result = entry.add_digit(digit, pin);
         let number = self.parts.calls.get(slot).map_or(0, |call| call.number);
-        self.parts.conferences.lobby.record_digit(number, now);
-        match result {
-            DigitResult::Incomplete => {}
-            DigitResult::Correct => self.accept_pin(slot),
-            DigitResult::Wrong => self.reject_pin(slot),
+        let conferences = &mut self.parts.conferences;
+        conferences.lobby.record_digit(number, now);
+        // While its source is locked out, a right PIN counts as a wrong one.
+        let accepted = match (result, conferences.lobby.origin(number)) {
+            (DigitResult::Incomplete, _) => return,
+            (DigitResult::Wrong, _) => false,
+            (DigitResult::Correct, None) => true,
+            (DigitResult::Correct, Some((conference, source))) => conferences
+                .pin_lockout
+                .record_right(conference, source, now),
+        };
+        match accepted {
+            true => self.accept_pin(slot),
+            false => self.reject_pin(slot, number),
         }
     }
 
@@ -137,16 +150,25 @@ impl ConferenceCalls<'_> {
         self.report_joined(slot);
     }
 
-    fn reject_pin(&mut self, slot: CallSlot) {
+    fn reject_pin(&mut self, slot: CallSlot, number: u64) {
+        let now = self.parts.ctx.now;
         self.parts.ctx.counters.pins_wrong += 1;
         self.parts
             .calls
             .report_pin(&mut self.parts.ctx, slot, "wrong");
-        if self
-            .parts
-            .calls
-            .pin_entry(slot)
-            .is_some_and(|entry| entry.wrong_pins >= MAX_ATTEMPTS)
+        let conferences = &mut self.parts.conferences;
+        let origin = conferences.lobby.origin(number);
+        let is_locked_out = origin.is_some_and(|(conference, source)| {
+            conferences
+                .pin_lockout
+                .record_wrong(conference, source, now)
+        });
+        if is_locked_out
+            || self
+                .parts
+                .calls
+                .pin_entry(slot)
+                .is_some_and(|entry| entry.wrong_pins >= MAX_ATTEMPTS)
         {
             return self.end_without_pin(slot, Reason::WrongPin);
         }

@@ -4,6 +4,7 @@ use crate::calls::Call;
 use crate::calls::conference::describe::ConferenceDescription;
 use crate::calls::conference::lobby::{Lobby, NewCaller};
 use crate::calls::conference::pin_entry::PinEntry;
+use crate::calls::conference::pin_lockout::PinLockout;
 use crate::calls::key::CallKey;
 use crate::conferences::{ConferenceName, ConferenceReply, ConferenceView, ParticipantView};
 use crate::request::RequestRefusal;
@@ -76,6 +77,7 @@ pub(crate) struct Conferences {
     pub(super) last_number: u64,
     pub(super) active: MaybeShared<ActiveConferences>,
     pub(super) lobby: Lobby,
+    pub(super) pin_lockout: PinLockout,
     /// Pending queries of the control interface.
     pub(crate) queries: ConferenceQueries,
 }
@@ -87,6 +89,7 @@ impl Conferences {
             last_number: 0,
             active,
             lobby: Lobby::default(),
+            pin_lockout: PinLockout::default(),
             queries: ConferenceQueries::default(),
         }
     }
@@ -233,6 +236,11 @@ impl JoinRefusal {
     pub(super) const LOBBY: JoinRefusal = JoinRefusal {
         limit: "lobby",
         reason: Reason::LobbyFull,
+    };
+    /// Too many wrong PINs of the source of the call.
+    pub(super) const PIN: JoinRefusal = JoinRefusal {
+        limit: "pin",
+        reason: Reason::WrongPin,
     };
     pub(super) const PARTICIPANTS: JoinRefusal = JoinRefusal {
         limit: "participants",
