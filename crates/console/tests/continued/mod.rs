@@ -99,3 +99,27 @@ fn calls_that_go_on_at_midnight_are_found_by_their_last_state() {
         assert!(by_text[2].is_empty());
     }
 }
+
+#[test]
+fn a_call_id_of_digits_does_not_hide_the_call_of_that_number() {
+    for place in places("numbers-as-call-ids") {
+        let mut writer = open(&place, START);
+        call(&mut writer, 1, START, "100", "600");
+        writer.tick(START + 2 * SECOND);
+        let number = reader(&place).find("a-1").unwrap().unwrap().id;
+        for id in [number.to_string(), "17".to_owned()] {
+            let options = request("OPTIONS", &id, "<sip:9@x>", "600", "");
+            let at = START + 4 * SECOND;
+            put(&mut writer, at, false, "192.0.2.66:5060", &options);
+        }
+        writer.tick(START + 6 * SECOND);
+        let first_id = |id: &str| {
+            let call = reader(&place).find(id).unwrap();
+            call.and_then(|call| call.call_ids.first().cloned())
+        };
+        assert_eq!(first_id(&number.to_string()).as_deref(), Some("a-1"));
+        // No call has this number.
+        assert_eq!(first_id("17").as_deref(), Some("17"));
+        assert_eq!((first_id("18"), first_id("+17")), (None, None));
+    }
+}
