@@ -164,7 +164,9 @@ pub(super) async fn end(
     let user = match oidc.redeem(&code, &login, unix_s(&state)).await {
         Ok(user) => user,
         // Only a wrong login is a failure of its source.
-        Err(problem) if problem.status() == StatusCode::SERVICE_UNAVAILABLE => return Err(problem),
+        Err(problem) if problem.status() == StatusCode::SERVICE_UNAVAILABLE => {
+            return refuse_uncounted(problem);
+        }
         Err(problem) => return refuse(problem),
     };
     let name = format!("oidc:{}", user.name);

@@ -33,7 +33,7 @@ pub(super) struct SessionBody {
     pub(super) version: &'static str,
     /// Whether there are users, who have to log in.
     pub(super) login: bool,
-    /// Whether login by OpenID Connect is possible; always false in this version.
+    /// Whether login by OpenID Connect is possible.
     pub(super) oidc: bool,
     /// Whether there is a store, so that calls can be searched.
     pub(super) store: bool,
