@@ -386,7 +386,7 @@ pub(super) async fn begin_session(
     };
     state.audit(client, Some(&caller), ("login", ""), StatusCode::OK);
     let mut response = ok(&session_body(&state, Some(&caller)))?;
-    if let Ok(value) = HeaderValue::from_str(&policy.set_cookie(&cookie)) {
+    if let Ok(value) = HeaderValue::from_str(&policy.set_cookie(&cookie, &headers)) {
         response.headers_mut().insert(SET_COOKIE, value);
     }
     Ok(response)
@@ -396,13 +396,14 @@ pub(super) async fn begin_session(
 pub(super) async fn end_session(
     State(state): Shared,
     Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
 ) -> Answer {
     if let Some(session) = &caller.session {
         state.access().sessions.end(session);
         state.hub.end(session);
     }
     let mut response = ok(&session_body(&state, None))?;
-    if let Ok(value) = HeaderValue::from_str(&state.policy().set_cookie("")) {
+    if let Ok(value) = HeaderValue::from_str(&state.policy().set_cookie("", &headers)) {
         response.headers_mut().insert(SET_COOKIE, value);
     }
     Ok(response)

@@ -1,7 +1,7 @@
 //! Handlers of the login by OpenID Connect. The state of a login is in a cookie of the browser that began it, so that
 //! the console keeps nothing and a login cannot be begun for another browser.
 
-use super::access::{Credentials, cookie, is_equal};
+use super::access::{Credentials, cookie, cookie_name, is_equal};
 use super::api::{ConsoleState, Parameters, Shared};
 use super::guard::source_of;
 use super::oidc::{LoginSecrets, refused, unavailable};
@@ -56,17 +56,14 @@ fn secrets_of(text: &str) -> Option<LoginSecrets> {
 }
 
 /// Name of the cookie with the state of a login.
-fn cookie_name(is_secure: bool) -> &'static str {
-    match is_secure {
-        true => "__Host-hornwork-login",
-        false => "hornwork-login",
-    }
+fn login_cookie(is_secure: bool, headers: &HeaderMap) -> String {
+    cookie_name("hornwork-login", is_secure, headers)
 }
 
 /// The value of `Set-Cookie`; browsers send it when the provider leads back (`Lax`).
-fn set_cookie(is_secure: bool, value: &str, age_s: u32) -> String {
+fn set_cookie((is_secure, headers): (bool, &HeaderMap), value: &str, age_s: u32) -> String {
     let secure = if is_secure { "; Secure" } else { "" };
-    let name = cookie_name(is_secure);
+    let name = login_cookie(is_secure, headers);
     format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={age_s}{secure}")
 }
 
@@ -87,7 +84,7 @@ fn unix_s(state: &ConsoleState) -> i64 {
 }
 
 /// `GET /session/oidc`: leads the browser to the provider.
-pub(super) async fn begin(State(state): Shared) -> Answer {
+pub(super) async fn begin(State(state): Shared, asked: HeaderMap) -> Answer {
     let policy = state.policy();
     let client = policy.oidc.as_ref().ok_or_else(absent)?;
     let _permit = client.permit()?;
@@ -107,10 +104,8 @@ pub(super) async fn begin(State(state): Shared) -> Answer {
         HeaderValue::from_str(&target).map_err(unavailable)?,
     );
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    add_cookie(
-        &mut response,
-        &set_cookie(policy.is_secure, &cookie, LOGIN_S),
-    );
+    let place = (policy.is_secure, &asked);
+    add_cookie(&mut response, &set_cookie(place, &cookie, LOGIN_S));
     Ok(response)
 }
 
@@ -119,7 +114,7 @@ pub(super) async fn end(
     State(state): Shared,
     Extension(client): Extension<ClientAddress>,
     Parameters(query): Parameters<CallbackQuery>,
-    headers: HeaderMap,
+    asked: HeaderMap,
 ) -> Answer {
     let policy = state.policy();
     let oidc = policy.oidc.as_ref().ok_or_else(absent)?;
@@ -135,10 +130,10 @@ pub(super) async fn end(
     let not_begun = || refused("this browser has not begun the login, or too long ago");
     // Any page can have browsers send such a request, for an image for example: it tells nothing about its sender, and
     // is no failure.
-    let is_page = headers
+    let is_page = asked
         .get(DESTINATION)
         .is_none_or(|destination| destination == "document");
-    let login = cookie(&headers, cookie_name(policy.is_secure)).and_then(secrets_of);
+    let login = cookie(&asked, &login_cookie(policy.is_secure, &asked)).and_then(secrets_of);
     let Some(login) = login.filter(|_| is_page) else {
         return refuse_uncounted(not_begun());
     };
@@ -184,8 +179,9 @@ pub(super) async fn end(
         HeaderValue::from_static("text/html; charset=utf-8"),
     );
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    add_cookie(&mut response, &policy.set_cookie(&begun.0));
-    add_cookie(&mut response, &set_cookie(policy.is_secure, "", 0));
+    add_cookie(&mut response, &policy.set_cookie(&begun.0, &asked));
+    let place = (policy.is_secure, &asked);
+    add_cookie(&mut response, &set_cookie(place, "", 0));
     Ok(response)
 }
 

@@ -276,8 +276,8 @@ fn finish(rig: &Rig, cookie: &str, state: &str) -> (u16, String, Option<String>)
     let headers = format!("Cookie: {cookie}\r\nSec-Fetch-Site: cross-site\r\n");
     let answer = rig.with("GET", &path, &headers, "");
     let session = answer.raw_head.lines().find_map(|line| {
-        let value = line.strip_prefix("set-cookie: hornwork=")?;
-        Some(format!("hornwork={}", value.split(';').next()?))
+        let pair = line.strip_prefix("set-cookie: ")?.split(';').next()?;
+        (!pair.contains("-login")).then(|| pair.to_owned())
     });
     (
         answer.status,
