@@ -188,11 +188,17 @@ impl ConsoleState {
         self.audit_user(client, user, ("login", ""), StatusCode::OK);
     }
 
-    /// Writes a refused login to the audit log, unless there were many of this source.
-    pub(super) fn audit_refused(&self, client: ClientAddress, name: &str, status: StatusCode) {
+    /// Writes a refused login, or a request with a refused token, to the audit log, unless there were many of this
+    /// source.
+    pub(super) fn audit_refused(
+        &self,
+        client: ClientAddress,
+        (name, action): (&str, &str),
+        status: StatusCode,
+    ) {
         let source = network_of(source_of(client));
         if let Some(value) = self.audit.admit_refused(source, self.operators.clock.now()) {
-            self.audit_user(client, (name, NO_ROLE), ("login", &value), status);
+            self.audit_user(client, (name, NO_ROLE), (action, &value), status);
         }
     }
 
@@ -348,7 +354,7 @@ pub(super) async fn begin_session(
     let name = login.user.chars().filter(|c| !c.is_control());
     let name: String = name.take(MAX_AUDITED_NAME).collect();
     let refuse = |problem: Problem| {
-        state.audit_refused(client, &name, problem.status());
+        state.audit_refused(client, (&name, "login"), problem.status());
         Err(problem)
     };
     if let Some(seconds) = state.access().locked_out(&policy, source, account, now) {

@@ -117,6 +117,13 @@ fn check(
         };
         let identified = access.identify(&policy, &presented, source, now);
         drop(access);
+        // A search for tokens must leave a trace, as that for passwords does.
+        if let Err(problem) = &identified
+            && problem.is_of_token()
+        {
+            let action = format!("{} {path}", request.method());
+            state.audit_refused(client, ("-", &action), problem.status());
+        }
         request.extensions_mut().insert(Identified(identified));
     }
     Ok(())

@@ -120,7 +120,7 @@ pub(super) async fn end(
     let oidc = policy.oidc.as_ref().ok_or_else(absent)?;
     let (source, now) = (source_of(client), state.operators().clock.now());
     let refuse_uncounted = |problem: Problem| {
-        state.audit_refused(client, "-", problem.status());
+        state.audit_refused(client, ("-", "login"), problem.status());
         Err(problem)
     };
     let refuse = |problem: Problem| {
