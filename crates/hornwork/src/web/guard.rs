@@ -4,6 +4,7 @@
 use super::access::{Caller, ClientNames, Presented, is_equal};
 use super::api::ConsoleState;
 use super::problem::{AcceptedValues, Problem};
+use super::routes::BASE;
 use crate::control::{own_host, same_origin};
 use crate::http::ClientAddress;
 use axum::extract::{Extension, Request, State};
@@ -121,7 +122,8 @@ fn check(
         if let Err(problem) = &identified
             && problem.is_of_token()
         {
-            let action = format!("{} {path}", request.method());
+            let action = path.strip_prefix(BASE).unwrap_or(path);
+            let action = format!("{} {action}", request.method());
             state.audit_refused(client, ("-", &action), problem.status());
         }
         request.extensions_mut().insert(Identified(identified));

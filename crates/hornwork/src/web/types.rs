@@ -734,6 +734,8 @@ pub(super) struct OverviewQuery {
 /// Figures of the last five seconds.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct OverviewNow {
+    /// Seconds since 1970, as in the series; null: nothing was measured yet.
+    pub(super) at: Option<i64>,
     /// Calls in progress.
     pub(super) calls_active: u64,
     /// New calls per second.
