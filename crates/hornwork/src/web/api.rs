@@ -42,8 +42,10 @@ const MAX_HASHING: usize = 2;
 const MAX_AUDITED_NAME: usize = 64;
 /// Longest wait for a password check.
 const HASHING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Reports in the list.
+/// Reports in the list: the newest ones.
 const MAX_REPORTS: usize = 1_000;
+/// Folders that are looked at for reports.
+const MAX_FOLDERS: usize = 100_000;
 /// Largest report and record of a run, octets.
 const MAX_REPORT: u64 = 64 << 20;
 /// Entries of a page.
@@ -518,19 +520,24 @@ fn read_bounded(path: &std::path::Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The reports in a folder.
-fn reports_in(folder: &std::path::Path) -> io::Result<Vec<ReportBody>> {
-    let mut reports = Vec::new();
-    for entry in std::fs::read_dir(folder)?.flatten().take(MAX_REPORTS) {
+/// The newest reports in a folder, at most `limit`.
+fn reports_in(folder: &std::path::Path, limit: usize) -> io::Result<Vec<ReportBody>> {
+    let mut pages = Vec::new();
+    for entry in std::fs::read_dir(folder)?.flatten().take(MAX_FOLDERS) {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let page = entry.path().join("report.html").metadata();
-        let Some(page) = page.ok().filter(|_| is_plain(&name)) else {
-            continue;
-        };
-        let run = read_bounded(&entry.path().join("run.json")).unwrap_or_default();
+        let page = entry.path().join("report.html").metadata().ok();
+        if let Some(page) = page.filter(|_| is_plain(&name)) {
+            pages.push((page.modified().ok(), name));
+        }
+    }
+    // A folder lists its entries in any order.
+    pages.sort_unstable_by(|one, other| other.cmp(one));
+    pages.truncate(limit);
+    let mut reports = Vec::new();
+    for (written, name) in pages {
+        let run = read_bounded(&folder.join(&name).join("run.json")).unwrap_or_default();
         let run: Value = serde_json::from_slice(&run).unwrap_or_default();
         let text = |key: &str| run.get(key).and_then(Value::as_str).map(str::to_owned);
-        let written = page.modified().ok();
         let written = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let begun = run.get("started").and_then(Value::as_u64);
         let begun = begun.filter(|seconds| *seconds > 0);
@@ -557,7 +564,7 @@ pub(super) async fn list_reports(State(state): Shared) -> Answer {
             reports: Vec::new(),
         });
     };
-    let read = tokio::task::spawn_blocking(move || reports_in(&folder)).await;
+    let read = tokio::task::spawn_blocking(move || reports_in(&folder, MAX_REPORTS)).await;
     let read = read.map_err(|_| Problem::busy("the folder of reports cannot be read"))?;
     let reports = read
         .map_err(|error| Problem::busy(format!("the folder of reports cannot be read: {error}")))?;
@@ -596,5 +603,27 @@ mod tests {
         assert_eq!(limit_of(None).unwrap(), 100);
         assert!(cursor_of::<i64>(Some("x")).is_err() && cursor_of::<i64>(Some("+7")).is_err());
         assert_eq!(cursor_of::<i64>(Some("7")).unwrap(), Some(7));
+    }
+    #[test]
+    fn the_newest_reports_are_listed() {
+        let name = format!("hornwork-reports-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&folder);
+        for (name, hour) in [("b", 2), ("a", 3), ("d", 1), ("c", 4)] {
+            let report = folder.join(name);
+            std::fs::create_dir_all(&report).unwrap();
+            let page = std::fs::File::create(report.join("report.html")).unwrap();
+            page.set_modified(UNIX_EPOCH + Duration::from_secs(hour * 3_600))
+                .unwrap();
+        }
+        // No report.
+        std::fs::create_dir_all(folder.join("e")).unwrap();
+        let names = |limit| -> Vec<String> {
+            let reports = reports_in(&folder, limit).unwrap().into_iter();
+            reports.map(|report| report.name).collect()
+        };
+        assert_eq!(names(2), ["c", "a"]);
+        assert_eq!(names(10), ["c", "a", "b", "d"]);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

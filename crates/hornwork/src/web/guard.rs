@@ -4,7 +4,6 @@
 use super::access::{Caller, ClientNames, Presented, is_equal};
 use super::api::ConsoleState;
 use super::problem::{AcceptedValues, Problem};
-use super::routes::BASE;
 use crate::control::{own_host, same_origin};
 use crate::http::ClientAddress;
 use axum::extract::{Extension, Request, State};
@@ -26,6 +25,8 @@ const CSRF: HeaderName = HeaderName::from_static("x-csrf-token");
 pub(super) const OIDC_CALLBACK: &str = "/api/v1/session/oidc/callback";
 /// Paths of the API begin with this.
 pub(super) const API: &str = "/api/";
+/// Paths of the routes are below this one.
+pub(super) const BASE: &str = "/api/v1";
 
 /// Access of a route.
 #[derive(Clone, Copy)]
