@@ -79,6 +79,11 @@ impl Problem {
     pub(super) fn status(&self) -> StatusCode {
         self.status
     }
+
+    /// The reason, for people.
+    pub(super) fn why(&self) -> &str {
+        &self.why
+    }
 }
 
 impl From<&'static str> for Problem {
