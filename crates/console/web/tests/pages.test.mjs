@@ -402,8 +402,12 @@ test('a viewer sees no action, and a refusal is shown', async () => {
     }
   });
   await using({}, { tolerate: /400/ }, async ({ page, go }) => {
+    await go('#/search');
+    await page.waitForSelector('a.row');
     await go('#/search?address=nonsense');
+    await page.waitForSelector('[role=alert]');
     assert.ok((await page.locator('[role=alert]').textContent()).includes('"nonsense" is not an IP address'));
+    assert.equal(await page.locator('a.row').count(), 0, 'calls that fulfil other conditions');
   });
 });
 

@@ -531,7 +531,8 @@ fn reports_in(folder: &std::path::Path, limit: usize) -> io::Result<Vec<ReportBo
         }
     }
     // A folder lists its entries in any order.
-    pages.sort_unstable_by(|one, other| other.cmp(one));
+    pages.sort_unstable();
+    pages.reverse();
     pages.truncate(limit);
     let mut reports = Vec::new();
     for (written, name) in pages {
