@@ -123,3 +123,24 @@ fn a_call_id_of_digits_does_not_hide_the_call_of_that_number() {
         assert_eq!((first_id("18"), first_id("+17")), (None, None));
     }
 }
+
+/// Borders that hide the topology encode Call-IDs of others in their own.
+#[test]
+fn a_long_call_id_is_found_and_has_its_leg() {
+    for place in places("long-call-ids") {
+        let mut writer = open(&place, START);
+        let [one, other] = ["a", "b"].map(|end| format!("{}{end}", "x".repeat(300)));
+        for id in [&one, &other] {
+            let options = request("OPTIONS", id, "<sip:9@x>", "600", "");
+            put(&mut writer, START, false, "192.0.2.66:5060", &options);
+        }
+        writer.tick(START + 2 * SECOND);
+        let reader = reader(&place);
+        let call = reader.find(&one).unwrap().unwrap();
+        let joined = reader.joined(call.clone(), 10).unwrap();
+        assert_eq!((joined.messages().count(), joined.leg(&one)), (1, Some(0)));
+        let second = reader.find(&other).unwrap().unwrap();
+        assert_ne!(call.id, second.id);
+        assert!(reader.find(&"x".repeat(299)).unwrap().is_none());
+    }
+}
