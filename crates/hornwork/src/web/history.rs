@@ -3,6 +3,7 @@
 use super::problem::Problem;
 use console::{HistoryReader, StoreError, StoreLocation};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -97,8 +98,10 @@ fn run(location: &StoreLocation, queue: &Mutex<Receiver<StoreJob>>) {
         };
         match refreshed {
             Ok(reader) => {
-                job(Ok(&reader));
-                open = Some(reader);
+                // A fault of one search must not end all further ones. Its reader is not used again.
+                if catch_unwind(AssertUnwindSafe(|| job(Ok(&reader)))).is_ok() {
+                    open = Some(reader);
+                }
             }
             Err(error) => job(Err(error)),
         }
@@ -109,6 +112,7 @@ fn run(location: &StoreLocation, queue: &Mutex<Receiver<StoreJob>>) {
 mod tests {
     use super::*;
     use console::{HistoryWriter, StoreSettings};
+    use std::path::PathBuf;
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, Ordering};
     use tokio::task::JoinHandle;
@@ -128,9 +132,9 @@ mod tests {
         (0..READERS).map(read).collect()
     }
 
-    #[test]
-    fn searches_delay_no_check_and_end_with_their_client() {
-        let name = format!("hornwork-console-store-{}", std::process::id());
+    /// The readers of an empty store in a folder.
+    fn readers(name: &str) -> (PathBuf, StoreReaders) {
+        let name = format!("hornwork-console-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         let location = StoreLocation::Folder(folder.clone());
         let settings = StoreSettings {
@@ -143,11 +147,33 @@ mod tests {
         };
         let now = 1_763_999_999_000_000;
         HistoryWriter::open(settings, now).unwrap().end(now);
-        let readers = StoreReaders::start(&location).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread()
+        (folder, StoreReaders::start(&location).unwrap())
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .unwrap();
+            .unwrap()
+    }
+
+    #[test]
+    fn a_search_that_panics_ends_no_thread() {
+        let (folder, readers) = readers("panic");
+        runtime().block_on(async {
+            for _ in 0..READERS + 1 {
+                let read = readers.read(|_| -> Result<(), StoreError> { panic!("a test") });
+                assert!(read.await.is_err());
+            }
+            assert_eq!(readers.check().await.unwrap(), 0);
+        });
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn searches_delay_no_check_and_end_with_their_client() {
+        let (folder, readers) = readers("store");
+        let runtime = runtime();
         runtime.block_on(async {
             assert_eq!(readers.check().await.unwrap(), 0);
             let barrier = Arc::new(Barrier::new(READERS + 1));
