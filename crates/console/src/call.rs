@@ -354,7 +354,8 @@ impl CallFilter {
             })
             && (self.call_id.as_ref()).is_none_or(|id| {
                 // The index has a key of the whole one, the record its beginning.
-                call.call_ids.contains(&crate::index::text_of(id.as_bytes()))
+                call.call_ids
+                    .contains(&crate::index::text_of(id.as_bytes()))
             })
     }
 }

@@ -776,7 +776,12 @@ mod tests {
     fn tables_have_all_contacts_and_targets() {
         let rows = |name: &str, list: Value, columns: Columns| -> Vec<Vec<String>> {
             let rows = expanded(name, &list);
-            let cells = |row: &Value| columns.iter().map(|(_, at)| shown(row.pointer(at))).collect();
+            let cells = |row: &Value| {
+                columns
+                    .iter()
+                    .map(|(_, at)| shown(row.pointer(at)))
+                    .collect()
+            };
             rows.as_array().unwrap().iter().map(cells).collect()
         };
         let trunks = json!([
@@ -792,7 +797,8 @@ mod tests {
                 ["b", "no", "no", "0", "9", "-", "-"],
             ]
         );
-        let users = json!([{ "user": "600", "contacts": [{ "uri": "sip:1" }, { "uri": "sip:2" }] }]);
+        let users =
+            json!([{ "user": "600", "contacts": [{ "uri": "sip:1" }, { "uri": "sip:2" }] }]);
         let users = rows("registrations", users, REGISTRATIONS);
         let contacts: Vec<_> = users.iter().map(|row| (&*row[0], &*row[1])).collect();
         assert_eq!(contacts, [("600", "sip:1"), ("600", "sip:2")]);

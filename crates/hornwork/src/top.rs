@@ -301,9 +301,7 @@ mod tests {
     }
     #[test]
     fn trunks_that_are_down_are_not_left_out() {
-        let trunk = |number: usize| {
-            json!({ "name": format!("trunk-{number}"), "enabled": number != 10, "up": number != 11, "calls": 0 })
-        };
+        let trunk = |number: usize| json!({ "name": format!("trunk-{number}"), "enabled": number != 10, "up": number != 11, "calls": 0 });
         let trunks: Vec<Value> = (0..12).map(trunk).collect();
         let text = view(&json!({ "trunks": trunks }), None);
         let rows: Vec<&str> = text

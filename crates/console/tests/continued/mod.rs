@@ -16,7 +16,13 @@ fn calls_that_go_on_at_midnight_are_found_by_their_last_state() {
         // Words of calls in progress are indexed after half a minute.
         for id in ["a-1", "a-2"] {
             let info = request("INFO", id, "<sip:100@x>", "600", "");
-            put(&mut writer, START + 40 * SECOND, false, "192.0.2.10:5060", &info);
+            put(
+                &mut writer,
+                START + 40 * SECOND,
+                false,
+                "192.0.2.10:5060",
+                &info,
+            );
         }
         writer.tick(START + 42 * SECOND);
         writer.tick(START + DAY);

@@ -83,7 +83,9 @@ impl ConsolePolicy {
 pub(super) fn cookie_name(name: &str, is_secure: bool, headers: &HeaderMap) -> String {
     let prefix = if is_secure { "__Host-" } else { "" };
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-    let port = host.and_then(|host| host.rsplit_once(':')).map(|(_, port)| port);
+    let port = host
+        .and_then(|host| host.rsplit_once(':'))
+        .map(|(_, port)| port);
     // The end of an IPv6 address has a bracket.
     let is_port = |port: &&str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     match port.filter(is_port) {

@@ -293,7 +293,8 @@ mod tests {
             (problem.status().as_u16(), format!("{problem:?}"))
         };
         assert_eq!(of(400, "{\"error\":\"invalid_grant\"}").0, 401);
-        let secret = "{\"error\":\"invalid_client\",\"error_description\":\"Invalid\\u0007 secret\"}";
+        let secret =
+            "{\"error\":\"invalid_client\",\"error_description\":\"Invalid\\u0007 secret\"}";
         let (status, why) = of(401, secret);
         assert_eq!(status, 503);
         assert!(

@@ -85,7 +85,9 @@ fn unix_s(state: &ConsoleState) -> i64 {
 
 /// Whether a page of a browser is wanted: JSON would leave its user without a way back.
 fn wants_page(asked: &HeaderMap) -> bool {
-    let accepted = asked.get(ACCEPT).and_then(|accepted| accepted.to_str().ok());
+    let accepted = asked
+        .get(ACCEPT)
+        .and_then(|accepted| accepted.to_str().ok());
     accepted.is_some_and(|accepted| accepted.contains("text/html"))
 }
 
@@ -247,7 +249,10 @@ mod tests {
             asked.insert(ACCEPT, HeaderValue::from_static(accepted));
             let response = failed(refused("<b>&\"no\""), &asked);
             let status = response.status().as_u16();
-            let kind = response.headers()[CONTENT_TYPE].to_str().unwrap().to_owned();
+            let kind = response.headers()[CONTENT_TYPE]
+                .to_str()
+                .unwrap()
+                .to_owned();
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .build()
                 .unwrap();
