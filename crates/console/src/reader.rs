@@ -503,8 +503,8 @@ impl CallSearch<'_> {
         self.see_continued(partition)
     }
 
-    /// Counts the calls that go on in a partition as examined, also those that its narrow table has excluded: their rows
-    /// in earlier partitions have the state at the end of these.
+    /// Counts the calls that go on in a partition as examined, also those that its narrow table has excluded: their
+    /// rows in earlier partitions have the state at the end of these.
     fn see_continued(&mut self, partition: &OpenPartition) -> Sql<()> {
         let mut select = partition
             .connection

@@ -1,4 +1,4 @@
-//! Searches for calls that go on from one partition to the next: their last state counts, whatever selects them.
+//! Searches for calls that go on from one partition to the next: their last state counts, by each condition.
 
 use super::{DAY, SECOND, START, call, end, found, open, places, put, reader, request};
 use console::{CallFilter, CallState};
