@@ -58,8 +58,8 @@ pub(super) struct RawOidc {
     /// Claim with the name of the user, for the audit log. Without it the name is that of `sub`.
     #[serde(default = "user_claim")]
     pub user_claim: String,
-    /// Claim of the ID token with a text or a list of texts, of which `role` names some; parts of a path are separated
-    /// by dots, such as `realm_access.roles`.
+    /// Claim of the ID token with a text or a list of texts, of which `role` names some: its name, or a path whose
+    /// parts are separated by dots, such as `realm_access.roles`.
     #[serde(default = "role_claim")]
     pub role_claim: String,
     /// Roles by value of `role_claim`; of several the highest counts. A user without any is refused.

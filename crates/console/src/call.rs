@@ -352,7 +352,11 @@ impl CallFilter {
                 let mut addresses = call.addresses.iter();
                 addresses.any(|known| crate::index::ip_text(known) == address)
             })
-            && (self.call_id.as_ref()).is_none_or(|id| call.call_ids.contains(id))
+            && (self.call_id.as_ref()).is_none_or(|id| {
+                // The index has a key of the whole one, the record its beginning.
+                call.call_ids
+                    .contains(&crate::index::text_of(id.as_bytes()))
+            })
     }
 }
 

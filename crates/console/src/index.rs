@@ -68,7 +68,7 @@ pub(crate) fn ip_text(address: &str) -> &str {
 }
 
 /// A text of at most [`MAX_TEXT`] bytes.
-fn text_of(bytes: &[u8]) -> String {
+pub(crate) fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..MAX_TEXT).unwrap_or(bytes)).into_owned()
 }
 

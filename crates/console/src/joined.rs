@@ -132,7 +132,9 @@ impl JoinedCall {
 
     /// The leg of a Call-ID: 0 that of the caller, 1 behind the first border, 2 behind the second one.
     pub fn leg(&self, call_id: &str) -> Option<u8> {
-        self.legs.get(call_id).copied()
+        // Records have the beginning of long ones.
+        let stored = crate::index::text_of(call_id.as_bytes());
+        self.legs.get(&stored).copied()
     }
 }
 

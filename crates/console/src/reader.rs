@@ -38,6 +38,8 @@ pub(crate) struct FolderReader {
 /// The calls that one search has found.
 struct CallSearch<'a> {
     filter: &'a CallFilter,
+    /// All of them, newest first: the messages of a call that goes on are in several.
+    partitions: &'a [OpenPartition],
     before: i64,
     limit: usize,
     found: BTreeMap<i64, StoredCall>,
@@ -157,6 +159,7 @@ impl FolderReader {
     ) -> Result<CallPage, StoreError> {
         let mut search = CallSearch {
             filter,
+            partitions: &self.partitions,
             before: before.unwrap_or(i64::MAX),
             limit: limit.max(1),
             found: BTreeMap::new(),
@@ -166,14 +169,8 @@ impl FolderReader {
             dialled: BTreeMap::new(),
             stopped_at: None,
         };
-        // Calls may have begun shortly before the time of their number.
-        let is_late = |start: i64| {
-            filter
-                .until
-                .is_some_and(|until| start > until + START_TOLERANCE)
-        };
-        let searched = self.partitions.iter().filter(|one| !is_late(one.start));
-        self.each(searched, |partition| {
+        // Those that begin after the wanted time as well: they have the ends of calls that went on.
+        self.each(self.partitions.iter(), |partition| {
             search.partition(partition)?;
             Ok(match search.is_complete(partition.start) {
                 true => ControlFlow::Break(()),
@@ -477,7 +474,7 @@ impl CallSearch<'_> {
         let mut select = partition.connection.prepare_cached(
             "SELECT rowid FROM words WHERE words MATCH ?1 AND rowid < ?2 ORDER BY rowid DESC",
         )?;
-        let mut rows = select.query(params![query.join(" "), self.before])?;
+        let mut rows = select.query(params![query.join(" "), self.end()])?;
         while let Some(row) = rows.next()? {
             if !self.examine(partition, row.get(0)?, None)? {
                 break;
@@ -503,14 +500,34 @@ impl CallSearch<'_> {
                 break;
             }
         }
+        self.see_continued(partition)
+    }
+
+    /// Counts the calls that go on in a partition as examined, also those that its narrow table has excluded: their
+    /// rows in earlier partitions have the state at the end of these.
+    fn see_continued(&mut self, partition: &OpenPartition) -> Sql<()> {
+        let mut select = partition
+            .connection
+            .prepare_cached("SELECT id FROM calls WHERE id < ?1 AND id >= ?2")?;
+        let from = self.filter.from.unwrap_or(i64::MIN);
+        let mut rows = select.query(params![partition.start.min(self.end()), from])?;
+        while let Some(row) = rows.next()? {
+            self.seen.insert(row.get(0)?);
+        }
         Ok(())
+    }
+
+    /// The number below which calls are wanted. Calls may have begun shortly before the time of their number.
+    fn end(&self) -> i64 {
+        let until = self.filter.until.map(|until| until + START_TOLERANCE);
+        until.map_or(self.before, |until| until.min(self.before))
     }
 
     /// Conditions on the narrow table, with their values.
     fn conditions(&self, connection: &Connection) -> Sql<(String, Vec<Value>)> {
         let filter = self.filter;
         let mut texts = vec!["calls.id < ?".to_owned()];
-        let mut values = vec![Value::Integer(self.before)];
+        let mut values = vec![Value::Integer(self.end())];
         let mut add = |condition: &str, value: Option<i64>| {
             if let Some(value) = value {
                 texts.push(format!("calls.{condition}"));
@@ -518,7 +535,6 @@ impl CallSearch<'_> {
             }
         };
         add("id >= ?", filter.from);
-        add("id < ?", filter.until.map(|until| until + START_TOLERANCE));
         add("kind = ?", filter.kind.map(crate::call::CallKind::number));
         add(
             "state = ?",
@@ -623,10 +639,23 @@ impl CallSearch<'_> {
         };
         let finder = memmem::Finder::new(text);
         let mut found = false;
-        each_message(partition, id, &mut |message| {
-            found |= finder.find(message.bytes).is_some();
-            !found
-        })?;
+        for one in self.partitions {
+            if one.start > partition.start {
+                continue;
+            }
+            let read = each_message(one, id, &mut |message| {
+                found |= finder.find(message.bytes).is_some();
+                !found
+            });
+            // Another one that cannot be read has a note of its own, if it was searched.
+            if one.start == partition.start {
+                read?;
+            }
+            // Those before have no message of the call.
+            if found || one.start <= id {
+                break;
+            }
+        }
         Ok(found)
     }
 

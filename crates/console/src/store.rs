@@ -186,22 +186,23 @@ impl HistoryReader {
         reader!(self, reader => reader.search(filter, before, limit))
     }
 
-    /// The call with this number in the store, or the newest one with this Call-ID.
+    /// The call with this number in the store; without one, the newest one with this Call-ID. Callers choose their
+    /// Call-IDs: one that looks like the number of a call must not hide that call.
     ///
     /// # Errors
     /// The store cannot be read.
     pub fn find(&self, id: &str) -> Result<Option<StoredCall>, StoreError> {
+        let is_number = id.bytes().all(|byte| byte.is_ascii_digit());
+        if let Some(number) = id.parse::<i64>().ok().filter(|_| is_number)
+            && let Some(call) = reader!(self, reader => reader.call(number))?
+        {
+            return Ok(Some(call));
+        }
         let filter = CallFilter {
             call_id: Some(id.to_owned()),
             ..CallFilter::default()
         };
-        if let Some(call) = self.search(&filter, None, 1)?.calls.pop() {
-            return Ok(Some(call));
-        }
-        let Ok(number) = id.parse::<i64>() else {
-            return Ok(None);
-        };
-        reader!(self, reader => reader.call(number))
+        Ok(self.search(&filter, None, 1)?.calls.pop())
     }
 
     /// The records of other nodes about the same call: those that have a Call-ID in common with it, directly or by a

@@ -1,5 +1,7 @@
 //! The store as a whole: writing, searching, crashes, damage, retention, untrusted values.
 
+#[path = "continued/mod.rs"]
+mod continued;
 #[path = "damage/mod.rs"]
 mod damage;
 #[path = "database/mod.rs"]

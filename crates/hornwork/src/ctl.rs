@@ -257,6 +257,7 @@ const TRUNKS: Columns = &[
     ("CALLS", "/calls"),
     ("MAXIMUM", "/calls_max"),
     ("TARGET", "/targets/0/address"),
+    ("TARGET UP", "/targets/0/up"),
 ];
 const NODES: Columns = &[
     ("NAME", "/name"),
@@ -580,7 +581,7 @@ pub fn run(options: &ControlOptions) -> ExitCode {
             let list = value.get(name).cloned().unwrap_or_default();
             match options.json {
                 true => println!("{list:#}"),
-                false => print_table(&list, columns),
+                false => print_table(&expanded(name, &list), columns),
             }
             if let Some(pages) = &call.pages {
                 tell_rest(pages, list.as_array().map_or(0, Vec::len), &value);
@@ -608,6 +609,23 @@ pub(crate) fn shown(value: Option<&Value>) -> String {
     text.chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })
         .collect()
+}
+
+/// A list with a row for each contact of a user and each target of a trunk; further rows have no other values.
+fn expanded(name: &str, list: &Value) -> Value {
+    let (title, inner) = match name {
+        "registrations" => ("user", "contacts"),
+        "trunks" => ("name", "targets"),
+        _ => return list.clone(),
+    };
+    let mut rows = Vec::new();
+    for entry in list.as_array().into_iter().flatten() {
+        rows.push(entry.clone());
+        let all = entry.get(inner).and_then(Value::as_array);
+        let further = all.into_iter().flatten().skip(1);
+        rows.extend(further.map(|one| json!({ title: entry.get(title), inner: [one] })));
+    }
+    rows.into()
 }
 
 fn print_table(list: &Value, columns: Columns) {
@@ -752,6 +770,40 @@ mod tests {
         );
         border.join().unwrap();
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn tables_have_all_contacts_and_targets() {
+        let rows = |name: &str, list: Value, columns: Columns| -> Vec<Vec<String>> {
+            let rows = expanded(name, &list);
+            let cells = |row: &Value| {
+                columns
+                    .iter()
+                    .map(|(_, at)| shown(row.pointer(at)))
+                    .collect()
+            };
+            rows.as_array().unwrap().iter().map(cells).collect()
+        };
+        let trunks = json!([
+            { "name": "a", "enabled": true, "up": true, "calls": 7, "calls_max": null,
+              "targets": [{ "address": "x", "up": true }, { "address": "y", "up": false }] },
+            { "name": "b", "enabled": false, "up": false, "calls": 0, "calls_max": 9, "targets": [] },
+        ]);
+        assert_eq!(
+            rows("trunks", trunks, TRUNKS),
+            [
+                ["a", "yes", "yes", "7", "-", "x", "yes"],
+                ["a", "-", "-", "-", "-", "y", "no"],
+                ["b", "no", "no", "0", "9", "-", "-"],
+            ]
+        );
+        let users =
+            json!([{ "user": "600", "contacts": [{ "uri": "sip:1" }, { "uri": "sip:2" }] }]);
+        let users = rows("registrations", users, REGISTRATIONS);
+        let contacts: Vec<_> = users.iter().map(|row| (&*row[0], &*row[1])).collect();
+        assert_eq!(contacts, [("600", "sip:1"), ("600", "sip:2")]);
+        let calls = json!([{ "id": 1, "targets": [1, 2] }]);
+        assert_eq!(expanded("calls", &calls), calls);
     }
 
     #[test]

@@ -34,15 +34,27 @@ pub fn run(options: &TopOptions) -> ExitCode {
     let mut before: Option<Value> = None;
     let mut views = 0;
     loop {
-        let overview = match request(&options.socket, "GET", "/v1/overview", None) {
-            Ok((200, overview)) => overview,
-            Ok((_, refused)) => {
-                eprintln!("hornwork: {}", shown(refused.get("error")));
-                return ExitCode::from(3);
-            }
+        let (status, answer) = match request(&options.socket, "GET", "/v1/overview", None) {
+            Ok(answer) => answer,
             Err(error) => return unreachable(&options.socket, &error),
         };
-        let view = view(&overview, before.as_ref());
+        let view = match status {
+            200 => {
+                let view = view(&answer, before.as_ref());
+                before = Some(answer);
+                view
+            }
+            // An overloaded border may respond too late, or admit no further request: then its figures matter most.
+            429 | 503 if before.is_some() => format!(
+                "hornwork  {}, next try in {} s\n",
+                shown(answer.get("error")),
+                options.interval
+            ),
+            _ => {
+                eprintln!("hornwork: {}", shown(answer.get("error")));
+                return ExitCode::from(3);
+            }
+        };
         let text = match terminal {
             // Home, the view with each line cleared to its end, and the rest of the screen cleared.
             true => format!("\x1b[H{}\x1b[J", view.replace('\n', "\x1b[K\n")),
@@ -53,7 +65,6 @@ pub fn run(options: &TopOptions) -> ExitCode {
         if lab::output::output_failure().is_some() {
             return ExitCode::from(3);
         }
-        before = Some(overview);
         views += 1;
         if options.count != 0 && views >= options.count {
             return ExitCode::SUCCESS;
@@ -166,9 +177,13 @@ fn view(now: &Value, before: Option<&Value>) -> String {
         "{:<30} {:<9} {:<6} {:>8}",
         "TRUNK", "SERVICE", "STATE", "CALLS"
     ));
+    let is = |trunk: &Value, at: &str| trunk.get(at) == Some(&Value::Bool(true));
     let trunks = now.get("trunks").and_then(Value::as_array);
-    for trunk in trunks.into_iter().flatten().take(MAX_ROWS) {
-        let text = |at: &str| trunk.get(at) == Some(&Value::Bool(true));
+    let mut trunks: Vec<&Value> = trunks.into_iter().flatten().collect();
+    // Those that are out of service or down must not be among those that are left out.
+    trunks.sort_by_key(|trunk| is(trunk, "enabled") && is(trunk, "up"));
+    for trunk in trunks.iter().take(MAX_ROWS) {
+        let text = |at: &str| is(trunk, at);
         let name: String = shown(trunk.get("name")).chars().take(30).collect();
         let service = if text("enabled") {
             "enabled"
@@ -180,6 +195,9 @@ fn view(now: &Value, before: Option<&Value>) -> String {
             "{name:<30} {service:<9} {state:<6} {:>8}",
             number(trunk, "/calls")
         ));
+    }
+    if trunks.len() > MAX_ROWS {
+        lines.push(format!("{} more", trunks.len() - MAX_ROWS));
     }
     lines.push(String::new());
     let alarms = now
@@ -280,5 +298,51 @@ mod tests {
             text.lines().all(|line| line.chars().count() <= WIDTH),
             "{text}"
         );
+    }
+    #[test]
+    fn trunks_that_are_down_are_not_left_out() {
+        let trunk = |number: usize| json!({ "name": format!("trunk-{number}"), "enabled": number != 10, "up": number != 11, "calls": 0 });
+        let trunks: Vec<Value> = (0..12).map(trunk).collect();
+        let text = view(&json!({ "trunks": trunks }), None);
+        let rows: Vec<&str> = text
+            .lines()
+            .skip_while(|line| !line.starts_with("TRUNK"))
+            .skip(1)
+            .take(MAX_ROWS + 1)
+            .collect();
+        assert!(rows[0].contains("trunk-10") && rows[0].contains("disabled"));
+        assert!(rows[1].contains("trunk-11") && rows[1].contains("down"));
+        assert!(rows[2].contains("trunk-0"), "{text}");
+        assert_eq!(rows[MAX_ROWS], "4 more", "{text}");
+    }
+
+    #[test]
+    fn an_overloaded_border_does_not_end_the_view() {
+        use std::io::{Read as _, Write as _};
+        let name = format!("hornwork-top-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_file(&path);
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let border = std::thread::spawn(move || {
+            for answer in ["200 OK", "503 x", "429 x", "200 OK", "503 x"] {
+                let (mut stream, _) = listener.accept().unwrap();
+                assert!(stream.read(&mut [0; 1_024]).unwrap() > 0);
+                let text = format!("HTTP/1.1 {answer}\r\n\r\n{{\"uptime_s\": 1}}");
+                stream.write_all(text.as_bytes()).unwrap();
+            }
+        });
+        let run_views = |count| {
+            let options = TopOptions {
+                socket: path.clone(),
+                interval: 1,
+                count,
+            };
+            format!("{:?}", run(&options))
+        };
+        assert_eq!(run_views(4), format!("{:?}", ExitCode::SUCCESS));
+        // Without any figures it is a refusal.
+        assert_eq!(run_views(1), format!("{:?}", ExitCode::from(3)));
+        border.join().unwrap();
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -10,7 +10,9 @@ use console::{
 };
 use lab::output::print;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hasher as _};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -370,28 +372,50 @@ fn one(options: &Trace, mut reader: HistoryReader, id: &str) -> Result<ExitCode,
         print(&format!("\n{}", messages_in_full(&messages)));
     }
     style.header = false;
-    let (mut shown, mut shown_events) = (messages.len(), events.len());
     if !options.live {
         return Ok(ExitCode::SUCCESS);
     }
+    let (mut known, mut known_events) = (BTreeSet::new(), BTreeSet::new());
+    unseen(&events, &mut known_events, event_key);
+    let mut shown = unseen(&messages, &mut known, message_key);
     loop {
         std::thread::sleep(LIVE_INTERVAL);
         reader.refresh()?;
-        let (all, events, _) = whole(&reader, &call)?;
-        let (new, new_events) = (
-            all.get(shown..).unwrap_or_default(),
-            events.get(shown_events..).unwrap_or_default(),
-        );
+        // It may have got further legs, by which the records of other borders are found.
+        let present = reader.find(&call.id.to_string())?;
+        let (all, events, _) = whole(&reader, present.as_ref().unwrap_or(&call))?;
+        let new = unseen(&all, &mut known, message_key);
+        let new_events = unseen(&events, &mut known_events, event_key);
         if new.is_empty() && new_events.is_empty() {
             continue;
         }
-        style.skip = shown;
-        print(&ladder(&call, &all, new_events, style));
+        style.skip = shown.len();
+        shown.extend(new.iter().cloned());
+        print(&ladder(&call, &shown, &new_events, style));
         if options.full {
-            print(&messages_in_full(new));
+            print(&messages_in_full(&new));
         }
-        (shown, shown_events) = (all.len(), events.len());
     }
+}
+
+/// Time, direction, addresses and a hash of a message: no other message of a call has the same.
+fn message_key(message: &LoadedMessage) -> (u64, &'static str, SocketAddr, SocketAddr, u64) {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&message.bytes);
+    let direction = message.direction.name();
+    let ends = (message.source, message.destination);
+    (message.time, direction, ends.0, ends.1, hasher.finish())
+}
+
+fn event_key(event: &StoredEvent) -> (i64, String, String) {
+    (event.at, event.name.clone(), event.fields.clone())
+}
+
+/// The entries that are not known, in their order; they are known then. Those of another border or worker may come
+/// later than those after them.
+fn unseen<T: Clone, K: Ord>(all: &[T], known: &mut BTreeSet<K>, key: impl Fn(&T) -> K) -> Vec<T> {
+    let new = all.iter().filter(|one| known.insert(key(one)));
+    new.cloned().collect()
 }
 
 /// Messages and events of a call in order of time, and its records at other nodes.
@@ -539,6 +563,36 @@ mod tests {
         assert_eq!(ids(35, 0), (1, 35, false), "all of them");
         let most = LIVE_PAGES as i64 * 10;
         assert_eq!(ids(most + 20, 5), (21, most as usize, true));
+    }
+
+    /// Two borders write a call to one database, one of them later.
+    #[test]
+    fn live_prints_messages_that_come_late_once() {
+        let message = |time: u64, node: &str, text: &str| LoadedMessage {
+            node: node.to_owned(),
+            time,
+            direction: console::StoredDirection::Sent,
+            transport: engine::Transport::Udp,
+            source: "192.0.2.1:5060".parse().unwrap(),
+            destination: "192.0.2.2:5060".parse().unwrap(),
+            bytes: text.as_bytes().to_vec(),
+        };
+        let (first, late, second) = (
+            message(1, "a", "INVITE"),
+            message(2, "b", "INVITE"),
+            message(3, "a", "180"),
+        );
+        // At the same time to the same peer.
+        let third = message(3, "a", "183");
+        let mut known = BTreeSet::new();
+        let mut new = |all: &[&LoadedMessage]| {
+            let all: Vec<LoadedMessage> = all.iter().map(|one| (*one).clone()).collect();
+            unseen(&all, &mut known, message_key)
+        };
+        assert_eq!(new(&[&first, &second]), [first.clone(), second.clone()]);
+        assert_eq!(new(&[&first, &second]), []);
+        let all = [&first, &late, &second, &third];
+        assert_eq!(new(&all), [late.clone(), third.clone()]);
     }
 
     #[test]

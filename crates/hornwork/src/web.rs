@@ -129,6 +129,7 @@ impl WebConsole {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::http::HeaderMap;
 
     #[test]
     fn cookies_follow_the_listener_and_not_a_reload() {
@@ -149,7 +150,7 @@ mod tests {
         };
         // Browsers drop cookies with `Secure` that come without TLS.
         console.reload(&with_tls, &files);
-        let cookie = current.borrow().set_cookie("x");
+        let cookie = current.borrow().set_cookie("x", &HeaderMap::new());
         assert!(
             !cookie.contains("Secure") && !cookie.contains("__Host-"),
             "{cookie}"

@@ -188,7 +188,7 @@ export async function start(options = {}) {
     ],
     live: Array.from({ length: empty ? 0 : 14 }, (_, id) => ({ id: id + 1, call_id: `live${id}@192.0.2.10`, from: String(1000 + id), to: '600', started: rfc(Date.now() * 1000 - id * 9e6), state: id % 4 ? 'answered' : 'offered', trunk: 'pbx', interface: 'access', answered: id % 4 ? rfc(Date.now() * 1000 - id * 8e6) : null, media: [4.36, 3.7].map((mos) => ({ codec: id % 4 ? 'PCMA' : null, loss_percent: id % 4 ? 0.5 : null, jitter_ms: id % 4 ? 1.2 : null, mos: id % 4 ? mos : null })) })),
     registrations: Array.from({ length: empty ? 0 : 60 }, (_, id) => ({ aor: `${1000 + id}@example.com`, contact: `sip:${1000 + id}@10.0.0.${id}:5060`, source: `192.0.2.${id}:5060`, transport: 'udp', expires_s: 3600 - id * 13, interface: 'access' })),
-    bans: empty ? [] : [{ source: '203.0.113.66', reason: 'authentication failures', remaining_s: 512 }],
+    bans: (empty ? [] : ['203.0.113.66', ...(options.bans ?? [])]).map((source) => ({ source, reason: 'authentication failures', remaining_s: 512 })),
   };
   if (hostile) {
     state.live.forEach((one, at) => Object.assign(one, { from: HOSTILE_LIST[at % 6], to: HOSTILE.turned, trunk: HOSTILE.long, call_id: HOSTILE.markup }));
@@ -273,7 +273,7 @@ export async function start(options = {}) {
     if (route === 'GET live') return reply(200, { calls: state.live, total: state.live.length });
     if (route === 'DELETE live') {
       const before = state.live.length;
-      state.live = state.live.filter((one) => String(one.id) !== third && one.call_id !== third);
+      state.live = state.live.filter((one) => (third.startsWith('call_id:') ? `call_id:${one.call_id}` !== third : String(one.id) !== third && one.call_id !== third));
       return state.live.length < before ? reply(200, { ended: 1 }) : refuse(404, 'no such call', 'call');
     }
     if (route === 'GET registrations') {

@@ -358,6 +358,30 @@ test('operators change state, with the CSRF token', async () => {
   });
 });
 
+test('bans and targets that look alike are all listed', async () => {
+  // Masked users with the same last digits.
+  await using({ role: 'viewer', bans: ['user:*00', 'user:*00'] }, {}, async ({ page, go }, mock) => {
+    mock.state.trunks[0].targets = Array(2).fill({ address: 'udp:198.51.100.20', up: true });
+    await go('#/system');
+    await page.waitForFunction(() => document.querySelector('main').textContent.match(/user:\*00/g)?.length === 2);
+    await go('#/trunks');
+    await page.waitForFunction(() => document.querySelector('tbody tr').textContent.match(/udp:198\.51\.100\.20/g)?.length === 2);
+  });
+});
+
+test('a call is hung up by its Call-ID, which is named as such', async () => {
+  await using({ role: 'operator' }, {}, async ({ page, go }, mock) => {
+    const id = `c${RUNNING}@192.0.2.10`;
+    mock.state.live[0].call_id = id;
+    await go(`#/calls/${RUNNING}`);
+    await page.getByRole('button', { name: 'Hang up' }).click();
+    await page.getByRole('dialog').getByRole('button', { name: 'Hang up' }).click();
+    await page.waitForFunction(() => document.body.textContent.includes('Hang up: done'));
+    assert.equal(mock.state.requests.findLast((one) => one.method === 'DELETE').path, `/api/v1/live/calls/call_id:${id}`);
+    assert.equal(mock.state.live.length, 13);
+  });
+});
+
 test('a viewer sees no action, and a refusal is shown', async () => {
   await using({ role: 'viewer' }, {}, async ({ page, go }) => {
     for (const path of PAGES.filter((path) => path !== 'audit')) {
@@ -378,8 +402,12 @@ test('a viewer sees no action, and a refusal is shown', async () => {
     }
   });
   await using({}, { tolerate: /400/ }, async ({ page, go }) => {
+    await go('#/search');
+    await page.waitForSelector('a.row');
     await go('#/search?address=nonsense');
+    await page.waitForSelector('[role=alert]');
     assert.ok((await page.locator('[role=alert]').textContent()).includes('"nonsense" is not an IP address'));
+    assert.equal(await page.locator('a.row').count(), 0, 'calls that fulfil other conditions');
   });
 });
 

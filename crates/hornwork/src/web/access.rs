@@ -5,7 +5,7 @@ use super::problem::Problem;
 use super::sessions::{SessionKey, Sessions, key_of, secret};
 use crate::control::bearer;
 use crate::http_client::HttpCredentials;
-use axum::http::header::{AUTHORIZATION, COOKIE};
+use axum::http::header::{AUTHORIZATION, COOKIE, HOST};
 use axum::http::{HeaderMap, StatusCode};
 use base64::Engine as _;
 use border::registrar::AuthenticationFailures;
@@ -60,23 +60,37 @@ impl ConsolePolicy {
         !self.users.is_empty() || self.oidc.is_some()
     }
 
-    /// Name of the cookie. The prefix has browsers accept it over TLS and for this host only.
-    pub(super) fn cookie_name(&self) -> &'static str {
-        match self.is_secure {
-            true => "__Host-hornwork",
-            false => "hornwork",
-        }
+    /// Name of the cookie of a session at the console that this request names.
+    pub(super) fn cookie_name(&self, headers: &HeaderMap) -> String {
+        cookie_name("hornwork", self.is_secure, headers)
     }
 
-    /// The value of `Set-Cookie` for a session; an empty cookie ends it.
-    pub(super) fn set_cookie(&self, cookie: &str) -> String {
-        let name = self.cookie_name();
+    /// The value of `Set-Cookie` for a session; an empty cookie ends it. `headers`: those of the request.
+    pub(super) fn set_cookie(&self, cookie: &str, headers: &HeaderMap) -> String {
+        let name = self.cookie_name(headers);
         let secure = if self.is_secure { "; Secure" } else { "" };
         let age = match cookie {
             "" => 0,
             _ => self.session_times.1.as_secs(),
         };
         format!("{name}={cookie}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age}{secure}")
+    }
+}
+
+/// Name of a cookie. The prefix has browsers accept it over TLS and for this host only. The port is part of it, because
+/// browsers send the cookies of a host to all its ports (RFC 6265 section 8.5): logins at tunnels to two borders would
+/// end each other's sessions.
+pub(super) fn cookie_name(name: &str, is_secure: bool, headers: &HeaderMap) -> String {
+    let prefix = if is_secure { "__Host-" } else { "" };
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    let port = host
+        .and_then(|host| host.rsplit_once(':'))
+        .map(|(_, port)| port);
+    // The end of an IPv6 address has a bracket.
+    let is_port = |port: &&str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    match port.filter(is_port) {
+        Some(port) => format!("{prefix}{name}-{port}"),
+        None => format!("{prefix}{name}"),
     }
 }
 
@@ -270,7 +284,7 @@ impl Access {
             return found
                 .ok_or_else(|| Problem::new(StatusCode::UNAUTHORIZED, "token", "wrong token"));
         }
-        if let Some(key) = cookie(headers, policy.cookie_name()).map(key_of)
+        if let Some(key) = cookie(headers, &policy.cookie_name(headers)).map(key_of)
             && let Some(session) = self.sessions.find(&key, policy.session_times, now)
         {
             if let Some(role) = session.granted
@@ -479,12 +493,44 @@ mod tests {
     #[test]
     fn cookie_has_its_attributes() {
         let mut policy = policy(Vec::new());
+        let no_port = with("host", "sbc.example.com");
         assert_eq!(
-            policy.set_cookie("x"),
+            policy.set_cookie("x", &no_port),
             "hornwork=x; Path=/; HttpOnly; SameSite=Strict; Max-Age=600"
         );
         policy.is_secure = true;
-        assert!(policy.set_cookie("").starts_with("__Host-hornwork=;"));
-        assert!(policy.set_cookie("").ends_with("Max-Age=0; Secure"));
+        let ended = policy.set_cookie("", &no_port);
+        assert!(ended.starts_with("__Host-hornwork=;"), "{ended}");
+        assert!(ended.ends_with("Max-Age=0; Secure"), "{ended}");
+    }
+
+    /// Two tunnels to borders, whose consoles have the same host name in a browser.
+    #[test]
+    fn consoles_at_two_ports_of_a_host_have_cookies_of_their_own() {
+        let policy = policy(vec![user("ann", ConsoleRole::Viewer, "")]);
+        let mut access = Access::new(policy.failures, Entropy::from_number(1));
+        let (cookie, _) = access.sessions.begin("ann", "hash", Time::ZERO);
+        let mut is_known = |host: &str, cookies: &str| {
+            let mut headers = with("host", host);
+            headers.insert(COOKIE, HeaderValue::from_str(cookies).unwrap());
+            let presented = Presented {
+                headers: &headers,
+                certificate: ClientNames::default(),
+            };
+            let source = "127.0.0.1".parse().unwrap();
+            access
+                .identify(&policy, &presented, source, Time::ZERO)
+                .is_ok()
+        };
+        // The browser has a session at the other one, too.
+        let both = format!("hornwork-8081=x; hornwork-8080={cookie}");
+        for host in ["localhost:8080", "[::1]:8080"] {
+            assert!(is_known(host, &both), "{host}");
+        }
+        assert!(!is_known("localhost:8081", &both) && !is_known("localhost", &both));
+        assert!(is_known("[::1]", &format!("hornwork={cookie}")));
+        let other = with("host", "localhost:8081");
+        let set = policy.set_cookie("y", &other);
+        assert!(set.starts_with("hornwork-8081=y;"), "{set}");
     }
 }

@@ -48,8 +48,10 @@ const HASHING_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_REPORT_READS: usize = 2;
 /// Longest wait for other reads of reports.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Reports in the list.
+/// Reports in the list: the newest ones.
 const MAX_REPORTS: usize = 1_000;
+/// Folders that are looked at for reports.
+const MAX_FOLDERS: usize = 100_000;
 /// Largest report and record of a run, octets.
 const MAX_REPORT: u64 = 64 << 20;
 /// Entries of a page.
@@ -196,11 +198,17 @@ impl ConsoleState {
         self.audit_user(client, user, ("login", ""), StatusCode::OK);
     }
 
-    /// Writes a refused login to the audit log, unless there were many of this source.
-    pub(super) fn audit_refused(&self, client: ClientAddress, name: &str, status: StatusCode) {
+    /// Writes a refused login, or a request with a refused token, to the audit log, unless there were many of this
+    /// source.
+    pub(super) fn audit_refused(
+        &self,
+        client: ClientAddress,
+        (name, action): (&str, &str),
+        status: StatusCode,
+    ) {
         let source = network_of(source_of(client));
         if let Some(value) = self.audit.admit_refused(source, self.operators.clock.now()) {
-            self.audit_user(client, (name, NO_ROLE), ("login", &value), status);
+            self.audit_user(client, (name, NO_ROLE), (action, &value), status);
         }
     }
 
@@ -356,7 +364,7 @@ pub(super) async fn begin_session(
     let name = login.user.chars().filter(|c| !c.is_control());
     let name: String = name.take(MAX_AUDITED_NAME).collect();
     let refuse = |problem: Problem| {
-        state.audit_refused(client, &name, problem.status());
+        state.audit_refused(client, (&name, "login"), problem.status());
         Err(problem)
     };
     if let Some(seconds) = state.access().locked_out(&policy, source, account, now) {
@@ -394,7 +402,7 @@ pub(super) async fn begin_session(
     };
     state.audit(client, Some(&caller), ("login", ""), StatusCode::OK);
     let mut response = ok(&session_body(&state, Some(&caller)))?;
-    if let Ok(value) = HeaderValue::from_str(&policy.set_cookie(&cookie)) {
+    if let Ok(value) = HeaderValue::from_str(&policy.set_cookie(&cookie, &headers)) {
         response.headers_mut().insert(SET_COOKIE, value);
     }
     Ok(response)
@@ -404,13 +412,14 @@ pub(super) async fn begin_session(
 pub(super) async fn end_session(
     State(state): Shared,
     Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
 ) -> Answer {
     if let Some(session) = &caller.session {
         state.access().sessions.end(session);
         state.hub.end(session);
     }
     let mut response = ok(&session_body(&state, None))?;
-    if let Ok(value) = HeaderValue::from_str(&state.policy().set_cookie("")) {
+    if let Ok(value) = HeaderValue::from_str(&state.policy().set_cookie("", &headers)) {
         response.headers_mut().insert(SET_COOKIE, value);
     }
     Ok(response)
@@ -551,19 +560,25 @@ struct RunSummary {
     started: Value,
 }
 
-/// The reports in a folder.
-fn reports_in(folder: &std::path::Path) -> io::Result<Vec<ReportBody>> {
-    let mut reports = Vec::new();
-    for entry in std::fs::read_dir(folder)?.flatten().take(MAX_REPORTS) {
+/// The newest reports in a folder, at most `limit`.
+fn reports_in(folder: &std::path::Path, limit: usize) -> io::Result<Vec<ReportBody>> {
+    let mut pages = Vec::new();
+    for entry in std::fs::read_dir(folder)?.flatten().take(MAX_FOLDERS) {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let page = entry.path().join("report.html").metadata();
-        let Some(page) = page.ok().filter(|_| is_plain(&name)) else {
-            continue;
-        };
-        let run = read_bounded(&entry.path().join("run.json")).unwrap_or_default();
+        let page = entry.path().join("report.html").metadata().ok();
+        if let Some(page) = page.filter(|_| is_plain(&name)) {
+            pages.push((page.modified().ok(), name));
+        }
+    }
+    // A folder lists its entries in any order.
+    pages.sort_unstable();
+    pages.reverse();
+    pages.truncate(limit);
+    let mut reports = Vec::new();
+    for (written, name) in pages {
+        let run = read_bounded(&folder.join(&name).join("run.json")).unwrap_or_default();
         let run: RunSummary = serde_json::from_slice(&run).unwrap_or_default();
         let text = |value: &Value| value.as_str().map(str::to_owned);
-        let written = page.modified().ok();
         let written = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let begun = run.started.as_u64().filter(|seconds| *seconds > 0);
         let seconds = begun.or(written.map(|time| time.as_secs())).unwrap_or(0);
@@ -589,7 +604,10 @@ pub(super) async fn list_reports(State(state): Shared) -> Answer {
             reports: Vec::new(),
         });
     };
-    let read = read_reports(&state.report_reads, move || reports_in(&folder)).await?;
+    let read = read_reports(&state.report_reads, move || {
+        reports_in(&folder, MAX_REPORTS)
+    })
+    .await?;
     let reports = read
         .map_err(|error| Problem::busy(format!("the folder of reports cannot be read: {error}")))?;
     ok(&ReportsBody { reports })
@@ -654,5 +672,27 @@ mod tests {
         assert_eq!(limit_of(None).unwrap(), 100);
         assert!(cursor_of::<i64>(Some("x")).is_err() && cursor_of::<i64>(Some("+7")).is_err());
         assert_eq!(cursor_of::<i64>(Some("7")).unwrap(), Some(7));
+    }
+    #[test]
+    fn the_newest_reports_are_listed() {
+        let name = format!("hornwork-reports-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&folder);
+        for (name, hour) in [("b", 2), ("a", 3), ("d", 1), ("c", 4)] {
+            let report = folder.join(name);
+            std::fs::create_dir_all(&report).unwrap();
+            let page = std::fs::File::create(report.join("report.html")).unwrap();
+            page.set_modified(UNIX_EPOCH + Duration::from_secs(hour * 3_600))
+                .unwrap();
+        }
+        // No report.
+        std::fs::create_dir_all(folder.join("e")).unwrap();
+        let names = |limit| -> Vec<String> {
+            let reports = reports_in(&folder, limit).unwrap().into_iter();
+            reports.map(|report| report.name).collect()
+        };
+        assert_eq!(names(2), ["c", "a"]);
+        assert_eq!(names(10), ["c", "a", "b", "d"]);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -52,8 +52,8 @@ pub(super) struct AuditEntry {
     pub(super) action: String,
     /// Status of the response.
     pub(super) outcome: String,
-    /// Values that a command accepted, `name=value`; empty for others, and for refused ones. For a refused login:
-    /// `refused=N`, the number of those since the last entry of the source that have no entry.
+    /// Values that a command accepted, `name=value`; empty for others, and for refused ones. For a refused login or
+    /// token: `refused=N`, the number of those since the last entry of the source that have no entry.
     #[serde(default)]
     pub(super) value: String,
 }

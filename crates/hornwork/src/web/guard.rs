@@ -25,6 +25,8 @@ const CSRF: HeaderName = HeaderName::from_static("x-csrf-token");
 pub(super) const OIDC_CALLBACK: &str = "/api/v1/session/oidc/callback";
 /// Paths of the API begin with this.
 pub(super) const API: &str = "/api/";
+/// Paths of the routes are below this one.
+pub(super) const BASE: &str = "/api/v1";
 
 /// Access of a route.
 #[derive(Clone, Copy)]
@@ -117,6 +119,14 @@ fn check(
         };
         let identified = access.identify(&policy, &presented, source, now);
         drop(access);
+        // A search for tokens must leave a trace, as that for passwords does.
+        if let Err(problem) = &identified
+            && problem.is_of_token()
+        {
+            let action = path.strip_prefix(BASE).unwrap_or(path);
+            let action = format!("{} {action}", request.method());
+            state.audit_refused(client, ("-", &action), problem.status());
+        }
         request.extensions_mut().insert(Identified(identified));
     }
     Ok(())

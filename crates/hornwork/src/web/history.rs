@@ -129,6 +129,7 @@ fn read_next(
 mod tests {
     use super::*;
     use console::{HistoryWriter, StoreSettings};
+    use std::path::PathBuf;
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, Ordering};
     use tokio::task::JoinHandle;
@@ -148,9 +149,9 @@ mod tests {
         (0..READERS).map(read).collect()
     }
 
-    #[test]
-    fn searches_delay_no_check_and_end_with_their_client() {
-        let name = format!("hornwork-console-store-{}", std::process::id());
+    /// The readers of an empty store in a folder.
+    fn readers(name: &str) -> (PathBuf, StoreReaders) {
+        let name = format!("hornwork-console-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         let location = StoreLocation::Folder(folder.clone());
         let settings = StoreSettings {
@@ -163,11 +164,20 @@ mod tests {
         };
         let now = 1_763_999_999_000_000;
         HistoryWriter::open(settings, now).unwrap().end(now);
-        let readers = StoreReaders::start(&location).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread()
+        (folder, StoreReaders::start(&location).unwrap())
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .unwrap();
+            .unwrap()
+    }
+
+    #[test]
+    fn searches_delay_no_check_and_end_with_their_client() {
+        let (folder, readers) = readers("store");
+        let runtime = runtime();
         runtime.block_on(async {
             assert_eq!(readers.check().await.unwrap(), 0);
             let barrier = Arc::new(Barrier::new(READERS + 1));

@@ -28,6 +28,9 @@ const MAX_RESPONSE: usize = 256 << 10;
 const MAX_LOGINS: usize = 4;
 /// Time for which the settings of the provider are kept: clients without login have them read.
 const SETTINGS_S: i64 = 300;
+/// Characters of a reason of the provider that are shown.
+const MAX_REASON: usize = 200;
+
 /// The client of a provider.
 #[derive(Debug)]
 pub(super) struct OidcClient {
@@ -81,6 +84,25 @@ pub(super) fn refused(why: impl Into<String>) -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, "oidc", why)
 }
 
+/// The reason why the provider does not redeem a code (RFC 6749 section 5.2). Only `invalid_grant` is about the code;
+/// the others are about this console, and no failure of the client that logs in.
+fn code_problem(status: StatusCode, body: &[u8]) -> Problem {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let text = |name: &str| -> String {
+        let text = body.get(name).and_then(Value::as_str).unwrap_or_default();
+        let shown = |one: &char| one.is_ascii_graphic() || *one == ' ';
+        text.chars().filter(shown).take(MAX_REASON).collect()
+    };
+    match (status.is_client_error(), text("error")) {
+        (true, error) if error == "invalid_grant" => refused("the provider refuses the login"),
+        (_, error) => unavailable(format!(
+            "the provider redeems no code: status {} {error} {}; check client_id and client_secret_file in [console.oidc]",
+            status.as_u16(),
+            text("error_description"),
+        )),
+    }
+}
+
 impl OidcClient {
     pub(super) fn new(spec: &OidcSpec, files: &HttpCredentials) -> OidcClient {
         OidcClient {
@@ -111,8 +133,9 @@ impl OidcClient {
         permit.map_err(|_| Problem::busy("too many logins at a time"))
     }
 
-    /// A request to the provider whose response is JSON.
+    /// A request to the provider whose response is JSON. With `body` it redeems a code.
     async fn fetch(&self, url: &HttpUrl, body: Option<String>) -> Result<Value, Problem> {
+        let redeems = body.is_some();
         let mut request = Request::new(Body::empty());
         let headers = request.headers_mut();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -136,13 +159,18 @@ impl OidcClient {
         };
         let response = exchange(url, self.files.tls.as_ref(), request, limits).await;
         let response = response.map_err(unavailable)?;
-        if response.status.is_client_error() {
-            return Err(refused("the provider refuses the login"));
-        }
-        if !response.status.is_success() {
-            return Err(unavailable(format!("status {}", response.status.as_u16())));
-        }
         let body = response.body.unwrap_or_default();
+        if !response.status.is_success() {
+            return Err(match redeems {
+                true => code_problem(response.status, &body),
+                false => unavailable(format!(
+                    "{}{} answers with status {}; check `issuer` in [console.oidc]",
+                    url.origin(),
+                    url.path,
+                    response.status.as_u16()
+                )),
+            });
+        }
         serde_json::from_slice(&body).map_err(|_| unavailable("the response is not JSON"))
     }
 
@@ -255,5 +283,26 @@ mod tests {
     fn forms_are_encoded() {
         let text = form(&[("a", "x y&z=ü/"), ("b", "~-._")]);
         assert_eq!(text, "a=x%20y%26z%3D%C3%BC%2F&b=~-._");
+    }
+
+    #[test]
+    fn only_a_wrong_code_is_a_failure_of_the_client() {
+        let of = |status: u16, body: &str| {
+            let status = StatusCode::from_u16(status).unwrap();
+            let problem = code_problem(status, body.as_bytes());
+            (problem.status().as_u16(), format!("{problem:?}"))
+        };
+        assert_eq!(of(400, "{\"error\":\"invalid_grant\"}").0, 401);
+        let secret =
+            "{\"error\":\"invalid_client\",\"error_description\":\"Invalid\\u0007 secret\"}";
+        let (status, why) = of(401, secret);
+        assert_eq!(status, 503);
+        assert!(
+            why.contains("401 invalid_client Invalid secret") && why.contains("client_secret_file"),
+            "{why}"
+        );
+        for (status, body) in [(404, "no such page"), (429, "{}"), (400, "[]"), (302, "")] {
+            assert_eq!(of(status, body).0, 503, "{status}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Handlers of the login by OpenID Connect. The state of a login is in a cookie of the browser that began it, so that
 //! the console keeps nothing and a login cannot be begun for another browser.
 
-use super::access::{Credentials, cookie, is_equal};
+use super::access::{Credentials, cookie, cookie_name, is_equal};
 use super::api::{ConsoleState, Parameters, Shared};
 use super::guard::source_of;
 use super::oidc::{LoginSecrets, refused, unavailable};
@@ -9,9 +9,9 @@ use super::problem::{Answer, Problem};
 use crate::http::ClientAddress;
 use axum::body::Body;
 use axum::extract::{Extension, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, SET_COOKIE};
+use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, LOCATION, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -56,17 +56,14 @@ fn secrets_of(text: &str) -> Option<LoginSecrets> {
 }
 
 /// Name of the cookie with the state of a login.
-fn cookie_name(is_secure: bool) -> &'static str {
-    match is_secure {
-        true => "__Host-hornwork-login",
-        false => "hornwork-login",
-    }
+fn login_cookie(is_secure: bool, headers: &HeaderMap) -> String {
+    cookie_name("hornwork-login", is_secure, headers)
 }
 
 /// The value of `Set-Cookie`; browsers send it when the provider leads back (`Lax`).
-fn set_cookie(is_secure: bool, value: &str, age_s: u32) -> String {
+fn set_cookie((is_secure, headers): (bool, &HeaderMap), value: &str, age_s: u32) -> String {
     let secure = if is_secure { "; Secure" } else { "" };
-    let name = cookie_name(is_secure);
+    let name = login_cookie(is_secure, headers);
     format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={age_s}{secure}")
 }
 
@@ -86,8 +83,37 @@ fn unix_s(state: &ConsoleState) -> i64 {
     i64::try_from(unix_s).unwrap_or(i64::MAX)
 }
 
+/// Whether a page of a browser is wanted: JSON would leave its user without a way back.
+fn wants_page(asked: &HeaderMap) -> bool {
+    let accepted = asked
+        .get(ACCEPT)
+        .and_then(|accepted| accepted.to_str().ok());
+    accepted.is_some_and(|accepted| accepted.contains("text/html"))
+}
+
+/// The response to a login that failed.
+fn failed(problem: Problem, asked: &HeaderMap) -> Response {
+    // The provider chooses a part of the text.
+    let why = problem.why().replace('&', "&amp;").replace('<', "&lt;");
+    let mut response = problem.into_response();
+    if wants_page(asked) {
+        let page = format!(
+            "<!doctype html><meta charset=\"utf-8\"><title>Login failed</title><h1>Login failed</h1><p>{why}</p><a href=\"/\">Back to the console</a>"
+        );
+        *response.body_mut() = Body::from(page);
+        let html = HeaderValue::from_static("text/html; charset=utf-8");
+        response.headers_mut().insert(CONTENT_TYPE, html);
+    }
+    response
+}
+
 /// `GET /session/oidc`: leads the browser to the provider.
-pub(super) async fn begin(State(state): Shared) -> Answer {
+pub(super) async fn begin(state: Shared, asked: HeaderMap) -> Response {
+    let begun = lead_to_provider(state, &asked).await;
+    begun.unwrap_or_else(|problem| failed(problem, &asked))
+}
+
+async fn lead_to_provider(State(state): Shared, asked: &HeaderMap) -> Answer {
     let policy = state.policy();
     let client = policy.oidc.as_ref().ok_or_else(absent)?;
     let _permit = client.permit()?;
@@ -107,25 +133,33 @@ pub(super) async fn begin(State(state): Shared) -> Answer {
         HeaderValue::from_str(&target).map_err(unavailable)?,
     );
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    add_cookie(
-        &mut response,
-        &set_cookie(policy.is_secure, &cookie, LOGIN_S),
-    );
+    let place = (policy.is_secure, asked);
+    add_cookie(&mut response, &set_cookie(place, &cookie, LOGIN_S));
     Ok(response)
 }
 
 /// `GET /session/oidc/callback`: the browser returns from the provider; begins a session.
 pub(super) async fn end(
-    State(state): Shared,
+    state: Shared,
     Extension(client): Extension<ClientAddress>,
     Parameters(query): Parameters<CallbackQuery>,
-    headers: HeaderMap,
+    asked: HeaderMap,
+) -> Response {
+    let ended = begin_session(state, client, query, &asked).await;
+    ended.unwrap_or_else(|problem| failed(problem, &asked))
+}
+
+async fn begin_session(
+    State(state): Shared,
+    client: ClientAddress,
+    query: CallbackQuery,
+    asked: &HeaderMap,
 ) -> Answer {
     let policy = state.policy();
     let oidc = policy.oidc.as_ref().ok_or_else(absent)?;
     let (source, now) = (source_of(client), state.operators().clock.now());
     let refuse_uncounted = |problem: Problem| {
-        state.audit_refused(client, "-", problem.status());
+        state.audit_refused(client, ("-", "login"), problem.status());
         Err(problem)
     };
     let refuse = |problem: Problem| {
@@ -135,10 +169,10 @@ pub(super) async fn end(
     let not_begun = || refused("this browser has not begun the login, or too long ago");
     // Any page can have browsers send such a request, for an image for example: it tells nothing about its sender, and
     // is no failure.
-    let is_page = headers
+    let is_page = asked
         .get(DESTINATION)
         .is_none_or(|destination| destination == "document");
-    let login = cookie(&headers, cookie_name(policy.is_secure)).and_then(secrets_of);
+    let login = cookie(asked, &login_cookie(policy.is_secure, asked)).and_then(secrets_of);
     let Some(login) = login.filter(|_| is_page) else {
         return refuse_uncounted(not_begun());
     };
@@ -164,7 +198,9 @@ pub(super) async fn end(
     let user = match oidc.redeem(&code, &login, unix_s(&state)).await {
         Ok(user) => user,
         // Only a wrong login is a failure of its source.
-        Err(problem) if problem.status() == StatusCode::SERVICE_UNAVAILABLE => return Err(problem),
+        Err(problem) if problem.status() == StatusCode::SERVICE_UNAVAILABLE => {
+            return refuse_uncounted(problem);
+        }
         Err(problem) => return refuse(problem),
     };
     let name = format!("oidc:{}", user.name);
@@ -182,8 +218,9 @@ pub(super) async fn end(
         HeaderValue::from_static("text/html; charset=utf-8"),
     );
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    add_cookie(&mut response, &policy.set_cookie(&begun.0));
-    add_cookie(&mut response, &set_cookie(policy.is_secure, "", 0));
+    add_cookie(&mut response, &policy.set_cookie(&begun.0, asked));
+    let place = (policy.is_secure, asked);
+    add_cookie(&mut response, &set_cookie(place, "", 0));
     Ok(response)
 }
 
@@ -204,5 +241,31 @@ mod tests {
         ] {
             assert!(secrets_of(wrong).is_none(), "{wrong}");
         }
+    }
+    #[test]
+    fn a_failed_login_is_a_page_for_browsers() {
+        let of = |accepted: &'static str| {
+            let mut asked = HeaderMap::new();
+            asked.insert(ACCEPT, HeaderValue::from_static(accepted));
+            let response = failed(refused("<b>&\"no\""), &asked);
+            let status = response.status().as_u16();
+            let kind = response.headers()[CONTENT_TYPE]
+                .to_str()
+                .unwrap()
+                .to_owned();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .build()
+                .unwrap();
+            let body = axum::body::to_bytes(response.into_body(), 10_000);
+            let body = runtime.block_on(body).unwrap();
+            (status, kind, String::from_utf8(body.to_vec()).unwrap())
+        };
+        let (status, kind, page) = of("text/html,application/xhtml+xml,*/*;q=0.8");
+        assert_eq!((status, kind.as_str()), (401, "text/html; charset=utf-8"));
+        assert!(page.contains("<p>&lt;b>&amp;\"no\"</p>"), "{page}");
+        assert!(page.contains("href=\"/\""), "{page}");
+        let (status, kind, body) = of("*/*");
+        assert_eq!((status, kind.as_str()), (401, "application/json"));
+        assert!(body.contains("\"code\":\"oidc\""), "{body}");
     }
 }

@@ -127,6 +127,7 @@ impl OverviewHistory {
             (offered + point.offered, answered + point.answered)
         });
         OverviewNow {
+            at: self.points.back().map(|point| point.at),
             calls_active: last.calls_active,
             calls_per_s: last.calls_per_s,
             registrations: last.registrations,
@@ -207,6 +208,7 @@ mod tests {
     fn points_are_rates_and_bounded() {
         let mut history = OverviewHistory::default();
         assert_eq!(history.overview(3_600).series.at.len(), 0);
+        assert_eq!(history.now().at, None);
         let mut statistics = Statistics::default();
         for step in 0..1_000 {
             statistics.counters.offered += 10;
@@ -247,6 +249,8 @@ mod tests {
         history.add_sums(sums, 1 << 20, 5_000);
         let now = history.now();
         assert_eq!((now.store_lost, now.store_failing), (Some(7), true));
+        // Pages append it to the series: their clock may be another one.
+        assert_eq!(now.at, Some(5_000));
         assert_eq!(history.overview(60).series.at.len(), 12);
     }
 }

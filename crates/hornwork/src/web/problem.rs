@@ -66,6 +66,11 @@ impl Problem {
         self.code == "token"
     }
 
+    /// Whether a token was refused: a wrong one, or any after too many wrong ones.
+    pub(super) fn is_of_token(&self) -> bool {
+        self.is_token() || self.status == StatusCode::TOO_MANY_REQUESTS
+    }
+
     /// Whether it passes without a remedy.
     pub(super) fn is_busy(&self) -> bool {
         self.code == "busy"
@@ -73,6 +78,11 @@ impl Problem {
 
     pub(super) fn status(&self) -> StatusCode {
         self.status
+    }
+
+    /// The reason, for people.
+    pub(super) fn why(&self) -> &str {
+        &self.why
     }
 }
 

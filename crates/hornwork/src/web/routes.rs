@@ -18,8 +18,7 @@ use config::ConsoleRole::{Admin, Operator, Viewer};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use std::sync::Arc;
 
-/// Paths of the table are below this one.
-pub(super) const BASE: &str = "/api/v1";
+pub(super) use super::guard::BASE;
 
 /// Makes the schema of a type.
 pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;

@@ -33,7 +33,7 @@ pub(super) struct SessionBody {
     pub(super) version: &'static str,
     /// Whether there are users, who have to log in.
     pub(super) login: bool,
-    /// Whether login by OpenID Connect is possible; always false in this version.
+    /// Whether login by OpenID Connect is possible.
     pub(super) oidc: bool,
     /// Whether there is a store, so that calls can be searched.
     pub(super) store: bool,
@@ -734,6 +734,8 @@ pub(super) struct OverviewQuery {
 /// Figures of the last five seconds.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct OverviewNow {
+    /// Seconds since 1970, as in the series; null: nothing was measured yet.
+    pub(super) at: Option<i64>,
     /// Calls in progress.
     pub(super) calls_active: u64,
     /// New calls per second.

@@ -112,6 +112,8 @@ struct ProviderState {
     /// PKCE challenge of the login.
     challenge: String,
     redirect: String,
+    /// Whether it does not know the secret of the console.
+    refuses_console: bool,
 }
 
 /// A provider of OpenID Connect.
@@ -201,6 +203,9 @@ impl Provider {
                             && field(&body, "grant_type") == "authorization_code"
                             && field(&body, "code") == "the code";
                         match good {
+                            _ if state.refuses_console => {
+                                (401, json!({ "error": "invalid_client" }))
+                            }
                             true => (
                                 200,
                                 json!({ "id_token": state.token, "token_type": "Bearer", "access_token": "x" }),
@@ -271,8 +276,8 @@ fn finish(rig: &Rig, cookie: &str, state: &str) -> (u16, String, Option<String>)
     let headers = format!("Cookie: {cookie}\r\nSec-Fetch-Site: cross-site\r\n");
     let answer = rig.with("GET", &path, &headers, "");
     let session = answer.raw_head.lines().find_map(|line| {
-        let value = line.strip_prefix("set-cookie: hornwork=")?;
-        Some(format!("hornwork={}", value.split(';').next()?))
+        let pair = line.strip_prefix("set-cookie: ")?.split(';').next()?;
+        (!pair.contains("-login")).then(|| pair.to_owned())
     });
     (
         answer.status,
@@ -339,6 +344,16 @@ fn provider_grants_roles_and_forged_tokens_are_refused() {
         provider.state.lock().unwrap().token = token(&begun.nonce);
         finish(&rig, &begun.cookie, &begun.state)
     };
+    // A wrong secret of the console is no failure of its users, far beyond `login_failures`.
+    provider.state.lock().unwrap().refuses_console = true;
+    for number in 0..10 {
+        let (status, body, _) = login(&|_| String::new());
+        assert!(
+            status == 503 && body.contains("client_secret_file"),
+            "{number}: {status} {body}"
+        );
+    }
+    provider.state.lock().unwrap().refuses_console = false;
     for key in ["rsa", "ec"] {
         let (status, body, session) =
             login(&|nonce| signed(&folder, key, &header(key), &claims(nonce)));

@@ -159,6 +159,30 @@ fn audit_log_has_the_values_of_commands() {
     );
 }
 
+#[test]
+fn refused_tokens_are_in_the_audit_log() {
+    let rig = Rig::new("web-wrong-tokens", &users());
+    for number in 0..12 {
+        let header = format!("Authorization: Bearer guess-{number}\r\n");
+        let answer = rig.with("DELETE", "/api/v1/live/calls/1", &header, "");
+        let status = answer.status;
+        assert_eq!(status, if number < 5 { 401 } else { 429 }, "{number}");
+    }
+    let log = std::fs::read_to_string(rig.folder.join("audit.ndjson")).expect("audit log");
+    let entries = log
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"));
+    let entries: Vec<Value> = entries.collect();
+    // Clients without login must not fill the log.
+    assert_eq!(entries.len(), 10, "{log}");
+    for (number, entry) in entries.iter().enumerate() {
+        assert_eq!(entry["action"], "DELETE /live/calls/1");
+        assert_eq!((&entry["user"], &entry["role"]), (&json!("-"), &json!("-")));
+        assert_eq!(entry["outcome"], if number < 5 { "401" } else { "429" });
+    }
+    assert!(!log.contains("guess"), "{log}");
+}
+
 /// The nonce of a challenge.
 fn nonce(response: &str) -> Option<&str> {
     let (_, rest) = response.split_once("nonce=\"")?;

@@ -152,17 +152,52 @@ pub(super) fn verify(
         .filter(|char| !char.is_control())
         .take(MAX_NAME)
         .collect();
-    let mut place = Some(&claims);
-    for part in &spec.role_claim {
-        place = place.and_then(|value| value.get(part));
-    }
+    role_of(&claims, spec)
+        .map(|role| VerifiedUser { name, role })
+        .ok_or(TokenError::NoRole)
+}
+
+/// The highest role that the claims grant.
+fn role_of(claims: &Value, spec: &OidcSpec) -> Option<ConsoleRole> {
+    let nested = || {
+        let mut parts = spec.role_claim.iter();
+        parts.try_fold(claims, |value, part| value.get(part))
+    };
+    // Some providers demand URLs as names of further claims (Auth0): the dots are those of the name.
+    let whole = claims.get(spec.role_claim.join("."));
+    let place = whole.or_else(nested);
     let has = |wanted: &str| match place {
         Some(Value::Array(all)) => all.iter().any(|value| value.as_str() == Some(wanted)),
         Some(value) => value.as_str() == Some(wanted),
         None => false,
     };
     let granted = spec.roles.iter().filter(|(value, _)| has(value));
-    let role = granted.map(|(_, role)| *role).max();
-    role.map(|role| VerifiedUser { name, role })
-        .ok_or(TokenError::NoRole)
+    granted.map(|(_, role)| *role).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn roles_are_in_nested_claims_and_in_claims_with_dots() {
+        let spec = |claim: &str| {
+            let text = format!(
+                "[[interface]]\nname = \"a\"\nlisten = \"udp:192.0.2.1\"\n[console]\nlisten = \"127.0.0.1:1\"\n[console.oidc]\nissuer = \"https://id.example\"\nclient_id = \"a\"\nconsole_url = \"https://sbc.example\"\nrole_claim = \"{claim}\"\nrole = [{{ value = \"noc\", role = \"operator\" }}, {{ value = \"all\", role = \"viewer\" }}]\n"
+            );
+            let config = config::parse(&text, "f").unwrap();
+            config.console.unwrap().oidc.unwrap()
+        };
+        let of = |claim: &str, claims: Value| role_of(&claims, &spec(claim));
+        let (operator, viewer) = (Some(ConsoleRole::Operator), Some(ConsoleRole::Viewer));
+        assert_eq!(of("groups", json!({ "groups": ["all", "noc"] })), operator);
+        assert_eq!(of("groups", json!({ "groups": "all" })), viewer);
+        let nested = json!({ "realm_access": { "roles": ["all"] } });
+        assert_eq!(of("realm_access.roles", nested.clone()), viewer);
+        assert_eq!(of("realm_access", nested), None);
+        let named = json!({ "https://sbc.example/roles": ["noc"] });
+        assert_eq!(of("https://sbc.example/roles", named), operator);
+        assert_eq!(of("groups", json!({})), None);
+    }
 }
