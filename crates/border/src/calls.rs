@@ -20,13 +20,12 @@ pub(crate) mod table;
 pub(crate) mod transfer;
 
 use crate::admission::Reservation;
-use crate::admission::overload::feedback::TrunkTarget;
 use crate::calls::conference::state::ParticipantState;
 use crate::calls::ended::EndedBy;
 use crate::calls::transfer::join::Join;
 use crate::headers::has_credentials;
 use crate::ng_client::relay::NodeRelay;
-use crate::policy::HopStep;
+use crate::policy::{HopStep, TrunkTarget};
 use crate::request::{PeerLocation, RequestOrigin};
 use crate::responses::StatusLine;
 use crate::rules::Tags;

@@ -13,7 +13,6 @@ pub(crate) use open_routes::permits_unauthenticated;
 pub use order::in_order;
 pub use skipped::{SkipReason, SkippedTrunk};
 
-use crate::admission::overload::feedback::TrunkTarget;
 use crate::emergency::is_emergency;
 use crate::policy::trunk_uri::trunk_uri;
 use config::{
@@ -55,6 +54,10 @@ pub struct Facts<'a> {
     /// Whether the border is draining.
     pub draining: bool,
 }
+
+/// A target of a trunk by its index: each is a server of its own, with its overload and sequence (RFC 7339 section
+/// 5.2).
+pub(crate) type TrunkTarget = (TrunkId, u16);
 
 /// State of trunks and registrations.
 pub trait RoutingState {

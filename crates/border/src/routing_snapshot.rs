@@ -1,9 +1,9 @@
 //! The state of the border as policy sees it.
 
-use crate::admission::overload::feedback::{Throttles, TrunkTarget};
+use crate::admission::overload::feedback::Throttles;
 use crate::components::Components;
 use crate::listeners::BorderListener;
-use crate::policy::{Contact, RoutingState};
+use crate::policy::{Contact, RoutingState, TrunkTarget};
 use crate::registrar::Registry;
 use crate::trunks::Trunks;
 use config::{Config, TrunkId};

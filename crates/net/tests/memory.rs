@@ -19,7 +19,10 @@ fn free_memory_is_returned_while_all_threads_sleep() {
         if left < 40_000_000 {
             return;
         }
-        assert!(begun.elapsed() < Duration::from_secs(20), "{left} of {held}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "{left} of {held}"
+        );
         std::thread::sleep(Duration::from_millis(500));
     }
 }

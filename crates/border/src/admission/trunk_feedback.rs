@@ -1,7 +1,8 @@
 //! Overload feedback: ours to neighbours, and that of trunks to us (RFC 7339, RFC 7415).
 
 use crate::admission::AdmissionControl;
-use crate::admission::overload::feedback::{TrunkTarget, VALID};
+use crate::admission::overload::feedback::VALID;
+use crate::policy::TrunkTarget;
 use crate::shared::Ctx;
 use engine::{EventKind, Time};
 use sip::{Endpoint, Indication};

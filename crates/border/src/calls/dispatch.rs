@@ -1,6 +1,5 @@
 //! Dispatch of the endpoint's indications and of timers to the stages of calls and to out-of-dialog requests.
 
-use crate::admission::overload::feedback::TrunkTarget;
 use crate::calls::EarlyRequest;
 use crate::calls::conference::ConferenceCalls;
 use crate::calls::key::CallSlot;
@@ -9,6 +8,7 @@ use crate::calls::transfer::TransferControl;
 use crate::components::{Calls, Components};
 use crate::ng_client::control::NodeControl;
 use crate::out_of_dialog::OutOfDialogControl;
+use crate::policy::TrunkTarget;
 use crate::resolve::{DnsClient, LookupResult, LookupWaiter};
 use crate::responses::refuse;
 use crate::rules::RuleOutcome;

@@ -1,10 +1,9 @@
 //! Out-of-dialog requests and subscriptions in progress.
 
-use crate::admission::overload::feedback::TrunkTarget;
 use crate::calls::challenge::ChallengedLeg;
 use crate::carrier::Registration;
 use crate::index_remap::IndexRemap;
-use crate::policy::{HopStep, StepTarget};
+use crate::policy::{HopStep, StepTarget, TrunkTarget};
 use crate::registrar::Passing;
 use crate::shared::{Alarm, Ctx};
 use crate::trunks::Ping;

@@ -38,7 +38,7 @@ impl NumberedSource {
         }
     }
 
-    /// What relayed packets get on top of their numbers.
+    /// Added to the numbers of relayed packets.
     fn offset(&self) -> u16 {
         self.next.wrapping_sub(1).wrapping_sub(self.highest as u16)
     }

@@ -131,7 +131,7 @@ fn audio_beside_events_is_replaced_by_the_tone() {
     }
 }
 
-/// A digit after a pause of the sender: what follows keeps its time.
+/// A digit after a pause of the sender: the packets behind it keep their time.
 #[test]
 fn pause_before_an_event_advances_the_timestamp() {
     let (from, to) = ((0, Kind::Pcmu), (8, Kind::Pcma));
@@ -174,7 +174,7 @@ fn reports_have_the_losses_of_both_ways() {
         Protection::None,
     ));
     let mut speaker = Speaker::new(a, 600.0);
-    // In each interval the receiver misses a quarter of what it is sent.
+    // In each interval a quarter of the packets to the receiver is lost.
     let mut cumulative_lost = 0;
     for (lost, expected) in [(10, (112, 20)), (0, (64, 30)), (29, (203, 69))] {
         for packet in 0..40 {

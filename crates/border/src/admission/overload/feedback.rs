@@ -1,7 +1,7 @@
 //! Overload control between neighbours (RFC 7339, RFC 7415): loss feedback for neighbours that request it, and
 //! throttling of new calls to trunks by their feedback.
 
-use config::TrunkId;
+use crate::policy::TrunkTarget;
 use core::time::Duration;
 use engine::Time;
 use std::collections::BTreeMap;
@@ -84,10 +84,6 @@ impl LossFeedback {
         u8::try_from((ALL - self.share) * 100 / ALL).unwrap_or(100)
     }
 }
-
-/// A target of a trunk by its index: each is a server of its own, with its overload and sequence (RFC 7339 section
-/// 5.2).
-pub(crate) type TrunkTarget = (TrunkId, u16);
 
 /// Feedback received from targets of trunks.
 #[derive(Debug, Default)]
@@ -172,6 +168,7 @@ impl Throttles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config::TrunkId;
 
     fn feedback(throttle: Throttle, sequence: u64) -> Feedback {
         Feedback {

@@ -10,8 +10,8 @@ const DATAGRAMS_PER_MESSAGE: u32 = 2;
 const DATAGRAMS_PER_CALL: f64 = 13.0;
 /// Incoming ones of these.
 const INCOMING_PER_CALL: f64 = 6.0;
-/// A turn that takes longer, and longer than [`MAX_PER_DATAGRAM`] for each datagram, is not counted: the thread was kept
-/// from running.
+/// A turn that takes longer, and longer than [`MAX_PER_DATAGRAM`] for each datagram, is not counted: the thread was
+/// kept from running.
 const MAX_PROCESSING: Duration = Duration::from_millis(10);
 /// Longest processing time of a datagram, 50 times that of a slow machine.
 const MAX_PER_DATAGRAM: Duration = Duration::from_micros(500);

@@ -1,9 +1,8 @@
 //! Two legs that are being connected.
 
-use crate::admission::overload::feedback::TrunkTarget;
 use crate::calls::key::CallKey;
 use crate::index_remap::IndexRemap;
-use crate::policy::{HopStep, StepTarget};
+use crate::policy::{HopStep, StepTarget, TrunkTarget};
 use crate::shared::Ctx;
 use anchor::Side;
 use config::{InterfaceId, TrunkId};
