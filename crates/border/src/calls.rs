@@ -4,7 +4,7 @@ pub(crate) mod challenge;
 pub(crate) mod conference;
 mod dispatch;
 pub(crate) mod ended;
-mod ending;
+pub(crate) mod ending;
 pub(crate) mod in_dialog;
 pub(crate) mod key;
 pub(crate) mod media;

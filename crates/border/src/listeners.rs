@@ -305,16 +305,17 @@ impl Listeners {
                     transport: point.transport,
                     by_certificate: point.transport == Transport::Tls,
                 };
-                self.located_trunk(ctx, id, peer).is_some()
+                self.located_trunk(ctx, id, peer, None).is_some()
             }
     }
 
-    /// The trunk of a peer with an address to which one of its targets resolved.
+    /// The trunk of a peer with an address to which one of its targets resolved: `known` if it is one of them.
     fn located_trunk(
         &self,
         ctx: &Ctx,
         interface: InterfaceId,
         peer: RequestPeer,
+        known: Option<TrunkId>,
     ) -> Option<TrunkId> {
         let (config, now) = (&ctx.config, ctx.now);
         // Most configurations have no such trunk, and need no lock.
@@ -326,7 +327,7 @@ impl Listeners {
             return None;
         }
         self.located_peers
-            .read(|peers| peers.trunk_of(config, interface, peer, now))
+            .read(|peers| peers.trunk_of(config, interface, peer, known, now))
     }
 
     /// Stores the addresses of a target of a trunk.
@@ -448,7 +449,7 @@ impl Listeners {
             transport,
             by_certificate: by_certificate.is_some(),
         };
-        self.located_trunk(ctx, interface, peer).or(trunk)
+        self.located_trunk(ctx, interface, peer, trunk).or(trunk)
     }
 
     /// The interface of a listener.

@@ -106,27 +106,32 @@ impl LocatedPeers {
         }
     }
 
-    /// The trunk on this interface that a peer belongs to, the first one of the configuration. On interfaces of phones,
-    /// which may have the address in common with a trunk behind the same NAT, the port decides too, as it does for a
-    /// target with an address.
+    /// The trunk on this interface that a peer belongs to: `known` if it is one, otherwise the first one of the
+    /// configuration. On interfaces of phones, which may have the address in common with a trunk behind the same NAT,
+    /// the port decides too, as it does for a target with an address.
     pub(crate) fn trunk_of(
         &self,
         config: &Config,
         interface: InterfaceId,
         peer: RequestPeer,
+        known: Option<TrunkId>,
         now: Time,
     ) -> Option<TrunkId> {
         let targets = self.targets.get(&peer.address.ip())?;
         let settings = config.interface(interface)?;
         let any_port = settings.kind == InterfaceKind::Core || peer.transport.is_reliable();
-        let at = config.trunks.iter().position(|trunk| {
+        let is_at = |trunk: &Trunk| {
             let mut targets = targets.iter().filter(|target| {
                 target.is_valid(now) && (any_port || target.port == peer.address.port())
             });
             trunk.interface == interface
                 && (!peer.by_certificate || trunk.client_names().is_empty())
                 && targets.any(|target| target.belongs_to(trunk))
-        })?;
+        };
+        if known.and_then(|id| config.trunk(id)).is_some_and(is_at) {
+            return known;
+        }
+        let at = config.trunks.iter().position(is_at)?;
         u16::try_from(at).ok().map(TrunkId)
     }
 
@@ -179,7 +184,7 @@ mod tests {
         let start = Time::from_secs(100);
         peers.store(place(5060), "tel", host(&config), start);
         let found = |peers: &LocatedPeers, interface, now| {
-            peers.trunk_of(&config, InterfaceId(interface), peer(7777), now)
+            peers.trunk_of(&config, InterfaceId(interface), peer(7777), None, now)
         };
         assert_eq!(found(&peers, 1, start), Some(TrunkId(0)));
         assert_eq!(found(&peers, 0, start), None);
@@ -198,7 +203,7 @@ mod tests {
         let config = config(&TRUNK.replace("'b'", "'a'"));
         let mut peers = peers();
         peers.store(place(5060), "tel", host(&config), Time::ZERO);
-        let found = |peer| peers.trunk_of(&config, InterfaceId(0), peer, Time::ZERO);
+        let found = |peer| peers.trunk_of(&config, InterfaceId(0), peer, None, Time::ZERO);
         assert_eq!(found(peer(5060)), Some(TrunkId(0)));
         assert_eq!(found(peer(7777)), None);
         let stream = RequestPeer {

@@ -2,6 +2,7 @@
 
 use crate::border::Border;
 use crate::calls::conference::ConferenceCalls;
+use crate::calls::ending::BYE_TIMEOUT;
 use crate::conferences::{ConferenceName, ConferenceReply, ConferenceRequest};
 use crate::endpoint_settings::{endpoint_calls, proxy_services};
 use crate::index_remap::IndexRemap;
@@ -130,13 +131,15 @@ impl Border {
         self.parts.carriers.none_registered()
     }
 
-    /// Whether a drain has finished, and no emergency call has come since.
+    /// Whether a drain has finished, and no emergency call has come since within its time.
     pub fn is_drained(&self) -> bool {
         let draining = self.parts.worker.draining.as_ref();
         let calls = &self.parts.calls;
-        draining.is_some_and(|draining| draining.finished)
-            && calls.is_empty()
-            && calls.ended.is_empty()
+        let is_idle = calls.is_empty() && calls.ended.is_empty();
+        let now = self.parts.ctx.now;
+        draining.is_some_and(|draining| {
+            draining.finished && (is_idle || now >= draining.until + BYE_TIMEOUT)
+        })
     }
 }
 

@@ -496,9 +496,14 @@ fn by_routes(config: &Config, facts: &Facts<'_>, view: &dyn RoutingState) -> Pla
             .unwrap_or_else(|| Refusal::plan(Reason::RegistrationOver));
     }
     for route in &config.routes {
-        if !router.matches(route, caller.as_ref(), &called)
-            || !is_open(route, config, facts, router.passing_trunk())
-        {
+        if !router.matches(route, caller.as_ref(), &called) {
+            continue;
+        }
+        if !is_open(route, config, facts, router.passing_trunk()) {
+            // The first request of a user has no credentials either: it is challenged, and takes this route then.
+            if facts.exempt && router.carry_out(route, &called).is_some() {
+                return Refusal::plan(Reason::NoRoute);
+            }
             continue;
         }
         if let Some(plan) = router.carry_out(route, &called) {

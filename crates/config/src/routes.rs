@@ -117,8 +117,9 @@ pub(super) struct RawRoute {
     /// Action: refuse the call with this status.
     pub reject: Option<RawReject>,
     /// Whether sources that have not authenticated may use this route, for example for emergency calls. With
-    /// `authenticate = "digest"` calls without credentials that take such a route are not challenged; no other route,
-    /// no header rule and no conference takes them.
+    /// `authenticate = "digest"` calls without credentials that take such a route are not challenged, if the route
+    /// names the interface or the call is an emergency call or one to a service; no other route, no header rule and no
+    /// conference takes them. A call that a route before it would take is challenged.
     #[serde(default)]
     pub unauthenticated: bool,
     /// `anchor`: media is relayed by the border or a media node. `bypass`: SDP is passed unchanged, and the sides send

@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message};
 
 /// Time for peers to answer the BYE at the end of a drain; a BYE is sent three times in it.
-const BYE_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const BYE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Calls<'_> {
     /// The caller has cancelled an unanswered call; its leg is gone.

@@ -64,7 +64,10 @@ impl Calls<'_> {
             let _ = self.endpoint.pin(leg, flow);
         }
         if let Ok(wanted) = request.replaces()
-            && let Some(replaced) = self.parts.calls.replaced_leg(self.endpoint, &wanted)
+            && let Some(replaced) =
+                self.parts
+                    .calls
+                    .replaced_leg(self.endpoint, &wanted, origin.trunk)
         {
             let hop = existing_leg_step(origin.interface, origin.trunk);
             return match TransferControl::new(self).replaceable(replaced, wanted.early_only) {

@@ -1,6 +1,7 @@
 //! Routes that are open to sources that have not authenticated.
 
 use super::{Facts, Plan, RoutingState, decide};
+use crate::emergency::is_emergency;
 use config::{Authenticate, Config, RouteAction, RouteSpec, TrunkId};
 
 /// Whether a source may use a route. If the trunk of registrations authenticates, an unregistered source reaches that
@@ -11,7 +12,8 @@ pub(super) fn is_open(
     facts: &Facts<'_>,
     passing: Option<TrunkId>,
 ) -> bool {
-    if facts.authenticated || route.unauthenticated {
+    let permits = route.unauthenticated && (!facts.exempt || replaces_digest(route, config, facts));
+    if facts.authenticated || permits {
         return true;
     }
     let interface = config.interface(facts.interface);
@@ -23,6 +25,14 @@ pub(super) fn is_open(
         RouteAction::Registered => false,
         RouteAction::Trunks(trunks) => trunks.iter().all(|entry| Some(entry.trunk) == passing),
     }
+}
+
+/// Whether a route with `unauthenticated` concerns a call on an interface with digest: it names the interface, or the
+/// call is one to a service or an emergency number. Other such routes were opened for interfaces without digest.
+fn replaces_digest(route: &RouteSpec, config: &Config, facts: &Facts<'_>) -> bool {
+    route.interfaces.contains(&facts.interface)
+        || !route.to.services.is_empty()
+        || is_emergency(config, facts.to)
 }
 
 /// Whether a call whose source would have to authenticate by digest needs no credentials: a route that permits it

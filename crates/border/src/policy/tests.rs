@@ -413,14 +413,20 @@ fn exempt_call_takes_routes_for_unauthenticated_sources_alone() {
     );
     let routes = "[[route]]\nto={user=\"66\"}\nreject=603\n\
         [[route]]\nto={prefix=\"0\"}\ntrunk=\"pbx\"\n\
-        [[route]]\nto={user=\"113\"}\nreject=404\nunauthenticated=true\n\
-        [[route]]\nregistered=true\nunauthenticated=true\n\
-        [[route]]\nto={prefix=\"1\"}\ntrunk=\"gw\"\nunauthenticated=true\n\
+        [[route]]\nto={user=\"113\"}\nreject=404\ninterface=\"out\"\nunauthenticated=true\n\
+        [[route]]\nregistered=true\ninterface=\"out\"\nunauthenticated=true\n\
+        [[route]]\nto={user=\"12\"}\ntrunk=\"pbx\"\n\
+        [[route]]\nto={prefix=\"1\"}\ntrunk=\"gw\"\ninterface=\"out\"\nunauthenticated=true\n\
+        [[route]]\nto={user=\"88\"}\ntrunk=\"gw\"\nunauthenticated=true\n\
         [[route]]\ntrunk=\"pbx\"\n";
     let config = format!("{base}{routes}[[user]]\nname=\"1000\"\npassword=\"x\"\n");
     let parsed = parse(&config, "f").unwrap();
     for (to, wanted) in [
-        ("sip:112@x", "route 5 [0:sip:112@gw"),
+        ("sip:112@x", "route 6 [0:sip:112@gw"),
+        // A user would take a closed route that stands before it, with credentials.
+        ("sip:12@x", ""),
+        // An open route that names no interface was opened for those without digest.
+        ("sip:88@x", ""),
         ("sip:1000@x", "route 4 [0:sip:1000@192.168.1.7 flow"),
         ("sip:113@x", "404"),
         ("sip:66@x", ""),

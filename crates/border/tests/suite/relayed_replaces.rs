@@ -156,6 +156,42 @@ fn invite_with_the_dialog_of_the_far_side_replaces_the_transferor() {
     assert_eq!(rig.net.border.calls().len(), 2);
 }
 
+/// A phone has written the tags in the other order, and the target is behind another trunk: its dialog is the one that
+/// lasts.
+#[test]
+fn swapped_tags_from_another_trunk_replace_the_transferor() {
+    let config = format!(
+        "{PLAIN}[[trunk]]\nname='other'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\n\
+         [[route]]\nto={{user='dora'}}\ntrunk='other'\n[[route]]\ntrunk='pbx'\n"
+    );
+    let mut rig = established(&config);
+    let dora = PhoneBehaviour::answering(&SDP_B.replace("10.2.0.1", "10.2.0.2"));
+    let dora = rig.net.phone("10.2.0.2:5060", dora);
+    let consulted = rig.net.call(rig.alice, "sip:dora@192.0.2.1", OUT, &offer());
+    rig.net.run(seconds(1));
+    let [call_id, theirs, own] = dialog(&mut rig.net, rig.alice, consulted);
+    let replaces = format!("{call_id};to-tag={own};from-tag={theirs}");
+    let edits = [Edit::Add {
+        id: HeaderId::Replaces,
+        value: replaces.as_bytes(),
+    }];
+    let content = MessageContent::sdp(SDP_B.as_bytes()).with(&edits);
+    let new = rig
+        .net
+        .call(rig.pbx, "sip:dora@198.51.100.1", CORE, &content);
+    rig.net.run(seconds(2));
+    let answered = rig
+        .net
+        .last(rig.pbx, |event| *event == PhoneEvent::Answered);
+    assert_eq!(answered.leg, Some(new));
+    let ended = rig
+        .net
+        .find(rig.alice, |event| *event == PhoneEvent::Ended(Ending::Peer));
+    assert_eq!(ended.leg, Some(consulted));
+    let has_ended = |event: &PhoneEvent| matches!(event, PhoneEvent::Ended(_));
+    assert!(!rig.net.has(dora, has_ended), "the consulted party");
+}
+
 /// The same for a REFER outside of the transferor's dialogs.
 #[test]
 fn refer_outside_of_dialogs_names_the_dialog_of_its_receiver() {

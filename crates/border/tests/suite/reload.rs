@@ -268,6 +268,11 @@ fn emergency_call_after_a_drain_is_waited_for_within_its_time() {
     assert!(!net.border.is_drained());
     net.run(seconds(20));
     assert!(net.border.is_drained());
+    // Later ones are ended at once, and the program does not wait for them.
+    net.call(alice, "sip:112@192.0.2.1", OUT, &offer());
+    net.run(Duration::from_millis(10));
+    assert!(net.border.is_drained());
+    net.run(seconds(40));
     let ended = PhoneEvent::Ended(sip::Ending::Peer);
     assert!(net.has(alice, |event| *event == ended));
     let finished = net.names().into_iter();

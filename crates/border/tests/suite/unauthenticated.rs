@@ -384,7 +384,7 @@ fn call_without_credentials_takes_routes_that_permit_it_where_digest_is_required
         [[conference]]\nname='c'\nnumber='800'\n\
         [[rules]]\nkind='access'\ndirection='in'\nmethod='INVITE'\nwhen='uri.user == \"113\"'\ndo=[{route='carrier'}]\n\
         [[route]]\nto={urn='urn:service:sos'}\ntrunk='psap'\nunauthenticated=true\n\
-        [[route]]\nto={user=['112','113','800']}\ntrunk='psap'\nunauthenticated=true\n\
+        [[route]]\nto={user=['112','113','800']}\ninterface='phones'\ntrunk='psap'\nunauthenticated=true\n\
         [[route]]\ntrunk='carrier'\n";
     let config = parse(text, "digest.toml").expect("configuration");
     let mut rig = Rig::new(&config);
@@ -462,4 +462,45 @@ fn located_address_of_a_trunk_precedes_the_network_of_another() {
     assert!(reached(&sent, carrier), "{sent:?}");
     let sent = rig.send(&config, outside, carrier, &call(3));
     assert!(reached(&sent, second), "by the name: {sent:?}");
+}
+
+/// Two accounts at one carrier: the trunk that has the source in `sources` stays that of its calls once the name is
+/// located, whatever the order of the file.
+#[test]
+fn trunk_with_name_and_network_precedes_one_with_the_name_alone() {
+    let text = "[[interface]]\nname='out'\nlisten='udp:192.0.2.1:5060'\n\
+        [[interface]]\nname='in'\nkind='core'\nlisten='udp:198.51.100.1:5060'\n\
+        [[trunk]]\nname='fax'\ninterface='out'\ntarget='udp:carrier.example:5060'\n\
+        [[trunk]]\nname='main'\ninterface='out'\ntarget='udp:carrier.example:5060'\nsources='203.0.113.0/24'\n\
+        [[trunk]]\nname='first'\ninterface='in'\ntarget='udp:10.2.0.1:5060'\n\
+        [[trunk]]\nname='second'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\n\
+        [[route]]\nfrom_trunk='main'\ntrunk='first'\n\
+        [[route]]\nfrom_trunk='fax'\ntrunk='second'\n\
+        [[route]]\nfrom_trunk='first'\ntrunk='main'\n\
+        [[route]]\nfrom_trunk='second'\ntrunk='fax'\n";
+    let mut config = parse(text, "twins.toml").expect("configuration");
+    let carrier: SocketAddr = "203.0.113.20:5060".parse().unwrap();
+    config.dns.hosts = vec![("carrier.example".to_owned(), carrier.ip())];
+    let mut rig = Rig::new(&config);
+    let outside = ("192.0.2.1:5060".parse().unwrap(), Transport::Udp);
+    let inside = ("198.51.100.1:5060".parse().unwrap(), Transport::Udp);
+    let [first, second] = ["10.2.0.1:5060", "10.2.0.2:5060"].map(|at| at.parse().unwrap());
+    let reached = |sent: &Sent, to: SocketAddr| {
+        let mut sent = sent.iter();
+        sent.any(|(at, text)| *at == to && text.starts_with("INVITE "))
+    };
+    let call = |number| request("INVITE", "100", "203.0.113.20:5060", Transport::Udp, number);
+    let sent = rig.send(&config, outside, carrier, &call(1));
+    assert!(reached(&sent, first), "before: {sent:?}");
+    // Both names are located by calls to them.
+    for (number, (at, peer)) in [("10.2.0.1:5060", first), ("10.2.0.2:5060", second)]
+        .into_iter()
+        .enumerate()
+    {
+        let text = request("INVITE", "200", at, Transport::Udp, 2 + number);
+        let sent = rig.send(&config, inside, peer, &text);
+        assert!(reached(&sent, carrier), "{sent:?}");
+    }
+    let sent = rig.send(&config, outside, carrier, &call(4));
+    assert!(reached(&sent, first), "afterwards: {sent:?}");
 }

@@ -68,13 +68,23 @@ impl OngoingCalls {
     }
 
     /// The leg that an INVITE with Replaces takes over. After a relayed REFER it may name the dialog of the far side,
-    /// in which our tag is `from-tag`: then the leg of the transferor is replaced.
-    pub(crate) fn replaced_leg(&self, endpoint: &Endpoint, wanted: &Replaces<'_>) -> Option<LegId> {
+    /// in which our tag is `from-tag`: then the leg of the transferor is replaced. Only the `trunk` that has this dialog
+    /// names it so; others have it from a phone that writes the tags in the other order.
+    pub(crate) fn replaced_leg(
+        &self,
+        endpoint: &Endpoint,
+        wanted: &Replaces<'_>,
+        trunk: Option<TrunkId>,
+    ) -> Option<LegId> {
         let named = endpoint.find_leg(wanted.call_id, wanted.to_tag, wanted.from_tag);
         named.or_else(|| {
             let far = endpoint.find_leg(wanted.call_id, wanted.from_tag, wanted.to_tag)?;
             let call = self.get(self.slot_of_leg(endpoint, far)?)?;
-            call.leg(call.side_of(far)?.other())
+            let side = call.side_of(far)?;
+            match trunk.is_some() && *call.trunks.get(side) == trunk {
+                true => call.leg(side.other()),
+                false => Some(far),
+            }
         })
     }
 }
