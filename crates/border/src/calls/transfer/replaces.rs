@@ -68,8 +68,8 @@ impl OngoingCalls {
     }
 
     /// The leg that an INVITE with Replaces takes over. After a relayed REFER it may name the dialog of the far side,
-    /// in which our tag is `from-tag`: then the leg of the transferor is replaced. Only the `trunk` that has this dialog
-    /// names it so; others have it from a phone that writes the tags in the other order.
+    /// in which our tag is `from-tag`: then the leg of the transferor is replaced. Only the `trunk` that has this
+    /// dialog names it so; others have it from a phone that writes the tags in the other order.
     pub(crate) fn replaced_leg(
         &self,
         endpoint: &Endpoint,
