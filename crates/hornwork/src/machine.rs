@@ -4,6 +4,7 @@ use border::admission::{MediaOffload, MediaPath, MediaPaths};
 use config::{Config, MachineCapacity, MediaSocketMode, OffloadMode};
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// Assumed memory if the size is unknown, KiB.
 const ASSUMED_KIB: u64 = 1 << 20;
@@ -25,8 +26,15 @@ pub fn machine(workers: u8) -> MachineCapacity {
         &read("/proc/meminfo"),
         &group("memory.max"),
         &group("cpu.max"),
-        threads_of(workers, net::allowed_cpus().len()),
+        threads_of(workers, cpus()),
     )
+}
+
+/// Number of CPUs of this process at its start: later a worker is pinned to one of them, and so are the threads that it
+/// starts to read a configuration again.
+fn cpus() -> usize {
+    static CPUS: OnceLock<usize> = OnceLock::new();
+    *CPUS.get_or_init(|| net::allowed_cpus().len())
 }
 
 /// The kernel's range of ephemeral ports.
@@ -282,6 +290,18 @@ fn machine_of(meminfo: &str, memory_max: &str, cpu_max: &str, threads: u64) -> M
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As the thread that reads a configuration again.
+    #[test]
+    fn a_pinned_thread_counts_all_cpus() {
+        let before = machine(2).processor;
+        let first = net::allowed_cpus()[0];
+        let pinned = std::thread::spawn(move || {
+            net::pin(first).expect("affinity");
+            machine(2).processor
+        });
+        assert_eq!(pinned.join().expect("thread"), before);
+    }
 
     #[test]
     fn media_path_is_derived_from_configuration_capabilities_and_kernel() {
