@@ -17,7 +17,8 @@ pub(crate) fn cpu_seconds() -> BTreeMap<String, f64> {
     // Locked while reading: an older read must not come after a newer one.
     let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner);
     // Without a read, for example without free files, the last values stay.
-    if let Ok(threads) = read_threads() {
+    if let Ok(mut threads) = read_threads() {
+        add_left_out(&mut threads, &times.living);
         times.update(threads);
     }
     times.seconds()
@@ -71,6 +72,19 @@ fn read_threads() -> io::Result<Vec<ThreadTime>> {
         }
     }
     Ok(threads)
+}
+
+/// The kernel leaves out a thread if another one ends while the folder is read: it is asked for each known thread that
+/// is not there. A thread that counted as ended would count twice from the next read on.
+fn add_left_out(threads: &mut Vec<ThreadTime>, known: &BTreeMap<ThreadId, LivingThread>) {
+    for id in known.keys() {
+        if threads.iter().any(|thread| thread.id == *id) {
+            continue;
+        }
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", id.0));
+        let thread = stat.ok().and_then(|stat| ThreadTime::parse(id.0, &stat));
+        threads.extend(thread.filter(|thread| thread.id == *id));
+    }
 }
 
 /// A living thread.
@@ -174,6 +188,19 @@ mod tests {
         assert_eq!((of(&times, "a"), of(&times, "c")), (Some(1.5), Some(0.5)));
         times.update(Vec::new());
         assert_eq!((of(&times, "b"), of(&times, "c")), (Some(3.2), Some(0.5)));
+    }
+
+    #[test]
+    fn a_living_thread_that_the_folder_leaves_out_is_asked_for() {
+        let read = read_threads().unwrap();
+        let mut times = CpuTimes::new();
+        let ended = thread(u32::MAX, 1, "ended", 5);
+        times.update(read.into_iter().chain([ended]).collect());
+        let own = times.living.len() - 1;
+        let mut none = Vec::new();
+        add_left_out(&mut none, &times.living);
+        // Other tests may have ended threads meanwhile.
+        assert!((1..=own).contains(&none.len()), "{none:?}");
     }
 
     #[test]

@@ -161,34 +161,13 @@ fn without_secrets(line: &str) -> String {
         let is_key = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         let key = key.rsplit(|c: char| !is_key(c)).next().unwrap_or_default();
         if config::is_secret(key) {
-            let end = end_of_value(value);
-            let (secret, behind) = value.split_at(end);
+            // To the end of the line: with a mistake in it, its quotes do not tell where the value ends.
             let star = |c: char| if c.is_whitespace() { c } else { '*' };
-            shown.extend(secret.chars().map(star));
-            rest = behind;
+            shown.extend(value.chars().map(star));
+            return shown;
         }
     }
     shown + rest
-}
-
-/// The end of the value that a text begins with: behind its quote, otherwise before a comma, a bracket or the end.
-fn end_of_value(text: &str) -> usize {
-    let start = text.len() - text.trim_start().len();
-    let value = text.get(start..).unwrap_or_default();
-    let length = match value.chars().next() {
-        Some(quote @ ('"' | '\'')) => {
-            let mut escaped = false;
-            let inner = value.char_indices().skip(1);
-            let mut ends = inner.filter(|(_, c)| {
-                let is_end = *c == quote && !escaped;
-                escaped = quote == '"' && *c == '\\' && !escaped;
-                is_end
-            });
-            ends.next().map(|(at, _)| at + 1)
-        }
-        _ => value.find([',', '}', ']']),
-    };
-    start + length.unwrap_or(value.len())
 }
 
 /// Mistakes that [`mistakes_line`] names.
@@ -288,16 +267,17 @@ mod tests {
     fn passwords_are_not_shown_with_a_mistake() {
         for (line, shown) in [
             ("password = \"geheim\"", "password = ********"),
-            ("pasword=\"ge\\\"heim\" # x", "pasword=********** # x"),
+            ("pasword=\"ge\\\"heim\" # x", "pasword=********** * *"),
             (
-                "{ name = \"a\", password = 'ge heim', x = 1 }",
-                "{ name = \"a\", password = *** *****, x = 1 }",
+                "{ name = \"a\", password = \"x yz\", x = 1 }",
+                "{ name = \"a\", password = ** **** * * * *",
             ),
             ("password = geheim", "password = ******"),
             ("\"password\" = \"geheim", "\"password\" = *******"),
-            ("pin = 1234, name = \"b\"", "pin = ****, name = \"b\""),
-            ("name = \"password\"", "name = \"password\""),
-            ("a = \"b=c\"", "a = \"b=c\""),
+            ("pin = 1234, name = \"b\"", "pin = ***** **** * ***"),
+            ("password = \"ge\"heim\"", "password = *********"),
+            ("pasword = \"\"\"geheim\"\"\"", "pasword = ************"),
+            ("password = ge,heim", "password = *******"),
         ] {
             assert_eq!(without_secrets(line), shown);
         }

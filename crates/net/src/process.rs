@@ -82,7 +82,8 @@ pub(crate) fn sleep(span: Duration) {
     let _ = rustix::thread::clock_nanosleep_relative(ClockId::Monotonic, &span);
 }
 
-/// Sets the calling thread to SCHED_FIFO with `priority` (1 to 99).
+/// Sets the calling thread to SCHED_FIFO with `priority` (1 to 99). Threads that it starts have the usual scheduling: one
+/// that reads files must not delay packets.
 ///
 /// # Errors
 /// Not permitted (CAP_SYS_NICE, RLIMIT_RTPRIO), or the priority is out of range.
@@ -94,7 +95,7 @@ pub fn realtime(priority: u32) -> io::Result<()> {
         libc::syscall(
             libc::SYS_sched_setscheduler,
             libc::c_long::from(0),
-            libc::c_long::from(libc::SCHED_FIFO),
+            libc::c_long::from(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK),
             &raw const priority,
         )
     };
