@@ -278,6 +278,8 @@ mod tests {
             ("password = \"ge\"heim\"", "password = *********"),
             ("pasword = \"\"\"geheim\"\"\"", "pasword = ************"),
             ("password = ge,heim", "password = *******"),
+            ("name = \"password\"", "name = \"password\""),
+            ("a = \"b=c\"", "a = \"b=c\""),
         ] {
             assert_eq!(without_secrets(line), shown);
         }
