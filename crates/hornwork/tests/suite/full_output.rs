@@ -138,7 +138,7 @@ fn lab_keeps_its_results_without_standard_error() {
         ("run", "lab run small-network --simulate --repeat 1"),
         (
             "search",
-            "lab search call-rate --simulate --set callers.duration_seconds=1 --set search.highest=250",
+            "lab search call-rate --simulate --set callers.duration_seconds=1 --set search.highest=800",
         ),
     ] {
         let command = |out: &str, error: &str| {

@@ -146,8 +146,9 @@ impl LinkEnd {
             EndName::Interface(name) => {
                 let failed = |error: std::io::Error| interface_error(name, &error);
                 let mut info = InterfaceInfo::of(name).map_err(failed)?;
-                // The kernel reports the carrier of an interface that was just set up after up to a second.
-                for _ in 0..15 {
+                // The kernel reports the carrier of an interface that was just set up after up to a second, later
+                // on a busy machine.
+                for _ in 0..50 {
                     if info.is_up {
                         break;
                     }
