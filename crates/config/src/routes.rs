@@ -593,7 +593,7 @@ mod tests {
         for text in ["00|11)|(22", ")(", "(0"] {
             let why = route(&format!("regex='{text}'")).unwrap_err();
             assert!(
-                why.contains("is not a valid regular expression") && why.contains("f:7:"),
+                why.contains("is not a valid regular expression") && why.contains("f:8:"),
                 "{text}: {why}"
             );
         }

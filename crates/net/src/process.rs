@@ -82,8 +82,8 @@ pub(crate) fn sleep(span: Duration) {
     let _ = rustix::thread::clock_nanosleep_relative(ClockId::Monotonic, &span);
 }
 
-/// Sets the calling thread to SCHED_FIFO with `priority` (1 to 99). Threads that it starts have the usual scheduling: one
-/// that reads files must not delay packets.
+/// Sets the calling thread to SCHED_FIFO with `priority` (1 to 99). Threads that it starts have the usual scheduling:
+/// one that reads files must not delay packets.
 ///
 /// # Errors
 /// Not permitted (CAP_SYS_NICE, RLIMIT_RTPRIO), or the priority is out of range.
