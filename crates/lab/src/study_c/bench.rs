@@ -861,7 +861,7 @@ mod tests {
         let is_ours = |program: &str| is_ours(Path::new(program), Some(Path::new("/opt/sbc-lab")));
         assert!(is_ours("/opt/sbc-lab"));
         assert!(is_ours("/usr/bin/hornwork (deleted)"));
-        assert!(is_ours("/work/target/debug/deps/suite-0123456789abcdef"));
+        assert!(is_ours("/src/target/debug/deps/suite-0123456789abcdef"));
         assert!(!is_ours("/usr/sbin/openvpn"));
         assert!(runs(std::process::id()));
     }
