@@ -7,7 +7,7 @@ use crate::headers::address_with_host;
 use config::headers::{NAMED, Treatment, treatment};
 use core::cell::OnceCell;
 use smallvec::SmallVec;
-use wire::sip::{Edit, HeaderId, Message, NameAddr, TokenValue, percent_decode};
+use wire::sip::{Edit, HeaderId, Message, NameAddr, TokenValue, is_feature_tag, percent_decode};
 
 /// Those of [`config::headers::HEADERS`] that are rewritten or removed here.
 const WRITTEN: [HeaderId; 11] = [
@@ -24,32 +24,8 @@ const WRITTEN: [HeaderId; 11] = [
     HeaderId::RetryAfter,
 ];
 
-/// Base feature tags (RFC 3840 section 9) without `description`, which is free text, and parameters of RFC 3841.
-const FEATURES: [&[u8]; 21] = [
-    b"actor",
-    b"application",
-    b"audio",
-    b"automata",
-    b"class",
-    b"control",
-    b"data",
-    b"duplex",
-    b"events",
-    b"explicit",
-    b"extensions",
-    b"isfocus",
-    b"language",
-    b"methods",
-    b"mobility",
-    b"priority",
-    b"require",
-    b"schemas",
-    b"text",
-    b"type",
-    b"video",
-];
-/// Trees of other feature tags: of standards (RFC 3840 section 12.1), and of 3GPP and GSMA in the global tree.
-const FEATURE_TREES: [&[u8]; 3] = [b"+sip.", b"+g.3gpp.", b"+g.gsma."];
+/// Parameters of RFC 3841 beside feature tags.
+const PREFERENCES: [&[u8]; 2] = [b"explicit", b"require"];
 
 /// Values of a rewritten header that are relayed, at most; a list has no other limit than the size of the message.
 const MAX_VALUES: usize = 64;
@@ -323,12 +299,8 @@ fn features(value: &[u8], out: &mut Vec<u8>) {
     separate(out);
     out.extend_from_slice(b"*");
     for param in features.params.iter() {
-        let starts = |tree: &&[u8]| {
-            let start = param.name.get(..tree.len());
-            start.is_some_and(|start| start.eq_ignore_ascii_case(tree))
-        };
-        let base = |tag: &&[u8]| tag.eq_ignore_ascii_case(param.name);
-        if FEATURES.iter().any(base) || FEATURE_TREES.iter().any(starts) {
+        let is_preference = |name: &&[u8]| name.eq_ignore_ascii_case(param.name);
+        if is_feature_tag(param.name) || PREFERENCES.iter().any(is_preference) {
             parameter(param.name, param.value, out);
         }
     }

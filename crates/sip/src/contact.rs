@@ -2,32 +2,8 @@
 
 use crate::api::MessageContent;
 use smallvec::SmallVec;
-use wire::sip::HeaderId;
+use wire::sip::{HeaderId, is_feature_tag};
 
-/// Base feature tags (RFC 3840 section 9) without `description`, which is free text, and `isfocus` (RFC 4579).
-const TAGS: [&[u8]; 19] = [
-    b"actor",
-    b"application",
-    b"audio",
-    b"automata",
-    b"class",
-    b"control",
-    b"data",
-    b"duplex",
-    b"events",
-    b"extensions",
-    b"isfocus",
-    b"language",
-    b"methods",
-    b"mobility",
-    b"priority",
-    b"schemas",
-    b"text",
-    b"type",
-    b"video",
-];
-/// Trees of feature tags: of standards (RFC 3840 section 12.1), of 3GPP and GSMA.
-const TREES: [&[u8]; 3] = [b"+sip.", b"+g.3gpp.", b"+g.gsma."];
 /// Names one device (RFC 5626), and belongs to its registration.
 const INSTANCE: &[u8] = b"+sip.instance";
 /// Longest feature tags that are forwarded, in bytes.
@@ -51,7 +27,11 @@ pub(crate) fn contact<'b>(
         return buffer;
     };
     let start = buffer.len();
-    for param in sender.params.iter().filter(|param| is_feature(param.name)) {
+    for param in sender
+        .params
+        .iter()
+        .filter(|param| is_forwarded(param.name))
+    {
         let value = param.value.unwrap_or_default();
         if buffer.len() - start + param.name.len() + value.len() + 2 > MAX_FEATURES {
             break;
@@ -66,11 +46,6 @@ pub(crate) fn contact<'b>(
     buffer
 }
 
-fn is_feature(name: &[u8]) -> bool {
-    let starts = |tree: &&[u8]| {
-        let start = name.get(..tree.len());
-        start.is_some_and(|start| start.eq_ignore_ascii_case(tree))
-    };
-    let is_tag = |tag: &&[u8]| tag.eq_ignore_ascii_case(name);
-    !name.eq_ignore_ascii_case(INSTANCE) && (TREES.iter().any(starts) || TAGS.iter().any(is_tag))
+fn is_forwarded(name: &[u8]) -> bool {
+    is_feature_tag(name) && !name.eq_ignore_ascii_case(INSTANCE)
 }

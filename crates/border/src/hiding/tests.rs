@@ -51,7 +51,9 @@ fn page() -> String {
          `known` and `all` are the `headers` of the outgoing interface ([configuration](configuration.md)): `known` is the default for interfaces\n\
          that are not `trusted`, `all` for those that are. Headers in that interface's `pass_headers` are relayed unchanged, unknown ones included.\n\
          Header rules in direction `out` are applied afterwards; headers that rules in direction `in` add are treated like received ones.\n\
-         Of a header that is rewritten, at most 64 values are relayed; `cid` may name the first 16 parts of a body.\n\n\
+         Of a header that is rewritten, at most 64 values are relayed; `cid` may name the first 16 parts of a body.\n\
+         Contact of each side is ours, with the feature tags of the other side (those that `Accept-Contact` may have, except `+sip.instance`),\n\
+         at most 1,024 octets.\n\n\
          A test compares this page with the list in `crates/config/src/headers.rs`; `HORNWORK_WRITE_PAGES=1 cargo test -p border --lib hiding`\n\
          regenerates it.\n\n\
          ## Headers\n\n| header | towards `known` | towards `all` |\n| --- | --- | --- |\n",

@@ -5,6 +5,7 @@
 //! [`emit`] from a message and a list of [`Edit`]s (everything else stays byte for byte the same), [`write_response`]
 //! from a request. Streams: [`StreamFramer`].
 
+mod features;
 mod feedback;
 mod framer;
 mod header_cache;
@@ -23,6 +24,7 @@ mod validate;
 mod vector;
 mod writer;
 
+pub use features::is_feature_tag;
 pub use feedback::{Feedback, OC_PARAMETERS, Throttle, is_feedback};
 pub use framer::{FrameError, FrameLimits, StreamFrame, StreamFramer};
 pub use host::{Host, HostPort};
