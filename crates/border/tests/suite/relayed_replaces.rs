@@ -71,6 +71,24 @@ impl Rig {
     }
 }
 
+impl Rig {
+    /// The PBX calls a user with this Replaces and is answered. Returns the leg of Alice that has ended.
+    fn replaced_by(&mut self, user: &str, replaces: &str) -> Option<LegId> {
+        let edits = [Edit::Add {
+            id: HeaderId::Replaces,
+            value: replaces.as_bytes(),
+        }];
+        let content = MessageContent::sdp(SDP_B.as_bytes()).with(&edits);
+        let uri = format!("sip:{user}@198.51.100.1");
+        let new = self.net.call(self.pbx, &uri, CORE, &content);
+        self.net.run(seconds(2));
+        let answered = |event: &PhoneEvent| *event == PhoneEvent::Answered;
+        assert_eq!(self.net.last(self.pbx, answered).leg, Some(new));
+        let ended = |event: &PhoneEvent| *event == PhoneEvent::Ended(Ending::Peer);
+        self.net.find(self.alice, ended).leg
+    }
+}
+
 /// Call-ID, `to-tag` and `from-tag` of Replaces in a URI.
 fn replaces_of(uri: &str) -> [String; 3] {
     let (_, value) = uri.split_once("Replaces=").unwrap();
@@ -136,23 +154,7 @@ fn invite_with_the_dialog_of_the_far_side_replaces_the_transferor() {
     let mut rig = established(PLAIN);
     let [call_id, border, own] = dialog(&mut rig.net, rig.pbx, rig.far_legs[1]);
     let replaces = format!("{call_id};to-tag={own};from-tag={border}");
-    let edits = [Edit::Add {
-        id: HeaderId::Replaces,
-        value: replaces.as_bytes(),
-    }];
-    let content = MessageContent::sdp(SDP_B.as_bytes()).with(&edits);
-    let new = rig
-        .net
-        .call(rig.pbx, "sip:carol@198.51.100.1", CORE, &content);
-    rig.net.run(seconds(2));
-    let answered = rig
-        .net
-        .last(rig.pbx, |event| *event == PhoneEvent::Answered);
-    assert_eq!(answered.leg, Some(new));
-    let ended = rig
-        .net
-        .find(rig.alice, |event| *event == PhoneEvent::Ended(Ending::Peer));
-    assert_eq!(ended.leg, Some(rig.legs[1]), "Alice's consultation call");
+    assert_eq!(rig.replaced_by("carol", &replaces), Some(rig.legs[1]));
     assert_eq!(rig.net.border.calls().len(), 2);
 }
 
@@ -171,23 +173,7 @@ fn swapped_tags_from_another_trunk_replace_the_transferor() {
     rig.net.run(seconds(1));
     let [call_id, theirs, own] = dialog(&mut rig.net, rig.alice, consulted);
     let replaces = format!("{call_id};to-tag={own};from-tag={theirs}");
-    let edits = [Edit::Add {
-        id: HeaderId::Replaces,
-        value: replaces.as_bytes(),
-    }];
-    let content = MessageContent::sdp(SDP_B.as_bytes()).with(&edits);
-    let new = rig
-        .net
-        .call(rig.pbx, "sip:dora@198.51.100.1", CORE, &content);
-    rig.net.run(seconds(2));
-    let answered = rig
-        .net
-        .last(rig.pbx, |event| *event == PhoneEvent::Answered);
-    assert_eq!(answered.leg, Some(new));
-    let ended = rig
-        .net
-        .find(rig.alice, |event| *event == PhoneEvent::Ended(Ending::Peer));
-    assert_eq!(ended.leg, Some(consulted));
+    assert_eq!(rig.replaced_by("dora", &replaces), Some(consulted));
     let has_ended = |event: &PhoneEvent| matches!(event, PhoneEvent::Ended(_));
     assert!(!rig.net.has(dora, has_ended), "the consulted party");
 }
