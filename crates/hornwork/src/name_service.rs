@@ -13,7 +13,7 @@ pub(crate) fn with_name_service(mut config: Config) -> Config {
     config.dns.hosts = hosts(&text(read("/etc/hosts")));
     if config.dns.hosts.len() > MAX_HOSTS {
         tracing::warn!(
-            "/etc/hosts has {} names, of which the first {MAX_HOSTS} are used; move those of SIP systems to its begin",
+            "/etc/hosts has {} names, of which the first {MAX_HOSTS} are used; move those of SIP systems to its beginning",
             config.dns.hosts.len()
         );
         config.dns.hosts.truncate(MAX_HOSTS);

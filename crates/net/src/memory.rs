@@ -1,7 +1,8 @@
 //! Memory that the allocator (mimalloc) returns to the kernel.
 //!
-//! By default the thread that frees a page returns all memory that has been free for a second: 12 to 20 ms at a time
-//! where 20,000 calls a second end, in which a packet thread carries no packet. Here a thread of its own does it.
+//! By default the thread that frees a page returns all memory that has been free for a second: 12 to 21 ms at a time
+//! where a thread frees 250,000 blocks a second (decision 88), in which a packet thread carries no packet. Here a
+//! thread of its own does it.
 
 use std::io;
 use std::os::raw::{c_int, c_long};

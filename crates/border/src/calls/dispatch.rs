@@ -378,7 +378,7 @@ impl Calls<'_> {
         })
     }
 
-    /// The trunk of a response that may have overload feedback.
+    /// The target of a trunk whose response may have overload feedback.
     fn target_of_response(&self, indication: &Indication<'_>) -> Option<TrunkTarget> {
         match indication {
             Indication::Progressed { leg, .. }
