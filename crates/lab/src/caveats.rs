@@ -23,6 +23,12 @@ const SHARE_OF_BOUND: f64 = 0.25;
 /// Share of all processors (percent) above which other programs count: the load of the machine is not that of the SUT.
 const OTHERS_PERCENT: f64 = 10.0;
 
+/// Share of the time in which the SUT had work (percent) that it spent waiting for a processor, above which the machine
+/// may be the limit.
+const WAITED_PERCENT: f64 = 25.0;
+/// The least such wait that counts, percent of the trial: a SUT that is nearly idle loses nothing by it.
+const WAITED_OF_TRIAL_PERCENT: f64 = 10.0;
+
 /// Figures of a trial by which its load is judged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OfferedLoad<'a> {
@@ -137,6 +143,21 @@ fn other_programs(around: &Surroundings) -> Option<String> {
     ))
 }
 
+/// The reason to take the machine for the limit of a trial, if its SUT had work and no processor: generator and SUT
+/// share them. The trial is judged, as the load was offered; with more processors the SUT may carry more.
+pub(crate) fn shared_processors(trial: &TrialRecord) -> Option<String> {
+    let around = trial.surroundings.as_ref()?;
+    let (ran, waited) = (around.subject_cpu_seconds?, around.subject_waited_seconds?);
+    let of_work = waited * 100.0 / (ran + waited);
+    let of_trial = waited * 100.0 / trial.seconds;
+    (of_work > WAITED_PERCENT && of_trial > WAITED_OF_TRIAL_PERCENT).then(|| {
+        format!(
+            "the SUT waited for a processor in {of_work:.0} % of the time in which it had work: the machine that it \
+             shares with the load generator may be the limit"
+        )
+    })
+}
+
 /// The reason why the generator did not offer the planned load of a trial, if so.
 pub(crate) fn starved(trial: &TrialRecord) -> Option<String> {
     OfferedLoad::of(trial.surroundings.as_ref(), &trial.details, &trial.checks)?.fault()
@@ -162,6 +183,7 @@ pub fn for_trial(trial: &TrialRecord) -> Vec<String> {
             around.noise.p99_us / 1e3
         ));
     }
+    all.extend(shared_processors(trial));
     if around.generator_unparsable > 0 {
         all.push(format!(
             "the system under test answers with bytes that are no SIP: sip_unparsable {}",
@@ -269,6 +291,31 @@ mod tests {
         let mut simulated = trial(242.0, 12_000.0, 3);
         simulated.surroundings = None;
         assert!(for_trial(&simulated).is_empty() && !is_disturbed(&simulated));
+    }
+
+    #[test]
+    fn machine_is_named_where_the_sut_had_no_processor() {
+        let with = |ran: f64, waited: Option<f64>| {
+            let mut trial = TrialRecord {
+                seconds: 20.0,
+                ..trial(1.0, 600.0, 0)
+            };
+            if let Some(around) = &mut trial.surroundings {
+                around.subject_cpu_seconds = Some(ran);
+                around.subject_waited_seconds = waited;
+            }
+            trial
+        };
+        // 800 calls with media on two processors: border and called side shared one of them.
+        let shared = with(10.6, Some(9.4));
+        let text = shared_processors(&shared).unwrap();
+        assert!(text.contains("in 47 % of the time"), "{text}");
+        assert!(for_trial(&shared).contains(&text));
+        // The load was offered, so the trial is judged.
+        assert!(!is_disturbed(&shared));
+        for (ran, waited) in [(16.0, Some(4.0)), (1.0, Some(1.5)), (10.6, None)] {
+            assert_eq!(shared_processors(&with(ran, waited)), None, "{ran}");
+        }
     }
 
     #[test]

@@ -308,6 +308,7 @@ impl DemoNetwork {
                     &pbx.results.shortage,
                 ]),
                 subject_cpu_seconds: Some(after.cpu_seconds - before.cpu_seconds),
+                subject_waited_seconds: None,
                 subject_grew_bytes: None,
                 generator_cpu_seconds: phones.cpu_seconds + pbx.cpu_seconds,
                 callers_cpu_seconds: phones.cpu_seconds,

@@ -90,6 +90,10 @@ pub struct Surroundings {
     pub generator_unparsable: u64,
     /// CPU time of the SUT, seconds; `null` if it cannot be read.
     pub subject_cpu_seconds: Option<f64>,
+    /// Time in which its threads were ready to run and had no processor, seconds; `null` if it is unknown, as of a SUT
+    /// on another machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject_waited_seconds: Option<f64>,
     /// Growth of the resident memory of the SUT's process during the trial, bytes; `null` if it shares this process or
     /// runs on another machine.
     #[serde(default)]

@@ -528,6 +528,7 @@ fn judge(trial: &mut TrialRecord, value: f64) -> SearchTrial {
         missed,
         short: trial.short,
         invalid: fault.is_some(),
+        shared: caveats::shared_processors(trial),
         ..SearchTrial::default()
     }
 }

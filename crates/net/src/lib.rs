@@ -70,7 +70,7 @@ pub use packet::{
 pub use process::{
     allowed_cpus, end_with_parent, lock_memory, may_be_realtime, open_files, page_bytes, pause,
     pin, process_cpu, raise_open_files, raise_open_files_to, realtime, request_end, resident_bytes,
-    resident_bytes_of, thread_cpu, tight_timers, user_id,
+    resident_bytes_of, thread_cpu, thread_cpu_wait, tight_timers, user_id,
 };
 pub use raw_ip::RawIpSocket;
 pub use record::Recorder;

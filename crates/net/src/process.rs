@@ -17,6 +17,14 @@ pub fn thread_cpu() -> Duration {
     Duration::from_nanos(nanos(ClockId::ThreadCPUTime))
 }
 
+/// Time in which the calling thread was ready to run and had no processor (run queue, `schedstat` of proc(5)); `None`
+/// where the kernel does not count it.
+pub fn thread_cpu_wait() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let waited = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Duration::from_nanos(waited))
+}
+
 /// CPU time used by all threads of the process.
 pub fn process_cpu() -> Duration {
     Duration::from_nanos(nanos(ClockId::ProcessCPUTime))
@@ -330,6 +338,23 @@ mod tests {
         assert!(this > 0 && this < 4 * own && own < 4 * this, "{this} {own}");
         // Beyond the largest process number of Linux.
         assert!(resident_bytes_of(4_194_305).is_err());
+    }
+
+    #[test]
+    fn thread_without_a_processor_waits_for_it() {
+        // Two threads on one processor: while one computes, the other waits.
+        let compute = || {
+            pin(0).unwrap();
+            let before = thread_cpu_wait()?;
+            while thread_cpu() < Duration::from_millis(60) {}
+            Some(thread_cpu_wait()? - before)
+        };
+        let both = [(); 2].map(|()| std::thread::spawn(compute));
+        let [one, other] = both.map(|thread| thread.join().unwrap());
+        match (one, other) {
+            (Some(one), Some(other)) => assert!(one.max(other) > Duration::ZERO),
+            _ => eprintln!("skipped: the kernel does not count the time in run queues"),
+        }
     }
 
     #[test]

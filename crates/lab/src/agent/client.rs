@@ -218,6 +218,8 @@ impl AgentSubject {
                 let figures = Family {
                     cpu_seconds,
                     memory_bytes,
+                    // Not asked for: its processors are not those of the generator.
+                    waited_seconds: 0.0,
                 };
                 Ok((figures, ended))
             }

@@ -210,6 +210,7 @@ pub(super) fn search_result(search: &SearchRecord) -> MeasuredFigure {
     if search.result.is_some() && !search.converged {
         remarks.push("the search has not converged".to_owned());
     }
+    remarks.extend(search.shared_above());
     remarks.extend(search.failures_at_result());
     remarks.extend(search.lower_failures());
     MeasuredFigure {

@@ -28,6 +28,9 @@ pub struct SearchTrial {
     /// The SUT did not get the planned load: the failure is none of the SUT, but the search continues below it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub invalid: bool,
+    /// The SUT had work and no processor of the machine that it shares with the generator, as text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<String>,
 }
 
 impl SearchTrial {
@@ -165,6 +168,15 @@ impl SearchRecord {
         }
     }
 
+    /// The reason to take the machine for the limit, if the SUT had no processor in a trial that failed above the result.
+    pub fn shared_above(&self) -> Option<String> {
+        let above = self.failed_above?.to_bits();
+        let failed = |trial: &&SearchTrial| trial.value.to_bits() == above && !trial.good;
+        let mut failed = self.trials.iter().filter(failed);
+        let why = failed.find_map(|trial| trial.shared.as_deref())?;
+        Some(format!("at {} {why}", plain(f64::from_bits(above))))
+    }
+
     /// The values below the result that failed and were not refuted by later trials, in rising order. The search
     /// continues below them, so there are some only if its trials were used up.
     pub fn failed_below(&self) -> Vec<f64> {
@@ -266,6 +278,10 @@ impl SearchRecord {
             converged.push_str("; ");
             converged.push_str(&words);
         }
+        if let Some(why) = self.shared_above() {
+            converged.push_str("; ");
+            converged.push_str(&why);
+        }
         let name = &self.benchmark;
         match (self.result, self.failed_above, self.load_limit()) {
             (None, _, _) if !self.is_measured() => {
@@ -347,6 +363,32 @@ mod tests {
             none.sentence("calls")
                 .contains("not measured: the generator")
         );
+    }
+
+    #[test]
+    fn machine_is_named_as_the_limit_where_the_sut_had_no_processor() {
+        let with = |value: f64, good: bool, shared: Option<&str>| SearchTrial {
+            shared: shared.map(str::to_owned),
+            ..trial(value, good, false)
+        };
+        let mut found = SearchRecord {
+            benchmark: "Media capacity".to_owned(),
+            trials: vec![
+                with(700.0, true, Some("below")),
+                with(800.0, false, Some("the SUT waited")),
+            ],
+            result: Some(700.0),
+            failed_above: Some(800.0),
+            converged: true,
+            ..SearchRecord::default()
+        };
+        let sentence = found.sentence("calls");
+        assert!(
+            sentence.ends_with("800 failed; at 800 the SUT waited"),
+            "{sentence}"
+        );
+        found.trials[1].shared = None;
+        assert_eq!(found.shared_above(), None);
     }
 
     #[test]

@@ -8,6 +8,9 @@ const TICKS_PER_S: f64 = 100.0;
 pub(crate) struct Family {
     /// CPU time, including that of descendants that have ended and were waited for, seconds.
     pub cpu_seconds: f64,
+    /// Time in which its threads that run were ready to run and had no processor, seconds. Threads that have ended do
+    /// not count.
+    pub waited_seconds: f64,
     /// Resident memory, bytes. Shared pages count once in proportion (PSS); where the kernel does not give that, each
     /// process counts them.
     pub memory_bytes: u64,
@@ -21,7 +24,7 @@ pub(crate) struct Family {
 pub(crate) fn family(process: u32, with_memory: bool) -> std::io::Result<Family> {
     let own = stat(process)?;
     let mut members = vec![process];
-    let mut cpu_seconds = cpu_of(process, &own);
+    let (mut cpu_seconds, mut waited_seconds) = cpu_of(process, &own);
     let mut memory = if with_memory {
         memory_of(process, &own)
     } else {
@@ -35,7 +38,9 @@ pub(crate) fn family(process: u32, with_memory: bool) -> std::io::Result<Family>
             let ours = members.contains(&stat.parent);
             if ours {
                 members.push(*number);
-                cpu_seconds += cpu_of(*number, stat);
+                let (ran, waited) = cpu_of(*number, stat);
+                cpu_seconds += ran;
+                waited_seconds += waited;
                 if with_memory {
                     memory += memory_of(*number, stat);
                 }
@@ -45,27 +50,29 @@ pub(crate) fn family(process: u32, with_memory: bool) -> std::io::Result<Family>
         if members.len() == before {
             return Ok(Family {
                 cpu_seconds,
+                waited_seconds,
                 memory_bytes: memory,
             });
         }
     }
 }
 
-/// CPU time of a process and of its children that were waited for, seconds. The scheduler counts the threads that run
-/// in nanoseconds; the ticks, rounded down, also have threads that have ended.
-fn cpu_of(process: u32, stat: &Stat) -> f64 {
-    let mut nanos = 0;
+/// CPU time of a process and of its children that were waited for, and the time in which its threads waited for a
+/// processor, seconds. The scheduler counts the threads that run in nanoseconds; the ticks, rounded down, also have
+/// threads that have ended.
+fn cpu_of(process: u32, stat: &Stat) -> (f64, f64) {
+    let (mut nanos, mut waited) = (0, 0);
     let threads = std::fs::read_dir(format!("/proc/{process}/task"));
     for thread in threads.into_iter().flatten().flatten() {
         let text = std::fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
-        let ran = text
-            .split_whitespace()
-            .next()
-            .and_then(|ran| ran.parse::<u64>().ok());
-        nanos += ran.unwrap_or(0);
+        let mut fields = text.split_whitespace();
+        let mut next = || fields.next().and_then(|field| field.parse::<u64>().ok());
+        nanos += next().unwrap_or(0);
+        waited += next().unwrap_or(0);
     }
     let own = (stat.ticks as f64 / TICKS_PER_S).max(nanos as f64 / 1e9);
-    own + stat.waited_ticks as f64 / TICKS_PER_S
+    let ran = own + stat.waited_ticks as f64 / TICKS_PER_S;
+    (ran, waited as f64 / 1e9)
 }
 
 /// CPU time of the threads of a process that have this name, seconds; `None` without one.

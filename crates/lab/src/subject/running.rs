@@ -176,6 +176,7 @@ impl RunningSubject {
                 return state.last;
             };
             sum.cpu_seconds += one.cpu_seconds;
+            sum.waited_seconds += one.waited_seconds;
             sum.memory_bytes += one.memory_bytes;
         }
         // The time of processes that have ended is lost with them.

@@ -38,6 +38,8 @@ pub struct BorderState {
     pub counters: BorderCounters,
     /// CPU time of its thread, seconds.
     pub cpu_seconds: f64,
+    /// Time in which its thread was ready to run and had no processor, seconds; `None` if unknown.
+    pub waited_seconds: Option<f64>,
     /// Drops of the border, its forwarder (by verdict) and its driver, by name.
     pub drops: Vec<(&'static str, u64)>,
     /// Packets that the kernel relay forwarded in ended calls; `None` without it.
@@ -542,6 +544,7 @@ fn state(
         census: border.census(),
         counters: border.counters().clone(),
         cpu_seconds: net::thread_cpu().as_secs_f64(),
+        waited_seconds: net::thread_cpu_wait().map(|waited| waited.as_secs_f64()),
         drops: drops
             .iter()
             .map(|(reason, count)| (reason.name(), count))

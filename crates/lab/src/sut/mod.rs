@@ -225,6 +225,24 @@ impl RunningSut {
         }
     }
 
+    /// Time in which its threads were ready to run and had no processor of this machine, seconds; `None` if unknown, as
+    /// on another machine.
+    ///
+    /// # Errors
+    /// If the given process does not exist, or the border has stopped.
+    pub fn waited_seconds(&self) -> Result<Option<f64>, LabError> {
+        match self {
+            RunningSut::None | RunningSut::Agent(_) => Ok(None),
+            RunningSut::Foreign { process, .. } => {
+                let figures = process.map(|process| foreign_figures(process, false));
+                Ok(figures.transpose()?.map(|figures| figures.waited_seconds))
+            }
+            RunningSut::Subject(subject) => Ok(Some(subject.figures(false).waited_seconds)),
+            RunningSut::Border(border, _) => Ok(border.state()?.waited_seconds),
+            RunningSut::Program(border) => Ok(Some(border.figures(false)?.waited_seconds)),
+        }
+    }
+
     /// Its resident memory with that of its descendants, bytes; `None` if it shares this process or runs on another
     /// machine.
     ///

@@ -380,6 +380,7 @@ pub(super) fn on_sockets(
             generator_unparsable,
             generator_shortage,
             subject_cpu_seconds: None,
+            subject_waited_seconds: None,
             subject_grew_bytes: None,
             generator_cpu_seconds: generator_cpu,
             callers_cpu_seconds: callers_cpu,

@@ -198,6 +198,7 @@ pub(super) fn on_sockets(
             generator_unparsable,
             generator_shortage,
             subject_cpu_seconds: None,
+            subject_waited_seconds: None,
             subject_grew_bytes: None,
             generator_cpu_seconds: cpu_s,
             callers_cpu_seconds: cpu_s,

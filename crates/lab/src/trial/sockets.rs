@@ -354,6 +354,7 @@ fn run_calls(
     let kernel_before = kernel_errors()?;
     let host_before = HostTime::now(sut.cpu_seconds_beside()?)?;
     let mut cpu_before = sut.cpu_seconds()?;
+    let mut waited_before = sut.waited_seconds()?;
     let memory_before = sut.resident_bytes()?;
     let start = clock.now() + LEAD;
     for (index, host) in far.iter().enumerate() {
@@ -375,6 +376,7 @@ fn run_calls(
             // The warm-up is not counted.
             if seen.counts_from.is_some_and(|from| clock.now() <= from) {
                 cpu_before = sut.cpu_seconds()?;
+                waited_before = sut.waited_seconds()?;
             }
             if seen.counts_from.is_some_and(|from| clock.now() > from) {
                 let open = seen.connections;
@@ -410,6 +412,10 @@ fn run_calls(
     let has_programs = link.as_ref().is_some_and(ProtectedLink::has_programs);
     let others = host_before.others_percent(host_after);
     let cpu = match (sut.cpu_seconds()?, cpu_before) {
+        (Some(after), Some(before)) => Some(after - before),
+        _ => None,
+    };
+    let waited = match (sut.waited_seconds()?, waited_before) {
         (Some(after), Some(before)) => Some(after - before),
         _ => None,
     };
@@ -489,6 +495,7 @@ fn run_calls(
             generator_unparsable,
             generator_shortage,
             subject_cpu_seconds: cpu,
+            subject_waited_seconds: waited,
             subject_grew_bytes: grew,
             generator_cpu_seconds: callers_cpu + callees_cpu,
             callers_cpu_seconds: callers_cpu,
