@@ -626,6 +626,11 @@ mod tests {
         let event = |kind: EventKind| Event::new(clock.now(), kind);
         let mut events = vec![event(offered()), event(answered())];
         records.sink().put(&mut events);
+        std::thread::sleep(2 * COLLECT_TIME);
+        // A header rule stores a value with an in-dialog request; nothing follows.
+        let (tag, value) = ("cost_centre".to_owned(), "47".to_owned());
+        let tagged = EventKind::CallTagged { call: 7, tag, value };
+        records.sink().put(&mut vec![event(tagged)]);
         // Until after the next heartbeat.
         std::thread::sleep(2 * SYNC_INTERVAL + COLLECT_TIME);
         records.end();
@@ -635,6 +640,7 @@ mod tests {
         };
         let duration = record["duration_s"].as_f64().unwrap();
         assert!((0.5..10.0).contains(&duration), "{record:?}");
+        assert_eq!(record["tags"], serde_json::json!({ "cost_centre": "47" }));
         std::fs::remove_dir_all(&spec.folder).unwrap();
     }
 
