@@ -301,6 +301,8 @@ impl RecordWriter {
 
     /// Writes the records of cut calls. The old entries of the journal are removed after that.
     fn begin(&mut self, cut: &[serde_json::Map<String, serde_json::Value>]) {
+        let interrupted = self.folder.take_interrupted();
+        self.pending.push_back((interrupted, 0));
         for part in cut.chunks(CHUNK) {
             let ends: String = part
                 .iter()
