@@ -11,7 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawDns {
     /// DNS servers as `ADDRESS[:PORT]`, in order. Empty: those of /etc/resolv.conf. Names in /etc/hosts have the
-    /// addresses of that file, read at the start and at a reload.
+    /// addresses of that file, read at the start and at a reload. While no server answers, earlier answers are used for
+    /// a day after their end (RFC 8767).
     pub servers: Vec<String>,
 }
 

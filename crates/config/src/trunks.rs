@@ -85,6 +85,11 @@ pub(super) struct RawTrunk {
     /// route; calls from it, except emergency calls, are refused with 503. Default: unlimited.
     #[schemars(range(min = 1))]
     pub max_calls: Option<u32>,
+    /// Maximum number of new calls to the trunk in any second, as agreed with a carrier. Further ones go to the next
+    /// trunk of the route, or are refused with 503. Emergency calls are not limited. INVITEs of transfers, and those
+    /// to further targets of the trunk, count. Default: unlimited.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub max_calls_per_s: Option<u32>,
     /// Overload control towards the targets of the trunk by loss (RFC 7339) or rate (RFC 7415): new requests ask for
     /// the capacity of the target, and the border sends no more than reported. Requests that may not be sent go to the
     /// next target or trunk, or are refused with 503.
@@ -251,6 +256,8 @@ pub struct Trunk {
     pub ping_failures: u32,
     /// Maximum number of calls in both directions.
     pub max_calls: Option<u32>,
+    /// Maximum number of calls to it in any second.
+    pub max_calls_per_s: Option<u32>,
     /// Whether overload control is used towards it (RFC 7339).
     pub overload_control: bool,
     /// Rate limits.
@@ -459,6 +466,7 @@ pub(super) fn trunk_of(
         ping_interval: optional_seconds(trunk.ping_interval_s),
         ping_failures: trunk.ping_failures,
         max_calls: trunk.max_calls,
+        max_calls_per_s: trunk.max_calls_per_s,
         overload_control: trunk.overload_control,
         rate_limits: trunk.rate_limits,
         answer_timeout: seconds(trunk.answer_timeout_s),

@@ -52,7 +52,6 @@ pub(super) fn check(config: &Config, sink: &mut Sink<'_>) {
     let limits = &config.limits;
     for (what, limit) in [
         ("connections", limits.connections),
-        ("connections_per_source", limits.connections_per_source),
         ("transactions", limits.transactions),
         ("registrations", limits.registrations),
     ] {

@@ -109,6 +109,7 @@ reasons! {
     OverloadOfTrunks 503 "overload control of all trunks rejects the call" "The trunks have asked for less load (RFC 7339).";
     TrunkFull 503 "the trunk of the call is at its call limit" "The trunk that the call comes from has as many calls as its `max_calls` allows.";
     TrunksFull 503 "all trunks are at their call limit" "Every trunk of the route has as many calls as its `max_calls` allows.";
+    TrunkRate 503 "the trunk has got as many calls in a second as it takes" "The trunk has got as many calls within a second as its `max_calls_per_s` allows, and no other trunk of the route took the call.";
     TrunksDown 503 "all trunks are down" "No target of the trunks of the route answers OPTIONS.";
     TrunksOutOfService 503 "all trunks are out of service" "The operator has taken every trunk of the route that could take the call out of service.";
     RefusedByRoute 0 "refused by a route" "A route has the action `reject`; status and reason phrase are its own.";

@@ -437,7 +437,7 @@ impl RecordBuilder {
                 let record = self.record_mut(call)?;
                 record.tags.retain(|(name, _)| *name != tag);
                 record.tags.push((tag, value));
-                None
+                Some(RecordChange::Running(call))
             }
             EventKind::RuleRefused { call, rule, .. } => {
                 self.record_mut(call)?.fields.rule = Some(rule);

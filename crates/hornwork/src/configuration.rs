@@ -3,7 +3,7 @@
 use crate::findings::{self, Finding, FindingLevel};
 use crate::gateway;
 use crate::ports;
-use crate::security::LoadedFiles;
+use crate::security::{LoadedFiles, ReadOccasion};
 use clap::Args;
 use config::{
     Authenticate, ConferenceSpec, Config, InterfaceId, InterfaceKind, InterfaceSpec, MediaMode,
@@ -82,18 +82,19 @@ impl RefusedConfig {
     }
 }
 
-/// Reads a configuration and the files that it names. TLS sessions of `before` can be resumed. Nothing is printed: a
-/// reload of the running service reports a refusal in its log.
+/// Reads a configuration and the files that it names. Nothing is printed: a reload of the running service reports a
+/// refusal in its log.
 ///
 /// # Errors
 /// The file cannot be read, or has mistakes.
 pub(crate) fn load_all(
     path: &Path,
-    before: Option<&LoadedFiles>,
+    occasion: ReadOccasion<'_>,
 ) -> Result<(Config, LoadedFiles), RefusedConfig> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| RefusedConfig::Unreadable(path.to_owned(), error))?;
-    parse_and_read(path, &text, before).map_err(|mistakes| RefusedConfig::Mistakes(text, mistakes))
+    parse_and_read(path, &text, occasion)
+        .map_err(|mistakes| RefusedConfig::Mistakes(text, mistakes))
 }
 
 /// Parses a configuration and reads the files that it names, or collects the mistakes of both; with mistakes in the
@@ -101,7 +102,7 @@ pub(crate) fn load_all(
 fn parse_and_read(
     path: &Path,
     text: &str,
-    before: Option<&LoadedFiles>,
+    occasion: ReadOccasion<'_>,
 ) -> Result<(Config, LoadedFiles), Vec<Mistake>> {
     let name = path.display().to_string();
     let mut judged = config::judge(text, &name);
@@ -113,7 +114,7 @@ fn parse_and_read(
         .mistakes
         .extend(ports::mistakes(&config, text, &name));
     match (
-        LoadedFiles::read(&config, text, &name, before),
+        LoadedFiles::read(&config, text, &name, occasion),
         judged.mistakes.is_empty(),
     ) {
         (Ok(loaded), true) => Ok((config, loaded)),
@@ -184,7 +185,7 @@ pub fn check(options: &CheckOptions) -> ExitCode {
         }
         Err(error) => return unreadable(path, &error),
     };
-    let (config, loaded) = match parse_and_read(path, &text, None) {
+    let (config, loaded) = match parse_and_read(path, &text, ReadOccasion::Check) {
         Ok(read) => read,
         Err(mistakes) => {
             // Former names are named at once, too: they do not depend on the rest.

@@ -301,6 +301,8 @@ impl RecordWriter {
 
     /// Writes the records of cut calls. The old entries of the journal are removed after that.
     fn begin(&mut self, cut: &[serde_json::Map<String, serde_json::Value>]) {
+        let interrupted = self.folder.take_interrupted();
+        self.pending.push_back((interrupted, 0));
         for part in cut.chunks(CHUNK) {
             let ends: String = part
                 .iter()
@@ -404,9 +406,20 @@ impl RecordWriter {
     }
 
     fn count_lost(&mut self, ends: &[u64], more: u64) {
+        // Their entries in the journal would be calls in progress at the next start, which would be cut: with a record
+        // that lasts until the end of the program.
+        let mut journal = String::new();
         for call in ends {
+            if self.journaled.remove(call)
+                && let Some(record) = self.builder.running_call(*call)
+            {
+                journal += &ended_entry(&record.fields.id);
+            }
             self.builder.forget(*call);
-            self.journaled.remove(call);
+        }
+        if !journal.is_empty() {
+            let chunk = self.folder.prepare(&[], journal);
+            self.pending.push_back((chunk, 0));
         }
         // Challenged calls, and those whose begin or end was lost, have no record.
         let builder = &self.builder;
@@ -569,6 +582,42 @@ mod tests {
         }
     }
 
+    /// Call 7 ends.
+    fn ended() -> EventKind {
+        EventKind::CallEnded {
+            call: 7,
+            ended_by: "callee".into(),
+            reason: "bye".into(),
+            status: 200,
+            duration_ms: Some(0),
+            trunk: None,
+            path: None,
+            codec: None,
+            caller_loss_percent: None,
+            caller_jitter_ms: None,
+            caller_mos: None,
+            callee_loss_percent: None,
+            callee_jitter_ms: None,
+            callee_mos: None,
+        }
+    }
+
+    /// The folder at the next start, and the records of calls that were cut. The thread may still have it for a moment.
+    fn reopened(
+        spec: &RecordsSpec,
+        wall: u64,
+    ) -> (RecordFolder, Vec<serde_json::Map<String, serde_json::Value>>) {
+        let clock = Clock::new();
+        let begun = clock.now();
+        loop {
+            match RecordFolder::open(spec, wall) {
+                Ok(opened) => return opened,
+                Err(error) => assert!(clock.now().since(begun) < Duration::from_secs(10), "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// The clock is set eight hours forward after the start; then the border crashes in a call.
     #[test]
     fn duration_of_a_cut_call_is_right_after_the_clock_was_set() {
@@ -579,23 +628,51 @@ mod tests {
         let event = |kind: EventKind| Event::new(clock.now(), kind);
         let mut events = vec![event(offered()), event(answered())];
         records.sink().put(&mut events);
+        std::thread::sleep(2 * COLLECT_TIME);
+        // A header rule stores a value with an in-dialog request; nothing follows.
+        let (tag, value) = ("cost_centre".to_owned(), "47".to_owned());
+        let tagged = EventKind::CallTagged { call: 7, tag, value };
+        records.sink().put(&mut vec![event(tagged)]);
         // Until after the next heartbeat.
         std::thread::sleep(2 * SYNC_INTERVAL + COLLECT_TIME);
         records.end();
-        // The thread may still have the folder for a moment.
-        let until = clock.now() + Duration::from_secs(10);
-        let (_folder, cut) = loop {
-            match RecordFolder::open(&spec, wall) {
-                Ok(opened) => break opened,
-                Err(error) => assert!(clock.now() < until, "{error}"),
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
+        let (_folder, cut) = reopened(&spec, wall);
         let [record] = &cut[..] else {
             panic!("{cut:?}");
         };
         let duration = record["duration_s"].as_f64().unwrap();
         assert!((0.5..10.0).contains(&duration), "{record:?}");
+        assert_eq!(record["tags"], serde_json::json!({ "cost_centre": "47" }));
+        std::fs::remove_dir_all(&spec.folder).unwrap();
+    }
+
+    /// The disk stalls while a call ends: its record is lost. The next start must not find a call in progress.
+    #[test]
+    fn a_call_whose_end_was_lost_is_not_cut_at_the_next_start() {
+        let spec = spec("lost-end");
+        let clock = Clock::new();
+        let records = CallRecords::start(&spec, &EventLog::unwritten(clock), clock).unwrap();
+        let (sink, counters) = (records.sink(), records.counters());
+        let event = |kind: EventKind| Event::new(clock.now(), kind);
+        let until = clock.now() + Duration::from_secs(30);
+        let wait_until_taken = || {
+            while !sink.queue.state().waiting.is_empty() {
+                assert!(clock.now() < until, "the events wait");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        sink.put(&mut vec![event(offered()), event(answered())]);
+        wait_until_taken();
+        let trunk = "pbx".to_owned();
+        let others = std::iter::repeat_n(EventKind::TrunkUp { trunk }, MAX_QUEUED);
+        let mut events: Vec<Event> = others.map(event).collect();
+        events.push(event(ended()));
+        sink.put(&mut events);
+        wait_until_taken();
+        records.end();
+        assert_eq!(counters.lost.load(Relaxed), 1);
+        let (_folder, cut) = reopened(&spec, clock.unix_nanos_now());
+        assert!(cut.is_empty(), "{cut:?}");
         std::fs::remove_dir_all(&spec.folder).unwrap();
     }
 
@@ -643,22 +720,7 @@ mod tests {
             assert!(clock.now() < until, "the events wait");
             std::thread::sleep(Duration::from_millis(5));
         }
-        events.push(event(EventKind::CallEnded {
-            call: 7,
-            ended_by: "callee".into(),
-            reason: "bye".into(),
-            status: 200,
-            duration_ms: Some(0),
-            trunk: None,
-            path: None,
-            codec: None,
-            caller_loss_percent: None,
-            caller_jitter_ms: None,
-            caller_mos: None,
-            callee_loss_percent: None,
-            callee_jitter_ms: None,
-            callee_mos: None,
-        }));
+        events.push(event(ended()));
         sink.put(&mut events);
         records.end();
         let count = |counter: &AtomicU64| counter.load(Relaxed);

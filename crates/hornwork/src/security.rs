@@ -21,6 +21,29 @@ use tokio_rustls::rustls::{ClientConfig, ServerConfig};
 
 const DAY_S: i64 = 86_400;
 
+/// The occasion on which the files of a configuration are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ReadOccasion<'b> {
+    /// `hornwork check`.
+    Check,
+    /// A start, perhaps after a crash or a power failure. A certificate that has expired is no reason to stay down: the
+    /// border before it went on with it, and calls without TLS need none. Nor is one that is not valid yet: a machine
+    /// without a battery has a wrong clock until it is set over the network.
+    Start,
+    /// A reload of a border with these files.
+    Reload(&'b LoadedFiles),
+}
+
+impl<'b> ReadOccasion<'b> {
+    /// The files in use.
+    fn before(self) -> Option<&'b LoadedFiles> {
+        match self {
+            ReadOccasion::Reload(before) => Some(before),
+            ReadOccasion::Check | ReadOccasion::Start => None,
+        }
+    }
+}
+
 /// The files of a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct LoadedFiles {
@@ -40,13 +63,17 @@ pub struct LoadedFiles {
     pub(crate) alarms: AlarmFiles,
     /// Keys of the IPsec gateway.
     pub(crate) gateway: Option<GatewayKeys>,
+    /// Certificates that were accepted outside of the period of their validity, with the remedy.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Reads files and collects mistakes, each at the line that names the file.
 struct FileChecker<'c> {
     text: &'c str,
     file: &'c str,
+    occasion: ReadOccasion<'c>,
     mistakes: Vec<Mistake>,
+    warnings: Vec<String>,
     certificates: BTreeMap<PathBuf, Identity>,
     system: Option<Result<Anchors, CredentialError>>,
 }
@@ -78,26 +105,48 @@ impl FileChecker<'_> {
         }
     }
 
-    /// An expired or not yet valid certificate is a mistake; one that expires soon is not.
+    /// An expired or not yet valid certificate is a mistake, unless the border starts or has it in use; one that expires
+    /// soon is not.
     fn validity(&mut self, files: &CertificateFiles, identity: &Identity) {
         let now = wall_clock();
         let known = identity.identities();
-        let problem = if known.not_after < now {
-            format!("the certificate expired on {}", date(known.not_after))
+        let (problem, remedy) = if known.not_after < now {
+            let until = date(known.not_after);
+            (
+                format!("the certificate expired on {until}"),
+                "replace it by a valid certificate",
+            )
         } else if known.not_before > now {
-            format!(
-                "the certificate is not valid before {}",
-                date(known.not_before)
+            let from = date(known.not_before);
+            (
+                format!("the certificate is not valid before {from}"),
+                "set the clock of this machine, or replace it by a valid certificate",
             )
         } else {
             return;
         };
-        self.mistakes.push(files.chain.mistake(
-            self.text,
-            self.file,
-            format!("{}: {problem}", files.chain.path().display()),
-            "replace it by a valid certificate".to_owned(),
-        ));
+        let path = files.chain.path();
+        let message = format!("{}: {problem}", path.display());
+        let is_in_use = |before: &LoadedFiles| {
+            let old = before.certificates.get(path);
+            old.is_some_and(|old| old.fingerprint() == identity.fingerprint())
+        };
+        let is_accepted = match self.occasion {
+            ReadOccasion::Check => false,
+            ReadOccasion::Start => true,
+            ReadOccasion::Reload(before) => is_in_use(before),
+        };
+        if is_accepted {
+            let warning = format!("{message}; peers refuse it: {remedy}");
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
+            return;
+        }
+        let mistake = files
+            .chain
+            .mistake(self.text, self.file, message, remedy.to_owned());
+        self.mistakes.push(mistake);
     }
 
     /// A secret in a file of its own.
@@ -181,21 +230,23 @@ fn oldest(version: TlsVersion) -> MinimumVersion {
 }
 
 impl LoadedFiles {
-    /// Reads every file that `config` names; `text` and `file` are its text and name, for mistakes. TLS sessions of
-    /// `before` can be resumed.
+    /// Reads every file that `config` names; `text` and `file` are its text and name, for mistakes. After a reload TLS
+    /// sessions of the files before can be resumed.
     ///
     /// # Errors
     /// The mistakes, by file.
-    pub fn read(
+    pub(crate) fn read(
         config: &Config,
         text: &str,
         file: &str,
-        before: Option<&LoadedFiles>,
+        occasion: ReadOccasion<'_>,
     ) -> Result<LoadedFiles, Vec<Mistake>> {
         let mut reader = FileChecker {
             text,
             file,
+            occasion,
             mistakes: Vec::new(),
+            warnings: Vec::new(),
             certificates: BTreeMap::new(),
             system: None,
         };
@@ -221,7 +272,7 @@ impl LoadedFiles {
                 if matches!(listen.transport, Transport::Tls | Transport::Wss)
                     && let Some(settings) = &settings
                 {
-                    let before = before.map(|before| &before.security);
+                    let before = occasion.before().map(|before| &before.security);
                     let set = security.server(listen.address, websocket, settings.clone(), before);
                     impossible.extend(set.err());
                 }
@@ -337,6 +388,7 @@ impl LoadedFiles {
                 alarms,
                 traces,
                 gateway,
+                warnings: reader.warnings,
                 certificates: reader.certificates,
             }),
             false => {
@@ -465,7 +517,9 @@ mod tests {
         let mut reader = FileChecker {
             text,
             file: "f",
+            occasion: ReadOccasion::Check,
             mistakes: Vec::new(),
+            warnings: Vec::new(),
             certificates: BTreeMap::new(),
             system: None,
         };

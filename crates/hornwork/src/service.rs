@@ -23,7 +23,7 @@ use crate::operators::{self, Operators, ServiceRequest, WorkerContext};
 use crate::ports::{self, Claims, ServedPart};
 use crate::records::CallRecords;
 use crate::reload_waiters::ReloadWaiters;
-use crate::security::LoadedFiles;
+use crate::security::{LoadedFiles, ReadOccasion};
 use crate::store::{RegistrationSink, Store};
 use crate::threads::ThreadSettings;
 use crate::traces::CallTraces;
@@ -80,7 +80,7 @@ pub fn run(options: &ServeOptions) -> ExitCode {
         eprintln!("  remedy: remove --role, or use --role all");
         return ExitCode::from(3);
     }
-    let (config, loaded) = match configuration::load_all(&options.config, None) {
+    let (config, loaded) = match configuration::load_all(&options.config, ReadOccasion::Start) {
         Ok(loaded) => loaded,
         Err(refused) => return refused.print(),
     };
@@ -122,6 +122,9 @@ pub fn run(options: &ServeOptions) -> ExitCode {
         return ExitCode::from(3);
     }
     warn_of_settings(&config);
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
     if gateway {
         for table in without_calls(&config) {
             tracing::warn!("{table} is ignored: with --role gateway there are no calls");
@@ -601,7 +604,7 @@ impl NewBorderConfig {
     /// # Errors
     /// Why it is rejected.
     fn of(path: &Path, before: &LoadedFiles, claims: Claims) -> Result<NewBorderConfig, String> {
-        let read = configuration::load_all(path, Some(before));
+        let read = configuration::load_all(path, ReadOccasion::Reload(before));
         let unchanged = "the current configuration stays in effect";
         let (config, loaded) =
             read.map_err(|refused| format!("{}; {unchanged}", refused.reason()))?;

@@ -42,6 +42,8 @@ const LOG_INTERVAL: Duration = Duration::from_secs(600);
 const STALL_TIME: Duration = Duration::from_secs(5);
 /// Interval of removing expired contacts from the file; the border removes them itself, except while writing failed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3_600);
+/// Change of the distance between wall clock and engine time from which on the dates in the file are wrong.
+const CLOCK_STEP: Duration = Duration::from_secs(2);
 /// Longest wait at the end of the program for the last changes to be written.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// File name in the state directory provided by systemd.
@@ -378,6 +380,7 @@ impl Store {
             has_contacts: false,
             failing: None,
             swept: clock.now(),
+            clock_offset: Dates::now(&clock).offset(),
             log: log.clone(),
             clock,
         };
@@ -452,6 +455,8 @@ struct StoreWriter {
     has_contacts: bool,
     failing: Option<WriteOutage>,
     swept: Time,
+    /// [`Dates::offset`] of the dates in the file.
+    clock_offset: u64,
     log: EventLog,
     clock: Clock,
 }
@@ -655,6 +660,7 @@ impl StoreWriter {
             self.reopen()?;
         }
         let dates = Dates::now(&self.clock);
+        self.follow_clock(&dates);
         let Some(database) = &mut self.database else {
             return Ok(());
         };
@@ -682,6 +688,18 @@ impl StoreWriter {
             self.has_contacts = database.sweep(&dates)?;
         }
         Ok(())
+    }
+
+    /// Has all registrations written again if the wall clock was set, as after a start with a wrong one: by the dates
+    /// of the clock before, a restart would take contacts for expired.
+    fn follow_clock(&mut self, dates: &Dates) {
+        let step = dates.offset().abs_diff(self.clock_offset);
+        if u128::from(step) > CLOCK_STEP.as_nanos() {
+            self.clock_offset = dates.offset();
+            (self.round, self.request_all) = (None, true);
+            // Not before they are written.
+            self.swept = self.clock.now();
+        }
     }
 
     /// Opens the file again while the border runs; it is then rewritten.
@@ -890,6 +908,35 @@ mod tests {
         assert!(writer.round.is_none());
         drop(writer);
         assert_eq!(scene.stored(), 1_000);
+    }
+
+    /// The machine began with a clock eight hours behind, which is set while the border runs.
+    #[test]
+    fn registrations_are_written_again_when_the_clock_was_set() {
+        let mut scene = Scene::new("clock", 600);
+        let (mut sink, mut writer) = scene.writer();
+        let dates = Dates::now(&scene.clock).set_back(Duration::from_secs(8 * 3_600));
+        let mut all = Batch::new();
+        scene.border.mark_all_registrations_changed();
+        scene
+            .border
+            .drain_registration_changes(&mut |registration| {
+                all.insert(registration.user, registration.contacts);
+                true
+            });
+        assert_eq!(all.len(), 600);
+        let database = writer.database.as_mut().unwrap();
+        database.write(&all, None, true, &dates).unwrap();
+        writer.clock_offset = dates.offset();
+        turn(&mut writer);
+        while sink.drain_from(&mut scene.border) {}
+        turn(&mut writer);
+        assert!(writer.round.is_none(), "complete");
+        // The clock is not set again.
+        turn(&mut writer);
+        assert!(writer.round.is_none() && !writer.request_all);
+        drop(writer);
+        assert_eq!(scene.stored(), 600);
     }
 
     /// The contacts of a user.

@@ -70,8 +70,8 @@ pub(crate) fn worker_driver_config(
     let cpu = cpus.get(usize::from(worker.number)).copied();
     DriverConfig {
         shared_ports: true,
+        // That of a source is common to all: see `SourceCounts` of net.
         connections: worker.share(config.connections),
-        connections_per_source: worker.share(config.connections_per_source),
         // Zero is no limit, and a share is at least 1.
         handshakes_per_second: match config.handshakes_per_second {
             0 => 0,

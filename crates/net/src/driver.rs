@@ -295,7 +295,7 @@ impl<F: Forward> Driver<F> {
 
     /// Attaches the mailbox of a worker of a pool; to be called before the first turn.
     pub fn attach_mailbox(&mut self, mailbox: WorkerMailbox) {
-        self.streams.set_worker(mailbox.number());
+        self.streams.set_worker(&mailbox);
         mailbox.set_owner(self.waker.clone());
         self.mailbox = Some(mailbox);
     }

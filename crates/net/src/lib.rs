@@ -36,6 +36,7 @@ mod shared_port;
 mod signals;
 mod socket;
 mod socket_filter;
+mod source_counts;
 mod source_guard;
 mod steer;
 mod tcp;

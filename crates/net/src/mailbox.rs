@@ -2,6 +2,7 @@
 //! turn, so that all messages of a turn share the cost of the lock and of waking a sleeping owner.
 
 use crate::media::Waker;
+use crate::source_counts::SourceCounts;
 use engine::worker::lock;
 use engine::{HandoffKind, HandoffMessage};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,16 +58,20 @@ pub struct WorkerMailbox {
     /// Messages to be delivered at the end of this turn, by worker.
     out: Vec<HandoffBundle>,
     inbox: HandoffBundle,
+    /// Accepted connections of all workers.
+    sources: SourceCounts,
 }
 
 /// The mailboxes of a pool of `workers` on one host.
 pub fn worker_mailboxes(workers: u8) -> Vec<WorkerMailbox> {
     let mailboxes: Arc<[Mailbox]> = (0..workers).map(|_| Mailbox::default()).collect();
+    let sources = SourceCounts::default();
     let mailbox = |number| WorkerMailbox {
         number,
         mailboxes: mailboxes.clone(),
         out: (0..workers).map(|_| HandoffBundle::default()).collect(),
         inbox: HandoffBundle::default(),
+        sources: sources.clone(),
     };
     (0..workers).map(mailbox).collect()
 }
@@ -75,6 +80,11 @@ impl WorkerMailbox {
     /// Number of the worker.
     pub(crate) fn number(&self) -> u8 {
         self.number
+    }
+
+    /// Accepted connections of all workers, by source.
+    pub(crate) fn sources(&self) -> SourceCounts {
+        self.sources.clone()
     }
 
     fn own(&self) -> Option<&Mailbox> {

@@ -5,13 +5,15 @@ mod layers;
 
 use crate::config::DriverConfig;
 use crate::layer::{Inbox, LayerBuffers};
+use crate::mailbox::WorkerMailbox;
 use crate::plane::{GENERATION_MASK, IdMap, Plane, Token};
 use crate::socket;
+use crate::source_counts::SourceCounts;
 use crate::tls::Security;
 use engine::timers::{TimerKey, TimerWheel};
 use engine::{
-    BoundedMap, ClientTls, CloseReason, ConnectionId, DropReason, Entropy, EventKind, HashKey,
-    SocketId, Time, Transport, network_of,
+    ClientTls, CloseReason, ConnectionId, DropReason, Entropy, EventKind, SocketId, Time,
+    Transport, network_of,
 };
 use handshakes::{HandshakeLimiter, HandshakeTurn};
 use layers::{LayerEnd, StreamLayers};
@@ -131,7 +133,7 @@ pub(crate) struct Streams {
     by_id: IdMap<ConnectionId, u32>,
     listeners: Slab<Listener>,
     listeners_by_id: IdMap<SocketId, u32>,
-    per_source: BoundedMap<IpAddr, usize>,
+    per_source: SourceCounts,
     /// Accepted connections among all.
     accepted: usize,
     handshakes: HandshakeLimiter,
@@ -154,14 +156,13 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    pub(crate) fn new(config: &DriverConfig, mut entropy: Entropy) -> io::Result<Streams> {
-        let key = HashKey::new(&mut entropy);
+    pub(crate) fn new(config: &DriverConfig, entropy: Entropy) -> io::Result<Streams> {
         Ok(Streams {
             connections: Slab::new(),
             by_id: IdMap::default(),
             listeners: Slab::new(),
             listeners_by_id: IdMap::default(),
-            per_source: BoundedMap::new(config.connections, key),
+            per_source: SourceCounts::default(),
             accepted: 0,
             handshakes: HandshakeLimiter::new(config.handshakes_per_second),
             timers: TimerWheel::new(),
@@ -180,9 +181,10 @@ impl Streams {
         })
     }
 
-    /// Numbers accepted connections for this worker from now on.
-    pub(crate) fn set_worker(&mut self, worker: u8) {
-        self.next_accepted = ConnectionId::ACCEPTED | ConnectionId::of_worker(worker);
+    /// Numbers accepted connections for this worker from now on, and counts those of a source with the other workers.
+    pub(crate) fn set_worker(&mut self, mailbox: &WorkerMailbox) {
+        self.next_accepted = ConnectionId::ACCEPTED | ConnectionId::of_worker(mailbox.number());
+        self.per_source = mailbox.sources();
     }
 
     /// Number of connections, including those that are being closed.
@@ -428,18 +430,36 @@ impl Streams {
         config: &DriverConfig,
         now: Time,
     ) -> bool {
+        let source = network_of(remote.ip());
+        if self.accepted >= config.connections
+            || !self.per_source.take(source, config.connections_per_source)
+        {
+            return false;
+        }
+        let is_admitted = self.admit_counted(plane, listener, (fd, remote), config, now);
+        if !is_admitted {
+            self.per_source.release(source);
+        }
+        is_admitted
+    }
+
+    /// Admits a connection that counts for its source.
+    fn admit_counted(
+        &mut self,
+        plane: &Plane,
+        listener: u32,
+        (fd, remote): (OwnedFd, SocketAddr),
+        config: &DriverConfig,
+        now: Time,
+    ) -> bool {
         let Some(listener) = self.listeners.get(listener as usize) else {
             return false;
         };
         let (socket, listening) = (listener.id, listener.local);
-        let source = network_of(remote.ip());
-        let open_from_source = self.per_source.get(&source).copied().unwrap_or(0);
-        if self.accepted >= config.connections
-            || open_from_source >= config.connections_per_source
-            || socket::accepted_options(fd.as_fd(), remote, config).is_err()
-        {
+        if socket::accepted_options(fd.as_fd(), remote, config).is_err() {
             return false;
         }
+        let source = network_of(remote.ip());
         let local = socket::local_address(fd.as_fd()).unwrap_or(listening);
         let layers = match self.server(listener, remote, config) {
             Ok(layers) => layers,
@@ -458,8 +478,6 @@ impl Streams {
         }
         self.next_accepted = (self.next_accepted + 1) | ConnectionId::ACCEPTED;
         self.accepted += 1;
-        // This cannot fail: there are never more sources than connections.
-        let _ = self.per_source.insert(source, open_from_source + 1);
         plane.shared.accepted.add(1);
         self.pending.push_back(Pending::Accepted {
             connection,
@@ -623,12 +641,7 @@ impl Streams {
         }
         if let Some(source) = connection.source {
             self.accepted -= 1;
-            if let Some(held) = self.per_source.get_mut(&source) {
-                *held -= 1;
-                if *held == 0 {
-                    self.per_source.remove(&source);
-                }
-            }
+            self.per_source.release(source);
         }
         drop(connection);
         if self.reserve.is_none() {

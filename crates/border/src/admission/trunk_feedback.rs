@@ -1,12 +1,15 @@
-//! Overload feedback: ours to neighbours, and that of trunks to us (RFC 7339, RFC 7415).
+//! Overload feedback: ours to neighbours, and that of trunks to us (RFC 7339, RFC 7415); call rates of trunks.
 
 use crate::admission::AdmissionControl;
 use crate::admission::overload::feedback::VALID;
+use crate::components::Components;
+use crate::emergency::is_emergency;
 use crate::policy::TrunkTarget;
 use crate::shared::Ctx;
+use config::{Config, TrunkId};
 use engine::{EventKind, Time};
 use sip::{Endpoint, Indication};
-use wire::sip::Throttle;
+use wire::sip::{Message, Throttle};
 
 impl AdmissionControl {
     /// Sets feedback for neighbours, which a reload does not change, and removes that of trunks, at start and reload.
@@ -23,6 +26,14 @@ impl AdmissionControl {
     pub(crate) fn record_request_to(&mut self, target: TrunkTarget, now: Time) {
         if self.uses_trunk_feedback {
             self.throttles.lock().record_sent(target, now);
+        }
+    }
+
+    /// Counts a call that is sent to a trunk.
+    pub(crate) fn record_call_to(&mut self, config: &Config, trunk: Option<TrunkId>, now: Time) {
+        let limited = trunk.and_then(|trunk| Some((trunk, config.trunk(trunk)?.max_calls_per_s?)));
+        if let Some((trunk, most)) = limited {
+            self.throttles.lock().record_call(trunk, most, now);
         }
     }
 
@@ -68,5 +79,16 @@ impl AdmissionControl {
                 value,
             });
         }
+    }
+}
+
+impl Components {
+    /// The call rate of a trunk, if a further call would exceed it. Emergency calls are never limited.
+    pub(crate) fn exceeded_rate(&self, trunk: TrunkId, invite: &Message<'_>) -> Option<u32> {
+        let config = &self.ctx.config;
+        let most = config.trunk(trunk)?.max_calls_per_s?;
+        let throttles = &self.admission.throttles;
+        let is_exceeded = !throttles.read(|all| all.admits_call(trunk, most, self.ctx.now));
+        (is_exceeded && !is_emergency(config, invite.request_uri())).then_some(most)
     }
 }

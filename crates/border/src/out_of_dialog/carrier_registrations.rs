@@ -117,6 +117,9 @@ impl OutOfDialogControl<'_> {
         }
         self.registration_done(&attempt.registration, result);
         let OutOfDialogControl { endpoint, parts } = self;
+        if parts.worker.is_draining() {
+            return;
+        }
         let silence = parts.carriers.keeps_alive(trunk, response, flow.transport);
         parts
             .keep_alives
@@ -200,7 +203,8 @@ impl OutOfDialogControl<'_> {
         }
     }
 
-    /// Reports the result of a registration. Without a registration, no flow needs keep-alives.
+    /// Reports the result of a registration. Without a registration, no flow needs keep-alives; during a drain they go
+    /// on, because the carrier's requests in its calls take the same way through a NAT.
     fn registration_done(&mut self, registration: &Registration, result: CarrierResult<'_>) {
         let OutOfDialogControl { endpoint, parts } = self;
         let now = parts.ctx.now;
@@ -208,7 +212,7 @@ impl OutOfDialogControl<'_> {
         if let Some(note) = parts.carriers.result(trunk, number, result, now) {
             parts.ctx.events.tell(now, || note);
         }
-        if parts.carriers.registered(trunk) != Some(true) {
+        if parts.carriers.registered(trunk) != Some(true) && !parts.worker.is_draining() {
             parts.keep_alives.stop(&mut parts.ctx, endpoint, trunk);
         }
     }

@@ -25,6 +25,11 @@ pub enum SkipReason {
         /// The limit.
         max_calls: u32,
     },
+    /// It has got as many calls in a second as `max_calls_per_s` allows.
+    Rate {
+        /// The limit.
+        max_calls_per_s: u32,
+    },
     /// Its targets that answer ask for fewer calls (RFC 7339), and this one is beyond their shares.
     Overloaded,
     /// None of its targets answers OPTIONS.
@@ -43,6 +48,9 @@ impl fmt::Display for SkipReason {
                     f,
                     "call limit reached: {calls} calls, max_calls {max_calls}"
                 )
+            }
+            SkipReason::Rate { max_calls_per_s } => {
+                write!(f, "call rate reached: max_calls_per_s {max_calls_per_s}")
             }
             SkipReason::Overloaded => f.write_str("overload control rejects the call"),
             SkipReason::Down { targets } => write!(f, "down: none of {targets} targets answers"),

@@ -154,6 +154,28 @@ fn keep_alives_last_as_long_as_the_registration() {
     assert_eq!(pings(&net, carrier), before);
 }
 
+/// The carrier's BYE takes the way of the flow through a NAT, until the last call of a drain has ended.
+#[test]
+fn keep_alives_go_on_during_a_drain() {
+    let always = ",expires_s=3600,keep_alive='always'";
+    let config = account(always, "udp:10.2.0.1:5060") + "[media]\ntimeout_s=0\n";
+    let (mut net, carrier) = at_carrier(&config);
+    let caller = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    net.run(seconds(5));
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    net.call(caller, "sip:1@192.0.2.1", OUT, &offer);
+    net.run(seconds(5));
+    assert!(net.has(caller, |event| *event == PhoneEvent::Answered));
+    net.control(|border, now| border.drain(seconds(300), now));
+    net.run(seconds(5));
+    assert!(net.control(|border, _| border.is_unregistered()));
+    let before = pings(&net, carrier);
+    net.run(seconds(100));
+    let more = pings(&net, carrier) - before;
+    assert!((3..=5).contains(&more), "{more}");
+    assert!(!net.control(|border, _| border.is_drained()));
+}
+
 /// The transport of a name without one follows from the interface and the lookup. The carrier has UDP in no case.
 #[test]
 fn contact_has_the_transport_of_the_located_carrier() {

@@ -82,6 +82,34 @@ fn targets_share_by_weight_before_the_next_priority() {
     net.assert_quiet();
 }
 
+/// A carrier takes three calls a second: further ones go to the next trunk, or are refused. Emergency calls do not.
+#[test]
+fn calls_beyond_the_rate_of_a_trunk_go_to_the_next_one() {
+    let config = format!(
+        "{PLAIN}max_calls_per_s=3\n[[trunk]]\nname='spare'\ninterface='in'\ntarget='udp:10.2.0.2:5060'\n\
+         max_calls_per_s=1\n[[route]]\ntrunk=[{{name='pbx'}},{{name='spare',priority=1}}]\n\
+         [sip]\nemergency_numbers=['112']\n"
+    );
+    let mut net = VirtualNetwork::new(&config, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let first = net.phone("10.2.0.1:5060", busy());
+    let spare = net.phone("10.2.0.2:5060", busy());
+    let mut call = |uri: &str, times: usize| {
+        for _ in 0..times {
+            net.call(alice, uri, OUT, &offer());
+        }
+        net.run(Duration::from_millis(900 / 2));
+        let refused = |event: &&PhoneEvent| **event == PhoneEvent::Failed(Failure::Response, 503);
+        let refused = net.phone_events(alice).iter().filter(refused).count();
+        (offers(&net, first), offers(&net, spare), refused)
+    };
+    assert_eq!(call("sip:bob@192.0.2.1", 5), (3, 1, 1));
+    assert_eq!(call("sip:112@192.0.2.1", 1), (4, 1, 1));
+    // A second after the first ones; the emergency call counts, as the carrier counts it.
+    assert_eq!(call("sip:bob@192.0.2.1", 0), (4, 1, 1));
+    assert_eq!(call("sip:bob@192.0.2.1", 4), (6, 2, 2));
+}
+
 #[test]
 fn trunk_that_is_down_is_skipped_until_up() {
     let config = format!(

@@ -8,7 +8,7 @@ use config::{RecordFormat, RecordsSpec};
 use engine::record::CallRecord;
 use net::Clock;
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -140,15 +140,20 @@ impl RecordFile {
         }
     }
 
-    /// Renames a file that is large or old enough; returns whether it did.
-    fn rotate(&mut self, spec: &RecordsSpec, now: u64) -> io::Result<bool> {
+    /// Whether the file is large or old enough to be rotated.
+    fn is_due(&self, spec: &RecordsSpec, now: u64) -> bool {
         let Some(file) = &self.open else {
-            return Ok(false);
+            return false;
         };
         let age = now.saturating_sub(file.since);
         let old = u128::from(age) >= spec.rotate_after.as_nanos();
         let filled = file.length > self.header.len() as u64;
-        if !filled || !(old || file.length >= spec.rotate_bytes) {
+        filled && (old || file.length >= spec.rotate_bytes)
+    }
+
+    /// Renames a file that is large or old enough; returns whether it did.
+    fn rotate(&mut self, spec: &RecordsSpec, now: u64) -> io::Result<bool> {
+        if !self.is_due(spec, now) {
             return Ok(false);
         }
         self.set_aside(spec, now)
@@ -219,6 +224,8 @@ pub(super) struct RecordFolder {
     /// Length of the journal after it was rewritten last.
     compacted: u64,
     dirty: bool,
+    /// Lines that the second file lacks since the last end of the program.
+    interrupted: WrittenChunk,
     /// Time of the last removal of old files, nanoseconds since 1970; 0: none yet.
     removed_at: u64,
 }
@@ -265,6 +272,7 @@ impl RecordFolder {
             journal_incomplete: false,
             compacted: 0,
             dirty: false,
+            interrupted: WrittenChunk::default(),
             removed_at: 0,
         };
         let cut = folder.running_before()?;
@@ -299,9 +307,12 @@ impl RecordFolder {
         if running.is_empty() {
             return Ok(Vec::new());
         }
-        for id in self.written_at_the_end()? {
-            running.remove(&id);
-        }
+        let mut written = match self.files.first() {
+            Some(file) => self.written_at_the_end(file)?,
+            None => BTreeMap::new(),
+        };
+        written.retain(|id, _| running.remove(id).is_some());
+        self.interrupted = self.rest_of(&written)?;
         let mut cut: Vec<Map<String, Value>> = running.into_values().collect();
         for record in &mut cut {
             form::cut(record, &alive);
@@ -309,13 +320,10 @@ impl RecordFolder {
         Ok(cut)
     }
 
-    /// Identifiers of the last records of the first file.
-    fn written_at_the_end(&self) -> io::Result<BTreeSet<String>> {
-        let Some(file) = self.files.first() else {
-            return Ok(BTreeSet::new());
-        };
+    /// The last records of a file: identifiers and lines.
+    fn written_at_the_end(&self, file: &RecordFile) -> io::Result<BTreeMap<String, String>> {
         let Some(mut source) = unless_gone(File::open(file.path(&self.spec.folder)))? else {
-            return Ok(BTreeSet::new());
+            return Ok(BTreeMap::new());
         };
         let start = source.metadata()?.len().saturating_sub(TAIL_BYTES);
         source.seek(SeekFrom::Start(start))?;
@@ -329,7 +337,35 @@ impl RecordFolder {
                 rest.split('"').next().map(str::to_owned)
             }
         };
-        Ok(text.lines().filter_map(id_of).collect())
+        let lines = text.lines();
+        Ok(lines
+            .filter_map(|line| Some((id_of(line)?, line.to_owned())))
+            .collect())
+    }
+
+    /// The lines of these records of the first file that the second one lacks: the program ended between both, or the
+    /// disk was full.
+    fn rest_of(&self, written: &BTreeMap<String, String>) -> io::Result<WrittenChunk> {
+        let mut texts = vec![String::new(); self.files.len()];
+        let others = self.files.iter().zip(&mut texts).skip(1);
+        for (file, text) in others.filter(|_| !written.is_empty()) {
+            let existing = self.written_at_the_end(file)?;
+            let missing = written.iter().filter(|(id, _)| !existing.contains_key(*id));
+            // With both formats, the first file has objects, and the second one rows.
+            let rows = missing
+                .filter_map(|(_, line)| serde_json::from_str::<Map<String, Value>>(line).ok())
+                .map(|record| form::csv(&record));
+            text.extend(rows);
+        }
+        Ok(WrittenChunk {
+            texts,
+            journal: String::new(),
+        })
+    }
+
+    /// The lines that the second file lacks since the last end of the program, to be written once.
+    pub(super) fn take_interrupted(&mut self) -> WrittenChunk {
+        std::mem::take(&mut self.interrupted)
     }
 
     /// The written forms of records and journal lines.
@@ -402,6 +438,11 @@ impl RecordFolder {
     /// Of the file system.
     pub(super) fn rotate(&mut self, now: u64) -> io::Result<()> {
         let mut rotated = false;
+        if self.files.iter().any(|file| file.is_due(&self.spec, now)) {
+            // The next start searches only the present files for records without their end in the journal. So the ends
+            // of those in rotated files have to survive a power failure.
+            self.journal.file.sync_data()?;
+        }
         for file in &mut self.files {
             rotated |= file.rotate(&self.spec, now)?;
         }
@@ -600,6 +641,34 @@ mod tests {
             assert!(text.ends_with('\n') && !text.contains("\"c\""), "{text}");
             std::fs::remove_dir_all(&folder).unwrap();
         }
+    }
+
+    /// The program is killed between both files of a batch.
+    #[test]
+    fn a_record_in_one_of_both_files_is_written_to_the_other_one() {
+        let folder = scratch("both");
+        let spec = spec(&folder, RecordFormat::Both);
+        let (mut files, _) = RecordFolder::open(&spec, START).unwrap();
+        let mut chunk = files.prepare(&[record("a")], running("a") + &running("b"));
+        files.write(&mut chunk, START).unwrap();
+        let mut chunk = files.prepare(&[record("b")], String::new());
+        chunk.texts[1].clear();
+        files.write(&mut chunk, START).unwrap();
+        drop(files);
+        let (mut files, cut) = RecordFolder::open(&spec, START).unwrap();
+        assert!(cut.is_empty(), "both have ended");
+        let mut rest = files.take_interrupted();
+        files.write(&mut rest, START).unwrap();
+        drop(files);
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        let rows = form::csv_header() + &form::csv(&record("a")) + &form::csv(&record("b"));
+        assert_eq!(read("cdr.csv"), rows);
+        assert_eq!(read("cdr.ndjson").lines().count(), 2);
+        // Once only.
+        let (mut files, _) = RecordFolder::open(&spec, START).unwrap();
+        let rest = files.take_interrupted();
+        assert!(rest.texts.iter().all(String::is_empty), "{rest:?}");
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     /// The entries of the running calls alone are longer than the size from which the journal is rewritten.

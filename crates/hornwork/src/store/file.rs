@@ -181,6 +181,21 @@ impl Dates {
         }
     }
 
+    /// Distance of the wall clock from engine time, nanoseconds: it changes only if the clock is set.
+    pub(super) fn offset(&self) -> u64 {
+        self.unix_nanos.saturating_sub(self.now.0)
+    }
+
+    /// By a wall clock that is so far behind.
+    #[cfg(test)]
+    pub(super) fn set_back(self, by: Duration) -> Dates {
+        let by = by.as_nanos() as u64;
+        Dates {
+            unix_nanos: self.unix_nanos - by,
+            ..self
+        }
+    }
+
     /// Seconds since 1970, rounded up.
     fn unix(&self, time: Time) -> i64 {
         let nanos = i128::from(self.unix_nanos) + i128::from(time.0) - i128::from(self.now.0);

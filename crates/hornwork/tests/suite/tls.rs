@@ -224,6 +224,32 @@ fn certificates_are_reloaded_while_connections_stay() {
     );
 }
 
+/// After a crash or a power failure: calls without TLS need no certificate, and the border before it went on as well.
+#[test]
+fn expired_certificate_does_not_keep_the_border_down() {
+    let folder = scratch("tls-start");
+    let authority = Authority::new(&folder, "ca");
+    authority.issue_until("first", "first.example.com", 2001);
+    authority.issue("second", "second.example.com");
+    let port = free_port();
+    let text = in_folder(&folder, &one_interface(port, ""));
+    // OPTIONS over UDP is answered.
+    let process = border(&folder, &text, port);
+    common_until(&process, "the certificate expired on 2001-12-31");
+    let messages = process.log();
+    assert!(messages.contains("state=expired"), "{messages}");
+    assert!(messages.contains("alarm=certificate"), "{messages}");
+    // It is in use, so that other changes take effect.
+    process.signal("HUP");
+    common_until(&process, "configuration_reloaded");
+    // Another one that has expired is a mistake.
+    authority.issue_until("first", "first.example.com", 2002);
+    process.signal("HUP");
+    common_until(&process, "configuration_refused");
+    let messages = process.log();
+    assert!(messages.contains("expired on 2002-12-31"), "{messages}");
+}
+
 fn common_until(process: &Process, wanted: &str) {
     let end = Instant::now() + Duration::from_secs(10);
     while !process.log().contains(wanted) {

@@ -63,6 +63,14 @@ impl Default for ResolverConfig {
 const FAILURE_KEPT: Duration = Duration::from_secs(5);
 /// Time that an absence without SOA is cached.
 const ABSENCE_KEPT: Duration = Duration::from_secs(5);
+/// Time that an answer is kept after its end, for an outage of all name servers (RFC 8767 section 5: a day to three).
+const STALE_KEPT: Duration = Duration::from_secs(86_400);
+/// Time after which a lookup uses such answers (the client response timer of RFC 8767 section 5).
+const STALE_WAIT: Duration = Duration::from_millis(1_800);
+/// Time for which they count as current then (RFC 8767 section 4).
+const STALE_LIFETIME: Duration = Duration::from_secs(30);
+/// Time for which questions go first to the server that answered when one before it was silent.
+const PREFERRED: Duration = Duration::from_secs(300);
 /// Questions of one lookup over all its evaluations, at most.
 const MAX_QUESTIONS: usize = 100;
 
@@ -163,6 +171,8 @@ pub enum IgnoredAnswer {
 struct Flight {
     question: Question,
     server: SocketAddr,
+    /// Index of the server that is tried first.
+    first: u32,
     tries: u32,
     edns: bool,
     upper: u64,
@@ -207,6 +217,8 @@ fn read(question: &Question, upper: u64, bytes: &[u8]) -> Result<dns::DnsAnswer,
 struct Lookup {
     request: LocateRequest,
     ends: Time,
+    /// When answers that have ended are used, if there are such to all pending questions.
+    stale_at: Option<Time>,
     /// Answers to its own questions. They apply to this lookup even if the cache must not keep them.
     answers: BTreeMap<Question, KnownAnswer>,
     /// Pending questions.
@@ -216,7 +228,10 @@ struct Lookup {
 #[derive(Debug)]
 struct CachedAnswer {
     known: KnownAnswer,
+    /// End of its lifetime.
     until: Time,
+    /// Time of its removal.
+    kept: Time,
 }
 
 /// Locates servers. Send its queries over a UDP socket and pass received datagrams to [`Resolver::answer`]; perform its
@@ -232,8 +247,10 @@ pub struct Resolver {
     flights: BTreeMap<u16, Flight>,
     pending_questions: BTreeMap<Question, u16>,
     cache: BTreeMap<Question, CachedAnswer>,
-    /// Cached questions by expiry time.
+    /// Cached questions by the time of their removal.
     ends: BTreeSet<(Time, Question)>,
+    /// Index of the server that questions go to first, and until when.
+    preferred: (u32, Time),
     queries: VecDeque<Query>,
     streams: VecDeque<StreamWork>,
     next_stream: u32,
@@ -294,6 +311,7 @@ impl Resolver {
             pending_questions: BTreeMap::new(),
             cache: BTreeMap::new(),
             ends: BTreeSet::new(),
+            preferred: (0, Time::ZERO),
             queries: VecDeque::new(),
             streams: VecDeque::new(),
             next_stream: 0,
@@ -326,6 +344,7 @@ impl Resolver {
                 let lookup = Lookup {
                     request,
                     ends: now + self.config.lookup_timeout,
+                    stale_at: self.has_stale(&missing).then(|| now + STALE_WAIT),
                     answers,
                     open: missing.iter().cloned().collect(),
                 };
@@ -382,9 +401,22 @@ impl Resolver {
                 self.retry(id, now);
             }
             Code::Good | Code::NoName => {
+                self.prefer_server_of(id, now);
                 let (known, cache_time) = self.evaluate_answer(answer);
                 self.settle(id, known, cache_time, now);
             }
+        }
+    }
+
+    /// Has further questions go first to the server that answers this one, if one before it did not: otherwise each
+    /// lookup would wait for a server that is down, with NAPTR, SRV and addresses three times.
+    fn prefer_server_of(&mut self, id: u16, now: Time) {
+        let Some(flight) = self.flights.get(&id).filter(|flight| flight.tries > 1) else {
+            return;
+        };
+        let mut servers = self.config.servers.iter();
+        if let Some(at) = servers.position(|server| *server == flight.server) {
+            self.preferred = (at as u32, now + PREFERRED);
         }
     }
 
@@ -539,6 +571,16 @@ impl Resolver {
         for id in due {
             self.retry(id, now);
         }
+        let waiting = |lookup: &Lookup| lookup.stale_at.is_some_and(|at| at <= now);
+        let waiting: Vec<LookupId> = self
+            .lookups
+            .iter()
+            .filter(|(_, lookup)| waiting(lookup))
+            .map(|(id, _)| *id)
+            .collect();
+        for lookup in waiting {
+            self.finish_by_stale(lookup, now);
+        }
         let ended: Vec<LookupId> = self
             .lookups
             .iter()
@@ -564,7 +606,8 @@ impl Resolver {
     /// The next deadline for [`Resolver::timeout`].
     pub fn next_deadline(&self) -> Option<Deadline> {
         let flight = self.flights.values().map(|flight| flight.due).min();
-        let lookup = self.lookups.values().map(|lookup| lookup.ends).min();
+        let lookup = |lookup: &Lookup| lookup.stale_at.map_or(lookup.ends, |at| at.min(lookup.ends));
+        let lookup = self.lookups.values().map(lookup).min();
         let at = flight.into_iter().chain(lookup).min()?;
         Some(Deadline {
             at,
@@ -612,6 +655,8 @@ impl Resolver {
         let (Some(id), Some(server)) = (free, self.config.servers.first().copied()) else {
             return self.deliver_answer(&question, &KnownAnswer::Failed, now);
         };
+        let (preferred, until) = self.preferred;
+        let first = if now < until { preferred } else { 0 };
         self.pending_questions.insert(question.clone(), id);
         // Some name servers do not answer NAPTR queries at all. Half of the time is left for the questions that follow.
         let ends =
@@ -619,6 +664,7 @@ impl Resolver {
         let flight = Flight {
             question,
             server,
+            first,
             tries: 0,
             edns: true,
             upper: 0,
@@ -647,7 +693,7 @@ impl Resolver {
             return self.settle(id, known, cache_time, now);
         }
         let servers = self.config.servers.len().max(1) as u32;
-        let turn = (flight.tries % servers) as usize;
+        let turn = (flight.first.wrapping_add(flight.tries) % servers) as usize;
         let round = (flight.tries / servers).min(6);
         if let Some(server) = self.config.servers.get(turn) {
             flight.server = *server;
@@ -666,13 +712,20 @@ impl Resolver {
         });
     }
 
-    /// Ends a question with its answer or its failure.
+    /// Ends a question with its answer or its failure. An answer that has ended is better than a failure.
     fn settle(&mut self, id: u16, known: KnownAnswer, cache_time: Duration, now: Time) {
         self.close_stream(id);
         let Some(flight) = self.flights.remove(&id) else {
             return;
         };
         self.pending_questions.remove(&flight.question);
+        let stale = match known {
+            KnownAnswer::Failed => self.revive(&flight.question, now),
+            KnownAnswer::Records(_) | KnownAnswer::Alias(_) => None,
+        };
+        if let Some(stale) = stale {
+            return self.deliver_answer(&flight.question, &stale, now);
+        }
         self.cache_answer(
             flight.question.clone(),
             known.clone(),
@@ -684,6 +737,9 @@ impl Resolver {
 
     fn cache_answer(&mut self, question: Question, known: KnownAnswer, until: Time, now: Time) {
         self.expire(now);
+        if let Some(old) = self.cache.remove(&question) {
+            self.ends.remove(&(old.kept, question.clone()));
+        }
         if self.config.cache == 0 || until <= now {
             return;
         }
@@ -693,11 +749,57 @@ impl Resolver {
             };
             self.cache.remove(&oldest);
         }
-        let cached = CachedAnswer { known, until };
-        if let Some(old) = self.cache.insert(question.clone(), cached) {
-            self.ends.remove(&(old.until, question.clone()));
+        let kept = match known {
+            KnownAnswer::Failed => until,
+            KnownAnswer::Records(_) | KnownAnswer::Alias(_) => until + STALE_KEPT,
+        };
+        let cached = CachedAnswer { known, until, kept };
+        self.cache.insert(question.clone(), cached);
+        self.ends.insert((kept, question));
+    }
+
+    /// Whether there is an answer to each of these questions that has ended.
+    fn has_stale(&self, questions: &[Question]) -> bool {
+        let is_stale = |question: &Question| {
+            let cached = self.cache.get(question);
+            cached.is_some_and(|cached| cached.known != KnownAnswer::Failed)
+        };
+        questions.iter().all(is_stale)
+    }
+
+    /// The answer to a question that has ended, if there is one; it counts as current for a while.
+    fn revive(&mut self, question: &Question, now: Time) -> Option<KnownAnswer> {
+        let cached = self.cache.get_mut(question)?;
+        if cached.known == KnownAnswer::Failed || cached.kept <= now {
+            return None;
         }
-        self.ends.insert((until, question));
+        cached.until = cached.until.max((now + STALE_LIFETIME).min(cached.kept));
+        Some(cached.known.clone())
+    }
+
+    /// Ends a lookup by answers that have ended, if they lead to targets (RFC 8767). Its questions stay pending: a name
+    /// server that is slow answers them for the lookups that follow.
+    fn finish_by_stale(&mut self, id: LookupId, now: Time) {
+        self.expire(now);
+        let Some(lookup) = self.lookups.get_mut(&id) else {
+            return;
+        };
+        lookup.stale_at = None;
+        let (request, answers) = (lookup.request.clone(), lookup.answers.clone());
+        for _ in 0..MAX_QUESTIONS {
+            match self.evaluate(&request, &answers, now) {
+                Evaluated::Targets(targets) => {
+                    return self.finish(id, Ok(Targets::new(targets)));
+                }
+                Evaluated::Missing(missing) if self.has_stale(&missing) => {
+                    for question in &missing {
+                        self.revive(question, now);
+                    }
+                }
+                // The name servers may still answer.
+                Evaluated::Missing(_) | Evaluated::Failed(_) => return,
+            }
+        }
     }
 
     fn expire(&mut self, now: Time) {
@@ -738,6 +840,7 @@ impl Resolver {
             }
             Evaluated::Missing(missing) => {
                 lookup.open = missing.iter().cloned().collect();
+                lookup.stale_at = self.has_stale(&missing).then(|| now + STALE_WAIT);
                 self.lookups.insert(id, lookup);
                 for question in missing {
                     self.ask(question, now);

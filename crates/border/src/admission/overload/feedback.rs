@@ -2,9 +2,10 @@
 //! throttling of new calls to trunks by their feedback.
 
 use crate::policy::TrunkTarget;
+use config::TrunkId;
 use core::time::Duration;
 use engine::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use wire::sip::{Feedback, Throttle, Via};
 
 /// The whole of a share.
@@ -85,10 +86,15 @@ impl LossFeedback {
     }
 }
 
-/// Feedback received from targets of trunks.
+/// Period of the call rates of trunks.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Feedback received from targets of trunks, and the calls that were sent to trunks with a call rate.
 #[derive(Debug, Default)]
 pub struct Throttles {
     targets: BTreeMap<TrunkTarget, Throttled>,
+    /// Times of the last calls to each trunk with `max_calls_per_s`, as many as it allows.
+    calls: BTreeMap<TrunkId, VecDeque<Time>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -159,9 +165,29 @@ impl Throttles {
         }
     }
 
-    /// Removes all feedback: trunk indices have changed.
+    /// Whether a call may be sent to a trunk that takes `most` in any second.
+    pub fn admits_call(&self, trunk: TrunkId, most: u32, now: Time) -> bool {
+        let Some(sent) = self.calls.get(&trunk) else {
+            return true;
+        };
+        let before = sent.len().checked_sub(most as usize);
+        let before = before.and_then(|at| sent.get(at));
+        before.is_none_or(|before| now.since(*before) >= SECOND)
+    }
+
+    /// Counts a call that is sent to a trunk that takes `most` in any second.
+    pub fn record_call(&mut self, trunk: TrunkId, most: u32, now: Time) {
+        let sent = self.calls.entry(trunk).or_default();
+        while sent.len() >= most as usize {
+            sent.pop_front();
+        }
+        sent.push_back(now);
+    }
+
+    /// Removes all feedback and counts: trunk indices have changed.
     pub fn clear(&mut self) {
         self.targets.clear();
+        self.calls.clear();
     }
 }
 
@@ -246,6 +272,33 @@ mod tests {
         assert!((1_495..=1_502).contains(&sent), "{sent}");
         throttles.update(TARGET, feedback(Throttle::Rate(0), 20_000), now);
         assert!(!throttles.admits(TARGET, 1, now));
+    }
+
+    /// No second has more calls, wherever it begins.
+    #[test]
+    fn a_trunk_gets_no_more_calls_in_any_second() {
+        let (mut throttles, trunk) = (Throttles::default(), TrunkId(3));
+        let mut entropy = engine::Entropy::from_number(1);
+        let mut sent: Vec<Time> = Vec::new();
+        let mut now = Time::from_secs(10);
+        for _ in 0..20_000 {
+            now += Duration::from_micros(entropy.below(20_000));
+            if throttles.admits_call(trunk, 30, now) {
+                throttles.record_call(trunk, 30, now);
+                sent.push(now);
+            }
+        }
+        let mut windows = sent.windows(31);
+        assert!(windows.len() > 1_000);
+        assert!(windows.all(|calls| calls[30].since(calls[0]) >= SECOND));
+        // About thirty a second: none of the rate is wasted.
+        let span = now.since(Time::from_secs(10)).as_secs_f64();
+        assert!(sent.len() as f64 > 29.0 * span, "{} in {span} s", sent.len());
+        assert!(throttles.admits_call(TrunkId(4), 30, now));
+        // A reload may have lowered the rate.
+        assert!(!throttles.admits_call(trunk, 1, now));
+        throttles.record_call(trunk, 1, now);
+        assert!(throttles.admits_call(trunk, 1, now + SECOND));
     }
 
     /// Each server counts its own sequence: one of a lower number is not older feedback of another.

@@ -12,11 +12,11 @@ use crate::components::Calls;
 use crate::headers::{EditList, OWN_SUPPORTED, address_of, text};
 use crate::identity::{ANONYMOUS, RequestedPrivacy};
 use crate::media::MediaPeer;
-use crate::policy::{HopStep, StepTarget};
+use crate::policy::{HopStep, SkipReason, SkippedTrunk, StepTarget};
 use crate::responses::StatusLine;
 use crate::shared::Alarm;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
-use config::Trunk;
+use config::{Trunk, TrunkId};
 use engine::{EventKind, Reason};
 use sip::{ChallengedInvite, Flow, Invite, LegId, Login, Prack, Target};
 use smallvec::SmallVec;
@@ -155,6 +155,11 @@ impl Calls<'_> {
         let Some(hop) = call.kind.set_up().and_then(|set_up| set_up.hops.get(index)) else {
             return;
         };
+        if let Some(trunk) = hop.trunk
+            && let Some(most) = self.parts.exceeded_rate(trunk, invite)
+        {
+            return self.skip_hop_by_rate(slot, (trunk, most), invite);
+        }
         if matches!(hop.place, StepTarget::Name(..)) {
             return self.parts.locate_hop(slot, index, invite);
         }
@@ -174,6 +179,24 @@ impl Calls<'_> {
                 set_up.hop_not_called(why);
             }
         }
+    }
+
+    /// Does not call a hop, because its trunk has got as many calls in a second as it takes.
+    fn skip_hop_by_rate(
+        &mut self,
+        slot: CallSlot,
+        (trunk, max_calls_per_s): (TrunkId, u32),
+        invite: &Message<'_>,
+    ) {
+        let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
+            return;
+        };
+        set_up.hop_not_called(HopError::Hop(Reason::TrunkRate));
+        let route = set_up.route.to_string();
+        let reason = SkipReason::Rate { max_calls_per_s };
+        let call_id = invite.call_id().unwrap_or_default();
+        self.parts
+            .report_skipped_trunks(call_id, &route, &[SkippedTrunk { trunk, reason }]);
     }
 
     pub(crate) fn report_refusing_rule(&mut self, slot: CallSlot, rule: u16, status: u16) {
@@ -427,6 +450,7 @@ impl Calls<'_> {
         if let Some(target) = target {
             self.parts.admission.record_request_to(target, now);
         }
+        self.parts.admission.record_call_to(&config, trunk, now);
         self.parts.trunks.begin_call(trunk);
     }
 

@@ -1,4 +1,4 @@
-//! A resolver whose servers, transports or address families change, or differ for a request.
+//! A resolver whose servers, transports or address families change, fail, or differ for a request.
 
 use super::*;
 
@@ -115,4 +115,81 @@ fn services_with_unusable_transports_are_ignored() {
         let expected = expected.and_then(|target| list(&[target]));
         assert_eq!(located(zone, uri, &[usable]), expected, "{uri} {usable}");
     }
+}
+
+/// Lets the servers be silent until the next lookup ends; its targets and the time.
+fn silence(resolver: &mut Resolver) -> (Result<Vec<String>, LocateError>, Time) {
+    loop {
+        while resolver.next_query().is_some() {}
+        let now = resolver.next_deadline().expect("a lookup is under way").at;
+        resolver.timeout(now);
+        if let Some(outcome) = resolver.next_outcome() {
+            let shown = |target: ResolvedTarget| format!("{} {}", target.transport, target.address);
+            return (outcome.targets.map(|found| found.map(shown).collect()), now);
+        }
+    }
+}
+
+/// RFC 8767: the addresses of before are used, for a day.
+#[test]
+fn addresses_outlast_an_outage_of_all_name_servers() {
+    let mut resolver = resolver(|config| config.ipv6 = false);
+    let zone = &mut Zone::default();
+    zone.a("example.com", [192, 0, 2, 1]);
+    let uri = "sip:example.com";
+    let before = run(&mut resolver, zone, uri, Time::ZERO);
+    assert!(before.is_ok(), "{before:?}");
+    // Records were to be kept for 300 s, absences for 40 s.
+    let start = Time::from_secs(1_000);
+    let pending = resolver.locate(request(uri), start);
+    assert!(matches!(pending, LookupStart::Pending(_)));
+    let (found, now) = silence(&mut resolver);
+    assert_eq!(found, before);
+    assert_eq!(now, start + Duration::from_millis(1_800));
+    // The calls that follow do not wait, for half a minute.
+    let again = resolver.locate(request(uri), now + Duration::from_secs(29));
+    assert!(matches!(again, LookupStart::Done(Ok(_))), "{again:?}");
+    let again = resolver.locate(request(uri), now + Duration::from_secs(31));
+    assert!(matches!(again, LookupStart::Pending(_)), "{again:?}");
+    assert_eq!(silence(&mut resolver).0, before);
+    let late = Time::from_secs(2 * 86_400);
+    let pending = resolver.locate(request(uri), late);
+    assert!(matches!(pending, LookupStart::Pending(_)));
+    assert_eq!(silence(&mut resolver).0, Err(LocateError::NoAnswer));
+}
+
+/// The first name server is down: not each question waits for it.
+#[test]
+fn questions_go_to_the_server_that_answers() {
+    let mut resolver = resolver(|config| config.ipv6 = false);
+    let zone = &mut Zone::default();
+    for host in ["a", "b", "c"] {
+        zone.a(&format!("{host}.example.com"), [192, 0, 2, 1]);
+    }
+    let mut asked = |host: &str, start: u64| {
+        let mut now = Time::from_secs(start);
+        let uri = format!("sip:{host}.example.com:5060");
+        let pending = resolver.locate(request(&uri), now);
+        assert!(matches!(pending, LookupStart::Pending(_)));
+        let mut servers = Vec::new();
+        loop {
+            while let Some(query) = resolver.next_query() {
+                servers.push(query.server.to_string());
+                if query.server.to_string() == SERVERS[1] {
+                    let answer = zone.answer(&query.bytes);
+                    resolver.answer(query.server, &answer, now).unwrap();
+                }
+            }
+            if let Some(outcome) = resolver.next_outcome() {
+                assert!(outcome.targets.is_ok());
+                return servers;
+            }
+            now = resolver.next_deadline().expect("a lookup is under way").at;
+            resolver.timeout(now);
+        }
+    };
+    assert_eq!(asked("a", 0), [SERVERS[0], SERVERS[1]]);
+    assert_eq!(asked("b", 10), [SERVERS[1]]);
+    // From time to time the first one is tried again.
+    assert_eq!(asked("c", 400), [SERVERS[0], SERVERS[1]]);
 }
