@@ -971,8 +971,11 @@ impl LineSide {
 
     /// Applies the description of the side; `mux`: whether RTCP is multiplexed, as far as is known.
     fn signal(&mut self, fact: &MediaFacts, mux: bool) {
-        self.signalled_rtp = fact.rtp();
-        self.signalled_rtcp = fact.rtcp(mux);
+        // Hold by a zero address (RFC 2543) names no other source of music on hold, and RTCP is sent as before.
+        if !fact.is_zero_held() {
+            self.signalled_rtp = fact.rtp();
+            self.signalled_rtcp = fact.rtcp(mux);
+        }
         let ice = fact.carriage == LineTransport::Rtp
             && (self.security.as_ref()).is_some_and(|security| security.has_ice());
         // Hold by a zero address stops media to that side.

@@ -73,6 +73,8 @@ pub(super) struct NgBranch {
     /// Current playback towards each side.
     pub(super) playing: [Option<CurrentPlayback>; 2],
     pub(super) created: Time,
+    /// The last offer.
+    pub(super) offered: Time,
 }
 
 impl NgBranch {

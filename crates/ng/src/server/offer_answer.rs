@@ -13,6 +13,7 @@ use anchor::codecs::AudioDescription;
 use anchor::{AnchorError, CallMedia};
 use core::time::Duration;
 use engine::EventKind;
+use media::Latching;
 use std::borrow::Cow;
 use wire::ng::Value;
 
@@ -163,6 +164,7 @@ impl NgServer {
         for timer in timers.into_iter().flatten() {
             self.timers.cancel(timer);
         }
+        branch.offered = self.now;
         *slot(from, &mut branch.descriptions) = exchange.descriptions();
         let finish = SdpFinish {
             origin: match options.replace_origin {
@@ -292,7 +294,11 @@ impl NgServer {
         let requested = options.ipv6.unwrap_or(ipv6(to));
         let demanded = options.ipv6.is_some();
         let (to_name, mut to_side) = self.media_side(second, requested, demanded, other)?;
-        from_side.latching = NgServer::latching(options, &exchange.summary);
+        from_side.latching = NgServer::latching(
+            options,
+            &exchange.summary,
+            branch.media.side(from).latching,
+        );
         to_side.latching = branch.media.side(to).latching;
         for (which, side) in [(from, &mut from_side), (to, &mut to_side)] {
             let before = branch.media.side(which);
@@ -341,7 +347,7 @@ impl NgServer {
         let requested = options.ipv6.unwrap_or(ipv6);
         let demanded = options.ipv6.is_some();
         let (to_name, mut to_side) = self.media_side(second, requested, demanded, other)?;
-        from_side.latching = NgServer::latching(options, summary);
+        from_side.latching = NgServer::latching(options, summary, Latching::Signalled);
         if let Some(address) = options.media_address {
             to_side.advertised = address;
         }
@@ -369,6 +375,7 @@ impl NgServer {
                 recording: None,
                 playing: [None; 2],
                 created: now,
+                offered: now,
             });
         if let Some(branch) = added.and_then(|session| self.branches.get(session)) {
             let notice = EventKind::NgCallStarted {
@@ -439,7 +446,7 @@ impl NgServer {
         };
         let answerer = offerer.other();
         let mut side = branch.media.side(answerer).clone();
-        side.latching = NgServer::latching(options, &exchange.summary);
+        side.latching = NgServer::latching(options, &exchange.summary, side.latching);
         let mut back = branch.media.side(offerer).clone();
         if let Some(address) = options.media_address {
             back.advertised = address;
