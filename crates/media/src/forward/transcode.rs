@@ -72,6 +72,24 @@ const REPORT_INTERVAL_MS: u32 = 100;
 /// Samples of tone that are generated at a time: 10 ms at 48 kHz.
 const TONE_CHUNK: usize = 480;
 
+/// Our timestamps of a source.
+#[derive(Clone, Copy)]
+struct Timeline {
+    /// One instant as the sender's timestamp and as ours.
+    origin: (u32, u32),
+    clocks: (u32, u32),
+}
+
+/// A source that was transcoded before: a receiver knows its timestamps and counts if it returns, as after music on
+/// hold, and if another plan applies to it.
+#[derive(Clone, Copy)]
+struct EarlierSource {
+    ssrc: u32,
+    timeline: Timeline,
+    packets: u32,
+    octets: u32,
+}
+
 /// State of a stream that is being transcoded.
 struct TranscodedStream {
     payload_type: u8,
@@ -81,12 +99,10 @@ struct TranscodedStream {
     digits: Option<DigitEvents>,
     next_sequence: u16,
     next_timestamp: u32,
-    /// One instant as the sender's timestamp and as ours.
-    origin: (u32, u32),
-    clocks: (u32, u32),
+    timeline: Timeline,
 }
 
-impl TranscodedStream {
+impl Timeline {
     /// Converts units of the sender's clock to units of ours.
     fn scaled(&self, units: u32) -> u32 {
         let (from, to) = self.clocks;
@@ -137,8 +153,11 @@ pub(crate) struct StreamTranscoder {
     numbers: NumberedSource,
     /// Those of the sources before.
     others: Numbering,
+    /// Sources that were transcoded before the present one, and the present one itself after a change of the plan.
+    earlier: SmallVec<[EarlierSource; MAX_SOURCES]>,
     /// Packets of each source that were lost before transcoding began: receivers count them in their reports.
     lost_before: SmallVec<[(u32, i32); MAX_SOURCES]>,
+    /// Counts of the present source.
     packets: u32,
     octets: u32,
     progress: Option<EventProgress>,
@@ -194,6 +213,7 @@ impl StreamTranscoder {
             created_at: None,
             numbers: NumberedSource::new(0, 0),
             others: relayed,
+            earlier: SmallVec::new(),
             lost_before: SmallVec::new(),
             packets: 0,
             octets: 0,
@@ -204,11 +224,11 @@ impl StreamTranscoder {
         }
     }
 
-    /// Applies a new plan. Sequence numbers and counters continue.
+    /// Applies a new plan. Sequence numbers, timestamps and counters continue.
     pub(crate) fn apply(&mut self, plan: &Arc<TranscodePlan>) {
         if self.plan != *plan {
             self.plan = plan.clone();
-            self.store_numbers();
+            self.store_source();
             self.stream = None;
             self.created_at = None;
         }
@@ -216,14 +236,30 @@ impl StreamTranscoder {
 
     /// Transcoding has ended: the numbers of all sources.
     pub(crate) fn into_numbering(mut self) -> Numbering {
-        self.store_numbers();
+        self.store_source();
         self.others
     }
 
-    fn store_numbers(&mut self) {
-        if self.stream.is_some() {
-            self.others.store(self.numbers);
+    /// Stores numbers, timestamps and counts of the present source. If there are too many, the first one is forgotten.
+    fn store_source(&mut self) {
+        let Some(stream) = &self.stream else { return };
+        self.others.store(self.numbers);
+        let source = EarlierSource {
+            ssrc: stream.ssrc,
+            timeline: stream.timeline,
+            packets: self.packets,
+            octets: self.octets,
+        };
+        self.earlier.retain(|earlier| earlier.ssrc != source.ssrc);
+        if self.earlier.len() >= MAX_SOURCES {
+            self.earlier.remove(0);
         }
+        self.earlier.push(source);
+    }
+
+    fn earlier(&self, ssrc: u32) -> Option<EarlierSource> {
+        let mut earlier = self.earlier.iter();
+        earlier.find(|earlier| earlier.ssrc == ssrc).copied()
     }
 
     /// Transcodes a packet. `send` receives the resulting packets as header and payload, none or several.
@@ -292,7 +328,7 @@ impl StreamTranscoder {
         let (Some(progress), Some(stream)) = (&self.progress, &self.stream) else {
             return false;
         };
-        stream.inserter.is_some() && progress.covers(timestamp, stream.clocks.0)
+        stream.inserter.is_some() && progress.covers(timestamp, stream.timeline.clocks.0)
     }
 
     /// Selects the codec for a packet. Returns the number of packets missing before it, which is negative for a late
@@ -350,15 +386,20 @@ impl StreamTranscoder {
             .digits
             .map(|to| DigitEvents::new(decoded_rate, to));
         let begin = view.timestamp();
-        // Another codec of the same source continues its timeline; a new sequence has a new timeline, which continues
-        // ours.
-        let local = match &self.stream {
-            Some(stream) if stream.ssrc != view.ssrc() => begin,
-            Some(stream) if restarts => stream.mapped(stream.next_timestamp),
-            Some(stream) => stream.mapped(begin),
-            None => begin,
+        // Another codec or plan of the same source continues its timeline; a new sequence has a new timeline, which
+        // continues ours.
+        let present = self.stream.as_ref();
+        let local = match present.filter(|stream| stream.ssrc == view.ssrc()) {
+            Some(stream) if restarts => stream.timeline.mapped(stream.next_timestamp),
+            Some(stream) => stream.timeline.mapped(begin),
+            None => self
+                .earlier(view.ssrc())
+                .map_or(begin, |earlier| earlier.timeline.mapped(begin)),
         };
         self.restart_candidate = None;
+        if present.is_some_and(|stream| stream.ssrc != view.ssrc()) {
+            self.store_source();
+        }
         match self.stream.take() {
             Some(stream) if stream.ssrc == view.ssrc() => {
                 if restarts {
@@ -369,14 +410,15 @@ impl StreamTranscoder {
                     digits.resume(before);
                 }
             }
-            before => {
+            _ => {
                 self.progress = None;
-                if before.is_some() {
-                    self.others.store(self.numbers);
-                }
                 let known = self.others.get(view.ssrc());
                 let new = || NumberedSource::new(view.ssrc(), view.sequence());
                 self.numbers = known.unwrap_or_else(new);
+                // The counts are those of a source (RFC 3550 section 6.4.1).
+                let earlier = self.earlier(view.ssrc());
+                (self.packets, self.octets) =
+                    earlier.map_or((0, 0), |earlier| (earlier.packets, earlier.octets));
             }
         }
         self.stream = Some(TranscodedStream {
@@ -387,8 +429,10 @@ impl StreamTranscoder {
             digits,
             next_sequence: view.sequence(),
             next_timestamp: begin,
-            origin: (begin, local),
-            clocks: (format.kind().rtp_clock(), to.kind().rtp_clock()),
+            timeline: Timeline {
+                origin: (begin, local),
+                clocks: (format.kind().rtp_clock(), to.kind().rtp_clock()),
+            },
         });
         Ok(0)
     }
@@ -427,8 +471,8 @@ impl StreamTranscoder {
             octets: &mut self.octets,
             ssrc: view.ssrc(),
         };
-        let origin = stream.origin.1;
-        let clock = stream.clocks.1;
+        let origin = stream.timeline.origin.1;
+        let clock = stream.timeline.clocks.1;
         let units = (u64::from(clock) * u64::from(self.plan.packet_ms) / 1_000) as u32;
         let mut emit = |packet: codec::packet::Packet<'_>, digits: &mut Option<DigitEvents>| {
             // Comfort noise is not encoded: silence is sent as quiet audio.
@@ -492,7 +536,7 @@ impl StreamTranscoder {
         if samples as u64 * 1_000 > rate * MAX_PACKET_MS {
             return Err(DropReason::MediaNotTranscoded);
         }
-        let units = (samples as u64 * u64::from(stream.clocks.0) / rate) as u32;
+        let units = (samples as u64 * u64::from(stream.timeline.clocks.0) / rate) as u32;
         let samples = stream.transcoder.decode(payload).map_err(failed)?;
         let count = samples.len();
         if let Some(digits) = &mut stream.digits {
@@ -540,8 +584,8 @@ impl StreamTranscoder {
             octets: &mut self.octets,
             ssrc: view.ssrc(),
         };
-        let begin = stream.mapped(view.timestamp());
-        let (_, audio_clock) = stream.clocks;
+        let begin = stream.timeline.mapped(view.timestamp());
+        let (_, audio_clock) = stream.timeline.clocks;
         let begin_of = |segment: u64| {
             let units = segment * full * u64::from(audio_clock) / u64::from(to.1.max(1));
             begin.wrapping_add(units as u32)
@@ -588,14 +632,14 @@ impl StreamTranscoder {
             return Err(DropReason::MediaNotTranscoded);
         }
         let failed = |_| DropReason::MediaNotTranscoded;
-        let audio_clock = stream.clocks.0;
+        let audio_clock = stream.timeline.clocks.0;
         let mut writer = RtpWriter {
             sequence: &mut self.numbers.next,
             packets: &mut self.packets,
             octets: &mut self.octets,
             ssrc: view.ssrc(),
         };
-        let origin = stream.origin.1;
+        let origin = stream.timeline.origin.1;
         let mut emit = |packet: codec::packet::Packet<'_>| {
             let timestamp = origin.wrapping_add(packet.timestamp);
             writer.write(to, packet.marker, timestamp, packet.payload, send);
@@ -665,10 +709,12 @@ pub(crate) fn rewrite_rtcp(
         let blocks = match kind {
             wire::rtcp::packet_type::SR => {
                 // Relayed packets have the sender's timestamps.
-                if let (Some(StreamRewriter::Transcode(transcoder)), Some(info)) =
-                    (from, packet.get_mut(16..28))
+                let sender = packet.get(4..8).and_then(<[u8]>::first_chunk);
+                let sender = sender.map(|bytes| u32::from_be_bytes(*bytes));
+                if let (Some(StreamRewriter::Transcode(transcoder)), Some(ssrc), Some(info)) =
+                    (from, sender, packet.get_mut(16..28))
                 {
-                    transcoder.sender_info(info);
+                    transcoder.sender_info(ssrc, info);
                 }
                 28
             }
@@ -687,22 +733,27 @@ pub(crate) fn rewrite_rtcp(
 }
 
 impl StreamTranscoder {
-    /// Rewrites timestamp, packet count and octet count (RFC 3550 section 6.4.1).
-    fn sender_info(&self, info: &mut [u8]) {
-        let Some(stream) = &self.stream else { return };
+    /// Rewrites timestamp, packet count and octet count of a report of this source (RFC 3550 section 6.4.1).
+    fn sender_info(&self, ssrc: u32, info: &mut [u8]) {
+        let present = self.stream.as_ref().filter(|stream| stream.ssrc == ssrc);
+        let (timeline, packets, octets) = match (present, self.earlier(ssrc)) {
+            (Some(stream), _) => (stream.timeline, self.packets, self.octets),
+            (None, Some(earlier)) => (earlier.timeline, earlier.packets, earlier.octets),
+            (None, None) => return,
+        };
         let (Some(timestamp), Some(counts)) =
             (info.first_chunk::<4>().copied(), info.get_mut(4..12))
         else {
             return;
         };
-        let local = stream.mapped(u32::from_be_bytes(timestamp));
+        let local = timeline.mapped(u32::from_be_bytes(timestamp));
         counts
             .iter_mut()
             .zip(
-                self.packets
+                packets
                     .to_be_bytes()
                     .into_iter()
-                    .chain(self.octets.to_be_bytes()),
+                    .chain(octets.to_be_bytes()),
             )
             .for_each(|(byte, new)| *byte = new);
         info.iter_mut()
@@ -731,7 +782,7 @@ impl StreamTranscoder {
             report.cumulative_lost = report.cumulative_lost.saturating_add(lost);
         }
         report.highest_sequence = self.numbers.highest;
-        let (remote, local) = stream.clocks;
+        let (remote, local) = stream.timeline.clocks;
         let jitter = u64::from(report.jitter) * u64::from(remote) / u64::from(local.max(1));
         report.jitter = jitter as u32;
         let bytes = report.to_bytes();
