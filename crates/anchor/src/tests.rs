@@ -249,3 +249,67 @@ fn offer_without_a_supported_codec_ends_transcoding() {
         }
     }
 }
+
+/// RFC 3264 section 8.3.2: a payload type keeps its meaning in the session, whichever side offers.
+#[test]
+fn further_offer_has_the_payload_types_of_its_receiver() {
+    use codec::kind::Kind;
+    let description = |host: u8, formats: &str, attributes: &[&str]| {
+        let mut text = format!(
+            "v=0\r\no=a 1 1 IN IP4 10.0.0.{host}\r\ns=-\r\nc=IN IP4 10.0.0.{host}\r\nt=0 0\r\nm=audio 4000 RTP/AVP {formats}\r\n"
+        );
+        for attribute in attributes {
+            text.push_str(&format!("a=rtpmap:{attribute}\r\n"));
+        }
+        text
+    };
+    let policy = |kind: Kind, when| {
+        Some(Arc::new(Transcoding {
+            codecs: vec![kind],
+            when,
+        }))
+    };
+    let (isac, events) = ("127 ISAC/32000", "126 telephone-event/8000");
+    let browser = description(
+        1,
+        "111 127 110 126",
+        &["111 opus/48000/2", isac, "110 telephone-event/48000", events],
+    );
+    let phone = description(1, "0 127 126", &[isac, events]);
+    for (first, opus_towards_caller, formats, attributes) in [
+        (
+            browser,
+            false,
+            "8 101 111 110",
+            ["111 opus/48000/2", "110 telephone-event/48000"],
+        ),
+        // Without a number of its own, the side gets one that it does not know.
+        (
+            phone,
+            true,
+            "8 101 125 0 124",
+            ["125 opus/48000/2", "124 telephone-event/48000"],
+        ),
+    ] {
+        let (mut plane, mut call) = (plane(10), call());
+        call.sides[1].transcoding = policy(Kind::Pcma, config::TranscodeWhen::Always);
+        if opus_towards_caller {
+            call.sides[0].transcoding = policy(Kind::Opus, config::TranscodeWhen::default());
+        }
+        let mut out = Vec::new();
+        call.offer(&mut plane, Side::Caller, first.as_bytes(), &mut out)
+            .unwrap();
+        let answer = description(2, "8", &[]);
+        call.answer(&mut plane, Side::Callee, answer.as_bytes(), false, &mut out)
+            .unwrap();
+        out.clear();
+        let offer = description(2, "8 101", &["101 telephone-event/8000"]);
+        call.offer(&mut plane, Side::Callee, offer.as_bytes(), &mut out)
+            .unwrap();
+        let text = String::from_utf8_lossy(&out);
+        assert!(text.contains(&format!(" RTP/AVP {formats}\r\n")), "{text}");
+        for attribute in attributes {
+            assert!(text.contains(&format!("a=rtpmap:{attribute}\r\n")), "{text}");
+        }
+    }
+}
