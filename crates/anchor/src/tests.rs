@@ -103,6 +103,30 @@ fn a_refused_offer_releases_its_ports() {
     assert_eq!(plane.ports_in_use(), 0);
 }
 
+/// Music on hold comes from where media came before, also where that is another address than that of the signalling.
+#[test]
+fn hold_by_zero_address_keeps_the_source_of_media() {
+    let (mut plane, mut call) = (plane(10), call());
+    let audio = |text: &[u8]| {
+        let text = String::from_utf8_lossy(text);
+        text.split("m=video").next().unwrap().to_owned()
+    };
+    let (offer, answer) = (audio(OFFER), audio(ANSWER));
+    let held = offer.replace("c=IN IP4 10.0.0.1", "c=IN IP4 0.0.0.0");
+    for (offer, receives) in [(&offer, true), (&held, false), (&offer, true)] {
+        let mut out = Vec::new();
+        call.offer(&mut plane, Side::Caller, offer.as_bytes(), &mut out)
+            .unwrap();
+        let answer = answer.as_bytes();
+        call.answer(&mut plane, Side::Callee, answer, false, &mut out)
+            .unwrap();
+        let side = &last_plan(&plane).flows[0].sides[0];
+        assert_eq!(side.signalled_rtp, Some("10.0.0.1:4000".parse().unwrap()));
+        assert_eq!(side.signalled_rtcp, Some("10.0.0.1:4001".parse().unwrap()));
+        assert_eq!((side.sends, side.receives), (true, receives));
+    }
+}
+
 #[test]
 fn a_call_without_free_ports_allocates_none() {
     let (mut plane, mut first, mut second) = (plane(3), call(), call());
