@@ -8,7 +8,7 @@
 
 use super::digits::{DigitEvents, SpeechSlot};
 use super::generated::{PacketOutbox, rtp_header};
-use super::numbering::{NumberedSource, Numbering};
+use super::numbering::{NumberedSource, Numbering, Timeline};
 use super::statistics::{MAX_SOURCES, Sources};
 use crate::expected_loss::ExpectedLoss;
 use codec::dtmf::Inserter;
@@ -72,24 +72,6 @@ const REPORT_INTERVAL_MS: u32 = 100;
 /// Samples of tone that are generated at a time: 10 ms at 48 kHz.
 const TONE_CHUNK: usize = 480;
 
-/// Our timestamps of a source.
-#[derive(Clone, Copy)]
-struct Timeline {
-    /// One instant as the sender's timestamp and as ours.
-    origin: (u32, u32),
-    clocks: (u32, u32),
-}
-
-/// A source that was transcoded before: a receiver knows its timestamps and counts if it returns, as after music on
-/// hold, and if another plan applies to it.
-#[derive(Clone, Copy)]
-struct EarlierSource {
-    ssrc: u32,
-    timeline: Timeline,
-    packets: u32,
-    octets: u32,
-}
-
 /// State of a stream that is being transcoded.
 struct TranscodedStream {
     payload_type: u8,
@@ -100,25 +82,6 @@ struct TranscodedStream {
     next_sequence: u16,
     next_timestamp: u32,
     timeline: Timeline,
-}
-
-impl Timeline {
-    /// Converts units of the sender's clock to units of ours.
-    fn scaled(&self, units: u32) -> u32 {
-        let (from, to) = self.clocks;
-        (u64::from(units) * u64::from(to) / u64::from(from.max(1))) as u32
-    }
-
-    /// Converts a timestamp of the sender to ours.
-    fn mapped(&self, timestamp: u32) -> u32 {
-        let since = timestamp.wrapping_sub(self.origin.0);
-        // Before the origin, the difference is negative.
-        let local = match since as i32 >= 0 {
-            true => self.scaled(since),
-            false => self.scaled(since.wrapping_neg()).wrapping_neg(),
-        };
-        self.origin.1.wrapping_add(local)
-    }
 }
 
 /// The event that is being converted to a tone.
@@ -151,10 +114,8 @@ pub(crate) struct StreamTranscoder {
     created_at: Option<Time>,
     /// Sequence numbers of the present source.
     numbers: NumberedSource,
-    /// Those of the sources before.
+    /// Those of the sources before, and of the present one before a change of the plan.
     others: Numbering,
-    /// Sources that were transcoded before the present one, and the present one itself after a change of the plan.
-    earlier: SmallVec<[EarlierSource; MAX_SOURCES]>,
     /// Packets of each source that were lost before transcoding began: receivers count them in their reports.
     lost_before: SmallVec<[(u32, i32); MAX_SOURCES]>,
     /// Counts of the present source.
@@ -213,7 +174,6 @@ impl StreamTranscoder {
             created_at: None,
             numbers: NumberedSource::new(0, 0),
             others: relayed,
-            earlier: SmallVec::new(),
             lost_before: SmallVec::new(),
             packets: 0,
             octets: 0,
@@ -240,26 +200,16 @@ impl StreamTranscoder {
         self.others
     }
 
-    /// Stores numbers, timestamps and counts of the present source. If there are too many, the first one is forgotten.
+    /// Stores numbers, timestamps and counts of the present source.
     fn store_source(&mut self) {
-        let Some(stream) = &self.stream else { return };
-        self.others.store(self.numbers);
-        let source = EarlierSource {
-            ssrc: stream.ssrc,
-            timeline: stream.timeline,
-            packets: self.packets,
-            octets: self.octets,
-        };
-        self.earlier.retain(|earlier| earlier.ssrc != source.ssrc);
-        if self.earlier.len() >= MAX_SOURCES {
-            self.earlier.remove(0);
+        if let Some(stream) = &self.stream {
+            self.others.store(NumberedSource {
+                timeline: stream.timeline,
+                timestamp: stream.next_timestamp,
+                sent: Some((self.packets, self.octets)),
+                ..self.numbers
+            });
         }
-        self.earlier.push(source);
-    }
-
-    fn earlier(&self, ssrc: u32) -> Option<EarlierSource> {
-        let mut earlier = self.earlier.iter();
-        earlier.find(|earlier| earlier.ssrc == ssrc).copied()
     }
 
     /// Transcodes a packet. `send` receives the resulting packets as header and payload, none or several.
@@ -393,8 +343,9 @@ impl StreamTranscoder {
             Some(stream) if restarts => stream.timeline.mapped(stream.next_timestamp),
             Some(stream) => stream.timeline.mapped(begin),
             None => self
-                .earlier(view.ssrc())
-                .map_or(begin, |earlier| earlier.timeline.mapped(begin)),
+                .others
+                .get(view.ssrc())
+                .map_or(begin, |known| known.timeline.mapped(begin)),
         };
         self.restart_candidate = None;
         if present.is_some_and(|stream| stream.ssrc != view.ssrc()) {
@@ -416,9 +367,7 @@ impl StreamTranscoder {
                 let new = || NumberedSource::new(view.ssrc(), view.sequence());
                 self.numbers = known.unwrap_or_else(new);
                 // The counts are those of a source (RFC 3550 section 6.4.1).
-                let earlier = self.earlier(view.ssrc());
-                (self.packets, self.octets) =
-                    earlier.map_or((0, 0), |earlier| (earlier.packets, earlier.octets));
+                (self.packets, self.octets) = self.numbers.sent.unwrap_or_default();
             }
         }
         self.stream = Some(TranscodedStream {
@@ -708,13 +657,18 @@ pub(crate) fn rewrite_rtcp(
         at += length;
         let blocks = match kind {
             wire::rtcp::packet_type::SR => {
-                // Relayed packets have the sender's timestamps.
                 let sender = packet.get(4..8).and_then(<[u8]>::first_chunk);
                 let sender = sender.map(|bytes| u32::from_be_bytes(*bytes));
-                if let (Some(StreamRewriter::Transcode(transcoder)), Some(ssrc), Some(info)) =
-                    (from, sender, packet.get_mut(16..28))
-                {
-                    transcoder.sender_info(ssrc, info);
+                match (from, sender, packet.get_mut(16..28)) {
+                    (Some(StreamRewriter::Transcode(transcoder)), Some(ssrc), Some(info)) => {
+                        transcoder.sender_info(ssrc, info);
+                    }
+                    (Some(StreamRewriter::Renumber(numbers)), Some(ssrc), Some(info)) => {
+                        if let Some(known) = numbers.get(ssrc) {
+                            move_timestamp(&known.timeline, info);
+                        }
+                    }
+                    _ => {}
                 }
                 28
             }
@@ -736,29 +690,18 @@ impl StreamTranscoder {
     /// Rewrites timestamp, packet count and octet count of a report of this source (RFC 3550 section 6.4.1).
     fn sender_info(&self, ssrc: u32, info: &mut [u8]) {
         let present = self.stream.as_ref().filter(|stream| stream.ssrc == ssrc);
-        let (timeline, packets, octets) = match (present, self.earlier(ssrc)) {
-            (Some(stream), _) => (stream.timeline, self.packets, self.octets),
-            (None, Some(earlier)) => (earlier.timeline, earlier.packets, earlier.octets),
-            (None, None) => return,
+        let known = match present {
+            Some(stream) => Some((stream.timeline, Some((self.packets, self.octets)))),
+            None => self.others.get(ssrc).map(|known| (known.timeline, known.sent)),
         };
-        let (Some(timestamp), Some(counts)) =
-            (info.first_chunk::<4>().copied(), info.get_mut(4..12))
-        else {
-            return;
-        };
-        let local = timeline.mapped(u32::from_be_bytes(timestamp));
-        counts
-            .iter_mut()
-            .zip(
-                packets
-                    .to_be_bytes()
-                    .into_iter()
-                    .chain(octets.to_be_bytes()),
-            )
-            .for_each(|(byte, new)| *byte = new);
-        info.iter_mut()
-            .zip(local.to_be_bytes())
-            .for_each(|(byte, new)| *byte = new);
+        let Some((timeline, sent)) = known else { return };
+        move_timestamp(&timeline, info);
+        let Some((packets, octets)) = sent else { return };
+        let counts = [packets, octets];
+        let counts = counts.into_iter().flat_map(u32::to_be_bytes);
+        for (byte, new) in info.iter_mut().skip(4).zip(counts) {
+            *byte = new;
+        }
     }
 
     /// Rewrites losses, highest sequence number and jitter of a block about a stream that we sent. The losses are those
@@ -790,6 +733,13 @@ impl StreamTranscoder {
             .iter_mut()
             .zip(bytes)
             .for_each(|(byte, new)| *byte = new);
+    }
+}
+
+/// Changes the timestamp at the begin of sender information to ours.
+fn move_timestamp(timeline: &Timeline, info: &mut [u8]) {
+    if let Some(place) = info.first_chunk_mut::<4>() {
+        *place = timeline.mapped(u32::from_be_bytes(*place)).to_be_bytes();
     }
 }
 

@@ -347,18 +347,37 @@ fn timestamps_and_counts_of_a_source_continue() {
         };
         assert_eq!(pair[1].wrapping_sub(pair[0]), step, "{at}");
     }
-    let last = speaker.start.wrapping_add(160 * 160);
-    let info = SenderInfo {
-        rtp_timestamp: last,
-        packets: 150,
-        ..SenderInfo::default()
+    let end = times[plans + 24].wrapping_add(1_920);
+    let report = |line: &mut Line, timestamp: u32| {
+        let info = SenderInfo {
+            rtp_timestamp: timestamp,
+            packets: 150,
+            ..SenderInfo::default()
+        };
+        let report = CompoundBuilder::new()
+            .sender_report(7, &info, &[])
+            .cname(7, "a@a")
+            .finish();
+        let report = line.pass(A, &report).unwrap().remove(0);
+        let info = Compound::new(&report).next().unwrap().sender_info();
+        info.map(|info| (info.packets, info.rtp_timestamp))
     };
-    let report = CompoundBuilder::new()
-        .sender_report(7, &info, &[])
-        .cname(7, "a@a")
-        .finish();
-    let report = line.pass(A, &report).unwrap().remove(0);
-    let info = Compound::new(&report).next().unwrap().sender_info().unwrap();
-    assert_eq!(info.packets, 125);
-    assert_eq!(info.rtp_timestamp, times[124].wrapping_add(1_920));
+    let last = speaker.start.wrapping_add(160 * 160);
+    assert_eq!(report(&mut line, last), Some((125, end)));
+    // Without transcoding the packets are the sender's, and go on where ours have ended.
+    let mut relayed = session(None, None, Protection::None);
+    relayed.flows[0].sides[0].plain_rtcp = true;
+    line.forwarder
+        .command(MediaCommand::Update(Box::new(relayed)), line.now);
+    for packet in 0..3u32 {
+        let relayed = line.pass(A, &speaker.next()).unwrap().remove(0);
+        let timestamp = RtpView::parse(&relayed).unwrap().timestamp();
+        assert_eq!(timestamp, end.wrapping_add(160 * packet));
+    }
+    let next = end.wrapping_add(3 * 160);
+    assert_eq!(report(&mut line, last.wrapping_add(3 * 160)), Some((150, next)));
+    line.forwarder
+        .command(MediaCommand::Update(Box::new(planned(20))), line.now);
+    let again = line.pass(A, &speaker.next()).unwrap().remove(0);
+    assert_eq!(RtpView::parse(&again).unwrap().timestamp(), next);
 }
