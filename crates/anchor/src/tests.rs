@@ -41,6 +41,12 @@ fn last_plan(plane: &MediaPlane) -> &SessionPlan {
     }
 }
 
+/// A description without its video line.
+fn audio(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    text.split("m=video").next().unwrap().to_owned()
+}
+
 #[test]
 fn offer_answer_and_release() {
     let (mut plane, mut call) = (plane(10), call());
@@ -107,10 +113,6 @@ fn a_refused_offer_releases_its_ports() {
 #[test]
 fn hold_by_zero_address_keeps_the_source_of_media() {
     let (mut plane, mut call) = (plane(10), call());
-    let audio = |text: &[u8]| {
-        let text = String::from_utf8_lossy(text);
-        text.split("m=video").next().unwrap().to_owned()
-    };
     let (offer, answer) = (audio(OFFER), audio(ANSWER));
     let held = offer.replace("c=IN IP4 10.0.0.1", "c=IN IP4 0.0.0.0");
     for (offer, receives) in [(&offer, true), (&held, false), (&offer, true)] {
@@ -125,6 +127,70 @@ fn hold_by_zero_address_keeps_the_source_of_media() {
         assert_eq!(side.signalled_rtcp, Some("10.0.0.1:4001".parse().unwrap()));
         assert_eq!((side.sends, side.receives), (true, receives));
     }
+}
+
+/// The parties move to other interfaces: media has its ports until the answer, and keeps them after a refusal.
+#[test]
+fn other_ports_of_both_sides_are_in_force_with_the_answer() {
+    let (mut plane, mut call) = (plane(2), call());
+    let (offer, answer) = (audio(OFFER), audio(ANSWER));
+    let swapped = [1u8, 0].map(|pool| MediaSide {
+        pool: pool.into(),
+        advertised: IpAddr::from([192, 0, 2, pool + 1]),
+        ..call.side(Side::Caller).clone()
+    });
+    let initial = Side::BOTH.map(|side| call.side(side).clone());
+    let mut out = Vec::new();
+    let mut offers = |call: &mut CallMedia, plane: &mut MediaPlane| {
+        call.offer(plane, Side::Caller, offer.as_bytes(), &mut out)
+            .unwrap();
+    };
+    let answers = |call: &mut CallMedia, plane: &mut MediaPlane| {
+        call.answer(plane, Side::Callee, answer.as_bytes(), false, &mut Vec::new())
+            .unwrap();
+    };
+    offers(&mut call, &mut plane);
+    // Before any answer, nothing needs the previous ports.
+    call.update_sides(&mut plane, swapped.clone()).unwrap();
+    assert!(!call.is_changing());
+    call.update_sides(&mut plane, initial.clone()).unwrap();
+    offers(&mut call, &mut plane);
+    answers(&mut call, &mut plane);
+    let sockets = |plane: &MediaPlane| {
+        let flow = &last_plan(plane).flows[0];
+        flow.sides.each_ref().map(|side| side.rtp)
+    };
+    let first = sockets(&plane);
+    for refused in [true, false] {
+        call.update_sides(&mut plane, swapped.clone()).unwrap();
+        offers(&mut call, &mut plane);
+        call.send_plan(&mut plane);
+        assert_eq!((sockets(&plane), plane.ports_in_use()), (first, 4));
+        if refused {
+            call.abandon(&mut plane);
+            call.restore_side(&mut plane);
+            call.send_plan(&mut plane);
+            assert_eq!((sockets(&plane), plane.ports_in_use()), (first, 2));
+            assert_eq!(Side::BOTH.map(|side| call.side(side).clone()), initial);
+        }
+    }
+    answers(&mut call, &mut plane);
+    assert!(sockets(&plane).iter().all(|socket| !first.contains(socket)));
+    call.keep_side(&mut plane);
+    assert_eq!(plane.ports_in_use(), 2);
+    // The callee's new pool is exhausted: the caller keeps its ports, too.
+    let taken = plane.pools[1].ports.allocate(engine::Time::from_secs(1));
+    let now = Side::BOTH.map(|side| call.side(side).clone());
+    assert_eq!(
+        call.update_sides(&mut plane, initial),
+        Err(AnchorError::Exhausted(1))
+    );
+    assert!(!call.is_changing());
+    assert_eq!(Side::BOTH.map(|side| call.side(side).clone()), now);
+    assert_eq!(plane.ports_in_use(), 3);
+    assert!(plane.pools[1].ports.release(taken.unwrap()).is_ok());
+    call.release(&mut plane);
+    assert_eq!((plane.ports_in_use(), plane.sockets.busy()), (0, 0));
 }
 
 #[test]

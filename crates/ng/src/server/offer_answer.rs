@@ -63,14 +63,6 @@ fn slot(side: Side, values: &mut [PartyDescription; 2]) -> &mut PartyDescription
     }
 }
 
-fn name(side: Side, names: &mut [String; 2]) -> &mut String {
-    let [first, second] = names;
-    match side {
-        Side::Caller => first,
-        Side::Callee => second,
-    }
-}
-
 impl NgServer {
     /// The branch that an offer continues, and its offering side.
     fn offered_branch(
@@ -154,6 +146,7 @@ impl NgServer {
                 .get(from.other().index())
                 .cloned()
                 .unwrap_or_default();
+            branch.undo_change(&mut self.plane);
             let text = self.anchor_error(reason, interface_name);
             if fresh {
                 self.end_branch(session, "offer refused");
@@ -267,6 +260,12 @@ impl NgServer {
         options: &CommandOptions<'_>,
         exchange: &ExchangeRequest<'_>,
     ) -> Result<(), CommandError> {
+        if let Some(branch) = self.branches.get_mut(session)
+            && branch.media.open_offer() != Some(from)
+        {
+            // The other side offers: it has refused the open offer.
+            branch.undo_change(&mut self.plane);
+        }
         let Some(branch) = self.branches.get(session) else {
             return Err("the call has ended".to_owned());
         };
@@ -300,34 +299,38 @@ impl NgServer {
             branch.media.side(from).latching,
         );
         to_side.latching = branch.media.side(to).latching;
-        for (which, side) in [(from, &mut from_side), (to, &mut to_side)] {
+        let (names, mut sides) = match from {
+            Side::Caller => ([from_name, to_name], [from_side, to_side]),
+            Side::Callee => ([to_name, from_name], [to_side, from_side]),
+        };
+        let Some(branch) = self.branches.get_mut(session) else {
+            return Err("the call has ended".to_owned());
+        };
+        branch.established = !branch.tag(Side::Callee).is_empty() && options.to_tag.is_some();
+        let pools = sides.each_ref().map(|side| side.pool);
+        if pools != Side::BOTH.map(|side| branch.media.side(side).pool) {
+            branch.undo_change(&mut self.plane);
+        }
+        for (which, side) in Side::BOTH.into_iter().zip(&mut sides) {
             let before = branch.media.side(which);
             // Options of an earlier command stay in force until they are changed.
             if side.pool == before.pool {
                 side.advertised = before.advertised;
             }
-        }
-        if let Some(address) = options.media_address {
-            to_side.advertised = address;
-        }
-        let (from_exhausted, to_exhausted) = (from_name.clone(), to_name.clone());
-        let Some(branch) = self.branches.get_mut(session) else {
-            return Err("the call has ended".to_owned());
-        };
-        branch.established = !branch.tag(Side::Callee).is_empty() && options.to_tag.is_some();
-        for (side, media, interface_name) in [
-            (from, from_side, from_exhausted),
-            (to, to_side, to_exhausted),
-        ] {
-            if *branch.media.side(side) == media {
-                continue;
-            }
-            if let Err(reason) = branch.media.update_side(&mut self.plane, side, media) {
-                return Err(self.anchor_error(reason, interface_name));
+            if let Some(address) = options.media_address.filter(|_| which == to) {
+                side.advertised = address;
             }
         }
-        *name(from, &mut branch.interfaces) = from_name;
-        *name(to, &mut branch.interfaces) = to_name;
+        if let Err(reason) = branch.media.update_sides(&mut self.plane, sides) {
+            let exhausted = names.into_iter().zip(pools);
+            let exhausted = exhausted.filter(|(_, pool)| reason == AnchorError::Exhausted(*pool));
+            let interface_name = exhausted.map(|(name, _)| name).next();
+            return Err(self.anchor_error(reason, interface_name.unwrap_or_default()));
+        }
+        let before = core::mem::replace(&mut branch.interfaces, names);
+        if branch.media.is_changing() && branch.interfaces_before.is_none() {
+            branch.interfaces_before = Some(Box::new(before));
+        }
         Ok(())
     }
 
@@ -367,6 +370,7 @@ impl NgServer {
                 deferred: None,
                 descriptions: Default::default(),
                 interfaces: [from_name, to_name],
+                interfaces_before: None,
                 blocked: [false; 2],
                 established: false,
                 answered: false,
@@ -451,13 +455,13 @@ impl NgServer {
         if let Some(address) = options.media_address {
             back.advertised = address;
         }
+        let sides = match offerer {
+            Side::Caller => [back, side],
+            Side::Callee => [side, back],
+        };
         // The pools are unchanged, so that this cannot fail for lack of ports.
-        for (which, media) in [(answerer, side), (offerer, back)] {
-            if *branch.media.side(which) != media
-                && let Err(reason) = branch.media.update_side(&mut self.plane, which, media)
-            {
-                return Err(self.anchor_error(reason, String::new()));
-            }
+        if let Err(reason) = branch.media.update_sides(&mut self.plane, sides) {
+            return Err(self.anchor_error(reason, String::new()));
         }
         if options.ice == IceOption::Remove {
             branch.media.answer_without_ice(offerer);
@@ -474,6 +478,8 @@ impl NgServer {
         if let Err(reason) = answered {
             return Err(self.anchor_error(reason, String::new()));
         }
+        branch.media.keep_side(&mut self.plane);
+        branch.interfaces_before = None;
         let deleting = branch.deleting.take();
         // The command does not tell an early answer from the final one.
         let releasing = match provisional && branch.media.has_rejected_lines() {
