@@ -293,6 +293,8 @@ struct CodecLine {
     reported: Option<[Kind; 2]>,
     /// Payload types that we assigned towards each side.
     assigned: [SmallVec<[(u8, AssignedType); 4]>; 2],
+    /// Payload types in the descriptions of each side; `None`: another codec.
+    described: [SmallVec<[(u8, Option<AssignedType>); 8]>; 2],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -302,8 +304,27 @@ enum AssignedType {
 }
 
 impl CodecLine {
-    /// Payload type for an addition of ours towards a side: the one assigned before, its static one, or an unused
-    /// one.
+    /// Notes the payload types of a side's description: they keep their meaning in our further offers to it (RFC 3264
+    /// section 8.3.2).
+    fn describe(&mut self, side: Side, codecs: &LineCodecs) {
+        let Some(described) = self.described.get_mut(side.index()) else {
+            return;
+        };
+        for &number in &codecs.payload_types {
+            let codec = codecs.known.iter().find(|(known, _)| *known == number);
+            let codec = codec.map(|(_, format)| AssignedType::Codec(format.kind()));
+            let events = codecs.events.iter().find(|(known, _)| *known == number);
+            let events = events.map(|(_, clock)| AssignedType::Events(*clock));
+            let meaning = codec.or(events);
+            match described.iter_mut().find(|(known, _)| *known == number) {
+                Some(known) => known.1 = meaning,
+                None => described.push((number, meaning)),
+            }
+        }
+    }
+
+    /// Payload type for an addition of ours towards a side: the one assigned before, the side's own one, the static
+    /// one, or an unused one.
     fn payload_type_for(
         &mut self,
         towards: Side,
@@ -311,20 +332,28 @@ impl CodecLine {
         used: &[u8],
     ) -> Option<u8> {
         let assigned = self.assigned.get_mut(towards.index())?;
-        let before = assigned
+        let described = self.described.get(towards.index())?;
+        let own = described
             .iter()
-            .find(|(number, known)| *known == meaning && !used.contains(number));
+            .filter_map(|&(number, known)| Some((number, known?)));
+        let mut before = assigned.iter().copied().chain(own);
+        let before = before.find(|(number, known)| *known == meaning && !used.contains(number));
         if let Some((number, _)) = before {
-            return Some(*number);
+            return Some(number);
         }
         if let AssignedType::Codec(kind) = meaning
             && let Some(number) = kind.payload_type().filter(|number| !used.contains(number))
         {
             return Some(number);
         }
-        let number = DYNAMIC.rev().find(|number| {
+        let is_free = |number: &u8| {
             !used.contains(number) && !assigned.iter().any(|(known, _)| known == number)
-        })?;
+        };
+        let is_unknown = |number: &u8| !described.iter().any(|(known, _)| known == number);
+        let number = DYNAMIC
+            .rev()
+            .find(|number| is_free(number) && is_unknown(number))
+            .or_else(|| DYNAMIC.rev().find(is_free))?;
         assigned.push((number, meaning));
         Some(number)
     }
@@ -426,6 +455,7 @@ impl CodecLine {
         codecs: LineCodecs,
     ) -> Option<LineEdit> {
         let towards = from.other();
+        self.describe(from, &codecs);
         let always = policy.when == TranscodeWhen::Always && !policy.codecs.is_empty();
         let last_codecs = self.last_codecs.get(towards.index()).copied().flatten();
         let kinds = policy.codecs.iter().copied();
@@ -513,6 +543,7 @@ impl CodecLine {
         self.plans = [None, None];
         self.refused = None;
         let answered = answered?;
+        self.describe(offered.from.other(), &answered);
         // The answerer prefers a codec that the offerer does not have, and will send it (RFC 3264 section 6.1).
         let preferred = answered
             .first

@@ -265,8 +265,8 @@ pub struct CallMedia {
     pub keying_timer: Option<engine::timers::TimerKey>,
     /// Present in a call to a conference.
     participant: Option<Box<participant::ParticipantSettings>>,
-    /// The previous parameters of a side during a change.
-    previous_side: Option<Box<side_change::PreviousSide>>,
+    /// The previous parameters of sides during a change.
+    previous_sides: Option<Box<side_change::PreviousSides>>,
     /// Callee's sides of contacts that are called at the same time.
     branches: Option<Box<branches::Branches>>,
     /// The last descriptions, while a refresh may need them.
@@ -291,7 +291,7 @@ impl CallMedia {
             keying_timer: None,
             codecs: None,
             participant: None,
-            previous_side: None,
+            previous_sides: None,
             branches: None,
             exchanged: Some(Box::new(ExchangedDescriptions::new())),
         }
@@ -854,14 +854,15 @@ impl CallMedia {
     }
 
     fn side_plan(&self, index: usize, line: &AnchoredLine, number: usize) -> Option<SidePlan> {
-        let own = line.sides.get(number)?;
+        let (own, security) = self.in_force(index, number, line.sides.get(number)?);
+        let other = (line.sides.get(1 - number)).map(|side| self.in_force(index, 1 - number, side).0);
         let media = self.sides.get(number)?;
         let may_send = self.early_media.is_none_or(|limits| match number {
             0 => limits.forward,
             _ => limits.backward,
         });
         // A side sends the payload types of the other side's description; before that is known, its own.
-        let mut clock_rates = match line.sides.get(1 - number) {
+        let mut clock_rates = match other {
             Some(other) => other.clock_rates.clone(),
             None => SmallVec::new(),
         };
@@ -871,10 +872,9 @@ impl CallMedia {
             }
         }
         let mut special = own.special.clone();
-        if let Some(other) = line.sides.get(1 - number) {
+        if let Some(other) = other {
             special.extend_from_slice(&other.special);
         }
-        let security = self.security_in_force(index, number, own);
         // With ICE, RTP uses the nominated pair.
         let ice = security.filter(|_| line.carriage == media::Carriage::Rtp);
         let (signalled_rtp, latching) = match ice.and_then(SideSecurity::selected) {
@@ -971,8 +971,11 @@ impl LineSide {
 
     /// Applies the description of the side; `mux`: whether RTCP is multiplexed, as far as is known.
     fn signal(&mut self, fact: &MediaFacts, mux: bool) {
-        self.signalled_rtp = fact.rtp();
-        self.signalled_rtcp = fact.rtcp(mux);
+        // Hold by a zero address (RFC 2543) names no other source of music on hold, and RTCP is sent as before.
+        if !fact.is_zero_held() {
+            self.signalled_rtp = fact.rtp();
+            self.signalled_rtcp = fact.rtcp(mux);
+        }
         let ice = fact.carriage == LineTransport::Rtp
             && (self.security.as_ref()).is_some_and(|security| security.has_ice());
         // Hold by a zero address stops media to that side.

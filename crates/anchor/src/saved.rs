@@ -20,7 +20,8 @@ impl CallMedia {
         security: &Arc<MediaSecurity>,
         transcoding: &Arc<Transcoding>,
     ) {
-        let previous = self.previous_side.as_deref_mut();
+        let previous = self.previous_sides.iter_mut();
+        let previous = previous.flat_map(|sides| sides.iter_mut());
         let sides = self.sides.iter_mut();
         let sides = sides.chain(previous.map(|previous| &mut previous.media));
         let others = self.branches.iter_mut();
@@ -33,7 +34,8 @@ impl CallMedia {
         let others = self.branches.iter_mut();
         let sides = sides.chain(others.flat_map(|branches| branches.sides_mut()));
         let own = sides.filter_map(|side| side.security.as_deref_mut());
-        let previous = self.previous_side.iter_mut();
+        let previous = self.previous_sides.iter_mut();
+        let previous = previous.flat_map(|sides| sides.iter_mut());
         for own in own.chain(previous.flat_map(|previous| previous.security_mut())) {
             own.share_policy(security);
         }

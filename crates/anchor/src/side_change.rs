@@ -8,6 +8,9 @@ use crate::Side;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
+/// The previous states of the sides that are being changed.
+pub(super) type PreviousSides = SmallVec<[PreviousSide; 1]>;
+
 /// The previous state of a side.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PreviousSide {
@@ -63,20 +66,44 @@ impl CallMedia {
         Ok(())
     }
 
-    /// Changes the parameters of a side whose party stays the same; with another pool its lines get new ports. Its keys
-    /// are kept unless ports or policy change.
+    /// Changes the parameters of both sides, whose parties stay the same; with another pool the lines of a side get new
+    /// ports. Their keys are kept unless ports or policy change.
+    ///
+    /// Once an offer was answered, media needs the previous ports until this offer is: [`CallMedia::keep_side`] or
+    /// [`CallMedia::restore_side`] follows if [`CallMedia::is_changing`].
     ///
     /// # Errors
     /// [`AnchorError::Exhausted`]; nothing has changed then.
-    pub fn update_side(
+    pub fn update_sides(
         &mut self,
         plane: &mut MediaPlane,
-        side: Side,
-        media: MediaSide,
+        sides: [MediaSide; 2],
     ) -> Result<(), AnchorError> {
-        self.replace_side(plane, side, media, Party::Same)?;
-        self.keep_side(plane);
+        let mut same = self.sides.iter().zip(&sides);
+        if !same.all(|(own, new)| own.pool == new.pool) {
+            self.keep_side(plane);
+            self.keep_branch(plane);
+            for (side, media) in Side::BOTH.into_iter().zip(&sides) {
+                if self.side(side).pool == media.pool {
+                    continue;
+                }
+                if let Err(error) = self.replace_side(plane, side, media.clone(), Party::Same) {
+                    self.restore_side(plane);
+                    return Err(error);
+                }
+            }
+            if !self.negotiated {
+                self.keep_side(plane);
+            }
+        }
+        self.sides = sides;
+        self.drop_unused_security();
         Ok(())
+    }
+
+    /// Whether a change of ports or parties is tentative.
+    pub fn is_changing(&self) -> bool {
+        self.previous_sides.is_some()
     }
 
     /// Changes a side to another party tentatively: [`CallMedia::keep_side`] or [`CallMedia::restore_side`] follows.
@@ -89,7 +116,11 @@ impl CallMedia {
         side: Side,
         media: MediaSide,
     ) -> Result<(), AnchorError> {
-        self.replace_side(plane, side, media, Party::Other)
+        self.keep_side(plane);
+        self.keep_branch(plane);
+        self.replace_side(plane, side, media, Party::Other)?;
+        self.drop_unused_security();
+        Ok(())
     }
 
     fn replace_side(
@@ -99,8 +130,6 @@ impl CallMedia {
         media: MediaSide,
         party: Party,
     ) -> Result<(), AnchorError> {
-        self.keep_side(plane);
-        self.keep_branch(plane);
         let Some(old) = self.sides.get(side.index()) else {
             return Ok(());
         };
@@ -147,14 +176,14 @@ impl CallMedia {
         let lines = lines.collect();
         if let Some(place) = self.sides.get_mut(side.index()) {
             let media = core::mem::replace(place, media);
-            self.previous_side = Some(Box::new(PreviousSide {
+            let previous = self.previous_sides.get_or_insert_default();
+            previous.push(PreviousSide {
                 side,
                 media,
                 lines,
                 answered: false,
-            }));
+            });
         }
-        self.drop_unused_security();
         Ok(())
     }
 
@@ -169,59 +198,64 @@ impl CallMedia {
         }
     }
 
-    /// Media security of a line's side `own` for the forwarder: during a tentative change, that of the previous party
-    /// until an answer has put that of the other one into force.
-    pub(super) fn security_in_force<'a>(
+    /// A line's side `own` and its media security for the forwarder: during a tentative change, ports and keys of the
+    /// previous party until an answer has put those of the other one into force.
+    pub(super) fn in_force<'a>(
         &'a self,
         index: usize,
         number: usize,
         own: &'a LineSide,
-    ) -> Option<&'a SideSecurity> {
-        let previous = self.previous_side.as_deref();
-        let previous = previous.filter(|old| old.side.index() == number && !old.answered);
+    ) -> (&'a LineSide, Option<&'a SideSecurity>) {
+        let mut previous = self.previous_sides.iter().flat_map(|sides| sides.iter());
+        let previous = previous.find(|old| old.side.index() == number && !old.answered);
         match previous.and_then(|previous| previous.lines.get(index)) {
-            Some(Some(PreviousLine::Security(previous))) => previous.as_deref(),
-            _ => own.security.as_deref(),
+            Some(Some(PreviousLine::Ports(old))) => (old, old.security.as_deref()),
+            Some(Some(PreviousLine::Security(previous))) => (own, previous.as_deref()),
+            Some(None) | None => (own, own.security.as_deref()),
         }
     }
 
-    /// Notes the answer to an offer, which puts the security of a tentative change into force.
+    /// Notes the answer to an offer, which puts a tentative change into force.
     pub(super) fn side_answered(&mut self) {
-        if let Some(previous) = &mut self.previous_side {
+        let sides = self.previous_sides.iter_mut().flat_map(|sides| sides.iter_mut());
+        for previous in sides {
             previous.answered = true;
         }
     }
 
-    /// Makes the change of a side final and releases its previous ports and keys.
+    /// Makes the changes of sides final and releases their previous ports and keys.
     pub fn keep_side(&mut self, plane: &mut MediaPlane) {
-        let Some(previous) = self.previous_side.take() else {
-            return;
-        };
-        let PreviousSide {
-            side, media, lines, ..
-        } = *previous;
-        for (index, old) in lines.into_iter().enumerate() {
-            match old {
-                Some(PreviousLine::Ports(old)) => drop_side(plane, media.pool, *old),
-                Some(PreviousLine::Security(Some(mut old))) => {
-                    let line = self.lines.get(index).and_then(Option::as_ref);
-                    if let Some(own) = line.and_then(|line| line.sides.get(side.index())) {
-                        old.close(own.rtp, &mut plane.keying.datagrams);
+        for previous in self.previous_sides.take().into_iter().flat_map(|sides| *sides) {
+            let PreviousSide {
+                side, media, lines, ..
+            } = previous;
+            for (index, old) in lines.into_iter().enumerate() {
+                match old {
+                    Some(PreviousLine::Ports(old)) => drop_side(plane, media.pool, *old),
+                    Some(PreviousLine::Security(Some(mut old))) => {
+                        let line = self.lines.get(index).and_then(Option::as_ref);
+                        if let Some(own) = line.and_then(|line| line.sides.get(side.index())) {
+                            old.close(own.rtp, &mut plane.keying.datagrams);
+                        }
                     }
+                    Some(PreviousLine::Security(None)) | None => {}
                 }
-                Some(PreviousLine::Security(None)) | None => {}
             }
         }
     }
 
-    /// Undoes the change of a side. No offer is open then, and no line was added since.
+    /// Undoes the changes of sides. No offer is open then, and no line was added since.
     pub fn restore_side(&mut self, plane: &mut MediaPlane) {
-        let Some(previous) = self.previous_side.take() else {
-            return;
-        };
+        for previous in self.previous_sides.take().into_iter().flat_map(|sides| *sides) {
+            self.undo(plane, previous);
+        }
+        self.drop_unused_security();
+    }
+
+    fn undo(&mut self, plane: &mut MediaPlane, previous: PreviousSide) {
         let PreviousSide {
             side, media, lines, ..
-        } = *previous;
+        } = previous;
         let Some(place) = self.sides.get_mut(side.index()) else {
             return;
         };
@@ -244,6 +278,5 @@ impl CallMedia {
                 (Some(PreviousLine::Security(_)), None) | (None, _) => {}
             }
         }
-        self.drop_unused_security();
     }
 }

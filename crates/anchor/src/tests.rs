@@ -41,6 +41,12 @@ fn last_plan(plane: &MediaPlane) -> &SessionPlan {
     }
 }
 
+/// A description without its video line.
+fn audio(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    text.split("m=video").next().unwrap().to_owned()
+}
+
 #[test]
 fn offer_answer_and_release() {
     let (mut plane, mut call) = (plane(10), call());
@@ -101,6 +107,90 @@ fn a_refused_offer_releases_its_ports() {
     assert_eq!((plane.ports_in_use(), plane.commands.len()), (2, commands));
     call.release(&mut plane);
     assert_eq!(plane.ports_in_use(), 0);
+}
+
+/// Music on hold comes from where media came before, also where that is another address than that of the signalling.
+#[test]
+fn hold_by_zero_address_keeps_the_source_of_media() {
+    let (mut plane, mut call) = (plane(10), call());
+    let (offer, answer) = (audio(OFFER), audio(ANSWER));
+    let held = offer.replace("c=IN IP4 10.0.0.1", "c=IN IP4 0.0.0.0");
+    for (offer, receives) in [(&offer, true), (&held, false), (&offer, true)] {
+        let mut out = Vec::new();
+        call.offer(&mut plane, Side::Caller, offer.as_bytes(), &mut out)
+            .unwrap();
+        let answer = answer.as_bytes();
+        call.answer(&mut plane, Side::Callee, answer, false, &mut out)
+            .unwrap();
+        let side = &last_plan(&plane).flows[0].sides[0];
+        assert_eq!(side.signalled_rtp, Some("10.0.0.1:4000".parse().unwrap()));
+        assert_eq!(side.signalled_rtcp, Some("10.0.0.1:4001".parse().unwrap()));
+        assert_eq!((side.sends, side.receives), (true, receives));
+    }
+}
+
+/// The parties move to other interfaces: media has its ports until the answer, and keeps them after a refusal.
+#[test]
+fn other_ports_of_both_sides_are_in_force_with_the_answer() {
+    let (mut plane, mut call) = (plane(2), call());
+    let (offer, answer) = (audio(OFFER), audio(ANSWER));
+    let swapped = [1u8, 0].map(|pool| MediaSide {
+        pool: pool.into(),
+        advertised: IpAddr::from([192, 0, 2, pool + 1]),
+        ..call.side(Side::Caller).clone()
+    });
+    let initial = Side::BOTH.map(|side| call.side(side).clone());
+    let mut out = Vec::new();
+    let mut offers = |call: &mut CallMedia, plane: &mut MediaPlane| {
+        call.offer(plane, Side::Caller, offer.as_bytes(), &mut out)
+            .unwrap();
+    };
+    let answers = |call: &mut CallMedia, plane: &mut MediaPlane| {
+        call.answer(plane, Side::Callee, answer.as_bytes(), false, &mut Vec::new())
+            .unwrap();
+    };
+    offers(&mut call, &mut plane);
+    // Before any answer, nothing needs the previous ports.
+    call.update_sides(&mut plane, swapped.clone()).unwrap();
+    assert!(!call.is_changing());
+    call.update_sides(&mut plane, initial.clone()).unwrap();
+    offers(&mut call, &mut plane);
+    answers(&mut call, &mut plane);
+    let sockets = |plane: &MediaPlane| {
+        let flow = &last_plan(plane).flows[0];
+        flow.sides.each_ref().map(|side| side.rtp)
+    };
+    let first = sockets(&plane);
+    for refused in [true, false] {
+        call.update_sides(&mut plane, swapped.clone()).unwrap();
+        offers(&mut call, &mut plane);
+        call.send_plan(&mut plane);
+        assert_eq!((sockets(&plane), plane.ports_in_use()), (first, 4));
+        if refused {
+            call.abandon(&mut plane);
+            call.restore_side(&mut plane);
+            call.send_plan(&mut plane);
+            assert_eq!((sockets(&plane), plane.ports_in_use()), (first, 2));
+            assert_eq!(Side::BOTH.map(|side| call.side(side).clone()), initial);
+        }
+    }
+    answers(&mut call, &mut plane);
+    assert!(sockets(&plane).iter().all(|socket| !first.contains(socket)));
+    call.keep_side(&mut plane);
+    assert_eq!(plane.ports_in_use(), 2);
+    // The callee's new pool is exhausted: the caller keeps its ports, too.
+    let taken = plane.pools[1].ports.allocate(engine::Time::from_secs(1));
+    let now = Side::BOTH.map(|side| call.side(side).clone());
+    assert_eq!(
+        call.update_sides(&mut plane, initial),
+        Err(AnchorError::Exhausted(1))
+    );
+    assert!(!call.is_changing());
+    assert_eq!(Side::BOTH.map(|side| call.side(side).clone()), now);
+    assert_eq!(plane.ports_in_use(), 3);
+    assert!(plane.pools[1].ports.release(taken.unwrap()).is_ok());
+    call.release(&mut plane);
+    assert_eq!((plane.ports_in_use(), plane.sockets.busy()), (0, 0));
 }
 
 #[test]
@@ -246,6 +336,70 @@ fn offer_without_a_supported_codec_ends_transcoding() {
             .unwrap();
         for side in &last_plan(&plane).flows[0].sides {
             assert_eq!(side.transcode.is_some(), transcodes, "{offered}");
+        }
+    }
+}
+
+/// RFC 3264 section 8.3.2: a payload type keeps its meaning in the session, whichever side offers.
+#[test]
+fn further_offer_has_the_payload_types_of_its_receiver() {
+    use codec::kind::Kind;
+    let description = |host: u8, formats: &str, attributes: &[&str]| {
+        let mut text = format!(
+            "v=0\r\no=a 1 1 IN IP4 10.0.0.{host}\r\ns=-\r\nc=IN IP4 10.0.0.{host}\r\nt=0 0\r\nm=audio 4000 RTP/AVP {formats}\r\n"
+        );
+        for attribute in attributes {
+            text.push_str(&format!("a=rtpmap:{attribute}\r\n"));
+        }
+        text
+    };
+    let policy = |kind: Kind, when| {
+        Some(Arc::new(Transcoding {
+            codecs: vec![kind],
+            when,
+        }))
+    };
+    let (isac, events) = ("127 ISAC/32000", "126 telephone-event/8000");
+    let browser = description(
+        1,
+        "111 127 110 126",
+        &["111 opus/48000/2", isac, "110 telephone-event/48000", events],
+    );
+    let phone = description(1, "0 127 126", &[isac, events]);
+    for (first, opus_towards_caller, formats, attributes) in [
+        (
+            browser,
+            false,
+            "8 101 111 110",
+            ["111 opus/48000/2", "110 telephone-event/48000"],
+        ),
+        // Without a number of its own, the side gets one that it does not know.
+        (
+            phone,
+            true,
+            "8 101 125 0 124",
+            ["125 opus/48000/2", "124 telephone-event/48000"],
+        ),
+    ] {
+        let (mut plane, mut call) = (plane(10), call());
+        call.sides[1].transcoding = policy(Kind::Pcma, config::TranscodeWhen::Always);
+        if opus_towards_caller {
+            call.sides[0].transcoding = policy(Kind::Opus, config::TranscodeWhen::default());
+        }
+        let mut out = Vec::new();
+        call.offer(&mut plane, Side::Caller, first.as_bytes(), &mut out)
+            .unwrap();
+        let answer = description(2, "8", &[]);
+        call.answer(&mut plane, Side::Callee, answer.as_bytes(), false, &mut out)
+            .unwrap();
+        out.clear();
+        let offer = description(2, "8 101", &["101 telephone-event/8000"]);
+        call.offer(&mut plane, Side::Callee, offer.as_bytes(), &mut out)
+            .unwrap();
+        let text = String::from_utf8_lossy(&out);
+        assert!(text.contains(&format!(" RTP/AVP {formats}\r\n")), "{text}");
+        for attribute in attributes {
+            assert!(text.contains(&format!("a=rtpmap:{attribute}\r\n")), "{text}");
         }
     }
 }

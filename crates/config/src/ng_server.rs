@@ -22,6 +22,8 @@ pub struct NgServerSpec {
     pub interfaces: Vec<NgServerInterface>,
     /// Time for which media of a deleted call is still relayed, unless the command states one.
     pub delete_delay: Duration,
+    /// Time from an offer until a call without an answer and without media is ended.
+    pub offer_timeout: Duration,
     /// Directory for recordings; `None`: recording is refused.
     pub recordings: Option<PathBuf>,
     /// Recordings at a time, at most.
@@ -56,6 +58,11 @@ fn loopback() -> OneOrMany<String> {
     OneOrMany::Many(vec!["127.0.0.0/8".to_owned(), "::1".to_owned()])
 }
 
+/// More than timer C (RFC 3261 section 16.6) and `fr_inv_timer` of Kamailio.
+fn offer_timeout() -> u32 {
+    300
+}
+
 fn max_recordings() -> u32 {
     1_000
 }
@@ -79,6 +86,11 @@ pub(super) struct RawNgServer {
     #[serde(default)]
     #[schemars(range(max = 3600))]
     pub delete_delay_s: u32,
+    /// Seconds from an offer until a call without an answer and without media is ended: longer than the proxy lets a
+    /// call ring. Checked each `[media] timeout_s`, which is the shortest time.
+    #[serde(default = "offer_timeout")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub offer_timeout_s: u32,
     /// Directory for recordings (pcap, one file for each call and recording); it must exist. Without it, recording is
     /// refused.
     pub recordings: Option<String>,
@@ -161,6 +173,7 @@ pub(super) fn ng_server(
         allow,
         interfaces,
         delete_delay: super::sink::seconds(written.delete_delay_s),
+        offer_timeout: super::sink::seconds(written.offer_timeout_s),
         recordings,
         max_recordings: written.max_recordings,
         sounds,
@@ -255,6 +268,7 @@ mod tests {
         assert!(node.allows("::ffff:127.0.0.1".parse().unwrap()));
         assert!(!node.allows("192.0.2.1".parse().unwrap()));
         assert_eq!(config.media_ranges.len(), 1);
+        assert_eq!(node.offer_timeout.as_secs(), 300);
         assert!(node.interface("a").is_some() && node.interface("b").is_none());
     }
 
@@ -340,6 +354,12 @@ mod tests {
                 3,
                 "not an absolute path",
                 "absolute path",
+            ),
+            (
+                format!("{}{MEDIA}", with("offer_timeout_s=0")),
+                3,
+                "offer_timeout_s",
+                "",
             ),
             (format!("{}{MEDIA}", with("alow='x'")), 3, "alow", "allow"),
         ] {

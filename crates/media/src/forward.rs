@@ -320,10 +320,8 @@ impl Forwarder {
             if let Some(flow) = self.flows.get_mut(flow as usize) {
                 end_playbacks(flow, plan.session, &mut self.reports);
             }
-            if let Some(flow) = self.flows.try_remove(flow as usize)
-                && session.retired.len() < MAX_FLOWS
-            {
-                session.retired.push(flow.stats());
+            if let Some(flow) = self.flows.try_remove(flow as usize) {
+                retire(&mut session.retired, flow.stats());
             }
         }
         session.inactivity = if plan.is_held() {
@@ -727,6 +725,17 @@ impl Forwarder {
                 })
             }
         }
+    }
+}
+
+/// Keeps the statistics of a removed line. With too many of them, those of a line are added up.
+fn retire(retired: &mut Vec<FlowStats>, stats: FlowStats) {
+    if retired.len() < MAX_FLOWS {
+        retired.push(stats);
+    } else if let Some(same) = retired.iter_mut().find(|flow| flow.line == stats.line) {
+        same.add(&stats);
+    } else if let Some(last) = retired.last_mut() {
+        last.add(&stats);
     }
 }
 

@@ -175,7 +175,10 @@ impl Components {
         body.set("command", command);
         body.set("call-id", relay.call_id.as_str());
         body.set("from-tag", tag(one));
-        let existing = relay.established && first.is_none() && call.summary.answered_at.is_some();
+        // Without the other tag, an offer of the answerer in an early dialog would begin another branch.
+        let answerer = relay.established && from != relay.first_offerer;
+        let answered = relay.established && call.summary.answered_at.is_some();
+        let existing = first.is_none() && (answered || answerer);
         if !offers || existing {
             body.set("to-tag", tag(other));
         }

@@ -554,6 +554,58 @@ fn hold_update_and_refused_offers_in_dialog() {
     world.assert_quiet();
 }
 
+/// The callee offers in an early dialog, as in VoLTE: the call has the same ports at its node.
+#[test]
+fn update_of_the_callee_before_its_answer() {
+    let mut world = World::new(&config(""));
+    let (alice, bob) = (world.alice, world.bob);
+    world.net.phones[bob].log.behaviour.progress = vec![(183, true)];
+    world.net.phones[bob].log.behaviour.answer = None;
+    let leg = world.offer();
+    world.net.run(seconds(1));
+    let early = world.net.find(alice, |event| {
+        matches!(event, PhoneEvent::Progressed(183, true, _))
+    });
+    let invite = world.net.find(bob, |event| *event == PhoneEvent::Offered);
+    let called = invite.leg.unwrap();
+    let (to_alice, to_bob) = (port_of(&early.body()), port_of(&invite.body()));
+    let own = SDP_B.replace("2 2 IN", "2 3 IN").replace("5000", "5002");
+    world.net.command(bob, |endpoint, now| {
+        let content = MessageContent::sdp(own.as_bytes());
+        endpoint
+            .request(called, Method::Update, &content, now)
+            .unwrap();
+    });
+    world.net.run(seconds(1));
+    let update = world
+        .net
+        .find(alice, |event| matches!(event, PhoneEvent::Request(_)));
+    assert_eq!(update.method(), "UPDATE");
+    assert_eq!(port_of(&update.body()), to_alice);
+    let answer = world
+        .net
+        .find(bob, |event| matches!(event, PhoneEvent::Response(200, _)));
+    assert_eq!(port_of(&answer.body()), to_bob);
+    assert_eq!(world.nodes[0].0.borrow().rig.node.census().branches, 1);
+    for (from, node, to) in [
+        ("10.1.0.1:4000", format!("192.0.2.101:{to_alice}"), "10.2.0.1:5002"),
+        ("10.2.0.1:5002", format!("198.51.100.0:{to_bob}"), "10.1.0.1:4000"),
+    ] {
+        world.net.send_raw(from, &node, &rtp(7, 1));
+        world.net.run(Duration::from_millis(20));
+        assert!(world.net.media.iter().any(|(at, ..)| *at == addr(to)), "{to}");
+    }
+    world.net.command(bob, |endpoint, now| {
+        endpoint
+            .answer(called, 200, &MessageContent::default(), now)
+            .unwrap();
+    });
+    world.net.run(seconds(1));
+    assert!(world.net.has(alice, |event| *event == PhoneEvent::Answered));
+    world.bye(leg);
+    world.assert_quiet();
+}
+
 #[test]
 fn early_media_needs_one_node_command() {
     let mut world = World::new(&config(""));

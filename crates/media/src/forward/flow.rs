@@ -771,10 +771,14 @@ fn relay_packet(
                     });
                 }
                 (Some(StreamRewriter::Renumber(numbers)), Ok(_)) => {
-                    let number = numbers.relay(view.ssrc(), view.sequence());
-                    if let (Some(number), Some(place)) = (number, packet.bytes_mut().get_mut(2..4))
+                    let relayed =
+                        numbers.relay(view.ssrc(), view.sequence(), view.timestamp());
+                    if let (Some((number, timestamp)), Some(place)) =
+                        (relayed, packet.bytes_mut().get_mut(2..8))
                     {
-                        place.copy_from_slice(&number.to_be_bytes());
+                        let (first, last) = place.split_at_mut(2);
+                        first.copy_from_slice(&number.to_be_bytes());
+                        last.copy_from_slice(&timestamp.to_be_bytes());
                     }
                 }
                 _ => {}

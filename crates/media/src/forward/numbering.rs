@@ -1,14 +1,50 @@
-//! RTP sequence numbers of streams whose packets are not relayed one by one, or were not for a time.
+//! RTP sequence numbers and timestamps of streams whose packets are not relayed one by one, or were not for a time.
 //!
 //! The numbers of a synchronisation source continue over a change between relay and transcoding (RFC 3550 section 5.1):
 //! with SRTP a number may not be used twice under a key, and a receiver takes a jump back for late packets. After
 //! transcoding, and towards SRTP if a source begins its numbers again or a hold took half of all numbers, they are
-//! therefore moved by a constant.
+//! therefore moved by a constant. So are timestamps, whose jumps a receiver takes for a gap or for late packets.
 
 use super::statistics::{MAX_SOURCES, Sources};
 use smallvec::SmallVec;
 
-/// Numbers of one source.
+/// Our timestamps of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timeline {
+    /// One instant as the sender's timestamp and as ours.
+    pub(crate) origin: (u32, u32),
+    pub(crate) clocks: (u32, u32),
+}
+
+impl Timeline {
+    /// The timeline of relayed packets: the sender's timestamps, moved by a constant.
+    fn relayed(shift: u32) -> Timeline {
+        Timeline {
+            origin: (0, shift),
+            clocks: (1, 1),
+        }
+    }
+
+    /// Converts units of the sender's clock to units of ours.
+    fn scaled(&self, units: u32) -> u32 {
+        let (from, to) = self.clocks;
+        (u64::from(units) * u64::from(to) / u64::from(from.max(1))) as u32
+    }
+
+    /// Converts a timestamp of the sender to ours.
+    pub(crate) fn mapped(&self, timestamp: u32) -> u32 {
+        let since = timestamp.wrapping_sub(self.origin.0);
+        // Before the origin, the difference is negative.
+        let local = match since as i32 >= 0 {
+            true => self.scaled(since),
+            false => self.scaled(since.wrapping_neg()).wrapping_neg(),
+        };
+        self.origin.1.wrapping_add(local)
+    }
+}
+
+/// Numbers of one source. A receiver knows them if the source returns, as after music on hold, and if another plan
+/// applies to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NumberedSource {
     /// The source.
@@ -17,6 +53,11 @@ pub(crate) struct NumberedSource {
     pub(crate) highest: u32,
     /// Next number to send.
     pub(crate) next: u16,
+    pub(crate) timeline: Timeline,
+    /// Timestamp of the sender after its last packet that was transcoded.
+    pub(crate) timestamp: u32,
+    /// Packets and octets of transcoded packets; `None` before the first.
+    pub(crate) sent: Option<(u32, u32)>,
 }
 
 impl NumberedSource {
@@ -26,16 +67,25 @@ impl NumberedSource {
             ssrc,
             highest: u32::from(first),
             next: first,
+            timeline: Timeline::relayed(0),
+            timestamp: 0,
+            sent: None,
         }
     }
 
     /// A source that was relayed up to this number.
     fn relayed(ssrc: u32, highest: u32) -> NumberedSource {
         NumberedSource {
-            ssrc,
             highest,
             next: (highest as u16).wrapping_add(1),
+            ..NumberedSource::new(ssrc, 0)
         }
+    }
+
+    /// Added to the timestamps of relayed packets.
+    fn shift(&self) -> u32 {
+        let before = self.timestamp;
+        self.timeline.mapped(before).wrapping_sub(before)
     }
 
     /// Added to the numbers of relayed packets.
@@ -106,30 +156,36 @@ impl Numbering {
                 source.highest = highest;
             }
         }
-        self.sources.retain(|source| source.offset() != 0);
+        for source in &mut self.sources {
+            source.timeline = Timeline::relayed(source.shift());
+        }
+        self.sources
+            .retain(|source| source.offset() != 0 || source.shift() != 0);
         !self.sources.is_empty()
     }
 
     /// A source has begun a new sequence with this number, or goes on with it after a pause of relaying: it continues
     /// after the last number that was sent, if it would not be above it.
     pub(crate) fn restart(&mut self, ssrc: u32, sequence: u16, sent: u16) {
-        let offset = self.get(ssrc).map_or(0, |source| source.offset());
+        let known = self.get(ssrc);
+        let offset = known.map_or(0, |source| source.offset());
         let number = sequence.wrapping_add(offset);
         if number.wrapping_sub(sent) as i16 <= 0 {
+            let known = known.unwrap_or_else(|| NumberedSource::new(ssrc, sequence));
             self.store(NumberedSource {
-                ssrc,
                 highest: u32::from(sequence.wrapping_sub(1)),
                 next: sent.wrapping_add(1),
+                ..known
             });
         }
     }
 
-    /// The number of a relayed packet, if it is not the sender's.
-    pub(crate) fn relay(&mut self, ssrc: u32, sequence: u16) -> Option<u16> {
+    /// Number and timestamp of a relayed packet, if they are not the sender's.
+    pub(crate) fn relay(&mut self, ssrc: u32, sequence: u16, timestamp: u32) -> Option<(u16, u32)> {
         let source = self.find(ssrc)?;
         let number = sequence.wrapping_add(source.offset());
         source.advance(sequence.wrapping_sub(source.highest as u16));
-        Some(number)
+        Some((number, source.timeline.mapped(timestamp)))
     }
 
     /// The highest number of a reception report about a source, as a number of its sender.

@@ -33,6 +33,11 @@ impl Counters {
         self.packets += u64::from(offloaded.packets);
         self.bytes += offloaded.bytes;
     }
+
+    fn add_all(&mut self, other: Counters) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
 }
 
 /// Drops of one side. Contains only the reasons that a flow can have, to remain small.
@@ -360,7 +365,36 @@ pub struct SideStats {
     pub sources: Vec<SourceStats>,
 }
 
+impl FlowStats {
+    /// Adds the figures of another flow. Its sources are in the totals only.
+    pub(crate) fn add(&mut self, other: &FlowStats) {
+        for (side, other) in self.sides.iter_mut().zip(&other.sides) {
+            side.add(other);
+        }
+    }
+}
+
 impl SideStats {
+    fn add(&mut self, other: &SideStats) {
+        self.received.add_all(other.received);
+        self.received_rtcp.add_all(other.received_rtcp);
+        self.sent.add_all(other.sent);
+        self.sent_rtcp.add_all(other.sent_rtcp);
+        self.offloaded.add_all(other.offloaded);
+        self.offloads += other.offloads;
+        for &(reason, count) in &other.drops {
+            match self.drops.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, known)) => *known += count,
+                None => self.drops.push((reason, count)),
+            }
+        }
+        self.untracked += other.untracked;
+        self.sources_replaced += other.sources_replaced + other.sources.len() as u32;
+        let totals = other.totals();
+        self.replaced
+            .add(totals.expected, totals.lost, totals.duplicates);
+    }
+
     /// Totals of all sources of this side, the replaced ones included.
     pub fn totals(&self) -> LossTotals {
         let mut totals = self.replaced;

@@ -8,7 +8,7 @@
 
 use super::digits::{DigitEvents, SpeechSlot};
 use super::generated::{PacketOutbox, rtp_header};
-use super::numbering::{NumberedSource, Numbering};
+use super::numbering::{NumberedSource, Numbering, Timeline};
 use super::statistics::{MAX_SOURCES, Sources};
 use crate::expected_loss::ExpectedLoss;
 use codec::dtmf::Inserter;
@@ -81,28 +81,7 @@ struct TranscodedStream {
     digits: Option<DigitEvents>,
     next_sequence: u16,
     next_timestamp: u32,
-    /// One instant as the sender's timestamp and as ours.
-    origin: (u32, u32),
-    clocks: (u32, u32),
-}
-
-impl TranscodedStream {
-    /// Converts units of the sender's clock to units of ours.
-    fn scaled(&self, units: u32) -> u32 {
-        let (from, to) = self.clocks;
-        (u64::from(units) * u64::from(to) / u64::from(from.max(1))) as u32
-    }
-
-    /// Converts a timestamp of the sender to ours.
-    fn mapped(&self, timestamp: u32) -> u32 {
-        let since = timestamp.wrapping_sub(self.origin.0);
-        // Before the origin, the difference is negative.
-        let local = match since as i32 >= 0 {
-            true => self.scaled(since),
-            false => self.scaled(since.wrapping_neg()).wrapping_neg(),
-        };
-        self.origin.1.wrapping_add(local)
-    }
+    timeline: Timeline,
 }
 
 /// The event that is being converted to a tone.
@@ -135,10 +114,11 @@ pub(crate) struct StreamTranscoder {
     created_at: Option<Time>,
     /// Sequence numbers of the present source.
     numbers: NumberedSource,
-    /// Those of the sources before.
+    /// Those of the sources before, and of the present one before a change of the plan.
     others: Numbering,
     /// Packets of each source that were lost before transcoding began: receivers count them in their reports.
     lost_before: SmallVec<[(u32, i32); MAX_SOURCES]>,
+    /// Counts of the present source.
     packets: u32,
     octets: u32,
     progress: Option<EventProgress>,
@@ -204,11 +184,11 @@ impl StreamTranscoder {
         }
     }
 
-    /// Applies a new plan. Sequence numbers and counters continue.
+    /// Applies a new plan. Sequence numbers, timestamps and counters continue.
     pub(crate) fn apply(&mut self, plan: &Arc<TranscodePlan>) {
         if self.plan != *plan {
             self.plan = plan.clone();
-            self.store_numbers();
+            self.store_source();
             self.stream = None;
             self.created_at = None;
         }
@@ -216,13 +196,19 @@ impl StreamTranscoder {
 
     /// Transcoding has ended: the numbers of all sources.
     pub(crate) fn into_numbering(mut self) -> Numbering {
-        self.store_numbers();
+        self.store_source();
         self.others
     }
 
-    fn store_numbers(&mut self) {
-        if self.stream.is_some() {
-            self.others.store(self.numbers);
+    /// Stores numbers, timestamps and counts of the present source.
+    fn store_source(&mut self) {
+        if let Some(stream) = &self.stream {
+            self.others.store(NumberedSource {
+                timeline: stream.timeline,
+                timestamp: stream.next_timestamp,
+                sent: Some((self.packets, self.octets)),
+                ..self.numbers
+            });
         }
     }
 
@@ -292,7 +278,7 @@ impl StreamTranscoder {
         let (Some(progress), Some(stream)) = (&self.progress, &self.stream) else {
             return false;
         };
-        stream.inserter.is_some() && progress.covers(timestamp, stream.clocks.0)
+        stream.inserter.is_some() && progress.covers(timestamp, stream.timeline.clocks.0)
     }
 
     /// Selects the codec for a packet. Returns the number of packets missing before it, which is negative for a late
@@ -350,15 +336,21 @@ impl StreamTranscoder {
             .digits
             .map(|to| DigitEvents::new(decoded_rate, to));
         let begin = view.timestamp();
-        // Another codec of the same source continues its timeline; a new sequence has a new timeline, which continues
-        // ours.
-        let local = match &self.stream {
-            Some(stream) if stream.ssrc != view.ssrc() => begin,
-            Some(stream) if restarts => stream.mapped(stream.next_timestamp),
-            Some(stream) => stream.mapped(begin),
-            None => begin,
+        // Another codec or plan of the same source continues its timeline; a new sequence has a new timeline, which
+        // continues ours.
+        let present = self.stream.as_ref();
+        let local = match present.filter(|stream| stream.ssrc == view.ssrc()) {
+            Some(stream) if restarts => stream.timeline.mapped(stream.next_timestamp),
+            Some(stream) => stream.timeline.mapped(begin),
+            None => self
+                .others
+                .get(view.ssrc())
+                .map_or(begin, |known| known.timeline.mapped(begin)),
         };
         self.restart_candidate = None;
+        if present.is_some_and(|stream| stream.ssrc != view.ssrc()) {
+            self.store_source();
+        }
         match self.stream.take() {
             Some(stream) if stream.ssrc == view.ssrc() => {
                 if restarts {
@@ -369,14 +361,13 @@ impl StreamTranscoder {
                     digits.resume(before);
                 }
             }
-            before => {
+            _ => {
                 self.progress = None;
-                if before.is_some() {
-                    self.others.store(self.numbers);
-                }
                 let known = self.others.get(view.ssrc());
                 let new = || NumberedSource::new(view.ssrc(), view.sequence());
                 self.numbers = known.unwrap_or_else(new);
+                // The counts are those of a source (RFC 3550 section 6.4.1).
+                (self.packets, self.octets) = self.numbers.sent.unwrap_or_default();
             }
         }
         self.stream = Some(TranscodedStream {
@@ -387,8 +378,10 @@ impl StreamTranscoder {
             digits,
             next_sequence: view.sequence(),
             next_timestamp: begin,
-            origin: (begin, local),
-            clocks: (format.kind().rtp_clock(), to.kind().rtp_clock()),
+            timeline: Timeline {
+                origin: (begin, local),
+                clocks: (format.kind().rtp_clock(), to.kind().rtp_clock()),
+            },
         });
         Ok(0)
     }
@@ -427,8 +420,8 @@ impl StreamTranscoder {
             octets: &mut self.octets,
             ssrc: view.ssrc(),
         };
-        let origin = stream.origin.1;
-        let clock = stream.clocks.1;
+        let origin = stream.timeline.origin.1;
+        let clock = stream.timeline.clocks.1;
         let units = (u64::from(clock) * u64::from(self.plan.packet_ms) / 1_000) as u32;
         let mut emit = |packet: codec::packet::Packet<'_>, digits: &mut Option<DigitEvents>| {
             // Comfort noise is not encoded: silence is sent as quiet audio.
@@ -492,7 +485,7 @@ impl StreamTranscoder {
         if samples as u64 * 1_000 > rate * MAX_PACKET_MS {
             return Err(DropReason::MediaNotTranscoded);
         }
-        let units = (samples as u64 * u64::from(stream.clocks.0) / rate) as u32;
+        let units = (samples as u64 * u64::from(stream.timeline.clocks.0) / rate) as u32;
         let samples = stream.transcoder.decode(payload).map_err(failed)?;
         let count = samples.len();
         if let Some(digits) = &mut stream.digits {
@@ -540,8 +533,8 @@ impl StreamTranscoder {
             octets: &mut self.octets,
             ssrc: view.ssrc(),
         };
-        let begin = stream.mapped(view.timestamp());
-        let (_, audio_clock) = stream.clocks;
+        let begin = stream.timeline.mapped(view.timestamp());
+        let (_, audio_clock) = stream.timeline.clocks;
         let begin_of = |segment: u64| {
             let units = segment * full * u64::from(audio_clock) / u64::from(to.1.max(1));
             begin.wrapping_add(units as u32)
@@ -588,14 +581,14 @@ impl StreamTranscoder {
             return Err(DropReason::MediaNotTranscoded);
         }
         let failed = |_| DropReason::MediaNotTranscoded;
-        let audio_clock = stream.clocks.0;
+        let audio_clock = stream.timeline.clocks.0;
         let mut writer = RtpWriter {
             sequence: &mut self.numbers.next,
             packets: &mut self.packets,
             octets: &mut self.octets,
             ssrc: view.ssrc(),
         };
-        let origin = stream.origin.1;
+        let origin = stream.timeline.origin.1;
         let mut emit = |packet: codec::packet::Packet<'_>| {
             let timestamp = origin.wrapping_add(packet.timestamp);
             writer.write(to, packet.marker, timestamp, packet.payload, send);
@@ -664,11 +657,18 @@ pub(crate) fn rewrite_rtcp(
         at += length;
         let blocks = match kind {
             wire::rtcp::packet_type::SR => {
-                // Relayed packets have the sender's timestamps.
-                if let (Some(StreamRewriter::Transcode(transcoder)), Some(info)) =
-                    (from, packet.get_mut(16..28))
-                {
-                    transcoder.sender_info(info);
+                let sender = packet.get(4..8).and_then(<[u8]>::first_chunk);
+                let sender = sender.map(|bytes| u32::from_be_bytes(*bytes));
+                match (from, sender, packet.get_mut(16..28)) {
+                    (Some(StreamRewriter::Transcode(transcoder)), Some(ssrc), Some(info)) => {
+                        transcoder.sender_info(ssrc, info);
+                    }
+                    (Some(StreamRewriter::Renumber(numbers)), Some(ssrc), Some(info)) => {
+                        if let Some(known) = numbers.get(ssrc) {
+                            move_timestamp(&known.timeline, info);
+                        }
+                    }
+                    _ => {}
                 }
                 28
             }
@@ -687,27 +687,21 @@ pub(crate) fn rewrite_rtcp(
 }
 
 impl StreamTranscoder {
-    /// Rewrites timestamp, packet count and octet count (RFC 3550 section 6.4.1).
-    fn sender_info(&self, info: &mut [u8]) {
-        let Some(stream) = &self.stream else { return };
-        let (Some(timestamp), Some(counts)) =
-            (info.first_chunk::<4>().copied(), info.get_mut(4..12))
-        else {
-            return;
+    /// Rewrites timestamp, packet count and octet count of a report of this source (RFC 3550 section 6.4.1).
+    fn sender_info(&self, ssrc: u32, info: &mut [u8]) {
+        let present = self.stream.as_ref().filter(|stream| stream.ssrc == ssrc);
+        let known = match present {
+            Some(stream) => Some((stream.timeline, Some((self.packets, self.octets)))),
+            None => self.others.get(ssrc).map(|known| (known.timeline, known.sent)),
         };
-        let local = stream.mapped(u32::from_be_bytes(timestamp));
-        counts
-            .iter_mut()
-            .zip(
-                self.packets
-                    .to_be_bytes()
-                    .into_iter()
-                    .chain(self.octets.to_be_bytes()),
-            )
-            .for_each(|(byte, new)| *byte = new);
-        info.iter_mut()
-            .zip(local.to_be_bytes())
-            .for_each(|(byte, new)| *byte = new);
+        let Some((timeline, sent)) = known else { return };
+        move_timestamp(&timeline, info);
+        let Some((packets, octets)) = sent else { return };
+        let counts = [packets, octets];
+        let counts = counts.into_iter().flat_map(u32::to_be_bytes);
+        for (byte, new) in info.iter_mut().skip(4).zip(counts) {
+            *byte = new;
+        }
     }
 
     /// Rewrites losses, highest sequence number and jitter of a block about a stream that we sent. The losses are those
@@ -731,7 +725,7 @@ impl StreamTranscoder {
             report.cumulative_lost = report.cumulative_lost.saturating_add(lost);
         }
         report.highest_sequence = self.numbers.highest;
-        let (remote, local) = stream.clocks;
+        let (remote, local) = stream.timeline.clocks;
         let jitter = u64::from(report.jitter) * u64::from(remote) / u64::from(local.max(1));
         report.jitter = jitter as u32;
         let bytes = report.to_bytes();
@@ -739,6 +733,13 @@ impl StreamTranscoder {
             .iter_mut()
             .zip(bytes)
             .for_each(|(byte, new)| *byte = new);
+    }
+}
+
+/// Changes the timestamp at the begin of sender information to ours.
+fn move_timestamp(timeline: &Timeline, info: &mut [u8]) {
+    if let Some(place) = info.first_chunk_mut::<4>() {
+        *place = timeline.mapped(u32::from_be_bytes(*place)).to_be_bytes();
     }
 }
 

@@ -225,3 +225,40 @@ fn losses_of_replaced_sources_are_kept() {
     );
     assert_eq!(side.replaced.lost, 1 + 2);
 }
+
+/// Video that is added and removed again and again: no packet is missing from the figures.
+#[test]
+fn figures_of_many_removed_lines_are_kept() {
+    let mut forwarder = forwarder();
+    let (a, b) = (SocketId(70_010), SocketId(70_011));
+    let audio = plan();
+    let mut both = plan();
+    let mut video = both.flows[0].clone();
+    video.line = 1;
+    for (side, socket) in video.sides.iter_mut().zip([a, b]) {
+        (side.rtp, side.rtcp) = (socket, None);
+    }
+    both.flows.push(video);
+    let now = Time::from_secs(1);
+    forwarder.command(MediaCommand::Add(Box::new(audio.clone())), now);
+    for round in 1..=40u16 {
+        forwarder.command(MediaCommand::Update(Box::new(both.clone())), now);
+        let relayed = to(b, "192.0.2.2:5000");
+        for sequence in [1, 3] {
+            let packet = rtp(round.into(), sequence);
+            assert_eq!(send(&mut forwarder, a, "192.0.2.1:4000", &packet, now), relayed);
+        }
+        let stranger = send(&mut forwarder, a, "192.0.2.9:4000", &rtp(1, 2), now);
+        assert_eq!(stranger, PacketVerdict::Drop(DropReason::MediaUnexpectedSource));
+        forwarder.command(MediaCommand::Update(Box::new(audio.clone())), now);
+        assert_eq!(forwarder.packets(), 2 * u64::from(round));
+    }
+    let stats = forwarder.stats(1).unwrap();
+    let video = || stats.flows.iter().filter(|flow| flow.line == 1);
+    let callers = || video().map(|flow| &flow.sides[0]);
+    let received: u64 = callers().map(|side| side.received.packets).sum();
+    let sent: u64 = video().map(|flow| flow.sides[1].sent.packets).sum();
+    let lost: u64 = callers().map(|side| side.totals().lost).sum();
+    let drops: u64 = callers().flat_map(|side| &side.drops).map(|(_, n)| n).sum();
+    assert_eq!((received, sent, lost, drops), (80, 80, 40, 40));
+}

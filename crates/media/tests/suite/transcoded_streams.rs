@@ -6,9 +6,9 @@ use crate::transcode::{
 
 use codec::format::Format;
 use codec::kind::Kind;
-use engine::DropReason;
-use media::{EventMapping, Protection};
-use wire::rtcp::{Compound, CompoundBuilder, ReportBlock};
+use engine::{DropReason, Forward};
+use media::{EventMapping, MediaCommand, Protection};
+use wire::rtcp::{Compound, CompoundBuilder, ReportBlock, SenderInfo};
 use wire::rtp::{RtpHeader, RtpView, TelephoneEvent};
 
 /// A phone begins its numbers and timestamps again under the same source: two packets in sequence are a new sequence.
@@ -298,4 +298,86 @@ fn reported_loss_adds_redundancy_and_recovers_a_packet() {
     );
     println!("error {:.1} dB", 10.0 * (error / signal).log10());
     assert!(error < signal, "{error} of {signal}");
+}
+
+/// Music on hold comes from another source, and a re-INVITE changes the packet time: the source that the receiver knows
+/// keeps its timestamps and the counts of its reports (RFC 3550 sections 5.1 and 6.4.1).
+#[test]
+fn timestamps_and_counts_of_a_source_continue() {
+    let (from, to) = ((0, Kind::Pcmu), (111, Kind::Opus));
+    if !to.1.is_available() {
+        return;
+    }
+    let planned =
+        |packet_ms| session(Some(plan(from, to, packet_ms, EventMapping::Tones)), None, Protection::None);
+    let mut line = Line::new(planned(20));
+    let mut speaker = Speaker::new(from, 600.0);
+    let mut sent = Vec::new();
+    for _ in 0..50 {
+        sent.extend(line.pass(A, &speaker.next()).unwrap());
+    }
+    // The source is silent for 200 ms, and its clock goes on.
+    for _ in 0..10 {
+        let mut music = speaker.next();
+        music[8..12].copy_from_slice(&9u32.to_be_bytes());
+        for packet in line.pass(A, &music).unwrap() {
+            assert_eq!(RtpView::parse(&packet).unwrap().ssrc(), 9);
+        }
+    }
+    speaker.sequence = speaker.sequence.wrapping_sub(10);
+    for _ in 0..50 {
+        sent.extend(line.pass(A, &speaker.next()).unwrap());
+    }
+    line.forwarder
+        .command(MediaCommand::Update(Box::new(planned(40))), line.now);
+    for _ in 0..50 {
+        sent.extend(line.pass(A, &speaker.next()).unwrap());
+    }
+    let (music, plans) = (50, 100);
+    assert_eq!(sent.len(), plans + 25);
+    let times: Vec<u32> = sent
+        .iter()
+        .map(|packet| RtpView::parse(packet).unwrap().timestamp())
+        .collect();
+    for (at, pair) in times.windows(2).enumerate() {
+        let step = match at + 1 {
+            next if next == music => 11 * 960,
+            next if next <= plans => 960,
+            _ => 1_920,
+        };
+        assert_eq!(pair[1].wrapping_sub(pair[0]), step, "{at}");
+    }
+    let end = times[plans + 24].wrapping_add(1_920);
+    let report = |line: &mut Line, timestamp: u32| {
+        let info = SenderInfo {
+            rtp_timestamp: timestamp,
+            packets: 150,
+            ..SenderInfo::default()
+        };
+        let report = CompoundBuilder::new()
+            .sender_report(7, &info, &[])
+            .cname(7, "a@a")
+            .finish();
+        let report = line.pass(A, &report).unwrap().remove(0);
+        let info = Compound::new(&report).next().unwrap().sender_info();
+        info.map(|info| (info.packets, info.rtp_timestamp))
+    };
+    let last = speaker.start.wrapping_add(160 * 160);
+    assert_eq!(report(&mut line, last), Some((125, end)));
+    // Without transcoding the packets are the sender's, and go on where ours have ended.
+    let mut relayed = session(None, None, Protection::None);
+    relayed.flows[0].sides[0].plain_rtcp = true;
+    line.forwarder
+        .command(MediaCommand::Update(Box::new(relayed)), line.now);
+    for packet in 0..3u32 {
+        let relayed = line.pass(A, &speaker.next()).unwrap().remove(0);
+        let timestamp = RtpView::parse(&relayed).unwrap().timestamp();
+        assert_eq!(timestamp, end.wrapping_add(160 * packet));
+    }
+    let next = end.wrapping_add(3 * 160);
+    assert_eq!(report(&mut line, last.wrapping_add(3 * 160)), Some((150, next)));
+    line.forwarder
+        .command(MediaCommand::Update(Box::new(planned(20))), line.now);
+    let again = line.pass(A, &speaker.next()).unwrap().remove(0);
+    assert_eq!(RtpView::parse(&again).unwrap().timestamp(), next);
 }

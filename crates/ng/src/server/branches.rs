@@ -59,6 +59,8 @@ pub(super) struct NgBranch {
     pub(super) descriptions: [PartyDescription; 2],
     /// Interfaces of both sides.
     pub(super) interfaces: [String; 2],
+    /// Those of the previous ports, while media still needs them.
+    pub(super) interfaces_before: Option<Box<[String; 2]>>,
     /// Sides whose media is blocked.
     pub(super) blocked: [bool; 2],
     /// Whether both parties were known before the open offer.
@@ -73,6 +75,8 @@ pub(super) struct NgBranch {
     /// Current playback towards each side.
     pub(super) playing: [Option<CurrentPlayback>; 2],
     pub(super) created: Time,
+    /// The last offer.
+    pub(super) offered: Time,
 }
 
 impl NgBranch {
@@ -87,6 +91,17 @@ impl NgBranch {
     /// The side with this tag.
     pub(super) fn side_of(&self, tag: &[u8]) -> Option<Side> {
         Side::BOTH.into_iter().find(|side| self.tag(*side) == tag)
+    }
+
+    /// Undoes a change of ports by an offer that was not answered.
+    pub(super) fn undo_change(&mut self, plane: &mut MediaPlane) {
+        if self.media.is_changing() {
+            self.media.abandon(plane);
+            self.media.restore_side(plane);
+        }
+        if let Some(before) = self.interfaces_before.take() {
+            self.interfaces = *before;
+        }
     }
 
     pub(super) fn view(&self) -> BranchView {

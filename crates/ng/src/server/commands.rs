@@ -403,6 +403,10 @@ impl NgServer {
         let Some(branch) = self.branches.get(session) else {
             return;
         };
+        // A call that rings without early media is not over: the forwarder reports it again after another period.
+        if !branch.answered && self.now < branch.offered + self.settings.offer_timeout {
+            return;
+        }
         let call = branch.number;
         self.counters.media_timeouts += 1;
         self.tell(EventKind::MediaTimeout { call });

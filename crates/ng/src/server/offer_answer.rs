@@ -13,6 +13,7 @@ use anchor::codecs::AudioDescription;
 use anchor::{AnchorError, CallMedia};
 use core::time::Duration;
 use engine::EventKind;
+use media::Latching;
 use std::borrow::Cow;
 use wire::ng::Value;
 
@@ -56,14 +57,6 @@ impl ExchangeRequest<'_> {
 
 fn slot(side: Side, values: &mut [PartyDescription; 2]) -> &mut PartyDescription {
     let [first, second] = values;
-    match side {
-        Side::Caller => first,
-        Side::Callee => second,
-    }
-}
-
-fn name(side: Side, names: &mut [String; 2]) -> &mut String {
-    let [first, second] = names;
     match side {
         Side::Caller => first,
         Side::Callee => second,
@@ -153,6 +146,7 @@ impl NgServer {
                 .get(from.other().index())
                 .cloned()
                 .unwrap_or_default();
+            branch.undo_change(&mut self.plane);
             let text = self.anchor_error(reason, interface_name);
             if fresh {
                 self.end_branch(session, "offer refused");
@@ -163,6 +157,7 @@ impl NgServer {
         for timer in timers.into_iter().flatten() {
             self.timers.cancel(timer);
         }
+        branch.offered = self.now;
         *slot(from, &mut branch.descriptions) = exchange.descriptions();
         let finish = SdpFinish {
             origin: match options.replace_origin {
@@ -265,6 +260,12 @@ impl NgServer {
         options: &CommandOptions<'_>,
         exchange: &ExchangeRequest<'_>,
     ) -> Result<(), CommandError> {
+        if let Some(branch) = self.branches.get_mut(session)
+            && branch.media.open_offer() != Some(from)
+        {
+            // The other side offers: it has refused the open offer.
+            branch.undo_change(&mut self.plane);
+        }
         let Some(branch) = self.branches.get(session) else {
             return Err("the call has ended".to_owned());
         };
@@ -292,36 +293,44 @@ impl NgServer {
         let requested = options.ipv6.unwrap_or(ipv6(to));
         let demanded = options.ipv6.is_some();
         let (to_name, mut to_side) = self.media_side(second, requested, demanded, other)?;
-        from_side.latching = NgServer::latching(options, &exchange.summary);
+        from_side.latching = NgServer::latching(
+            options,
+            &exchange.summary,
+            branch.media.side(from).latching,
+        );
         to_side.latching = branch.media.side(to).latching;
-        for (which, side) in [(from, &mut from_side), (to, &mut to_side)] {
+        let (names, mut sides) = match from {
+            Side::Caller => ([from_name, to_name], [from_side, to_side]),
+            Side::Callee => ([to_name, from_name], [to_side, from_side]),
+        };
+        let Some(branch) = self.branches.get_mut(session) else {
+            return Err("the call has ended".to_owned());
+        };
+        branch.established = !branch.tag(Side::Callee).is_empty() && options.to_tag.is_some();
+        let pools = sides.each_ref().map(|side| side.pool);
+        if pools != Side::BOTH.map(|side| branch.media.side(side).pool) {
+            branch.undo_change(&mut self.plane);
+        }
+        for (which, side) in Side::BOTH.into_iter().zip(&mut sides) {
             let before = branch.media.side(which);
             // Options of an earlier command stay in force until they are changed.
             if side.pool == before.pool {
                 side.advertised = before.advertised;
             }
-        }
-        if let Some(address) = options.media_address {
-            to_side.advertised = address;
-        }
-        let (from_exhausted, to_exhausted) = (from_name.clone(), to_name.clone());
-        let Some(branch) = self.branches.get_mut(session) else {
-            return Err("the call has ended".to_owned());
-        };
-        branch.established = !branch.tag(Side::Callee).is_empty() && options.to_tag.is_some();
-        for (side, media, interface_name) in [
-            (from, from_side, from_exhausted),
-            (to, to_side, to_exhausted),
-        ] {
-            if *branch.media.side(side) == media {
-                continue;
-            }
-            if let Err(reason) = branch.media.update_side(&mut self.plane, side, media) {
-                return Err(self.anchor_error(reason, interface_name));
+            if let Some(address) = options.media_address.filter(|_| which == to) {
+                side.advertised = address;
             }
         }
-        *name(from, &mut branch.interfaces) = from_name;
-        *name(to, &mut branch.interfaces) = to_name;
+        if let Err(reason) = branch.media.update_sides(&mut self.plane, sides) {
+            let exhausted = names.into_iter().zip(pools);
+            let exhausted = exhausted.filter(|(_, pool)| reason == AnchorError::Exhausted(*pool));
+            let interface_name = exhausted.map(|(name, _)| name).next();
+            return Err(self.anchor_error(reason, interface_name.unwrap_or_default()));
+        }
+        let before = core::mem::replace(&mut branch.interfaces, names);
+        if branch.media.is_changing() && branch.interfaces_before.is_none() {
+            branch.interfaces_before = Some(Box::new(before));
+        }
         Ok(())
     }
 
@@ -341,7 +350,7 @@ impl NgServer {
         let requested = options.ipv6.unwrap_or(ipv6);
         let demanded = options.ipv6.is_some();
         let (to_name, mut to_side) = self.media_side(second, requested, demanded, other)?;
-        from_side.latching = NgServer::latching(options, summary);
+        from_side.latching = NgServer::latching(options, summary, Latching::Signalled);
         if let Some(address) = options.media_address {
             to_side.advertised = address;
         }
@@ -361,6 +370,7 @@ impl NgServer {
                 deferred: None,
                 descriptions: Default::default(),
                 interfaces: [from_name, to_name],
+                interfaces_before: None,
                 blocked: [false; 2],
                 established: false,
                 answered: false,
@@ -369,6 +379,7 @@ impl NgServer {
                 recording: None,
                 playing: [None; 2],
                 created: now,
+                offered: now,
             });
         if let Some(branch) = added.and_then(|session| self.branches.get(session)) {
             let notice = EventKind::NgCallStarted {
@@ -439,18 +450,18 @@ impl NgServer {
         };
         let answerer = offerer.other();
         let mut side = branch.media.side(answerer).clone();
-        side.latching = NgServer::latching(options, &exchange.summary);
+        side.latching = NgServer::latching(options, &exchange.summary, side.latching);
         let mut back = branch.media.side(offerer).clone();
         if let Some(address) = options.media_address {
             back.advertised = address;
         }
+        let sides = match offerer {
+            Side::Caller => [back, side],
+            Side::Callee => [side, back],
+        };
         // The pools are unchanged, so that this cannot fail for lack of ports.
-        for (which, media) in [(answerer, side), (offerer, back)] {
-            if *branch.media.side(which) != media
-                && let Err(reason) = branch.media.update_side(&mut self.plane, which, media)
-            {
-                return Err(self.anchor_error(reason, String::new()));
-            }
+        if let Err(reason) = branch.media.update_sides(&mut self.plane, sides) {
+            return Err(self.anchor_error(reason, String::new()));
         }
         if options.ice == IceOption::Remove {
             branch.media.answer_without_ice(offerer);
@@ -467,6 +478,8 @@ impl NgServer {
         if let Err(reason) = answered {
             return Err(self.anchor_error(reason, String::new()));
         }
+        branch.media.keep_side(&mut self.plane);
+        branch.interfaces_before = None;
         let deleting = branch.deleting.take();
         // The command does not tell an early answer from the final one.
         let releasing = match provisional && branch.media.has_rejected_lines() {

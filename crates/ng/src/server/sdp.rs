@@ -65,12 +65,19 @@ fn lines(sdp: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// `sdp` with `address` in every connection line, except zero addresses.
+/// `sdp` with `address` in every connection line, except zero addresses; `a=rtcp` keeps its port only (RFC 3605).
 pub(super) fn from_source(sdp: &[u8], address: IpAddr) -> Vec<u8> {
+    const RTCP: &[u8] = b"a=rtcp:";
     let mut out = Vec::with_capacity(sdp.len() + 32);
     for (line, end) in lines(sdp) {
-        match line {
-            [b'c', b'=', rest @ ..] => anchor::sdp::connection_line(rest, address, &mut out),
+        match (line, line.strip_prefix(RTCP)) {
+            ([b'c', b'=', rest @ ..], _) => {
+                anchor::sdp::connection_line(rest, address, &mut out);
+            }
+            (_, Some(rest)) => {
+                out.extend_from_slice(RTCP);
+                out.extend_from_slice(words(rest).next().unwrap_or_default());
+            }
             _ => out.extend_from_slice(line),
         }
         out.extend_from_slice(end);
@@ -312,11 +319,17 @@ mod tests {
     fn the_signalling_source_replaces_connection_addresses() {
         let deferred = String::from_utf8(SDP.to_vec())
             .unwrap()
-            .replace("m=image", "c=IN IP4 0.0.0.0\r\nm=image");
+            .replace(
+                "m=image",
+                "a=rtcp:4009 IN IP4 10.0.0.1\r\nc=IN IP4 0.0.0.0\r\nm=image",
+            );
         let text = from_source(deferred.as_bytes(), "192.0.2.9".parse().unwrap());
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("c=IN IP4 192.0.2.9\r\nt=0"), "{text}");
-        assert!(text.contains("c=IN IP4 0.0.0.0\r\nm=image"), "{text}");
+        assert!(
+            text.contains("a=rtcp:4009\r\nc=IN IP4 0.0.0.0\r\nm=image"),
+            "{text}"
+        );
         assert_eq!(kinds(SDP).len(), 2);
         assert_eq!(origin_of(SDP).unwrap(), b"o=bob 1 1 IN IP4 10.0.0.1");
     }

@@ -20,6 +20,7 @@ pub(super) struct SdpSummary {
     /// The RTP profile with keys (RFC 8643).
     pub(super) opportunistic: bool,
     pub(super) mux: bool,
+    /// The first address; `None` where all are zero (hold as in RFC 2543, or ICE without an address yet).
     pub(super) address: Option<IpAddr>,
     pub(super) kinds: Vec<(Vec<u8>, Vec<u8>)>,
 }
@@ -53,7 +54,10 @@ impl SdpSummary {
                     !attributes.cryptos.is_empty() || !attributes.fingerprints.is_empty()
                 }),
             mux: first.is_some_and(|attributes| attributes.mux),
-            address: facts.iter().find_map(|fact| fact.address),
+            address: facts
+                .iter()
+                .filter_map(|fact| fact.address)
+                .find(|address| !address.is_unspecified()),
             kinds: super::sdp::kinds(sdp),
         })
     }
@@ -262,12 +266,18 @@ impl NgServer {
         Ok((interface.name.clone(), side))
     }
 
-    /// Constraint on learning the media address of the description's sender.
-    pub(super) fn latching(options: &CommandOptions<'_>, summary: &SdpSummary) -> Latching {
+    /// Constraint on learning the media address of the description's sender; `before`: the present one, which a
+    /// description without an address does not change.
+    pub(super) fn latching(
+        options: &CommandOptions<'_>,
+        summary: &SdpSummary,
+        before: Latching,
+    ) -> Latching {
         let narrow = summary.address.or(options.received_from);
         match (options.asymmetric, options.strict, narrow) {
             (true, ..) => Latching::Signalled,
             (false, true, Some(address)) => Latching::SameAddress(address),
+            (false, true, None) if before != Latching::Anywhere => before,
             (false, true, None) => Latching::Signalled,
             (false, false, _) => Latching::Anywhere,
         }

@@ -702,14 +702,17 @@ fn media_timeout_ends_a_call_and_is_counted() {
     rig.pass(Duration::from_secs(50));
     assert!(rig.send(A, &towards_a, &rtp(7, 1)).is_some());
     rig.pass(Duration::from_secs(50));
-    assert_eq!(
-        (
-            rig.node.census().branches,
-            rig.node.counters().media_timeouts
-        ),
-        (1, 1)
-    );
+    let figures = |rig: &Rig| {
+        let branches = rig.node.census().branches;
+        (branches, rig.node.counters().media_timeouts)
+    };
+    assert_eq!(figures(&rig), (2, 0));
     rig.pass(Duration::from_secs(11));
+    assert_eq!(figures(&rig), (1, 1));
+    // An offer is kept for `offer_timeout_s`.
+    rig.pass(Duration::from_secs(187));
+    assert_eq!(figures(&rig), (1, 1));
+    rig.pass(Duration::from_secs(3));
     assert_eq!(rig.node.counters().media_timeouts, 2);
     assert!(rig.names().contains(&"media_timeout"));
     rig.assert_quiet();

@@ -27,6 +27,91 @@ fn call(rig: &mut Rig) -> (String, String) {
     )
 }
 
+/// A phone that rings for longer than `[media] timeout_s`, without early media, has media when it answers.
+#[test]
+fn call_that_rings_for_long_has_media() {
+    let mut rig = Rig::new(CONFIG);
+    rig.offer(&plain_a(), &[]);
+    rig.pass(Duration::from_secs(90));
+    let towards_a = rig.answer(&plain_b(), &[]);
+    let port = format!("192.0.2.1:{}", port_of(&towards_a));
+    assert!(rig.send(A, &port, &rtp(7, 1)).is_some());
+    // From the answer on the call needs media.
+    rig.pass(Duration::from_secs(61));
+    rig.assert_quiet();
+}
+
+/// A party on hold by a zero address (RFC 2543) may send music.
+#[test]
+fn music_of_a_party_on_hold_by_zero_address_is_relayed() {
+    for flags in ["[symmetric]", "[strict-source]", "[asymmetric]"] {
+        let mut rig = Rig::new(CONFIG);
+        let flags = ("flags", flags);
+        rig.offer(&plain_a(), &[flags, ("direction", "[outside,inside]")]);
+        let answered = rig.answer(&plain_b(), &[flags]);
+        let towards_a = format!("192.0.2.1:{}", port_of(&answered));
+        assert!(rig.send(A, &towards_a, &rtp(7, 1)).is_some());
+        let held = plain_a().replace("c=IN IP4 10.0.0.1", "c=IN IP4 0.0.0.0");
+        let offered = rig.offer(&held, &[flags, ("to-tag", "b")]);
+        let towards_b = format!("198.51.100.1:{}", port_of(&offered));
+        rig.answer(&plain_b(), &[flags]);
+        assert!(
+            rig.send(A, &towards_a, &rtp(7, 2)).is_some(),
+            "{}",
+            flags.1
+        );
+        // The party on hold receives nothing.
+        assert_eq!(rig.send(B, &towards_b, &rtp(9, 1)), None);
+        rig.offer(&plain_a(), &[flags, ("to-tag", "b")]);
+        rig.answer(&plain_b(), &[flags]);
+        let relayed = rig.send(B, &towards_b, &rtp(9, 2));
+        assert_eq!(relayed.map(|(to, _)| to), Some(addr(A)));
+    }
+}
+
+/// A re-INVITE over other interfaces: media has its ports until the answer, and keeps them after a refusal.
+#[test]
+fn offer_over_other_interfaces_changes_ports_with_its_answer() {
+    let mut rig = Rig::new(CONFIG);
+    let (towards_a, towards_b) = call(&mut rig);
+    let talk = |rig: &mut Rig, towards_a: &str, towards_b: &str, sequence| {
+        let to_b = rig.send(A, towards_a, &rtp(7, sequence));
+        assert_eq!(to_b.map(|(to, _)| to), Some(addr(B)));
+        let to_a = rig.send(B, towards_b, &rtp(9, sequence));
+        assert_eq!(to_a.map(|(to, _)| to), Some(addr(A)));
+    };
+    let moved = [("to-tag", "b"), ("direction", "[inside,outside]")];
+    let offered = rig.offer(&plain_a(), &moved);
+    assert_eq!(rig.offer(&plain_a(), &moved), offered);
+    rig.pass(Duration::from_secs(5));
+    talk(&mut rig, &towards_a, &towards_b, 1);
+    // B has refused, and offers later.
+    let tags = [("from-tag", "b"), ("to-tag", "a")];
+    let back = rig.offer(&plain_b(), &tags);
+    assert_eq!(format!("192.0.2.1:{}", port_of(&back)), towards_a);
+    rig.answer(&plain_a(), &tags);
+    rig.pass(Duration::from_secs(5));
+    talk(&mut rig, &towards_a, &towards_b, 2);
+    let offered = rig.offer(&plain_a(), &moved);
+    let answered = rig.answer(&plain_b(), &[]);
+    let new_a = format!("198.51.100.1:{}", port_of(&answered));
+    let new_b = format!("192.0.2.1:{}", port_of(&offered));
+    rig.pass(Duration::from_secs(5));
+    talk(&mut rig, &new_a, &new_b, 3);
+    for old in [&towards_a, &towards_b] {
+        let mut open = rig.sockets.values().map(|(_, local)| *local);
+        assert!(!open.any(|local| local == addr(old)), "{old} is open");
+    }
+    let delete = [
+        ("command", "delete"),
+        ("call-id", "call"),
+        ("from-tag", "a"),
+        ("delete-delay", "0"),
+    ];
+    assert_eq!(text(&rig.ask(&command(&delete)), "result"), "ok");
+    rig.assert_quiet();
+}
+
 /// One call more than recordings are allowed.
 #[test]
 fn command_is_refused_that_cannot_be_recorded() {

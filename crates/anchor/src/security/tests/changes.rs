@@ -204,9 +204,9 @@ fn updated_side_of_the_same_party_keeps_its_keys() {
         latching: Latching::Anywhere,
         ..rig.call.side(Side::Callee).clone()
     };
-    rig.call
-        .update_side(&mut rig.plane, Side::Callee, media)
-        .unwrap();
+    let sides = [rig.call.side(Side::Caller).clone(), media];
+    rig.call.update_sides(&mut rig.plane, sides).unwrap();
+    assert!(!rig.call.is_changing());
     let again = rig
         .offer(Side::Caller, &sdp(1, 4000, "RTP/AVP", &[]))
         .unwrap();
