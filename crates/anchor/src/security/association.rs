@@ -29,13 +29,16 @@ impl DtlsAssociation {
         }
     }
 
-    /// Whether a description belongs to this association (RFC 8842 section 4).
+    /// Whether a description belongs to this association (RFC 8842 section 4). None belongs to one that the peer has
+    /// closed: its keys are not used again (RFC 5764 section 3), and there will be another handshake.
     pub(super) fn matches(
         &self,
         fingerprints: &[CertificateFingerprint],
         tls_id: Option<&[u8]>,
     ) -> bool {
-        self.fingerprints.as_ref().is_some_and(|existing| {
+        let session = self.session.as_ref();
+        let has_ended = session.is_some_and(|session| session.has_ended());
+        !has_ended && self.fingerprints.as_ref().is_some_and(|existing| {
             existing
                 .iter()
                 .any(|existing| fingerprints.contains(existing))

@@ -418,10 +418,14 @@ impl SideSecurity {
         self.discard_unanswered();
     }
 
-    /// Discards the ICE agent and the DTLS association of our offer that its final answer has not agreed on.
+    /// Discards the keys, the ICE agent and the DTLS association of our offer that its final answer has not agreed on.
     pub(crate) fn discard_unanswered(&mut self) {
         if !self.ice_agreed {
             self.ice = None;
+        }
+        if self.agreed_crypto.is_none() {
+            // An earlier session or an early dialog may have used one of them, and its indices are forgotten.
+            self.offered_cryptos.clear();
         }
         self.association
             .take_if(|association| association.fingerprints.is_none());
