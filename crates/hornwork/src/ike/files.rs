@@ -85,7 +85,7 @@ fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, FileMistake> {
 /// The private key of a PEM file.
 fn private_key(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileMistake> {
     let text = read_file(path)?;
-    // What the check takes for a key, the daemon may judge.
+    // Without such a line the file is left to the daemon's judgement.
     let found = blocks(&text, " PRIVATE KEY").into_iter().next();
     Ok(Zeroizing::new(found.unwrap_or(&text).to_vec()))
 }
