@@ -7,6 +7,7 @@ use super::pairs::{drop_side, new_side};
 use super::security::side::SideSecurity;
 use super::{AnchorError, CallMedia, LineSide, MediaPlane, MediaSide};
 use crate::Side;
+use media::Carriage;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -65,10 +66,17 @@ impl CallMedia {
             lines: SmallVec::new(),
             codecs: None,
         };
+        let branch = 1 + self.branches.as_ref().map_or(0, |all| all.sets.len());
         for line in &self.lines {
             let side = match line {
                 Some(line) => match new_side(plane, set.media.pool, line.carriage) {
-                    Ok(side) => Some(side),
+                    Ok(mut side) => {
+                        let policy = set.media.security.as_ref();
+                        side.security = policy
+                            .filter(|policy| line.carriage == Carriage::Rtp && !policy.is_pass())
+                            .map(|policy| Box::new(SideSecurity::of_branch(policy.clone(), branch)));
+                        Some(side)
+                    }
                     Err(error) => {
                         drop_set(plane, set);
                         return Err(error);

@@ -5,7 +5,7 @@ use super::data_path::{DataPath, GatewayMedia, check_data_path};
 use super::ike::{IkeSpec, IkeTunnelSpec, RawTunnelIke};
 use super::one_or_many::OneOrMany;
 use super::sink::{Sink, one_line, optional_seconds, seconds};
-use super::tls::FilePath;
+use super::tls::{CertificateFiles, FilePath};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use protect::esp::{
@@ -256,6 +256,14 @@ impl GatewaySpec {
         match &self.keys {
             GatewayKeySource::File(file) => file,
             GatewayKeySource::Ike(ike) => &ike.place,
+        }
+    }
+
+    /// The certificate of this end, where the key exchange has one.
+    pub fn certificate(&self) -> Option<&CertificateFiles> {
+        match &self.keys {
+            GatewayKeySource::File(_) => None,
+            GatewayKeySource::Ike(ike) => ike.certificate.as_ref().map(|(files, _)| files),
         }
     }
 }

@@ -15,11 +15,13 @@ use serde::Deserialize;
 pub(super) struct RawIke {
     /// Identity of this end, for example a host name. Default: the address of `local`.
     pub local_id: Option<String>,
-    /// Certificate of this end, PEM, for tunnels without `secret_file`. Needs `private_key` and `authority`.
+    /// Certificate of this end, PEM, for tunnels without `secret_file`, followed by the intermediate certificates.
+    /// Needs `private_key` and `authority`.
     pub certificate: Option<String>,
     /// Its private key, PEM.
     pub private_key: Option<String>,
-    /// Certificate of the authority that has signed the certificates of the peers, PEM.
+    /// Certificate of the authority of the peers, PEM: that of a root, as strongSwan relies on no intermediate one. Of
+    /// several in the file each suffices, for example the former and the next one.
     pub authority: Option<String>,
     /// Algorithms for IKE messages, in strongSwan's notation. Default: AES-GCM and AES-CBC with SHA-2, groups x25519,
     /// ecp256, ecp384 and modp2048.

@@ -372,6 +372,10 @@ impl LoadedFiles {
             reader.server(files, identity.https_server(&console_clients))
         });
         let gateway = config.gateway.as_ref().and_then(|gateway| {
+            // Checked and watched for its expiry as the others are; a mistake in it is one of its own line.
+            if let Some(files) = gateway.certificate() {
+                reader.identity(files)?;
+            }
             let failed = |(message, remedy): (String, String)| {
                 let place = gateway.key_place();
                 let mistake = place.mistake(text, file, message, remedy);
@@ -408,11 +412,7 @@ impl LoadedFiles {
                     .and_then(|before| before.certificates.get(*file))
                     .is_none_or(|old| old.fingerprint() != identity.fingerprint())
             })
-            .map(|(file, identity)| EventKind::CertificateLoaded {
-                certificate: file.display().to_string(),
-                names: identity.identities().list(),
-                valid_until: date(identity.identities().not_after),
-            })
+            .map(|(file, identity)| loaded_event(file, identity))
             .collect()
     }
 
@@ -430,6 +430,53 @@ impl LoadedFiles {
             .iter()
             .filter_map(|(file, identity)| expiry_event(file, identity.identities(), now))
             .collect()
+    }
+}
+
+/// The event for a certificate that is in use from now on.
+fn loaded_event(file: &Path, identity: &Identity) -> EventKind {
+    EventKind::CertificateLoaded {
+        certificate: file.display().to_string(),
+        names: identity.identities().list(),
+        valid_until: date(identity.identities().not_after),
+    }
+}
+
+/// The only certificate of a program, as it was read at the start or at the last reload.
+#[derive(Debug)]
+pub(crate) struct WatchedCertificate<'c> {
+    files: &'c CertificateFiles,
+    identity: Option<Identity>,
+}
+
+impl<'c> WatchedCertificate<'c> {
+    pub(crate) fn new(files: &'c CertificateFiles) -> WatchedCertificate<'c> {
+        WatchedCertificate {
+            files,
+            identity: None,
+        }
+    }
+
+    /// Reads it, and returns the event about another certificate than before. One that cannot be read is refused where
+    /// it is loaded.
+    pub(crate) fn read(&mut self) -> Option<EventKind> {
+        let file = self.files.chain.path();
+        let identity = Identity::read(file, self.files.key.path()).ok()?;
+        let before = self.identity.as_ref().map(Identity::fingerprint);
+        let is_new = before != Some(identity.fingerprint());
+        let event = is_new.then(|| loaded_event(file, &identity));
+        self.identity = Some(identity);
+        event
+    }
+
+    /// The event about a certificate that has to be renewed now.
+    pub(crate) fn expiry(&self) -> Option<EventKind> {
+        let identity = self.identity.as_ref()?;
+        expiry_event(
+            self.files.chain.path(),
+            identity.identities(),
+            wall_clock(),
+        )
     }
 }
 
@@ -535,6 +582,53 @@ mod tests {
             "{}",
             mistake.message
         );
+    }
+
+    /// Writes a certificate that is valid until the end of a year, and its key, into a folder.
+    fn write_certificate(folder: &Path, name: &str, year: i32) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["near.example".to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(2000, 1, 1);
+        params.not_after = rcgen::date_time_ymd(year, 12, 31);
+        let certificate = params.self_signed(&key).unwrap();
+        std::fs::write(folder.join(format!("{name}.pem")), certificate.pem()).unwrap();
+        std::fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).unwrap();
+    }
+
+    /// Its expiry would be noticed by the tunnel that is down.
+    #[test]
+    fn certificate_of_the_key_exchange_is_checked_and_watched() {
+        let folder = std::env::temp_dir().join(format!("hornwork-ike-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let text = format!(
+            "[gateway]\nlocal = \"192.0.2.1\"\n[gateway.ike]\ncertificate = \"{0}/near.pem\"\nprivate_key = \"{0}/near.key\"\nauthority = \"{0}/ca.pem\"\n[[gateway.tunnel]]\nname = \"b\"\npeer = \"192.0.2.2\"\nlocal_networks = \"10.1.0.0/24\"\nremote_networks = \"10.2.0.0/24\"\n",
+            folder.display()
+        );
+        let config = config::parse(&text, "f").unwrap();
+        let read = || LoadedFiles::read(&config, &text, "f", None);
+        write_certificate(&folder, "ca", 2099);
+        write_certificate(&folder, "near", 2099);
+        let loaded = read().unwrap();
+        assert!(loaded.gateway.is_some());
+        let names: Vec<String> = loaded.certificate_names().collect();
+        assert_eq!(names, [folder.join("near.pem").display().to_string()]);
+        assert_eq!(loaded.changes(None).len(), 1);
+        let files = config.gateway.as_ref().unwrap().certificate().unwrap();
+        let mut watched = WatchedCertificate::new(files);
+        assert!(watched.expiry().is_none());
+        let name = |event: Option<EventKind>| event.map(|event| event.name());
+        assert_eq!(name(watched.read()), Some("certificate_loaded"));
+        assert_eq!((name(watched.read()), name(watched.expiry())), (None, None));
+        write_certificate(&folder, "near", 2020);
+        assert!(watched.expiry().is_none(), "not in use yet");
+        assert_eq!(name(watched.read()), Some("certificate_loaded"));
+        assert_eq!(name(watched.expiry()), Some("certificate_expires"));
+        let mistakes = read().unwrap_err();
+        assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+        assert!(mistakes[0].message.contains("expired on 2020-12-31"));
+        assert_eq!(mistakes[0].line, 4);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(watched.read().is_none());
     }
 
     #[test]

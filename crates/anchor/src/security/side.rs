@@ -3,7 +3,7 @@
 //! An offer of the side is evaluated at once ([`SideSecurity::evaluate_offer`]), so that it is refused before the
 //! call is sent on if its security cannot be agreed. The parameters come into force with the answer.
 
-use super::association::DtlsAssociation;
+use super::association::{DtlsAssociation, EarlyAssociations};
 use super::ice::{IceAgent, IcePathEvent, RemoteAgent};
 use super::sdp::{DtlsSetup, LineRewrite, Profile, ProfileTransport, SecurityAttributes};
 use config::{Ice, Keying, MediaSecurity, SrtpPolicy};
@@ -90,6 +90,7 @@ pub struct SideSecurity {
     offered_cryptos: Vec<CryptoAttribute>,
     agreed_crypto: Option<Box<SdesAgreement>>,
     association: Option<Box<DtlsAssociation>>,
+    early: EarlyAssociations,
     ice: Option<IceAgent>,
     /// Whether the peer has agreed on ICE. Otherwise the agent is that of an open offer.
     ice_agreed: bool,
@@ -136,6 +137,7 @@ impl SideSecurity {
             offered_cryptos: Vec::new(),
             agreed_crypto: None,
             association: None,
+            early: EarlyAssociations::default(),
             ice: None,
             ice_agreed: false,
             keys: None,
@@ -160,6 +162,14 @@ impl SideSecurity {
     pub(crate) fn for_other_party(&self, policy: Arc<MediaSecurity>) -> SideSecurity {
         SideSecurity {
             associations: self.associations.wrapping_add(1),
+            ..SideSecurity::new(policy)
+        }
+    }
+
+    /// State for a contact that is called beside others: it knows no rollover counters of the streams to them.
+    pub(crate) fn of_branch(policy: Arc<MediaSecurity>, branch: usize) -> SideSecurity {
+        SideSecurity {
+            associations: (branch as u32) << 16,
             ..SideSecurity::new(policy)
         }
     }
@@ -418,13 +428,18 @@ impl SideSecurity {
         self.discard_unanswered();
     }
 
-    /// Discards the ICE agent and the DTLS association of our offer that its final answer has not agreed on.
+    /// Discards the keys, the ICE agent and the DTLS association of our offer that its final answer has not agreed on.
     pub(crate) fn discard_unanswered(&mut self) {
         if !self.ice_agreed {
             self.ice = None;
         }
+        if self.agreed_crypto.is_none() {
+            // An earlier session or an early dialog may have used one of them, and its indices are forgotten.
+            self.offered_cryptos.clear();
+        }
         self.association
             .take_if(|association| association.fingerprints.is_none());
+        self.early.clear();
     }
 
     /// Takes the DTLS association out of use. That of our offer remains, as other early dialogs may answer with DTLS;
@@ -433,7 +448,8 @@ impl SideSecurity {
         if let Some(association) = &mut self.association
             && association.fingerprints.is_some()
         {
-            **association = DtlsAssociation::new();
+            let before = core::mem::replace(association, Box::new(DtlsAssociation::new()));
+            self.early.keep(before, self.keys.clone());
         }
     }
 
@@ -501,15 +517,16 @@ impl SideSecurity {
     }
 
     fn apply_plain(&mut self) {
+        self.renew_association();
         self.keying = None;
         self.keys = None;
         // A discarded key is never used again: its indices are discarded with it.
         self.agreed_crypto = None;
-        self.renew_association();
     }
 
     fn apply_sdes(&mut self, agreed: SdesAgreement) -> Option<SecurityEvent> {
         let local = agreed.local.keys.first()?.clone();
+        self.renew_association();
         let keys = Keys {
             association: self.associations,
             local,
@@ -522,7 +539,6 @@ impl SideSecurity {
             self.keys = Some(Arc::new(keys));
         }
         self.keying = Some(Keying::Sdes);
-        self.renew_association();
         self.agreed_crypto = Some(Box::new(agreed));
         changed.then_some(SecurityEvent::Keyed(Keying::Sdes, suite))
     }
@@ -558,11 +574,19 @@ impl SideSecurity {
         if is_existing {
             return;
         }
-        let open = self
+        let returning = (self.early).take(role, &fingerprints, tls_id.as_deref());
+        if let Some(replaced) = self
             .association
-            .take()
-            .filter(|open| open.fingerprints.is_none());
-        let mut association = match open {
+            .take_if(|association| association.fingerprints.is_some())
+        {
+            self.early.keep(replaced, self.keys.clone());
+        }
+        if let Some((association, keys)) = returning {
+            self.association = Some(association);
+            self.keys = keys;
+            return;
+        }
+        let mut association = match self.association.take() {
             // The association of our offer: its handshake may have begun already.
             Some(open) if open.role.is_none_or(|existing| existing == role) => open,
             _ => Box::new(DtlsAssociation::new()),

@@ -511,14 +511,20 @@ impl IkeExchange {
                 "private_key".to_owned(),
                 &ViciPacket::Command("load-key".to_owned(), key),
             );
-            let authority = ViciSection::new()
-                .with("type", "x509")
-                .with("flag", "ca")
-                .with("data", &certificate.authority);
-            self.ask(
-                "authority".to_owned(),
-                &ViciPacket::Command("load-cert".to_owned(), authority),
-            );
+            let authorities = certificate.authorities.iter();
+            let authorities = authorities.map(|one| ("authority", "ca", one));
+            let intermediate = certificate.intermediate.iter();
+            let intermediate = intermediate.map(|one| ("certificate", "none", one));
+            for (name, flag, bytes) in authorities.chain(intermediate) {
+                let message = ViciSection::new()
+                    .with("type", "x509")
+                    .with("flag", flag)
+                    .with("data", bytes);
+                self.ask(
+                    name.to_owned(),
+                    &ViciPacket::Command("load-cert".to_owned(), message),
+                );
+            }
         }
         let connections: Vec<_> = self.connections(|_| true).collect();
         for connection in connections {

@@ -613,17 +613,24 @@ secrets {{ ike-t {{ secret = \"{secret}\" }} }}
     check_statistics(&case);
 }
 
-/// An authority with two certificates; the key of ours is one of a curve.
+/// An authority, and an intermediate one that has signed our certificate; our key is one of a curve. Files as operators
+/// have them: a chain, the former authority before the present one, and the parameters of the curve before the key.
 const CERTIFICATES: &str = r#"
 openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 30 -subj "/CN=test authority" 2>openssl.log
-for name in near far; do
+printf "basicConstraints=critical,CA:TRUE\n" > issuing.ext
+for name in near far; do printf "subjectAltName=DNS:$name.example\n" > $name.ext; done
+for pair in issuing:ca far:ca near:issuing; do
+  name=${pair%:*} by=${pair#*:}
   openssl ecparam -name prime256v1 -genkey -noout -out $name.ec 2>>openssl.log
   openssl pkcs8 -topk8 -nocrypt -in $name.ec -out $name.key
   openssl req -new -key $name.key -out $name.csr -subj "/CN=$name.example" 2>>openssl.log
-  printf "subjectAltName=DNS:$name.example\n" > $name.ext
-  openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 30 -extfile $name.ext -out $name.pem 2>>openssl.log
+  openssl x509 -req -in $name.csr -CA $by.pem -CAkey $by.key -CAcreateserial -days 30 -extfile $name.ext -out $name.pem 2>>openssl.log
 done
+cat issuing.pem >> near.pem
 mkdir -p x509 x509ca private; cp far.pem x509/; cp ca.pem x509ca/; cp far.key private/
+openssl req -x509 -newkey rsa:2048 -nodes -keyout old.key -out old.pem -days 30 -subj "/CN=former authority" 2>>openssl.log
+cat old.pem ca.pem > both.pem
+(openssl ecparam -name prime256v1; cat near.key) > near.both
 "$HORNWORK" check -c near.toml
 charon far "$far_in"
 gateway near ""
@@ -638,7 +645,7 @@ fn certificates_prove_both_ends() {
         return;
     }
     let case = case("certificates");
-    let ike = "local_id = \"near.example\"\ncertificate = \"near.pem\"\nprivate_key = \"near.key\"\nauthority = \"ca.pem\"";
+    let ike = "local_id = \"near.example\"\ncertificate = \"near.pem\"\nprivate_key = \"near.both\"\nauthority = \"both.pem\"";
     let tunnel = "peer = \"192.0.2.2\"\nremote_id = \"far.example\"";
     case.write("near.toml", &near(ike, tunnel));
     let certificate = case.folder.join("far.pem");

@@ -73,6 +73,8 @@ pub(crate) struct FlowSide {
     refused: SmallVec<[u8; 4]>,
     /// Present if the side uses SRTP that we terminate.
     srtp: Option<Box<SideSrtp>>,
+    /// SRTP state while the side uses none: its keys may return with another early dialog.
+    idle_srtp: Option<Box<SideSrtp>>,
     /// Present if packets from this side are transcoded, or renumbered because they were before.
     rewriter: Option<Box<StreamRewriter>>,
     /// Present if RTCP to this side must not name hosts and persons.
@@ -111,6 +113,7 @@ impl FlowSide {
             special: SmallVec::new(),
             refused: SmallVec::new(),
             srtp: None,
+            idle_srtp: None,
             rewriter: None,
             hides: None,
             plain_rtcp: plan.plain_rtcp,
@@ -174,7 +177,10 @@ impl FlowSide {
         );
         let keys = match &plan.protection {
             Protection::None => {
-                self.srtp = None;
+                if let Some(mut idle) = self.srtp.take() {
+                    idle.apply(None);
+                    self.idle_srtp = Some(idle);
+                }
                 return;
             }
             Protection::Pending => None,
@@ -182,7 +188,10 @@ impl FlowSide {
         };
         let srtp = self
             .srtp
-            .get_or_insert_with(|| Box::new(SideSrtp::new(plan.dtls)));
+            .get_or_insert_with(|| match self.idle_srtp.take() {
+                Some(idle) => idle,
+                None => Box::new(SideSrtp::new(plan.dtls)),
+            });
         srtp.dtls = plan.dtls;
         srtp.apply(keys);
     }

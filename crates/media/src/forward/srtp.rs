@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 /// Synchronisation sources of one side and direction: every transfer and every announcement may bring another one.
 const MAX_SSRCS: usize = 256;
+/// Previous associations of a side whose contexts are kept: those of other early dialogs of the call.
+const MAX_PREVIOUS: usize = 2;
 
 /// Media security of a side.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +37,13 @@ pub struct Keys {
     pub window: usize,
 }
 
+impl Keys {
+    /// Whether contexts of these keys remain in use with the keys `now`.
+    fn continues_in(&self, now: &Keys) -> bool {
+        self.association == now.association || self.local == now.local
+    }
+}
+
 /// SRTP state of a side.
 #[derive(Debug)]
 pub(crate) struct SideSrtp {
@@ -42,6 +51,9 @@ pub(crate) struct SideSrtp {
     pub(crate) dtls: bool,
     keys: Option<Arc<Keys>>,
     contexts: Option<Contexts>,
+    /// Contexts of previous associations, the latest at the end. An early dialog follows another one, and the final
+    /// answer may return to the first: with new contexts its key would repeat its keystream (RFC 3711 section 9.1).
+    previous: Vec<(Arc<Keys>, Contexts)>,
 }
 
 impl SideSrtp {
@@ -50,26 +62,46 @@ impl SideSrtp {
             dtls,
             keys: None,
             contexts: None,
+            previous: Vec::new(),
         }
     }
 
-    /// Applies the keys of a plan. `None` discards the contexts.
+    /// Applies the keys of a plan. With `None` no packet is accepted or sent until there are keys again.
     pub(crate) fn apply(&mut self, keys: Option<&Arc<Keys>>) {
+        let before = core::mem::replace(&mut self.keys, keys.cloned());
+        if before.as_ref() == keys {
+            return;
+        }
+        let replaced = before.zip(self.contexts.take());
         let Some(keys) = keys else {
-            self.keys = None;
-            self.contexts = None;
+            self.keep(replaced);
             return;
         };
-        let before = self.keys.replace(keys.clone());
-        match (&before, &mut self.contexts) {
-            (Some(before), _) if before == keys => {}
-            (Some(before), Some(contexts)) => {
-                if rekey(contexts, before, keys).is_err() {
-                    self.contexts = None;
-                }
+        let continued = match replaced {
+            Some((before, contexts)) if before.continues_in(keys) => Some((before, contexts)),
+            replaced => {
+                let mut previous = self.previous.iter();
+                let at = previous.position(|(previous, _)| previous.local == keys.local);
+                let returning = at.map(|at| self.previous.remove(at));
+                self.keep(replaced);
+                returning
             }
-            _ => self.contexts = contexts(keys).ok(),
+        };
+        self.contexts = match continued {
+            Some((before, mut contexts)) => {
+                let rekeyed = rekey(&mut contexts, &before, keys);
+                rekeyed.is_ok().then_some(contexts)
+            }
+            None => contexts(keys).ok(),
+        };
+    }
+
+    /// Keeps the contexts of an association that others replace.
+    fn keep(&mut self, replaced: Option<(Arc<Keys>, Contexts)>) {
+        if replaced.is_some() && self.previous.len() >= MAX_PREVIOUS {
+            self.previous.remove(0);
         }
+        self.previous.extend(replaced);
     }
 
     /// Reads the data that the next packet will access, see [`engine::Forward::prefetch`].

@@ -491,6 +491,36 @@ fn new_association_resets_rollover_counters() {
     assert!(pass(&mut forwarder, A, PHONE, &new).is_ok());
 }
 
+/// An early dialog, another one with keys of its own, without keys or in the clear, and the final answer of the first.
+#[test]
+fn returning_association_continues_its_indices() {
+    let suite = Suite::AesCm128HmacSha1_80;
+    for other in [
+        keys(suite, 11, 2).0,
+        Protection::Pending,
+        Protection::None,
+    ] {
+        let (first, mut phone) = keys(suite, 1, 1);
+        let mut forwarder = with(plan(first.clone(), Protection::None));
+        let mut talk = |forwarder: &mut Forwarder, sequence: u16| {
+            let (_, out) = pass(forwarder, B, OTHER, &rtp(3, sequence)).unwrap();
+            assert_eq!(opened(&mut phone.inbound, &out, false), rtp(3, sequence));
+            let (_, out) = pass(forwarder, B, OTHER, &rtcp(3)).unwrap();
+            opened(&mut phone.inbound, &out, true);
+            let bytes = sealed(&mut phone.outbound, &rtp(7, sequence), false);
+            pass(forwarder, A, PHONE, &bytes).unwrap();
+        };
+        for sequence in [65_535, 0] {
+            talk(&mut forwarder, sequence);
+        }
+        for protection in [other, first] {
+            let update = MediaCommand::Update(Box::new(plan(protection, Protection::None)));
+            forwarder.command(update, Time::ZERO);
+        }
+        talk(&mut forwarder, 1);
+    }
+}
+
 /// A phone that numbers its only key 1, and has another with each re-INVITE.
 #[test]
 fn new_key_under_the_same_identifier_continues_rollover_counters() {

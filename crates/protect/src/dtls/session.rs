@@ -134,6 +134,11 @@ impl DtlsSession {
         self.role
     }
 
+    /// Whether the association has failed or was closed.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, HandshakeState::Ended)
+    }
+
     /// Sets the peer's signalled fingerprints. Later calls have no effect: another certificate requires another
     /// association.
     pub fn set_fingerprints(&mut self, fingerprints: Vec<CertificateFingerprint>) {

@@ -163,12 +163,13 @@ fn cipher_of(part: &str) -> Option<(EspEncryption, usize)> {
 pub enum IkeAuthentication {
     /// A shared secret.
     Secret(Zeroizing<Vec<u8>>),
-    /// Certificates: ours, and that of the authority that has signed the peer's. PEM.
+    /// Certificates: ours, and those of the authorities that may have signed the peer's. PEM, one certificate each: the
+    /// daemon reads the first one of a value.
     Certificates {
         /// This end's certificate.
         own: Vec<u8>,
-        /// The authority's certificate.
-        authority: Vec<u8>,
+        /// Certificates of authorities, each of which suffices.
+        authorities: Vec<Vec<u8>>,
     },
 }
 
@@ -382,9 +383,9 @@ impl IkeConnection {
         if let Some(id) = self.remote_identity() {
             remote = remote.with("id", id);
         }
-        if let IkeAuthentication::Certificates { own, authority } = &self.authentication {
+        if let IkeAuthentication::Certificates { own, authorities } = &self.authentication {
             local = local.with_list("certs", [own]);
-            remote = remote.with_list("cacerts", [authority]);
+            remote = remote.with_list("cacerts", authorities);
         }
         (local, remote)
     }
@@ -477,6 +478,23 @@ mod tests {
         assert_eq!(child.text("start_action"), Some("start"));
         assert_eq!(child.text("close_action"), Some("none"));
         assert_eq!(connection_number("tunnel-3"), Some(3));
+    }
+
+    #[test]
+    fn a_connection_has_all_authorities() {
+        let connection = IkeConnection {
+            authentication: IkeAuthentication::Certificates {
+                own: b"own certificate".to_vec(),
+                authorities: vec![b"old authority".to_vec(), b"new authority".to_vec()],
+            },
+            ..connection()
+        };
+        assert!(connection.load_secret().is_none());
+        let bytes = connection.load().to_bytes().unwrap();
+        for part in ["own certificate", "old authority", "new authority"] {
+            let has_part = bytes.windows(part.len()).any(|at| at == part.as_bytes());
+            assert!(has_part, "{part}");
+        }
     }
 
     #[test]

@@ -197,6 +197,32 @@ fn failed_change_of_the_party_keeps_keys_and_rollover_counters() {
     hears(&mut rig, &mut callee, 22);
 }
 
+/// The key of the first session is not offered again after one in the clear: its indices would begin anew.
+#[test]
+fn keys_of_an_offer_that_was_answered_without_them_are_not_offered_again() {
+    let mut rig = MediaRig::new(None, sdes_side(SrtpPolicy::Prefer));
+    let plain = sdp(1, 4000, "RTP/AVP", &[]);
+    let mut known: Vec<String> = Vec::new();
+    for (sequence, has_key) in [(1, true), (2, false), (3, true)] {
+        let forward = rig.offer(Side::Caller, &plain).unwrap();
+        let keys = keys_of(&forward);
+        assert_eq!(keys.len(), 5, "{forward}");
+        let is_known = keys.iter().any(|key| known.iter().any(|other| other == key));
+        // The second offer keeps the key that is in use.
+        assert_eq!(is_known, !has_key, "{forward}");
+        known.extend(keys.iter().map(|key| (*key).to_owned()));
+        let (crypto, agreed) = SdesPhone::new(2, SUITE).answer(&forward);
+        let attributes: &[&str] = if has_key { &[&crypto] } else { &[] };
+        let answer = sdp(2, 5000, "RTP/AVP", attributes);
+        rig.answer(Side::Callee, &answer, false).unwrap();
+        let packet = rtp(7, sequence);
+        match has_key {
+            true => hears(&mut rig, &mut contexts(&agreed), sequence),
+            false => assert_eq!(rig.send(Side::Caller, &packet).unwrap().1, packet),
+        }
+    }
+}
+
 #[test]
 fn updated_side_of_the_same_party_keeps_its_keys() {
     let (mut rig, mut callee, forward) = wrapped_call();
@@ -316,6 +342,116 @@ fn changed_role_is_another_association() {
             phone.handshake(&mut rig, Side::Caller, &answer);
         }
         phone.talk(&mut rig, Side::Caller, sequence);
+    }
+}
+
+/// Telephones behind a proxy that has forked our offer: both shake hands for early media, and the first one answers.
+#[test]
+fn final_answer_returns_to_the_association_of_an_early_dialog() {
+    let mut rig = with_dtls(None, security(SrtpPolicy::Require, Keying::Dtls, false));
+    let plain = sdp(1, 4000, "RTP/AVP", &[]);
+    let forward = rig.offer(Side::Caller, &plain).unwrap();
+    let mut phones = ["10.0.0.2:5000", "10.0.0.2:5002"].map(|address| WebRtcPeer {
+        address: addr(address),
+        ..WebRtcPeer::new()
+    });
+    let answers = [0, 1].map(|at| {
+        let certificate = phones[at].endpoint.certificate();
+        let fingerprint = certificate.fingerprint(HashFunction::Sha256);
+        let fingerprint = format!("fingerprint:{fingerprint}");
+        let attributes = [fingerprint.as_str(), "setup:active", "rtcp-mux"];
+        let port = phones[at].address.port();
+        sdp(2, port, "UDP/TLS/RTP/SAVP", &attributes)
+    });
+    for (at, sequence) in [(0, 65_535), (1, 0)] {
+        rig.answer(Side::Callee, &answers[at], true).unwrap();
+        phones[at].handshake(&mut rig, Side::Callee, &forward);
+        phones[at].talk(&mut rig, Side::Callee, sequence);
+        rig.wire.clear();
+    }
+    rig.answer(Side::Callee, &answers[0], false).unwrap();
+    phones[0].talk(&mut rig, Side::Callee, 1);
+}
+
+/// Contacts in different networks ring at the same time, and each has keys and rollover counters of its own.
+#[test]
+fn contacts_that_ring_together_have_their_own_rollover_counters() {
+    let mut rig = MediaRig::new(None, sdes_side(SrtpPolicy::Require));
+    let plain = sdp(1, 4000, "RTP/AVP", &[]);
+    let first = rig.call.side(Side::Callee).clone();
+    let second = MediaSide {
+        pool: 0,
+        ..first.clone()
+    };
+    let mut offers = vec![rig.offer(Side::Caller, &plain).unwrap()];
+    rig.call.add_branch(&mut rig.plane, second.clone()).unwrap();
+    let mut out = Vec::new();
+    rig.call
+        .offer_again(&mut rig.plane, plain.as_bytes(), &mut out);
+    offers.push(String::from_utf8(out).unwrap());
+    assert_ne!(keys_of(&offers[0]), keys_of(&offers[1]));
+    let mut phones: Vec<(String, Contexts)> = (offers.iter().zip(2..))
+        .map(|(offer, number)| {
+            let (crypto, agreed) = SdesPhone::new(number, SUITE).answer(offer);
+            (crypto, contexts(&agreed))
+        })
+        .collect();
+    for (at, early, sequences) in [
+        (0, true, vec![65_534, 65_535, 0, 1]),
+        (1, true, vec![2]),
+        (0, false, vec![3]),
+    ] {
+        let (crypto, contact) = &mut phones[at];
+        let media = [&first, &second][at];
+        assert!(rig.call.select_branch(&mut rig.plane, media));
+        let answer = sdp(2, 5000, "RTP/SAVP", &[crypto.as_str()]);
+        rig.answer(Side::Callee, &answer, early).unwrap();
+        for sequence in sequences {
+            hears(&mut rig, contact, sequence);
+        }
+    }
+}
+
+/// A peer closes its association, and offers the same certificate again.
+#[test]
+fn closed_association_is_followed_by_another_one() {
+    let mut rig = with_dtls(security(SrtpPolicy::Require, Keying::Dtls, false), None);
+    let mut phone = WebRtcPeer::new();
+    phone.address = addr("10.0.0.1:4000");
+    let certificate = phone.endpoint.certificate();
+    let fingerprint = certificate.fingerprint(HashFunction::Sha256);
+    let attributes = [
+        format!("fingerprint:{fingerprint}"),
+        "setup:actpass".into(),
+        "rtcp-mux".into(),
+    ];
+    let attributes: Vec<&str> = attributes.iter().map(String::as_str).collect();
+    for sequence in [1, 2] {
+        rig.offer(Side::Caller, &sdp(1, 4000, "UDP/TLS/RTP/SAVP", &attributes))
+            .unwrap();
+        let answer = rig
+            .answer(Side::Callee, &sdp(2, 5000, "RTP/AVP", &[]), false)
+            .unwrap();
+        phone.contexts = None;
+        phone.handshake(&mut rig, Side::Caller, &answer);
+        phone.talk(&mut rig, Side::Caller, sequence);
+        let session = phone.session.as_mut().unwrap();
+        session.close();
+        let mut sends = Vec::new();
+        while let Some(event) = session.next_event() {
+            if let DtlsEvent::Send(bytes) = event {
+                sends.push(bytes.to_vec());
+            }
+        }
+        for bytes in sends {
+            let _ = rig.send_from(Side::Caller, phone.address, &bytes);
+        }
+        rig.wire.clear();
+        assert_eq!(
+            rig.send(Side::Callee, &rtp(3, 9)),
+            Err(DropReason::SrtpNoKey),
+            "closed"
+        );
     }
 }
 
