@@ -5,6 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The folder of the sources, from that of the package.
+const SOURCES: &str = "../../ebpf";
+
 /// Programs with their additional compiler flags. The relay needs the kernel's atomic operations (5.12).
 const PROGRAMS: [(&str, &[&str]); 4] = [
     ("steer", &[]),
@@ -18,8 +21,11 @@ fn main() {
     println!("cargo:rerun-if-env-changed=CLANG");
     println!("cargo:rerun-if-env-changed=PATH");
     println!("cargo:rerun-if-changed=build.rs");
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ebpf");
-    println!("cargo:rerun-if-changed={}", folder.display());
+    // No path of this checkout is compiled in or left to cargo: checkouts that share a target folder run the script
+    // that one of them has compiled.
+    println!("cargo:rerun-if-changed={SOURCES}");
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default();
+    let folder = Path::new(&package).join(SOURCES);
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default());
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
     match PROGRAMS
