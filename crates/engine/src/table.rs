@@ -63,21 +63,25 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
     /// # Errors
     /// [`Full`] if the key is new and the limit is reached.
     pub fn insert(&mut self, key: K, value: V) -> Result<Option<V>, Full> {
-        if let Some(known) = self.get_mut(&key) {
+        if self.parts.is_empty() {
+            if self.limit == 0 {
+                return Err(Full);
+            }
+            self.parts.resize_with(PARTS, HashTable::new);
+        }
+        let hash = self.key.hash_one(&key);
+        let hasher = self.key;
+        let Some(part) = self.parts.get_mut(part_of(hash)) else {
+            return Err(Full);
+        };
+        if let Some((_, known)) = part.find_mut(hash, |(known, _)| *known == key) {
             return Ok(Some(core::mem::replace(known, value)));
         }
         if self.len >= self.limit {
             return Err(Full);
         }
-        if self.parts.is_empty() {
-            self.parts.resize_with(PARTS, HashTable::new);
-        }
-        let hash = self.key.hash_one(&key);
-        let hasher = self.key;
-        if let Some(part) = self.parts.get_mut(part_of(hash)) {
-            part.insert_unique(hash, (key, value), |(key, _)| hasher.hash_one(key));
-            self.len += 1;
-        }
+        part.insert_unique(hash, (key, value), |(key, _)| hasher.hash_one(key));
+        self.len += 1;
         Ok(None)
     }
 
@@ -211,6 +215,43 @@ mod tests {
         assert_eq!(entries, expected);
         bounded.clear();
         assert!(bounded.is_empty() && bounded.iter_unordered().next().is_none());
+    }
+
+    /// A key that counts how often it is hashed.
+    struct CountedKey<'c>(u8, &'c core::cell::Cell<usize>);
+
+    impl Hash for CountedKey<'_> {
+        fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
+            self.1.set(self.1.get() + 1);
+            self.0.hash(state);
+        }
+    }
+
+    impl PartialEq for CountedKey<'_> {
+        fn eq(&self, other: &Self) -> bool {
+            self.0 == other.0
+        }
+    }
+
+    impl Eq for CountedKey<'_> {}
+
+    #[test]
+    fn insertion_hashes_a_key_once() {
+        let hashed = core::cell::Cell::new(0);
+        let mut bounded = BoundedMap::new(2, HashKey::default());
+        let mut insert = |key| {
+            let before = hashed.get();
+            let done = bounded.insert(CountedKey(key, &hashed), key);
+            (done, hashed.get() - before)
+        };
+        assert_eq!(insert(1), (Ok(None), 1));
+        // A new key, a known one, and one without room.
+        assert_eq!(insert(2), (Ok(None), 1));
+        assert_eq!(insert(1), (Ok(Some(1)), 1));
+        assert_eq!(insert(3), (Err(Full), 1));
+        let mut none = BoundedMap::new(0, HashKey::default());
+        assert_eq!(none.insert(1, 1), Err(Full));
+        assert!(none.parts.is_empty());
     }
 
     #[test]
