@@ -416,8 +416,10 @@ pub(crate) fn execute(
         refused = UniformRefusal::of(&level.experiment, &trial)
             .filter(|refusal| !(above && refusal.is_silence()))
             .map(|refusal| run::remark_refusal(refusal, &level.experiment, &mut trial));
-        // A trial that the user interrupted does not count.
-        step.repeated = again || net::stops() > 0;
+        if net::stops() > 0 {
+            cut_short(&mut step, &mut trial);
+        }
+        step.repeated |= again;
         if !step.repeated {
             steps.record_result(step.good);
         }
@@ -425,7 +427,9 @@ pub(crate) fn execute(
             true => format!("{} (short trial)", plain(value)),
             false => plain(value),
         };
-        display.search_step(&label, &step.missed, steps.best(), steps.failed_above());
+        if net::stops() == 0 {
+            display.search_step(&label, &step.missed, steps.best(), steps.failed_above());
+        }
         trials.push(step);
         record.trials.push(trial);
         if net::stops() > 0 {
@@ -489,6 +493,15 @@ pub(crate) fn execute(
             planned: plan.trials,
         }),
     }
+}
+
+/// A trial that the user interrupted is not judged and does not count.
+fn cut_short(step: &mut SearchTrial, trial: &mut TrialRecord) {
+    trial.verdict = RunVerdict::NotMeasured;
+    step.good = false;
+    step.repeated = true;
+    step.invalid = true;
+    step.missed = "cut short by the user".to_owned();
 }
 
 /// Judges a trial of a search: without the planned load the SUT is not judged, but the search continues below. Any
@@ -615,6 +628,16 @@ mod tests {
         let step = judge(&mut short, 400.0);
         assert!(step.invalid && !step.good, "{step:?}");
         assert!(step.missed.contains("no socket for 100 calls"), "{step:?}");
+        let mut stopped = trial(|_| 1.0);
+        let mut step = judge(&mut stopped, 400.0);
+        assert!(step.good);
+        cut_short(&mut step, &mut stopped);
+        assert_eq!(
+            (step.counts(), step.outcome()),
+            (false, "not judged"),
+            "{step:?}"
+        );
+        assert_eq!(stopped.verdict, RunVerdict::NotMeasured);
         let mut slow = trial(|n| n as f64);
         let step = judge(&mut slow, 400.0);
         assert!(!step.invalid && !step.good, "{step:?}");
