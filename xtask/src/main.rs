@@ -16,6 +16,7 @@ mod postlink;
 mod process;
 mod prose;
 mod sbom;
+mod schedule;
 mod structure;
 mod subjects;
 mod test;
@@ -32,7 +33,7 @@ usage: cargo xtask COMMAND
                   subjects, fmt, clippy, licences
   test [ARGUMENT...]   all tests of the workspace, ARGUMENTs for the test programs; lists failed and skipped tests at the end. A failed test is
                   flaky if it then passes three times alone; three flaky tests that xtask/flaky.txt does not name fail the run.
-                  Tests of xtask/apart.txt run one at a time.
+                  Tests of xtask/quiet.txt follow three at a time, those of xtask/apart.txt one at a time.
                   With HORNWORK_TEST_COMPLETE=1 a test that is skipped for a missing program fails the run
   docs            regenerate the documents, wrap the prose of all pages and comments
   bench [ROUNDS] [PART...]   CPU per call beside Kamailio, memory per call, load generator beside SIPp ...: all parts

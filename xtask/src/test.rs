@@ -1,16 +1,15 @@
 //! The test suite. Every test program of the workspace runs on its own; failed and skipped tests are listed at the end.
 //!
-//! Tests with other programs mostly wait. Their test programs ([`FIRST`]) are built and started first. They run more
-//! threads than there are cores ([`THREADS`]). Tests that take turns have a process of their own beside them
-//! ([`TURNS`]). Tests that bound a delay or a loss are named in `xtask/apart.txt` and run after the others of their
-//! program, one at a time. At idle priority beside all these, unit tests are built and run, doc tests run, and so do
-//! tests that compute and wait for nothing ([`COMPUTED`]).
+//! Tests with other programs mostly wait. Their test programs ([`FIRST`]) are built and started first. At idle priority
+//! beside them, unit tests are built and run, doc tests run, and so do tests that only compute. `schedule.rs` has the
+//! order.
 //!
 //! A test that fails is run again, alone. If it passes [`RETRIES`] times in turn it is flaky: shown with its message at
 //! the end of the run. Flaky tests that `xtask/flaky.txt` does not name with a reason are a failure of the run from
 //! [`MAX_UNNAMED`] on: a machine that stalls makes one or two fail, a race in the program makes more.
 
 use crate::process::{features, root};
+use crate::schedule::{self, Part, Schedule, reasons, run_of};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -30,44 +29,10 @@ const MESSAGE_LINES: usize = 12;
 const STACK: &str = "stack backtrace:";
 /// Beginning of the line that ends the stack.
 const NOTE: &str = "note: ";
-/// The tests that run one at a time.
-const APART: &str = "xtask/apart.txt";
 /// Cargo's arguments for the first build: the test programs in `tests` of each crate, and the programs that they start.
 const FIRST: [&str; 2] = ["--test", "*"];
 /// Cargo's arguments for the second build: the unit tests. Clippy (`cargo xtask tidy`) compiles the examples.
 const REST: [&str; 2] = ["--lib", "--bins"];
-/// Test programs whose tests mostly wait, the longest first, with their threads for each core.
-const THREADS: [(&str, usize); 2] = [("hornwork suite", 2), ("lab suite", 2)];
-/// Tests that take turns among themselves, by the beginning of their names. They run one at a time in a process of
-/// their own, beside the others of their program: waiting for its turn, each would occupy a thread.
-const TURNS: [(&str, &str); 1] = [("hornwork suite", "peer_phones::")];
-/// Tests that need no clock and no socket (simulations and decoders), by test program and the beginning of their names.
-/// They run at idle priority beside the others.
-const COMPUTED: [(&str, &str); 17] = [
-    ("analyse suite", ""),
-    ("border suite", ""),
-    ("codec suite", ""),
-    ("engine timers", ""),
-    (
-        "hornwork suite",
-        "studies::pages_of_simulated_studies_lead_to_their_records",
-    ),
-    (
-        "hornwork suite",
-        "studies::study_runs_in_virtual_time_without_any_right",
-    ),
-    ("lab suite", "broken::broken_sut_fails_part"),
-    ("lab suite", "overload::"),
-    ("lab suite", "run::"),
-    ("media allocation", ""),
-    ("media suite", ""),
-    ("ng suite", ""),
-    ("protect suite", ""),
-    ("rules suite", ""),
-    ("sim suite", ""),
-    ("sip suite", ""),
-    ("wire suite", ""),
-];
 /// Mark of a skipped test in its output.
 const SKIPPED: &str = "skipped: ";
 /// Beginning of a reason that the installation of a package removes.
@@ -107,21 +72,27 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let mut run = Run {
         arguments: arguments.to_vec(),
         known_flaky: reasons(FLAKY)?,
-        apart: reasons(APART)?,
+        schedule: Schedule::read()?,
         ..Run::default()
     };
     let mut first = build(&FIRST, Priority::Normal)?;
     // The sort is stable: the others keep cargo's order.
-    first.sort_by_key(|program| program.name != THREADS[0].0);
+    first.sort_by_key(|program| !schedule::is_first(&program.name));
     let idle = Idle::start(&first, &run);
     for program in &first {
         run.program(program)?;
     }
+    // Tests that the load of others would decide follow when nothing else runs.
     let rest = run.join(idle)?;
-    for program in &rest {
-        match arguments.is_empty() {
-            true => run.single(program)?,
-            false => run.program(program)?,
+    if arguments.is_empty() {
+        for part in [Part::Quiet, Part::Apart] {
+            for program in first.iter().chain(&rest) {
+                run.later(program, part)?;
+            }
+        }
+    } else {
+        for program in &rest {
+            run.program(program)?;
         }
     }
     run.end(first.len() + rest.len())
@@ -130,7 +101,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
 /// Builds and tests at idle priority, beside the tests of other programs.
 struct Idle {
     builds: std::thread::JoinHandle<UnitTests>,
-    /// Runs the tests that compute ([`COMPUTED`]).
+    /// Runs the tests that compute.
     computes: std::thread::JoinHandle<Result<Vec<Finished>, String>>,
 }
 
@@ -159,22 +130,26 @@ impl Idle {
             true => Vec::new(),
             false => programs.to_vec(),
         };
-        let computes = move || programs.iter().filter_map(computed).collect();
-        let apart = run.apart.clone();
+        let (schedule, of_units) = (run.schedule.clone(), run.schedule.clone());
+        let computes = move || {
+            let each = programs.iter();
+            each.filter_map(|program| computed(program, &schedule))
+                .collect()
+        };
         Self {
-            builds: std::thread::spawn(move || unit_tests(!has_arguments, &apart)),
+            builds: std::thread::spawn(move || unit_tests(!has_arguments, &of_units)),
             computes: std::thread::spawn(computes),
         }
     }
 }
 
-/// Builds the unit tests and runs them, except those that run apart.
-fn unit_tests(run: bool, apart: &[(String, String)]) -> UnitTests {
+/// Builds the unit tests and runs them, except those that follow later.
+fn unit_tests(run: bool, schedule: &Schedule) -> UnitTests {
     let programs = build(&REST, Priority::Idle);
     let beside = |program: &Program| {
         let names = names(program)?;
-        let (single, beside) = divide(program, &names, apart);
-        let arguments = match single.is_empty() {
+        let beside = schedule.tests(&program.name, &names, Part::Beside);
+        let arguments = match beside.len() == names.len() {
             true => Vec::new(),
             false => run_of(None, &beside),
         };
@@ -190,28 +165,17 @@ fn unit_tests(run: bool, apart: &[(String, String)]) -> UnitTests {
 }
 
 /// Runs the tests of a program that compute, if it has any.
-fn computed(program: &Program) -> Option<Result<Finished, String>> {
+fn computed(program: &Program, schedule: &Schedule) -> Option<Result<Finished, String>> {
     let run = || {
         let names = names(program)?;
-        let begins = COMPUTED.iter().filter(|(name, _)| *name == program.name);
-        for (name, begin) in begins {
-            if !names.iter().any(|test| test.starts_with(begin)) {
-                return Err(format!("{name} has no test that begins with {begin}"));
-            }
-        }
-        let mut tests: Vec<&String> = names.iter().collect();
-        tests.retain(|test| is_computed(program, test));
+        schedule::check(&program.name, &names)?;
+        let tests = schedule.tests(&program.name, &names, Part::Idle);
         match tests.is_empty() {
             true => Ok(None),
             false => at_idle_priority(program, &run_of(None, &tests)).map(Some),
         }
     };
     run().transpose()
-}
-
-fn is_computed(program: &Program, test: &str) -> bool {
-    let mut tests = COMPUTED.iter();
-    tests.any(|(name, begin)| *name == program.name && test.starts_with(begin))
 }
 
 /// Runs a test program at idle priority.
@@ -232,7 +196,7 @@ struct Run {
     arguments: Vec<String>,
     /// Tests that the list names, with the reasons.
     known_flaky: Vec<(String, String)>,
-    apart: Vec<(String, String)>,
+    schedule: Schedule,
     all: Outcome,
     problems: Vec<String>,
     failed: usize,
@@ -245,36 +209,40 @@ struct Run {
 impl Run {
     /// Runs one test program, and its failed tests again.
     fn program(&mut self, program: &Program) -> Result<(), String> {
-        let mut names = match self.arguments.is_empty() {
-            true => names(program)?,
-            false => Vec::new(),
-        };
-        let all = names.len();
-        names.retain(|name| !is_computed(program, name));
-        if all > 0 && names.is_empty() {
-            return Ok(());
+        if !self.arguments.is_empty() {
+            return self.runs(program, "", &[self.arguments.clone()]);
         }
-        println!("\n== {}", program.name);
-        let begin = Instant::now();
-        for step in steps(program, &self.arguments, &names, &self.apart) {
-            for outcome in side_by_side(program, &step)? {
-                self.add(program, outcome)?;
-            }
-        }
-        println!("{}: {} s", program.name, begin.elapsed().as_secs());
-        Ok(())
+        let names = names(program)?;
+        let runs = self.schedule.runs(&program.name, &names, Part::Beside);
+        self.runs(program, "", &runs)
     }
 
-    /// Runs the unit tests of a program that run apart.
-    fn single(&mut self, program: &Program) -> Result<(), String> {
-        let names = names(program)?;
-        let (single, _) = divide(program, &names, &self.apart);
-        if single.is_empty() {
+    /// Runs the tests of a program that follow after all programs, in this part.
+    fn later(&mut self, program: &Program, part: Part) -> Result<(), String> {
+        if !self.schedule.has_later_tests(&program.name) {
             return Ok(());
         }
-        println!("\n== {}, one at a time", program.name);
-        let (outcome, _) = execute(program, &run_of(Some(1), &single), Priority::Normal, true)?;
-        self.add(program, outcome)
+        let names = names(program)?;
+        let runs = self.schedule.runs(&program.name, &names, part);
+        let how = match part {
+            Part::Apart => ", one at a time",
+            Part::Idle | Part::Beside | Part::Quiet => ", on idle processors",
+        };
+        self.runs(program, how, &runs)
+    }
+
+    /// Runs a test program with each of the lists of arguments at the same time, if there are any.
+    fn runs(&mut self, program: &Program, how: &str, runs: &[Vec<String>]) -> Result<(), String> {
+        if runs.is_empty() {
+            return Ok(());
+        }
+        println!("\n== {}{how}", program.name);
+        let begin = Instant::now();
+        for outcome in side_by_side(program, runs)? {
+            self.add(program, outcome)?;
+        }
+        println!("{}{how}: {} s", program.name, begin.elapsed().as_secs());
+        Ok(())
     }
 
     /// Adds the outcome of a program; runs its failed tests again.
@@ -339,8 +307,8 @@ impl Run {
         Ok(())
     }
 
-    /// Prints the summary; the verdict over all test programs.
-    fn end(mut self, programs: usize) -> Result<(), String> {
+    /// Counts flaky tests without a reason as failures from [`MAX_UNNAMED`] on.
+    fn judge_flaky(&mut self) {
         if self.unnamed.len() >= MAX_UNNAMED {
             self.failed += self.unnamed.len();
             self.problems.extend(
@@ -350,6 +318,11 @@ impl Run {
             );
         }
         self.named.append(&mut self.unnamed);
+    }
+
+    /// Prints the summary; the verdict over all test programs.
+    fn end(mut self, programs: usize) -> Result<(), String> {
+        self.judge_flaky();
         summary(&self.all, self.failed, &self.named, programs);
         let complete = std::env::var_os(COMPLETE).is_some_and(|value| !value.is_empty());
         for (test, why) in &self.all.skipped {
@@ -362,69 +335,6 @@ impl Run {
             false => Err(format!("failed:\n  {}", self.problems.join("\n  "))),
         }
     }
-}
-
-/// The runs of a test program, in steps: the runs of a step go on at the same time. First all tests beside each other,
-/// then those that run one at a time. Each run is a list of arguments.
-fn steps(
-    program: &Program,
-    arguments: &[String],
-    names: &[String],
-    apart: &[(String, String)],
-) -> Vec<Vec<Vec<String>>> {
-    if !arguments.is_empty() {
-        return vec![vec![arguments.to_vec()]];
-    }
-    let turns = TURNS.iter().find(|(name, _)| *name == program.name);
-    let takes_turns = |name: &str| turns.is_some_and(|(_, tests)| name.starts_with(tests));
-    let (single, beside) = divide(program, names, apart);
-    let (in_turn, beside): (Vec<&String>, Vec<&String>) =
-        beside.into_iter().partition(|name| takes_turns(name));
-    let factor = THREADS.iter().find(|(name, _)| *name == program.name);
-    let threads = factor.map(|(_, factor)| {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        factor * cores
-    });
-    let mut first = Vec::new();
-    // Without a name, a program runs all its tests.
-    if !beside.is_empty() || names.is_empty() {
-        first.push(run_of(threads, &beside));
-    }
-    if !in_turn.is_empty() {
-        first.push(run_of(Some(1), &in_turn));
-    }
-    let mut steps = vec![first];
-    if !single.is_empty() {
-        steps.push(vec![run_of(Some(1), &single)]);
-    }
-    steps
-}
-
-/// The tests of a program that run apart, and the others.
-fn divide<'a>(
-    program: &Program,
-    names: &'a [String],
-    apart: &[(String, String)],
-) -> (Vec<&'a String>, Vec<&'a String>) {
-    let prefix = format!("{} ", program.name);
-    let is_apart = |name: &str| {
-        let mut tests = apart
-            .iter()
-            .filter_map(|(test, _)| test.strip_prefix(&prefix));
-        tests.any(|test| test == name)
-    };
-    names.iter().partition(|name| is_apart(name))
-}
-
-/// The arguments of a run of exactly these tests.
-fn run_of(threads: Option<usize>, tests: &[&String]) -> Vec<String> {
-    let mut arguments: Vec<String> = threads
-        .map(|threads| format!("--test-threads={threads}"))
-        .into_iter()
-        .collect();
-    arguments.push("--exact".into());
-    arguments.extend(tests.iter().map(|&test| test.clone()));
-    arguments
 }
 
 /// The names of the tests of a program.
@@ -741,28 +651,6 @@ fn documentation() -> Result<(), String> {
     }
 }
 
-/// The tests that a list of this repository names, with their reasons.
-fn reasons(list: &str) -> Result<Vec<(String, String)>, String> {
-    let path = root().join(list);
-    let text =
-        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    listed(&text).map_err(|line| format!("{list}: no reason in the line: {line}"))
-}
-
-/// Lines `CRATE TARGET TEST: reason`; a line that begins with `#` is a remark.
-fn listed(text: &str) -> Result<Vec<(String, String)>, String> {
-    let lines = text.lines().map(str::trim);
-    lines
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .map(|line| match line.split_once(": ") {
-            Some((test, why)) if !why.trim().is_empty() => {
-                Ok((test.trim().to_owned(), why.trim().to_owned()))
-            }
-            _ => Err(line.to_owned()),
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -876,47 +764,22 @@ test result: FAILED. 3 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; 
     }
 
     #[test]
-    fn a_flaky_test_needs_a_reason() {
-        let good = listed("# remark\n\nlab suite run::load: the host stalls\n").expect("a list");
-        assert_eq!(
-            good,
-            [(
-                "lab suite run::load".to_owned(),
-                "the host stalls".to_owned()
-            )]
-        );
-        assert!(listed("lab suite run::load\n").is_err());
-        assert!(listed("lab suite run::load: \n").is_err());
-        reasons(FLAKY).expect("the list of this repository");
-    }
-
-    #[test]
-    fn named_tests_run_after_the_others() {
-        let program = |name: &str| Program {
-            name: name.into(),
-            executable: "/bin/false".into(),
-            folder: "/".into(),
+    fn three_flaky_tests_without_a_reason_fail_the_run() {
+        let judged = |flaky: usize| {
+            let mut run = Run {
+                unnamed: vec!["lab suite run::load: no reason".to_owned(); flaky],
+                ..Run::default()
+            };
+            run.judge_flaky();
+            assert_eq!(run.named.len(), flaky);
+            (run.failed, run.problems)
         };
-        let apart = reasons(APART).expect("the list of this repository");
-        let other = [("lab suite a::b".to_owned(), "why".to_owned())];
-        let names = ["a::a", "a::b", "peer_phones::a"].map(str::to_owned);
-        let runs = steps(&program("lab suite"), &[], &names, &other);
-        assert_eq!(runs.len(), 2);
-        assert!(!runs[0][0].contains(&"a::b".to_owned()), "{runs:?}");
-        assert_eq!(runs[0][0][1..], ["--exact", "a::a", "peer_phones::a"]);
-        assert_eq!(runs[1], [["--test-threads=1", "--exact", "a::b"]]);
-        let unnamed = steps(&program("sip suite"), &[], &names[..1], &other);
-        assert_eq!(unnamed, [[["--exact", "a::a"]]]);
-        let turns = steps(&program("hornwork suite"), &[], &names, &other);
-        assert_eq!(turns.len(), 1);
-        assert_eq!(turns[0][0][1..], ["--exact", "a::a", "a::b"]);
-        let expected = ["--test-threads=1", "--exact", "peer_phones::a"];
-        assert_eq!(turns[0][1], expected);
-        let filtered = steps(&program("lab suite"), &["a".to_owned()], &names, &other);
-        assert_eq!(filtered, [[["a".to_owned()]]]);
-        // A name that no test has would leave its test beside the others in silence.
+        assert_eq!(judged(2), (0, Vec::new()));
+        let problem = "flaky, 3 of them: lab suite run::load: no reason".to_owned();
+        assert_eq!(judged(3), (3, vec![problem; 3]));
+        // A name that no test has would excuse nothing.
         let tests = crate::texts::tests(&crate::texts::tracked().expect("tracked files"));
-        for (name, _) in &apart {
+        for (name, _) in reasons(FLAKY).expect("the list of this repository") {
             let test = name.rsplit([':', ' ']).next().expect("a test");
             assert!(tests.contains(test), "{name}");
         }

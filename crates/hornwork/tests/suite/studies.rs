@@ -98,10 +98,17 @@ fn plan_simulates_the_calls_that_it_provides_for() {
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
 }
 
-/// A few calls through a border on loopback: wide costs agree with them, and costs that are far too low do not.
-#[test]
-fn plan_is_compared_with_a_real_run() {
-    let folder = scratch("plan-real");
+/// A plan that a real run is compared with.
+const REAL_PLAN: &str = "lab plan --subscribers 10000 --busy-hour-calls 2 --hold 60 --protection none --path bypass --check-calls 20";
+/// Costs that the comparison has beside that of a call.
+const OTHER_COSTS: [&str; 3] = [
+    "registration.udp",
+    "memory.call.bypass",
+    "memory.registration",
+];
+
+/// Costs with wide intervals, except that of a call: its value, and the upper end of its interval, in us.
+fn costs_of_a_call(value: f64, high: f64) -> String {
     let built_in =
         std::fs::read_to_string(common::root().join("crates/lab/src/planner/measured.toml"))
             .expect("costs");
@@ -111,21 +118,20 @@ fn plan_is_compared_with_a_real_run() {
         let (_, after) = rest.split_once("unit =").expect("its unit");
         format!("{before}{line}\nvalue = {value:.3}\nlow = 0.001\nhigh = {high:.3}\nunit ={after}")
     };
-    let others = [
-        "registration.udp",
-        "memory.call.bypass",
-        "memory.registration",
-    ];
-    let wide = others
+    let wide = OTHER_COSTS
         .iter()
         .fold(built_in, |costs, id| with_cost(&costs, id, 1_000.0, 1e7));
-    let of_call = |value: f64, high: f64| with_cost(&wide, "call.bypass.udp", value, high);
-    std::fs::write(folder.join("wide.toml"), of_call(100.0, 1e6)).expect("file");
-    std::fs::write(folder.join("low.toml"), of_call(0.001, 0.002)).expect("file");
-    let line = "lab plan --subscribers 10000 --busy-hour-calls 2 --hold 60 --protection none --path bypass --check-calls 20";
+    with_cost(&wide, "call.bypass.udp", value, high)
+}
+
+/// A few calls through a border on loopback, with which wide costs agree.
+#[test]
+fn plan_is_compared_with_a_real_run() {
+    let folder = scratch("plan-real");
+    std::fs::write(folder.join("wide.toml"), costs_of_a_call(100.0, 1e6)).expect("file");
     let output = hornwork(
         &folder,
-        &format!("{line} --costs wide.toml --check-real wide --json plan.json"),
+        &format!("{REAL_PLAN} --costs wide.toml --check-real wide --json plan.json"),
     );
     let (out, error) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{error}");
@@ -154,7 +160,7 @@ fn plan_is_compared_with_a_real_run() {
     // Registrations and memory were measured, too, each with its records.
     let parts = check["parts"].as_array().expect("parts");
     let costs: Vec<&str> = parts.iter().filter_map(|p| p["cost"].as_str()).collect();
-    assert_eq!(costs, others);
+    assert_eq!(costs, OTHER_COSTS);
     for part in parts {
         let records = folder.join(part["records"].as_str().expect("records"));
         assert!(records.join("run.json").is_file(), "{part}");
@@ -176,9 +182,17 @@ fn plan_is_compared_with_a_real_run() {
         }
     }
     assert!(folder.join("wide/report.html").is_file() && folder.join("wide/run.json").is_file());
+}
+
+/// Costs that are far too low do not agree. The comparison takes more than a minute: in a test of its own it runs beside
+/// the one above.
+#[test]
+fn real_run_above_the_interval_of_the_plan_fails() {
+    let folder = scratch("plan-real-low");
+    std::fs::write(folder.join("low.toml"), costs_of_a_call(0.001, 0.002)).expect("file");
     let output = hornwork(
         &folder,
-        &format!("{line} --costs low.toml --check-real low"),
+        &format!("{REAL_PLAN} --costs low.toml --check-real low"),
     );
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let out = text(&output.stdout);
@@ -186,10 +200,18 @@ fn plan_is_compared_with_a_real_run() {
         out.contains("times the upper end of the plan's interval"),
         "{out}"
     );
+}
+
+#[test]
+fn options_of_a_real_run_that_do_not_fit_are_refused() {
+    let folder = scratch("plan-real-refused");
+    // Results of an earlier run.
+    std::fs::create_dir(folder.join("earlier")).expect("folder");
+    std::fs::write(folder.join("earlier/run.json"), "{}").expect("file");
     let line = "lab plan --subscribers 10000 --busy-hour-calls 2 --hold 60";
     for (more, word) in [
         (
-            "--protection none --path bypass --check-real wide",
+            "--protection none --path bypass --check-real earlier",
             "another directory",
         ),
         (
