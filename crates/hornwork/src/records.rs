@@ -606,13 +606,19 @@ mod tests {
     fn reopened(
         spec: &RecordsSpec,
         wall: u64,
-    ) -> (RecordFolder, Vec<serde_json::Map<String, serde_json::Value>>) {
+    ) -> (
+        RecordFolder,
+        Vec<serde_json::Map<String, serde_json::Value>>,
+    ) {
         let clock = Clock::new();
         let begun = clock.now();
         loop {
             match RecordFolder::open(spec, wall) {
                 Ok(opened) => return opened,
-                Err(error) => assert!(clock.now().since(begun) < Duration::from_secs(10), "{error}"),
+                Err(error) => assert!(
+                    clock.now().since(begun) < Duration::from_secs(10),
+                    "{error}"
+                ),
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -631,7 +637,11 @@ mod tests {
         std::thread::sleep(2 * COLLECT_TIME);
         // A header rule stores a value with an in-dialog request; nothing follows.
         let (tag, value) = ("cost_centre".to_owned(), "47".to_owned());
-        let tagged = EventKind::CallTagged { call: 7, tag, value };
+        let tagged = EventKind::CallTagged {
+            call: 7,
+            tag,
+            value,
+        };
         records.sink().put(&mut vec![event(tagged)]);
         // Until after the next heartbeat.
         std::thread::sleep(2 * SYNC_INTERVAL + COLLECT_TIME);

@@ -105,8 +105,8 @@ impl FileChecker<'_> {
         }
     }
 
-    /// An expired or not yet valid certificate is a mistake, unless the border starts or has it in use; one that expires
-    /// soon is not.
+    /// An expired or not yet valid certificate is a mistake, unless the border starts or has it in use; one that
+    /// expires soon is not.
     fn validity(&mut self, files: &CertificateFiles, identity: &Identity) {
         let now = wall_clock();
         let known = identity.identities();

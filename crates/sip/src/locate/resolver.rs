@@ -606,7 +606,11 @@ impl Resolver {
     /// The next deadline for [`Resolver::timeout`].
     pub fn next_deadline(&self) -> Option<Deadline> {
         let flight = self.flights.values().map(|flight| flight.due).min();
-        let lookup = |lookup: &Lookup| lookup.stale_at.map_or(lookup.ends, |at| at.min(lookup.ends));
+        let lookup = |lookup: &Lookup| {
+            lookup
+                .stale_at
+                .map_or(lookup.ends, |at| at.min(lookup.ends))
+        };
         let lookup = self.lookups.values().map(lookup).min();
         let at = flight.into_iter().chain(lookup).min()?;
         Some(Deadline {

@@ -293,7 +293,11 @@ mod tests {
         assert!(windows.all(|calls| calls[30].since(calls[0]) >= SECOND));
         // About thirty a second: none of the rate is wasted.
         let span = now.since(Time::from_secs(10)).as_secs_f64();
-        assert!(sent.len() as f64 > 29.0 * span, "{} in {span} s", sent.len());
+        assert!(
+            sent.len() as f64 > 29.0 * span,
+            "{} in {span} s",
+            sent.len()
+        );
         assert!(throttles.admits_call(TrunkId(4), 30, now));
         // A reload may have lowered the rate.
         assert!(!throttles.admits_call(trunk, 1, now));

@@ -193,9 +193,7 @@ impl TransferControl<'_> {
             self.parts.admission.record_request_to(target, now);
         }
         let config = self.parts.ctx.config.clone();
-        self.parts
-            .admission
-            .record_call_to(&config, hop.trunk, now);
+        self.parts.admission.record_call_to(&config, hop.trunk, now);
         if let Some(settings) = hop.trunk.and_then(|trunk| config.trunk(trunk)) {
             let alarm = Alarm::TransferAnswer(self.parts.calls.key_of(slot), leg);
             let timers = &mut self.parts.ctx.timers;
