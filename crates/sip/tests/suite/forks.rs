@@ -467,6 +467,45 @@ fn ack_of_a_challenged_invite_carries_credentials() {
     scene.receive(&Scene::reply_to(&late[1], 200, "", ""), 610);
 }
 
+/// Some servers accept each nonce once, and do not write `stale`. BYE with such a nonce is repeated, or the peer stays
+/// in the call.
+#[test]
+fn reused_nonce_is_replaced_without_stale() {
+    let change = |invite: &mut Invite<'_>| {
+        invite.login = Some(Login {
+            user: b"alice",
+            password: b"secret",
+        });
+    };
+    let mut scene = scene_with(change, EndpointConfig::default());
+    let challenge = |nonce: &str| {
+        format!("Proxy-Authenticate: Digest realm=\"x\", nonce=\"{nonce}\", qop=\"auth\"\r\n")
+    };
+    let sent = scene.reply(407, "a", &challenge("n1"), 10);
+    let again = sent.into_iter().find(|text| text.starts_with("INVITE "));
+    scene.invite = again.unwrap();
+    scene.reply(200, "one", &contact(21), 20);
+    let content = MessageContent::default();
+    let (leg, endpoint) = (scene.leg, &mut scene.host.endpoint);
+    endpoint.bye(leg, &content, ms(1_000)).unwrap();
+    let mut bye = scene.host.datagrams().remove(0);
+    for (nonce, next) in [("n1", "n2"), ("n2", "n3")] {
+        let credentials = header(&bye, HeaderId::ProxyAuthorization).unwrap();
+        let used = format!("nonce=\"{nonce}\"");
+        assert!(credentials.contains(&used), "{credentials}");
+        let refusal = Scene::reply_to(&bye, 407, "", &challenge(next));
+        let mut sent = scene.receive(&refusal, 1_100);
+        match nonce {
+            "n1" => bye = sent.remove(0),
+            // The first use of a nonce: the password is wrong.
+            _ => assert!(sent.is_empty(), "{sent:?}"),
+        }
+    }
+    let ended = RecordedIndication::Ended(leg, Ending::Local);
+    assert_eq!(*scene.host.log.last(), ended);
+    scene.end();
+}
+
 #[test]
 fn challenge_without_credentials_is_indicated() {
     let mut scene = scene();
