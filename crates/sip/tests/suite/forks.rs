@@ -725,6 +725,31 @@ fn reliable_provisional_responses_are_acknowledged_in_order_and_once() {
     scene.end();
 }
 
+/// RFC 3262 section 3: another one may follow before the PRACK.
+#[test]
+fn each_reliable_response_gets_a_prack_of_its_own() {
+    let change = |invite: &mut Invite<'_>| invite.prack = Prack::Handler;
+    let mut scene = scene_with(change, EndpointConfig::default());
+    let leg = scene.leg;
+    for (status, rseq) in [(183, 77), (180, 78)] {
+        let reliable = format!("Require: 100rel\r\nRSeq: {rseq}\r\n{}", contact(21));
+        assert!(scene.reply(status, "one", &reliable, 10).is_empty());
+    }
+    let content = MessageContent::default();
+    for (rseq, at) in [(77, 20), (78, 30)] {
+        let sent = scene.host.endpoint.prack(leg, Fork(0), &content, ms(at));
+        sent.unwrap();
+        let prack = scene.host.datagrams().remove(0);
+        let acknowledged = header(&prack, HeaderId::RAck).unwrap();
+        assert_eq!(acknowledged, format!("{rseq} 1 INVITE"));
+        scene.receive(&Scene::reply_to(&prack, 200, "", ""), at + 5);
+    }
+    let more = scene.host.endpoint.prack(leg, Fork(0), &content, ms(40));
+    assert!(matches!(more, Err(Refused::State)));
+    scene.reply(486, "one", "", 60);
+    scene.end();
+}
+
 #[test]
 fn responses_with_a_foreign_via_or_a_guessed_branch_are_dropped() {
     let mut scene = scene();
