@@ -162,8 +162,10 @@ impl Endpoint {
         if let Some(leg) = self.leg_mut(id) {
             leg.login = login;
         }
+        let pinned = self.leg(id).is_some_and(|leg| leg.sending.pinned);
         if let Some(client) = self.clients.get_mut(slot as usize) {
             client.fork = fork.map_or(u8::MAX, |fork| fork.0);
+            client.pinned = pinned;
         }
         self.start_client(slot, start, flow, tcp)?;
         Ok(slot)

@@ -660,7 +660,7 @@ impl Endpoint {
     }
 
     /// Sends an ACK composed from a 2xx alone, which contains target, route set, tags and CSeq.
-    fn ack_of_response(&mut self, slot: u32, response: &Message<'_>, flow: &Flow) {
+    pub(super) fn ack_of_response(&mut self, slot: u32, response: &Message<'_>, flow: &Flow) {
         let leg = self.clients.get(slot as usize).and_then(|c| match c.owner {
             Owner::InitialInvite(leg) | Owner::InDialog(leg) => self.leg(leg),
             _ => None,

@@ -554,3 +554,50 @@ fn pending_reinvite_is_limited_after_its_dialog_ends() {
         );
     }
 }
+
+/// RFC 3261 section 13.2.2.4: a 2xx needs its ACK also after the end of the dialog. That of a phone behind NAT is sent
+/// to its flow.
+#[test]
+fn late_2xx_of_a_reinvite_is_acknowledged() {
+    for (pinned, contact) in [(false, PEER), (true, "10.0.0.9:5060")] {
+        let mut host = host();
+        host.log.behaviour.ack = true;
+        let leg = invite(&mut host, Transport::Udp);
+        let opening = host.datagrams().remove(0);
+        let contact = format!("Contact: <sip:bob@{contact}>\r\n");
+        if pinned {
+            let flow = flow(&host, Transport::Udp);
+            host.endpoint.pin(leg, flow).unwrap();
+        }
+        let ok = reply(&opening, 200, ";tag=b", &contact);
+        host.datagram(&ok, PEER, Time::from_millis(100));
+        host.drain();
+        let content = MessageContent::sdp(SDP);
+        let at = Time::from_millis(1_000);
+        host.endpoint
+            .request(leg, Method::Invite, &content, at)
+            .unwrap();
+        let again = host.datagrams().remove(0);
+        host.endpoint
+            .bye(leg, &MessageContent::default(), Time::from_millis(1_050))
+            .unwrap();
+        let bye = host.datagrams().remove(0);
+        let ended = reply(&bye, 200, "", "");
+        host.datagram(&ended, PEER, Time::from_millis(1_100));
+        // The second one means that the first ACK was lost.
+        for ms in [1_200, 1_700] {
+            let late = reply(&again, 200, "", &contact);
+            host.datagram(&late, PEER, Time::from_millis(ms));
+            let sent = host.drain();
+            let [Sent::Datagram(to, ack)] = &sent[..] else {
+                panic!("{sent:?}");
+            };
+            assert_eq!(*to, PEER.parse().unwrap());
+            let ack = String::from_utf8_lossy(ack);
+            assert!(ack.starts_with("ACK sip:bob@"), "{ack}");
+            assert_eq!(header(&ack, HeaderId::CSeq).unwrap(), "2 ACK");
+        }
+        host.run(Time::from_secs(70));
+        assert!(host.endpoint.census().is_quiet());
+    }
+}
