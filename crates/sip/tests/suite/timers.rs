@@ -601,3 +601,30 @@ fn late_2xx_of_a_reinvite_is_acknowledged() {
         assert!(host.endpoint.census().is_quiet());
     }
 }
+
+/// RFC 4028 section 7.4: the refusal of an UPDATE is none of a re-INVITE.
+#[test]
+fn refused_refresh_by_update_is_followed_by_a_reinvite() {
+    for status in [403, 405, 488, 501] {
+        let mut host = host();
+        host.log.behaviour.ack = true;
+        let leg = invite(&mut host, Transport::Udp);
+        let opening = host.datagrams().remove(0);
+        let extra = "Contact: <sip:bob@192.0.2.9:5060>\r\nAllow: INVITE, UPDATE\r\n\
+            Supported: timer\r\nSession-Expires: 90;refresher=uac\r\n";
+        let ok = reply(&opening, 200, ";tag=b", extra);
+        host.datagram(&ok, PEER, Time::from_millis(100));
+        host.drain();
+        let sent = host.run(Time::from_millis(45_200)).remove(0).1;
+        let Sent::Datagram(_, update) = sent else {
+            panic!("{sent:?}");
+        };
+        let update = String::from_utf8(update).unwrap();
+        assert!(update.starts_with("UPDATE "), "{update}");
+        let refusal = reply(&update, status, "", "");
+        host.datagram(&refusal, PEER, Time::from_millis(45_300));
+        host.run(Time::from_millis(45_400));
+        let due = RecordedIndication::RefreshDue(leg);
+        assert_eq!(*host.log.last(), due, "{status}");
+    }
+}
