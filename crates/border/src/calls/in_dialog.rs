@@ -345,6 +345,13 @@ impl Calls<'_> {
             return refuse(self.endpoint, transaction, 200, now);
         };
         let sdp = has_sdp(prack);
+        let call = self.parts.calls.get(slot);
+        let is_answered = call.and_then(|call| call.leg(Side::Callee)) == Some(leg);
+        if is_answered && !sdp {
+            // The callee has sent its 2xx without waiting for the PRACK (RFC 3262 section 3), which ends its early
+            // dialog.
+            return refuse(self.endpoint, transaction, 200, now);
+        }
         let answers = self.parts.calls.get(slot).and_then(Call::open_offer) == Some(Side::Callee);
         let role = if answers {
             SdpRole::Answer

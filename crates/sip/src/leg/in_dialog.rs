@@ -83,7 +83,8 @@ impl Endpoint {
         let has_dialog = match early {
             None => leg.state != LegState::Ending,
             Some(setup) if leg.uac => fork.is_some_and(|f| usize::from(f.0) < setup.forks.len()),
-            Some(_) => leg.state == LegState::Offered,
+            // Answered: our 2xx waits for a PRACK, in its early dialog.
+            Some(_) => matches!(leg.state, LegState::Offered | LegState::Answered),
         };
         if !has_dialog {
             return Err(Refused::State);
