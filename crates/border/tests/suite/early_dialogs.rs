@@ -13,14 +13,15 @@ const PROXY: &str = "10.2.0.77:5060";
 
 /// A call to the proxy: network, caller, its leg.
 fn called() -> (VirtualNetwork, usize, LegId) {
-    let mut net = VirtualNetwork::new(&PLAIN.replace("10.2.0.1", "10.2.0.77"), 1);
+    called_with("", &MessageContent::sdp(SDP_A.as_bytes()))
+}
+
+/// The same with these keys of the configuration, and this content of the INVITE.
+fn called_with(keys: &str, content: &MessageContent<'_>) -> (VirtualNetwork, usize, LegId) {
+    let config = PLAIN.replace("10.2.0.1", "10.2.0.77") + keys;
+    let mut net = VirtualNetwork::new(&config, 1);
     let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
-    let leg = net.call(
-        alice,
-        "sip:bob@192.0.2.1",
-        OUT,
-        &MessageContent::sdp(SDP_A.as_bytes()),
-    );
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, content);
     net.run(Duration::from_millis(100));
     (net, alice, leg)
 }
@@ -309,6 +310,50 @@ fn later_answers_of_other_forks_do_not_move_the_media() {
         assert!(reaches(&mut net, &port, "10.2.0.1:5000"));
         let to_other = "10.2.0.3:5000".parse().unwrap();
         assert!(!net.media.iter().any(|(to, _, _)| *to == to_other));
+        end(&mut net, alice, leg, "two");
+    }
+}
+
+/// RFC 3262 section 5: for the callee the answer in a reliable response is final, and its 2xx has none. A caller
+/// without `100rel` has an unreliable copy, which is no answer (RFC 3261 section 13.2.1).
+#[test]
+fn caller_without_100rel_gets_a_reliable_answer_in_the_2xx() {
+    for keys in ["", "[[route]]\ntrunk='pbx'\nmedia='bypass'\n"] {
+        let plain = [Edit::Remove(HeaderId::Supported)];
+        let content = MessageContent::sdp(SDP_A.as_bytes());
+        let (mut net, alice, leg) = called_with(keys, &content.with(&plain));
+        let invite = asked(&net, "INVITE");
+        let other = SDP_B
+            .replace("10.2.0.1", "10.2.0.3")
+            .replace("5000", "5003");
+        // The second fork is not the one that is connected.
+        for (tag, sdp) in [("two", SDP_B), ("one", other.as_str())] {
+            reply(
+                &mut net,
+                &invite,
+                "183 Session Progress",
+                tag,
+                RELIABLE,
+                sdp,
+            );
+            let prack = asked(&net, "PRACK");
+            assert!(prack.contains(&format!("tag={tag}\r\n")), "{prack}");
+            reply(&mut net, &prack, "200 OK", tag, "", "");
+        }
+        let early = net.find(alice, |event| {
+            matches!(event, PhoneEvent::Progressed(183, false, _))
+        });
+        let early = early.body();
+        reply(&mut net, &invite, "200 OK", "two", "", "");
+        let answered = net.find(alice, |event| *event == PhoneEvent::Answered);
+        assert_eq!(answered.body(), early, "{}", answered.text());
+        assert_eq!(answered.header("Content-Type"), "application/sdp");
+        if keys.is_empty() {
+            let port = early.split("m=audio ").nth(1).unwrap();
+            let port = format!("192.0.2.1:{}", port.split(' ').next().unwrap());
+            net.media.clear();
+            assert!(reaches(&mut net, &port, "10.2.0.1:5000"));
+        }
         end(&mut net, alice, leg, "two");
     }
 }
