@@ -130,6 +130,21 @@ pub(crate) fn end_to_end_tags(message: &Message<'_>, id: HeaderId, out: &mut Vec
     }
 }
 
+/// Appends the values of all fields with this identifier as one list (RFC 3261 section 7.3.1).
+pub(crate) fn joined(message: &Message<'_>, id: HeaderId, out: &mut Vec<u8>) {
+    for value in message.values(id) {
+        append_value(value, out);
+    }
+}
+
+/// Appends a value to a list.
+pub(crate) fn append_value(value: &[u8], out: &mut Vec<u8>) {
+    if !out.is_empty() {
+        out.extend_from_slice(b", ");
+    }
+    out.extend_from_slice(value);
+}
+
 /// Appends the option tags to `out` that a request declares as supported end to end.
 pub(crate) fn promised_end_to_end(message: &Message<'_>, out: &mut Vec<u8>) {
     end_to_end_tags(message, HeaderId::Supported, out);

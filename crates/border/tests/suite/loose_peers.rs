@@ -148,3 +148,27 @@ fn feature_tags_of_contact_reach_the_other_side() {
     let answer = net.find(alice, |event| *event == PhoneEvent::Answered);
     assert_eq!(answer.header("Contact"), "<sip:192.0.2.1:5060>;isfocus");
 }
+
+/// RFC 3261 section 7.3.1: a list may be in several fields.
+#[test]
+fn methods_in_several_fields_are_relayed() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    let edits = [
+        Edit::Replace {
+            id: HeaderId::Allow,
+            value: b"INVITE",
+        },
+        Edit::Add {
+            id: HeaderId::Allow,
+            value: b"ACK, BYE",
+        },
+        Edit::Add {
+            id: HeaderId::Allow,
+            value: b"UPDATE",
+        },
+    ];
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&edits));
+    net.run(seconds(1));
+    let invite = net.find(bob, |event| *event == PhoneEvent::Offered);
+    assert_eq!(invite.header("Allow"), "INVITE, ACK, BYE, UPDATE");
+}
