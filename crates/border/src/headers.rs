@@ -81,9 +81,11 @@ pub(crate) fn address_with_host(address: &NameAddr<'_>, host: Option<&[u8]>, out
 }
 
 /// Option tags that the ends of a leg negotiate between themselves, or that the endpoint writes. A 199 ends one early
-/// dialog of several (RFC 6228); the caller has only one, which stands for all of them.
-pub(crate) const HOP_TAGS: [&[u8]; 7] = [
+/// dialog of several (RFC 6228); the caller has only one, which stands for all of them. From of a leg does not change
+/// during a call (RFC 4916).
+pub(crate) const HOP_TAGS: [&[u8]; 8] = [
     b"199",
+    b"from-change",
     b"timer",
     b"100rel",
     b"replaces",

@@ -99,13 +99,14 @@ fn recording_session_passes() {
     assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
 }
 
-/// RFC 6228: a 199 would end the only early dialog that the caller has, while other forks ring.
+/// RFC 6228: a 199 would end the only early dialog that the caller has, while other forks ring. RFC 4916: a changed
+/// From is not forwarded.
 #[test]
-fn end_of_early_dialogs_is_not_offered() {
+fn end_of_early_dialogs_and_changes_of_from_are_not_offered() {
     let (mut net, alice, bob) = pair(PLAIN);
     let edits = [Edit::Replace {
         id: HeaderId::Supported,
-        value: b"199, histinfo",
+        value: b"199, from-change, histinfo",
     }];
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&edits));
     net.run(seconds(1));
